@@ -92,7 +92,8 @@ plugins:
 	maps := s.Client().CoreV1().ConfigMaps(metav1.NamespaceDefault)
 	made, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
 	fmt.Println(made.Labels, err)
-	_, err = maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "b", Labels: map[string]string{"team-less": "yes"}}}, metav1.CreateOptions{})
+	_, err = maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "b", Labels: map[string]string{"team-less": "yes"}}},
+		metav1.CreateOptions{})
 	fmt.Println(err)
 	// Output:
 	// map[team:platform] <nil>

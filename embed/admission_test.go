@@ -29,18 +29,29 @@ func TestBadAdmission(t *testing.T) {
 		more    []embed.AdmissionPlugin
 		want    []string
 	}{
-		"pod security":       {plugins: "{name: PodSecurity, configuration: {apiVersion: pod-security.admission.config.k8s.io/v1, kind: PodSecurityConfiguration, defaults: {enforce: odd}}}", want: []string{"PodSecurity", "defaults.enforce"}},
-		"node selectors":     {plugins: "{name: PodNodeSelector, configuration: {podNodeSelectorPluginConfig: {a: 'b in (c)'}}}", enable: []string{"PodNodeSelector"}, want: []string{"PodNodeSelector", "podNodeSelectorPluginConfig[a]"}},
-		"tolerations":        {plugins: "{name: PodTolerationRestriction, configuration: {apiVersion: podtolerationrestriction.admission.k8s.io/v1alpha1, kind: Configuration, default: [{operator: Equal}]}}", enable: []string{"PodTolerationRestriction"}, want: []string{"PodTolerationRestriction", "podtolerationrestriction.default[0]"}},
-		"events":             {enable: []string{"EventRateLimit"}, want: []string{"EventRateLimit", "limits"}},
-		"images":             {enable: []string{"ImagePolicyWebhook"}, want: []string{"ImagePolicyWebhook", "no config specified"}},
-		"a file":             {plugins: "{name: EventRateLimit, path: " + none + "}", enable: []string{"EventRateLimit"}, want: []string{"EventRateLimit", none}},
-		"a file beside":      {plugins: "{name: EventRateLimit, path: beside.yaml}", enable: []string{"EventRateLimit"}, want: []string{"EventRateLimit", "limits[0].type"}},
-		"of no kind":         {raw: "podNodeSelectorPluginConfig: {a: 'b in (c)'}", enable: []string{"PodNodeSelector"}, want: []string{"podNodeSelectorPluginConfig[a]"}},
-		"another kind":       {raw: "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration", want: []string{"admission.yaml", "EncryptionConfiguration"}},
-		"an unknown field":   {raw: "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugin: []", want: []string{"admission.yaml", "plugin"}},
-		"an unknown one":     {enable: []string{"Nothing"}, want: []string{`plugin "Nothing" is unknown`}},
-		"third party":        {plugins: "{name: Team, configuration: {defalt: x}}", more: []embed.AdmissionPlugin{&Team{}}, want: []string{"Team", "defalt"}},
+		"pod security": {plugins: "{name: PodSecurity, configuration: {apiVersion: pod-security.admission.config.k8s.io/v1, kind: PodSecurityConfiguration, defaults: {enforce: odd}}}", want: []string{"PodSecurity", "defaults.enforce"}},
+		"node selectors": {plugins: "{name: PodNodeSelector, configuration: {podNodeSelectorPluginConfig: {a: 'b in (c)'}}}",
+			enable: []string{"PodNodeSelector"}, want: []string{"PodNodeSelector", "podNodeSelectorPluginConfig[a]"}},
+		"tolerations": {
+			plugins: "{name: PodTolerationRestriction, configuration: {apiVersion: podtolerationrestriction.admission.k8s.io/v1alpha1, kind: Configuration, default: [{operator: Equal}]}}",
+			enable:  []string{"PodTolerationRestriction"},
+			want:    []string{"PodTolerationRestriction", "podtolerationrestriction.default[0]"},
+		},
+		"events": {enable: []string{"EventRateLimit"}, want: []string{"EventRateLimit", "limits"}},
+		"images": {enable: []string{"ImagePolicyWebhook"}, want: []string{"ImagePolicyWebhook", "no config specified"}},
+		"a file": {plugins: "{name: EventRateLimit, path: " + none + "}", enable: []string{"EventRateLimit"},
+			want: []string{"EventRateLimit", none}},
+		"a file beside": {plugins: "{name: EventRateLimit, path: beside.yaml}", enable: []string{"EventRateLimit"},
+			want: []string{"EventRateLimit", "limits[0].type"}},
+		"of no kind": {raw: "podNodeSelectorPluginConfig: {a: 'b in (c)'}", enable: []string{"PodNodeSelector"},
+			want: []string{"podNodeSelectorPluginConfig[a]"}},
+		"another kind": {raw: "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration",
+			want: []string{"admission.yaml", "EncryptionConfiguration"}},
+		"an unknown field": {raw: "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugin: []",
+			want: []string{"admission.yaml", "plugin"}},
+		"an unknown one": {enable: []string{"Nothing"}, want: []string{`plugin "Nothing" is unknown`}},
+		"third party": {plugins: "{name: Team, configuration: {defalt: x}}", more: []embed.AdmissionPlugin{&Team{}},
+			want: []string{"Team", "defalt"}},
 		"third party's name": {more: []embed.AdmissionPlugin{&Team{}, &Team{}}, want: []string{`two admission plug-ins "Team"`}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -82,17 +93,21 @@ func TestBadAdmission(t *testing.T) {
 func TestConditionsAreCounted(t *testing.T) {
 	s := embedtest.Start(t, &embed.Server{Node: embed.NodeNone, Controllers: []string{"none"}})
 	nowhere, none := "https://127.0.0.1:1/", admissionv1.SideEffectClassNone
-	_, err := s.Client().AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), &admissionv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "c"},
-		Webhooks: []admissionv1.ValidatingWebhook{{
-			Name: "counted.example.com", ClientConfig: admissionv1.WebhookClientConfig{URL: &nowhere}, SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
-			Rules: []admissionv1.RuleWithOperations{{
-				Operations: []admissionv1.OperationType{admissionv1.Create}, Rule: admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+	_, err := s.Client().AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(),
+		&admissionv1.ValidatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: "c"},
+			Webhooks: []admissionv1.ValidatingWebhook{{
+				Name: "counted.example.com", ClientConfig: admissionv1.WebhookClientConfig{URL: &nowhere}, SideEffects: &none,
+				AdmissionReviewVersions: []string{"v1"},
+				Rules: []admissionv1.RuleWithOperations{{
+					Operations: []admissionv1.OperationType{admissionv1.Create},
+					Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+				}},
+				MatchConditions: []admissionv1.MatchCondition{{Name: "never", Expression: "false"}},
+				// those of the server itself may come meanwhile
+				NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: "default"}},
 			}},
-			MatchConditions:   []admissionv1.MatchCondition{{Name: "never", Expression: "false"}},
-			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: "default"}}, // those of the server itself may come meanwhile
-		}},
-	}, metav1.CreateOptions{})
+		}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +129,8 @@ func TestConditionsAreCounted(t *testing.T) {
 	}
 	create := func(name string) {
 		t.Helper()
-		if _, err := s.Client().CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+		if _, err := s.Client().CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}},
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -76,8 +76,9 @@ func TestStartSettlesRegistrations(t *testing.T) {
 	}
 	run(func(c aggregator.APIServiceInterface) {
 		if _, err := c.Create(t.Context(), &apiregistrationv1.APIService{
-			ObjectMeta: metav1.ObjectMeta{Name: "v1.former.k8s.io", Labels: map[string]string{"kube-aggregator.kubernetes.io/automanaged": "onstart"}},
-			Spec:       apiregistrationv1.APIServiceSpec{Group: "former.k8s.io", Version: "v1", GroupPriorityMinimum: 1, VersionPriority: 1},
+			ObjectMeta: metav1.ObjectMeta{Name: "v1.former.k8s.io",
+				Labels: map[string]string{"kube-aggregator.kubernetes.io/automanaged": "onstart"}},
+			Spec: apiregistrationv1.APIServiceSpec{Group: "former.k8s.io", Version: "v1", GroupPriorityMinimum: 1, VersionPriority: 1},
 		}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}

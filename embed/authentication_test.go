@@ -37,27 +37,38 @@ func TestAuthenticationIsChecked(t *testing.T) {
 		o     options.Authentication
 		error string
 	}{
-		"client CA":            {options.Authentication{ClientCAFile: bad}, "--client-ca-file: " + bad},
-		"front-proxy CA":       {options.Authentication{RequestHeader: options.RequestHeader{ClientCAFile: bad}}, "--requestheader-client-ca-file: " + bad},
-		"empty header":         {options.Authentication{RequestHeader: options.RequestHeader{UsernameHeaders: []string{" "}}}, `empty value in "requestheader-username-headers"`},
-		"another uid header":   {options.Authentication{RequestHeader: options.RequestHeader{UIDHeaders: []string{"X-Id"}}}, "API aggregation will not work"},
-		"token file":           {options.Authentication{TokenFile: bad}, "--token-auth-file"},
-		"configuration":        {options.Authentication{ConfigFile: bad}, bad},
-		"no configuration":     {options.Authentication{ConfigFile: bad + "-none"}, "no such file"},
-		"two configurations":   {options.Authentication{ConfigFile: bad, OIDC: options.OIDC{IssuerURL: "https://x"}}, "mutually exclusive"},
-		"issuer without id":    {options.Authentication{OIDC: options.OIDC{IssuerURL: "https://x"}}, "must be specified together"},
-		"plain issuer":         {options.Authentication{OIDC: options.OIDC{IssuerURL: "http://x", ClientID: "y"}}, "URL scheme must be https"},
-		"issuer's CA":          {options.Authentication{OIDC: options.OIDC{IssuerURL: "https://x", ClientID: "y", CAFile: bad + "-none"}}, "--oidc-ca-file"},
-		"algorithm":            {options.Authentication{OIDC: options.OIDC{IssuerURL: "https://x", ClientID: "y", SigningAlgs: []string{"none"}}}, `unsupported signing alg: "none"`},
-		"our issuer":           {options.Authentication{OIDC: options.OIDC{IssuerURL: "https://kubernetes.default.svc.cluster.local", ClientID: "y"}}, "disallowed"},
-		"issuer twice":         {options.Authentication{ServiceAccounts: options.ServiceAccounts{Issuers: []string{"a", "a"}}}, "already specified"},
-		"keys' address":        {options.Authentication{ServiceAccounts: options.ServiceAccounts{JWKSURI: "http://x"}}, "requires https scheme"},
-		"key":                  {options.Authentication{ServiceAccounts: options.ServiceAccounts{KeyFiles: []string{bad}}}, bad},
-		"signing key":          {options.Authentication{ServiceAccounts: options.ServiceAccounts{SigningKeyFile: bad}}, bad},
-		"key and signer":       {options.Authentication{ServiceAccounts: options.ServiceAccounts{KeyFiles: []string{bad}, SigningEndpoint: bad}}, "mutually exclusive"},
-		"webhook":              {options.Authentication{TokenWebhook: options.TokenWebhook{ConfigFile: bad}}, bad},
-		"webhook's version":    {options.Authentication{TokenWebhook: options.TokenWebhook{ConfigFile: bad, Version: "v2"}}, `unsupported authentication webhook version "v2"`},
-		"anonymity said twice": {options.Authentication{ConfigFile: write(t, dir, `{"apiVersion":"apiserver.config.k8s.io/v1","kind":"AuthenticationConfiguration","anonymous":{"enabled":true}}`), Anonymous: &no}, "--anonymous-auth flag cannot be set"},
+		"client CA": {options.Authentication{ClientCAFile: bad}, "--client-ca-file: " + bad},
+		"front-proxy CA": {options.Authentication{RequestHeader: options.RequestHeader{ClientCAFile: bad}},
+			"--requestheader-client-ca-file: " + bad},
+		"empty header": {options.Authentication{RequestHeader: options.RequestHeader{UsernameHeaders: []string{" "}}},
+			`empty value in "requestheader-username-headers"`},
+		"another uid header": {options.Authentication{RequestHeader: options.RequestHeader{UIDHeaders: []string{"X-Id"}}},
+			"API aggregation will not work"},
+		"token file":         {options.Authentication{TokenFile: bad}, "--token-auth-file"},
+		"configuration":      {options.Authentication{ConfigFile: bad}, bad},
+		"no configuration":   {options.Authentication{ConfigFile: bad + "-none"}, "no such file"},
+		"two configurations": {options.Authentication{ConfigFile: bad, OIDC: options.OIDC{IssuerURL: "https://x"}}, "mutually exclusive"},
+		"issuer without id":  {options.Authentication{OIDC: options.OIDC{IssuerURL: "https://x"}}, "must be specified together"},
+		"plain issuer":       {options.Authentication{OIDC: options.OIDC{IssuerURL: "http://x", ClientID: "y"}}, "URL scheme must be https"},
+		"issuer's CA": {options.Authentication{OIDC: options.OIDC{IssuerURL: "https://x", ClientID: "y", CAFile: bad + "-none"}},
+			"--oidc-ca-file"},
+		"algorithm": {options.Authentication{OIDC: options.OIDC{IssuerURL: "https://x", ClientID: "y", SigningAlgs: []string{"none"}}},
+			`unsupported signing alg: "none"`},
+		"our issuer": {options.Authentication{OIDC: options.OIDC{IssuerURL: "https://kubernetes.default.svc.cluster.local",
+			ClientID: "y"}}, "disallowed"},
+		"issuer twice": {options.Authentication{ServiceAccounts: options.ServiceAccounts{Issuers: []string{"a", "a"}}},
+			"already specified"},
+		"keys' address": {options.Authentication{ServiceAccounts: options.ServiceAccounts{JWKSURI: "http://x"}}, "requires https scheme"},
+		"key":           {options.Authentication{ServiceAccounts: options.ServiceAccounts{KeyFiles: []string{bad}}}, bad},
+		"signing key":   {options.Authentication{ServiceAccounts: options.ServiceAccounts{SigningKeyFile: bad}}, bad},
+		"key and signer": {options.Authentication{ServiceAccounts: options.ServiceAccounts{KeyFiles: []string{bad}, SigningEndpoint: bad}},
+			"mutually exclusive"},
+		"webhook": {options.Authentication{TokenWebhook: options.TokenWebhook{ConfigFile: bad}}, bad},
+		"webhook's version": {options.Authentication{TokenWebhook: options.TokenWebhook{ConfigFile: bad, Version: "v2"}},
+			`unsupported authentication webhook version "v2"`},
+		"anonymity said twice": {options.Authentication{ConfigFile: write(t, dir,
+			`{"apiVersion":"apiserver.config.k8s.io/v1","kind":"AuthenticationConfiguration","anonymous":{"enabled":true}}`), Anonymous: &no},
+			"--anonymous-auth flag cannot be set"},
 	} {
 		data := filepath.Join(dir, "data")
 		s := &Server{DataDir: data, APIServer: options.APIServer{Authentication: c.o}}
@@ -105,7 +116,8 @@ func TestServiceAccountKeys(t *testing.T) {
 	no := false
 	start := func(a options.ServiceAccounts) *Server {
 		t.Helper()
-		s := &Server{DataDir: filepath.Join(dir, "data"), Controllers: []string{"none"}, APIServer: options.APIServer{Authentication: options.Authentication{ServiceAccounts: a, TokenFile: tokens, Anonymous: &no}}}
+		s := &Server{DataDir: filepath.Join(dir, "data"), Controllers: []string{"none"},
+			APIServer: options.APIServer{Authentication: options.Authentication{ServiceAccounts: a, TokenFile: tokens, Anonymous: &no}}}
 		if err := s.Start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -116,17 +128,21 @@ func TestServiceAccountKeys(t *testing.T) {
 		t.Helper()
 		c := rest.AnonymousClientConfig(s.Config())
 		c.BearerToken = token
-		r, err := kubernetes.NewForConfigOrDie(c).AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+		r, err := kubernetes.NewForConfigOrDie(c).AuthenticationV1().SelfSubjectReviews().Create(t.Context(),
+			&authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 		if err != nil {
 			return err.Error()
 		}
 		return r.Status.UserInfo.Username
 	}
 	s := start(options.ServiceAccounts{SigningKeyFile: one, Issuers: []string{"https://one.example"}})
-	if _, err := s.Client().CoreV1().ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := s.Client().CoreV1().ServiceAccounts("default").Create(t.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	issued, err := s.Client().CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "default", &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{"https://one.example", "https://two.example"}}}, metav1.CreateOptions{})
+	issued, err := s.Client().CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "default",
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{"https://one.example",
+			"https://two.example"}}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +158,8 @@ func TestServiceAccountKeys(t *testing.T) {
 	if err := s.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	s = start(options.ServiceAccounts{SigningKeyFile: two, KeyFiles: []string{one}, Issuers: []string{"https://two.example", "https://one.example"}})
+	s = start(options.ServiceAccounts{SigningKeyFile: two, KeyFiles: []string{one},
+		Issuers: []string{"https://two.example", "https://one.example"}})
 	if got := who(s, issued.Status.Token); got != "system:serviceaccount:default:default" {
 		t.Errorf("the old token with the second key: %s", got)
 	}

@@ -52,23 +52,30 @@ func BenchmarkAuthorize(b *testing.B) {
 	if err := roles.Load(b.Context(), listed(b)); err != nil {
 		b.Fatal(err)
 	}
-	c, err := s.Build(modes.Options{Roles: roles, Node: &node.Authorizer{}, Ledger: extension.NewLedger(clock.RealClock{}), Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	c, err := s.Build(modes.Options{Roles: roles, Node: &node.Authorizer{}, Ledger: extension.NewLedger(clock.RealClock{}),
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	if err != nil {
 		b.Fatal(err)
 	}
 	chain := authorize.Chain{authorize.Administrators{}, c}
 	account := func(ns, name string) user.Info {
-		return &user.DefaultInfo{Name: "system:serviceaccount:" + ns + ":" + name, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + ns, "system:authenticated"}}
+		return &user.DefaultInfo{Name: "system:serviceaccount:" + ns + ":" + name,
+			Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + ns, "system:authenticated"}}
 	}
 	for name, c := range map[string]struct {
 		a    authorize.Attributes
 		want authorize.Decision
 	}{
-		"service account, role in its namespace": {authorize.Attributes{User: account("ns7", "worker"), Verb: "create", Version: "v1", Resource: "configmaps", Namespace: "ns7", Name: "x", ResourceRequest: true}, authorize.Allow},
-		"controller":                             {authorize.Attributes{User: account("kube-system", "job-controller"), Verb: "create", Version: "v1", Resource: "pods", Namespace: "ns7", ResourceRequest: true}, authorize.Allow},
-		"administrator":                          {authorize.Attributes{User: &user.DefaultInfo{Name: "admin", Groups: []string{"system:masters"}}, Verb: "get", Resource: "pods", ResourceRequest: true}, authorize.Allow},
-		"nobody":                                 {authorize.Attributes{User: &user.DefaultInfo{Name: "jane", Groups: []string{"devs", "system:authenticated"}}, Verb: "get", Resource: "secrets", Namespace: "ns7", ResourceRequest: true}, authorize.NoOpinion},
-		"discovery":                              {authorize.Attributes{User: &user.DefaultInfo{Name: "jane", Groups: []string{"devs", "system:authenticated"}}, Verb: "get", Path: "/apis"}, authorize.Allow},
+		"service account, role in its namespace": {authorize.Attributes{User: account("ns7", "worker"), Verb: "create", Version: "v1",
+			Resource: "configmaps", Namespace: "ns7", Name: "x", ResourceRequest: true}, authorize.Allow},
+		"controller": {authorize.Attributes{User: account("kube-system", "job-controller"), Verb: "create", Version: "v1", Resource: "pods",
+			Namespace: "ns7", ResourceRequest: true}, authorize.Allow},
+		"administrator": {authorize.Attributes{User: &user.DefaultInfo{Name: "admin", Groups: []string{"system:masters"}}, Verb: "get",
+			Resource: "pods", ResourceRequest: true}, authorize.Allow},
+		"nobody": {authorize.Attributes{User: &user.DefaultInfo{Name: "jane", Groups: []string{"devs", "system:authenticated"}}, Verb: "get",
+			Resource: "secrets", Namespace: "ns7", ResourceRequest: true}, authorize.NoOpinion},
+		"discovery": {authorize.Attributes{User: &user.DefaultInfo{Name: "jane", Groups: []string{"devs", "system:authenticated"}}, Verb: "get",
+			Path: "/apis"}, authorize.Allow},
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
@@ -89,8 +96,11 @@ func listed(b *testing.B) resource.Backend {
 	for i := range 1000 {
 		ns := fmt.Sprint("ns", i)
 		s.objects = append(s.objects,
-			bootstrap.Object{Resource: rbac.Roles, Object: &rbacv1.Role{ObjectMeta: meta(ns, "work"), Rules: []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{""}, Resources: []string{"configmaps"}}}}},
-			bootstrap.Object{Resource: rbac.RoleBindings, Object: &rbacv1.RoleBinding{ObjectMeta: meta(ns, "work"), RoleRef: rbacv1.RoleRef{Kind: "Role", Name: "work"}, Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: ns, Name: "worker"}}}})
+			bootstrap.Object{Resource: rbac.Roles, Object: &rbacv1.Role{ObjectMeta: meta(ns, "work"),
+				Rules: []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{""}, Resources: []string{"configmaps"}}}}},
+			bootstrap.Object{Resource: rbac.RoleBindings, Object: &rbacv1.RoleBinding{ObjectMeta: meta(ns, "work"),
+				RoleRef:  rbacv1.RoleRef{Kind: "Role", Name: "work"},
+				Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: ns, Name: "worker"}}}})
 	}
 	return s
 }

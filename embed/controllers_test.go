@@ -64,7 +64,8 @@ func TestControllerOptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`workqueue_adds_total{name="node_lifecycle_controller"}`, `running_managed_controllers{name="node-lifecycle-controller"} 1`} {
+	for _, want := range []string{`workqueue_adds_total{name="node_lifecycle_controller"}`,
+		`running_managed_controllers{name="node-lifecycle-controller"} 1`} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("/metrics lacks %s", want)
 		}

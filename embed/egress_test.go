@@ -97,16 +97,19 @@ func TestEgress(t *testing.T) {
 		}
 		proxies[name] = &egresstest.Proxy{Route: route}
 		proxies[name].Serve(t, l)
-		selections += fmt.Sprintf("- name: %s\n  connection: {proxyProtocol: HTTPConnect, transport: {uds: {udsName: %s}}}\n", name, filepath.Join(dir, name))
+		selections += fmt.Sprintf("- name: %s\n  connection: {proxyProtocol: HTTPConnect, transport: {uds: {udsName: %s}}}\n", name,
+			filepath.Join(dir, name))
 	}
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: behind.Certificate().Raw})
 	authority := file("ca", string(ca))
 	kubeconfig := func(name string, port int) string {
 		return file(name, fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters:\n- name: c\n  cluster: {server: 'https://example.com:%d/%s', certificate-authority: %s}\ncontexts:\n- name: c\n  context: {cluster: c, user: u}\nusers:\n- name: u\n  user: {}\n", port, name, authority))
 	}
-	o := options.APIServer{Egress: options.Egress{ConfigFile: file("egress.yaml", "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\negressSelections:\n"+selections)}}
+	o := options.APIServer{Egress: options.Egress{ConfigFile: file("egress.yaml",
+		"apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\negressSelections:\n"+selections)}}
 	o.Authentication.TokenWebhook.ConfigFile, o.Authentication.TokenWebhook.Version = kubeconfig("authn", 1001), "v1"
-	o.Authorization.Modes, o.Authorization.Webhook.ConfigFile, o.Authorization.Webhook.Version = []string{"Webhook"}, kubeconfig("authz", 1002), "v1"
+	o.Authorization.Modes, o.Authorization.Webhook.ConfigFile, o.Authorization.Webhook.Version = []string{"Webhook"},
+		kubeconfig("authz", 1002), "v1"
 	o.Audit.PolicyFile = file("policy", "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- level: Metadata\n")
 	o.Audit.Webhook.ConfigFile, o.Audit.Webhook.Batch.Mode = kubeconfig("audit", 1003), "blocking"
 	o.Audit.Webhook.InitialBackoff = new(time.Duration)
@@ -130,15 +133,16 @@ func TestEgress(t *testing.T) {
 	admin := s.Client()
 	hook := "https://example.com:1004/admit"
 	fail, none := admissionregistrationv1.Fail, admissionregistrationv1.SideEffectClassNone
-	if _, err := admin.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(ctx, &admissionregistrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "far"},
-		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-			Name: "far.example.com", FailurePolicy: &fail, SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
-			ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: &hook, CABundle: ca},
-			Rules: []admissionregistrationv1.RuleWithOperations{{Operations: []admissionregistrationv1.OperationType{"CREATE"},
-				Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}}}},
-		}},
-	}, metav1.CreateOptions{}); err != nil {
+	if _, err := admin.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(ctx,
+		&admissionregistrationv1.ValidatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: "far"},
+			Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+				Name: "far.example.com", FailurePolicy: &fail, SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
+				ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: &hook, CABundle: ca},
+				Rules: []admissionregistrationv1.RuleWithOperations{{Operations: []admissionregistrationv1.OperationType{"CREATE"},
+					Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}}}},
+			}},
+		}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	jane := rest.AnonymousClientConfig(s.Config())
@@ -147,12 +151,14 @@ func TestEgress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := her.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "web"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := her.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "web"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Errorf("create, past authentication, authorization, admission and audit: %v", err)
 	}
 
 	if _, err := admin.CoreV1().Services("default").Create(ctx, &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: "far"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "service.invalid"},
+		ObjectMeta: metav1.ObjectMeta{Name: "far"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName,
+			ExternalName: "service.invalid"},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -167,8 +173,9 @@ func TestEgress(t *testing.T) {
 	defer w.Stop()
 	if _, err := registrations.APIServices().Create(ctx, &apiregistrationv1.APIService{
 		ObjectMeta: metav1.ObjectMeta{Name: "v1.far.example.com"},
-		Spec: apiregistrationv1.APIServiceSpec{Group: "far.example.com", Version: "v1", GroupPriorityMinimum: 1, VersionPriority: 1, InsecureSkipTLSVerify: true,
-			Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "far"}},
+		Spec: apiregistrationv1.APIServiceSpec{Group: "far.example.com", Version: "v1", GroupPriorityMinimum: 1, VersionPriority: 1,
+			InsecureSkipTLSVerify: true,
+			Service:               &apiregistrationv1.ServiceReference{Namespace: "default", Name: "far"}},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -192,11 +199,13 @@ func TestEgress(t *testing.T) {
 	if _, err := admin.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := admin.CoreV1().ServiceAccounts("default").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := admin.CoreV1().ServiceAccounts("default").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	pod, err := admin.CoreV1().Pods("default").Create(ctx, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "far"}, Spec: corev1.PodSpec{NodeName: "far", Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		ObjectMeta: metav1.ObjectMeta{Name: "far"}, Spec: corev1.PodSpec{NodeName: "far",
+			Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -206,10 +215,12 @@ func TestEgress(t *testing.T) {
 	if _, err := admin.CoreV1().Pods("default").UpdateStatus(ctx, pod, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := admin.CoreV1().Pods("default").ProxyGet("", "far", "80", "/page", nil).DoRaw(ctx); err != nil || !strings.HasSuffix(string(got), "/page") {
+	if got, err := admin.CoreV1().Pods("default").ProxyGet("", "far", "80", "/page", nil).DoRaw(ctx); err != nil ||
+		!strings.HasSuffix(string(got), "/page") {
 		t.Errorf("through the pod's proxy: %q, %v", got, err)
 	}
-	if got, err := admin.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/far:80/proxy/page").DoRaw(ctx); err != nil || !strings.HasSuffix(string(got), "/page") {
+	if got, err := admin.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/far:80/proxy/page").DoRaw(ctx); err != nil ||
+		!strings.HasSuffix(string(got), "/page") {
 		t.Errorf("through the node's proxy: %q, %v", got, err)
 	}
 	if _, err := admin.CoreV1().Pods("default").GetLogs("far", &corev1.PodLogOptions{}).DoRaw(ctx); err == nil {

@@ -50,7 +50,8 @@ func TestElection(t *testing.T) {
 		stops[name] = stop
 		go func() {
 			done <- election.Run(mine, s.Config(), election.Options{
-				Component: "probe", Namespace: "kube-system", Name: "probe", Identity: name, Leader: func(bool) {}, Logger: slog.New(slog.DiscardHandler),
+				Component: "probe", Namespace: "kube-system", Name: "probe", Identity: name, Leader: func(bool) {},
+				Logger:        slog.New(slog.DiscardHandler),
 				LeaseDuration: 40 * time.Second, RenewDeadline: 5 * time.Second, RetryPeriod: 50 * time.Millisecond,
 			}, func(ctx context.Context) error {
 				return controllers.Run(ctx, []controllers.Controller{probe}, s.Config(), controllers.Options{})
@@ -121,7 +122,8 @@ func TestElectingServer(t *testing.T) {
 	defer cancel()
 	client := s.Client()
 	for _, name := range []string{"loops", "kube-scheduler"} {
-		w, err := client.CoordinationV1().Leases("kube-system").Watch(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()})
+		w, err := client.CoordinationV1().Leases("kube-system").Watch(ctx,
+			metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -145,7 +147,8 @@ func TestElectingServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Stop()
-	if _, err := client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for annotated := false; !annotated; {

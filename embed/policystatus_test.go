@@ -32,21 +32,25 @@ func TestPolicyStatus(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	definition := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": apiextensions.GroupName + "/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "widgets.example.com"},
+		"apiVersion": apiextensions.GroupName + "/v1", "kind": "CustomResourceDefinition",
+		"metadata": map[string]any{"name": "widgets.example.com"},
 		"spec": map[string]any{
 			"group": "example.com", "scope": "Cluster", "names": map[string]any{"plural": "widgets", "kind": "Widget"},
-			"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true, "schema": map[string]any{"openAPIV3Schema": map[string]any{
-				"type": "object", "properties": map[string]any{"size": map[string]any{"type": "integer"}},
-			}}}},
+			"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true,
+				"schema": map[string]any{"openAPIV3Schema": map[string]any{
+					"type": "object", "properties": map[string]any{"size": map[string]any{"type": "integer"}},
+				}}}},
 		},
 	}}
-	crds := dynamic.NewForConfigOrDie(s.Config()).Resource(schema.GroupVersionResource{Group: apiextensions.GroupName, Version: "v1", Resource: "customresourcedefinitions"})
+	crds := dynamic.NewForConfigOrDie(s.Config()).Resource(schema.GroupVersionResource{Group: apiextensions.GroupName, Version: "v1",
+		Resource: "customresourcedefinitions"})
 	if _, err := crds.Create(ctx, definition, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	rule := func(group, version string, resources ...string) admissionv1.NamedRuleWithOperations {
 		return admissionv1.NamedRuleWithOperations{RuleWithOperations: admissionv1.RuleWithOperations{
-			Operations: []admissionv1.OperationType{"*"}, Rule: admissionv1.Rule{APIGroups: []string{group}, APIVersions: []string{version}, Resources: resources},
+			Operations: []admissionv1.OperationType{"*"}, Rule: admissionv1.Rule{APIGroups: []string{group}, APIVersions: []string{version},
+				Resources: resources},
 		}}
 	}
 	policies := s.Client().AdmissionregistrationV1().ValidatingAdmissionPolicies()
@@ -74,7 +78,8 @@ func TestPolicyStatus(t *testing.T) {
 		{FieldRef: "spec.validations[1].expression", Warning: "apps/v1, Kind=Deployment: " + missing("7", "size", "object.size > 1", "......")},
 		{
 			FieldRef: "spec.validations[1].messageExpression",
-			Warning:  "apps/v1, Kind=Deployment: " + missing("12", "dat", "'' + params.dat.x", "...........") + "\nexample.com/v1, Kind=Widget: " + missing("12", "dat", "'' + params.dat.x", "..........."),
+			Warning: "apps/v1, Kind=Deployment: " + missing("12", "dat", "'' + params.dat.x", "...........") + "\nexample.com/v1, Kind=Widget: " +
+				missing("12", "dat", "'' + params.dat.x", "..........."),
 		},
 	}
 	if d := cmp.Diff(want, got.Status.TypeChecking.ExpressionWarnings); d != "" {
@@ -84,15 +89,18 @@ func TestPolicyStatus(t *testing.T) {
 	if policy, err = policies.Update(ctx, got, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if got = checked(ctx, t, s.Client(), policy); got.Generation != 2 || got.Status.TypeChecking != nil && len(got.Status.TypeChecking.ExpressionWarnings) != 0 {
+	if got = checked(ctx, t, s.Client(), policy); got.Generation != 2 || got.Status.TypeChecking != nil &&
+		len(got.Status.TypeChecking.ExpressionWarnings) != 0 {
 		t.Errorf("generation %d has the status %+v", got.Generation, got.Status)
 	}
 }
 
 // checked is the policy when its newest generation has been checked.
-func checked(ctx context.Context, t *testing.T, client kubernetes.Interface, p *admissionv1.ValidatingAdmissionPolicy) *admissionv1.ValidatingAdmissionPolicy {
+func checked(ctx context.Context, t *testing.T, client kubernetes.Interface,
+	p *admissionv1.ValidatingAdmissionPolicy) *admissionv1.ValidatingAdmissionPolicy {
 	t.Helper()
-	lw := cache.NewListWatchFromClient(client.AdmissionregistrationV1().RESTClient(), "validatingadmissionpolicies", "", fields.OneTermEqualSelector("metadata.name", p.Name))
+	lw := cache.NewListWatchFromClient(client.AdmissionregistrationV1().RESTClient(), "validatingadmissionpolicies", "",
+		fields.OneTermEqualSelector("metadata.name", p.Name))
 	event, err := watchtools.UntilWithSync(ctx, lw, &admissionv1.ValidatingAdmissionPolicy{}, nil, func(e watch.Event) (bool, error) {
 		now, ok := e.Object.(*admissionv1.ValidatingAdmissionPolicy)
 		return ok && now.Status.ObservedGeneration >= p.Generation, nil

@@ -41,10 +41,12 @@ func TestAllowPrivileged(t *testing.T) {
 				}
 			}()
 			yes := true
-			_, err := s.Client().CoreV1().Pods("default").Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{
-				Containers: []corev1.Container{{Name: "c", Image: "i", SecurityContext: &corev1.SecurityContext{Privileged: &yes}}},
-			}}, metav1.CreateOptions{})
-			if c.allowed != (err == nil) || err != nil && !strings.Contains(err.Error(), "spec.containers[0].securityContext.privileged: Forbidden: disallowed by cluster policy") {
+			_, err := s.Client().CoreV1().Pods("default").Create(t.Context(),
+				&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{
+					Containers: []corev1.Container{{Name: "c", Image: "i", SecurityContext: &corev1.SecurityContext{Privileged: &yes}}},
+				}}, metav1.CreateOptions{})
+			if c.allowed != (err == nil) || err != nil && !strings.Contains(err.Error(),
+				"spec.containers[0].securityContext.privileged: Forbidden: disallowed by cluster policy") {
 				t.Errorf("allowed %v: %v", c.allowed, err)
 			}
 		})

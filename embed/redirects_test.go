@@ -55,20 +55,23 @@ func TestRedirectsLeadNowhere(t *testing.T) {
 			"clusters:\n- name: c\n  cluster: {server: '%s/%s', certificate-authority: %s}\n"+
 			"contexts:\n- name: c\n  context: {cluster: c, user: u}\nusers:\n- name: u\n  user: {token: ours}\n", first.URL, name, authority))
 	}
-	users := file("users", fmt.Sprintf("apiVersion: v1\nkind: Config\nusers: [{name: %q, user: {token: ours}}]\n", strings.TrimPrefix(first.URL, "https://")))
+	users := file("users", fmt.Sprintf("apiVersion: v1\nkind: Config\nusers: [{name: %q, user: {token: ours}}]\n",
+		strings.TrimPrefix(first.URL, "https://")))
 	images := file("images.yaml", fmt.Sprintf("imagePolicy: {kubeConfigFile: %s, retryBackoff: 1}\n", kubeconfig("images")))
 
 	var o options.APIServer
 	o.Authentication.TokenWebhook.ConfigFile, o.Authentication.TokenWebhook.Version = kubeconfig("authn"), "v1"
-	o.Authorization.Modes, o.Authorization.Webhook.ConfigFile, o.Authorization.Webhook.Version = []string{"RBAC", "Webhook"}, kubeconfig("authz"), "v1"
+	o.Authorization.Modes, o.Authorization.Webhook.ConfigFile, o.Authorization.Webhook.Version = []string{"RBAC", "Webhook"},
+		kubeconfig("authz"), "v1"
 	o.Audit.PolicyFile = file("policy", "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n"+
 		"- {level: Metadata, namespaces: [default], verbs: [create]}\n- {level: None}\n")
 	o.Audit.Webhook.ConfigFile, o.Audit.Webhook.Batch.Mode = kubeconfig("audit"), "blocking"
 	o.Audit.Webhook.InitialBackoff = new(time.Duration)
 	o.Admission.Enable, o.Admission.Disable = []string{"ImagePolicyWebhook"}, []string{"ServiceAccount"}
-	o.Admission.ConfigFile = file("admission.yaml", fmt.Sprintf("apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n"+
-		"- {name: ImagePolicyWebhook, path: %s}\n"+
-		"- name: ValidatingAdmissionWebhook\n  configuration: {apiVersion: apiserver.config.k8s.io/v1, kind: WebhookAdmissionConfiguration, kubeConfigFile: %s}\n", images, users))
+	o.Admission.ConfigFile = file("admission.yaml", fmt.Sprintf(
+		"apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n"+
+			"- {name: ImagePolicyWebhook, path: %s}\n"+
+			"- name: ValidatingAdmissionWebhook\n  configuration: {apiVersion: apiserver.config.k8s.io/v1, kind: WebhookAdmissionConfiguration, kubeConfigFile: %s}\n", images, users))
 	s := &Server{Node: NodeNone, Controllers: []string{"none"}, APIServer: o}
 	if err := s.Start(t.Context()); err != nil {
 		t.Fatal(err)
@@ -81,21 +84,23 @@ func TestRedirectsLeadNowhere(t *testing.T) {
 	ctx, admin := t.Context(), s.Client()
 	hook := first.URL + "/admit"
 	fail, none := admissionregistrationv1.Fail, admissionregistrationv1.SideEffectClassNone
-	if _, err := admin.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(ctx, &admissionregistrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "w"},
-		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-			Name: "w.example.com", FailurePolicy: &fail, SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
-			ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: &hook, CABundle: ca},
-			Rules: []admissionregistrationv1.RuleWithOperations{{Operations: []admissionregistrationv1.OperationType{"CREATE"},
-				Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}}}},
-			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: "default"}},
-		}},
-	}, metav1.CreateOptions{}); err != nil {
+	if _, err := admin.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(ctx,
+		&admissionregistrationv1.ValidatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: "w"},
+			Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+				Name: "w.example.com", FailurePolicy: &fail, SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
+				ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: &hook, CABundle: ca},
+				Rules: []admissionregistrationv1.RuleWithOperations{{Operations: []admissionregistrationv1.OperationType{"CREATE"},
+					Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}}}},
+				NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: "default"}},
+			}},
+		}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
 	const refusal = "is not followed: it is another server"
-	if _, err := admin.CoreV1().ConfigMaps("default").Create(ctx, m, metav1.CreateOptions{}); err == nil || !strings.Contains(err.Error(), refusal) {
+	if _, err := admin.CoreV1().ConfigMaps("default").Create(ctx, m, metav1.CreateOptions{}); err == nil ||
+		!strings.Contains(err.Error(), refusal) {
 		t.Errorf("a webhook of admission: %v", err)
 	}
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
@@ -112,7 +117,8 @@ func TestRedirectsLeadNowhere(t *testing.T) {
 		return client
 	}
 	alice := as(func(c *rest.Config) { c.Impersonate.UserName = "alice" })
-	if _, err := alice.CoreV1().ConfigMaps("default").Get(ctx, "m", metav1.GetOptions{}); err == nil || !strings.Contains(err.Error(), refusal) {
+	if _, err := alice.CoreV1().ConfigMaps("default").Get(ctx, "m", metav1.GetOptions{}); err == nil ||
+		!strings.Contains(err.Error(), refusal) {
 		t.Errorf("a webhook that authorizes: %v", err)
 	}
 	stranger := as(func(c *rest.Config) { *c = *rest.AnonymousClientConfig(c); c.BearerToken = "hers" })

@@ -42,7 +42,8 @@ func TestEachSimulatedNodeAnswersForItself(t *testing.T) {
 	for i := range 2 {
 		pod := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
-				Name: fmt.Sprint("p", i), Annotations: map[string]string{"simulated.mortise.dev/cpu-usage": "1", "simulated.mortise.dev/memory-usage": "7Mi"},
+				Name: fmt.Sprint("p", i), Annotations: map[string]string{"simulated.mortise.dev/cpu-usage": "1",
+					"simulated.mortise.dev/memory-usage": "7Mi"},
 			},
 			Spec: corev1.PodSpec{NodeName: fmt.Sprint("simulated-", i), Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 		}
@@ -109,7 +110,8 @@ func TestEachSimulatedNodeAnswersForItself(t *testing.T) {
 				t.Errorf("%s answers %d, with pod %s: want %t\n%s", n.Name, code, pod, want, body)
 			}
 		}
-		if code, body := get(n, scraper, "/stats/summary"); code != http.StatusOK || !strings.Contains(body, fmt.Sprintf(`"nodeName":%q`, n.Name)) {
+		if code, body := get(n, scraper, "/stats/summary"); code != http.StatusOK ||
+			!strings.Contains(body, fmt.Sprintf(`"nodeName":%q`, n.Name)) {
 			t.Errorf("the summary of %s is %d: %s", n.Name, code, body)
 		}
 		if code, _ := get(n, other, "/metrics/resource"); code != http.StatusForbidden {

@@ -65,7 +65,8 @@ func TestSimulatedNodesFromAFile(t *testing.T) {
 	s := embedtest.Start(t, &embed.Server{APIServer: nodesFrom("../examples/simulated/nodes.yaml")})
 	c := s.Client()
 	awaitNodes(t, c, 4, func(n *corev1.Node) bool {
-		return ready(n) && n.Labels[corev1.LabelTopologyZone] == "north-b" && n.Labels["pool"] == "general" && n.Status.Allocatable.Cpu().MilliValue() == 15500
+		return ready(n) && n.Labels[corev1.LabelTopologyZone] == "north-b" && n.Labels["pool"] == "general" &&
+			n.Status.Allocatable.Cpu().MilliValue() == 15500
 	})
 	awaitNodes(t, c, 2, func(n *corev1.Node) bool {
 		gpus := n.Status.Capacity["example.com/gpu"]
@@ -83,7 +84,8 @@ func TestSimulatedNodesFromAFile(t *testing.T) {
 
 func TestWrongSimulatedNodesAreRefused(t *testing.T) {
 	wrong := filepath.Join(t.TempDir(), "nodes.yaml")
-	if err := os.WriteFile(wrong, []byte("apiVersion: config.mortise.dev/v1alpha1\nkind: SimulatedNodes\ngroups: [{namePrefix: a, count: -1}]\n"), 0o600); err != nil {
+	if err := os.WriteFile(wrong, []byte(
+		"apiVersion: config.mortise.dev/v1alpha1\nkind: SimulatedNodes\ngroups: [{namePrefix: a, count: -1}]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {

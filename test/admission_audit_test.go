@@ -30,7 +30,8 @@ rules:
 - {level: Request, resources: [{resources: [configmaps]}], verbs: [create], namespaces: [default]}
 - {level: None}
 `)
-	cluster := &embed.Server{Controllers: []string{"none"}, APIServer: options.APIServer{Audit: options.Audit{PolicyFile: policy, Log: options.AuditLog{Path: log}}}}
+	cluster := &embed.Server{Controllers: []string{"none"},
+		APIServer: options.APIServer{Audit: options.Audit{PolicyFile: policy, Log: options.AuditLog{Path: log}}}}
 	if err := cluster.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -107,7 +107,8 @@ webhooks:
 `, h.URL, ca))
 	policyFile := write(t, filepath.Join(policyDir, "policy.yaml"), fmt.Sprintf(staticPolicy, "frozen"))
 	host := strings.TrimPrefix(h.URL, "https://")
-	kubeconfig := write(t, filepath.Join(dir, "kubeconfig"), fmt.Sprintf("apiVersion: v1\nkind: Config\nusers: [{name: %q, user: {token: hook-token}}]\n", host))
+	kubeconfig := write(t, filepath.Join(dir, "kubeconfig"),
+		fmt.Sprintf("apiVersion: v1\nkind: Config\nusers: [{name: %q, user: {token: hook-token}}]\n", host))
 	config := write(t, filepath.Join(dir, "admission.yaml"), fmt.Sprintf(`apiVersion: apiserver.config.k8s.io/v1
 kind: AdmissionConfiguration
 plugins:
@@ -117,7 +118,8 @@ plugins:
   configuration: {apiVersion: apiserver.config.k8s.io/v1, kind: ValidatingAdmissionPolicyConfiguration, staticManifestsDir: %s}
 `, kubeconfig, hookDir, policyDir))
 	log := &manifestLog{read: make(chan struct{}, 16), bad: make(chan struct{}, 16)}
-	cluster := embedtest.Start(t, &embed.Server{Controllers: []string{"none"}, Logger: slog.New(log), APIServer: options.APIServer{Admission: options.Admission{ConfigFile: config}}})
+	cluster := embedtest.Start(t, &embed.Server{Controllers: []string{"none"}, Logger: slog.New(log),
+		APIServer: options.APIServer{Admission: options.Admission{ConfigFile: config}}})
 	h.client = cluster.Client()
 	ns := "default"
 	create(t, h, ns, configMap("x"))
@@ -127,11 +129,13 @@ plugins:
 	if st := refused(t, h, ns, "never"); st.Message != `admission webhook "files.example.com" denied the request: never` {
 		t.Errorf("refused with %q", st.Message)
 	}
-	if st := refused(t, h, ns, "frozen"); !strings.Contains(st.Message, "ValidatingAdmissionPolicy 'frozen.static.k8s.io' with binding 'frozen.static.k8s.io' denied request") {
+	if st := refused(t, h, ns, "frozen"); !strings.Contains(st.Message,
+		"ValidatingAdmissionPolicy 'frozen.static.k8s.io' with binding 'frozen.static.k8s.io' denied request") {
 		t.Errorf("refused with %q", st.Message)
 	}
 	for _, name := range []string{"never", "frozen"} {
-		_, err := h.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Create(t.Context(), &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		_, err := h.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Create(t.Context(),
+			&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 		if err == nil && name == "never" {
 			t.Errorf("a configuration %q is not seen", name)
 		}
@@ -156,11 +160,15 @@ func TestAdmissionPluginsAreChosen(t *testing.T) {
 	}{
 		{options.Admission{Enable: []string{"Nonsense"}}, `enable-admission-plugins plugin "Nonsense" is unknown`},
 		{options.Admission{Disable: []string{"Nonsense"}}, `disable-admission-plugins plugin "Nonsense" is unknown`},
-		{options.Admission{Enable: []string{"Priority"}, Disable: []string{"Priority"}}, "[Priority] in enable-admission-plugins and disable-admission-plugins overlapped"},
+		{options.Admission{Enable: []string{"Priority"}, Disable: []string{"Priority"}},
+			"[Priority] in enable-admission-plugins and disable-admission-plugins overlapped"},
 		{options.Admission{Enable: []string{"ImagePolicyWebhook"}}, "make admission plug-in ImagePolicyWebhook: no config specified"},
-		{options.Admission{ConfigFile: "/does/not/exist"}, "read admission configuration /does/not/exist: open /does/not/exist: no such file or directory"},
-		{options.Admission{ConfigFile: write(t, filepath.Join(t.TempDir(), "c"), "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nnonsense: 1\n")}, `unknown field "nonsense"`},
-		{options.Admission{ConfigFile: write(t, filepath.Join(t.TempDir(), "c"), "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins: [{name: MutatingAdmissionWebhook, configuration: {apiVersion: apiserver.config.k8s.io/v1, kind: WebhookAdmissionConfiguration, kubeConfigFile: relative}}]\n")}, "must be an absolute file path"},
+		{options.Admission{ConfigFile: "/does/not/exist"},
+			"read admission configuration /does/not/exist: open /does/not/exist: no such file or directory"},
+		{options.Admission{ConfigFile: write(t, filepath.Join(t.TempDir(), "c"),
+			"apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nnonsense: 1\n")}, `unknown field "nonsense"`},
+		{options.Admission{ConfigFile: write(t, filepath.Join(t.TempDir(), "c"),
+			"apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins: [{name: MutatingAdmissionWebhook, configuration: {apiVersion: apiserver.config.k8s.io/v1, kind: WebhookAdmissionConfiguration, kubeConfigFile: relative}}]\n")}, "must be an absolute file path"},
 	} {
 		s := &embed.Server{Controllers: []string{"none"}, APIServer: options.APIServer{Admission: c.Admission}}
 		if err := s.Start(t.Context()); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -170,7 +178,8 @@ func TestAdmissionPluginsAreChosen(t *testing.T) {
 			}
 		}
 	}
-	cluster := embedtest.Start(t, &embed.Server{Controllers: []string{"none"}, APIServer: options.APIServer{Admission: options.Admission{Disable: []string{"ValidatingAdmissionWebhook"}}}})
+	cluster := embedtest.Start(t, &embed.Server{Controllers: []string{"none"},
+		APIServer: options.APIServer{Admission: options.Admission{Disable: []string{"ValidatingAdmissionWebhook"}}}})
 	h := startHooks(t, cluster.Client())
 	h.on("no", deny("no"))
 	h.validate(t, "no", h.validating("no", "default"))

@@ -42,7 +42,8 @@ func runAggregatedServer() int {
 			return
 		}
 		path := strings.TrimSuffix(r.URL.Path, "/")
-		tells := path == "/apis" || strings.HasPrefix(path, "/apis/fail.example.com") && strings.Count(path, "/") <= 3 || strings.HasPrefix(path, "/openapi/")
+		tells := path == "/apis" || strings.HasPrefix(path, "/apis/fail.example.com") && strings.Count(path, "/") <= 3 ||
+			strings.HasPrefix(path, "/openapi/")
 		switch m := mode.Load().(string); {
 		case m == "broken":
 			http.Error(w, "broken", http.StatusInternalServerError)
@@ -153,8 +154,9 @@ func newIssuer(t *testing.T, name string) *issuer {
 	t.Helper()
 	i := &issuer{t: t, dir: t.TempDir()}
 	i.cert, i.key, i.pem = i.sign(&x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour),
+		IsCA:     true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	})
 	return i
 }
@@ -192,7 +194,8 @@ func (i *issuer) server(host string, until time.Time) (cert, key string) {
 		i.t.Fatal(err)
 	}
 	name := filepath.Join(i.dir, fmt.Sprint(until.UnixNano()))
-	for file, data := range map[string][]byte{name + ".crt": certPEM, name + ".key": pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})} {
+	for file, data := range map[string][]byte{name + ".crt": certPEM,
+		name + ".key": pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})} {
 		if err := os.WriteFile(file, data, 0o600); err != nil {
 			i.t.Fatal(err)
 		}

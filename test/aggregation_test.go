@@ -71,7 +71,8 @@ const failingThings = "/apis/fail.example.com/v1/namespaces/default/things"
 func (f *failing) look() {
 	f.t.Helper()
 	patch := []byte(`{"metadata":{"annotations":{"looked":"` + strconv.FormatInt(time.Now().UnixNano(), 10) + `"}}}`)
-	if _, err := f.client.CoreV1().Services("default").Patch(f.t.Context(), "fail", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := f.client.CoreV1().Services("default").Patch(f.t.Context(), "fail", types.MergePatchType, patch,
+		metav1.PatchOptions{}); err != nil {
 		f.t.Fatal(err)
 	}
 }
@@ -179,7 +180,8 @@ func startFailing(t *testing.T) *failing {
 	cert, key := f.good.server("fail.default.svc", time.Now().Add(time.Hour))
 	f.server = startBehind(t, cert, key, "")
 	f.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	cluster := embedtest.Start(t, &embed.Server{Node: embed.NodeNone, Controllers: []string{"namespace-controller", "garbage-collector-controller"}, KubeconfigFile: f.kubeconfig})
+	cluster := embedtest.Start(t, &embed.Server{Node: embed.NodeNone,
+		Controllers: []string{"namespace-controller", "garbage-collector-controller"}, KubeconfigFile: f.kubeconfig})
 	config := cluster.Config()
 	config.QPS = -1
 	f.client, f.url = cluster.Client(), cluster.URL()
@@ -195,16 +197,18 @@ func startFailing(t *testing.T) *failing {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.client.CoreV1().Services("default").Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "fail"}, Spec: corev1.ServiceSpec{
-		Type: corev1.ServiceTypeExternalName, ExternalName: "127.0.0.1",
-	}}, metav1.CreateOptions{}); err != nil {
+	if _, err := f.client.CoreV1().Services("default").Create(t.Context(),
+		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "fail"}, Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeExternalName, ExternalName: "127.0.0.1",
+		}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	at := int32(number)
-	if _, err := f.api.APIServices().Create(t.Context(), &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: "v1.fail.example.com"}, Spec: apiregistrationv1.APIServiceSpec{
-		Group: "fail.example.com", Version: "v1", GroupPriorityMinimum: 1000, VersionPriority: 10, CABundle: f.good.pem,
-		Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "fail", Port: &at},
-	}}, metav1.CreateOptions{}); err != nil {
+	if _, err := f.api.APIServices().Create(t.Context(),
+		&apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: "v1.fail.example.com"}, Spec: apiregistrationv1.APIServiceSpec{
+			Group: "fail.example.com", Version: "v1", GroupPriorityMinimum: 1000, VersionPriority: 10, CABundle: f.good.pem,
+			Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "fail", Port: &at},
+		}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	f.becomes("Passed")
@@ -222,7 +226,8 @@ func (f *failing) restart(cert, key string) {
 func (f *failing) unread(reasons []string) {
 	f.t.Helper()
 	got := f.says(readable, reasons...)
-	if at := "https://fail.default.svc:" + f.port + "/apis"; got.Status != apiregistrationv1.ConditionFalse || !strings.HasPrefix(got.Message, at) {
+	if at := "https://fail.default.svc:" + f.port + "/apis"; got.Status != apiregistrationv1.ConditionFalse ||
+		!strings.HasPrefix(got.Message, at) {
 		f.t.Errorf("the condition is %s: %q; want it False, and naming %s", got.Status, got.Message, at)
 	}
 	if c := condition(f.registration(), apiregistrationv1.Available); c == nil || c.Reason != "Passed" {
@@ -230,7 +235,8 @@ func (f *failing) unread(reasons []string) {
 	}
 	// Clients are told why they do not see its resources, and so are their users.
 	out, err := f.kubectl("get", "things")
-	if err == nil || !strings.Contains(out, "APIService v1.fail.example.com cannot be discovered") || !strings.Contains(out, "DiscoveryReadable") {
+	if err == nil || !strings.Contains(out, "APIService v1.fail.example.com cannot be discovered") ||
+		!strings.Contains(out, "DiscoveryReadable") {
 		f.t.Errorf("kubectl get things: %v\n%s", err, out)
 	}
 	// Who asks the server itself hears it too, as soon as who sends requests on has heard of the condition.
@@ -238,7 +244,8 @@ func (f *failing) unread(reasons []string) {
 	defer cancel()
 	want := "APIService v1.fail.example.com: DiscoveryReadable is False: " + got.Reason
 	said := ""
-	for said = f.warned(ctx, "/apis/fail.example.com/v1"); !strings.Contains(said, want) && ctx.Err() == nil; said = f.warned(ctx, "/apis/fail.example.com/v1") {
+	for said = f.warned(ctx, "/apis/fail.example.com/v1"); !strings.Contains(said, want) &&
+		ctx.Err() == nil; said = f.warned(ctx, "/apis/fail.example.com/v1") {
 	}
 	if !strings.Contains(said, want) {
 		f.t.Errorf("discovery has the warning %q, want %q", said, want)
@@ -295,11 +302,14 @@ func TestFailingAggregatedServer(t *testing.T) {
 		message    string   // in the condition
 		unreadable []string // reasons, if it is available, only that nobody understands what it serves
 	}{
-		{name: "kill -STOP", fail: signal(syscall.SIGSTOP), mend: signal(syscall.SIGCONT), message: "https://" + f.server.address + "/apis/fail.example.com/v1"},
+		{name: "kill -STOP", fail: signal(syscall.SIGSTOP), mend: signal(syscall.SIGCONT),
+			message: "https://" + f.server.address + "/apis/fail.example.com/v1"},
 		{name: "kill -9", fail: func() { f.server.kill() }, mend: mend, message: "connection refused"},
-		{name: "wrong certificate", fail: func() { f.restart(wrongCert, wrongKey) }, mend: mend, message: "certificate signed by unknown authority"},
+		{name: "wrong certificate", fail: func() { f.restart(wrongCert, wrongKey) }, mend: mend,
+			message: "certificate signed by unknown authority"},
 		{name: "expired certificate", fail: func() { f.restart(oldCert, oldKey) }, mend: mend, message: "certificate has expired"},
-		{name: "5xx discovery", fail: mode("broken"), mend: mode("good"), message: "bad status from https://" + f.server.address + "/apis/fail.example.com/v1: 500"},
+		{name: "5xx discovery", fail: mode("broken"), mend: mode("good"),
+			message: "bad status from https://" + f.server.address + "/apis/fail.example.com/v1: 500"},
 		{name: "endless discovery", fail: mode("endless"), mend: mode("good"), unreadable: []string{"TooLong", "NoAnswer"}},
 		{name: "garbage discovery", fail: mode("garbage"), mend: mode("good"), unreadable: []string{"NotUnderstood"}},
 	} {
@@ -340,10 +350,12 @@ func TestFailingAggregatedServer(t *testing.T) {
 				for text != "service unavailable\n" && ctx.Err() == nil {
 					code, text, h = ask()
 				}
-				if code != http.StatusServiceUnavailable || text != "service unavailable\n" || !strings.Contains(h.Get("Warning"), "v1.fail.example.com: FailedDiscoveryCheck") {
+				if code != http.StatusServiceUnavailable || text != "service unavailable\n" ||
+					!strings.Contains(h.Get("Warning"), "v1.fail.example.com: FailedDiscoveryCheck") {
 					t.Errorf("things: %d %q %q", code, text, h.Get("Warning"))
 				}
-				if out, err := f.kubectl("get", "apiservices", "v1.fail.example.com"); err != nil || !strings.Contains(out, "default/fail   False (FailedDiscoveryCheck)") {
+				if out, err := f.kubectl("get", "apiservices", "v1.fail.example.com"); err != nil ||
+					!strings.Contains(out, "default/fail   False (FailedDiscoveryCheck)") {
 					t.Errorf("kubectl get apiservices: %v\n%s", err, out)
 				}
 				if out, err := f.kubectl("get", "--raw", failingThings); err == nil || !strings.Contains(out, "unable to handle the request") {
@@ -370,26 +382,30 @@ func TestDeadAggregatedServerAndNamespaces(t *testing.T) {
 	f := startFailing(t)
 	cert, key := f.good.server("fail.default.svc", time.Now().Add(30*time.Minute))
 	maps := func(ns string) corev1client.ConfigMapInterface { return f.client.CoreV1().ConfigMaps(ns) }
-	if _, err := f.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "going"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := f.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "going"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := maps("going").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "held", Finalizers: []string{"example.com/seen"}}}, metav1.CreateOptions{}); err != nil {
+	if _, err := maps("going").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "held",
+		Finalizers: []string{"example.com/seen"}}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	owner, err := maps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	owned, err := maps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owned", OwnerReferences: []metav1.OwnerReference{
-		{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: owner.UID},
-	}}}, metav1.CreateOptions{})
+	owned, err := maps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owned",
+		OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: owner.UID},
+		}}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.server.kill()
 	f.becomes("FailedDiscoveryCheck")
 
-	gone := func(watch func(context.Context, metav1.ListOptions) (watch.Interface, error), name, version string, seen func(runtime.Object) bool) {
+	gone := func(watch func(context.Context, metav1.ListOptions) (watch.Interface, error), name, version string,
+		seen func(runtime.Object) bool) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -414,7 +430,8 @@ func TestDeadAggregatedServerAndNamespaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone(maps("going").Watch, "held", "", func(o runtime.Object) bool { return o.(*corev1.ConfigMap).DeletionTimestamp != nil })
-	if _, err := maps("going").Patch(t.Context(), "held", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := maps("going").Patch(t.Context(), "held", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	version := ""
@@ -422,7 +439,8 @@ func TestDeadAggregatedServerAndNamespaces(t *testing.T) {
 		ns := o.(*corev1.Namespace)
 		version = ns.ResourceVersion
 		return slices.ContainsFunc(ns.Status.Conditions, func(c corev1.NamespaceCondition) bool {
-			return c.Type == corev1.NamespaceDeletionDiscoveryFailure && c.Status == corev1.ConditionTrue && c.Reason == "DiscoveryFailed" && strings.Contains(c.Message, "fail.example.com/v1")
+			return c.Type == corev1.NamespaceDeletionDiscoveryFailure && c.Status == corev1.ConditionTrue && c.Reason == "DiscoveryFailed" &&
+				strings.Contains(c.Message, "fail.example.com/v1")
 		})
 	})
 	if out, err := f.kubectl("api-resources"); !strings.Contains(out, "deployments") || err != nil {

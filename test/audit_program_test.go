@@ -40,10 +40,13 @@ func post(client *http.Client, url string, body []byte) int {
 func TestKilledAuditLog(t *testing.T) {
 	dir := t.TempDir()
 	policy, log := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "audit.log")
-	if err := os.WriteFile(policy, []byte(`{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}`), 0o600); err != nil {
+	if err := os.WriteFile(policy, []byte(
+		`{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}`),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := up(t, filepath.Join(dir, "data"), "--node", "none", "--controllers", "none", "--audit-policy-file", policy, "--audit-log-path", log, "--audit-log-mode", "blocking-strict")
+	p := up(t, filepath.Join(dir, "data"), "--node", "none", "--controllers", "none", "--audit-policy-file", policy, "--audit-log-path", log,
+		"--audit-log-mode", "blocking-strict")
 	client, err := rest.HTTPClientFor(p.config)
 	if err != nil {
 		t.Fatal(err)
@@ -109,14 +112,16 @@ func TestFloodWithDeadAuditWebhook(t *testing.T) {
 	defer silent.Close()
 	policy, webhook := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "webhook.kubeconfig")
 	for file, text := range map[string]string{
-		policy:  `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "RequestResponse", "resources": [{"group": "", "resources": ["configmaps"]}]}]}`,
-		webhook: `{"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "c", "cluster": {"server": "https://` + silent.Addr().String() + `"}}], "contexts": [{"name": "x", "context": {"cluster": "c"}}], "current-context": "x"}`,
+		policy: `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "RequestResponse", "resources": [{"group": "", "resources": ["configmaps"]}]}]}`,
+		webhook: `{"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "c", "cluster": {"server": "https://` + silent.Addr().String() +
+			`"}}], "contexts": [{"name": "x", "context": {"cluster": "c"}}], "current-context": "x"}`,
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	p := up(t, filepath.Join(dir, "data"), "--node", "none", "--controllers", "none", "--audit-policy-file", policy, "--audit-webhook-config-file", webhook, "--audit-webhook-batch-max-wait", "100ms")
+	p := up(t, filepath.Join(dir, "data"), "--node", "none", "--controllers", "none", "--audit-policy-file", policy,
+		"--audit-webhook-config-file", webhook, "--audit-webhook-batch-max-wait", "100ms")
 	client, err := rest.HTTPClientFor(p.config)
 	if err != nil {
 		t.Fatal(err)

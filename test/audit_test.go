@@ -98,7 +98,8 @@ func say(t *testing.T, s *embed.Server, file string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for k, v := range map[string]string{"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "dialogue/1", "Audit-ID": e.ID, "Authorization": "Bearer admintoken"} {
+		for k, v := range map[string]string{"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "dialogue/1",
+			"Audit-ID": e.ID, "Authorization": "Bearer admintoken"} {
 			r.Header.Set(k, v)
 		}
 		for k, v := range e.Headers {
@@ -147,7 +148,8 @@ func auditLines(t *testing.T, file string) map[string][]map[string]any {
 }
 
 // drawn are the texts that are different each time.
-var drawn = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b(gen|kube-api-access)-\w{5}\b|:\d{5}\b|\bU\b|\bgen-X\b|:PORT\b|\bT\b|^\ds$`) // the last is how old something is
+// the last is how old something is
+var drawn = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b(gen|kube-api-access)-\w{5}\b|:\d{5}\b|\bU\b|\bgen-X\b|:PORT\b|\bT\b|^\ds$`)
 
 func sameAudit(v any, key string) any {
 	switch v := v.(type) {

@@ -50,7 +50,8 @@ func lines(t *testing.T, file string, f func(n int, line []byte)) {
 // namespace makes a namespace with its default service account, on a server without controllers.
 func namespace(t *testing.T, c kubernetes.Interface, name string) {
 	t.Helper()
-	if _, err := c.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
@@ -101,7 +102,8 @@ func TestAccessReviews(t *testing.T) {
 			t.Fatalf("line %d: %v", n, err)
 		}
 		var got answer
-		review, err := c.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{Spec: r.Spec}, metav1.CreateOptions{})
+		review, err := c.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{Spec: r.Spec},
+			metav1.CreateOptions{})
 		switch {
 		case apierrors.IsInvalid(err):
 			got.Refused = err.Error()
@@ -151,7 +153,8 @@ func TestKubeletReadsWhatItsPodsReferTo(t *testing.T) {
 	admin, ctx := cluster.Client(), t.Context()
 	namespace(t, admin, "work")
 	for _, name := range []string{"mine", "theirs", "nobodys"} {
-		if _, err := admin.CoreV1().Secrets("work").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+		if _, err := admin.CoreV1().Secrets("work").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}},
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -207,11 +210,14 @@ func TestKubeletReadsWhatItsPodsReferTo(t *testing.T) {
 	may("to register itself", true, err)
 	_, err = one.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "three"}}, metav1.CreateOptions{})
 	may("to register another", false, err)
-	_, err = one.CoreV1().Nodes().Patch(ctx, "one", types.MergePatchType, []byte(`{"metadata":{"labels":{"node-restriction.kubernetes.io/pool":"secret"}}}`), metav1.PatchOptions{})
+	_, err = one.CoreV1().Nodes().Patch(ctx, "one", types.MergePatchType,
+		[]byte(`{"metadata":{"labels":{"node-restriction.kubernetes.io/pool":"secret"}}}`), metav1.PatchOptions{})
 	may("to label itself into a pool", false, err)
-	_, err = one.CoreV1().Pods("work").Patch(ctx, "a", types.MergePatchType, []byte(`{"status":{"phase":"Running"}}`), metav1.PatchOptions{}, "status")
+	_, err = one.CoreV1().Pods("work").Patch(ctx, "a", types.MergePatchType, []byte(`{"status":{"phase":"Running"}}`), metav1.PatchOptions{},
+		"status")
 	may("its pod's status", true, err)
-	_, err = one.CoreV1().Pods("work").Patch(ctx, "b", types.MergePatchType, []byte(`{"status":{"phase":"Running"}}`), metav1.PatchOptions{}, "status")
+	_, err = one.CoreV1().Pods("work").Patch(ctx, "b", types.MergePatchType, []byte(`{"status":{"phase":"Running"}}`), metav1.PatchOptions{},
+		"status")
 	may("another node's pod's status", false, err)
 
 	// bound, and the very next request may read; gone, and it may no more
@@ -289,7 +295,8 @@ func TestModes(t *testing.T) {
 	}
 	review, err := as("jane").AuthorizationV1().SelfSubjectRulesReviews().Create(t.Context(),
 		&authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "default"}}, metav1.CreateOptions{})
-	if err != nil || len(review.Status.ResourceRules) != 2 || review.Status.Incomplete || review.Status.ResourceRules[0].Resources[0] != "pods" {
+	if err != nil || len(review.Status.ResourceRules) != 2 || review.Status.Incomplete ||
+		review.Status.ResourceRules[0].Resources[0] != "pods" {
 		t.Errorf("jane's rules: %+v %v", review, err)
 	}
 
@@ -297,23 +304,31 @@ func TestModes(t *testing.T) {
 		change func(s *embed.Server)
 		want   string
 	}{
-		"no such mode":     {func(s *embed.Server) { s.APIServer.Authorization.Modes = []string{"Magic"} }, `authorization-mode "Magic" is not a valid mode`},
-		"twice":            {func(s *embed.Server) { s.APIServer.Authorization.Modes = []string{"RBAC", "RBAC"} }, "has mode specified more than once"},
-		"ABAC without":     {func(s *embed.Server) { s.APIServer.Authorization.Modes = []string{"ABAC"} }, "authorization policy file not passed"},
-		"policies without": {func(s *embed.Server) { s.APIServer.Authorization.PolicyFile = policies }, "cannot specify --authorization-policy-file without mode ABAC"},
-		"webhook without":  {func(s *embed.Server) { s.APIServer.Authorization.Modes = []string{"Webhook"} }, "authorization config file not passed"},
+		"no such mode": {func(s *embed.Server) { s.APIServer.Authorization.Modes = []string{"Magic"} },
+			`authorization-mode "Magic" is not a valid mode`},
+		"twice": {func(s *embed.Server) { s.APIServer.Authorization.Modes = []string{"RBAC", "RBAC"} },
+			"has mode specified more than once"},
+		"ABAC without": {func(s *embed.Server) { s.APIServer.Authorization.Modes = []string{"ABAC"} },
+			"authorization policy file not passed"},
+		"policies without": {func(s *embed.Server) { s.APIServer.Authorization.PolicyFile = policies },
+			"cannot specify --authorization-policy-file without mode ABAC"},
+		"webhook without": {func(s *embed.Server) { s.APIServer.Authorization.Modes = []string{"Webhook"} },
+			"authorization config file not passed"},
 		"both": {func(s *embed.Server) {
 			s.APIServer.Authorization.Modes, s.APIServer.Authorization.ConfigFile = []string{"RBAC"}, policies
 		}, "--authorization-config can not be specified"},
 		"bad policy": {func(s *embed.Server) {
 			s.APIServer.Authorization.Modes, s.APIServer.Authorization.PolicyFile = []string{"ABAC"}, write("bad.jsonl", "\n{\"user\": 3\n")
 		}, "bad.jsonl, line 2: {\"user\": 3"},
-		"not a configuration": {func(s *embed.Server) { s.APIServer.Authorization.ConfigFile = policies }, "failed to load AuthorizationConfiguration from file"},
+		"not a configuration": {func(s *embed.Server) { s.APIServer.Authorization.ConfigFile = policies },
+			"failed to load AuthorizationConfiguration from file"},
 		"wrong name": {func(s *embed.Server) {
-			s.APIServer.Authorization.ConfigFile = write("name.yaml", "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers: [{type: RBAC, name: roles}]\n")
+			s.APIServer.Authorization.ConfigFile = write("name.yaml",
+				"apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers: [{type: RBAC, name: roles}]\n")
 		}, "expected name rbac for authorizer RBAC instead of roles"},
 		"unknown field": {func(s *embed.Server) {
-			s.APIServer.Authorization.ConfigFile = write("field.yaml", "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers: [{type: RBAC, name: rbac, color: red}]\n")
+			s.APIServer.Authorization.ConfigFile = write("field.yaml",
+				"apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers: [{type: RBAC, name: rbac, color: red}]\n")
 		}, `unknown field "authorizers[0].color"`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -358,7 +373,8 @@ func TestAuthorizationDialogue(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for name, value := range map[string]string{"Impersonate-User": r.User, "Impersonate-Group": r.Group, "Content-Type": r.Type, "Accept": "application/json"} {
+		for name, value := range map[string]string{"Impersonate-User": r.User, "Impersonate-Group": r.Group, "Content-Type": r.Type,
+			"Accept": "application/json"} {
 			if value != "" {
 				q.Header.Set(name, value)
 			}
@@ -386,7 +402,8 @@ func TestAuthorizationDialogue(t *testing.T) {
 			refused++
 		}
 		if answer.StatusCode != r.Code || masked(message) != masked(r.Message) {
-			t.Errorf("%s (line %d): %s %s as %s:\n got %d %s\nwant %d %s", r.ID, n, r.Method, r.Path, r.User, answer.StatusCode, message, r.Code, r.Message)
+			t.Errorf("%s (line %d): %s %s as %s:\n got %d %s\nwant %d %s", r.ID, n, r.Method, r.Path, r.User, answer.StatusCode, message, r.Code,
+				r.Message)
 		}
 	})
 	if refused < 60 {

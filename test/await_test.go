@@ -104,7 +104,8 @@ func ready(p corev1.Pod) bool {
 }
 
 // awaitEvent waits for one event of a list and watch.
-func awaitEvent(t *testing.T, c kubernetes.Interface, resource, namespace string, selector fields.Selector, kind runtime.Object, limit time.Duration, is func(watch.Event) bool) {
+func awaitEvent(t *testing.T, c kubernetes.Interface, resource, namespace string, selector fields.Selector, kind runtime.Object,
+	limit time.Duration, is func(watch.Event) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()

@@ -143,7 +143,8 @@ func boxDefinition(client map[string]any) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "boxes.example.com"},
 		"spec": map[string]any{
-			"group": "example.com", "scope": "Namespaced", "names": map[string]any{"plural": "boxes", "singular": "box", "kind": "Box", "listKind": "BoxList"},
+			"group": "example.com", "scope": "Namespaced", "names": map[string]any{"plural": "boxes", "singular": "box", "kind": "Box",
+				"listKind": "BoxList"},
 			"versions": []any{version("v1", "size", true), version("v2", "height", false)},
 			"conversion": map[string]any{"strategy": "Webhook", "webhook": map[string]any{
 				"clientConfig": client, "conversionReviewVersions": []any{"v1"},
@@ -154,7 +155,8 @@ func boxDefinition(client map[string]any) *unstructured.Unstructured {
 
 func namedBox(version, name, field string, value int64) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "example.com/" + version, "kind": "Box", "metadata": map[string]any{"name": name, "namespace": "default"}, "spec": map[string]any{field: value},
+		"apiVersion": "example.com/" + version, "kind": "Box", "metadata": map[string]any{"name": name, "namespace": "default"},
+		"spec": map[string]any{field: value},
 	}}
 }
 

@@ -70,7 +70,8 @@ func TestCBORClients(t *testing.T) {
 	defer cancel()
 	c := kubernetes.NewForConfigOrDie(config)
 
-	if _, err := c.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	maps := c.CoreV1().ConfigMaps("ns")
@@ -87,14 +88,16 @@ func TestCBORClients(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := maps.Get(ctx, "a", metav1.GetOptions{})
-	if err != nil || got.UID != made.UID || got.Data["k"] != "v \u00e4\u4e16" || string(got.BinaryData["b"]) != "\x00\x01\xff" || len(got.ManagedFields) == 0 {
+	if err != nil || got.UID != made.UID || got.Data["k"] != "v \u00e4\u4e16" || string(got.BinaryData["b"]) != "\x00\x01\xff" ||
+		len(got.ManagedFields) == 0 {
 		t.Fatalf("got %+v, error %v", got, err)
 	}
 	got.Data["k"] = "w"
 	if _, err := maps.Update(ctx, got, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := maps.Apply(ctx, corev1apply.ConfigMap("a", "ns").WithData(map[string]string{"applied": "x"}), metav1.ApplyOptions{FieldManager: "m"}); err != nil {
+	if _, err := maps.Apply(ctx, corev1apply.ConfigMap("a", "ns").WithData(map[string]string{"applied": "x"}),
+		metav1.ApplyOptions{FieldManager: "m"}); err != nil {
 		t.Fatal(err)
 	}
 	list, err := maps.List(ctx, metav1.ListOptions{})
@@ -110,7 +113,8 @@ func TestCBORClients(t *testing.T) {
 	if _, err := maps.Get(ctx, "nope", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("get of what is not there: %v", err)
 	}
-	if _, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "A"}}, metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
+	if _, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "A"}},
+		metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
 		t.Errorf("create with a bad name: %v", err)
 	}
 	background := metav1.DeletePropagationBackground
@@ -149,16 +153,18 @@ func TestCBORClients(t *testing.T) {
 func cborCustom(ctx context.Context, t *testing.T, plain, config *rest.Config) {
 	t.Helper()
 	free := true
-	if _, err := apiextensions.NewForConfigOrDie(plain).ApiextensionsV1().CustomResourceDefinitions().Create(ctx, &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: "widgets.cbor.example.com"},
-		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-			Group: "cbor.example.com", Scope: apiextensionsv1.NamespaceScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "widgets", Singular: "widget", Kind: "Widget", ListKind: "WidgetList"},
-			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1", Served: true, Storage: true, Schema: &apiextensionsv1.CustomResourceValidation{
-				OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &free},
-			}}},
-		},
-	}, metav1.CreateOptions{}); err != nil {
+	if _, err := apiextensions.NewForConfigOrDie(plain).ApiextensionsV1().CustomResourceDefinitions().Create(ctx,
+		&apiextensionsv1.CustomResourceDefinition{
+			ObjectMeta: metav1.ObjectMeta{Name: "widgets.cbor.example.com"},
+			Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+				Group: "cbor.example.com", Scope: apiextensionsv1.NamespaceScoped,
+				Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "widgets", Singular: "widget", Kind: "Widget", ListKind: "WidgetList"},
+				Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1", Served: true, Storage: true,
+					Schema: &apiextensionsv1.CustomResourceValidation{
+						OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &free},
+					}}},
+			},
+		}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	widgets := schema.GroupVersionResource{Group: "cbor.example.com", Version: "v1", Resource: "widgets"}
@@ -216,7 +222,8 @@ func TestCBORRefused(t *testing.T) {
 	if !apierrors.IsNotAcceptable(err) {
 		t.Errorf("accept CBOR: %v", err)
 	}
-	err = c.Post().AbsPath("/api/v1/namespaces").SetHeader("Content-Type", "application/cbor").Body([]byte("\xd9\xd9\xf7\xa0")).Do(t.Context()).Error()
+	err = c.Post().AbsPath("/api/v1/namespaces").SetHeader("Content-Type",
+		"application/cbor").Body([]byte("\xd9\xd9\xf7\xa0")).Do(t.Context()).Error()
 	if !apierrors.IsUnsupportedMediaType(err) {
 		t.Errorf("send CBOR: %v", err)
 	}

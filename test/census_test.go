@@ -66,10 +66,12 @@ func (n *realNode) census(t *testing.T) map[string][]string {
 	entries("bundles", filepath.Join(n.dir, "containerd/state/io.containerd.runtime.v2.task/k8s.io/*"))
 	out["devices"] = strings.Fields(run("ls", "/proc/sys/net/ipv4/conf"))
 	processes(func(pid, name string) {
-		if line, err := os.ReadFile(filepath.Join("/proc", pid, "cmdline")); err == nil && name == "containerd-shim" && bytes.Contains(line, []byte(n.socket)) {
+		if line, err := os.ReadFile(filepath.Join("/proc", pid, "cmdline")); err == nil && name == "containerd-shim" &&
+			bytes.Contains(line, []byte(n.socket)) {
 			out["shims"] = append(out["shims"], pid)
 		}
-		if ns, err := os.Readlink(filepath.Join("/proc", pid, "ns/net")); err == nil && n.host == nil && !slices.Contains(out["network namespaces"], ns) {
+		if ns, err := os.Readlink(filepath.Join("/proc", pid, "ns/net")); err == nil && n.host == nil &&
+			!slices.Contains(out["network namespaces"], ns) {
 			out["network namespaces"] = append(out["network namespaces"], ns)
 		}
 	})

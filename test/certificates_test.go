@@ -30,13 +30,15 @@ import (
 )
 
 // signingRequest makes a key, and a request for a certificate of it.
-func signingRequest(t *testing.T, name, signer, cn string, organizations []string, usages ...certificatesv1.KeyUsage) (keyPEM []byte, csr *certificatesv1.CertificateSigningRequest) {
+func signingRequest(t *testing.T, name, signer, cn string, organizations []string, usages ...certificatesv1.KeyUsage) (keyPEM []byte,
+	csr *certificatesv1.CertificateSigningRequest) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: cn, Organization: organizations}}, key)
+	der, err := x509.CreateCertificateRequest(rand.Reader,
+		&x509.CertificateRequest{Subject: pkix.Name{CommonName: cn, Organization: organizations}}, key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,11 +55,13 @@ func signingRequest(t *testing.T, name, signer, cn string, organizations []strin
 }
 
 // requestUntil waits until a signing request is as wanted.
-func requestUntil(t *testing.T, c kubernetes.Interface, name string, ok func(*certificatesv1.CertificateSigningRequest) bool) *certificatesv1.CertificateSigningRequest {
+func requestUntil(t *testing.T, c kubernetes.Interface, name string,
+	ok func(*certificatesv1.CertificateSigningRequest) bool) *certificatesv1.CertificateSigningRequest {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	w, err := c.CertificatesV1().CertificateSigningRequests().Watch(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()})
+	w, err := c.CertificatesV1().CertificateSigningRequests().Watch(ctx,
+		metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +98,8 @@ func TestCertificates(t *testing.T) {
 	admin := p.client()
 	requests := admin.CertificatesV1().CertificateSigningRequests()
 
-	key, csr := signingRequest(t, "jane", certificatesv1.KubeAPIServerClientSignerName, "jane", []string{"devs"}, certificatesv1.UsageClientAuth)
+	key, csr := signingRequest(t, "jane", certificatesv1.KubeAPIServerClientSignerName, "jane", []string{"devs"},
+		certificatesv1.UsageClientAuth)
 	csr.Spec.ExpirationSeconds = new(int32(3600))
 	if _, err := requests.Create(ctx, csr, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -128,7 +133,8 @@ func TestCertificates(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := admin.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "requests"},
-		RoleRef: rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "requests"}, Subjects: []rbacv1.Subject{{Kind: "Group", APIGroup: "rbac.authorization.k8s.io", Name: "devs"}}}, metav1.CreateOptions{}); err != nil {
+		RoleRef:  rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "requests"},
+		Subjects: []rbacv1.Subject{{Kind: "Group", APIGroup: "rbac.authorization.k8s.io", Name: "devs"}}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	_, csr = signingRequest(t, "other", certificatesv1.KubeAPIServerClientSignerName, "root", nil, certificatesv1.UsageClientAuth)
@@ -136,16 +142,23 @@ func TestCertificates(t *testing.T) {
 	if err != nil || made.Spec.Username != "jane" {
 		t.Fatalf("create: %v", err)
 	}
-	made.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "x"}}
-	if _, err := jane.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, "other", made, metav1.UpdateOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `user not permitted to approve requests with signerName "kubernetes.io/kube-apiserver-client"`) {
+	made.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved,
+		Status: corev1.ConditionTrue, Reason: "x"}}
+	if _, err := jane.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, "other", made,
+		metav1.UpdateOptions{}); !apierrors.IsForbidden(err) ||
+		!strings.Contains(err.Error(), `user not permitted to approve requests with signerName "kubernetes.io/kube-apiserver-client"`) {
 		t.Errorf("approve without permission: %v", err)
 	}
 	made.Status.Conditions, made.Status.Certificate = nil, done.Status.Certificate
-	if _, err := jane.CertificatesV1().CertificateSigningRequests().UpdateStatus(ctx, made, metav1.UpdateOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `user not permitted to sign requests with signerName "kubernetes.io/kube-apiserver-client"`) {
+	if _, err := jane.CertificatesV1().CertificateSigningRequests().UpdateStatus(ctx, made,
+		metav1.UpdateOptions{}); !apierrors.IsForbidden(err) ||
+		!strings.Contains(err.Error(), `user not permitted to sign requests with signerName "kubernetes.io/kube-apiserver-client"`) {
 		t.Errorf("sign without permission: %v", err)
 	}
-	_, csr = signingRequest(t, "masters", certificatesv1.KubeAPIServerClientSignerName, "root", []string{"system:masters"}, certificatesv1.UsageClientAuth)
-	if _, err := jane.CertificatesV1().CertificateSigningRequests().Create(ctx, csr, metav1.CreateOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed") {
+	_, csr = signingRequest(t, "masters", certificatesv1.KubeAPIServerClientSignerName, "root", []string{"system:masters"},
+		certificatesv1.UsageClientAuth)
+	if _, err := jane.CertificatesV1().CertificateSigningRequests().Create(ctx, csr, metav1.CreateOptions{}); !apierrors.IsForbidden(err) ||
+		!strings.Contains(err.Error(), "use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed") {
 		t.Errorf("ask for system:masters: %v", err)
 	}
 	bundles, err := admin.CertificatesV1().ClusterTrustBundles().List(ctx, metav1.ListOptions{})
@@ -154,7 +167,8 @@ func TestCertificates(t *testing.T) {
 	} else {
 		bundle := bundles.Items[0].DeepCopy()
 		bundle.Spec.TrustBundle += "\n"
-		if _, err := jane.CertificatesV1().ClusterTrustBundles().Update(ctx, bundle, metav1.UpdateOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `user not permitted to attest for signerName "kubernetes.io/kube-apiserver-serving"`) {
+		if _, err := jane.CertificatesV1().ClusterTrustBundles().Update(ctx, bundle, metav1.UpdateOptions{}); !apierrors.IsForbidden(err) ||
+			!strings.Contains(err.Error(), `user not permitted to attest for signerName "kubernetes.io/kube-apiserver-serving"`) {
 			t.Errorf("attest without permission: %v", err)
 		}
 	}
@@ -165,20 +179,25 @@ func TestCertificates(t *testing.T) {
 	}
 	p.kubectl("certificate", "approve", "wrong")
 	failed := requestUntil(t, admin, "wrong", func(c *certificatesv1.CertificateSigningRequest) bool { return len(c.Status.Conditions) > 1 })
-	if c := failed.Status.Conditions[1]; c.Type != certificatesv1.CertificateFailed || c.Reason != "SignerValidationFailure" || c.Message != "invalid usage for client certificate: server auth" {
+	if c := failed.Status.Conditions[1]; c.Type != certificatesv1.CertificateFailed || c.Reason != "SignerValidationFailure" ||
+		c.Message != "invalid usage for client certificate: server auth" {
 		t.Errorf("the condition of a request that breaks the rules: %+v", c)
 	}
 
 	// a kubelet
-	for name, group := range map[string]string{"create": "system:node-bootstrapper", "approve": "system:certificates.k8s.io:certificatesigningrequests:nodeclient"} {
-		binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-" + name}, RoleRef: rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: group},
+	for name, group := range map[string]string{"create": "system:node-bootstrapper",
+		"approve": "system:certificates.k8s.io:certificatesigningrequests:nodeclient"} {
+		binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-" + name},
+			RoleRef:  rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: group},
 			Subjects: []rbacv1.Subject{{Kind: "Group", APIGroup: "rbac.authorization.k8s.io", Name: "system:bootstrappers"}}}
 		if _, err := admin.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	token := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-abcdef", Namespace: "kube-system"}, Type: "bootstrap.kubernetes.io/token",
-		StringData: map[string]string{"token-id": "abcdef", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true", "usage-bootstrap-signing": "true"}}
+	token := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-abcdef", Namespace: "kube-system"},
+		Type: "bootstrap.kubernetes.io/token",
+		StringData: map[string]string{"token-id": "abcdef", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true",
+			"usage-bootstrap-signing": "true"}}
 	if _, err := admin.CoreV1().Secrets("kube-system").Create(ctx, token, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -187,15 +206,18 @@ func TestCertificates(t *testing.T) {
 		if user == nil { // again, with the certificate that it has by then
 			user = p.with(func(c *rest.Config) { c.CertData, c.KeyData = done.Status.Certificate, key })
 			if _, err := admin.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "renew"},
-				RoleRef:  rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient"},
-				Subjects: []rbacv1.Subject{{Kind: "Group", APIGroup: "rbac.authorization.k8s.io", Name: "system:nodes"}}}, metav1.CreateOptions{}); err != nil {
+				RoleRef: rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole",
+					Name: "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient"},
+				Subjects: []rbacv1.Subject{{Kind: "Group", APIGroup: "rbac.authorization.k8s.io", Name: "system:nodes"}}},
+				metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		name := fmt.Sprintf("node-csr-%d", i)
 		var csr *certificatesv1.CertificateSigningRequest
 		var next []byte
-		next, csr = signingRequest(t, name, certificatesv1.KubeAPIServerClientKubeletSignerName, "system:node:n1", []string{"system:nodes"}, certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth)
+		next, csr = signingRequest(t, name, certificatesv1.KubeAPIServerClientKubeletSignerName, "system:node:n1", []string{"system:nodes"},
+			certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth)
 		if _, err := user.CertificatesV1().CertificateSigningRequests().Create(ctx, csr, metav1.CreateOptions{}); err != nil {
 			t.Fatalf("create as a kubelet: %v", err)
 		}

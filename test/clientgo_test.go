@@ -97,7 +97,8 @@ func TestLeaderElection(t *testing.T) {
 func TestEventSeries(t *testing.T) {
 	cluster := embedtest.Start(t, &embed.Server{Controllers: []string{"none"}})
 	c := cluster.Client()
-	about, err := c.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "told"}}, metav1.CreateOptions{})
+	about, err := c.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "told"}},
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +207,8 @@ func TestScaleAndMetadata(t *testing.T) {
 	everyObject(t, cluster.Config())
 	c := cluster.Client()
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(c.Discovery()))
-	scales, err := scale.NewForConfig(cluster.Config(), mapper, dynamic.LegacyAPIPathResolverFunc, scale.NewDiscoveryScaleKindResolver(c.Discovery()))
+	scales, err := scale.NewForConfig(cluster.Config(), mapper, dynamic.LegacyAPIPathResolverFunc,
+		scale.NewDiscoveryScaleKindResolver(c.Discovery()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,7 +245,8 @@ func TestScaleAndMetadata(t *testing.T) {
 	if err != nil || len(list.Items) != 1 || list.Items[0].Generation != 2 {
 		t.Errorf("metadata %v, %v", list, err)
 	}
-	if m, err := deployments.Patch(t.Context(), "one", "application/merge-patch+json", []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{}); err != nil || m.Labels["a"] != "b" {
+	if m, err := deployments.Patch(t.Context(), "one", "application/merge-patch+json", []byte(`{"metadata":{"labels":{"a":"b"}}}`),
+		metav1.PatchOptions{}); err != nil || m.Labels["a"] != "b" {
 		t.Errorf("patch of metadata: %v, %v", m, err)
 	}
 	if err := deployments.Delete(t.Context(), "one", metav1.DeleteOptions{}); err != nil {

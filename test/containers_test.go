@@ -77,10 +77,12 @@ imageGCHighThresholdPercent: 100
 	if page := fetch(t, "http://"+pod.Status.PodIP+"/"); page == "" {
 		t.Error("the pod's address answers an empty page")
 	}
-	if out := p.kubectl("exec", "static-web", "--", "sh", "-c", "echo $KUBERNETES_SERVICE_PORT; hostname"); !strings.Contains(out, "static-web") || !strings.Contains(out, "443") {
+	if out := p.kubectl("exec", "static-web", "--", "sh", "-c", "echo $KUBERNETES_SERVICE_PORT; hostname"); !strings.Contains(out,
+		"static-web") || !strings.Contains(out, "443") {
 		t.Errorf("exec says %q", out)
 	}
-	if out := p.kubectl("exec", "static-web", "--", "ls", "/var/run/secrets/kubernetes.io/serviceaccount"); !strings.Contains(out, "token") || !strings.Contains(out, "ca.crt") {
+	if out := p.kubectl("exec", "static-web", "--", "ls", "/var/run/secrets/kubernetes.io/serviceaccount"); !strings.Contains(out, "token") ||
+		!strings.Contains(out, "ca.crt") {
 		t.Errorf("the service account's volume holds %q", out)
 	}
 	if out, err := p.tryKubectl("exec", "static-web", "--", "sh", "-c", "exit 7"); err == nil || !strings.Contains(out, "exit code 7") {
@@ -101,10 +103,11 @@ imageGCHighThresholdPercent: 100
 
 	// A process that is killed comes back in the same pod.
 	killContainer(t, p, pod)
-	awaitEvent(t, c, "pods", "default", fields.OneTermEqualSelector("metadata.name", "static-web"), &corev1.Pod{}, time.Minute, func(e watch.Event) bool {
-		now, ok := e.Object.(*corev1.Pod)
-		return ok && ready(*now) && now.UID == pod.UID && now.Status.ContainerStatuses[0].RestartCount == 1
-	})
+	awaitEvent(t, c, "pods", "default", fields.OneTermEqualSelector("metadata.name", "static-web"), &corev1.Pod{}, time.Minute,
+		func(e watch.Event) bool {
+			now, ok := e.Object.(*corev1.Pod)
+			return ok && ready(*now) && now.UID == pod.UID && now.Status.ContainerStatuses[0].RestartCount == 1
+		})
 
 	// A pod that is deleted is replaced, and a new image rolls over without fewer than two ready.
 	pods, err := c.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{LabelSelector: "app=web"})
@@ -232,7 +235,8 @@ func portForward(t *testing.T, p *program) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := exec.CommandContext(t.Context(), path, "kubectl", "--kubeconfig", p.kubeconfig, "port-forward", "--address", "127.0.0.1", "pod/static-web", ":80")
+	c := exec.CommandContext(t.Context(), path, "kubectl", "--kubeconfig", p.kubeconfig, "port-forward", "--address", "127.0.0.1",
+		"pod/static-web", ":80")
 	c.Env = append(os.Environ(), "HOME="+t.TempDir())
 	out, err := c.StdoutPipe()
 	if err != nil {

@@ -51,7 +51,8 @@ func TestConversionWebhook(t *testing.T) {
 	if got, err := v1.Get(ctx, "b", metav1.GetOptions{}); err != nil || height(t, got, "size") != 2 {
 		t.Fatal(got, err)
 	}
-	if _, err := v2.Create(ctx, namedBox("v2", "c", "height", 11), metav1.CreateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "spec.height") {
+	if _, err := v2.Create(ctx, namedBox("v2", "c", "height", 11), metav1.CreateOptions{}); !apierrors.IsInvalid(err) ||
+		!strings.Contains(err.Error(), "spec.height") {
 		t.Errorf("an invalid object of v2: %v", err)
 	}
 	got, err := v2.Patch(ctx, "a", types.MergePatchType, []byte(`{"spec":{"height":5}}`), metav1.PatchOptions{})
@@ -66,7 +67,8 @@ func TestConversionWebhook(t *testing.T) {
 	if err != nil || height(t, got, "height") != 6 {
 		t.Fatal(got, err)
 	}
-	if again, err := v2.Apply(ctx, "a", apply, metav1.ApplyOptions{FieldManager: "applier"}); err != nil || again.GetResourceVersion() != got.GetResourceVersion() {
+	if again, err := v2.Apply(ctx, "a", apply, metav1.ApplyOptions{FieldManager: "applier"}); err != nil ||
+		again.GetResourceVersion() != got.GetResourceVersion() {
 		t.Errorf("apply again: %v, %v", again, err)
 	}
 	var seen []string
@@ -234,7 +236,8 @@ func TestConversionWebhookIsSlow(t *testing.T) {
 		t.Fatal(err)
 	}
 	boxes := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "boxes"}
-	if _, err := d.Resource(boxes).Namespace("default").Create(t.Context(), namedBox("v1", "a", "size", 1), metav1.CreateOptions{}); err != nil {
+	if _, err := d.Resource(boxes).Namespace("default").Create(t.Context(), namedBox("v1", "a", "size", 1),
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	boxesV2 := schema.GroupVersionResource{Group: "example.com", Version: "v2", Resource: "boxes"}
@@ -263,11 +266,13 @@ func TestBrokenConversionHurtsNobodyElse(t *testing.T) {
 	cluster := embedtest.New(t)
 	ctx := t.Context()
 	c, d := cluster.Client(), dynamic.NewForConfigOrDie(cluster.Config())
-	if _, err := d.Resource(crdResource()).Create(ctx, boxDefinition(map[string]any{"url": "https://127.0.0.1:1"}), metav1.CreateOptions{}); err != nil {
+	if _, err := d.Resource(crdResource()).Create(ctx, boxDefinition(map[string]any{"url": "https://127.0.0.1:1"}),
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	boxes := d.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "boxes"})
-	owner, err := c.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{})
+	owner, err := c.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}},
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +281,8 @@ func TestBrokenConversionHurtsNobodyElse(t *testing.T) {
 	if _, err := boxes.Namespace("default").Create(ctx, owned, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "going"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "going"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	inside := namedBox("v1", "inside", "size", 1)

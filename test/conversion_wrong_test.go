@@ -136,7 +136,8 @@ func TestConversionWebhookIsWrong(t *testing.T) {
 		{"another namespace", "must have the same namespace", metadata("namespace", "x")},
 		{"another object's uid", "must have the same UID", metadata("uid", "x")},
 		{"another kind", "must have the same kind", part(firstObject, "kind", "Crate")},
-		{"another version", "invalid groupVersion (expected example.com/v2, received example.com/v3)", part(firstObject, "apiVersion", "example.com/v3")},
+		{"another version", "invalid groupVersion (expected example.com/v2, received example.com/v3)",
+			part(firstObject, "apiVersion", "example.com/v3")},
 		{"no metadata", "", func(_ http.ResponseWriter, r map[string]any) bool { delete(firstObject(r), "metadata"); return false }},
 		{"a bad label", "metadata.labels", metadata("labels", map[string]any{"a b": "c"})},
 		{"a label that is no text", "must be a string", metadata("labels", map[string]any{"a": 1})},
@@ -152,7 +153,8 @@ func TestConversionWebhookIsWrong(t *testing.T) {
 		}
 		hook.lie(c.how)
 		_, err := v2.Get(ctx, name, metav1.GetOptions{})
-		for _, word := range []string{c.says, "conversion webhook for example.com/v1, Kind=Box", "CustomResourceDefinition boxes.example.com", hook.URL, "object default/" + name} {
+		for _, word := range []string{c.says, "conversion webhook for example.com/v1, Kind=Box", "CustomResourceDefinition boxes.example.com",
+			hook.URL, "object default/" + name} {
 			if err == nil || !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), word) {
 				t.Errorf("%s: %v, want %q in it", c.name, err, word)
 			}
@@ -194,9 +196,10 @@ func TestConversionWebhookIsWrong(t *testing.T) {
 	// Another address is asked as soon as the definition names it.
 	other := &renamer{}
 	other.start(t, nil)
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"conversion": map[string]any{"webhook": map[string]any{"clientConfig": map[string]any{
-		"url": other.URL, "caBundle": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other.Certificate().Raw}),
-	}}}}})
+	patch, err := json.Marshal(map[string]any{
+		"spec": map[string]any{"conversion": map[string]any{"webhook": map[string]any{"clientConfig": map[string]any{
+			"url": other.URL, "caBundle": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other.Certificate().Raw}),
+		}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +228,8 @@ func TestConversionWebhookComesBack(t *testing.T) {
 	}
 	defer w.Stop()
 	c := cluster.Client()
-	if _, err := c.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "doomed"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "doomed"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -244,9 +248,10 @@ func TestConversionWebhookComesBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owned", OwnerReferences: []metav1.OwnerReference{
-		{APIVersion: "example.com/v2", Kind: "Box", Name: "b0", UID: owner.GetUID()},
-	}}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.CoreV1().ConfigMaps("default").Create(ctx,
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owned", OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "example.com/v2", Kind: "Box", Name: "b0", UID: owner.GetUID()},
+		}}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	maps, err := c.CoreV1().ConfigMaps("default").Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=owned"})

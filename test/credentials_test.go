@@ -56,9 +56,11 @@ type plugged struct {
 func plug(t *testing.T, server *rest.Config, version string) *plugged {
 	t.Helper()
 	dir := t.TempDir()
-	p := &plugged{t: t, file: filepath.Join(dir, "kubeconfig"), log: filepath.Join(dir, "log"), answer: filepath.Join(dir, "answer"), server: server, version: version}
+	p := &plugged{t: t, file: filepath.Join(dir, "kubeconfig"), log: filepath.Join(dir, "log"), answer: filepath.Join(dir, "answer"),
+		server: server, version: version}
 	p.write(&clientcmdapi.ExecConfig{
-		APIVersion: version, Command: os.Args[0], Args: []string{p.log, p.answer}, Env: []clientcmdapi.ExecEnvVar{{Name: credentialPlugin, Value: "1"}},
+		APIVersion: version, Command: os.Args[0], Args: []string{p.log, p.answer},
+		Env:                []clientcmdapi.ExecEnvVar{{Name: credentialPlugin, Value: "1"}},
 		ProvideClusterInfo: true, InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
 	})
 	return p
@@ -105,7 +107,8 @@ func (p *plugged) whoami() (string, error) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	c := exec.CommandContext(p.t.Context(), path, "kubectl", "--kubeconfig", p.file, "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}")
+	c := exec.CommandContext(p.t.Context(), path, "kubectl", "--kubeconfig", p.file, "auth", "whoami", "-o",
+		"jsonpath={.status.userInfo.username}")
 	out, err := c.CombinedOutput()
 	return string(out), err
 }
@@ -115,12 +118,14 @@ func TestCredentialPlugins(t *testing.T) {
 	t.Parallel()
 	server := up(t, t.TempDir(), "--node", "none", "--controllers", "none")
 	admin := kubernetes.NewForConfigOrDie(server.config)
-	if _, err := admin.CoreV1().ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "ci"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := admin.CoreV1().ServiceAccounts("default").Create(t.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "ci"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	token := func() string {
 		t.Helper()
-		r, err := admin.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "ci", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+		r, err := admin.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "ci", &authenticationv1.TokenRequest{},
+			metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +140,8 @@ func TestCredentialPlugins(t *testing.T) {
 			t.Errorf("%s, a token: %v, %s", version, err, who)
 		}
 		asked := p.asked()
-		if len(asked) != 1 || !strings.Contains(asked[0], `"apiVersion":"`+version+`"`) || !strings.Contains(asked[0], `"server":"`+server.config.Host+`"`) || !strings.Contains(asked[0], `"interactive":false`) {
+		if len(asked) != 1 || !strings.Contains(asked[0], `"apiVersion":"`+version+`"`) ||
+			!strings.Contains(asked[0], `"server":"`+server.config.Host+`"`) || !strings.Contains(asked[0], `"interactive":false`) {
 			t.Errorf("%s: asked %q", version, asked)
 		}
 		p.answers(map[string]any{"clientCertificateData": string(server.config.CertData), "clientKeyData": string(server.config.KeyData)})
@@ -176,7 +182,8 @@ func TestCredentialPlugins(t *testing.T) {
 	}{
 		{"without an end", map[string]any{"token": token()}, 1},
 		{"that ends later", map[string]any{"token": token(), "expirationTimestamp": time.Now().Add(time.Hour).UTC().Format(time.RFC3339)}, 1},
-		{"that has ended", map[string]any{"token": token(), "expirationTimestamp": time.Now().Add(-time.Minute).UTC().Format(time.RFC3339)}, 3}, // once more, to see whether it gives certificates
+		// once more, to see whether it gives certificates
+		{"that has ended", map[string]any{"token": token(), "expirationTimestamp": time.Now().Add(-time.Minute).UTC().Format(time.RFC3339)}, 3},
 	} {
 		p := plug(t, server.config, "client.authentication.k8s.io/v1")
 		p.answers(c.status)
@@ -215,7 +222,8 @@ func TestCredentialPlugins(t *testing.T) {
 	own := plug(t, server.config, "client.authentication.k8s.io/v1")
 	own.write(&clientcmdapi.ExecConfig{
 		APIVersion: own.version, Command: path, InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
-		Args: []string{"credential", "service-account", "ci", "--namespace", "default", "--kubeconfig", server.kubeconfig, "--duration", "10m", "--cache-dir", cache},
+		Args: []string{"credential", "service-account", "ci", "--namespace", "default", "--kubeconfig", server.kubeconfig, "--duration", "10m",
+			"--cache-dir", cache},
 	})
 	for range 3 {
 		if who, err := own.whoami(); err != nil || who != ci {
@@ -230,7 +238,8 @@ func TestCredentialPlugins(t *testing.T) {
 	if err := admin.CoreV1().ServiceAccounts("default").Delete(t.Context(), "ci", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := admin.CoreV1().ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "ci"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := admin.CoreV1().ServiceAccounts("default").Create(t.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "ci"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	again := client(own)

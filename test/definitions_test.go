@@ -35,7 +35,8 @@ func published() []struct{ module, sum, files string } {
 		{"github.com/cert-manager/cert-manager@v1.21.2", "h1:UWgoYM+KLNtRlqmoWOKjKBOBUPVHeepQ6/ac3ERJW68=", "deploy/crds/*.yaml"},
 		{"sigs.k8s.io/gateway-api@v1.6.3", "h1:lKpJa5bGlraC/QeACvCpsHLdmO6y0iKfzVl6gzaFEYc=", "config/crd/experimental/*.yaml"},
 		{"github.com/argoproj/argo-cd/v2@v2.14.21", "h1:Ux50vfMUITW+Y+6GAYgQlZbr6WHE5ogiLg9OxxvP9EA=", "manifests/crds/*.yaml"},
-		{"github.com/prometheus-operator/prometheus-operator@v0.85.0", "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=", "example/prometheus-operator-crd-full/*.yaml"},
+		{"github.com/prometheus-operator/prometheus-operator@v0.85.0", "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=",
+			"example/prometheus-operator-crd-full/*.yaml"},
 		{"istio.io/api@v1.31.1", "h1:5Yb5ihcz4YQsCkciusK7DnFpBMwRB6EFWeUKH1Atuyk=", "kubernetes/customresourcedefinitions.gen.yaml"},
 		{"knative.dev/serving@v0.51.0", "h1:yN2Q7eYqJgoPfZkATjoBZyGbZ2P1Qhns9HIMU4mF+to=", "config/core/300-resources/*.yaml"},
 		{"sigs.k8s.io/cluster-api@v1.14.2", "h1:o3GFNaeNFAOEEMpDPfhCK+2CjmV6gtQ8yLEcUwCg7bA=", "*/config/crd/bases/*.yaml"},
@@ -150,7 +151,8 @@ func established(u *unstructured.Unstructured) bool {
 // tryInstance creates the least object that a version's schema asks for, reads it in all ways, and wants one with a value of
 // the wrong type refused. It says whether the least object was accepted, or refused by one of the rules that no generator
 // knows how to meet: a CEL rule, a pattern, a combination.
-func tryInstance(t *testing.T, ctx context.Context, d dynamic.Interface, def *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) string {
+func tryInstance(t *testing.T, ctx context.Context, d dynamic.Interface, def *apiextensionsv1.CustomResourceDefinition,
+	v *apiextensionsv1.CustomResourceDefinitionVersion) string {
 	t.Helper()
 	resource := d.Resource(schema.GroupVersionResource{Group: def.Spec.Group, Version: v.Name, Resource: def.Spec.Names.Plural})
 	var client dynamic.ResourceInterface = resource
@@ -286,7 +288,8 @@ func least(s *apiextensionsv1.JSONSchemaProps) any {
 func leastText(s *apiextensionsv1.JSONSchemaProps) string {
 	pattern, err := regexp.Compile(s.Pattern)
 	for _, text := range []string{
-		"a", "1", "1s", "1m", "A", "v1", "1.2.3", "v1.2.3", "10.0.0.1", "10.0.0.0/8", "a.example.com", "https://example.com", "example.com/a", "100Mi", "YQ==",
+		"a", "1", "1s", "1m", "A", "v1", "1.2.3", "v1.2.3", "10.0.0.1", "10.0.0.0/8", "a.example.com", "https://example.com", "example.com/a",
+		"100Mi", "YQ==",
 		"2006-01-02T15:04:05Z", "a=b", "#abcdef", "@every 1m", strings.Repeat("a", 16), strings.Repeat("a", 32), strings.Repeat("0", 64),
 	} {
 		if err == nil && pattern.MatchString(text) && formatted(s.Format, text) &&

@@ -321,24 +321,29 @@ func TestTypedClients(t *testing.T) {
 			if _, err := deployments.UpdateStatus(ctx, made, metav1.UpdateOptions{}); err == nil {
 				t.Error("an update with an old resourceVersion was taken")
 			}
-			if made, err = deployments.Patch(ctx, name, types.StrategicMergePatchType, []byte(`{"status":{"replicas":7}}`), metav1.PatchOptions{}, "status"); err != nil || made.Status.Replicas != 7 || made.Labels["slower"] != "yes" {
+			if made, err = deployments.Patch(ctx, name, types.StrategicMergePatchType, []byte(`{"status":{"replicas":7}}`), metav1.PatchOptions{},
+				"status"); err != nil || made.Status.Replicas != 7 || made.Labels["slower"] != "yes" {
 				t.Errorf("patch of the status: %v, %v", made, err)
 			}
 			applied, err := deployments.Apply(ctx, appsapply.Deployment(name, "default").WithSpec(appsapply.DeploymentSpec().WithReplicas(3).
-				WithTemplate(coreapply.PodTemplateSpec().WithSpec(coreapply.PodSpec().WithContainers(coreapply.Container().WithName("c").WithEnv(coreapply.EnvVar().WithName("A").WithValue("b")))))),
+				WithTemplate(coreapply.PodTemplateSpec().WithSpec(
+					coreapply.PodSpec().WithContainers(coreapply.Container().WithName("c").WithEnv(coreapply.EnvVar().WithName("A").WithValue("b")))))),
 				metav1.ApplyOptions{FieldManager: "applier", Force: true})
 			if err != nil || *applied.Spec.Replicas != 3 || len(applied.Spec.Template.Spec.Containers[0].Env) != 1 {
 				t.Fatalf("apply: %v, %v", applied, err)
 			}
 			extracted, err := appsapply.ExtractDeployment(applied, "applier")
-			if err != nil || *extracted.Spec.Replicas != 3 || extracted.Spec.Selector != nil || *extracted.Spec.Template.Spec.Containers[0].Env[0].Name != "A" {
+			if err != nil || *extracted.Spec.Replicas != 3 || extracted.Spec.Selector != nil ||
+				*extracted.Spec.Template.Spec.Containers[0].Env[0].Name != "A" {
 				t.Errorf("extracted %v, %v", extracted, err)
 			}
 			extracted.Spec.Replicas = nil // what is given up goes to nobody: another manager's value stays
-			if applied, err = deployments.Apply(ctx, extracted.WithLabels(map[string]string{"by": "applier"}), metav1.ApplyOptions{FieldManager: "applier"}); err != nil || applied.Labels["by"] != "applier" {
+			if applied, err = deployments.Apply(ctx, extracted.WithLabels(map[string]string{"by": "applier"}),
+				metav1.ApplyOptions{FieldManager: "applier"}); err != nil || applied.Labels["by"] != "applier" {
 				t.Errorf("apply of what was extracted: %v, %v", applied, err)
 			}
-			if _, err := deployments.Apply(ctx, appsapply.Deployment(name, "default").WithLabels(map[string]string{"by": "other"}), metav1.ApplyOptions{FieldManager: "other"}); err == nil || !strings.Contains(err.Error(), `conflict with "applier"`) {
+			if _, err := deployments.Apply(ctx, appsapply.Deployment(name, "default").WithLabels(map[string]string{"by": "other"}),
+				metav1.ApplyOptions{FieldManager: "other"}); err == nil || !strings.Contains(err.Error(), `conflict with "applier"`) {
 				t.Errorf("a conflict says %v", err)
 			}
 			scale, err := deployments.GetScale(ctx, name, metav1.GetOptions{})
@@ -346,10 +351,12 @@ func TestTypedClients(t *testing.T) {
 				t.Fatal(err)
 			}
 			scale.Spec.Replicas = 5
-			if scale, err = deployments.UpdateScale(ctx, name, scale, metav1.UpdateOptions{}); err != nil || scale.Spec.Replicas != 5 || scale.Status.Selector != "app="+name {
+			if scale, err = deployments.UpdateScale(ctx, name, scale, metav1.UpdateOptions{}); err != nil || scale.Spec.Replicas != 5 ||
+				scale.Status.Selector != "app="+name {
 				t.Errorf("scale %v, %v", scale, err)
 			}
-			if list, err := deployments.List(ctx, metav1.ListOptions{LabelSelector: "app=" + name}); err != nil || len(list.Items) != 1 || *list.Items[0].Spec.Replicas != 5 {
+			if list, err := deployments.List(ctx, metav1.ListOptions{LabelSelector: "app=" + name}); err != nil || len(list.Items) != 1 ||
+				*list.Items[0].Spec.Replicas != 5 {
 				t.Errorf("list %v, %v", list, err)
 			}
 			if err := deployments.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "app=" + name}); err != nil {
@@ -369,7 +376,8 @@ func TestTypedClients(t *testing.T) {
 				t.Errorf("watched %v", seen)
 			}
 			if _, err := client.CoreV1().Secrets("default").Apply(ctx, coreapply.Secret(name, "default").WithStringData(map[string]string{"a": "b"}).
-				WithOwnerReferences(metaapply.OwnerReference().WithAPIVersion("v1").WithKind("ConfigMap").WithName("x").WithUID("y")), metav1.ApplyOptions{FieldManager: "applier"}); err != nil {
+				WithOwnerReferences(metaapply.OwnerReference().WithAPIVersion("v1").WithKind("ConfigMap").WithName("x").WithUID("y")),
+				metav1.ApplyOptions{FieldManager: "applier"}); err != nil {
 				t.Error(err)
 			}
 			for got := range heard.got {

@@ -105,7 +105,9 @@ func TestEncryptionAtRest(t *testing.T) {
 	}
 	migrate := func() {
 		t.Helper()
-		c := exec.Command("bash", "-c", fmt.Sprintf("set -o pipefail; %[1]s kubectl --kubeconfig %[2]s get secrets -A -o json | %[1]s kubectl --kubeconfig %[2]s replace -f -", path, p.kubeconfig))
+		c := exec.Command("bash", "-c", fmt.Sprintf(
+			"set -o pipefail; %[1]s kubectl --kubeconfig %[2]s get secrets -A -o json | %[1]s kubectl --kubeconfig %[2]s replace -f -", path,
+			p.kubeconfig))
 		if out, err := c.CombinedOutput(); err != nil {
 			t.Fatalf("replace: %v\n%s", err, out)
 		}
@@ -153,7 +155,8 @@ func TestEncryptionAtRest(t *testing.T) {
 	}
 	kms.Rotate("key-2")
 	kms.Stop() // mid-way: reads and, for three minutes, writes go on
-	if l, err := p.client().CoreV1().Secrets("default").List(ctx, metav1.ListOptions{}); err != nil || len(l.Items) != 22 || string(l.Items[0].Data["k"]) != needle {
+	if l, err := p.client().CoreV1().Secrets("default").List(ctx, metav1.ListOptions{}); err != nil || len(l.Items) != 22 ||
+		string(l.Items[0].Data["k"]) != needle {
 		t.Errorf("list while the plug-in is down: %v", err)
 	}
 	if _, err := p.client().CoreV1().Secrets("default").Create(ctx, secret("coasting"), metav1.CreateOptions{}); err != nil {
@@ -166,7 +169,8 @@ func TestEncryptionAtRest(t *testing.T) {
 
 	// down at the start: what is sealed cannot be read, and says why; then it can
 	p = up(t, clean, args...)
-	if _, err := p.client().CoreV1().Secrets("default").Get(ctx, "new", metav1.GetOptions{}); err == nil || !strings.Contains(err.Error(), "/registry/secrets/default/new") {
+	if _, err := p.client().CoreV1().Secrets("default").Get(ctx, "new", metav1.GetOptions{}); err == nil ||
+		!strings.Contains(err.Error(), "/registry/secrets/default/new") {
 		t.Errorf("get without the plug-in: %v", err)
 	}
 	if err := kms.Start(); err != nil {

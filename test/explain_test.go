@@ -132,36 +132,46 @@ func TestExplain(t *testing.T) {
 	p.kubectl("create", "serviceaccount", "default", "-n", "shop")
 	inject, check, seal := h.mutating("inject", "shop"), h.validating("check", "shop"), h.mutating("seal", "shop")
 	create := admissionregistrationv1.Create
-	inject.Rules, check.Rules, seal.Rules = rules("", "v1", "pods", create), rules("", "v1", "pods", create), rules("", "v1", "secrets", create)
+	inject.Rules, check.Rules, seal.Rules = rules("", "v1", "pods", create), rules("", "v1", "pods", create),
+		rules("", "v1", "secrets", create)
 	meta := func(kind, name string) (metav1.TypeMeta, metav1.ObjectMeta) {
 		return metav1.TypeMeta{APIVersion: "admissionregistration.k8s.io/v1", Kind: kind}, metav1.ObjectMeta{Name: name}
 	}
-	mutating, validating := admissionregistrationv1.MutatingWebhookConfiguration{Webhooks: []admissionregistrationv1.MutatingWebhook{inject, seal}}, admissionregistrationv1.ValidatingWebhookConfiguration{Webhooks: []admissionregistrationv1.ValidatingWebhook{check}}
+	mutating, validating := admissionregistrationv1.MutatingWebhookConfiguration{Webhooks: []admissionregistrationv1.MutatingWebhook{inject,
+		seal}}, admissionregistrationv1.ValidatingWebhookConfiguration{Webhooks: []admissionregistrationv1.ValidatingWebhook{check}}
 	mutating.TypeMeta, mutating.ObjectMeta = meta("MutatingWebhookConfiguration", "changes")
 	validating.TypeMeta, validating.ObjectMeta = meta("ValidatingWebhookConfiguration", "checks")
 	e.create("hooks.json", &mutating, &validating)
-	e.create("policies.json", json.RawMessage(explainedPolicy), json.RawMessage(explainedBinding), json.RawMessage(explainedDenial), json.RawMessage(explainedDenialBinding))
+	e.create("policies.json", json.RawMessage(explainedPolicy), json.RawMessage(explainedBinding), json.RawMessage(explainedDenial),
+		json.RawMessage(explainedDenialBinding))
 	e.create("pod.json", json.RawMessage(explainedPod))
 
 	// the write, by its identity
 	id := e.trace("pod/web").AuditID
 	e.explain([]string{id},
-		"Audit ID:      "+id, "User:          kubernetes-admin", "Request:       create pods/web in namespace shop", "Field manager: kubectl-create (Update)",
-		"Answer:        201 in ", "Authorization: allowed by system:masters", "Stages:", "  authenticate ", "  flow control ", "  authorize ", "  decode ", "  mutate ", "  validate ", "  store ",
+		"Audit ID:      "+id, "User:          kubernetes-admin", "Request:       create pods/web in namespace shop",
+		"Field manager: kubectl-create (Update)",
+		"Answer:        201 in ", "Authorization: allowed by system:masters", "Stages:", "  authenticate ", "  flow control ", "  authorize ",
+		"  decode ", "  mutate ", "  validate ", "  store ",
 	)
-	out := e.explain([]string{id}, "Mutation:", "Validation:", "webhook check.example.com of checks: allowed (", "Objects:", "created pods/web in namespace shop, revision ")
+	out := e.explain([]string{id}, "Mutation:", "Validation:", "webhook check.example.com of checks: allowed (", "Objects:",
+		"created pods/web in namespace shop, revision ")
 	e.contains("the create", out, "defaulting: changed", "+ spec.dnsPolicy: \"ClusterFirst\"")
 	e.contains("the create", out, "plug-in ServiceAccount: changed (", "+ spec.serviceAccount: \"default\"")
 	e.contains("the create", out, "plug-in DefaultTolerationSeconds: changed (", "+ spec.tolerations: [")
-	e.contains("the create", out, "policy label-team, bound by label-team-everywhere: changed (", "+ metadata.labels[\"example.com/team\"]: \"none\"")
-	e.contains("the create", out, "webhook inject.example.com of changes: changed (", "+ spec.containers[1]: {\"image\":\"proxy:2\",\"name\":\"proxy\"}", "defaulting: changed", "+ spec.containers[1].imagePullPolicy: \"IfNotPresent\"")
+	e.contains("the create", out, "policy label-team, bound by label-team-everywhere: changed (",
+		"+ metadata.labels[\"example.com/team\"]: \"none\"")
+	e.contains("the create", out, "webhook inject.example.com of changes: changed (",
+		"+ spec.containers[1]: {\"image\":\"proxy:2\",\"name\":\"proxy\"}", "defaulting: changed",
+		"+ spec.containers[1].imagePullPolicy: \"IfNotPresent\"")
 	e.contains("the create", out, "policy no-latest, bound by no-latest-anywhere: allowed (")
 	e.contains("the create", out, "server: changed", "+ metadata.uid: ")
 
 	// a field, by who set it
 	p.kubectl("set", "image", "pod/web", "web=nginx:2", "-n", "shop")
 	for field, parts := range map[string][]string{
-		"spec.containers[0].image":             {`Value:    "nginx:2"`, "Set by:   request", "in the patch of pods by kubernetes-admin", `"nginx:1" → "nginx:2"`, "Earlier:  request", "in the create", `(absent) → "nginx:1"`, "Managers: kubectl-"},
+		"spec.containers[0].image": {`Value:    "nginx:2"`, "Set by:   request", "in the patch of pods by kubernetes-admin",
+			`"nginx:1" → "nginx:2"`, "Earlier:  request", "in the create", `(absent) → "nginx:1"`, "Managers: kubectl-"},
 		"spec.containers[1].image":             {"Set by:   webhook inject.example.com of changes", `(absent) → "proxy:2"`, id},
 		"spec.containers[1].imagePullPolicy":   {"Set by:   defaulting"},
 		`.metadata.labels["example.com/team"]`: {"Set by:   policy label-team, bound by label-team-everywhere", id},
@@ -177,7 +187,8 @@ func TestExplain(t *testing.T) {
 	// what was refused, by whom
 	forbidden := strings.Replace(explainedPod, `"name": "web"`, `"name": "forbidden"`, 1)
 	latest := strings.Replace(explainedPod, `nginx:1`, `nginx:latest`, 1)
-	for name, text := range map[string]string{"forbidden.json": forbidden, "latest.json": latest, "wrong.json": strings.Replace(explainedPod, `"name": "web"`, `"name": "Wrong_Name"`, 1)} {
+	for name, text := range map[string]string{"forbidden.json": forbidden, "latest.json": latest,
+		"wrong.json": strings.Replace(explainedPod, `"name": "web"`, `"name": "Wrong_Name"`, 1)} {
 		if err := os.WriteFile(filepath.Join(e.dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -212,10 +223,12 @@ func TestExplain(t *testing.T) {
 
 	// a secret, which is nowhere
 	p.kubectl("create", "secret", "generic", "s", "-n", "shop", "--from-literal=password="+hidden)
-	e.explain([]string{e.trace("secret/s").AuditID}, "Contents:      redacted", "webhook seal.example.com of changes: changed", "+ data.added: \"[redacted ", "created secrets/s")
+	e.explain([]string{e.trace("secret/s").AuditID}, "Contents:      redacted", "webhook seal.example.com of changes: changed",
+		"+ data.added: \"[redacted ", "created secrets/s")
 	p.kubectl("patch", "secret", "s", "-n", "shop", "-p", `{"stringData": {"password": "`+hidden+`-2"}}`)
 	e.explain([]string{"secret/s", "data.password", "-n", "shop"}, `Value:    "[redacted `, "Set by:   request", `"[redacted `)
-	if out, err := p.tryKubectl("create", "secret", "generic", "refused", "-n", "shop", "--from-literal=password="+hidden); err == nil || !strings.Contains(out, hidden) {
+	if out, err := p.tryKubectl("create", "secret", "generic", "refused", "-n", "shop", "--from-literal=password="+hidden); err == nil ||
+		!strings.Contains(out, hidden) {
 		t.Errorf("the refusal should tell its client all: %v, %s", err, out)
 	}
 	p.kubectl("create", "token", "default", "-n", "shop")
@@ -243,5 +256,6 @@ func TestExplain(t *testing.T) {
 	if out, err := again.try(id); err == nil || !strings.Contains(out, "traces begin with the server's start at ") {
 		t.Errorf("after a restart: %v, %s", err, out)
 	}
-	again.explain([]string{"pod/web", "spec.containers[0].image", "-n", "shop"}, `Value:    "nginx:2"`, "Managers: kubectl-set (Update) at ", "Note:     no recorded write set the field")
+	again.explain([]string{"pod/web", "spec.containers[0].image", "-n", "shop"}, `Value:    "nginx:2"`, "Managers: kubectl-set (Update) at ",
+		"Note:     no recorded write set the field")
 }

@@ -45,28 +45,34 @@ func TestExtensionsAreListed(t *testing.T) {
 		t.Errorf("a bare server has extensions: %+v", got)
 	}
 	const path, name = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "boxes.ext.example.com"
-	crd := `{"metadata": {"name": "` + name + `"}, "spec": {"group": "ext.example.com", "scope": "Namespaced", "names": {"plural": "boxes", "kind": "Box"},
+	crd := `{"metadata": {"name": "` + name +
+		`"}, "spec": {"group": "ext.example.com", "scope": "Namespaced", "names": {"plural": "boxes", "kind": "Box"},
 		"conversion": {"strategy": "Webhook", "webhook": {"clientConfig": {"url": "https://127.0.0.1:1/convert"}, "conversionReviewVersions": ["v1"]}},
 		"versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}},
 			{"name": "v2", "served": true, "storage": false, "schema": {"openAPIV3Schema": {"type": "object"}}}]}}`
 	if code := post(client, s.URL()+path, []byte(crd)); code != http.StatusCreated {
 		t.Fatalf("create: %d", code)
 	}
-	want := extension.Row{Point: extension.ConversionWebhook, Name: name, Configured: "CustomResourceDefinition/" + name, State: extension.Unused}
+	want := extension.Row{Point: extension.ConversionWebhook, Name: name, Configured: "CustomResourceDefinition/" + name,
+		State: extension.Unused}
 	if diff := cmp.Diff([]extension.Row{want}, listed()); diff != "" {
 		t.Errorf("listed (-want +got):\n%s", diff)
 	}
-	if code := post(client, s.URL()+"/apis/ext.example.com/v2/namespaces/default/boxes", []byte(`{"apiVersion":"ext.example.com/v2","kind":"Box","metadata":{"name":"a"}}`)); code < 400 {
+	if code := post(client, s.URL()+"/apis/ext.example.com/v2/namespaces/default/boxes",
+		[]byte(`{"apiVersion":"ext.example.com/v2","kind":"Box","metadata":{"name":"a"}}`)); code < 400 {
 		t.Errorf("an object went through a webhook that is not there: %d", code)
 	}
-	if got := listed(); len(got) != 1 || got[0].State != extension.Failing || got[0].Calls == 0 || got[0].LastError == "" || got[0].LastFailure == "" {
+	if got := listed(); len(got) != 1 || got[0].State != extension.Failing || got[0].Calls == 0 || got[0].LastError == "" ||
+		got[0].LastFailure == "" {
 		t.Errorf("after a call: %+v", got)
 	}
 	metrics, err := s.Client().Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
-	if err != nil || !strings.Contains(string(metrics), `mortise_extension_calls_total{name="`+name+`",point="conversion-webhook",result="error"} `) {
+	if err != nil || !strings.Contains(string(metrics),
+		`mortise_extension_calls_total{name="`+name+`",point="conversion-webhook",result="error"} `) {
 		t.Errorf("the metrics do not count it: %v", err)
 	}
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPatch, s.URL()+path+"/"+name, strings.NewReader(`{"spec":{"conversion":{"strategy":"None","webhook":null}}}`))
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPatch, s.URL()+path+"/"+name,
+		strings.NewReader(`{"spec":{"conversion":{"strategy":"None","webhook":null}}}`))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,8 +46,9 @@ func newSigner(t *testing.T, name string) *signer {
 		t.Fatal(err)
 	}
 	c := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour),
+		IsCA:     true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
 	if err != nil {
@@ -85,8 +86,10 @@ func (s *signer) client(t *testing.T, name string) tls.Certificate {
 func TestFrontProxy(t *testing.T) {
 	t.Parallel()
 	proxies, clients := newSigner(t, "proxies"), newSigner(t, "clients")
-	p := up(t, t.TempDir(), "--node", "none", "--controllers", "none", "--requestheader-client-ca-file", proxies.file, "--requestheader-allowed-names", "gate",
-		"--requestheader-username-headers", "X-Remote-User", "--requestheader-group-headers", "X-Remote-Group", "--requestheader-uid-headers", "X-Remote-Uid",
+	p := up(t, t.TempDir(), "--node", "none", "--controllers", "none", "--requestheader-client-ca-file", proxies.file,
+		"--requestheader-allowed-names", "gate",
+		"--requestheader-username-headers", "X-Remote-User", "--requestheader-group-headers", "X-Remote-Group", "--requestheader-uid-headers",
+		"X-Remote-Uid",
 		"--requestheader-extra-headers-prefix", "X-Remote-Extra-", "--client-ca-file", clients.file)
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(p.config.CAData)
@@ -95,7 +98,8 @@ func TestFrontProxy(t *testing.T) {
 		"Content-Type": {"application/json"},
 	}
 	zoe := authenticationv1.UserInfo{
-		Username: "zoe", UID: "7", Groups: []string{"dev", "ops", "system:authenticated"}, Extra: map[string]authenticationv1.ExtraValue{"acme.com/team": {"blue"}},
+		Username: "zoe", UID: "7", Groups: []string{"dev", "ops", "system:authenticated"},
+		Extra: map[string]authenticationv1.ExtraValue{"acme.com/team": {"blue"}},
 	}
 	for _, c := range []struct {
 		name    string
@@ -105,10 +109,13 @@ func TestFrontProxy(t *testing.T) {
 		who     authenticationv1.UserInfo
 	}{
 		{"the proxy", ptr.To(proxies.client(t, "gate")), headers, http.StatusCreated, zoe},
-		{"the proxy, for nobody", ptr.To(proxies.client(t, "gate")), http.Header{"Content-Type": {"application/json"}}, http.StatusUnauthorized, authenticationv1.UserInfo{}},
+		{"the proxy, for nobody", ptr.To(proxies.client(t, "gate")), http.Header{"Content-Type": {"application/json"}}, http.StatusUnauthorized,
+			authenticationv1.UserInfo{}},
 		{"another name", ptr.To(proxies.client(t, "other")), headers, http.StatusUnauthorized, authenticationv1.UserInfo{}},
-		{"a client of that name", ptr.To(clients.client(t, "gate")), headers, http.StatusCreated, authenticationv1.UserInfo{Username: "gate", Groups: []string{"system:authenticated"}}},
-		{"a stranger's certificate", ptr.To(newSigner(t, "strangers").client(t, "gate")), headers, http.StatusUnauthorized, authenticationv1.UserInfo{}},
+		{"a client of that name", ptr.To(clients.client(t, "gate")), headers, http.StatusCreated,
+			authenticationv1.UserInfo{Username: "gate", Groups: []string{"system:authenticated"}}},
+		{"a stranger's certificate", ptr.To(newSigner(t, "strangers").client(t, "gate")), headers, http.StatusUnauthorized,
+			authenticationv1.UserInfo{}},
 		{"nobody", nil, headers, http.StatusForbidden, authenticationv1.UserInfo{}},
 	} {
 		config := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
@@ -116,7 +123,8 @@ func TestFrontProxy(t *testing.T) {
 			config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c.shows, nil }
 		}
 		transport := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.config.Host+"/apis/authentication.k8s.io/v1/selfsubjectreviews", strings.NewReader(`{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`))
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.config.Host+"/apis/authentication.k8s.io/v1/selfsubjectreviews",
+			strings.NewReader(`{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,31 +168,37 @@ func TestWebhookCredentials(t *testing.T) {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: "of-" + review.Spec.Token}}
+		review.Status = authenticationv1.TokenReviewStatus{Authenticated: true,
+			User: authenticationv1.UserInfo{Username: "of-" + review.Spec.Token}}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(review)
 	}))
 	defer reviewer.Close()
 	dir := t.TempDir()
 	log, answer, file := filepath.Join(dir, "log"), filepath.Join(dir, "answer"), filepath.Join(dir, "kubeconfig")
-	if err := os.WriteFile(answer, []byte(`{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"ours"}}`), 0o600); err != nil {
+	if err := os.WriteFile(answer, []byte(
+		`{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"ours"}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	k := clientcmdapi.NewConfig()
-	k.Clusters["w"] = &clientcmdapi.Cluster{Server: reviewer.URL, CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: reviewer.Certificate().Raw})}
+	k.Clusters["w"] = &clientcmdapi.Cluster{Server: reviewer.URL,
+		CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: reviewer.Certificate().Raw})}
 	k.AuthInfos["us"] = &clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{
-		APIVersion: "client.authentication.k8s.io/v1", Command: os.Args[0], Args: []string{log, answer}, InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
-		Env: []clientcmdapi.ExecEnvVar{{Name: credentialPlugin, Value: "1"}},
+		APIVersion: "client.authentication.k8s.io/v1", Command: os.Args[0], Args: []string{log, answer},
+		InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
+		Env:             []clientcmdapi.ExecEnvVar{{Name: credentialPlugin, Value: "1"}},
 	}}
 	k.Contexts["x"] = &clientcmdapi.Context{Cluster: "w", AuthInfo: "us"}
 	k.CurrentContext = "x"
 	if err := clientcmd.WriteToFile(*k, file); err != nil {
 		t.Fatal(err)
 	}
-	p := up(t, dir+"/data", "--node", "none", "--controllers", "none", "--authentication-token-webhook-config-file", file, "--authentication-token-webhook-version", "v1")
+	p := up(t, dir+"/data", "--node", "none", "--controllers", "none", "--authentication-token-webhook-config-file", file,
+		"--authentication-token-webhook-version", "v1")
 	zoe := rest.AnonymousClientConfig(p.config)
 	zoe.BearerToken = "zoe"
-	said, err := kubernetes.NewForConfigOrDie(zoe).AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	said, err := kubernetes.NewForConfigOrDie(zoe).AuthenticationV1().SelfSubjectReviews().Create(t.Context(),
+		&authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil || said.Status.UserInfo.Username != "of-zoe" {
 		t.Errorf("%v, %+v", err, said)
 	}

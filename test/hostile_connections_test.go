@@ -84,7 +84,8 @@ func TestSlowReaders(t *testing.T) {
 	v := newVictim(t)
 	for i := range 180 {
 		m := fmt.Sprintf(`{"metadata":{"name":"large%d"},"data":{"a":%q}}`, i, strings.Repeat("x", 100_000))
-		if code, body := v.say(request{method: "POST", path: "/api/v1/namespaces/default/configmaps", body: strings.NewReader(m)}); code != http.StatusCreated {
+		if code, body := v.say(request{method: "POST", path: "/api/v1/namespaces/default/configmaps",
+			body: strings.NewReader(m)}); code != http.StatusCreated {
 			t.Fatalf("%d %.300s", code, body)
 		}
 	}
@@ -96,7 +97,8 @@ func TestSlowReaders(t *testing.T) {
 	for _, media := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
 		for range 100 {
 			conn := v.dial(true)
-			if _, err := fmt.Fprintf(conn, "GET /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: x\r\n%sAccept: %s\r\n\r\n", token, media); err != nil {
+			if _, err := fmt.Fprintf(conn, "GET /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: x\r\n%sAccept: %s\r\n\r\n", token,
+				media); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := io.ReadFull(conn, make([]byte, 100)); err != nil { // it has begun
@@ -147,17 +149,27 @@ func TestHostileHeaders(t *testing.T) {
 		request
 		want []int
 	}{
-		"one large header over HTTP/2": {request{method: "GET", path: maps, headers: map[string]string{"X-Large": strings.Repeat("x", 2<<20)}}, []int{0, 431}},
-		"a long name":                  {request{method: "GET", path: maps + "/" + strings.Repeat("x", 500_000)}, []int{400, 404}},
-		"deep path":                    {request{method: "GET", path: "/apis" + strings.Repeat("/a", 200_000)}, []int{404}},
-		"100,000 parameters":           {request{method: "GET", path: maps + "?" + many(100_000, func(i int) string { return fmt.Sprintf("a%d&", i) })}, []int{200, 400}},
-		"a selector of thousands":      {request{method: "GET", path: maps + "?labelSelector=" + strings.TrimSuffix(many(20_000, func(i int) string { return fmt.Sprintf("k%d,", i) }), ",")}, []int{400}},
-		"a set of thousands":           {request{method: "GET", path: maps + "?labelSelector=a+in+(" + strings.TrimSuffix(many(60_000, func(i int) string { return fmt.Sprintf("v%d,", i) }), ",") + ")"}, []int{400}},
-		"fields of thousands":          {request{method: "GET", path: maps + "?fieldSelector=" + strings.TrimSuffix(strings.Repeat("metadata.name%3Da,", 20_000), ",")}, []int{400}},
-		"a long token":                 {request{method: "GET", path: maps + "?limit=1&continue=" + strings.Repeat("ZZ", 200_000)}, []int{400}},
-		"thousands of media types":     {request{method: "GET", path: maps, headers: map[string]string{"Accept": strings.Repeat("a/b;q=0.1,", 50_000) + "application/json"}}, []int{200, 406}},
-		"a token beside a certificate": {request{method: "GET", path: maps, headers: map[string]string{"Authorization": "Bearer " + strings.Repeat("x.", 100_000)}}, []int{401}},
-		"thousands of groups":          {request{method: "GET", path: maps, headers: map[string]string{"Impersonate-User": strings.Repeat("u", 100_000)}}, []int{403}},
+		"one large header over HTTP/2": {request{method: "GET", path: maps, headers: map[string]string{"X-Large": strings.Repeat("x", 2<<20)}},
+			[]int{0, 431}},
+		"a long name": {request{method: "GET", path: maps + "/" + strings.Repeat("x", 500_000)}, []int{400, 404}},
+		"deep path":   {request{method: "GET", path: "/apis" + strings.Repeat("/a", 200_000)}, []int{404}},
+		"100,000 parameters": {request{method: "GET",
+			path: maps + "?" + many(100_000, func(i int) string { return fmt.Sprintf("a%d&", i) })}, []int{200, 400}},
+		"a selector of thousands": {request{method: "GET",
+			path: maps + "?labelSelector=" + strings.TrimSuffix(many(20_000, func(i int) string { return fmt.Sprintf("k%d,", i) }), ",")},
+			[]int{400}},
+		"a set of thousands": {request{method: "GET",
+			path: maps + "?labelSelector=a+in+(" + strings.TrimSuffix(many(60_000, func(i int) string { return fmt.Sprintf("v%d,", i) }), ",") +
+				")"}, []int{400}},
+		"fields of thousands": {request{method: "GET",
+			path: maps + "?fieldSelector=" + strings.TrimSuffix(strings.Repeat("metadata.name%3Da,", 20_000), ",")}, []int{400}},
+		"a long token": {request{method: "GET", path: maps + "?limit=1&continue=" + strings.Repeat("ZZ", 200_000)}, []int{400}},
+		"thousands of media types": {request{method: "GET", path: maps,
+			headers: map[string]string{"Accept": strings.Repeat("a/b;q=0.1,", 50_000) + "application/json"}}, []int{200, 406}},
+		"a token beside a certificate": {request{method: "GET", path: maps,
+			headers: map[string]string{"Authorization": "Bearer " + strings.Repeat("x.", 100_000)}}, []int{401}},
+		"thousands of groups": {request{method: "GET", path: maps, headers: map[string]string{"Impersonate-User": strings.Repeat("u", 100_000)}},
+			[]int{403}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			begun := time.Now()
@@ -275,7 +287,8 @@ func TestIdleWatches(t *testing.T) {
 	}
 	open.Wait()
 	begun := time.Now()
-	if code, body := v.say(request{method: "POST", path: "/api/v1/namespaces/default/configmaps", body: strings.NewReader(`{"metadata":{"name":"there"}}`)}); code != http.StatusCreated {
+	if code, body := v.say(request{method: "POST", path: "/api/v1/namespaces/default/configmaps",
+		body: strings.NewReader(`{"metadata":{"name":"there"}}`)}); code != http.StatusCreated {
 		t.Fatalf("a write beside the watches is answered %d %s", code, body)
 	}
 	told.Wait()

@@ -56,7 +56,8 @@ func newVictim(t *testing.T) *victim {
 		t.Fatal(err)
 	}
 	v.client = client
-	v.say(request{method: "POST", path: "/api/v1/namespaces/default/configmaps", body: strings.NewReader(`{"metadata":{"name":"there","finalizers":["a.b/c"],"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"u"}]},"data":{"a":"b"}}`)})
+	v.say(request{method: "POST", path: "/api/v1/namespaces/default/configmaps",
+		body: strings.NewReader(`{"metadata":{"name":"there","finalizers":["a.b/c"],"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"u"}]},"data":{"a":"b"}}`)})
 	v.before = heap()
 	return v
 }
@@ -149,7 +150,8 @@ func TestHostileBodies(t *testing.T) {
 		managers = 2_000
 	}
 	v := newVictim(t)
-	const maps, one, crds = "/api/v1/namespaces/default/configmaps", "/api/v1/namespaces/default/configmaps/there", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+	const maps, one, crds = "/api/v1/namespaces/default/configmaps", "/api/v1/namespaces/default/configmaps/there",
+		"/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 	text := func(s string) io.Reader { return strings.NewReader(s) }
 	deep := func(open, mid, end string, n int) string {
 		return strings.Repeat(open, n) + mid + strings.Repeat(end, n)
@@ -158,45 +160,82 @@ func TestHostileBodies(t *testing.T) {
 		request
 		want []int
 	}{
-		"3 MiB and more":               {request{method: "POST", path: maps, body: text(`{"data":{"a":"` + strings.Repeat("x", 3<<20) + `"}}`)}, []int{413}},
-		"endless":                      {request{method: "POST", path: maps, body: &endless{}}, []int{413}},
-		"endless patch":                {request{method: "PATCH", path: one, contentType: "application/merge-patch+json", body: &endless{}}, []int{413}},
-		"endless options":              {request{method: "DELETE", path: one + "x", body: &endless{}}, []int{413}},
-		"deep arrays":                  {request{method: "POST", path: maps, body: text(`{"data":` + deep("[", "", "]", 1<<20) + `}`)}, []int{400}},
-		"deep objects":                 {request{method: "POST", path: maps, body: text(deep(`{"a":`, "1", "}", 400_000))}, []int{400}},
-		"deep YAML":                    {request{method: "POST", path: maps, contentType: "application/yaml", body: text("data: " + deep("[", "", "]", 100_000))}, []int{400}},
-		"YAML of a billion laughs":     {request{method: "POST", path: maps, contentType: "application/yaml", body: text(laughs())}, []int{400}},
-		"apply of a billion laughs":    {request{method: "PATCH", path: one + "?fieldManager=m", contentType: "application/apply-patch+yaml", body: text(laughs())}, []int{400}},
-		"deep definition, as protobuf": {request{method: "POST", path: crds, contentType: "application/vnd.kubernetes.protobuf", body: bytes.NewReader(deepDefinition())}, []int{400, 413, 422}},
-		"protobuf cut short":           {request{method: "POST", path: maps, contentType: "application/vnd.kubernetes.protobuf", body: text("k8s\x00\x0a\xff\xff\xff\xff\x0f")}, []int{400}},
-		"number out of range":          {request{method: "POST", path: maps, body: text(`{"metadata":{"name":"n","generation":1e999999}}`)}, []int{400}},
-		"integer out of range":         {request{method: "POST", path: maps, body: text(`{"metadata":{"name":"n","generation":` + strings.Repeat("9", 10_000) + `}}`)}, []int{400}},
-		"NUL in a name":                {request{method: "POST", path: maps, body: text(`{"metadata":{"name":"a\u0000b"}}`)}, []int{422}},
-		"NUL in a body":                {request{method: "POST", path: maps, body: text("{\"metadata\":{\"name\":\"a\x00b\"}}")}, []int{400}},
-		"no UTF-8 in a name":           {request{method: "POST", path: maps, body: text("{\"metadata\":{\"name\":\"a\xff\xfeb\"}}")}, []int{422}},
-		"no UTF-8 in a key":            {request{method: "POST", path: maps, body: text("{\"metadata\":{\"name\":\"n\"},\"data\":{\"\xff\":\"x\"}}")}, []int{422}},
-		"one key 100,000 times":        {request{method: "POST", path: maps + "?fieldValidation=Strict", body: text(`{"data":{` + strings.Repeat(`"a":"b",`, 100_000) + `"a":"b"}}`)}, []int{400}},
-		"100,000 unknown fields":       {request{method: "POST", path: maps + "?dryRun=All", body: text(`{"metadata":{"name":"n"}` + many(100_000, func(i int) string { return fmt.Sprintf(`,"f%d":1`, i) }) + `}`)}, []int{201}},
-		"half a surrogate":             {request{method: "POST", path: maps + "?dryRun=All", body: text(`{"metadata":{"name":"n"},"data":{"a":"\ud800"}}`)}, []int{201}},
-		"only spaces":                  {request{method: "POST", path: maps, body: text(strings.Repeat(" ", 2<<20))}, []int{400}},
-		"10,001 operations":            {request{method: "PATCH", path: one, contentType: "application/json-patch+json", body: text(operations(10_001, `{"op":"test","path":"/kind","value":"ConfigMap"}`))}, []int{413}},
-		"copies that double":           {request{method: "PATCH", path: one, contentType: "application/json-patch+json", body: text(doubling())}, []int{413, 422}},
-		"patch that makes too much":    {request{method: "PATCH", path: one, contentType: "application/merge-patch+json", body: text(`{"data":{"a":"` + strings.Repeat("x", 2<<20) + `"}}`)}, []int{422}},
-		"deep merge patch":             {request{method: "PATCH", path: one, contentType: "application/merge-patch+json", body: text(deep(`{"data":`, "1", "}", 300_000))}, []int{400}},
-		"deep strategic merge patch":   {request{method: "PATCH", path: one, contentType: "application/strategic-merge-patch+json", body: text(deep(`{"data":`, "1", "}", 300_000))}, []int{400}},
-		"deep merge patch of 2 MiB":    {request{method: "PATCH", path: one, contentType: "application/merge-patch+json", body: text(`{"data":` + deep(`{"a":`, `"`+strings.Repeat("x", 2<<20)+`"`, "}", 9_000) + `}`)}, []int{422}},
-		"deep JSON patch":              {request{method: "PATCH", path: one, contentType: "application/json-patch+json", body: text(`[{"op":"add","path":"/data","value":` + deep(`{"a":`, `"`+strings.Repeat("x", 2<<20)+`"`, "}", 9_000) + `},{"op":"add","path":"/data` + strings.Repeat("/a", 8_999) + `","value":1}]`)}, []int{413}},
-		"JSON patch that shifts":       {request{method: "PATCH", path: one, contentType: "application/json-patch+json", body: text(`[{"op":"add","path":"/data","value":[` + strings.Repeat("0,", 1_200_000) + `0]}` + strings.Repeat(`,{"op":"add","path":"/data/0","value":1}`, 9_999) + `]`)}, []int{413}},
-		"40,000 finalizers":            {request{method: "PATCH", path: one + "?dryRun=All", contentType: "application/strategic-merge-patch+json", body: text(`{"metadata":{"finalizers":[` + strings.TrimSuffix(many(40_000, func(i int) string { return fmt.Sprintf(`"a.b/%d",`, i) }), ",") + `]}}`)}, []int{200}},
-		"deep managed fields":          {request{method: "PUT", path: one, body: text(`{"metadata":{"name":"there","managedFields":[{"manager":"m","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":` + deep(`{"f:a":`, "{}", "}", 9_000) + `}]}}`)}, []int{200, 400, 422}},
-		"many managers": {request{method: "PUT", path: one, body: text(`{"metadata":{"name":"there","managedFields":[` + strings.TrimSuffix(many(managers, func(i int) string {
-			return fmt.Sprintf(`{"manager":"m%d","operation":"Update","apiVersion":"v1","time":"2020-01-02T03:04:05Z","fieldsType":"FieldsV1","fieldsV1":{"f:data":{"f:a%d":{}}}},`, i, i)
-		}), ",") + `]}}`)}, []int{200, 413, 422}},
-		"garbage as managed fields": {request{method: "PUT", path: one, body: text(`{"metadata":{"name":"there","managedFields":[{"manager":"m","operation":"Nothing","fieldsV1":[1]}]}}`)}, []int{200, 400, 422}},
-		"rule that costs too much":  {request{method: "POST", path: crds, body: text(withSchema("costly", `{"type":"object","properties":{"l":{"type":"array","items":{"type":"array","items":{"type":"string"}},"x-kubernetes-validations":[{"rule":"self.all(a, self.all(b, a.all(x, b.all(y, x.contains(y)))))"}]}}}`))}, []int{422}},
-		"pattern that is too large": {request{method: "POST", path: crds, body: text(withSchema("patterned", `{"type":"object","properties":{"s":{"type":"string","pattern":"((((a{0,1000}){0,1000}){0,1000}){0,1000})"}}}`))}, []int{422}},
-		"deep schema":               {request{method: "POST", path: crds, body: text(withSchema("deeper", deep(`{"type":"object","properties":{"p":`, `{"type":"string"}`, "}}", 2_000)))}, []int{201, 400, 422}},
-		"10,000 owners":             {request{method: "POST", path: maps + "?dryRun=All", body: text(`{"metadata":{"name":"n","ownerReferences":[` + strings.TrimSuffix(many(10_000, func(i int) string { return fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","name":"p","uid":"u%d"},`, i) }), ",") + `]}}`)}, []int{201, 422}},
+		"3 MiB and more": {request{method: "POST", path: maps, body: text(`{"data":{"a":"` + strings.Repeat("x", 3<<20) + `"}}`)},
+			[]int{413}},
+		"endless": {request{method: "POST", path: maps, body: &endless{}}, []int{413}},
+		"endless patch": {request{method: "PATCH", path: one, contentType: "application/merge-patch+json", body: &endless{}},
+			[]int{413}},
+		"endless options": {request{method: "DELETE", path: one + "x", body: &endless{}}, []int{413}},
+		"deep arrays": {request{method: "POST", path: maps, body: text(`{"data":` + deep("[", "", "]", 1<<20) + `}`)},
+			[]int{400}},
+		"deep objects": {request{method: "POST", path: maps, body: text(deep(`{"a":`, "1", "}", 400_000))}, []int{400}},
+		"deep YAML": {request{method: "POST", path: maps, contentType: "application/yaml",
+			body: text("data: " + deep("[", "", "]", 100_000))}, []int{400}},
+		"YAML of a billion laughs": {request{method: "POST", path: maps, contentType: "application/yaml", body: text(laughs())}, []int{400}},
+		"apply of a billion laughs": {request{method: "PATCH", path: one + "?fieldManager=m", contentType: "application/apply-patch+yaml",
+			body: text(laughs())}, []int{400}},
+		"deep definition, as protobuf": {request{method: "POST", path: crds, contentType: "application/vnd.kubernetes.protobuf",
+			body: bytes.NewReader(deepDefinition())}, []int{400, 413, 422}},
+		"protobuf cut short": {request{method: "POST", path: maps, contentType: "application/vnd.kubernetes.protobuf",
+			body: text("k8s\x00\x0a\xff\xff\xff\xff\x0f")}, []int{400}},
+		"number out of range": {request{method: "POST", path: maps, body: text(`{"metadata":{"name":"n","generation":1e999999}}`)},
+			[]int{400}},
+		"integer out of range": {request{method: "POST", path: maps,
+			body: text(`{"metadata":{"name":"n","generation":` + strings.Repeat("9", 10_000) + `}}`)}, []int{400}},
+		"NUL in a name":      {request{method: "POST", path: maps, body: text(`{"metadata":{"name":"a\u0000b"}}`)}, []int{422}},
+		"NUL in a body":      {request{method: "POST", path: maps, body: text("{\"metadata\":{\"name\":\"a\x00b\"}}")}, []int{400}},
+		"no UTF-8 in a name": {request{method: "POST", path: maps, body: text("{\"metadata\":{\"name\":\"a\xff\xfeb\"}}")}, []int{422}},
+		"no UTF-8 in a key": {request{method: "POST", path: maps,
+			body: text("{\"metadata\":{\"name\":\"n\"},\"data\":{\"\xff\":\"x\"}}")}, []int{422}},
+		"one key 100,000 times": {request{method: "POST", path: maps + "?fieldValidation=Strict",
+			body: text(`{"data":{` + strings.Repeat(`"a":"b",`, 100_000) + `"a":"b"}}`)}, []int{400}},
+		"100,000 unknown fields": {request{method: "POST", path: maps + "?dryRun=All",
+			body: text(`{"metadata":{"name":"n"}` + many(100_000, func(i int) string { return fmt.Sprintf(`,"f%d":1`, i) }) + `}`)}, []int{201}},
+		"half a surrogate": {request{method: "POST", path: maps + "?dryRun=All",
+			body: text(`{"metadata":{"name":"n"},"data":{"a":"\ud800"}}`)}, []int{201}},
+		"only spaces": {request{method: "POST", path: maps, body: text(strings.Repeat(" ", 2<<20))}, []int{400}},
+		"10,001 operations": {request{method: "PATCH", path: one, contentType: "application/json-patch+json",
+			body: text(operations(10_001, `{"op":"test","path":"/kind","value":"ConfigMap"}`))}, []int{413}},
+		"copies that double": {request{method: "PATCH", path: one, contentType: "application/json-patch+json", body: text(doubling())},
+			[]int{413, 422}},
+		"patch that makes too much": {request{method: "PATCH", path: one, contentType: "application/merge-patch+json",
+			body: text(`{"data":{"a":"` + strings.Repeat("x", 2<<20) + `"}}`)}, []int{422}},
+		"deep merge patch": {request{method: "PATCH", path: one, contentType: "application/merge-patch+json",
+			body: text(deep(`{"data":`, "1", "}", 300_000))}, []int{400}},
+		"deep strategic merge patch": {request{method: "PATCH", path: one, contentType: "application/strategic-merge-patch+json",
+			body: text(deep(`{"data":`, "1", "}", 300_000))}, []int{400}},
+		"deep merge patch of 2 MiB": {request{method: "PATCH", path: one, contentType: "application/merge-patch+json",
+			body: text(`{"data":` + deep(`{"a":`, `"`+strings.Repeat("x", 2<<20)+`"`, "}", 9_000) + `}`)}, []int{422}},
+		"deep JSON patch": {request{method: "PATCH", path: one, contentType: "application/json-patch+json",
+			body: text(`[{"op":"add","path":"/data","value":` + deep(`{"a":`, `"`+strings.Repeat("x", 2<<20)+`"`, "}", 9_000) +
+				`},{"op":"add","path":"/data` + strings.Repeat("/a", 8_999) + `","value":1}]`)}, []int{413}},
+		"JSON patch that shifts": {request{method: "PATCH", path: one, contentType: "application/json-patch+json",
+			body: text(`[{"op":"add","path":"/data","value":[` + strings.Repeat("0,", 1_200_000) + `0]}` +
+				strings.Repeat(`,{"op":"add","path":"/data/0","value":1}`, 9_999) + `]`)}, []int{413}},
+		"40,000 finalizers": {request{method: "PATCH", path: one + "?dryRun=All", contentType: "application/strategic-merge-patch+json",
+			body: text(`{"metadata":{"finalizers":[` + strings.TrimSuffix(many(40_000, func(i int) string { return fmt.Sprintf(`"a.b/%d",`, i) }),
+				",") + `]}}`)}, []int{200}},
+		"deep managed fields": {request{method: "PUT", path: one,
+			body: text(`{"metadata":{"name":"there","managedFields":[{"manager":"m","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":` + deep(`{"f:a":`, "{}", "}", 9_000) + `}]}}`)}, []int{200, 400, 422}},
+		"many managers": {request{method: "PUT", path: one,
+			body: text(`{"metadata":{"name":"there","managedFields":[` + strings.TrimSuffix(many(managers, func(i int) string {
+				return fmt.Sprintf(`{"manager":"m%d","operation":"Update","apiVersion":"v1","time":"2020-01-02T03:04:05Z","fieldsType":"FieldsV1","fieldsV1":{"f:data":{"f:a%d":{}}}},`, i, i)
+			}), ",") + `]}}`)}, []int{200, 413, 422}},
+		"garbage as managed fields": {request{method: "PUT", path: one,
+			body: text(`{"metadata":{"name":"there","managedFields":[{"manager":"m","operation":"Nothing","fieldsV1":[1]}]}}`)},
+			[]int{200, 400, 422}},
+		"rule that costs too much": {request{method: "POST", path: crds,
+			body: text(withSchema("costly", `{"type":"object","properties":{"l":{"type":"array","items":{"type":"array","items":{"type":"string"}},"x-kubernetes-validations":[{"rule":"self.all(a, self.all(b, a.all(x, b.all(y, x.contains(y)))))"}]}}}`))}, []int{422}},
+		"pattern that is too large": {request{method: "POST", path: crds,
+			body: text(withSchema("patterned", `{"type":"object","properties":{"s":{"type":"string","pattern":"((((a{0,1000}){0,1000}){0,1000}){0,1000})"}}}`))}, []int{422}},
+		"deep schema": {request{method: "POST", path: crds,
+			body: text(withSchema("deeper", deep(`{"type":"object","properties":{"p":`, `{"type":"string"}`, "}}", 2_000)))}, []int{201, 400, 422}},
+		"10,000 owners": {request{method: "POST", path: maps + "?dryRun=All",
+			body: text(`{"metadata":{"name":"n","ownerReferences":[` +
+				strings.TrimSuffix(many(10_000, func(i int) string {
+					return fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","name":"p","uid":"u%d"},`,
+						i)
+				}), ",") + `]}}`)}, []int{201, 422}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			begun := time.Now()

@@ -256,7 +256,8 @@ const podRanges = "10.244.0.0/16,fd00:244::/56"
 // serve starts the server of a cluster there, with its node.
 func (n *realNode) serve(args ...string) {
 	n.t.Helper()
-	n.program = launchIn(n.t, n.host.where(), n.dir, append(append(n.args, "--listen", n.host.address+":0", "--pod-cidr", podRanges, "--service-cidr", "10.96.0.0/16,fd00:96::/112"), args...)...)
+	n.program = launchIn(n.t, n.host.where(), n.dir, append(append(n.args, "--listen", n.host.address+":0", "--pod-cidr", podRanges,
+		"--service-cidr", "10.96.0.0/16,fd00:96::/112"), args...)...)
 	n.comesUp()
 	n.c = n.client()
 }
@@ -268,6 +269,7 @@ func (n *realNode) joins(server *realNode, args ...string) {
 	if err != nil {
 		n.t.Fatalf("token create: %v\n%s", err, line)
 	}
-	n.program = joinedIn(n.t, n.host.where(), n.dir, append(append(append(strings.Fields(line)[2:], n.args...), "--pod-cidr", podRanges), args...)...)
+	n.program = joinedIn(n.t, n.host.where(), n.dir, append(append(append(strings.Fields(line)[2:], n.args...), "--pod-cidr", podRanges),
+		args...)...)
 	n.c = kubernetes.Interface(server.c)
 }

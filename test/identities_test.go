@@ -112,7 +112,8 @@ func TestIdentities(t *testing.T) {
 // TestIdentitiesWithoutRBAC: where roles bind nobody, the components work all the same.
 func TestIdentitiesWithoutRBAC(t *testing.T) {
 	policy := filepath.Join(t.TempDir(), "abac.jsonl")
-	if err := os.WriteFile(policy, []byte(`{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","spec":{"user":"nobody","namespace":"*","resource":"*","apiGroup":"*"}}`), 0o600); err != nil {
+	if err := os.WriteFile(policy, []byte(
+		`{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","spec":{"user":"nobody","namespace":"*","resource":"*","apiGroup":"*"}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	p := up(t, t.TempDir(), "--authorization-mode", "ABAC", "--authorization-policy-file", policy)

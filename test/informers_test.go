@@ -41,7 +41,8 @@ var watched = []schema.GroupVersionResource{
 	{Group: "apps", Version: "v1", Resource: "deployments"}, {Group: "apps", Version: "v1", Resource: "statefulsets"},
 	{Group: "batch", Version: "v1", Resource: "cronjobs"}, {Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"},
 	{Group: "networking.k8s.io", Version: "v1", Resource: "ingresses"}, {Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices"},
-	{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"}, {Group: "storage.k8s.io", Version: "v1", Resource: "storageclasses"},
+	{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"},
+	{Group: "storage.k8s.io", Version: "v1", Resource: "storageclasses"},
 	{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}, {Group: "resource.k8s.io", Version: "v1", Resource: "resourceclaims"},
 }
 
@@ -69,7 +70,8 @@ func TestInformers(t *testing.T) {
 				t.Fatal(err)
 			}
 			ctx, stop := context.WithCancel(t.Context())
-			types, objects, metas := informers.NewSharedInformerFactory(typed, time.Hour), dynamicinformer.NewDynamicSharedInformerFactory(dyn, time.Hour), metadatainformer.NewSharedInformerFactory(partial, time.Hour)
+			types, objects, metas := informers.NewSharedInformerFactory(typed, time.Hour),
+				dynamicinformer.NewDynamicSharedInformerFactory(dyn, time.Hour), metadatainformer.NewSharedInformerFactory(partial, time.Hour)
 			defer func() {
 				stop()
 				types.Shutdown()

@@ -36,7 +36,8 @@ func TestInitializersKilled(t *testing.T) {
 		SetHeader("Content-Type", "application/json").Body([]byte(twoInitializers)).Do(t.Context()).Error(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := seeing.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := seeing.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	done := ""
@@ -64,7 +65,8 @@ func TestInitializersKilled(t *testing.T) {
 	}
 	p.kill()
 	begin()
-	if l, err := p.client().CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{}); err != nil || len(l.Items) != 1 || l.Items[0].Data["by"] != done {
+	if l, err := p.client().CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{}); err != nil || len(l.Items) != 1 ||
+		l.Items[0].Data["by"] != done {
 		t.Errorf("after all others see %v, %v", l, err)
 	}
 	p.stop()

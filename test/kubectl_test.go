@@ -136,7 +136,8 @@ func (s *session) say(command string) string {
 	c := exec.CommandContext(ctx, "bash", "-c", command)
 	c.Dir = s.dir
 	c.WaitDelay = time.Second
-	c.Env = []string{"HOME=" + s.home, "KUBECONFIG=" + filepath.Join(s.home, "kubeconfig"), "PATH=" + filepath.Join(s.home, "bin") + ":/usr/bin:/bin", "TZ=UTC", "LC_ALL=C"}
+	c.Env = []string{"HOME=" + s.home, "KUBECONFIG=" + filepath.Join(s.home, "kubeconfig"),
+		"PATH=" + filepath.Join(s.home, "bin") + ":/usr/bin:/bin", "TZ=UTC", "LC_ALL=C"}
 	out, err := c.CombinedOutput()
 	text := s.settle(string(out))
 	if err != nil {

@@ -58,7 +58,8 @@ func (s *podServer) be(t *testing.T, up bool) {
 			t.Error(err)
 			return
 		}
-		s.server = &http.Server{Handler: s.hooks, TLSConfig: &tls.Config{Certificates: []tls.Certificate{s.pair}, MinVersion: tls.VersionTLS12}, ReadHeaderTimeout: time.Minute, ErrorLog: s.Config.ErrorLog}
+		s.server = &http.Server{Handler: s.hooks, TLSConfig: &tls.Config{Certificates: []tls.Certificate{s.pair}, MinVersion: tls.VersionTLS12},
+			ReadHeaderTimeout: time.Minute, ErrorLog: s.Config.ErrorLog}
 		go func(server *http.Server) { _ = server.ServeTLS(l, "", "") }(s.server) // ends with Close
 	case !up && s.server != nil:
 		_ = s.server.Close() // whoever is being answered notices
@@ -112,7 +113,8 @@ func TestLockOut(t *testing.T) {
 		t.Run(fmt.Sprint("guard ", guard), func(t *testing.T) {
 			dir := t.TempDir()
 			log := filepath.Join(dir, "audit.log")
-			policy := write(t, filepath.Join(dir, "policy.yaml"), "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- {level: Metadata, resources: [{resources: [pods]}], verbs: [create]}\n- {level: None}\n")
+			policy := write(t, filepath.Join(dir, "policy.yaml"),
+				"apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- {level: Metadata, resources: [{resources: [pods]}], verbs: [create]}\n- {level: None}\n")
 			cluster := &embed.Server{APIServer: options.APIServer{
 				Audit: options.Audit{PolicyFile: policy, Log: options.AuditLog{Path: log}}, Webhooks: options.Webhooks{LockoutGuard: guard},
 			}}
@@ -127,7 +129,8 @@ func TestLockOut(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want := `"passed.lockout-guard.extension.mortise.dev/validating_round_0_index_0":"pods/fail.example.com"`; strings.Contains(string(data), want) != guard {
+			if want := `"passed.lockout-guard.extension.mortise.dev/validating_round_0_index_0":"pods/fail.example.com"`; strings.Contains(
+				string(data), want) != guard {
 				t.Errorf("guard %v, and of the audit log's lines this has the guard: %s", guard, data)
 			}
 		})
@@ -163,13 +166,16 @@ func lockOut(t *testing.T, cluster *embed.Server, guard bool) {
 		t.Fatal(err)
 	}
 	// The name of the service leads to this machine, since a simulated pod has no process.
-	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "hook"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: hookAddress, Selector: map[string]string{"app": "hook"}}}
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "hook"},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: hookAddress, Selector: map[string]string{"app": "hook"}}}
 	if _, err := client.CoreV1().Services("hooks").Create(ctx, svc, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	labels := map[string]string{"app": "hook"}
-	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "hook"}, Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels},
-		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{TerminationGracePeriodSeconds: ptr.To(int64(0)), Containers: []corev1.Container{{Name: "c", Image: "hook"}}}}}}
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "hook"},
+		Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{TerminationGracePeriodSeconds: ptr.To(int64(0)), Containers: []corev1.Container{{Name: "c", Image: "hook"}}}}}}
 	if _, err := client.AppsV1().Deployments("hooks").Create(ctx, deployment, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -191,10 +197,13 @@ func lockOut(t *testing.T, cluster *embed.Server, guard bool) {
 	s.be(t, true) // the watch may be a moment behind
 	w := h.validating("fail", "")
 	w.NamespaceSelector, w.Rules = nil, rules("", "v1", "pods", admissionregistrationv1.Create)
-	w.ClientConfig = admissionregistrationv1.WebhookClientConfig{CABundle: pair.Authority, Service: &admissionregistrationv1.ServiceReference{Namespace: "hooks", Name: "hook", Path: ptr.To("/fail"), Port: ptr.To(int32(number))}}
+	w.ClientConfig = admissionregistrationv1.WebhookClientConfig{CABundle: pair.Authority,
+		Service: &admissionregistrationv1.ServiceReference{Namespace: "hooks", Name: "hook", Path: ptr.To("/fail"), Port: ptr.To(int32(number))}}
 	h.validate(t, "pods", w)
 	pod := func(name string) error {
-		_, err := client.CoreV1().Pods("default").Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}, metav1.CreateOptions{})
+		_, err := client.CoreV1().Pods("default").Create(ctx,
+			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}},
+			metav1.CreateOptions{})
 		return err
 	}
 	if err := pod("while-it-lives"); err != nil {
@@ -202,7 +211,8 @@ func lockOut(t *testing.T, cluster *embed.Server, guard bool) {
 	}
 	// What the webhook refuses stays refused, though it is one of the webhook's own.
 	denied := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "denied", Labels: labels}, Spec: deployment.Spec.Template.Spec}
-	if _, err := client.CoreV1().Pods("hooks").Create(ctx, denied, metav1.CreateOptions{}); err == nil || !strings.Contains(err.Error(), `admission webhook "fail.example.com" denied the request: not this one`) {
+	if _, err := client.CoreV1().Pods("hooks").Create(ctx, denied, metav1.CreateOptions{}); err == nil ||
+		!strings.Contains(err.Error(), `admission webhook "fail.example.com" denied the request: not this one`) {
 		t.Errorf("a pod of the webhook's that it refuses: %v", err)
 	}
 
@@ -214,9 +224,11 @@ func lockOut(t *testing.T, cluster *embed.Server, guard bool) {
 	if !guard {
 		awaitEvent(t, client, "events", "hooks", fields.Everything(), &corev1.Event{}, time.Minute, func(e watch.Event) bool {
 			event, ok := e.Object.(*corev1.Event)
-			return ok && event.Reason == "FailedCreate" && strings.Contains(event.Message, `failed calling webhook "fail.example.com": failed to call webhook: Post "https://hook.hooks.svc:`+port+`/fail?timeout=10s"`)
+			return ok && event.Reason == "FailedCreate" && strings.Contains(event.Message,
+				`failed calling webhook "fail.example.com": failed to call webhook: Post "https://hook.hooks.svc:`+port+`/fail?timeout=10s"`)
 		})
-		if err := pod("locked-out"); !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), `failed calling webhook "fail.example.com"`) {
+		if err := pod("locked-out"); !apierrors.IsInternalError(err) ||
+			!strings.Contains(err.Error(), `failed calling webhook "fail.example.com"`) {
 			t.Errorf("a pod while the webhook is dead: %v", err)
 		}
 		return
@@ -237,13 +249,15 @@ func TestGuardKnowsWhatMends(t *testing.T) {
 	for _, ns := range []string{"hooks", "other"} {
 		h.namespace(t, ns)
 		for name, secret := range map[string]string{"default": "registry", "web": "registry-of-web"} {
-			account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}, ImagePullSecrets: []corev1.LocalObjectReference{{Name: secret}}}
+			account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name},
+				ImagePullSecrets: []corev1.LocalObjectReference{{Name: secret}}}
 			if _, err := h.client.CoreV1().ServiceAccounts(ns).Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	if _, err := h.client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := h.client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	c := h.client
@@ -253,13 +267,18 @@ func TestGuardKnowsWhatMends(t *testing.T) {
 	h.validate(t, "dead", dead)
 	template := func(labels map[string]string) corev1.PodTemplateSpec {
 		return corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
-			ServiceAccountName: "default", AutomountServiceAccountToken: ptr.To(false), Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "hook-tls"}}}},
-			Containers: []corev1.Container{{Name: "c", Image: "i", EnvFrom: []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "hook-settings"}}}}}},
+			ServiceAccountName: "default", AutomountServiceAccountToken: ptr.To(false),
+			Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "hook-tls"}}}},
+			Containers: []corev1.Container{{Name: "c", Image: "i",
+				EnvFrom: []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{
+					LocalObjectReference: corev1.LocalObjectReference{Name: "hook-settings"}}}}}},
 		}}
 	}
 	own, strange := map[string]string{"app": "hook", "x": "y"}, map[string]string{"app": "web"}
 	deployment := func(ns, name string, labels map[string]string) error {
-		_, err := c.AppsV1().Deployments(ns).Create(t.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: template(labels)}}, metav1.CreateOptions{})
+		_, err := c.AppsV1().Deployments(ns).Create(t.Context(),
+			&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name},
+				Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: template(labels)}}, metav1.CreateOptions{})
 		return err
 	}
 	pod := func(ns, name string, labels map[string]string) error {
@@ -277,7 +296,9 @@ func TestGuardKnowsWhatMends(t *testing.T) {
 		return err
 	}
 	service := func(ns, name string) error {
-		_, err := c.CoreV1().Services(ns).Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{Selector: map[string]string{"app": "hook"}, Ports: []corev1.ServicePort{{Port: 443}}}}, metav1.CreateOptions{})
+		_, err := c.CoreV1().Services(ns).Create(t.Context(),
+			&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name},
+				Spec: corev1.ServiceSpec{Selector: map[string]string{"app": "hook"}, Ports: []corev1.ServicePort{{Port: 443}}}}, metav1.CreateOptions{})
 		return err
 	}
 	as := func(user string) kubernetes.Interface {
@@ -292,7 +313,8 @@ func TestGuardKnowsWhatMends(t *testing.T) {
 		return err
 	}
 	heartbeat := func(user, node string) error {
-		_, err := as(user).CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, []byte(`{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`), metav1.PatchOptions{}, "status")
+		_, err := as(user).CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType,
+			[]byte(`{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`), metav1.PatchOptions{}, "status")
 		return err
 	}
 	for _, step := range []struct {
@@ -315,20 +337,26 @@ func TestGuardKnowsWhatMends(t *testing.T) {
 		{"its pod", pod("hooks", "hook", own), "selected by its service hooks/hook"},
 		{"a secret that its account's pods are pulled with", secret("hooks", "registry"), "used by pods of its service hooks/hook"},
 		{"another account's", secret("hooks", "registry-of-web"), ""},
-		{"a lease of its pod", lease("system:serviceaccount:hooks:default", "hooks", "leader", "hook_71a6"), "a lease of a pod of its service hooks/hook"},
+		{"a lease of its pod", lease("system:serviceaccount:hooks:default", "hooks", "leader", "hook_71a6"),
+			"a lease of a pod of its service hooks/hook"},
 		{"a lease of nobody's", lease("system:serviceaccount:hooks:default", "hooks", "strange", "web_71a6"), ""},
 		{"a lease elsewhere", lease("system:serviceaccount:other:default", "other", "leader", "hook_71a6"), ""},
 		{"a node's lease", lease("system:node:n", "kube-node-lease", "n", "n"), "the heartbeat of node n"},
 		{"a node's lease by another", lease("jane", "kube-node-lease", "m", "m"), ""},
 		{"a node's status", heartbeat("system:node:n", "n"), "the heartbeat of node n"},
 		{"a node's status by another", heartbeat("jane", "n"), ""},
-		{"the scheduler's lease", lease("system:kube-scheduler", "kube-system", "kube-scheduler", "a_1"), "a lease of the control plane's system:kube-scheduler"},
+		{"the scheduler's lease", lease("system:kube-scheduler", "kube-system", "kube-scheduler", "a_1"),
+			"a lease of the control plane's system:kube-scheduler"},
 		{"a lease beside it", lease("system:serviceaccount:kube-system:default", "kube-system", "addon", "a_1"), ""},
 		{"a strange pod", pod("hooks", "web", strange), ""},
-		{"the binding of its pod", c.CoreV1().Pods("hooks").Bind(t.Context(), &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "hook"}, Target: corev1.ObjectReference{Kind: "Node", Name: "n"}}, metav1.CreateOptions{}), "selected by its service hooks/hook"},
-		{"its pod's deletion", c.CoreV1().Pods("hooks").Delete(t.Context(), "hook", metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}), "selected by its service hooks/hook"},
+		{"the binding of its pod", c.CoreV1().Pods("hooks").Bind(t.Context(),
+			&corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "hook"}, Target: corev1.ObjectReference{Kind: "Node", Name: "n"}},
+			metav1.CreateOptions{}), "selected by its service hooks/hook"},
+		{"its pod's deletion", c.CoreV1().Pods("hooks").Delete(t.Context(), "hook", metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}),
+			"selected by its service hooks/hook"},
 		{"the deletion of the namespace", c.CoreV1().Namespaces().Delete(t.Context(), "other", metav1.DeleteOptions{}), ""},
-		{"the deletion of its namespace", c.CoreV1().Namespaces().Delete(t.Context(), "hooks", metav1.DeleteOptions{}), "the namespace of its service hooks/hook"},
+		{"the deletion of its namespace", c.CoreV1().Namespaces().Delete(t.Context(), "hooks", metav1.DeleteOptions{}),
+			"the namespace of its service hooks/hook"},
 	} {
 		if step.why == "" {
 			if !apierrors.IsInternalError(step.err) || !strings.Contains(step.err.Error(), `failed calling webhook "dead.example.com"`) {

@@ -88,7 +88,9 @@ func TestManagerReplicas(t *testing.T) {
 		})
 	}
 	mirrored("first", "1", "0")
-	if _, err := c.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s", Labels: map[string]string{"for": "mirrored"}}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.CoreV1().Secrets("default").Create(t.Context(),
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s", Labels: map[string]string{"for": "mirrored"}}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	mirrored("first", "1", "1")
@@ -147,7 +149,8 @@ func (r *mirror) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Resu
 	before := d.DeepCopy()
 	d.Labels = map[string]string{"mirrored": "yes"} // not the status: it is not to be written
 	d.Status.ObservedGeneration = d.Generation
-	if err := r.Status().Patch(ctx, &d, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil && !apierrors.IsConflict(err) {
+	if err := r.Status().Patch(ctx, &d, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil &&
+		!apierrors.IsConflict(err) {
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{}, nil

@@ -27,7 +27,8 @@ import (
 )
 
 // migration asks for a migration and returns it as it is when done says so.
-func migration(t *testing.T, c kubernetes.Interface, name, group, resource string, done func(*storagemigrationv1.StorageVersionMigration) bool) *storagemigrationv1.StorageVersionMigration {
+func migration(t *testing.T, c kubernetes.Interface, name, group, resource string,
+	done func(*storagemigrationv1.StorageVersionMigration) bool) *storagemigrationv1.StorageVersionMigration {
 	t.Helper()
 	api := c.StoragemigrationV1().StorageVersionMigrations()
 	m, err := api.Create(t.Context(), &storagemigrationv1.StorageVersionMigration{
@@ -40,7 +41,8 @@ func migration(t *testing.T, c kubernetes.Interface, name, group, resource strin
 	return migrated(t, c, m, done)
 }
 
-func migrated(t *testing.T, c kubernetes.Interface, m *storagemigrationv1.StorageVersionMigration, done func(*storagemigrationv1.StorageVersionMigration) bool) *storagemigrationv1.StorageVersionMigration {
+func migrated(t *testing.T, c kubernetes.Interface, m *storagemigrationv1.StorageVersionMigration,
+	done func(*storagemigrationv1.StorageVersionMigration) bool) *storagemigrationv1.StorageVersionMigration {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -106,7 +108,8 @@ func TestStorageVersionMigration(t *testing.T) {
 	for i := range list.Items {
 		o := &list.Items[i]
 		if o.GetResourceVersion() == old[o.GetName()] || o.GetGeneration() != 1 || len(o.GetManagedFields()) != 1 {
-			t.Errorf("%s: revision %s, before %s; generation %d, %d managers", o.GetName(), o.GetResourceVersion(), old[o.GetName()], o.GetGeneration(), len(o.GetManagedFields()))
+			t.Errorf("%s: revision %s, before %s; generation %d, %d managers", o.GetName(), o.GetResourceVersion(), old[o.GetName()],
+				o.GetGeneration(), len(o.GetManagedFields()))
 		}
 	}
 	def, err := of.crds.Get(ctx, "boxes.example.com", metav1.GetOptions{})
@@ -117,7 +120,8 @@ func TestStorageVersionMigration(t *testing.T) {
 		t.Errorf("stored versions %v", stored)
 	}
 	conditions, _, _ := unstructured.NestedSlice(def.Object, "status", "conditions")
-	if last, ok := conditions[len(conditions)-1].(map[string]any); !ok || last["type"] != "StorageMigrating" || last["status"] != "False" || last["reason"] != "MigrationSucceeded" {
+	if last, ok := conditions[len(conditions)-1].(map[string]any); !ok || last["type"] != "StorageMigrating" || last["status"] != "False" ||
+		last["reason"] != "MigrationSucceeded" {
 		t.Errorf("conditions %v", conditions)
 	}
 	// What is in v2 by now needs neither the webhook nor v1.
@@ -135,7 +139,8 @@ func TestStorageVersionMigration(t *testing.T) {
 func TestStorageVersionMigrationOfOthers(t *testing.T) {
 	cluster := embedtest.Start(t, &embed.Server{Controllers: []string{"storage-version-migrator-controller"}})
 	ctx, c := t.Context(), cluster.Client()
-	made, err := c.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
+	made, err := c.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +148,8 @@ func TestStorageVersionMigrationOfOthers(t *testing.T) {
 	if !meta.IsStatusConditionTrue(m.Status.Conditions, "Succeeded") {
 		t.Errorf("conditions %v", m.Status.Conditions)
 	}
-	if now, err := c.CoreV1().ConfigMaps("default").Get(ctx, "a", metav1.GetOptions{}); err != nil || now.ResourceVersion != made.ResourceVersion {
+	if now, err := c.CoreV1().ConfigMaps("default").Get(ctx, "a", metav1.GetOptions{}); err != nil ||
+		now.ResourceVersion != made.ResourceVersion {
 		t.Errorf("what is stored as it would be stored now is left alone: %v, %v", now, err)
 	}
 	m = migration(t, c, "reviews", "authorization.k8s.io", "subjectaccessreviews", over)

@@ -87,7 +87,8 @@ func TestNodeAddressesChange(t *testing.T) {
 		far.moves(t, l.prefix+"22/24", far.address+"/24")
 		c.awaitAddresses(t, "two", l.prefix+"22")
 		phase("the Node shows it")
-		if took := time.Since(began); took > time.Minute { // it takes 10 s to see that connections from the old one are dead, and TCP by itself a quarter of an hour
+		// it takes 10 s to see that connections from the old one are dead, and TCP by itself a quarter of an hour
+		if took := time.Since(began); took > time.Minute {
 			t.Errorf("the Node shows the new address after %s", took)
 		}
 		c.approve(t, 2)
@@ -153,7 +154,8 @@ func TestServersOwnNodeMoves(t *testing.T) {
 	h := l.newHost("one", 1)
 	n := h.newNode(map[string]bool{})
 	up(t, n.dir, "--node", "none", "--listen", l.prefix+"254:0").stop() // it makes the authority
-	n.program = launchIn(t, h.where(), n.dir, append(n.args, "--listen", "0.0.0.0:0", "--kubelet-certificate-authority", filepath.Join(n.dir, "pki", "ca.crt"))...)
+	n.program = launchIn(t, h.where(), n.dir, append(n.args, "--listen", "0.0.0.0:0", "--kubelet-certificate-authority",
+		filepath.Join(n.dir, "pki", "ca.crt"))...)
 	n.comesUp()
 	n.c = n.client()
 	kubectl := func(args ...string) string {
@@ -221,7 +223,8 @@ func (h *host) moves(t *testing.T, to, from string) {
 		}
 		for dst, via := range map[string]string{"0.0.0.0/0": h.lan.prefix + "254", "::/0": h.lan.six + "254"} {
 			_, world, _ := net.ParseCIDR(dst)
-			if e := netlink.RouteAdd(&netlink.Route{Dst: world, Gw: net.ParseIP(via), LinkIndex: eth.Attrs().Index}); e != nil && !slices.Contains(unreachable, e) {
+			if e := netlink.RouteAdd(&netlink.Route{Dst: world, Gw: net.ParseIP(via), LinkIndex: eth.Attrs().Index}); e != nil &&
+				!slices.Contains(unreachable, e) {
 				err = errors.Join(err, e)
 			}
 		}
@@ -263,7 +266,8 @@ func (c *severalNodes) awaitAddresses(t *testing.T, name string, want ...string)
 // watchAddresses notes all that a Node shows, until what it returns is called, which returns them.
 func (c *severalNodes) watchAddresses(t *testing.T, name string) func() []string {
 	t.Helper()
-	w, err := c.c.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()})
+	w, err := c.c.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name",
+		name).String()})
 	try(t, err)
 	all := make(chan []string)
 	go func() {
@@ -287,7 +291,8 @@ func (c *severalNodes) approve(t *testing.T, count int) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	asked := map[string]bool{}
-	all := cache.NewListWatchFromClient(c.c.CertificatesV1().RESTClient(), "certificatesigningrequests", "", fields.OneTermEqualSelector("spec.signerName", certificatesv1.KubeletServingSignerName))
+	all := cache.NewListWatchFromClient(c.c.CertificatesV1().RESTClient(), "certificatesigningrequests", "",
+		fields.OneTermEqualSelector("spec.signerName", certificatesv1.KubeletServingSignerName))
 	if _, err := watchtools.UntilWithSync(ctx, all, &certificatesv1.CertificateSigningRequest{}, nil, func(e watch.Event) (bool, error) {
 		if r, ok := e.Object.(*certificatesv1.CertificateSigningRequest); ok && !asked[r.Name] {
 			asked[r.Name] = true

@@ -117,7 +117,8 @@ func (n *realNode) clientsInPods(t *testing.T) {
 			{Name: "NODE_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}},
 		}
 		c.VolumeMounts = []corev1.VolumeMount{{Name: "client", MountPath: "/client", ReadOnly: true}}
-		pod.Spec.Volumes = []corev1.Volume{{Name: "client", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: self}}}}
+		pod.Spec.Volumes = []corev1.Volume{{Name: "client",
+			VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: self}}}}
 		n.create(t, pod)
 		done := n.pod(t, pod.Name, func(p *corev1.Pod) bool {
 			return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed

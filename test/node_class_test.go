@@ -52,7 +52,8 @@ func TestRuntimeClass(t *testing.T) {
 		if got := n.inside(t, name, "hostname"); got != name+"\n" {
 			t.Errorf("inside of %s: %q", name, got)
 		}
-		status, err := client.Runtime.ContainerStatus(t.Context(), strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "containerd://"), true)
+		status, err := client.Runtime.ContainerStatus(t.Context(),
+			strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "containerd://"), true)
 		if err != nil {
 			t.Fatal(err)
 		}

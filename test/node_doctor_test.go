@@ -93,7 +93,8 @@ func (n *realNode) examine(t *testing.T, well bool, args ...string) []symptom {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args = append([]string{"node", "doctor", "--data-dir", n.dir, "--cri-socket", n.socket, "--kubelet-config", n.config, "--output", "json"}, args...)
+	args = append([]string{"node", "doctor", "--data-dir", n.dir, "--cri-socket", n.socket, "--kubelet-config", n.config, "--output", "json"},
+		args...)
 	c := exec.CommandContext(t.Context(), path, args...)
 	c.Stderr = t.Output()
 	out, err := c.Output()
@@ -158,7 +159,8 @@ func (n *realNode) litter(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := exec.CommandContext(t.Context(), filepath.Join(bins, p["type"].(string)))
-		c.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID="+deadSandbox, "CNI_NETNS="+deadNetns, "CNI_IFNAME=eth0", "CNI_PATH="+bins)
+		c.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID="+deadSandbox, "CNI_NETNS="+deadNetns, "CNI_IFNAME=eth0",
+			"CNI_PATH="+bins)
 		c.Stdin = strings.NewReader(string(in))
 		out, err := c.Output()
 		if err != nil {

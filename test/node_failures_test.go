@@ -39,7 +39,8 @@ func failures(t *testing.T, n *realNode) {
 		n.ctr(t, "images", "rm", "--sync", images.Web2)
 		n.create(t, p)
 		n.pod(t, "imageless", func(p *corev1.Pod) bool {
-			return len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Waiting != nil && p.Status.ContainerStatuses[0].State.Waiting.Reason == "ErrImageNeverPull"
+			return len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Waiting != nil &&
+				p.Status.ContainerStatuses[0].State.Waiting.Reason == "ErrImageNeverPull"
 		})
 		n.prepare(t)
 		n.ready(t, "imageless")

@@ -36,12 +36,14 @@ func figured(t *testing.T, n *realNode) {
 	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "scratch", MountPath: "/scratch"}, {Name: "fast", MountPath: "/fast"}}
 	p.Spec.Volumes = []corev1.Volume{
 		{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-		{Name: "fast", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: new(resource.MustParse("8Mi"))}}},
+		{Name: "fast", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory,
+			SizeLimit: new(resource.MustParse("8Mi"))}}},
 	}
 	host := idlePod("on-host")
 	host.Spec.HostNetwork = true
 	n.claim(t, "data")
-	host.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+	host.Spec.Volumes = []corev1.Volume{{Name: "data",
+		VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
 	host.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
 	n.create(t, p, host)
 	n.ready(t, "counted", "on-host")
@@ -105,16 +107,21 @@ func (n *realNode) claim(t *testing.T, name string) {
 	}
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
-	host := corev1.NodeSelectorRequirement{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{nodes.Items[0].Labels[corev1.LabelHostname]}}
-	if _, err := n.c.CoreV1().PersistentVolumes().Create(t.Context(), &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
-		Capacity: size, AccessModes: modes, PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: dir}},
-		NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{host}}}}},
-	}}, metav1.CreateOptions{}); err != nil {
+	host := corev1.NodeSelectorRequirement{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn,
+		Values: []string{nodes.Items[0].Labels[corev1.LabelHostname]}}
+	if _, err := n.c.CoreV1().PersistentVolumes().Create(t.Context(),
+		&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
+			Capacity: size, AccessModes: modes, PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: dir}},
+			NodeAffinity: &corev1.VolumeNodeAffinity{
+				Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+					{MatchExpressions: []corev1.NodeSelectorRequirement{host}}}}},
+		}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.c.CoreV1().PersistentVolumeClaims("default").Create(t.Context(), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeClaimSpec{
-		AccessModes: modes, Resources: corev1.VolumeResourceRequirements{Requests: size}, VolumeName: name, StorageClassName: new(""),
-	}}, metav1.CreateOptions{}); err != nil {
+	if _, err := n.c.CoreV1().PersistentVolumeClaims("default").Create(t.Context(),
+		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: modes, Resources: corev1.VolumeResourceRequirements{Requests: size}, VolumeName: name, StorageClassName: new(""),
+		}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -146,7 +153,8 @@ func figuredSummary(t *testing.T, n *realNode, get func(*testing.T, string) []by
 	}
 	read("stats/summary")
 	// The server ends it: what is used in a second is known then.
-	w, err := n.c.CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{TimeoutSeconds: new(int64(2)), FieldSelector: "metadata.name=none"})
+	w, err := n.c.CoreV1().ConfigMaps("default").Watch(t.Context(),
+		metav1.ListOptions{TimeoutSeconds: new(int64(2)), FieldSelector: "metadata.name=none"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +173,8 @@ func figuredSummary(t *testing.T, n *realNode, get func(*testing.T, string) []by
 	}
 	const any = 1 << 60
 	above("the node's processor time", node.CPU.UsageCoreNanoSeconds, 1, any)
-	above("the node's use of processors", node.CPU.UsageNanoCores, 1, uint64(runtime.NumCPU())*2e9) // the kernel counts in hundredths of a second
+	// the kernel counts in hundredths of a second
+	above("the node's use of processors", node.CPU.UsageNanoCores, 1, uint64(runtime.NumCPU())*2e9)
 	above("the node's memory", node.Memory.WorkingSetBytes, 1, any)
 	above("the node's resident memory", node.Memory.RSSBytes, 1, any)
 	above("the node's file system", node.Fs.CapacityBytes, 1, any)
@@ -213,7 +222,8 @@ func figuredSummary(t *testing.T, n *realNode, get func(*testing.T, string) []by
 		t.Errorf("a pod of the node's network has one: %+v", host.Network)
 	}
 	little := of(read("stats/summary?only_cpu_and_memory=true"), "counted")
-	if little.CPU == nil || little.Memory == nil || little.Network != nil || little.VolumeStats != nil || little.EphemeralStorage != nil || little.Containers[0].Rootfs != nil {
+	if little.CPU == nil || little.Memory == nil || little.Network != nil || little.VolumeStats != nil || little.EphemeralStorage != nil ||
+		little.Containers[0].Rootfs != nil {
 		t.Errorf("processors and memory alone: %+v", little)
 	}
 }
@@ -232,30 +242,33 @@ func figuredCadvisor(t *testing.T, get func(*testing.T, string) []byte) {
 		labels      map[string]string
 		least, most float64
 	}{
-		"container_cpu_usage_seconds_total":             {with("cpu", "total"), 0.001, 1000},
-		"container_cpu_cfs_periods_total":               {container, 1, 1e9},
-		"container_spec_cpu_quota":                      {container, 20000, 20000},
-		"container_spec_cpu_period":                     {container, 100000, 100000},
-		"container_spec_cpu_shares":                     {container, 100, 104},
-		"container_spec_memory_limit_bytes":             {container, countedMemory, countedMemory},
-		"container_memory_working_set_bytes":            {container, 1, countedMemory},
-		"container_memory_rss":                          {container, 1, countedMemory},
-		"container_memory_cache":                        {container, 0, countedMemory},
-		"container_fs_usage_bytes":                      {container, 0, countedBytes},
-		"container_processes":                           {container, 2, 20},
-		"container_threads":                             {container, 2, 20},
-		"container_file_descriptors":                    {container, 3, 1000},
-		"container_sockets":                             {container, 1, 100}, // it listens
-		"container_start_time_seconds":                  {container, 1e9, 1e10},
-		"container_last_seen":                           {container, 1e9, 1e10},
-		"container_oom_events_total":                    {container, 0, 0},
-		"container_network_receive_bytes_total":         {map[string]string{"interface": "eth0", "namespace": "default", "pod": "counted", "container": ""}, 1, 1e9},
-		"container_network_transmit_packets_total":      {map[string]string{"interface": "eth0", "namespace": "default", "pod": "counted", "container": ""}, 1, 1e9},
-		"machine_cpu_cores":                             {nil, float64(runtime.NumCPU()), 1e4},
-		"machine_memory_bytes":                          {nil, 1 << 28, 1 << 50},
-		"container_scrape_error":                        {nil, 0, 0},
-		"cadvisor_version_info":                         {nil, 1, 1},
-		"container_memory_failures_total":               {map[string]string{"container": "c", "pod": "counted", "failure_type": "pgfault", "scope": "container"}, 1, 1e9},
+		"container_cpu_usage_seconds_total":  {with("cpu", "total"), 0.001, 1000},
+		"container_cpu_cfs_periods_total":    {container, 1, 1e9},
+		"container_spec_cpu_quota":           {container, 20000, 20000},
+		"container_spec_cpu_period":          {container, 100000, 100000},
+		"container_spec_cpu_shares":          {container, 100, 104},
+		"container_spec_memory_limit_bytes":  {container, countedMemory, countedMemory},
+		"container_memory_working_set_bytes": {container, 1, countedMemory},
+		"container_memory_rss":               {container, 1, countedMemory},
+		"container_memory_cache":             {container, 0, countedMemory},
+		"container_fs_usage_bytes":           {container, 0, countedBytes},
+		"container_processes":                {container, 2, 20},
+		"container_threads":                  {container, 2, 20},
+		"container_file_descriptors":         {container, 3, 1000},
+		"container_sockets":                  {container, 1, 100}, // it listens
+		"container_start_time_seconds":       {container, 1e9, 1e10},
+		"container_last_seen":                {container, 1e9, 1e10},
+		"container_oom_events_total":         {container, 0, 0},
+		"container_network_receive_bytes_total": {map[string]string{"interface": "eth0", "namespace": "default", "pod": "counted",
+			"container": ""}, 1, 1e9},
+		"container_network_transmit_packets_total": {map[string]string{"interface": "eth0", "namespace": "default", "pod": "counted",
+			"container": ""}, 1, 1e9},
+		"machine_cpu_cores":      {nil, float64(runtime.NumCPU()), 1e4},
+		"machine_memory_bytes":   {nil, 1 << 28, 1 << 50},
+		"container_scrape_error": {nil, 0, 0},
+		"cadvisor_version_info":  {nil, 1, 1},
+		"container_memory_failures_total": {map[string]string{"container": "c", "pod": "counted", "failure_type": "pgfault",
+			"scope": "container"}, 1, 1e9},
 		"container_spec_memory_reservation_limit_bytes": {container, 0, 0},
 	} {
 		if got := one(t, f, name, c.labels); got < c.least || got > c.most {
@@ -268,7 +281,8 @@ func figuredCadvisor(t *testing.T, get func(*testing.T, string) []byte) {
 	for _, l := range m.Label {
 		labels[l.GetName()] = l.GetValue()
 	}
-	if labels["image"] == "" || len(labels["name"]) != 64 || !bytes.HasSuffix([]byte(labels["id"]), []byte(labels["name"])) || m.GetTimestampMs() == 0 {
+	if labels["image"] == "" || len(labels["name"]) != 64 || !bytes.HasSuffix([]byte(labels["id"]), []byte(labels["name"])) ||
+		m.GetTimestampMs() == 0 {
 		t.Errorf("the container is said to be %v at %d", labels, m.GetTimestampMs())
 	}
 	if whole := one(t, f, "container_memory_usage_bytes", map[string]string{"id": "/"}); whole <= m.GetGauge().GetValue() {

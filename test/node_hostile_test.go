@@ -28,7 +28,8 @@ func hostilePods(t *testing.T, n *realNode) {
 		// The init container leaves links to the host's file and directory, and a user of each.
 		p := idlePod("links")
 		p.Spec.Volumes = volume
-		p.Spec.InitContainers = []corev1.Container{container("init", fmt.Sprintf("ln -s %s /v/file; ln -s %s /v/dir; ln -s ../../../../../../../.. /v/up", secret, home))}
+		p.Spec.InitContainers = []corev1.Container{container("init",
+			fmt.Sprintf("ln -s %s /v/file; ln -s %s /v/dir; ln -s ../../../../../../../.. /v/up", secret, home))}
 		p.Spec.InitContainers[0].VolumeMounts = whole
 		p.Spec.Containers = nil
 		for name, sub := range map[string]string{"file": "file", "dir": "dir", "within": "dir/secret", "up": "up/etc", "new": "dir/made"} {
@@ -117,14 +118,16 @@ func hostilePods(t *testing.T, n *realNode) {
 		if caps := n.inside(t, "capability", "grep CapEff /proc/self/status"); !strings.Contains(caps, "00000000a80425fb") {
 			t.Errorf("a capability that is none gives %q", caps)
 		}
-		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "strict", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "baseline"}}}
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "strict",
+			Labels: map[string]string{"pod-security.kubernetes.io/enforce": "baseline"}}}
 		if _, err := n.c.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		p = idlePod("admin")
 		p.Namespace = "strict"
 		p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"SYS_ADMIN"}}}
-		if _, err := n.c.CoreV1().Pods("strict").Create(t.Context(), p, metav1.CreateOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "SYS_ADMIN") {
+		if _, err := n.c.CoreV1().Pods("strict").Create(t.Context(), p, metav1.CreateOptions{}); !apierrors.IsForbidden(err) ||
+			!strings.Contains(err.Error(), "SYS_ADMIN") {
 			t.Errorf("SYS_ADMIN in a namespace of the level baseline: %v", err)
 		}
 	})
@@ -157,7 +160,8 @@ func hostilePods(t *testing.T, n *realNode) {
 		p.Spec.Containers[0].Command = []string{"sh", "-c", `printf 'a\377\376\033[2Jz\000' > /dev/termination-log; exit 3`}
 		n.create(t, p)
 		pod := n.pod(t, "words", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
-		if end := pod.Status.ContainerStatuses[0].State.Terminated; end == nil || end.ExitCode != 3 || !strings.HasPrefix(end.Message, "a") || !utf8.ValidString(end.Message) {
+		if end := pod.Status.ContainerStatuses[0].State.Terminated; end == nil || end.ExitCode != 3 || !strings.HasPrefix(end.Message, "a") ||
+			!utf8.ValidString(end.Message) {
 			t.Errorf("the end is %s", text(pod.Status.ContainerStatuses[0]))
 		}
 		p = idlePod("program")
@@ -183,7 +187,8 @@ func hostilePods(t *testing.T, n *realNode) {
 // refuses wants the API to refuse a pod, with words that say what of it.
 func (n *realNode) refuses(t *testing.T, p *corev1.Pod, words string) {
 	t.Helper()
-	if _, err := n.c.CoreV1().Pods("default").Create(t.Context(), p, metav1.CreateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), words) {
+	if _, err := n.c.CoreV1().Pods("default").Create(t.Context(), p, metav1.CreateOptions{}); !apierrors.IsInvalid(err) ||
+		!strings.Contains(err.Error(), words) {
 		t.Errorf("a pod with wrong %s: %v", words, err)
 	}
 }

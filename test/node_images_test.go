@@ -41,7 +41,8 @@ func pulls(t *testing.T, n *realNode) {
 	image := host + "/private/tool:1"
 	config := fmt.Sprintf(`{"auths":{%q:{"auth":%q}}}`, host, base64.StdEncoding.EncodeToString([]byte("robot:secret")))
 	if _, err := n.c.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: "tools"}, Type: corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(config)},
+		ObjectMeta: metav1.ObjectMeta{Name: "tools"}, Type: corev1.SecretTypeDockerConfigJson,
+		Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(config)},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +62,8 @@ func pulls(t *testing.T, n *realNode) {
 	waits := func(name, reason string) {
 		t.Helper()
 		n.pod(t, name, func(p *corev1.Pod) bool {
-			return len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Waiting != nil && p.Status.ContainerStatuses[0].State.Waiting.Reason == reason
+			return len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Waiting != nil &&
+				p.Status.ContainerStatuses[0].State.Waiting.Reason == reason
 		})
 	}
 	n.create(t, pod("never", corev1.PullNever), pod("stranger", corev1.PullAlways), pod("mistaken", corev1.PullIfNotPresent, "none"))

@@ -34,9 +34,11 @@ func kills(t *testing.T, n *realNode) {
 		{Name: "memory", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}},
 		{Name: "disk", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 	}
-	kept.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "memory", MountPath: "/memory"}, {Name: "disk", MountPath: "/part", SubPath: "part"}}
+	kept.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "memory", MountPath: "/memory"},
+		{Name: "disk", MountPath: "/part", SubPath: "part"}}
 	kept.Spec.Containers[0].Ports[0].HostPort = 18080
-	n.createService(t, "kept", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Selector: kept.Labels, Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}}})
+	n.createService(t, "kept", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Selector: kept.Labels,
+		Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}}})
 	n.create(t, kept)
 	first := n.ready(t, "kept")
 
@@ -137,7 +139,8 @@ var sandboxID = regexp.MustCompile(`"io.kubernetes.cri.sandbox-id": "([0-9a-f]+)
 
 func sandboxOf(t *testing.T, n *realNode, pod *corev1.Pod) string {
 	t.Helper()
-	found := sandboxID.FindStringSubmatch(n.ctr(t, "containers", "info", strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "containerd://")))
+	found := sandboxID.FindStringSubmatch(n.ctr(t, "containers", "info",
+		strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "containerd://")))
 	if found == nil {
 		t.Fatalf("containerd does not say which sandbox pod %s has", pod.Name)
 	}

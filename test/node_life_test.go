@@ -43,7 +43,8 @@ func lives(t *testing.T, n *realNode) {
 	// It is asked whether it is ready only when it has started.
 	slow := webPod("slow", nil)
 	slow.Spec.Containers[0].StartupProbe = &corev1.Probe{
-		ProbeHandler:  corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"sh", "-c", "echo asked >> /asked; [ $(wc -l < /asked) -ge 3 ]"}}},
+		ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"sh", "-c",
+			"echo asked >> /asked; [ $(wc -l < /asked) -ge 3 ]"}}},
 		PeriodSeconds: 1, FailureThreshold: 30,
 	}
 	slow.Spec.Containers[0].ReadinessProbe = &corev1.Probe{
@@ -85,12 +86,14 @@ func lives(t *testing.T, n *realNode) {
 		}
 	})
 	armed := idlePod("armed")
-	armed.Spec.SecurityContext = &corev1.PodSecurityContext{AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}}
+	armed.Spec.SecurityContext = &corev1.PodSecurityContext{
+		AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}}
 	processes := idlePod("processes")
 	processes.Spec.HostPID = true
 
 	n.create(t, grpcPod, slow, late, file, log, fine, gated,
-		filter("usual", corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}), filter("free", corev1.SeccompProfile{Type: corev1.SeccompProfileTypeUnconfined}),
+		filter("usual", corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}),
+		filter("free", corev1.SeccompProfile{Type: corev1.SeccompProfileTypeUnconfined}),
 		filter("own", corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: &profile}), armed, processes)
 
 	t.Run("gRPC probe", func(t *testing.T) {
@@ -116,7 +119,8 @@ func lives(t *testing.T, n *realNode) {
 	t.Run("messages", func(t *testing.T) {
 		for name, want := range map[string]string{"message": "3 Error the disk is full", "log": "4 Error one\ntwo\n", "fine": "0 Completed "} {
 			p := n.pod(t, name, func(p *corev1.Pod) bool {
-				return (p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded) && p.Status.ContainerStatuses[0].State.Terminated != nil
+				return (p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded) &&
+					p.Status.ContainerStatuses[0].State.Terminated != nil
 			})
 			end := p.Status.ContainerStatuses[0].State.Terminated
 			if got := fmt.Sprint(end.ExitCode, " ", end.Reason, " ", end.Message); got != want {
@@ -132,7 +136,8 @@ func lives(t *testing.T, n *realNode) {
 			t.Errorf("conditions %s", text(p.Status.Conditions))
 		}
 		patch := []byte(`{"status":{"conditions":[{"type":"example.com/green","status":"True"}]}}`)
-		if _, err := n.c.CoreV1().Pods("default").Patch(t.Context(), "gated", types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+		if _, err := n.c.CoreV1().Pods("default").Patch(t.Context(), "gated", types.StrategicMergePatchType, patch, metav1.PatchOptions{},
+			"status"); err != nil {
 			t.Fatal(err)
 		}
 		n.ready(t, "gated")
@@ -140,7 +145,8 @@ func lives(t *testing.T, n *realNode) {
 	t.Run("seccomp", func(t *testing.T) {
 		n.ready(t, "usual", "free", "own")
 		for name, want := range map[string]string{"usual": "2 made", "free": "0 made", "own": "2 refused"} {
-			got := strings.Join(strings.Fields(n.inside(t, name, "awk '/^Seccomp:/{print $2}' /proc/self/status; mkdir /tmp-made 2>/dev/null && echo made || echo refused")), " ")
+			got := strings.Join(strings.Fields(n.inside(t, name,
+				"awk '/^Seccomp:/{print $2}' /proc/self/status; mkdir /tmp-made 2>/dev/null && echo made || echo refused")), " ")
 			if got != want {
 				t.Errorf("%s: %q, want %q", name, got, want)
 			}

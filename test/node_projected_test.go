@@ -32,7 +32,8 @@ func (s *signer) bundle() string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.certificate.Raw}))
 }
 
-// projected has pods whose volumes hold trust bundles and certificates, plays their signer, and sees in their containers what becomes of the files.
+// projected has pods whose volumes hold trust bundles and certificates, plays their signer, and sees in their containers what becomes of
+// the files.
 func projected(t *testing.T, n *realNode) {
 	old, young := newSigner(t, "old"), newSigner(t, "young")
 	bundles := n.c.CertificatesV1().ClusterTrustBundles()
@@ -45,10 +46,12 @@ func projected(t *testing.T, n *realNode) {
 		corev1.VolumeProjection{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{
 			SignerName: new(signersName), LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"live": "yes"}}, Path: "signer.pem",
 		}},
-		corev1.VolumeProjection{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{Name: new("none"), Optional: new(true), Path: "none.pem"}},
+		corev1.VolumeProjection{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{Name: new("none"), Optional: new(true),
+			Path: "none.pem"}},
 	)
 	n.create(t, p)
-	n.hasEvent(t, "trusting", "FailedMount", `while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io "projected.example:pods:1" not found`)
+	n.hasEvent(t, "trusting", "FailedMount",
+		`while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io "projected.example:pods:1" not found`)
 	made, err := bundles.Create(t.Context(), bundle, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +78,8 @@ func projected(t *testing.T, n *realNode) {
 // is denied one.
 func (n *realNode) certified(t *testing.T, s *signer) {
 	source := corev1.VolumeProjection{PodCertificate: &corev1.PodCertificateProjection{
-		SignerName: signersName, KeyType: "ECDSAP256", MaxExpirationSeconds: new(int32(7200)), CredentialBundlePath: "bundle.pem", KeyPath: "key.pem", CertificateChainPath: "chain.pem",
+		SignerName: signersName, KeyType: "ECDSAP256", MaxExpirationSeconds: new(int32(7200)), CredentialBundlePath: "bundle.pem",
+		KeyPath: "key.pem", CertificateChainPath: "chain.pem",
 	}}
 	n.create(t, projecting("certified", source))
 	r := n.requested(t, "certified", nil)
@@ -107,11 +111,13 @@ func (n *realNode) certified(t *testing.T, s *signer) {
 }
 
 // requested waits until the node has asked for a pod's certificate, once more after the last request.
-func (n *realNode) requested(t *testing.T, pod string, last *certificatesv1.PodCertificateRequest) (r *certificatesv1.PodCertificateRequest) {
+func (n *realNode) requested(t *testing.T, pod string,
+	last *certificatesv1.PodCertificateRequest) (r *certificatesv1.PodCertificateRequest) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	lw := cache.NewListWatchFromClient(n.c.CertificatesV1().RESTClient(), "podcertificaterequests", "default", fields.OneTermEqualSelector("spec.podName", pod))
+	lw := cache.NewListWatchFromClient(n.c.CertificatesV1().RESTClient(), "podcertificaterequests", "default",
+		fields.OneTermEqualSelector("spec.podName", pod))
 	if _, err := watchtools.UntilWithSync(ctx, lw, &certificatesv1.PodCertificateRequest{}, nil, func(e watch.Event) (bool, error) {
 		var ok bool
 		r, ok = e.Object.(*certificatesv1.PodCertificateRequest)
@@ -133,23 +139,27 @@ func (n *realNode) issue(t *testing.T, s *signer, r *certificatesv1.PodCertifica
 		t.Fatal("the node does not prove that it has the key:", err)
 	}
 	begin := time.Now().Truncate(time.Second)
-	template := &x509.Certificate{SerialNumber: big.NewInt(3), Subject: pkix.Name{CommonName: r.Name}, NotBefore: begin, NotAfter: begin.Add(time.Hour)}
+	template := &x509.Certificate{SerialNumber: big.NewInt(3), Subject: pkix.Name{CommonName: r.Name}, NotBefore: begin,
+		NotAfter: begin.Add(time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, template, s.certificate, request.PublicKey, s.key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	chain := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 	n.decide(t, r, certificatesv1.PodCertificateRequestStatus{
-		CertificateChain: chain, NotBefore: new(metav1.NewTime(begin)), BeginRefreshAt: new(metav1.NewTime(begin.Add(30 * time.Minute))), NotAfter: new(metav1.NewTime(template.NotAfter)),
+		CertificateChain: chain, NotBefore: new(metav1.NewTime(begin)), BeginRefreshAt: new(metav1.NewTime(begin.Add(30 * time.Minute))),
+		NotAfter: new(metav1.NewTime(template.NotAfter)),
 	}, certificatesv1.PodCertificateRequestConditionTypeIssued)
 	return chain
 }
 
-func (n *realNode) decide(t *testing.T, r *certificatesv1.PodCertificateRequest, status certificatesv1.PodCertificateRequestStatus, condition string) {
+func (n *realNode) decide(t *testing.T, r *certificatesv1.PodCertificateRequest, status certificatesv1.PodCertificateRequestStatus,
+	condition string) {
 	t.Helper()
 	r = r.DeepCopy()
 	r.Status = status
-	r.Status.Conditions = []metav1.Condition{{Type: condition, Status: metav1.ConditionTrue, Reason: "Test", Message: "the test says so", LastTransitionTime: metav1.Now()}}
+	r.Status.Conditions = []metav1.Condition{{Type: condition, Status: metav1.ConditionTrue, Reason: "Test", Message: "the test says so",
+		LastTransitionTime: metav1.Now()}}
 	if _, err := n.c.CertificatesV1().PodCertificateRequests("default").UpdateStatus(t.Context(), r, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -171,14 +181,17 @@ func (n *realNode) holds(t *testing.T, r *certificatesv1.PodCertificateRequest, 
 func projecting(name string, sources ...corev1.VolumeProjection) *corev1.Pod {
 	p := idlePod(name)
 	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
-	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}}}}
+	p.Spec.Volumes = []corev1.Volume{{Name: "v",
+		VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}}}}
 	return p
 }
 
 // becomes waits, inside the container, until a file of the volume is as wanted.
 func (n *realNode) becomes(t *testing.T, pod, file, want string) {
 	t.Helper()
-	if got := n.inside(t, pod, fmt.Sprintf(`for i in $(seq 200); do if [ "$(cat /v/%s)" = '%s' ]; then echo yes; exit; fi; sleep 0.1; done; cat /v/%[1]s`, file, want[:len(want)-1])); got != "yes\n" {
+	if got := n.inside(t, pod, fmt.Sprintf(
+		`for i in $(seq 200); do if [ "$(cat /v/%s)" = '%s' ]; then echo yes; exit; fi; sleep 0.1; done; cat /v/%[1]s`, file,
+		want[:len(want)-1])); got != "yes\n" {
 		t.Errorf("%s is %q, not %q", file, got, want)
 	}
 }

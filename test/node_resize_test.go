@@ -34,7 +34,8 @@ func (b bounds) String() string {
 
 // patch is a change of the pod's own resources.
 func (b bounds) patch() string {
-	return fmt.Sprintf(`"resources":{"requests":{"cpu":%q,"memory":%q},"limits":{"cpu":%q,"memory":%q}}`, b.cpu, b.memory, b.maxCPU, b.maxMemory)
+	return fmt.Sprintf(`"resources":{"requests":{"cpu":%q,"memory":%q},"limits":{"cpu":%q,"memory":%q}}`, b.cpu, b.memory, b.maxCPU,
+		b.maxMemory)
 }
 
 // are says whether a pod's status has them for the pod as a whole.
@@ -95,13 +96,16 @@ func resizes(t *testing.T, n *realNode) {
 		{"more", bounds{"200m", "80Mi", "400m", "192Mi"}, own, "", ""},
 		{"less", bounds{"100m", "48Mi", "150m", "96Mi"}, own, "", ""},
 		{"with a container's own", bounds{"120m", "64Mi", "300m", "160Mi"}, bounds{"60m", "32Mi", "200m", "64Mi"}, "", ""},
-		{"more than is left", bounds{"600m", "64Mi", "600m", "160Mi"}, bounds{"60m", "32Mi", "200m", "64Mi"}, "PodResizePending/Deferred", "Node didn't have enough resource: cpu, requested: 600, used: "},
+		{"more than is left", bounds{"600m", "64Mi", "600m", "160Mi"}, bounds{"60m", "32Mi", "200m", "64Mi"}, "PodResizePending/Deferred",
+			"Node didn't have enough resource: cpu, requested: 600, used: "},
 		{"less than the last", bounds{"110m", "64Mi", "250m", "128Mi"}, bounds{"60m", "32Mi", "200m", "40Mi"}, "", ""},
-		{"less memory than is used", bounds{"110m", "36Mi", "250m", "40Mi"}, bounds{"60m", "32Mi", "200m", "40Mi"}, "PodResizeInProgress/Error", "cannot decrease memory limits: "},
+		{"less memory than is used", bounds{"110m", "36Mi", "250m", "40Mi"}, bounds{"60m", "32Mi", "200m", "40Mi"}, "PodResizeInProgress/Error",
+			"cannot decrease memory limits: "},
 		{"as much as is used", bounds{"110m", "64Mi", "250m", "112Mi"}, bounds{"60m", "32Mi", "200m", "40Mi"}, "", ""},
 	} {
 		if !t.Run(step.name, func(t *testing.T) {
-			n.kubectl("patch", "pod", "shared", "--subresource", "resize", "--patch", `{"spec":{`+step.to.patch()+`,"containers":[{"name":"own",`+step.own.patch()+`}]}}`)
+			n.kubectl("patch", "pod", "shared", "--subresource", "resize", "--patch",
+				`{"spec":{`+step.to.patch()+`,"containers":[{"name":"own",`+step.own.patch()+`}]}}`)
 			if step.why == "" {
 				last, own = step.to, step.own
 			}
@@ -118,10 +122,12 @@ func resizes(t *testing.T, n *realNode) {
 			if strings.HasPrefix(step.why, string(corev1.PodResizeInProgress)) {
 				allocated = step.to
 			}
-			if want, got := allocated.requirements().Requests, now.Status.AllocatedResources; want.Cpu().Cmp(*got.Cpu()) != 0 || want.Memory().Cmp(*got.Memory()) != 0 {
+			if want, got := allocated.requirements().Requests,
+				now.Status.AllocatedResources; want.Cpu().Cmp(*got.Cpu()) != 0 || want.Memory().Cmp(*got.Memory()) != 0 {
 				t.Errorf("%v are allocated, want %v", got, want)
 			}
-			if got := now.Status.ContainerStatuses[1].Resources; got.Limits.Memory().Cmp(resource.MustParse(own.maxMemory)) != 0 || got.Requests.Cpu().Cmp(resource.MustParse(own.cpu)) != 0 {
+			if got := now.Status.ContainerStatuses[1].Resources; got.Limits.Memory().Cmp(resource.MustParse(own.maxMemory)) != 0 ||
+				got.Requests.Cpu().Cmp(resource.MustParse(own.cpu)) != 0 {
 				t.Errorf("the container's status has %v, want %v", got, own)
 			}
 			n.wantBounds(t, now, last, own)
@@ -139,12 +145,14 @@ func resizes(t *testing.T, n *realNode) {
 	}
 }
 
-// declared has pods that need what nodes declare: without that, the scheduler has no node for the one, and the API refuses the change of the other.
+// declared has pods that need what nodes declare: without that, the scheduler has no node for the one, and the API refuses the change of
+// the other.
 func declared(t *testing.T, n *realNode) {
 	again := idlePod("again")
 	again.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 	again.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
-	again.Spec.Containers[0].Command = []string{"sh", "-c", "[ -e /v/been ] || { touch /v/been; exit 42; }; trap 'exit 0' TERM; sleep 3600 & wait $!"}
+	again.Spec.Containers[0].Command = []string{"sh", "-c",
+		"[ -e /v/been ] || { touch /v/been; exit 42; }; trap 'exit 0' TERM; sleep 3600 & wait $!"}
 	again.Spec.Containers[0].RestartPolicy = new(corev1.ContainerRestartPolicyNever)
 	again.Spec.Containers[0].RestartPolicyRules = []corev1.ContainerRestartRule{{
 		Action:    corev1.ContainerRestartRuleActionRestartAllContainers,
@@ -159,7 +167,8 @@ func declared(t *testing.T, n *realNode) {
 	first := n.pod(t, "starting", func(p *corev1.Pod) bool {
 		return len(p.Status.InitContainerStatuses) == 1 && p.Status.InitContainerStatuses[0].State.Running != nil
 	}).Status.InitContainerStatuses[0]
-	n.kubectl("patch", "pod", "starting", "--subresource", "resize", "--patch", `{"spec":{"initContainers":[{"name":"init",`+more.patch()+`}]}}`)
+	n.kubectl("patch", "pod", "starting", "--subresource", "resize", "--patch",
+		`{"spec":{"initContainers":[{"name":"init",`+more.patch()+`}]}}`)
 	p := n.pod(t, "starting", func(p *corev1.Pod) bool {
 		r := p.Status.InitContainerStatuses[0].Resources
 		return r != nil && r.Limits.Memory().Cmp(resource.MustParse(more.maxMemory)) == 0

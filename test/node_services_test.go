@@ -40,7 +40,8 @@ func resolve(url string) string {
 
 // who asks a URL, in a pod, until it says something: a Service is there when its endpoints are ready and its rules are written.
 func who(url string) string {
-	return "for i in $(seq 50); do " + resolve(url) + "timeout 5 wget -qO- http://$at/cgi-bin/who 2>/dev/null && exit 0; sleep 0.1; done; nslookup -type=a who." + zone + " >&2; exit 1\n"
+	return "for i in $(seq 50); do " + resolve(url) +
+		"timeout 5 wget -qO- http://$at/cgi-bin/who 2>/dev/null && exit 0; sleep 0.1; done; nslookup -type=a who." + zone + " >&2; exit 1\n"
 }
 
 // often asks a URL 24 times: who answered, and whom they saw.
@@ -133,7 +134,8 @@ func services(t *testing.T, n *realNode) {
 	local := n.createService(t, "local", corev1.ServiceSpec{
 		Type: corev1.ServiceTypeNodePort, Selector: both, Ports: port, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal,
 	})
-	lonely := n.createService(t, "lonely", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Selector: map[string]string{"app": "nobody"}, Ports: port})
+	lonely := n.createService(t, "lonely", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Selector: map[string]string{"app": "nobody"},
+		Ports: port})
 	n.createService(t, "heads", corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Selector: both, Ports: port})
 	n.createService(t, "away", corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "who.default.svc.cluster.local"})
 	a, b, caller := webPod("a", map[string]string{"app": "who", "only": "a"}), webPod("b", both), idlePod("caller")
@@ -143,7 +145,8 @@ func services(t *testing.T, n *realNode) {
 
 	t.Run("cluster IP", func(t *testing.T) {
 		// Both endpoints are in the rules when both have answered.
-		n.inside(t, "caller", "for name in a b; do until "+askOnce("who")+" | grep -q ^$name; do i=$((i+1)); [ $i -lt 50 ] || exit 1; sleep 0.1; done; done")
+		n.inside(t, "caller", "for name in a b; do until "+askOnce("who")+
+			" | grep -q ^$name; do i=$((i+1)); [ $i -lt 50 ] || exit 1; sleep 0.1; done; done")
 		names, seen := n.often(t, "caller", "who")
 		want(t, "endpoints", names, "a", "b")
 		want(t, "callers", seen, ipCaller)
@@ -197,7 +200,8 @@ func services(t *testing.T, n *realNode) {
 		n.create(t, c)
 		unready := map[string]string{"only": "c"}
 		n.createService(t, "early", corev1.ServiceSpec{Selector: unready, Ports: port, PublishNotReadyAddresses: true})
-		n.createService(t, "early-heads", corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Selector: unready, Ports: port, PublishNotReadyAddresses: true})
+		n.createService(t, "early-heads", corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Selector: unready, Ports: port,
+			PublishNotReadyAddresses: true})
 		late := n.createService(t, "late", corev1.ServiceSpec{Selector: unready, Ports: port})
 		n.pod(t, "c", func(p *corev1.Pod) bool {
 			return len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Running != nil
@@ -268,7 +272,8 @@ func lookups(t *testing.T, n *realNode, ipA, ipB string) {
 			}
 		}
 	}
-	if conf := n.inside(t, "caller", "cat /etc/resolv.conf"); !strings.Contains(conf, "search default.svc.cluster.local svc.cluster.local cluster.local") || !strings.Contains(conf, "nameserver 10.96.0.10") {
+	if conf := n.inside(t, "caller", "cat /etc/resolv.conf"); !strings.Contains(conf,
+		"search default.svc.cluster.local svc.cluster.local cluster.local") || !strings.Contains(conf, "nameserver 10.96.0.10") {
 		t.Errorf("resolv.conf is %q", conf)
 	}
 }

@@ -212,7 +212,8 @@ func (n *realNode) create(t *testing.T, pods ...*corev1.Pod) {
 
 func (n *realNode) createService(t *testing.T, name string, spec corev1.ServiceSpec) *corev1.Service {
 	t.Helper()
-	made, err := n.c.CoreV1().Services("default").Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
+	made, err := n.c.CoreV1().Services("default").Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec},
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,11 +223,12 @@ func (n *realNode) createService(t *testing.T, name string, spec corev1.ServiceS
 // pod waits until a pod is as wanted.
 func (n *realNode) pod(t *testing.T, name string, is func(*corev1.Pod) bool) (pod *corev1.Pod) {
 	t.Helper()
-	awaitEvent(t, n.c, "pods", "default", fields.OneTermEqualSelector("metadata.name", name), &corev1.Pod{}, patience, func(e watch.Event) bool {
-		var ok bool
-		pod, ok = e.Object.(*corev1.Pod)
-		return ok && e.Type != watch.Deleted && is(pod)
-	})
+	awaitEvent(t, n.c, "pods", "default", fields.OneTermEqualSelector("metadata.name", name), &corev1.Pod{}, patience,
+		func(e watch.Event) bool {
+			var ok bool
+			pod, ok = e.Object.(*corev1.Pod)
+			return ok && e.Type != watch.Deleted && is(pod)
+		})
 	return pod
 }
 
@@ -242,13 +244,14 @@ func (n *realNode) ready(t *testing.T, names ...string) (last *corev1.Pod) {
 func (n *realNode) hasEvent(t *testing.T, pod, reason, words string) string {
 	t.Helper()
 	message := ""
-	awaitEvent(t, n.c, "events", "default", fields.SelectorFromSet(fields.Set{"involvedObject.name": pod, "reason": reason}), &corev1.Event{}, patience, func(e watch.Event) bool {
-		event, ok := e.Object.(*corev1.Event)
-		if ok {
-			message = event.Message
-		}
-		return ok && strings.Contains(message, words)
-	})
+	awaitEvent(t, n.c, "events", "default", fields.SelectorFromSet(fields.Set{"involvedObject.name": pod, "reason": reason}), &corev1.Event{},
+		patience, func(e watch.Event) bool {
+			event, ok := e.Object.(*corev1.Event)
+			if ok {
+				message = event.Message
+			}
+			return ok && strings.Contains(message, words)
+		})
 	return message
 }
 

@@ -25,7 +25,8 @@ func hostileVolumes(t *testing.T, n *realNode, home string) {
 	}
 	n.write(t, filepath.Join(precious, "file"), "of the host\n")
 	maps := n.c.CoreV1().ConfigMaps("default")
-	if _, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "hostile"}, Data: map[string]string{"key": "old"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "hostile"},
+		Data: map[string]string{"key": "old"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -34,19 +35,23 @@ func hostileVolumes(t *testing.T, n *realNode, home string) {
 		"cm": {ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "hostile"}}},
 	})
 	p.Spec.SecurityContext = &corev1.PodSecurityContext{
-		RunAsUser: new(int64(1000)), RunAsNonRoot: new(true), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		RunAsUser: new(int64(1000)), RunAsNonRoot: new(true),
+		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 	}
 	p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{
 		AllowPrivilegeEscalation: new(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 	}
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "restrained", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "restrained",
+		Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}
 	if _, err := n.c.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	awaitEvent(t, n.c, "serviceaccounts", ns.Name, fields.OneTermEqualSelector("metadata.name", "default"), &corev1.ServiceAccount{}, patience, func(e watch.Event) bool { return e.Type != watch.Deleted })
+	awaitEvent(t, n.c, "serviceaccounts", ns.Name, fields.OneTermEqualSelector("metadata.name", "default"), &corev1.ServiceAccount{}, patience,
+		func(e watch.Event) bool { return e.Type != watch.Deleted })
 	admitted := p.DeepCopy()
 	admitted.Namespace = ns.Name
-	if _, err := n.c.CoreV1().Pods(ns.Name).Create(t.Context(), admitted, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
+	if _, err := n.c.CoreV1().Pods(ns.Name).Create(t.Context(), admitted,
+		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
 		t.Errorf("a restricted namespace does not take the pod: %v", err)
 	}
 
@@ -69,7 +74,8 @@ func hostileVolumes(t *testing.T, n *realNode, home string) {
 			}
 		}
 	}
-	if _, err := maps.Patch(t.Context(), "hostile", types.MergePatchType, []byte(`{"data":{"key":"new"}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := maps.Patch(t.Context(), "hostile", types.MergePatchType, []byte(`{"data":{"key":"new"}}`),
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"writer", "root"} {
@@ -81,7 +87,8 @@ func hostileVolumes(t *testing.T, n *realNode, home string) {
 		t.Errorf("the host's file is %q, %v", got, err)
 	}
 	n.deleteAll(t)
-	if err := errors.Join(maps.Delete(t.Context(), "hostile", metav1.DeleteOptions{}), n.c.CoreV1().Namespaces().Delete(t.Context(), ns.Name, metav1.DeleteOptions{})); err != nil {
+	if err := errors.Join(maps.Delete(t.Context(), "hostile", metav1.DeleteOptions{}),
+		n.c.CoreV1().Namespaces().Delete(t.Context(), ns.Name, metav1.DeleteOptions{})); err != nil {
 		t.Error(err)
 	}
 }

@@ -48,8 +48,9 @@ func hostPaths(t *testing.T, n *realNode, home string) {
 	n.write(t, filepath.Join(home, "file"), "of the node\n")
 	n.create(t,
 		mounting("paths", map[string]corev1.VolumeSource{
-			"made": hostPath(filepath.Join(home, "made"), corev1.HostPathDirectoryOrCreate), "file": hostPath(filepath.Join(home, "file"), corev1.HostPathFile),
-			"new": hostPath(filepath.Join(home, "new"), corev1.HostPathFileOrCreate), "null": hostPath("/dev/null", corev1.HostPathCharDev),
+			"made": hostPath(filepath.Join(home, "made"), corev1.HostPathDirectoryOrCreate),
+			"file": hostPath(filepath.Join(home, "file"), corev1.HostPathFile),
+			"new":  hostPath(filepath.Join(home, "new"), corev1.HostPathFileOrCreate), "null": hostPath("/dev/null", corev1.HostPathCharDev),
 		}),
 		mounting("no-directory", map[string]corev1.VolumeSource{"v": hostPath(filepath.Join(home, "file"), corev1.HostPathDirectory)}),
 		mounting("no-file", map[string]corev1.VolumeSource{"v": hostPath(filepath.Join(home, "none"), corev1.HostPathFile)}),
@@ -66,7 +67,8 @@ func hostPaths(t *testing.T, n *realNode, home string) {
 		}
 	}
 	for name, words := range map[string]string{
-		"no-directory": "is not a directory", "no-file": "is not a file", "no-socket": "is not a socket file", "no-device": "is not a block device",
+		"no-directory": "is not a directory", "no-file": "is not a file", "no-socket": "is not a socket file",
+		"no-device": "is not a block device",
 	} {
 		n.hasEvent(t, name, "FailedMount", "hostPath type check failed: ")
 		n.hasEvent(t, name, "FailedMount", words)
@@ -96,7 +98,8 @@ func propagates(t *testing.T, n *realNode, home string) {
 		p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(mode == corev1.MountPropagationBidirectional)}
 		return p
 	}
-	n.create(t, pod("gives", corev1.MountPropagationBidirectional), pod("takes", corev1.MountPropagationHostToContainer), pod("alone", corev1.MountPropagationNone))
+	n.create(t, pod("gives", corev1.MountPropagationBidirectional), pod("takes", corev1.MountPropagationHostToContainer),
+		pod("alone", corev1.MountPropagationNone))
 	n.ready(t, "gives", "takes", "alone")
 	n.inside(t, "gives", "mkdir /v/m && mount -t tmpfs none /v/m && echo there > /v/m/f")
 	for name, want := range map[string]string{"gives": "there\n", "takes": "there\n", "alone": ""} {
@@ -128,7 +131,8 @@ case "$*" in *" ro"*|*,ro*) mount -o remount,bind,ro "$2";; esac
 `)
 	// In the test's own namespace of mounts, the programs of the system have one more.
 	const programs = "/usr/sbin"
-	if err := unix.Mount("overlay", programs, "overlay", 0, "lowerdir="+programs+",upperdir="+exports+"/sbin,workdir="+exports+"/work"); err != nil {
+	if err := unix.Mount("overlay", programs, "overlay", 0,
+		"lowerdir="+programs+",upperdir="+exports+"/sbin,workdir="+exports+"/work"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -141,14 +145,17 @@ case "$*" in *" ro"*|*,ro*) mount -o remount,bind,ro "$2";; esac
 	}
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
-	if _, err := n.c.CoreV1().PersistentVolumes().Create(t.Context(), &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "share"}, Spec: corev1.PersistentVolumeSpec{
-		Capacity: size, AccessModes: modes, MountOptions: []string{"nfsvers=4.1"}, PersistentVolumeSource: corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{Server: "files.example", Path: "/b"}},
-	}}, metav1.CreateOptions{}); err != nil {
+	if _, err := n.c.CoreV1().PersistentVolumes().Create(t.Context(),
+		&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "share"}, Spec: corev1.PersistentVolumeSpec{
+			Capacity: size, AccessModes: modes, MountOptions: []string{"nfsvers=4.1"},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{Server: "files.example", Path: "/b"}},
+		}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.c.CoreV1().PersistentVolumeClaims("default").Create(t.Context(), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "share"}, Spec: corev1.PersistentVolumeClaimSpec{
-		AccessModes: modes, Resources: corev1.VolumeResourceRequirements{Requests: size}, VolumeName: "share", StorageClassName: new(""),
-	}}, metav1.CreateOptions{}); err != nil {
+	if _, err := n.c.CoreV1().PersistentVolumeClaims("default").Create(t.Context(),
+		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "share"}, Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: modes, Resources: corev1.VolumeResourceRequirements{Requests: size}, VolumeName: "share", StorageClassName: new(""),
+		}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	nfs := func(server string, readOnly bool) corev1.VolumeSource {
@@ -168,7 +175,8 @@ case "$*" in *" ro"*|*,ro*) mount -o remount,bind,ro "$2";; esac
 		t.Errorf("the server has %q, %v", got, err)
 	}
 	asked, err := os.ReadFile(filepath.Join(exports, "asked"))
-	if err != nil || !strings.Contains(string(asked), "files.example:/b ") || !strings.Contains(string(asked), "nfsvers=4.1") || !strings.Contains(string(asked), "/pods/"+string(p.UID)+"/volumes/kubernetes.io~nfs/share") {
+	if err != nil || !strings.Contains(string(asked), "files.example:/b ") || !strings.Contains(string(asked), "nfsvers=4.1") ||
+		!strings.Contains(string(asked), "/pods/"+string(p.UID)+"/volumes/kubernetes.io~nfs/share") {
 		t.Errorf("mount was asked %q, %v", asked, err)
 	}
 	n.hasEvent(t, "lost", "FailedMount", `MountVolume.SetUp failed for volume "a" : mount failed: exit status 32`)
@@ -193,10 +201,12 @@ case "$*" in *" ro"*|*,ro*) mount -o remount,bind,ro "$2";; esac
 
 // fieldsChange gives a pod another annotation, and has the container see it whole.
 func fieldsChange(t *testing.T, n *realNode) {
-	p := mounting("fields", map[string]corev1.VolumeSource{"info": {DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{
-		{Path: "a/color", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.annotations['color']"}},
-		{Path: "cpu", ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "c", Resource: "limits.cpu", Divisor: resource.MustParse("1m")}},
-	}}}})
+	p := mounting("fields", map[string]corev1.VolumeSource{
+		"info": {DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{
+			{Path: "a/color", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.annotations['color']"}},
+			{Path: "cpu", ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "c", Resource: "limits.cpu",
+				Divisor: resource.MustParse("1m")}},
+		}}}})
 	p.Annotations = map[string]string{"color": "red"}
 	p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("250m")}
 	n.create(t, p)
@@ -205,7 +215,8 @@ func fieldsChange(t *testing.T, n *realNode) {
 	if !strings.HasPrefix(before, "red250") {
 		t.Errorf("it sees %q", before)
 	}
-	if _, err := n.c.CoreV1().Pods("default").Patch(t.Context(), "fields", types.MergePatchType, []byte(`{"metadata":{"annotations":{"color":"blue"}}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := n.c.CoreV1().Pods("default").Patch(t.Context(), "fields", types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"color":"blue"}}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	after := n.inside(t, "fields", "while [ $(cat /info/a/color) = red ]; do :; done; cat /info/a/color /info/cpu; readlink /info/..data")

@@ -26,7 +26,8 @@ func (c *severalNodes) staysLocal(t *testing.T, without *realNode) {
 		c.kubectl("label", "node", n.host.name, corev1.LabelTopologyZone+"="+zone)
 	}
 	spec := func(change func(*corev1.ServiceSpec)) corev1.ServiceSpec {
-		s := corev1.ServiceSpec{Selector: map[string]string{"app": "who"}, Ports: []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromString("http")}}}
+		s := corev1.ServiceSpec{Selector: map[string]string{"app": "who"},
+			Ports: []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromString("http")}}}
 		change(&s)
 		return s
 	}

@@ -39,7 +39,8 @@ func joined(t *testing.T, dataDir string, args ...string) *program {
 // joinedIn is joined by a command that runs others.
 func joinedIn(t *testing.T, where []string, dataDir string, args ...string) *program {
 	t.Helper()
-	p := begin(t, where, filepath.Join(dataDir, "node", "kubelet.conf"), append([]string{"node", "--data-dir", dataDir, "--log-level", "info"}, args...)...)
+	p := begin(t, where, filepath.Join(dataDir, "node", "kubelet.conf"),
+		append([]string{"node", "--data-dir", dataDir, "--log-level", "info"}, args...)...)
 	p.comesUp()
 	return p
 }
@@ -52,18 +53,19 @@ func (p *program) mortise(args ...string) (string, error) {
 
 func awaitNode(t *testing.T, c kubernetes.Interface, name string, status corev1.ConditionStatus) {
 	t.Helper()
-	awaitEvent(t, c, "nodes", "", fields.OneTermEqualSelector("metadata.name", name), &corev1.Node{}, 90*time.Second, func(e watch.Event) bool {
-		n, ok := e.Object.(*corev1.Node)
-		if !ok {
-			return false
-		}
-		for _, condition := range n.Status.Conditions {
-			if condition.Type == corev1.NodeReady && condition.Status == status {
-				return n.Spec.PodCIDR != ""
+	awaitEvent(t, c, "nodes", "", fields.OneTermEqualSelector("metadata.name", name), &corev1.Node{}, 90*time.Second,
+		func(e watch.Event) bool {
+			n, ok := e.Object.(*corev1.Node)
+			if !ok {
+				return false
 			}
-		}
-		return false
-	})
+			for _, condition := range n.Status.Conditions {
+				if condition.Type == corev1.NodeReady && condition.Status == status {
+					return n.Spec.PodCIDR != ""
+				}
+			}
+			return false
+		})
 }
 
 // TestJoin: a machine with a token becomes a node, in a process of its own; what is wrong is refused with words that help; a
@@ -80,7 +82,8 @@ func TestJoin(t *testing.T) {
 		t.Fatalf("the command to join is %q", line)
 	}
 	url, token, hash := join[3], join[5], join[7]
-	if out, err := server.mortise("token", "list", "--kubeconfig", server.kubeconfig); err != nil || !strings.Contains(out, token) || !strings.Contains(out, "for a test") {
+	if out, err := server.mortise("token", "list", "--kubeconfig", server.kubeconfig); err != nil || !strings.Contains(out, token) ||
+		!strings.Contains(out, "for a test") {
 		t.Errorf("token list: %v\n%s", err, out)
 	}
 
@@ -103,12 +106,14 @@ func TestJoin(t *testing.T) {
 		"another secret":             {[]string{"--join", url, "--token", wrong, "--ca-cert-hash", hash}, "its secret differs"},
 		"another secret, by CA file": {[]string{"--join", url, "--token", wrong, "--ca-file", authority}, "the token is unknown to"},
 		"a token that was deleted":   {[]string{"--join", url, "--token", expired, "--ca-cert-hash", hash}, "is unknown to the cluster"},
-		"another authority":          {[]string{"--join", url, "--token", token, "--ca-cert-hash", "sha256:" + strings.Repeat("0", 64)}, "not the one of --ca-cert-hash"},
+		"another authority": {[]string{"--join", url, "--token", token, "--ca-cert-hash", "sha256:" + strings.Repeat("0", 64)},
+			"not the one of --ca-cert-hash"},
 		"a server that is not there": {[]string{"--join", "https://127.0.0.1:1", "--token", token, "--ca-cert-hash", hash}, "connection refused"},
 		"no token":                   {[]string{"--join", url}, "set --token; `mortise token create`"},
 		"nothing at all":             {nil, "this machine is not a node yet"},
 	} {
-		out, err := server.mortise(append([]string{"node", "--data-dir", filepath.Join(t.TempDir(), "d"), "--node", "simulated", "--name", "stranger"}, r.args...)...)
+		out, err := server.mortise(append([]string{"node", "--data-dir", filepath.Join(t.TempDir(), "d"), "--node", "simulated", "--name",
+			"stranger"}, r.args...)...)
 		if err == nil || !strings.Contains(out, r.want) || strings.Contains(out, token[7:]) {
 			t.Errorf("%s: %v, %q; want %q", name, err, out, r.want)
 		}
@@ -128,7 +133,8 @@ func TestJoin(t *testing.T) {
 	if out := server.kubectl("logs", "web"); !strings.Contains(out, "on node far") {
 		t.Errorf("logs say %q", out)
 	}
-	out, err := server.mortise("node", "--data-dir", filepath.Join(t.TempDir(), "d"), "--node", "simulated", "--name", "far", "--join", url, "--token", token, "--ca-cert-hash", hash)
+	out, err := server.mortise("node", "--data-dir", filepath.Join(t.TempDir(), "d"), "--node", "simulated", "--name", "far", "--join", url,
+		"--token", token, "--ca-cert-hash", hash)
 	if err == nil || !strings.Contains(out, "node far exists and is ready") {
 		t.Errorf("a second node of that name: %v, %q", err, out)
 	}
@@ -171,7 +177,8 @@ func TestJoin(t *testing.T) {
 	if _, err := asNode.CoreV1().Secrets("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("the node lists secrets: %v", err)
 	}
-	if _, err := asNode.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other"}}, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+	if _, err := asNode.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other"}},
+		metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("the node makes another: %v", err)
 	}
 
@@ -242,7 +249,8 @@ func TestNodeCertificateRotates(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
-	leases := cache.NewListWatchFromClient(c.CoordinationV1().RESTClient(), "leases", "kube-node-lease", fields.OneTermEqualSelector("metadata.name", "far"))
+	leases := cache.NewListWatchFromClient(c.CoordinationV1().RESTClient(), "leases", "kube-node-lease",
+		fields.OneTermEqualSelector("metadata.name", "far"))
 	if _, err := watchtools.UntilWithSync(ctx, leases, &coordinationv1.Lease{}, nil, func(e watch.Event) (bool, error) {
 		l, ok := e.Object.(*coordinationv1.Lease)
 		return ok && l.Spec.RenewTime != nil && l.Spec.RenewTime.After(end.Add(time.Second)), nil
@@ -254,7 +262,8 @@ func TestNodeCertificateRotates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if now.Leaf.SerialNumber.Cmp(pair.Leaf.SerialNumber) == 0 || now.Leaf.Subject.CommonName != "system:node:far" || slices.Equal(now.Leaf.RawSubjectPublicKeyInfo, pair.Leaf.RawSubjectPublicKeyInfo) {
+	if now.Leaf.SerialNumber.Cmp(pair.Leaf.SerialNumber) == 0 || now.Leaf.Subject.CommonName != "system:node:far" ||
+		slices.Equal(now.Leaf.RawSubjectPublicKeyInfo, pair.Leaf.RawSubjectPublicKeyInfo) {
 		t.Errorf("the certificate on disk is the first one still, or its key is, or it is of %s", now.Leaf.Subject)
 	}
 	node.stop()
@@ -287,7 +296,8 @@ func TestNodeServingCertificate(t *testing.T) {
 		t.Fatalf("token create: %v\n%s", err, line)
 	}
 	config := filepath.Join(t.TempDir(), "kubelet.yaml")
-	if err := os.WriteFile(config, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nserverTLSBootstrap: true\n"), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nserverTLSBootstrap: true\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	node := joined(t, dir, append(strings.Fields(line)[2:], "--name", "far", "--node", "simulated", "--kubelet-config", config)...)
@@ -300,7 +310,8 @@ func TestNodeServingCertificate(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 		defer cancel()
-		all := cache.NewListWatchFromClient(c.CertificatesV1().RESTClient(), "certificatesigningrequests", "", fields.OneTermEqualSelector("spec.signerName", certificatesv1.KubeletServingSignerName))
+		all := cache.NewListWatchFromClient(c.CertificatesV1().RESTClient(), "certificatesigningrequests", "",
+			fields.OneTermEqualSelector("spec.signerName", certificatesv1.KubeletServingSignerName))
 		if _, err := watchtools.UntilWithSync(ctx, all, &certificatesv1.CertificateSigningRequest{}, nil, func(e watch.Event) (ok bool, _ error) {
 			found, ok = e.Object.(*certificatesv1.CertificateSigningRequest)
 			return ok && is(found), nil
@@ -310,7 +321,8 @@ func TestNodeServingCertificate(t *testing.T) {
 		return found
 	}
 	asked := request(func(*certificatesv1.CertificateSigningRequest) bool { return true })
-	if asked.Spec.Username != "system:node:far" || len(asked.Status.Conditions) > 0 || !slices.Equal(asked.Spec.Usages, []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}) {
+	if asked.Spec.Username != "system:node:far" || len(asked.Status.Conditions) > 0 ||
+		!slices.Equal(asked.Spec.Usages, []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}) {
 		t.Errorf("the request is of %s, for %v, with %v", asked.Spec.Username, asked.Spec.Usages, asked.Status.Conditions)
 	}
 	if out, err := server.tryKubectl("logs", "web"); err == nil || !strings.Contains(out, "tls") {
@@ -321,7 +333,8 @@ func TestNodeServingCertificate(t *testing.T) {
 	// The node takes its certificate without an event that a test could wait for, so it is asked again.
 	tick, limit := time.NewTicker(100*time.Millisecond), time.After(60*time.Second)
 	defer tick.Stop()
-	for out, err := server.tryKubectl("logs", "web"); err != nil || !strings.Contains(out, "on node far"); out, err = server.tryKubectl("logs", "web") {
+	for out, err := server.tryKubectl("logs", "web"); err != nil || !strings.Contains(out, "on node far"); out,
+		err = server.tryKubectl("logs", "web") {
 		select {
 		case <-tick.C:
 		case <-limit:
@@ -333,7 +346,8 @@ func TestNodeServingCertificate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if certificate.Subject.CommonName != "system:node:far" || !slices.Contains(certificate.DNSNames, "far") || len(certificate.IPAddresses) != 1 || !certificate.IPAddresses[0].IsLoopback() {
+	if certificate.Subject.CommonName != "system:node:far" || !slices.Contains(certificate.DNSNames, "far") ||
+		len(certificate.IPAddresses) != 1 || !certificate.IPAddresses[0].IsLoopback() {
 		t.Errorf("the certificate is of %s, for %q and %v", certificate.Subject, certificate.DNSNames, certificate.IPAddresses)
 	}
 	node.stop()

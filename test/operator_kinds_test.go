@@ -137,7 +137,8 @@ func gardenDefinition(url string, authority []byte) *unstructured.Unstructured {
 		}
 	}
 	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "gardens.gardens.example.com"},
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+		"metadata": map[string]any{"name": "gardens.gardens.example.com"},
 		"spec": map[string]any{
 			"group": "gardens.example.com", "scope": "Namespaced", "names": map[string]any{"plural": "gardens", "kind": "Garden"},
 			"versions": []any{version("v1", "plants", false), version("v1beta1", "size", true)},

@@ -149,7 +149,8 @@ func ownCertificate(t *testing.T) (dir string, authority []byte) {
 	}
 	dir = t.TempDir()
 	authority = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})
-	for name, data := range map[string][]byte{"tls.crt": authority, "tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})} {
+	for name, data := range map[string][]byte{"tls.crt": authority,
+		"tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -172,14 +173,16 @@ func gardenHooks(t *testing.T, c client.Client, url string, authority []byte) {
 	}
 	create, update, remove := admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete
 	for _, o := range []client.Object{
-		&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "gardener"}, Webhooks: []admissionregistrationv1.MutatingWebhook{{
-			Name: "default.gardens.example.com", ClientConfig: at("/mutate-gardens-example-com-v1-garden"), Rules: rules(create, update),
-			FailurePolicy: &fail, SideEffects: &none, MatchPolicy: &exact, AdmissionReviewVersions: []string{"v1"},
-		}}},
-		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "gardener"}, Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-			Name: "check.gardens.example.com", ClientConfig: at("/validate-gardens-example-com-v1-garden"), Rules: rules(create, update, remove),
-			FailurePolicy: &fail, SideEffects: &none, MatchPolicy: &exact, AdmissionReviewVersions: []string{"v1"},
-		}}},
+		&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "gardener"},
+			Webhooks: []admissionregistrationv1.MutatingWebhook{{
+				Name: "default.gardens.example.com", ClientConfig: at("/mutate-gardens-example-com-v1-garden"), Rules: rules(create, update),
+				FailurePolicy: &fail, SideEffects: &none, MatchPolicy: &exact, AdmissionReviewVersions: []string{"v1"},
+			}}},
+		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "gardener"},
+			Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+				Name: "check.gardens.example.com", ClientConfig: at("/validate-gardens-example-com-v1-garden"), Rules: rules(create, update, remove),
+				FailurePolicy: &fail, SideEffects: &none, MatchPolicy: &exact, AdmissionReviewVersions: []string{"v1"},
+			}}},
 	} {
 		if err := c.Create(t.Context(), o); err != nil {
 			t.Fatal(err)
@@ -207,7 +210,8 @@ func TestOperator(t *testing.T) {
 		t.Fatal(err)
 	}
 	url := fmt.Sprintf("https://127.0.0.1:%d", port)
-	crds := dynamic.NewForConfigOrDie(cluster.Config()).Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	crds := dynamic.NewForConfigOrDie(cluster.Config()).Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"})
 	definition := gardenDefinition(url, []byte(base64.StdEncoding.EncodeToString(authority)))
 	if _, err := crds.Create(ctx, definition, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -222,7 +226,8 @@ func TestOperator(t *testing.T) {
 	}
 	again := true
 	m, err := ctrl.NewManager(cluster.Config(), ctrl.Options{
-		Scheme: scheme, Metrics: server.Options{BindAddress: "0"}, HealthProbeBindAddress: "0", Controller: config.Controller{SkipNameValidation: &again},
+		Scheme: scheme, Metrics: server.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		Controller:    config.Controller{SkipNameValidation: &again},
 		WebhookServer: webhook.NewServer(webhook.Options{Host: "127.0.0.1", Port: port, CertDir: dir}),
 	})
 	if err != nil {
@@ -262,10 +267,12 @@ func TestOperator(t *testing.T) {
 	k := cluster.Client()
 	await(t, k, "default", "rose", func(m *corev1.ConfigMap) bool { return m.Data["plants"] == "3" && m.Data["soil"] == "loam" })
 	large := &OldGarden{ObjectMeta: metav1.ObjectMeta{Name: "park", Namespace: "default"}, Spec: OldGardenSpec{Size: 11}}
-	if err := c.Create(ctx, large); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `admission webhook "check.gardens.example.com" denied the request: no garden is that large`) {
+	if err := c.Create(ctx, large); !apierrors.IsForbidden(err) ||
+		!strings.Contains(err.Error(), `admission webhook "check.gardens.example.com" denied the request: no garden is that large`) {
 		t.Errorf("too large: %v", err)
 	}
-	sandy := &Garden{ObjectMeta: metav1.ObjectMeta{Name: "dune", Namespace: "default", Annotations: map[string]string{"keep": "yes"}}, Spec: GardenSpec{Plants: 1, Soil: "sand"}}
+	sandy := &Garden{ObjectMeta: metav1.ObjectMeta{Name: "dune", Namespace: "default", Annotations: map[string]string{"keep": "yes"}},
+		Spec: GardenSpec{Plants: 1, Soil: "sand"}}
 	if err := c.Create(ctx, sandy); err != nil || len(warned.texts) != 1 || warned.texts[0] != "little grows in sand" {
 		t.Errorf("sand: %v, %q", err, warned.texts)
 	}
@@ -307,7 +314,8 @@ func TestOperator(t *testing.T) {
 		t.Errorf("generation %d, condition %v", g.Generation, r)
 	}
 
-	beds, err := k.CoreV1().ConfigMaps("default").Watch(limited, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", "rose").String()})
+	beds, err := k.CoreV1().ConfigMaps("default").Watch(limited,
+		metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", "rose").String()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,8 @@ func TestReplacedByAnotherKind(t *testing.T) {
 		t.Fatal(err)
 	}
 	boxes := d.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "boxes"}).Namespace("default")
-	box := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Box", "metadata": map[string]any{"name": "a"}}}
+	box := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Box",
+		"metadata": map[string]any{"name": "a"}}}
 	made, err := boxes.Create(ctx, box, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -49,14 +50,19 @@ func TestReplacedByAnotherKind(t *testing.T) {
 		code                 int
 		message              string
 	}{
-		{path, "", "a", http.StatusUnprocessableEntity, `boxes.example.com "a" is invalid: metadata.resourceVersion: Invalid value: 0: must be specified for an update`},
-		{path, "1", "a", http.StatusConflict, `Operation cannot be fulfilled on boxes.example.com "a": the object has been modified; please apply your changes to the latest version and try again`},
+		{path, "", "a", http.StatusUnprocessableEntity,
+			`boxes.example.com "a" is invalid: metadata.resourceVersion: Invalid value: 0: must be specified for an update`},
+		{path, "1", "a", http.StatusConflict,
+			`Operation cannot be fulfilled on boxes.example.com "a": the object has been modified; please apply your changes to the latest version and try again`},
 		{path, made.GetResourceVersion(), "b", http.StatusBadRequest, "the name of the object (b) does not match the name on the URL (a)"},
-		{path, made.GetResourceVersion(), "a", http.StatusUnprocessableEntity, `Lid.example.com "a" is invalid: kind: Invalid value: "Lid": must be Box`},
-		{path + "/status", "", "a", http.StatusUnprocessableEntity, `boxes.example.com "a" is invalid: metadata.resourceVersion: Invalid value: 0: must be specified for an update`},
+		{path, made.GetResourceVersion(), "a", http.StatusUnprocessableEntity,
+			`Lid.example.com "a" is invalid: kind: Invalid value: "Lid": must be Box`},
+		{path + "/status", "", "a", http.StatusUnprocessableEntity,
+			`boxes.example.com "a" is invalid: metadata.resourceVersion: Invalid value: 0: must be specified for an update`},
 		{path + "/status", made.GetResourceVersion(), "a", http.StatusOK, ""},
 	} {
-		body := fmt.Appendf(nil, `{"apiVersion":"example.com/v1","kind":"Lid","metadata":{"name":%q,"resourceVersion":%q},"status":{"ok":true}}`, c.name, c.revision)
+		body := fmt.Appendf(nil, `{"apiVersion":"example.com/v1","kind":"Lid","metadata":{"name":%q,"resourceVersion":%q},"status":{"ok":true}}`,
+			c.name, c.revision)
 		code, message := 0, ""
 		got := client.Put().AbsPath(c.path).SetHeader("Content-Type", "application/json").Body(body).Do(ctx).StatusCode(&code)
 		if err := got.Error(); err != nil {

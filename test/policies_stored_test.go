@@ -68,44 +68,58 @@ func stored(t *testing.T, objects map[string]runtime.Object) *embed.Server {
 // it; one that is stored is understood with all that this release has, and may be written again as it is.
 func TestStoredExpressions(t *testing.T) {
 	const newer = `[object.data.a].includes("b")` // of 1.37
-	meta := metav1.ObjectMeta{Name: "newer", UID: "11111111-1111-1111-1111-111111111111", Generation: 1, CreationTimestamp: metav1.Unix(1600000000, 0)}
+	meta := metav1.ObjectMeta{Name: "newer", UID: "11111111-1111-1111-1111-111111111111", Generation: 1,
+		CreationTimestamp: metav1.Unix(1600000000, 0)}
 	of := func(label string) *admissionregistrationv1.MatchResources {
 		return &admissionregistrationv1.MatchResources{
 			ResourceRules:     namedRules(rules("", "v1", "configmaps", admissionregistrationv1.Create)),
-			NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"for": label}}, MatchPolicy: ptr.To(admissionregistrationv1.Equivalent),
+			NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"for": label}},
+			MatchPolicy: ptr.To(admissionregistrationv1.Equivalent),
 		}
 	}
 	fail := ptr.To(admissionregistrationv1.Fail)
-	validating := &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: meta, Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
-		FailurePolicy: fail, MatchConstraints: of("validating"), Validations: []admissionregistrationv1.Validation{{Expression: newer, Message: "only b"}},
-	}}
+	validating := &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: meta,
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			FailurePolicy: fail, MatchConstraints: of("validating"),
+			Validations: []admissionregistrationv1.Validation{{Expression: newer, Message: "only b"}},
+		}}
 	mutating := &admissionregistrationv1.MutatingAdmissionPolicy{ObjectMeta: meta, Spec: admissionregistrationv1.MutatingAdmissionPolicySpec{
 		FailurePolicy: fail, MatchConstraints: of("mutating"), ReinvocationPolicy: admissionregistrationv1.NeverReinvocationPolicy,
-		Mutations: []admissionregistrationv1.Mutation{{PatchType: admissionregistrationv1.PatchTypeApplyConfiguration, ApplyConfiguration: &admissionregistrationv1.ApplyConfiguration{
-			Expression: `Object{data: {"found": string(` + newer + `)}}`,
-		}}},
+		Mutations: []admissionregistrationv1.Mutation{{PatchType: admissionregistrationv1.PatchTypeApplyConfiguration,
+			ApplyConfiguration: &admissionregistrationv1.ApplyConfiguration{
+				Expression: `Object{data: {"found": string(` + newer + `)}}`,
+			}}},
 	}}
 	var hook admissionregistrationv1.ValidatingWebhook
 	nobody := freePort(t)
-	hook.Name, hook.ClientConfig.URL, hook.Rules = "newer.example.com", ptr.To("https://"+nobody), rules("", "v1", "configmaps", admissionregistrationv1.Create)
-	hook.Rules[0].Scope, hook.SideEffects, hook.AdmissionReviewVersions = ptr.To(admissionregistrationv1.AllScopes), ptr.To(admissionregistrationv1.SideEffectClassNone), []string{"v1"}
+	hook.Name, hook.ClientConfig.URL, hook.Rules = "newer.example.com", ptr.To("https://"+nobody),
+		rules("", "v1", "configmaps", admissionregistrationv1.Create)
+	hook.Rules[0].Scope, hook.SideEffects, hook.AdmissionReviewVersions = ptr.To(admissionregistrationv1.AllScopes),
+		ptr.To(admissionregistrationv1.SideEffectClassNone), []string{"v1"}
 	hook.NamespaceSelector, hook.ObjectSelector, hook.MatchPolicy = &metav1.LabelSelector{}, of("webhook").ObjectSelector, of("").MatchPolicy
-	hook.FailurePolicy, hook.TimeoutSeconds, hook.MatchConditions = fail, ptr.To(int32(10)), []admissionregistrationv1.MatchCondition{{Name: "newer", Expression: newer}}
-	webhook := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: meta, Webhooks: []admissionregistrationv1.ValidatingWebhook{hook}}
+	hook.FailurePolicy, hook.TimeoutSeconds, hook.MatchConditions = fail, ptr.To(int32(10)),
+		[]admissionregistrationv1.MatchCondition{{Name: "newer", Expression: newer}}
+	webhook := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: meta,
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{hook}}
 	client := kubernetes.NewForConfigOrDie(stored(t, map[string]runtime.Object{
-		"validatingadmissionpolicies/newer": validating, "mutatingadmissionpolicies/newer": mutating, "validatingwebhookconfigurations/newer": webhook,
+		"validatingadmissionpolicies/newer": validating, "mutatingadmissionpolicies/newer": mutating,
+		"validatingwebhookconfigurations/newer": webhook,
 	}).Config())
 	api := client.AdmissionregistrationV1()
-	if _, err := api.ValidatingAdmissionPolicyBindings().Create(t.Context(), &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "newer"},
-		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: "newer", ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny}}}, metav1.CreateOptions{}); err != nil {
+	if _, err := api.ValidatingAdmissionPolicyBindings().Create(t.Context(),
+		&admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "newer"},
+			Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: "newer",
+				ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny}}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := api.MutatingAdmissionPolicyBindings().Create(t.Context(), &admissionregistrationv1.MutatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "newer"},
-		Spec: admissionregistrationv1.MutatingAdmissionPolicyBindingSpec{PolicyName: "newer"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := api.MutatingAdmissionPolicyBindings().Create(t.Context(),
+		&admissionregistrationv1.MutatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "newer"},
+			Spec: admissionregistrationv1.MutatingAdmissionPolicyBindingSpec{PolicyName: "newer"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	try := func(label, a string) (*corev1.ConfigMap, error) {
-		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: label + "-" + a, Labels: map[string]string{"for": label}}, Data: map[string]string{"a": a}}
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: label + "-" + a, Labels: map[string]string{"for": label}},
+			Data: map[string]string{"a": a}}
 		return client.CoreV1().ConfigMaps("default").Create(t.Context(), cm, metav1.CreateOptions{})
 	}
 	// What is stored decides.
@@ -132,7 +146,8 @@ func TestStoredExpressions(t *testing.T) {
 		return err
 	}
 	spec := func(expression, message string) string {
-		b, err := json.Marshal(map[string]any{"spec": map[string]any{"validations": []any{map[string]any{"expression": expression, "message": message}}}})
+		b, err := json.Marshal(map[string]any{"spec": map[string]any{"validations": []any{map[string]any{"expression": expression,
+			"message": message}}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -193,13 +208,15 @@ func (p *policies) authorizerCost(t *testing.T, ns string) {
 		{"three times the same", vspec{Validations: validations(asks(3, 1))}, cut},
 		{"two in each of fourteen", vspec{Validations: many(14, asks(2, 2))}, ""},
 		{"two in each of fifteen", vspec{Validations: many(15, asks(2, 1))}, spent},
-		{"a variable, forty times", vspec{Variables: []admissionregistrationv1.Variable{{Name: "may", Expression: asks(1, 1)}}, Validations: many(40, "variables.may")}, ""},
+		{"a variable, forty times", vspec{Variables: []admissionregistrationv1.Variable{{Name: "may", Expression: asks(1, 1)}},
+			Validations: many(40, "variables.may")}, ""},
 		{"three conditions of two", vspec{Validations: validations("true"), MatchConditions: conditions(3, asks(2, 2))}, ""},
 		{"four conditions of two", vspec{Validations: validations("true"), MatchConditions: conditions(4, asks(2, 2))}, spent},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			name := fmt.Sprintf("%s-%d", ns, i)
-			c.spec.MatchConstraints = &admissionregistrationv1.MatchResources{ResourceRules: namedRules(rules("", "v1", "configmaps")), NamespaceSelector: in(ns)}
+			c.spec.MatchConstraints = &admissionregistrationv1.MatchResources{ResourceRules: namedRules(rules("", "v1", "configmaps")),
+				NamespaceSelector: in(ns)}
 			p.validate(t, name, c.spec, admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{})
 			if c.want == "" {
 				p.allowed(t, ns, name)
@@ -212,10 +229,12 @@ func (p *policies) authorizerCost(t *testing.T, ns string) {
 		t.Run(fmt.Sprintf("a mutation of %d", n), func(t *testing.T) {
 			name := fmt.Sprintf("%s-m%d", ns, n)
 			p.mutate(t, name, admissionregistrationv1.MutatingAdmissionPolicySpec{
-				MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: namedRules(rules("", "v1", "configmaps")), NamespaceSelector: in(ns)},
-				Mutations: []admissionregistrationv1.Mutation{{PatchType: admissionregistrationv1.PatchTypeApplyConfiguration, ApplyConfiguration: &admissionregistrationv1.ApplyConfiguration{
-					Expression: "Object{data: {'may': string(" + asks(n, n) + ")}}",
-				}}},
+				MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: namedRules(rules("", "v1", "configmaps")),
+					NamespaceSelector: in(ns)},
+				Mutations: []admissionregistrationv1.Mutation{{PatchType: admissionregistrationv1.PatchTypeApplyConfiguration,
+					ApplyConfiguration: &admissionregistrationv1.ApplyConfiguration{
+						Expression: "Object{data: {'may': string(" + asks(n, n) + ")}}",
+					}}},
 			})
 			if want != "" {
 				p.denied(t, ns, name, want)
@@ -234,8 +253,8 @@ func conditions(n int, expression string) []admissionregistrationv1.MatchConditi
 	return all
 }
 
-// definitionThatGrows: a mutation sets fields of definitions that were made, and of fields that were added, a moment ago. Where kube-apiserver
-// may not have heard of the definition yet and answers 503, there is nothing to wait for here.
+// definitionThatGrows: a mutation sets fields of definitions that were made, and of fields that were added, a moment ago. Where
+// kube-apiserver may not have heard of the definition yet and answers 503, there is nothing to wait for here.
 func (p *policies) definitionThatGrows(t *testing.T, ns string) {
 	definitions := apiextensions.NewForConfigOrDie(p.config).ApiextensionsV1().CustomResourceDefinitions()
 	text := apiextensionsv1.JSONSchemaProps{Type: "string"}
@@ -245,10 +264,12 @@ func (p *policies) definitionThatGrows(t *testing.T, ns string) {
 		def, err := definitions.Create(t.Context(), &apiextensionsv1.CustomResourceDefinition{
 			ObjectMeta: metav1.ObjectMeta{Name: plural + ".example.com"},
 			Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-				Group: "example.com", Scope: apiextensionsv1.NamespaceScoped, Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: plural, Kind: kind},
-				Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1", Served: true, Storage: true, Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
-					Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"old": text},
-				}}}},
+				Group: "example.com", Scope: apiextensionsv1.NamespaceScoped,
+				Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: plural, Kind: kind},
+				Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1", Served: true, Storage: true,
+					Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+						Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"old": text},
+					}}}},
 			},
 		}, metav1.CreateOptions{})
 		if err != nil {
@@ -256,18 +277,23 @@ func (p *policies) definitionThatGrows(t *testing.T, ns string) {
 		}
 		p.mutate(t, ns+plural, admissionregistrationv1.MutatingAdmissionPolicySpec{
 			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: namedRules(rules("example.com", "v1", plural))},
-			Mutations:        []admissionregistrationv1.Mutation{{PatchType: admissionregistrationv1.PatchTypeApplyConfiguration, ApplyConfiguration: &admissionregistrationv1.ApplyConfiguration{Expression: "Object{old: 'o'}"}}},
+			Mutations: []admissionregistrationv1.Mutation{{PatchType: admissionregistrationv1.PatchTypeApplyConfiguration,
+				ApplyConfiguration: &admissionregistrationv1.ApplyConfiguration{Expression: "Object{old: 'o'}"}}},
 		})
-		objects := dynamic.NewForConfigOrDie(p.config).Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: plural}).Namespace(ns)
+		objects := dynamic.NewForConfigOrDie(p.config).Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1",
+			Resource: plural}).Namespace(ns)
 		create := func(name string) (*unstructured.Unstructured, error) {
-			return objects.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": kind, "metadata": map[string]any{"name": name}}}, metav1.CreateOptions{})
+			return objects.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": kind,
+				"metadata": map[string]any{"name": name}}}, metav1.CreateOptions{})
 		}
 		if obj, err := create("first"); err != nil || obj.Object["old"] != "o" {
 			t.Fatalf("created %v: %v", obj, err)
 		}
 		// A field that is not there yet cannot be set; from its own commit on it can.
 		policies := p.AdmissionregistrationV1().MutatingAdmissionPolicies()
-		if _, err := policies.Patch(t.Context(), "m-"+ns+plural, types.JSONPatchType, []byte(`[{"op":"replace","path":"/spec/mutations/0/applyConfiguration/expression","value":"Object{added: 'a'}"}]`), metav1.PatchOptions{}); err != nil {
+		if _, err := policies.Patch(t.Context(), "m-"+ns+plural, types.JSONPatchType,
+			[]byte(`[{"op":"replace","path":"/spec/mutations/0/applyConfiguration/expression","value":"Object{added: 'a'}"}]`),
+			metav1.PatchOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := create("early"); err == nil || !strings.Contains(err.Error(), ".added: field not declared in schema") {
@@ -300,12 +326,15 @@ func (p *policies) anotherKind(t *testing.T, ns string) {
 			ops = strings.Replace(ops, "[", "[JSONPatch{op: 'remove', path: '/data'}, ", 1)
 		}
 		p.mutate(t, name, admissionregistrationv1.MutatingAdmissionPolicySpec{
-			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: namedRules(rules("", "v1", "configmaps")), NamespaceSelector: in(ns), ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"to": kind}}},
-			Mutations:        []admissionregistrationv1.Mutation{{PatchType: admissionregistrationv1.PatchTypeJSONPatch, JSONPatch: &admissionregistrationv1.JSONPatch{Expression: ops}}},
+			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: namedRules(rules("", "v1", "configmaps")),
+				NamespaceSelector: in(ns), ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"to": kind}}},
+			Mutations: []admissionregistrationv1.Mutation{{PatchType: admissionregistrationv1.PatchTypeJSONPatch,
+				JSONPatch: &admissionregistrationv1.JSONPatch{Expression: ops}}},
 		})
 		cm := configMap(name)
 		cm.Labels = map[string]string{"to": kind}
-		if _, err := p.CoreV1().ConfigMaps(ns).Create(t.Context(), cm, metav1.CreateOptions{}); !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), want) {
+		if _, err := p.CoreV1().ConfigMaps(ns).Create(t.Context(), cm, metav1.CreateOptions{}); !apierrors.IsInternalError(err) ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", kind, err, want)
 		}
 	}

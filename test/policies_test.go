@@ -43,20 +43,26 @@ func namedRules(rs []admissionregistrationv1.RuleWithOperations) []admissionregi
 }
 
 // validate registers a policy on config maps of a namespace, with a binding, until the test ends.
-func (p *policies) validate(t *testing.T, ns string, spec admissionregistrationv1.ValidatingAdmissionPolicySpec, binding admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec) {
+func (p *policies) validate(t *testing.T, ns string, spec admissionregistrationv1.ValidatingAdmissionPolicySpec,
+	binding admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec) {
 	t.Helper()
 	name := "p-" + ns
 	if spec.MatchConstraints == nil {
-		spec.MatchConstraints = &admissionregistrationv1.MatchResources{ResourceRules: namedRules(rules("", "v1", "configmaps")), NamespaceSelector: in(ns)}
+		spec.MatchConstraints = &admissionregistrationv1.MatchResources{ResourceRules: namedRules(rules("", "v1", "configmaps")),
+			NamespaceSelector: in(ns)}
 	}
 	if binding.PolicyName = name; binding.ValidationActions == nil {
 		binding.ValidationActions = []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny}
 	}
 	c := p.AdmissionregistrationV1()
-	if _, err := c.ValidatingAdmissionPolicies().Create(t.Context(), &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.ValidatingAdmissionPolicies().Create(t.Context(),
+		&admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.ValidatingAdmissionPolicyBindings().Create(t.Context(), &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: binding}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.ValidatingAdmissionPolicyBindings().Create(t.Context(),
+		&admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: binding},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -75,16 +81,21 @@ func (p *policies) mutate(t *testing.T, ns string, spec admissionregistrationv1.
 	t.Helper()
 	name := "m-" + ns
 	if spec.MatchConstraints == nil {
-		spec.MatchConstraints = &admissionregistrationv1.MatchResources{ResourceRules: namedRules(rules("", "v1", "configmaps")), NamespaceSelector: in(ns)}
+		spec.MatchConstraints = &admissionregistrationv1.MatchResources{ResourceRules: namedRules(rules("", "v1", "configmaps")),
+			NamespaceSelector: in(ns)}
 	}
 	if spec.ReinvocationPolicy == "" {
 		spec.ReinvocationPolicy = admissionregistrationv1.NeverReinvocationPolicy
 	}
 	c := p.AdmissionregistrationV1()
-	if _, err := c.MutatingAdmissionPolicies().Create(t.Context(), &admissionregistrationv1.MutatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.MutatingAdmissionPolicies().Create(t.Context(),
+		&admissionregistrationv1.MutatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.MutatingAdmissionPolicyBindings().Create(t.Context(), &admissionregistrationv1.MutatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: admissionregistrationv1.MutatingAdmissionPolicyBindingSpec{PolicyName: name}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.MutatingAdmissionPolicyBindings().Create(t.Context(),
+		&admissionregistrationv1.MutatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: admissionregistrationv1.MutatingAdmissionPolicyBindingSpec{PolicyName: name}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -145,15 +156,18 @@ func TestPolicies(t *testing.T) {
 	}{
 		{"01 variables are evaluated when needed, once", func(t *testing.T, ns string) {
 			p.validate(t, ns, vspec{
-				Variables:   []admissionregistrationv1.Variable{{Name: "broken", Expression: "object.nothing"}, {Name: "size", Expression: "size(object.data)"}},
+				Variables: []admissionregistrationv1.Variable{{Name: "broken", Expression: "object.nothing"},
+					{Name: "size", Expression: "size(object.data)"}},
 				Validations: validations("true || variables.broken == 1", "variables.size == 1 && variables.size + 1 == 2"),
 			}, vbind{})
 			p.allowed(t, ns, "x")
 		}},
 		{"02 the namespace's object", func(t *testing.T, ns string) {
 			p.validate(t, ns, vspec{
-				MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: namedRules(append(rules("", "v1", "configmaps", "CREATE"), rules("", "v1", "namespaces", "UPDATE")...)), NamespaceSelector: in(ns)},
-				Validations:      validations("(namespaceObject == null) == (request.kind.kind == 'Namespace')", "namespaceObject == null || namespaceObject.metadata.name == request.namespace"),
+				MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: namedRules(append(rules("", "v1", "configmaps", "CREATE"),
+					rules("", "v1", "namespaces", "UPDATE")...)), NamespaceSelector: in(ns)},
+				Validations: validations("(namespaceObject == null) == (request.kind.kind == 'Namespace')",
+					"namespaceObject == null || namespaceObject.metadata.name == request.namespace"),
 			}, vbind{})
 			p.allowed(t, ns, "x")
 			space, err := p.CoreV1().Namespaces().Get(t.Context(), ns, metav1.GetOptions{})
@@ -167,13 +181,15 @@ func TestPolicies(t *testing.T) {
 		}},
 		{"03 who may do what", func(t *testing.T, ns string) {
 			p.validate(t, ns, vspec{Validations: validations(
-				"authorizer.group('').resource('configmaps').namespace(request.namespace).check('create').allowed()", "authorizer.requestResource.check('create').allowed()",
+				"authorizer.group('').resource('configmaps').namespace(request.namespace).check('create').allowed()",
+				"authorizer.requestResource.check('create').allowed()",
 				"!authorizer.serviceAccount(request.namespace, 'nobody').group('').resource('configmaps').check('create').allowed()",
 			)}, vbind{})
 			p.allowed(t, ns, "x")
 		}},
 		{"04 object and oldObject", func(t *testing.T, ns string) {
-			p.validate(t, ns, vspec{Validations: validations("(object == null) == (request.operation == 'DELETE')", "(oldObject == null) == (request.operation == 'CREATE')")}, vbind{})
+			p.validate(t, ns, vspec{Validations: validations("(object == null) == (request.operation == 'DELETE')",
+				"(oldObject == null) == (request.operation == 'CREATE')")}, vbind{})
 			cm := p.allowed(t, ns, "x")
 			cm.Data["a"] = "c"
 			if _, err := p.CoreV1().ConfigMaps(ns).Update(t.Context(), cm, metav1.UpdateOptions{}); err != nil {
@@ -187,26 +203,34 @@ func TestPolicies(t *testing.T) {
 			p.validate(t, ns, vspec{
 				ParamKind: &admissionregistrationv1.ParamKind{APIVersion: "example.com/v1", Kind: "Nothing"}, Validations: validations("params.x == 1"),
 			}, vbind{ParamRef: &admissionregistrationv1.ParamRef{Name: "x", ParameterNotFoundAction: ptr.To(admissionregistrationv1.DenyAction)}})
-			p.denied(t, ns, "x", "ValidatingAdmissionPolicy 'p-"+ns+"' denied request: failed to configure policy: failed to find resource referenced by paramKind: 'example.com/v1, Kind=Nothing'")
+			p.denied(t, ns, "x", "ValidatingAdmissionPolicy 'p-"+ns+
+				"' denied request: failed to configure policy: failed to find resource referenced by paramKind: 'example.com/v1, Kind=Nothing'")
 			p.allowed(t, "default", "x"+ns)
 		}},
 		{"06 the binding must match as well", func(t *testing.T, ns string) {
-			p.validate(t, ns, vspec{Validations: validations("false")}, vbind{MatchResources: &admissionregistrationv1.MatchResources{ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"x": "y"}}}})
+			p.validate(t, ns, vspec{Validations: validations("false")},
+				vbind{MatchResources: &admissionregistrationv1.MatchResources{
+					ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"x": "y"}}}})
 			p.allowed(t, ns, "x")
 		}},
 		{"06 no parameters, no evaluation", func(t *testing.T, ns string) {
-			p.validate(t, ns, vspec{ParamKind: params, Validations: validations("false")}, vbind{ParamRef: &admissionregistrationv1.ParamRef{Name: "none", ParameterNotFoundAction: ptr.To(admissionregistrationv1.AllowAction)}})
+			p.validate(t, ns, vspec{ParamKind: params, Validations: validations("false")},
+				vbind{ParamRef: &admissionregistrationv1.ParamRef{Name: "none", ParameterNotFoundAction: ptr.To(admissionregistrationv1.AllowAction)}})
 			p.allowed(t, ns, "x")
 		}},
 		{"07 where parameters are looked for", func(t *testing.T, ns string) {
 			p.allowed(t, ns, "rules")
 			p.validate(t, ns, vspec{
-				ParamKind: params, Validations: validations("params.metadata.namespace == request.namespace && params.kind == 'ConfigMap' && params.data.a == 'b'"),
-				MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: namedRules(append(rules("", "v1", "configmaps"), rules("", "v1", "nodes")...)), NamespaceSelector: in(ns)},
-			}, vbind{ParamRef: &admissionregistrationv1.ParamRef{Name: "rules", ParameterNotFoundAction: ptr.To(admissionregistrationv1.DenyAction)}})
+				ParamKind: params, Validations: validations(
+					"params.metadata.namespace == request.namespace && params.kind == 'ConfigMap' && params.data.a == 'b'"),
+				MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: namedRules(append(rules("", "v1", "configmaps"),
+					rules("", "v1", "nodes")...)), NamespaceSelector: in(ns)},
+			}, vbind{ParamRef: &admissionregistrationv1.ParamRef{Name: "rules",
+				ParameterNotFoundAction: ptr.To(admissionregistrationv1.DenyAction)}})
 			p.allowed(t, ns, "x")
 			_, err := p.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, metav1.CreateOptions{})
-			if err == nil || !strings.Contains(err.Error(), "failed to configure binding: cannot use namespaced paramRef in policy binding that matches cluster-scoped resources") {
+			if err == nil || !strings.Contains(err.Error(),
+				"failed to configure binding: cannot use namespaced paramRef in policy binding that matches cluster-scoped resources") {
 				t.Errorf("created a node: %v", err)
 			}
 		}},
@@ -214,8 +238,11 @@ func TestPolicies(t *testing.T) {
 		{"08b a mutation of a definition that was made, or grew, a moment ago", p.definitionThatGrows},
 		{"09 policies are not about themselves", func(t *testing.T, ns string) {
 			p.validate(t, ns, vspec{
-				MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: namedRules(append(rules("admissionregistration.k8s.io", "*", "*"), rules("authorization.k8s.io", "*", "*")...))},
-				Validations:      validations("request.resource.resource == 'nothing'"), MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "policies", Expression: "!request.resource.resource.contains('webhook')"}},
+				MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: namedRules(
+					append(rules("admissionregistration.k8s.io", "*", "*"), rules("authorization.k8s.io", "*", "*")...))},
+				Validations: validations("request.resource.resource == 'nothing'"),
+				MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "policies",
+					Expression: "!request.resource.resource.contains('webhook')"}},
 			}, vbind{}) // that it can be taken away again is the test
 			p.allowed(t, ns, "x")
 		}},
@@ -225,7 +252,8 @@ func TestPolicies(t *testing.T) {
 				Validations:      validations("request.resource.resource.contains('webhook') && request.name != 'seen'"),
 			}, vbind{})
 			exempt(t, p.Interface)
-			_, err := p.AdmissionregistrationV1().MutatingWebhookConfigurations().Create(t.Context(), &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "seen"}}, metav1.CreateOptions{})
+			_, err := p.AdmissionregistrationV1().MutatingWebhookConfigurations().Create(t.Context(),
+				&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "seen"}}, metav1.CreateOptions{})
 			if err == nil || !strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'p-"+ns+"'") {
 				t.Errorf("a webhook configuration that the policy is about: %v", err)
 			}
@@ -236,7 +264,8 @@ func TestPolicies(t *testing.T) {
 			}}, vbind{ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Warn, admissionregistrationv1.Audit}})
 			heard.said = nil
 			p.allowed(t, ns, "x")
-			if want := fmt.Sprintf("Validation failed for ValidatingAdmissionPolicy 'p-%s' with binding 'p-%s': no x", ns, ns); !slices.Contains(heard.said, want) || len(heard.said) != 1 {
+			if want := fmt.Sprintf("Validation failed for ValidatingAdmissionPolicy 'p-%s' with binding 'p-%s': no x", ns,
+				ns); !slices.Contains(heard.said, want) || len(heard.said) != 1 {
 				t.Errorf("heard %q", heard.said)
 			}
 		}},
@@ -257,7 +286,8 @@ func TestPolicies(t *testing.T) {
 		}},
 		{"11b the cost of asking who may do what", p.authorizerCost},
 		{"12 reasons", func(t *testing.T, ns string) {
-			p.validate(t, ns, vspec{Validations: []admissionregistrationv1.Validation{{Expression: "false", Message: "too much", Reason: ptr.To(metav1.StatusReasonRequestEntityTooLarge)}}}, vbind{})
+			p.validate(t, ns, vspec{Validations: []admissionregistrationv1.Validation{{Expression: "false", Message: "too much",
+				Reason: ptr.To(metav1.StatusReasonRequestEntityTooLarge)}}}, vbind{})
 			_, err := p.create(t, ns, "x")
 			if !apierrors.IsRequestEntityTooLargeError(err) || !strings.Contains(err.Error(), "denied request: too much") {
 				t.Errorf("refused with %v", err)
@@ -265,9 +295,13 @@ func TestPolicies(t *testing.T) {
 		}},
 		{"13 a mutation merges", func(t *testing.T, ns string) {
 			p.mutate(t, ns, admissionregistrationv1.MutatingAdmissionPolicySpec{Mutations: []admissionregistrationv1.Mutation{
-				{PatchType: admissionregistrationv1.PatchTypeApplyConfiguration, ApplyConfiguration: &admissionregistrationv1.ApplyConfiguration{Expression: "Object{data: {'one': '1'}}"}},
-				{PatchType: admissionregistrationv1.PatchTypeJSONPatch, JSONPatch: &admissionregistrationv1.JSONPatch{Expression: "[JSONPatch{op: 'add', path: '/data/two', value: object.data.one + '1'}]"}},
-				{PatchType: admissionregistrationv1.PatchTypeJSONPatch, JSONPatch: &admissionregistrationv1.JSONPatch{Expression: "[JSONPatch{op: 'test', path: '/data/a', value: 'z'}, JSONPatch{op: 'remove', path: '/data/a'}]"}},
+				{PatchType: admissionregistrationv1.PatchTypeApplyConfiguration,
+					ApplyConfiguration: &admissionregistrationv1.ApplyConfiguration{Expression: "Object{data: {'one': '1'}}"}},
+				{PatchType: admissionregistrationv1.PatchTypeJSONPatch,
+					JSONPatch: &admissionregistrationv1.JSONPatch{Expression: "[JSONPatch{op: 'add', path: '/data/two', value: object.data.one + '1'}]"}},
+				{PatchType: admissionregistrationv1.PatchTypeJSONPatch,
+					JSONPatch: &admissionregistrationv1.JSONPatch{
+						Expression: "[JSONPatch{op: 'test', path: '/data/a', value: 'z'}, JSONPatch{op: 'remove', path: '/data/a'}]"}},
 			}})
 			if cm := p.allowed(t, ns, "x"); cm.Data["one"] != "1" || cm.Data["two"] != "11" || cm.Data["a"] != "b" {
 				t.Errorf("data %v", cm.Data)
@@ -275,11 +309,14 @@ func TestPolicies(t *testing.T) {
 		}},
 		{"14 a mutation of what is atomic is refused", func(t *testing.T, ns string) {
 			p.mutate(t, ns, admissionregistrationv1.MutatingAdmissionPolicySpec{
-				MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: namedRules(rules("", "v1", "services")), NamespaceSelector: in(ns)},
-				Mutations:        []admissionregistrationv1.Mutation{{PatchType: admissionregistrationv1.PatchTypeApplyConfiguration, ApplyConfiguration: &admissionregistrationv1.ApplyConfiguration{Expression: "Object{spec: Object.spec{selector: {'a': 'b'}}}"}}},
+				MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: namedRules(rules("", "v1", "services")),
+					NamespaceSelector: in(ns)},
+				Mutations: []admissionregistrationv1.Mutation{{PatchType: admissionregistrationv1.PatchTypeApplyConfiguration,
+					ApplyConfiguration: &admissionregistrationv1.ApplyConfiguration{Expression: "Object{spec: Object.spec{selector: {'a': 'b'}}}"}}},
 			})
 			s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
-			if _, err := p.CoreV1().Services(ns).Create(t.Context(), s, metav1.CreateOptions{}); err == nil || !strings.Contains(err.Error(), "invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: .spec.selector") {
+			if _, err := p.CoreV1().Services(ns).Create(t.Context(), s, metav1.CreateOptions{}); err == nil ||
+				!strings.Contains(err.Error(), "invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: .spec.selector") {
 				t.Errorf("created: %v", err)
 			}
 		}},
@@ -287,7 +324,8 @@ func TestPolicies(t *testing.T) {
 	} {
 		ns := "a" + strings.Fields(c.name)[0] + fmt.Sprint(len(c.name))
 		t.Run(c.name, func(t *testing.T) {
-			if _, err := p.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{}); err != nil {
+			if _, err := p.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}},
+				metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			c.test(t, ns)
@@ -302,21 +340,28 @@ func (p *policies) definitionOfNow(t *testing.T, ns string) {
 	def := &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: "limits.example.com"},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-			Group: "example.com", Scope: apiextensionsv1.NamespaceScoped, Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "limits", Kind: "Limit", ListKind: "LimitList", Singular: "limit"},
-			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1", Served: true, Storage: true, Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
-				Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"spec": {Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"max": {Type: "integer"}, "note": {Type: "string"}}}, "more": *open},
-			}}}},
+			Group: "example.com", Scope: apiextensionsv1.NamespaceScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "limits", Kind: "Limit", ListKind: "LimitList", Singular: "limit"},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1", Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+					Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"spec": {Type: "object",
+						Properties: map[string]apiextensionsv1.JSONSchemaProps{"max": {Type: "integer"}, "note": {Type: "string"}}}, "more": *open},
+				}}}},
 		},
 	}
-	if _, err := apiextensions.NewForConfigOrDie(p.config).ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), def, metav1.CreateOptions{}); err != nil {
+	if _, err := apiextensions.NewForConfigOrDie(p.config).ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), def,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	limits := dynamic.NewForConfigOrDie(p.config).Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "limits"}).Namespace(ns)
+	limits := dynamic.NewForConfigOrDie(p.config).Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1",
+		Resource: "limits"}).Namespace(ns)
 	p.mutate(t, ns, admissionregistrationv1.MutatingAdmissionPolicySpec{
 		MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: namedRules(rules("example.com", "v1", "limits"))},
-		Mutations:        []admissionregistrationv1.Mutation{{PatchType: admissionregistrationv1.PatchTypeApplyConfiguration, ApplyConfiguration: &admissionregistrationv1.ApplyConfiguration{Expression: "Object{spec: Object.spec{note: 'mutated'}}"}}},
+		Mutations: []admissionregistrationv1.Mutation{{PatchType: admissionregistrationv1.PatchTypeApplyConfiguration,
+			ApplyConfiguration: &admissionregistrationv1.ApplyConfiguration{Expression: "Object{spec: Object.spec{note: 'mutated'}}"}}},
 	})
-	limit, err := limits.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Limit", "metadata": map[string]any{"name": "l"}, "spec": map[string]any{"max": int64(0)}}}, metav1.CreateOptions{})
+	limit, err := limits.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Limit",
+		"metadata": map[string]any{"name": "l"}, "spec": map[string]any{"max": int64(0)}}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -324,9 +369,11 @@ func (p *policies) definitionOfNow(t *testing.T, ns string) {
 		t.Errorf("limit %v", limit.Object)
 	}
 	p.validate(t, ns, admissionregistrationv1.ValidatingAdmissionPolicySpec{
-		ParamKind:   &admissionregistrationv1.ParamKind{APIVersion: "example.com/v1", Kind: "Limit"},
-		Validations: []admissionregistrationv1.Validation{{Expression: "size(object.data) <= params.spec.max", MessageExpression: "'at most ' + string(params.spec.max)"}},
-	}, admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{ParamRef: &admissionregistrationv1.ParamRef{Name: "l", ParameterNotFoundAction: ptr.To(admissionregistrationv1.DenyAction)}})
+		ParamKind: &admissionregistrationv1.ParamKind{APIVersion: "example.com/v1", Kind: "Limit"},
+		Validations: []admissionregistrationv1.Validation{{Expression: "size(object.data) <= params.spec.max",
+			MessageExpression: "'at most ' + string(params.spec.max)"}},
+	}, admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{ParamRef: &admissionregistrationv1.ParamRef{Name: "l",
+		ParameterNotFoundAction: ptr.To(admissionregistrationv1.DenyAction)}})
 	p.denied(t, ns, "x", "denied request: at most 0")
 	limit.Object["spec"] = map[string]any{"max": int64(5)}
 	if _, err := limits.Update(t.Context(), limit, metav1.UpdateOptions{}); err != nil {

@@ -152,7 +152,8 @@ func launch(t *testing.T, dataDir string, args ...string) *program {
 func launchIn(t *testing.T, where []string, dataDir string, args ...string) *program {
 	t.Helper()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	p := begin(t, where, kubeconfig, append([]string{"up", "--data-dir", dataDir, "--kubeconfig", kubeconfig, "--listen", "127.0.0.1:0"}, args...)...)
+	p := begin(t, where, kubeconfig, append([]string{"up", "--data-dir", dataDir, "--kubeconfig", kubeconfig, "--listen", "127.0.0.1:0"},
+		args...)...)
 	t.Cleanup(func() {
 		if t.Failed() && len(p.exited) == 0 {
 			t.Log(p.state())
@@ -260,7 +261,8 @@ func (p *program) state() string {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	var all strings.Builder
-	for _, args := range [][]string{{"get", "pods,replicasets,deployments,nodes", "-A", "-o", "wide"}, {"get", "events", "-A"}, {"get", "pods", "-n", "default", "-o", "jsonpath={range .items[*]}{.metadata.name}{.status}{\"\\n\"}{end}"}} {
+	for _, args := range [][]string{{"get", "pods,replicasets,deployments,nodes", "-A", "-o", "wide"}, {"get", "events", "-A"},
+		{"get", "pods", "-n", "default", "-o", "jsonpath={range .items[*]}{.metadata.name}{.status}{\"\\n\"}{end}"}} {
 		out, err := p.kubectlCommand(ctx, args...).CombinedOutput()
 		fmt.Fprintf(&all, "kubectl %s: %v\n%s\n", strings.Join(args, " "), err, out)
 	}

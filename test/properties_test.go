@@ -58,8 +58,10 @@ func newProperties(t *testing.T) *properties {
 			t.Fatal(err)
 		}
 	}
-	p.must(request{method: "POST", path: "/api/v1/namespaces", body: strings.NewReader(`{"metadata":{"name":"transcript"}}`)}, http.StatusCreated)
-	p.must(request{method: "POST", path: "/api/v1/namespaces/transcript/serviceaccounts", body: strings.NewReader(`{"metadata":{"name":"default"}}`)}, http.StatusCreated)
+	p.must(request{method: "POST", path: "/api/v1/namespaces", body: strings.NewReader(`{"metadata":{"name":"transcript"}}`)},
+		http.StatusCreated)
+	p.must(request{method: "POST", path: "/api/v1/namespaces/transcript/serviceaccounts",
+		body: strings.NewReader(`{"metadata":{"name":"default"}}`)}, http.StatusCreated)
 	client, err := discovery.NewDiscoveryClientForConfigAndClient(p.config, p.client)
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +164,8 @@ func randomMeta(r *rand.Rand) map[string]any {
 	if r.IntN(2) == 0 {
 		var owners []any
 		for i := range 1 + r.IntN(3) {
-			owners = append(owners, map[string]any{"apiVersion": "example.com/v1", "kind": "Owner", "name": fmt.Sprint("o", i), "uid": fmt.Sprint("u", r.IntN(9), i)})
+			owners = append(owners, map[string]any{"apiVersion": "example.com/v1", "kind": "Owner", "name": fmt.Sprint("o", i),
+				"uid": fmt.Sprint("u", r.IntN(9), i)})
 		}
 		m["ownerReferences"] = owners
 	}
@@ -234,7 +237,8 @@ func TestProperties(t *testing.T) {
 // completed waits until the server has written to a new object, and gives what it is then.
 func (p *properties) completed(s subject, made map[string]any) map[string]any {
 	p.t.Helper()
-	query := "?watch=1&fieldSelector=metadata.name%3D" + s.name() + "&resourceVersion=" + made["metadata"].(map[string]any)["resourceVersion"].(string)
+	query := "?watch=1&fieldSelector=metadata.name%3D" + s.name() + "&resourceVersion=" +
+		made["metadata"].(map[string]any)["resourceVersion"].(string)
 	q, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, p.config.Host+s.path()+query, http.NoBody)
 	if err != nil {
 		p.t.Fatal(err)
@@ -256,7 +260,8 @@ func (p *properties) remove(s subject) {
 	p.t.Helper()
 	one := s.path() + "/" + s.name()
 	p.say(request{method: "DELETE", path: one + "?gracePeriodSeconds=0"})
-	p.say(request{method: "PATCH", path: one, contentType: "application/merge-patch+json", body: strings.NewReader(`{"metadata":{"finalizers":null}}`)})
+	p.say(request{method: "PATCH", path: one, contentType: "application/merge-patch+json",
+		body: strings.NewReader(`{"metadata":{"finalizers":null}}`)})
 	if s.mapping.Resource.Resource == "namespaces" {
 		p.say(request{method: "PUT", path: one + "/finalize", body: strings.NewReader(`{"metadata":{"name":"` + s.name() + `"},"spec":{}}`)})
 	}
@@ -270,7 +275,8 @@ func (p *properties) sameInAllMedia(s subject, made map[string]any) {
 	p.t.Helper()
 	one := s.path() + "/" + s.name()
 	plain := p.must(request{method: "GET", path: one}, http.StatusOK)
-	if d := cmp.Diff(content(made), content(plain)); d != "" && s.mapping.Resource.Resource != "customresourcedefinitions" { // which says what its names became
+	// which says what its names became
+	if d := cmp.Diff(content(made), content(plain)); d != "" && s.mapping.Resource.Resource != "customresourcedefinitions" {
 		p.t.Errorf("read differs from created: %s", d)
 	}
 	code, text := p.say(request{method: "GET", path: one, headers: map[string]string{"Accept": "application/yaml"}})
@@ -355,7 +361,8 @@ func (p *properties) applyTwice(s subject, r *rand.Rand) {
 	delete(config, "stringData") // which no read shows
 	m := config["metadata"].(map[string]any)
 	maps.Copy(m, randomMeta(r))
-	apply := request{method: "PATCH", path: s.path() + "/" + s.name() + "?force=true&fieldManager=applier", contentType: "application/apply-patch+yaml"}
+	apply := request{method: "PATCH", path: s.path() + "/" + s.name() + "?force=true&fieldManager=applier",
+		contentType: "application/apply-patch+yaml"}
 	apply.body = body(config)
 	first := p.must(apply, http.StatusOK)
 	apply.body = body(config)
@@ -418,7 +425,8 @@ func (p *properties) patches(s subject, r *rand.Rand) {
 		p.t.Fatal(err)
 	}
 	for contentType, patch := range map[string][]byte{
-		"application/merge-patch+json": merge, "application/json-patch+json": marshalled(operations), "application/strategic-merge-patch+json": strategic,
+		"application/merge-patch+json": merge, "application/json-patch+json": marshalled(operations),
+		"application/strategic-merge-patch+json": strategic,
 	} {
 		got := p.must(request{method: "PATCH", path: one + "?dryRun=All", contentType: contentType, body: bytes.NewReader(patch)}, http.StatusOK)
 		if d := cmp.Diff(to, content(got)); d != "" {
@@ -444,7 +452,8 @@ func TestPagesAndReplays(t *testing.T) {
 	var revisions []string
 	for range 150 {
 		name := fmt.Sprintf("m%02d", r.IntN(60))
-		m := map[string]any{"metadata": map[string]any{"name": name, "labels": map[string]any{"color": fmt.Sprint("c", r.IntN(3))}}, "data": map[string]any{"x": randomText(r)}}
+		m := map[string]any{"metadata": map[string]any{"name": name, "labels": map[string]any{"color": fmt.Sprint("c", r.IntN(3))}},
+			"data": map[string]any{"x": randomText(r)}}
 		switch r.IntN(4) {
 		case 0:
 			p.say(request{method: "DELETE", path: path + "/" + name})

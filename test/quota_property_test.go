@@ -109,15 +109,17 @@ func (m *quotaModel) step() {
 		}
 	case 2, 3:
 		cpu := rapid.Int64Range(1, 1200).Draw(m.t, "cpu")
-		pod := &corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity(cpu, resource.DecimalSI)},
-		}}}}}
+		pod := &corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i",
+			Resources: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity(cpu, resource.DecimalSI)},
+			}}}}}
 		if _, err := core.Pods(m.namespace).Create(ctx, pod, metav1.CreateOptions{}); m.did(err) {
 			m.pods[name] = cpu
 		}
 	case 4:
 		if one := m.pick(keys(m.pods)); one != "" {
-			_, err := core.Pods(m.namespace).Patch(ctx, one, types.MergePatchType, []byte(`{"status":{"phase":"Succeeded"}}`), metav1.PatchOptions{}, "status")
+			_, err := core.Pods(m.namespace).Patch(ctx, one, types.MergePatchType, []byte(`{"status":{"phase":"Succeeded"}}`), metav1.PatchOptions{},
+				"status")
 			if m.did(err) {
 				m.ended[one] = true
 			}
@@ -156,20 +158,23 @@ func (m *quotaModel) step() {
 		size := rapid.Int64Range(1, 6).Draw(m.t, "size")
 		claim := &corev1.PersistentVolumeClaim{ObjectMeta: meta, Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(size, resource.DecimalSI)}},
+			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(size,
+				resource.DecimalSI)}},
 		}}
 		if _, err := core.PersistentVolumeClaims(m.namespace).Create(ctx, claim, metav1.CreateOptions{}); m.did(err) {
 			m.claims[name] = size
 		}
 	case 9:
 		if one := m.pick(keys(m.claims)); one != "" {
-			_, err := core.PersistentVolumeClaims(m.namespace).Patch(ctx, one, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+			_, err := core.PersistentVolumeClaims(m.namespace).Patch(ctx, one, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
+				metav1.PatchOptions{})
 			if m.did(err) && m.did(core.PersistentVolumeClaims(m.namespace).Delete(ctx, one, now)) {
 				delete(m.claims, one)
 			}
 		}
 	case 10:
-		crate := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "quota.example.com/v1", "kind": "Crate", "metadata": map[string]any{"name": name}}}
+		crate := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "quota.example.com/v1", "kind": "Crate",
+			"metadata": map[string]any{"name": name}}}
 		if _, err := m.d.Resource(crates).Namespace(m.namespace).Create(ctx, crate, metav1.CreateOptions{}); m.did(err) {
 			m.crates = append(m.crates, name)
 		}
@@ -194,13 +199,17 @@ func TestQuotaProperty(t *testing.T) {
 		t.Fatal(err)
 	}
 	definition := map[string]any{
-		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "crates.quota.example.com"},
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+		"metadata": map[string]any{"name": "crates.quota.example.com"},
 		"spec": map[string]any{
 			"group": "quota.example.com", "scope": "Namespaced", "names": map[string]any{"plural": "crates", "kind": "Crate"},
-			"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true, "schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}},
+			"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true,
+				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}},
 		},
 	}
-	if _, err := d.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}).Create(t.Context(), &unstructured.Unstructured{Object: definition}, metav1.CreateOptions{}); err != nil {
+	if _, err := d.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"}).Create(t.Context(), &unstructured.Unstructured{Object: definition},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	var cases atomic.Int64

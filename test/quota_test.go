@@ -26,7 +26,8 @@ import (
 // limit makes a namespace with a quota that is in force.
 func limit(t testing.TB, c kubernetes.Interface, namespace string, hard map[corev1.ResourceName]string) {
 	t.Helper()
-	if _, err := c.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "limits"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{}}}
@@ -190,7 +191,8 @@ func TestQuotaHolds(t *testing.T) {
 func BenchmarkQuota(b *testing.B) {
 	cluster := embedtest.Start(b, &embed.Server{Node: embed.NodeNone, Controllers: []string{"resourcequota"}})
 	c := cluster.Client()
-	if _, err := c.CoreV1().Namespaces().Create(b.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "without"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.CoreV1().Namespaces().Create(b.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "without"}},
+		metav1.CreateOptions{}); err != nil {
 		b.Fatal(err)
 	}
 	limit(b, c, "with", map[corev1.ResourceName]string{"count/configmaps": "100000000"})
@@ -206,7 +208,8 @@ func BenchmarkQuota(b *testing.B) {
 				for range clients {
 					wg.Go(func() {
 						for left.Add(-1) >= 0 {
-							if _, err := c.CoreV1().ConfigMaps(namespace).Create(b.Context(), mapNamed(fmt.Sprintf("m%d", serial.Add(1))), metav1.CreateOptions{}); err != nil {
+							if _, err := c.CoreV1().ConfigMaps(namespace).Create(b.Context(), mapNamed(fmt.Sprintf("m%d", serial.Add(1))),
+								metav1.CreateOptions{}); err != nil {
 								b.Error(err)
 								return
 							}

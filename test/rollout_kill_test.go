@@ -90,7 +90,8 @@ func rollWorkloads(ctx context.Context, c kubernetes.Interface, image string, re
 	if _, err := c.AppsV1().Deployments("default").Patch(ctx, "web", types.StrategicMergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		return err
 	}
-	_, err := c.AppsV1().StatefulSets("default").Patch(ctx, "db", types.StrategicMergePatchType, fmt.Appendf(nil, `{"spec":%s}`, container), metav1.PatchOptions{})
+	_, err := c.AppsV1().StatefulSets("default").Patch(ctx, "db", types.StrategicMergePatchType, fmt.Appendf(nil, `{"spec":%s}`, container),
+		metav1.PatchOptions{})
 	return err
 }
 

@@ -53,7 +53,8 @@ func readUpstreamRoutes(t *testing.T) upstreamRoutes {
 	if err := json.Unmarshal(data, &document); err != nil {
 		t.Fatal(err)
 	}
-	all := upstreamRoutes{methods: map[string][]string{}, resources: map[string]sets.Set[string]{}, subresources: map[string]sets.Set[string]{}}
+	all := upstreamRoutes{methods: map[string][]string{}, resources: map[string]sets.Set[string]{},
+		subresources: map[string]sets.Set[string]{}}
 	for path, operations := range document.Paths {
 		parts := strings.Split(strings.Trim(path, "/"), "/")
 		root := 2
@@ -190,7 +191,8 @@ type routeProbe struct {
 	refused, found, missing, wrong atomic.Int64
 }
 
-var upstreamRequestInfo = &requestinfo.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
+var upstreamRequestInfo = &requestinfo.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"),
+	GrouplessAPIPrefixes: sets.NewString("api")}
 
 func (p *routeProbe) probe(t *testing.T, method, path string) {
 	t.Helper()

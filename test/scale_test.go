@@ -37,7 +37,8 @@ func TestScaleThatIsPruned(t *testing.T) {
 		t.Fatal(err)
 	}
 	boxes := d.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "boxes"}).Namespace("default")
-	box := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Box", "metadata": map[string]any{"name": "a"}}}
+	box := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Box",
+		"metadata": map[string]any{"name": "a"}}}
 	if _, err := boxes.Create(ctx, box, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -101,7 +101,8 @@ func TestNodesBehindRouters(t *testing.T) {
 	c.create(t, big)
 	at := c.ready(t, "big").Status.PodIP + ":8080"
 	size := strings.TrimSpace(c.inside(t, "big", "wc -c </bin/busybox"))
-	got := c.inside(t, "call-one", "for i in $(seq 50); do timeout 20 wget -qO /tmp/got http://"+at+"/busybox && break; sleep 0.1; done; wc -c </tmp/got")
+	got := c.inside(t, "call-one", "for i in $(seq 50); do timeout 20 wget -qO /tmp/got http://"+at+
+		"/busybox && break; sleep 0.1; done; wc -c </tmp/got")
 	if strings.TrimSpace(got) != size || len(size) < 6 {
 		t.Errorf("of %s bytes, %q came", size, got)
 	}
@@ -117,7 +118,8 @@ func (c *severalNodes) createServices(t *testing.T) *corev1.Service {
 	all, port := map[string]string{"app": "who"}, []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromString("http")}}
 	c.createService(t, "who", corev1.ServiceSpec{Selector: all, Ports: port})
 	c.createService(t, "heads", corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Selector: all, Ports: port})
-	return c.createService(t, "outer", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Selector: all, Ports: port, IPFamilyPolicy: new(corev1.IPFamilyPolicyRequireDualStack)})
+	return c.createService(t, "outer", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Selector: all, Ports: port,
+		IPFamilyPolicy: new(corev1.IPFamilyPolicyRequireDualStack)})
 }
 
 // createPods makes, on each node that has none, a pod web-NODE that says who calls, and one that calls: call-NODE.
@@ -171,7 +173,8 @@ func (c *severalNodes) reachEachOther(t *testing.T, outer *corev1.Service) {
 			want(t, "who answers "+caller+" by address and name", names, web.Name)
 			want(t, "whom "+web.Name+" sees when "+caller+" calls", seen, ip, c.six(t, calling))
 			// A node port that is this node's own, or another's.
-			c.inside(t, caller, c.untilAllAnswer(net.JoinHostPort(to.host.address, outside), all)+"; "+c.untilAllAnswer(net.JoinHostPort(to.host.six, outside), all))
+			c.inside(t, caller, c.untilAllAnswer(net.JoinHostPort(to.host.address, outside), all)+"; "+
+				c.untilAllAnswer(net.JoinHostPort(to.host.six, outside), all))
 		}
 		c.inside(t, caller, c.untilAllAnswer(net.JoinHostPort(outer.Spec.ClusterIPs[1], "80"), all))
 		names, seen := c.often(t, caller, "who")
@@ -199,7 +202,8 @@ func (c *severalNodes) reachEachOther(t *testing.T, outer *corev1.Service) {
 		if out := c.kubectl("logs", caller); out != "here\n" {
 			t.Errorf("logs of a pod on %s say %q", from.host.name, out)
 		}
-		if out := c.kubectl("get", "--raw", "/api/v1/namespaces/default/pods/web-"+from.host.name+":8080/proxy/cgi-bin/who"); !strings.HasPrefix(out, "web-"+from.host.name+" ") {
+		if out := c.kubectl("get", "--raw", "/api/v1/namespaces/default/pods/web-"+from.host.name+
+			":8080/proxy/cgi-bin/who"); !strings.HasPrefix(out, "web-"+from.host.name+" ") {
 			t.Errorf("a pod on %s says by the API server %q", from.host.name, out)
 		}
 	}
@@ -219,7 +223,8 @@ func (c *severalNodes) six(t *testing.T, p *corev1.Pod) string {
 
 // untilAllAnswer asks a URL until all have answered once.
 func (c *severalNodes) untilAllAnswer(url string, all []string) string {
-	return "i=0; for name in " + strings.Join(all, " ") + "; do until " + askOnce(url) + " | grep -q ^$name; do i=$((i+1)); [ $i -lt 150 ] || exit 1; done; done"
+	return "i=0; for name in " + strings.Join(all, " ") + "; do until " + askOnce(url) +
+		" | grep -q ^$name; do i=$((i+1)); [ $i -lt 150 ] || exit 1; done; done"
 }
 
 // askOutside asks an address once from outside of all nodes, until it is answered.
@@ -237,15 +242,19 @@ func (c *severalNodes) cutsOff(t *testing.T, far *realNode) {
 	name := far.host.name
 	before := far.census(t)
 	brief := []corev1.Toleration{ // for the second that it takes to see that they are heeded
-		{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(1))},
-		{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(1))},
+		{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
+			TolerationSeconds: new(int64(1))},
+		{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
+			TolerationSeconds: new(int64(1))},
 	}
 	template := func(app string) corev1.PodTemplateSpec {
 		p := idlePod("")
 		p.Spec.Tolerations, p.Labels = brief, map[string]string{"app": app}
-		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
-			Weight: 100, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{name}}}},
-		}}}}
+		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
+				Weight: 100, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname,
+					Operator: corev1.NodeSelectorOpIn, Values: []string{name}}}},
+			}}}}
 		return corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: p.Labels}, Spec: p.Spec}
 	}
 	selector := func(app string) *metav1.LabelSelector {
@@ -256,7 +265,8 @@ func (c *severalNodes) cutsOff(t *testing.T, far *realNode) {
 	}, metav1.CreateOptions{})
 	try(t, err)
 	_, err = c.c.AppsV1().StatefulSets("default").Create(t.Context(), &appsv1.StatefulSet{
-		ObjectMeta: metav1.ObjectMeta{Name: "single"}, Spec: appsv1.StatefulSetSpec{Selector: selector("single"), Template: template("single"), ServiceName: "heads"},
+		ObjectMeta: metav1.ObjectMeta{Name: "single"}, Spec: appsv1.StatefulSetSpec{Selector: selector("single"), Template: template("single"),
+			ServiceName: "heads"},
 	}, metav1.CreateOptions{})
 	try(t, err)
 	var roaming, single corev1.Pod
@@ -296,7 +306,8 @@ func (c *severalNodes) cutsOff(t *testing.T, far *realNode) {
 	node, err := c.c.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
 	try(t, err)
 	for _, condition := range node.Status.Conditions {
-		if condition.Status != corev1.ConditionUnknown || condition.Reason != "NodeStatusUnknown" || condition.Message != "Kubelet stopped posting node status." {
+		if condition.Status != corev1.ConditionUnknown || condition.Reason != "NodeStatusUnknown" ||
+			condition.Message != "Kubelet stopped posting node status." {
 			t.Errorf("condition %s is %s, %s: %s", condition.Type, condition.Status, condition.Reason, condition.Message)
 		}
 	}

@@ -44,7 +44,8 @@ func TestFirstHour(t *testing.T) {
 		t.Errorf("rollout status says %q", out)
 	}
 	scheduled := fields.Set{"involvedObject.name": "static-web", "reason": "Scheduled"}.AsSelector()
-	awaitEvent(t, c, "events", "default", scheduled, &corev1.Event{}, 20*time.Second, func(e watch.Event) bool { return e.Type != watch.Deleted })
+	awaitEvent(t, c, "events", "default", scheduled, &corev1.Event{}, 20*time.Second,
+		func(e watch.Event) bool { return e.Type != watch.Deleted })
 
 	nodes, err := c.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{LabelSelector: "mortise.dev/simulated=true"})
 	if err != nil || len(nodes.Items) != 1 {

@@ -21,17 +21,20 @@ func TestSoakSeesFaults(t *testing.T) {
 		history []action
 		want    porcupine.CheckResult
 	}{
-		"all is well":                    {[]action{did("create", "a", 0, 5), did("update", "b", 5, 6), read("b", 6), did("delete", "", 0, 0), none}, porcupine.Ok},
-		"acknowledged and lost":          {[]action{did("create", "a", 0, 5), none}, porcupine.Illegal},
-		"an older state":                 {[]action{did("create", "a", 0, 5), did("merge", "b", 0, 6), read("a", 5)}, porcupine.Illegal},
-		"two create one name":            {[]action{did("create", "a", 0, 5), did("create", "b", 0, 6)}, porcupine.Illegal},
-		"two update one revision":        {[]action{did("create", "a", 0, 5), did("update", "b", 5, 6), did("update", "c", 5, 7)}, porcupine.Illegal},
-		"a revision goes back":           {[]action{did("create", "a", 0, 5), did("merge", "b", 0, 4)}, porcupine.Illegal},
-		"deleted and back":               {[]action{did("create", "a", 0, 5), did("delete", "", 0, 0), read("a", 5)}, porcupine.Illegal},
-		"unknown, and done":              {[]action{did("create", "a", 0, 5), lost, read("b", 6)}, porcupine.Ok},
-		"unknown, and not done":          {[]action{did("create", "a", 0, 5), lost, read("a", 5)}, porcupine.Ok},
-		"unknown, and done later":        {[]action{did("create", "a", 0, 5), lost, read("a", 5), read("b", 6)}, porcupine.Illegal},
-		"refused for a reason not there": {[]action{did("create", "a", 0, 5), {verb: "update", expect: 5, result: result{stale: true}}}, porcupine.Illegal},
+		"all is well": {[]action{did("create", "a", 0, 5), did("update", "b", 5, 6), read("b", 6), did("delete", "", 0, 0),
+			none}, porcupine.Ok},
+		"acknowledged and lost": {[]action{did("create", "a", 0, 5), none}, porcupine.Illegal},
+		"an older state":        {[]action{did("create", "a", 0, 5), did("merge", "b", 0, 6), read("a", 5)}, porcupine.Illegal},
+		"two create one name":   {[]action{did("create", "a", 0, 5), did("create", "b", 0, 6)}, porcupine.Illegal},
+		"two update one revision": {[]action{did("create", "a", 0, 5), did("update", "b", 5, 6), did("update", "c", 5, 7)},
+			porcupine.Illegal},
+		"a revision goes back":    {[]action{did("create", "a", 0, 5), did("merge", "b", 0, 4)}, porcupine.Illegal},
+		"deleted and back":        {[]action{did("create", "a", 0, 5), did("delete", "", 0, 0), read("a", 5)}, porcupine.Illegal},
+		"unknown, and done":       {[]action{did("create", "a", 0, 5), lost, read("b", 6)}, porcupine.Ok},
+		"unknown, and not done":   {[]action{did("create", "a", 0, 5), lost, read("a", 5)}, porcupine.Ok},
+		"unknown, and done later": {[]action{did("create", "a", 0, 5), lost, read("a", 5), read("b", 6)}, porcupine.Illegal},
+		"refused for a reason not there": {[]action{did("create", "a", 0, 5), {verb: "update", expect: 5, result: result{stale: true}}},
+			porcupine.Illegal},
 	} {
 		var ops []porcupine.Operation
 		for i, a := range c.history {

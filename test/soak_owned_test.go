@@ -85,7 +85,8 @@ func (o *owned) roll(ctx context.Context, t *testing.T, c kubernetes.Interface, 
 	labels := map[string]string{"app": "rolled"}
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "rolled"}, Spec: appsv1.DeploymentSpec{
 		Selector: &metav1.LabelSelector{MatchLabels: labels},
-		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "example.com/i"}}}},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "example.com/i"}}}},
 	}}
 	if _, err := api.Create(ctx, d, metav1.CreateOptions{}); outcome(err).unknown {
 		return
@@ -190,7 +191,8 @@ func (o *owned) define(ctx context.Context, t *testing.T, p *program, r *rand.Ra
 		kind := c.Resource(schema.GroupVersionResource{Group: "soak.example.com", Version: "v1", Resource: name})
 		objects := 1 + r.IntN(3)
 		for i := range objects {
-			object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "soak.example.com/v1", "kind": "K" + name, "metadata": map[string]any{"name": fmt.Sprint("o", i)}}}
+			object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "soak.example.com/v1", "kind": "K" + name,
+				"metadata": map[string]any{"name": fmt.Sprint("o", i)}}}
 			if res := outcome(second(kind.Create(ctx, object, metav1.CreateOptions{}))); res.unknown {
 				return
 			} else if !res.done {
@@ -244,7 +246,8 @@ func (o *owned) judge(t *testing.T, p *program) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r := *d.Spec.Replicas; r != o.spec && r != o.specNext || d.Status.ObservedGeneration != o.status && d.Status.ObservedGeneration != o.next {
+		if r := *d.Spec.Replicas; r != o.spec && r != o.specNext || d.Status.ObservedGeneration != o.status &&
+			d.Status.ObservedGeneration != o.next {
 			t.Errorf("the Deployment has %d replicas and status %d; acknowledged were %d and %d", r, d.Status.ObservedGeneration, o.spec, o.status)
 		}
 		o.spec, o.status = *d.Spec.Replicas, d.Status.ObservedGeneration
@@ -255,7 +258,8 @@ func (o *owned) judge(t *testing.T, p *program) {
 		t.Fatal(err)
 	}
 	for name, objects := range o.defined {
-		list, err := c.Resource(schema.GroupVersionResource{Group: "soak.example.com", Version: "v1", Resource: name}).List(t.Context(), metav1.ListOptions{})
+		list, err := c.Resource(schema.GroupVersionResource{Group: "soak.example.com", Version: "v1", Resource: name}).List(t.Context(),
+			metav1.ListOptions{})
 		if err != nil {
 			t.Errorf("%s was defined: %v", name, err)
 		} else if len(list.Items) != objects {

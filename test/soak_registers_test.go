@@ -44,7 +44,8 @@ type result struct {
 }
 
 func (a action) String() string {
-	return fmt.Sprintf("%9.4f-%9.4f %-7s %-4s value=%s expect=%d → %+v", float64(a.call)/1e9, float64(a.back)/1e9, a.verb, a.name, a.value, a.expect, a.result)
+	return fmt.Sprintf("%9.4f-%9.4f %-7s %-4s value=%s expect=%d → %+v", float64(a.call)/1e9, float64(a.back)/1e9, a.verb, a.name, a.value,
+		a.expect, a.result)
 }
 
 // fight does one thing after the other to registers that others write too, until an outcome is not known.
@@ -54,7 +55,8 @@ func (s *soaking) fight(ctx context.Context, c kubernetes.Interface, r *rand.Ran
 	for ctx.Err() == nil {
 		name := fmt.Sprintf("r%d", r.IntN(soakRegisters))
 		a := action{name: name, value: fmt.Sprint("v", s.ids.Add(1)), call: int64(time.Since(s.began))}
-		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"register": "yes"}}, Data: map[string]string{"v": a.value}}
+		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"register": "yes"}},
+			Data: map[string]string{"v": a.value}}
 		trial := r.IntN(12) == 0
 		var dry []string
 		if trial {
@@ -83,10 +85,12 @@ func (s *soaking) fight(ctx context.Context, c kubernetes.Interface, r *rand.Ran
 			m, err = api.Patch(ctx, name, types.StrategicMergePatchType, []byte(body), metav1.PatchOptions{DryRun: dry})
 		case n < 10:
 			a.verb = "json"
-			m, err = api.Patch(ctx, name, types.JSONPatchType, []byte(fmt.Sprintf(`[{"op":"replace","path":"/data/v","value":%q}]`, a.value)), metav1.PatchOptions{DryRun: dry})
+			m, err = api.Patch(ctx, name, types.JSONPatchType, []byte(fmt.Sprintf(`[{"op":"replace","path":"/data/v","value":%q}]`, a.value)),
+				metav1.PatchOptions{DryRun: dry})
 		case n < 12:
 			a.verb = "apply"
-			m, err = api.Apply(ctx, corev1ac.ConfigMap(name, "soak").WithLabels(map[string]string{"register": "yes"}).WithData(map[string]string{"v": a.value}), metav1.ApplyOptions{FieldManager: fmt.Sprint("m", r.IntN(3)), Force: true, DryRun: dry})
+			m, err = api.Apply(ctx, corev1ac.ConfigMap(name, "soak").WithLabels(map[string]string{"register": "yes"}).WithData(
+				map[string]string{"v": a.value}), metav1.ApplyOptions{FieldManager: fmt.Sprint("m", r.IntN(3)), Force: true, DryRun: dry})
 		case n < 14:
 			a.verb = "delete"
 			err = api.Delete(ctx, name, metav1.DeleteOptions{DryRun: dry})

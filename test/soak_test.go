@@ -70,7 +70,8 @@ func TestSoak(t *testing.T) {
 	if s.acked.Load() == 0 {
 		t.Error("no write was acknowledged")
 	}
-	t.Logf("%d rounds, %d acknowledged writes, %d of unknown outcome, %d watch events, %d lists in pages", s.rounds, s.acked.Load(), s.unknown.Load(), s.events, s.listed)
+	t.Logf("%d rounds, %d acknowledged writes, %d of unknown outcome, %d watch events, %d lists in pages", s.rounds, s.acked.Load(),
+		s.unknown.Load(), s.events, s.listed)
 	if t.Failed() {
 		t.Logf("run again with -soak.seed %d. The end of the history:\n%s", *seed, strings.Join(s.tail(), "\n"))
 	}
@@ -111,7 +112,8 @@ func (s *soaking) forget() {
 func (s *soaking) prepare(p *program) {
 	s.t.Helper()
 	for _, name := range []string{"soak", "soak-own"} {
-		if _, err := p.client().CoreV1().Namespaces().Apply(s.t.Context(), corev1ac.Namespace(name), metav1.ApplyOptions{FieldManager: "soak"}); err != nil {
+		if _, err := p.client().CoreV1().Namespaces().Apply(s.t.Context(), corev1ac.Namespace(name),
+			metav1.ApplyOptions{FieldManager: "soak"}); err != nil {
 			s.t.Fatal(err)
 		}
 	}

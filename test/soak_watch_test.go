@@ -37,7 +37,8 @@ type listing struct {
 // watch follows the registers from where it was before, and breaks off and resumes at random.
 func (s *soaking) watch(ctx context.Context, c kubernetes.Interface, r *rand.Rand) {
 	for ctx.Err() == nil {
-		w, err := c.CoreV1().ConfigMaps("soak").Watch(ctx, metav1.ListOptions{LabelSelector: "register", ResourceVersion: strconv.FormatInt(s.from, 10), AllowWatchBookmarks: true})
+		w, err := c.CoreV1().ConfigMaps("soak").Watch(ctx,
+			metav1.ListOptions{LabelSelector: "register", ResourceVersion: strconv.FormatInt(s.from, 10), AllowWatchBookmarks: true})
 		if err != nil {
 			if ctx.Err() == nil && outcome(err).refused == "" {
 				s.t.Errorf("watch from %d: %v", s.from, err)
@@ -93,7 +94,8 @@ func (s *soaking) catchUp(p *program, now map[string]register, version int64) {
 	}
 	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
 	defer cancel()
-	w, err := p.client().CoreV1().ConfigMaps("soak").Watch(ctx, metav1.ListOptions{LabelSelector: "register", ResourceVersion: strconv.FormatInt(s.from, 10)})
+	w, err := p.client().CoreV1().ConfigMaps("soak").Watch(ctx,
+		metav1.ListOptions{LabelSelector: "register", ResourceVersion: strconv.FormatInt(s.from, 10)})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -101,7 +103,8 @@ func (s *soaking) catchUp(p *program, now map[string]register, version int64) {
 	for !maps.Equal(s.state, now) {
 		e, open := <-w.ResultChan()
 		if !open || s.from > version {
-			s.t.Errorf("the watch is at %d and did not show what a list at %d shows:%s, but%s", s.from, version, describeRegisters(s.state), describeRegisters(now))
+			s.t.Errorf("the watch is at %d and did not show what a list at %d shows:%s, but%s", s.from, version, describeRegisters(s.state),
+				describeRegisters(now))
 			return
 		}
 		if !s.follow(e) {

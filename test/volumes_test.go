@@ -35,7 +35,9 @@ func TestVolumesAreBoundWhereThePodGoes(t *testing.T) {
 	})
 	wait := storagev1.VolumeBindingWaitForFirstConsumer
 	for name, by := range map[string]string{"local": volume.NotSupportedProvisioner, "made": "example.com/maker"} {
-		if _, err := c.StorageV1().StorageClasses().Create(t.Context(), &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: by, VolumeBindingMode: &wait}, metav1.CreateOptions{}); err != nil {
+		if _, err := c.StorageV1().StorageClasses().Create(t.Context(),
+			&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: by, VolumeBindingMode: &wait},
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -50,10 +52,11 @@ func TestVolumesAreBoundWhereThePodGoes(t *testing.T) {
 	if pod := bound(t, c, "local"); pod.Spec.NodeName != node.Name {
 		t.Errorf("the pod is on %s, and its volume on %s", pod.Spec.NodeName, node.Name)
 	}
-	awaitEvent(t, c, "persistentvolumeclaims", "default", fields.OneTermEqualSelector("metadata.name", "local"), &corev1.PersistentVolumeClaim{}, 30*time.Second, func(e watch.Event) bool {
-		claim, ok := e.Object.(*corev1.PersistentVolumeClaim)
-		return ok && claim.Spec.VolumeName == "disk" && claim.Status.Phase == corev1.ClaimBound
-	})
+	awaitEvent(t, c, "persistentvolumeclaims", "default", fields.OneTermEqualSelector("metadata.name", "local"),
+		&corev1.PersistentVolumeClaim{}, 30*time.Second, func(e watch.Event) bool {
+			claim, ok := e.Object.(*corev1.PersistentVolumeClaim)
+			return ok && claim.Spec.VolumeName == "disk" && claim.Status.Phase == corev1.ClaimBound
+		})
 
 	// Volumes that are made; the first node that is tried has no room.
 	full := ""
@@ -74,18 +77,19 @@ func TestVolumesAreBoundWhereThePodGoes(t *testing.T) {
 	// A claim that nothing satisfies keeps its pod waiting, and the event says why.
 	makeClaim(t, c, "none")
 	makeUser(t, c, "none")
-	awaitEvent(t, c, "pods", "default", fields.OneTermEqualSelector("metadata.name", "none"), &corev1.Pod{}, 30*time.Second, func(e watch.Event) bool {
-		pod, ok := e.Object.(*corev1.Pod)
-		if !ok {
-			return false
-		}
-		for _, condition := range pod.Status.Conditions {
-			if strings.HasPrefix(condition.Message, "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims.") {
-				return true
+	awaitEvent(t, c, "pods", "default", fields.OneTermEqualSelector("metadata.name", "none"), &corev1.Pod{}, 30*time.Second,
+		func(e watch.Event) bool {
+			pod, ok := e.Object.(*corev1.Pod)
+			if !ok {
+				return false
 			}
-		}
-		return false
-	})
+			for _, condition := range pod.Status.Conditions {
+				if strings.HasPrefix(condition.Message, "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims.") {
+					return true
+				}
+			}
+			return false
+		})
 }
 
 func makeClaim(t *testing.T, c kubernetes.Interface, class string) {
@@ -110,7 +114,8 @@ func makeVolume(ctx context.Context, c kubernetes.Interface, name, class, host s
 			AccessModes:            []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/mnt/disk"}},
 			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{host}}},
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn,
+					Values: []string{host}}},
 			}}}},
 		},
 	}, metav1.CreateOptions{})
@@ -122,7 +127,8 @@ func makeUser(t *testing.T, c kubernetes.Interface, claim string) {
 	if _, err := c.CoreV1().Pods("default").Create(t.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: claim},
 		Spec: corev1.PodSpec{
-			Containers: []corev1.Container{{Name: "c", Image: "mortise.local/busybox:1", VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}}},
+			Containers: []corev1.Container{{Name: "c", Image: "mortise.local/busybox:1",
+				VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}}},
 			Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
 				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
 			}}},
@@ -135,10 +141,11 @@ func makeUser(t *testing.T, c kubernetes.Interface, claim string) {
 // bound waits until a pod has a node.
 func bound(t *testing.T, c kubernetes.Interface, name string) (pod *corev1.Pod) {
 	t.Helper()
-	awaitEvent(t, c, "pods", "default", fields.OneTermEqualSelector("metadata.name", name), &corev1.Pod{}, 30*time.Second, func(e watch.Event) bool {
-		pod, _ = e.Object.(*corev1.Pod)
-		return pod != nil && pod.Spec.NodeName != ""
-	})
+	awaitEvent(t, c, "pods", "default", fields.OneTermEqualSelector("metadata.name", name), &corev1.Pod{}, 30*time.Second,
+		func(e watch.Event) bool {
+			pod, _ = e.Object.(*corev1.Pod)
+			return pod != nil && pod.Spec.NodeName != ""
+		})
 	return pod
 }
 

@@ -60,7 +60,8 @@ func TestAdmissionDeadline(t *testing.T) {
 	if took := time.Since(begun); took > 20*time.Second {
 		t.Errorf("took %s", took)
 	}
-	if st.Code != 500 || !strings.HasPrefix(st.Message, `Internal error occurred: failed calling webhook "next.example.com": failed to call webhook: the deadline of admission is used up (2s), most of it by m/slow.example.com: m/allow.example.com took `) ||
+	if st.Code != 500 || !strings.HasPrefix(st.Message,
+		`Internal error occurred: failed calling webhook "next.example.com": failed to call webhook: the deadline of admission is used up (2s), most of it by m/slow.example.com: m/allow.example.com took `) ||
 		!strings.HasSuffix(st.Message, "m/next.example.com took 0s") {
 		t.Errorf("refused with %d %q", st.Code, st.Message)
 	}
@@ -178,9 +179,11 @@ func TestWebhookBreaker(t *testing.T) {
 	}
 
 	behind := h.validating("broken", ns)
-	behind.Name, behind.ClientConfig.URL, behind.ClientConfig.Service = "behind.example.com", nil, &admissionregistrationv1.ServiceReference{Namespace: ns, Name: "gone"}
+	behind.Name, behind.ClientConfig.URL, behind.ClientConfig.Service = "behind.example.com", nil,
+		&admissionregistrationv1.ServiceReference{Namespace: ns, Name: "gone"}
 	h.validate(t, "service", behind)
-	if _, err := h.client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Patch(t.Context(), "service", types.MergePatchType, []byte(`{"metadata":{"annotations":{"extension.mortise.dev/breaker":"on"}}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := h.client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Patch(t.Context(), "service", types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"extension.mortise.dev/breaker":"on"}}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for range 6 {
@@ -189,7 +192,8 @@ func TestWebhookBreaker(t *testing.T) {
 	if r := rows(t, cluster)["service/behind.example.com"]; r.State != extension.Open || r.Failures != 5 {
 		t.Errorf("shown as %+v", r)
 	}
-	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "gone-1", Labels: map[string]string{discoveryv1.LabelServiceName: "gone"}}, AddressType: discoveryv1.AddressTypeIPv4}
+	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "gone-1",
+		Labels: map[string]string{discoveryv1.LabelServiceName: "gone"}}, AddressType: discoveryv1.AddressTypeIPv4}
 	if _, err := h.client.DiscoveryV1().EndpointSlices(ns).Create(t.Context(), slice, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +209,8 @@ func TestWebhookBreaker(t *testing.T) {
 func TestBreakerCountsWrongAnswers(t *testing.T) {
 	cluster, h, _ := careful(t, options.Webhooks{BreakerFailures: 3, BreakerPause: time.Hour})
 	other := func(*admissionv1.AdmissionReview) any {
-		return &admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Response: &admissionv1.AdmissionResponse{UID: "another", Allowed: true}}
+		return &admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
+			Response: &admissionv1.AdmissionResponse{UID: "another", Allowed: true}}
 	}
 	typed := func(patchType admissionv1.PatchType) func(*admissionv1.AdmissionReview) any {
 		return func(*admissionv1.AdmissionReview) any {
@@ -233,7 +238,8 @@ func TestBreakerCountsWrongAnswers(t *testing.T) {
 				}
 			}
 			st := refused(t, h, ns, "x")
-			if open := strings.Contains(st.Message, "extension is not called while it keeps failing"); open != c.opens || open && !strings.Contains(st.Message, strings.TrimPrefix(c.want, "received undecodable patch in webhook response")) {
+			if open := strings.Contains(st.Message, "extension is not called while it keeps failing"); open != c.opens || open &&
+				!strings.Contains(st.Message, strings.TrimPrefix(c.want, "received undecodable patch in webhook response")) {
 				t.Errorf("refused with %q; is the breaker to be open: %v", st.Message, c.opens)
 			}
 			if n := len(h.take()); (n == 3) != c.opens {
@@ -259,7 +265,8 @@ func TestBreakerCountsWrongAnswers(t *testing.T) {
 	})
 	h.validate(t, "sometimes", h.validating("sometimes", ns))
 	for range 6 {
-		_, err := h.client.CoreV1().ConfigMaps(ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "x-"}}, metav1.CreateOptions{})
+		_, err := h.client.CoreV1().ConfigMaps(ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "x-"}},
+			metav1.CreateOptions{})
 		if err != nil && !strings.Contains(err.Error(), "expected response.uid") {
 			t.Error(err)
 		}
@@ -280,7 +287,8 @@ func TestBreakerForAll(t *testing.T) {
 	if n := len(h.take()); n != 2 {
 		t.Errorf("called %d times", n)
 	}
-	if _, err := h.client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Patch(t.Context(), "v", types.MergePatchType, []byte(`{"metadata":{"annotations":{"extension.mortise.dev/breaker":"off"}}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := h.client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Patch(t.Context(), "v", types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"extension.mortise.dev/breaker":"off"}}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for range 4 {
@@ -321,11 +329,13 @@ func TestConfigurationsAreNamed(t *testing.T) {
 			}
 			cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "y", Labels: map[string]string{"no": "yes"}}}
 			_, err := h.client.CoreV1().ConfigMaps(ns).Create(t.Context(), cm, metav1.CreateOptions{})
-			if want := `admission webhook "no.example.com"` + of("MutatingWebhookConfiguration", "m") + " denied the request: never"; err == nil || err.Error() != want {
+			if want := `admission webhook "no.example.com"` + of("MutatingWebhookConfiguration", "m") + " denied the request: never"; err == nil ||
+				err.Error() != want {
 				t.Errorf("refused with %v, want %s", err, want)
 			}
 			h.validate(t, "gone", h.validating("gone", ns))
-			if st, want := refused(t, h, ns, "z"), `failed calling webhook "gone.example.com"`+of("ValidatingWebhookConfiguration", "gone")+": failed to call webhook: "; !strings.Contains(st.Message, want) {
+			if st, want := refused(t, h, ns, "z"), `failed calling webhook "gone.example.com"`+of("ValidatingWebhookConfiguration", "gone")+
+				": failed to call webhook: "; !strings.Contains(st.Message, want) {
 				t.Errorf("refused with %q, want %s", st.Message, want)
 			}
 		})
@@ -335,7 +345,8 @@ func TestConfigurationsAreNamed(t *testing.T) {
 // TestBadCareIsRefused before anything is started.
 func TestBadCareIsRefused(t *testing.T) {
 	for want, w := range map[string]options.Webhooks{
-		"--admission-deadline is negative": {Deadline: -1}, "--admission-breaker-failures is negative": {BreakerFailures: -1}, "--admission-breaker-pause is negative": {BreakerPause: -1},
+		"--admission-deadline is negative": {Deadline: -1}, "--admission-breaker-failures is negative": {BreakerFailures: -1},
+		"--admission-breaker-pause is negative": {BreakerPause: -1},
 	} {
 		s := &embed.Server{APIServer: options.APIServer{Webhooks: w}}
 		if err := s.Start(t.Context()); err == nil || err.Error() != want {

@@ -91,9 +91,11 @@ func TestWebhookDev(t *testing.T) {
 	h.on("base/check", allow)
 	h.on("base/second", allow)
 	far := h.validating("far", ns)
-	far.ClientConfig = admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{Namespace: "far", Name: "away", Path: ptr.To("/check"), Port: ptr.To(int32(443))}, CABundle: h.config("x").CABundle}
+	far.ClientConfig = admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{Namespace: "far",
+		Name: "away", Path: ptr.To("/check"), Port: ptr.To(int32(443))}, CABundle: h.config("x").CABundle}
 	second := far
-	second.Name, second.ClientConfig = "second.example.com", admissionregistrationv1.WebhookClientConfig{URL: ptr.To("https://away.example.com/second")}
+	second.Name, second.ClientConfig = "second.example.com",
+		admissionregistrationv1.WebhookClientConfig{URL: ptr.To("https://away.example.com/second")}
 	h.validate(t, "far", far, second)
 	configs := cluster.Client().AdmissionregistrationV1().ValidatingWebhookConfigurations()
 	get := func(name string) *admissionregistrationv1.ValidatingWebhookConfiguration {
@@ -139,7 +141,8 @@ func TestWebhookDev(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.CommandContext(t.Context(), program, "webhook", "dev", "--restore", "--kubeconfig", kubeconfig).CombinedOutput(); err != nil || string(out) != "validatingwebhookconfigurations/far restored.\n" {
+	if out, err := exec.CommandContext(t.Context(), program, "webhook", "dev", "--restore", "--kubeconfig",
+		kubeconfig).CombinedOutput(); err != nil || string(out) != "validatingwebhookconfigurations/far restored.\n" {
 		t.Errorf("restore: %v: %s", err, out)
 	}
 	asIs("after --restore")
@@ -188,7 +191,8 @@ webhooks:
 	defer process.Close()
 	h.on("filed", allow)
 	h.take()
-	if err := cluster.Client().CoreV1().RESTClient().Post().Namespace(ns).Resource("secrets").Body([]byte(`{"kind":"Secret","apiVersion":"v1","metadata":{"name":"s"}}`)).Do(t.Context()).Error(); err != nil {
+	if err := cluster.Client().CoreV1().RESTClient().Post().Namespace(ns).Resource("secrets").Body(
+		[]byte(`{"kind":"Secret","apiVersion":"v1","metadata":{"name":"s"}}`)).Do(t.Context()).Error(); err != nil {
 		t.Error(err)
 	}
 	if diff := cmp.Diff([]string{"filed"}, paths(h.take())); diff != "" {
@@ -210,7 +214,8 @@ webhooks:
 		"want configurations":                 {"--url", url},
 		"want mutatingwebhookconfigurations/": {"--url", url, "pods/x"},
 	} {
-		out, err := exec.CommandContext(t.Context(), program, append([]string{"webhook", "dev", "--kubeconfig", kubeconfig}, args...)...).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), program,
+			append([]string{"webhook", "dev", "--kubeconfig", kubeconfig}, args...)...).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), want) {
 			t.Errorf("%q: %v: %s", args, err, out)
 		}

@@ -30,7 +30,8 @@ import (
 // they changed has the webhook called once more, and what a policy may say of the result it says in the second round too.
 func hooksPlugins(t *testing.T, h *hooks, ns string, _ *warned) {
 	ctx := t.Context()
-	if _, err := h.client.CoreV1().ServiceAccounts(ns).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := h.client.CoreV1().ServiceAccounts(ns).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	limits := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: "limits"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
@@ -41,11 +42,13 @@ func hooksPlugins(t *testing.T, h *hooks, ns string, _ *warned) {
 	}
 	p := &policies{Interface: h.client}
 	p.mutate(t, ns, admissionregistrationv1.MutatingAdmissionPolicySpec{
-		MatchConstraints:   &admissionregistrationv1.MatchResources{ResourceRules: namedRules(rules("", "v1", "pods", admissionregistrationv1.Create)), NamespaceSelector: in(ns)},
+		MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: namedRules(rules("", "v1", "pods",
+			admissionregistrationv1.Create)), NamespaceSelector: in(ns)},
 		ReinvocationPolicy: admissionregistrationv1.IfNeededReinvocationPolicy,
-		Mutations: []admissionregistrationv1.Mutation{{PatchType: admissionregistrationv1.PatchTypeApplyConfiguration, ApplyConfiguration: &admissionregistrationv1.ApplyConfiguration{
-			Expression: "Object{metadata: Object.metadata{annotations: {'containers': string(size(object.spec.containers))}}}",
-		}}},
+		Mutations: []admissionregistrationv1.Mutation{{PatchType: admissionregistrationv1.PatchTypeApplyConfiguration,
+			ApplyConfiguration: &admissionregistrationv1.ApplyConfiguration{
+				Expression: "Object{metadata: Object.metadata{annotations: {'containers': string(size(object.spec.containers))}}}",
+			}}},
 	})
 	h.on("sidecar", func(r *admissionv1.AdmissionReview) any {
 		var pod corev1.Pod
@@ -55,10 +58,13 @@ func hooksPlugins(t *testing.T, h *hooks, ns string, _ *warned) {
 		return patching(`[{"op":"add","path":"/spec/containers/-","value":{"name":"second","image":"i:latest"}}]`)(r)
 	})
 	sidecar, once := h.mutating("sidecar", ns), h.mutating("allow", ns)
-	sidecar.Rules, once.Rules = rules("", "v1", "pods", admissionregistrationv1.Create), rules("", "v1", "pods", admissionregistrationv1.Create)
+	sidecar.Rules, once.Rules = rules("", "v1", "pods", admissionregistrationv1.Create),
+		rules("", "v1", "pods", admissionregistrationv1.Create)
 	sidecar.ReinvocationPolicy = ptr.To(admissionregistrationv1.IfNeededReinvocationPolicy)
 	h.mutate(t, "sidecar", sidecar, once)
-	pod, err := h.client.CoreV1().Pods(ns).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}, metav1.CreateOptions{})
+	pod, err := h.client.CoreV1().Pods(ns).Create(ctx,
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}},
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +91,8 @@ func hooksPlugins(t *testing.T, h *hooks, ns string, _ *warned) {
 			t.Errorf("call %d saw containers with %v mounts, want %v", i, mounts, want)
 		}
 	}
-	if cpu, mounts := seen(review{AdmissionReview: admissionv1.AdmissionReview{Request: &admissionv1.AdmissionRequest{Object: encoded(t, pod)}}}); !cmp.Equal(cpu, []string{"100m", "100m"}) || !cmp.Equal(mounts, []int{1, 1}) || pod.Annotations["containers"] != "2" {
+	if cpu, mounts := seen(review{AdmissionReview: admissionv1.AdmissionReview{Request: &admissionv1.AdmissionRequest{Object: encoded(t,
+		pod)}}}); !cmp.Equal(cpu, []string{"100m", "100m"}) || !cmp.Equal(mounts, []int{1, 1}) || pod.Annotations["containers"] != "2" {
 		t.Errorf("created with limits %v, mounts %v, annotations %v", cpu, mounts, pod.Annotations)
 	}
 }
@@ -96,20 +103,25 @@ func hooksDenied(t *testing.T, h *hooks, ns string, _ *warned) {
 	if _, err := h.client.CoreV1().Namespaces().Patch(t.Context(), ns, types.MergePatchType, space, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.client.CoreV1().ServiceAccounts(ns).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := h.client.CoreV1().ServiceAccounts(ns).Create(t.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct{ patch, want string }{
-		"a privileged pod":        {`[{"op":"add","path":"/spec/hostNetwork","value":true}]`, "violates PodSecurity"},
-		"a class that is missing": {`[{"op":"add","path":"/spec/priorityClassName","value":"none"}]`, "no PriorityClass with name none was found"},
-		"an account that is not":  {`[{"op":"replace","path":"/spec/serviceAccountName","value":"nobody"}]`, `error looking up service account ` + ns + `/nobody: serviceaccount "nobody" not found`},
+		"a privileged pod": {`[{"op":"add","path":"/spec/hostNetwork","value":true}]`, "violates PodSecurity"},
+		"a class that is missing": {`[{"op":"add","path":"/spec/priorityClassName","value":"none"}]`,
+			"no PriorityClass with name none was found"},
+		"an account that is not": {`[{"op":"replace","path":"/spec/serviceAccountName","value":"nobody"}]`,
+			`error looking up service account ` + ns + `/nobody: serviceaccount "nobody" not found`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h.on("change", patching(c.patch))
 			w := h.mutating("change", ns)
 			w.Rules = rules("", "v1", "pods", admissionregistrationv1.Create)
 			h.mutate(t, "change", w)
-			_, err := h.client.CoreV1().Pods(ns).Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}, metav1.CreateOptions{})
+			_, err := h.client.CoreV1().Pods(ns).Create(t.Context(),
+				&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}},
+				metav1.CreateOptions{})
 			if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("refused with %v, want %q", err, c.want)
 			}
@@ -141,9 +153,11 @@ func TestSideEffects(t *testing.T) {
 		w.TimeoutSeconds = ptr.To(int32(30))
 		ws = append(ws, w)
 	}
-	h.client = kubernetes.NewForConfigOrDie(stored(t, map[string]runtime.Object{"validatingwebhookconfigurations/old": &admissionregistrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "old", UID: "11111111-1111-1111-1111-111111111111", CreationTimestamp: metav1.Unix(1600000000, 0)}, Webhooks: ws,
-	}}).Config())
+	h.client = kubernetes.NewForConfigOrDie(stored(t,
+		map[string]runtime.Object{"validatingwebhookconfigurations/old": &admissionregistrationv1.ValidatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: "old", UID: "11111111-1111-1111-1111-111111111111", CreationTimestamp: metav1.Unix(1600000000, 0)},
+			Webhooks:   ws,
+		}}).Config())
 	try := func(label string, opts metav1.CreateOptions) error {
 		cm := configMap("x-" + label)
 		cm.Labels = map[string]string{"for": label}
@@ -151,9 +165,12 @@ func TestSideEffects(t *testing.T) {
 		return err
 	}
 	for label, want := range map[string]metav1.Status{
-		"some":    {Code: http.StatusBadRequest, Reason: metav1.StatusReasonBadRequest, Message: `admission webhook "some.example.com" does not support dry run`},
-		"unknown": {Code: http.StatusBadRequest, Reason: metav1.StatusReasonBadRequest, Message: `admission webhook "unknown.example.com" does not support dry run`},
-		"silent":  {Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError, Message: `Internal error occurred: failed calling webhook "silent.example.com": Webhook SideEffects is nil`},
+		"some": {Code: http.StatusBadRequest, Reason: metav1.StatusReasonBadRequest,
+			Message: `admission webhook "some.example.com" does not support dry run`},
+		"unknown": {Code: http.StatusBadRequest, Reason: metav1.StatusReasonBadRequest,
+			Message: `admission webhook "unknown.example.com" does not support dry run`},
+		"silent": {Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError,
+			Message: `Internal error occurred: failed calling webhook "silent.example.com": Webhook SideEffects is nil`},
 	} {
 		err := try(label, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		st := apierrors.APIStatus(nil)
@@ -182,7 +199,9 @@ func TestSideEffects(t *testing.T) {
 	}
 	// The API takes no such webhook, but lets one be that is there.
 	c := h.client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	if _, err := c.Create(t.Context(), &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "new"}, Webhooks: ws[:1]}, metav1.CreateOptions{}); err == nil || !strings.Contains(err.Error(), `webhooks[0].sideEffects: Unsupported value: "Some": supported values: "None", "NoneOnDryRun"`) {
+	if _, err := c.Create(t.Context(), &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "new"},
+		Webhooks: ws[:1]}, metav1.CreateOptions{}); err == nil ||
+		!strings.Contains(err.Error(), `webhooks[0].sideEffects: Unsupported value: "Some": supported values: "None", "NoneOnDryRun"`) {
 		t.Errorf("created: %v", err)
 	}
 	body := []byte(`[{"op":"add","path":"/webhooks/2/sideEffects","value":"None"},{"op":"add","path":"/webhooks/3/sideEffects","value":"None"}]`)

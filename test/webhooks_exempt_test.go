@@ -29,9 +29,10 @@ func hooksSameName(t *testing.T, h *hooks, ns string, _ *warned) {
 	one, two := h.mutating("same1", ns), h.mutating("same2", ns)
 	one.Name, two.Name = "same.example.com", "same.example.com"
 	one.ReinvocationPolicy = ptr.To(admissionregistrationv1.IfNeededReinvocationPolicy)
-	_, err := h.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Create(t.Context(), &admissionregistrationv1.MutatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "same"}, Webhooks: []admissionregistrationv1.MutatingWebhook{one, two},
-	}, metav1.CreateOptions{})
+	_, err := h.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Create(t.Context(),
+		&admissionregistrationv1.MutatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: "same"}, Webhooks: []admissionregistrationv1.MutatingWebhook{one, two},
+		}, metav1.CreateOptions{})
 	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), `webhooks[1].name: Duplicate value: "same.example.com"`) {
 		t.Errorf("two of one name in one configuration: %v", err)
 	}
@@ -85,7 +86,8 @@ func hooksTakenName(t *testing.T, h *hooks, ns string, _ *warned) {
 
 	h.on("namer", patching(`[{"op":"add","path":"/metadata/name","value":"`+cm.Name+`"}]`))
 	h.mutate(t, "namer", h.mutating("namer", ns))
-	if _, err := h.client.CoreV1().ConfigMaps(ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "gen-"}}, metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
+	if _, err := h.client.CoreV1().ConfigMaps(ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "gen-"}},
+		metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
 		t.Errorf("a webhook gives a name that is taken: %v", err)
 	}
 }
@@ -107,20 +109,27 @@ func exempt(t *testing.T, client kubernetes.Interface) {
 	check("ValidatingWebhookConfiguration", err)
 	_, err = c.MutatingWebhookConfigurations().Create(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: meta}, opts)
 	check("MutatingWebhookConfiguration", err)
-	_, err = c.ValidatingAdmissionPolicies().Create(ctx, &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: meta, Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
-		MatchConstraints: match, Validations: validations("true"),
-	}}, opts)
+	_, err = c.ValidatingAdmissionPolicies().Create(ctx,
+		&admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: meta, Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: match, Validations: validations("true"),
+		}}, opts)
 	check("ValidatingAdmissionPolicy", err)
-	_, err = c.ValidatingAdmissionPolicyBindings().Create(ctx, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: meta, Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
-		PolicyName: meta.Name, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
-	}}, opts)
+	_, err = c.ValidatingAdmissionPolicyBindings().Create(ctx,
+		&admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: meta,
+			Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+				PolicyName: meta.Name, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
+			}}, opts)
 	check("ValidatingAdmissionPolicyBinding", err)
-	_, err = c.MutatingAdmissionPolicies().Create(ctx, &admissionregistrationv1.MutatingAdmissionPolicy{ObjectMeta: meta, Spec: admissionregistrationv1.MutatingAdmissionPolicySpec{
-		MatchConstraints: match, ReinvocationPolicy: admissionregistrationv1.NeverReinvocationPolicy,
-		Mutations: []admissionregistrationv1.Mutation{{PatchType: admissionregistrationv1.PatchTypeJSONPatch, JSONPatch: &admissionregistrationv1.JSONPatch{Expression: `[JSONPatch{op: "remove", path: "/data/x"}]`}}},
-	}}, opts)
+	_, err = c.MutatingAdmissionPolicies().Create(ctx,
+		&admissionregistrationv1.MutatingAdmissionPolicy{ObjectMeta: meta, Spec: admissionregistrationv1.MutatingAdmissionPolicySpec{
+			MatchConstraints: match, ReinvocationPolicy: admissionregistrationv1.NeverReinvocationPolicy,
+			Mutations: []admissionregistrationv1.Mutation{{PatchType: admissionregistrationv1.PatchTypeJSONPatch,
+				JSONPatch: &admissionregistrationv1.JSONPatch{Expression: `[JSONPatch{op: "remove", path: "/data/x"}]`}}},
+		}}, opts)
 	check("MutatingAdmissionPolicy", err)
-	_, err = c.MutatingAdmissionPolicyBindings().Create(ctx, &admissionregistrationv1.MutatingAdmissionPolicyBinding{ObjectMeta: meta, Spec: admissionregistrationv1.MutatingAdmissionPolicyBindingSpec{PolicyName: meta.Name}}, opts)
+	_, err = c.MutatingAdmissionPolicyBindings().Create(ctx,
+		&admissionregistrationv1.MutatingAdmissionPolicyBinding{ObjectMeta: meta,
+			Spec: admissionregistrationv1.MutatingAdmissionPolicyBindingSpec{PolicyName: meta.Name}}, opts)
 	check("MutatingAdmissionPolicyBinding", err)
 	check("deletion", c.ValidatingWebhookConfigurations().Delete(ctx, meta.Name, del))
 	check("deletion", c.MutatingWebhookConfigurations().Delete(ctx, meta.Name, del))
@@ -129,25 +138,32 @@ func exempt(t *testing.T, client kubernetes.Interface) {
 	check("deletion", c.MutatingAdmissionPolicyBindings().Delete(ctx, meta.Name, del))
 	check("deletion", c.MutatingAdmissionPolicies().Delete(ctx, meta.Name, del))
 
-	_, err = client.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: "x"}}, opts)
+	_, err = client.AuthenticationV1().TokenReviews().Create(ctx,
+		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: "x"}}, opts)
 	check("TokenReview", err)
 	_, err = client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, opts)
 	check("SelfSubjectReview", err)
 	of := &authorizationv1.ResourceAttributes{Verb: "get", Resource: "pods", Namespace: "default"}
 	z := client.AuthorizationV1()
-	_, err = z.SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: "jane", ResourceAttributes: of}}, opts)
+	_, err = z.SubjectAccessReviews().Create(ctx,
+		&authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: "jane", ResourceAttributes: of}}, opts)
 	check("SubjectAccessReview", err)
-	_, err = z.SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: of}}, opts)
+	_, err = z.SelfSubjectAccessReviews().Create(ctx,
+		&authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: of}}, opts)
 	check("SelfSubjectAccessReview", err)
-	_, err = z.LocalSubjectAccessReviews("default").Create(ctx, &authorizationv1.LocalSubjectAccessReview{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}, Spec: authorizationv1.SubjectAccessReviewSpec{User: "jane", ResourceAttributes: of}}, opts)
+	_, err = z.LocalSubjectAccessReviews("default").Create(ctx,
+		&authorizationv1.LocalSubjectAccessReview{ObjectMeta: metav1.ObjectMeta{Namespace: "default"},
+			Spec: authorizationv1.SubjectAccessReviewSpec{User: "jane", ResourceAttributes: of}}, opts)
 	check("LocalSubjectAccessReview", err)
-	_, err = z.SelfSubjectRulesReviews().Create(ctx, &authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "default"}}, opts)
+	_, err = z.SelfSubjectRulesReviews().Create(ctx,
+		&authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "default"}}, opts)
 	check("SelfSubjectRulesReview", err)
 }
 
 // never are rules for all that neither webhooks nor policies are asked about.
 func never() []admissionregistrationv1.RuleWithOperations {
-	return slices.Concat(rules("admissionregistration.k8s.io", "*", "*"), rules("authentication.k8s.io", "*", "*"), rules("authorization.k8s.io", "*", "*"))
+	return slices.Concat(rules("admissionregistration.k8s.io", "*", "*"), rules("authentication.k8s.io", "*", "*"),
+		rules("authorization.k8s.io", "*", "*"))
 }
 
 // hooksExemptAll has webhooks that would refuse all that configures admission, and all reviews: they are not asked, and can be taken back.
@@ -156,7 +172,8 @@ func hooksExemptAll(t *testing.T, h *hooks, ns string, _ *warned) {
 	v, m := h.validating("exempt", ns), h.mutating("exempt", ns)
 	v.Rules, m.Rules = slices.Concat(never(), rules("", "v1", "configmaps")), never()
 	v.NamespaceSelector, m.NamespaceSelector = nil, nil
-	v.MatchConditions = []admissionregistrationv1.MatchCondition{{Name: "here", Expression: "request.resource.group != '' || request.namespace == '" + ns + "'"}}
+	v.MatchConditions = []admissionregistrationv1.MatchCondition{{Name: "here",
+		Expression: "request.resource.group != '' || request.namespace == '" + ns + "'"}}
 	h.validate(t, "exempt-all", v)
 	h.mutate(t, "exempt-all", m)
 	exempt(t, h.client)

@@ -150,7 +150,8 @@ func (h *hooks) validating(path, namespace string) admissionregistrationv1.Valid
 func (h *hooks) mutate(t *testing.T, name string, ws ...admissionregistrationv1.MutatingWebhook) {
 	t.Helper()
 	c := h.client.AdmissionregistrationV1().MutatingWebhookConfigurations()
-	if _, err := c.Create(t.Context(), &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name}, Webhooks: ws}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.Create(t.Context(), &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Webhooks: ws}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -164,7 +165,8 @@ func (h *hooks) mutate(t *testing.T, name string, ws ...admissionregistrationv1.
 func (h *hooks) validate(t *testing.T, name string, ws ...admissionregistrationv1.ValidatingWebhook) {
 	t.Helper()
 	c := h.client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	if _, err := c.Create(t.Context(), &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name}, Webhooks: ws}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.Create(t.Context(), &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Webhooks: ws}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -177,7 +179,8 @@ func (h *hooks) validate(t *testing.T, name string, ws ...admissionregistrationv
 // namespace makes one, and empties what was asked until now.
 func (h *hooks) namespace(t *testing.T, name string) string {
 	t.Helper()
-	if _, err := h.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+	if _, err := h.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	h.take()

@@ -153,8 +153,11 @@ func hooksDefaults(t *testing.T, h *hooks, ns string, _ *warned) {
 	first, second := h.mutating("container", ns), h.mutating("allow", ns)
 	first.Rules, second.Rules = rules("", "v1", "pods"), rules("", "v1", "pods")
 	h.mutate(t, "defaults", first, second)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}, ServiceAccountName: "x", AutomountServiceAccountToken: ptr.To(false)}}
-	if _, err := h.client.CoreV1().ServiceAccounts(ns).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{}); err != nil {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}, ServiceAccountName: "x",
+			AutomountServiceAccountToken: ptr.To(false)}}
+	if _, err := h.client.CoreV1().ServiceAccounts(ns).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "x"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := h.client.CoreV1().Pods(ns).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
@@ -168,7 +171,8 @@ func hooksDefaults(t *testing.T, h *hooks, ns string, _ *warned) {
 	if err := json.Unmarshal(asked[1].Request.Object.Raw, &seen); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(seen.Spec.Containers); n != 2 || seen.Spec.Containers[1].ImagePullPolicy != corev1.PullAlways || seen.Spec.Containers[1].TerminationMessagePath == "" {
+	if n := len(seen.Spec.Containers); n != 2 || seen.Spec.Containers[1].ImagePullPolicy != corev1.PullAlways ||
+		seen.Spec.Containers[1].TerminationMessagePath == "" {
 		t.Errorf("the next webhook saw %+v", seen.Spec.Containers)
 	}
 }
@@ -216,7 +220,8 @@ func hooksAnswers(t *testing.T, h *hooks, ns string, _ *warned) {
 		}, allow, `expected response.uid="`},
 		{func(r *admissionv1.AdmissionReview) any { return raw(nil, r.TypeMeta) }, allow, "webhook response was absent"},
 		{func(r *admissionv1.AdmissionReview) any {
-			return raw(&admissionv1.AdmissionResponse{UID: r.Request.UID, Allowed: true}, metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "Other"})
+			return raw(&admissionv1.AdmissionResponse{UID: r.Request.UID, Allowed: true},
+				metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "Other"})
 		}, allow, `no kind "Other" is registered for version "admission.k8s.io/v1"`},
 		{func(r *admissionv1.AdmissionReview) any {
 			return &admissionv1.AdmissionResponse{Allowed: true, Patch: []byte("[]")}
@@ -231,7 +236,8 @@ func hooksAnswers(t *testing.T, h *hooks, ns string, _ *warned) {
 			return &admissionv1.AdmissionResponse{Allowed: true, PatchType: jsonPatch}
 		}, "validating webhook may not return response.patchType"},
 		{deny("mutating no"), allow, `admission webhook "answer.example.com" denied the request: mutating no`},
-		{allow, func(*admissionv1.AdmissionReview) any { return &admissionv1.AdmissionResponse{} }, `admission webhook "vanswer.example.com" denied the request without explanation`},
+		{allow, func(*admissionv1.AdmissionReview) any { return &admissionv1.AdmissionResponse{} },
+			`admission webhook "vanswer.example.com" denied the request without explanation`},
 		{allow, func(*admissionv1.AdmissionReview) any {
 			return &admissionv1.AdmissionResponse{Result: &metav1.Status{Reason: "Because"}}
 		}, `admission webhook "vanswer.example.com" denied the request: Because`},
@@ -244,7 +250,8 @@ func hooksAnswers(t *testing.T, h *hooks, ns string, _ *warned) {
 	}
 	// v1beta1 is not checked so.
 	h.on("answer", func(r *admissionv1.AdmissionReview) any {
-		return map[string]any{"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1beta1", "response": map[string]any{"uid": "other", "allowed": true, "patch": []byte(`[{"op":"add","path":"/data/v","value":"beta"}]`)}}
+		return map[string]any{"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1beta1",
+			"response": map[string]any{"uid": "other", "allowed": true, "patch": []byte(`[{"op":"add","path":"/data/v","value":"beta"}]`)}}
 	})
 	h.on("vanswer", allow)
 	old := h.mutating("answer", ns)
@@ -254,7 +261,8 @@ func hooksAnswers(t *testing.T, h *hooks, ns string, _ *warned) {
 		if r.APIVersion == "admission.k8s.io/v1" {
 			return allow(r)
 		}
-		return map[string]any{"kind": "AdmissionReview", "apiVersion": r.APIVersion, "response": map[string]any{"uid": "other", "allowed": true, "patch": []byte(`[{"op":"add","path":"/data/v","value":"beta"}]`)}}
+		return map[string]any{"kind": "AdmissionReview", "apiVersion": r.APIVersion,
+			"response": map[string]any{"uid": "other", "allowed": true, "patch": []byte(`[{"op":"add","path":"/data/v","value":"beta"}]`)}}
 	})
 	if cm := create(t, h, ns, configMap("beta")); cm.Data["v"] != "beta" {
 		t.Errorf("data %v", cm.Data)
@@ -266,7 +274,8 @@ func hooksPatchDeletion(t *testing.T, h *hooks, ns string, _ *warned) {
 	h.on("deletion", patching(`[{"op":"add","path":"/data/x","value":"y"}]`))
 	h.mutate(t, "on-delete", h.mutating("deletion", ns))
 	err := h.client.CoreV1().ConfigMaps(ns).Delete(t.Context(), "x", metav1.DeleteOptions{})
-	if !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), `admission webhook "deletion.example.com" attempted to modify the object, which is not supported for this operation`) {
+	if !apierrors.IsInternalError(err) || !strings.Contains(err.Error(),
+		`admission webhook "deletion.example.com" attempted to modify the object, which is not supported for this operation`) {
 		t.Errorf("deleted: %v", err)
 	}
 }
@@ -298,10 +307,12 @@ func hooksGeneratedName(t *testing.T, h *hooks, ns string, _ *warned) {
 
 func hooksOperations(t *testing.T, h *hooks, ns string, _ *warned) {
 	w := h.validating("allow", ns)
-	w.Rules = append(append(append(rules("", "v1", "configmaps"), rules("", "v1", "pods/exec")...), rules("apps", "v1", "deployments/scale")...), rules("apps", "v1", "deployments/status")...)
+	w.Rules = append(append(append(rules("", "v1", "configmaps"), rules("", "v1", "pods/exec")...),
+		rules("apps", "v1", "deployments/scale")...), rules("apps", "v1", "deployments/status")...)
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d"}, Spec: appsv1.DeploymentSpec{
 		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}},
-		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}},
 	}}
 	if _, err := h.client.AppsV1().Deployments(ns).Create(t.Context(), d, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -311,18 +322,23 @@ func hooksOperations(t *testing.T, h *hooks, ns string, _ *warned) {
 	if err := h.client.CoreV1().ConfigMaps(ns).Delete(t.Context(), "x", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.client.AppsV1().Deployments(ns).UpdateScale(t.Context(), "d", &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: "d", Namespace: ns}, Spec: autoscalingv1.ScaleSpec{Replicas: 3}}, metav1.UpdateOptions{}); err != nil {
+	if _, err := h.client.AppsV1().Deployments(ns).UpdateScale(t.Context(), "d",
+		&autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: "d", Namespace: ns}, Spec: autoscalingv1.ScaleSpec{Replicas: 3}},
+		metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.client.AppsV1().Deployments(ns).Patch(t.Context(), "d", types.MergePatchType, []byte(`{"status":{"replicas":1}}`), metav1.PatchOptions{}, "status"); err != nil {
+	if _, err := h.client.AppsV1().Deployments(ns).Patch(t.Context(), "d", types.MergePatchType, []byte(`{"status":{"replicas":1}}`),
+		metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)
 	}
 	// There is no such pod; who connects is admitted before that is found.
-	err := h.client.CoreV1().RESTClient().Post().Namespace(ns).Resource("pods").Name("none").SubResource("exec").Param("command", "ls").Param("stdout", "true").Do(t.Context()).Error()
+	err := h.client.CoreV1().RESTClient().Post().Namespace(ns).Resource("pods").Name("none").SubResource("exec").Param("command",
+		"ls").Param("stdout", "true").Do(t.Context()).Error()
 	if err == nil {
 		t.Error("connected to a pod that is not")
 	}
-	if err := h.client.CoreV1().RESTClient().Get().Namespace(ns).Resource("pods").Name("none").SubResource("log").Do(t.Context()).Error(); !apierrors.IsNotFound(err) {
+	if err := h.client.CoreV1().RESTClient().Get().Namespace(ns).Resource("pods").Name("none").SubResource("log").Do(
+		t.Context()).Error(); !apierrors.IsNotFound(err) {
 		t.Errorf("log of a pod that is not: %v", err)
 	}
 	type question struct {
@@ -339,7 +355,8 @@ func hooksOperations(t *testing.T, h *hooks, ns string, _ *warned) {
 			_ = json.Unmarshal(b, &m)
 			return m.Kind
 		}
-		got = append(got, question{q.Operation, q.Resource.Resource, q.SubResource, q.Kind.Kind, kind(q.Object.Raw), kind(q.OldObject.Raw), kind(q.Options.Raw), q.RequestKind.Kind, q.Name})
+		got = append(got, question{q.Operation, q.Resource.Resource, q.SubResource, q.Kind.Kind, kind(q.Object.Raw), kind(q.OldObject.Raw),
+			kind(q.Options.Raw), q.RequestKind.Kind, q.Name})
 	}
 	want := []question{
 		{"DELETE", "configmaps", "", "ConfigMap", "", "ConfigMap", "DeleteOptions", "ConfigMap", "x"},
@@ -355,7 +372,8 @@ func hooksOperations(t *testing.T, h *hooks, ns string, _ *warned) {
 // hooksGrace deletes a pod of no node, whose grace is over at once: the webhook is asked about the pod, and about the pod that is
 // being deleted.
 func hooksGrace(t *testing.T, h *hooks, ns string, _ *warned) {
-	if _, err := h.client.CoreV1().ServiceAccounts(ns).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := h.client.CoreV1().ServiceAccounts(ns).Create(t.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
@@ -389,7 +407,8 @@ func hooksEquivalent(t *testing.T, h *hooks, ns string, _ *warned) {
 	exact.Rules, exact.MatchPolicy = rules("", "v1", "events"), ptr.To(admissionregistrationv1.Exact)
 	h.mutate(t, "equivalent", w)
 	h.validate(t, "exact", exact)
-	e := &eventsv1.Event{ObjectMeta: metav1.ObjectMeta{Name: "e"}, EventTime: metav1.NowMicro(), ReportingController: "test.example.com/x", ReportingInstance: "i", Action: "a", Reason: "r", Type: "Normal", Note: "said",
+	e := &eventsv1.Event{ObjectMeta: metav1.ObjectMeta{Name: "e"}, EventTime: metav1.NowMicro(), ReportingController: "test.example.com/x",
+		ReportingInstance: "i", Action: "a", Reason: "r", Type: "Normal", Note: "said",
 		Regarding: corev1.ObjectReference{Kind: "Pod", Name: "p", Namespace: ns}}
 	out, err := h.client.EventsV1().Events(ns).Create(t.Context(), e, metav1.CreateOptions{})
 	if err != nil {
@@ -403,7 +422,8 @@ func hooksEquivalent(t *testing.T, h *hooks, ns string, _ *warned) {
 		t.Fatalf("asked %v", paths(asked))
 	}
 	q := asked[0].Request
-	if q.Kind != (metav1.GroupVersionKind{Version: "v1", Kind: "Event"}) || *q.RequestKind != (metav1.GroupVersionKind{Group: "events.k8s.io", Version: "v1", Kind: "Event"}) ||
+	if q.Kind != (metav1.GroupVersionKind{Version: "v1", Kind: "Event"}) ||
+		*q.RequestKind != (metav1.GroupVersionKind{Group: "events.k8s.io", Version: "v1", Kind: "Event"}) ||
 		q.Resource.Group != "" || q.RequestResource.Group != "events.k8s.io" {
 		t.Errorf("kind %v of request %v", q.Kind, q.RequestKind)
 	}
@@ -419,19 +439,22 @@ func hooksNamespaces(t *testing.T, h *hooks, ns string, _ *warned) {
 	w.Rules = append(rules("", "v1", "namespaces", "CREATE", "UPDATE"), rules("", "v1", "nodes")...)
 	h.validate(t, "namespaces", w)
 	spaces := h.client.CoreV1().Namespaces()
-	if _, err := spaces.Patch(t.Context(), ns, types.MergePatchType, []byte(`{"metadata":{"labels":{"other":"x"}}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := spaces.Patch(t.Context(), ns, types.MergePatchType, []byte(`{"metadata":{"labels":{"other":"x"}}}`),
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(h.take()); n != 0 {
 		t.Errorf("asked %d times about a namespace without the label", n)
 	}
-	if _, err := spaces.Patch(t.Context(), ns, types.MergePatchType, []byte(`{"metadata":{"labels":{"watched":"yes"}}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := spaces.Patch(t.Context(), ns, types.MergePatchType, []byte(`{"metadata":{"labels":{"watched":"yes"}}}`),
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if asked := h.take(); len(asked) != 1 || asked[0].Request.Namespace != ns {
 		t.Errorf("asked %+v when the label came", asked)
 	}
-	if _, err := h.client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "outside"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := h.client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "outside"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(h.take()); n != 1 {
@@ -446,14 +469,17 @@ func hooksNamespaces(t *testing.T, h *hooks, ns string, _ *warned) {
 func hooksExempt(t *testing.T, h *hooks, ns string, _ *warned) {
 	w := h.validating("never", ns)
 	w.NamespaceSelector = nil
-	w.Rules = append(append(rules("admissionregistration.k8s.io", "*", "*"), rules("authentication.k8s.io", "*", "*")...), rules("authorization.k8s.io", "*", "*")...)
+	w.Rules = append(append(rules("admissionregistration.k8s.io", "*", "*"), rules("authentication.k8s.io", "*", "*")...),
+		rules("authorization.k8s.io", "*", "*")...)
 	h.on("never", deny("never"))
 	h.validate(t, "exempt", w)
 	h.validate(t, "exempt-other", h.validating("allow", "nowhere"))
-	if _, err := h.client.AuthenticationV1().TokenReviews().Create(t.Context(), &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: "x"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := h.client.AuthenticationV1().TokenReviews().Create(t.Context(),
+		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: "x"}}, metav1.CreateOptions{}); err != nil {
 		t.Error(err)
 	}
-	if _, err := h.client.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{}); err != nil {
+	if _, err := h.client.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{},
+		metav1.CreateOptions{}); err != nil {
 		t.Error(err)
 	}
 	if n := len(h.take()); n != 0 {
@@ -465,7 +491,8 @@ func hooksCommit(t *testing.T, h *hooks, ns string, _ *warned) {
 	h.on("commit", deny("not now"))
 	c := h.client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
 	for i := range 20 {
-		cfg := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "commit"}, Webhooks: []admissionregistrationv1.ValidatingWebhook{h.validating("commit", ns)}}
+		cfg := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "commit"},
+			Webhooks: []admissionregistrationv1.ValidatingWebhook{h.validating("commit", ns)}}
 		if _, err := c.Create(t.Context(), cfg, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -534,7 +561,8 @@ func hooksFailure(t *testing.T, h *hooks, ns string, _ *warned) {
 	create(t, h, ns, configMap("x"))
 	w.FailurePolicy = nil
 	h.validate(t, "closed", w)
-	if st := refused(t, h, ns, "y"); st.Code != 500 || !strings.HasPrefix(st.Message, `Internal error occurred: failed calling webhook "x.example.com": failed to call webhook: Post "https://`) {
+	if st := refused(t, h, ns, "y"); st.Code != 500 ||
+		!strings.HasPrefix(st.Message, `Internal error occurred: failed calling webhook "x.example.com": failed to call webhook: Post "https://`) {
 		t.Errorf("refused with %d %q", st.Code, st.Message)
 	}
 	// A request that has no time left does not go on, whatever the policy.
@@ -556,7 +584,8 @@ func hooksConditions(t *testing.T, h *hooks, ns string, _ *warned) {
 	w := h.validating("conditions", ns)
 	h.on("conditions", deny("matched"))
 	w.MatchConditions = []admissionregistrationv1.MatchCondition{
-		{Name: "named", Expression: "object.metadata.name.startsWith('x')"}, {Name: "may", Expression: "authorizer.group('').resource('configmaps').namespace(request.namespace).check('create').allowed()"},
+		{Name: "named", Expression: "object.metadata.name.startsWith('x')"},
+		{Name: "may", Expression: "authorizer.group('').resource('configmaps').namespace(request.namespace).check('create').allowed()"},
 	}
 	h.validate(t, "conditions", w)
 	create(t, h, ns, configMap("a"))

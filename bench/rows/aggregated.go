@@ -148,7 +148,8 @@ func register(ctx context.Context, client *http.Client, host, address string) er
 	if err != nil {
 		return err
 	}
-	service := fmt.Sprintf(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"bulk"},"spec":{"type":"ExternalName","externalName":%q}}`, name)
+	service := fmt.Sprintf(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"bulk"},"spec":{"type":"ExternalName","externalName":%q}}`,
+		name)
 	registration := fmt.Sprintf(`{"apiVersion":"apiregistration.k8s.io/v1","kind":"APIService","metadata":{"name":"v1.bulk.example.com"},"spec":{"group":"bulk.example.com","version":"v1","groupPriorityMinimum":1000,"versionPriority":10,"insecureSkipTLSVerify":true,"service":{"namespace":"default","name":"bulk","port":%s}}}`, port)
 	const registrations = "/apis/apiregistration.k8s.io/v1/apiservices"
 	if err := load.Expect(ctx, client, http.StatusCreated, "POST", host+"/api/v1/namespaces/default/services", "application/json",
@@ -301,7 +302,8 @@ func watched(ctx context.Context, direct, client *http.Client, s *load.Server, a
 		return err
 	}
 	began := time.Now()
-	event := `{"type":"MODIFIED","object":{"kind":"Thing","apiVersion":"bulk.example.com/v1","metadata":{"name":"a","resourceVersion":"1"}}}` + "\n"
+	event := `{"type":"MODIFIED","object":{"kind":"Thing","apiVersion":"bulk.example.com/v1","metadata":{"name":"a","resourceVersion":"1"}}}` +
+		"\n"
 	for range aggregatedTells {
 		if err := load.Expect(ctx, direct, http.StatusOK, "POST", at+aggregatedPath, "application/json", event); err != nil {
 			return err

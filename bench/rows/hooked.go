@@ -58,8 +58,10 @@ func hooked(ctx context.Context, b *bench, t *load.Target, add adder) error {
 	type object struct{ path, body string }
 	ways := [][]object{
 		nil,
-		{{"validatingwebhookconfigurations", fmt.Sprintf(`{"metadata":{"name":"bench"},"webhooks":[{"name":"bench.example.com","clientConfig":{"url":%q,"caBundle":%q},"rules":%s,"sideEffects":"None","admissionReviewVersions":["v1"]}]}`, hook.URL, ca, rules)}},
-		{{"validatingadmissionpolicies", fmt.Sprintf(`{"metadata":{"name":"bench"},"spec":{"matchConstraints":{"resourceRules":%s},"validations":[{"expression":"!has(object.metadata.labels) || object.metadata.labels.all(k, k != 'forbidden')"}]}}`, rules)},
+		{{"validatingwebhookconfigurations",
+			fmt.Sprintf(`{"metadata":{"name":"bench"},"webhooks":[{"name":"bench.example.com","clientConfig":{"url":%q,"caBundle":%q},"rules":%s,"sideEffects":"None","admissionReviewVersions":["v1"]}]}`, hook.URL, ca, rules)}},
+		{{"validatingadmissionpolicies", fmt.Sprintf(
+			`{"metadata":{"name":"bench"},"spec":{"matchConstraints":{"resourceRules":%s},"validations":[{"expression":"!has(object.metadata.labels) || object.metadata.labels.all(k, k != 'forbidden')"}]}}`, rules)},
 			{"validatingadmissionpolicybindings", `{"metadata":{"name":"bench"},"spec":{"policyName":"bench","validationActions":["Deny"]}}`}},
 	}
 	results := make([][]load.Result, len(ways))

@@ -28,7 +28,8 @@ func examine(ctx context.Context, o cli.DoctorOptions) ([]cli.Symptom, error) {
 	}
 	var out []cli.Symptom
 	for _, f := range doctor.Examine(ctx, doctor.Options{
-		DataDir: o.DataDir, RootDir: o.Kubelet.Root(o.DataDir), Socket: o.CRISocket, CgroupRoot: config.CgroupRoot, CgroupDriver: config.CgroupDriver, Older: o.Older, Fix: o.Fix,
+		DataDir: o.DataDir, RootDir: o.Kubelet.Root(o.DataDir), Socket: o.CRISocket, CgroupRoot: config.CgroupRoot,
+		CgroupDriver: config.CgroupDriver, Older: o.Older, Fix: o.Fix,
 	}) {
 		out = append(out, cli.Symptom{Check: f.Check, State: string(f.State), What: f.What, Do: f.Do})
 	}

@@ -26,10 +26,11 @@ func file(plural, of string) string {
 
 func TestJudge(t *testing.T) {
 	for name, c := range map[string]struct{ file, older, want string }{
-		"good":      {file("things", "string"), "", "things.example.com []"},
-		"refused":   {file("things", "strange"), file("things", "string"), "things.example.com [error]"},
-		"breaking":  {file("things", "integer"), file("things", "string"), "things.example.com [breaking]"},
-		"gone":      {file("things", "string"), file("things", "string") + "---" + file("others", "string"), "things.example.com [] others.example.com [breaking]"},
+		"good":     {file("things", "string"), "", "things.example.com []"},
+		"refused":  {file("things", "strange"), file("things", "string"), "things.example.com [error]"},
+		"breaking": {file("things", "integer"), file("things", "string"), "things.example.com [breaking]"},
+		"gone": {file("things", "string"), file("things", "string") + "---" + file("others", "string"),
+			"things.example.com [] others.example.com [breaking]"},
 		"not older": {file("things", "string"), file("others", "string"), "things.example.com [] others.example.com [breaking]"},
 	} {
 		older := strings.NewReader(c.older)

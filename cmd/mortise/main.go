@@ -25,8 +25,9 @@ func main() {
 			s := &embed.Server{
 				DataDir: o.DataDir, Listen: o.Listen, KubeconfigFile: o.Kubeconfig, Store: o.Store,
 				Node: embed.NodeMode(o.Node), Nodes: o.Nodes, CRISocket: o.CRISocket,
-				PodCIDR: o.PodCIDR, ServiceCIDR: o.ServiceCIDR, Controllers: o.Controllers, FeatureGates: o.FeatureGates, RuntimeConfig: o.RuntimeConfig,
-				APIServer: o.APIServer, Logger: o.Logger, Started: o.Started,
+				PodCIDR: o.PodCIDR, ServiceCIDR: o.ServiceCIDR, Controllers: o.Controllers, FeatureGates: o.FeatureGates,
+				RuntimeConfig: o.RuntimeConfig,
+				APIServer:     o.APIServer, Logger: o.Logger, Started: o.Started,
 			}
 			if err := s.Start(ctx); err != nil {
 				return nil, err

@@ -130,13 +130,16 @@ func plant(t *testing.T) (*embed.Server, *aggregated.Server) {
 				m, _, _ := unstructured.NestedString(obj.(*unstructured.Unstructured).Object, "spec", "message")
 				return []any{m}
 			},
-			Schema: &spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"object"}, Description: "Greeting says something.", Properties: map[string]spec.Schema{
-				"spec": {SchemaProps: spec.SchemaProps{Type: []string{"object"}, Properties: map[string]spec.Schema{"message": *spec.StringProperty()}}},
-			}}},
+			Schema: &spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"object"}, Description: "Greeting says something.",
+				Properties: map[string]spec.Schema{
+					"spec": {SchemaProps: spec.SchemaProps{Type: []string{"object"},
+						Properties: map[string]spec.Schema{"message": *spec.StringProperty()}}},
+				}}},
 		}, {
 			Group: "example.com", Version: "v1", Name: "customresource", Kind: "CustomResource",
 			Answer: func(w http.ResponseWriter, r *http.Request) {
-				_ = json.NewEncoder(w).Encode(map[string]any{"message": "Hello", "user": aggregated.From(r).User.GetName(), "groups": aggregated.From(r).User.GetGroups()})
+				_ = json.NewEncoder(w).Encode(map[string]any{"message": "Hello", "user": aggregated.From(r).User.GetName(),
+					"groups": aggregated.From(r).User.GetGroups()})
 			},
 		}},
 	}
@@ -160,7 +163,8 @@ func available(t *testing.T, config *rest.Config, name string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	registrations := dynamic.NewForConfigOrDie(config).Resource(schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"})
+	registrations := dynamic.NewForConfigOrDie(config).Resource(schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1",
+		Resource: "apiservices"})
 	w, err := registrations.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	if err != nil {
 		t.Fatal(err)
@@ -173,7 +177,8 @@ func available(t *testing.T, config *rest.Config, name string) {
 		for _, c := range conditions {
 			if c := c.(map[string]any); c["type"] == "Available" && c["status"] == "True" {
 				// The watch may be ahead of the server's routes; what is written here is not answered before they know.
-				if _, err := registrations.Patch(ctx, name, types.MergePatchType, []byte(`{"metadata":{"annotations":{"seen":"available"}}}`), metav1.PatchOptions{}); err != nil {
+				if _, err := registrations.Patch(ctx, name, types.MergePatchType, []byte(`{"metadata":{"annotations":{"seen":"available"}}}`),
+					metav1.PatchOptions{}); err != nil {
 					t.Fatal(err)
 				}
 				return
@@ -223,7 +228,8 @@ func TestVerbs(t *testing.T) {
 	for _, p := range []struct {
 		kind types.PatchType
 		body string
-	}{{types.MergePatchType, `{"spec":{"message":"bye"}}`}, {types.JSONPatchType, `[{"op":"add","path":"/metadata/labels","value":{"x":"y"}}]`}} {
+	}{{types.MergePatchType, `{"spec":{"message":"bye"}}`},
+		{types.JSONPatchType, `[{"op":"add","path":"/metadata/labels","value":{"x":"y"}}]`}} {
 		if got, err = c.Patch(ctx, "a", p.kind, []byte(p.body), metav1.PatchOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -266,11 +272,13 @@ func TestVerbs(t *testing.T) {
 // TestDocuments finds the group in the cluster's discovery, the table's columns, and the schema in OpenAPI.
 func TestDocuments(t *testing.T) {
 	cluster, _ := plant(t)
-	if _, err := dynamic.NewForConfigOrDie(cluster.Config()).Resource(greetings).Namespace("default").Create(t.Context(), greeting("a", "hello"), metav1.CreateOptions{}); err != nil {
+	if _, err := dynamic.NewForConfigOrDie(cluster.Config()).Resource(greetings).Namespace("default").Create(t.Context(),
+		greeting("a", "hello"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	raw := cluster.Client().Discovery().RESTClient()
-	b, err := raw.Get().AbsPath("/apis/example.com/v1/namespaces/default/greetings").SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(t.Context())
+	b, err := raw.Get().AbsPath("/apis/example.com/v1/namespaces/default/greetings").SetHeader("Accept",
+		"application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +286,8 @@ func TestDocuments(t *testing.T) {
 	if err := json.Unmarshal(b, &table); err != nil {
 		t.Fatal(err)
 	}
-	if len(table.ColumnDefinitions) != 2 || table.ColumnDefinitions[1].Name != "Message" || !cmp.Equal(table.Rows[0].Cells, []any{"a", "hello"}) {
+	if len(table.ColumnDefinitions) != 2 || table.ColumnDefinitions[1].Name != "Message" ||
+		!cmp.Equal(table.Rows[0].Cells, []any{"a", "hello"}) {
 		t.Errorf("table: %s", b)
 	}
 	var groups []*metav1.APIGroup
@@ -298,13 +307,15 @@ func TestDocuments(t *testing.T) {
 	for _, r := range lists[i].APIResources {
 		verbs[r.Name] = r.Verbs
 	}
-	want := map[string][]string{"customresource": {"get", "list"}, "greetings": {"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}}
+	want := map[string][]string{"customresource": {"get", "list"},
+		"greetings": {"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}}
 	if d := cmp.Diff(want, verbs); d != "" {
 		t.Errorf("resources (-want +got):\n%s", d)
 	}
 	for path, part := range map[string][]string{
-		"/openapi/v3/apis/example.com/v1": {"components", "schemas", "com.example.v1.Greeting", "properties", "spec", "properties", "message", "type"},
-		"/openapi/v2":                     {"definitions", "com.example.v1.Greeting", "properties", "spec", "properties", "message", "type"},
+		"/openapi/v3/apis/example.com/v1": {"components", "schemas", "com.example.v1.Greeting", "properties", "spec", "properties", "message",
+			"type"},
+		"/openapi/v2": {"definitions", "com.example.v1.Greeting", "properties", "spec", "properties", "message", "type"},
 	} {
 		eventually(t, func() error {
 			b, err := raw.Get().AbsPath(path).DoRaw(t.Context())
@@ -323,7 +334,8 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// eventually asks until it is answered: what other servers tell of themselves is fetched in the background, from when they become available.
+// eventually asks until it is answered: what other servers tell of themselves is fetched in the background, from when they become
+// available.
 func eventually(t *testing.T, ask func() error) {
 	t.Helper()
 	look := time.NewTicker(20 * time.Millisecond)
@@ -341,14 +353,15 @@ func eventually(t *testing.T, ask func() error) {
 	}
 }
 
-// TestWhoAsks shows that the server knows users by the front proxy, by their own certificates and tokens, and nobody by headers alone; and that it
-// asks the cluster what they may.
+// TestWhoAsks shows that the server knows users by the front proxy, by their own certificates and tokens, and nobody by headers alone; and
+// that it asks the cluster what they may.
 func TestWhoAsks(t *testing.T) {
 	cluster, s := plant(t)
 	client := cluster.Client()
 	if _, err := client.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: "reader"},
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"example.com"}, Resources: []string{"customresource"}, Verbs: []string{"get", "list"}}},
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{"example.com"}, Resources: []string{"customresource"},
+			Verbs: []string{"get", "list"}}},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -422,7 +435,8 @@ func TestWrongResourcesAreRefused(t *testing.T) {
 	list := func(context.Context, *aggregated.Request) (aggregated.List, error) { return aggregated.List{}, nil }
 	good := aggregated.Resource{Group: "g", Version: "v1", Name: "things", Kind: "Thing", List: list}
 	for name, list := range map[string][]aggregated.Resource{
-		"none": nil, "twice": {good, good}, "nameless": {{Group: "g", Version: "v1", Kind: "Thing", List: list}}, "mute": {{Group: "g", Version: "v1", Name: "things", Kind: "Thing"}},
+		"none": nil, "twice": {good, good}, "nameless": {{Group: "g", Version: "v1", Kind: "Thing", List: list}},
+		"mute":  {{Group: "g", Version: "v1", Name: "things", Kind: "Thing"}},
 		"cells": {{Group: "g", Version: "v1", Name: "things", Kind: "Thing", List: list, Columns: []metav1.TableColumnDefinition{{Name: "A"}}}},
 	} {
 		s := &aggregated.Server{Config: &rest.Config{Host: "https://127.0.0.1:1"}, Resources: list}

@@ -31,7 +31,8 @@ func form(r *http.Request) (negotiate.Form, *table.Target, error) {
 	header := r.Header.Get("Accept")
 	f, ok := negotiate.Parse(header).Choose(header, &offer)
 	if !ok {
-		return f, nil, status.Media(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, "only the following media types are accepted: application/json, application/yaml")
+		return f, nil, status.Media(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
+			"only the following media types are accepted: application/json, application/yaml")
 	}
 	if f.Target == nil {
 		return f, nil, nil

@@ -42,7 +42,8 @@ func newDocuments(list []Resource) (*documents, error) {
 	d := &documents{v3: map[string]document{}}
 	var err error
 	if d.version, err = json.MarshalIndent(version.Info{
-		Major: "1", Minor: "37", GitVersion: "v1.37.1", GoVersion: runtime.Version(), Compiler: runtime.Compiler, Platform: runtime.GOOS + "/" + runtime.GOARCH,
+		Major: "1", Minor: "37", GitVersion: "v1.37.1", GoVersion: runtime.Version(), Compiler: runtime.Compiler,
+		Platform: runtime.GOOS + "/" + runtime.GOARCH,
 	}, "", "  "); err != nil {
 		return nil, fmt.Errorf("encode version: %w", err)
 	}
@@ -70,7 +71,8 @@ func newDocuments(list []Resource) (*documents, error) {
 				return nil, err
 			}
 		}
-		doc, err := newDocument(map[string]any{"openapi": "3.0.0", "info": info, "paths": paths, "components": map[string]any{"schemas": schemas}})
+		doc, err := newDocument(map[string]any{"openapi": "3.0.0", "info": info, "paths": paths,
+			"components": map[string]any{"schemas": schemas}})
 		if err != nil {
 			return nil, err
 		}
@@ -101,7 +103,8 @@ func descriptors(list []Resource) []*resource.Descriptor {
 	for i := range list {
 		r := &list[i]
 		out = append(out, &resource.Descriptor{
-			Group: r.Group, Resource: r.Name, Singular: r.singular(), Kind: r.Kind, ListKind: r.Kind + "List", ShortNames: r.ShortNames, Categories: r.Categories,
+			Group: r.Group, Resource: r.Name, Singular: r.singular(), Kind: r.Kind, ListKind: r.Kind + "List", ShortNames: r.ShortNames,
+			Categories: r.Categories,
 			Namespaced: r.Namespaced, Verbs: r.verbs(), Storage: r.Version,
 			Versions: []resource.Version{{Name: r.Version, New: func() resource.Object { return r.fresh() }}},
 		})
@@ -138,7 +141,8 @@ func (r *Resource) describe(paths, schemas map[string]any, refs string, v3 bool)
 	docs := metav1.TypeMeta{}.SwaggerDoc()
 	properties["apiVersion"] = map[string]any{"type": "string", "description": docs["apiVersion"]}
 	properties["kind"] = map[string]any{"type": "string", "description": docs["kind"]}
-	properties["metadata"] = map[string]any{"type": "object", "description": "Standard object's metadata.", "x-kubernetes-preserve-unknown-fields": true}
+	properties["metadata"] = map[string]any{"type": "object", "description": "Standard object's metadata.",
+		"x-kubernetes-preserve-unknown-fields": true}
 	schema["properties"] = properties
 	schema["x-kubernetes-group-version-kind"] = []any{mark}
 	schemas[name] = schema

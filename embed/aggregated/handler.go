@@ -109,7 +109,8 @@ func (a *api) serve(w http.ResponseWriter, r *http.Request, u user.Info, i *requ
 		return
 	}
 	res := a.resources[schema.GroupVersionResource{Group: i.APIGroup, Version: i.APIVersion, Resource: i.Resource}]
-	if res == nil || i.Subresource != "" || (res.Namespaced && i.Namespace == "" && (i.Name != "" || i.Verb == "create")) || (!res.Namespaced && i.Namespace != "") {
+	if res == nil || i.Subresource != "" || (res.Namespaced && i.Namespace == "" && (i.Name != "" || i.Verb == "create")) ||
+		(!res.Namespaced && i.Namespace != "") {
 		status.Write(w, r, status.Route(http.StatusNotFound, ""))
 		return
 	}

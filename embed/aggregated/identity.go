@@ -120,7 +120,8 @@ func (p *permissions) check(ctx context.Context, u user.Info, i *requestinfo.Inf
 	}
 	if i.IsResourceRequest {
 		spec.ResourceAttributes = &authorizationv1.ResourceAttributes{
-			Namespace: i.Namespace, Verb: i.Verb, Group: i.APIGroup, Version: i.APIVersion, Resource: i.Resource, Subresource: i.Subresource, Name: i.Name,
+			Namespace: i.Namespace, Verb: i.Verb, Group: i.APIGroup, Version: i.APIVersion, Resource: i.Resource, Subresource: i.Subresource,
+			Name: i.Name,
 		}
 	} else {
 		spec.NonResourceAttributes = &authorizationv1.NonResourceAttributes{Path: i.Path, Verb: i.Verb}
@@ -137,7 +138,8 @@ func (p *permissions) check(ctx context.Context, u user.Info, i *requestinfo.Inf
 	}
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
-	review, err := p.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
+	review, err := p.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec},
+		metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("review access: %w", err)
 	}

@@ -16,7 +16,8 @@ func TestOperate(t *testing.T) {
 		{"replace", `[{"op":"replace","path":"/spec","value":1}]`, `{"spec":1}`, ""},
 		{"copy", `[{"op":"replace","path":"/spec","value":1},{"op":"copy","from":"/spec","path":"/b"}]`, `{"b":1,"spec":1}`, ""},
 		{"doubles", "[" + strings.TrimSuffix(strings.Repeat(double, 20), ",") + "]", "", "accumulated size"},
-		{"many", "[" + strings.TrimSuffix(strings.Repeat(`{"op":"add","path":"/a","value":1},`, maxOperations+1), ",") + "]", "", "maximum operations"},
+		{"many", "[" + strings.TrimSuffix(strings.Repeat(`{"op":"add","path":"/a","value":1},`, maxOperations+1), ",") + "]", "",
+			"maximum operations"},
 		{"no patch", `{}`, "", "cannot unmarshal"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

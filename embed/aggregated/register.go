@@ -24,8 +24,8 @@ const (
 	versionPriority = 15
 )
 
-// Registration are the objects that put the server into the cluster, for a server that is started: a Service of type ExternalName that leads to
-// host, a name or an address by which the cluster reaches this machine, and an APIService for each group version.
+// Registration are the objects that put the server into the cluster, for a server that is started: a Service of type ExternalName that
+// leads to host, a name or an address by which the cluster reaches this machine, and an APIService for each group version.
 func (s *Server) Registration(host string) ([]runtime.Object, error) {
 	_, text, err := net.SplitHostPort(s.address.String())
 	if err != nil {
@@ -80,7 +80,8 @@ func (s *Server) Register(ctx context.Context, host string) error {
 		u := &unstructured.Unstructured{Object: content}
 		delete(u.Object, "status")
 		unstructured.RemoveNestedField(u.Object, "metadata", "creationTimestamp")
-		var to dynamic.ResourceInterface = client.Resource(schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"})
+		var to dynamic.ResourceInterface = client.Resource(schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1",
+			Resource: "apiservices"})
 		if u.GetKind() == "Service" {
 			to = client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "services"}).Namespace(s.Namespace)
 		}

@@ -29,8 +29,9 @@ type Object = resource.Object
 // Resource is one kind in one group version, and the functions that serve it. Group, Version, Name and Kind are required, and one of List,
 // Get and Answer.
 //
-// An error that a function returns reaches the client as it is if it is one of k8s.io/apimachinery/pkg/api/errors (NewNotFound, NewConflict,
-// NewInvalid …), else as 500 with its text. Objects that a function returns are not changed; their apiVersion and kind are filled in.
+// An error that a function returns reaches the client as it is if it is one of k8s.io/apimachinery/pkg/api/errors (NewNotFound,
+// NewConflict, NewInvalid …), else as 500 with its text. Objects that a function returns are not changed; their apiVersion and kind are
+// filled in.
 type Resource struct {
 	Group, Version, Kind string
 	Name                 string // plural, as in the path: "greetings"
@@ -42,8 +43,8 @@ type Resource struct {
 	// New makes an empty object for Create and Update to be decoded into; nil: *unstructured.Unstructured.
 	New func() Object
 
-	// List returns all objects in r.Namespace, or in all namespaces where that is empty. The server leaves out those that the selectors do not want,
-	// so that List may ignore them.
+	// List returns all objects in r.Namespace, or in all namespaces where that is empty. The server leaves out those that the selectors do not
+	// want, so that List may ignore them.
 	List func(ctx context.Context, r *Request) (List, error)
 	// Get returns the object r.Name; nil: the one of this name that List has.
 	Get func(ctx context.Context, r *Request) (Object, error)
@@ -66,8 +67,8 @@ type Resource struct {
 	// for each.
 	Columns []metav1.TableColumnDefinition
 	Cells   func(obj Object) []any
-	// Schema describes the kind beside apiVersion, kind and metadata, for kubectl explain and for validation by clients: properties such as spec
-	// and status, without references. Nil: an object with any fields.
+	// Schema describes the kind beside apiVersion, kind and metadata, for kubectl explain and for validation by clients: properties such as
+	// spec and status, without references. Nil: an object with any fields.
 	Schema *spec.Schema
 }
 
@@ -155,7 +156,8 @@ type columns struct{ r *Resource }
 
 // Definitions are the columns.
 func (c columns) Definitions() []metav1.TableColumnDefinition {
-	return append([]metav1.TableColumnDefinition{{Name: "Name", Type: "string", Format: "name", Description: "Name of the object."}}, c.r.Columns...)
+	return append([]metav1.TableColumnDefinition{{Name: "Name", Type: "string", Format: "name", Description: "Name of the object."}},
+		c.r.Columns...)
 }
 
 // Cells are an object's values.

@@ -121,8 +121,9 @@ func (s *Server) Start(ctx context.Context) (err error) {
 	}
 	s.address = listener.Addr()
 	s.http = &http.Server{
-		Handler:           s.handler(trust),
-		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, ClientAuth: tls.RequestClientCert, GetCertificate: s.serving.certificate, NextProtos: []string{"h2", "http/1.1"}},
+		Handler: s.handler(trust),
+		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, ClientAuth: tls.RequestClientCert, GetCertificate: s.serving.certificate,
+			NextProtos: []string{"h2", "http/1.1"}},
 		ReadHeaderTimeout: 30 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		ErrorLog:          slog.NewLogLogger(s.Logger.Handler(), slog.LevelDebug),
@@ -170,5 +171,6 @@ func (s *Server) Run(ctx context.Context) error {
 // Address is where the server listens.
 func (s *Server) Address() net.Addr { return s.address }
 
-// CA is the PEM bundle that verifies the server's certificate: what belongs into an APIService's caBundle. With CertFile it is that file's content.
+// CA is the PEM bundle that verifies the server's certificate: what belongs into an APIService's caBundle. With CertFile it is that file's
+// content.
 func (s *Server) CA() []byte { return s.serving.bundle }

@@ -41,7 +41,8 @@ func TestWrongTrustKeepsTheOld(t *testing.T) {
 		t.Fatal("it is not known")
 	}
 	first := trust.current()
-	if !cmp.Equal(first.names, []string{"front-proxy-client"}) || !cmp.Equal(first.user, []string{"X-Remote-User"}) || first.proxies == nil || first.clients != nil {
+	if !cmp.Equal(first.names, []string{"front-proxy-client"}) || !cmp.Equal(first.user, []string{"X-Remote-User"}) || first.proxies == nil ||
+		first.clients != nil {
 		t.Errorf("believed: %+v", first)
 	}
 	for _, wrong := range [][2]string{{"garbage", `[]`}, {string(other.bundle), `{`}} {

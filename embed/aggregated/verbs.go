@@ -129,7 +129,8 @@ func (res *Resource) place(req *Request, obj Object) (Object, error) {
 	case req.Name == "" && obj.GetName() == "" && obj.GetGenerateName() == "":
 		return nil, apierrors.NewBadRequest("name or generateName is required")
 	case req.Name != "" && obj.GetName() != req.Name:
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", obj.GetName(), req.Name))
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", obj.GetName(),
+			req.Name))
 	}
 	return obj, nil
 }

@@ -23,12 +23,18 @@ type Admission struct {
 }
 
 func (o *Admission) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.ConfigFile, "admission-control-config-file", o.ConfigFile, "File of an AdmissionConfiguration, which configures admission plug-ins.")
-	f.StringSliceVar(&o.Enable, "enable-admission-plugins", o.Enable, "List of admission plug-ins to enable, beside those that are enabled by default. Order does not matter.")
-	f.BoolVar(&o.Initializers, "enable-initializers", o.Initializers, "Serve InitializerConfiguration of extension.mortise.dev. New objects stay hidden until the initializers that it names have finished.")
-	f.StringSliceVar(&o.Disable, "disable-admission-plugins", o.Disable, "List of admission plug-ins to disable, although they are enabled by default. Order does not matter.")
-	f.Var(&seconds{&o.NotReadySeconds}, "default-not-ready-toleration-seconds", "Seconds for which a pod without such a toleration tolerates the taint not-ready:NoExecute.")
-	f.Var(&seconds{&o.UnreachableSeconds}, "default-unreachable-toleration-seconds", "Seconds for which a pod without such a toleration tolerates the taint unreachable:NoExecute.")
+	f.StringVar(&o.ConfigFile, "admission-control-config-file", o.ConfigFile,
+		"File of an AdmissionConfiguration, which configures admission plug-ins.")
+	f.StringSliceVar(&o.Enable, "enable-admission-plugins", o.Enable,
+		"List of admission plug-ins to enable, beside those that are enabled by default. Order does not matter.")
+	f.BoolVar(&o.Initializers, "enable-initializers", o.Initializers,
+		"Serve InitializerConfiguration of extension.mortise.dev. New objects stay hidden until the initializers that it names have finished.")
+	f.StringSliceVar(&o.Disable, "disable-admission-plugins", o.Disable,
+		"List of admission plug-ins to disable, although they are enabled by default. Order does not matter.")
+	f.Var(&seconds{&o.NotReadySeconds}, "default-not-ready-toleration-seconds",
+		"Seconds for which a pod without such a toleration tolerates the taint not-ready:NoExecute.")
+	f.Var(&seconds{&o.UnreachableSeconds}, "default-unreachable-toleration-seconds",
+		"Seconds for which a pod without such a toleration tolerates the taint unreachable:NoExecute.")
 }
 
 // seconds is a flag of whole seconds that is nil, five minutes, until it is set.

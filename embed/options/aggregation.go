@@ -18,8 +18,11 @@ type Aggregation struct {
 }
 
 func (o *Aggregation) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.ProxyClientCertFile, "proxy-client-cert-file", o.ProxyClientCertFile, "File of the client certificate that the server presents to aggregated API servers. Default: one that the cluster's front-proxy CA signs.")
+	f.StringVar(&o.ProxyClientCertFile, "proxy-client-cert-file", o.ProxyClientCertFile,
+		"File of the client certificate that the server presents to aggregated API servers. Default: one that the cluster's front-proxy CA signs.")
 	f.StringVar(&o.ProxyClientKeyFile, "proxy-client-key-file", o.ProxyClientKeyFile, "File of the private key of --proxy-client-cert-file.")
-	addSwitch(f, &o.Routing, "enable-aggregator-routing", true, "Connect to the endpoints of an aggregated API server's Service instead of its cluster IP.")
-	addSwitch(f, &o.RejectRedirects, "aggregator-reject-forwarding-redirect", true, "Reject redirects of aggregated API servers instead of forwarding them to the client.")
+	addSwitch(f, &o.Routing, "enable-aggregator-routing", true,
+		"Connect to the endpoints of an aggregated API server's Service instead of its cluster IP.")
+	addSwitch(f, &o.RejectRedirects, "aggregator-reject-forwarding-redirect", true,
+		"Reject redirects of aggregated API servers instead of forwarding them to the client.")
 }

@@ -86,11 +86,14 @@ func (o *Audit) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.PolicyFile, "audit-policy-file", o.PolicyFile, "File of the audit policy. Without it the server writes no audit events.")
 	l, w := &o.Log, &o.Webhook
 	f.StringVar(&l.Path, "audit-log-path", l.Path, "File to which the server writes audit events. - means standard output.")
-	f.Var(&numeral[int]{&l.MaxAge, AuditMaxAge}, "audit-log-maxage", "Number of days for which rotated audit log files are kept. 0 keeps them forever.")
+	f.Var(&numeral[int]{&l.MaxAge, AuditMaxAge}, "audit-log-maxage",
+		"Number of days for which rotated audit log files are kept. 0 keeps them forever.")
 	f.Var(&numeral[int]{&l.MaxBackups, AuditMaxBackups}, "audit-log-maxbackup", "Number of rotated audit log files to keep. 0 keeps all.")
-	f.Var(&numeral[int]{&l.MaxSize, AuditMaxSize}, "audit-log-maxsize", "Size in megabytes at which the audit log file is rotated. 0 never rotates it.")
+	f.Var(&numeral[int]{&l.MaxSize, AuditMaxSize}, "audit-log-maxsize",
+		"Size in megabytes at which the audit log file is rotated. 0 never rotates it.")
 	f.BoolVar(&l.Compress, "audit-log-compress", l.Compress, "Compress rotated audit log files with gzip.")
-	f.StringVar(&l.Format, "audit-log-format", l.Format, "Format of the audit log: json, or legacy for one line of text per event. Default: json.")
+	f.StringVar(&l.Format, "audit-log-format", l.Format,
+		"Format of the audit log: json, or legacy for one line of text per event. Default: json.")
 	f.StringVar(&l.Version, "audit-log-version", l.Version, "API version of the events in the audit log. Default: "+AuditVersion+".")
 	l.Batch.addFlags(f, "log", AuditBlocking, 1, false)
 	l.Truncate.addFlags(f, "log")
@@ -100,25 +103,31 @@ func (o *Audit) addFlags(f *pflag.FlagSet) {
 	f.Var(backoff, "audit-webhook-batch-initial-backoff", "Time to wait before the first retry of a failed audit webhook call.")
 	f.Lookup("audit-webhook-batch-initial-backoff").Deprecated = "use --audit-webhook-initial-backoff instead"
 	f.Lookup("audit-webhook-batch-initial-backoff").Hidden = true
-	f.StringVar(&w.Version, "audit-webhook-version", w.Version, "API version of the events sent to the audit webhook. Default: "+AuditVersion+".")
+	f.StringVar(&w.Version, "audit-webhook-version", w.Version,
+		"API version of the events sent to the audit webhook. Default: "+AuditVersion+".")
 	w.Batch.addFlags(f, "webhook", AuditModeBatch, AuditBatchSize, true)
 	w.Truncate.addFlags(f, "webhook")
 }
 
 func (o *AuditBatch) addFlags(f *pflag.FlagSet, to, mode string, size int, throttle bool) {
 	prefix := "audit-" + to + "-"
-	f.StringVar(&o.Mode, prefix+"mode", o.Mode, "Whether requests wait for their audit events: batch, blocking or blocking-strict. Default: "+mode+".")
-	f.Var(&numeral[int]{&o.BufferSize, AuditBufferSize}, prefix+"batch-buffer-size", "Number of events to buffer in batch mode. When the buffer is full, events are dropped.")
+	f.StringVar(&o.Mode, prefix+"mode", o.Mode, "Whether requests wait for their audit events: batch, blocking or blocking-strict. Default: "+
+		mode+".")
+	f.Var(&numeral[int]{&o.BufferSize, AuditBufferSize}, prefix+"batch-buffer-size",
+		"Number of events to buffer in batch mode. When the buffer is full, events are dropped.")
 	f.Var(&numeral[int]{&o.MaxSize, size}, prefix+"batch-max-size", "Maximum number of events in a batch, in batch mode.")
-	f.Var(&span{&o.MaxWait, AuditMaxWait}, prefix+"batch-max-wait", "Maximum time for which an event waits for its batch to fill, in batch mode.")
+	f.Var(&span{&o.MaxWait, AuditMaxWait}, prefix+"batch-max-wait",
+		"Maximum time for which an event waits for its batch to fill, in batch mode.")
 	addSwitch(f, &o.Throttle, prefix+"batch-throttle-enable", throttle, "Limit the rate of batches, in batch mode.")
 	f.Var(&numeral[float32]{&o.QPS, AuditQPS}, prefix+"batch-throttle-qps", "Maximum average number of batches per second, in batch mode.")
-	f.Var(&numeral[int]{&o.Burst, AuditBurst}, prefix+"batch-throttle-burst", "Maximum number of batches sent at the same moment if the average was lower before, in batch mode.")
+	f.Var(&numeral[int]{&o.Burst, AuditBurst}, prefix+"batch-throttle-burst",
+		"Maximum number of batches sent at the same moment if the average was lower before, in batch mode.")
 }
 
 func (o *AuditTruncate) addFlags(f *pflag.FlagSet, to string) {
 	prefix := "audit-" + to + "-truncate-"
-	f.BoolVar(&o.Enabled, prefix+"enabled", o.Enabled, "Truncate events that are too large: remove their objects, and drop them if that is not enough.")
+	f.BoolVar(&o.Enabled, prefix+"enabled", o.Enabled,
+		"Truncate events that are too large: remove their objects, and drop them if that is not enough.")
 	f.Var(&numeral[int64]{&o.MaxBatchSize, AuditMaxBatchBytes}, prefix+"max-batch-size", "Maximum size of a batch in bytes.")
 	f.Var(&numeral[int64]{&o.MaxEventSize, AuditMaxEventBytes}, prefix+"max-event-size", "Maximum size of an event in bytes.")
 }

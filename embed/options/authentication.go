@@ -89,27 +89,39 @@ type TokenWebhook struct {
 }
 
 func (o *Authentication) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.ConfigFile, "authentication-config", o.ConfigFile, "File of an AuthenticationConfiguration: JWT issuers and anonymous access. The server reloads it when it changes.")
-	f.StringSliceVar(&o.APIAudiences, "api-audiences", o.APIAudiences, "List of identifiers of the API. A token is valid if it is for one of them. Default: the service-account issuers.")
-	addSwitch(f, &o.Anonymous, "anonymous-auth", true, "Authenticate requests without credentials as the user system:anonymous of the group system:unauthenticated.")
-	f.BoolVar(&o.BootstrapTokens, "enable-bootstrap-token-auth", o.BootstrapTokens, "Accept Secrets of type bootstrap.kubernetes.io/token in the namespace kube-system as bearer tokens.")
-	f.StringVar(&o.ClientCAFile, "client-ca-file", o.ClientCAFile, "File of certificate authorities for client certificates, in addition to the cluster's own.")
+	f.StringVar(&o.ConfigFile, "authentication-config", o.ConfigFile,
+		"File of an AuthenticationConfiguration: JWT issuers and anonymous access. The server reloads it when it changes.")
+	f.StringSliceVar(&o.APIAudiences, "api-audiences", o.APIAudiences,
+		"List of identifiers of the API. A token is valid if it is for one of them. Default: the service-account issuers.")
+	addSwitch(f, &o.Anonymous, "anonymous-auth", true,
+		"Authenticate requests without credentials as the user system:anonymous of the group system:unauthenticated.")
+	f.BoolVar(&o.BootstrapTokens, "enable-bootstrap-token-auth", o.BootstrapTokens,
+		"Accept Secrets of type bootstrap.kubernetes.io/token in the namespace kube-system as bearer tokens.")
+	f.StringVar(&o.ClientCAFile, "client-ca-file", o.ClientCAFile,
+		"File of certificate authorities for client certificates, in addition to the cluster's own.")
 	f.StringVar(&o.TokenFile, "token-auth-file", o.TokenFile, "CSV file of static tokens, with the columns token,user,uid,\"groups\".")
-	f.StringVar(&o.TokenWebhook.ConfigFile, "authentication-token-webhook-config-file", o.TokenWebhook.ConfigFile, "File of a kubeconfig of the webhook that reviews bearer tokens.")
-	f.StringVar(&o.TokenWebhook.Version, "authentication-token-webhook-version", o.TokenWebhook.Version, "API version of the TokenReview sent to the webhook: v1 or v1beta1. Default: v1beta1.")
-	f.Var(&span{&o.TokenWebhook.CacheTTL, 2 * time.Minute}, "authentication-token-webhook-cache-ttl", "Time for which the server caches answers of the token webhook.")
+	f.StringVar(&o.TokenWebhook.ConfigFile, "authentication-token-webhook-config-file", o.TokenWebhook.ConfigFile,
+		"File of a kubeconfig of the webhook that reviews bearer tokens.")
+	f.StringVar(&o.TokenWebhook.Version, "authentication-token-webhook-version", o.TokenWebhook.Version,
+		"API version of the TokenReview sent to the webhook: v1 or v1beta1. Default: v1beta1.")
+	f.Var(&span{&o.TokenWebhook.CacheTTL, 2 * time.Minute}, "authentication-token-webhook-cache-ttl",
+		"Time for which the server caches answers of the token webhook.")
 	o.RequestHeader.addFlags(f)
 	o.OIDC.addFlags(f)
 	o.ServiceAccounts.addFlags(f)
 }
 
 func (o *RequestHeader) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.ClientCAFile, "requestheader-client-ca-file", o.ClientCAFile, "File of certificate authorities of front proxies whose headers name the user. Default: the cluster's own front-proxy CA.")
-	f.StringSliceVar(&o.AllowedNames, "requestheader-allowed-names", o.AllowedNames, "List of common names of front-proxy client certificates. Empty allows every name.")
-	f.StringSliceVar(&o.UsernameHeaders, "requestheader-username-headers", o.UsernameHeaders, "List of request headers to read the user name from.")
+	f.StringVar(&o.ClientCAFile, "requestheader-client-ca-file", o.ClientCAFile,
+		"File of certificate authorities of front proxies whose headers name the user. Default: the cluster's own front-proxy CA.")
+	f.StringSliceVar(&o.AllowedNames, "requestheader-allowed-names", o.AllowedNames,
+		"List of common names of front-proxy client certificates. Empty allows every name.")
+	f.StringSliceVar(&o.UsernameHeaders, "requestheader-username-headers", o.UsernameHeaders,
+		"List of request headers to read the user name from.")
 	f.StringSliceVar(&o.UIDHeaders, "requestheader-uid-headers", o.UIDHeaders, "List of request headers to read the UID from.")
 	f.StringSliceVar(&o.GroupHeaders, "requestheader-group-headers", o.GroupHeaders, "List of request headers to read groups from.")
-	f.StringSliceVar(&o.ExtraHeaderNames, "requestheader-extra-headers-prefix", o.ExtraHeaderNames, "List of prefixes of request headers to read extra user data from.")
+	f.StringSliceVar(&o.ExtraHeaderNames, "requestheader-extra-headers-prefix", o.ExtraHeaderNames,
+		"List of prefixes of request headers to read extra user data from.")
 }
 
 func (o *OIDC) addFlags(f *pflag.FlagSet) {
@@ -117,7 +129,8 @@ func (o *OIDC) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.ClientID, "oidc-client-id", o.ClientID, "Client ID that the issuer's tokens must be for.")
 	f.StringVar(&o.CAFile, "oidc-ca-file", o.CAFile, "File of the certificate authority of the issuer. Default: the host's root certificates.")
 	f.StringVar(&o.UsernameClaim, "oidc-username-claim", o.UsernameClaim, "Claim to use as the user name. Default: sub.")
-	f.StringVar(&o.UsernamePrefix, "oidc-username-prefix", o.UsernamePrefix, "Prefix of user names. - means none. Default: the issuer's URL and #, but none if the claim is email.")
+	f.StringVar(&o.UsernamePrefix, "oidc-username-prefix", o.UsernamePrefix,
+		"Prefix of user names. - means none. Default: the issuer's URL and #, but none if the claim is email.")
 	f.StringVar(&o.GroupsClaim, "oidc-groups-claim", o.GroupsClaim, "Claim to use as the user's groups.")
 	f.StringVar(&o.GroupsPrefix, "oidc-groups-prefix", o.GroupsPrefix, "Prefix of groups.")
 	f.StringSliceVar(&o.SigningAlgs, "oidc-signing-algs", o.SigningAlgs, "List of signing algorithms to accept. Default: RS256.")
@@ -125,12 +138,19 @@ func (o *OIDC) addFlags(f *pflag.FlagSet) {
 }
 
 func (o *ServiceAccounts) addFlags(f *pflag.FlagSet) {
-	f.StringArrayVar(&o.KeyFiles, "service-account-key-file", o.KeyFiles, "PEM file of keys that verify service-account tokens. May be repeated. Default: the signing key.")
-	f.StringVar(&o.SigningKeyFile, "service-account-signing-key-file", o.SigningKeyFile, "PEM file of the private key that signs service-account tokens. Default: a key of the cluster's own.")
-	f.StringVar(&o.SigningEndpoint, "service-account-signing-endpoint", o.SigningEndpoint, "Socket of an external signer of service-account tokens. Excludes the two key file flags.")
-	f.StringArrayVar(&o.Issuers, "service-account-issuer", o.Issuers, "Issuer of service-account tokens. May be repeated: the first issues tokens, all are accepted.")
+	f.StringArrayVar(&o.KeyFiles, "service-account-key-file", o.KeyFiles,
+		"PEM file of keys that verify service-account tokens. May be repeated. Default: the signing key.")
+	f.StringVar(&o.SigningKeyFile, "service-account-signing-key-file", o.SigningKeyFile,
+		"PEM file of the private key that signs service-account tokens. Default: a key of the cluster's own.")
+	f.StringVar(&o.SigningEndpoint, "service-account-signing-endpoint", o.SigningEndpoint,
+		"Socket of an external signer of service-account tokens. Excludes the two key file flags.")
+	f.StringArrayVar(&o.Issuers, "service-account-issuer", o.Issuers,
+		"Issuer of service-account tokens. May be repeated: the first issues tokens, all are accepted.")
 	f.StringVar(&o.JWKSURI, "service-account-jwks-uri", o.JWKSURI, "URI of the JSON Web Key Set in the discovery document.")
-	addSwitch(f, &o.Lookup, "service-account-lookup", true, "Reject service-account tokens whose account, or whose bound object, no longer exists.")
-	f.DurationVar(&o.MaxExpiration, "service-account-max-token-expiration", o.MaxExpiration, "Maximum validity of a service-account token. 0 means no maximum.")
-	addSwitch(f, &o.ExtendExpiration, "service-account-extend-token-expiration", true, "Issue the tokens that are injected into pods by default with a validity of one year.")
+	addSwitch(f, &o.Lookup, "service-account-lookup", true,
+		"Reject service-account tokens whose account, or whose bound object, no longer exists.")
+	f.DurationVar(&o.MaxExpiration, "service-account-max-token-expiration", o.MaxExpiration,
+		"Maximum validity of a service-account token. 0 means no maximum.")
+	addSwitch(f, &o.ExtendExpiration, "service-account-extend-token-expiration", true,
+		"Issue the tokens that are injected into pods by default with a validity of one year.")
 }

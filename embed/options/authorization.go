@@ -37,11 +37,17 @@ func (o *AuthorizationWebhook) Set() bool {
 }
 
 func (o *Authorization) addFlags(f *pflag.FlagSet) {
-	f.StringSliceVar(&o.Modes, "authorization-mode", o.Modes, "Ordered list of authorizers: Node, RBAC, ABAC, Webhook, AlwaysAllow, AlwaysDeny. Default: Node,RBAC.")
-	f.StringVar(&o.ConfigFile, "authorization-config", o.ConfigFile, "File of an AuthorizationConfiguration. Excludes --authorization-mode and --authorization-webhook-*. The server reloads it when it changes.")
+	f.StringSliceVar(&o.Modes, "authorization-mode", o.Modes,
+		"Ordered list of authorizers: Node, RBAC, ABAC, Webhook, AlwaysAllow, AlwaysDeny. Default: Node,RBAC.")
+	f.StringVar(&o.ConfigFile, "authorization-config", o.ConfigFile,
+		"File of an AuthorizationConfiguration. Excludes --authorization-mode and --authorization-webhook-*. The server reloads it when it changes.")
 	f.StringVar(&o.PolicyFile, "authorization-policy-file", o.PolicyFile, "File of policies for the mode ABAC, one JSON object per line.")
-	f.StringVar(&o.Webhook.ConfigFile, "authorization-webhook-config-file", o.Webhook.ConfigFile, "File of a kubeconfig of the webhook for the mode Webhook.")
-	f.StringVar(&o.Webhook.Version, "authorization-webhook-version", o.Webhook.Version, "API version of the SubjectAccessReview sent to the webhook: v1 or v1beta1. Default: v1beta1.")
-	f.Var(&span{&o.Webhook.AuthorizedTTL, 5 * time.Minute}, "authorization-webhook-cache-authorized-ttl", "Time for which the server caches authorized answers of the webhook.")
-	f.Var(&span{&o.Webhook.UnauthorizedTTL, 30 * time.Second}, "authorization-webhook-cache-unauthorized-ttl", "Time for which the server caches unauthorized answers of the webhook.")
+	f.StringVar(&o.Webhook.ConfigFile, "authorization-webhook-config-file", o.Webhook.ConfigFile,
+		"File of a kubeconfig of the webhook for the mode Webhook.")
+	f.StringVar(&o.Webhook.Version, "authorization-webhook-version", o.Webhook.Version,
+		"API version of the SubjectAccessReview sent to the webhook: v1 or v1beta1. Default: v1beta1.")
+	f.Var(&span{&o.Webhook.AuthorizedTTL, 5 * time.Minute}, "authorization-webhook-cache-authorized-ttl",
+		"Time for which the server caches authorized answers of the webhook.")
+	f.Var(&span{&o.Webhook.UnauthorizedTTL, 30 * time.Second}, "authorization-webhook-cache-unauthorized-ttl",
+		"Time for which the server caches unauthorized answers of the webhook.")
 }

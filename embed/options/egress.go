@@ -12,5 +12,6 @@ type Egress struct {
 }
 
 func (o *Egress) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.ConfigFile, "egress-selector-config-file", o.ConfigFile, "File of an EgressSelectorConfiguration: the proxies for connections to nodes, pods, services and webhooks.")
+	f.StringVar(&o.ConfigFile, "egress-selector-config-file", o.ConfigFile,
+		"File of an EgressSelectorConfiguration: the proxies for connections to nodes, pods, services and webhooks.")
 }

@@ -27,9 +27,12 @@ type Election struct {
 }
 
 func (o *Election) addFlags(f *pflag.FlagSet) {
-	addSwitch(f, &o.Elect, "leader-elect", false, "Hold a Lease while controllers and scheduler run, so that one of several servers on a store runs them.")
-	f.Var(&span{&o.LeaseDuration, 15 * time.Second}, "leader-elect-lease-duration", "Time for which other servers wait for a silent leader before they try to acquire the Lease.")
-	f.Var(&span{&o.RenewDeadline, 10 * time.Second}, "leader-elect-renew-deadline", "Time for which the leader tries to renew the Lease before it stops leading.")
+	addSwitch(f, &o.Elect, "leader-elect", false,
+		"Hold a Lease while controllers and scheduler run, so that one of several servers on a store runs them.")
+	f.Var(&span{&o.LeaseDuration, 15 * time.Second}, "leader-elect-lease-duration",
+		"Time for which other servers wait for a silent leader before they try to acquire the Lease.")
+	f.Var(&span{&o.RenewDeadline, 10 * time.Second}, "leader-elect-renew-deadline",
+		"Time for which the leader tries to renew the Lease before it stops leading.")
 	f.Var(&span{&o.RetryPeriod, 2 * time.Second}, "leader-elect-retry-period", "Time between attempts to acquire or renew the Lease.")
 	f.StringVar(&o.Lock, "leader-elect-resource-lock", o.Lock, "Kind of object that is the lock. Allowed: leases. Default: leases.")
 	f.StringVar(&o.Namespace, "leader-elect-resource-namespace", o.Namespace, "Namespace of the Leases. Default: kube-system.")

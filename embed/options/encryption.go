@@ -14,6 +14,8 @@ type Encryption struct {
 }
 
 func (o *Encryption) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.ConfigFile, "encryption-provider-config", o.ConfigFile, "File of an EncryptionConfiguration: which resources are encrypted at rest, and by which providers.")
-	f.BoolVar(&o.Reload, "encryption-provider-config-automatic-reload", o.Reload, "Reload the file of --encryption-provider-config when it changes. An invalid file changes nothing.")
+	f.StringVar(&o.ConfigFile, "encryption-provider-config", o.ConfigFile,
+		"File of an EncryptionConfiguration: which resources are encrypted at rest, and by which providers.")
+	f.BoolVar(&o.Reload, "encryption-provider-config-automatic-reload", o.Reload,
+		"Reload the file of --encryption-provider-config when it changes. An invalid file changes nothing.")
 }

@@ -26,7 +26,8 @@ const (
 
 func (o *Explain) addFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.Enabled, "explain", o.Enabled, "Record traces of writes for \"mortise explain\".")
-	f.IntVar(&o.Memory, "explain-memory", cmp.Or(o.Memory, ExplainMemory), "Maximum memory for traces of writes, in MiB. The oldest traces are dropped first.")
+	f.IntVar(&o.Memory, "explain-memory", cmp.Or(o.Memory, ExplainMemory),
+		"Maximum memory for traces of writes, in MiB. The oldest traces are dropped first.")
 }
 
 // Check refuses what makes no sense.

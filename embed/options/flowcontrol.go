@@ -48,16 +48,25 @@ const (
 )
 
 func (o *FlowControl) addFlags(f *pflag.FlagSet) {
-	addSwitch(f, &o.PriorityAndFairness, "enable-priority-and-fairness", true, "Queue requests by flow schemas and priority levels. If false, the --max-*-inflight flags alone limit them.")
-	f.Var(&numeral[int]{&o.MaxRequestsInflight, MaxRequestsInflight}, "max-requests-inflight", "Maximum number of read-only requests in flight. With --max-mutating-requests-inflight, the seats of all priority levels. 0 means no limit.")
-	f.Var(&numeral[int]{&o.MaxMutatingRequestsInflight, MaxMutatingRequestsInflight}, "max-mutating-requests-inflight", "Maximum number of mutating requests in flight. With --max-requests-inflight, the seats of all priority levels. 0 means no limit.")
-	f.Var(&span{&o.RequestTimeout, RequestTimeout}, "request-timeout", "Maximum duration of a request other than a watch or a stream. A request waits in a queue for at most a quarter of it.")
-	f.Float64Var(&o.GoawayChance, "goaway-chance", o.GoawayChance, "Probability, from 0 to 0.02, that a request closes its HTTP/2 connection (GOAWAY) so that clients rebalance.")
-	f.Var(&numeral[int]{&o.MaxStreams, MaxStreams}, "http2-max-streams-per-connection", "Maximum number of concurrent streams of an HTTP/2 connection.")
+	addSwitch(f, &o.PriorityAndFairness, "enable-priority-and-fairness", true,
+		"Queue requests by flow schemas and priority levels. If false, the --max-*-inflight flags alone limit them.")
+	f.Var(&numeral[int]{&o.MaxRequestsInflight, MaxRequestsInflight}, "max-requests-inflight",
+		"Maximum number of read-only requests in flight. With --max-mutating-requests-inflight, the seats of all priority levels. 0 means no limit.")
+	f.Var(&numeral[int]{&o.MaxMutatingRequestsInflight, MaxMutatingRequestsInflight}, "max-mutating-requests-inflight",
+		"Maximum number of mutating requests in flight. With --max-requests-inflight, the seats of all priority levels. 0 means no limit.")
+	f.Var(&span{&o.RequestTimeout, RequestTimeout}, "request-timeout",
+		"Maximum duration of a request other than a watch or a stream. A request waits in a queue for at most a quarter of it.")
+	f.Float64Var(&o.GoawayChance, "goaway-chance", o.GoawayChance,
+		"Probability, from 0 to 0.02, that a request closes its HTTP/2 connection (GOAWAY) so that clients rebalance.")
+	f.Var(&numeral[int]{&o.MaxStreams, MaxStreams}, "http2-max-streams-per-connection",
+		"Maximum number of concurrent streams of an HTTP/2 connection.")
 	f.Var(&numeral[int]{&o.Connections, Connections}, "max-connections", "Maximum number of open connections. 0 means no limit.")
-	f.Var(&numeral[int]{&o.ConnectionsPerClient, ConnectionsPerClient}, "max-connections-per-client", "Maximum number of open connections from one address of another machine. 0 means no limit.")
-	f.Var(&numeral[int64]{&o.BodyBytes, 0}, "max-request-bytes-inflight", "Maximum bytes of request bodies in memory. Default: an eighth of the memory, from 64 MiB to 1 GiB. 0 means no limit.")
-	f.Var(&numeral[int]{&o.Watches, Watches}, "max-watches-per-user", "Maximum number of open watches and streams of a user. 0 means no limit.")
+	f.Var(&numeral[int]{&o.ConnectionsPerClient, ConnectionsPerClient}, "max-connections-per-client",
+		"Maximum number of open connections from one address of another machine. 0 means no limit.")
+	f.Var(&numeral[int64]{&o.BodyBytes, 0}, "max-request-bytes-inflight",
+		"Maximum bytes of request bodies in memory. Default: an eighth of the memory, from 64 MiB to 1 GiB. 0 means no limit.")
+	f.Var(&numeral[int]{&o.Watches, Watches}, "max-watches-per-user",
+		"Maximum number of open watches and streams of a user. 0 means no limit.")
 }
 
 // Check refuses what makes no sense.
@@ -79,7 +88,8 @@ func (o *FlowControl) Check() error {
 	case o.GoawayChance < 0 || o.GoawayChance > maxGoawayChance:
 		return errors.New("--goaway-chance can not be less than 0 or greater than 0.02") // upstream's words
 	}
-	if on := o.PriorityAndFairness; (on == nil || *on) && o.MaxRequestsInflight != nil && o.MaxMutatingRequestsInflight != nil && *o.MaxRequestsInflight+*o.MaxMutatingRequestsInflight == 0 {
+	if on := o.PriorityAndFairness; (on == nil || *on) && o.MaxRequestsInflight != nil && o.MaxMutatingRequestsInflight != nil &&
+		*o.MaxRequestsInflight+*o.MaxMutatingRequestsInflight == 0 {
 		return errors.New("--max-requests-inflight and --max-mutating-requests-inflight leave no seats for priority levels")
 	}
 	return nil

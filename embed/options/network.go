@@ -43,12 +43,18 @@ func (o *Network) AddFlags(f *pflag.FlagSet) { o.addFlags(f) }
 
 func (o *Network) addFlags(f *pflag.FlagSet) {
 	o.flags = f
-	f.BoolVar(&o.NoProxy, "no-service-proxy", o.NoProxy, "Do not run the service proxy on a real node, because another proxy implements Services.")
-	f.BoolVar(&o.NoDNS, "no-cluster-dns", o.NoDNS, "Do not run the cluster DNS on a real node, because another DNS server resolves Services and pods.")
+	f.BoolVar(&o.NoProxy, "no-service-proxy", o.NoProxy,
+		"Do not run the service proxy on a real node, because another proxy implements Services.")
+	f.BoolVar(&o.NoDNS, "no-cluster-dns", o.NoDNS,
+		"Do not run the cluster DNS on a real node, because another DNS server resolves Services and pods.")
 	f.BoolVar(&o.NoRoutes, "no-node-routes", o.NoRoutes, "Do not add routes to the pods of other nodes, because another network plug-in does.")
-	f.BoolVar(&o.VXLAN, "node-vxlan", o.VXLAN, "Tunnel pod traffic between nodes by VXLAN, for nodes that are on different networks. Set it on all nodes or on none.")
-	f.StringVar(&o.ProxyConfigFile, "proxy-config", o.ProxyConfigFile, "File of a KubeProxyConfiguration for the service proxy. --proxy-mode, --nodeport-addresses and --masquerade-all win over it.")
-	f.StringVar(&o.ProxyMode, "proxy-mode", o.ProxyMode, "Mode of the service proxy: nftables or iptables. Default: nftables if it works, else iptables.")
-	f.StringSliceVar(&o.NodePortAddresses, "nodeport-addresses", o.NodePortAddresses, "List of CIDRs of the node's addresses on which node ports are open, or primary. Default: all addresses.")
+	f.BoolVar(&o.VXLAN, "node-vxlan", o.VXLAN,
+		"Tunnel pod traffic between nodes by VXLAN, for nodes that are on different networks. Set it on all nodes or on none.")
+	f.StringVar(&o.ProxyConfigFile, "proxy-config", o.ProxyConfigFile,
+		"File of a KubeProxyConfiguration for the service proxy. --proxy-mode, --nodeport-addresses and --masquerade-all win over it.")
+	f.StringVar(&o.ProxyMode, "proxy-mode", o.ProxyMode,
+		"Mode of the service proxy: nftables or iptables. Default: nftables if it works, else iptables.")
+	f.StringSliceVar(&o.NodePortAddresses, "nodeport-addresses", o.NodePortAddresses,
+		"List of CIDRs of the node's addresses on which node ports are open, or primary. Default: all addresses.")
 	f.BoolVar(&o.MasqueradeAll, masqueradeAll, o.MasqueradeAll, "Masquerade (SNAT) all traffic sent to the cluster IPs of Services.")
 }

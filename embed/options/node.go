@@ -30,8 +30,10 @@ func (o *Node) AddFlags(f *pflag.FlagSet) { o.addFlags(f) }
 
 func (o *Node) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.ConfigFile, "kubelet-config", o.ConfigFile, "File of a KubeletConfiguration for a real node.")
-	f.StringVar(&o.ConfigDir, "kubelet-config-dir", o.ConfigDir, "Directory of drop-in files (*.conf) that are merged over the KubeletConfiguration, in the order of their names.")
-	f.StringVar(&o.RootDir, "root-dir", o.RootDir, "Directory of a real node's pod volumes. Default: DATA-DIR/kubelet. Set it to /var/lib/kubelet to take over a kubelet's pods.")
+	f.StringVar(&o.ConfigDir, "kubelet-config-dir", o.ConfigDir,
+		"Directory of drop-in files (*.conf) that are merged over the KubeletConfiguration, in the order of their names.")
+	f.StringVar(&o.RootDir, "root-dir", o.RootDir,
+		"Directory of a real node's pod volumes. Default: DATA-DIR/kubelet. Set it to /var/lib/kubelet to take over a kubelet's pods.")
 }
 
 // Kubelets configures the API server's connections to nodes.
@@ -41,5 +43,6 @@ type Kubelets struct {
 }
 
 func (o *Kubelets) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.CAFile, "kubelet-certificate-authority", o.CAFile, "File of certificate authorities for nodes' serving certificates. Default: the cluster's own and the keys that nodes publish.")
+	f.StringVar(&o.CAFile, "kubelet-certificate-authority", o.CAFile,
+		"File of certificate authorities for nodes' serving certificates. Default: the cluster's own and the keys that nodes publish.")
 }

@@ -12,5 +12,6 @@ type Pods struct {
 }
 
 func (o *Pods) addFlags(f *pflag.FlagSet) {
-	addSwitch(f, &o.AllowPrivileged, "allow-privileged", true, "Allow privileged containers. Default: true, but false with --controllers none.")
+	addSwitch(f, &o.AllowPrivileged, "allow-privileged", true,
+		"Allow privileged containers. Default: true, but false with --controllers none.")
 }

@@ -32,7 +32,10 @@ func (o *Scheduler) Check() error {
 }
 
 func (o *Scheduler) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.ConfigFile, "scheduler-config", o.ConfigFile, "File of a KubeSchedulerConfiguration: profiles, plug-ins and their arguments, extenders.")
-	f.IntVar(&o.ExtenderFailures, "scheduler-extender-breaker-failures", o.ExtenderFailures, "Number of consecutive failures after which a scheduler extender is not called for a while. 0 always calls it.")
-	f.DurationVar(&o.ExtenderPause, "scheduler-extender-breaker-pause", o.ExtenderPause, "Time for which a failing scheduler extender is not called before it is tried again. 0 means 10s.")
+	f.StringVar(&o.ConfigFile, "scheduler-config", o.ConfigFile,
+		"File of a KubeSchedulerConfiguration: profiles, plug-ins and their arguments, extenders.")
+	f.IntVar(&o.ExtenderFailures, "scheduler-extender-breaker-failures", o.ExtenderFailures,
+		"Number of consecutive failures after which a scheduler extender is not called for a while. 0 always calls it.")
+	f.DurationVar(&o.ExtenderPause, "scheduler-extender-breaker-pause", o.ExtenderPause,
+		"Time for which a failing scheduler extender is not called before it is tried again. 0 means 10s.")
 }

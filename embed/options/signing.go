@@ -25,15 +25,18 @@ type SigningFiles struct{ CertFile, KeyFile string }
 
 func (o *Signing) addFlags(f *pflag.FlagSet) {
 	add := func(to *SigningFiles, name, of string) {
-		f.StringVar(&to.CertFile, name+"-cert-file", to.CertFile, "File of the certificate of the CA that signs for "+of+". Default: the cluster's CA.")
-		f.StringVar(&to.KeyFile, name+"-key-file", to.KeyFile, "File of the private key of the CA that signs for "+of+". Default: the cluster's CA.")
+		f.StringVar(&to.CertFile, name+"-cert-file", to.CertFile,
+			"File of the certificate of the CA that signs for "+of+". Default: the cluster's CA.")
+		f.StringVar(&to.KeyFile, name+"-key-file", to.KeyFile,
+			"File of the private key of the CA that signs for "+of+". Default: the cluster's CA.")
 	}
 	add(&o.All, "cluster-signing", "all signers of kubernetes.io")
 	add(&o.KubeletServing, "cluster-signing-kubelet-serving", "kubernetes.io/kubelet-serving")
 	add(&o.KubeletClient, "cluster-signing-kubelet-client", "kubernetes.io/kube-apiserver-client-kubelet")
 	add(&o.APIClient, "cluster-signing-kube-apiserver-client", "kubernetes.io/kube-apiserver-client")
 	add(&o.LegacyUnknown, "cluster-signing-legacy-unknown", "kubernetes.io/legacy-unknown")
-	f.StringVar(&o.RootCAFile, "root-ca-file", o.RootCAFile, "File of the root CA to publish in the ConfigMap kube-root-ca.crt and in service-account token Secrets. Default: the cluster's CA.")
+	f.StringVar(&o.RootCAFile, "root-ca-file", o.RootCAFile,
+		"File of the root CA to publish in the ConfigMap kube-root-ca.crt and in service-account token Secrets. Default: the cluster's CA.")
 }
 
 func (o *Signing) check() error {
@@ -53,7 +56,8 @@ func (o *Signing) check() error {
 		}
 	}
 	if specific && o.All != (SigningFiles{}) {
-		errs = append(errs, errors.New("cannot specify --cluster-signing-{cert,key}-file and other --cluster-signing-*-file flags at the same time")) // upstream's words
+		// upstream's words
+		errs = append(errs, errors.New("cannot specify --cluster-signing-{cert,key}-file and other --cluster-signing-*-file flags at the same time"))
 	}
 	if err := o.All.check(); err != nil {
 		errs = append(errs, fmt.Errorf("%q: %w", "cluster-signing", err))

@@ -12,5 +12,6 @@ type Simulated struct {
 }
 
 func (o *Simulated) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.NodesFile, "simulated-nodes", o.NodesFile, "File of a SimulatedNodes of config.mortise.dev/v1alpha1, which describes groups of simulated nodes. Excludes --nodes.")
+	f.StringVar(&o.NodesFile, "simulated-nodes", o.NodesFile,
+		"File of a SimulatedNodes of config.mortise.dev/v1alpha1, which describes groups of simulated nodes. Excludes --nodes.")
 }

@@ -40,9 +40,14 @@ func (o *Webhooks) Check() error {
 }
 
 func (o *Webhooks) addFlags(f *pflag.FlagSet) {
-	f.DurationVar(&o.Deadline, "admission-deadline", o.Deadline, "Maximum total time of all admission webhooks of a request. Webhooks not called by then count as failed. 0 means no maximum.")
-	f.IntVar(&o.BreakerFailures, "admission-breaker-failures", o.BreakerFailures, "Number of consecutive failures after which a webhook is not called for a while. 0: only webhooks annotated extension.mortise.dev/breaker: \"on\", after 5.")
-	f.DurationVar(&o.BreakerPause, "admission-breaker-pause", o.BreakerPause, "Time for which a failing admission webhook is not called before it is tried again. 0 means 10s.")
-	f.BoolVar(&o.LockoutGuard, "admission-lockout-guard", o.LockoutGuard, "Exempt from a failing webhook the objects that can repair it: its Service, that Service's pods, and their owners and dependencies.")
-	f.BoolVar(&o.NameConfigurations, "admission-name-configurations", o.NameConfigurations, "Name a webhook's configuration in errors and warnings about the webhook.")
+	f.DurationVar(&o.Deadline, "admission-deadline", o.Deadline,
+		"Maximum total time of all admission webhooks of a request. Webhooks not called by then count as failed. 0 means no maximum.")
+	f.IntVar(&o.BreakerFailures, "admission-breaker-failures", o.BreakerFailures,
+		"Number of consecutive failures after which a webhook is not called for a while. 0: only webhooks annotated extension.mortise.dev/breaker: \"on\", after 5.")
+	f.DurationVar(&o.BreakerPause, "admission-breaker-pause", o.BreakerPause,
+		"Time for which a failing admission webhook is not called before it is tried again. 0 means 10s.")
+	f.BoolVar(&o.LockoutGuard, "admission-lockout-guard", o.LockoutGuard,
+		"Exempt from a failing webhook the objects that can repair it: its Service, that Service's pods, and their owners and dependencies.")
+	f.BoolVar(&o.NameConfigurations, "admission-name-configurations", o.NameConfigurations,
+		"Name a webhook's configuration in errors and warnings about the webhook.")
 }

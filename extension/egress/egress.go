@@ -77,7 +77,8 @@ func Load(file string, l *extension.Ledger) (*Selector, error) {
 		name := strings.ToLower(e.Name)
 		d, err := dialer(e.Connection)
 		if err != nil {
-			return nil, fmt.Errorf("failed to setup egress selector: failed to create dialer for egressSelection %q: %w", name, err) // upstream's words
+			// upstream's words
+			return nil, fmt.Errorf("failed to setup egress selector: failed to create dialer for egressSelection %q: %w", name, err)
 		}
 		dial := straight
 		if d != nil && name != "etcd" {

@@ -56,11 +56,13 @@ func TestAddressesChange(t *testing.T) {
 		Addresses: at, Mounter: noMounts{}, Kubelet: configured(t, "nodeStatusUpdateFrequency: 5m\nevictionHard: {}\n"),
 	})
 	variable := func(name, path string) corev1.EnvVar {
-		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
+		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1",
+			FieldPath: path}}}
 	}
 	own, host := onePod("own"), onePod("host")
 	host.Spec.HostNetwork = true
-	host.Spec.Containers[0].Env = []corev1.EnvVar{variable("HOST", "status.hostIP"), variable("HOSTS", "status.hostIPs"), variable("PODS", "status.podIPs")}
+	host.Spec.Containers[0].Env = []corev1.EnvVar{variable("HOST", "status.hostIP"), variable("HOSTS", "status.hostIPs"),
+		variable("PODS", "status.podIPs")}
 	c.create(own)
 	c.create(host)
 	podIP := c.await("own", "ready", isReady).Status.PodIP

@@ -20,14 +20,16 @@ import (
 func projecting(name string, sources ...corev1.VolumeProjection) *corev1.Pod {
 	pod := onePod(name)
 	pod.Spec.ServiceAccountName = "default"
-	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}}}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "v",
+		VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}}}}
 	return pod
 }
 
 func trustBundle(name, signer, word string) *certificatesv1.ClusterTrustBundle {
 	return &certificatesv1.ClusterTrustBundle{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       certificatesv1.ClusterTrustBundleSpec{SignerName: signer, TrustBundle: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte(word)}))},
+		Spec: certificatesv1.ClusterTrustBundleSpec{SignerName: signer,
+			TrustBundle: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte(word)}))},
 	}
 }
 
@@ -53,7 +55,8 @@ func TestTrustBundlesAreFollowed(t *testing.T) {
 	}
 	pod := c.create(projecting("p",
 		corev1.VolumeProjection{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{Name: new("b"), Path: "name.pem"}},
-		corev1.VolumeProjection{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"), LabelSelector: &metav1.LabelSelector{}, Path: "signer.pem"}}))
+		corev1.VolumeProjection{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"),
+			LabelSelector: &metav1.LabelSelector{}, Path: "signer.pem"}}))
 	c.awaitEvent("p", `FailedMount: MountVolume.SetUp failed for volume "v" : [while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io "b" not found, combination of signerName and labelSelector matched zero ClusterTrustBundles]`)
 	bundles := c.client.CertificatesV1().ClusterTrustBundles()
 	named, signers := trustBundle("b", "", "one"), trustBundle("a.example:s:1", "a.example/s", "two")
@@ -65,7 +68,8 @@ func TestTrustBundlesAreFollowed(t *testing.T) {
 	c.await("p", "ready", isReady)
 	c.awaitFile(c.projected(pod)+"/name.pem", named.Spec.TrustBundle)
 	c.awaitFile(c.projected(pod)+"/signer.pem", signers.Spec.TrustBundle)
-	for _, b := range []*certificatesv1.ClusterTrustBundle{trustBundle("b", "", "three"), trustBundle("a.example:s:1", "a.example/s", "four")} {
+	for _, b := range []*certificatesv1.ClusterTrustBundle{trustBundle("b", "", "three"),
+		trustBundle("a.example:s:1", "a.example/s", "four")} {
 		if _, err := bundles.Update(t.Context(), b, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -83,7 +87,8 @@ func TestPodCertificatesAreFollowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Stop()
-	if _, err := c.client.CoreV1().ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "account"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.client.CoreV1().ServiceAccounts("default").Create(t.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "account"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	// The API server makes names of prefixes.
@@ -92,14 +97,17 @@ func TestPodCertificatesAreFollowed(t *testing.T) {
 		r.Name = r.GenerateName + r.Spec.PodName
 		return false, nil, nil
 	})
-	source := corev1.VolumeProjection{PodCertificate: &corev1.PodCertificateProjection{SignerName: "a.example/s", KeyType: "ECDSAP256", CertificateChainPath: "chain.pem", KeyPath: "key.pem"}}
-	for name, condition := range map[string]string{"good": certificatesv1.PodCertificateRequestConditionTypeIssued, "bad": certificatesv1.PodCertificateRequestConditionTypeDenied} {
+	source := corev1.VolumeProjection{PodCertificate: &corev1.PodCertificateProjection{SignerName: "a.example/s", KeyType: "ECDSAP256",
+		CertificateChainPath: "chain.pem", KeyPath: "key.pem"}}
+	for name, condition := range map[string]string{"good": certificatesv1.PodCertificateRequestConditionTypeIssued,
+		"bad": certificatesv1.PodCertificateRequestConditionTypeDenied} {
 		pod := c.create(projecting(name, source))
 		var r *certificatesv1.PodCertificateRequest
 		for r == nil || r.Spec.PodName != name {
 			r = (<-w.ResultChan()).Object.(*certificatesv1.PodCertificateRequest)
 		}
-		if s := r.Spec; s.NodeName != "n1" || s.NodeUID == "" || s.PodUID != pod.UID || s.ServiceAccountName != "default" || s.ServiceAccountUID != "account" {
+		if s := r.Spec; s.NodeName != "n1" || s.NodeUID == "" || s.PodUID != pod.UID || s.ServiceAccountName != "default" ||
+			s.ServiceAccountUID != "account" {
 			t.Errorf("request %+v", s)
 		}
 		r = r.DeepCopy()

@@ -28,7 +28,8 @@ func sized(name, cpu, limit string) *corev1.Pod {
 	if limit != "" {
 		out.Limits["cpu"], out.Limits["memory"] = resource.MustParse(limit), resource.MustParse("64Mi")
 	}
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: out}}}}
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: out}}}}
 }
 
 // A pod has its cgroup when its sandbox is made.
@@ -74,7 +75,8 @@ func boundOf(pod *corev1.Pod, controller, one, two string) string {
 func cgroupsEndToEnd(t *testing.T, c *cluster) {
 	c.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "whole"}, Spec: corev1.PodSpec{
 		Resources: &corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{"cpu": resource.MustParse("200m")}, Limits: corev1.ResourceList{"cpu": resource.MustParse("500m"), "memory": resource.MustParse("64Mi")},
+			Requests: corev1.ResourceList{"cpu": resource.MustParse("200m")},
+			Limits:   corev1.ResourceList{"cpu": resource.MustParse("500m"), "memory": resource.MustParse("64Mi")},
 		},
 		Overhead:                      corev1.ResourceList{"cpu": resource.MustParse("100m"), "memory": resource.MustParse("16Mi")},
 		TerminationGracePeriodSeconds: new(int64(0)),

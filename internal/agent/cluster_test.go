@@ -140,7 +140,8 @@ func (c *cluster) create(pod *corev1.Pod) *corev1.Pod {
 // await watches a pod until it is as wanted; nil means that it is gone.
 func (c *cluster) await(name, what string, want func(*corev1.Pod) bool) *corev1.Pod {
 	c.t.Helper()
-	w, err := c.client.CoreV1().Pods("default").Watch(c.t.Context(), metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()})
+	w, err := c.client.CoreV1().Pods("default").Watch(c.t.Context(),
+		metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()})
 	if err != nil {
 		c.t.Fatal(err)
 	}

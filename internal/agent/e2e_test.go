@@ -74,8 +74,10 @@ func TestEndToEnd(t *testing.T) {
 		c.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.PodSpec{
 			Containers: []corev1.Container{{
 				Name: "httpd", Command: sh("mkdir /www; echo hello from $NAME > /www/index.html; exec httpd -f -p 80 -h /www"),
-				Env:            []corev1.EnvVar{{Name: "NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}},
-				ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(80)}}, PeriodSeconds: 1},
+				Env: []corev1.EnvVar{{Name: "NAME", ValueFrom: &corev1.EnvVarSource{
+					FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}},
+				ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(80)}},
+					PeriodSeconds: 1},
 			}},
 		}})
 		pod := c.await("web", "ready", isReady)
@@ -115,7 +117,8 @@ func TestEndToEnd(t *testing.T) {
 			t.Errorf("end: %+v", end)
 		}
 		var out, errs bytes.Buffer
-		if err := c.node.ContainerLogs(t.Context(), podspec.Target{Namespace: "default", Pod: "talk", Container: "c"}, &corev1.PodLogOptions{}, &out, &errs); err != nil {
+		if err := c.node.ContainerLogs(t.Context(), podspec.Target{Namespace: "default", Pod: "talk", Container: "c"}, &corev1.PodLogOptions{},
+			&out, &errs); err != nil {
 			t.Error(err)
 		}
 		if out.String() != "out\n" || errs.String() != "err\n" {
@@ -125,7 +128,8 @@ func TestEndToEnd(t *testing.T) {
 
 	t.Run("environment and volumes", func(t *testing.T) {
 		core := c.client.CoreV1()
-		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "conf"}, Data: map[string]string{"a": "one", "b": "two"}}
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "conf"},
+			Data: map[string]string{"a": "one", "b": "two"}}
 		if _, err := core.ConfigMaps("default").Create(t.Context(), cm, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -136,17 +140,22 @@ func TestEndToEnd(t *testing.T) {
 		c.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "vol", Labels: map[string]string{"tier": "x"}}, Spec: corev1.PodSpec{
 			SecurityContext: &corev1.PodSecurityContext{FSGroup: new(int64(4242)), RunAsUser: new(int64(1000))},
 			Volumes: []corev1.Volume{
-				{Name: "conf", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}}}},
+				{Name: "conf", VolumeSource: corev1.VolumeSource{
+					ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}}}},
 				{Name: "key", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "key", DefaultMode: new(int32(0o400))}}},
 				{Name: "mem", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}},
 				{Name: "disk", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-				{Name: "info", VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{{Path: "labels", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"}}}}}},
+				{Name: "info", VolumeSource: corev1.VolumeSource{
+					DownwardAPI: &corev1.DownwardAPIVolumeSource{
+						Items: []corev1.DownwardAPIVolumeFile{{Path: "labels", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"}}}}}},
 			},
-			InitContainers: []corev1.Container{{Name: "init", Command: sh("echo from init > /disk/f"), VolumeMounts: []corev1.VolumeMount{{Name: "disk", MountPath: "/disk"}}}},
+			InitContainers: []corev1.Container{{Name: "init", Command: sh("echo from init > /disk/f"),
+				VolumeMounts: []corev1.VolumeMount{{Name: "disk", MountPath: "/disk"}}}},
 			Containers: []corev1.Container{{
 				Name: "c", Command: sh("cat /conf/a /sub/k /disk/f; cat /info/labels; echo; id -G; mount | grep ' /mem ' | cut -d' ' -f5; echo $(A)-$B; while true; do cat /conf/a > /disk/now; sleep 0.1; done"),
-				EnvFrom: []corev1.EnvFromSource{{Prefix: "P_", ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}}}},
-				Env:     []corev1.EnvVar{{Name: "A", Value: "x"}, {Name: "B", Value: "$(A)$(P_b)"}},
+				EnvFrom: []corev1.EnvFromSource{{Prefix: "P_",
+					ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}}}},
+				Env: []corev1.EnvVar{{Name: "A", Value: "x"}, {Name: "B", Value: "$(A)$(P_b)"}},
 				VolumeMounts: []corev1.VolumeMount{
 					{Name: "conf", MountPath: "/conf"}, {Name: "key", MountPath: "/sub/k", SubPath: "k"}, {Name: "mem", MountPath: "/mem"},
 					{Name: "disk", MountPath: "/disk"}, {Name: "info", MountPath: "/info"},
@@ -156,7 +165,8 @@ func TestEndToEnd(t *testing.T) {
 		pod := c.await("vol", "ready", isReady)
 		c.awaitLog("vol", "c", "x-xtwo\n")
 		var out bytes.Buffer
-		if err := c.node.ContainerLogs(t.Context(), podspec.Target{Namespace: "default", Pod: "vol", Container: "c"}, &corev1.PodLogOptions{}, &out, nil); err != nil {
+		if err := c.node.ContainerLogs(t.Context(), podspec.Target{Namespace: "default", Pod: "vol", Container: "c"}, &corev1.PodLogOptions{},
+			&out, nil); err != nil {
 			t.Fatal(err)
 		}
 		want := "onehiddenfrom init\ntier=\"x\"\n0 4242\ntmpfs\nx-xtwo\n"
@@ -171,12 +181,15 @@ func TestEndToEnd(t *testing.T) {
 	})
 
 	t.Run("restart with back-off", func(t *testing.T) {
-		c.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "crash"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Command: sh("exit 7")}}}})
+		c.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "crash"},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Command: sh("exit 7")}}}})
 		pod := c.await("crash", "backing off", func(p *corev1.Pod) bool {
-			return p != nil && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Waiting != nil && p.Status.ContainerStatuses[0].State.Waiting.Reason == "CrashLoopBackOff"
+			return p != nil && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Waiting != nil &&
+				p.Status.ContainerStatuses[0].State.Waiting.Reason == "CrashLoopBackOff"
 		})
 		s := pod.Status.ContainerStatuses[0]
-		if s.RestartCount != 1 || s.LastTerminationState.Terminated == nil || s.LastTerminationState.Terminated.ExitCode != 7 || pod.Status.Phase != corev1.PodRunning {
+		if s.RestartCount != 1 || s.LastTerminationState.Terminated == nil || s.LastTerminationState.Terminated.ExitCode != 7 ||
+			pod.Status.Phase != corev1.PodRunning {
 			t.Errorf("status: %+v", pod.Status)
 		}
 		if want := "back-off 10s restarting failed container=c pod=crash_default(" + string(pod.UID) + ")"; s.State.Waiting.Message != want {
@@ -187,7 +200,8 @@ func TestEndToEnd(t *testing.T) {
 	t.Run("liveness", func(t *testing.T) {
 		c.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "live"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
 			Name: "c", Command: sh("trap 'exit 0' TERM; sleep 3600 & wait"),
-			LivenessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"false"}}}, PeriodSeconds: 1, FailureThreshold: 1, TimeoutSeconds: 5},
+			LivenessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"false"}}}, PeriodSeconds: 1,
+				FailureThreshold: 1, TimeoutSeconds: 5},
 		}}}})
 		c.await("live", "restarted", func(p *corev1.Pod) bool {
 			return p != nil && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].RestartCount >= 1
@@ -197,12 +211,14 @@ func TestEndToEnd(t *testing.T) {
 	})
 
 	t.Run("missing image", func(t *testing.T) {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "noimage"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "mortise.local/none:1"}}}}
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "noimage"},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "mortise.local/none:1"}}}}
 		c.create(p)
 		pod := c.await("noimage", "failing to pull", func(p *corev1.Pod) bool {
 			return p != nil && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Waiting.Reason == "ImagePullBackOff"
 		})
-		if !strings.HasPrefix(pod.Status.ContainerStatuses[0].State.Waiting.Message, `Back-off pulling image "mortise.local/none:1": ErrImagePull: `) {
+		if !strings.HasPrefix(pod.Status.ContainerStatuses[0].State.Waiting.Message,
+			`Back-off pulling image "mortise.local/none:1": ErrImagePull: `) {
 			t.Errorf("message: %s", pod.Status.ContainerStatuses[0].State.Waiting.Message)
 		}
 	})
@@ -257,7 +273,8 @@ func TestEndToEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		kill(t, strconv.Itoa(pid))
-		c.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "after"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Command: sh("sleep 3600")}}}})
+		c.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "after"},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Command: sh("sleep 3600")}}}})
 		if _, err := machine.Prepare(t.Context(), machineOptions(t, dir)); err != nil {
 			t.Fatal(err)
 		}
@@ -319,7 +336,8 @@ func (c *cluster) awaitLog(pod, container, text string) {
 	ctx, cancel := context.WithTimeout(c.t.Context(), 20*time.Second)
 	defer cancel()
 	found := &finder{text: text, found: cancel}
-	err := c.node.ContainerLogs(ctx, podspec.Target{Namespace: "default", Pod: pod, Container: container}, &corev1.PodLogOptions{Follow: true}, found, found)
+	err := c.node.ContainerLogs(ctx, podspec.Target{Namespace: "default", Pod: pod, Container: container}, &corev1.PodLogOptions{Follow: true},
+		found, found)
 	if !strings.Contains(found.seen.String(), text) {
 		c.t.Fatalf("log of %s: %q, %v", pod, found.seen.String(), err)
 	}

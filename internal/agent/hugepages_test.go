@@ -36,7 +36,8 @@ func reservePages(t *testing.T, count int64) bool {
 func hugePagesEndToEnd(t *testing.T, c *cluster) {
 	asks := corev1.ResourceList{"hugepages-2Mi": resource.MustParse("4Mi"), "memory": resource.MustParse("64Mi")}
 	c.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "huge"}, Spec: corev1.PodSpec{
-		Volumes: []corev1.Volume{{Name: "pages", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumHugePages}}}},
+		Volumes: []corev1.Volume{{Name: "pages",
+			VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumHugePages}}}},
 		Containers: []corev1.Container{{
 			Name: "c", Command: sh("mount | grep ' /pages ' | cut -d' ' -f5; truncate -s 4M /pages/f && echo made; sleep 1000"),
 			Resources:    corev1.ResourceRequirements{Requests: asks, Limits: asks},
@@ -48,7 +49,8 @@ func hugePagesEndToEnd(t *testing.T, c *cluster) {
 	c.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "huger"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
 		Name: "c", Command: sh("sleep 1000"),
 		Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{"hugepages-2Mi": resource.MustParse("1Ti"), "memory": resource.MustParse("64Mi")}, Limits: corev1.ResourceList{"hugepages-2Mi": resource.MustParse("1Ti")},
+			Requests: corev1.ResourceList{"hugepages-2Mi": resource.MustParse("1Ti"), "memory": resource.MustParse("64Mi")},
+			Limits:   corev1.ResourceList{"hugepages-2Mi": resource.MustParse("1Ti")},
 		},
 	}}}})
 	c.await("huger", "refused", func(p *corev1.Pod) bool { return p != nil && p.Status.Reason == "OutOfhugepages-2Mi" })

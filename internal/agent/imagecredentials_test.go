@@ -59,7 +59,8 @@ func TestPodsWithoutCredentialsDoNotHaveTheImage(t *testing.T) {
 	c.createAs(withSecrets("never"), corev1.PullNever)
 	pod := c.await("never", "refused", waitingFor("ErrImageNeverPull"))
 	// As of an image that is not there: who may not have it does not learn of it.
-	if got, want := pod.Status.ContainerStatuses[0].State.Waiting.Message, fmt.Sprintf("Container image %q is not present with pull policy of Never", privateImage); got != want {
+	if got, want := pod.Status.ContainerStatuses[0].State.Waiting.Message,
+		fmt.Sprintf("Container image %q is not present with pull policy of Never", privateImage); got != want {
 		t.Errorf("%s\nnot %s", got, want)
 	}
 	if r.Calls("PullImage") < pulls+3 {

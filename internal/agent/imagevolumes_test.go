@@ -17,7 +17,8 @@ import (
 
 func withImageVolume(name, reference string, policy corev1.PullPolicy) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
-		Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: reference, PullPolicy: policy}}}},
+		Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: reference,
+			PullPolicy: policy}}}},
 		Containers: []corev1.Container{{
 			Name: "c", Command: sh("sleep 1000"), Env: []corev1.EnvVar{{Name: "PART", Value: "b"}},
 			VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}, {Name: "data", MountPath: "/part", SubPathExpr: "a/$(PART)"}},
@@ -37,7 +38,8 @@ func TestImageVolume(t *testing.T) {
 	}
 	for i, want := range []struct{ at, part string }{{"/data", ""}, {"/part", "a/b"}} {
 		m := mounts[i]
-		if m.ContainerPath != want.at || m.ImageSubPath != want.part || !m.Readonly || m.HostPath != "" || m.Image.Image != "sha256:registry.test/files:1" || m.Image.UserSpecifiedImage != "registry.test/files:1" {
+		if m.ContainerPath != want.at || m.ImageSubPath != want.part || !m.Readonly || m.HostPath != "" ||
+			m.Image.Image != "sha256:registry.test/files:1" || m.Image.UserSpecifiedImage != "registry.test/files:1" {
 			t.Errorf("mount %d: %v", i, m)
 		}
 	}
@@ -50,7 +52,8 @@ func TestImageVolumeIsNotThere(t *testing.T) {
 	c.await("none", "failing", waitingFor("ErrImagePull"))
 	c.create(withImageVolume("never", "registry.test/never:1", corev1.PullNever))
 	pod := c.await("never", "refused", waitingFor("ErrImageNeverPull"))
-	if got, want := pod.Status.ContainerStatuses[0].State.Waiting.Message, `Container image "registry.test/never:1" is not present with pull policy of Never`; got != want {
+	if got, want := pod.Status.ContainerStatuses[0].State.Waiting.Message,
+		`Container image "registry.test/never:1" is not present with pull policy of Never`; got != want {
 		t.Errorf("%s\nnot %s", got, want)
 	}
 	absolute := withImageVolume("abs", images.Busybox, corev1.PullNever)
@@ -73,7 +76,8 @@ func imageVolumeEndToEnd(t *testing.T, c *cluster) {
 		c.awaitLog("mounted", "c", "mounted\n")
 		return
 	}
-	if got := pod.Status.ContainerStatuses[0].State.Waiting.Message; !strings.Contains(got, `failed to mkdir "": mkdir : no such file or directory`) {
+	if got := pod.Status.ContainerStatuses[0].State.Waiting.Message; !strings.Contains(got,
+		`failed to mkdir "": mkdir : no such file or directory`) {
 		t.Errorf("containerd before 2.1 refuses with %s", got)
 	}
 }

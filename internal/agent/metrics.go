@@ -21,9 +21,10 @@ type Metrics struct {
 
 // NewMetrics makes the metrics of a node.
 func NewMetrics() *Metrics {
-	m := &Metrics{registry: prometheus.NewRegistry(), images: images.NewMetrics(), admission: podadmission.NewMetrics(), evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Subsystem: "kubelet", Name: "evictions", Help: "Evicted pods, by eviction signal.",
-	}, []string{"eviction_signal"})}
+	m := &Metrics{registry: prometheus.NewRegistry(), images: images.NewMetrics(), admission: podadmission.NewMetrics(),
+		evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Subsystem: "kubelet", Name: "evictions", Help: "Evicted pods, by eviction signal.",
+		}, []string{"eviction_signal"})}
 	m.registry.MustRegister(m.evictions)
 	m.registry.MustRegister(m.images.Collectors()...)
 	m.registry.MustRegister(m.admission.Collectors()...)

@@ -30,7 +30,8 @@ func TestImageWithoutUserRunsAsRoot(t *testing.T) {
 	}
 	// The user that the pod names is what counts then.
 	c.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "named"}, Spec: corev1.PodSpec{
-		SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: new(true), RunAsUser: new(int64(7))}, Containers: []corev1.Container{{Name: "c"}},
+		SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: new(true), RunAsUser: new(int64(7))},
+		Containers:      []corev1.Container{{Name: "c"}},
 	}})
 	c.await("named", "running", running(0))
 	if _, config := r.Made("named", "c"); config.Linux.SecurityContext.RunAsUser.GetValue() != 7 {

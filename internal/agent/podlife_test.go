@@ -44,7 +44,8 @@ func TestPodLife(t *testing.T) {
 	c := newCluster(t, Options{
 		NodeName: "n1", RuntimeEndpoint: socket, RootDir: filepath.Join(dir, "kubelet"), LogDir: filepath.Join(dir, "pods"),
 		CNIConfDir: filepath.Join(dir, "cni"), CNIDataDir: filepath.Join(dir, "networks"), PodCIDR: "10.214.0.0/24", CNIBridge: bridge,
-		Kubelet:    configured(t, "staticPodPath: "+manifests+"\nallowedUnsafeSysctls: ['kernel.msg*']\npodPidsLimit: 40\nevictionHard: {}\npodLogsDir: "+filepath.Join(dir, "pods")+"\n"),
+		Kubelet: configured(t, "staticPodPath: "+manifests+
+			"\nallowedUnsafeSysctls: ['kernel.msg*']\npodPidsLimit: 40\nevictionHard: {}\npodLogsDir: "+filepath.Join(dir, "pods")+"\n"),
 		DecodePods: upstream.StaticPods,
 	})
 	// said runs a pod to its end and returns what it said.
@@ -56,7 +57,8 @@ func TestPodLife(t *testing.T) {
 			return p != nil && (p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed)
 		})
 		var out bytes.Buffer
-		if err := c.node.ContainerLogs(t.Context(), podspec.Target{Namespace: "default", Pod: name, Container: spec.Containers[0].Name}, &corev1.PodLogOptions{}, &out, &out); err != nil {
+		if err := c.node.ContainerLogs(t.Context(), podspec.Target{Namespace: "default", Pod: name, Container: spec.Containers[0].Name},
+			&corev1.PodLogOptions{}, &out, &out); err != nil {
 			t.Error(err)
 		}
 		if pod.Status.Phase != corev1.PodSucceeded {
@@ -68,8 +70,10 @@ func TestPodLife(t *testing.T) {
 
 	t.Run("names and hosts", func(t *testing.T) {
 		got := said(t, "names", corev1.PodSpec{
-			Hostname: "me", Subdomain: "family", SetHostnameAsFQDN: new(true), HostAliases: []corev1.HostAlias{{IP: "10.9.8.7", Hostnames: []string{"far", "away"}}},
-			DNSPolicy: corev1.DNSNone, DNSConfig: &corev1.PodDNSConfig{Nameservers: []string{"10.1.2.3"}, Searches: []string{"example.org"}, Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: new("3")}}},
+			Hostname: "me", Subdomain: "family", SetHostnameAsFQDN: new(true),
+			HostAliases: []corev1.HostAlias{{IP: "10.9.8.7", Hostnames: []string{"far", "away"}}},
+			DNSPolicy:   corev1.DNSNone, DNSConfig: &corev1.PodDNSConfig{Nameservers: []string{"10.1.2.3"}, Searches: []string{"example.org"},
+				Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: new("3")}}},
 			Containers: one("hostname; grep far /etc/hosts; grep family /etc/hosts | cut -f2-; cat /etc/resolv.conf"),
 		})
 		want := "me.family.default.svc.cluster.local\n10.9.8.7\tfar\taway\nme.family.default.svc.cluster.local\tme\nsearch example.org\nnameserver 10.1.2.3\noptions ndots:3\n"
@@ -80,8 +84,9 @@ func TestPodLife(t *testing.T) {
 
 	t.Run("sysctls", func(t *testing.T) {
 		got := said(t, "sysctls", corev1.PodSpec{
-			SecurityContext: &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "kernel.msgmax", Value: "4321"}, {Name: "net.ipv4.ip_local_port_range", Value: "20000 30000"}}},
-			Containers:      one("cat /proc/sys/kernel/msgmax /proc/sys/net/ipv4/ip_local_port_range"),
+			SecurityContext: &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "kernel.msgmax", Value: "4321"},
+				{Name: "net.ipv4.ip_local_port_range", Value: "20000 30000"}}},
+			Containers: one("cat /proc/sys/kernel/msgmax /proc/sys/net/ipv4/ip_local_port_range"),
 		})
 		if got != "4321\n20000\t30000\n" {
 			t.Errorf("%q", got)
@@ -94,7 +99,8 @@ func TestPodLife(t *testing.T) {
 			Containers:      one("id -u; id -g; id -G; touch /x 2>&1 | grep -c Read-only; grep CapEff /proc/self/status; grep NoNewPrivs /proc/self/status"),
 		}
 		spec.Containers[0].SecurityContext = &corev1.SecurityContext{
-			ReadOnlyRootFilesystem: new(true), AllowPrivilegeEscalation: new(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			ReadOnlyRootFilesystem: new(true), AllowPrivilegeEscalation: new(false),
+			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		}
 		if got, want := said(t, "secure", spec), "1234\n2345\n2345 99\n1\nCapEff:\t0000000000000000\nNoNewPrivs:\t1\n"; got != want {
 			t.Errorf("%q, want %q", got, want)
@@ -130,9 +136,11 @@ func TestPodLife(t *testing.T) {
 			RestartPolicy: corev1.RestartPolicyNever,
 			Volumes:       []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
 			Containers: []corev1.Container{{
-				Name: "c", Command: sh("echo x >> /v/count; [ $(wc -l < /v/count) = 1 ] && exit 42; exit 7"), VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}},
-				RestartPolicy:      new(corev1.ContainerRestartPolicyNever),
-				RestartPolicyRules: []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestart, ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}}}},
+				Name: "c", Command: sh("echo x >> /v/count; [ $(wc -l < /v/count) = 1 ] && exit 42; exit 7"),
+				VolumeMounts:  []corev1.VolumeMount{{Name: "v", MountPath: "/v"}},
+				RestartPolicy: new(corev1.ContainerRestartPolicyNever),
+				RestartPolicyRules: []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestart,
+					ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}}}},
 			}},
 		}
 		c.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "rules"}, Spec: spec})
@@ -147,7 +155,8 @@ func TestPodLife(t *testing.T) {
 			TerminationGracePeriodSeconds: new(int64(20)),
 			Containers: []corev1.Container{{
 				Name: "c", Command: sh(stays),
-				Lifecycle: &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 1}}, PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: sh("echo bye > /proc/1/fd/1")}}},
+				Lifecycle: &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 1}},
+					PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: sh("echo bye > /proc/1/fd/1")}}},
 			}},
 		}})
 		c.await("hooks", "ready", isReady)
@@ -156,7 +165,8 @@ func TestPodLife(t *testing.T) {
 		heard := make(chan string, 1)
 		go func() {
 			var out bytes.Buffer
-			c.node.ContainerLogs(ctx, podspec.Target{Namespace: "default", Pod: "hooks", Container: "c"}, &corev1.PodLogOptions{Follow: true}, &out, &out) //nolint:errcheck // what was said counts
+			c.node.ContainerLogs(ctx, podspec.Target{Namespace: "default", Pod: "hooks", Container: "c"}, &corev1.PodLogOptions{Follow: true}, &out,
+				&out) //nolint:errcheck // what was said counts
 			heard <- out.String()
 		}()
 		if err := c.client.CoreV1().Pods("default").Delete(t.Context(), "hooks", metav1.DeleteOptions{}); err != nil {
@@ -165,19 +175,22 @@ func TestPodLife(t *testing.T) {
 		c.await("hooks", "gone", func(p *corev1.Pod) bool { return p == nil })
 		cancel()
 		<-heard
-		if got := strings.Join(c.events("hooks"), "\n"); strings.Contains(got, "FailedPreStopHook") || strings.Contains(got, "FailedPostStartHook") {
+		if got := strings.Join(c.events("hooks"), "\n"); strings.Contains(got, "FailedPreStopHook") ||
+			strings.Contains(got, "FailedPostStartHook") {
 			t.Errorf("events: %s", got)
 		}
 	})
 
 	t.Run("runtime class", func(t *testing.T) {
-		if _, err := c.client.NodeV1().RuntimeClasses().Create(t.Context(), &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "usual"}, Handler: "runc"}, metav1.CreateOptions{}); err != nil {
+		if _, err := c.client.NodeV1().RuntimeClasses().Create(t.Context(),
+			&nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "usual"}, Handler: "runc"}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		if got := said(t, "classed", corev1.PodSpec{RuntimeClassName: new("usual"), Containers: one("echo here")}); got != "here\n" {
 			t.Errorf("%q", got)
 		}
-		c.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "noclass"}, Spec: corev1.PodSpec{RuntimeClassName: new("none"), Containers: one("true")}})
+		c.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "noclass"},
+			Spec: corev1.PodSpec{RuntimeClassName: new("none"), Containers: one("true")}})
 		c.awaitEvent("noclass", "FailedCreatePodSandBox")
 	})
 
@@ -194,7 +207,8 @@ func TestPodLife(t *testing.T) {
 
 	t.Run("bounds", func(t *testing.T) {
 		spec := corev1.PodSpec{Containers: one("cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null; true")}
-		spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi"), corev1.ResourceCPU: resource.MustParse("500m")}
+		spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi"),
+			corev1.ResourceCPU: resource.MustParse("500m")}
 		if got := said(t, "bounds", spec); !strings.HasPrefix(got, "67108864\n") {
 			t.Errorf("%q", got)
 		}
@@ -202,7 +216,8 @@ func TestPodLife(t *testing.T) {
 
 	t.Run("processes are bounded", func(t *testing.T) {
 		// The pod's own cgroup is above what the container sees.
-		c.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "many"}, Spec: corev1.PodSpec{Containers: one("i=0; while [ $i -lt 100 ]; do sleep 3600 & i=$((i+1)); done; wait")}})
+		c.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "many"},
+			Spec: corev1.PodSpec{Containers: one("i=0; while [ $i -lt 100 ]; do sleep 3600 & i=$((i+1)); done; wait")}})
 		c.await("many", "started", func(p *corev1.Pod) bool {
 			return p != nil && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Waiting == nil
 		})
@@ -216,7 +231,8 @@ func TestPodLife(t *testing.T) {
 		c.await("grow", "running", has("500m", "", ""))
 		c.resized("grow", "700m")
 		pod := c.await("grow", "resized", has("700m", "", ""))
-		out, code, err := c.node.Run(t.Context(), podspec.Target{Namespace: "default", Pod: "grow", Container: "c"}, sh("cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us /sys/fs/cgroup/cpu.max 2>/dev/null; true"), 20*time.Second)
+		out, code, err := c.node.Run(t.Context(), podspec.Target{Namespace: "default", Pod: "grow", Container: "c"},
+			sh("cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us /sys/fs/cgroup/cpu.max 2>/dev/null; true"), 20*time.Second)
 		if err != nil || code != 0 || !strings.HasPrefix(string(out), "70000") || pod.Status.ContainerStatuses[0].RestartCount != 0 {
 			t.Errorf("%q, %d, %v, %+v", out, code, err, pod.Status.ContainerStatuses)
 		}
@@ -237,8 +253,9 @@ func TestPodLife(t *testing.T) {
 	t.Run("too much local storage", func(t *testing.T) {
 		size := resource.MustParse("1Mi")
 		c.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "full"}, Spec: corev1.PodSpec{
-			Volumes:    []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &size}}}},
-			Containers: []corev1.Container{{Name: "c", Command: sh("dd if=/dev/zero of=/v/f bs=1M count=3; " + stays), VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}}},
+			Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &size}}}},
+			Containers: []corev1.Container{{Name: "c", Command: sh("dd if=/dev/zero of=/v/f bs=1M count=3; " + stays),
+				VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}}},
 		}})
 		pod := c.await("full", "evicted", failed)
 		if pod.Status.Reason != "Evicted" || !strings.HasPrefix(pod.Status.Message, `Usage of EmptyDir volume "v" exceeds the limit "1Mi". `) {

@@ -97,8 +97,9 @@ func TestWaitsForItsRange(t *testing.T) {
 	}
 	t.Cleanup(r.Stop)
 	c := newCluster(t, Options{
-		NodeName: "n1", RuntimeEndpoint: r.Socket(), RootDir: dir + "/kubelet", LogDir: dir + "/pods", CNIConfDir: conf, CNIBinDirs: []string{bin},
-		NodeIPs: []string{"192.168.1.5"}, Mounter: noMounts{}, Clock: clock.RealClock{},
+		NodeName: "n1", RuntimeEndpoint: r.Socket(), RootDir: dir + "/kubelet", LogDir: dir + "/pods", CNIConfDir: conf,
+		CNIBinDirs: []string{bin},
+		NodeIPs:    []string{"192.168.1.5"}, Mounter: noMounts{}, Clock: clock.RealClock{},
 	})
 	nodes, err := c.client.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{})
 	if err != nil {

@@ -40,7 +40,8 @@ func asking(cpu string) corev1.ResourceRequirements {
 // has says whether the first container is said to have so much, and whether the pod has the condition, for the reason.
 func has(cpu string, condition corev1.PodConditionType, reason string) func(*corev1.Pod) bool {
 	return func(p *corev1.Pod) bool {
-		if p == nil || len(p.Status.ContainerStatuses) != 1 || p.Status.ContainerStatuses[0].Resources == nil || p.Status.ContainerStatuses[0].State.Running == nil {
+		if p == nil || len(p.Status.ContainerStatuses) != 1 || p.Status.ContainerStatuses[0].Resources == nil ||
+			p.Status.ContainerStatuses[0].State.Running == nil {
 			return false
 		}
 		s := p.Status.ContainerStatuses[0]
@@ -51,7 +52,8 @@ func has(cpu string, condition corev1.PodConditionType, reason string) func(*cor
 				found += string(c.Type) + c.Reason
 			}
 		}
-		return limit.Cmp(resource.MustParse(cpu)) == 0 && (allocated.Cmp(limit) == 0) == (condition != corev1.PodResizeInProgress) && found == string(condition)+reason
+		return limit.Cmp(resource.MustParse(cpu)) == 0 && (allocated.Cmp(limit) == 0) == (condition != corev1.PodResizeInProgress) &&
+			found == string(condition)+reason
 	}
 }
 
@@ -80,7 +82,8 @@ func TestResizeInPlace(t *testing.T) {
 	for _, want := range []string{
 		"ResizeStarted: Pod resize started: " + fmt.Sprintf(summary, "200m", "200m", ""),
 		"ResizeCompleted: Pod resize completed: " + fmt.Sprintf(summary, "200m", "200m", ""),
-		"ResizeInfeasible: Pod resize Infeasible: " + fmt.Sprintf(summary, "4k", "4k", `,"error":"Node didn't have enough capacity: cpu, requested: 4000000, capacity: `+strconv.Itoa(1000*runtime.NumCPU())+`"`),
+		"ResizeInfeasible: Pod resize Infeasible: " + fmt.Sprintf(summary, "4k", "4k",
+			`,"error":"Node didn't have enough capacity: cpu, requested: 4000000, capacity: `+strconv.Itoa(1000*runtime.NumCPU())+`"`),
 		"ResizeError: Pod resize error: " + fmt.Sprintf(summary, "400m", "400m", `,"error":"no"`),
 	} {
 		c.awaitEvent("p", want)
@@ -99,7 +102,8 @@ func TestResizeByRestart(t *testing.T) {
 	c, r := newFake(t, nil)
 	p := onePod("p")
 	p.Spec.Containers[0].Resources = asking("100m")
-	p.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.RestartContainer}}
+	p.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceCPU,
+		RestartPolicy: corev1.RestartContainer}}
 	c.create(p)
 	c.await("p", "running", has("100m", "", ""))
 	c.resized("p", "200m")
@@ -158,13 +162,15 @@ func TestMemoryInUseIsNotTakenAway(t *testing.T) {
 
 	r.Uses("p", 30<<20)
 	give("100Mi", "20Mi")
-	c.await("p", "keeping its container's memory", is("100Mi", "40Mi", `Error: cannot decrease memory limits: attempting to set container "d" memory limit (20971520) below current usage (31457280)`))
+	c.await("p", "keeping its container's memory", is("100Mi", "40Mi",
+		`Error: cannot decrease memory limits: attempting to set container "d" memory limit (20971520) below current usage (31457280)`))
 	usage := filepath.Join(dir, "kubepods/burstable/pod"+string(pod.UID), "memory.usage_in_bytes")
 	if err := os.WriteFile(usage, []byte("62914560\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	give("50Mi", "40Mi")
-	c.await("p", "keeping its own", is("100Mi", "40Mi", "Error: cannot decrease memory limits: attempting to set pod memory limit (52428800) below current usage (62914560)"))
+	c.await("p", "keeping its own", is("100Mi", "40Mi",
+		"Error: cannot decrease memory limits: attempting to set pod memory limit (52428800) below current usage (62914560)"))
 	if n := r.Calls("UpdateContainerResources"); n != 0 {
 		t.Errorf("%d containers were given other bounds", n)
 	}
@@ -196,8 +202,10 @@ func whole(request, limit string, condition corev1.PodConditionType, reason stri
 				found += string(c.Type) + c.Reason
 			}
 		}
-		has, asked, allocated := p.Status.Resources.Limits[corev1.ResourceCPU], p.Status.Resources.Requests[corev1.ResourceCPU], p.Status.AllocatedResources[corev1.ResourceCPU]
-		return has.Cmp(resource.MustParse(limit)) == 0 && asked.Cmp(resource.MustParse(request)) == 0 && (allocated.Cmp(asked) == 0) == (condition != corev1.PodResizeInProgress) && found == string(condition)+reason
+		has, asked, allocated := p.Status.Resources.Limits[corev1.ResourceCPU], p.Status.Resources.Requests[corev1.ResourceCPU],
+			p.Status.AllocatedResources[corev1.ResourceCPU]
+		return has.Cmp(resource.MustParse(limit)) == 0 && asked.Cmp(resource.MustParse(request)) == 0 &&
+			(allocated.Cmp(asked) == 0) == (condition != corev1.PodResizeInProgress) && found == string(condition)+reason
 	}
 }
 

@@ -18,7 +18,8 @@ func takesAll(name string, script string) *corev1.Pod {
 		Volumes:       []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
 		Containers: []corev1.Container{
 			{
-				Name: "a", Command: sh(script), RestartPolicy: new(corev1.ContainerRestartPolicyNever), VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}},
+				Name: "a", Command: sh(script), RestartPolicy: new(corev1.ContainerRestartPolicyNever),
+				VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}},
 				RestartPolicyRules: []corev1.ContainerRestartRule{{
 					Action:    corev1.ContainerRestartRuleActionRestartAllContainers,
 					ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}},
@@ -32,9 +33,10 @@ func takesAll(name string, script string) *corev1.Pod {
 // bothRun says whether both containers run, and were started so often before.
 func bothRun(restarts int32) func(*corev1.Pod) bool {
 	return func(p *corev1.Pod) bool {
-		return p != nil && len(p.Status.ContainerStatuses) == 2 && !slices.ContainsFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
-			return s.State.Running == nil || s.RestartCount != restarts
-		})
+		return p != nil && len(p.Status.ContainerStatuses) == 2 &&
+			!slices.ContainsFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+				return s.State.Running == nil || s.RestartCount != restarts
+			})
 	}
 }
 
@@ -80,7 +82,8 @@ func TestAllContainersStartAgain(t *testing.T) {
 			t.Errorf("%s ended last with %+v", s.Name, last)
 		}
 	}
-	if got := restartingAll(<-seen); got.Reason != "RestartAllContainersStarted" || got.Message != "container exited with restart policy rule" {
+	if got := restartingAll(<-seen); got.Reason != "RestartAllContainersStarted" ||
+		got.Message != "container exited with restart policy rule" {
 		t.Errorf("condition meanwhile: %+v", got)
 	}
 	if r.Calls("RunPodSandbox") != sandboxes {

@@ -85,12 +85,15 @@ func TestListSumsWhatWorkersSee(t *testing.T) {
 func TestContainersGoOnWithoutTheirSources(t *testing.T) {
 	c, r := newFake(t, nil)
 	maps := c.client.CoreV1().ConfigMaps("default")
-	if _, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "conf"}, Data: map[string]string{"a": "b"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "conf"},
+		Data: map[string]string{"a": "b"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	reading := func(name string) *corev1.Pod {
 		p := onePod(name)
-		p.Spec.Volumes = []corev1.Volume{{Name: "conf", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}}}}}
+		p.Spec.Volumes = []corev1.Volume{{Name: "conf",
+			VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}}}}}
 		return p
 	}
 	c.create(reading("old"))

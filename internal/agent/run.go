@@ -188,8 +188,9 @@ func Run(ctx context.Context, options Options) error {
 // makeRooms makes the rooms that a node consists of, each from those before it.
 func (n *node) makeRooms(ctx context.Context, services corev1listers.ServiceLister) (err error) {
 	n.workers = podworkers.New(podworkers.Config{
-		Client: n.client, Node: n.reference(), Runtime: n.cri, RunConfig: n.config, Kubelet: n.Kubelet, Resources: n.resources, Addresses: n.Addresses,
-		Backoff: backoff.New(n.restartPeriod()), Clock: n.Clock, Logger: n.Logger,
+		Client: n.client, Node: n.reference(), Runtime: n.cri, RunConfig: n.config, Kubelet: n.Kubelet, Resources: n.resources,
+		Addresses: n.Addresses,
+		Backoff:   backoff.New(n.restartPeriod()), Clock: n.Clock, Logger: n.Logger,
 	})
 	n.objects = objectcache.New(n.client, n.NodeName, n.workers.WakeEach)
 	n.volumes.Sources = n.objects

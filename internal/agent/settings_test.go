@@ -23,7 +23,8 @@ func configured(t *testing.T, text string) *configv1beta1.KubeletConfiguration {
 	if !strings.Contains(text, "evictionHard:") {
 		text = "evictionHard: {memory.available: 1Mi}\n" + text
 	}
-	c, err := kubeletconfig.Parse([]byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nhealthzPort: 0\nfailSwapOn: false\n" + text))
+	c, err := kubeletconfig.Parse([]byte(
+		"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nhealthzPort: 0\nfailSwapOn: false\n" + text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,10 +77,12 @@ enableControllerAttachDetach: false
 			pages += q.MilliValue()
 		}
 	}
-	if node.Status.Capacity.Pods().Value() != 7 || reserved(corev1.ResourceMemory) != 112<<20*1000+pages || reserved(corev1.ResourceCPU) != 100 || reserved(corev1.ResourceEphemeralStorage) != 0 {
+	if node.Status.Capacity.Pods().Value() != 7 || reserved(corev1.ResourceMemory) != 112<<20*1000+pages ||
+		reserved(corev1.ResourceCPU) != 100 || reserved(corev1.ResourceEphemeralStorage) != 0 {
 		t.Errorf("capacity %v, allocatable %v", node.Status.Capacity, node.Status.Allocatable)
 	}
-	if node.Spec.ProviderID != "cloud://1" || len(node.Spec.Taints) != 1 || node.Spec.Taints[0].Key != "new" || len(node.Status.Images) != 0 || len(node.Annotations) != 0 {
+	if node.Spec.ProviderID != "cloud://1" || len(node.Spec.Taints) != 1 || node.Spec.Taints[0].Key != "new" || len(node.Status.Images) != 0 ||
+		len(node.Annotations) != 0 {
 		t.Errorf("node: %+v", node)
 	}
 	lease, err := c.client.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), "n1", metav1.GetOptions{})
@@ -110,7 +113,8 @@ func TestSysctlsAreChecked(t *testing.T) {
 
 // TestEffectiveWithoutFile: a node that nobody has configured takes pods on a disk that is fairly full; one that has a file goes by it.
 func TestEffectiveWithoutFile(t *testing.T) {
-	for signal, want := range map[string]string{"nodefs.available": "5%", "imagefs.available": "5%", "memory.available": "100Mi", "imagefs.inodesFree": "5%"} {
+	for signal, want := range map[string]string{"nodefs.available": "5%", "imagefs.available": "5%", "memory.available": "100Mi",
+		"imagefs.inodesFree": "5%"} {
 		if got := kubeletconfig.EvictionHard(Effective(nil))[signal]; got != want {
 			t.Errorf("%s is %q, want %q", signal, got, want)
 		}

@@ -23,7 +23,9 @@ import (
 	"github.com/mortise-dev/mortise/internal/machine/images"
 )
 
-const webManifest = "apiVersion: v1\nkind: Pod\nmetadata: {name: web, labels: {round: 'ROUND'}}\nspec: {terminationGracePeriodSeconds: 1, containers: [{name: c, image: '" + images.Busybox + "', imagePullPolicy: IfNotPresent, command: [sh, -c, 'trap \"exit 0\" TERM; sleep 3600 & wait']}]}\n"
+const webManifest = "apiVersion: v1\nkind: Pod\nmetadata: {name: web, labels: {round: 'ROUND'}}\n" +
+	"spec: {terminationGracePeriodSeconds: 1, containers: [{name: c, image: '" + images.Busybox + "', " +
+	"imagePullPolicy: IfNotPresent, command: [sh, -c, 'trap \"exit 0\" TERM; sleep 3600 & wait']}]}\n"
 
 // manifest puts a file in its place as a whole.
 func manifest(t *testing.T, dir, name, text string) {
@@ -45,13 +47,16 @@ func TestStaticPodAndItsMirror(t *testing.T) {
 	c, r := newConfigured(t, "staticPodPath: "+dir+"\n", func(o *Options) { o.DecodePods = upstream.StaticPods })
 	first := c.await("web-n1", "shown", isReady)
 	hash := first.Annotations["kubernetes.io/config.hash"]
-	if first.Annotations["kubernetes.io/config.source"] != "file" || first.Annotations["kubernetes.io/config.mirror"] != hash || hash == "" || first.Annotations["kubernetes.io/config.seen"] == "" || string(first.UID) == hash {
+	if first.Annotations["kubernetes.io/config.source"] != "file" || first.Annotations["kubernetes.io/config.mirror"] != hash || hash == "" ||
+		first.Annotations["kubernetes.io/config.seen"] == "" || string(first.UID) == hash {
 		t.Errorf("mirror: %+v", first.ObjectMeta)
 	}
-	if len(first.OwnerReferences) != 1 || first.OwnerReferences[0].Kind != "Node" || first.OwnerReferences[0].Name != "n1" || first.OwnerReferences[0].UID == "" || !*first.OwnerReferences[0].Controller {
+	if len(first.OwnerReferences) != 1 || first.OwnerReferences[0].Kind != "Node" || first.OwnerReferences[0].Name != "n1" ||
+		first.OwnerReferences[0].UID == "" || !*first.OwnerReferences[0].Controller {
 		t.Errorf("owner: %+v", first.OwnerReferences)
 	}
-	if _, err := c.node.Exec(t.Context(), podspec.Target{Namespace: "default", Pod: "web-n1", UID: first.UID, Container: "c"}, []string{"true"}, podspec.Streams{}); err == nil || strings.Contains(err.Error(), "not found") {
+	if _, err := c.node.Exec(t.Context(), podspec.Target{Namespace: "default", Pod: "web-n1", UID: first.UID, Container: "c"},
+		[]string{"true"}, podspec.Streams{}); err == nil || strings.Contains(err.Error(), "not found") {
 		t.Errorf("the pod is not found by its mirror's UID: %v", err)
 	}
 
@@ -70,7 +75,8 @@ func TestStaticPodAndItsMirror(t *testing.T) {
 	c.await("other-n1", "shown", isReady)
 	manifest(t, dir, "web.yaml", round("2"))
 	third := c.await("web-n1", "of the new manifest", func(p *corev1.Pod) bool { return isReady(p) && p.Labels["round"] == "2" })
-	if third.Annotations["kubernetes.io/config.hash"] == hash || third.Status.ContainerStatuses[0].ContainerID == first.Status.ContainerStatuses[0].ContainerID {
+	if third.Annotations["kubernetes.io/config.hash"] == hash ||
+		third.Status.ContainerStatuses[0].ContainerID == first.Status.ContainerStatuses[0].ContainerID {
 		t.Errorf("pod: %+v", third)
 	}
 	if n := r.Calls("CreateContainer"); n != 3 {
@@ -135,8 +141,9 @@ func (f startedRecorder) AnnotatedEventf(o runtime.Object, _ map[string]string, 
 
 func TestMirrorWithoutPodIsRemoved(t *testing.T) {
 	client := fake.NewClientset(&corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "old-n1", UID: "m", Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "x", "kubernetes.io/config.source": "file"}},
-		Spec:       corev1.PodSpec{NodeName: "n1"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "old-n1", UID: "m",
+			Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "x", "kubernetes.io/config.source": "file"}},
+		Spec: corev1.PodSpec{NodeName: "n1"},
 	})
 	c, r := newConfigured(t, "staticPodPath: "+t.TempDir()+"\n", func(o *Options) { o.Client, o.DecodePods = client, upstream.StaticPods })
 	c.await("old-n1", "gone", func(p *corev1.Pod) bool { return p == nil })

@@ -40,7 +40,8 @@ func mapped(t *testing.T, r *fakecri.Runtime, pod string) uint32 {
 		t.Errorf("pod %s has the mounts %v", pod, made.Mounts)
 	}
 	for _, m := range made.Mounts {
-		if len(m.UidMappings) != 1 || m.UidMappings[0].String() != uid.String() || len(m.GidMappings) != 1 || m.GidMappings[0].String() != gid.String() {
+		if len(m.UidMappings) != 1 || m.UidMappings[0].String() != uid.String() || len(m.GidMappings) != 1 ||
+			m.GidMappings[0].String() != gid.String() {
 			t.Errorf("pod %s: mount %v", pod, m)
 		}
 	}
@@ -50,7 +51,8 @@ func mapped(t *testing.T, r *fakecri.Runtime, pod string) uint32 {
 func TestPodsHaveUsersOfTheirOwn(t *testing.T) {
 	c, r := newFake(t, nil)
 	c.stop()
-	r.Handlers(&runtimeapi.RuntimeHandler{Features: &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true}}, &runtimeapi.RuntimeHandler{Name: "old"})
+	r.Handlers(&runtimeapi.RuntimeHandler{Features: &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true}},
+		&runtimeapi.RuntimeHandler{Name: "old"})
 	c.start()
 	c.create(podOfItsUsers("a"))
 	c.create(podOfItsUsers("b"))
@@ -62,7 +64,8 @@ func TestPodsHaveUsersOfTheirOwn(t *testing.T) {
 	}
 	c.create(onePod("usual"))
 	c.await("usual", "ready", isReady)
-	if _, made := r.Made("usual", "c"); made.Linux.SecurityContext.NamespaceOptions.UsernsOptions.GetMode() != runtimeapi.NamespaceMode_NODE || len(made.Mounts[0].UidMappings) > 0 {
+	if _, made := r.Made("usual", "c"); made.Linux.SecurityContext.NamespaceOptions.UsernsOptions.GetMode() != runtimeapi.NamespaceMode_NODE ||
+		len(made.Mounts[0].UidMappings) > 0 {
 		t.Errorf("a usual pod: %v", made)
 	}
 	node, err := c.client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
@@ -117,7 +120,8 @@ func TestUsersThatCannotBeHad(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := Run(t.Context(), c.options)
-	if want := `record pod mappings for existing pod "some": invalid user namespace mappings file: unexpected end of JSON input`; err == nil || err.Error() != want {
+	if want := `record pod mappings for existing pod "some": invalid user namespace mappings file: unexpected end of JSON input`; err == nil ||
+		err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
 	if err := os.RemoveAll(dir); err != nil {

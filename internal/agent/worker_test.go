@@ -86,13 +86,15 @@ func newFake(t *testing.T, c clock.WithTicker) (*cluster, *fakecri.Runtime) {
 
 func running(restarts int32) func(*corev1.Pod) bool {
 	return func(p *corev1.Pod) bool {
-		return p != nil && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Running != nil && p.Status.ContainerStatuses[0].RestartCount == restarts
+		return p != nil && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Running != nil &&
+			p.Status.ContainerStatuses[0].RestartCount == restarts
 	}
 }
 
 func waitingFor(reason string) func(*corev1.Pod) bool {
 	return func(p *corev1.Pod) bool {
-		return p != nil && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Waiting != nil && p.Status.ContainerStatuses[0].State.Waiting.Reason == reason
+		return p != nil && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Waiting != nil &&
+			p.Status.ContainerStatuses[0].State.Waiting.Reason == reason
 	}
 }
 
@@ -104,7 +106,8 @@ func TestPodLifeAndAdoption(t *testing.T) {
 	c, r := newFake(t, nil)
 	made := c.create(onePod("p"))
 	pod := c.await("p", "ready", isReady)
-	if pod.Status.Phase != corev1.PodRunning || pod.Status.HostIP != "192.168.1.5" || pod.Status.PodIP == "" || pod.Status.StartTime == nil || pod.Status.QOSClass != corev1.PodQOSBestEffort {
+	if pod.Status.Phase != corev1.PodRunning || pod.Status.HostIP != "192.168.1.5" || pod.Status.PodIP == "" || pod.Status.StartTime == nil ||
+		pod.Status.QOSClass != corev1.PodQOSBestEffort {
 		t.Errorf("status: %+v", pod.Status)
 	}
 	want := []string{
@@ -126,7 +129,8 @@ func TestPodLifeAndAdoption(t *testing.T) {
 		t.Fatalf("containers: %v, %v", list, err)
 	}
 	wantLabels := map[string]string{
-		"io.kubernetes.pod.name": "p", "io.kubernetes.pod.namespace": "default", "io.kubernetes.pod.uid": string(made.UID), "io.kubernetes.container.name": "c",
+		"io.kubernetes.pod.name": "p", "io.kubernetes.pod.namespace": "default", "io.kubernetes.pod.uid": string(made.UID),
+		"io.kubernetes.container.name": "c",
 	}
 	for k, v := range wantLabels {
 		if list[0].Labels[k] != v {
@@ -147,7 +151,8 @@ func TestPodLifeAndAdoption(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.await("p", "gone", func(p *corev1.Pod) bool { return p == nil })
-	if list, err = client.Runtime.ListContainers(t.Context(), &runtimeapi.ContainerFilter{LabelSelector: wantLabels}); err != nil || len(list) != 0 {
+	if list, err = client.Runtime.ListContainers(t.Context(), &runtimeapi.ContainerFilter{LabelSelector: wantLabels}); err != nil ||
+		len(list) != 0 {
 		t.Errorf("left: %v, %v", list, err)
 	}
 }
@@ -176,7 +181,8 @@ func TestStatusThatOthersChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := c.await("p", "ready again", isReady)
-	if again.Status.NominatedNodeName != "n2" || !slices.ContainsFunc(again.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == "example.com/other" }) {
+	if again.Status.NominatedNodeName != "n2" || !slices.ContainsFunc(again.Status.Conditions,
+		func(c corev1.PodCondition) bool { return c.Type == "example.com/other" }) {
 		t.Errorf("what others say is gone: %+v", again.Status)
 	}
 }
@@ -358,7 +364,8 @@ func TestPodThatDoesNotFitIsRejected(t *testing.T) {
 	p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1000")}
 	c.create(p)
 	pod := c.await("big", "rejected", func(p *corev1.Pod) bool { return p != nil && p.Status.Phase == corev1.PodFailed })
-	if pod.Status.Reason != "OutOfcpu" || !strings.HasPrefix(pod.Status.Message, "Pod was rejected: Node didn't have enough resource: cpu, requested: 1000000, used: 0, capacity: ") {
+	if pod.Status.Reason != "OutOfcpu" || !strings.HasPrefix(pod.Status.Message,
+		"Pod was rejected: Node didn't have enough resource: cpu, requested: 1000000, used: 0, capacity: ") {
 		t.Errorf("status: %+v", pod.Status)
 	}
 	if n := r.Calls("RunPodSandbox"); n != 0 {
@@ -370,7 +377,8 @@ func TestReadinessAndLiveness(t *testing.T) {
 	c, r := newFake(t, nil)
 	p := onePod("p")
 	probe := func(word string) *corev1.Probe {
-		return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{word}}}, PeriodSeconds: 1, FailureThreshold: 1, TimeoutSeconds: 1}
+		return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{word}}}, PeriodSeconds: 1,
+			FailureThreshold: 1, TimeoutSeconds: 1}
 	}
 	p.Spec.Containers[0].ReadinessProbe, p.Spec.Containers[0].LivenessProbe = probe("ready"), probe("live")
 	answer := make(chan map[string]int32, 1)
@@ -408,14 +416,16 @@ func TestNodeIsRegistered(t *testing.T) {
 		conditions[c.Type] = c.Status
 	}
 	want := map[corev1.NodeConditionType]corev1.ConditionStatus{
-		corev1.NodeReady: corev1.ConditionTrue, corev1.NodeMemoryPressure: corev1.ConditionFalse, corev1.NodeDiskPressure: corev1.ConditionFalse, corev1.NodePIDPressure: corev1.ConditionFalse,
+		corev1.NodeReady: corev1.ConditionTrue, corev1.NodeMemoryPressure: corev1.ConditionFalse, corev1.NodeDiskPressure: corev1.ConditionFalse,
+		corev1.NodePIDPressure: corev1.ConditionFalse,
 	}
 	for kind, status := range want {
 		if kind == corev1.NodeReady && conditions[kind] != status || conditions[kind] == "" {
 			t.Errorf("condition %s is %q, want %s", kind, conditions[kind], status)
 		}
 	}
-	if node.Labels[corev1.LabelHostname] != "n1" || node.Status.NodeInfo.ContainerRuntimeVersion != "fake://1.0" || len(node.Status.Images) != 1 || node.Status.Addresses[0].Address != "192.168.1.5" {
+	if node.Labels[corev1.LabelHostname] != "n1" || node.Status.NodeInfo.ContainerRuntimeVersion != "fake://1.0" ||
+		len(node.Status.Images) != 1 || node.Status.Addresses[0].Address != "192.168.1.5" {
 		t.Errorf("node: %+v", node)
 	}
 
@@ -456,7 +466,8 @@ func TestPodThatAsksForWhatIsNotThereIsRejected(t *testing.T) {
 		change  func(*corev1.Pod)
 		message string
 	}{
-		"PodOSNotSupported": {func(p *corev1.Pod) { p.Spec.OS = &corev1.PodOS{Name: corev1.Windows} }, "Pod was rejected: Failed to admit pod as the OS field doesn't match node OS"},
+		"PodOSNotSupported": {func(p *corev1.Pod) { p.Spec.OS = &corev1.PodOS{Name: corev1.Windows} },
+			"Pod was rejected: Failed to admit pod as the OS field doesn't match node OS"},
 		"SupplementalGroupsPolicyNotSupported": {func(p *corev1.Pod) {
 			p.Spec.SecurityContext = &corev1.PodSecurityContext{SupplementalGroupsPolicy: new(corev1.SupplementalGroupsPolicyStrict)}
 		}, "Pod was rejected: SupplementalGroupsPolicy=Strict is not supported in this node"},
@@ -471,10 +482,12 @@ func TestPodThatAsksForWhatIsNotThereIsRejected(t *testing.T) {
 	}
 	p := onePod("recursive")
 	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
-	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v", ReadOnly: true, RecursiveReadOnly: new(corev1.RecursiveReadOnlyEnabled)}}
+	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v", ReadOnly: true,
+		RecursiveReadOnly: new(corev1.RecursiveReadOnlyEnabled)}}
 	c.create(p)
 	pod := c.await("recursive", "held", waitingFor("CreateContainerConfigError"))
-	if got, want := pod.Status.ContainerStatuses[0].State.Waiting.Message, `volume "v" requested recursive read-only mode, but it is not supported by the runtime`; got != want {
+	if got, want := pod.Status.ContainerStatuses[0].State.Waiting.Message,
+		`volume "v" requested recursive read-only mode, but it is not supported by the runtime`; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if n := r.Calls("CreateContainer"); n != 0 {

@@ -96,7 +96,8 @@ func TestCommitOfClientThatLeaves(t *testing.T) {
 		}
 	}
 	jane(http.StatusForbidden)
-	leave(http.MethodPost, rbacPath+"clusterroles", `{"metadata":{"name":"r"},"rules":[{"apiGroups":[""],"resources":["configmaps"],"verbs":["list"]}]}`)
+	leave(http.MethodPost, rbacPath+"clusterroles",
+		`{"metadata":{"name":"r"},"rules":[{"apiGroups":[""],"resources":["configmaps"],"verbs":["list"]}]}`)
 	leave(http.MethodPost, rbacPath+"clusterrolebindings",
 		`{"metadata":{"name":"b"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"r"},"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"jane"}]}`)
 	jane(http.StatusOK)

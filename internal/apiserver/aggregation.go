@@ -33,7 +33,8 @@ func (s *Server) newAggregator() error {
 	}
 	s.aggregator = aggregate.New(aggregate.Options{
 		Backend: func() aggregate.Backend { return s.registry.Backend() }, Ledger: s.opts.Ledger, Certificate: certificate,
-		ClusterIPs: o.ClusterIPs, ForwardRedirects: o.ForwardRedirects, RequestTimeout: s.opts.FlowControl.RequestTimeout, Dial: s.opts.Egress.Cluster(), Log: s.opts.Log,
+		ClusterIPs: o.ClusterIPs, ForwardRedirects: o.ForwardRedirects, RequestTimeout: s.opts.FlowControl.RequestTimeout,
+		Dial: s.opts.Egress.Cluster(), Log: s.opts.Log,
 	})
 	return s.metrics.Registry().Register(s.aggregator)
 }

@@ -102,7 +102,8 @@ func startAggregating(t *testing.T, change func(*apiserver.Options)) *aggregatin
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &aggregating{t: t, ledger: extension.NewLedger(clock.RealClock{}), ca: m.CA.CertPEM, answer: func(http.ResponseWriter, *http.Request) {}}
+	a := &aggregating{t: t, ledger: extension.NewLedger(clock.RealClock{}), ca: m.CA.CertPEM,
+		answer: func(http.ResponseWriter, *http.Request) {}}
 	behind := httptest.NewUnstartedServer(a)
 	behind.EnableHTTP2 = true
 	behind.TLS = &tls.Config{Certificates: []tls.Certificate{m.Server.TLS()}, ClientAuth: tls.RequestClientCert}
@@ -120,9 +121,10 @@ func startAggregating(t *testing.T, change func(*apiserver.Options)) *aggregatin
 	own := m.FrontProxyClient.TLS()
 	held.Store("", &own)
 	s := store.New(memory.Open(memory.Options{}))
-	o := apiserver.Options{Store: s, Kinds: kinds.All(kinds.Options{}), Material: m, Ledger: a.ledger, FinishWait: time.Second, Aggregation: apiserver.Aggregation{
-		Certificate: func() *tls.Certificate { c, _ := held.Load(""); return c.(*tls.Certificate) },
-	}}
+	o := apiserver.Options{Store: s, Kinds: kinds.All(kinds.Options{}), Material: m, Ledger: a.ledger, FinishWait: time.Second,
+		Aggregation: apiserver.Aggregation{
+			Certificate: func() *tls.Certificate { c, _ := held.Load(""); return c.(*tls.Certificate) },
+		}}
 	if change != nil {
 		change(&o)
 	}
@@ -167,9 +169,10 @@ func startAggregating(t *testing.T, change func(*apiserver.Options)) *aggregatin
 // register makes the service and its registration.
 func (a *aggregating) register(change func(*apiregistrationv1.APIService)) {
 	a.t.Helper()
-	makeObject(a.t, a.kept, services, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "agg"}, Spec: corev1.ServiceSpec{
-		Type: corev1.ServiceTypeExternalName, ExternalName: "127.0.0.1",
-	}})
+	makeObject(a.t, a.kept, services, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "agg"},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeExternalName, ExternalName: "127.0.0.1",
+		}})
 	r := &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: "v1.agg.io"}, Spec: apiregistrationv1.APIServiceSpec{
 		Group: "agg.io", Version: "v1", GroupPriorityMinimum: 1000, VersionPriority: 10, CABundle: a.ca,
 		Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "agg", Port: &a.port},
@@ -239,7 +242,8 @@ func TestAggregatedRequest(t *testing.T) {
 			"header": r.Header, "uri": r.RequestURI, "cn": r.TLS.PeerCertificates[0].Subject.CommonName, "name": r.TLS.ServerName, "proto": r.Proto,
 		})
 	})
-	resp, body := a.say(a.client, "GET", things+"?b=2&a=%2F", "X-Remote-User", "evil", "X-Remote-Extra-Foo", "x", "Authorization", "Basic eA==", "X-Mine", "1", "X-Forwarded-For", "1.2.3.4",
+	resp, body := a.say(a.client, "GET", things+"?b=2&a=%2F", "X-Remote-User", "evil", "X-Remote-Extra-Foo", "x", "Authorization",
+		"Basic eA==", "X-Mine", "1", "X-Forwarded-For", "1.2.3.4",
 		"Audit-Id", "7")
 	var got struct {
 		Header               http.Header
@@ -248,12 +252,14 @@ func TestAggregatedRequest(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &got); err != nil {
 		t.Fatalf("%s: %v", body, err)
 	}
-	for _, h := range []string{"User-Agent", "X-Remote-Extra-Authentication.kubernetes.io%2fcredential-Id", "X-Remote-Uid", "Accept-Encoding"} {
+	for _, h := range []string{"User-Agent", "X-Remote-Extra-Authentication.kubernetes.io%2fcredential-Id", "X-Remote-Uid",
+		"Accept-Encoding"} {
 		delete(got.Header, h)
 	}
 	host := "127.0.0.1:" + strconv.Itoa(int(a.port))
 	if d := cmp.Diff(http.Header{
-		"X-Remote-User": {"kubernetes-admin"}, "X-Remote-Group": {"system:masters", "system:authenticated"}, "X-Mine": {"1"}, "X-Forwarded-For": {"1.2.3.4, 127.0.0.1"},
+		"X-Remote-User": {"kubernetes-admin"}, "X-Remote-Group": {"system:masters", "system:authenticated"}, "X-Mine": {"1"},
+		"X-Forwarded-For":  {"1.2.3.4, 127.0.0.1"},
 		"X-Forwarded-Host": {host}, "X-Forwarded-Proto": {"https"}, "X-Forwarded-Uri": {things}, "Audit-Id": {"7"},
 	}, got.Header); d != "" {
 		t.Errorf("headers: %s", d)
@@ -268,7 +274,8 @@ func TestAggregatedRequest(t *testing.T) {
 	a.on(func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "https://elsewhere/", http.StatusFound)
 	})
-	if resp, body := a.say(a.client, "GET", things); resp.StatusCode != http.StatusBadGateway || !strings.Contains(body, "redirect this request, which is not permitted") {
+	if resp, body := a.say(a.client, "GET", things); resp.StatusCode != http.StatusBadGateway ||
+		!strings.Contains(body, "redirect this request, which is not permitted") {
 		t.Errorf("redirect: %d %s", resp.StatusCode, body)
 	}
 	// What we do not allow does not come there.
@@ -390,7 +397,8 @@ func TestAggregatedUpgrade(t *testing.T) {
 			return
 		}
 		defer c.Close()
-		fmt.Fprintf(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\nX-User: %s\r\n\r\n", r.Header.Get("Upgrade"), r.Header.Get("X-Remote-User"))
+		fmt.Fprintf(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\nX-User: %s\r\n\r\n", r.Header.Get("Upgrade"),
+			r.Header.Get("X-Remote-User"))
 		_, _ = io.Copy(c, rw)
 	})
 	u, err := url.Parse(a.url)
@@ -402,13 +410,15 @@ func TestAggregatedUpgrade(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	fmt.Fprintf(c, "GET %s/x/exec HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Remote-User: evil\r\n\r\nearly\n", things)
+	fmt.Fprintf(c, "GET %s/x/exec HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Remote-User: evil\r\n\r\nearly\n",
+		things)
 	r := bufio.NewReader(c)
 	resp, err := http.ReadResponse(r, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if resp.StatusCode != http.StatusSwitchingProtocols || resp.Header.Get("X-User") != "kubernetes-admin" || resp.Header.Get("Upgrade") != "SPDY/3.1" {
+	if resp.StatusCode != http.StatusSwitchingProtocols || resp.Header.Get("X-User") != "kubernetes-admin" ||
+		resp.Header.Get("Upgrade") != "SPDY/3.1" {
 		t.Fatalf("upgrade: %d %v", resp.StatusCode, resp.Header)
 	}
 	fmt.Fprint(c, "later\n")
@@ -514,7 +524,8 @@ func TestRegistrationsAreKept(t *testing.T) {
 	}
 	change(func(r *apiregistrationv1.APIService) { r.Spec.GroupPriorityMinimum = 7 })
 	a.until(t, "apiregistration.k8s.io/", func() bool { return get().Spec.GroupPriorityMinimum == 1000 })
-	if resp, body := a.say(a.client, "GET", "/apis/agg.io/v1/things"); resp.StatusCode != http.StatusOK || !strings.Contains(body, "ThingList") {
+	if resp, body := a.say(a.client, "GET", "/apis/agg.io/v1/things"); resp.StatusCode != http.StatusOK ||
+		!strings.Contains(body, "ThingList") {
 		t.Errorf("the definition's: %d %s", resp.StatusCode, body)
 	}
 	makeObject(t, a.kept, services, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "agg"}, Spec: corev1.ServiceSpec{
@@ -533,7 +544,8 @@ func TestRegistrationsAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.until(t, "apiregistration.k8s.io/", func() bool { r := get(); return r != nil && r.Spec.Service == nil })
-	if resp, body := a.say(a.client, "GET", "/apis/agg.io/v1/things"); resp.StatusCode != http.StatusOK || !strings.Contains(body, "ThingList") {
+	if resp, body := a.say(a.client, "GET", "/apis/agg.io/v1/things"); resp.StatusCode != http.StatusOK ||
+		!strings.Contains(body, "ThingList") {
 		t.Errorf("the definition's again: %d %s", resp.StatusCode, body)
 	}
 }

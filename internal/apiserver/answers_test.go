@@ -28,7 +28,8 @@ func TestAnswersOfRules(t *testing.T) {
 	if _, err := k.CreateMissing(t.Context(), ps); err != nil {
 		t.Fatal(err)
 	}
-	makeObject(t, k, schema.GroupResource{Resource: "configmaps"}, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}})
+	makeObject(t, k, schema.GroupResource{Resource: "configmaps"},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}})
 	config := k.Config(&user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}})
 	do := func(method, path, accept, body string) (int, string) {
 		t.Helper()
@@ -60,8 +61,10 @@ func TestAnswersOfRules(t *testing.T) {
 			`{"metadata":{"name":"v1.apps","resourceVersion":"RV","labels":{"a b":"c"}},"spec":{"group":"apps","version":"v1","groupPriorityMinimum":5,"versionPriority":6}}`, 422, `"field":"metadata.labels"`, 4},
 		{"a dry run answers with what would be read", "POST", "/apis/rbac.authorization.k8s.io/v1/clusterroles?dryRun=All", "application/json",
 			`{"metadata":{"name":"x"},"rules":[]}`, 201, `"rules":null`, 1},
-		{"administrators' access is asked of the namespace", "POST", "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims", "application/json",
-			`{"metadata":{"name":"x"},"spec":{"devices":{"requests":[{"name":"r","exactly":{"deviceClassName":"d","adminAccess":true}}]}}}`, 422, `"field":"spec.devices.requests[0].adminAccess"`, 1},
+		{"administrators' access is asked of the namespace", "POST", "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims",
+			"application/json",
+			`{"metadata":{"name":"x"},"spec":{"devices":{"requests":[{"name":"r","exactly":{"deviceClassName":"d","adminAccess":true}}]}}}`, 422,
+			`"field":"spec.devices.requests[0].adminAccess"`, 1},
 		{"system priority classes stay", "DELETE", "/apis/scheduling.k8s.io/v1/priorityclasses/system-node-critical", "application/json",
 			``, 403, `this is a system priority class and cannot be deleted`, 1},
 		{"flow schemas come in their order", "GET", "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas", table,

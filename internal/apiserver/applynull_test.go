@@ -39,7 +39,8 @@ func nullables() *apiextensionsv1.CustomResourceDefinition {
 	version := func(name string, stored bool, more ...string) apiextensionsv1.CustomResourceDefinitionVersion {
 		part := apiextensionsv1.JSONSchemaProps{Type: "object", Properties: fields(more...)}
 		return apiextensionsv1.CustomResourceDefinitionVersion{
-			Name: name, Served: true, Storage: stored, Subresources: &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}},
+			Name: name, Served: true, Storage: stored,
+			Subresources: &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}},
 			Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
 				Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"spec": part, "status": part},
 			}},
@@ -85,7 +86,8 @@ func TestAppliedNulls(t *testing.T) {
 		{field: "o", value: map[string]any{"s": "a"}, null: map[string]any{"s": nil}, want: `spec.o.s in body must be of type string: "null"`},
 		{field: "list", value: []any{"a"}, want: `spec.list in body must be of type array: "null"`},
 		{field: "list", value: []any{"a"}, null: []any{"b", nil}, want: `spec.list[1] in body must be of type string: "null"`},
-		{field: "map", value: map[string]any{"a": "a"}, null: map[string]any{"a": nil}, want: `spec.map.a in body must be of type string: "null"`},
+		{field: "map", value: map[string]any{"a": "a"}, null: map[string]any{"a": nil},
+			want: `spec.map.a in body must be of type string: "null"`},
 		{field: "open", value: "a"},
 		{field: "filled", value: "a", stays: "filled"},
 	} {
@@ -99,7 +101,8 @@ func TestAppliedNulls(t *testing.T) {
 					widgets := client.Resource(schema.GroupVersionResource{Group: "null.example.com", Version: version, Resource: "widgets"})
 					object := func(value any) *unstructured.Unstructured {
 						return &unstructured.Unstructured{Object: map[string]any{
-							"apiVersion": "null.example.com/" + version, "kind": "Widget", "metadata": map[string]any{"name": name}, part: map[string]any{c.field: value},
+							"apiVersion": "null.example.com/" + version, "kind": "Widget", "metadata": map[string]any{"name": name},
+							part: map[string]any{c.field: value},
 						}}
 					}
 					o := metav1.ApplyOptions{FieldManager: "applier"}

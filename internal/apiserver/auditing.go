@@ -61,5 +61,6 @@ func received(r *http.Request) time.Time {
 
 // lasting says whether a request lasts by its nature, so that the beginning of its answer is an event of its own.
 func lasting(info *requestinfo.Info) bool {
-	return info.Verb == "watch" || info.Verb == "proxy" || longRunning(info) || !info.IsResourceRequest && strings.HasPrefix(info.Path, "/debug/pprof/")
+	return info.Verb == "watch" || info.Verb == "proxy" || longRunning(info) || !info.IsResourceRequest &&
+		strings.HasPrefix(info.Path, "/debug/pprof/")
 }

@@ -56,7 +56,8 @@ func (s *Server) newAuthentication(ctx context.Context) error {
 	}
 	var err error
 	s.authn, err = authenticate.New(ctx, settings, own, authenticate.Deps{
-		Objects: func() authenticate.Objects { return s.registry.Backend() }, Label: s.labelSecret, Ledger: s.opts.Ledger, Egress: s.opts.Egress, Log: s.opts.Log, Now: s.opts.Now, ID: settings.ServerID,
+		Objects: func() authenticate.Objects { return s.registry.Backend() }, Label: s.labelSecret, Ledger: s.opts.Ledger, Egress: s.opts.Egress,
+		Log: s.opts.Log, Now: s.opts.Now, ID: settings.ServerID,
 	}, s.opts.Authenticators...)
 	if err != nil {
 		return fmt.Errorf("make authentication: %w", err)

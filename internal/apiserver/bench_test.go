@@ -77,7 +77,9 @@ func BenchmarkCreateExplained(b *testing.B) {
 			h := s.Handler()
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				r := httptest.NewRequest("POST", "/api/v1/namespaces/ns/configmaps", strings.NewReader(fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c-%d"},"data":{"k":%q}}`, i, body))).WithContext(ctx)
+				r := httptest.NewRequest("POST", "/api/v1/namespaces/ns/configmaps",
+					strings.NewReader(fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c-%d"},"data":{"k":%q}}`, i,
+						body))).WithContext(ctx)
 				r.Header.Set("Content-Type", "application/json")
 				w := httptest.NewRecorder()
 				if h.ServeHTTP(w, r); w.Code != http.StatusCreated {

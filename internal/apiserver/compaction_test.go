@@ -40,13 +40,15 @@ func TestHistoryIsForgotten(t *testing.T) {
 		}()
 		maps := schema.GroupResource{Resource: "configmaps"}
 		write := func(name string) {
-			if _, err := s.Backend().Create(ctx, maps, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns"}}, false); err != nil {
+			if _, err := s.Backend().Create(ctx, maps, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns"}},
+				false); err != nil {
 				t.Fatal(err)
 			}
 		}
 		write("a")
 		write("b")
-		c := kubernetes.NewForConfigOrDie(s.Config(&user.DefaultInfo{Name: "u", Groups: []string{user.SystemPrivilegedGroup}})).CoreV1().ConfigMaps("ns")
+		c := kubernetes.NewForConfigOrDie(s.Config(&user.DefaultInfo{Name: "u",
+			Groups: []string{user.SystemPrivilegedGroup}})).CoreV1().ConfigMaps("ns")
 		page, err := c.List(ctx, metav1.ListOptions{Limit: 1})
 		if err != nil || page.Continue == "" {
 			t.Fatal(page, err)

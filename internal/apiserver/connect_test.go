@@ -44,21 +44,23 @@ func TestConnectAsCreate(t *testing.T) {
 	d := pods()
 	d.Subresources = []resource.Subresource{
 		{Name: "exec", Verbs: []string{"create", "get"}, Connect: &resource.Connect{Options: options, Handler: says, AsCreate: true}},
-		{Name: "proxy", Verbs: []string{"create", "delete", "get", "patch", "update"}, Connect: &resource.Connect{Options: options, Handler: says, TakesPath: true}},
+		{Name: "proxy", Verbs: []string{"create", "delete", "get", "patch", "update"},
+			Connect: &resource.Connect{Options: options, Handler: says, TakesPath: true}},
 	}
 	engine := store.New(memory.Open(memory.Options{}))
 	t.Cleanup(func() { engine.Close() })
 	var asked []string
 	may := map[string][]string{"reader": {"get"}, "runner": {"get", "create"}}
-	s, err := New(Options{Store: engine, Kinds: []*resource.Descriptor{d}, Material: m, Explain: Explain{On: true}, Authorizers: []authorize.Authorizer{
-		authorize.Func(func(_ context.Context, a *authorize.Attributes) (authorize.Decision, string, error) {
-			asked = append(asked, fmt.Sprintf("%s %s/%s %s/%s", a.Verb, a.Resource, a.Subresource, a.Namespace, a.Name))
-			if slices.Contains(may[a.User.GetName()], a.Verb) {
-				return authorize.Allow, "", nil
-			}
-			return authorize.NoOpinion, "", nil // as RBAC does
-		}),
-	}})
+	s, err := New(Options{Store: engine, Kinds: []*resource.Descriptor{d}, Material: m, Explain: Explain{On: true},
+		Authorizers: []authorize.Authorizer{
+			authorize.Func(func(_ context.Context, a *authorize.Attributes) (authorize.Decision, string, error) {
+				asked = append(asked, fmt.Sprintf("%s %s/%s %s/%s", a.Verb, a.Resource, a.Subresource, a.Namespace, a.Name))
+				if slices.Contains(may[a.User.GetName()], a.Verb) {
+					return authorize.Allow, "", nil
+				}
+				return authorize.NoOpinion, "", nil // as RBAC does
+			}),
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +104,8 @@ func TestConnectAsCreate(t *testing.T) {
 					t.Fatal(err)
 				}
 				want := `pods "p" is forbidden: User "reader" cannot create resource "pods/exec" in API group "" in the namespace "ns"`
-				if st.Reason != metav1.StatusReasonForbidden || st.Message != want || st.Details == nil || st.Details.Kind != "pods" || st.Details.Name != "p" {
+				if st.Reason != metav1.StatusReasonForbidden || st.Message != want || st.Details == nil || st.Details.Kind != "pods" ||
+					st.Details.Name != "p" {
 					t.Errorf("refused with %s %q %+v, want %q", st.Reason, st.Message, st.Details, want)
 				}
 			}

@@ -71,14 +71,16 @@ func TestLateAnswers(t *testing.T) {
 	late(at+"?timeout=-1s", "slow-5")
 	s.opts.FlowControl.RequestTimeout = time.Minute
 	for path, want := range map[string]int{
-		at + "?timeout=1s": http.StatusCreated, at + "?timeout=": http.StatusCreated, at + "?timeout=x": http.StatusBadRequest, at + "?timeout=5": http.StatusBadRequest,
+		at + "?timeout=1s": http.StatusCreated, at + "?timeout=": http.StatusCreated, at + "?timeout=x": http.StatusBadRequest,
+		at + "?timeout=5": http.StatusBadRequest,
 	} {
 		if w := as(s, "root", "POST", path, `{"metadata":{"generateName":"quick-"}}`); w.Code != want {
 			t.Errorf("%s: %d, want %d: %s", path, w.Code, want, w.Body)
 		}
 	}
 	w := as(s, "root", "POST", at+"?timeout=x", `{}`)
-	if !strings.Contains(w.Body.String(), `"message":"invalid timeout specified in the request URL - time: invalid duration \"x\"","reason":"BadRequest","code":400`) {
+	if !strings.Contains(w.Body.String(),
+		`"message":"invalid timeout specified in the request URL - time: invalid duration \"x\"","reason":"BadRequest","code":400`) {
 		t.Errorf("a wrong timeout: %s", w.Body)
 	}
 }

@@ -35,10 +35,15 @@ func (s *Server) extensions(w http.ResponseWriter, _ *http.Request) {
 type counted struct{ server *Server }
 
 var (
-	auditEvents   = prometheus.NewDesc("apiserver_audit_event_total", "[ALPHA] Counter of audit events generated and sent to the audit backend.", nil, nil)
-	auditErrors   = prometheus.NewDesc("apiserver_audit_error_total", "[ALPHA] Counter of audit events that failed to be audited properly. Plugin identifies the plugin affected by the error.", []string{"plugin"}, nil)
-	auditLevels   = prometheus.NewDesc("apiserver_audit_level_total", "[ALPHA] Counter of policy levels for audit events (1 per request).", []string{"level"}, nil)
-	auditRejected = prometheus.NewDesc("apiserver_audit_requests_rejected_total", "[ALPHA] Counter of apiserver requests rejected due to an error in audit logging backend.", nil, nil)
+	auditEvents = prometheus.NewDesc("apiserver_audit_event_total",
+		"[ALPHA] Counter of audit events generated and sent to the audit backend.", nil, nil)
+	auditErrors = prometheus.NewDesc("apiserver_audit_error_total",
+		"[ALPHA] Counter of audit events that failed to be audited properly. Plugin identifies the plugin affected by the error.",
+		[]string{"plugin"}, nil)
+	auditLevels = prometheus.NewDesc("apiserver_audit_level_total", "[ALPHA] Counter of policy levels for audit events (1 per request).",
+		[]string{"level"}, nil)
+	auditRejected = prometheus.NewDesc("apiserver_audit_requests_rejected_total",
+		"[ALPHA] Counter of apiserver requests rejected due to an error in audit logging backend.", nil, nil)
 
 	extensionLabels = []string{"point", "name"}
 	extensionCalls  = prometheus.NewDesc("mortise_extension_calls_total",
@@ -51,7 +56,8 @@ var (
 
 // Describe implements [prometheus.Collector].
 func (c *counted) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{auditEvents, auditErrors, auditLevels, auditRejected, extensionCalls, extensionTook, extensionOpen, extensionEnds} {
+	for _, d := range []*prometheus.Desc{auditEvents, auditErrors, auditLevels, auditRejected, extensionCalls, extensionTook, extensionOpen,
+		extensionEnds} {
 		to <- d
 	}
 }
@@ -77,7 +83,8 @@ func (c *counted) Collect(to chan<- prometheus.Metric) {
 		}
 		to <- prometheus.MustNewConstMetric(extensionOpen, prometheus.GaugeValue, open, point, name)
 		if !e.Certificate.IsZero() {
-			to <- prometheus.MustNewConstMetric(extensionEnds, prometheus.GaugeValue, float64(e.Certificate.UnixNano())/float64(time.Second), point, name)
+			to <- prometheus.MustNewConstMetric(extensionEnds, prometheus.GaugeValue, float64(e.Certificate.UnixNano())/float64(time.Second), point,
+				name)
 		}
 		if e.Calls > 0 {
 			buckets := make(map[float64]uint64, len(e.Latency))

@@ -182,7 +182,8 @@ type turns struct{ narrow, wide, writes, own *flowcontrol.Turns }
 
 func newTurns() turns {
 	n := min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) // of which there can be more than processors
-	return turns{narrow: flowcontrol.NewTurns(max(1, n-1)), wide: flowcontrol.NewLongTurns(max(1, n-1)), writes: flowcontrol.NewTurns(4 * n), own: flowcontrol.NewTurns(32 * n)}
+	return turns{narrow: flowcontrol.NewTurns(max(1, n-1)), wide: flowcontrol.NewLongTurns(max(1, n-1)), writes: flowcontrol.NewTurns(4 * n),
+		own: flowcontrol.NewTurns(32 * n)}
 }
 
 func (t *turns) of(verb string, wide, within bool) *flowcontrol.Turns {

@@ -222,7 +222,8 @@ func TestTurnsOfThisProcess(t *testing.T) {
 		if took := time.Since(began); took != 0 {
 			t.Errorf("a part of this process waited %v", took)
 		}
-		if w := as(s, "jane", "POST", "/api/v1/namespaces/ns/configmaps", `{"metadata":{"name":"a"}}`); w.Code != http.StatusCreated || time.Since(began) == 0 {
+		if w := as(s, "jane", "POST", "/api/v1/namespaces/ns/configmaps", `{"metadata":{"name":"a"}}`); w.Code != http.StatusCreated ||
+			time.Since(began) == 0 {
 			t.Errorf("another user: %d after %v", w.Code, time.Since(began))
 		}
 	})

@@ -57,7 +57,8 @@ func streams(r *http.Request) bool {
 	if r.Method != http.MethodGet {
 		return false
 	}
-	return strings.Contains(r.URL.RawQuery, "watch=") || strings.Contains(r.URL.RawQuery, "follow=") || strings.Contains(r.URL.Path, "/watch/") || strings.Contains(r.URL.Path, "/proxy")
+	return strings.Contains(r.URL.RawQuery, "watch=") || strings.Contains(r.URL.RawQuery, "follow=") ||
+		strings.Contains(r.URL.Path, "/watch/") || strings.Contains(r.URL.Path, "/proxy")
 }
 
 func response(r *http.Request, code int, h http.Header, body io.ReadCloser, length int64) *http.Response {

@@ -89,7 +89,8 @@ func resourceLabel(info *requestinfo.Info, r *http.Request) meter.Request {
 // droppedLabel is that of a request that was refused before its kind was looked for; what clients make up has none.
 func (s *Server) droppedLabel(info *requestinfo.Info, r *http.Request) meter.Request {
 	k := s.registry.Kinds().Get(schema.GroupResource{Group: info.APIGroup, Resource: info.Resource})
-	if !info.IsResourceRequest || k == nil || k.Version(info.APIVersion) == nil || info.Subresource != "" && k.Subresource(info.Subresource) == nil {
+	if !info.IsResourceRequest || k == nil || k.Version(info.APIVersion) == nil || info.Subresource != "" &&
+		k.Subresource(info.Subresource) == nil {
 		return meter.Request{Verb: method(r, ""), Component: meter.Component}
 	}
 	return resourceLabel(info, r)

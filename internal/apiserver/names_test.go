@@ -26,11 +26,13 @@ func TestNameAndGenerateName(t *testing.T) {
 		t.Errorf("a taken name: %v", err)
 	}
 	for _, dry := range [][]string{nil, {metav1.DryRunAll}} {
-		got, err := c.Update(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x", SelfLink: "said"}}, metav1.UpdateOptions{DryRun: dry})
+		got, err := c.Update(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x", SelfLink: "said"}},
+			metav1.UpdateOptions{DryRun: dry})
 		if err != nil || (got.SelfLink == "") != (dry == nil) {
 			t.Errorf("dry run %v: self link %q, %v", dry, got.SelfLink, err)
 		}
-		_, err = c.Update(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x", UID: "other"}}, metav1.UpdateOptions{DryRun: dry})
+		_, err = c.Update(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x", UID: "other"}},
+			metav1.UpdateOptions{DryRun: dry})
 		key := "Key: /registry/"
 		if dry != nil {
 			key = "Key: /"
@@ -45,7 +47,8 @@ func TestNameAndGenerateName(t *testing.T) {
 func TestScaleOfAnotherGroup(t *testing.T) {
 	_, config := startControllers(t)
 	c := kubernetes.NewForConfigOrDie(config).CoreV1()
-	if _, err := c.ReplicationControllers("ns").Create(t.Context(), &corev1.ReplicationController{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.ReplicationControllers("ns").Create(t.Context(), &corev1.ReplicationController{ObjectMeta: metav1.ObjectMeta{Name: "x"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for version, want := range map[string]string{
@@ -53,7 +56,8 @@ func TestScaleOfAnotherGroup(t *testing.T) {
 		"autoscaling/v2":     `no kind "Scale" is registered for version "autoscaling/v2"`,
 	} {
 		body := `{"kind":"Scale","apiVersion":"` + version + `","metadata":{"name":"x"},"spec":{"replicas":2}}`
-		err := c.RESTClient().Put().Namespace("ns").Resource("replicationcontrollers").Name("x").SubResource("scale").Body([]byte(body)).Do(t.Context()).Error()
+		err := c.RESTClient().Put().Namespace("ns").Resource("replicationcontrollers").Name("x").SubResource("scale").Body([]byte(body)).Do(
+			t.Context()).Error()
 		if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", version, err)
 		}

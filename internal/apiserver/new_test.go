@@ -71,7 +71,10 @@ func TestNewLeavesNothing(t *testing.T) {
 		plan       faulty.Plan
 	}{
 		{step: "check the options", want: "no store", change: func(o *Options) { o.Store = nil }},
-		{step: "make flow control", want: "no seats", change: func(o *Options) { o.FlowControl.MaxReads, o.FlowControl.MaxWrites = &none, &none }},
+		{step: "make flow control", want: "no seats", change: func(o *Options) {
+			o.FlowControl.MaxReads, o.FlowControl.MaxWrites = &none,
+				&none
+		}},
 		{step: "register collectors", want: "duplicate", change: func(o *Options) { o.Collectors = []prometheus.Collector{counter, counter} }},
 		{step: "register the impersonator", want: "duplicate", change: func(o *Options) {
 			o.Collectors = []prometheus.Collector{impersonate.New(nil)}

@@ -84,7 +84,8 @@ func TestNodeProxyDoesNotReachTheServer(t *testing.T) {
 		t.Errorf("%s: %d %s", address, resp.StatusCode, body)
 		return nil
 	}
-	for name, address := range map[string]string{"plain": "127.0.0.1", "other": "127.0.0.9", "mapped": "::ffff:127.0.0.1", "name": "localhost", "unspecified": "0.0.0.0"} {
+	for name, address := range map[string]string{"plain": "127.0.0.1", "other": "127.0.0.9", "mapped": "::ffff:127.0.0.1", "name": "localhost",
+		"unspecified": "0.0.0.0"} {
 		if err := ask(name, address, port); err != nil && !strings.Contains(err.Error(), "the API server's own") {
 			t.Errorf("%s: %v", address, err)
 		}

@@ -27,7 +27,8 @@ func (s *Server) paths() http.Handler {
 			return
 		}
 		if info.IsResourceRequest {
-			if !s.registry.Kinds().HasGroup(info.APIGroup) || strings.HasPrefix(r.URL.Path, "//") || info.APIPrefix == "apis" && info.APIGroup == "" {
+			if !s.registry.Kinds().HasGroup(info.APIGroup) || strings.HasPrefix(r.URL.Path, "//") || info.APIPrefix == "apis" &&
+				info.APIGroup == "" {
 				http.Error(w, "404 page not found", http.StatusNotFound)
 				return
 			}
@@ -78,7 +79,8 @@ func (s *Server) mux() map[string]http.Handler {
 		mux[p] = s.health
 	}
 	pages := s.pages(mux)
-	mux["/statusz"], mux["/flagz"], mux["/configz"] = http.HandlerFunc(pages.Statusz), http.HandlerFunc(pages.Flagz), http.HandlerFunc(pages.Configz)
+	mux["/statusz"], mux["/flagz"], mux["/configz"] = http.HandlerFunc(pages.Statusz), http.HandlerFunc(pages.Flagz),
+		http.HandlerFunc(pages.Configz)
 	for p, h := range s.opts.Paths {
 		mux[p] = h
 	}
@@ -134,7 +136,8 @@ func (s *Server) listed(mux map[string]http.Handler) []string {
 		}
 	}
 	for p := range mux {
-		if (!strings.HasSuffix(p, "/") || mux[strings.TrimSuffix(p, "/")] == nil || p == "/openapi/v3/") && !strings.HasPrefix(p, "/debug/") && p != "/configz" {
+		if (!strings.HasSuffix(p, "/") || mux[strings.TrimSuffix(p, "/")] == nil || p == "/openapi/v3/") && !strings.HasPrefix(p, "/debug/") &&
+			p != "/configz" {
 			paths = append(paths, p)
 		}
 	}

@@ -71,10 +71,12 @@ func TestPaths(t *testing.T) {
 		{"GET", "/.well-known/openid-configuration", "", 200, "application/json", published, `"jwks_uri":"https://`},
 		{"GET", "/openid/v1/jwks", "", 200, "application/jwk-set+json", published, `"kty":"EC"`},
 		{"GET", "/openid/v1/jwks", "application/json", 406, "application/json", uncached, "Available representations: application/jwk-set+json"},
-		{"GET", "/statusz", "", 200, "text/plain; charset=utf-8", uncached, "Binary version: 1.37.1\nEmulation version: 1.37\nPaths: /flagz /healthz /livez /metrics /readyz /statusz /version"},
+		{"GET", "/statusz", "", 200, "text/plain; charset=utf-8", uncached,
+			"Binary version: 1.37.1\nEmulation version: 1.37\nPaths: /flagz /healthz /livez /metrics /readyz /statusz /version"},
 		{"GET", "/flagz", "", 200, "text/plain; charset=utf-8", uncached, "listen=:6443"},
 		{"GET", "/configz", "", 200, "application/json", uncached, "{}"},
-		{"GET", "/metrics", "", 200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", uncached, "apiserver_current_inflight_requests"},
+		{"GET", "/metrics", "", 200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", uncached,
+			"apiserver_current_inflight_requests"},
 		{"GET", "/metrics/slis", "", 200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", uncached, ""},
 		{"GET", "/debug/pprof", "", 302, "text/html; charset=utf-8", uncached, ""},
 		{"GET", "/debug/pprof/cmdline", "", 404, "text/plain; charset=utf-8", uncached, "Unknown profile"},
@@ -89,8 +91,10 @@ func TestPaths(t *testing.T) {
 	} {
 		w := say(s, c.method, c.path, "", "Accept", c.accept)
 		h := w.Header()
-		if w.Code != c.code || h.Get("Content-Type") != c.contentType || h.Get("Cache-Control") != c.cache || !strings.Contains(w.Body.String(), c.contains) {
-			t.Errorf("%s %s (%s): %d, %s, %s\n%.300s", c.method, c.path, c.accept, w.Code, h.Get("Content-Type"), h.Get("Cache-Control"), w.Body.String())
+		if w.Code != c.code || h.Get("Content-Type") != c.contentType || h.Get("Cache-Control") != c.cache ||
+			!strings.Contains(w.Body.String(), c.contains) {
+			t.Errorf("%s %s (%s): %d, %s, %s\n%.300s", c.method, c.path, c.accept, w.Code, h.Get("Content-Type"), h.Get("Cache-Control"),
+				w.Body.String())
 		}
 	}
 	var index struct{ Paths []string }

@@ -110,7 +110,8 @@ func TestPlantOnce(t *testing.T) {
 func startObjects() []bootstrap.Object {
 	return bootstrap.Objects(bootstrap.Options{
 		ServiceCIDR: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, Now: time.Unix(1e9, 0),
-		Served:         []bootstrap.GroupVersion{{GroupVersion: schema.GroupVersion{Version: "v1"}, GroupPriority: 3, VersionPriority: 4}, {GroupVersion: schema.GroupVersion{Group: "apps", Version: "v1"}, GroupPriority: 5, VersionPriority: 6}},
+		Served: []bootstrap.GroupVersion{{GroupVersion: schema.GroupVersion{Version: "v1"}, GroupPriority: 3, VersionPriority: 4},
+			{GroupVersion: schema.GroupVersion{Group: "apps", Version: "v1"}, GroupPriority: 5, VersionPriority: 6}},
 		Authentication: map[string]string{"client-ca-file": "c"}, Identity: "apiserver-x", Hostname: "h", AdvertiseAddress: "192.0.2.1:6443",
 	})
 }

@@ -80,13 +80,17 @@ func TestFlowSchemaDangles(t *testing.T) {
 			return len(c) == 1 && c[0].Status == status && c[0].Message == message
 		}
 	}
-	k.until(t, "flowschemas/", says(flowcontrolv1.ConditionTrue, `This FlowSchema references the PriorityLevelConfiguration object named "late" but there is no such object`))
+	k.until(t, "flowschemas/", says(flowcontrolv1.ConditionTrue,
+		`This FlowSchema references the PriorityLevelConfiguration object named "late" but there is no such object`))
 	shares := int32(1)
-	makeObject(t, k, levels, &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "late"}, Spec: flowcontrolv1.PriorityLevelConfigurationSpec{
-		Type:    flowcontrolv1.PriorityLevelEnablementLimited,
-		Limited: &flowcontrolv1.LimitedPriorityLevelConfiguration{NominalConcurrencyShares: &shares, LimitResponse: flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeReject}},
-	}})
-	k.until(t, "flowschemas/", says(flowcontrolv1.ConditionFalse, `This FlowSchema references the PriorityLevelConfiguration object named "late" and it exists`))
+	makeObject(t, k, levels, &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "late"},
+		Spec: flowcontrolv1.PriorityLevelConfigurationSpec{
+			Type: flowcontrolv1.PriorityLevelEnablementLimited,
+			Limited: &flowcontrolv1.LimitedPriorityLevelConfiguration{NominalConcurrencyShares: &shares,
+				LimitResponse: flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeReject}},
+		}})
+	k.until(t, "flowschemas/", says(flowcontrolv1.ConditionFalse,
+		`This FlowSchema references the PriorityLevelConfiguration object named "late" and it exists`))
 }
 
 // The registration of another API server says what is missing of its service.
@@ -94,10 +98,11 @@ func TestRegistrationWithoutService(t *testing.T) {
 	k := newKept(t)
 	registrations := schema.GroupResource{Group: "apiregistration.k8s.io", Resource: "apiservices"}
 	port := int32(443)
-	makeObject(t, k, registrations, &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: "v1.remote.io"}, Spec: apiregistrationv1.APIServiceSpec{
-		Group: "remote.io", Version: "v1", GroupPriorityMinimum: 1, VersionPriority: 1, InsecureSkipTLSVerify: true,
-		Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "svc", Port: &port},
-	}})
+	makeObject(t, k, registrations, &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: "v1.remote.io"},
+		Spec: apiregistrationv1.APIServiceSpec{
+			Group: "remote.io", Version: "v1", GroupPriorityMinimum: 1, VersionPriority: 1, InsecureSkipTLSVerify: true,
+			Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "svc", Port: &port},
+		}})
 	says := func(reason string) func() bool {
 		return func() bool {
 			obj, err := k.Backend().Get(t.Context(), registrations, "", "v1.remote.io")
@@ -109,14 +114,16 @@ func TestRegistrationWithoutService(t *testing.T) {
 		}
 	}
 	k.until(t, "apiregistration.k8s.io/", says("ServiceNotFound"))
-	makeObject(t, k, schema.GroupResource{Resource: "services"}, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "svc"}, Spec: corev1.ServiceSpec{
-		Ports: []corev1.ServicePort{{Port: 80}},
-	}})
+	makeObject(t, k, schema.GroupResource{Resource: "services"},
+		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "svc"}, Spec: corev1.ServiceSpec{
+			Ports: []corev1.ServicePort{{Port: 80}},
+		}})
 	k.until(t, "apiregistration.k8s.io/", says("ServicePortError"))
-	if _, err := k.Backend().Update(t.Context(), schema.GroupResource{Resource: "services"}, "default", "svc", false, func(obj resource.Object) error {
-		obj.(*corev1.Service).Spec.Ports[0].Port = 443
-		return nil
-	}); err != nil {
+	if _, err := k.Backend().Update(t.Context(), schema.GroupResource{Resource: "services"}, "default", "svc", false,
+		func(obj resource.Object) error {
+			obj.(*corev1.Service).Spec.Ports[0].Port = 443
+			return nil
+		}); err != nil {
 		t.Fatal(err)
 	}
 	k.until(t, "apiregistration.k8s.io/", says("EndpointsNotFound"))
@@ -135,7 +142,8 @@ func TestDefinitionsAreRegistered(t *testing.T) {
 			return false
 		}
 		a := obj.(*apiregistrationv1.APIService)
-		return a.Labels["kube-aggregator.kubernetes.io/automanaged"] == "true" && a.Spec.GroupPriorityMinimum == 1000 && a.Status.Conditions[0].Reason == "Local"
+		return a.Labels["kube-aggregator.kubernetes.io/automanaged"] == "true" && a.Spec.GroupPriorityMinimum == 1000 &&
+			a.Status.Conditions[0].Reason == "Local"
 	}
 	makeObject(t, k, schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}, definition("example.com"))
 	k.until(t, "apiregistration.k8s.io/", registered)
@@ -143,7 +151,8 @@ func TestDefinitionsAreRegistered(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.until(t, "apiregistration.k8s.io/", registered)
-	if err := k.Backend().Delete(t.Context(), schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}, "", "things.example.com", nil); err != nil {
+	if err := k.Backend().Delete(t.Context(), schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}, "",
+		"things.example.com", nil); err != nil {
 		t.Fatal(err)
 	}
 	k.until(t, "apiregistration.k8s.io/", func() bool { return !registered() })

@@ -77,10 +77,14 @@ func (s *Server) scheduled(r *http.Request) (*trace.Scheduling, error) {
 	}
 	spec, _ := live["spec"].(map[string]any)
 	if node, _ := spec["nodeName"].(string); node != "" {
-		return nil, unexplained(fmt.Sprintf("no decision about pod %s/%s is kept: it is on node %s, by another scheduler, without one, or longer than this server runs", namespace, name, node))
+		return nil, unexplained(fmt.Sprintf(
+			"no decision about pod %s/%s is kept: it is on node %s, by another scheduler, without one, or longer than this server runs", namespace,
+			name, node))
 	}
 	by, _ := spec["schedulerName"].(string)
-	return nil, unexplained(fmt.Sprintf("there is no decision about pod %s/%s, and no scheduler of this server is responsible: the pod names the scheduler %s", namespace, name, by))
+	return nil, unexplained(fmt.Sprintf(
+		"there is no decision about pod %s/%s, and no scheduler of this server is responsible: the pod names the scheduler %s", namespace, name,
+		by))
 }
 
 func unexplained(text string) error {

@@ -105,13 +105,15 @@ func TestServerEndsGracefully(t *testing.T) {
 		s.Handler().ServeHTTP(w, r)
 		return w
 	}
-	if w := get("/readyz"); w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), "[-]shutdown failed: reason withheld") {
+	if w := get("/readyz"); w.Code != http.StatusInternalServerError ||
+		!strings.Contains(w.Body.String(), "[-]shutdown failed: reason withheld") {
 		t.Errorf("readyz: %d %s", w.Code, w.Body.String())
 	}
 	if w := get("/livez"); w.Code != http.StatusOK {
 		t.Errorf("livez: %d %s", w.Code, w.Body.String())
 	}
-	if w := get("/version"); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "1" || !strings.Contains(w.Body.String(), "apiserver is shutting down") {
+	if w := get("/version"); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "1" ||
+		!strings.Contains(w.Body.String(), "apiserver is shutting down") {
 		t.Errorf("version: %d %v %s", w.Code, w.Header(), w.Body.String())
 	}
 	select {

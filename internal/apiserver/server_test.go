@@ -153,7 +153,8 @@ func TestTypedClient(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
 			c := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("ns")
-			made, err := c.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "a-", Labels: map[string]string{"l": "1"}}, Data: map[string]string{"k": "<v>"}}, metav1.CreateOptions{})
+			made, err := c.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "a-", Labels: map[string]string{"l": "1"}},
+				Data: map[string]string{"k": "<v>"}}, metav1.CreateOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -189,7 +190,8 @@ func TestTypedClient(t *testing.T) {
 			if err != nil || len(list.Items) != 1 || list.Items[0].Data["p"] != "q" {
 				t.Errorf("list: %v, %v", list, err)
 			}
-			if err := c.Delete(ctx, made.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions("other")}); !apierrors.IsConflict(err) {
+			if err := c.Delete(ctx, made.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions("other")}); !apierrors.IsConflict(
+				err) {
 				t.Errorf("delete of another uid: %v", err)
 			}
 			if err := c.Delete(ctx, made.Name, metav1.DeleteOptions{}); err != nil {
@@ -231,7 +233,8 @@ func TestPagesAreOfOneRevision(t *testing.T) {
 	if err != nil || len(rest.Items) != 3 || rest.ResourceVersion != first.ResourceVersion {
 		t.Errorf("the rest: %v, %v", rest, err)
 	}
-	future := kubernetes.NewForConfigOrDie(f.inProcess).CoreV1().RESTClient().Get().Namespace("ns").Resource("configmaps").Param("resourceVersion", "100000")
+	future := kubernetes.NewForConfigOrDie(f.inProcess).CoreV1().RESTClient().Get().Namespace("ns").Resource("configmaps").Param(
+		"resourceVersion", "100000")
 	if err := future.MaxRetries(0).Do(ctx).Error(); !apierrors.IsTimeout(err) {
 		t.Errorf("list of the future: %v", err)
 	}
@@ -241,7 +244,8 @@ func TestPodDeletion(t *testing.T) {
 	f := start(t)
 	ctx := t.Context()
 	c := kubernetes.NewForConfigOrDie(f.inProcess).CoreV1().Pods("ns")
-	pod, err := c.Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Finalizers: []string{"example.com/f"}}, Spec: corev1.PodSpec{NodeName: "n"}}, metav1.CreateOptions{})
+	pod, err := c.Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Finalizers: []string{"example.com/f"}},
+		Spec: corev1.PodSpec{NodeName: "n"}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,8 +285,10 @@ func TestDynamicAndInformers(t *testing.T) {
 	f := start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	w := dynamic.NewForConfigOrDie(f.tls).Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}).Namespace("ns")
-	obj := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": "w"}, "spec": map[string]any{"n": int64(1)}}}
+	w := dynamic.NewForConfigOrDie(f.tls).Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1",
+		Resource: "widgets"}).Namespace("ns")
+	obj := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Widget",
+		"metadata": map[string]any{"name": "w"}, "spec": map[string]any{"n": int64(1)}}}
 	if _, err := w.Create(ctx, obj, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -28,10 +28,11 @@ func handed(t *testing.T, config *rest.Config, o metav1.ListOptions, plain *int)
 	c := kubernetes.NewForConfigOrDie(config).CoreV1()
 	asked := o
 	asked.Watch = true
-	w, err := sharedobjects.Watch(t.Context(), c.RESTClient().Get().Resource("configmaps").VersionedParams(&asked, scheme.ParameterCodec), func() (watch.Interface, error) {
-		*plain++
-		return c.ConfigMaps("").Watch(t.Context(), o)
-	})
+	w, err := sharedobjects.Watch(t.Context(), c.RESTClient().Get().Resource("configmaps").VersionedParams(&asked, scheme.ParameterCodec),
+		func() (watch.Interface, error) {
+			*plain++
+			return c.ConfigMaps("").Watch(t.Context(), o)
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +44,8 @@ func handed(t *testing.T, config *rest.Config, o metav1.ListOptions, plain *int)
 func TestHandedOver(t *testing.T) {
 	f := start(t)
 	yes, plain := true, 0
-	all := metav1.ListOptions{SendInitialEvents: &yes, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan}
+	all := metav1.ListOptions{SendInitialEvents: &yes, AllowWatchBookmarks: true,
+		ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan}
 	labelled := metav1.ListOptions{LabelSelector: "color=blue"}
 	for _, o := range []metav1.ListOptions{all, labelled} {
 		ns := "all"
@@ -51,7 +53,8 @@ func TestHandedOver(t *testing.T) {
 			ns = "labelled"
 		}
 		c := kubernetes.NewForConfigOrDie(f.inProcess).CoreV1().ConfigMaps(ns)
-		blue := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"color": "blue"}}, Data: map[string]string{"k": "v"}}
+		blue := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"color": "blue"}},
+			Data: map[string]string{"k": "v"}}
 		if _, err := c.Create(t.Context(), blue, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +65,8 @@ func TestHandedOver(t *testing.T) {
 		}
 		defer bytes.Stop()
 		for _, color := range []string{"red", "blue"} {
-			if _, err := c.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"labels":{"color":"`+color+`"}}}`), metav1.PatchOptions{}); err != nil {
+			if _, err := c.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"labels":{"color":"`+color+`"}}}`),
+				metav1.PatchOptions{}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -128,7 +132,8 @@ func TestHandedOverEnds(t *testing.T) {
 	f = start(t) // whose feed of changes begins after what is forgotten
 	c = kubernetes.NewForConfigOrDie(f.inProcess).CoreV1()
 	for _, name := range []string{"a", "b"} {
-		if _, err := c.ConfigMaps("ns").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+		if _, err := c.ConfigMaps("ns").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}},
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -136,7 +141,8 @@ func TestHandedOverEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := drained(handed(t, f.inProcess, metav1.ListOptions{ResourceVersion: "2"}, &plain))
-	if s, ok := e.Object.(*metav1.Status); e.Type != watch.Error || !ok || s.Reason != metav1.StatusReasonExpired || !strings.HasPrefix(s.Message, "too old resource version") {
+	if s, ok := e.Object.(*metav1.Status); e.Type != watch.Error || !ok || s.Reason != metav1.StatusReasonExpired ||
+		!strings.HasPrefix(s.Message, "too old resource version") {
 		t.Errorf("a revision that is forgotten: %v", e)
 	}
 	if plain != 0 {

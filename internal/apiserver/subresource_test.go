@@ -36,7 +36,8 @@ func controllers() *resource.Descriptor {
 	empty := func() resource.Object { return &corev1.ReplicationController{} }
 	rc := func(o resource.Object) *corev1.ReplicationController { return o.(*corev1.ReplicationController) }
 	return &resource.Descriptor{
-		Resource: "replicationcontrollers", Singular: "replicationcontroller", Kind: "ReplicationController", ListKind: "ReplicationControllerList",
+		Resource: "replicationcontrollers", Singular: "replicationcontroller", Kind: "ReplicationController",
+		ListKind:   "ReplicationControllerList",
 		Namespaced: true, Storage: "v1", Prefix: "controllers", Codec: typedCodec{empty},
 		Versions: []resource.Version{{Name: "v1", New: empty, Protobuf: true, Strategic: true}},
 		Strategy: resource.Strategy{
@@ -58,31 +59,36 @@ func controllers() *resource.Descriptor {
 			{Name: "status", Verbs: []string{"get", "update", "patch"}, Strategy: &resource.Strategy{
 				PrepareUpdate: func(_ context.Context, o, old resource.Object) { rc(o).Spec = *rc(old).Spec.DeepCopy() },
 			}},
-			{Name: "scale", Verbs: []string{"get", "update", "patch"}, GroupVersionKind: schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}, View: &resource.View{
-				New: func() resource.Object { return &autoscalingv1.Scale{} },
-				Get: func(p resource.Object) (resource.Object, error) {
-					s := &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: p.GetName(), Namespace: p.GetNamespace(), UID: p.GetUID(), ResourceVersion: p.GetResourceVersion()}}
-					if r := rc(p).Spec.Replicas; r != nil {
-						s.Spec.Replicas = *r
-					}
-					return s, nil
-				},
-				Set: func(v, p resource.Object) error {
-					n := v.(*autoscalingv1.Scale).Spec.Replicas
-					rc(p).Spec.Replicas = &n
-					return nil
-				},
-			}},
-			{Name: "binding", Verbs: []string{"create"}, GroupVersionKind: schema.GroupVersionKind{Version: "v1", Kind: "Binding"}, Create: &resource.Create{
-				New: func() resource.Object { return &corev1.Binding{} },
-				Do: func(ctx context.Context, b resource.Backend, ns, name string, obj resource.Object, o *metav1.CreateOptions) (runtime.Object, error) {
-					_, err := b.Update(ctx, schema.GroupResource{Resource: "replicationcontrollers"}, ns, name, len(o.DryRun) > 0, func(p resource.Object) error {
-						p.SetAnnotations(map[string]string{"bound": obj.(*corev1.Binding).Target.Name})
+			{Name: "scale", Verbs: []string{"get", "update", "patch"},
+				GroupVersionKind: schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}, View: &resource.View{
+					New: func() resource.Object { return &autoscalingv1.Scale{} },
+					Get: func(p resource.Object) (resource.Object, error) {
+						s := &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: p.GetName(), Namespace: p.GetNamespace(), UID: p.GetUID(),
+							ResourceVersion: p.GetResourceVersion()}}
+						if r := rc(p).Spec.Replicas; r != nil {
+							s.Spec.Replicas = *r
+						}
+						return s, nil
+					},
+					Set: func(v, p resource.Object) error {
+						n := v.(*autoscalingv1.Scale).Spec.Replicas
+						rc(p).Spec.Replicas = &n
 						return nil
-					})
-					return &metav1.Status{Status: metav1.StatusSuccess}, err
-				},
-			}},
+					},
+				}},
+			{Name: "binding", Verbs: []string{"create"}, GroupVersionKind: schema.GroupVersionKind{Version: "v1", Kind: "Binding"},
+				Create: &resource.Create{
+					New: func() resource.Object { return &corev1.Binding{} },
+					Do: func(ctx context.Context, b resource.Backend, ns, name string, obj resource.Object, o *metav1.CreateOptions) (runtime.Object,
+						error) {
+						_, err := b.Update(ctx, schema.GroupResource{Resource: "replicationcontrollers"}, ns, name, len(o.DryRun) > 0,
+							func(p resource.Object) error {
+								p.SetAnnotations(map[string]string{"bound": obj.(*corev1.Binding).Target.Name})
+								return nil
+							})
+						return &metav1.Status{Status: metav1.StatusSuccess}, err
+					},
+				}},
 			{Name: "proxy", Verbs: []string{"get"}, Connect: &resource.Connect{
 				TakesPath: true,
 				Options:   func(q url.Values) (runtime.Object, error) { return &corev1.PodProxyOptions{Path: q.Get("path")}, nil },
@@ -117,7 +123,8 @@ func startControllers(t *testing.T) (*Server, *rest.Config) {
 
 func nodes() *resource.Descriptor {
 	empty := func() resource.Object { return &corev1.Node{} }
-	return &resource.Descriptor{Resource: "nodes", Kind: "Node", ListKind: "NodeList", Storage: "v1", Prefix: "minions", Codec: typedCodec{empty},
+	return &resource.Descriptor{Resource: "nodes", Kind: "Node", ListKind: "NodeList", Storage: "v1", Prefix: "minions",
+		Codec:    typedCodec{empty},
 		Versions: []resource.Version{{Name: "v1", New: empty}}}
 }
 
@@ -127,7 +134,8 @@ func TestSubresources(t *testing.T) {
 	client := kubernetes.NewForConfigOrDie(config).CoreV1()
 	c := client.ReplicationControllers("ns")
 	one := int32(1)
-	made, err := c.Create(ctx, &corev1.ReplicationController{ObjectMeta: metav1.ObjectMeta{Name: "rc"}, Spec: corev1.ReplicationControllerSpec{Replicas: &one}}, metav1.CreateOptions{})
+	made, err := c.Create(ctx, &corev1.ReplicationController{ObjectMeta: metav1.ObjectMeta{Name: "rc"},
+		Spec: corev1.ReplicationControllerSpec{Replicas: &one}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +152,8 @@ func TestSubresources(t *testing.T) {
 	if scale, err = c.UpdateScale(ctx, "rc", scale, metav1.UpdateOptions{}); err != nil || scale.Spec.Replicas != 5 {
 		t.Errorf("scaled: %v, %v", scale, err)
 	}
-	if _, err = c.Patch(ctx, "rc", types.MergePatchType, []byte(`{"spec":{"replicas":-1}}`), metav1.PatchOptions{}, "scale"); !apierrors.IsInvalid(err) {
+	if _, err = c.Patch(ctx, "rc", types.MergePatchType, []byte(`{"spec":{"replicas":-1}}`), metav1.PatchOptions{},
+		"scale"); !apierrors.IsInvalid(err) {
 		t.Errorf("bad scale: %v", err)
 	}
 	bind := client.RESTClient().Post().Namespace("ns").Resource("replicationcontrollers").Name("rc").SubResource("binding").
@@ -156,7 +165,8 @@ func TestSubresources(t *testing.T) {
 	if err != nil || got.Annotations["bound"] != "n1" || *got.Spec.Replicas != 5 || got.Status.Replicas != 3 {
 		t.Errorf("after all: %+v, %v", got, err)
 	}
-	stream, err := client.RESTClient().Get().Namespace("ns").Resource("replicationcontrollers").Name("rc").SubResource("proxy").Suffix("a/b").Stream(ctx)
+	stream, err := client.RESTClient().Get().Namespace("ns").Resource("replicationcontrollers").Name("rc").SubResource("proxy").Suffix(
+		"a/b").Stream(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +174,8 @@ func TestSubresources(t *testing.T) {
 	if b, err := io.ReadAll(stream); err != nil || string(b) != "ns/rc/a/b" {
 		t.Errorf("proxied %q, %v", b, err)
 	}
-	if err := client.RESTClient().Get().Namespace("ns").Resource("replicationcontrollers").Name("rc").SubResource("binding").Do(ctx).Error(); !apierrors.IsMethodNotSupported(err) {
+	if err := client.RESTClient().Get().Namespace("ns").Resource("replicationcontrollers").Name("rc").SubResource("binding").Do(
+		ctx).Error(); !apierrors.IsMethodNotSupported(err) {
 		t.Errorf("get of a binding: %v", err)
 	}
 }
@@ -219,7 +230,8 @@ func TestBackend(t *testing.T) {
 	ctx := t.Context()
 	b, rs := s.Backend(), schema.GroupResource{Resource: "nodes"}
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{
-		Addresses:       []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "n.example"}, {Type: corev1.NodeInternalIP, Address: "192.0.2.7"}},
+		Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "n.example"},
+			{Type: corev1.NodeInternalIP, Address: "192.0.2.7"}},
 		DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: 1234}},
 	}}
 	if _, err := b.Create(ctx, rs, n, false); err != nil {
@@ -251,7 +263,8 @@ func TestLongListsAreStreamed(t *testing.T) {
 	f := start(t)
 	ctx := t.Context()
 	for i := range 300 {
-		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("c", i), Namespace: "ns"}, Data: map[string]string{"k": strings.Repeat("x", 900)}}
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("c", i), Namespace: "ns"},
+			Data: map[string]string{"k": strings.Repeat("x", 900)}}
 		if _, err := f.Backend().Create(ctx, schema.GroupResource{Resource: "configmaps"}, cm, false); err != nil {
 			t.Fatal(err)
 		}

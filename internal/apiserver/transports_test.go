@@ -212,7 +212,8 @@ func TestListsAreStreamed(t *testing.T) {
 	maps := kubernetes.NewForConfigOrDie(f.Config(admin)).CoreV1().ConfigMaps("big")
 	for i := range objects {
 		text := strings.Repeat(fmt.Sprintf("%08x", i*7919), size/8)
-		if _, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("m%d", i)}, Data: map[string]string{"k": text}}, metav1.CreateOptions{}); err != nil {
+		if _, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("m%d", i)},
+			Data: map[string]string{"k": text}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -275,7 +276,8 @@ func TestCompression(t *testing.T) {
 	f := start(t)
 	maps := kubernetes.NewForConfigOrDie(f.tls).CoreV1().ConfigMaps("zip")
 	for name, size := range map[string]int{"small": 100, "large": 200 << 10} {
-		if _, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"k": strings.Repeat("x", size)}}, metav1.CreateOptions{}); err != nil {
+		if _, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Data: map[string]string{"k": strings.Repeat("x", size)}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -360,14 +362,16 @@ func TestCompressedWatchIsNotHeldBack(t *testing.T) {
 	})
 	maps := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("zip")
 	yes := true
-	w, err := maps.Watch(ctx, metav1.ListOptions{SendInitialEvents: &yes, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
+	w, err := maps.Watch(ctx, metav1.ListOptions{SendInitialEvents: &yes, AllowWatchBookmarks: true,
+		ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer w.Stop()
 	for i, size := range []int{10, 20 << 10, 10} {
 		name := fmt.Sprintf("m%d", i)
-		if _, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"k": strings.Repeat("x", size)}}, metav1.CreateOptions{}); err != nil {
+		if _, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Data: map[string]string{"k": strings.Repeat("x", size)}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		for {

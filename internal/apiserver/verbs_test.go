@@ -141,7 +141,8 @@ func TestRoutes(t *testing.T) {
 		{"DELETE", "/api/v1/namespaces/ns/configmaps/a%25b", "", 400, `may not contain '%'`},
 		{"GET", "/api/v1/configmaps?timeout=5", "", 400, `invalid timeout specified in the request URL - time: missing unit in duration \"5\"`},
 		{"GET", "/version?timeout=x", "", 400, "invalid timeout"},
-		{"GET", "/api/v1/configmaps?timeout=1ns", "", 504, `{"metadata":{},"status":"Failure","message":"Timeout: request did not complete within the allotted timeout","reason":"Timeout","details":{},"code":504}`},
+		{"GET", "/api/v1/configmaps?timeout=1ns", "", 504,
+			`{"metadata":{},"status":"Failure","message":"Timeout: request did not complete within the allotted timeout","reason":"Timeout","details":{},"code":504}`},
 		{"GET", "/api/v1/configmaps?timeout=5s", "", 200, ""},
 		{"GET", "/api/v1/configmaps?timeout=0", "", 200, ""},
 	})
@@ -154,7 +155,8 @@ func TestDeleteOptions(t *testing.T) {
 		{"POST", at, `{"metadata":{"name":"a"}}`, 201, ""},
 		{"DELETE", at + "/a", `{"ignoreStoreReadErrorWithClusterBreakingPotential":true}`, 409,
 			`StorageError: invalid object, Code: 4, Key: /registry/configmaps/ns/a, ResourceVersion: 0, AdditionalErrorMsg: unsafe deletion is not allowed because the object is decodable from storage`},
-		{"DELETE", at + "/a", `{"ignoreStoreReadErrorWithClusterBreakingPotential":true,"gracePeriodSeconds":1}`, 422, "cannot be set together with .gracePeriodSeconds"},
+		{"DELETE", at + "/a", `{"ignoreStoreReadErrorWithClusterBreakingPotential":true,"gracePeriodSeconds":1}`, 422,
+			"cannot be set together with .gracePeriodSeconds"},
 		{"DELETE", at, `{"ignoreStoreReadErrorWithClusterBreakingPotential":true}`, 422, "is not allowed with DELETECOLLECTION"},
 		{"DELETE", at + "/none?ignoreStoreReadErrorWithClusterBreakingPotential=true", "", 404, ""},
 		{"DELETE", at + "/a?dryRun=All", "", 200, `"status":"Success"`},
@@ -166,11 +168,13 @@ func TestDeleteOptions(t *testing.T) {
 		{"GET", pod + "/p", "", 200, `"generation":1`},
 		{"POST", at, `{"metadata":{"name":"held","finalizers":["a.b/c"]}}`, 201, ""},
 		{"DELETE", at + "/held", "", 200, `"deletionTimestamp"`},
-		{"POST", at, `{"metadata":{"name":"held"}}`, 409, `"message":"object is being deleted: configmaps \"held\" already exists","reason":"AlreadyExists"`},
+		{"POST", at, `{"metadata":{"name":"held"}}`, 409,
+			`"message":"object is being deleted: configmaps \"held\" already exists","reason":"AlreadyExists"`},
 		{"POST", at + "?dryRun=All", `{"metadata":{"name":"held"}}`, 409, `object is being deleted: `},
 		{"POST", at, `{"metadata":{"name":"rv","resourceVersion":"7"}}`, 500, "resourceVersion should not be set on objects to be created"},
 		{"POST", at, `{"metadata":{"name":"rv","resourceVersion":"abc"}}`, 201, ""},
-		{"PUT", at + "/rv", `{"metadata":{"name":"rv","resourceVersion":"abc"}}`, 500, `"message":"strconv.ParseUint: parsing \"abc\": invalid syntax"`},
+		{"PUT", at + "/rv", `{"metadata":{"name":"rv","resourceVersion":"abc"}}`, 500,
+			`"message":"strconv.ParseUint: parsing \"abc\": invalid syntax"`},
 		{"PUT", at + "/rv", `{"metadata":{"name":"rv","selfLink":"/x"}}`, 200, ""},
 	})
 	if got := d.say("GET", at+"/rv", "").Body.String(); strings.Contains(got, "selfLink") {
@@ -187,8 +191,10 @@ func TestDeleteUnreadable(t *testing.T) {
 	const at = "/api/v1/namespaces/ns/configmaps/broken"
 	d.run(t, []exchange{
 		{"DELETE", at, "", 500, ""},
-		{"DELETE", at + "?ignoreStoreReadErrorWithClusterBreakingPotential=true&dryRun=All", "", 200, `"details":{"name":"broken","kind":"ConfigMap"}`},
-		{"DELETE", at + "?ignoreStoreReadErrorWithClusterBreakingPotential=true", "", 200, `"details":{"name":"broken","kind":"ConfigMap"},"code":200`},
+		{"DELETE", at + "?ignoreStoreReadErrorWithClusterBreakingPotential=true&dryRun=All", "", 200,
+			`"details":{"name":"broken","kind":"ConfigMap"}`},
+		{"DELETE", at + "?ignoreStoreReadErrorWithClusterBreakingPotential=true", "", 200,
+			`"details":{"name":"broken","kind":"ConfigMap"},"code":200`},
 		{"GET", at, "", 404, ""},
 	})
 }
@@ -221,7 +227,8 @@ func TestDeletionsAsWatched(t *testing.T) {
 		t.Errorf("watched %s", got)
 	}
 	for i := range 200 {
-		if _, err := c.ConfigMaps("ns").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("c", i)}}, metav1.CreateOptions{}); err != nil {
+		if _, err := c.ConfigMaps("ns").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("c", i)}},
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -244,8 +251,11 @@ func TestWatchRefusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.run(t, []exchange{
-		{"GET", at + "?watch=1&resourceVersion=2", "", 200, `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too old resource version: 2 (` + strconv.FormatInt(d.store.Compacted(), 10) + `)","reason":"Expired","code":410}}`},
-		{"GET", at + "?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=9999", "", 200, `"reason":"ResourceVersionTooLarge"`},
+		{"GET", at + "?watch=1&resourceVersion=2", "", 200,
+			`{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too old resource version: 2 (` +
+				strconv.FormatInt(d.store.Compacted(), 10) + `)","reason":"Expired","code":410}}`},
+		{"GET", at + "?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=9999", "", 200,
+			`"reason":"ResourceVersionTooLarge"`},
 		{"GET", at + "?watch=1&timeoutSeconds=-1", "", 200, ""},
 		{"GET", at + "?watch=1&resourceVersion=abc", "", 500, ""},
 		{"GET", at + "?limit=1&resourceVersion=2", "", 410, "The resourceVersion for the provided list is too old."},
@@ -275,7 +285,8 @@ func TestPatchOfKind(t *testing.T) {
 		{"PATCH", at + "/a", `{"kind":"Y"}`, 422, `no kind \"Y\" is registered for version \"v1\" in scheme`},
 		{"PATCH", at + "/a", `{"apiVersion":"v9"}`, 422, `no kind \"ConfigMap\" is registered for version \"v9\" in scheme`},
 		{"PATCH", at + "/a", `{"apiVersion":null}`, 400, "the name of the object (a based on URL) was undeterminable: name must be provided"},
-		{"PATCH", at + "/a?fieldValidation=Strict", `{"apiVersion":null}`, 422, `strict decoding error: unknown field \"data\", unknown field \"metadata\"`},
+		{"PATCH", at + "/a?fieldValidation=Strict", `{"apiVersion":null}`, 422,
+			`strict decoding error: unknown field \"data\", unknown field \"metadata\"`},
 		{"PATCH", at + "/a", `[{"op":"remove","path":"/kind"}]`, 200, `"kind":"ConfigMap"`},
 		{"PATCH", at + "/none", "{", 400, "invalid JSON patch"},
 		{"PATCH", at + "/a", `{"metadata":{"name":"b"}}`, 400, "does not match the name on the URL"},
@@ -306,7 +317,8 @@ func TestApplyToScale(t *testing.T) {
 		{"PATCH", at + "/a/scale", `{"spec":{"replicas":5}}`, 200, `"replicas":5`},
 		{"GET", at + "/a", "", 200, `"manager":"tester","operation":"Update","apiVersion":"v1"`},
 		{"PATCH", at + "/a/scale", `{"kind":"X"}`, 422, `no kind \"X\" is registered for version \"autoscaling/v1\" in scheme`},
-		{"PATCH", at + "/a/scale?fieldManager=n", "apiVersion: autoscaling/v1\nkind: Scale\nmetadata: {name: b}\n", 400, "does not match the name on the URL"},
+		{"PATCH", at + "/a/scale?fieldManager=n", "apiVersion: autoscaling/v1\nkind: Scale\nmetadata: {name: b}\n", 400,
+			"does not match the name on the URL"},
 	})
 }
 
@@ -316,7 +328,8 @@ func TestObjectLimit(t *testing.T) {
 	const cr = "/apis/example.com/v1/namespaces/ns/widgets"
 	widget := func(size, fields int) string {
 		long := strings.Repeat("f", fields)
-		return fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a"},"spec":{"v":%q,%q:1}}`, strings.Repeat("x", size), long)
+		return fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a"},"spec":{"v":%q,%q:1}}`,
+			strings.Repeat("x", size), long)
 	}
 	d.run(t, []exchange{
 		{"POST", cr, widget(1600000, 1), 500, `"message":"etcdserver: request is too large","code":500`},
@@ -334,7 +347,8 @@ func TestLastBookmark(t *testing.T) {
 		d := converse(t, configMaps())
 		const at = "/api/v1/namespaces/ns/configmaps"
 		d.say("POST", at, `{"metadata":{"name":"a"}}`)
-		for query, want := range map[string]int{"timeoutSeconds=5": 0, "allowWatchBookmarks=1&timeoutSeconds=5": 1, "allowWatchBookmarks=1&timeoutSeconds=1": 0, "allowWatchBookmarks=1&timeoutSeconds=150": 3} {
+		for query, want := range map[string]int{"timeoutSeconds=5": 0, "allowWatchBookmarks=1&timeoutSeconds=5": 1,
+			"allowWatchBookmarks=1&timeoutSeconds=1": 0, "allowWatchBookmarks=1&timeoutSeconds=150": 3} {
 			go func() { // or there is nothing to tell
 				time.Sleep(500 * time.Millisecond)
 				d.say("POST", at, `{"metadata":{"generateName":"a"}}`)

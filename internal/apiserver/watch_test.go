@@ -48,7 +48,8 @@ func TestWatchList(t *testing.T) {
 				t.Fatal(err)
 			}
 			yes := true
-			w, err := c.Watch(ctx, metav1.ListOptions{SendInitialEvents: &yes, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
+			w, err := c.Watch(ctx, metav1.ListOptions{SendInitialEvents: &yes, AllowWatchBookmarks: true,
+				ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -57,7 +58,8 @@ func TestWatchList(t *testing.T) {
 				t.Errorf("first event %v", e)
 			}
 			e := next(t, w)
-			if b, ok := e.Object.(*corev1.ConfigMap); e.Type != watch.Bookmark || !ok || b.Annotations[metav1.InitialEventsAnnotationKey] != "true" || b.ResourceVersion == "" {
+			if b, ok := e.Object.(*corev1.ConfigMap); e.Type != watch.Bookmark || !ok ||
+				b.Annotations[metav1.InitialEventsAnnotationKey] != "true" || b.ResourceVersion == "" {
 				t.Errorf("second event %v", e)
 			}
 			if err := c.Delete(ctx, "a", metav1.DeleteOptions{}); err != nil {
@@ -187,7 +189,8 @@ func TestAnonymousAndTables(t *testing.T) {
 		return resp.StatusCode, string(b)
 	}
 	anonymous := rest.AnonymousClientConfig(f.tls)
-	for path, want := range map[string]int{"/livez": 200, "/readyz?verbose": 200, "/version": 200, "/metrics": 403, "/api/v1/namespaces/ns/configmaps": 403, "/nope": 403} {
+	for path, want := range map[string]int{"/livez": 200, "/readyz?verbose": 200, "/version": 200, "/metrics": 403,
+		"/api/v1/namespaces/ns/configmaps": 403, "/nope": 403} {
 		if code, body := get(anonymous, path, "application/json"); code != want {
 			t.Errorf("anonymous %s: %d %s", path, code, body)
 		}
@@ -195,7 +198,8 @@ func TestAnonymousAndTables(t *testing.T) {
 	if code, body := get(f.tls, "/metrics", ""); code != 200 || !strings.Contains(body, `apiserver_request_total{`) {
 		t.Errorf("metrics: %d", code)
 	}
-	if _, err := kubernetes.NewForConfigOrDie(f.tls).CoreV1().ConfigMaps("ns").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := kubernetes.NewForConfigOrDie(f.tls).CoreV1().ConfigMaps("ns").Create(ctx,
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	const asTable = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -216,7 +220,8 @@ func TestAnonymousAndTables(t *testing.T) {
 			t.Errorf("table watch: %s", line)
 		}
 	}
-	if code, body := get(f.tls, "/api/v1/namespaces/ns/configmaps/a", "application/yaml"); code != 200 || !strings.HasPrefix(body, "apiVersion: v1\nkind: ConfigMap\n") {
+	if code, body := get(f.tls, "/api/v1/namespaces/ns/configmaps/a", "application/yaml"); code != 200 ||
+		!strings.HasPrefix(body, "apiVersion: v1\nkind: ConfigMap\n") {
 		t.Errorf("YAML: %d %s", code, body)
 	}
 }
@@ -251,13 +256,15 @@ func TestTokens(t *testing.T) {
 		t.Errorf("a service account without rights: %v", err)
 	}
 	config.BearerToken = issued.Token + "x"
-	if _, err = kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("ns").List(t.Context(), metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
+	if _, err = kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("ns").List(t.Context(),
+		metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
 		t.Errorf("a wrong token: %v", err)
 	}
 	// an administrator may act as others
 	config = rest.CopyConfig(f.tls)
 	config.Impersonate = rest.ImpersonationConfig{UserName: "bob", Groups: []string{"g"}}
-	if _, err = kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("ns").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+	if _, err = kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("ns").List(t.Context(),
+		metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("impersonation: %v", err)
 	}
 }

@@ -38,7 +38,8 @@ func TestWatchDoesNotGet(t *testing.T) {
 	})
 	for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} {
 		for _, path := range []string{
-			of + "/rc/status", of + "/rc/scale", of + "/rc/log", of + "/rc/binding", of + "/rc/log?watch=1", of + "//log", "/nodes/n1/proxy", "/nodes/n1/proxy/api/v1/secrets", "/nodes/n1/nothing",
+			of + "/rc/status", of + "/rc/scale", of + "/rc/log", of + "/rc/binding", of + "/rc/log?watch=1", of + "//log", "/nodes/n1/proxy",
+			"/nodes/n1/proxy/api/v1/secrets", "/nodes/n1/nothing",
 		} {
 			if w := d.say(method, "/api/v1/watch"+path, ""); w.Code != http.StatusNotFound {
 				t.Errorf("%s /api/v1/watch%s: %d %s", method, path, w.Code, w.Body)

@@ -52,7 +52,8 @@ func FuzzSecret(f *testing.F) {
 		if y := e.Expires.UTC().Year(); err != nil || y < 1 || y > 9999 { // which RFC 3339 cannot write
 			return
 		}
-		if again, err := read(e.secret()); err != nil || again.Token != e.Token || !again.Expires.Equal(e.Expires.Truncate(time.Second)) || strings.Join(again.Groups, ",") != groups {
+		if again, err := read(e.secret()); err != nil || again.Token != e.Token || !again.Expires.Equal(e.Expires.Truncate(time.Second)) ||
+			strings.Join(again.Groups, ",") != groups {
 			t.Fatalf("%+v is written and read as %+v, %v", e, again, err)
 		}
 	})

@@ -47,7 +47,8 @@ const (
 func Prepare(ctx context.Context, client kubernetes.Interface, url string, authorities []byte) error {
 	const bootstrappers, nodes = "system:bootstrappers", "system:nodes"
 	roles := []*rbacv1.ClusterRole{
-		{ObjectMeta: metav1.ObjectMeta{Name: nodeNames}, Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"nodes"}}}},
+		{ObjectMeta: metav1.ObjectMeta{Name: nodeNames}, Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""},
+			Resources: []string{"nodes"}}}},
 		{ObjectMeta: metav1.ObjectMeta{Name: nodeNetwork}, Rules: []rbacv1.PolicyRule{
 			{Verbs: []string{"get", "list", "watch"}, APIGroups: []string{""}, Resources: []string{"namespaces", "nodes", "services"}},
 			{Verbs: []string{"list", "watch"}, APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}},
@@ -94,7 +95,8 @@ func publish(ctx context.Context, client kubernetes.Interface, url string, autho
 	if err != nil {
 		return fmt.Errorf("write %s: %w", InfoName, err)
 	}
-	info := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: InfoName, Namespace: metav1.NamespacePublic}, Data: map[string]string{InfoKey: string(text)}}
+	info := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: InfoName, Namespace: metav1.NamespacePublic},
+		Data: map[string]string{InfoKey: string(text)}}
 	if _, err := client.CoreV1().ConfigMaps(metav1.NamespacePublic).Create(ctx, info, metav1.CreateOptions{}); there(err) != nil {
 		return fmt.Errorf("make config map %s: %w", InfoName, err)
 	}
@@ -129,14 +131,15 @@ func AwaitSignature(ctx context.Context, client kubernetes.Interface, id string)
 			return maps.Watch(ctx, o)
 		},
 	}
-	_, err := watchtools.UntilWithSync(ctx, cache.ToListWatcherWithWatchListSemantics(source, client), &corev1.ConfigMap{}, nil, func(e watch.Event) (bool, error) {
-		m, ok := e.Object.(*corev1.ConfigMap)
-		if !ok || e.Type == watch.Deleted {
-			return false, nil
-		}
-		_, signed := m.Data[SignatureKey(id)]
-		return signed, nil
-	})
+	_, err := watchtools.UntilWithSync(ctx, cache.ToListWatcherWithWatchListSemantics(source, client), &corev1.ConfigMap{}, nil,
+		func(e watch.Event) (bool, error) {
+			m, ok := e.Object.(*corev1.ConfigMap)
+			if !ok || e.Type == watch.Deleted {
+				return false, nil
+			}
+			_, signed := m.Data[SignatureKey(id)]
+			return signed, nil
+		})
 	if err != nil {
 		return errors.Join(fmt.Errorf("await signature of %s with token %s", InfoName, id), err)
 	}

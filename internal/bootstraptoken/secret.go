@@ -122,7 +122,8 @@ func Create(ctx context.Context, client kubernetes.Interface, e Entry) error {
 
 // List is all tokens, those that end first before the others. Secrets that are of no token are in skipped.
 func List(ctx context.Context, client kubernetes.Interface) (all []Entry, skipped []error, err error) {
-	found, err := client.CoreV1().Secrets(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("type", secretType).String()})
+	found, err := client.CoreV1().Secrets(metav1.NamespaceSystem).List(ctx,
+		metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("type", secretType).String()})
 	if err != nil {
 		return nil, nil, fmt.Errorf("list tokens: %w", err)
 	}

@@ -77,7 +77,8 @@ func TestEntries(t *testing.T) {
 	ctx, client := context.Background(), fake.NewClientset()
 	now := time.Now().UTC().Truncate(time.Second)
 	all := []Entry{
-		{Token: Token{"cccccc", "0123456789abcdef"}, Expires: now.Add(time.Hour), Usages: Usages(), Groups: []string{DefaultGroup}, Description: "soon"},
+		{Token: Token{"cccccc", "0123456789abcdef"}, Expires: now.Add(time.Hour), Usages: Usages(), Groups: []string{DefaultGroup},
+			Description: "soon"},
 		{Token: Token{"bbbbbb", "0123456789abcdef"}, Expires: now.Add(2 * time.Hour), Usages: []string{Signing}},
 		{Token: Token{"aaaaaa", "0123456789abcdef"}, Usages: []string{Authentication}},
 	}
@@ -105,7 +106,8 @@ func TestEntries(t *testing.T) {
 	if err := Delete(ctx, client, "aaaaaa"); err == nil {
 		t.Error("what is gone was deleted")
 	}
-	for _, wrong := range []Entry{{Usages: []string{"other"}}, {Usages: Usages(), Groups: []string{"system:masters"}}, {Usages: []string{Signing}, Groups: []string{DefaultGroup}}} {
+	for _, wrong := range []Entry{{Usages: []string{"other"}}, {Usages: Usages(), Groups: []string{"system:masters"}},
+		{Usages: []string{Signing}, Groups: []string{DefaultGroup}}} {
 		if wrong.Check() == nil {
 			t.Errorf("%+v is taken", wrong)
 		}

@@ -227,7 +227,8 @@ func checkAdmission(all []admissionPlugin, o AdmissionOptions) error {
 		}
 	}
 	if both := sets.New(o.Enable...).Intersection(sets.New(o.Disable...)); both.Len() > 0 {
-		errs = append(errs, fmt.Errorf("%v in enable-admission-plugins and disable-admission-plugins overlapped", sets.List(both))) // upstream's words
+		// upstream's words
+		errs = append(errs, fmt.Errorf("%v in enable-admission-plugins and disable-admission-plugins overlapped", sets.List(both)))
 	}
 	return errors.Join(errs...)
 }

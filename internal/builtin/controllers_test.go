@@ -44,7 +44,8 @@ func TestInputs(t *testing.T) {
 				}
 				whole := map[schema.GroupVersionResource]bool{}
 				for _, a := range client.Actions() {
-					if w, ok := a.(clienttesting.WatchAction); ok && a.GetNamespace() == "" && w.GetWatchRestrictions().Fields.Empty() && w.GetWatchRestrictions().Labels.Empty() {
+					if w, ok := a.(clienttesting.WatchAction); ok && a.GetNamespace() == "" && w.GetWatchRestrictions().Fields.Empty() &&
+						w.GetWatchRestrictions().Labels.Empty() {
 						whole[a.GetResource()] = true
 					}
 				}

@@ -111,7 +111,8 @@ func newMember(t *testing.T, s *store.Store, configure ...func(*apiserver.Option
 	o := apiserver.Options{
 		Store: s, Admission: chain, Roles: roles, Nodes: graph,
 		Authorizers: []authorize.Authorizer{&node.Authorizer{Graph: graph, Rules: upstream.NodeRules()}},
-		Kinds:       Kinds([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, false, kinds.RuntimeConfig{}, Access{Authorize: authorized, Roles: roles}),
+		Kinds: Kinds([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, false, kinds.RuntimeConfig{},
+			Access{Authorize: authorized, Roles: roles}),
 	}
 	for _, f := range configure {
 		f(&o)
@@ -189,7 +190,8 @@ func configMap(m *member) string {
 }
 
 func definition(plural, versions string) string {
-	return `{"metadata":{"name":"` + plural + `.ext.example.com"},"spec":{"group":"ext.example.com","scope":"Namespaced","names":{"plural":"` + plural + `","kind":"K` + plural + `"},"versions":[` + versions + `]}}`
+	return `{"metadata":{"name":"` + plural + `.ext.example.com"},"spec":{"group":"ext.example.com","scope":"Namespaced","names":{"plural":"` +
+		plural + `","kind":"K` + plural + `"},"versions":[` + versions + `]}}`
 }
 
 func crdVersion(name string, storage bool) string {
@@ -198,19 +200,23 @@ func crdVersion(name string, storage bool) string {
 
 // hook is a webhook at an address where nobody listens.
 func hook(kind, name, policy string) string {
-	return `{"metadata":{"name":"` + name + `"},"webhooks":[{"name":"` + name + `.example.com","clientConfig":{"url":"https://127.0.0.1:1/"},"admissionReviewVersions":["v1"],
-		"sideEffects":"None","timeoutSeconds":1,"failurePolicy":"` + policy + `","rules":[{"operations":["CREATE"],"apiGroups":[""],"apiVersions":["v1"],"resources":["` + kind + `"]}]}]}`
+	return `{"metadata":{"name":"` + name + `"},"webhooks":[{"name":"` + name +
+		`.example.com","clientConfig":{"url":"https://127.0.0.1:1/"},"admissionReviewVersions":["v1"],
+		"sideEffects":"None","timeoutSeconds":1,"failurePolicy":"` + policy +
+		`","rules":[{"operations":["CREATE"],"apiGroups":[""],"apiVersions":["v1"],"resources":["` + kind + `"]}]}]}`
 }
 
 func flowSchema(name, user string) string {
-	return `{"metadata":{"name":"` + name + `"},"spec":{"matchingPrecedence":100,"priorityLevelConfiguration":{"name":"exempt"},"rules":[{"subjects":[{"kind":"User","user":{"name":"` + user + `"}}],
+	return `{"metadata":{"name":"` + name +
+		`"},"spec":{"matchingPrecedence":100,"priorityLevelConfiguration":{"name":"exempt"},"rules":[{"subjects":[{"kind":"User","user":{"name":"` + user + `"}}],
 		"nonResourceRules":[{"verbs":["*"],"nonResourceURLs":["*"]}]}]}}`
 }
 
 const matchConfigMaps = `"matchConstraints":{"resourceRules":[{"operations":["CREATE"],"apiGroups":[""],"apiVersions":["v1"],"resources":["configmaps"]}]}`
 
 func mutating(name, value string) string {
-	return `{"metadata":{"name":"` + name + `"},"spec":{` + matchConfigMaps + `,"reinvocationPolicy":"Never","mutations":[{"patchType":"ApplyConfiguration",
+	return `{"metadata":{"name":"` + name + `"},"spec":{` + matchConfigMaps +
+		`,"reinvocationPolicy":"Never","mutations":[{"patchType":"ApplyConfiguration",
 		"applyConfiguration":{"expression":"Object{metadata: Object.metadata{labels: {\"by\": \"` + value + `\"}}}"}}]}}`
 }
 
@@ -225,13 +231,16 @@ func limits(name, most string) string {
 const attachments = "/apis/storage.k8s.io/v1/volumeattachments"
 
 func attachment(name, node string) string {
-	return `{"metadata":{"name":"` + name + `"},"spec":{"attacher":"example.com","nodeName":"` + node + `","source":{"persistentVolumeName":"v"}}}`
+	return `{"metadata":{"name":"` + name + `"},"spec":{"attacher":"example.com","nodeName":"` + node +
+		`","source":{"persistentVolumeName":"v"}}}`
 }
 
 // followers are all followers of the store that answer requests otherwise. The remaining one, reconciler, repairs objects later.
 func followers() []followed {
-	forbid := []change{{method: "POST", path: admissionPath + "validatingadmissionpolicybindings", body: `{"metadata":{"name":"b"},"spec":{"policyName":"p","validationActions":["Deny"]}}`}}
-	mutate := []change{{method: "POST", path: admissionPath + "mutatingadmissionpolicybindings", body: `{"metadata":{"name":"b"},"spec":{"policyName":"p"}}`}}
+	forbid := []change{{method: "POST", path: admissionPath + "validatingadmissionpolicybindings",
+		body: `{"metadata":{"name":"b"},"spec":{"policyName":"p","validationActions":["Deny"]}}`}}
+	mutate := []change{{method: "POST", path: admissionPath + "mutatingadmissionpolicybindings",
+		body: `{"metadata":{"name":"b"},"spec":{"policyName":"p"}}`}}
 	validating := func(name, expression string) string {
 		return `{"metadata":{"name":"` + name + `"},"spec":{` + matchConfigMaps + `,"validations":[{"expression":"` + expression + `"}]}}`
 	}
@@ -240,8 +249,11 @@ func followers() []followed {
 			name: "customresourcedefinitions",
 			changes: []change{
 				{"POST", crdPath, definition("boxes", crdVersion("v1", true)), "200 404"},
-				{"PATCH", crdPath + "/boxes.ext.example.com", `{"spec":{"versions":[` + crdVersion("v1", true) + `,` + crdVersion("v2", false) + `]}}`, "200 200"},
-				{"PATCH", crdPath + "/boxes.ext.example.com", `{"spec":{"versions":[` + strings.Replace(crdVersion("v1", true), "true", "false", 1) + `]}}`, "404 404"}, // deletion takes further writes
+				{"PATCH", crdPath + "/boxes.ext.example.com", `{"spec":{"versions":[` + crdVersion("v1", true) + `,` + crdVersion("v2", false) + `]}}`,
+					"200 200"},
+				// deletion takes further writes
+				{"PATCH", crdPath + "/boxes.ext.example.com", `{"spec":{"versions":[` + strings.Replace(crdVersion("v1", true), "true", "false", 1) +
+					`]}}`, "404 404"},
 			},
 			look: func(m *member) string {
 				code := func(version string) int {
@@ -273,7 +285,8 @@ func followers() []followed {
 		{
 			name: "aggregation",
 			changes: []change{
-				{"POST", "/apis/apiregistration.k8s.io/v1/apiservices", `{"metadata":{"name":"v1.agg.example.com"},"spec":{"group":"agg.example.com","version":"v1",
+				{"POST", "/apis/apiregistration.k8s.io/v1/apiservices",
+					`{"metadata":{"name":"v1.agg.example.com"},"spec":{"group":"agg.example.com","version":"v1",
 					"groupPriorityMinimum":100,"versionPriority":100,"insecureSkipTLSVerify":true,"service":{"namespace":"ns","name":"absent"}}}`, "503"},
 				{"DELETE", "/apis/apiregistration.k8s.io/v1/apiservices/v1.agg.example.com", "", "404"},
 			},
@@ -281,17 +294,21 @@ func followers() []followed {
 				return fmt.Sprint(m.say(m.t.Context(), "root", "GET", "/apis/agg.example.com/v1/things", "").Code)
 			},
 			also: func(n int) change {
-				return change{"POST", "/apis/apiregistration.k8s.io/v1/apiservices", fmt.Sprintf(`{"metadata":{"name":"v%d.other.example.com"},"spec":{"group":"other.example.com",
+				return change{"POST", "/apis/apiregistration.k8s.io/v1/apiservices",
+					fmt.Sprintf(`{"metadata":{"name":"v%d.other.example.com"},"spec":{"group":"other.example.com",
 					"version":"v%d","groupPriorityMinimum":100,"versionPriority":100,"insecureSkipTLSVerify":true,"service":{"namespace":"ns","name":"absent"}}}`, n, n), ""}
 			},
 		},
 		{
-			name:    "flowcontrol",
-			prepare: []change{{method: "POST", path: flowPath + "prioritylevelconfigurations", body: `{"metadata":{"name":"exempt"},"spec":{"type":"Exempt","exempt":{"nominalConcurrencyShares":0,"lendablePercent":0}}}`}},
+			name: "flowcontrol",
+			prepare: []change{{method: "POST", path: flowPath + "prioritylevelconfigurations",
+				body: `{"metadata":{"name":"exempt"},"spec":{"type":"Exempt","exempt":{"nominalConcurrencyShares":0,"lendablePercent":0}}}`}},
 			changes: []change{
 				{"POST", flowPath + "flowschemas", flowSchema("mine", "jane"), "true"},
-				{"PATCH", flowPath + "flowschemas/mine", `{"spec":` + flowSchema("mine", "joe")[strings.Index(flowSchema("mine", "joe"), `"spec":`)+7:], "false"},
-				{"PATCH", flowPath + "flowschemas/mine", `{"spec":` + flowSchema("mine", "jane")[strings.Index(flowSchema("mine", "jane"), `"spec":`)+7:], "true"},
+				{"PATCH", flowPath + "flowschemas/mine", `{"spec":` + flowSchema("mine", "joe")[strings.Index(flowSchema("mine", "joe"), `"spec":`)+7:],
+					"false"},
+				{"PATCH", flowPath + "flowschemas/mine", `{"spec":` +
+					flowSchema("mine", "jane")[strings.Index(flowSchema("mine", "jane"), `"spec":`)+7:], "true"},
 				{"DELETE", flowPath + "flowschemas/mine", "", "false"},
 			},
 			look: func(m *member) string {
@@ -391,8 +408,9 @@ func followers() []followed {
 			},
 		},
 		{
-			name:    "ResourceQuota",
-			prepare: []change{{method: "POST", path: space + "resourcequotas", body: `{"metadata":{"name":"q"},"spec":{"hard":{"count/configmaps":"0"}}}`}},
+			name: "ResourceQuota",
+			prepare: []change{{method: "POST", path: space + "resourcequotas",
+				body: `{"metadata":{"name":"q"},"spec":{"hard":{"count/configmaps":"0"}}}`}},
 			changes: []change{
 				{"PATCH", space + "resourcequotas/q/status", `{"status":{"hard":{"count/configmaps":"0"},"used":{"count/configmaps":"0"}}}`, "403"},
 				{"PATCH", space + "resourcequotas/q/status", `{"status":{"hard":{"count/configmaps":"5"},"used":{"count/configmaps":"0"}}}`, "201"},
@@ -401,15 +419,16 @@ func followers() []followed {
 			},
 			look: configMap,
 			also: func(n int) change {
-				return change{"POST", "/api/v1/namespaces/other/resourcequotas", fmt.Sprintf(`{"metadata":{"name":"other-%d"},"spec":{"hard":{"count/secrets":"1"}}}`, n), ""}
+				return change{"POST", "/api/v1/namespaces/other/resourcequotas",
+					fmt.Sprintf(`{"metadata":{"name":"other-%d"},"spec":{"hard":{"count/secrets":"1"}}}`, n), ""}
 			},
 		},
 	}
 }
 
-// TestFollowersOfTheStore: a client disconnects while its write is synced to disk. The write becomes durable, so the next request finds it in
-// force; and so does one at another server on the same store, once that has made a later write, also if its watch loses every change and it has to load
-// what is stored instead.
+// TestFollowersOfTheStore: a client disconnects while its write is synced to disk. The write becomes durable, so the next request finds it
+// in force; and so does one at another server on the same store, once that has made a later write, also if its watch loses every change and
+// it has to load what is stored instead.
 func TestFollowersOfTheStore(t *testing.T) {
 	for _, f := range followers() {
 		t.Run(f.name, func(t *testing.T) {
@@ -440,7 +459,8 @@ func TestFollowersOfTheStore(t *testing.T) {
 					t.Fatalf("%s %s was answered before anything was synced: %d %s", c.method, c.path, w.Code, w.Body)
 				}
 				if got := f.look(one); got != c.want {
-					t.Errorf("after %s %s of a client that left: %s, want %s; it was answered %d %s", c.method, c.path, got, c.want, w.Code, bytes.TrimSpace(w.Body.Bytes()))
+					t.Errorf("after %s %s of a client that left: %s, want %s; it was answered %d %s", c.method, c.path, got, c.want, w.Code,
+						bytes.TrimSpace(w.Body.Bytes()))
 				}
 				for i, other := range []*member{two, three} {
 					also := f.also(2*n + i)

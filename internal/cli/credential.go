@@ -120,7 +120,8 @@ func oidcFlags(f *pflag.FlagSet) func(rest []string) (credential.Source, error) 
 	f.StringVar(&o.ClientID, "client-id", "", "Client ID of the refresh token.")
 	f.StringVar(&o.ClientSecretFile, "client-secret-file", "", "File of the client secret. Empty for a public client.")
 	f.StringVar(&o.RefreshTokenFile, "refresh-token-file", "", "File of the refresh token. Replaced when the issuer returns a new token.")
-	f.StringVar(&o.CAFile, "certificate-authority", "", "File of the certificate authority of the issuer. Default: the host's root certificates.")
+	f.StringVar(&o.CAFile, "certificate-authority", "",
+		"File of the certificate authority of the issuer. Default: the host's root certificates.")
 	f.StringArrayVar(&o.Scopes, "scope", nil, "Scope to request. May be repeated. Default: the scopes of the refresh token.")
 	return func(rest []string) (credential.Source, error) {
 		if len(rest) > 0 {

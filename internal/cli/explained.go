@@ -170,7 +170,8 @@ func printTrace(to io.Writer, t *trace.Trace) error {
 		fmt.Fprintln(&w, "Objects:")
 	}
 	for _, o := range t.Objects {
-		fmt.Fprintf(&w, "  %s %s%s, revision %d, uid %s\n", o.Action, resourceName(o.Group, o.Resource, "", o.Name), inNamespace(o.Namespace), o.Revision, o.UID)
+		fmt.Fprintf(&w, "  %s %s%s, revision %d, uid %s\n", o.Action, resourceName(o.Group, o.Resource, "", o.Name), inNamespace(o.Namespace),
+			o.Revision, o.UID)
 		printChanges(&w, "    ", o.Changes)
 	}
 	if t.MoreObjects > 0 {
@@ -238,7 +239,8 @@ func printWrites(w io.Writer, v *trace.View) error {
 				by = append(by, plain(s.Name))
 			}
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", second(x.Time), plain(cmp.Or(x.As, x.User, "-")), x.Verb, resourceName(x.Group, x.Resource, x.Subresource, x.Name),
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", second(x.Time), plain(cmp.Or(x.As, x.User, "-")), x.Verb,
+			resourceName(x.Group, x.Resource, x.Subresource, x.Name),
 			plain(cmp.Or(x.Namespace, "-")), x.Code, short(x.Seconds), cmp.Or(strings.Join(by, ","), "-"), plain(x.AuditID))
 	}
 	if err := t.Flush(); err != nil {
@@ -264,7 +266,8 @@ func printRejected(w io.Writer, v *trace.View) error {
 		if d := x.Decision; by == "-" && d != nil && !d.Allowed && d.By != "" {
 			by = plain(d.By)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", second(x.Time), plain(cmp.Or(x.As, x.User, "-")), x.Verb, resourceName(x.Group, x.Resource, x.Subresource, x.Name),
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", second(x.Time), plain(cmp.Or(x.As, x.User, "-")), x.Verb,
+			resourceName(x.Group, x.Resource, x.Subresource, x.Name),
 			plain(cmp.Or(x.Namespace, "-")), x.Code, x.Refused, by, plain(x.AuditID), plain(cmp.Or(x.Message, x.Reason, "-")))
 	}
 	if err := t.Flush(); err != nil {
@@ -328,7 +331,8 @@ func printField(to io.Writer, f *trace.Field) error {
 		}
 		fmt.Fprintf(&w, "          %s → %s\n", value(s.WasPresent, s.Was), value(s.Present, s.Value))
 		for _, h := range s.Before {
-			fmt.Fprintf(&w, "          before that, in the same write, %s: %s\n", stepName(h.Kind, h.Configuration, h.Name), value(h.Present, h.Value))
+			fmt.Fprintf(&w, "          before that, in the same write, %s: %s\n", stepName(h.Kind, h.Configuration, h.Name),
+				value(h.Present, h.Value))
 		}
 		fmt.Fprintf(&w, "          revision %d, audit ID %s\n", s.Revision, plain(s.AuditID))
 	}

@@ -109,7 +109,8 @@ func TestExplainAsks(t *testing.T) {
 	}))
 	defer s.Close()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(kubeconfig, []byte(`{"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "c", "cluster": {"server": "`+s.URL+`"}}],
+	if err := os.WriteFile(kubeconfig, []byte(`{"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "c", "cluster": {"server": "`+
+		s.URL+`"}}],
 		"contexts": [{"name": "x", "context": {"cluster": "c", "namespace": "mine"}}], "current-context": "x"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -118,11 +119,12 @@ func TestExplainAsks(t *testing.T) {
 		code int
 		says string
 	}{
-		"some-id":                    {"/debug/explain/some-id?limit=50", 0, ""},
-		"some-id -o json":            {"/debug/explain/some-id?limit=50", 0, `"traces": null`},
-		"a/b/c":                      {"", 2, "want TYPE/NAME"},
-		"po/web":                     {"/debug/explain?group=&limit=50&name=web&namespace=mine&resource=pods", 0, "No writes"},
-		"Pod/web spec.a -n other":    {"/debug/explain?field=spec.a&group=&limit=50&name=web&namespace=other&resource=pods", 0, "Value:    (absent)"},
+		"some-id":         {"/debug/explain/some-id?limit=50", 0, ""},
+		"some-id -o json": {"/debug/explain/some-id?limit=50", 0, `"traces": null`},
+		"a/b/c":           {"", 2, "want TYPE/NAME"},
+		"po/web":          {"/debug/explain?group=&limit=50&name=web&namespace=mine&resource=pods", 0, "No writes"},
+		"Pod/web spec.a -n other": {"/debug/explain?field=spec.a&group=&limit=50&name=web&namespace=other&resource=pods", 0,
+			"Value:    (absent)"},
 		"nodes.v1./a":                {"/debug/explain?group=&limit=50&name=a&resource=nodes", 0, ""},
 		"thing/a":                    {"", 1, "find resource: "},
 		"pod/web spec..a":            {"", 2, "read path"},

@@ -145,7 +145,8 @@ func printWaiting(w io.Writer, rows []extension.Row, wide bool) error {
 				break
 			}
 			now := time.Now()
-			fmt.Fprintf(t, "%s\t%s\t%s ago\tin %s\n", o.Object, e.Name, duration.HumanDuration(now.Sub(o.Since)), duration.HumanDuration(max(o.Until.Sub(now), 0)))
+			fmt.Fprintf(t, "%s\t%s\t%s ago\tin %s\n", o.Object, e.Name, duration.HumanDuration(now.Sub(o.Since)),
+				duration.HumanDuration(max(o.Until.Sub(now), 0)))
 		}
 	}
 	return t.Flush()

@@ -106,7 +106,8 @@ func TestHelp(t *testing.T) {
 		}
 		for _, arg := range []string{"--help", "-h", "--help=all"} {
 			var out bytes.Buffer
-			if code := Main(context.Background(), []string{command, arg}, Program{Out: &out, Err: &out, AddFlags: addFlags, Engines: engines}); code != 0 {
+			if code := Main(context.Background(), []string{command, arg},
+				Program{Out: &out, Err: &out, AddFlags: addFlags, Engines: engines}); code != 0 {
 				t.Errorf("mortise %s %s: exit code %d", command, arg, code)
 			}
 			text := out.String()

@@ -50,12 +50,16 @@ func newNodeFlags(p Program, o *NodeOptions) (f *pflag.FlagSet, level *string, h
 	help = new(helpFlag)
 	f.StringVar(&o.Join, "join", "", "`URL` of the API server. Needed the first time.")
 	f.StringVar(&o.Token, "token", "", "Bootstrap token from mortise token create. Needed the first time.")
-	f.StringArrayVar(&o.CACertHashes, "ca-cert-hash", nil, "sha256:`HASH` of the public key of the cluster's certificate authority, as kubeadm prints it. May be repeated.")
-	f.StringVar(&o.CAFile, "ca-file", "", "`FILE` with the cluster's certificate authority, as PEM. Default: the node downloads it from the API server.")
+	f.StringArrayVar(&o.CACertHashes, "ca-cert-hash", nil,
+		"sha256:`HASH` of the public key of the cluster's certificate authority, as kubeadm prints it. May be repeated.")
+	f.StringVar(&o.CAFile, "ca-file", "",
+		"`FILE` with the cluster's certificate authority, as PEM. Default: the node downloads it from the API server.")
 	f.StringVar(&o.Name, "name", "", "Name of the node. Default: the host name.")
-	f.StringVar(&o.Address, "address", "", "`IP` address of the node, or one of each family, separated by a comma. Default: the source address of its connections to the API server.")
+	f.StringVar(&o.Address, "address", "",
+		"`IP` address of the node, or one of each family, separated by a comma. Default: the source address of its connections to the API server.")
 	f.StringVar(&o.DataDir, "data-dir", defaultDataDir(), "Directory of the node's identity and of its pods.")
-	f.StringVar(&o.Node, "node", "auto", "What runs pods: cri (real containers), simulated (pods without containers), or auto (cri if possible, else simulated).")
+	f.StringVar(&o.Node, "node", "auto",
+		"What runs pods: cri (real containers), simulated (pods without containers), or auto (cri if possible, else simulated).")
 	f.StringVar(&o.CRISocket, "cri-socket", "", "Socket of the container runtime. Default: containerd's.")
 	f.StringVar(&o.PodCIDR, "pod-cidr", "10.244.0.0/16", "Address range of all pods of the cluster. The same as of the server.")
 	o.Kubelet.AddFlags(f)

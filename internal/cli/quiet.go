@@ -83,7 +83,8 @@ func announce(ctx context.Context, collected chan<- struct{}) {
 // idle is how many bytes the process has from the system that no object is in, and in how many are objects that were made
 // since the last collection or found dead by it and not swept yet.
 func idle() (unused, garbage uint64) {
-	s := []metrics.Sample{{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}, {Name: "/gc/heap/live:bytes"}}
+	s := []metrics.Sample{{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"},
+		{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(s)
 	unused, objects, live := s[0].Value.Uint64(), s[1].Value.Uint64(), s[2].Value.Uint64()
 	return unused, max(objects, live) - live

@@ -56,7 +56,8 @@ func place(p *trace.Place) string {
 	case trace.PlaceBackoff, trace.PlaceErrorBackoff:
 		s += " until " + plain(p.Until)
 	case trace.PlaceUnschedulable:
-		s += prefixed(", rejected by ", by) + ": waits for an event that may make it schedulable, until " + second(plain(p.Until)) + " at the latest"
+		s += prefixed(", rejected by ", by) + ": waits for an event that may make it schedulable, until " + second(plain(p.Until)) +
+			" at the latest"
 	case trace.PlaceGated:
 		s += prefixed(" by ", by)
 	case trace.PlacePermit:
@@ -74,7 +75,8 @@ func place(p *trace.Place) string {
 }
 
 func printDecided(w io.Writer, d *trace.Decided) error {
-	fmt.Fprintf(w, "Decision:   %s, attempt %d, cycle %d of profile %s, in %s\n", plain(d.Time), d.Attempt, d.Cycle, plain(d.Profile), short(d.Seconds))
+	fmt.Fprintf(w, "Decision:   %s, attempt %d, cycle %d of profile %s, in %s\n", plain(d.Time), d.Attempt, d.Cycle, plain(d.Profile),
+		short(d.Seconds))
 	outcome := plain(d.Outcome)
 	if d.Node != "" {
 		outcome += ", node " + plain(d.Node)

@@ -32,7 +32,8 @@ func examineByName(_ context.Context, o DoctorOptions) ([]Symptom, error) {
 	if filepath.Base(o.DataDir) != "ill" {
 		return nil, errors.New("read kubelet configuration: denied")
 	}
-	leased := Symptom{Check: "attachments", State: "wrong", What: "10.1.0.3 is leased,\nolder than " + o.Older.String(), Do: "--fix gives it back"}
+	leased := Symptom{Check: "attachments", State: "wrong", What: "10.1.0.3 is leased,\nolder than " + o.Older.String(),
+		Do: "--fix gives it back"}
 	if o.Fix {
 		leased.State, leased.Do = "fixed", ""
 	}

@@ -76,11 +76,13 @@ func runToken(ctx context.Context, p Program, args []string) int {
 	case "create":
 		f.DurationVar(&t.ttl, "ttl", 24*time.Hour, "Validity of the token. 0 means that it does not expire.")
 		f.StringSliceVar(&t.entry.Usages, "usages", bootstraptoken.Usages(), "Usages of the token: signing, authentication.")
-		f.StringSliceVar(&t.entry.Groups, "groups", []string{bootstraptoken.DefaultGroup}, "Extra groups of the token's user, in addition to system:bootstrappers.")
+		f.StringSliceVar(&t.entry.Groups, "groups", []string{bootstraptoken.DefaultGroup},
+			"Extra groups of the token's user, in addition to system:bootstrappers.")
 		f.StringVar(&t.entry.Description, "description", "", "Description for people.")
 		f.BoolVar(&t.join, "print-join-command", false, "Print the command that joins a node instead of the token.")
 		f.BoolVar(&t.dns, "cluster-dns", true, "Create the Service kube-system/kube-dns for the DNS of Mortise's nodes, if it does not exist.")
-		f.StringVar(&t.server, "server", "", "URL of the API server for nodes. Default: the kubeconfig's; if that is a loopback address, the advertised one.")
+		f.StringVar(&t.server, "server", "",
+			"URL of the API server for nodes. Default: the kubeconfig's; if that is a loopback address, the advertised one.")
 	case "list":
 		f.StringVarP(&t.output, "output", "o", "", "Output format: json. Default: a table.")
 		run, wants, fits = t.list, "no arguments", func(n int) bool { return n == 0 }
@@ -222,7 +224,8 @@ func (t *tokens) reachable(ctx context.Context) string {
 	if ip := net.ParseIP(own.Hostname()); own.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
 		return t.config.Host
 	}
-	all, err := t.client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=kubernetes"})
+	all, err := t.client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(ctx,
+		metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=kubernetes"})
 	if err != nil {
 		return t.config.Host
 	}
@@ -306,7 +309,8 @@ func (t *tokens) list(ctx context.Context, _ []string) error {
 				left = duration.ShortHumanDuration(d)
 			}
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", e, left, end, none(strings.Join(e.Usages, ","), "<none>"), none(e.Description, "<none>"), none(strings.Join(e.Groups, ","), "<none>"))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", e, left, end, none(strings.Join(e.Usages, ","), "<none>"), none(e.Description, "<none>"),
+			none(strings.Join(e.Groups, ","), "<none>"))
 	}
 	return w.Flush()
 }

@@ -137,14 +137,20 @@ func newUpFlags(name string, p Program, o *UpOptions) *upFlags {
 	}
 	f.StringVar(&o.Store, "store", u.engines[0], "Storage engine: "+strings.Join(does, ", ")+".")
 	config.Allow(f.Lookup("store"), u.engines...)
-	f.StringVar(&o.Node, "node", "auto", "Node of this machine: cri (real containers), simulated (pods without containers), none, or auto (cri if possible, else simulated).")
+	f.StringVar(&o.Node, "node", "auto",
+		"Node of this machine: cri (real containers), simulated (pods without containers), none, or auto (cri if possible, else simulated).")
 	f.IntVar(&o.Nodes, "nodes", 1, "Number of simulated nodes.")
 	f.StringVar(&o.CRISocket, "cri-socket", "", "Socket of the container runtime. Default: containerd's.")
-	f.StringVar(&o.PodCIDR, "pod-cidr", "10.244.0.0/16", "Address range of pods. For dual stack, an IPv4 and an IPv6 range, separated by a comma.")
-	f.StringVar(&o.ServiceCIDR, "service-cidr", "10.96.0.0/16", "Address range of services. For dual stack, an IPv4 and an IPv6 range, separated by a comma, the primary family first.")
-	f.StringVar(&u.controllers, "controllers", "*", "List of controllers to run: '*' runs all, NAME runs this one, -NAME disables it. none runs the API server alone.")
-	f.StringSliceVar(&u.gates, "feature-gates", nil, "Kubernetes feature gates, as GATE=true|false. There is one: CBORServingAndStorage (default false).")
-	f.StringSliceVar(&u.runtimeConfig, "runtime-config", nil, "APIs to enable or disable, as KEY=true|false. Keys: api/all, api/ga, api/beta, api/alpha, GROUP/VERSION, GROUP/VERSION/RESOURCE.")
+	f.StringVar(&o.PodCIDR, "pod-cidr", "10.244.0.0/16",
+		"Address range of pods. For dual stack, an IPv4 and an IPv6 range, separated by a comma.")
+	f.StringVar(&o.ServiceCIDR, "service-cidr", "10.96.0.0/16",
+		"Address range of services. For dual stack, an IPv4 and an IPv6 range, separated by a comma, the primary family first.")
+	f.StringVar(&u.controllers, "controllers", "*",
+		"List of controllers to run: '*' runs all, NAME runs this one, -NAME disables it. none runs the API server alone.")
+	f.StringSliceVar(&u.gates, "feature-gates", nil,
+		"Kubernetes feature gates, as GATE=true|false. There is one: CBORServingAndStorage (default false).")
+	f.StringSliceVar(&u.runtimeConfig, "runtime-config", nil,
+		"APIs to enable or disable, as KEY=true|false. Keys: api/all, api/ga, api/beta, api/alpha, GROUP/VERSION, GROUP/VERSION/RESOURCE.")
 	o.APIServer.Explain.Enabled = true
 	o.APIServer.Authentication.BootstrapTokens = true // there are none before `mortise token create`
 	p.AddFlags(f, &o.APIServer)

@@ -71,7 +71,8 @@ func runWebhook(ctx context.Context, p Program, args []string) int {
 		return 2
 	case !o.restore:
 		var err error
-		if target, err = url.Parse(o.url); err != nil || target.Scheme != "https" || target.Hostname() == "" || target.RawQuery != "" || target.User != nil {
+		if target, err = url.Parse(o.url); err != nil || target.Scheme != "https" || target.Hostname() == "" || target.RawQuery != "" ||
+			target.User != nil {
 			fmt.Fprintf(p.Err, "mortise webhook: --url %q: want https://HOST:PORT\n", o.url)
 			return 2
 		}

@@ -74,7 +74,8 @@ func checkAuditBackend(name string, b options.AuditBatch, t options.AuditTruncat
 	case event <= 0:
 		errs = append(errs, fmt.Errorf("invalid audit truncate %s max event size %d, must be a positive number", name, event))
 	case batch < event:
-		errs = append(errs, fmt.Errorf("invalid audit truncate %s max batch size %d, must be greater than max event size (%d)", name, batch, event))
+		errs = append(errs, fmt.Errorf("invalid audit truncate %s max batch size %d, must be greater than max event size (%d)", name, batch,
+			event))
 	}
 	if v := cmp.Or(version, options.AuditVersion); v != options.AuditVersion {
 		errs = append(errs, fmt.Errorf("invalid group version, allowed versions are %q", []string{options.AuditVersion}))

@@ -95,14 +95,16 @@ func (n *authentication) readKeys(ctx context.Context, a *options.ServiceAccount
 	s.NoExtend = a.ExtendExpiration != nil && !*a.ExtendExpiration
 	if a.SigningEndpoint != "" {
 		if len(a.KeyFiles) > 0 || a.SigningKeyFile != "" {
-			return errors.New("cannot set mutually exclusive flags `--service-account-key-file` and `--service-account-signing-endpoint` at the same time") // upstream's words
+			// upstream's words
+			return errors.New("cannot set mutually exclusive flags `--service-account-key-file` and `--service-account-signing-endpoint` at the same time")
 		}
 		if n.external, err = authenticate.DialExternal(ctx, a.SigningEndpoint, ledger, time.Now); err != nil {
 			return err
 		}
 		most := n.external.MaxExpiration()
 		if s.MaxExpiration > most {
-			return fmt.Errorf("service-account-max-token-expiration cannot be set longer than the token expiration supported by service-account-signing-endpoint: %s > %s", s.MaxExpiration, most) // upstream's words
+			// upstream's words
+			return fmt.Errorf("service-account-max-token-expiration cannot be set longer than the token expiration supported by service-account-signing-endpoint: %s > %s", s.MaxExpiration, most)
 		}
 		s.MaxExpiration, s.MaxExtended = cmp.Or(s.MaxExpiration, most), most
 		s.Signer, s.Keys = n.external, n.external
@@ -206,7 +208,8 @@ func checkRequestHeader(a *options.Authentication) error {
 		}
 	}
 	if len(h.UIDHeaders) > 0 && !slices.ContainsFunc(h.UIDHeaders, func(n string) bool { return strings.EqualFold(n, "X-Remote-Uid") }) {
-		return errors.New("--requestheader-uid-headers is set without specifying the standard X-Remote-Uid header - API aggregation will not work") // upstream's words
+		// upstream's words
+		return errors.New("--requestheader-uid-headers is set without specifying the standard X-Remote-Uid header - API aggregation will not work")
 	}
 	if a.ClientCAFile != "" && h.ClientCAFile != "" && len(h.AllowedNames) == 0 {
 		clients, err := authenticate.LoadBundle(a.ClientCAFile)
@@ -218,7 +221,8 @@ func checkRequestHeader(a *options.Authentication) error {
 			return fmt.Errorf("--requestheader-client-ca-file: %w", err)
 		}
 		if clients.Overlaps(proxies) {
-			return errors.New("--requestheader-client-ca-file and --client-ca-file contain overlapping certificates; --requestheader-allowed-names must be specified to ensure regular client certificates cannot set authenticating proxy headers for arbitrary users") // upstream's words
+			// upstream's words
+			return errors.New("--requestheader-client-ca-file and --client-ca-file contain overlapping certificates; --requestheader-allowed-names must be specified to ensure regular client certificates cannot set authenticating proxy headers for arbitrary users")
 		}
 	}
 	return nil
@@ -271,7 +275,8 @@ func issuers(a *options.Authentication) (*authenticate.JWTSettings, error) {
 	for claim, value := range f.RequiredClaims {
 		j.ClaimValidationRules = append(j.ClaimValidationRules, apiserverconfig.ClaimValidationRule{Claim: claim, RequiredValue: value})
 	}
-	s := &authenticate.JWTSettings{Config: &apiserverconfig.AuthenticationConfiguration{JWT: []apiserverconfig.JWTAuthenticator{j}}, Algorithms: f.SigningAlgs}
+	s := &authenticate.JWTSettings{Config: &apiserverconfig.AuthenticationConfiguration{JWT: []apiserverconfig.JWTAuthenticator{j}},
+		Algorithms: f.SigningAlgs}
 	if len(s.Algorithms) == 0 {
 		s.Algorithms = []string{"RS256"}
 	}
@@ -282,7 +287,8 @@ func issuers(a *options.Authentication) (*authenticate.JWTSettings, error) {
 func anonymous(a *options.Authentication, j *authenticate.JWTSettings, modes []string) (*apiserverconfig.AnonymousAuthConfig, error) {
 	if j != nil && j.File != "" && j.Config.Anonymous != nil {
 		if a.Anonymous != nil {
-			return nil, field.Forbidden(field.NewPath("anonymous"), "--anonymous-auth flag cannot be set when anonymous field is configured in authentication configuration file")
+			return nil, field.Forbidden(field.NewPath("anonymous"),
+				"--anonymous-auth flag cannot be set when anonymous field is configured in authentication configuration file")
 		}
 		return j.Config.Anonymous, nil
 	}

@@ -31,7 +31,8 @@ func (c *settings) layout(material *serving.Material, advertised netip.AddrPort,
 	return controllers.Cluster{
 		RootCA: material.CA.CertPEM, Signer: &controllers.Authority{Certificate: material.CA.Certificate, Key: material.CA.Key},
 		PodCIDRs: c.podCIDRs, ServiceCIDR: c.serviceCIDRs[0],
-		AdvertiseAddress: advertised.Addr(), AdvertisePort: int(advertised.Port()), Tokens: tokens, Initializers: c.APIServer.Admission.Initializers,
+		AdvertiseAddress: advertised.Addr(), AdvertisePort: int(advertised.Port()), Tokens: tokens,
+		Initializers: c.APIServer.Admission.Initializers,
 
 		Signers: c.signing.signers(), PodRootCA: c.signing.rootCA,
 	}

@@ -72,7 +72,8 @@ func (b *bootstrapper) repairPriorityLevel(ctx context.Context, want, is *flowco
 	if !changed {
 		return nil
 	}
-	_, err := b.self.ownClient().FlowcontrolV1().PriorityLevelConfigurations().Update(ctx, is, metav1.UpdateOptions{FieldManager: bootstrap.Producer})
+	_, err := b.self.ownClient().FlowcontrolV1().PriorityLevelConfigurations().Update(ctx, is,
+		metav1.UpdateOptions{FieldManager: bootstrap.Producer})
 	return later(err)
 }
 
@@ -119,7 +120,8 @@ func (b *bootstrapper) dropFormer(ctx context.Context, known []bootstrap.Object)
 	}
 	for i := range pl.Items {
 		if o, ok := former(levels, &pl.Items[i].ObjectMeta); ok {
-			if err := c.PriorityLevelConfigurations().Delete(ctx, pl.Items[i].Name, o); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			if err := c.PriorityLevelConfigurations().Delete(ctx, pl.Items[i].Name, o); err != nil && !apierrors.IsNotFound(err) &&
+				!apierrors.IsConflict(err) {
 				return err
 			}
 		}

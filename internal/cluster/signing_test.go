@@ -35,7 +35,8 @@ func writeAuthority(t *testing.T, files options.SigningFiles) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, block := range map[string]*pem.Block{files.CertFile: {Type: "CERTIFICATE", Bytes: der}, files.KeyFile: {Type: "EC PRIVATE KEY", Bytes: encoded}} {
+	for name, block := range map[string]*pem.Block{files.CertFile: {Type: "CERTIFICATE", Bytes: der},
+		files.KeyFile: {Type: "EC PRIVATE KEY", Bytes: encoded}} {
 		if err := os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -70,8 +71,10 @@ func TestSigning(t *testing.T) {
 		t.Errorf("one authority for all: %v", err)
 	}
 	for want, o := range map[string]options.Signing{
-		"--cluster-signing-cert-file: read certificate: ":                {All: options.SigningFiles{CertFile: filepath.Join(dir, "none"), KeyFile: files.KeyFile}},
-		"--cluster-signing-legacy-unknown-cert-file: ":                   {LegacyUnknown: options.SigningFiles{CertFile: files.KeyFile, KeyFile: files.KeyFile}},
+		"--cluster-signing-cert-file: read certificate: ": {All: options.SigningFiles{CertFile: filepath.Join(dir, "none"),
+			KeyFile: files.KeyFile}},
+		"--cluster-signing-legacy-unknown-cert-file: ": {LegacyUnknown: options.SigningFiles{CertFile: files.KeyFile,
+			KeyFile: files.KeyFile}},
 		"error reading root-ca-file at " + filepath.Join(dir, "none"):    {RootCAFile: filepath.Join(dir, "none")},
 		"error parsing root-ca-file at " + files.KeyFile + ": data does": {RootCAFile: files.KeyFile},
 	} {

@@ -43,7 +43,8 @@ func awaitMap(t *testing.T, s *Cluster, name string, done func(*corev1.ConfigMap
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	lw := cache.NewListWatchFromClient(kubernetes.NewForConfigOrDie(s.Config()).CoreV1().RESTClient(), "configmaps", metav1.NamespaceSystem, fields.OneTermEqualSelector("metadata.name", name))
+	lw := cache.NewListWatchFromClient(kubernetes.NewForConfigOrDie(s.Config()).CoreV1().RESTClient(), "configmaps", metav1.NamespaceSystem,
+		fields.OneTermEqualSelector("metadata.name", name))
 	e, err := watchtools.UntilWithSync(ctx, lw, &corev1.ConfigMap{}, nil, func(e watch.Event) (bool, error) {
 		m, ok := e.Object.(*corev1.ConfigMap)
 		return ok && e.Type != watch.Deleted && done(m), nil
@@ -94,7 +95,10 @@ func TestTrustsAreKept(t *testing.T) {
 	if err := os.WriteFile(clients, []byte(second), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m = awaitMap(t, s, bootstrap.AuthenticationName, func(m *corev1.ConfigMap) bool { return strings.Contains(m.Data["client-ca-file"], bare(t, second)) })
+	m = awaitMap(t, s, bootstrap.AuthenticationName, func(m *corev1.ConfigMap) bool {
+		return strings.Contains(m.Data["client-ca-file"],
+			bare(t, second))
+	})
 	if !strings.Contains(m.Data["client-ca-file"], bare(t, first)) || m.Data["requestheader-allowed-names"] != `["other","gate"]` {
 		t.Errorf("after another authority: %v", m.Data)
 	}
@@ -154,14 +158,17 @@ func TestCombine(t *testing.T) {
 	}
 	tr.proxies = []byte(mine + mine)
 	got, err := tr.combine(map[string]string{
-		"requestheader-client-ca-file": theirs, "requestheader-allowed-names": `["c","b","b"]`, "unknown": "goes", "requestheader-group-headers": "null",
+		"requestheader-client-ca-file": theirs, "requestheader-allowed-names": `["c","b","b"]`, "unknown": "goes",
+		"requestheader-group-headers": "null",
 	}, now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]string{
-		"client-ca-file": bare(t, mine), "requestheader-client-ca-file": bare(t, theirs) + bare(t, mine), "requestheader-allowed-names": `["c","b","a"]`,
-		"requestheader-uid-headers": `["X-Remote-Uid"]`, "requestheader-username-headers": `[]`, "requestheader-group-headers": `[]`, "requestheader-extra-headers-prefix": `[]`,
+		"client-ca-file": bare(t, mine), "requestheader-client-ca-file": bare(t, theirs) + bare(t, mine),
+		"requestheader-allowed-names": `["c","b","a"]`,
+		"requestheader-uid-headers":   `["X-Remote-Uid"]`, "requestheader-username-headers": `[]`, "requestheader-group-headers": `[]`,
+		"requestheader-extra-headers-prefix": `[]`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -169,7 +176,8 @@ func TestCombine(t *testing.T) {
 	if got, err := tr.combine(want, now.AddDate(200, 0, 0)); err != nil || len(got) != 0 {
 		t.Errorf("when all have expired: %v, %v", got, err)
 	}
-	for _, bad := range []map[string]string{{"client-ca-file": "none"}, {"requestheader-client-ca-file": "none"}, {"requestheader-allowed-names": "{}"}} {
+	for _, bad := range []map[string]string{{"client-ca-file": "none"}, {"requestheader-client-ca-file": "none"},
+		{"requestheader-allowed-names": "{}"}} {
 		if _, err := tr.combine(bad, now); err == nil {
 			t.Errorf("%v is taken", bad)
 		}

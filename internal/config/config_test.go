@@ -94,7 +94,8 @@ audit: {webhook: {initialBackoff: 1m}}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Parse([]string{"--store=local", "--authorization-mode=Node", "--request-timeout=10s", "--audit-webhook-batch-initial-backoff=3s"}); err != nil {
+	if err := f.Parse([]string{"--store=local", "--authorization-mode=Node", "--request-timeout=10s",
+		"--audit-webhook-batch-initial-backoff=3s"}); err != nil {
 		t.Fatal(err)
 	}
 	applied, err := file.Apply(f)

@@ -55,7 +55,8 @@ func Read(name string, flags *pflag.FlagSet) (*File, error) {
 	return &File{Name: name, Config: c}, nil
 }
 
-// Parse decodes a configuration, as YAML or JSON, for a server that has these flags. Its error names every field that is unknown, duplicate or invalid, with its line.
+// Parse decodes a configuration, as YAML or JSON, for a server that has these flags. Its error names every field that is unknown, duplicate
+// or invalid, with its line.
 func Parse(data []byte, flags *pflag.FlagSet) (*v1alpha1.ServerConfiguration, error) {
 	documents := yaml.NewDecoder(bytes.NewReader(data))
 	var document yaml.Node

@@ -46,7 +46,8 @@ func TestSelect(t *testing.T) {
 		for _, p := range picked {
 			names = append(names, p.Name)
 		}
-		if got := strings.Join(names, " "); got != c.want || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+		if got := strings.Join(names, " "); got != c.want || (err == nil) != (c.err == "") || err != nil &&
+			!strings.Contains(err.Error(), c.err) {
 			t.Errorf("%q: got %q, %v, want %q, %q", c.selection, got, err, c.want, c.err)
 		}
 	}
@@ -99,7 +100,8 @@ func TestStartsAgainAlone(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error)
 				go func() {
-					done <- RunWith(ctx, []Controller{wild, tame}, shared(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "n"}}), Options{Metrics: metrics})
+					done <- RunWith(ctx, []Controller{wild, tame}, shared(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "n"}}),
+						Options{Metrics: metrics})
 				}()
 				time.Sleep(10 * time.Second)
 				cancel()
@@ -142,7 +144,8 @@ func TestSubscribeWhileRunning(t *testing.T) {
 		late := Controller{Name: "late", New: func(d *Deps) (Runner, error) {
 			return RunnerFunc(func(ctx context.Context) error {
 				time.Sleep(time.Second) // all informers that were asked for have been started
-				r, err := SubscribeWhileRunning(d, d.Informers.Core().V1().Secrets().Informer(), OnAny(func(s *corev1.Secret) { seen = append(seen, s.Name) }))
+				r, err := SubscribeWhileRunning(d, d.Informers.Core().V1().Secrets().Informer(),
+					OnAny(func(s *corev1.Secret) { seen = append(seen, s.Name) }))
 				if err != nil {
 					return err
 				}
@@ -156,7 +159,8 @@ func TestSubscribeWhileRunning(t *testing.T) {
 		}}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if err := RunWith(ctx, []Controller{late}, shared(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "s"}}), Options{}); err != nil {
+		if err := RunWith(ctx, []Controller{late}, shared(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "s"}}),
+			Options{}); err != nil {
 			t.Error(err)
 		}
 		if diff := cmp.Diff([]string{"s"}, seen); diff != "" {

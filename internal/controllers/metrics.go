@@ -29,8 +29,9 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 		registry: registry,
 		depth:    prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "workqueue_depth", Help: "Keys waiting in a work queue."}, name),
 		adds:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "workqueue_adds_total", Help: "Keys added to a work queue."}, name),
-		retries:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "workqueue_retries_total", Help: "Keys put back after a failed sync."}, name),
-		queues:   &queueTimes{of: map[string]timedQueue{}},
+		retries: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "workqueue_retries_total", Help: "Keys put back after a failed sync."},
+			name),
+		queues: &queueTimes{of: map[string]timedQueue{}},
 		waited: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "workqueue_queue_duration_seconds", Help: "Time that a key waits in a work queue.",
 			Buckets: prometheus.ExponentialBuckets(10e-9, 10, 10),
@@ -40,13 +41,15 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 			Buckets: prometheus.ExponentialBuckets(10e-9, 10, 10),
 		}, name),
 		managed: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "running_managed_controllers", Help: "1 while a controller runs."}, name),
-		leading: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "leader_election_master_status", Help: "1 while this process holds the Lease."}, name),
+		leading: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "leader_election_master_status",
+			Help: "1 while this process holds the Lease."}, name),
 		restarts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "mortise_controller_restarts_total",
 			Help: "Restarts of a controller."}, controller),
 		panic: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "mortise_controller_panics_total", Help: "Panics of a controller."},
 			controller),
 	}
-	for _, c := range []prometheus.Collector{m.depth, m.adds, m.retries, m.waited, m.work, m.queues, m.managed, m.leading, m.restarts, m.panic} {
+	for _, c := range []prometheus.Collector{m.depth, m.adds, m.retries, m.waited, m.work, m.queues, m.managed, m.leading, m.restarts,
+		m.panic} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register controller metrics: %w", err)
 		}

@@ -48,7 +48,8 @@ func TestQueueMetrics(t *testing.T) {
 		}
 		all := func(adds, depth, begun, under, done float64) map[string]float64 {
 			return map[string]float64{
-				"workqueue_adds_total": adds, "workqueue_depth": depth, "workqueue_queue_duration_seconds": begun, "workqueue_work_duration_seconds": done,
+				"workqueue_adds_total": adds, "workqueue_depth": depth, "workqueue_queue_duration_seconds": begun,
+				"workqueue_work_duration_seconds":   done,
 				"workqueue_unfinished_work_seconds": under, "workqueue_longest_running_processor_seconds": under,
 			}
 		}

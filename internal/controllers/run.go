@@ -119,7 +119,8 @@ func RunWith(ctx context.Context, selected []Controller, shared *Deps, options O
 	d.Watcher = d.Client
 	d.Clock, d.Cluster, d.Metrics, d.turn = options.Clock, options.Cluster, options.Metrics, options.Turn
 	d.Informers = informers.NewSharedInformerFactoryWithOptions(d.Client, 0, informers.WithTransform(DropManagedFields))
-	d.MetadataInformers = metadatainformer.NewSharedInformerFactoryWithOptions(d.Metadata, 0, metadatainformer.WithTransform(DropManagedFields))
+	d.MetadataInformers = metadatainformer.NewSharedInformerFactoryWithOptions(d.Metadata, 0,
+		metadatainformer.WithTransform(DropManagedFields))
 	d.Typed = map[schema.GroupVersionResource]bool{}
 	for _, c := range selected {
 		for _, in := range c.Inputs {

@@ -34,7 +34,8 @@ func Subscribe[T metav1.Object](d *Deps, informer cache.SharedIndexInformer, h H
 
 // SubscribeWhileRunning is Subscribe after Run has begun. It starts the informer if necessary, and returns a function that
 // reports whether the initial list was delivered.
-func SubscribeWhileRunning[T metav1.Object](d *Deps, informer cache.SharedIndexInformer, h Handler[T]) (cache.ResourceEventHandlerRegistration, error) {
+func SubscribeWhileRunning[T metav1.Object](d *Deps, informer cache.SharedIndexInformer,
+	h Handler[T]) (cache.ResourceEventHandlerRegistration, error) {
 	registration, err := subscribe(d, informer, h)
 	if err == nil {
 		d.start()

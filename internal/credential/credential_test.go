@@ -24,9 +24,12 @@ func TestAnswer(t *testing.T) {
 	until := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct{ name, info, want, error string }{
 		{name: "nobody asks", want: `{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","spec":{"interactive":false},"status":{"expirationTimestamp":"2026-11-20T12:00:00Z","token":"t"}}`},
-		{name: "v1", info: `{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","spec":{"interactive":true}}`, want: `"apiVersion":"client.authentication.k8s.io/v1",`},
-		{name: "v1beta1", info: `{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1beta1"}`, want: `"apiVersion":"client.authentication.k8s.io/v1beta1",`},
-		{name: "older", info: `{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1alpha1"}`, error: `version "client.authentication.k8s.io/v1alpha1": want`},
+		{name: "v1", info: `{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","spec":{"interactive":true}}`,
+			want: `"apiVersion":"client.authentication.k8s.io/v1",`},
+		{name: "v1beta1", info: `{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1beta1"}`,
+			want: `"apiVersion":"client.authentication.k8s.io/v1beta1",`},
+		{name: "older", info: `{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1alpha1"}`,
+			error: `version "client.authentication.k8s.io/v1alpha1": want`},
 		{name: "something else", info: `{"kind":"Pod","apiVersion":"v1"}`, error: `kind "Pod": want ExecCredential`},
 		{name: "no JSON", info: `x`, error: "read KUBERNETES_EXEC_INFO"},
 	} {
@@ -109,7 +112,8 @@ func TestCache(t *testing.T) {
 	// it is bounded
 	s.error = nil
 	for n := range 3 * maxTokens {
-		if err := (&Cache{Dir: dir, Now: clock}).write(filepath.Join(dir, fmt.Sprintf("x%d.json", n)), kept{Token: Token{"t", now.Add(time.Hour)}, Got: now}); err != nil {
+		if err := (&Cache{Dir: dir, Now: clock}).write(filepath.Join(dir, fmt.Sprintf("x%d.json", n)),
+			kept{Token: Token{"t", now.Add(time.Hour)}, Got: now}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -140,7 +144,8 @@ func TestFile(t *testing.T) {
 		text, error string
 		until       time.Time
 	}{
-		{text: jwt(until) + "\n", until: until}, {text: "opaque"}, {text: "a.b.c"}, {text: " \n", error: "is empty"}, {text: "two tokens", error: "holds more than a token"},
+		{text: jwt(until) + "\n", until: until}, {text: "opaque"}, {text: "a.b.c"}, {text: " \n", error: "is empty"},
+		{text: "two tokens", error: "holds more than a token"},
 	} {
 		if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
 			t.Fatal(err)

@@ -147,7 +147,8 @@ func (o *OIDC) refresh(ctx context.Context, client *http.Client, endpoint, refre
 		return tokens{}, fmt.Errorf("ask issuer %s for a token: %w", o.Issuer, err)
 	}
 	if said.ID == "" {
-		return tokens{}, fmt.Errorf("ask issuer %s for a token: the answer has no id_token; was the refresh token given for the scope openid?", o.Issuer)
+		return tokens{}, fmt.Errorf("ask issuer %s for a token: the answer has no id_token; was the refresh token given for the scope openid?",
+			o.Issuer)
 	}
 	return said, nil
 }

@@ -61,15 +61,17 @@ func PassOn(ctx context.Context, u *url.URL, out io.Writer, now func() time.Time
 	c.Target = Target{URL: &url.URL{Scheme: "https", Host: l.Addr().String(), Path: "/" + c.token}, Bundle: pair.Authority}
 	proxy := &httputil.ReverseProxy{
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(u) },
-		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}}, //nolint:gosec // a process of the developer's own
-		ErrorLog:  slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo),
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}},
+		//nolint:gosec // a process of the developer's own
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo),
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			http.Error(w, "call "+u.Host+": "+err.Error(), http.StatusBadGateway)
 		},
 	}
 	c.server = &http.Server{
-		ReadHeaderTimeout: 30 * time.Second, TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo),
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { c.pass(proxy, w, r) }),
+		ReadHeaderTimeout: 30 * time.Second, TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12},
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo),
+		Handler:  http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { c.pass(proxy, w, r) }),
 	}
 	c.served.Go(func() { _ = c.server.ServeTLS(l, "", "") }) // ends with Close
 	return c, nil
@@ -152,7 +154,8 @@ func (c *Calls) pass(to http.Handler, w http.ResponseWriter, r *http.Request) {
 	to.ServeHTTP(k, r)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	fmt.Fprintf(c.out, "%s %s %s in %s\n", begun.Format(time.TimeOnly), r.URL.Path, tell(body, k.code, k.body.Bytes()), c.now().Sub(begun).Round(time.Millisecond))
+	fmt.Fprintf(c.out, "%s %s %s in %s\n", begun.Format(time.TimeOnly), r.URL.Path, tell(body, k.code, k.body.Bytes()),
+		c.now().Sub(begun).Round(time.Millisecond))
 }
 
 // tell says in words what was asked and what was answered.
@@ -162,7 +165,8 @@ func tell(asked []byte, code int, said []byte) string {
 	if err := json.Unmarshal(asked, &q); err != nil {
 		return fmt.Sprintf("request without a review (%v), answered %d", err, code)
 	}
-	what := fmt.Sprintf("%s %s %s by %s", q.Request.Operation, path(q.Request.Resource.Resource, q.Request.SubResource), cmp.Or(path(q.Request.Namespace, q.Request.Name), "-"), q.Request.UserInfo.Username)
+	what := fmt.Sprintf("%s %s %s by %s", q.Request.Operation, path(q.Request.Resource.Resource, q.Request.SubResource),
+		cmp.Or(path(q.Request.Namespace, q.Request.Name), "-"), q.Request.UserInfo.Username)
 	if q.Kind == "ConversionReview" {
 		what = fmt.Sprintf("convert %d objects to %s", len(q.Request.Objects), q.Request.DesiredAPIVersion)
 	}

@@ -56,7 +56,8 @@ func TestCallsAskForToken(t *testing.T) {
 	if len(own) < len("/")+26 {
 		t.Errorf("the token %q can be guessed", own)
 	}
-	for _, path := range []string{"", "/", "/check", "/check" + own, own[:len(own)-1] + "/check", own + "x/check", "/" + own + "/check", strings.ToLower(own) + "/check"} {
+	for _, path := range []string{"", "/", "/check", "/check" + own, own[:len(own)-1] + "/check", own + "x/check", "/" + own + "/check",
+		strings.ToLower(own) + "/check"} {
 		if code := call(path); code != http.StatusForbidden {
 			t.Errorf("%q: %d", path, code)
 		}

@@ -292,7 +292,8 @@ func (s *Session) restore(ctx context.Context, c *Configuration) error {
 		}
 		if r.Created {
 			uid := obj.GetUID()
-			if err := client.Delete(ctx, c.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}); err != nil && !apierrors.IsNotFound(err) {
+			if err := client.Delete(ctx, c.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}); err != nil &&
+				!apierrors.IsNotFound(err) {
 				return err
 			}
 			fmt.Fprintf(s.Out, "%s deleted.\n", c)

@@ -31,10 +31,12 @@ const life = 30 * 24 * time.Hour
 // Shown returns the certificates that the server at u presents, in PEM; an error if clients that trust them still could not
 // call it.
 func Shown(ctx context.Context, u *url.URL, now time.Time) ([]byte, error) {
-	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}} //nolint:gosec // it is what is asked for: whatever this address shows is trusted
+	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true,
+		MinVersion: tls.VersionTLS12}} //nolint:gosec // it is what is asked for: whatever this address shows is trusted
 	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443")))
 	if err != nil {
-		return nil, fmt.Errorf("get the certificate of %s: %w; start the process first, or write a certificate for it with --cert-dir", u.Host, err)
+		return nil, fmt.Errorf("get the certificate of %s: %w; start the process first, or write a certificate for it with --cert-dir", u.Host,
+			err)
 	}
 	defer conn.Close()
 	shown := conn.(*tls.Conn).ConnectionState().PeerCertificates
@@ -48,7 +50,8 @@ func Shown(ctx context.Context, u *url.URL, now time.Time) ([]byte, error) {
 		bundle.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}))
 	}
 	if _, err := shown[0].Verify(x509.VerifyOptions{DNSName: u.Hostname(), Roots: roots, CurrentTime: now}); err != nil {
-		return nil, fmt.Errorf("the certificate of %s cannot be trusted: %w; write one for it with --cert-dir, or forward calls with --calls", u.Host, err)
+		return nil, fmt.Errorf("the certificate of %s cannot be trusted: %w; write one for it with --cert-dir, or forward calls with --calls",
+			u.Host, err)
 	}
 	return bundle.Bytes(), nil
 }
@@ -73,7 +76,8 @@ func Written(dir string, u *url.URL, now time.Time) ([]byte, error) {
 	}
 	b := trust.Read(files["tls.crt"], files["tls.key"], nil, nil, files["ca.crt"])
 	if b.Current == nil && len(files["tls.crt"]) > 0 {
-		return nil, fmt.Errorf("%s has a certificate that its ca.crt did not sign, or with another key: remove it, or choose another directory", dir)
+		return nil, fmt.Errorf("%s has a certificate that its ca.crt did not sign, or with another key: remove it, or choose another directory",
+			dir)
 	}
 	issue := func() (*trust.Pair, error) { return trust.Issue("mortise webhook dev", hosts, now, life) }
 	b, _, err := b.Turn(hosts, now, trust.Times{}, issue)

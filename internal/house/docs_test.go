@@ -26,7 +26,8 @@ var commentRiddles = regexp.MustCompile(
 	`(?i)\b(who has|who have|that which|(is|are) told( of)?|says? so|those in who|those who|whom|nobody|somebody|anybody|everybody|` +
 		`of its own accord|unless told|whoever|let in)\b`)
 
-// TestDocsArePlain reads README and the guides, as an operator does. Records of decisions and changelog fragments stay as they were written.
+// TestDocsArePlain reads README and the guides, as an operator does. Records of decisions and changelog fragments stay as they were
+// written.
 func TestDocsArePlain(t *testing.T) {
 	files, err := filepath.Glob("../../docs/*.md")
 	if err != nil || len(files) < 15 {

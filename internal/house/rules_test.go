@@ -187,7 +187,8 @@ func TestContextsAreArguments(t *testing.T) {
 	stale(t, storedContexts, stored, "holds no context")
 }
 
-// TestErrorsSayWhatWasDone leaves alone what is upstream's own text on the wire and is marked so at the line's end.
+// TestErrorsSayWhatWasDone leaves alone what is upstream's own text on the wire and is marked so at the line's end, or
+// on the line above the statement.
 func TestErrorsSayWhatWasDone(t *testing.T) {
 	const mark = "// upstream's words"
 	for _, s := range tree(t) {
@@ -208,8 +209,8 @@ func TestErrorsSayWhatWasDone(t *testing.T) {
 				return true
 			}
 			if l, ok := c.Args[0].(*ast.BasicLit); ok && strings.HasPrefix(strings.ToLower(l.Value), `"failed to`) &&
-				!strings.HasSuffix(lines[s.line(l)-1], mark) {
-				t.Errorf("%s:%d: %s: wrap as `verb noun: %%w`, or end the line with %s", s.path, s.line(c), l.Value, mark)
+				!strings.HasSuffix(lines[s.line(l)-1], mark) && strings.TrimSpace(lines[s.line(c)-2]) != mark {
+				t.Errorf("%s:%d: %s: wrap as `verb noun: %%w`, or mark the line with %s", s.path, s.line(c), l.Value, mark)
 			}
 			return true
 		})

@@ -128,7 +128,8 @@ func joined(name string, known map[string]bool) bool {
 
 func TestWordsOf(t *testing.T) {
 	for name, want := range map[string]string{
-		"Feed": "feed", "HTTPServer": "http server", "FieldURL": "field url", "HTTP2Streams": "http streams", "NodeCIDRMask": "node cidr mask", "X": "",
+		"Feed": "feed", "HTTPServer": "http server", "FieldURL": "field url", "HTTP2Streams": "http streams", "NodeCIDRMask": "node cidr mask",
+		"X": "",
 	} {
 		if got := strings.Join(wordsOf(name), " "); got != want {
 			t.Errorf("%s is split into %q, want %q", name, got, want)

@@ -168,7 +168,8 @@ func TestReplicationControllerWarnings(t *testing.T) {
 	d := find(t, All(Options{}), "", "replicationcontrollers")
 	rc := func(generation int64, node string) *corev1.ReplicationController {
 		return &corev1.ReplicationController{ObjectMeta: metav1.ObjectMeta{Name: "x", Generation: generation},
-			Spec: corev1.ReplicationControllerSpec{Template: &corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeSelector: map[string]string{node: "x"}}}}}
+			Spec: corev1.ReplicationControllerSpec{
+				Template: &corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeSelector: map[string]string{node: "x"}}}}}
 	}
 	const old = "beta.kubernetes.io/os"
 	for _, c := range []struct {

@@ -19,5 +19,6 @@ import (
 // and pods, which stay when Mortise stops, so that a restart interrupts no connection; the chains of host ports; and the
 // devices of the DNS and of the API server's address for pods, which stay when it is killed.
 func RemoveNetwork(ctx context.Context) error {
-	return errors.Join(dns.Remove(), podaccess.Remove(), routes.RemoveTunnel(), cni.Remove(cni.DefaultDir), cni.RemoveHostPorts(ctx), proxy.Remove(ctx), gateway.Remove(ctx))
+	return errors.Join(dns.Remove(), podaccess.Remove(), routes.RemoveTunnel(), cni.Remove(cni.DefaultDir), cni.RemoveHostPorts(ctx),
+		proxy.Remove(ctx), gateway.Remove(ctx))
 }

@@ -30,7 +30,8 @@ import (
 func proxyFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "config.conf")
-	if err := os.WriteFile(path, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"+text+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"+text+"\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	return path
@@ -107,18 +108,21 @@ func TestAProxysFileReachesIt(t *testing.T) {
 		want  reached
 	}{
 		"nothing": {"", nil, usual},
-		"nftables": {"mode: nftables\nnftables: {masqueradeAll: true, masqueradeBit: 3, syncPeriod: 1m, minSyncPeriod: 2s}", nil, with(func(r *reached) {
-			r.Mode, r.NodePorts, r.All, r.Mark, r.Sync, r.Least = "nftables", "[primary]", true, 8, time.Minute, 2*time.Second
-		})},
+		"nftables": {"mode: nftables\nnftables: {masqueradeAll: true, masqueradeBit: 3, syncPeriod: 1m, minSyncPeriod: 2s}", nil,
+			with(func(r *reached) {
+				r.Mode, r.NodePorts, r.All, r.Mark, r.Sync, r.Least = "nftables", "[primary]", true, 8, time.Minute, 2*time.Second
+			})},
 		"iptables": {"mode: iptables\niptables: {masqueradeAll: true}\nnodePortAddresses: [10.0.0.0/8, localhost]\nclusterCIDR: 10.0.0.0/9\nbindAddress: 10.1.2.3", nil, with(func(r *reached) {
 			r.Mode, r.NodePorts, r.All, r.Pods, r.Address = "iptables", "[10.0.0.0/8 127.0.0.0/8 ::1/128]", true, "[10.0.0.0/9]", "10.1.2.3"
 		})},
-		"flags win": {"mode: iptables\niptables: {masqueradeAll: true}\nnodePortAddresses: [10.0.0.0/8]", []string{"--masquerade-all=false", "--nodeport-addresses", "192.168.0.0/16", "--proxy-mode", "nftables"}, with(func(r *reached) {
-			r.Mode, r.NodePorts = "nftables", "[192.168.0.0/16]"
-		})},
+		"flags win": {"mode: iptables\niptables: {masqueradeAll: true}\nnodePortAddresses: [10.0.0.0/8]",
+			[]string{"--masquerade-all=false", "--nodeport-addresses", "192.168.0.0/16", "--proxy-mode", "nftables"}, with(func(r *reached) {
+				r.Mode, r.NodePorts = "nftables", "[192.168.0.0/16]"
+			})},
 		"a flag":           {"", []string{"--masquerade-all"}, with(func(r *reached) { r.All = true })},
 		"pods by the node": {"detectLocalMode: NodeCIDR", nil, with(func(r *reached) { r.NodePods = true })},
-		"pods by names":    {"detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: veth}", nil, with(func(r *reached) { r.Interface, r.Begins = "veth", true })},
+		"pods by names": {"detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: veth}", nil,
+			with(func(r *reached) { r.Interface, r.Begins = "veth", true })},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, made, _, _, err := configured(t, c.text+"\n"+pagesAt(free(t), free(t)), c.flags...)
@@ -126,8 +130,10 @@ func TestAProxysFileReachesIt(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := reached{
-				NodePorts: fmt.Sprint(made.NodePortAddresses), Pods: fmt.Sprint(made.PodCIDRs), All: made.MasqueradeAll, NodePods: made.NodePods, Mark: made.MasqueradeMark,
-				Sync: made.SyncPeriod, Least: made.MinSyncPeriod, Interface: made.PodInterface, Begins: made.PodInterfaceBegins, Address: made.Address.String(), Mode: string(p.proxying.Mode),
+				NodePorts: fmt.Sprint(made.NodePortAddresses), Pods: fmt.Sprint(made.PodCIDRs), All: made.MasqueradeAll, NodePods: made.NodePods,
+				Mark: made.MasqueradeMark,
+				Sync: made.SyncPeriod, Least: made.MinSyncPeriod, Interface: made.PodInterface, Begins: made.PodInterfaceBegins,
+				Address: made.Address.String(), Mode: string(p.proxying.Mode),
 			}
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Error(diff)
@@ -138,7 +144,8 @@ func TestAProxysFileReachesIt(t *testing.T) {
 
 func TestAProxysPages(t *testing.T) {
 	health, metrics := free(t), free(t)
-	_, _, rules, log, err := configured(t, "bindAddressHardFail: true\nhostnameOverride: another\nclusterCIDR: 10.0.0.0/8\n"+pagesAt(health, metrics))
+	_, _, rules, log, err := configured(t, "bindAddressHardFail: true\nhostnameOverride: another\nclusterCIDR: 10.0.0.0/8\n"+
+		pagesAt(health, metrics))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,14 +178,16 @@ func TestAProxysPages(t *testing.T) {
 			t.Errorf("%s: %d %.500s", url, code, text)
 		}
 	}
-	if _, text := get("http://" + metrics + "/configz"); !strings.HasPrefix(text, `{"kubeproxy.config.k8s.io":{"kind":"KubeProxyConfiguration","apiVersion":"kubeproxy.config.k8s.io/v1alpha1"`) {
+	if _, text := get("http://" + metrics + "/configz"); !strings.HasPrefix(text,
+		`{"kubeproxy.config.k8s.io":{"kind":"KubeProxyConfiguration","apiVersion":"kubeproxy.config.k8s.io/v1alpha1"`) {
 		t.Errorf("configz: %.200s", text)
 	}
 	rules.shown.Store("iptables")
 	if _, text := get("http://" + metrics + "/proxyMode"); text != "iptables" {
 		t.Errorf("mode %q", text)
 	}
-	for _, want := range []string{"hostnameOverride is without effect", "Services take [10.0.0.0/8] for the ranges of pods, by clusterCIDR; --pod-cidr has [10.244.0.0/16]"} {
+	for _, want := range []string{"hostnameOverride is without effect",
+		"Services take [10.0.0.0/8] for the ranges of pods, by clusterCIDR; --pod-cidr has [10.244.0.0/16]"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("%q is missing in the log: %s", want, log)
 		}

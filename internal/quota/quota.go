@@ -209,7 +209,8 @@ func selects(s corev1.ScopedResourceSelectorRequirement, values ...string) (bool
 	case corev1.ScopeSelectorOpDoesNotExist:
 		op = selection.DoesNotExist
 	default:
-		return false, fmt.Errorf("failed to parse and convert selector: %q is not a valid scope selector operator", s.Operator) // upstream's words
+		// upstream's words
+		return false, fmt.Errorf("failed to parse and convert selector: %q is not a valid scope selector operator", s.Operator)
 	}
 	r, err := labels.NewRequirement(string(s.ScopeName), op, s.Values)
 	if err != nil {

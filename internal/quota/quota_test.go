@@ -89,7 +89,8 @@ func TestUsage(t *testing.T) {
 			"count/pods=1 cpu=1250m pods=1 requests.cpu=1250m",
 		},
 		{
-			"what the pod says as a whole", "pods", `{spec: {resources: {requests: {cpu: 3}}, containers: [{name: a, resources: {requests: {cpu: 1, memory: 1Mi}}}]}}`,
+			"what the pod says as a whole", "pods",
+			`{spec: {resources: {requests: {cpu: 3}}, containers: [{name: a, resources: {requests: {cpu: 1, memory: 1Mi}}}]}}`,
 			"count/pods=1 cpu=3 memory=1Mi pods=1 requests.cpu=3 requests.memory=1Mi",
 		},
 		{
@@ -179,7 +180,8 @@ func TestUsage(t *testing.T) {
 func TestClaimOfPod(t *testing.T) {
 	gpu, yes := "example.com/gpu", true
 	claim := func(name string) *resourcev1.ResourceClaim {
-		c := decode[resourcev1.ResourceClaim](t, `{spec: {devices: {requests: [{name: a, exactly: {deviceClassName: gpu, allocationMode: ExactCount, count: 3}}]}}}`)
+		c := decode[resourcev1.ResourceClaim](t,
+			`{spec: {devices: {requests: [{name: a, exactly: {deviceClassName: gpu, allocationMode: ExactCount, count: 3}}]}}}`)
 		c.Name, c.Annotations = name, map[string]string{resourcev1.ExtendedResourceClaimAnnotation: "true"}
 		c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "p", UID: "u", Controller: &yes}}
 		return c
@@ -263,7 +265,8 @@ func TestScopes(t *testing.T) {
 		{"{scopeName: VolumeAttributesClass, operator: In, values: [hot]}",
 			`{spec: {volumeAttributesClassName: cold}, status: {currentVolumeAttributesClassName: hot}}`, true},
 		{"{scopeName: VolumeAttributesClass, operator: In, values: [hot]}",
-			`{spec: {volumeAttributesClassName: cold}, status: {modifyVolumeStatus: {targetVolumeAttributesClassName: hot, status: Pending}}}`, true},
+			`{spec: {volumeAttributesClassName: cold}, status: {modifyVolumeStatus: {targetVolumeAttributesClassName: hot, status: Pending}}}`,
+			true},
 		{"{scopeName: Terminating, operator: Exists}", `{}`, false},
 	} {
 		scope := decode[corev1.ScopedResourceSelectorRequirement](t, c.scope)

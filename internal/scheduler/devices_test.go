@@ -388,9 +388,10 @@ func TestIdleClaimsGiveWay(t *testing.T) {
 	f := followClaims(t, c)
 	addPod(t, c, "q", "1", func(s *corev1.PodSpec) {
 		byName("x")(s)
-		s.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-			MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{other}}},
-		}}}}}
+		s.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{other}}},
+			}}}}}
 	})
 	awaitPod(t, c, "q", func(p *corev1.Pod) bool {
 		return strings.Contains(condition(p).Message, "1 resourceclaim not available on the node")

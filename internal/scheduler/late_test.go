@@ -32,7 +32,8 @@ func (l *late) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, er
 }
 
 func (l *late) PreFilter(ctx context.Context, _ fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
-	if _, err := l.handle.SharedInformerFactory().Core().V1().PersistentVolumeClaims().Lister().PersistentVolumeClaims(pod.Namespace).Get("key"); err != nil {
+	if _, err := l.handle.SharedInformerFactory().Core().V1().PersistentVolumeClaims().Lister().PersistentVolumeClaims(pod.Namespace).Get(
+		"key"); err != nil {
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "there is no key")
 	}
 	return nil, nil

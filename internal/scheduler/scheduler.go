@@ -102,7 +102,8 @@ func Run(ctx context.Context, o Options) error {
 		o.Core.Percentage = *o.Configuration.PercentageOfNodesToScore
 	}
 	own := rest.CopyConfig(client)
-	own.ContentType = cmp.Or(own.ContentType, runtime.ContentTypeProtobuf) // bindings too; plug-ins that speak of custom resources choose for themselves
+	// bindings too; plug-ins that speak of custom resources choose for themselves
+	own.ContentType = cmp.Or(own.ContentType, runtime.ContentTypeProtobuf)
 	clientset, err := binder.NewForConfig(own, !o.Foreign)
 	if err != nil {
 		return fmt.Errorf("make scheduler client: %w", err)
@@ -155,10 +156,11 @@ func run(ctx context.Context, o Options, connection *rest.Config, client kuberne
 		options: o, logger: o.Logger, client: client,
 		pods:  corelisters.NewPodLister(podInformer.GetIndexer()),
 		cache: cache.New(), snapshot: cache.NewSnapshot(), core: core.New(o.Core),
-		queue:    queue.New(queued, o.queueOptions()),
-		profiles: map[string]*profile.Profile{},
-		recorder: recorder.New(binder.Events(client), recorder.Options{Clock: o.Clock, Logger: o.Logger}), reporters: map[string]*recorder.Reporter{},
-		binding: make(chan struct{}, o.Bindings), ahead: make(chan struct{}, 4*o.Bindings), cycles: newWorkers(),
+		queue:     queue.New(queued, o.queueOptions()),
+		profiles:  map[string]*profile.Profile{},
+		recorder:  recorder.New(binder.Events(client), recorder.Options{Clock: o.Clock, Logger: o.Logger}),
+		reporters: map[string]*recorder.Reporter{},
+		binding:   make(chan struct{}, o.Bindings), ahead: make(chan struct{}, 4*o.Bindings), cycles: newWorkers(),
 	}
 	defer s.queue.Close()
 	manager, err := devices.New(ctx, factory)
@@ -169,7 +171,8 @@ func run(ctx context.Context, o Options, connection *rest.Config, client kuberne
 	s.devices = manager
 	defer s.closeProfiles()
 	if err := s.makeProfiles(ctx, profile.Clients{
-		Client: client, Config: connection, Informers: factory, Nominator: s.queue, Activator: s.queue, Lister: s.snapshot, Metrics: o.Metrics, Devices: manager,
+		Client: client, Config: connection, Informers: factory, Nominator: s.queue, Activator: s.queue, Lister: s.snapshot, Metrics: o.Metrics,
+		Devices: manager,
 	}); err != nil {
 		return err
 	}

@@ -148,7 +148,8 @@ func TestUnschedulablePodsSayWhyAndComeBack(t *testing.T) {
 	addPod(t, c, "pilot", "100m", nil)
 	awaitPod(t, c, "pilot", on("small")) // the scheduler knows of the node: the event has the note of the first refusal
 	addPod(t, c, "big", "3", nil)
-	pod := awaitPod(t, c, "big", refused("0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."))
+	pod := awaitPod(t, c, "big", refused(
+		"0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."))
 	if got := condition(pod); got.Reason != corev1.PodReasonUnschedulable {
 		t.Errorf("PodScheduled is %+v", got)
 	}

@@ -6,8 +6,8 @@
 // stages of the server like any other, but for its context, which only this process can make.
 //
 // [Watch] is the client's side. A server that supports this finds the [Receiver] in the request's context ([FromContext]), calls
-// [Receiver.Begin] before the response's header, sends each event, and calls [Receiver.End]. A server that does not responds with bytes, and
-// the client requests the watch again, to decode them.
+// [Receiver.Begin] before the response's header, sends each event, and calls [Receiver.End]. A server that does not responds with bytes,
+// and the client requests the watch again, to decode them.
 //
 // The server and all clients in the process share the objects: no one may change them.
 package sharedobjects

@@ -94,7 +94,8 @@ func TestWatch(t *testing.T) {
 func TestWatchOtherwise(t *testing.T) {
 	closed := false
 	body := &closing{strings.NewReader(""), &closed}
-	if _, err := ask(t, func(r *http.Request) (*http.Response, error) { return answer(r, http.StatusOK, body), nil }, bytes); !errors.Is(err, errBytes) || !closed {
+	if _, err := ask(t, func(r *http.Request) (*http.Response, error) { return answer(r, http.StatusOK, body), nil }, bytes); !errors.Is(err,
+		errBytes) || !closed {
 		t.Errorf("got %v, closed %v; want to be asked for bytes", err, closed)
 	}
 	said := `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}`

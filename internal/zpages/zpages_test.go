@@ -35,14 +35,18 @@ func TestForms(t *testing.T) {
 	}{
 		{serve: c.Statusz, contentType: "text/plain; charset=utf-8", body: "\napiserver statusz" + warning +
 			"\nStarted: Fri Nov 20 10:00:00 UTC 2026\nUp: 1 hr 02 min 05 sec\nGo version: go1.26\nBinary version: 1.37.1\nEmulation version: 1.37\nPaths: /configz /flagz /livez /version\n"},
-		{serve: c.Flagz, accept: "*/*", contentType: "text/plain; charset=utf-8", body: "\napiserver flagz" + warning + "listen=:1\nstore=local\n"},
-		{serve: c.Statusz, accept: "application/json;g=config.k8s.io;v=v1beta1;as=Statusz", contentType: "application/json;g=config.k8s.io;v=v1beta1;as=Statusz",
+		{serve: c.Flagz, accept: "*/*", contentType: "text/plain; charset=utf-8",
+			body: "\napiserver flagz" + warning + "listen=:1\nstore=local\n"},
+		{serve: c.Statusz, accept: "application/json;g=config.k8s.io;v=v1beta1;as=Statusz",
+			contentType: "application/json;g=config.k8s.io;v=v1beta1;as=Statusz",
 			body: `{"kind":"Statusz","apiVersion":"config.k8s.io/v1beta1","metadata":{"name":"apiserver"},"startTime":"2026-11-20T10:00:00Z","uptimeSeconds":3725,` +
 				`"goVersion":"go1.26","binaryVersion":"1.37.1","emulationVersion":"1.37","paths":["/configz","/flagz","/livez","/version"]}` + "\n"},
-		{serve: c.Flagz, accept: "text/html,application/yaml;g=config.k8s.io;v=v1alpha1;as=Flagz", contentType: "application/yaml;g=config.k8s.io;v=v1alpha1;as=Flagz",
-			deprecated: true, body: "apiVersion: config.k8s.io/v1alpha1\nflags:\n  listen: :1\n  store: local\nkind: Flagz\nmetadata:\n  name: apiserver\n"},
+		{serve: c.Flagz, accept: "text/html,application/yaml;g=config.k8s.io;v=v1alpha1;as=Flagz",
+			contentType: "application/yaml;g=config.k8s.io;v=v1alpha1;as=Flagz",
+			deprecated:  true, body: "apiVersion: config.k8s.io/v1alpha1\nflags:\n  listen: :1\n  store: local\nkind: Flagz\nmetadata:\n  name: apiserver\n"},
 		{serve: c.Flagz, accept: "application/json", contentType: "application/json", notAccepting: true, body: refused},
-		{serve: c.Flagz, accept: "application/json;g=config.k8s.io;v=v1beta1;as=Statusz,application/json", contentType: "application/json", notAccepting: true, body: refused},
+		{serve: c.Flagz, accept: "application/json;g=config.k8s.io;v=v1beta1;as=Statusz,application/json", contentType: "application/json",
+			notAccepting: true, body: refused},
 		{serve: c.Configz, contentType: "application/json", body: `{"mortise":{"store":"local"}}`},
 	} {
 		r := httptest.NewRequest("GET", "/", nil)

@@ -79,7 +79,8 @@ func (s *source) edited() string {
 	}
 	var all []insertion
 	for n, e := range s.edits {
-		all = append(all, insertion{e.from, 1, (e.from-e.to)*len(s.edits)*2 + n, e.before}, insertion{e.to, 0, (e.to-e.from)*len(s.edits)*2 - n, e.after})
+		all = append(all, insertion{e.from, 1, (e.from-e.to)*len(s.edits)*2 + n, e.before},
+			insertion{e.to, 0, (e.to-e.from)*len(s.edits)*2 - n, e.after})
 	}
 	slices.SortStableFunc(all, func(a, b insertion) int {
 		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.closing, b.closing), cmp.Compare(a.depth, b.depth))

@@ -41,7 +41,8 @@ func load(ctx context.Context, tags string, patterns []string) (loaded, error) {
 	if len(patterns) == 0 {
 		return loaded{}, nil
 	}
-	list := exec.CommandContext(ctx, "go", append([]string{"list", "-tags", tags, "-export", "-deps", "-json=ImportPath,Dir,Name,Export,GoFiles,TestGoFiles,XTestGoFiles,DepOnly,Module"}, patterns...)...)
+	list := exec.CommandContext(ctx, "go", append([]string{"list", "-tags", tags, "-export", "-deps",
+		"-json=ImportPath,Dir,Name,Export,GoFiles,TestGoFiles,XTestGoFiles,DepOnly,Module"}, patterns...)...)
 	list.Stderr = os.Stderr
 	said, err := list.Output()
 	if err != nil {
@@ -93,7 +94,8 @@ func (p *pkg) mutants() ([]*mutant, []*source, error) {
 	config := types.Config{Importer: importer.ForCompiler(set, "gc", func(path string) (io.ReadCloser, error) {
 		return os.Open(p.exports[path])
 	})}
-	info := &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{}, Selections: map[*ast.SelectorExpr]*types.Selection{}}
+	info := &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{},
+		Selections: map[*ast.SelectorExpr]*types.Selection{}}
 	checked, err := config.Check(p.ImportPath, set, syntax, info)
 	if err != nil {
 		return nil, nil, err

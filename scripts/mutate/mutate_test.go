@@ -48,7 +48,8 @@ ROOM: killed 7 of 14 (50.0 %)
 // Tests of a package see its files and testdata and the rest of the module, and what they write stays out of the tree.
 func TestMirror(t *testing.T) {
 	module := t.TempDir()
-	for name, text := range map[string]string{"go.mod": "m", "a/x.go": "x", "a/b/y.go": "y", "a/b/testdata/in/z": "z", "a/b/c/w.go": "w", "d/v.go": "v"} {
+	for name, text := range map[string]string{"go.mod": "m", "a/x.go": "x", "a/b/y.go": "y", "a/b/testdata/in/z": "z", "a/b/c/w.go": "w",
+		"d/v.go": "v"} {
 		path := filepath.Join(module, name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
 			t.Fatal(err)

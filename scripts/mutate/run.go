@@ -97,7 +97,8 @@ func (r *runner) meet(ctx context.Context, p *pkg, binary string, tests []*reach
 		which = append(which, regexp.QuoteMeta(t.test))
 		clean += t.took
 	}
-	_, err := r.run(ctx, p, limit(clean), []string{selected + "=" + strconv.Itoa(m.id)}, binary, "-test.failfast", "-test.run", "^("+strings.Join(which, "|")+")$")
+	_, err := r.run(ctx, p, limit(clean), []string{selected + "=" + strconv.Itoa(m.id)}, binary, "-test.failfast", "-test.run",
+		"^("+strings.Join(which, "|")+")$")
 	switch exit := new(exec.ExitError); {
 	case ctx.Err() != nil:
 		return ctx.Err()

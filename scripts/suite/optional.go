@@ -32,7 +32,8 @@ func optional(ctx context.Context, t *tally, until time.Time) {
 	}
 	chosen := packages(paths)
 	fuzz := targets(chosen)
-	fmt.Fprintf(t.to, "== the change since %.12s touches %d packages with %d fuzz targets; %.0f s are left for them\n", base, len(chosen), len(fuzz), time.Until(until).Seconds())
+	fmt.Fprintf(t.to, "== the change since %.12s touches %d packages with %d fuzz targets; %.0f s are left for them\n", base, len(chosen),
+		len(fuzz), time.Until(until).Seconds())
 	for _, p := range chosen {
 		fmt.Fprintln(t.to, "  ", p)
 	}

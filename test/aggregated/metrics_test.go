@@ -21,12 +21,14 @@ func TestMetricsAdapter(t *testing.T) {
 	ca, cert, key := certificate(t, "adapter")
 	at := port(t)
 	adapter, told := testAdapter(t)
-	process := start(t, nil, adapter, append(c.delegates(), "--lister-kubeconfig", c.kubeconfig, "--secure-port", at, "--tls-cert-file", cert, "--tls-private-key-file", key)...)
+	process := start(t, nil, adapter, append(c.delegates(), "--lister-kubeconfig", c.kubeconfig, "--secure-port", at, "--tls-cert-file", cert,
+		"--tls-private-key-file", key)...)
 	process.await(regexp.MustCompile(`Serving securely on`))
 	c.register("adapter", at, ca, "v1beta2.custom.metrics.k8s.io", "v1beta1.custom.metrics.k8s.io", "v1beta1.external.metrics.k8s.io")
 
 	c.do("", "create", "service", "clusterip", "kettle", "--tcp=80")
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1:"+told+"/write-metrics/namespaces/default/services/kettle/calls", strings.NewReader(`"300m"`))
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+		"http://127.0.0.1:"+told+"/write-metrics/namespaces/default/services/kettle/calls", strings.NewReader(`"300m"`))
 	must(t, err)
 	r.Header.Set("Content-Type", "application/json")
 	resp, err := http.DefaultClient.Do(r)
@@ -47,7 +49,8 @@ func TestMetricsAdapter(t *testing.T) {
 			t.Errorf("%s: error %v, %s", path, err, out)
 		}
 	}
-	c.refused("", "is forbidden", "get", "--raw", "/apis/external.metrics.k8s.io/v1beta1/namespaces/default/my-external-metric", "--as", "jane")
+	c.refused("", "is forbidden", "get", "--raw", "/apis/external.metrics.k8s.io/v1beta1/namespaces/default/my-external-metric", "--as",
+		"jane")
 	out := c.eventually("external.metrics.k8s.io/v1beta1", "api-versions")
 	if !strings.Contains(out, "custom.metrics.k8s.io/v1beta2") {
 		t.Errorf("versions:\n%s", out)

@@ -180,7 +180,8 @@ func up(t *testing.T, args ...string) *cluster {
 	t.Helper()
 	dir := t.TempDir()
 	c := &cluster{t: t, kubeconfig: filepath.Join(dir, "kubeconfig"), home: dir}
-	c.process = start(t, nil, "mortise", append([]string{"up", "--data-dir", filepath.Join(dir, "data"), "--kubeconfig", c.kubeconfig, "--listen", "127.0.0.1:0"}, args...)...)
+	c.process = start(t, nil, "mortise", append([]string{"up", "--data-dir", filepath.Join(dir, "data"), "--kubeconfig", c.kubeconfig,
+		"--listen", "127.0.0.1:0"}, args...)...)
 	c.await(regexp.MustCompile(`(?m)^mortise: ready in `))
 	return c
 }
@@ -261,8 +262,9 @@ func certificate(t *testing.T, service string) (ca []byte, certFile, keyFile str
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(t, err)
 	cert := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: service}, DNSNames: []string{service + ".default.svc", "localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: service}, DNSNames: []string{service + ".default.svc", "localhost"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, cert, cert, &key.PublicKey, key)
@@ -277,7 +279,8 @@ func certificate(t *testing.T, service string) (ca []byte, certFile, keyFile str
 	return ca, certFile, keyFile
 }
 
-// register puts a process of this machine behind a Service, and group versions (VERSION.GROUP) behind that, and waits until they are available.
+// register puts a process of this machine behind a Service, and group versions (VERSION.GROUP) behind that, and waits until they are
+// available.
 func (c *cluster) register(service, port string, ca []byte, versions ...string) {
 	c.t.Helper()
 	var b strings.Builder

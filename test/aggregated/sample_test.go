@@ -21,7 +21,8 @@ const flunder = "apiVersion: wardle.example.com/v1beta1\nkind: Flunder\nmetadata
 func sample(t *testing.T, c *cluster) *process {
 	t.Helper()
 	client, peer := "http://127.0.0.1:"+port(t), "http://127.0.0.1:"+port(t)
-	etcd := start(t, nil, "etcd", "--data-dir", filepath.Join(t.TempDir(), "etcd"), "--listen-client-urls", client, "--advertise-client-urls", client,
+	etcd := start(t, nil, "etcd", "--data-dir", filepath.Join(t.TempDir(), "etcd"), "--listen-client-urls", client, "--advertise-client-urls",
+		client,
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer)
 	etcd.await(regexp.MustCompile(`ready to serve client requests`))
 	ca, cert, key := certificate(t, "wardle")
@@ -33,7 +34,8 @@ func sample(t *testing.T, c *cluster) *process {
 	return s
 }
 
-// TestSampleServer drives the kinds of the sample server by kubectl: all verbs, watching, both sides' permissions, its admission, its OpenAPI.
+// TestSampleServer drives the kinds of the sample server by kubectl: all verbs, watching, both sides' permissions, its admission, its
+// OpenAPI.
 func TestSampleServer(t *testing.T) {
 	c := up(t, "--node", "none", "--controllers", "namespace-controller,garbage-collector-controller")
 	sample(t, c)
@@ -50,7 +52,8 @@ func TestSampleServer(t *testing.T) {
 			t.Errorf("versions:\n%s", out)
 		}
 		var group struct{ PreferredVersion struct{ Version string } }
-		if err := json.Unmarshal([]byte(c.do("", "get", "--raw", "/apis/wardle.example.com")), &group); err != nil || group.PreferredVersion.Version != "v1beta1" {
+		if err := json.Unmarshal([]byte(c.do("", "get", "--raw", "/apis/wardle.example.com")), &group); err != nil ||
+			group.PreferredVersion.Version != "v1beta1" {
 			t.Errorf("preferred: %+v, error %v", group, err)
 		}
 	})
@@ -86,12 +89,15 @@ func TestSampleServer(t *testing.T) {
 		}
 		c.do("", "label", "flunder", "one", "size=small")
 		next("MODIFIED one")
-		if out := c.do("", "get", "flunder", "one", "-o", "jsonpath={.metadata.labels.size} {.apiVersion}"); out != "small wardle.example.com/v1beta1" {
+		if out := c.do("", "get", "flunder", "one", "-o",
+			"jsonpath={.metadata.labels.size} {.apiVersion}"); out != "small wardle.example.com/v1beta1" {
 			t.Errorf("get: %s", out)
 		}
-		c.do(strings.ReplaceAll(fmt.Sprintf(flunder, "two"), "spec: {}", "spec: {flunderReference: one, referenceType: Flunder}"), "apply", "--server-side", "-f", "-")
+		c.do(strings.ReplaceAll(fmt.Sprintf(flunder, "two"), "spec: {}", "spec: {flunderReference: one, referenceType: Flunder}"), "apply",
+			"--server-side", "-f", "-")
 		next("ADDED two")
-		if out := c.do("", "get", "flunders.v1alpha1.wardle.example.com", "-l", "size=small", "-o", "name"); !strings.HasSuffix(out, "flunder.wardle.example.com/one\n") {
+		if out := c.do("", "get", "flunders.v1alpha1.wardle.example.com", "-l", "size=small", "-o", "name"); !strings.HasSuffix(out,
+			"flunder.wardle.example.com/one\n") {
 			t.Errorf("by label, in the other version: %s", out)
 		}
 		c.do("", "delete", "flunder", "one")
@@ -162,7 +168,8 @@ func TestSampleServer(t *testing.T) {
 				t.Errorf("%s: the same definition is there twice", name)
 			}
 		}
-		c.refused("apiVersion: wardle.example.com/v1beta1\nkind: Flunder\nmetadata: {name: x}\nspec: {referens: y}\n", `unknown field "spec.referens"`, "create", "--validate=strict", "-f", "-")
+		c.refused("apiVersion: wardle.example.com/v1beta1\nkind: Flunder\nmetadata: {name: x}\nspec: {referens: y}\n",
+			`unknown field "spec.referens"`, "create", "--validate=strict", "-f", "-")
 	})
 
 	t.Run("namespaces", func(t *testing.T) {
@@ -186,7 +193,8 @@ func TestStoppedServer(t *testing.T) {
 	must(t, s.cmd.Process.Signal(syscall.SIGSTOP))
 	c.look("wardle")
 	c.do("", "wait", "--for=condition=Available=False", "--timeout=60s", "apiservice/v1beta1.wardle.example.com")
-	out := c.eventually("stale discovery: the API server of APIService v1alpha1.wardle.example.com, v1beta1.wardle.example.com", "api-resources", "--cached=false")
+	out := c.eventually("stale discovery: the API server of APIService v1alpha1.wardle.example.com, v1beta1.wardle.example.com",
+		"api-resources", "--cached=false")
 	if !strings.Contains(out, "configmaps") {
 		t.Errorf("other groups are not listed:\n%s", out)
 	}
@@ -194,7 +202,8 @@ func TestStoppedServer(t *testing.T) {
 	c.do("", "delete", "namespace", "leaving", "--wait=false")
 	c.do("", "-n", "leaving", "wait", "--for=delete", "configmap/held", "--timeout=60s")
 	c.do("", "wait", "--for=condition=NamespaceDeletionDiscoveryFailure", "namespace/leaving", "--timeout=60s")
-	if out := c.do("", "get", "namespace", "leaving", "-o", "jsonpath={.status.conditions[*].message}"); !strings.Contains(out, "wardle.example.com/v1beta1: stale GroupVersion discovery") {
+	if out := c.do("", "get", "namespace", "leaving", "-o", "jsonpath={.status.conditions[*].message}"); !strings.Contains(out,
+		"wardle.example.com/v1beta1: stale GroupVersion discovery") {
 		t.Errorf("the namespace does not say what it waits for:\n%s", out)
 	}
 	must(t, s.cmd.Process.Signal(syscall.SIGCONT))

@@ -211,7 +211,8 @@ const absent = "compatibility-absent"
 
 // methods are those of the verbs.
 var methods = map[string]string{
-	"get": "GET", "list": "GET", "watch": "GET", "create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE",
+	"get": "GET", "list": "GET", "watch": "GET", "create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE",
+	"deletecollection": "DELETE",
 }
 
 // try says a request of a verb, and whether the answer shows that the verb is served: a path or method that is not is answered
@@ -284,7 +285,8 @@ func table(all []entry, missing map[string][]string) string {
 		verbs += len(e.Verbs)
 		lacking += len(missing[e.name()])
 	}
-	fmt.Fprintf(&out, "%d of %d verbs of %d resources and %d subresources are served.\n\n", verbs-lacking, verbs, resources-subresources, subresources)
+	fmt.Fprintf(&out, "%d of %d verbs of %d resources and %d subresources are served.\n\n", verbs-lacking, verbs, resources-subresources,
+		subresources)
 	out.WriteString("| version | resource | verbs | served |\n|---|---|---|---|\n")
 	for _, e := range all {
 		served := "all"

@@ -30,8 +30,9 @@ func TestLogin(t *testing.T) {
 	config, err := json.Marshal(map[string]any{
 		"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthenticationConfiguration",
 		"jwt": []any{map[string]any{
-			"issuer":        map[string]any{"url": dex.url(), "audiences": []string{"mortise"}, "certificateAuthority": string(pem)},
-			"claimMappings": map[string]any{"username": map[string]any{"claim": "email", "prefix": "dex:"}, "groups": map[string]any{"claim": "groups", "prefix": "dex:"}},
+			"issuer": map[string]any{"url": dex.url(), "audiences": []string{"mortise"}, "certificateAuthority": string(pem)},
+			"claimMappings": map[string]any{"username": map[string]any{"claim": "email", "prefix": "dex:"},
+				"groups": map[string]any{"claim": "groups", "prefix": "dex:"}},
 		}},
 	})
 	if err != nil {
@@ -53,10 +54,12 @@ func TestLogin(t *testing.T) {
 		return string(out), err
 	}
 	with := func(token string, args ...string) (string, error) {
-		return kubectl(append([]string{"--server", said[1], "--certificate-authority", filepath.Join(data, "pki", "ca.crt"), "--token", token}, args...)...)
+		return kubectl(append([]string{"--server", said[1], "--certificate-authority", filepath.Join(data, "pki", "ca.crt"), "--token", token},
+			args...)...)
 	}
 	claims := func(issuer string) string {
-		b, err := json.Marshal(map[string]any{"iss": issuer, "aud": "mortise", "sub": "x", "email": "root@example.com", "email_verified": true, "exp": time.Now().Add(time.Hour).Unix()})
+		b, err := json.Marshal(map[string]any{"iss": issuer, "aud": "mortise", "sub": "x", "email": "root@example.com", "email_verified": true,
+			"exp": time.Now().Add(time.Hour).Unix()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +68,8 @@ func TestLogin(t *testing.T) {
 	none := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`)) + "." + claims(dex.url()) + "."
 	unauthorized := func(name, token string) {
 		t.Helper()
-		if out, err := with(token, "get", "pods"); err == nil || !strings.Contains(out, "Unauthorized") && !strings.Contains(out, "provide credentials") {
+		if out, err := with(token, "get", "pods"); err == nil || !strings.Contains(out, "Unauthorized") &&
+			!strings.Contains(out, "provide credentials") {
 			t.Errorf("%s: %v, %s", name, err, out)
 		}
 	}
@@ -101,11 +105,13 @@ func TestLogin(t *testing.T) {
 	if out, err := with(alice, "get", "configmaps", "-o", "name"); err != nil || !strings.Contains(out, "configmap/plan") {
 		t.Errorf("alice may view: %v, %s", err, out)
 	}
-	if out, err := with(alice, "delete", "configmap", "plan"); err == nil || !strings.Contains(out, `User "dex:alice@example.com" cannot delete resource "configmaps"`) {
+	if out, err := with(alice, "delete", "configmap", "plan"); err == nil ||
+		!strings.Contains(out, `User "dex:alice@example.com" cannot delete resource "configmaps"`) {
 		t.Errorf("alice may only view: %v, %s", err, out)
 	}
 	bob, _ := dex.login(t, "mortise", "bob")
-	if out, err := with(bob, "get", "configmaps"); err == nil || !strings.Contains(out, `User "dex:bob@example.com" cannot list resource "configmaps"`) {
+	if out, err := with(bob, "get", "configmaps"); err == nil ||
+		!strings.Contains(out, `User "dex:bob@example.com" cannot list resource "configmaps"`) {
 		t.Errorf("bob is in no group: %v, %s", err, out)
 	}
 
@@ -122,7 +128,8 @@ func TestLogin(t *testing.T) {
 	unauthorized("of another issuer", foreign)
 	unauthorized("unsigned", none)
 	unauthorized("tampered with", parts[0]+"."+claims(dex.url())+"."+parts[2])
-	unauthorized("of another issuer under this one's name", strings.Split(foreign, ".")[0]+"."+claims(dex.url())+"."+strings.Split(foreign, ".")[2])
+	unauthorized("of another issuer under this one's name",
+		strings.Split(foreign, ".")[0]+"."+claims(dex.url())+"."+strings.Split(foreign, ".")[2])
 
 	// It comes back with other keys.
 	stop()

@@ -215,7 +215,8 @@ func (i *issuer) login(t *testing.T, client, user string) (id, refresh string) {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}
 	defer transport.CloseIdleConnections()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, i.url()+"/token", strings.NewReader(url.Values{
-		"grant_type": {"password"}, "username": {user + "@example.com"}, "password": {"password"}, "scope": {"openid email groups offline_access"},
+		"grant_type": {"password"}, "username": {user + "@example.com"}, "password": {"password"},
+		"scope": {"openid email groups offline_access"},
 	}.Encode()))
 	if err != nil {
 		t.Fatal(err)

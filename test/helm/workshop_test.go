@@ -50,7 +50,8 @@ func TestWorkshop(t *testing.T) {
 			t.Errorf("hooks that ran and ended well (-want +got):\n%s", diff)
 		}
 		background := metav1.DeletePropagationBackground
-		if err := client.BatchV1().Jobs(ns).DeleteCollection(t.Context(), metav1.DeleteOptions{PropagationPolicy: &background}, metav1.ListOptions{}); err != nil {
+		if err := client.BatchV1().Jobs(ns).DeleteCollection(t.Context(), metav1.DeleteOptions{PropagationPolicy: &background},
+			metav1.ListOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}

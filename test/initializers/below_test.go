@@ -39,7 +39,8 @@ func TestWhoMayBelow(t *testing.T) {
 		"init": {{Verbs: []string{"get", "create", "update", "patch"}, APIGroups: []string{"", "apps"}, Resources: subresources},
 			{Verbs: []string{"initialize"}, APIGroups: []string{"", "apps"}, Resources: []string{"deployments", "pods"}}},
 	} {
-		if _, err := c.client.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}, metav1.CreateOptions{}); err != nil {
+		if _, err := c.client.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules},
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := c.client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
@@ -50,20 +51,24 @@ func TestWhoMayBelow(t *testing.T) {
 		}
 	}
 	if _, err := c.client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{}); apierrors.IsNotFound(err) {
-		if _, err := c.client.CoreV1().ServiceAccounts("default").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
+		if _, err := c.client.CoreV1().ServiceAccounts("default").Create(ctx,
+			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	spec := corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}
 	labels := map[string]string{"a": "b"}
-	deployment, err := c.all.AppsV1().Deployments("default").Create(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d"}, Spec: appsv1.DeploymentSpec{
-		Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec},
-	}}, metav1.CreateOptions{})
+	deployment, err := c.all.AppsV1().Deployments("default").Create(ctx,
+		&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d"}, Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec},
+		}}, metav1.CreateOptions{})
 	if err != nil || !v1alpha1.Uninitialized(deployment) {
 		t.Fatal(deployment, err)
 	}
 	for _, name := range []string{"p", "q"} {
-		if _, err := c.all.CoreV1().Pods("default").Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{}); err != nil {
+		if _, err := c.all.CoreV1().Pods("default").Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec},
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -74,11 +79,18 @@ func TestWhoMayBelow(t *testing.T) {
 	}
 	changes := func(user, pod string) map[string]error {
 		client := as(user)
-		_, status := client.AppsV1().Deployments("default").Patch(ctx, "d", types.MergePatchType, []byte(`{"status":{"replicas":1}}`), metav1.PatchOptions{}, "status")
-		_, scale := client.AppsV1().Deployments("default").UpdateScale(ctx, "d", &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: "d", Namespace: "default"}, Spec: autoscalingv1.ScaleSpec{Replicas: 3}}, metav1.UpdateOptions{})
-		_, patched := client.AppsV1().Deployments("default").Patch(ctx, "d", types.MergePatchType, []byte(`{"spec":{"replicas":4}}`), metav1.PatchOptions{}, "scale")
-		_, of := client.CoreV1().Pods("default").Patch(ctx, pod, types.MergePatchType, []byte(`{"status":{"reason":"x"}}`), metav1.PatchOptions{}, "status")
-		bound := client.CoreV1().Pods("default").Bind(ctx, &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: pod}, Target: corev1.ObjectReference{Kind: "Node", Name: "n"}}, metav1.CreateOptions{})
+		_, status := client.AppsV1().Deployments("default").Patch(ctx, "d", types.MergePatchType, []byte(`{"status":{"replicas":1}}`),
+			metav1.PatchOptions{}, "status")
+		_, scale := client.AppsV1().Deployments("default").UpdateScale(ctx, "d",
+			&autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: "d", Namespace: "default"}, Spec: autoscalingv1.ScaleSpec{Replicas: 3}},
+			metav1.UpdateOptions{})
+		_, patched := client.AppsV1().Deployments("default").Patch(ctx, "d", types.MergePatchType, []byte(`{"spec":{"replicas":4}}`),
+			metav1.PatchOptions{}, "scale")
+		_, of := client.CoreV1().Pods("default").Patch(ctx, pod, types.MergePatchType, []byte(`{"status":{"reason":"x"}}`), metav1.PatchOptions{},
+			"status")
+		bound := client.CoreV1().Pods("default").Bind(ctx,
+			&corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: pod}, Target: corev1.ObjectReference{Kind: "Node", Name: "n"}},
+			metav1.CreateOptions{})
 		return map[string]error{"status": status, "scale": scale, "a patch of scale": patched, "a pod's status": of, "a binding": bound}
 	}
 	for what, err := range changes("jane", "p") {
@@ -92,12 +104,14 @@ func TestWhoMayBelow(t *testing.T) {
 		}
 	}
 	now, err := c.all.AppsV1().Deployments("default").Get(ctx, "d", metav1.GetOptions{})
-	if err != nil || *now.Spec.Replicas != 4 || now.Annotations[v1alpha1.InitializersAnnotation] != deployment.Annotations[v1alpha1.InitializersAnnotation] {
+	if err != nil || *now.Spec.Replicas != 4 ||
+		now.Annotations[v1alpha1.InitializersAnnotation] != deployment.Annotations[v1alpha1.InitializersAnnotation] {
 		t.Errorf("now %v: %v", now, err)
 	}
 	for _, o := range []struct{ group, resource, name string }{{"apis/apps/v1", "deployments", "d"}, {"api/v1", "pods", "p"}} {
 		remove := []byte(`{"metadata":{"annotations":{"` + v1alpha1.InitializersAnnotation + `":null}}}`)
-		if err := c.client.CoreV1().RESTClient().Patch(types.MergePatchType).AbsPath(o.group, "namespaces/default", o.resource, o.name).Body(remove).Do(ctx).Error(); err != nil {
+		if err := c.client.CoreV1().RESTClient().Patch(types.MergePatchType).AbsPath(o.group, "namespaces/default", o.resource,
+			o.name).Body(remove).Do(ctx).Error(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -111,7 +125,8 @@ func TestWhoMayBelow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL()+"/debug/explain?group=apps&resource=deployments&namespace=default&name=d", nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		c.URL()+"/debug/explain?group=apps&resource=deployments&namespace=default&name=d", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

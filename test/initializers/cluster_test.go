@@ -49,7 +49,8 @@ func start(t *testing.T, s *embed.Server) *cluster {
 		s.Controllers = []string{"none"}
 	}
 	s.APIServer.Admission = options.Admission{Initializers: true}
-	return &cluster{embedtest.Start(t, s), kubernetes.NewForConfigOrDie(s.Config()), dynamic.NewForConfigOrDie(s.Config()), kubernetes.NewForConfigOrDie(seeing(s.Config()))}
+	return &cluster{embedtest.Start(t, s), kubernetes.NewForConfigOrDie(s.Config()), dynamic.NewForConfigOrDie(s.Config()),
+		kubernetes.NewForConfigOrDie(seeing(s.Config()))}
 }
 
 func seeing(c *rest.Config) *rest.Config {
@@ -64,12 +65,14 @@ func (c *cluster) configure(t *testing.T, name, group, resource string, of ...v1
 		of[i].Rules = []v1alpha1.Rule{{APIGroups: []string{group}, APIVersions: []string{"*"}, Resources: []string{resource}}}
 	}
 	u, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&v1alpha1.InitializerConfiguration{
-		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.Group + "/" + v1alpha1.Version, Kind: v1alpha1.Kind}, ObjectMeta: metav1.ObjectMeta{Name: name}, Initializers: of,
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.Group + "/" + v1alpha1.Version, Kind: v1alpha1.Kind},
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Initializers: of,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.dynamic.Resource(configurations).Create(t.Context(), &unstructured.Unstructured{Object: u}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.dynamic.Resource(configurations).Create(t.Context(), &unstructured.Unstructured{Object: u},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -96,7 +99,8 @@ func (c *cluster) initializer(t *testing.T, name string, gvr schema.GroupVersion
 			t.Errorf("%s: update %s: %v", name, u.GetName(), err)
 		}
 	}
-	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: see, UpdateFunc: func(_, obj any) { see(obj) }}); err != nil {
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: see,
+		UpdateFunc: func(_, obj any) { see(obj) }}); err != nil {
 		t.Fatal(err)
 	}
 	factory.Start(ctx.Done())

@@ -23,18 +23,22 @@ func TestQuota(t *testing.T) {
 	c := start(t, &embed.Server{})
 	c.configure(t, "slow", "", "configmaps", v1alpha1.Initializer{Name: "slow.example.com", DeadlineSeconds: 3600})
 	one := corev1.ResourceList{"count/configmaps": resource.MustParse("1")}
-	q, err := c.client.CoreV1().ResourceQuotas("default").Create(t.Context(), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q"}, Spec: corev1.ResourceQuotaSpec{Hard: one}}, metav1.CreateOptions{})
+	q, err := c.client.CoreV1().ResourceQuotas("default").Create(t.Context(),
+		&corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q"}, Spec: corev1.ResourceQuotaSpec{Hard: one}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	q.Status = corev1.ResourceQuotaStatus{Hard: one, Used: corev1.ResourceList{"count/configmaps": resource.MustParse("0")}} // as the controller would
+	// as the controller would
+	q.Status = corev1.ResourceQuotaStatus{Hard: one, Used: corev1.ResourceList{"count/configmaps": resource.MustParse("0")}}
 	if _, err := c.client.CoreV1().ResourceQuotas("default").UpdateStatus(t.Context(), q, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.all.CoreV1().ConfigMaps("default").Create(t.Context(), configMap("held"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.all.CoreV1().ConfigMaps("default").Create(t.Context(), configMap("more"), metav1.CreateOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "exceeded quota: q, requested: count/configmaps=1, used: count/configmaps=1, limited: count/configmaps=1") {
+	if _, err := c.all.CoreV1().ConfigMaps("default").Create(t.Context(), configMap("more"),
+		metav1.CreateOptions{}); !apierrors.IsForbidden(err) ||
+		!strings.Contains(err.Error(), "exceeded quota: q, requested: count/configmaps=1, used: count/configmaps=1, limited: count/configmaps=1") {
 		t.Errorf("one more than there may be: %v", err)
 	}
 	if q, err = c.client.CoreV1().ResourceQuotas("default").Get(t.Context(), "q", metav1.GetOptions{}); err != nil {
@@ -49,7 +53,8 @@ func TestQuota(t *testing.T) {
 func TestCBOR(t *testing.T) {
 	t.Parallel()
 	c := start(t, &embed.Server{FeatureGates: map[string]bool{"CBORServingAndStorage": true}})
-	w, err := c.client.CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces/default/configmaps").Param("watch", "true").SetHeader("Accept", "application/cbor").Stream(t.Context())
+	w, err := c.client.CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces/default/configmaps").Param("watch", "true").SetHeader("Accept",
+		"application/cbor").Stream(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

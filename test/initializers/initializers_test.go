@@ -38,16 +38,20 @@ func TestSidecar(t *testing.T) {
 	c := start(t, &embed.Server{})
 	ctx := t.Context()
 	const name = "sidecar.example.com"
-	if _, err := c.client.CoreV1().ServiceAccounts("default").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+	if _, err := c.client.CoreV1().ServiceAccounts("default").Create(ctx,
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil &&
+		!apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
-	c.configure(t, "sidecars", "", "pods", v1alpha1.Initializer{Name: name, ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"proxy": "yes"}}})
+	c.configure(t, "sidecars", "", "pods", v1alpha1.Initializer{Name: name,
+		ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"proxy": "yes"}}})
 	c.initializer(t, name, schema.GroupVersionResource{Version: "v1", Resource: "pods"}, func(u *unstructured.Unstructured) error {
 		containers, _, err := unstructured.NestedSlice(u.Object, "spec", "containers")
 		if err != nil {
 			return err
 		}
-		containers = append(containers, map[string]any{"name": "proxy", "image": "proxy", "resources": map[string]any{"requests": map[string]any{"cpu": "10m"}}})
+		containers = append(containers, map[string]any{"name": "proxy", "image": "proxy",
+			"resources": map[string]any{"requests": map[string]any{"cpu": "10m"}}})
 		if err := unstructured.SetNestedSlice(u.Object, containers, "spec", "containers"); err != nil {
 			return err
 		}
@@ -58,7 +62,8 @@ func TestSidecar(t *testing.T) {
 		t.Fatal(err)
 	}
 	watches := make([]<-chan string, 2)
-	for i, o := range []metav1.ListOptions{{ResourceVersion: from.ResourceVersion}, {ResourceVersion: from.ResourceVersion, LabelSelector: "proxy=yes"}} {
+	for i, o := range []metav1.ListOptions{{ResourceVersion: from.ResourceVersion},
+		{ResourceVersion: from.ResourceVersion, LabelSelector: "proxy=yes"}} {
 		w, err := c.client.CoreV1().Pods("default").Watch(ctx, o)
 		if err != nil {
 			t.Fatal(err)
@@ -80,7 +85,8 @@ func TestSidecar(t *testing.T) {
 			}
 		}()
 	}
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: map[string]string{"proxy": "yes"}}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: map[string]string{"proxy": "yes"}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
 	made, err := c.client.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -104,7 +110,8 @@ func TestSidecar(t *testing.T) {
 	if p, err := c.client.CoreV1().Pods("default").Create(ctx, mirror, metav1.CreateOptions{}); err != nil || len(p.Spec.Containers) != 1 {
 		t.Errorf("a mirror pod: %v, %v", p, err)
 	}
-	for i, want := range [][]string{{"ADDED web with 2 containers", "ADDED plain with 1 containers"}, {"ADDED web with 2 containers", "ADDED mirror with 1 containers"}} {
+	for i, want := range [][]string{{"ADDED web with 2 containers", "ADDED plain with 1 containers"},
+		{"ADDED web with 2 containers", "ADDED mirror with 1 containers"}} {
 		for _, w := range want {
 			if got := <-watches[i]; got != w {
 				t.Errorf("watch %d: %s, want %s", i, got, w)
@@ -136,7 +143,8 @@ func TestTwoInOrder(t *testing.T) {
 		t.Errorf("applied: %v, %v", applied, err)
 	}
 	// a dry run does not
-	dry, err := c.client.CoreV1().ConfigMaps("default").Create(t.Context(), configMap("dry"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	dry, err := c.client.CoreV1().ConfigMaps("default").Create(t.Context(), configMap("dry"),
+		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if i, e := v1alpha1.InitializersOf(dry); err != nil || e != nil || i == nil || len(i.Pending) != 3 {
 		t.Errorf("a dry run: %v, %v", dry, err)
 	}
@@ -165,7 +173,8 @@ func TestRejected(t *testing.T) {
 	bad.Labels["bad"], bad.Finalizers = "yes", []string{"example.com/hold"}
 	_, err = c.client.CoreV1().ConfigMaps("default").Create(ctx, bad, metav1.CreateOptions{})
 	var status apierrors.APIStatus
-	if !errors.As(err, &status) || status.Status().Code != http.StatusPaymentRequired || status.Status().Reason != "Unpaid" || status.Status().Message != "pay first" {
+	if !errors.As(err, &status) || status.Status().Code != http.StatusPaymentRequired || status.Status().Reason != "Unpaid" ||
+		status.Status().Message != "pay first" {
 		t.Errorf("the creator is told %v", err)
 	}
 	if _, err := c.client.CoreV1().ConfigMaps("default").Get(ctx, "bad", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -177,7 +186,8 @@ func TestRejected(t *testing.T) {
 	seen.want(t, "ADDED good")
 	all.want(t, "ADDED bad", "MODIFIED bad", "DELETED bad", "ADDED good", "MODIFIED good")
 	e := (<-events.ResultChan()).Object.(*corev1.Event)
-	if e.InvolvedObject.Name != "bad" || e.InvolvedObject.Kind != "ConfigMap" || e.Reason != "InitializationFailed" || e.Message != "pay first" {
+	if e.InvolvedObject.Name != "bad" || e.InvolvedObject.Kind != "ConfigMap" || e.Reason != "InitializationFailed" ||
+		e.Message != "pay first" {
 		t.Errorf("the event says %+v", e)
 	}
 }
@@ -186,14 +196,17 @@ func TestRejected(t *testing.T) {
 func TestDeadlines(t *testing.T) {
 	t.Parallel()
 	c := start(t, &embed.Server{})
-	c.configure(t, "dead", "", "configmaps", v1alpha1.Initializer{Name: "skipped.example.com", DeadlineSeconds: 1, FailurePolicy: v1alpha1.Ignore})
+	c.configure(t, "dead", "", "configmaps", v1alpha1.Initializer{Name: "skipped.example.com", DeadlineSeconds: 1,
+		FailurePolicy: v1alpha1.Ignore})
 	c.configure(t, "secrets", "", "secrets", v1alpha1.Initializer{Name: "dead.example.com", DeadlineSeconds: 1})
 	m, err := c.client.CoreV1().ConfigMaps("default").Create(t.Context(), configMap("m"), metav1.CreateOptions{})
 	if err != nil || v1alpha1.Uninitialized(m) {
 		t.Errorf("passed over: %v, %v", m, err)
 	}
-	_, err = c.client.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}, metav1.CreateOptions{})
-	if want := "initializer dead.example.com did not finish with secrets default/s within 1s"; apierrors.ReasonForError(err) != v1alpha1.ReasonDeadlineExceeded || apierrors.IsTimeout(err) || err.Error() != want {
+	_, err = c.client.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}},
+		metav1.CreateOptions{})
+	if want := "initializer dead.example.com did not finish with secrets default/s within 1s"; apierrors.ReasonForError(
+		err) != v1alpha1.ReasonDeadlineExceeded || apierrors.IsTimeout(err) || err.Error() != want {
 		t.Errorf("rejected: %v, want %s", err, want)
 	}
 	if _, err := c.client.CoreV1().Secrets("default").Get(t.Context(), "s", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -247,7 +260,8 @@ func TestEnding(t *testing.T) {
 	begun := time.Now()
 	stopped := make(chan error)
 	go func() { stopped <- c.Stop() }()
-	if err := <-answer; !apierrors.IsTimeout(err) || !strings.Contains(err.Error(), "it is stored, and has waited for initializer slow.example.com") {
+	if err := <-answer; !apierrors.IsTimeout(err) || !strings.Contains(err.Error(),
+		"it is stored, and has waited for initializer slow.example.com") {
 		t.Errorf("told %v", err)
 	}
 	if err := <-stopped; err != nil || time.Since(begun) > 20*time.Second {
@@ -326,7 +340,8 @@ func TestHidden(t *testing.T) {
 		if !strings.HasSuffix(accept, "json") && !strings.Contains(accept, "as=Table") {
 			continue // one form of bytes and one of tables are enough: each watch takes a second
 		}
-		if b := raw(t, c.client.CoreV1().RESTClient(), path, accept, "watch=true", "timeoutSeconds=1"); strings.Contains(b, "d-hidden") || !strings.Contains(b, "g") {
+		if b := raw(t, c.client.CoreV1().RESTClient(), path, accept, "watch=true", "timeoutSeconds=1"); strings.Contains(b, "d-hidden") ||
+			!strings.Contains(b, "g") {
 			t.Errorf("watched as %s: %s", accept, b)
 		}
 	}
@@ -353,8 +368,10 @@ func TestTimeout(t *testing.T) {
 	t.Parallel()
 	c := start(t, &embed.Server{})
 	ctx := t.Context()
-	c.configure(t, "dead", "", "configmaps", v1alpha1.Initializer{Name: "slow.example.com", DeadlineSeconds: 3600}, v1alpha1.Initializer{Name: "later.example.com"})
-	err := c.client.CoreV1().RESTClient().Post().AbsPath("/api/v1/namespaces/default/configmaps").Param("timeout", "4s").Body(configMap("m")).Do(ctx).Error()
+	c.configure(t, "dead", "", "configmaps", v1alpha1.Initializer{Name: "slow.example.com", DeadlineSeconds: 3600},
+		v1alpha1.Initializer{Name: "later.example.com"})
+	err := c.client.CoreV1().RESTClient().Post().AbsPath("/api/v1/namespaces/default/configmaps").Param("timeout",
+		"4s").Body(configMap("m")).Do(ctx).Error()
 	want := regexp.MustCompile(`server has timed out waiting for the initialization of configmaps m: it is stored, and has waited for initializer slow\.example\.com for [0-9]+s; 2 to come in all$`)
 	if !apierrors.IsTimeout(err) || !want.MatchString(err.Error()) {
 		t.Errorf("told %v, want %v", err, want)
@@ -363,7 +380,8 @@ func TestTimeout(t *testing.T) {
 	if !strings.Contains(b, `"state":"waited for"`) || !strings.Contains(b, `"object":"configmaps default/m"`) {
 		t.Errorf("extensions: %s", b)
 	}
-	if b := raw(t, c.client.CoreV1().RESTClient(), "/metrics", "*/*"); !strings.Contains(b, `mortise_initializer_waiting_objects{name="slow.example.com"} 1`) {
+	if b := raw(t, c.client.CoreV1().RESTClient(), "/metrics", "*/*"); !strings.Contains(b,
+		`mortise_initializer_waiting_objects{name="slow.example.com"} 1`) {
 		t.Error("the metrics do not tell of it")
 	}
 	// the object comes when it is initialised, whoever waits by then
@@ -381,16 +399,19 @@ func TestWhoMay(t *testing.T) {
 	t.Parallel()
 	c := start(t, &embed.Server{})
 	ctx := t.Context()
-	c.configure(t, "dead", "", "configmaps", v1alpha1.Initializer{Name: "first.example.com", DeadlineSeconds: 3600}, v1alpha1.Initializer{Name: "second.example.com"})
+	c.configure(t, "dead", "", "configmaps", v1alpha1.Initializer{Name: "first.example.com", DeadlineSeconds: 3600},
+		v1alpha1.Initializer{Name: "second.example.com"})
 	allow := func(verbs ...string) {
 		t.Helper()
-		role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{GenerateName: "jane-"}, Rules: []rbacv1.PolicyRule{{Verbs: verbs, APIGroups: []string{""}, Resources: []string{"configmaps"}}}}
+		role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{GenerateName: "jane-"},
+			Rules: []rbacv1.PolicyRule{{Verbs: verbs, APIGroups: []string{""}, Resources: []string{"configmaps"}}}}
 		made, err := c.client.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := c.client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: made.Name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: made.Name},
+			ObjectMeta: metav1.ObjectMeta{Name: made.Name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole",
+				Name: made.Name},
 			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "jane"}},
 		}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
@@ -404,19 +425,22 @@ func TestWhoMay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := jane.Update(ctx, m, metav1.UpdateOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `configmaps "m" is forbidden: update to uninitialized resource denied`) {
+	if _, err := jane.Update(ctx, m, metav1.UpdateOptions{}); !apierrors.IsForbidden(err) ||
+		!strings.Contains(err.Error(), `configmaps "m" is forbidden: update to uninitialized resource denied`) {
 		t.Errorf("an update by who may not: %v", err)
 	}
 	own := configMap("own")
 	own.Annotations = map[string]string{v1alpha1.InitializersAnnotation: `{"pending":[]}`}
-	if _, err := jane.Create(ctx, own, metav1.CreateOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "create with initializers denied") {
+	if _, err := jane.Create(ctx, own, metav1.CreateOptions{}); !apierrors.IsForbidden(err) ||
+		!strings.Contains(err.Error(), "create with initializers denied") {
 		t.Errorf("a list of her own: %v", err)
 	}
 	allow("initialize")
 	if o, err := jane.Create(ctx, own, metav1.CreateOptions{}); err != nil || v1alpha1.Uninitialized(o) || o.Annotations != nil {
 		t.Errorf("without initializers: %v, %v", o, err)
 	}
-	own.Name, own.Annotations[v1alpha1.InitializersAnnotation] = "own2", `{"pending":[{"name":"mine.example.com"},{"name":"second.example.com"}]}`
+	own.Name, own.Annotations[v1alpha1.InitializersAnnotation] = "own2",
+		`{"pending":[{"name":"mine.example.com"},{"name":"second.example.com"}]}`
 	if o, err := jane.Create(ctx, own, metav1.CreateOptions{}); err != nil || !v1alpha1.Turn(o, "mine.example.com") {
 		t.Errorf("with others: %v, %v", o, err)
 	}
@@ -469,102 +493,9 @@ func TestWhoMay(t *testing.T) {
 	if after, err = update(""); err != nil || after.Annotations != nil {
 		t.Errorf("at last: %v, %v", after, err)
 	}
-	if _, err := update(`{"pending":[{"name":"first.example.com"}]}`); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "field is immutable once initialization has completed") {
+	if _, err := update(`{"pending":[{"name":"first.example.com"}]}`); !apierrors.IsInvalid(err) ||
+		!strings.Contains(err.Error(), "field is immutable once initialization has completed") {
 		t.Errorf("once more: %v", err)
-	}
-}
-
-// TestCustomResources goes the same way with objects of a definition, and informers of both sorts.
-func TestCustomResources(t *testing.T) {
-	t.Parallel()
-	c := start(t, &embed.Server{})
-	ctx := t.Context()
-	definition := &unstructured.Unstructured{}
-	if err := definition.UnmarshalJSON([]byte(`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"widgets.example.com"},
-		"spec":{"group":"example.com","scope":"Namespaced","names":{"plural":"widgets","kind":"Widget"},"versions":[
-		{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","properties":{"data":{"type":"object","additionalProperties":{"type":"string"}},"size":{"type":"integer","maximum":3}}}}},
-		{"name":"v2","served":true,"storage":false,"schema":{"openAPIV3Schema":{"type":"object","properties":{"data":{"type":"object","additionalProperties":{"type":"string"}},"size":{"type":"integer","maximum":3}}}}}]}}`)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}).Create(ctx, definition, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v2", Resource: "widgets"}
-	const name = "widgets.example.com"
-	c.configure(t, "widgets", "example.com", "widgets", v1alpha1.Initializer{Name: name})
-	watch, err := c.dynamic.Resource(widgets).Watch(ctx, metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer watch.Stop()
-	tooLarge := make(chan error, 1)
-	c.initializer(t, name, widgets, func(u *unstructured.Unstructured) error {
-		large := u.DeepCopy()
-		if err := unstructured.SetNestedField(large.Object, int64(7), "size"); err != nil {
-			return err
-		}
-		_, err := c.dynamic.Resource(widgets).Namespace("default").Update(ctx, large, metav1.UpdateOptions{})
-		tooLarge <- err
-		return appends(name)(u)
-	})
-	w := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v2", "kind": "Widget", "metadata": map[string]any{"name": "w"}}}
-	made, err := c.dynamic.Resource(widgets).Namespace("default").Create(ctx, w, metav1.CreateOptions{})
-	if err != nil || made.GetAPIVersion() != "example.com/v2" || v1alpha1.Uninitialized(made) || made.GetAnnotations() != nil {
-		t.Fatalf("created %v, %v", made, err)
-	}
-	if err := <-tooLarge; !apierrors.IsInvalid(err) {
-		t.Errorf("an initializer may write what may not be: %v", err)
-	}
-	e := <-watch.ResultChan()
-	if u := e.Object.(*unstructured.Unstructured); e.Type != "ADDED" || u.GetResourceVersion() != made.GetResourceVersion() {
-		t.Errorf("%s %v", e.Type, u)
-	}
-}
-
-// TestCleaningUp deletes the owner and the namespace of objects that wait: nothing of them remains.
-func TestCleaningUp(t *testing.T) {
-	t.Parallel()
-	c := start(t, &embed.Server{Node: embed.NodeNone, Controllers: []string{"namespace-controller", "garbage-collector-controller"}})
-	ctx := t.Context()
-	owner, err := c.client.CoreV1().ConfigMaps("default").Create(ctx, configMap("owner"), metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ns, err := c.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "going"}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.configure(t, "dead", "", "configmaps", v1alpha1.Initializer{Name: "never.example.com", DeadlineSeconds: 3600})
-	owned := configMap("owned")
-	owned.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID}}
-	if owned, err = c.all.CoreV1().ConfigMaps("default").Create(ctx, owned, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	inside := configMap("inside")
-	inside.Namespace = "going"
-	if _, err := c.all.CoreV1().ConfigMaps("going").Create(ctx, inside, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	namespaces, err := c.client.CoreV1().Namespaces().Watch(ctx, metav1.ListOptions{ResourceVersion: ns.ResourceVersion, FieldSelector: "metadata.name=going"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer namespaces.Stop()
-	all := follow(t, c.all, metav1.ListOptions{ResourceVersion: owned.ResourceVersion})
-	if err := c.client.CoreV1().ConfigMaps("default").Delete(ctx, "owner", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.client.CoreV1().Namespaces().Delete(ctx, "going", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	all.want(t, "DELETED owner", "DELETED owned")
-	for e := range namespaces.ResultChan() {
-		if e.Type == "DELETED" {
-			break
-		}
-	}
-	if l, err := c.all.CoreV1().ConfigMaps("").List(context.WithoutCancel(ctx), metav1.ListOptions{}); err != nil || slices.ContainsFunc(l.Items, func(m corev1.ConfigMap) bool { return m.Name == "inside" }) {
-		t.Errorf("what was in the namespace is still there: %v", err)
 	}
 }
 
@@ -583,7 +514,8 @@ func TestOff(t *testing.T) {
 			t.Errorf("listed %v", got)
 		}
 	}
-	if groups, err := s.Client().Discovery().ServerGroups(); err != nil || slices.ContainsFunc(groups.Groups, func(g metav1.APIGroup) bool { return g.Name == v1alpha1.Group }) {
+	if groups, err := s.Client().Discovery().ServerGroups(); err != nil ||
+		slices.ContainsFunc(groups.Groups, func(g metav1.APIGroup) bool { return g.Name == v1alpha1.Group }) {
 		t.Errorf("groups: %v, %v", groups, err)
 	}
 }

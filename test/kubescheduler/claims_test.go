@@ -52,7 +52,8 @@ func TestClaims(t *testing.T) {
 			return
 		}
 	}
-	t.Logf("%d worlds: %d pods placed, %d without a node for the same reasons, %d scores by devices behind extended resources", *worlds, placed, refused, byClass)
+	t.Logf("%d worlds: %d pods placed, %d without a node for the same reasons, %d scores by devices behind extended resources", *worlds,
+		placed, refused, byClass)
 	if placed == 0 || refused == 0 || byClass == 0 {
 		t.Error("all worlds are alike")
 	}
@@ -144,7 +145,8 @@ func (w *world) live() (placed, refused int) {
 		if w.differ(pod, "PreEnqueue", ours.PreEnqueue(w.t.Context(), pod), w.theirs.PreEnqueue(w.t.Context(), pod)) {
 			return
 		}
-		if got, want := signs(w.t.Context(), pod, ours, w.scorers[0].ours, w.scorers[1].ours), signs(w.t.Context(), pod, w.theirs, w.scorers[0].theirs, w.scorers[1].theirs); got != want {
+		if got, want := signs(w.t.Context(), pod, ours, w.scorers[0].ours, w.scorers[1].ours),
+			signs(w.t.Context(), pod, w.theirs, w.scorers[0].theirs, w.scorers[1].theirs); got != want {
 			w.complain(pod, "signed: %t, want %t", got, want)
 			return
 		}
@@ -224,7 +226,8 @@ func (w *world) complain(pod *corev1.Pod, format string, args ...any) {
 func (w *world) fill() {
 	several := w.in(30)
 	for i := range 3 + w.IntN(4) {
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i), Labels: map[string]string{"rack": pick(w.dice, "1", "2")}}, Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{}}}
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i), Labels: map[string]string{"rack": pick(w.dice, "1", "2")}},
+			Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{}}}
 		if w.in(20) {
 			n.Status.Allocatable["example.com/gpu"] = resource.MustParse(pick(w.dice, "0", "2"))
 		}
@@ -237,7 +240,9 @@ func (w *world) fill() {
 	}
 	if w.in(40) {
 		s := w.slice("net", several)
-		s.Spec.NodeSelector = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "rack", Operator: corev1.NodeSelectorOpIn, Values: []string{"1"}}}}}}
+		s.Spec.NodeSelector = &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{
+				{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "rack", Operator: corev1.NodeSelectorOpIn, Values: []string{"1"}}}}}}
 		w.objects = append(w.objects, s)
 	}
 	if w.in(30) {
@@ -250,7 +255,10 @@ func (w *world) fill() {
 			case 1:
 				d.NodeName = new(fmt.Sprint("n", w.IntN(4)))
 			default:
-				d.NodeSelector = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "rack", Operator: corev1.NodeSelectorOpIn, Values: []string{pick(w.dice, "1", "2")}}}}}}
+				d.NodeSelector = &corev1.NodeSelector{
+					NodeSelectorTerms: []corev1.NodeSelectorTerm{
+						{MatchExpressions: []corev1.NodeSelectorRequirement{
+							{Key: "rack", Operator: corev1.NodeSelectorOpIn, Values: []string{pick(w.dice, "1", "2")}}}}}}
 			}
 		}
 		w.objects = append(w.objects, s)
@@ -286,10 +294,12 @@ func (w *world) fill() {
 		class("bad", "device.attributes['d.example.com'].missing == 'x'")
 	}
 	if w.in(20) {
-		w.objects = append(w.objects, &resourcev1.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: "rule"}, Spec: resourcev1.DeviceTaintRuleSpec{
-			DeviceSelector: &resourcev1.DeviceTaintSelector{Pool: new(fmt.Sprint("n", w.IntN(3)))},
-			Taint:          resourcev1.DeviceTaint{Key: "broken", Effect: pick(w.dice, resourcev1.DeviceTaintEffectNoSchedule, resourcev1.DeviceTaintEffectNoExecute)},
-		}})
+		w.objects = append(w.objects, &resourcev1.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: "rule"},
+			Spec: resourcev1.DeviceTaintRuleSpec{
+				DeviceSelector: &resourcev1.DeviceTaintSelector{Pool: new(fmt.Sprint("n", w.IntN(3)))},
+				Taint: resourcev1.DeviceTaint{Key: "broken",
+					Effect: pick(w.dice, resourcev1.DeviceTaintEffectNoSchedule, resourcev1.DeviceTaintEffectNoExecute)},
+			}})
 	}
 	const claims = 9
 	for i := range claims {
@@ -299,7 +309,8 @@ func (w *world) fill() {
 	}
 	for i := range 8 {
 		name := fmt.Sprint("p", i)
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}, {Name: "d"}}}}
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}, {Name: "d"}}}}
 		if w.in(80) {
 			for j := range 1 + w.IntN(2) {
 				c := corev1.PodResourceClaim{Name: fmt.Sprint("c", j), ResourceClaimName: new(fmt.Sprint("x", w.IntN(claims)))}
@@ -311,11 +322,14 @@ func (w *world) fill() {
 			}
 		}
 		if w.in(25) {
-			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse("1"), corev1.ResourceName(pick(w.dice, "example.com/gpu", "example.com/none", resourcev1.ResourceDeviceClassPrefix+"big")): resource.MustParse(pick(w.dice, "0", "1", "1", "2"))}
+			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse("1"),
+				corev1.ResourceName(pick(w.dice, "example.com/gpu", "example.com/none",
+					resourcev1.ResourceDeviceClassPrefix+"big")): resource.MustParse(pick(w.dice, "0", "1", "1", "2"))}
 		}
 		if w.in(10) {
 			p.Spec.Containers[1].Resources.Requests = corev1.ResourceList{"example.com/gpu": resource.MustParse("1")}
-			p.Spec.InitContainers = []corev1.Container{{Name: "i", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"example.com/gpu": resource.MustParse("2")}}}}
+			p.Spec.InitContainers = []corev1.Container{{Name: "i",
+				Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"example.com/gpu": resource.MustParse("2")}}}}
 		}
 		w.pods = append(w.pods, p)
 	}
@@ -323,7 +337,8 @@ func (w *world) fill() {
 
 func (w *world) slice(name string, several bool) *resourcev1.ResourceSlice {
 	s := &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourcev1.ResourceSliceSpec{
-		Driver: pick(w.dice, drive, drive, drive, "other.example.com"), Pool: resourcev1.ResourcePool{Name: name, Generation: 1, ResourceSliceCount: 1},
+		Driver: pick(w.dice, drive, drive, drive, "other.example.com"),
+		Pool:   resourcev1.ResourcePool{Name: name, Generation: 1, ResourceSliceCount: 1},
 	}}
 	for i := range 1 + w.IntN(4) {
 		d := resourcev1.Device{
@@ -346,7 +361,8 @@ func (w *world) slice(name string, several bool) *resourcev1.ResourceSlice {
 
 func (w *world) claim(i int, several bool) *resourcev1.ResourceClaim {
 	name := fmt.Sprint("x", i)
-	c := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name), ResourceVersion: "1"}}
+	c := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name),
+		ResourceVersion: "1"}}
 	class := func() string {
 		if w.in(3) {
 			return pick(w.dice, "none", "bad")
@@ -358,11 +374,13 @@ func (w *world) claim(i int, several bool) *resourcev1.ResourceClaim {
 		if w.in(25) {
 			for k := range 1 + w.IntN(3) {
 				r.FirstAvailable = append(r.FirstAvailable, resourcev1.DeviceSubRequest{
-					Name: fmt.Sprint("s", k), DeviceClassName: class(), AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: int64(1 + w.IntN(2)),
+					Name: fmt.Sprint("s", k), DeviceClassName: class(), AllocationMode: resourcev1.DeviceAllocationModeExactCount,
+					Count: int64(1 + w.IntN(2)),
 				})
 			}
 		} else {
-			r.Exactly = &resourcev1.ExactDeviceRequest{DeviceClassName: class(), AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: int64(1 + w.IntN(2))}
+			r.Exactly = &resourcev1.ExactDeviceRequest{DeviceClassName: class(), AllocationMode: resourcev1.DeviceAllocationModeExactCount,
+				Count: int64(1 + w.IntN(2))}
 			if w.in(10) {
 				r.Exactly.AllocationMode, r.Exactly.Count = resourcev1.DeviceAllocationModeAll, 0
 			}
@@ -373,10 +391,12 @@ func (w *world) claim(i int, several bool) *resourcev1.ResourceClaim {
 				r.Exactly.Tolerations = []resourcev1.DeviceToleration{{Operator: resourcev1.DeviceTolerationOpExists}}
 			}
 			if w.in(20) {
-				r.Exactly.Selectors = []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: "device.attributes['d.example.com'].numa == 1"}}}
+				r.Exactly.Selectors = []resourcev1.DeviceSelector{
+					{CEL: &resourcev1.CELDeviceSelector{Expression: "device.attributes['d.example.com'].numa == 1"}}}
 			}
 			if several && w.in(50) {
-				r.Exactly.Capacity = &resourcev1.CapacityRequirements{Requests: map[resourcev1.QualifiedName]resource.Quantity{"memory": resource.MustParse(pick(w.dice, "1Gi", "3Gi"))}}
+				r.Exactly.Capacity = &resourcev1.CapacityRequirements{
+					Requests: map[resourcev1.QualifiedName]resource.Quantity{"memory": resource.MustParse(pick(w.dice, "1Gi", "3Gi"))}}
 			}
 		}
 		c.Spec.Devices.Requests = append(c.Spec.Devices.Requests, r)
@@ -385,18 +405,22 @@ func (w *world) claim(i int, several bool) *resourcev1.ResourceClaim {
 		c.Spec.Devices.Constraints = []resourcev1.DeviceConstraint{{MatchAttribute: new(resourcev1.FullyQualifiedName("d.example.com/numa"))}}
 	}
 	if w.in(20) {
-		c.Status.Allocation = &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{{
-			Request: "r0", Driver: drive, Pool: fmt.Sprint("n", w.IntN(3)), Device: fmt.Sprint("dev-", w.IntN(3)),
-		}}}}
+		c.Status.Allocation = &resourcev1.AllocationResult{
+			Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{{
+				Request: "r0", Driver: drive, Pool: fmt.Sprint("n", w.IntN(3)), Device: fmt.Sprint("dev-", w.IntN(3)),
+			}}}}
 		r := &c.Status.Allocation.Devices.Results[0]
 		if w.in(70) {
-			c.Status.Allocation.NodeSelector = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{r.Pool}}}}}}
+			c.Status.Allocation.NodeSelector = &corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{
+					{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{r.Pool}}}}}}
 		}
 		if w.in(20) {
 			r.BindingConditions, r.BindingFailureConditions = []string{"ready"}, []string{"broken"}
 			c.Status.Allocation.AllocationTimestamp = &metav1.Time{Time: time.Now().Add(-time.Duration(w.IntN(2)) * time.Hour)}
 			if w.in(70) {
-				c.Status.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: drive, Pool: r.Pool, Device: r.Device, Conditions: []metav1.Condition{{Type: pick(w.dice, "ready", "broken"), Status: metav1.ConditionTrue, Reason: "Because"}}}}
+				c.Status.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: drive, Pool: r.Pool, Device: r.Device,
+					Conditions: []metav1.Condition{{Type: pick(w.dice, "ready", "broken"), Status: metav1.ConditionTrue, Reason: "Because"}}}}
 			}
 		}
 	}

@@ -73,8 +73,10 @@ func (d *dice) node(i int) *corev1.Node {
 		}
 	}
 	n.Status.Allocatable = corev1.ResourceList{
-		corev1.ResourceCPU: *resource.NewMilliQuantity(int64(pick(d, 1000, 2000, 4000, 3500)), resource.DecimalSI), corev1.ResourceMemory: *resource.NewQuantity(int64(pick(d, 1024, 4096, 8192))*mebi, resource.BinarySI),
-		corev1.ResourcePods: *resource.NewQuantity(int64(pick(d, 3, 10, 110)), resource.DecimalSI), corev1.ResourceEphemeralStorage: *resource.NewQuantity(int64(pick(d, 1000, 10000))*mebi, resource.BinarySI),
+		corev1.ResourceCPU:              *resource.NewMilliQuantity(int64(pick(d, 1000, 2000, 4000, 3500)), resource.DecimalSI),
+		corev1.ResourceMemory:           *resource.NewQuantity(int64(pick(d, 1024, 4096, 8192))*mebi, resource.BinarySI),
+		corev1.ResourcePods:             *resource.NewQuantity(int64(pick(d, 3, 10, 110)), resource.DecimalSI),
+		corev1.ResourceEphemeralStorage: *resource.NewQuantity(int64(pick(d, 1000, 10000))*mebi, resource.BinarySI),
 	}
 	if d.in(25) {
 		n.Status.Allocatable[gpu] = *resource.NewQuantity(int64(1+d.IntN(4)), resource.DecimalSI)
@@ -103,8 +105,9 @@ func (d *dice) pod(template *corev1.Pod) *corev1.Pod {
 // template makes a pod without a name. Some constraints are rare, so that most pods have few.
 func (d *dice) template() *corev1.Pod {
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pick(d, "default", "default", "other"), Labels: map[string]string{"app": pick(d, apps...), "rev": pick(d, "1", "2")}},
-		Spec:       corev1.PodSpec{SchedulerName: corev1.DefaultSchedulerName, Priority: new(int32), RestartPolicy: corev1.RestartPolicyAlways},
+		ObjectMeta: metav1.ObjectMeta{Namespace: pick(d, "default", "default", "other"),
+			Labels: map[string]string{"app": pick(d, apps...), "rev": pick(d, "1", "2")}},
+		Spec: corev1.PodSpec{SchedulerName: corev1.DefaultSchedulerName, Priority: new(int32), RestartPolicy: corev1.RestartPolicyAlways},
 	}
 	for i := range 1 + d.IntN(2) {
 		p.Spec.Containers = append(p.Spec.Containers, d.container(fmt.Sprintf("c%d", i)))
@@ -149,7 +152,8 @@ func (d *dice) template() *corev1.Pod {
 func (d *dice) container(name string) corev1.Container {
 	c := corev1.Container{Name: name, Image: pick(d, images...)}
 	if d.in(80) {
-		c.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity(int64(pick(d, 50, 100, 250, 900)), resource.DecimalSI)}
+		c.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity(int64(pick(d, 50, 100, 250, 900)),
+			resource.DecimalSI)}
 		if d.in(70) {
 			c.Resources.Requests[corev1.ResourceMemory] = *resource.NewQuantity(int64(pick(d, 64, 200, 900))*mebi, resource.BinarySI)
 		}
@@ -165,7 +169,8 @@ func (d *dice) container(name string) corev1.Container {
 		c.RestartPolicyRules = []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestartAllContainers}}
 	}
 	if d.in(15) {
-		c.Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: pick(d, int32(80), 443), HostIP: pick(d, "", "127.0.0.1", "0.0.0.0"), Protocol: pick(d, corev1.ProtocolTCP, corev1.ProtocolUDP)}}
+		c.Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: pick(d, int32(80), 443), HostIP: pick(d, "", "127.0.0.1", "0.0.0.0"),
+			Protocol: pick(d, corev1.ProtocolTCP, corev1.ProtocolUDP)}}
 	}
 	return c
 }
@@ -181,7 +186,8 @@ func (d *dice) value(key string) string {
 }
 
 func (d *dice) toleration() corev1.Toleration {
-	t := corev1.Toleration{Key: pick(d, "dedicated", "slow"), Operator: pick(d, corev1.TolerationOpExists, corev1.TolerationOpEqual), Effect: pick(d, "", corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule)}
+	t := corev1.Toleration{Key: pick(d, "dedicated", "slow"), Operator: pick(d, corev1.TolerationOpExists, corev1.TolerationOpEqual),
+		Effect: pick(d, "", corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule)}
 	if t.Operator == corev1.TolerationOpEqual {
 		t.Value = pick(d, "", "x", "y")
 	} else if d.in(20) {
@@ -192,18 +198,21 @@ func (d *dice) toleration() corev1.Toleration {
 
 func (d *dice) nodeTerm() corev1.NodeSelectorTerm {
 	key := pick(d, keys...)
-	r := corev1.NodeSelectorRequirement{Key: key, Operator: pick(d, corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn, corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist)}
+	r := corev1.NodeSelectorRequirement{Key: key, Operator: pick(d, corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn,
+		corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist)}
 	switch r.Operator {
 	case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn:
 		r.Values = []string{d.value(key), d.value(key)}
 	}
 	if d.in(20) {
-		r = corev1.NodeSelectorRequirement{Key: "rack", Operator: pick(d, corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt), Values: []string{"2"}}
+		r = corev1.NodeSelectorRequirement{Key: "rack", Operator: pick(d, corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt),
+			Values: []string{"2"}}
 	}
 	term := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{r}}
 	if d.in(10) {
 		term = corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{{
-			Key: metav1.ObjectNameField, Operator: pick(d, corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn), Values: []string{fmt.Sprintf("node-%03d", d.IntN(8))},
+			Key: metav1.ObjectNameField, Operator: pick(d, corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn),
+			Values: []string{fmt.Sprintf("node-%03d", d.IntN(8))},
 		}}}
 	}
 	return term
@@ -242,7 +251,8 @@ func (d *dice) podTerm() corev1.PodAffinityTerm {
 
 func (d *dice) selector() *metav1.LabelSelector {
 	if d.in(25) {
-		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: metav1.LabelSelectorOpIn, Values: d.some(2, apps...)}}}
+		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: metav1.LabelSelectorOpIn,
+			Values: d.some(2, apps...)}}}
 	}
 	return &metav1.LabelSelector{MatchLabels: map[string]string{"app": pick(d, apps...)}}
 }
@@ -264,7 +274,8 @@ func (d *dice) podAffinity(a *corev1.Affinity) {
 			a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution = []corev1.PodAffinityTerm{d.podTerm()}
 		}
 		for range d.IntN(3) {
-			a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution,
+			a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution = append(
+				a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution,
 				corev1.WeightedPodAffinityTerm{Weight: int32(1 + d.IntN(100)), PodAffinityTerm: d.podTerm()})
 		}
 	}

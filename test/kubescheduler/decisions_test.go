@@ -68,7 +68,8 @@ func TestDecisions(t *testing.T) {
 					nodes: map[string]*corev1.Node{}, pods: map[string]*corev1.Pod{},
 				}
 				c.core = core.New(core.Options{Percentage: 100, Rand: rand.New(rand.NewPCG(c.seed, 2))})
-				c.profile, err = profile.New(ctx, corev1.DefaultSchedulerName, builtin.SchedulerPlugins(), profile.Clients{Client: client, Informers: factory, Lister: c.snapshot})
+				c.profile, err = profile.New(ctx, corev1.DefaultSchedulerName, builtin.SchedulerPlugins(),
+					profile.Clients{Client: client, Informers: factory, Lister: c.snapshot})
 				if err != nil {
 					return err
 				}
@@ -88,7 +89,8 @@ func TestDecisions(t *testing.T) {
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d clusters: %d pods placed on one of the best nodes, %d without a node for the same reasons", *clusters, placed.Load(), refused.Load())
+	t.Logf("%d clusters: %d pods placed on one of the best nodes, %d without a node for the same reasons", *clusters, placed.Load(),
+		refused.Load())
 }
 
 type discard struct{}
@@ -225,7 +227,8 @@ func (c *cluster) place(ctx context.Context, t *testing.T, pod *corev1.Pod) (boo
 		for _, name := range append(names(want.best()), d.Node) {
 			of = append(of, name+" "+want.scores[name]+"\n  here  "+mine[name])
 		}
-		c.complain(t, pod, "%s with %d\nkube-scheduler's best are %v with %d\n%s", d.Node, want.total[d.Node], names(want.best()), want.total[names(want.best())[0]], strings.Join(of, "\n"))
+		c.complain(t, pod, "%s with %d\nkube-scheduler's best are %v with %d\n%s", d.Node, want.total[d.Node], names(want.best()),
+			want.total[names(want.best())[0]], strings.Join(of, "\n"))
 		return false, nil
 	}
 	c.placed++

@@ -67,7 +67,8 @@ func (r *reference) judge(ctx context.Context, pod *corev1.Pod) (v verdict, err 
 	if err != nil {
 		return v, fmt.Errorf("list nodes: %w", err)
 	}
-	fit := &framework.FitError{Pod: pod, NumAllNodes: len(nodes), Diagnosis: framework.Diagnosis{NodeToStatus: framework.NewDefaultNodeToStatus()}}
+	fit := &framework.FitError{Pod: pod, NumAllNodes: len(nodes),
+		Diagnosis: framework.Diagnosis{NodeToStatus: framework.NewDefaultNodeToStatus()}}
 	state := framework.NewCycleState()
 	narrowed, st, by := r.profile.RunPreFilterPlugins(ctx, state, pod)
 	switch {
@@ -80,7 +81,9 @@ func (r *reference) judge(ctx context.Context, pod *corev1.Pod) (v verdict, err 
 		return v, st.AsError()
 	}
 	if !narrowed.AllNodes() {
-		fit.Diagnosis.NodeToStatus.SetAbsentNodesStatus(fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) didn't satisfy plugin(s) %v", by.UnsortedList()))) // upstream's words
+		// upstream's words
+		fit.Diagnosis.NodeToStatus.SetAbsentNodesStatus(fwk.NewStatus(fwk.UnschedulableAndUnresolvable,
+			fmt.Sprintf("node(s) didn't satisfy plugin(s) %v", by.UnsortedList())))
 	}
 	var feasible []fwk.NodeInfo
 	for _, node := range nodes {

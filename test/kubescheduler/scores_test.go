@@ -37,14 +37,18 @@ func (w *world) rate(ctx context.Context) {
 			continue
 		}
 		weight := 1 + w.Int64N(5)
-		ours, theirs = append(ours, configv1.ResourceSpec{Name: name, Weight: weight}), append(theirs, schedulerconfig.ResourceSpec{Name: name, Weight: weight})
+		ours, theirs = append(ours, configv1.ResourceSpec{Name: name, Weight: weight}),
+			append(theirs, schedulerconfig.ResourceSpec{Name: name, Weight: weight})
 	}
 	kind := pick(w.dice, configv1.LeastAllocated, configv1.MostAllocated, configv1.RequestedToCapacityRatio)
 	fit := &configv1.NodeResourcesFitArgs{ScoringStrategy: &configv1.ScoringStrategy{Type: kind, Resources: ours}}
-	theirFit := &schedulerconfig.NodeResourcesFitArgs{ScoringStrategy: &schedulerconfig.ScoringStrategy{Type: schedulerconfig.ScoringStrategyType(kind), Resources: theirs}}
+	theirFit := &schedulerconfig.NodeResourcesFitArgs{
+		ScoringStrategy: &schedulerconfig.ScoringStrategy{Type: schedulerconfig.ScoringStrategyType(kind), Resources: theirs}}
 	if kind == configv1.RequestedToCapacityRatio {
-		fit.ScoringStrategy.RequestedToCapacityRatio = &configv1.RequestedToCapacityRatioParam{Shape: []configv1.UtilizationShapePoint{{Utilization: 0, Score: 1}, {Utilization: 60, Score: 3}, {Utilization: 100, Score: 9}}}
-		theirFit.ScoringStrategy.RequestedToCapacityRatio = &schedulerconfig.RequestedToCapacityRatioParam{Shape: []schedulerconfig.UtilizationShapePoint{{Utilization: 0, Score: 1}, {Utilization: 60, Score: 3}, {Utilization: 100, Score: 9}}}
+		fit.ScoringStrategy.RequestedToCapacityRatio = &configv1.RequestedToCapacityRatioParam{
+			Shape: []configv1.UtilizationShapePoint{{Utilization: 0, Score: 1}, {Utilization: 60, Score: 3}, {Utilization: 100, Score: 9}}}
+		theirFit.ScoringStrategy.RequestedToCapacityRatio = &schedulerconfig.RequestedToCapacityRatioParam{
+			Shape: []schedulerconfig.UtilizationShapePoint{{Utilization: 0, Score: 1}, {Utilization: 60, Score: 3}, {Utilization: 100, Score: 9}}}
 	}
 	balanced, theirBalanced := &configv1.NodeResourcesBalancedAllocationArgs{}, &schedulerconfig.NodeResourcesBalancedAllocationArgs{}
 	for i := range ours {
@@ -60,8 +64,10 @@ func (w *world) rate(ctx context.Context) {
 		return p.(fwk.ScorePlugin)
 	}
 	w.scorers = []rivals{
-		{name: noderesources.FitName, ours: made(noderesources.NewFit(ctx, fit, w.own)), theirs: made(upstream.NewFit(ctx, theirFit, w.own, gates))},
-		{name: noderesources.BalancedName, ours: made(noderesources.NewBalanced(ctx, balanced, w.own)), theirs: made(upstream.NewBalancedAllocation(ctx, theirBalanced, w.own, gates)), broken: true},
+		{name: noderesources.FitName, ours: made(noderesources.NewFit(ctx, fit, w.own)),
+			theirs: made(upstream.NewFit(ctx, theirFit, w.own, gates))},
+		{name: noderesources.BalancedName, ours: made(noderesources.NewBalanced(ctx, balanced, w.own)),
+			theirs: made(upstream.NewBalancedAllocation(ctx, theirBalanced, w.own, gates)), broken: true},
 	}
 }
 
@@ -114,7 +120,8 @@ func prepare(ctx context.Context, x fwk.ScorePlugin, state fwk.CycleState, pod *
 	return nil
 }
 
-func ask(ctx context.Context, x fwk.ScorePlugin, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) (score int64, st *fwk.Status, panicked bool) {
+func ask(ctx context.Context, x fwk.ScorePlugin, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) (score int64, st *fwk.Status,
+	panicked bool) {
 	defer func() { panicked = recover() != nil }()
 	score, st = x.Score(ctx, state, pod, node)
 	return score, st, false
@@ -124,7 +131,8 @@ func ask(ctx context.Context, x fwk.ScorePlugin, state fwk.CycleState, pod *core
 func (w *world) counts(pod *corev1.Pod, node fwk.NodeInfo) bool {
 	for i := range pod.Spec.Containers {
 		for name, q := range pod.Spec.Containers[i].Resources.Requests {
-			if !q.IsZero() && node.GetAllocatable().GetScalarResources()[name] == 0 && w.own.SharedDRAManager().DeviceClassResolver().GetDeviceClass(name) != nil {
+			if !q.IsZero() && node.GetAllocatable().GetScalarResources()[name] == 0 &&
+				w.own.SharedDRAManager().DeviceClassResolver().GetDeviceClass(name) != nil {
 				return true
 			}
 		}

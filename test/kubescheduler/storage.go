@@ -32,11 +32,13 @@ func (d *dice) storage(f informers.SharedInformerFactory, nodes int) error {
 	wait, now := storagev1.VolumeBindingWaitForFirstConsumer, storagev1.VolumeBindingImmediate
 	made := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "made"}, Provisioner: driver, VolumeBindingMode: &wait}
 	if d.in(40) {
-		made.AllowedTopologies = []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: corev1.LabelTopologyZone, Values: d.some(2, zones...)}}}}
+		made.AllowedTopologies = []corev1.TopologySelectorTerm{
+			{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: corev1.LabelTopologyZone, Values: d.some(2, zones...)}}}}
 	}
 	kinds := []any{
 		made,
-		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: volume.NotSupportedProvisioner, VolumeBindingMode: &wait},
+		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: volume.NotSupportedProvisioner,
+			VolumeBindingMode: &wait},
 		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "at-once"}, Provisioner: driver, VolumeBindingMode: &now},
 	}
 	drivers := []any{&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{
@@ -44,8 +46,9 @@ func (d *dice) storage(f informers.SharedInformerFactory, nodes int) error {
 	}}}
 	var rooms, csiNodes, pvs, pvcs, attachments []any
 	for i := range 3 {
-		c := &storagev1.CSIStorageCapacity{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("room-", i)}, StorageClassName: "made",
-			NodeTopology: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelTopologyZone: zones[i]}}, Capacity: d.size(20)}
+		c := &storagev1.CSIStorageCapacity{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("room-", i)},
+			StorageClassName: "made",
+			NodeTopology:     &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelTopologyZone: zones[i]}}, Capacity: d.size(20)}
 		if d.in(30) {
 			c.MaximumVolumeSize = d.size(8)
 		}
@@ -67,9 +70,11 @@ func (d *dice) storage(f informers.SharedInformerFactory, nodes int) error {
 		pv := d.volume(i, nodes)
 		pvs = append(pvs, pv)
 		if d.in(15) {
-			attachments = append(attachments, &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "a-" + pv.Name}, Spec: storagev1.VolumeAttachmentSpec{
-				Attacher: driver, NodeName: fmt.Sprintf("node-%03d", d.IntN(nodes)), Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv.Name},
-			}})
+			attachments = append(attachments, &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "a-" + pv.Name},
+				Spec: storagev1.VolumeAttachmentSpec{
+					Attacher: driver, NodeName: fmt.Sprintf("node-%03d", d.IntN(nodes)),
+					Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv.Name},
+				}})
 		}
 	}
 	for _, namespace := range []string{"default", "other"} {
@@ -84,7 +89,8 @@ func (d *dice) storage(f informers.SharedInformerFactory, nodes int) error {
 		informer cache.SharedIndexInformer
 		objects  []any
 	}{
-		{storage.StorageClasses().Informer(), kinds}, {storage.CSIDrivers().Informer(), drivers}, {storage.CSIStorageCapacities().Informer(), rooms},
+		{storage.StorageClasses().Informer(), kinds}, {storage.CSIDrivers().Informer(), drivers},
+		{storage.CSIStorageCapacities().Informer(), rooms},
 		{storage.CSINodes().Informer(), csiNodes}, {storage.VolumeAttachments().Informer(), attachments},
 		{core.PersistentVolumes().Informer(), pvs}, {core.PersistentVolumeClaims().Informer(), pvcs},
 	} {
@@ -100,7 +106,8 @@ func (d *dice) size(most int) *resource.Quantity {
 }
 
 func (d *dice) modes() []corev1.PersistentVolumeAccessMode {
-	return []corev1.PersistentVolumeAccessMode{pick(d, corev1.ReadWriteOnce, corev1.ReadWriteOnce, corev1.ReadWriteOnce, corev1.ReadWriteOnce, corev1.ReadWriteOnce, corev1.ReadWriteMany, corev1.ReadWriteOncePod)}
+	return []corev1.PersistentVolumeAccessMode{pick(d, corev1.ReadWriteOnce, corev1.ReadWriteOnce, corev1.ReadWriteOnce, corev1.ReadWriteOnce,
+		corev1.ReadWriteOnce, corev1.ReadWriteMany, corev1.ReadWriteOncePod)}
 }
 
 func (d *dice) volume(i, nodes int) *corev1.PersistentVolume {
@@ -120,7 +127,8 @@ func (d *dice) volume(i, nodes int) *corev1.PersistentVolume {
 	if d.in(40) {
 		term := d.nodeTerm()
 		if d.in(40) {
-			term = corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{fmt.Sprintf("node-%03d", d.IntN(nodes))}}}}
+			term = corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname,
+				Operator: corev1.NodeSelectorOpIn, Values: []string{fmt.Sprintf("node-%03d", d.IntN(nodes))}}}}
 		}
 		pv.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{term}}}
 	}

@@ -50,7 +50,8 @@ func TestAdmission(t *testing.T) {
 			t.Errorf("pod %s: got %d %s, want %d %s", name, got, said, code, part)
 		}
 	}
-	if code, said := s.do("", "POST", "/api/v1/namespaces/default/serviceaccounts", `{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"default"}}`); code != http.StatusCreated {
+	if code, said := s.do("", "POST", "/api/v1/namespaces/default/serviceaccounts",
+		`{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"default"}}`); code != http.StatusCreated {
 		t.Fatalf("make a service account: %d %s", code, said)
 	}
 	create("before", "", "i", http.StatusCreated, "")
@@ -66,7 +67,8 @@ func TestAdmission(t *testing.T) {
 	create("ours", `"team":"a"`, "i", http.StatusCreated, `"team":"a"`)
 	create("evil", `"team":"a"`, "evil.example.com/i", http.StatusForbidden, "image evil.example.com/i is not trusted")
 	agent.stop()
-	create("late", `"team":"a"`, "i", http.StatusInternalServerError, `failed calling webhook \"teams.example.com\": failed to call webhook: Post`)
+	create("late", `"team":"a"`, "i", http.StatusInternalServerError,
+		`failed calling webhook \"teams.example.com\": failed to call webhook: Post`)
 	if code, said := s.do("", "DELETE", configurations+"/opa", ""); code != http.StatusOK {
 		t.Fatalf("take it away: %d %s", code, said)
 	}

@@ -75,7 +75,8 @@ func grant(s *server, user string) {
 	s.t.Helper()
 	body := `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"name":"reads-%[1]s"},` +
 		`"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"system:kube-scheduler"},"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"%[1]s"}]}`
-	if code, said := s.do("", "POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", fmt.Sprintf(body, user)); code != http.StatusCreated {
+	if code, said := s.do("", "POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+		fmt.Sprintf(body, user)); code != http.StatusCreated {
 		s.t.Fatalf("bind: %d %s", code, said)
 	}
 }
@@ -104,7 +105,8 @@ func TestAuthorization(t *testing.T) {
 	}
 	ask("an administrator is not asked about", "", secrets, http.StatusOK, "SecretList")
 	ask("allowed", "friend", secrets, http.StatusOK, "SecretList")
-	ask("denied, whatever the roles say", "enemy", pods, http.StatusForbidden, `cannot list resource \"pods\" in API group \"\" at the cluster scope: an enemy`)
+	ask("denied, whatever the roles say", "enemy", pods, http.StatusForbidden,
+		`cannot list resource \"pods\" in API group \"\" at the cluster scope: an enemy`)
 	ask("no opinion, and roles allow", "viewer", pods, http.StatusOK, "PodList")
 	ask("no opinion, and nobody allows", "nobody", pods, http.StatusForbidden, `: opa: never heard of them`)
 	ask("allowed and denied is denied, and an error", "both", pods, http.StatusInternalServerError, "both allow and deny")
@@ -138,12 +140,15 @@ func TestAuthorization(t *testing.T) {
 	})
 	t.Run("reviews", func(t *testing.T) {
 		review := `{"apiVersion":"authorization.k8s.io/v1","kind":"SubjectAccessReview","spec":{"user":"%s","resourceAttributes":{"verb":"get","resource":"secrets"}}}`
-		for user, want := range map[string]string{"friend": `"allowed":true,"reason":"a friend"`, "enemy": `"allowed":false,"denied":true,"reason":"an enemy"`, "other": `"evaluationError":`} {
-			if _, said := s.do("", "POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", fmt.Sprintf(review, user)); !strings.Contains(said, want) {
+		for user, want := range map[string]string{"friend": `"allowed":true,"reason":"a friend"`,
+			"enemy": `"allowed":false,"denied":true,"reason":"an enemy"`, "other": `"evaluationError":`} {
+			if _, said := s.do("", "POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", fmt.Sprintf(review, user)); !strings.Contains(said,
+				want) {
 				t.Errorf("a review of %s: %s", user, said)
 			}
 		}
-		_, said := s.do("friend", "POST", "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectRulesReview","spec":{"namespace":"default"}}`)
+		_, said := s.do("friend", "POST", "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
+			`{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectRulesReview","spec":{"namespace":"default"}}`)
 		if !strings.Contains(said, `"incomplete":true`) || !strings.Contains(said, "webhook authorizer does not support user rule resolution") {
 			t.Errorf("a rules review: %s", said)
 		}
@@ -156,7 +161,9 @@ func TestAuthorization(t *testing.T) {
 		ask("the one before stays in force", "enemy", pods, http.StatusForbidden, "an enemy")
 		put(strings.Replace(configuration(kubeconfig, "NoOpinion"), "- {type: Node, name: node}\n", "", 1))
 		s.await("keeping the previous one", "missing required types: [Node]")
-		if _, all := s.do("", "GET", "/metrics", ""); !strings.Contains(all, `apiserver_authorization_config_controller_automatic_reloads_total{apiserver_id_hash="sha256:`) || !strings.Contains(all, `status="failure"} 2`) {
+		if _, all := s.do("", "GET", "/metrics", ""); !strings.Contains(all,
+			`apiserver_authorization_config_controller_automatic_reloads_total{apiserver_id_hash="sha256:`) ||
+			!strings.Contains(all, `status="failure"} 2`) {
 			t.Error("failed reloads are not counted")
 		}
 	})
@@ -181,7 +188,8 @@ func TestFailurePolicyDeny(t *testing.T) {
 		t.Errorf("while it answers: %d %s", code, said)
 	}
 	opa.stop()
-	if code, said := s.do("viewer", "GET", "/api/v1/services", ""); code != http.StatusInternalServerError || !strings.Contains(said, "connection refused") {
+	if code, said := s.do("viewer", "GET", "/api/v1/services", ""); code != http.StatusInternalServerError ||
+		!strings.Contains(said, "connection refused") {
 		t.Errorf("down: %d %s", code, said)
 	}
 	if code, said := s.do("", "GET", pods, ""); code != http.StatusOK {
@@ -191,7 +199,8 @@ func TestFailurePolicyDeny(t *testing.T) {
 
 // TestFlags: the flags of old ask in v1beta1, and mean no opinion when the agent breaks down.
 func TestFlags(t *testing.T) {
-	opa := serve(t, strings.Replace(policy, `if input.spec.user == "friend"`, `if { input.apiVersion == "authorization.k8s.io/v1beta1"; "system:authenticated" in input.spec.group }`, 1))
+	opa := serve(t, strings.Replace(policy, `if input.spec.user == "friend"`,
+		`if { input.apiVersion == "authorization.k8s.io/v1beta1"; "system:authenticated" in input.spec.group }`, 1))
 	s := up(t, "--authorization-mode", "Webhook,RBAC", "--authorization-webhook-config-file", opa.Kubeconfig("k8s.authz.decision"))
 	if code, said := s.do("anybody", "GET", secrets, ""); code != http.StatusOK {
 		t.Errorf("asked in v1beta1: %d %s", code, said)

@@ -39,7 +39,8 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir)
 		programs.mortise, programs.opa = filepath.Join(dir, "mortise"), filepath.Join(dir, "opa")
-		for _, b := range []struct{ in, out, what string }{{filepath.Join("..", ".."), programs.mortise, "./cmd/mortise"}, {".", programs.opa, "github.com/open-policy-agent/opa"}} {
+		for _, b := range []struct{ in, out, what string }{{filepath.Join("..", ".."), programs.mortise, "./cmd/mortise"},
+			{".", programs.opa, "github.com/open-policy-agent/opa"}} {
 			build := exec.Command("go", "build", "-tags", "grpcnotrace", "-o", b.out, b.what)
 			build.Dir, build.Env = b.in, append(os.Environ(), "CGO_ENABLED=0")
 			if out, err := build.CombinedOutput(); err != nil {
@@ -149,7 +150,8 @@ func serve(t *testing.T, rego string) *agent {
 	address := l.Addr().String()
 	must(t, l.Close())
 	p := start(t, programs.opa, "run", "--server", "--addr", address, "--log-format", "json", "--log-level", "debug", "--skip-version-check",
-		"--tls-cert-file", filepath.Join(dir, "cert.pem"), "--tls-private-key-file", filepath.Join(dir, "key.pem"), filepath.Join(dir, "policy.rego"))
+		"--tls-cert-file", filepath.Join(dir, "cert.pem"), "--tls-private-key-file", filepath.Join(dir, "key.pem"),
+		filepath.Join(dir, "policy.rego"))
 	p.await("Server initialized.")
 	for until := time.Now().Add(10 * time.Second); ; { // it says so a moment before it listens
 		c, err := net.Dial("tcp", address)
@@ -191,7 +193,8 @@ func certificate(t *testing.T) (cert, key []byte) {
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(t, err)
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "opa"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "opa"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter:    time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, BasicConstraintsValid: true, IsCA: true,
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
@@ -199,7 +202,8 @@ func certificate(t *testing.T) (cert, key []byte) {
 	must(t, err)
 	bytes, err := x509.MarshalECPrivateKey(k)
 	must(t, err)
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: bytes})
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: bytes})
 }
 
 // server is a `mortise up` without controllers and node, and an administrator's way to it.
@@ -213,7 +217,8 @@ type server struct {
 func up(t *testing.T, flags ...string) *server {
 	t.Helper()
 	data := filepath.Join(t.TempDir(), "data")
-	p := start(t, programs.mortise, append([]string{"up", "--data-dir", data, "--listen", "127.0.0.1:0", "--node", "none", "--controllers", "none"}, flags...)...)
+	p := start(t, programs.mortise, append([]string{"up", "--data-dir", data, "--listen", "127.0.0.1:0", "--node", "none", "--controllers",
+		"none"}, flags...)...)
 	_, ready, _ := strings.Cut(p.await("mortise: ready in "), "https://") // …, https://HOST:PORT, …
 	host, _, _ := strings.Cut(ready, ",")
 	pair, err := tls.LoadX509KeyPair(filepath.Join(data, "pki", "admin.crt"), filepath.Join(data, "pki", "admin.key"))

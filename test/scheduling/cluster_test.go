@@ -65,15 +65,17 @@ func addNode(t *testing.T, c kubernetes.Interface, name, cpu string, labels map[
 	}
 }
 
-// known waits until a scheduler knows a node, by a pod that can run nowhere else and is gone afterwards: nodes and pods are told of apart, so
-// that a pod may be decided on before a node that was made before it.
+// known waits until a scheduler knows a node, by a pod that can run nowhere else and is gone afterwards: nodes and pods are told of apart,
+// so that a pod may be decided on before a node that was made before it.
 func known(t *testing.T, c kubernetes.Interface, node, scheduler string) {
 	t.Helper()
 	addPod(t, c, "at-"+node, func(p *corev1.Pod) {
 		p.Spec.SchedulerName = scheduler
-		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{node}}}}},
-		}}}
+		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name",
+					Operator: corev1.NodeSelectorOpIn, Values: []string{node}}}}},
+			}}}
 	})
 	awaitPod(t, c, "at-"+node, bound)
 	if err := c.CoreV1().Pods("default").Delete(t.Context(), "at-"+node, *metav1.NewDeleteOptions(0)); err != nil {
@@ -147,7 +149,8 @@ func awaitEvent(t *testing.T, c kubernetes.Interface, pod, reason, by, note stri
 		if ok && ev.InvolvedObject.Name == pod {
 			seen = append(seen, ev.Reason+" by "+ev.ReportingController+": "+ev.Message)
 		}
-		return ok && ev.InvolvedObject.Name == pod && ev.Reason == reason && ev.ReportingController == by && strings.Contains(ev.Message, note), nil
+		return ok && ev.InvolvedObject.Name == pod && ev.Reason == reason && ev.ReportingController == by && strings.Contains(ev.Message, note),
+			nil
 	}); err != nil {
 		t.Fatalf("await event %s of pod %s: %v; seen: %q", reason, pod, err, seen)
 	}

@@ -41,7 +41,8 @@ func startChooser(t *testing.T) *chooser {
 	}
 	x.writeCertificate(t)
 	x.mode(t, "")
-	cmd := exec.CommandContext(t.Context(), program, filepath.Join(x.dir, "tls.crt"), filepath.Join(x.dir, "tls.key"), filepath.Join(x.dir, "mode"))
+	cmd := exec.CommandContext(t.Context(), program, filepath.Join(x.dir, "tls.crt"), filepath.Join(x.dir, "tls.key"),
+		filepath.Join(x.dir, "mode"))
 	cmd.Stderr = t.Output()
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -98,7 +99,8 @@ func (x *chooser) writeCertificate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, block := range map[string]*pem.Block{"tls.crt": {Type: "CERTIFICATE", Bytes: der}, "tls.key": {Type: "PRIVATE KEY", Bytes: private}} {
+	for name, block := range map[string]*pem.Block{"tls.crt": {Type: "CERTIFICATE", Bytes: der},
+		"tls.key": {Type: "PRIVATE KEY", Bytes: private}} {
 		if err := os.WriteFile(filepath.Join(x.dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +129,8 @@ func TestAnExtenderDecides(t *testing.T) {
 	s, c := start(t, x.config(""), nil)
 	addNode(t, c, "bad", "32", nil)
 	addPod(t, c, "pilot", nil)
-	awaitPod(t, c, "pilot", refused("were not chosen")) // the node's first taint is seen to be gone: an event has the note of the first refusal
+	// the node's first taint is seen to be gone: an event has the note of the first refusal
+	awaitPod(t, c, "pilot", refused("were not chosen"))
 	addPod(t, c, "early", nil)
 	awaitPod(t, c, "early", refused("0/1 nodes are available: 1 node(s) were not chosen."))
 	awaitEvent(t, c, "early", "FailedScheduling", "default-scheduler", "0/1 nodes are available: 1 node(s) were not chosen.")

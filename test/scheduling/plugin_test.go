@@ -84,7 +84,8 @@ func TestAPluginFromOutsideDecides(t *testing.T) {
 		t.Errorf("a pod of the profile without the plug-in is on %s", got)
 	}
 	awaitEvent(t, c, "plain", "Scheduled", "plain", "Successfully assigned default/plain to wide")
-	for _, step := range []struct{ pod, node string }{{"one", "narrow"}, {"two", "narrow"}, {"three", "wide"}, {"four", "wide"}, {"five", "wide"}} {
+	for _, step := range []struct{ pod, node string }{{"one", "narrow"}, {"two", "narrow"}, {"three", "wide"}, {"four", "wide"},
+		{"five", "wide"}} {
 		addPod(t, c, step.pod, seated)
 		p := awaitPod(t, c, step.pod, bound)
 		if p.Spec.NodeName != step.node || p.Annotations[seats.Seat] != step.node {
@@ -127,14 +128,17 @@ func TestConfigurationsThatCannotBeAreRefusedAtOnce(t *testing.T) {
 	for _, c := range []struct{ name, config, want string }{
 		{"an unknown plug-in", "profiles:\n- plugins: {filter: {enabled: [{name: Chairs}]}}\n", `plugin "Chairs" does not exist`},
 		{"an unknown field", "profils: []\n", `unknown field "profils"`},
-		{"an argument out of range", "profiles:\n- pluginConfig: [{name: InterPodAffinity, args: {hardPodAffinityWeight: 101}}]\n", "profiles[0].pluginConfig[0].args.hardPodAffinityWeight: Invalid value: 101: not in valid range [0, 100]"},
+		{"an argument out of range", "profiles:\n- pluginConfig: [{name: InterPodAffinity, args: {hardPodAffinityWeight: 101}}]\n",
+			"profiles[0].pluginConfig[0].args.hardPodAffinityWeight: Invalid value: 101: not in valid range [0, 100]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			file := t.TempDir() + "/scheduler.yaml"
-			if err := os.WriteFile(file, []byte("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"+c.config), 0o600); err != nil {
+			if err := os.WriteFile(file, []byte("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"+c.config),
+				0o600); err != nil {
 				t.Fatal(err)
 			}
-			s := &embed.Server{Node: embed.NodeNone, APIServer: options.APIServer{Scheduler: options.Scheduler{ConfigFile: file}}, Extensions: embed.Extensions{SchedulerPlugins: plugins}}
+			s := &embed.Server{Node: embed.NodeNone, APIServer: options.APIServer{Scheduler: options.Scheduler{ConfigFile: file}},
+				Extensions: embed.Extensions{SchedulerPlugins: plugins}}
 			err := s.Start(t.Context())
 			if err == nil {
 				_ = s.Stop()

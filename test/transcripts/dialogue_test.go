@@ -116,7 +116,8 @@ func substitute(text string, answers map[string]any) (string, error) {
 	var missing error
 	text = captured.ReplaceAllStringFunc(text, func(m string) string {
 		g := captured.FindStringSubmatch(m)
-		v, ok := field(answers[g[1]], "metadata", map[string]string{"rv": "resourceVersion", "uid": "uid", "name": "name", "continue": "continue"}[g[2]])
+		v, ok := field(answers[g[1]], "metadata", map[string]string{"rv": "resourceVersion", "uid": "uid", "name": "name",
+			"continue": "continue"}[g[2]])
 		s, isText := v.(string)
 		if !ok || !isText {
 			missing = fmt.Errorf("substitute %s: %q answered no such thing", m, g[1])

@@ -161,7 +161,8 @@ func kindDialogue(subject map[string]any, r *served, c change) []exchange {
 		out["metadata"] = m
 		return out
 	}
-	const merge, strategic, jsonPatch, apply = "application/merge-patch+json", "application/strategic-merge-patch+json", "application/json-patch+json", "application/apply-patch+yaml"
+	const merge, strategic, jsonPatch, apply = "application/merge-patch+json", "application/strategic-merge-patch+json",
+		"application/json-patch+json", "application/apply-patch+yaml"
 	selector := "labelSelector=transcript%3D" + resourceName
 	const table = "application/json;as=Table;v=v1;g=meta.k8s.io"
 	const partial = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
@@ -176,7 +177,8 @@ func kindDialogue(subject map[string]any, r *served, c change) []exchange {
 		w.until, w.untilCount = "MODIFIED", 1
 	}
 	add("create again", "POST", collection, "", "as create, with\nmetadata: {resourceVersion: null}")
-	add("create without a name", "POST", collection, "", map[string]any{"apiVersion": apiVersion, "kind": subject["kind"], "metadata": map[string]any{}})
+	add("create without a name", "POST", collection, "",
+		map[string]any{"apiVersion": apiVersion, "kind": subject["kind"], "metadata": map[string]any{}})
 	put := "as create, with\nmetadata: {annotations: {by: put}, resourceVersion: null}\n"
 	if c.Update != nil {
 		put += plain(c.Update)
@@ -186,17 +188,20 @@ func kindDialogue(subject map[string]any, r *served, c change) []exchange {
 		}
 	}
 	add("update", "PUT", one+"?fieldManager=updater", "", put)
-	add("merge patch", "PATCH", one+"?fieldManager=patcher", merge, map[string]any{"metadata": map[string]any{"labels": map[string]any{"merged": "yes"}, "annotations": map[string]any{"by": nil}}})
+	add("merge patch", "PATCH", one+"?fieldManager=patcher", merge,
+		map[string]any{"metadata": map[string]any{"labels": map[string]any{"merged": "yes"}, "annotations": map[string]any{"by": nil}}})
 	if c.Refused != nil {
 		add("refused change", "PATCH", one, merge, c.Refused)
 	}
-	add("JSON patch", "PATCH", one+"?fieldManager=patcher", jsonPatch, `[{"op": "test", "path": "/metadata/labels/merged", "value": "yes"}, {"op": "move", "from": "/metadata/labels/merged", "path": "/metadata/labels/moved"}]`)
+	add("JSON patch", "PATCH", one+"?fieldManager=patcher", jsonPatch,
+		`[{"op": "test", "path": "/metadata/labels/merged", "value": "yes"}, {"op": "move", "from": "/metadata/labels/merged", "path": "/metadata/labels/moved"}]`)
 	change := c.Strategic
 	if change == nil {
 		change = map[string]any{"metadata": map[string]any{"labels": map[string]any{"moved": nil}, "finalizers": []any{"example.com/hold"}}}
 	}
 	add("strategic merge patch", "PATCH", one+"?fieldManager=strategist", strategic, change)
-	add("strategic merge patch that takes away", "PATCH", one+"?fieldManager=strategist", strategic, map[string]any{"metadata": map[string]any{"$deleteFromPrimitiveList/finalizers": []any{"example.com/hold", "example.com/a"}}})
+	add("strategic merge patch that takes away", "PATCH", one+"?fieldManager=strategist", strategic,
+		map[string]any{"metadata": map[string]any{"$deleteFromPrimitiveList/finalizers": []any{"example.com/hold", "example.com/a"}}})
 	add("apply", "PATCH", one+"?fieldManager=applier", apply, config("one"))
 	add("apply again", "PATCH", one+"?fieldManager=applier", apply, config("one"))
 	add("apply by another", "PATCH", one+"?fieldManager=rival", apply, config("two"))

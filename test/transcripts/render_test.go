@@ -25,7 +25,8 @@ type view struct {
 }
 
 func newView() *view {
-	return &view{uids: map[string]string{}, revisions: map[string]string{}, known: map[string]map[string]string{}, shownAt: map[string]map[string]string{}, now: time.Now()}
+	return &view{uids: map[string]string{}, revisions: map[string]string{}, known: map[string]map[string]string{},
+		shownAt: map[string]map[string]string{}, now: time.Now()}
 }
 
 var (
@@ -215,7 +216,8 @@ func plain(x any) string {
 // object shows an object whole for the first time, and then what is different.
 func (v *view) object(m map[string]any) string {
 	masked := v.mask(m, "", false).(map[string]any)
-	id := fmt.Sprint(masked["apiVersion"], " ", masked["kind"], " ", field2(masked, "metadata", "namespace"), "/", field2(masked, "metadata", "name"))
+	id := fmt.Sprint(masked["apiVersion"], " ", masked["kind"], " ", field2(masked, "metadata", "namespace"), "/",
+		field2(masked, "metadata", "name"))
 	now := map[string]string{}
 	flatten(masked, "", now)
 	name := fmt.Sprint(masked["kind"], " ", field2(masked, "metadata", "name"))
@@ -387,7 +389,9 @@ func (v *view) event(kind string, object any) string {
 		return fmt.Sprintf("%s %v\n", kind, object)
 	}
 	if kind == "BOOKMARK" {
-		return "BOOKMARK " + strings.TrimSpace(strings.ReplaceAll(plain(dropNulls(v.mask(map[string]any{"kind": m["kind"], "annotations": dig(m, "metadata", "annotations")}, "", true))), "\n", " ")) + "\n"
+		return "BOOKMARK " + strings.TrimSpace(strings.ReplaceAll(
+			plain(dropNulls(v.mask(map[string]any{"kind": m["kind"], "annotations": dig(m, "metadata", "annotations")}, "", true))), "\n", " ")) +
+			"\n"
 	}
 	return kind + " " + v.body(m)
 }

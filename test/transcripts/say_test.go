@@ -53,7 +53,8 @@ func newServer(t *testing.T, config *rest.Config) *server {
 		t.Fatal(err)
 	}
 	types := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, apiextensionsv1.AddToScheme, apiregistrationv1.AddToScheme, metav1.AddMetaToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, apiextensionsv1.AddToScheme, apiregistrationv1.AddToScheme,
+		metav1.AddMetaToScheme} {
 		if err := add(types); err != nil {
 			t.Fatal(err)
 		}

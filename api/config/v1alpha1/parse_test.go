@@ -62,7 +62,8 @@ func TestExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.Groups) != 2 || c.Groups[0].NamePrefix != "worker" || *c.Groups[0].Count != 12 || len(c.Groups[0].Zones) != 3 || len(c.Groups[1].Taints) != 1 || c.Pods.Ready == nil {
+	if len(c.Groups) != 2 || c.Groups[0].NamePrefix != "worker" || *c.Groups[0].Count != 12 || len(c.Groups[0].Zones) != 3 ||
+		len(c.Groups[1].Taints) != 1 || c.Pods.Ready == nil {
 		t.Errorf("it is read as %+v", c)
 	}
 }

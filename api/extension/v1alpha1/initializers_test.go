@@ -31,7 +31,8 @@ func TestOneAfterTheOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	i, err := InitializersOf(rejected)
-	want := &Initializers{Pending: []Pending{{Name: "d.e.f"}}, Result: &metav1.Status{Status: "Failure", Code: 403, Reason: "Forbidden", Message: "not here"}}
+	want := &Initializers{Pending: []Pending{{Name: "d.e.f"}},
+		Result: &metav1.Status{Status: "Failure", Code: 403, Reason: "Forbidden", Message: "not here"}}
 	if diff := cmp.Diff(want, i); diff != "" || err != nil || !Uninitialized(rejected) || Turn(rejected, "d.e.f") {
 		t.Errorf("rejected: %v\n%s", err, diff)
 	}

@@ -19,7 +19,8 @@ func TestHugePagesAreNoMemoryForPods(t *testing.T) {
 		{Size: 64 << 10}, {Size: 2 << 20, Total: 6 << 20}, {Size: 1 << 30, Total: 1 << 30},
 	}}}
 	capacity, left := n.Capacity(), n.Allocatable()
-	for name, want := range map[corev1.ResourceName]string{"hugepages-64Ki": "0", "hugepages-2Mi": "6Mi", "hugepages-1Gi": "1Gi", "memory": "4Gi"} {
+	for name, want := range map[corev1.ResourceName]string{"hugepages-64Ki": "0", "hugepages-2Mi": "6Mi", "hugepages-1Gi": "1Gi",
+		"memory": "4Gi"} {
 		if got := capacity[name]; got.String() != want {
 			t.Errorf("capacity of %s is %s, not %s", name, &got, want)
 		}

@@ -14,7 +14,8 @@ func TestWaitsDouble(t *testing.T) {
 	if until, wait := table.Until("k", now); wait != 0 || !until.IsZero() {
 		t.Errorf("a key that never failed waits %v", wait)
 	}
-	for _, want := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second, 160 * time.Second, 300 * time.Second, 300 * time.Second} {
+	for _, want := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second, 160 * time.Second,
+		300 * time.Second, 300 * time.Second} {
 		table.Next("k", now)
 		until, wait := table.Until("k", now)
 		if wait != want || !until.Equal(now.Add(want)) {

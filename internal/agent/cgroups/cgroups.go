@@ -205,7 +205,8 @@ func (g tree) make(cgroup string) error {
 				continue
 			}
 			// Some cannot be handed down; what is written to files of theirs then fails.
-			if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+c), 0o600); err != nil && slices.Contains(controllers[:3], c) {
+			if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+c), 0o600); err != nil &&
+				slices.Contains(controllers[:3], c) {
 				return fmt.Errorf("hand %s down to cgroups: %w", c, err)
 			}
 		}

@@ -46,7 +46,8 @@ func sized(name, cpu, limit string) *corev1.Pod {
 	if limit != "" {
 		out.Limits["cpu"], out.Limits["memory"] = resource.MustParse(limit), resource.MustParse("64Mi")
 	}
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: out}}}}
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: out}}}}
 }
 
 // counted are the pods of a node.
@@ -65,7 +66,8 @@ func TestBounds(t *testing.T) {
 		"v1": {version: 1, files: map[string]string{
 			"cpu/kubepods/cpu.shares": "3072", "memory/kubepods/memory.limit_in_bytes": "3221225472",
 			"cpu/kubepods/burstable/cpu.shares": "1024", "cpu/kubepods/besteffort/cpu.shares": "2",
-			"cpu/kubepods/burstable/podb/cpu.shares": "256", "cpu/kubepods/burstable/podb/cpu.cfs_quota_us": "50000", "cpu/kubepods/burstable/podb/cpu.cfs_period_us": "100000",
+			"cpu/kubepods/burstable/podb/cpu.shares": "256", "cpu/kubepods/burstable/podb/cpu.cfs_quota_us": "50000",
+			"cpu/kubepods/burstable/podb/cpu.cfs_period_us":        "100000",
 			"memory/kubepods/burstable/podb/memory.limit_in_bytes": "67108864", "pids/kubepods/burstable/podb/pids.max": "99",
 			"cpu/kubepods/besteffort/pode/cpu.shares": "2", "memory/kubepods/besteffort/pode/memory.limit_in_bytes": "",
 			"cpu/kubepods/burstable/podb2/cpu.shares": "768", "cpu/kubepods/burstable/podb2/cpu.cfs_quota_us": "",
@@ -73,11 +75,14 @@ func TestBounds(t *testing.T) {
 		"v2": {version: 2, files: map[string]string{
 			"kubepods/cpu.weight": "240", "kubepods/memory.max": "3221225472",
 			"kubepods/burstable/cpu.weight": "100", "kubepods/besteffort/cpu.weight": "1",
-			"kubepods/burstable/podb/cpu.weight": "35", "kubepods/burstable/podb/cpu.max": "50000 100000", "kubepods/burstable/podb/memory.max": "67108864",
-			"kubepods/burstable/podb/pids.max": "99", "kubepods/besteffort/pode/cpu.weight": "1", "kubepods/besteffort/pode/memory.max": "", "kubepods/burstable/podb2/cpu.max": "",
+			"kubepods/burstable/podb/cpu.weight": "35", "kubepods/burstable/podb/cpu.max": "50000 100000",
+			"kubepods/burstable/podb/memory.max": "67108864",
+			"kubepods/burstable/podb/pids.max":   "99", "kubepods/besteffort/pode/cpu.weight": "1", "kubepods/besteffort/pode/memory.max": "",
+			"kubepods/burstable/podb2/cpu.max": "",
 		}},
 		"v2 with systemd": {version: 2, systemd: true, files: map[string]string{
-			"kubepods.slice/kubepods-burstable.slice/cpu.weight": "100", "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podb.slice/cpu.max": "50000 100000",
+			"kubepods.slice/kubepods-burstable.slice/cpu.weight":                                 "100",
+			"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podb.slice/cpu.max":      "50000 100000",
 			"kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pode.slice/cpu.weight": "1",
 		}},
 	} {
@@ -115,7 +120,8 @@ func TestBounds(t *testing.T) {
 			if want.version == 2 {
 				quota, shares = filepath.Join(root, "kubepods/burstable/podb/cpu.max"), filepath.Join(root, "kubepods/burstable/podb/cpu.weight")
 			}
-			if q, s := hardware.Line(quota), hardware.Line(shares); q != map[int]string{1: "100000", 2: "100000 100000"}[want.version] || s != map[int]string{1: "256", 2: "35"}[want.version] {
+			if q, s := hardware.Line(quota), hardware.Line(shares); q != map[int]string{1: "100000", 2: "100000 100000"}[want.version] ||
+				s != map[int]string{1: "256", 2: "35"}[want.version] {
 				t.Errorf("raised: %s, %s", q, s)
 			}
 			for _, pod := range pods {
@@ -149,7 +155,8 @@ func TestWeight(t *testing.T) {
 func TestCgroupOfAllPods(t *testing.T) {
 	for parent, want := range map[string]string{
 		"/kubepods/burstable/pod1": "/kubepods", "/a/b/kubepods/pod1": "/a/b/kubepods",
-		"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice": "/kubepods.slice", "/a.slice/a-kubepods.slice/a-kubepods-pod1.slice": "/a.slice/a-kubepods.slice",
+		"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice": "/kubepods.slice",
+		"/a.slice/a-kubepods.slice/a-kubepods-pod1.slice":                        "/a.slice/a-kubepods.slice",
 	} {
 		if got := allPods(parent); got != want {
 			t.Errorf("%s: %s, want %s", parent, got, want)

@@ -84,13 +84,15 @@ func TestInstallLeavesOthersAlone(t *testing.T) {
 }
 
 func TestInstallNamesWhatIsMissing(t *testing.T) {
-	_, _, err := Install(Options{Dir: t.TempDir(), BinDirs: []string{binaries(t, "bridge", "host-local", "loopback")}, PodCIDRs: []string{"10.0.0.0/24"}})
+	_, _, err := Install(Options{Dir: t.TempDir(), BinDirs: []string{binaries(t, "bridge", "host-local", "loopback")},
+		PodCIDRs: []string{"10.0.0.0/24"}})
 	if err == nil || !strings.Contains(err.Error(), `"portmap"`) {
 		t.Errorf("error %v", err)
 	}
 }
 
-// TestBandwidth: pods are held to what their annotations say where the plug-in for it is there; a node without it has a network all the same.
+// TestBandwidth: pods are held to what their annotations say where the plug-in for it is there; a node without it has a network all the
+// same.
 func TestBandwidth(t *testing.T) {
 	for _, has := range []bool{false, true} {
 		names := plugins

@@ -31,16 +31,20 @@ type Embedded struct {
 }
 
 func TestFieldsBySection(t *testing.T) {
-	if diff := cmp.Diff([]string{"featureGates", "mode", "other", "part.all", "part.list"}, Names(reflect.TypeFor[sample](), "part")); diff != "" {
+	if diff := cmp.Diff([]string{"featureGates", "mode", "other", "part.all", "part.list"},
+		Names(reflect.TypeFor[sample](), "part")); diff != "" {
 		t.Error(diff)
 	}
-	have := &sample{Embedded: Embedded{Kind: "Sample"}, Mode: "a", Gates: map[string]bool{"AllBeta": true}, Part: section{List: []string{"x"}}, Other: section{All: true}}
+	have := &sample{Embedded: Embedded{Kind: "Sample"}, Mode: "a", Gates: map[string]bool{"AllBeta": true}, Part: section{List: []string{"x"}},
+		Other: section{All: true}}
 	set := Set(have, &sample{Mode: "a"}, "part")
 	if diff := cmp.Diff(map[string]bool{"featureGates": true, "part.list": true, "other": true}, set); diff != "" {
 		t.Error(diff)
 	}
-	fields := Sorted(Each(Without, "nobody asks", "part.list", "part.all"), Each(Honoured, "it is", "mode", "featureGates"), Each(Refused, "it would hurt", "other"))
-	want := []string{"part.list is without effect: nobody asks", "featureGates are without effect beyond what is checked of this configuration"}
+	fields := Sorted(Each(Without, "nobody asks", "part.list", "part.all"), Each(Honoured, "it is", "mode", "featureGates"),
+		Each(Refused, "it would hurt", "other"))
+	want := []string{"part.list is without effect: nobody asks",
+		"featureGates are without effect beyond what is checked of this configuration"}
 	if diff := cmp.Diff(want, Unheeded(fields, set)); diff != "" {
 		t.Error(diff)
 	}
@@ -50,7 +54,8 @@ func TestFieldsBySection(t *testing.T) {
 	if errs := Unsupported(fields, set, map[string]bool{"other": true}); len(errs) != 0 {
 		t.Errorf("unsupported: %v", errs)
 	}
-	if table := Table(fields); !strings.HasPrefix(table, "| `featureGates` | honoured | it is |\n| `mode` |") || strings.Count(table, "\n") != 5 {
+	if table := Table(fields); !strings.HasPrefix(table, "| `featureGates` | honoured | it is |\n| `mode` |") ||
+		strings.Count(table, "\n") != 5 {
 		t.Errorf("table: %s", table)
 	}
 }

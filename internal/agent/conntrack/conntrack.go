@@ -58,7 +58,8 @@ func (s Settings) settings() []setting {
 		name string
 		time time.Duration
 	}{
-		{"tcp_timeout_established", s.TCPEstablished}, {"tcp_timeout_close_wait", s.TCPCloseWait}, {"udp_timeout", s.UDPUnreplied}, {"udp_timeout_stream", s.UDPAssured},
+		{"tcp_timeout_established", s.TCPEstablished}, {"tcp_timeout_close_wait", s.TCPCloseWait}, {"udp_timeout", s.UDPUnreplied},
+		{"udp_timeout_stream", s.UDPAssured},
 	} {
 		// Less than a second would be none at all.
 		add("nf_conntrack_"+t.name, int((t.time+time.Second-1)/time.Second))

@@ -51,15 +51,20 @@ func kernel(t *testing.T) (root string, read func() map[string]string) {
 }
 
 func TestWrite(t *testing.T) {
-	usual := map[string]string{"hashsize": "65536", "max": "262144", "tcp_timeout_established": "432000", "tcp_timeout_close_wait": "60", "tcp_be_liberal": "0", "udp_timeout": "30", "udp_timeout_stream": "120"}
+	usual := map[string]string{"hashsize": "65536", "max": "262144", "tcp_timeout_established": "432000", "tcp_timeout_close_wait": "60",
+		"tcp_be_liberal": "0", "udp_timeout": "30", "udp_timeout_stream": "120"}
 	for name, c := range map[string]struct {
 		settings Settings
 		want     map[string]string // beside the usual ones
 	}{
-		"nothing":            {},
-		"all":                {Settings{Max: 400000, TCPEstablished: 24 * time.Hour, TCPCloseWait: time.Hour, UDPUnreplied: 10 * time.Second, UDPAssured: 3 * time.Minute, TCPBeLiberal: true}, map[string]string{"max": "400000", "hashsize": "100000", "tcp_timeout_established": "86400", "tcp_timeout_close_wait": "3600", "tcp_be_liberal": "1", "udp_timeout": "10", "udp_timeout_stream": "180"}},
-		"fewer connections":  {Settings{Max: 131072}, map[string]string{"max": "131072"}},
-		"parts of seconds":   {Settings{UDPUnreplied: 100 * time.Millisecond, UDPAssured: 1500 * time.Millisecond}, map[string]string{"udp_timeout": "1", "udp_timeout_stream": "2"}},
+		"nothing": {},
+		"all": {Settings{Max: 400000, TCPEstablished: 24 * time.Hour, TCPCloseWait: time.Hour, UDPUnreplied: 10 * time.Second,
+			UDPAssured: 3 * time.Minute, TCPBeLiberal: true}, map[string]string{"max": "400000", "hashsize": "100000",
+			"tcp_timeout_established": "86400", "tcp_timeout_close_wait": "3600", "tcp_be_liberal": "1", "udp_timeout": "10",
+			"udp_timeout_stream": "180"}},
+		"fewer connections": {Settings{Max: 131072}, map[string]string{"max": "131072"}},
+		"parts of seconds": {Settings{UDPUnreplied: 100 * time.Millisecond, UDPAssured: 1500 * time.Millisecond},
+			map[string]string{"udp_timeout": "1", "udp_timeout_stream": "2"}},
 		"the same once more": {Settings{Max: 262144, UDPUnreplied: 30 * time.Second}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -88,7 +93,8 @@ func TestAllOrNone(t *testing.T) {
 	}
 	before := read()
 	err := Settings{Max: 400000, TCPEstablished: time.Hour, UDPUnreplied: time.Minute, TCPBeLiberal: true}.Write(root)
-	if err == nil || !strings.Contains(err.Error(), "set proc/sys/net/netfilter/nf_conntrack_udp_timeout to 60: ") || !errors.Is(err, fs.ErrNotExist) {
+	if err == nil || !strings.Contains(err.Error(), "set proc/sys/net/netfilter/nf_conntrack_udp_timeout to 60: ") ||
+		!errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("error %v", err)
 	}
 	if diff := cmp.Diff(before, read()); diff != "" {
@@ -108,13 +114,15 @@ func TestTheKernelsOwn(t *testing.T) {
 		})
 		return text
 	}
-	want := Settings{TCPEstablished: 23 * time.Hour, TCPCloseWait: 50 * time.Second, UDPUnreplied: 11 * time.Second, UDPAssured: 111 * time.Second, TCPBeLiberal: true}
+	want := Settings{TCPEstablished: 23 * time.Hour, TCPCloseWait: 50 * time.Second, UDPUnreplied: 11 * time.Second,
+		UDPAssured: 111 * time.Second, TCPBeLiberal: true}
 	lab.Node.Do(func() error { return Apply(t.Context(), want) })
 	got := map[string]string{}
 	for _, name := range []string{"tcp_timeout_established", "tcp_timeout_close_wait", "udp_timeout", "udp_timeout_stream", "tcp_be_liberal"} {
 		got[name] = read(name)
 	}
-	if diff := cmp.Diff(map[string]string{"tcp_timeout_established": "82800", "tcp_timeout_close_wait": "50", "udp_timeout": "11", "udp_timeout_stream": "111", "tcp_be_liberal": "1"}, got); diff != "" {
+	if diff := cmp.Diff(map[string]string{"tcp_timeout_established": "82800", "tcp_timeout_close_wait": "50", "udp_timeout": "11",
+		"udp_timeout_stream": "111", "tcp_be_liberal": "1"}, got); diff != "" {
 		t.Error(diff)
 	}
 	// A number that the kernel does not take comes after one that it takes.

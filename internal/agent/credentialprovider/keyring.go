@@ -64,9 +64,10 @@ func (k *Keyring) Add(secret *corev1.Secret) error {
 			continue
 		}
 		e := entries[written]
-		k.credentials[key] = append(k.credentials[key], Credential{Username: e.Username, Password: e.Password, Source: configv1beta1.ImagePullSecret{
-			UID: string(secret.UID), Namespace: secret.Namespace, Name: secret.Name, CredentialHash: e.hash(),
-		}})
+		k.credentials[key] = append(k.credentials[key], Credential{Username: e.Username, Password: e.Password,
+			Source: configv1beta1.ImagePullSecret{
+				UID: string(secret.UID), Namespace: secret.Namespace, Name: secret.Name, CredentialHash: e.hash(),
+			}})
 	}
 	return nil
 }

@@ -127,7 +127,8 @@ func TestSecretsOfAPod(t *testing.T) {
 	// The hash is that of kubelet's AuthConfig: {"username":"u","password":"p","email":"e"}.
 	const hash = "2f4f03e762821dfdb66ecda497a8f7c477946b7cdc3e28bf1da2e9da1054c40d"
 	got := credentials[0]
-	if got.Source.Name != "two" || got.Source.Namespace != "ns" || got.Source.UID != "uid" || got.Source.CredentialHash != hash || got.Password != "p" {
+	if got.Source.Name != "two" || got.Source.Namespace != "ns" || got.Source.UID != "uid" || got.Source.CredentialHash != hash ||
+		got.Password != "p" {
 		t.Errorf("found %+v", got)
 	}
 }
@@ -139,7 +140,8 @@ func TestConfigurationsThatCannotBeRead(t *testing.T) {
 		`{"auths":{"a.org":{"auth":"YWJj"}}}`:   "unable to parse auth field, must be formatted as base64(username:password)",
 		`{"auths":{"a.org":{"auth":"dTpwOg"}}}`: "", // without padding
 	} {
-		err := new(Keyring).Add(&corev1.Secret{Type: corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(text)}})
+		err := new(Keyring).Add(&corev1.Secret{Type: corev1.SecretTypeDockerConfigJson,
+			Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(text)}})
 		got := ""
 		if err != nil {
 			got = err.Error()

@@ -49,11 +49,13 @@ func Dial(ctx context.Context, endpoint string) (*Client, error) {
 		endpoint = "unix://" + endpoint
 	}
 	ctx = Quiet(ctx)
-	runtime, err := criclient.NewRemoteRuntimeServiceBuilder().WithEndpoint(endpoint).WithConnectionTimeout(CallTimeout).WithTracerProvider(nil).WithUseStreaming(true).Build(ctx)
+	runtime, err := criclient.NewRemoteRuntimeServiceBuilder().WithEndpoint(endpoint).WithConnectionTimeout(CallTimeout).WithTracerProvider(
+		nil).WithUseStreaming(true).Build(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("connect to runtime %s: %w", endpoint, err)
 	}
-	images, err := criclient.NewRemoteImageServiceBuilder().WithEndpoint(endpoint).WithConnectionTimeout(CallTimeout).WithTracerProvider(nil).WithUseStreaming(true).Build(ctx)
+	images, err := criclient.NewRemoteImageServiceBuilder().WithEndpoint(endpoint).WithConnectionTimeout(CallTimeout).WithTracerProvider(
+		nil).WithUseStreaming(true).Build(ctx)
 	if err != nil {
 		runtime.Close(ctx)
 		return nil, fmt.Errorf("connect to image service %s: %w", endpoint, err)

@@ -76,7 +76,8 @@ func TestAddressesOfSandboxes(t *testing.T) {
 			t.Errorf("%s: addresses (-want +got)\n%s", name, diff)
 		}
 	}
-	if pod, err := (&Client{Runtime: hostile{}}).Observe(t.Context(), "own"); err != nil || !slices.Equal(pod.Sandboxes[0].IPs, []string{"10.0.0.2", "fd00::1"}) {
+	if pod, err := (&Client{Runtime: hostile{}}).Observe(t.Context(), "own"); err != nil ||
+		!slices.Equal(pod.Sandboxes[0].IPs, []string{"10.0.0.2", "fd00::1"}) {
 		t.Errorf("of a pod: %+v, %v", pod, err)
 	}
 }

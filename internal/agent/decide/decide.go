@@ -207,7 +207,8 @@ func initialize(in Input, act *Action) bool {
 				start(in, act, c)
 			case has.State == podstate.Running:
 				if why := in.Failed[has.ID]; why != "" {
-					act.Kill = append(act.Kill, Kill{ID: has.ID, Name: c.Name, Reason: why, Message: fmt.Sprintf("Init container %s failed %s probe, will be restarted", c.Name, why)})
+					act.Kill = append(act.Kill, Kill{ID: has.ID, Name: c.Name, Reason: why,
+						Message: fmt.Sprintf("Init container %s failed %s probe, will be restarted", c.Name, why)})
 					start(in, act, c)
 				} else if in.Started(has.ID) {
 					continue
@@ -339,13 +340,15 @@ func policyOf(pod *corev1.Pod, c *corev1.Container) corev1.ContainerRestartPolic
 // own rules, then by its own policy, then by the pod's.
 func ShouldRestart(pod *corev1.Pod, c *corev1.Container, exitCode int32) bool {
 	if c.RestartPolicy != nil {
-		if rule, ok := ruleOf(c, exitCode); ok && (rule.Action == corev1.ContainerRestartRuleActionRestart || rule.Action == corev1.ContainerRestartRuleActionRestartAllContainers) {
+		if rule, ok := ruleOf(c, exitCode); ok && (rule.Action == corev1.ContainerRestartRuleActionRestart ||
+			rule.Action == corev1.ContainerRestartRuleActionRestartAllContainers) {
 			return true
 		}
 	}
 	policy := policyOf(pod, c)
 	// An init container that succeeded is not run again, whatever the pod's policy.
-	if exitCode == 0 && c.RestartPolicy == nil && slices.ContainsFunc(pod.Spec.InitContainers, func(i corev1.Container) bool { return i.Name == c.Name }) {
+	if exitCode == 0 && c.RestartPolicy == nil && slices.ContainsFunc(pod.Spec.InitContainers,
+		func(i corev1.Container) bool { return i.Name == c.Name }) {
 		return false
 	}
 	switch policy {

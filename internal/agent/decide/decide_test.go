@@ -61,7 +61,8 @@ func play(t *testing.T, given string) string {
 	t.Helper()
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	always := corev1.ContainerRestartPolicyAlways
-	in := Input{Pod: &corev1.Pod{}, State: &podstate.Pod{}, Now: epoch, Failed: map[string]string{}, Started: func(string) bool { return true }}
+	in := Input{Pod: &corev1.Pod{}, State: &podstate.Pod{}, Now: epoch, Failed: map[string]string{},
+		Started: func(string) bool { return true }}
 	held, ahead := map[string]bool{}, map[string]bool{}
 	for n, line := range strings.Split(given, "\n") {
 		f := strings.Fields(line)

@@ -14,17 +14,21 @@ import (
 
 // A container that takes all others with it is the last to go, and all begin again after it.
 func TestAllStartAnew(t *testing.T) {
-	source := corev1.Container{Name: "source", RestartPolicy: new(corev1.ContainerRestartPolicyNever), RestartPolicyRules: []corev1.ContainerRestartRule{{
-		Action: corev1.ContainerRestartRuleActionRestartAllContainers, ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}},
-	}}}
+	source := corev1.Container{Name: "source", RestartPolicy: new(corev1.ContainerRestartPolicyNever),
+		RestartPolicyRules: []corev1.ContainerRestartRule{{
+			Action:    corev1.ContainerRestartRuleActionRestartAllContainers,
+			ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}},
+		}}}
 	pod := &corev1.Pod{Spec: corev1.PodSpec{
-		RestartPolicy: corev1.RestartPolicyNever, InitContainers: []corev1.Container{{Name: "init"}}, Containers: []corev1.Container{source, {Name: "other"}},
+		RestartPolicy: corev1.RestartPolicyNever, InitContainers: []corev1.Container{{Name: "init"}},
+		Containers: []corev1.Container{source, {Name: "other"}},
 	}}
 	state := func(code int32) *podstate.Pod {
 		return &podstate.Pod{
 			Sandboxes: []podstate.Sandbox{{ID: "s", Ready: true}},
 			Containers: []podstate.Container{
-				{ID: "2", Name: "source", SandboxID: "s", State: podstate.Exited, ExitCode: code}, {ID: "3", Name: "other", SandboxID: "s", State: podstate.Running}, {ID: "1", Name: "init", SandboxID: "s", State: podstate.Exited},
+				{ID: "2", Name: "source", SandboxID: "s", State: podstate.Exited, ExitCode: code},
+				{ID: "3", Name: "other", SandboxID: "s", State: podstate.Running}, {ID: "1", Name: "init", SandboxID: "s", State: podstate.Exited},
 			},
 		}
 	}

@@ -16,7 +16,8 @@ import (
 // Listen calls run with a channel that has something to read when the kernel has told of a change of links, addresses or routes since it
 // was read last. It returns when run has, which it asks to when nothing more can be heard.
 func Listen(ctx context.Context, run func(context.Context, <-chan struct{}) error) error {
-	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
 	if err != nil {
 		return fmt.Errorf("subscribe to the kernel's network events: %w", err)
 	}

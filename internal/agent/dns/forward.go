@@ -64,7 +64,8 @@ type kept struct {
 }
 
 func newForwarder(servers func() []string, c clock.PassiveClock) *forwarder {
-	return &forwarder{servers: servers, clock: c, slots: make(chan struct{}, concurrent), flights: map[question]*flight{}, cache: map[question]kept{}}
+	return &forwarder{servers: servers, clock: c, slots: make(chan struct{}, concurrent), flights: map[question]*flight{},
+		cache: map[question]kept{}}
 }
 
 // ask finds an answer to a query. The caller may change it.
@@ -164,7 +165,8 @@ func exchange(ctx context.Context, m *dns.Msg, server string) (*dns.Msg, error) 
 		if err != nil {
 			return nil, err
 		}
-		if len(reply.Question) != 1 || !strings.EqualFold(reply.Question[0].Name, m.Question[0].Name) || reply.Question[0].Qtype != m.Question[0].Qtype {
+		if len(reply.Question) != 1 || !strings.EqualFold(reply.Question[0].Name, m.Question[0].Name) ||
+			reply.Question[0].Qtype != m.Question[0].Qtype {
 			return nil, errors.New("the answer is to another question")
 		}
 		if !reply.Truncated || network == "tcp" {

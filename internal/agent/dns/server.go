@@ -191,7 +191,8 @@ func serve(ctx context.Context, h *handler, listeners []Listener) error {
 	for _, l := range listeners {
 		for _, s := range []*dns.Server{
 			{PacketConn: l.UDP, Handler: of(false), UDPSize: dns.DefaultMsgSize, ReadTimeout: attemptTime},
-			{Listener: netutil.LimitListener(l.TCP, connections), Handler: of(true), ReadTimeout: attemptTime, WriteTimeout: attemptTime, IdleTimeout: idle},
+			{Listener: netutil.LimitListener(l.TCP, connections), Handler: of(true), ReadTimeout: attemptTime, WriteTimeout: attemptTime,
+				IdleTimeout: idle},
 		} {
 			started := make(chan struct{})
 			s.NotifyStartedFunc = func() { close(started) }

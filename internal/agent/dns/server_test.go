@@ -197,7 +197,8 @@ func TestResolvers(t *testing.T) {
 // TestRun serves what the API has, by both ways, to real clients.
 func TestRun(t *testing.T) {
 	web := makeService("web", "10.96.0.7")
-	client := fake.NewClientset(web, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}, testCluster().slices[0], testCluster().services[2])
+	client := fake.NewClientset(web, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}, testCluster().slices[0],
+		testCluster().services[2])
 	shared := informers.NewSharedInformerFactory(client, 0)
 	if err := Prepare(shared); err != nil {
 		t.Fatal(err)
@@ -227,10 +228,12 @@ func TestRun(t *testing.T) {
 		return say(m)
 	}
 	for _, network := range []string{"udp", "tcp"} {
-		if d := cmp.Diff([]string{"NOERROR", "web.ns.svc.cluster.local. 30 IN A 10.96.0.7"}, query(network, "web.ns.svc.cluster.local.", dns.TypeA)); d != "" {
+		if d := cmp.Diff([]string{"NOERROR", "web.ns.svc.cluster.local. 30 IN A 10.96.0.7"},
+			query(network, "web.ns.svc.cluster.local.", dns.TypeA)); d != "" {
 			t.Errorf("%s: answer differs (-want +got):\n%s", network, d)
 		}
-		if d := cmp.Diff([]string{"NOERROR", "2.0.244.10.in-addr.arpa. 30 IN PTR db-0.db.ns.svc.cluster.local."}, query(network, "2.0.244.10.in-addr.arpa.", dns.TypePTR)); d != "" {
+		if d := cmp.Diff([]string{"NOERROR", "2.0.244.10.in-addr.arpa. 30 IN PTR db-0.db.ns.svc.cluster.local."},
+			query(network, "2.0.244.10.in-addr.arpa.", dns.TypePTR)); d != "" {
 			t.Errorf("%s: answer differs (-want +got):\n%s", network, d)
 		}
 		if got := query(network, "db.ns.svc.cluster.local.", dns.TypeA); len(got) != 3 {

@@ -89,16 +89,19 @@ func testCluster() *static {
 	portless.Ports = nil
 	return &static{
 		services: []*corev1.Service{
-			makeService("web", "10.96.0.7"), makeService("both", "10.96.0.8", "fd00:96::8"), makeService("db", "None"), makeService("portless", "None"),
+			makeService("web", "10.96.0.7"), makeService("both", "10.96.0.8", "fd00:96::8"), makeService("db", "None"),
+			makeService("portless", "None"),
 			makeService("nobody", "None"), external("out", "www.example.org"), external("alias", "web.ns.svc.cluster.local"),
-			external("loop", "pool.ns.svc.cluster.local"), external("pool", "loop.ns.svc.cluster.local"), external("self", "self.ns.svc.cluster.local"),
+			external("loop", "pool.ns.svc.cluster.local"), external("pool", "loop.ns.svc.cluster.local"),
+			external("self", "self.ns.svc.cluster.local"),
 			external("number", "192.0.2.1"), external("dangling", "none.ns.svc.cluster.local"),
 		},
 		slices: []*discoveryv1.EndpointSlice{
 			makeSlice("db",
 				discoveryv1.Endpoint{Addresses: []string{"10.244.0.2"}, Hostname: new("db-0")},
 				discoveryv1.Endpoint{Addresses: []string{"10.244.0.3"}},
-				discoveryv1.Endpoint{Addresses: []string{"10.244.0.4"}, Hostname: new("db-2"), Conditions: discoveryv1.EndpointConditions{Ready: new(false)}},
+				discoveryv1.Endpoint{Addresses: []string{"10.244.0.4"}, Hostname: new("db-2"),
+					Conditions: discoveryv1.EndpointConditions{Ready: new(false)}},
 				discoveryv1.Endpoint{Addresses: []string{"fd00:244::5"}}),
 			makeSlice("web", discoveryv1.Endpoint{Addresses: []string{"10.244.0.6"}}),
 			portless,
@@ -166,8 +169,10 @@ func TestAnswers(t *testing.T) {
 		{"svc.cluster.local.", dns.TypeNS, nodata},
 		{"pod.cluster.local.", dns.TypeA, nodata},
 		{"cluster.local.", dns.TypeA, nodata},
-		{"cluster.local.", dns.TypeSOA, []string{"NOERROR", "cluster.local. 30 IN SOA ns.dns.cluster.local. hostmaster.cluster.local. 7 7200 1800 86400 30"}},
-		{"cluster.local.", dns.TypeNS, []string{"NOERROR", "cluster.local. 30 IN NS ns.dns.cluster.local.", "extra ns.dns.cluster.local. 30 IN A 10.96.0.10"}},
+		{"cluster.local.", dns.TypeSOA, []string{"NOERROR",
+			"cluster.local. 30 IN SOA ns.dns.cluster.local. hostmaster.cluster.local. 7 7200 1800 86400 30"}},
+		{"cluster.local.", dns.TypeNS, []string{"NOERROR", "cluster.local. 30 IN NS ns.dns.cluster.local.",
+			"extra ns.dns.cluster.local. 30 IN A 10.96.0.10"}},
 		{"ns.dns.cluster.local.", dns.TypeA, []string{"NOERROR", "ns.dns.cluster.local. 30 IN A 10.96.0.10"}},
 		{"foo.cluster.local.", dns.TypeA, nothing},
 		{"a.b.c.web.ns.svc.cluster.local.", dns.TypeA, nothing},
@@ -175,11 +180,13 @@ func TestAnswers(t *testing.T) {
 		{"web.ns.svc.cluster.local.", dns.TypeTXT, nodata},
 
 		// Headless: the endpoints that are ready.
-		{"db.ns.svc.cluster.local.", dns.TypeA, []string{"NOERROR", "db.ns.svc.cluster.local. 30 IN A 10.244.0.2", "db.ns.svc.cluster.local. 30 IN A 10.244.0.3"}},
+		{"db.ns.svc.cluster.local.", dns.TypeA, []string{"NOERROR", "db.ns.svc.cluster.local. 30 IN A 10.244.0.2",
+			"db.ns.svc.cluster.local. 30 IN A 10.244.0.3"}},
 		{"db.ns.svc.cluster.local.", dns.TypeAAAA, []string{"NOERROR", "db.ns.svc.cluster.local. 30 IN AAAA fd00:244::5"}},
 		{"db-0.db.ns.svc.cluster.local.", dns.TypeA, []string{"NOERROR", "db-0.db.ns.svc.cluster.local. 30 IN A 10.244.0.2"}},
 		{"10-244-0-3.db.ns.svc.cluster.local.", dns.TypeA, []string{"NOERROR", "10-244-0-3.db.ns.svc.cluster.local. 30 IN A 10.244.0.3"}},
-		{"fd00-244--5.db.ns.svc.cluster.local.", dns.TypeAAAA, []string{"NOERROR", "fd00-244--5.db.ns.svc.cluster.local. 30 IN AAAA fd00:244::5"}},
+		{"fd00-244--5.db.ns.svc.cluster.local.", dns.TypeAAAA,
+			[]string{"NOERROR", "fd00-244--5.db.ns.svc.cluster.local. 30 IN AAAA fd00:244::5"}},
 		{"db-0.db.ns.svc.cluster.local.", dns.TypeAAAA, nodata},
 		{"db-2.db.ns.svc.cluster.local.", dns.TypeA, nothing},
 		{"nobody.ns.svc.cluster.local.", dns.TypeA, nothing},
@@ -188,7 +195,9 @@ func TestAnswers(t *testing.T) {
 		{"10-244-0-6.web.ns.svc.cluster.local.", dns.TypeA, []string{"NOERROR", "10-244-0-6.web.ns.svc.cluster.local. 30 IN A 10.244.0.6"}},
 
 		// SRV.
-		{"_http._tcp.web.ns.svc.cluster.local.", dns.TypeSRV, []string{"NOERROR", "_http._tcp.web.ns.svc.cluster.local. 30 IN SRV 0 100 80 web.ns.svc.cluster.local.", "extra web.ns.svc.cluster.local. 30 IN A 10.96.0.7"}},
+		{"_http._tcp.web.ns.svc.cluster.local.", dns.TypeSRV,
+			[]string{"NOERROR", "_http._tcp.web.ns.svc.cluster.local. 30 IN SRV 0 100 80 web.ns.svc.cluster.local.",
+				"extra web.ns.svc.cluster.local. 30 IN A 10.96.0.7"}},
 		{"_dns._udp.both.ns.svc.cluster.local.", dns.TypeSRV, []string{
 			"NOERROR", "_dns._udp.both.ns.svc.cluster.local. 30 IN SRV 0 50 53 both.ns.svc.cluster.local.",
 			"extra both.ns.svc.cluster.local. 30 IN A 10.96.0.8", "extra both.ns.svc.cluster.local. 30 IN AAAA fd00:96::8",
@@ -202,7 +211,8 @@ func TestAnswers(t *testing.T) {
 			"extra fd00-244--5.db.ns.svc.cluster.local. 30 IN AAAA fd00:244::5",
 		}},
 		{"web.ns.svc.cluster.local.", dns.TypeSRV, []string{
-			"NOERROR", "web.ns.svc.cluster.local. 30 IN SRV 0 50 53 web.ns.svc.cluster.local.", "web.ns.svc.cluster.local. 30 IN SRV 0 50 80 web.ns.svc.cluster.local.",
+			"NOERROR", "web.ns.svc.cluster.local. 30 IN SRV 0 50 53 web.ns.svc.cluster.local.",
+			"web.ns.svc.cluster.local. 30 IN SRV 0 50 80 web.ns.svc.cluster.local.",
 			"extra web.ns.svc.cluster.local. 30 IN A 10.96.0.7",
 		}},
 
@@ -216,11 +226,13 @@ func TestAnswers(t *testing.T) {
 
 		// External names.
 		{"out.ns.svc.cluster.local.", dns.TypeCNAME, []string{"NOERROR", "out.ns.svc.cluster.local. 30 IN CNAME www.example.org."}},
-		{"out.ns.svc.cluster.local.", dns.TypeA, []string{"NOERROR", "out.ns.svc.cluster.local. 30 IN CNAME www.example.org.", "www.example.org. 60 IN A 192.0.2.80"}},
+		{"out.ns.svc.cluster.local.", dns.TypeA, []string{"NOERROR", "out.ns.svc.cluster.local. 30 IN CNAME www.example.org.",
+			"www.example.org. 60 IN A 192.0.2.80"}},
 		{"out.ns.svc.cluster.local.", dns.TypeAAAA, []string{"NOERROR", "out.ns.svc.cluster.local. 30 IN CNAME www.example.org."}},
 		{"out.ns.svc.cluster.local.", dns.TypeSRV, nodata},
 		{"x.out.ns.svc.cluster.local.", dns.TypeCNAME, nothing},
-		{"alias.ns.svc.cluster.local.", dns.TypeA, []string{"NOERROR", "alias.ns.svc.cluster.local. 30 IN CNAME web.ns.svc.cluster.local.", "web.ns.svc.cluster.local. 30 IN A 10.96.0.7"}},
+		{"alias.ns.svc.cluster.local.", dns.TypeA, []string{"NOERROR", "alias.ns.svc.cluster.local. 30 IN CNAME web.ns.svc.cluster.local.",
+			"web.ns.svc.cluster.local. 30 IN A 10.96.0.7"}},
 		{"loop.ns.svc.cluster.local.", dns.TypeA, nodata},
 		{"self.ns.svc.cluster.local.", dns.TypeA, nodata},
 		{"dangling.ns.svc.cluster.local.", dns.TypeA, nodata},
@@ -358,7 +370,8 @@ func TestAClientAsksAgainByTCP(t *testing.T) {
 
 // FuzzAnswer has whatever comes by the network: an answer that can be sent comes, or none.
 func FuzzAnswer(f *testing.F) {
-	for _, name := range []string{"web.ns.svc.cluster.local.", "_http._tcp.db.ns.svc.cluster.local.", "2.0.244.10.in-addr.arpa.", "fd00--2.ns.pod.cluster.local.", "."} {
+	for _, name := range []string{"web.ns.svc.cluster.local.", "_http._tcp.db.ns.svc.cluster.local.", "2.0.244.10.in-addr.arpa.",
+		"fd00--2.ns.pod.cluster.local.", "."} {
 		for _, kind := range []uint16{dns.TypeA, dns.TypeSRV, dns.TypePTR, dns.TypeTXT} {
 			r := new(dns.Msg)
 			r.SetQuestion(name, kind)

@@ -245,7 +245,8 @@ func (n *network) collect(ctx context.Context, valid map[[2]string]bool) error {
 		list = append(list, map[string]string{"containerID": a[0], "ifname": a[1]})
 	}
 	for _, p := range n.plugins {
-		if _, err := n.call(ctx, p, verb{command: "GC", fields: map[string]any{"cni.dev/valid-attachments": list, "cni.dev/attachments": list}}); err != nil {
+		if _, err := n.call(ctx, p, verb{command: "GC", fields: map[string]any{"cni.dev/valid-attachments": list,
+			"cni.dev/attachments": list}}); err != nil {
 			return err
 		}
 	}

@@ -102,17 +102,20 @@ func (f cgroupFacts) judge() []Finding {
 		out = append(out, Finding{State: OK, What: "cgroups v2"})
 	} else {
 		out = append(out,
-			Finding{State: Note, What: "cgroups v1: LimitedSwap and other features of v2 do not work", Do: "start the kernel with systemd.unified_cgroup_hierarchy=1"})
+			Finding{State: Note, What: "cgroups v1: LimitedSwap and other features of v2 do not work",
+				Do: "start the kernel with systemd.unified_cgroup_hierarchy=1"})
 	}
 	for _, w := range wanted() {
 		if !slices.Contains(f.controllers, w.name) {
-			out = append(out, Finding{State: Wrong, What: fmt.Sprintf("no cgroup controller %s: %s", w.name, w.without), Do: "enable it (kernel parameter cgroup_enable=" + w.name + ")"})
+			out = append(out, Finding{State: Wrong, What: fmt.Sprintf("no cgroup controller %s: %s", w.name, w.without),
+				Do: "enable it (kernel parameter cgroup_enable=" + w.name + ")"})
 		}
 	}
 	switch {
 	case f.runtime == "":
 		out = append(out,
-			Finding{State: Note, What: "the runtime does not report its cgroup driver; the node's is " + f.node, Do: "make sure that both are the same"})
+			Finding{State: Note, What: "the runtime does not report its cgroup driver; the node's is " + f.node,
+				Do: "make sure that both are the same"})
 	case f.runtime != f.node:
 		out = append(out, Finding{
 			State: Wrong, What: fmt.Sprintf("the runtime's cgroup driver is %s, the node's %s", f.runtime, f.node),
@@ -153,12 +156,14 @@ func judgeKernel(filesystems string, namespaces []string) []Finding {
 	}
 	if !slices.Contains(namespaces, "user") {
 		out = append(out,
-			Finding{State: Note, What: "the kernel has no user namespaces: pods with hostUsers: false do not start", Do: "use a kernel with CONFIG_USER_NS"})
+			Finding{State: Note, What: "the kernel has no user namespaces: pods with hostUsers: false do not start",
+				Do: "use a kernel with CONFIG_USER_NS"})
 	}
 	has := strings.Fields(filesystems)
 	if !slices.Contains(has, "tmpfs") {
 		out = append(out,
-			Finding{State: Wrong, What: "the kernel has no tmpfs: pods with Secret volumes or volumes in memory do not start", Do: "use a kernel with CONFIG_TMPFS"})
+			Finding{State: Wrong, What: "the kernel has no tmpfs: pods with Secret volumes or volumes in memory do not start",
+				Do: "use a kernel with CONFIG_TMPFS"})
 	}
 	if !slices.Contains(has, "overlay") {
 		out = append(out,
@@ -218,7 +223,8 @@ func (s setting) judge(text string, err error) *Finding {
 		return &Finding{State: s.state, What: fmt.Sprintf("%s does not exist: %s", s.name, s.without),
 			Do: "load the module that provides it (br_netfilter for bridges)"}
 	case number != nil || has < s.least:
-		return &Finding{State: s.state, What: fmt.Sprintf("%s is %s: %s", s.name, strings.TrimSpace(text), s.without), Do: fmt.Sprintf("sysctl -w %s=%d", s.name, s.least)}
+		return &Finding{State: s.state, What: fmt.Sprintf("%s is %s: %s", s.name, strings.TrimSpace(text), s.without),
+			Do: fmt.Sprintf("sysctl -w %s=%d", s.name, s.least)}
 	}
 	return nil
 }
@@ -255,7 +261,8 @@ func checkPrograms(ctx context.Context, _ *examination) []Finding {
 	if nft := find("nft"); nft != "" {
 		if _, err := (program.Command{Name: nft, Args: []string{"list", "tables"}}).Run(ctx); err != nil {
 			out = append(out,
-				Finding{State: Wrong, What: fmt.Sprintf("nft does not work, the node uses iptables: %v", err), Do: "run as root, on a kernel with nf_tables"})
+				Finding{State: Wrong, What: fmt.Sprintf("nft does not work, the node uses iptables: %v", err),
+					Do: "run as root, on a kernel with nf_tables"})
 		}
 	}
 	if len(out) == 0 {

@@ -244,7 +244,8 @@ func checkPodCgroups(_ context.Context, e *examination) []Finding {
 	var out []Finding
 	for _, uid := range sortedKeys(left) {
 		out = append(out, Finding{
-			State: Wrong, What: fmt.Sprintf("%d empty cgroups of pod %s, which the runtime does not know", len(left[uid]), uid), Do: "--fix removes them",
+			State: Wrong, What: fmt.Sprintf("%d empty cgroups of pod %s, which the runtime does not know", len(left[uid]), uid),
+			Do: "--fix removes them",
 			fix: func(context.Context) error {
 				var errs []error
 				for _, path := range left[uid] {

@@ -134,8 +134,9 @@ func (n *network) call(ctx context.Context, p plugin, v verb) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode CNI configuration: %w", err)
 	}
-	out, err := program.Command{Name: path, Input: string(text), Env: append(os.Environ(), "CNI_COMMAND="+v.command, "CNI_CONTAINERID="+v.container,
-		"CNI_NETNS="+v.netns, "CNI_IFNAME="+v.ifname, "CNI_ARGS="+v.args, "CNI_PATH="+strings.Join(n.binDirs, ":"))}.Run(ctx)
+	out, err := program.Command{Name: path, Input: string(text),
+		Env: append(os.Environ(), "CNI_COMMAND="+v.command, "CNI_CONTAINERID="+v.container,
+			"CNI_NETNS="+v.netns, "CNI_IFNAME="+v.ifname, "CNI_ARGS="+v.args, "CNI_PATH="+strings.Join(n.binDirs, ":"))}.Run(ctx)
 	if failed := (*program.Failure)(nil); errors.As(err, &failed) {
 		var said struct{ Msg, Details string }
 		if json.Unmarshal(failed.Output, &said) == nil && said.Msg != "" {
@@ -208,7 +209,8 @@ func (n *network) ask(ctx context.Context) []Finding {
 		}
 		if err := json.Unmarshal(said, &versions); err != nil || !slices.Contains(versions.Supported, n.version) {
 			out = append(out, Finding{
-				State: Wrong, What: fmt.Sprintf("CNI plug-in %s does not speak CNI %s, but %s", p.kind, n.version, strings.Join(versions.Supported, ", ")),
+				State: Wrong, What: fmt.Sprintf("CNI plug-in %s does not speak CNI %s, but %s", p.kind, n.version,
+					strings.Join(versions.Supported, ", ")),
 				Do: "install a newer plug-in, or write an older cniVersion in " + n.file,
 			})
 			continue

@@ -25,10 +25,12 @@ func plugged(t *testing.T, version string, scripts map[string]string) (n *networ
 	dir := t.TempDir()
 	log = filepath.Join(dir, "calls")
 	for kind, script := range scripts {
-		write(t, filepath.Join(dir, "bin", kind), fmt.Sprintf("#!/bin/sh\nin=$(cat)\necho %s $CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME \"$in\" >> %s\n%s\n", kind, log, script))
+		write(t, filepath.Join(dir, "bin", kind), fmt.Sprintf(
+			"#!/bin/sh\nin=$(cat)\necho %s $CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME \"$in\" >> %s\n%s\n", kind, log, script))
 	}
 	conf := write(t, filepath.Join(dir, "net.d/10-n.conflist"), fmt.Sprintf(`{"name": "n", "cniVersion": %q, "plugins": [
-		{"type": "bridge", "ipam": {"type": "host-local", "dataDir": %q}}, {"type": "portmap", "capabilities": {"portMappings": true}}]}`, version, filepath.Join(dir, "leases")))
+		{"type": "bridge", "ipam": {"type": "host-local", "dataDir": %q}}, {"type": "portmap", "capabilities": {"portMappings": true}}]}`,
+		version, filepath.Join(dir, "leases")))
 	write(t, filepath.Join(dir, "net.d/20-other.conflist"), "{}")
 	n, err := configured(filepath.Dir(conf))
 	if err != nil {
@@ -45,7 +47,8 @@ func TestConfigurations(t *testing.T) {
 	if err != nil || n.name != "one" || len(n.plugins) != 1 || n.plugins[0].kind != "ptp" {
 		t.Errorf("read %+v, %v", n, err)
 	}
-	for _, text := range []string{``, `{}`, `{"name": "n", "plugins": []}`, `{"name": "n", "plugins": [{"type": "../sh"}]}`, `{"name": "n", "plugins": ["bridge"]}`} {
+	for _, text := range []string{``, `{}`, `{"name": "n", "plugins": []}`, `{"name": "n", "plugins": [{"type": "../sh"}]}`,
+		`{"name": "n", "plugins": ["bridge"]}`} {
 		if _, err := parse([]byte(text)); err == nil {
 			t.Errorf("%q was read", text)
 		}
@@ -53,7 +56,8 @@ func TestConfigurations(t *testing.T) {
 	if _, err := configured(t.TempDir()); err == nil {
 		t.Error("an empty directory has a configuration")
 	}
-	for version, want := range map[string]bool{"1.1.0": true, "1.2.0": true, "1.10.0": true, "1.0.0": false, "0.4.0": false, "": false, "one": false} {
+	for version, want := range map[string]bool{"1.1.0": true, "1.2.0": true, "1.10.0": true, "1.0.0": false, "0.4.0": false, "": false,
+		"one": false} {
 		if got := atLeast(version, "1.1.0"); got != want {
 			t.Errorf("%q is at least 1.1.0: %t", version, got)
 		}
@@ -66,12 +70,16 @@ func TestPluginsAreAsked(t *testing.T) {
 		scripts map[string]string
 		want    []string
 	}{
-		"before STATUS": {"0.4.0", map[string]string{"bridge": versions, "portmap": versions}, []string{"ok plug-in bridge speaks CNI 0.4.0", "ok plug-in portmap speaks"}},
-		"able":          {"1.1.0", map[string]string{"bridge": versions, "portmap": versions + "\ntrue"}, []string{"wrong CNI plug-in bridge, STATUS: exit status 1", "ok plug-in portmap can add pods"}},
-		"not able": {"1.1.0", map[string]string{"bridge": versions + ` || { echo '{"code": 50, "msg": "no daemon", "details": "ask it"}'; exit 1; }`, "portmap": versions + "\ntrue"},
+		"before STATUS": {"0.4.0", map[string]string{"bridge": versions, "portmap": versions},
+			[]string{"ok plug-in bridge speaks CNI 0.4.0", "ok plug-in portmap speaks"}},
+		"able": {"1.1.0", map[string]string{"bridge": versions, "portmap": versions + "\ntrue"},
+			[]string{"wrong CNI plug-in bridge, STATUS: exit status 1", "ok plug-in portmap can add pods"}},
+		"not able": {"1.1.0", map[string]string{"bridge": versions +
+			` || { echo '{"code": 50, "msg": "no daemon", "details": "ask it"}'; exit 1; }`, "portmap": versions + "\ntrue"},
 			[]string{"wrong CNI plug-in bridge, STATUS: no daemon: ask it", "ok plug-in portmap"}},
 		"missing": {"1.0.0", map[string]string{"bridge": versions}, []string{"ok plug-in bridge", `wrong CNI plug-in "portmap" is not in `}},
-		"too old": {"2.0.0", map[string]string{"bridge": versions, "portmap": versions}, []string{"wrong CNI plug-in bridge does not speak CNI 2.0.0, but 0.4.0, 1.0.0, 1.1.0", "wrong CNI plug-in portmap"}},
+		"too old": {"2.0.0", map[string]string{"bridge": versions, "portmap": versions},
+			[]string{"wrong CNI plug-in bridge does not speak CNI 2.0.0, but 0.4.0, 1.0.0, 1.1.0", "wrong CNI plug-in portmap"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, _ := plugged(t, c.version, c.scripts)
@@ -89,22 +97,27 @@ func TestAttachments(t *testing.T) {
 	write(t, filepath.Join(dir, "leases/n/last_reserved_ip.0"), "10.1.0.3")
 	write(t, filepath.Join(dir, "leases/n/lock"), "")
 	results := filepath.Join(dir, "results")
-	write(t, filepath.Join(results, "n-dead-eth0"), `{"kind": "cniCacheV1", "containerId": "dead", "networkName": "n", "ifName": "eth0", "netns": "/none",
+	write(t, filepath.Join(results, "n-dead-eth0"),
+		`{"kind": "cniCacheV1", "containerId": "dead", "networkName": "n", "ifName": "eth0", "netns": "/none",
 		"cniArgs": [["K8S_POD_NAME", "p"], ["A", "b"]], "capabilityArgs": {"portMappings": [{"hostPort": 1}], "bandwidth": {}}, "result": {"cniVersion": "1.1.0"}}`)
-	other := write(t, filepath.Join(results, "m-dead-eth0"), `{"kind": "cniCacheV1", "containerId": "dead", "networkName": "m", "ifName": "eth0"}`)
+	other := write(t, filepath.Join(results, "m-dead-eth0"),
+		`{"kind": "cniCacheV1", "containerId": "dead", "networkName": "m", "ifName": "eth0"}`)
 
 	all, err := n.attachments(results)
 	if err != nil || len(all) != 2 || all[1].container != "live" {
 		t.Fatalf("attachments %+v, %v", all, err)
 	}
 	a := all[0]
-	if a.container != "dead" || a.netns != "/none" || a.args != "K8S_POD_NAME=p;A=b" || !slices.Equal(a.addresses, []string{"10.1.0.3", "fd00::3"}) || len(a.files) != 3 {
+	if a.container != "dead" || a.netns != "/none" || a.args != "K8S_POD_NAME=p;A=b" ||
+		!slices.Equal(a.addresses, []string{"10.1.0.3", "fd00::3"}) || len(a.files) != 3 {
 		t.Errorf("attachment %+v", a)
 	}
 
-	e := &examination{Options: Options{Older: -1, Clock: clock.RealClock{}}, network: n, runtime: &runtime{sandboxes: map[string]bool{"live": true, "new": true}}}
+	e := &examination{Options: Options{Older: -1, Clock: clock.RealClock{}}, network: n,
+		runtime: &runtime{sandboxes: map[string]bool{"live": true, "new": true}}}
 	found := checkAttachments(t.Context(), e)
-	says(t, found, "wrong network n holds 10.1.0.3, fd00::3, eth0 for sandbox dead, which no longer exists", "wrong network n may hold addresses")
+	says(t, found, "wrong network n holds 10.1.0.3, fd00::3, eth0 for sandbox dead, which no longer exists",
+		"wrong network n may hold addresses")
 	if _, err := os.Stat(log); err == nil {
 		t.Fatal("a plug-in was called to look")
 	}
@@ -132,7 +145,8 @@ func TestAttachments(t *testing.T) {
 	}
 	want := map[string]any{
 		"name": "n", "cniVersion": "1.1.0", "type": "portmap", "capabilities": map[string]any{"portMappings": true},
-		"prevResult": map[string]any{"cniVersion": "1.1.0"}, "runtimeConfig": map[string]any{"portMappings": []any{map[string]any{"hostPort": 1.0}}},
+		"prevResult":    map[string]any{"cniVersion": "1.1.0"},
+		"runtimeConfig": map[string]any{"portMappings": []any{map[string]any{"hostPort": 1.0}}},
 	}
 	if diff := cmp.Diff(want, read[0]); diff != "" {
 		t.Error(diff)
@@ -150,7 +164,8 @@ func TestAttachments(t *testing.T) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
-	says(t, checkAttachments(t.Context(), &examination{Options: Options{Older: -1, Clock: clock.RealClock{}}, network: n, runtime: &runtime{sandboxes: map[string]bool{"live": true}}}), "ok each of 1 attachments")
+	says(t, checkAttachments(t.Context(), &examination{Options: Options{Older: -1, Clock: clock.RealClock{}}, network: n,
+		runtime: &runtime{sandboxes: map[string]bool{"live": true}}}), "ok each of 1 attachments")
 }
 
 // TestHostileResults: what is no result of a usual size is not read, and the attachments beside it are found.
@@ -158,7 +173,8 @@ func TestHostileResults(t *testing.T) {
 	n, log := plugged(t, "1.1.0", nil)
 	results := filepath.Join(filepath.Dir(log), "results")
 	kept := func(container, result string) string {
-		return fmt.Sprintf(`{"kind": "cniCacheV1", "containerId": %q, "networkName": "n", "ifName": "eth0", "result": {"cniVersion": %q}}`, container, result)
+		return fmt.Sprintf(`{"kind": "cniCacheV1", "containerId": %q, "networkName": "n", "ifName": "eth0", "result": {"cniVersion": %q}}`,
+			container, result)
 	}
 	write(t, filepath.Join(results, "n-good-eth0"), kept("good", "1.1.0"))
 	write(t, filepath.Join(results, "n-large-eth0"), kept("large", strings.Repeat("x", maxAttachment)))
@@ -195,7 +211,8 @@ func TestPluginThatHangs(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	if _, err := n.call(t.Context(), n.plugins[1], verb{command: "STATUS"}); err == nil || !strings.Contains(err.Error(), "more than 1048576 bytes") {
+	if _, err := n.call(t.Context(), n.plugins[1], verb{command: "STATUS"}); err == nil ||
+		!strings.Contains(err.Error(), "more than 1048576 bytes") {
 		t.Errorf("after 3 MB: %v", err)
 	}
 }

@@ -88,7 +88,8 @@ func checkRuntime(ctx context.Context, e *examination) []Finding {
 		return wrong(err)
 	}
 	defer client.Close(ctx)
-	r := &runtime{name: client.Name, version: client.Version, sandboxes: map[string]bool{}, containers: map[string]bool{}, pods: map[string]bool{}, namespaces: map[string]bool{}, told: true}
+	r := &runtime{name: client.Name, version: client.Version, sandboxes: map[string]bool{}, containers: map[string]bool{},
+		pods: map[string]bool{}, namespaces: map[string]bool{}, told: true}
 	out := []Finding{{State: OK, What: fmt.Sprintf("%s %s answers at %s", r.name, r.version, e.Socket)}}
 	status, err := client.Runtime.Status(ctx, true)
 	if err != nil {

@@ -81,7 +81,8 @@ func formatMap(m map[string]string) string {
 
 // Resource is the downward API's value of a container's request or limit, in units of
 // the divisor, rounded up. A limit that is not set is the node's allocatable.
-func Resource(pod *corev1.Pod, container *corev1.Container, ref *corev1.ResourceFieldSelector, allocatable corev1.ResourceList) (string, error) {
+func Resource(pod *corev1.Pod, container *corev1.Container, ref *corev1.ResourceFieldSelector, allocatable corev1.ResourceList) (string,
+	error) {
 	if ref.ContainerName != "" {
 		container = nil
 		for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {

@@ -40,7 +40,8 @@ func FuzzExpand(f *testing.F) {
 func input(t *testing.T, container string) Input {
 	t.Helper()
 	in := Input{
-		Pod:       &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u", Labels: map[string]string{"a": "1", "b": "2"}}, Spec: corev1.PodSpec{NodeName: "n"}},
+		Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u", Labels: map[string]string{"a": "1", "b": "2"}},
+			Spec: corev1.PodSpec{NodeName: "n"}},
 		Container: &corev1.Container{}, PodIPs: []string{"10.0.0.1", "fd00::1"}, HostIPs: []string{"192.168.0.1"},
 		Allocatable: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi")},
 		ConfigMap: func(name string) (*corev1.ConfigMap, error) {
@@ -90,7 +91,8 @@ func TestMake(t *testing.T) {
 
 func TestServiceVars(t *testing.T) {
 	service := func(namespace, name, ip string, ports ...corev1.ServicePort) *corev1.Service {
-		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.ServiceSpec{ClusterIP: ip, Ports: ports}}
+		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+			Spec: corev1.ServiceSpec{ClusterIP: ip, Ports: ports}}
 	}
 	services := []*corev1.Service{
 		service("ns", "my-db", "10.96.0.9", corev1.ServicePort{Name: "sql-x", Port: 5432, Protocol: corev1.ProtocolTCP}),

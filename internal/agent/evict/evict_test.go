@@ -54,7 +54,8 @@ func TestConditionsStayForTheTransitionPeriod(t *testing.T) {
 
 func TestSoftThresholdHasGrace(t *testing.T) {
 	m := manager(t, Settings{
-		Soft: map[string]string{"nodefs.available": "20%"}, SoftGracePeriod: map[string]string{"nodefs.available": "30s"}, Hard: map[string]string{"nodefs.available": "5%"},
+		Soft: map[string]string{"nodefs.available": "20%"}, SoftGracePeriod: map[string]string{"nodefs.available": "30s"},
+		Hard: map[string]string{"nodefs.available": "5%"},
 	})
 	begin := time.Unix(1000, 0)
 	low := Observations{NodeFSAvailable: {15, 100}}
@@ -78,7 +79,8 @@ func TestSoftThresholdHasGrace(t *testing.T) {
 }
 
 func TestMinimumReclaim(t *testing.T) {
-	m := manager(t, Settings{Hard: map[string]string{"memory.available": "100Mi"}, MinimumReclaim: map[string]string{"memory.available": "50Mi"}})
+	m := manager(t, Settings{Hard: map[string]string{"memory.available": "100Mi"},
+		MinimumReclaim: map[string]string{"memory.available": "50Mi"}})
 	now := time.Unix(1000, 0)
 	for i, c := range []struct {
 		available int64
@@ -109,9 +111,11 @@ func TestWhatIsNotMeasuredIsNotShort(t *testing.T) {
 }
 
 func pod(name string, priority int32, request string, used int64) Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Priority: &priority, Containers: []corev1.Container{{Name: "c"}}}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PodSpec{Priority: &priority, Containers: []corev1.Container{{Name: "c"}}}}
 	if request != "" {
-		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(request), corev1.ResourceEphemeralStorage: resource.MustParse(request)}
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(request),
+			corev1.ResourceEphemeralStorage: resource.MustParse(request)}
 	}
 	return Pod{Pod: p, Known: true, Memory: used, Processes: used / mi, Containers: []Container{{Name: "c", Memory: used, LayerBytes: used}}}
 }
@@ -183,7 +187,8 @@ func TestMessages(t *testing.T) {
 	}
 	m = manager(t, Settings{Hard: map[string]string{"nodefs.inodesFree": "5%"}})
 	step = m.Next(time.Unix(1, 0), Observations{NodeFSInodesFree: {30, 1000}})
-	if got, want := m.Victims(step.Starved, []Pod{p})[0].Message, "The node was low on resource: inodes. Threshold quantity: 50, available: 30. "; got != want {
+	if got, want := m.Victims(step.Starved, []Pod{p})[0].Message,
+		"The node was low on resource: inodes. Threshold quantity: 50, available: 30. "; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -191,10 +196,12 @@ func TestMessages(t *testing.T) {
 func TestLocalStorageLimits(t *testing.T) {
 	size := resource.MustParse("1Mi")
 	volume := pod("volume", 0, "", 0)
-	volume.Pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &size}}}}
+	volume.Pod.Spec.Volumes = []corev1.Volume{{Name: "v",
+		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &size}}}}
 	volume.Volumes = []Volume{{Name: "v", Bytes: 2 * mi}}
 	ram := pod("ram", 0, "", 0)
-	ram.Pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: &size}}}}
+	ram.Pod.Spec.Volumes = []corev1.Volume{{Name: "v",
+		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: &size}}}}
 	ram.Volumes = []Volume{{Name: "v", Bytes: 2 * mi}}
 	sum := pod("sum", 0, "", 0)
 	sum.Pod.Spec.Containers = append(sum.Pod.Spec.Containers, corev1.Container{Name: "d"})

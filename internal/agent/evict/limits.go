@@ -26,7 +26,8 @@ func Limited(pod *corev1.Pod) bool {
 
 // bounded says whether the volume is one on disk that has a bound; one in memory is bounded by the kernel.
 func bounded(v corev1.Volume) bool {
-	return v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumMemory && v.EmptyDir.SizeLimit != nil && v.EmptyDir.SizeLimit.Sign() == 1
+	return v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumMemory && v.EmptyDir.SizeLimit != nil &&
+		v.EmptyDir.SizeLimit.Sign() == 1
 }
 
 func storageLimit(pod *corev1.Pod) (resource.Quantity, bool) {

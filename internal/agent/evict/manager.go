@@ -98,7 +98,8 @@ func (m *Manager) Next(now time.Time, seen Observations) Step {
 	meaning, _ := meaningOf(ripe[0].Signal)
 	out.Starved = &Starvation{
 		Signal: ripe[0].Signal, Resource: meaning.resource, Hard: ripe[0].Hard(),
-		Disk:       meaning.condition == corev1.NodeDiskPressure && (!m.ImageFS || ripe[0].Signal != NodeFSAvailable && ripe[0].Signal != NodeFSInodesFree),
+		Disk: meaning.condition == corev1.NodeDiskPressure &&
+			(!m.ImageFS || ripe[0].Signal != NodeFSAvailable && ripe[0].Signal != NodeFSInodesFree),
 		thresholds: ripe, observations: seen,
 	}
 	return out

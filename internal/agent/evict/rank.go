@@ -124,7 +124,8 @@ func (m *Manager) used(s *Starvation, p Pod) int64 {
 	if s.Resource == corev1.ResourceMemory {
 		return p.Memory
 	}
-	image := s.Signal == ImageFSAvailable || s.Signal == ImageFSInodesFree || s.Signal == ContainerFSAvailable || s.Signal == ContainerFSInodesFree
+	image := s.Signal == ImageFSAvailable || s.Signal == ImageFSInodesFree || s.Signal == ContainerFSAvailable ||
+		s.Signal == ContainerFSInodesFree
 	layers, rest := !m.ImageFS || image, !m.ImageFS || !image
 	var sum int64
 	pick := func(bytes, files int64) {
@@ -195,7 +196,8 @@ func (s *Starvation) message(p Pod) (string, map[string]string) {
 		}
 		request := specs[i].Resources.Requests[s.Resource]
 		if usage := resource.NewQuantity(used, resource.BinarySI); usage.Cmp(request) > 0 {
-			fmt.Fprintf(&text, "Container %s was using %s, request is %s, has larger consumption of %v. ", c.Name, usage.String(), request.String(), s.Resource)
+			fmt.Fprintf(&text, "Container %s was using %s, request is %s, has larger consumption of %v. ", c.Name, usage.String(), request.String(),
+				s.Resource)
 			names, usages = append(names, c.Name), append(usages, usage.String())
 		}
 	}

@@ -6,8 +6,8 @@
 // pod of another node keeps its source address: network policies, logs and servers there see the calling pod.
 //
 // [Forward] is the first, [Run] the second, in tables of nftables of its own (ip and ip6 mortise-pods), or by iptables in a chain of its
-// own (MORTISE-PODS in nat). Rules stay when Run ends, as pods do; [Remove] deletes them. The plug-in that makes the bridge could masquerade as well, but it knows its own node's range
-// alone, and hides pods from other nodes.
+// own (MORTISE-PODS in nat). Rules stay when Run ends, as pods do; [Remove] deletes them. The plug-in that makes the bridge could
+// masquerade as well, but it knows its own node's range alone, and hides pods from other nodes.
 package gateway
 
 import (
@@ -119,7 +119,8 @@ func writeTables(ctx context.Context, pods []netip.Prefix) error {
 			tx.Flush(hook)
 			from := "{ " + strings.Join(ranges, ", ") + " }"
 			among := "{ " + strings.Join(append(ranges, f.multicast), ", ") + " }"
-			tx.Add(&knftables.Rule{Chain: hook.Name, Rule: knftables.Concat(f.match, "saddr", from, f.match, "daddr !=", among, "masquerade fully-random")})
+			tx.Add(&knftables.Rule{Chain: hook.Name, Rule: knftables.Concat(f.match, "saddr", from, f.match, "daddr !=", among,
+				"masquerade fully-random")})
 		}
 		if err := nft.Run(ctx, tx); err != nil {
 			errs = append(errs, fmt.Errorf("write %s rules for pods: %w", f.match, err))
@@ -160,7 +161,8 @@ func (f family) writeChain(ctx context.Context, ranges []string) error {
 	for _, from := range ranges {
 		lines = append(lines, "-A "+chainName+" -s "+from+" -j MASQUERADE --random-fully")
 	}
-	lines = append(lines, netfilter.Find(saved, isOurs)["nat"].Hook(`POSTROUTING -m comment --comment "what pods send out of the cluster, by Mortise" -j `+chainName)...)
+	lines = append(lines, netfilter.Find(saved, isOurs)["nat"].Hook(
+		`POSTROUTING -m comment --comment "what pods send out of the cluster, by Mortise" -j `+chainName)...)
 	return x.Restore(ctx, strings.Join(append(lines, "COMMIT"), "\n")+"\n")
 }
 

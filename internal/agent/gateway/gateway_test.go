@@ -100,7 +100,8 @@ func left(t *testing.T, node *netlab.Host) map[netfilter.Backend]bool {
 	t.Helper()
 	out := map[netfilter.Backend]bool{}
 	node.Do(func() error {
-		for program, is := range map[string]netfilter.Backend{"nft list tables": netfilter.NFTables, "iptables-save": netfilter.IPTables, "ip6tables-save": netfilter.IPTables} {
+		for program, is := range map[string]netfilter.Backend{"nft list tables": netfilter.NFTables, "iptables-save": netfilter.IPTables,
+			"ip6tables-save": netfilter.IPTables} {
 			words := strings.Fields(program)
 			text, err := exec.CommandContext(t.Context(), words[0], words[1:]...).Output()
 			if err != nil {
@@ -144,7 +145,8 @@ func TestWrittenAgain(t *testing.T) {
 	if cleared != 1 {
 		t.Errorf("rules of the other backend were removed %d times", cleared)
 	}
-	if want := []time.Duration{wholeAfter, wholeAfter + retry, 2*wholeAfter + retry}; len(when) != 3 || when[0] != want[0] || when[1] != want[1] || when[2] != want[2] {
+	if want := []time.Duration{wholeAfter, wholeAfter + retry, 2*wholeAfter + retry}; len(when) != 3 || when[0] != want[0] ||
+		when[1] != want[1] || when[2] != want[2] {
 		t.Errorf("written at %v, want %v", when, want)
 	}
 }

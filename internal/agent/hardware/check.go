@@ -16,7 +16,8 @@ import (
 // Check refuses a machine that the configuration does not want to run on.
 func Check(k *configv1beta1.KubeletConfiguration) error {
 	if *k.FailCgroupV1 && !Unified() {
-		return errors.New("kubelet is configured to not run on a host using cgroup v1. cgroup v1 support is unsupported and will be removed in a future release") // upstream's words
+		// upstream's words
+		return errors.New("kubelet is configured to not run on a host using cgroup v1. cgroup v1 support is unsupported and will be removed in a future release")
 	}
 	if *k.FailSwapOn {
 		text, err := os.ReadFile("/proc/swaps")
@@ -24,7 +25,9 @@ func Check(k *configv1beta1.KubeletConfiguration) error {
 			return fmt.Errorf("look for swap: %w", err)
 		}
 		if on := swaps(string(text)); len(on) > 0 {
-			return fmt.Errorf("running with swap on is not supported, please disable swap or set --fail-swap-on flag to false: %s", strings.Join(on, ", ")) // upstream's words
+			// upstream's words
+			return fmt.Errorf("running with swap on is not supported, please disable swap or set --fail-swap-on flag to false: %s",
+				strings.Join(on, ", "))
 		}
 	}
 	if k.ProtectKernelDefaults {
@@ -55,7 +58,8 @@ func checkKernel(root string) error {
 		{"kernel/keys/root_maxkeys", "1000000"}, {"kernel/keys/root_maxbytes", "25000000"},
 	} {
 		if have := Line(root + "/" + want.name); have != want.value {
-			wrong = append(wrong, fmt.Errorf("invalid kernel flag: %v, expected value: %v, actual value: %v", want.name, want.value, have)) // upstream's words
+			// upstream's words
+			wrong = append(wrong, fmt.Errorf("invalid kernel flag: %v, expected value: %v, actual value: %v", want.name, want.value, have))
 		}
 	}
 	return errors.Join(wrong...)

@@ -19,7 +19,8 @@ func TestMachineIsChecked(t *testing.T) {
 	}
 	dir := t.TempDir()
 	for name, value := range map[string]string{
-		"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1", "kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
+		"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
+		"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
 	} {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -35,7 +36,8 @@ func TestMachineIsChecked(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "kernel/panic"), []byte("0\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := checkKernel(dir); err == nil || !strings.Contains(err.Error(), "invalid kernel flag: kernel/panic, expected value: 10, actual value: 0") {
+	if err := checkKernel(dir); err == nil || !strings.Contains(err.Error(),
+		"invalid kernel flag: kernel/panic, expected value: 10, actual value: 0") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -14,8 +14,10 @@ import (
 
 func TestReservedPages(t *testing.T) {
 	root := t.TempDir()
-	for name, count := range map[string]string{"hugepages-2048kB": "3\n", "hugepages-1048576kB": "1\n", "hugepages-64kB": "0\n", "other": "x"} {
-		if err := errors.Join(os.Mkdir(filepath.Join(root, name), 0o755), os.WriteFile(filepath.Join(root, name, "nr_hugepages"), []byte(count), 0o600)); err != nil {
+	for name, count := range map[string]string{"hugepages-2048kB": "3\n", "hugepages-1048576kB": "1\n", "hugepages-64kB": "0\n",
+		"other": "x"} {
+		if err := errors.Join(os.Mkdir(filepath.Join(root, name), 0o755),
+			os.WriteFile(filepath.Join(root, name, "nr_hugepages"), []byte(count), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}

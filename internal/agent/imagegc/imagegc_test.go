@@ -22,9 +22,11 @@ func TestOrder(t *testing.T) {
 	table := New(begin)
 	image := func(id string, used bool) Image { return Image{ID: id, Bytes: 10, InUse: used, Pinned: id == "pause"} }
 	table.See(begin, []Image{image("old", false), image("long-ago", true), image("pause", false), image("busy", true)})
-	table.See(begin.Add(time.Minute), []Image{image("old", false), image("long-ago", false), image("lately", true), image("pause", false), image("busy", true)})
+	table.See(begin.Add(time.Minute), []Image{image("old", false), image("long-ago", false), image("lately", true), image("pause", false),
+		image("busy", true)})
 	now := begin.Add(10 * time.Minute)
-	table.See(now, []Image{image("old", false), image("long-ago", false), image("lately", false), image("pause", false), image("busy", true), image("new", false)})
+	table.See(now, []Image{image("old", false), image("long-ago", false), image("lately", false), image("pause", false), image("busy", true),
+		image("new", false)})
 	for need, want := range map[int64]string{0: "", 1: "old", 15: "old long-ago", 1000: "old long-ago lately"} {
 		if got, _ := table.Free(now, need, 2*time.Minute); ids(got) != want {
 			t.Errorf("%d bytes: %s, want %s", need, ids(got), want)
@@ -41,7 +43,8 @@ func TestOrder(t *testing.T) {
 
 func TestNeed(t *testing.T) {
 	s := Settings{High: 85, Low: 80}
-	for _, c := range []struct{ capacity, available, want int64 }{{1000, 500, 0}, {1000, 160, 0}, {1000, 151, 49}, {1000, 150, 50}, {1000, 0, 200}, {0, 0, 0}, {1000, 2000, 0}} {
+	for _, c := range []struct{ capacity, available, want int64 }{{1000, 500, 0}, {1000, 160, 0}, {1000, 151, 49}, {1000, 150, 50},
+		{1000, 0, 200}, {0, 0, 0}, {1000, 2000, 0}} {
 		if got := Need(s, c.capacity, c.available); got != c.want {
 			t.Errorf("%d of %d: %d, want %d", c.available, c.capacity, got, c.want)
 		}

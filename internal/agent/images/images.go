@@ -236,7 +236,8 @@ func (m *Manager) pull(
 	}
 	took, waited := m.Clock.Since(start).Truncate(time.Millisecond), m.Clock.Since(asked).Truncate(time.Millisecond)
 	m.Metrics.pulled(waited, image.Size)
-	message := fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %v bytes.", c.Image, took, waited, image.Size)
+	message := fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %v bytes.", c.Image, took, waited,
+		image.Size)
 	m.containerEvent(pod, c, corev1.EventTypeNormal, "Pulled", message)
 	return image, 0, nil
 }
@@ -277,7 +278,8 @@ func withTag(image string) (string, error) {
 	}
 	path := image[strings.LastIndex(image, "/")+1:]
 	before := image[:len(image)-len(path)]
-	if name, _, _ := strings.Cut(path, ":"); strings.ToLower(before) != before && !strings.Contains(before, ".") || strings.ToLower(name) != name {
+	if name, _, _ := strings.Cut(path, ":"); strings.ToLower(before) != before && !strings.Contains(before, ".") ||
+		strings.ToLower(name) != name {
 		return "", fmt.Errorf("couldn't parse image name %q: invalid reference format: repository name must be lowercase", image)
 	}
 	if strings.ContainsAny(path, ":@") {

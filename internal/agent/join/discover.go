@@ -44,7 +44,8 @@ func (o *Options) discover(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	// The server is not verified yet: the token verifies the signature of its response.
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: o.Server, Timeout: patience, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}) //nolint:gosec // see above
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: o.Server, Timeout: patience,
+		TLSClientConfig: rest.TLSClientConfig{Insecure: true}}) //nolint:gosec // see above
 	if err != nil {
 		return nil, fmt.Errorf("make client: %w", err)
 	}

@@ -59,13 +59,15 @@ func TestAuthorities(t *testing.T) {
 		hashes []string
 		want   string // of the error
 	}{
-		"signed":           {good, nil, ""},
-		"signed, pinned":   {good, []string{strings.ToUpper(bootstraptoken.Hash(c))}, ""},
-		"one of two pins":  {good, []string{bootstraptoken.Hash(other), bootstraptoken.Hash(c)}, ""},
-		"another pin":      {good, []string{bootstraptoken.Hash(other)}, "not the one of --ca-cert-hash"},
-		"not signed":       {map[string]string{"kubeconfig": string(content)}, nil, "is unknown to the cluster or has expired"},
-		"another secret":   {map[string]string{"kubeconfig": string(content), "jws-kubeconfig-abcdef": sign("fedcba9876543210", string(content))}, nil, "its secret differs"},
-		"another content":  {map[string]string{"kubeconfig": "{}", "jws-kubeconfig-abcdef": good["jws-kubeconfig-abcdef"]}, nil, "its secret differs"},
+		"signed":          {good, nil, ""},
+		"signed, pinned":  {good, []string{strings.ToUpper(bootstraptoken.Hash(c))}, ""},
+		"one of two pins": {good, []string{bootstraptoken.Hash(other), bootstraptoken.Hash(c)}, ""},
+		"another pin":     {good, []string{bootstraptoken.Hash(other)}, "not the one of --ca-cert-hash"},
+		"not signed":      {map[string]string{"kubeconfig": string(content)}, nil, "is unknown to the cluster or has expired"},
+		"another secret": {map[string]string{"kubeconfig": string(content), "jws-kubeconfig-abcdef": sign("fedcba9876543210", string(content))},
+			nil, "its secret differs"},
+		"another content": {map[string]string{"kubeconfig": "{}", "jws-kubeconfig-abcdef": good["jws-kubeconfig-abcdef"]}, nil,
+			"its secret differs"},
 		"names no cluster": {map[string]string{"kubeconfig": "{}", "jws-kubeconfig-abcdef": sign(token.Secret, "{}")}, nil, "names no cluster"},
 	} {
 		got, err := authorities(&corev1.ConfigMap{Data: c.data}, token, c.hashes)
@@ -89,8 +91,9 @@ func TestOptions(t *testing.T) {
 		"no URL":        {Options{Server: "192.0.2.1:6443", Token: "abcdef.0123456789abcdef"}, "want https://HOST:PORT"},
 		"no TLS":        {Options{Server: "http://192.0.2.1", Token: "abcdef.0123456789abcdef"}, "want https://HOST:PORT"},
 		"no good token": {Options{Server: "https://192.0.2.1", Token: "x"}, "a token is 6 and 16"},
-		"no hash":       {Options{Server: "https://192.0.2.1", Token: "abcdef.0123456789abcdef", Hashes: []string{"md5:0"}}, "want sha256: and 64"},
-		"no such file":  {Options{Server: "https://192.0.2.1", Token: "abcdef.0123456789abcdef", CAFile: "nowhere"}, "nowhere"},
+		"no hash": {Options{Server: "https://192.0.2.1", Token: "abcdef.0123456789abcdef", Hashes: []string{"md5:0"}},
+			"want sha256: and 64"},
+		"no such file": {Options{Server: "https://192.0.2.1", Token: "abcdef.0123456789abcdef", CAFile: "nowhere"}, "nowhere"},
 	} {
 		c.o.Dir = filepath.Join(t.TempDir(), "node")
 		if _, err := Open(t.Context(), c.o); err == nil || !strings.Contains(err.Error(), c.want) {

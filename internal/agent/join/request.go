@@ -61,7 +61,8 @@ func (o *Options) obtain(ctx context.Context, i *Identity) error {
 	if err != nil {
 		return fmt.Errorf("make request for a certificate: %w", err)
 	}
-	name, uid, err := csr.RequestCertificateWithContext(ctx, client, request, "", certificatesv1.KubeAPIServerClientKubeletSignerName, nil, certificate.DefaultKubeletClientGetUsages(key), key)
+	name, uid, err := csr.RequestCertificateWithContext(ctx, client, request, "", certificatesv1.KubeAPIServerClientKubeletSignerName, nil,
+		certificate.DefaultKubeletClientGetUsages(key), key)
 	switch {
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("the token is unknown to %s or has expired", i.Server)

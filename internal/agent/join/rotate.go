@@ -75,12 +75,13 @@ func (i *Identity) Config() (*rest.Config, error) {
 	transport := utilnet.SetTransportDefaults(&http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSHandshakeTimeout: 10 * time.Second,
 		MaxIdleConnsPerHost: 25,
-		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12, GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			if c := i.current.Load(); c != nil {
-				return c, nil
-			}
-			return &tls.Certificate{}, nil
-		}},
+		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12,
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+				if c := i.current.Load(); c != nil {
+					return c, nil
+				}
+				return &tls.Certificate{}, nil
+			}},
 	})
 	return &rest.Config{Host: i.Server, Transport: transport}, nil
 }
@@ -114,7 +115,8 @@ func (i *Identity) Rotate(ctx context.Context, client kubernetes.Interface) erro
 // Serving requests the node's serving certificate from the cluster, and rotates it before it expires, and when the node's
 // hosts change, until ctx ends. Until the first one is approved, no client can connect; until another is approved, the
 // previous one is served.
-func (i *Identity) Serving(ctx context.Context, client kubernetes.Interface, hosts func() []string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
+func (i *Identity) Serving(ctx context.Context, client kubernetes.Interface,
+	hosts func() []string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
 	template := func() *x509.CertificateRequest {
 		t := &x509.CertificateRequest{Subject: subject(i.Name)}
 		t.DNSNames, t.IPAddresses = split(append(hosts(), i.Name))

@@ -148,7 +148,8 @@ func dropIns(base *configv1beta1.KubeletConfiguration, dir string) (*configv1bet
 
 // paths are the fields that name files: where they are relative, they are so to the file that names them.
 func paths(c *configv1beta1.KubeletConfiguration) []*string {
-	out := []*string{&c.StaticPodPath, &c.Authentication.X509.ClientCAFile, &c.TLSCertFile, &c.TLSPrivateKeyFile, &c.VolumePluginDir, &c.PodLogsDir}
+	out := []*string{&c.StaticPodPath, &c.Authentication.X509.ClientCAFile, &c.TLSCertFile, &c.TLSPrivateKeyFile, &c.VolumePluginDir,
+		&c.PodLogsDir}
 	if c.ResolverConfig != nil {
 		out = append(out, c.ResolverConfig)
 	}

@@ -52,7 +52,8 @@ func TestDocumentedExampleLoads(t *testing.T) {
 	if c.Address != "192.168.0.8" || c.Port != 20250 || *c.SerializeImagePulls || len(c.EvictionHard) != 5 || len(skipped) != 0 {
 		t.Errorf("configuration: %+v", c)
 	}
-	if c.MaxPods != 110 || c.SyncFrequency.Duration != time.Minute || c.NodeStatusReportFrequency.Duration != 5*time.Minute || *c.ContainerLogMaxFiles != 5 {
+	if c.MaxPods != 110 || c.SyncFrequency.Duration != time.Minute || c.NodeStatusReportFrequency.Duration != 5*time.Minute ||
+		*c.ContainerLogMaxFiles != 5 {
 		t.Errorf("defaults: %+v", c)
 	}
 	if list := Unheeded(c); len(list) != 0 {
@@ -62,7 +63,8 @@ func TestDocumentedExampleLoads(t *testing.T) {
 
 func TestDropInsAreMergedInOrder(t *testing.T) {
 	dir := t.TempDir()
-	file := write(t, dir, "kubelet.yaml", head+"maxPods: 50\nstaticPodPath: manifests\nclusterDNS: [10.0.0.1, 10.0.0.2]\nevictionHard: {memory.available: 100Mi, nodefs.available: 10%}\nmaxParallelImagePulls: 3\n")
+	file := write(t, dir, "kubelet.yaml",
+		head+"maxPods: 50\nstaticPodPath: manifests\nclusterDNS: [10.0.0.1, 10.0.0.2]\nevictionHard: {memory.available: 100Mi, nodefs.available: 10%}\nmaxParallelImagePulls: 3\n")
 	drop := filepath.Join(dir, "conf.d")
 	write(t, drop, "20-more.conf", head+"maxPods: 70\nevictionHard: {memory.available: 200Mi, nodefs.available: null}\n")
 	write(t, drop, "10-less.conf", head+"maxPods: 60\npodsPerCore: 4\nclusterDNS: [10.0.0.3]\n")
@@ -95,7 +97,8 @@ func TestDropInsAreMergedInOrder(t *testing.T) {
 }
 
 func TestImageCredentialPolicies(t *testing.T) {
-	for _, text := range []string{"NeverVerify", "NeverVerifyPreloadedImages", "AlwaysVerify", "NeverVerifyAllowlistedImages\npreloadedImagesVerificationAllowlist: [busybox, example.org/*]"} {
+	for _, text := range []string{"NeverVerify", "NeverVerifyPreloadedImages", "AlwaysVerify",
+		"NeverVerifyAllowlistedImages\npreloadedImagesVerificationAllowlist: [busybox, example.org/*]"} {
 		if _, err := Parse([]byte(head + "imagePullCredentialsVerificationPolicy: " + text + "\n")); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
@@ -104,53 +107,63 @@ func TestImageCredentialPolicies(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
-		"unknown field":         {"maxpods: 3", `unknown field "maxpods"`},
-		"unknown nested field":  {"authentication: {anonymus: {enabled: true}}", `unknown field "authentication.anonymus"`},
-		"field twice":           {"maxPods: 3\nmaxPods: 4", `key "maxPods" already set in map`},
-		"wrong type":            {"maxPods: many", "maxPods"},
-		"two documents":         {"maxPods: 3\n---\nmaxPods: 4", "want one document, found more"},
-		"port":                  {"port: 70000", "invalid configuration: port (--port) 70000 must be between 1 and 65535, inclusive"},
-		"image thresholds":      {"imageGCHighThresholdPercent: 50", "imageGCLowThresholdPercent (--image-gc-low-threshold) 80 must be less than"},
-		"image ages":            {"imageMaximumGCAge: 1m", "imageMaximumGCAge 1m0s must be greater than imageMinimumGCAge 2m0s"},
-		"shutdown":              {"shutdownGracePeriod: 10s\nshutdownGracePeriodCriticalPods: 20s", "shutdownGracePeriodCriticalPods {20s} must be <= shutdownGracePeriod {10s}"},
-		"short shutdown":        {"shutdownGracePeriod: 10ms", "shutdownGracePeriod {10ms} must be either zero or otherwise >= 1 sec"},
-		"shutdown twice":        {"shutdownGracePeriod: 10s\nshutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 2}]", "Cannot specify both"},
-		"enforcement":           {"enforceNodeAllocatable: [pods, cats]", `option "cats" specified for enforceNodeAllocatable`},
-		"enforcement twice":     {"enforceNodeAllocatable: [pods, pods]", `duplicated enforcements "pods"`},
-		"enforcement of system": {"enforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: /system", "enforceNodeAllocatable is not supported: Mortise does not limit system daemons"},
-		"hairpin":               {"hairpinMode: round", `option "round" specified for hairpinMode`},
-		"gate":                  {"featureGates: {NoSuchGate: true}", "unrecognized feature gate: NoSuchGate"},
-		"gate locked off":       {"featureGates: {GitRepoVolumeDriver: true}", "cannot set feature gate GitRepoVolumeDriver to true, feature is locked to false"},
-		"locked gate":           {"featureGates: {NodeSwap: false}", "cannot set feature gate NodeSwap to false, feature is locked to true"},
-		"signal":                {"evictionHard: {memory.free: 1Gi}", "unsupported eviction signal memory.free"},
-		"percentage":            {"evictionHard: {memory.available: 120%}", "eviction percentage threshold memory.available must be <= 100%: 120%"},
-		"soft without grace":    {"evictionSoft: {memory.available: 1Gi}", "grace period must be specified for the soft eviction threshold memory.available"},
-		"reserved resource":     {"systemReserved: {gpu: '1'}", `cannot reserve "gpu" resource`},
-		"reserved amount":       {"kubeReserved: {memory: lots}", `failed to parse quantity "lots" for "memory" resource`},
+		"unknown field":        {"maxpods: 3", `unknown field "maxpods"`},
+		"unknown nested field": {"authentication: {anonymus: {enabled: true}}", `unknown field "authentication.anonymus"`},
+		"field twice":          {"maxPods: 3\nmaxPods: 4", `key "maxPods" already set in map`},
+		"wrong type":           {"maxPods: many", "maxPods"},
+		"two documents":        {"maxPods: 3\n---\nmaxPods: 4", "want one document, found more"},
+		"port":                 {"port: 70000", "invalid configuration: port (--port) 70000 must be between 1 and 65535, inclusive"},
+		"image thresholds": {"imageGCHighThresholdPercent: 50",
+			"imageGCLowThresholdPercent (--image-gc-low-threshold) 80 must be less than"},
+		"image ages": {"imageMaximumGCAge: 1m", "imageMaximumGCAge 1m0s must be greater than imageMinimumGCAge 2m0s"},
+		"shutdown": {"shutdownGracePeriod: 10s\nshutdownGracePeriodCriticalPods: 20s",
+			"shutdownGracePeriodCriticalPods {20s} must be <= shutdownGracePeriod {10s}"},
+		"short shutdown": {"shutdownGracePeriod: 10ms", "shutdownGracePeriod {10ms} must be either zero or otherwise >= 1 sec"},
+		"shutdown twice": {"shutdownGracePeriod: 10s\nshutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 2}]",
+			"Cannot specify both"},
+		"enforcement":       {"enforceNodeAllocatable: [pods, cats]", `option "cats" specified for enforceNodeAllocatable`},
+		"enforcement twice": {"enforceNodeAllocatable: [pods, pods]", `duplicated enforcements "pods"`},
+		"enforcement of system": {"enforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: /system",
+			"enforceNodeAllocatable is not supported: Mortise does not limit system daemons"},
+		"hairpin": {"hairpinMode: round", `option "round" specified for hairpinMode`},
+		"gate":    {"featureGates: {NoSuchGate: true}", "unrecognized feature gate: NoSuchGate"},
+		"gate locked off": {"featureGates: {GitRepoVolumeDriver: true}",
+			"cannot set feature gate GitRepoVolumeDriver to true, feature is locked to false"},
+		"locked gate": {"featureGates: {NodeSwap: false}", "cannot set feature gate NodeSwap to false, feature is locked to true"},
+		"signal":      {"evictionHard: {memory.free: 1Gi}", "unsupported eviction signal memory.free"},
+		"percentage":  {"evictionHard: {memory.available: 120%}", "eviction percentage threshold memory.available must be <= 100%: 120%"},
+		"soft without grace": {"evictionSoft: {memory.available: 1Gi}",
+			"grace period must be specified for the soft eviction threshold memory.available"},
+		"reserved resource": {"systemReserved: {gpu: '1'}", `cannot reserve "gpu" resource`},
+		"reserved amount":   {"kubeReserved: {memory: lots}", `failed to parse quantity "lots" for "memory" resource`},
 		"static processors": {"cpuManagerPolicy: static",
 			"cpuManagerPolicy is not supported: Mortise does not assign processors or memory to containers exclusively"},
-		"swap":                   {"memorySwap: {swapBehavior: Some}", "memorySwap.swapBehavior"},
-		"image credentials":      {"imagePullCredentialsVerificationPolicy: Perhaps", `option "Perhaps" specified for imagePullCredentialsVerificationPolicy`},
-		"image allowlist alone":  {"preloadedImagesVerificationAllowlist: [busybox]", "can't set `preloadedImagesVerificationAllowlist`"},
-		"image allowlist":        {"imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\npreloadedImagesVerificationAllowlist: ['a*']", "invalid image pattern in `preloadedImagesVerificationAllowlist`: not a valid wildcard"},
-		"another image service":  {"imageServiceEndpoint: unix:///images.sock", "imageServiceEndpoint is not supported"},
-		"run once":               {"runOnce: true", "Runonce mode has been deprecated"},
-		"taint":                  {"registerWithTaints: [{key: 'a b', effect: NoSchedule}]", "invalid configuration: taint"},
-		"tls version":            {"tlsMinVersion: VersionSSL3", `unknown tls version "VersionSSL3"`},
-		"tls suite":              {"tlsCipherSuites: [ROT13]", "cipher suite ROT13 not supported or doesn't exist"},
-		"half a certificate":     {"tlsCertFile: /a", "tlsCertFile and tlsPrivateKeyFile belong together"},
-		"log interval":           {"containerLogMonitorInterval: 1s", "containerLogMonitorInterval must be a positive time duration greater than or equal to 3s"},
-		"log files":              {"containerLogMaxFiles: 1", "containerLogMaxFiles must be greater than 1"},
-		"log directory":          {"podLogsDir: /var/log/../pods", "must be normalized"},
-		"user namespaces":        {"userNamespaces: {idsPerPod: 1000}", "userNamespaces.idsPerPod must not be less than 65536"},
-		"back-off":               {"crashLoopBackOff: {maxContainerRestartPeriod: 10m}", "CrashLoopBackOff.MaxContainerRestartPeriod (got: 600 seconds) must be set between 1s and 300s"},
-		"address":                {"address: here", `address "here" is no IP address`},
-		"range":                  {"podCIDR: 10.0.0.0", `podCIDR "10.0.0.0" is no range of addresses`},
-		"sysctl":                 {"allowedUnsafeSysctls: ['kernel..msg*']", `"kernel..msg*" is no name of a sysctl`},
-		"authorization":          {"authorization: {mode: AlwaysDeny}", "authorization.mode"},
-		"lease":                  {"nodeLeaseDurationSeconds: -1", "nodeLeaseDurationSeconds must be greater than 0"},
-		"sysctls of all pods":    {"defaultPodSysctls: {net.ipv4.tcp_syncookies: '1'}", "DefaultPodSysctls feature gate is required"},
-		"quota period":           {"cpuCFSQuotaPeriod: 2s", "cpuCFSQuotaPeriod (--cpu-cfs-quota-period) {2s} must be between 1ms and 1sec, inclusive"},
+		"swap": {"memorySwap: {swapBehavior: Some}", "memorySwap.swapBehavior"},
+		"image credentials": {"imagePullCredentialsVerificationPolicy: Perhaps",
+			`option "Perhaps" specified for imagePullCredentialsVerificationPolicy`},
+		"image allowlist alone": {"preloadedImagesVerificationAllowlist: [busybox]", "can't set `preloadedImagesVerificationAllowlist`"},
+		"image allowlist":       {"imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\npreloadedImagesVerificationAllowlist: ['a*']", "invalid image pattern in `preloadedImagesVerificationAllowlist`: not a valid wildcard"},
+		"another image service": {"imageServiceEndpoint: unix:///images.sock", "imageServiceEndpoint is not supported"},
+		"run once":              {"runOnce: true", "Runonce mode has been deprecated"},
+		"taint":                 {"registerWithTaints: [{key: 'a b', effect: NoSchedule}]", "invalid configuration: taint"},
+		"tls version":           {"tlsMinVersion: VersionSSL3", `unknown tls version "VersionSSL3"`},
+		"tls suite":             {"tlsCipherSuites: [ROT13]", "cipher suite ROT13 not supported or doesn't exist"},
+		"half a certificate":    {"tlsCertFile: /a", "tlsCertFile and tlsPrivateKeyFile belong together"},
+		"log interval": {"containerLogMonitorInterval: 1s",
+			"containerLogMonitorInterval must be a positive time duration greater than or equal to 3s"},
+		"log files":       {"containerLogMaxFiles: 1", "containerLogMaxFiles must be greater than 1"},
+		"log directory":   {"podLogsDir: /var/log/../pods", "must be normalized"},
+		"user namespaces": {"userNamespaces: {idsPerPod: 1000}", "userNamespaces.idsPerPod must not be less than 65536"},
+		"back-off": {"crashLoopBackOff: {maxContainerRestartPeriod: 10m}",
+			"CrashLoopBackOff.MaxContainerRestartPeriod (got: 600 seconds) must be set between 1s and 300s"},
+		"address":             {"address: here", `address "here" is no IP address`},
+		"range":               {"podCIDR: 10.0.0.0", `podCIDR "10.0.0.0" is no range of addresses`},
+		"sysctl":              {"allowedUnsafeSysctls: ['kernel..msg*']", `"kernel..msg*" is no name of a sysctl`},
+		"authorization":       {"authorization: {mode: AlwaysDeny}", "authorization.mode"},
+		"lease":               {"nodeLeaseDurationSeconds: -1", "nodeLeaseDurationSeconds must be greater than 0"},
+		"sysctls of all pods": {"defaultPodSysctls: {net.ipv4.tcp_syncookies: '1'}", "DefaultPodSysctls feature gate is required"},
+		"quota period": {"cpuCFSQuotaPeriod: 2s",
+			"cpuCFSQuotaPeriod (--cpu-cfs-quota-period) {2s} must be between 1ms and 1sec, inclusive"},
 		"negative synchronizing": {"syncFrequency: -1s", "syncFrequency -1s must not be negative"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -189,7 +202,8 @@ func TestWhatIsWithoutEffectIsSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := strings.Join(Unheeded(c), "\n")
-	for _, want := range []string{"rotateCertificates is without effect: ", "oomScoreAdj is without effect: ", "featureGates are without effect"} {
+	for _, want := range []string{"rotateCertificates is without effect: ", "oomScoreAdj is without effect: ",
+		"featureGates are without effect"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is missing in %s", want, got)
 		}

@@ -18,14 +18,16 @@ func TestFeatures(t *testing.T) {
 		want  []string
 	}{
 		{"by default", nil, []string{
-			"ExtendWebSocketsToKubelet", "InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits",
+			"ExtendWebSocketsToKubelet", "InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers",
+			"RestartAllContainersOnContainerExits",
 		}},
 		{"one is off", map[string]bool{"InPlacePodLevelResourcesVerticalScaling": false}, []string{
 			"ExtendWebSocketsToKubelet", "InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits",
 		}},
-		{"one is on that nobody has written", map[string]bool{"VolumeBindMountOptions": true, "RestartAllContainersOnContainerExits": false}, []string{
-			"ExtendWebSocketsToKubelet", "InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers",
-		}},
+		{"one is on that nobody has written", map[string]bool{"VolumeBindMountOptions": true, "RestartAllContainersOnContainerExits": false},
+			[]string{
+				"ExtendWebSocketsToKubelet", "InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers",
+			}},
 	} {
 		if d := cmp.Diff(c.want, Features(&configv1beta1.KubeletConfiguration{FeatureGates: c.gates})); d != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, d)

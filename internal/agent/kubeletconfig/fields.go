@@ -26,10 +26,12 @@ func Fields() []componentconfig.Field {
 	}
 	return componentconfig.Sorted(
 		honoured("static pods", "staticPodPath", "staticPodURL", "staticPodURLHeader", "fileCheckFrequency", "httpCheckFrequency"),
-		honoured("the node's API", "enableServer", "address", "port", "tlsCertFile", "tlsPrivateKeyFile", "tlsCipherSuites", "tlsCurvePreferences", "tlsMinVersion",
+		honoured("the node's API", "enableServer", "address", "port", "tlsCertFile", "tlsPrivateKeyFile", "tlsCipherSuites",
+			"tlsCurvePreferences", "tlsMinVersion",
 			"authentication", "authorization", "enableDebuggingHandlers", "healthzPort", "healthzBindAddress"),
 		honoured("how often", "syncFrequency", "nodeStatusUpdateFrequency", "nodeStatusReportFrequency", "nodeLeaseDurationSeconds"),
-		honoured("the Node object", "registerNode", "registerWithTaints", "nodeStatusMaxImages", "maxPods", "podsPerCore", "providerID", "enableControllerAttachDetach"),
+		honoured("the Node object", "registerNode", "registerWithTaints", "nodeStatusMaxImages", "maxPods", "podsPerCore", "providerID",
+			"enableControllerAttachDetach"),
 		honoured("resources that the node reserves", "systemReserved", "kubeReserved", "reservedSystemCPUs"),
 		honoured("resolvers of pods", "clusterDomain", "clusterDNS", "resolvConf"),
 		honoured("address range of the pod network that the node sets up if the machine has none", "podCIDR"),
@@ -40,10 +42,12 @@ func Fields() []componentconfig.Field {
 		honoured("which pods may use an image that is on the node", "imagePullCredentialsVerificationPolicy",
 			"preloadedImagesVerificationAllowlist"),
 		honoured("collecting images", "imageMinimumGCAge", "imageMaximumGCAge", "imageGCHighThresholdPercent", "imageGCLowThresholdPercent"),
-		honoured("eviction", "evictionHard", "evictionSoft", "evictionSoftGracePeriod", "evictionPressureTransitionPeriod", "evictionMaxPodGracePeriod",
+		honoured("eviction", "evictionHard", "evictionSoft", "evictionSoftGracePeriod", "evictionPressureTransitionPeriod",
+			"evictionMaxPodGracePeriod",
 			"evictionMinimumReclaim", "mergeDefaultEvictionSettings", "localStorageCapacityIsolation"),
 		honoured("logs of containers", "containerLogMaxSize", "containerLogMaxFiles", "containerLogMonitorInterval"),
-		honoured("containers", "podPidsLimit", "cpuCFSQuota", "cpuCFSQuotaPeriod", "seccompDefault", "allowedUnsafeSysctls", "crashLoopBackOff", "memorySwap", "memoryThrottlingFactor", "userNamespaces"),
+		honoured("containers", "podPidsLimit", "cpuCFSQuota", "cpuCFSQuotaPeriod", "seccompDefault", "allowedUnsafeSysctls", "crashLoopBackOff",
+			"memorySwap", "memoryThrottlingFactor", "userNamespaces"),
 		honoured("shutting down", "shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority"),
 		honoured("the node checks the machine", "failSwapOn", "failCgroupV1", "protectKernelDefaults"),
 		honoured("the node validates names; gates change the validation and the features that the node declares in its status; only KubeletEnsureSecretPulledImages changes what the node does", "featureGates"),
@@ -51,7 +55,8 @@ func Fields() []componentconfig.Field {
 		honoured("a node that joined requests its serving certificate from the cluster; the server signs that of a node in its own process",
 			"serverTLSBootstrap"),
 		without("a node that joined always rotates its client certificate; a node in the server's process has none", "rotateCertificates"),
-		without("the node is a part of the server's process", "oomScoreAdj", "maxOpenFiles", "kubeletCgroups", "systemCgroups", "contentType", "kubeAPIQPS", "kubeAPIBurst", "runtimeRequestTimeout"),
+		without("the node is a part of the server's process", "oomScoreAdj", "maxOpenFiles", "kubeletCgroups", "systemCgroups", "contentType",
+			"kubeAPIQPS", "kubeAPIBurst", "runtimeRequestTimeout"),
 		without("Mortise has no such port or page", "readOnlyPort", "enableContentionProfiling", "enableSystemLogHandler", "enableSystemLogQuery",
 			"enableProfilingHandler", "enableDebugFlagsHandler", "showHiddenMetricsForVersion"),
 		without("`--log-level` of `mortise up` and `mortise node` sets the log level", "logging", "tracing"),
@@ -95,8 +100,9 @@ func socketOf(endpoint string) string {
 // refused are the complaints about fields whose neglect would be unsafe.
 func refused(c *configv1beta1.KubeletConfiguration) []error {
 	harmless := map[string]bool{
-		"enforceNodeAllocatable": !slices.ContainsFunc(c.EnforceNodeAllocatable, func(word string) bool { return word != enforcePods && word != enforceNone }),
-		"imageServiceEndpoint":   SameEndpoint(c.ImageServiceEndpoint, c.ContainerRuntimeEndpoint),
+		"enforceNodeAllocatable": !slices.ContainsFunc(c.EnforceNodeAllocatable,
+			func(word string) bool { return word != enforcePods && word != enforceNone }),
+		"imageServiceEndpoint": SameEndpoint(c.ImageServiceEndpoint, c.ContainerRuntimeEndpoint),
 	}
 	return componentconfig.Unsupported(Fields(), componentconfig.Set(c, Default()), harmless)
 }

@@ -83,7 +83,8 @@ func tryNFTables(ctx context.Context) error {
 		}
 		tx := nft.NewTransaction()
 		tx.Add(&knftables.Table{})
-		tx.Add(&knftables.Chain{Name: "nat", Type: new(knftables.NATType), Hook: new(knftables.PostroutingHook), Priority: new(knftables.SNATPriority)})
+		tx.Add(&knftables.Chain{Name: "nat", Type: new(knftables.NATType), Hook: new(knftables.PostroutingHook),
+			Priority: new(knftables.SNATPriority)})
 		tx.Add(&knftables.Rule{Chain: "nat", Rule: "numgen random mod 2 0 fib saddr type local masquerade fully-random"})
 		if err := nft.Check(ctx, tx); err != nil {
 			errs = append(errs, fmt.Errorf("check %s rules: %w", f, err))

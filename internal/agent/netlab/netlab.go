@@ -61,7 +61,8 @@ func New(t testing.TB) *Lab {
 		}
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = "bridge"
-		errs = append(errs, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}), up("bridge"), address("bridge", "10.244.0.1/24", "fd00:244::1/64"))
+		errs = append(errs, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}), up("bridge"),
+			address("bridge", "10.244.0.1/24", "fd00:244::1/64"))
 		return errors.Join(errs...)
 	})
 	connect(l.Node, "client", l.Client, ends{"192.168.50.1/24", "fd00:50::1/64", "192.168.50.2/24", "fd00:50::2/64"})

@@ -210,7 +210,8 @@ func TestFollow(t *testing.T) {
 	run(func(eth netlink.Link) error {
 		dead := address("fd00:50::d/64", unix.IFA_F_NODAD)
 		dead.ValidLft, dead.PreferedLft = 1000, 0
-		return errors.Join(os.WriteFile("/proc/sys/net/ipv6/conf/eth0/accept_dad", []byte("1"), 0o644), netlink.AddrAdd(eth, dead), netlink.AddrAdd(eth, address("fd00:50::7/64", 0)))
+		return errors.Join(os.WriteFile("/proc/sys/net/ipv6/conf/eth0/accept_dad", []byte("1"), 0o644), netlink.AddrAdd(eth, dead),
+			netlink.AddrAdd(eth, address("fd00:50::7/64", 0)))
 	})
 	next("IPv6 comes", "192.168.50.7 fd00:50::7")
 	run(func(eth netlink.Link) error { return netlink.AddrAdd(eth, address("fd00:50::8/64", unix.IFA_F_NODAD)) })

@@ -39,7 +39,8 @@ func gets(client *fake.Clientset) (count int) {
 
 func TestRegisteredPodsHearOfTheirObjects(t *testing.T) {
 	ctx := t.Context()
-	client := fake.NewClientset(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}, Data: map[string]string{"k": "1"}})
+	client := fake.NewClientset(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"},
+		Data: map[string]string{"k": "1"}})
 	heard := make(chan []types.UID, 100)
 	m := objectcache.New(client, "n1", func(users []types.UID) { heard <- users })
 	hears := func(want types.UID) {

@@ -109,7 +109,8 @@ func (l *listener) Accept() (net.Conn, error) {
 		if ok && l.filter.admits(from.AddrPort().Addr().Unmap().WithZone("")) {
 			return c, nil
 		}
-		l.filter.Logger.Debug("Closed a connection that is neither from a pod nor from this machine", "remoteAddress", c.RemoteAddr(), "localAddress", c.LocalAddr())
+		l.filter.Logger.Debug("Closed a connection that is neither from a pod nor from this machine", "remoteAddress", c.RemoteAddr(),
+			"localAddress", c.LocalAddr())
 		_ = c.Close()
 	}
 }

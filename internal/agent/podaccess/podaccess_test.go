@@ -90,7 +90,8 @@ func TestPortIsTaken(t *testing.T) {
 	defer taken.Close()
 	port := taken.Addr().(*net.TCPAddr).Port
 	_, err = Listen(t.Context(), loopback, port, Filter{})
-	if want := "listen for pods on 127.0.0.3:" + strconv.Itoa(port) + ": the port is taken by another process"; err == nil || err.Error() != want {
+	if want := "listen for pods on 127.0.0.3:" + strconv.Itoa(port) + ": the port is taken by another process"; err == nil ||
+		err.Error() != want {
 		t.Fatalf("error %v, want %s", err, want)
 	}
 	again, err := net.Listen("tcp", "127.0.0.2:"+strconv.Itoa(port))

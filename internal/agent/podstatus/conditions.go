@@ -176,7 +176,8 @@ func sandboxed(pod *corev1.Pod, state *podstate.Pod) corev1.PodCondition {
 	if !needed {
 		return corev1.PodCondition{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}
 	}
-	return corev1.PodCondition{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionFalse, Reason: "PodSandboxNotReady", Message: reason}
+	return corev1.PodCondition{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionFalse, Reason: "PodSandboxNotReady",
+		Message: reason}
 }
 
 func initializedCondition(pod *corev1.Pod, all []corev1.ContainerStatus, p corev1.PodPhase) corev1.PodCondition {
@@ -209,7 +210,8 @@ func initializedCondition(pod *corev1.Pod, all []corev1.ContainerStatus, p corev
 		if old := condition(pod.Status.Conditions, corev1.PodInitialized); old != nil && old.Status == corev1.ConditionTrue {
 			return yes // what was initialized once stays so, also while all containers begin again
 		}
-		return corev1.PodCondition{Type: corev1.PodInitialized, Status: corev1.ConditionFalse, Reason: "ContainersNotInitialized", Message: message}
+		return corev1.PodCondition{Type: corev1.PodInitialized, Status: corev1.ConditionFalse, Reason: "ContainersNotInitialized",
+			Message: message}
 	}
 	return yes
 }
@@ -260,11 +262,13 @@ func ready(pod *corev1.Pod, present []corev1.PodCondition, containers corev1.Pod
 		case c == nil:
 			messages = append(messages, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", string(gate.ConditionType)))
 		case c.Status != corev1.ConditionTrue:
-			messages = append(messages, fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v", string(gate.ConditionType), c.Status))
+			messages = append(messages, fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v", string(gate.ConditionType),
+				c.Status))
 		}
 	}
 	if len(messages) > 0 {
-		return corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: "ReadinessGatesNotReady", Message: strings.Join(messages, ", ")}
+		return corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: "ReadinessGatesNotReady",
+			Message: strings.Join(messages, ", ")}
 	}
 	return out
 }

@@ -28,7 +28,8 @@ const gone = "ContainerStatusUnknown"
 
 // containers makes the statuses of containers of one kind, in the order kubelet gives them:
 // init containers in their own order, all others by name.
-func containers(in Input, state *podstate.Pod, specs []corev1.Container, before []corev1.ContainerStatus, k kind, initializing bool) []corev1.ContainerStatus {
+func containers(in Input, state *podstate.Pod, specs []corev1.Container, before []corev1.ContainerStatus, k kind,
+	initializing bool) []corev1.ContainerStatus {
 	old := byName(before)
 	var out []corev1.ContainerStatus
 	for i := range specs {
@@ -40,7 +41,8 @@ func containers(in Input, state *podstate.Pod, specs []corev1.Container, before 
 	return out
 }
 
-func one(in Input, state *podstate.Pod, spec *corev1.Container, old map[string]corev1.ContainerStatus, k kind, initializing bool) corev1.ContainerStatus {
+func one(in Input, state *podstate.Pod, spec *corev1.Container, old map[string]corev1.ContainerStatus, k kind,
+	initializing bool) corev1.ContainerStatus {
 	was, known := old[spec.Name]
 	instances := instancesOf(state, spec.Name)
 	if len(instances) == 0 {

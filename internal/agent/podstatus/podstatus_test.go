@@ -33,7 +33,8 @@ func TestStatuses(t *testing.T) {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "u", Generation: 1}}
 		p.Spec.RestartPolicy = policy
 		p.Spec.Containers = []corev1.Container{{Name: "c", Image: "i"}}
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(at(-5))}}
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue,
+			LastTransitionTime: metav1.NewTime(at(-5))}}
 		if change != nil {
 			change(p)
 		}
@@ -42,7 +43,8 @@ func TestStatuses(t *testing.T) {
 	ready := podstate.Sandbox{ID: "s0", Ready: true, Networked: true, IPs: []string{"fd00::2", "10.0.0.2"}}
 	lost := podstate.Sandbox{ID: "s0", Networked: true}
 	runs := func(name string, restarts int32) podstate.Container {
-		return podstate.Container{ID: "id-" + name, Name: name, SandboxID: "s0", State: podstate.Running, Started: at(1), Image: "i", ImageRef: "sha256:1", Note: podstate.Note{RestartCount: restarts}}
+		return podstate.Container{ID: "id-" + name, Name: name, SandboxID: "s0", State: podstate.Running, Started: at(1), Image: "i",
+			ImageRef: "sha256:1", Note: podstate.Note{RestartCount: restarts}}
 	}
 	ended := func(name string, code int32, restarts int32) podstate.Container {
 		c := runs(name, restarts)
@@ -83,40 +85,47 @@ func TestStatuses(t *testing.T) {
 	}
 	again := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}}
 	for name, in := range map[string]Input{
-		"over-not-started":       evicted("Always", nil, nil, "c"),
-		"over-backing-off":       evicted("Always", nil, state(lost, ended("c", 1, 0)), "c"),
-		"over-succeeded":         evicted("Never", nil, state(lost, ended("c", 0, 0)), ""),
-		"over-init-not-started":  evicted("Always", doubled(corev1.ContainerStatus{Name: "j", State: again}), nil, ""),
-		"over-second-init-tried": evicted("Always", doubled(corev1.ContainerStatus{Name: "j", State: again, LastTerminationState: exit(3)}), nil, ""),
-		"over-init-done":         evicted("Always", doubled(corev1.ContainerStatus{Name: "j", State: exit(0)}), nil, ""),
+		"over-not-started":      evicted("Always", nil, nil, "c"),
+		"over-backing-off":      evicted("Always", nil, state(lost, ended("c", 1, 0)), "c"),
+		"over-succeeded":        evicted("Never", nil, state(lost, ended("c", 0, 0)), ""),
+		"over-init-not-started": evicted("Always", doubled(corev1.ContainerStatus{Name: "j", State: again}), nil, ""),
+		"over-second-init-tried": evicted("Always", doubled(corev1.ContainerStatus{Name: "j", State: again, LastTerminationState: exit(3)}), nil,
+			""),
+		"over-init-done": evicted("Always", doubled(corev1.ContainerStatus{Name: "j", State: exit(0)}), nil, ""),
 		"over-sidecar-started": evicted("Always", func(p *corev1.Pod) {
 			sidecar(p)
 			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{
 				Name: "s", Started: new(true), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
 			}}
 		}, nil, ""),
-		"over-deleted-backing-off": {Pod: pod("Always", gone), State: state(lost, ended("c", 1, 0)), Terminal: true, Over: true, Waiting: map[string]corev1.ContainerStateWaiting{
-			"c": {Reason: "CrashLoopBackOff", Message: "back-off"}}},
+		"over-deleted-backing-off": {Pod: pod("Always", gone), State: state(lost, ended("c", 1, 0)), Terminal: true, Over: true,
+			Waiting: map[string]corev1.ContainerStateWaiting{
+				"c": {Reason: "CrashLoopBackOff", Message: "back-off"}}},
 		"new":                {Pod: pod("Always", nil)},
 		"creating-with-init": {Pod: pod("Always", init), State: state(ready)},
 		"init-running":       {Pod: pod("Always", init), State: state(ready, runs("i", 0))},
 		"init-failed-never":  {Pod: pod("Never", init), State: state(ready, ended("i", 1, 0))},
 		"running":            {Pod: pod("Always", nil), State: state(ready, runs("c", 0))},
-		"running-not-ready":  {Pod: pod("Always", nil), State: state(ready, runs("c", 0)), Ready: func(*podstate.Container) bool { return false }},
+		"running-not-ready": {Pod: pod("Always", nil), State: state(ready, runs("c", 0)),
+			Ready: func(*podstate.Container) bool { return false }},
 		"running-gate": {Pod: pod("Always", func(p *corev1.Pod) {
 			p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "x/y"}}
 		}), State: state(ready, runs("c", 0))},
 		"restarted": {Pod: pod("Always", nil), State: state(ready, runs("c", 1), ended("c", 1, 0))},
 		"backing-off": {Pod: pod("Always", nil), State: state(ready, ended("c", 1, 0)), Waiting: map[string]corev1.ContainerStateWaiting{
 			"c": {Reason: "CrashLoopBackOff", Message: "back-off"}}},
-		"pull-error":          {Pod: pod("Always", nil), State: state(ready), Waiting: map[string]corev1.ContainerStateWaiting{"c": {Reason: "ErrImagePull", Message: "no"}}},
-		"succeeded":           {Pod: pod("Never", nil), State: state(lost, ended("c", 0, 0))},
-		"failed":              {Pod: pod("Never", nil), State: state(lost, ended("c", 2, 0))},
-		"deadline":            {Pod: pod("Always", nil), State: state(ready, runs("c", 0)), Terminal: true, Reason: "DeadlineExceeded", Message: "late"},
-		"deleted":             {Pod: pod("Always", gone), State: state(lost, ended("c", 137, 0)), Terminal: true},
-		"sidecar-running":     {Pod: pod("Always", sidecar), State: state(ready, runs("c", 0), runs("s", 0))},
-		"sidecar-not-started": {Pod: pod("Always", sidecar), State: state(ready, runs("s", 0)), Started: func(*podstate.Container) bool { return false }},
-		"host-network":        {Pod: pod("Always", func(p *corev1.Pod) { p.Spec.HostNetwork = true }), State: state(podstate.Sandbox{ID: "s0", Ready: true, HostNetwork: true}, runs("c", 0))},
+		"pull-error": {Pod: pod("Always", nil), State: state(ready),
+			Waiting: map[string]corev1.ContainerStateWaiting{"c": {Reason: "ErrImagePull", Message: "no"}}},
+		"succeeded": {Pod: pod("Never", nil), State: state(lost, ended("c", 0, 0))},
+		"failed":    {Pod: pod("Never", nil), State: state(lost, ended("c", 2, 0))},
+		"deadline": {Pod: pod("Always", nil), State: state(ready, runs("c", 0)), Terminal: true, Reason: "DeadlineExceeded",
+			Message: "late"},
+		"deleted":         {Pod: pod("Always", gone), State: state(lost, ended("c", 137, 0)), Terminal: true},
+		"sidecar-running": {Pod: pod("Always", sidecar), State: state(ready, runs("c", 0), runs("s", 0))},
+		"sidecar-not-started": {Pod: pod("Always", sidecar), State: state(ready, runs("s", 0)),
+			Started: func(*podstate.Container) bool { return false }},
+		"host-network": {Pod: pod("Always", func(p *corev1.Pod) { p.Spec.HostNetwork = true }),
+			State: state(podstate.Sandbox{ID: "s0", Ready: true, HostNetwork: true}, runs("c", 0))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			yes := func(*podstate.Container) bool { return true }
@@ -176,9 +185,11 @@ func TestDeletedBeforeStart(t *testing.T) {
 
 func TestEndIsRemembered(t *testing.T) {
 	p := &corev1.Pod{Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c"}}}}
-	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", ContainerID: "x://1", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ContainerID: "x://1", Message: "last words"}}}}
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", ContainerID: "x://1",
+		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ContainerID: "x://1", Message: "last words"}}}}
 	no := func(*podstate.Container) bool { return false }
-	got := Make(Input{Pod: p, Scheme: "x", Started: no, Ready: no, State: &podstate.Pod{Containers: []podstate.Container{{ID: "1", Name: "c", State: podstate.Exited}}}})
+	got := Make(Input{Pod: p, Scheme: "x", Started: no, Ready: no,
+		State: &podstate.Pod{Containers: []podstate.Container{{ID: "1", Name: "c", State: podstate.Exited}}}})
 	if m := got.ContainerStatuses[0].State.Terminated.Message; m != "last words" {
 		t.Errorf("message %q: its file is gone, but it was read once", m)
 	}

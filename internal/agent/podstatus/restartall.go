@@ -30,7 +30,8 @@ func startsAnew(in Input, state *podstate.Pod) bool {
 // restartingAll is the condition of a pod whose containers may all begin again.
 func restartingAll(in Input, state *podstate.Pod, phase corev1.PodPhase) corev1.PodCondition {
 	out := corev1.PodCondition{Type: corev1.AllContainersRestarting, Status: corev1.ConditionFalse}
-	there := slices.ContainsFunc(slices.Concat(in.Pod.Spec.InitContainers, in.Pod.Spec.Containers), func(c corev1.Container) bool { return state.Newest(c.Name) != nil })
+	there := slices.ContainsFunc(slices.Concat(in.Pod.Spec.InitContainers, in.Pod.Spec.Containers),
+		func(c corev1.Container) bool { return state.Newest(c.Name) != nil })
 	switch {
 	case phase == corev1.PodSucceeded:
 		out.Reason = "PodCompleted"

@@ -44,13 +44,16 @@ func TestStatusIsUpdatedOrPatched(t *testing.T) {
 		taken     bool // the server has a later one
 		want      []string
 	}{
-		"nobody has written":                 {at("5", nil), nil, false, []string{"update 5"}},
-		"we have":                            {at("5", nil), at("6", nil), false, []string{"update 6"}},
-		"we have, and it is shown":           {at("7", nil), at("6", nil), false, []string{"update 7"}},
-		"of another pod of the name":         {at("5", nil), at("6", func(p *corev1.Pod) { p.UID = "other" }), false, []string{"update 5"}},
-		"conditions in another order":        {at("5", func(p *corev1.Pod) { slices.Reverse(p.Status.Conditions) }), nil, false, []string{"update 5"}},
-		"another opens a gate meanwhile":     {at("5", nil), at("6", func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionTrue }), false, []string{"patch"}},
-		"another nominates it meanwhile":     {at("5", nil), at("6", func(p *corev1.Pod) { p.Status.NominatedNodeName = "n2" }), false, []string{"patch"}},
+		"nobody has written":         {at("5", nil), nil, false, []string{"update 5"}},
+		"we have":                    {at("5", nil), at("6", nil), false, []string{"update 6"}},
+		"we have, and it is shown":   {at("7", nil), at("6", nil), false, []string{"update 7"}},
+		"of another pod of the name": {at("5", nil), at("6", func(p *corev1.Pod) { p.UID = "other" }), false, []string{"update 5"}},
+		"conditions in another order": {at("5", func(p *corev1.Pod) { slices.Reverse(p.Status.Conditions) }), nil, false,
+			[]string{"update 5"}},
+		"another opens a gate meanwhile": {at("5", nil),
+			at("6", func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionTrue }), false, []string{"patch"}},
+		"another nominates it meanwhile": {at("5", nil), at("6", func(p *corev1.Pod) { p.Status.NominatedNodeName = "n2" }), false,
+			[]string{"patch"}},
 		"another writes before us":           {at("5", nil), nil, true, []string{"update 5", "patch"}},
 		"another writes before us, again":    {at("5", nil), at("6", nil), true, []string{"update 6", "patch"}},
 		"of no revision, as a file gives it": {at("", nil), nil, false, []string{"patch"}},
@@ -90,7 +93,8 @@ func TestStatusIsUpdatedOrPatched(t *testing.T) {
 // TestSpoiled: only what is newer than what the node wrote, and differs in what is the node's, is written again.
 func TestSpoiled(t *testing.T) {
 	now := metav1.NewTime(time.Date(2026, 11, 22, 1, 2, 3, 456, time.UTC))
-	conditions := []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}, {Type: corev1.PodInitialized, Status: corev1.ConditionTrue}}
+	conditions := []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue},
+		{Type: corev1.PodInitialized, Status: corev1.ConditionTrue}}
 	ours := corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &now, PodIP: "10.0.0.1", Conditions: conditions}
 	whole := now.Rfc3339Copy()
 	for name, c := range map[string]struct {

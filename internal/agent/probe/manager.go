@@ -61,7 +61,8 @@ func (m *Manager) Ensure(ctx context.Context, in Instance) {
 		return
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	w := &watched{uid: in.Pod.UID, cancel: cancel, hasReadiness: c.ReadinessProbe != nil, hasStartup: c.StartupProbe != nil, started: c.StartupProbe == nil}
+	w := &watched{uid: in.Pod.UID, cancel: cancel, hasReadiness: c.ReadinessProbe != nil, hasStartup: c.StartupProbe != nil,
+		started: c.StartupProbe == nil}
 	m.watched[in.ID] = w
 	m.finished.Go(func() { m.watch(ctx, w, in) })
 }

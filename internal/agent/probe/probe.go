@@ -59,7 +59,8 @@ type Prober struct {
 }
 
 // Attempt asks once. The text says why it is not a success.
-func (p *Prober) Attempt(ctx context.Context, probe *corev1.Probe, container *corev1.Container, containerID, podIP string) (Result, string, error) {
+func (p *Prober) Attempt(ctx context.Context, probe *corev1.Probe, container *corev1.Container, containerID, podIP string) (Result, string,
+	error) {
 	timeout := time.Duration(max(probe.TimeoutSeconds, 1)) * time.Second
 	switch {
 	case probe.Exec != nil:
@@ -177,7 +178,8 @@ func HTTPClient(timeout time.Duration) *http.Client {
 		Transport: &http.Transport{
 			DisableKeepAlives:  true,
 			DisableCompression: true,
-			TLSClientConfig:    &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // the pod's certificate has no authority that the node could know
+			TLSClientConfig:    &tls.Config{InsecureSkipVerify: true},
+			//nolint:gosec // the pod's certificate has no authority that the node could know
 		},
 		CheckRedirect: func(request *http.Request, via []*http.Request) error {
 			if request.URL.Hostname() != via[0].URL.Hostname() {
@@ -225,16 +227,19 @@ func tcp(ctx context.Context, address string, timeout time.Duration) (Result, st
 func health(ctx context.Context, address, service string, timeout time.Duration) (Result, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent(userAgent))
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithUserAgent(userAgent))
 	if err != nil {
 		return Failure, fmt.Sprintf("error: %v", err), nil
 	}
 	defer conn.Close()
-	answer, err := grpc_health_v1.NewHealthClient(conn).Check(metadata.NewOutgoingContext(ctx, make(metadata.MD)), &grpc_health_v1.HealthCheckRequest{Service: service}, grpc.WaitForReady(true))
+	answer, err := grpc_health_v1.NewHealthClient(conn).Check(metadata.NewOutgoingContext(ctx, make(metadata.MD)),
+		&grpc_health_v1.HealthCheckRequest{Service: service}, grpc.WaitForReady(true))
 	if err != nil {
 		switch status.Code(err) {
 		case codes.Unimplemented:
-			return Failure, fmt.Sprintf("error: this server does not implement the grpc health protocol (grpc.health.v1.Health): %s", status.Convert(err).Message()), nil
+			return Failure, fmt.Sprintf("error: this server does not implement the grpc health protocol (grpc.health.v1.Health): %s",
+				status.Convert(err).Message()), nil
 		case codes.DeadlineExceeded:
 			return Failure, fmt.Sprintf("timeout: failed to connect service %q within %v: %s", address, timeout, status.Convert(err).Message()), nil
 		}

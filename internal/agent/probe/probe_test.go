@@ -64,13 +64,16 @@ func TestHTTP(t *testing.T) {
 		}
 	}
 	server.Close()
-	for _, h := range []corev1.ProbeHandler{{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(int32(port))}}, {TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(int32(port))}}} {
+	for _, h := range []corev1.ProbeHandler{{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(int32(port))}},
+		{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(int32(port))}}} {
 		got, text, err := p.Attempt(t.Context(), &corev1.Probe{ProbeHandler: h}, container, "id", "127.0.0.1")
 		if got != Failure || !strings.Contains(text, "connection refused") || err != nil {
 			t.Errorf("closed port: %s %q %v", got, text, err)
 		}
 	}
-	if _, _, err := p.Attempt(t.Context(), &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromString("none")}}}, container, "id", ""); err == nil {
+	if _, _, err := p.Attempt(t.Context(),
+		&corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromString("none")}}}, container, "id",
+		""); err == nil {
 		t.Error("a port that has no name was found")
 	}
 }
@@ -97,7 +100,8 @@ func TestTCPAndGRPC(t *testing.T) {
 		"well": {corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: port}}, Success},
 		"sick": {corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: port, Service: new("sick")}}, Failure},
 	} {
-		if got, text, err := p.Attempt(t.Context(), &corev1.Probe{ProbeHandler: c.handler, TimeoutSeconds: 5}, &corev1.Container{}, "id", "127.0.0.1"); got != c.want || err != nil {
+		if got, text, err := p.Attempt(t.Context(), &corev1.Probe{ProbeHandler: c.handler, TimeoutSeconds: 5}, &corev1.Container{}, "id",
+			"127.0.0.1"); got != c.want || err != nil {
 			t.Errorf("%s: %s %q %v, want %s", name, got, text, err, c.want)
 		}
 	}
@@ -112,7 +116,8 @@ func TestExec(t *testing.T) {
 		p := &Prober{Exec: func(context.Context, string, []string, time.Duration) ([]byte, int32, error) {
 			return nil, c.code, c.err
 		}}
-		if got, _, _ := p.Attempt(t.Context(), &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}}}, &corev1.Container{}, "id", ""); got != c.want {
+		if got, _, _ := p.Attempt(t.Context(), &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}}},
+			&corev1.Container{}, "id", ""); got != c.want {
 			t.Errorf("%+v: %s", c, got)
 		}
 	}
@@ -133,9 +138,11 @@ func TestThresholds(t *testing.T) {
 			return nil, 1, nil
 		}
 		probe := func(word string, success, failure int32) *corev1.Probe {
-			return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{word}}}, PeriodSeconds: 1, SuccessThreshold: success, FailureThreshold: failure}
+			return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{word}}}, PeriodSeconds: 1,
+				SuccessThreshold: success, FailureThreshold: failure}
 		}
-		container := &corev1.Container{Name: "c", StartupProbe: probe("startup", 1, 30), LivenessProbe: probe("live", 1, 3), ReadinessProbe: probe("ready", 2, 2)}
+		container := &corev1.Container{Name: "c", StartupProbe: probe("startup", 1, 30), LivenessProbe: probe("live", 1, 3),
+			ReadinessProbe: probe("ready", 2, 2)}
 		var changes []string
 		m := &Manager{Prober: &Prober{Exec: exec}, Clock: clock.RealClock{}, Report: func(Instance, string, Result, string, error) {}}
 		m.Changed = func(uid types.UID) {

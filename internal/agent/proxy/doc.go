@@ -42,11 +42,12 @@
 //
 //	-A MORTISE-SERVICES -d 10.96.0.0/16 -j MORTISE-MARK-FOREIGN
 //	-A MORTISE-SERVICES -d 0.0.0.7/0.0.0.255 -j MORTISE-SERVICES-07
-//	-A MORTISE-SERVICES-07 -d 10.96.0.7/32 -p tcp -m tcp --dport 80 -m statistic --mode random --probability 0.5 -j DNAT --to-destination 10.244.0.2:8080
+//	-A MORTISE-SERVICES-07 -d 10.96.0.7/32 -p tcp -m tcp --dport 80 -m statistic --mode random --probability 0.5 \
+//	  -j DNAT --to-destination 10.244.0.2:8080
 //	-A MORTISE-SERVICES-07 -d 10.96.0.7/32 -p tcp -m tcp --dport 80 -j DNAT --to-destination 10.244.1.2:8080
 //
-// The fewer rules a table has, and the smaller they are, the better: with a rule that comes, a kernel of nftables looks at all that are reached from each of the
-// table's hooks, and one without it copies all.
+// The fewer rules a table has, and the smaller they are, the better: with a rule that comes, a kernel of nftables looks at all that are
+// reached from each of the table's hooks, and one without it copies all.
 //
 // The rules stay when Mortise stops, so that a restart interrupts no connection; Remove removes them.
 package proxy

@@ -84,7 +84,8 @@ func (h *health) open(ctx context.Context, name types.NamespacedName, port int32
 			s.close()
 			return nil, fmt.Errorf("answer for the health of service %s: %w", name, err)
 		}
-		server := &http.Server{Handler: s.handler(name, h.well), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+		server := &http.Server{Handler: s.handler(name, h.well), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute,
+			MaxHeaderBytes: 16 << 10}
 		s.servers = append(s.servers, server)
 		h.running.Go(func() {
 			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {

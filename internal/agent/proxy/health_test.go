@@ -26,7 +26,8 @@ func TestHealthMoves(t *testing.T) {
 	}
 	var well atomic.Bool
 	well.Store(true)
-	h := &health{network: "tcp4", hosts: []string{"127.0.0.1"}, log: slog.New(slog.DiscardHandler), well: &well, servers: map[types.NamespacedName]*healthServer{}}
+	h := &health{network: "tcp4", hosts: []string{"127.0.0.1"}, log: slog.New(slog.DiscardHandler), well: &well,
+		servers: map[types.NamespacedName]*healthServer{}}
 	defer h.end()
 	want := map[types.NamespacedName]*plan{{Name: "s"}: {healthPort: int32(port), healthy: 1}}
 	answers := func(host string) bool {

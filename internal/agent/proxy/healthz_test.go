@@ -70,7 +70,8 @@ func TestHealthz(t *testing.T) {
 	h.see(node, true)
 	h.serve(both, now.Now())
 	at(61)
-	step("nothing was ever written", "/livez", 503, `{"lastUpdated":`+never+`,"currentTime":`+time(61)+`,"healthy":false,"status":{"IPv4":{"lastUpdated":`+never+`,"healthy":false},"IPv6":{"lastUpdated":`+never+`,"healthy":false}}}`)
+	step("nothing was ever written", "/livez", 503, `{"lastUpdated":`+never+`,"currentTime":`+time(61)+
+		`,"healthy":false,"status":{"IPv4":{"lastUpdated":`+never+`,"healthy":false},"IPv6":{"lastUpdated":`+never+`,"healthy":false}}}`)
 	h.begin()
 	at(70)
 	h.wrote(corev1.IPv4Protocol, now.Now())
@@ -78,7 +79,8 @@ func TestHealthz(t *testing.T) {
 	at(1000)
 	well := func(path, eligible string) {
 		t.Helper()
-		step("all is written", path, 200, `{"lastUpdated":`+time(1000)+`,"currentTime":`+time(1000)+eligible+`,"healthy":true,"status":{"IPv4":{"lastUpdated":`+time(70)+`,"healthy":true},"IPv6":{"lastUpdated":`+time(70)+`,"healthy":true}}}`)
+		step("all is written", path, 200, `{"lastUpdated":`+time(1000)+`,"currentTime":`+time(1000)+eligible+
+			`,"healthy":true,"status":{"IPv4":{"lastUpdated":`+time(70)+`,"healthy":true},"IPv6":{"lastUpdated":`+time(70)+`,"healthy":true}}}`)
 	}
 	well("/livez", "")
 	well("/healthz", `,"nodeEligible":true`)
@@ -95,7 +97,9 @@ func TestHealthz(t *testing.T) {
 	h.begin()
 	h.wrote(corev1.IPv4Protocol, now.Now())
 	at(1060)
-	step("a family is late", "/healthz", 503, `{"lastUpdated":`+time(1059)+`,"currentTime":`+time(1060)+`,"nodeEligible":true,"healthy":false,"status":{"IPv4":{"lastUpdated":`+time(1059)+`,"healthy":true},"IPv6":{"lastUpdated":`+time(70)+`,"healthy":false}}}`)
+	step("a family is late", "/healthz", 503, `{"lastUpdated":`+time(1059)+`,"currentTime":`+time(1060)+
+		`,"nodeEligible":true,"healthy":false,"status":{"IPv4":{"lastUpdated":`+time(1059)+`,"healthy":true},"IPv6":{"lastUpdated":`+time(70)+
+		`,"healthy":false}}}`)
 	h.begin()
 	h.wrote(corev1.IPv6Protocol, now.Now())
 	if code, body := get("/livez"); code != 200 {
@@ -131,7 +135,8 @@ func TestPages(t *testing.T) {
 	h := NewHealth(time.Minute, testingclock.NewFakePassiveClock(time.Unix(0, 0)), metrics)
 	h.Handler().ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/livez", nil))
 	for profiling, code := range map[bool]int{false: 404, true: 200} {
-		pages := Pages{Mode: func() string { return "nftables" }, Metrics: metrics, Configuration: map[string]string{"mode": "iptables"}, Profiling: profiling}.Handler()
+		pages := Pages{Mode: func() string { return "nftables" }, Metrics: metrics, Configuration: map[string]string{"mode": "iptables"},
+			Profiling: profiling}.Handler()
 		for path, want := range map[string]struct {
 			code       int
 			text, kind string
@@ -145,7 +150,8 @@ func TestPages(t *testing.T) {
 		} {
 			w := httptest.NewRecorder()
 			pages.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
-			if w.Code != want.code || !strings.Contains(w.Body.String(), want.text) || !strings.HasPrefix(w.Header().Get("Content-Type"), want.kind) {
+			if w.Code != want.code || !strings.Contains(w.Body.String(), want.text) ||
+				!strings.HasPrefix(w.Header().Get("Content-Type"), want.kind) {
 				t.Errorf("profiling %v, %s: %d %s %.300s", profiling, path, w.Code, w.Header().Get("Content-Type"), w.Body)
 			}
 		}

@@ -16,7 +16,8 @@ import (
 func TestAddressesWithZones(t *testing.T) {
 	const zone = "%eth0; drop\nflush ruleset\n-A INPUT -j DROP"
 	made := func(hostile bool) *plan {
-		svc := makeService("web", []string{"fd00:96::7"}, balanced("2001:db8::5"), func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"2001:db8::6"} })
+		svc := makeService("web", []string{"fd00:96::7"}, balanced("2001:db8::5"),
+			func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"2001:db8::6"} })
 		list := makeSlice("web", at("fd00:244::2", "here"))
 		list.AddressType = discoveryv1.AddressTypeIPv6
 		if hostile {

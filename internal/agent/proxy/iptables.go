@@ -110,7 +110,8 @@ func (t *ipTables) own(text *restored, d *delta) {
 	}
 }
 
-// list books the elements of a delta. It returns the chains of which rules have changed, and those which lead to others of them than before.
+// list books the elements of a delta. It returns the chains of which rules have changed, and those which lead to others of them than
+// before.
 func (t *ipTables) list(d *delta) (changed, rooted map[chainKey]bool) {
 	changed, rooted = map[chainKey]bool{}, map[chainKey]bool{}
 	note := func(root, at chainKey, is bool) {

@@ -193,7 +193,8 @@ func TestAChangeRewritesItsChainsAlone(t *testing.T) {
 	before := s.tables[0].plans[web]
 	last := func() (out []string) {
 		now := s.tables[0].plans[web]
-		for line := range strings.Lines(shown(all[0].last, before, now, s.tables[0].plans[types.NamespacedName{Namespace: "ns", Name: "other7"}])) {
+		for line := range strings.Lines(shown(all[0].last, before, now,
+			s.tables[0].plans[types.NamespacedName{Namespace: "ns", Name: "other7"}])) {
 			if line = strings.TrimSuffix(line, "\n"); !strings.Contains(line, canaryChain) && line != "COMMIT" {
 				out = append(out, line)
 			}
@@ -233,10 +234,14 @@ func TestAChangeRewritesItsChainsAlone(t *testing.T) {
 			"*nat", ":MORTISE-SERVICES-07 - [0:0]", ":SVC(ns/web/tcp/http) - [0:0]",
 			"-A MORTISE-SERVICES-07 -d 10.96.0.7/32 " + port + told + "-j SVC(ns/web/tcp/http)",
 			sharing + drawn, sharing + port + "-j DNAT --to-destination 10.244.1.2:8080",
-			"-A SVC(ns/web/tcp/http) -p tcp " + told + "-m statistic --mode random --probability 0.2000000000 -j DNAT --to-destination 10.244.1.2:8080",
-			"-A SVC(ns/web/tcp/http) -p tcp " + told + "-m statistic --mode random --probability 0.2500000000 -j DNAT --to-destination 10.244.1.3:8080",
-			"-A SVC(ns/web/tcp/http) -p tcp " + told + "-m statistic --mode random --probability 0.3333333333 -j DNAT --to-destination 10.244.1.4:8080",
-			"-A SVC(ns/web/tcp/http) -p tcp " + told + "-m statistic --mode random --probability 0.5000000000 -j DNAT --to-destination 10.244.1.5:8080",
+			"-A SVC(ns/web/tcp/http) -p tcp " + told +
+				"-m statistic --mode random --probability 0.2000000000 -j DNAT --to-destination 10.244.1.2:8080",
+			"-A SVC(ns/web/tcp/http) -p tcp " + told +
+				"-m statistic --mode random --probability 0.2500000000 -j DNAT --to-destination 10.244.1.3:8080",
+			"-A SVC(ns/web/tcp/http) -p tcp " + told +
+				"-m statistic --mode random --probability 0.3333333333 -j DNAT --to-destination 10.244.1.4:8080",
+			"-A SVC(ns/web/tcp/http) -p tcp " + told +
+				"-m statistic --mode random --probability 0.5000000000 -j DNAT --to-destination 10.244.1.5:8080",
 			"-A SVC(ns/web/tcp/http) -p tcp " + told + "-j DNAT --to-destination 10.244.1.6:8080",
 		}},
 		{"none that is ready", func() {
@@ -269,7 +274,8 @@ func TestWhoIsMarkedByAddress(t *testing.T) {
 	src := newStatic()
 	src.set(makeService("in", []string{"10.96.0.7"}), makeSlice("in", at("10.244.0.2", "here")))
 	src.set(makeService("out", []string{"10.97.0.7"}), makeSlice("out", at("10.244.0.2", "here")))
-	src.set(makeService("odd", []string{"10.96.0.8"}, localOutside, nodePort, func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"10.96.9.9"} }), makeSlice("odd", at("10.244.0.2", "here")))
+	src.set(makeService("odd", []string{"10.96.0.8"}, localOutside, nodePort,
+		func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"10.96.9.9"} }), makeSlice("odd", at("10.244.0.2", "here")))
 	const (
 		port, to = "-p tcp -m tcp --dport 80 ", "-j DNAT --to-destination 10.244.0.2:8080"
 		unmarked = "-j MARK --set-xmark 0x0/0x4000"
@@ -284,7 +290,8 @@ func TestWhoIsMarkedByAddress(t *testing.T) {
 		{"pods are known", []netip.Prefix{netip.MustParsePrefix("10.244.0.0/15")}, map[string][]string{
 			"": {
 				"-d 10.96.0.0/16 -j MORTISE-MARK-FOREIGN",
-				"-d 0.0.0.7/0.0.0.255 -j MORTISE-SERVICES-07", "-d 0.0.0.8/0.0.0.255 -j MORTISE-SERVICES-08", "-d 0.0.0.9/0.0.0.255 -j MORTISE-SERVICES-09",
+				"-d 0.0.0.7/0.0.0.255 -j MORTISE-SERVICES-07", "-d 0.0.0.8/0.0.0.255 -j MORTISE-SERVICES-08",
+				"-d 0.0.0.9/0.0.0.255 -j MORTISE-SERVICES-09",
 				"-d 10.96.0.0/16 " + unmarked,
 				"! -d 127.0.0.0/8 -m addrtype --dst-type LOCAL -j MORTISE-NODEPORTS",
 			},
@@ -294,7 +301,8 @@ func TestWhoIsMarkedByAddress(t *testing.T) {
 		}},
 		{"nobody is masqueraded", nil, map[string][]string{
 			"": {
-				"-d 0.0.0.7/0.0.0.255 -j MORTISE-SERVICES-07", "-d 0.0.0.8/0.0.0.255 -j MORTISE-SERVICES-08", "-d 0.0.0.9/0.0.0.255 -j MORTISE-SERVICES-09",
+				"-d 0.0.0.7/0.0.0.255 -j MORTISE-SERVICES-07", "-d 0.0.0.8/0.0.0.255 -j MORTISE-SERVICES-08",
+				"-d 0.0.0.9/0.0.0.255 -j MORTISE-SERVICES-09",
 				"! -d 127.0.0.0/8 -m addrtype --dst-type LOCAL -j MORTISE-NODEPORTS",
 			},
 			"-07": {"-d 10.96.0.7/32 " + port + to, "-d 10.97.0.7/32 " + port + to},
@@ -313,7 +321,8 @@ func TestWhoIsMarkedByAddress(t *testing.T) {
 	}
 }
 
-// TestAPortOfTwoServicesIsTheFirstOnes has an address and port that two Services claim by mistake, which differ in how many endpoints they have.
+// TestAPortOfTwoServicesIsTheFirstOnes has an address and port that two Services claim by mistake, which differ in how many endpoints they
+// have.
 func TestAPortOfTwoServicesIsTheFirstOnes(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -402,8 +411,8 @@ COMMIT
 	}
 }
 
-// FuzzRules gives Services names that the API would not take: whatever somebody writes into them, the rules are as many as those of a Service
-// with a plain name, and each is a line of words of its own.
+// FuzzRules gives Services names that the API would not take: whatever somebody writes into them, the rules are as many as those of a
+// Service with a plain name, and each is a line of words of its own.
 func FuzzRules(f *testing.F) {
 	f.Add("web", "ns", "http", "TCP")
 	f.Add("a\nCOMMIT\n*nat\n-A PREROUTING -j DROP", "n\"s", "\\", "UDP")

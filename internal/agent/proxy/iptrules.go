@@ -16,7 +16,8 @@ import (
 
 // How iptables says it.
 
-// ipTablesPrefix begins the names of our chains. What follows is what kube-proxy has after KUBE-, where it has the same: those are left alone.
+// ipTablesPrefix begins the names of our chains. What follows is what kube-proxy has after KUBE-, where it has the same: those are left
+// alone.
 const ipTablesPrefix = "MORTISE-"
 
 // gatewayChain is not the proxy's, but that of package gateway.
@@ -156,10 +157,11 @@ func isBucket(chain string) bool {
 	return chain[i] == '-' && strings.Trim(chain[i+1:], "0123456789abcdef") == ""
 }
 
-// before is the order of the rules of elements in a chain. What an address alone is for comes before what its ports are, so that it is marked
-// before it is replaced, and the first of its endpoints is drawn before the next.
+// before is the order of the rules of elements in a chain. What an address alone is for comes before what its ports are, so that it is
+// marked before it is replaced, and the first of its endpoints is drawn before the next.
 func (e element) before(o element) int {
-	return cmp.Or(e.addr.Compare(o.addr), strings.Compare(e.protocol, o.protocol), cmp.Compare(e.port, o.port), strings.Compare(e.container, o.container))
+	return cmp.Or(e.addr.Compare(o.addr), strings.Compare(e.protocol, o.protocol), cmp.Compare(e.port, o.port),
+		strings.Compare(e.container, o.container))
 }
 
 // rulesOf are an element's rules in a chain: one, if any.
@@ -192,8 +194,9 @@ func (t *ipTables) rulesOf(p chainKey, e element, v verdict) []string {
 	return []string{to + comment(v.chain.of) + v.dispatched()}
 }
 
-// drawn is the rule of an endpoint of a port that has no chains of its own: the first is taken by one in n, the next by one in what remains. There
-// are ten thousands of them, so that they have no comment: it would be the most of them, and the kernel looks at all when one changes.
+// drawn is the rule of an endpoint of a port that has no chains of its own: the first is taken by one in n, the next by one in what
+// remains. There are ten thousands of them, so that they have no comment: it would be the most of them, and the kernel looks at all when
+// one changes.
 func (t *ipTables) drawn(p chainKey, e element, number, to string, v verdict) []string {
 	i, _ := strconv.Atoi(number) // as backendMap says it
 	e.container = serviceIPs

@@ -50,7 +50,8 @@ type language struct {
 
 func languages() map[string]language {
 	return map[string]language{
-		"nftables": {Backend: netfilter.NFTables}, "iptables": {Backend: netfilter.IPTables}, "iptables-legacy": {Backend: netfilter.IPTables, legacy: true},
+		"nftables": {Backend: netfilter.NFTables}, "iptables": {Backend: netfilter.IPTables},
+		"iptables-legacy": {Backend: netfilter.IPTables, legacy: true},
 	}
 }
 

@@ -51,7 +51,8 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 		tookSome: duration("sync_partial_proxy_rules_duration_seconds", "The same where only what changed was."),
 		synced:   gauge("sync_proxy_rules_last_timestamp_seconds", "When the rules were last brought up to date."),
 		queued:   gauge("sync_proxy_rules_last_queued_timestamp_seconds", "When a change was last heard of."),
-		without:  gauge("sync_proxy_rules_no_local_endpoints_total", "Ports with the traffic policy Local that have no endpoint here.", "traffic_policy"),
+		without: gauge("sync_proxy_rules_no_local_endpoints_total", "Ports with the traffic policy Local that have no endpoint here.",
+			"traffic_policy"),
 		failures: counter("sync_proxy_rules_nftables_sync_failures_total", "Failed transactions."),
 		restores: counter("sync_proxy_rules_iptables_restore_failures_total", "Failed runs of iptables-restore."),
 		sweeps:   counter("sync_proxy_rules_nftables_cleanup_failures_total", "Failed attempts to delete unused chains."),
@@ -65,7 +66,8 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 		}),
 	}
 	for _, c := range []prometheus.Collector{
-		m.took, m.tookAll, m.tookSome, m.synced, m.queued, m.without, m.failures, m.restores, m.sweeps, m.flows, m.serviceChanges, m.endpointChanges,
+		m.took, m.tookAll, m.tookSome, m.synced, m.queued, m.without, m.failures, m.restores, m.sweeps, m.flows, m.serviceChanges,
+		m.endpointChanges,
 		m.healthz, m.livez,
 	} {
 		for _, r := range []prometheus.Registerer{registry, m.own} {

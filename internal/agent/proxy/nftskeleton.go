@@ -42,13 +42,17 @@ func hooks() []hook {
 		always = "jump "
 	)
 	return []hook{
-		{"filter-prerouting-before", knftables.FilterType, knftables.PreroutingHook, knftables.DNATPriority + "-10", []string{fresh + firewallCheck}},
+		{"filter-prerouting-before", knftables.FilterType, knftables.PreroutingHook, knftables.DNATPriority + "-10",
+			[]string{fresh + firewallCheck}},
 		{"filter-output-before", knftables.FilterType, knftables.OutputHook, knftables.DNATPriority + "-10", []string{fresh + firewallCheck}},
 		{"nat-prerouting", knftables.NATType, knftables.PreroutingHook, knftables.DNATPriority, []string{always + servicesChain}},
 		{"nat-output", knftables.NATType, knftables.OutputHook, knftables.DNATPriority, []string{always + servicesChain}},
-		{"filter-input", knftables.FilterType, knftables.InputHook, knftables.FilterPriority, []string{fresh + nodePortsCheck, fresh + endpointsCheck}},
-		{"filter-forward", knftables.FilterType, knftables.ForwardHook, knftables.FilterPriority, []string{fresh + endpointsCheck, fresh + clusterIPCheck}},
-		{"filter-output", knftables.FilterType, knftables.OutputHook, knftables.FilterPriority, []string{fresh + endpointsCheck, fresh + clusterIPCheck}},
+		{"filter-input", knftables.FilterType, knftables.InputHook, knftables.FilterPriority,
+			[]string{fresh + nodePortsCheck, fresh + endpointsCheck}},
+		{"filter-forward", knftables.FilterType, knftables.ForwardHook, knftables.FilterPriority,
+			[]string{fresh + endpointsCheck, fresh + clusterIPCheck}},
+		{"filter-output", knftables.FilterType, knftables.OutputHook, knftables.FilterPriority,
+			[]string{fresh + endpointsCheck, fresh + clusterIPCheck}},
 		{"nat-postrouting", knftables.NATType, knftables.PostroutingHook, knftables.SNATPriority, []string{always + masquerading}},
 	}
 }
@@ -155,7 +159,8 @@ func skeleton(tx *knftables.Transaction, s surroundings) {
 	rule(nodePortsCheck, append(check, "meta l4proto . th dport vmap @"+noEndpointPorts)...)
 
 	rule(masquerading, "mark and", s.masqueraded(), "!= 0 mark set mark xor", s.masqueraded(), "masquerade fully-random")
-	rule(masquerading, "ct status dnat", s.match(), "saddr .", s.match(), "daddr . meta l4proto . th dport @"+hairpins, "masquerade fully-random")
+	rule(masquerading, "ct status dnat", s.match(), "saddr .", s.match(), "daddr . meta l4proto . th dport @"+hairpins,
+		"masquerade fully-random")
 	if !s.bridged && len(s.here) > 0 {
 		// Pods on one bridge would answer each other past us, with an address that was never called.
 		rule(masquerading, "ct status dnat", s.match(), "saddr", braces(s.here), s.match(), "daddr", braces(s.here), "masquerade fully-random")

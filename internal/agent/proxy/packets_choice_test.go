@@ -88,7 +88,8 @@ func checkPacketsToTheChosen(t *testing.T, in language) {
 	})
 	t.Run("a Service that grows and shrinks", func(t *testing.T) {
 		l := l.of(t)
-		for _, change := range []func(*corev1.Service){func(*corev1.Service) {}, func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"198.51.100.46"} }} {
+		for _, change := range []func(*corev1.Service){func(*corev1.Service) {},
+			func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"198.51.100.46"} }} {
 			svc := makeService("growing", ips("46"), change)
 			four, six := makeSlice("growing"), makeSlice("growing", at("fd00:244::2", "here"))
 			six.Endpoints = nil
@@ -96,7 +97,8 @@ func checkPacketsToTheChosen(t *testing.T, in language) {
 				four.Endpoints = append(four.Endpoints, at(fmt.Sprint("10.244.0.", 100+i), "here"))
 				six.Endpoints = append(six.Endpoints, at(fmt.Sprintf("fd00:244::%x", 100+i), "here"))
 			}
-			for _, list := range [][]*discoveryv1.EndpointSlice{nil, only("growing", "10.244.0.2", "fd00:244::2", "here"), {four, six}, everywhere("growing"), only("growing", "10.244.1.2", "fd00:244:0:1::2", "there"), nil} {
+			for _, list := range [][]*discoveryv1.EndpointSlice{nil, only("growing", "10.244.0.2", "fd00:244::2", "here"), {four, six},
+				everywhere("growing"), only("growing", "10.244.1.2", "fd00:244:0:1::2", "there"), nil} {
 				l.has(svc, list...)
 				for _, to := range []string{"10.96.0.46:80", "[fd00:96::46]:80"} {
 					switch {
@@ -314,7 +316,8 @@ func checkPacketsToAddresses(t *testing.T, in language) {
 	})
 	t.Run("IPv6 alone", func(t *testing.T) {
 		l := l.of(t)
-		l.has(makeService("six", []string{"fd00:96::52"}, nodePort, func(s *corev1.Service) { s.Spec.Ports[0].NodePort = 30052 }), everywhere("six")...)
+		l.has(makeService("six", []string{"fd00:96::52"}, nodePort, func(s *corev1.Service) { s.Spec.Ports[0].NodePort = 30052 }),
+			everywhere("six")...)
 		l.hears(l.Pod1, "tcp", "[fd00:96::52]:80", "pod1", "pod2", "other")
 		l.hears(l.Client, "tcp", "[fd00:50::1]:30052", "pod1", "pod2", "other")
 		l.refused(l.Client, "tcp", "192.168.50.1:30052")

@@ -98,11 +98,13 @@ func checkPackets(t *testing.T, in language) {
 			s.Spec.Ports[0].NodePort, s.Spec.HealthCheckNodePort = 30017, 31017
 		})
 		list := []*discoveryv1.EndpointSlice{
-			makeSlice("local", at("10.244.0.2", "here"), at("10.244.1.2", "there")), makeSlice("local", at("fd00:244::2", "here"), at("fd00:244:0:1::2", "there")),
+			makeSlice("local", at("10.244.0.2", "here"), at("10.244.1.2", "there")),
+			makeSlice("local", at("fd00:244::2", "here"), at("fd00:244:0:1::2", "there")),
 		}
 		l.has(local, list...)
 		for to, from := range map[string]string{
-			"192.168.50.1:30017": "192.168.50.2", "203.0.113.17:80": "192.168.50.2", "[fd00:50::1]:30017": "fd00:50::2", "[2001:db8::17]:80": "fd00:50::2",
+			"192.168.50.1:30017": "192.168.50.2", "203.0.113.17:80": "192.168.50.2", "[fd00:50::1]:30017": "fd00:50::2",
+			"[2001:db8::17]:80": "fd00:50::2",
 		} {
 			l.sees(l.hears(l.Client, "tcp", to, "pod1"), from)
 		}

@@ -115,7 +115,8 @@ func makeSlice(name string, endpoints ...discoveryv1.Endpoint) *discoveryv1.Endp
 		kind = discoveryv1.AddressTypeIPv6
 	}
 	return &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "ns", Name: name + "-" + strings.ToLower(string(kind)), Labels: map[string]string{discoveryv1.LabelServiceName: name}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name + "-" + strings.ToLower(string(kind)),
+			Labels: map[string]string{discoveryv1.LabelServiceName: name}},
 		AddressType: kind, Endpoints: endpoints,
 		Ports: []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
 	}
@@ -154,7 +155,8 @@ func testView(v6 bool) view {
 	if v6 {
 		f, pods, own = families()[1], "fd00:244::/56", "fd00::1"
 	}
-	return view{family: f, node: "here", zone: "a", pods: []netip.Prefix{netip.MustParsePrefix(pods)}, addresses: []netip.Addr{netip.MustParseAddr(own)}, plain: longest}
+	return view{family: f, node: "here", zone: "a", pods: []netip.Prefix{netip.MustParsePrefix(pods)},
+		addresses: []netip.Addr{netip.MustParseAddr(own)}, plain: longest}
 }
 
 // text says what a plan has, as nftables does, without the hashes in its names.
@@ -231,7 +233,8 @@ cluster-ips: 10.96.0.7
 hairpin-connections: 10.244.0.2 . 10.244.0.2 . tcp . 8080
 service-ips: 10.96.0.7 . tcp . 80 -> goto draw-2
 `},
-		{"one endpoint, IPv6", makeService("web", []string{"10.96.0.7", "fd00:96::7"}), []*discoveryv1.EndpointSlice{two, makeSlice("web", at("fd00:244::2", "there"))}, true, `
+		{"one endpoint, IPv6", makeService("web", []string{"10.96.0.7", "fd00:96::7"}),
+			[]*discoveryv1.EndpointSlice{two, makeSlice("web", at("fd00:244::2", "there"))}, true, `
 backend-0: fd00:96::7 . tcp . 80 -> fd00:244::2 . 8080
 cluster-ips: fd00:96::7
 service-ips: fd00:96::7 . tcp . 80 -> goto draw-1
@@ -245,12 +248,14 @@ no-endpoint-services: 10.96.0.7 . tcp . 80 -> goto refuse
 cluster-ips: 10.96.0.7
 no-endpoint-services: 10.96.0.7 . tcp . 80 -> goto refuse
 `},
-		{"all terminate", makeService("web", ip), []*discoveryv1.EndpointSlice{makeSlice("web", at("10.244.1.2", "there", leavingStill), at("10.244.1.3", "there", unready))}, false, `
+		{"all terminate", makeService("web", ip), []*discoveryv1.EndpointSlice{makeSlice("web", at("10.244.1.2", "there", leavingStill),
+			at("10.244.1.3", "there", unready))}, false, `
 backend-0: 10.96.0.7 . tcp . 80 -> 10.244.1.2 . 8080
 cluster-ips: 10.96.0.7
 service-ips: 10.96.0.7 . tcp . 80 -> goto draw-1
 `},
-		{"one terminates", makeService("web", ip), []*discoveryv1.EndpointSlice{makeSlice("web", at("10.244.1.2", "there", leavingStill), at("10.244.1.3", "there"))}, false, `
+		{"one terminates", makeService("web", ip), []*discoveryv1.EndpointSlice{makeSlice("web", at("10.244.1.2", "there", leavingStill),
+			at("10.244.1.3", "there"))}, false, `
 backend-0: 10.96.0.7 . tcp . 80 -> 10.244.1.3 . 8080
 cluster-ips: 10.96.0.7
 service-ips: 10.96.0.7 . tcp . 80 -> goto draw-1
@@ -276,7 +281,8 @@ hairpin-connections: 10.244.0.2 . 10.244.0.2 . tcp . 8080
 service-ips: 10.96.0.7 . tcp . 80 -> goto service-ns/web/tcp/http
 service-nodeports: tcp . 30080 -> goto external-ns/web/tcp/http
 `},
-		{"external policy Local, with none here", makeService("web", ip, balanced("203.0.113.5"), localOutside, func(s *corev1.Service) { s.Spec.HealthCheckNodePort = 31000 }),
+		{"external policy Local, with none here", makeService("web", ip, balanced("203.0.113.5"), localOutside,
+			func(s *corev1.Service) { s.Spec.HealthCheckNodePort = 31000 }),
 			[]*discoveryv1.EndpointSlice{makeSlice("web", at("10.244.1.2", "there"))}, false, `
 external-ns/web/tcp/http: ip saddr 10.244.0.0/16 goto service-ns/web/tcp/http
 external-ns/web/tcp/http: fib saddr type local mark set mark or 0x4000
@@ -290,7 +296,8 @@ service-ips: 203.0.113.5 . tcp . 80 -> goto external-ns/web/tcp/http
 service-nodeports: tcp . 30080 -> goto external-ns/web/tcp/http
 health 31000: 0
 `},
-		{"local ones terminate, others are ready", makeService("web", ip, nodePort, localOutside), []*discoveryv1.EndpointSlice{makeSlice("web", at("10.244.0.2", "here", leavingStill), at("10.244.1.2", "there"))}, false, `
+		{"local ones terminate, others are ready", makeService("web", ip, nodePort, localOutside),
+			[]*discoveryv1.EndpointSlice{makeSlice("web", at("10.244.0.2", "here", leavingStill), at("10.244.1.2", "there"))}, false, `
 external-ns/web/tcp/http: ip saddr 10.244.0.0/16 goto service-ns/web/tcp/http
 external-ns/web/tcp/http: fib saddr type local mark set mark or 0x4000
 external-ns/web/tcp/http: fib saddr type local goto service-ns/web/tcp/http
@@ -302,7 +309,8 @@ hairpin-connections: 10.244.0.2 . 10.244.0.2 . tcp . 8080
 service-ips: 10.96.0.7 . tcp . 80 -> goto service-ns/web/tcp/http
 service-nodeports: tcp . 30080 -> goto external-ns/web/tcp/http
 `},
-		{"internal policy Local, with none here", makeService("web", ip, localInside), []*discoveryv1.EndpointSlice{makeSlice("web", at("10.244.1.2", "there"))}, false, `
+		{"internal policy Local, with none here", makeService("web", ip, localInside),
+			[]*discoveryv1.EndpointSlice{makeSlice("web", at("10.244.1.2", "there"))}, false, `
 cluster-ips: 10.96.0.7
 no-endpoint-services: 10.96.0.7 . tcp . 80 -> drop
 `},
@@ -349,18 +357,21 @@ cluster-ips: 10.96.0.7
 hairpin-connections: 10.244.0.2 . 10.244.0.2 . tcp . 8080
 service-ips: 10.96.0.7 . tcp . 80 -> goto service-ns/web/tcp/http
 `},
-		{"hints of zones", makeService("web", ip), []*discoveryv1.EndpointSlice{makeSlice("web", at("10.244.1.2", "there", forZone("a")), at("10.244.1.3", "there", forZone("b")))}, false, `
+		{"hints of zones", makeService("web", ip), []*discoveryv1.EndpointSlice{makeSlice("web", at("10.244.1.2", "there", forZone("a")),
+			at("10.244.1.3", "there", forZone("b")))}, false, `
 backend-0: 10.96.0.7 . tcp . 80 -> 10.244.1.2 . 8080
 cluster-ips: 10.96.0.7
 service-ips: 10.96.0.7 . tcp . 80 -> goto draw-1
 `},
-		{"hints of zones, but one has none", makeService("web", ip), []*discoveryv1.EndpointSlice{makeSlice("web", at("10.244.1.2", "there", forZone("a")), at("10.244.1.3", "there"))}, false, `
+		{"hints of zones, but one has none", makeService("web", ip),
+			[]*discoveryv1.EndpointSlice{makeSlice("web", at("10.244.1.2", "there", forZone("a")), at("10.244.1.3", "there"))}, false, `
 backend-0: 10.96.0.7 . tcp . 80 -> 10.244.1.2 . 8080
 backend-1: 10.96.0.7 . tcp . 80 -> 10.244.1.3 . 8080
 cluster-ips: 10.96.0.7
 service-ips: 10.96.0.7 . tcp . 80 -> goto draw-2
 `},
-		{"hints of nodes", makeService("web", ip), []*discoveryv1.EndpointSlice{makeSlice("web", at("10.244.0.2", "here", forNode("here")), at("10.244.1.3", "there", forNode("there")))}, false, `
+		{"hints of nodes", makeService("web", ip), []*discoveryv1.EndpointSlice{makeSlice("web", at("10.244.0.2", "here", forNode("here")),
+			at("10.244.1.3", "there", forNode("there")))}, false, `
 backend-0: 10.96.0.7 . tcp . 80 -> 10.244.0.2 . 8080
 cluster-ips: 10.96.0.7
 hairpin-connections: 10.244.0.2 . 10.244.0.2 . tcp . 8080
@@ -368,8 +379,10 @@ service-ips: 10.96.0.7 . tcp . 80 -> goto draw-1
 `},
 		{"headless", makeService("web", []string{"None"}), []*discoveryv1.EndpointSlice{two}, false, "\nnothing\n"},
 		{"of the other family", makeService("web", ip), []*discoveryv1.EndpointSlice{two}, true, "\nnothing\n"},
-		{"somebody else's", makeService("web", ip, func(s *corev1.Service) { s.Labels = map[string]string{proxyNameLabel: "other"} }), []*discoveryv1.EndpointSlice{two}, false, "\nnothing\n"},
-		{"an external name", makeService("web", []string{""}, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeExternalName }), nil, false, "\nnothing\n"},
+		{"somebody else's", makeService("web", ip, func(s *corev1.Service) { s.Labels = map[string]string{proxyNameLabel: "other"} }),
+			[]*discoveryv1.EndpointSlice{two}, false, "\nnothing\n"},
+		{"an external name", makeService("web", []string{""}, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeExternalName }), nil,
+			false, "\nnothing\n"},
 	} {
 		v := testView(c.v6)
 		few := v

@@ -56,7 +56,8 @@ func TestRun(t *testing.T) {
 	done := make(chan error)
 	go func() {
 		done <- Run(ctx, Options{
-			NodeName: "here", Client: client, Informers: shared, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, Metrics: metrics, Health: health,
+			NodeName: "here", Client: client, Informers: shared, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, Metrics: metrics,
+			Health: health,
 			Open: func(f knftables.Family, table string) (knftables.Interface, error) {
 				made := knftables.NewFake(f, table)
 				if f == knftables.IPv4Family {
@@ -106,7 +107,8 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	until("a Service that comes", has("10.96.0.8 . tcp . 80 : goto refuse"))
-	if _, err := client.DiscoveryV1().EndpointSlices("ns").Create(ctx, makeSlice("late", at("10.244.1.9", "there")), metav1.CreateOptions{}); err != nil {
+	if _, err := client.DiscoveryV1().EndpointSlices("ns").Create(ctx, makeSlice("late", at("10.244.1.9", "there")),
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	until("an endpoint that comes", has(": 10.244.1.9 . 8080", "!10.96.0.8 . tcp . 80 : goto refuse"))
@@ -309,17 +311,20 @@ func (h heard) Run(ctx context.Context, tx *knftables.Transaction) error {
 
 // TestWhoIsAPod says what the rules of a family take for pods, and for the node's own addresses.
 func TestWhoIsAPod(t *testing.T) {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.244.3.0/24", "fd00:244:0:3::/64"}},
-		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.168.50.1"}, {Type: corev1.NodeInternalIP, Address: "fd00:50::1"}}}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here"},
+		Spec: corev1.NodeSpec{PodCIDRs: []string{"10.244.3.0/24", "fd00:244:0:3::/64"}},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.168.50.1"},
+			{Type: corev1.NodeInternalIP, Address: "fd00:50::1"}}}}
 	cluster := []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
 	for name, c := range map[string]struct {
 		options         Options
 		pods, addresses string
 		by              device
 	}{
-		"the cluster's":   {Options{PodCIDRs: cluster}, "[10.244.0.0/16]", "[192.168.50.1]", device{}},
-		"the node's":      {Options{PodCIDRs: cluster, NodePods: true}, "[10.244.3.0/24]", "[192.168.50.1]", device{}},
-		"by an interface": {Options{PodCIDRs: cluster, PodInterface: "veth", PodInterfaceBegins: true}, "[]", "[192.168.50.1]", device{"veth", true}},
+		"the cluster's": {Options{PodCIDRs: cluster}, "[10.244.0.0/16]", "[192.168.50.1]", device{}},
+		"the node's":    {Options{PodCIDRs: cluster, NodePods: true}, "[10.244.3.0/24]", "[192.168.50.1]", device{}},
+		"by an interface": {Options{PodCIDRs: cluster, PodInterface: "veth", PodInterfaceBegins: true}, "[]", "[192.168.50.1]",
+			device{"veth", true}},
 		"another address": {Options{Address: netip.MustParseAddr("10.0.0.1")}, "[]", "[10.0.0.1]", device{}},
 		"another of IPv6": {Options{Address: netip.MustParseAddr("fd00::1")}, "[]", "[192.168.50.1]", device{}},
 	} {
@@ -335,7 +340,8 @@ func TestWhoIsAPod(t *testing.T) {
 }
 
 func TestHealthPort(t *testing.T) {
-	svc := makeService("web", []string{"10.96.0.7"}, balanced("203.0.113.5"), localOutside, func(s *corev1.Service) { s.Spec.HealthCheckNodePort = 31000 })
+	svc := makeService("web", []string{"10.96.0.7"}, balanced("203.0.113.5"), localOutside,
+		func(s *corev1.Service) { s.Spec.HealthCheckNodePort = 31000 })
 	if p := healthPort(svc); p != 31000 {
 		t.Errorf("the port is %d", p)
 	}

@@ -56,7 +56,8 @@ func open(o Options, src source, s self) (*syncer, error) {
 		}
 		out.tables = append(out.tables, newTable(f, book))
 		served = append(served, f.ip)
-		out.health = append(out.health, &health{network: f.network, hosts: hosts(out.around(f)), log: o.Logger, well: &out.well, servers: map[types.NamespacedName]*healthServer{}})
+		out.health = append(out.health, &health{network: f.network, hosts: hosts(out.around(f)), log: o.Logger, well: &out.well,
+			servers: map[types.NamespacedName]*healthServer{}})
 	}
 	if len(out.tables) == 0 {
 		return nil, errors.Join(errs...)

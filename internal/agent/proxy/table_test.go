@@ -234,7 +234,8 @@ func TestChangesAndTheWholeAreTheSame(t *testing.T) {
 // randomChanges changes a few Services, each change written by itself.
 func randomChanges(t *testing.T, src *static, s *syncer) {
 	t.Helper()
-	kinds := []func(*corev1.Service){func(*corev1.Service) {}, nodePort, sticky, localInside, func(v *corev1.Service) { balanced("203.0.113.5")(v); localOutside(v) }}
+	kinds := []func(*corev1.Service){func(*corev1.Service) {}, nodePort, sticky, localInside,
+		func(v *corev1.Service) { balanced("203.0.113.5")(v); localOutside(v) }}
 	for i := range 200 {
 		name := fmt.Sprint("svc", i*7%5)
 		n := types.NamespacedName{Namespace: "ns", Name: name}
@@ -272,12 +273,14 @@ func benchTenThousand(b *testing.B, in language) {
 	service := func(i, endpoint int) types.NamespacedName {
 		name := fmt.Sprint("svc", i)
 		return src.set(makeService(name, []string{fmt.Sprintf("10.96.%d.%d", i/250, i%250+1)}),
-			makeSlice(name, at(fmt.Sprintf("10.244.%d.%d", i/250, i%250+1), "here"), at(fmt.Sprintf("10.245.%d.%d", endpoint/250, endpoint%250+1), "there")))
+			makeSlice(name, at(fmt.Sprintf("10.244.%d.%d", i/250, i%250+1), "here"),
+				at(fmt.Sprintf("10.245.%d.%d", endpoint/250, endpoint%250+1), "there")))
 	}
 	for i := range 10_000 {
 		service(i, i)
 	}
-	o, err := Options{NodeName: "here", Bridged: true, Backend: in.Backend, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/15")}}.withDefaults()
+	o, err := Options{NodeName: "here", Bridged: true, Backend: in.Backend,
+		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/15")}}.withDefaults()
 	if err != nil {
 		b.Fatal(err)
 	}

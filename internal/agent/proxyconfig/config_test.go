@@ -71,13 +71,16 @@ func TestKubeadmsFileLoads(t *testing.T) {
 		c.Warnings()); diff != "" {
 		t.Error(diff)
 	}
-	if c.Mode != "iptables" || c.MasqueradeAll() || c.MasqueradeMark() != 0x4000 || c.SyncPeriod() != 30*time.Second || c.MinSyncPeriod() != 0 || len(c.NodePortPrefixes()) != 0 {
+	if c.Mode != "iptables" || c.MasqueradeAll() || c.MasqueradeMark() != 0x4000 || c.SyncPeriod() != 30*time.Second ||
+		c.MinSyncPeriod() != 0 || len(c.NodePortPrefixes()) != 0 {
 		t.Errorf("settings: %+v", c)
 	}
-	if diff := cmp.Diff([]netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, c.PodCIDRs(), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+	if diff := cmp.Diff([]netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, c.PodCIDRs(),
+		cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 		t.Error(diff)
 	}
-	if c.HealthzBindAddress != "0.0.0.0:10256" || c.MetricsBindAddress != "127.0.0.1:10249" || c.Tracking(8) != (conntrack.Settings{}) || c.Address().IsValid() {
+	if c.HealthzBindAddress != "0.0.0.0:10256" || c.MetricsBindAddress != "127.0.0.1:10249" || c.Tracking(8) != (conntrack.Settings{}) ||
+		c.Address().IsValid() {
 		t.Errorf("settings: %+v, connections %+v", c, c.Tracking(8))
 	}
 }
@@ -87,37 +90,58 @@ func TestRefused(t *testing.T) {
 	const at = "KubeProxyConfiguration."
 	const conntrack = at + "KubeProxyLinuxConfiguration.KubeProxyConntrackConfiguration."
 	for name, c := range map[string]struct{ text, want string }{
-		"masquerade bit":             {"iptables: {masqueradeBit: 32}", at + "KubeProxyIPTablesConfiguration.MasqueradeBit: Invalid value: 32: must be within the range [0, 31]"},
-		"masquerade bit by nftables": {"mode: nftables\nnftables: {masqueradeBit: -1}", at + "KubeProxyNFTablesConfiguration.MasqueradeBit: Invalid value: -1: must be within the range [0, 31]"},
-		"mode":                       {"mode: userspace", at + `Mode.ProxyMode: Invalid value: "userspace": must be iptables, ipvs, nftables or blank (blank means the best-available proxy [currently iptables])`},
+		"masquerade bit": {"iptables: {masqueradeBit: 32}",
+			at + "KubeProxyIPTablesConfiguration.MasqueradeBit: Invalid value: 32: must be within the range [0, 31]"},
+		"masquerade bit by nftables": {"mode: nftables\nnftables: {masqueradeBit: -1}",
+			at + "KubeProxyNFTablesConfiguration.MasqueradeBit: Invalid value: -1: must be within the range [0, 31]"},
+		"mode": {"mode: userspace", at + `Mode.ProxyMode: Invalid value: "userspace": must be iptables, ipvs, nftables or blank (blank means the best-available proxy [currently iptables])`},
 		"conntrack": {"conntrack: {maxPerCore: -1, min: -2, tcpEstablishedTimeout: -1s, tcpCloseWaitTimeout: -2s, udpTimeout: -3s, udpStreamTimeout: -4s}",
-			"[" + conntrack + "MaxPerCore: Invalid value: -1: must be greater than or equal to 0, " + conntrack + "Min: Invalid value: -2: must be greater than or equal to 0, " +
-				conntrack + `TCPEstablishedTimeout: Invalid value: "-1s": must be greater than or equal to 0, ` + conntrack + `TCPCloseWaitTimeout: Invalid value: "-2s": must be greater than or equal to 0, ` +
-				conntrack + `UDPTimeout: Invalid value: "-3s": must be greater than or equal to 0, ` + conntrack + `UDPStreamTimeout: Invalid value: "-4s": must be greater than or equal to 0]`},
-		"oom score": {"oomScoreAdj: 2000", at + "KubeProxyLinuxConfiguration.OOMScoreAdj: Invalid value: 2000: must be within the range [-1000, 1000]"},
-		"burst":     {"clientConnection: {burst: -1}", at + "ClientConnection.Burst: Invalid value: -1: must be greater than or equal to 0"},
-		"periods": {"configSyncPeriod: -1s\niptables: {syncPeriod: -1s, minSyncPeriod: -2s}", "[" + at + `ConfigSyncPeriod: Invalid value: "-1s": must be greater than 0, ` +
-			at + `SyncPeriod: Invalid value: "-1s": must be greater than 0, ` + at + `MinSyncPeriod: Invalid value: "-2s": must be greater than or equal to 0]`},
-		"period below the least": {"iptables: {syncPeriod: 1s, minSyncPeriod: 2s}", at + `SyncPeriod: Invalid value: "2s": must be greater than or equal to KubeProxyConfiguration.MinSyncPeriod`},
-		"periods by nftables":    {"mode: nftables\nnftables: {minSyncPeriod: 1m}", at + `SyncPeriod: Invalid value: "1m0s": must be greater than or equal to KubeProxyConfiguration.MinSyncPeriod`},
-		"address":                {"bindAddress: here", at + `BindAddress: Invalid value: "here": not a valid textual representation of an IP address`},
-		"pages": {"healthzBindAddress: '127.0.0.1:70000'\nmetricsBindAddress: 'localhost:10249'", "[" + at + `HealthzBindAddress: Invalid value: "70000": must be a valid port, ` +
-			at + `MetricsBindAddress: Invalid value: "localhost": must be a valid IP]`},
+			"[" + conntrack + "MaxPerCore: Invalid value: -1: must be greater than or equal to 0, " + conntrack +
+				"Min: Invalid value: -2: must be greater than or equal to 0, " +
+				conntrack + `TCPEstablishedTimeout: Invalid value: "-1s": must be greater than or equal to 0, ` + conntrack +
+				`TCPCloseWaitTimeout: Invalid value: "-2s": must be greater than or equal to 0, ` +
+				conntrack + `UDPTimeout: Invalid value: "-3s": must be greater than or equal to 0, ` + conntrack +
+				`UDPStreamTimeout: Invalid value: "-4s": must be greater than or equal to 0]`},
+		"oom score": {"oomScoreAdj: 2000", at +
+			"KubeProxyLinuxConfiguration.OOMScoreAdj: Invalid value: 2000: must be within the range [-1000, 1000]"},
+		"burst": {"clientConnection: {burst: -1}", at + "ClientConnection.Burst: Invalid value: -1: must be greater than or equal to 0"},
+		"periods": {"configSyncPeriod: -1s\niptables: {syncPeriod: -1s, minSyncPeriod: -2s}",
+			"[" + at + `ConfigSyncPeriod: Invalid value: "-1s": must be greater than 0, ` +
+				at + `SyncPeriod: Invalid value: "-1s": must be greater than 0, ` + at +
+				`MinSyncPeriod: Invalid value: "-2s": must be greater than or equal to 0]`},
+		"period below the least": {"iptables: {syncPeriod: 1s, minSyncPeriod: 2s}",
+			at + `SyncPeriod: Invalid value: "2s": must be greater than or equal to KubeProxyConfiguration.MinSyncPeriod`},
+		"periods by nftables": {"mode: nftables\nnftables: {minSyncPeriod: 1m}",
+			at + `SyncPeriod: Invalid value: "1m0s": must be greater than or equal to KubeProxyConfiguration.MinSyncPeriod`},
+		"address": {"bindAddress: here", at + `BindAddress: Invalid value: "here": not a valid textual representation of an IP address`},
+		"pages": {"healthzBindAddress: '127.0.0.1:70000'\nmetricsBindAddress: 'localhost:10249'",
+			"[" + at + `HealthzBindAddress: Invalid value: "70000": must be a valid port, ` +
+				at + `MetricsBindAddress: Invalid value: "localhost": must be a valid IP]`},
 		"page without a port": {"metricsBindAddress: a", at + `MetricsBindAddress: Invalid value: "a": must be IP:port`},
-		"node ports": {"nodePortAddresses: [eth0, primary, primary, 10.0.0.0/8]", "[" + at + `NodePortAddresses[0]: Invalid value: "eth0": must be a valid CIDR or one of the keywords 'primary', 'localhost', 'all', ` +
-			at + `NodePortAddresses[2]: Duplicate value: "primary"]`},
-		"hidden metrics": {"showHiddenMetricsForVersion: '1.2'", at + `ShowHiddenMetricsForVersion: Invalid value: "1.2": invalid showHiddenMetricsForVersion: showHiddenMetricsForVersion: Invalid value: "1.2": ` +
-			"must be omitted or have the value '1.36'; only the previous minor version is allowed"},
-		"local mode":           {"detectLocalMode: Guess", at + `DetectLocalMode: Unsupported value: "Guess": supported values: "ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix", ""`},
-		"bridge":               {"detectLocalMode: BridgeInterface", at + `DetectLocalConfiguration.InterfaceName: Invalid value: "": must not be empty`},
-		"prefix of interfaces": {"detectLocalMode: InterfaceNamePrefix", at + `DetectLocalConfiguration.InterfacePrefix: Invalid value: "": must not be empty`},
-		"cluster range":        {"clusterCIDR: 10.0.0.0", at + `DetectLocalConfiguration.ClusterCIDRs[0]: Invalid value: "10.0.0.0": must be a valid CIDR block (e.g. 10.100.0.0/16 or fde4:8dba:82e1::/48)`},
-		"cluster ranges": {"clusterCIDR: '10.0.0.0/8,11.0.0.0/8'", at + `DetectLocalConfiguration.ClusterCIDRs: Invalid value: ["10.0.0.0/8","11.0.0.0/8"]: ` +
-			"must be a either a single CIDR or dual-stack pair of CIDRs (e.g. [10.100.0.0/16, fde4:8dba:82e1::/48]"},
-		"log format":  {"logging: {format: xml, verbosity: 3}", at + `logging.format: Invalid value: "xml": Unsupported log format`},
-		"log options": {"logging: {options: {text: {splitStream: true}}}", at + "logging.options.text.splitStream: Forbidden: Feature LoggingAlphaOptions is disabled"},
-		"gate":        {"featureGates: {NoSuchGate: true}", at + `featureGates: Invalid value: {"NoSuchGate":true}: unrecognized feature gate: NoSuchGate`},
-		"locked gate": {"featureGates: {NFTablesProxyMode: false}", at + `featureGates: Invalid value: {"NFTablesProxyMode":false}: cannot set feature gate NFTablesProxyMode to false, feature is locked to true`},
+		"node ports": {"nodePortAddresses: [eth0, primary, primary, 10.0.0.0/8]",
+			"[" + at + `NodePortAddresses[0]: Invalid value: "eth0": must be a valid CIDR or one of the keywords 'primary', 'localhost', 'all', ` +
+				at + `NodePortAddresses[2]: Duplicate value: "primary"]`},
+		"hidden metrics": {"showHiddenMetricsForVersion: '1.2'",
+			at + `ShowHiddenMetricsForVersion: Invalid value: "1.2": invalid showHiddenMetricsForVersion: showHiddenMetricsForVersion: Invalid value: "1.2": ` +
+				"must be omitted or have the value '1.36'; only the previous minor version is allowed"},
+		"local mode": {"detectLocalMode: Guess",
+			at + `DetectLocalMode: Unsupported value: "Guess": supported values: "ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix", ""`},
+		"bridge": {"detectLocalMode: BridgeInterface",
+			at + `DetectLocalConfiguration.InterfaceName: Invalid value: "": must not be empty`},
+		"prefix of interfaces": {"detectLocalMode: InterfaceNamePrefix",
+			at + `DetectLocalConfiguration.InterfacePrefix: Invalid value: "": must not be empty`},
+		"cluster range": {"clusterCIDR: 10.0.0.0",
+			at + `DetectLocalConfiguration.ClusterCIDRs[0]: Invalid value: "10.0.0.0": must be a valid CIDR block (e.g. 10.100.0.0/16 or fde4:8dba:82e1::/48)`},
+		"cluster ranges": {"clusterCIDR: '10.0.0.0/8,11.0.0.0/8'",
+			at + `DetectLocalConfiguration.ClusterCIDRs: Invalid value: ["10.0.0.0/8","11.0.0.0/8"]: ` +
+				"must be a either a single CIDR or dual-stack pair of CIDRs (e.g. [10.100.0.0/16, fde4:8dba:82e1::/48]"},
+		"log format": {"logging: {format: xml, verbosity: 3}", at + `logging.format: Invalid value: "xml": Unsupported log format`},
+		"log options": {"logging: {options: {text: {splitStream: true}}}",
+			at + "logging.options.text.splitStream: Forbidden: Feature LoggingAlphaOptions is disabled"},
+		"gate": {"featureGates: {NoSuchGate: true}",
+			at + `featureGates: Invalid value: {"NoSuchGate":true}: unrecognized feature gate: NoSuchGate`},
+		"locked gate": {"featureGates: {NFTablesProxyMode: false}",
+			at + `featureGates: Invalid value: {"NFTablesProxyMode":false}: cannot set feature gate NFTablesProxyMode to false, feature is locked to true`},
 
 		// What follows is Mortise's own.
 		"ipvs":          {"mode: ipvs", "mode ipvs is not supported: Kubernetes deprecated it and removes it in 1.43; use nftables, or leave the mode empty"},
@@ -207,15 +231,21 @@ func TestSettings(t *testing.T) {
 		mode  string
 	}{
 		{text: "iptables: {masqueradeAll: true, masqueradeBit: 3, minSyncPeriod: 2s}", all: true, mark: 3, least: 2 * time.Second},
-		{text: "mode: nftables\niptables: {masqueradeAll: true, masqueradeBit: 3, minSyncPeriod: 2s}", mark: 14, ports: []string{"primary"}, mode: "nftables"},
-		{text: "mode: nftables\nnftables: {masqueradeAll: true, masqueradeBit: 5, minSyncPeriod: 3s}\nnodePortAddresses: [all]", all: true, mark: 5, least: 3 * time.Second,
+		{text: "mode: nftables\niptables: {masqueradeAll: true, masqueradeBit: 3, minSyncPeriod: 2s}", mark: 14, ports: []string{"primary"},
+			mode: "nftables"},
+		{text: "mode: nftables\nnftables: {masqueradeAll: true, masqueradeBit: 5, minSyncPeriod: 3s}\nnodePortAddresses: [all]", all: true,
+			mark: 5, least: 3 * time.Second,
 			ports: []string{"0.0.0.0/0", "::/0"}, mode: "nftables"},
-		{text: "nodePortAddresses: [localhost, 010.1.2.3/8, primary, fd00::1/64]", mark: 14, ports: []string{"127.0.0.0/8", "::1/128", "10.0.0.0/8", "primary", "fd00::/64"}},
+		{text: "nodePortAddresses: [localhost, 010.1.2.3/8, primary, fd00::1/64]", mark: 14,
+			ports: []string{"127.0.0.0/8", "::1/128", "10.0.0.0/8", "primary", "fd00::/64"}},
 		// The command line wins, and chooses the section.
-		{text: "mode: iptables\nnftables: {masqueradeBit: 5}", flags: Flags{Mode: "nftables"}, mark: 5, ports: []string{"primary"}, mode: "nftables"},
+		{text: "mode: iptables\nnftables: {masqueradeBit: 5}", flags: Flags{Mode: "nftables"}, mark: 5, ports: []string{"primary"},
+			mode: "nftables"},
 		{text: "mode: ipvs", flags: Flags{Mode: "iptables"}, mark: 14, mode: "iptables"},
-		{text: "iptables: {masqueradeAll: true}\nnodePortAddresses: [primary]", flags: Flags{MasqueradeAll: new(false), NodePortAddresses: []string{"10.0.0.0/8"}}, mark: 14, ports: []string{"10.0.0.0/8"}},
-		{text: "mode: nftables\nnodePortAddresses: [all]", flags: Flags{MasqueradeAll: new(true)}, all: true, mark: 14, ports: []string{"0.0.0.0/0", "::/0"}, mode: "nftables"},
+		{text: "iptables: {masqueradeAll: true}\nnodePortAddresses: [primary]",
+			flags: Flags{MasqueradeAll: new(false), NodePortAddresses: []string{"10.0.0.0/8"}}, mark: 14, ports: []string{"10.0.0.0/8"}},
+		{text: "mode: nftables\nnodePortAddresses: [all]", flags: Flags{MasqueradeAll: new(true)}, all: true, mark: 14,
+			ports: []string{"0.0.0.0/0", "::/0"}, mode: "nftables"},
 	} {
 		got, err := Parse([]byte(head+c.text+"\n"), c.flags)
 		if err != nil {
@@ -223,7 +253,8 @@ func TestSettings(t *testing.T) {
 			continue
 		}
 		if got.MasqueradeAll() != c.all || got.MasqueradeMark() != 1<<c.mark || got.MinSyncPeriod() != c.least || string(got.Mode) != c.mode {
-			t.Errorf("%s: masquerade all %v by mark %#x, rest %v, mode %q", c.text, got.MasqueradeAll(), got.MasqueradeMark(), got.MinSyncPeriod(), got.Mode)
+			t.Errorf("%s: masquerade all %v by mark %#x, rest %v, mode %q", c.text, got.MasqueradeAll(), got.MasqueradeMark(), got.MinSyncPeriod(),
+				got.Mode)
 		}
 		if diff := cmp.Diff(c.ports, got.NodePortPrefixes()); diff != "" {
 			t.Errorf("%s: %s", c.text, diff)
@@ -243,7 +274,8 @@ func TestWhoIsAPod(t *testing.T) {
 		{text: "clusterCIDR: '10.0.0.0/8,fd00::/56'", ranges: "[10.0.0.0/8 fd00::/56]"},
 		{text: "clusterCIDR: 10.0.0.0/8\ndetectLocalMode: NodeCIDR", node: true},
 		{text: "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0, interfaceNamePrefix: veth}", name: "cni0"},
-		{text: "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {bridgeInterface: cni0, interfaceNamePrefix: veth}", name: "veth", begins: true},
+		{text: "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {bridgeInterface: cni0, interfaceNamePrefix: veth}", name: "veth",
+			begins: true},
 	} {
 		got := parse(t, c.text)
 		text := ""

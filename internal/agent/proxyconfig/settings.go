@@ -169,7 +169,8 @@ const most = 1 << 20
 // Tracking are the kernel's settings of connections that the file has, for a machine of so many processors.
 func (c *Config) Tracking(processors int) conntrack.Settings {
 	said, full := c.written.Conntrack, c.Conntrack
-	t := conntrack.Settings{TCPBeLiberal: said.TCPBeLiberal, UDPUnreplied: said.UDPTimeout.Duration, UDPAssured: said.UDPStreamTimeout.Duration}
+	t := conntrack.Settings{TCPBeLiberal: said.TCPBeLiberal, UDPUnreplied: said.UDPTimeout.Duration,
+		UDPAssured: said.UDPStreamTimeout.Duration}
 	if (said.MaxPerCore != nil || said.Min != nil) && *full.MaxPerCore > 0 {
 		t.Max = max(int(*full.MaxPerCore)*processors, int(*full.Min))
 		if int(*full.MaxPerCore)*processors > most {

@@ -55,17 +55,21 @@ func Validate(c *proxyv1alpha1.KubeProxyConfiguration) error {
 	checkBackends(c, at, &m)
 	linux := at.Child("KubeProxyLinuxConfiguration")
 	checkConntrack(&c.Conntrack, linux.Child("KubeProxyConntrackConfiguration"), &m)
-	m.add(*c.OOMScoreAdj < -1000 || *c.OOMScoreAdj > 1000, linux.Child("OOMScoreAdj"), *c.OOMScoreAdj, "must be within the range [-1000, 1000]")
-	m.add(!slices.Contains([]proxyv1alpha1.ProxyMode{"", modeIPTables, modeNFTables, modeIPVS}, c.Mode), at.Child("Mode", "ProxyMode"), string(c.Mode),
+	m.add(*c.OOMScoreAdj < -1000 || *c.OOMScoreAdj > 1000, linux.Child("OOMScoreAdj"), *c.OOMScoreAdj,
+		"must be within the range [-1000, 1000]")
+	m.add(!slices.Contains([]proxyv1alpha1.ProxyMode{"", modeIPTables, modeNFTables, modeIPVS}, c.Mode), at.Child("Mode", "ProxyMode"),
+		string(c.Mode),
 		"must be iptables, ipvs, nftables or blank (blank means the best-available proxy [currently iptables])")
 	m.add(c.ClientConnection.Burst < 0, at.Child("ClientConnection", "Burst"), int64(c.ClientConnection.Burst), notNegative)
 	checkPeriods(c, at, &m)
-	m.add(netutils.ParseIPSloppy(c.BindAddress) == nil, at.Child("BindAddress"), c.BindAddress, "not a valid textual representation of an IP address")
+	m.add(netutils.ParseIPSloppy(c.BindAddress) == nil, at.Child("BindAddress"), c.BindAddress,
+		"not a valid textual representation of an IP address")
 	checkPage(c.HealthzBindAddress, at.Child("HealthzBindAddress"), &m)
 	checkPage(c.MetricsBindAddress, at.Child("MetricsBindAddress"), &m)
 	checkNodePorts(c.NodePortAddresses, at.Child("NodePortAddresses"), &m)
 	if v := c.ShowHiddenMetricsForVersion; v != "" && v != hiddenBefore {
-		err := field.Invalid(field.NewPath("showHiddenMetricsForVersion"), v, "must be omitted or have the value '"+hiddenBefore+"'; only the previous minor version is allowed")
+		err := field.Invalid(field.NewPath("showHiddenMetricsForVersion"), v,
+			"must be omitted or have the value '"+hiddenBefore+"'; only the previous minor version is allowed")
 		m.add(true, at.Child("ShowHiddenMetricsForVersion"), v, "invalid showHiddenMetricsForVersion: "+err.Error())
 	}
 	checkLocal(c, at, &m)
@@ -78,7 +82,8 @@ func Validate(c *proxyv1alpha1.KubeProxyConfiguration) error {
 	for _, d := range []struct{ field, name string }{
 		{"bridgeInterface", c.DetectLocal.BridgeInterface}, {"interfaceNamePrefix", c.DetectLocal.InterfaceNamePrefix},
 	} {
-		if strings.ContainsFunc(d.name, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`/"\*+`, r) }) || len(d.name) > 15 {
+		if strings.ContainsFunc(d.name, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`/"\*+`, r) }) ||
+			len(d.name) > 15 {
 			errs = append(errs, fmt.Errorf("detectLocal.%s %q is no name of an interface", d.field, d.name))
 		}
 	}
@@ -127,7 +132,8 @@ func checkPeriods(c *proxyv1alpha1.KubeProxyConfiguration, at *field.Path, m *mi
 	m.add(c.ConfigSyncPeriod.Duration <= 0, at.Child("ConfigSyncPeriod"), c.ConfigSyncPeriod, positive)
 	m.add(period.Duration <= 0, at.Child("SyncPeriod"), period, positive)
 	m.add(least.Duration < 0, at.Child("MinSyncPeriod"), least, notNegative)
-	m.add(least.Duration > period.Duration, at.Child("SyncPeriod"), least, fmt.Sprintf("must be greater than or equal to %s", at.Child("MinSyncPeriod")))
+	m.add(least.Duration > period.Duration, at.Child("SyncPeriod"), least,
+		fmt.Sprintf("must be greater than or equal to %s", at.Child("MinSyncPeriod")))
 }
 
 // checkPage wants an address and a port.

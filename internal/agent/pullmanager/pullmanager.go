@@ -302,7 +302,8 @@ func (m *Manager) check(image, ref string, secrets Secrets) (result string, err 
 	}
 	for _, s := range shown {
 		for _, k := range known.KubernetesSecrets {
-			login, secret, room := k.CredentialHash != "" && k.CredentialHash == s.CredentialHash, same(k, s), len(known.KubernetesSecrets) < mostSecrets
+			login, secret, room := k.CredentialHash != "" && k.CredentialHash == s.CredentialHash, same(k, s),
+				len(known.KubernetesSecrets) < mostSecrets
 			if !login && !(secret && room) {
 				continue
 			}

@@ -27,7 +27,8 @@ var start = time.Date(2026, 11, 23, 12, 0, 0, 500, time.UTC)
 func open(t *testing.T, dir string, change func(*Options)) *Manager {
 	t.Helper()
 	o := Options{
-		Dir: dir, Policy: configv1beta1.NeverVerifyPreloadedImages, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Now: func() time.Time { return start },
+		Dir: dir, Policy: configv1beta1.NeverVerifyPreloadedImages, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Now:    func() time.Time { return start },
 		Images: func() ([]*runtimeapi.Image, error) { return nil, errors.New("nobody has asked for images") },
 	}
 	if change != nil {
@@ -80,8 +81,10 @@ func TestImagePulledWithASecretIsVerifiedForOthers(t *testing.T) {
 			{"who pulled, by digest", "example.org/team/tool@sha256:" + strings.Repeat("0", 64), []configv1beta1.ImagePullSecret{mine}, false},
 			{"nobody", image, nil, true},
 			{"another login", image, []configv1beta1.ImagePullSecret{secret("b", "s", "2")}, true},
-			{"the same name elsewhere", image, []configv1beta1.ImagePullSecret{{UID: "uid-as", Namespace: "b", Name: "s", CredentialHash: "2"}}, true},
-			{"the same name made again", image, []configv1beta1.ImagePullSecret{{UID: "other", Namespace: "a", Name: "s", CredentialHash: "2"}}, true},
+			{"the same name elsewhere", image, []configv1beta1.ImagePullSecret{{UID: "uid-as", Namespace: "b", Name: "s", CredentialHash: "2"}},
+				true},
+			{"the same name made again", image, []configv1beta1.ImagePullSecret{{UID: "other", Namespace: "a", Name: "s", CredentialHash: "2"}},
+				true},
 			{"no hash", image, []configv1beta1.ImagePullSecret{secret("b", "s", "")}, true},
 			{"the image by another name", "example.org/other:1", []configv1beta1.ImagePullSecret{mine}, true},
 		} {
@@ -135,7 +138,8 @@ func TestSecretsThatCannotBeRead(t *testing.T) {
 	m := open(t, t.TempDir(), nil)
 	mine := secret("a", "s", "1")
 	pull(t, m, &mine)
-	if must, err := m.MustPull(image, ref, func() ([]configv1beta1.ImagePullSecret, error) { return nil, errors.New("no") }); err == nil || !must {
+	if must, err := m.MustPull(image, ref, func() ([]configv1beta1.ImagePullSecret, error) { return nil, errors.New("no") }); err == nil ||
+		!must {
 		t.Errorf("must pull %t, %v", must, err)
 	}
 }
@@ -171,7 +175,8 @@ func TestPolicies(t *testing.T) {
 func TestValidateAllowlist(t *testing.T) {
 	for pattern, want := range map[string]string{
 		"example.org/a": "", "example.org/*": "", "busybox": "",
-		" a": "leading/trailing spaces are not allowed:  a", "": "the supplied pattern is too short: ", "/*": "at least registry hostname is required",
+		" a": "leading/trailing spaces are not allowed:  a", "": "the supplied pattern is too short: ",
+		"/*":    "at least registry hostname is required",
 		"a*/*":  "not a valid wildcard pattern, only patterns ending with '/*' are allowed: a*/*",
 		"a:1":   "neither tag nor digest is accepted in an image reference: a:1",
 		"a//b!": "failed to parse as an image name: invalid reference format",
@@ -246,8 +251,10 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 	const pulled = `{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1","lastUpdatedTime":null,"imageRef":"sha256:abc",`
 	for name, text := range map[string]string{
 		"half": pulled, "another's": strings.Replace(pulled, "sha256:abc", "sha256:other", 1) + `"credentialMapping":{}}`,
-		"unknown field": pulled + `"but":true}`, "other kind": strings.Replace(pulled, "ImagePulledRecord", "ImagePullIntent", 1) + `"credentialMapping":{}}`,
-		"other version": strings.Replace(pulled, "v1beta1", "v9", 1) + `"credentialMapping":{}}`, "two": pulled + `"credentialMapping":{}}{}`, "empty": "",
+		"unknown field": pulled + `"but":true}`, "other kind": strings.Replace(pulled, "ImagePulledRecord", "ImagePullIntent", 1) +
+			`"credentialMapping":{}}`,
+		"other version": strings.Replace(pulled, "v1beta1", "v9", 1) + `"credentialMapping":{}}`, "two": pulled + `"credentialMapping":{}}{}`,
+		"empty": "",
 	} {
 		dir := t.TempDir()
 		m := open(t, dir, nil)

@@ -142,7 +142,8 @@ func Run(ctx context.Context, o Options) error {
 	r, err := nodes.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { wake() }, DeleteFunc: func(any) { wake() },
 		UpdateFunc: func(old, now any) {
-			if a, b := old.(*corev1.Node), now.(*corev1.Node); !slices.Equal(a.Spec.PodCIDRs, b.Spec.PodCIDRs) || !slices.Equal(a.Status.Addresses, b.Status.Addresses) || a.Labels[simulated] != b.Labels[simulated] {
+			if a, b := old.(*corev1.Node), now.(*corev1.Node); !slices.Equal(a.Spec.PodCIDRs, b.Spec.PodCIDRs) ||
+				!slices.Equal(a.Status.Addresses, b.Status.Addresses) || a.Labels[simulated] != b.Labels[simulated] {
 				wake()
 			}
 		},
@@ -227,7 +228,8 @@ func Apply(want map[netip.Prefix]netip.Addr) (errs []error) { return apply(want,
 // apply is Apply for gateways that are on one device, whatever its addresses are; 0: on any.
 func apply(want map[netip.Prefix]netip.Addr, on int) (errs []error) {
 	has, err := device.Whole(func() ([]netlink.Route, error) {
-		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: Protocol, Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: Protocol, Table: unix.RT_TABLE_MAIN},
+			netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {
 		return []error{fmt.Errorf("list routes: %w", err)}

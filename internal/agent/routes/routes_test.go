@@ -45,18 +45,21 @@ func TestWanted(t *testing.T) {
 		nodes []*corev1.Node
 		want  map[string]string
 	}{
-		"alone":                      {nil, map[string]string{}},
-		"both ranges":                {[]*corev1.Node{made("a", []string{"192.168.0.1", "fd00::1"}, "10.244.1.0/24", "fd00:244:1::/64")}, map[string]string{"10.244.1.0/24": "192.168.0.1", "fd00:244:1::/64": "fd00::1"}},
-		"no address of the family":   {[]*corev1.Node{made("a", []string{"192.168.0.1"}, "fd00:244:1::/64")}, map[string]string{}},
-		"no range yet":               {[]*corev1.Node{made("a", []string{"192.168.0.1"})}, map[string]string{}},
-		"simulated":                  {[]*corev1.Node{labelled(made("a", []string{"192.168.0.1"}, "10.244.1.0/24"))}, map[string]string{}},
-		"the node's own range":       {[]*corev1.Node{made("a", []string{"192.168.0.1"}, "10.244.2.0/24")}, map[string]string{}},
-		"the node's own address":     {[]*corev1.Node{made("a", []string{"192.168.0.2"}, "10.244.1.0/24")}, map[string]string{}},
-		"loopback":                   {[]*corev1.Node{made("a", []string{"127.0.0.1"}, "10.244.1.0/24")}, map[string]string{}},
-		"everywhere":                 {[]*corev1.Node{made("a", []string{"192.168.0.1"}, "0.0.0.0/0")}, map[string]string{}},
-		"no range at all":            {[]*corev1.Node{made("a", []string{"192.168.0.1"}, "nonsense")}, map[string]string{}},
-		"two claim one range":        {[]*corev1.Node{made("c", []string{"192.168.0.3"}, "10.244.1.0/24"), made("a", []string{"192.168.0.1"}, "10.244.1.0/24")}, map[string]string{"10.244.1.0/24": "192.168.0.1"}},
-		"a range that is not masked": {[]*corev1.Node{made("a", []string{"192.168.0.1"}, "10.244.1.7/24")}, map[string]string{"10.244.1.0/24": "192.168.0.1"}},
+		"alone": {nil, map[string]string{}},
+		"both ranges": {[]*corev1.Node{made("a", []string{"192.168.0.1", "fd00::1"}, "10.244.1.0/24", "fd00:244:1::/64")},
+			map[string]string{"10.244.1.0/24": "192.168.0.1", "fd00:244:1::/64": "fd00::1"}},
+		"no address of the family": {[]*corev1.Node{made("a", []string{"192.168.0.1"}, "fd00:244:1::/64")}, map[string]string{}},
+		"no range yet":             {[]*corev1.Node{made("a", []string{"192.168.0.1"})}, map[string]string{}},
+		"simulated":                {[]*corev1.Node{labelled(made("a", []string{"192.168.0.1"}, "10.244.1.0/24"))}, map[string]string{}},
+		"the node's own range":     {[]*corev1.Node{made("a", []string{"192.168.0.1"}, "10.244.2.0/24")}, map[string]string{}},
+		"the node's own address":   {[]*corev1.Node{made("a", []string{"192.168.0.2"}, "10.244.1.0/24")}, map[string]string{}},
+		"loopback":                 {[]*corev1.Node{made("a", []string{"127.0.0.1"}, "10.244.1.0/24")}, map[string]string{}},
+		"everywhere":               {[]*corev1.Node{made("a", []string{"192.168.0.1"}, "0.0.0.0/0")}, map[string]string{}},
+		"no range at all":          {[]*corev1.Node{made("a", []string{"192.168.0.1"}, "nonsense")}, map[string]string{}},
+		"two claim one range": {[]*corev1.Node{made("c", []string{"192.168.0.3"}, "10.244.1.0/24"),
+			made("a", []string{"192.168.0.1"}, "10.244.1.0/24")}, map[string]string{"10.244.1.0/24": "192.168.0.1"}},
+		"a range that is not masked": {[]*corev1.Node{made("a", []string{"192.168.0.1"}, "10.244.1.7/24")},
+			map[string]string{"10.244.1.0/24": "192.168.0.1"}},
 	} {
 		for _, nodes := range [][]*corev1.Node{append([]*corev1.Node{self}, c.nodes...), append(c.nodes, self)} {
 			got := map[string]string{}
@@ -109,7 +112,8 @@ func TestApply(t *testing.T) {
 	apply(want, 0)
 	apply(want, 0)
 	reach(true)
-	away := map[netip.Prefix]netip.Addr{four: want[four], six: want[six], netip.MustParsePrefix("10.244.7.0/24"): netip.MustParseAddr("172.31.7.7")}
+	away := map[netip.Prefix]netip.Addr{four: want[four], six: want[six],
+		netip.MustParsePrefix("10.244.7.0/24"): netip.MustParseAddr("172.31.7.7")}
 	lab.Node.Do(func() error { return remove(netip.MustParsePrefix("0.0.0.0/0")) })
 	apply(away, 1)
 	reach(true)
@@ -137,7 +141,8 @@ func TestRun(t *testing.T) {
 	lab := netlab.New(t)
 	four := netip.MustParsePrefix("10.244.1.0/24")
 	lab.Node.Do(func() error { return remove(four) }) // the lab's own
-	all := informers.NewSharedInformerFactory(fake.NewClientset(made("node", []string{"192.168.60.1"}, "10.244.0.0/24"), made("other", []string{"192.168.60.2"}, four.String())), 0)
+	all := informers.NewSharedInformerFactory(fake.NewClientset(made("node", []string{"192.168.60.1"}, "10.244.0.0/24"),
+		made("other", []string{"192.168.60.2"}, four.String())), 0)
 	Prepare(all)
 	ctx, cancel := context.WithCancel(t.Context())
 	all.Start(ctx.Done())
@@ -189,7 +194,8 @@ func TestRun(t *testing.T) {
 func TestRest(t *testing.T) {
 	for _, vxlan := range []bool{false, true} {
 		lab := netlab.New(t)
-		all := informers.NewSharedInformerFactory(fake.NewClientset(made("node", []string{"192.168.60.1"}, "10.244.0.0/24"), made("other", []string{"192.168.60.2"}, "10.244.1.0/24")), 0)
+		all := informers.NewSharedInformerFactory(fake.NewClientset(made("node", []string{"192.168.60.1"}, "10.244.0.0/24"),
+			made("other", []string{"192.168.60.2"}, "10.244.1.0/24")), 0)
 		Prepare(all)
 		ctx, cancel := context.WithCancel(t.Context())
 		all.Start(ctx.Done())

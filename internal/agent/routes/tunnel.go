@@ -147,7 +147,9 @@ func (t tunnel) device() (netlink.Link, error) {
 	attrs.Name, attrs.MTU, attrs.HardwareAddr = Device, mtu, hardware(t.address)
 	want := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: network, Port: port, SrcAddr: t.address.AsSlice(), Learning: false}
 	link, err := netlink.LinkByName(Device)
-	if has, ok := link.(*netlink.Vxlan); err == nil && (!ok || has.VxlanId != network || has.Port != port || !has.SrcAddr.Equal(want.SrcAddr) || !bytes.Equal(has.HardwareAddr, attrs.HardwareAddr)) {
+	if has, ok := link.(*netlink.Vxlan); err == nil &&
+		(!ok || has.VxlanId != network || has.Port != port || !has.SrcAddr.Equal(want.SrcAddr) ||
+			!bytes.Equal(has.HardwareAddr, attrs.HardwareAddr)) {
 		if err := netlink.LinkDel(link); err != nil {
 			return nil, fmt.Errorf("remove device %s: %w", Device, err)
 		}

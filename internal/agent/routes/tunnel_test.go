@@ -59,8 +59,10 @@ func TestTunnelOf(t *testing.T) {
 func TestTunnel(t *testing.T) {
 	lab := netlab.New(t)
 	parse := func(text string) netip.Prefix { return netip.MustParsePrefix(text) }
-	near := tunnel{netip.MustParseAddr("192.168.50.2"), []netip.Prefix{parse("10.244.8.0/24"), parse("fd00:244:0:8::/64")}, map[netip.Prefix]netip.Addr{}}
-	far := tunnel{netip.MustParseAddr("192.168.60.2"), []netip.Prefix{parse("10.244.9.0/24"), parse("fd00:244:0:9::/64")}, map[netip.Prefix]netip.Addr{}}
+	near := tunnel{netip.MustParseAddr("192.168.50.2"), []netip.Prefix{parse("10.244.8.0/24"), parse("fd00:244:0:8::/64")},
+		map[netip.Prefix]netip.Addr{}}
+	far := tunnel{netip.MustParseAddr("192.168.60.2"), []netip.Prefix{parse("10.244.9.0/24"), parse("fd00:244:0:9::/64")},
+		map[netip.Prefix]netip.Addr{}}
 	for i := range near.ranges {
 		near.remotes[far.ranges[i]], far.remotes[near.ranges[i]] = far.address, near.address
 	}

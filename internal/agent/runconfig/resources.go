@@ -124,14 +124,16 @@ func Limited(pod *corev1.Pod, name corev1.ResourceName) bool {
 	if resourcehelper.IsPodLevelResourcesSet(pod) && has(pod.Spec.Resources.Limits) {
 		return true
 	}
-	return !slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool { return !has(c.Resources.Limits) })
+	return !slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers),
+		func(c corev1.Container) bool { return !has(c.Resources.Limits) })
 }
 
 // sandboxResources are what a runtime that keeps pods in machines of their own makes the machine from: what the containers have
 // together, and what the sandbox itself takes.
 func (n *Node) sandboxResources(pod *corev1.Pod) (resources, overhead *runtimeapi.LinuxContainerResources) {
 	without := resourcehelper.PodResourcesOptions{ExcludeOverhead: true}
-	resources, overhead = n.bounds(resourcehelper.PodRequests(pod, without), resourcehelper.PodLimits(pod, without)), &runtimeapi.LinuxContainerResources{}
+	resources, overhead = n.bounds(resourcehelper.PodRequests(pod, without), resourcehelper.PodLimits(pod, without)),
+		&runtimeapi.LinuxContainerResources{}
 	if pod.Spec.Overhead != nil {
 		overhead = n.bounds(pod.Spec.Overhead, pod.Spec.Overhead)
 	}
@@ -179,7 +181,8 @@ func (n *Node) oomScore(pod *corev1.Pod, c *corev1.Container) int64 {
 		score = oomGuaranteed
 	case class == corev1.PodQOSBurstable:
 		asked := c.Resources.Requests.Memory().Value()
-		sidecar := slices.ContainsFunc(pod.Spec.InitContainers, func(i corev1.Container) bool { return i.Name == c.Name }) && c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+		sidecar := slices.ContainsFunc(pod.Spec.InitContainers, func(i corev1.Container) bool { return i.Name == c.Name }) &&
+			c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 		if sidecar && len(pod.Spec.Containers) > 0 {
 			least := pod.Spec.Containers[0].Resources.Requests.Memory().Value()
 			for _, other := range pod.Spec.Containers[1:] {

@@ -33,18 +33,22 @@ func TestPodResources(t *testing.T) {
 		pod  PodResources
 	}{
 		"best effort": {spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}, pod: PodResources{Shares: 2}},
-		"guaranteed":  {spec: corev1.PodSpec{Containers: []corev1.Container{bounded(same, same), bounded(same, same)}}, pod: PodResources{Shares: 2048, Quota: 200000, Period: 100000, Memory: 2 << 30}},
+		"guaranteed": {spec: corev1.PodSpec{Containers: []corev1.Container{bounded(same, same), bounded(same, same)}},
+			pod: PodResources{Shares: 2048, Quota: 200000, Period: 100000, Memory: 2 << 30}},
 		"burstable, one without limits": {
-			spec: corev1.PodSpec{Containers: []corev1.Container{bounded(list("cpu", "500m"), list("cpu", "1", "memory", "1Gi")), bounded(list("cpu", "250m"), nil)}},
-			pod:  PodResources{Shares: 768},
+			spec: corev1.PodSpec{Containers: []corev1.Container{bounded(list("cpu", "500m"), list("cpu", "1", "memory", "1Gi")),
+				bounded(list("cpu", "250m"), nil)}},
+			pod: PodResources{Shares: 768},
 		},
 		"burstable, memory limited": {
-			spec: corev1.PodSpec{Containers: []corev1.Container{bounded(list("cpu", "500m"), list("memory", "1Gi")), bounded(nil, list("memory", "1Gi"))}},
-			pod:  PodResources{Shares: 512, Memory: 2 << 30},
+			spec: corev1.PodSpec{Containers: []corev1.Container{bounded(list("cpu", "500m"), list("memory", "1Gi")),
+				bounded(nil, list("memory", "1Gi"))}},
+			pod: PodResources{Shares: 512, Memory: 2 << 30},
 		},
 		"an init container without limits": {
-			spec: corev1.PodSpec{InitContainers: []corev1.Container{bounded(list("cpu", "2"), nil)}, Containers: []corev1.Container{bounded(same, same)}},
-			pod:  PodResources{Shares: 2048},
+			spec: corev1.PodSpec{InitContainers: []corev1.Container{bounded(list("cpu", "2"), nil)},
+				Containers: []corev1.Container{bounded(same, same)}},
+			pod: PodResources{Shares: 2048},
 		},
 		"overhead": {
 			spec: corev1.PodSpec{Overhead: list("cpu", "250m", "memory", "64Mi"), Containers: []corev1.Container{bounded(same, same)}},
@@ -85,7 +89,8 @@ func TestOOMScore(t *testing.T) {
 	n := Node{MemoryBytes: 10 << 30, LowestOOMScore: -1000}
 	sidecar := bounded(list("memory", "1Gi"), nil)
 	sidecar.Name, sidecar.RestartPolicy = "s", new(corev1.ContainerRestartPolicyAlways)
-	pod := &corev1.Pod{Spec: corev1.PodSpec{InitContainers: []corev1.Container{sidecar}, Containers: []corev1.Container{bounded(list("memory", "2Gi"), nil)}}}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{InitContainers: []corev1.Container{sidecar},
+		Containers: []corev1.Container{bounded(list("memory", "2Gi"), nil)}}}
 	if got := n.oomScore(pod, &pod.Spec.InitContainers[0]); got != 800 {
 		t.Errorf("a sidecar beside a larger container: %d", got)
 	}

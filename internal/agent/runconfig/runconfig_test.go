@@ -25,7 +25,8 @@ var update = flag.Bool("update", false, "rewrite the golden configurations")
 
 var node = Node{
 	LogDir: "/var/log/pods", ClusterDNS: func() []string { return []string{"10.96.0.10"} }, ClusterDomain: "cluster.local",
-	HostServers: []string{"1.1.1.1"}, HostSearches: []string{"example.org"}, HostOptions: []string{"rotate"}, MemoryBytes: 8 << 30, HugePages: []int64{2 << 20, 1 << 30}, LowestOOMScore: -1000, CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS,
+	HostServers: []string{"1.1.1.1"}, HostSearches: []string{"example.org"}, HostOptions: []string{"rotate"}, MemoryBytes: 8 << 30,
+	HugePages: []int64{2 << 20, 1 << 30}, LowestOOMScore: -1000, CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS,
 }
 
 // TestConfigurations turns testdata/NAME.pod.yaml into NAME.cri.yaml: the sandbox's and each
@@ -47,7 +48,8 @@ func TestConfigurations(t *testing.T) {
 		out := write(t, func() (proto.Message, error) { return node.Sandbox(&pod, 1, nil) })
 		for i := range pod.Spec.Containers {
 			out += "---\n" + write(t, func() (proto.Message, error) {
-				return node.Container(ContainerInput{Pod: &pod, Container: &pod.Spec.Containers[i], ImageRef: "sha256:1", RestartCount: 2, ImageUser: new(int64(0)), Env: []environ.Var{{Name: "A", Value: "x"}}})
+				return node.Container(ContainerInput{Pod: &pod, Container: &pod.Spec.Containers[i], ImageRef: "sha256:1", RestartCount: 2,
+					ImageUser: new(int64(0)), Env: []environ.Var{{Name: "A", Value: "x"}}})
 			})
 		}
 		out += "---\n" + node.Hosts(&pod, []string{"10.0.0.1"}, "127.0.0.1 host\n")
@@ -95,8 +97,10 @@ func TestSystemdCgroups(t *testing.T) {
 }
 
 func TestParseResolvConf(t *testing.T) {
-	servers, searches, options := ParseResolvConf("# x\nnameserver 1.1.1.1 # y\nnameserver ::1\nsearch a.b. c\noptions ndots:2 rotate\nsortlist\n")
-	if diff := cmp.Diff([][]string{{"1.1.1.1", "::1"}, {"a.b", "c"}, {"ndots:2", "rotate"}}, [][]string{servers, searches, options}); diff != "" {
+	servers, searches, options := ParseResolvConf(
+		"# x\nnameserver 1.1.1.1 # y\nnameserver ::1\nsearch a.b. c\noptions ndots:2 rotate\nsortlist\n")
+	if diff := cmp.Diff([][]string{{"1.1.1.1", "::1"}, {"a.b", "c"}, {"ndots:2", "rotate"}},
+		[][]string{servers, searches, options}); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
@@ -127,18 +131,24 @@ func TestKubeletsChoices(t *testing.T) {
 		period, quota int64
 		profile       runtimeapi.SecurityProfile_ProfileType
 	}{
-		"none":    {Node{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}, "/kubepods/burstable/pod1-2", 100_000, 50_000, runtimeapi.SecurityProfile_Unconfined},
-		"period":  {Node{QuotaPeriod: 10 * time.Millisecond, SeccompDefault: true, CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}, "/kubepods/burstable/pod1-2", 10_000, 5_000, runtimeapi.SecurityProfile_RuntimeDefault},
-		"root":    {Node{NoQuota: true, CgroupRoot: "/a/b", CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}, "/a/b/kubepods/burstable/pod1-2", 0, 0, runtimeapi.SecurityProfile_Unconfined},
-		"systemd": {Node{NoQuota: true, CgroupRoot: "/a/b", CgroupDriver: runtimeapi.CgroupDriver_SYSTEMD}, "/a.slice/a-b.slice/a-b-kubepods.slice/a-b-kubepods-burstable.slice/a-b-kubepods-burstable-pod1_2.slice", 0, 0, runtimeapi.SecurityProfile_Unconfined},
-		"flat":    {Node{NoQuota: true, CgroupRoot: "/a", Flat: true}, "/a", 0, 0, runtimeapi.SecurityProfile_Unconfined},
+		"none": {Node{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}, "/kubepods/burstable/pod1-2", 100_000, 50_000,
+			runtimeapi.SecurityProfile_Unconfined},
+		"period": {Node{QuotaPeriod: 10 * time.Millisecond, SeccompDefault: true, CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS},
+			"/kubepods/burstable/pod1-2", 10_000, 5_000, runtimeapi.SecurityProfile_RuntimeDefault},
+		"root": {Node{NoQuota: true, CgroupRoot: "/a/b", CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}, "/a/b/kubepods/burstable/pod1-2", 0,
+			0, runtimeapi.SecurityProfile_Unconfined},
+		"systemd": {Node{NoQuota: true, CgroupRoot: "/a/b", CgroupDriver: runtimeapi.CgroupDriver_SYSTEMD},
+			"/a.slice/a-b.slice/a-b-kubepods.slice/a-b-kubepods-burstable.slice/a-b-kubepods-burstable-pod1_2.slice", 0, 0,
+			runtimeapi.SecurityProfile_Unconfined},
+		"flat": {Node{NoQuota: true, CgroupRoot: "/a", Flat: true}, "/a", 0, 0, runtimeapi.SecurityProfile_Unconfined},
 	} {
 		got, err := want.node.Container(ContainerInput{Pod: pod, Container: c})
 		if err != nil {
 			t.Fatal(err)
 		}
 		r := got.Linux.Resources
-		if parent := want.node.CgroupParent(pod); parent != want.parent || r.CpuPeriod != want.period || r.CpuQuota != want.quota || got.Linux.SecurityContext.Seccomp.ProfileType != want.profile {
+		if parent := want.node.CgroupParent(pod); parent != want.parent || r.CpuPeriod != want.period || r.CpuQuota != want.quota ||
+			got.Linux.SecurityContext.Seccomp.ProfileType != want.profile {
 			t.Errorf("%s: %s, period %d, quota %d, %v", name, parent, r.CpuPeriod, r.CpuQuota, got.Linux.SecurityContext.Seccomp)
 		}
 	}

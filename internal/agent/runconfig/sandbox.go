@@ -106,7 +106,8 @@ func (n *Node) Sandbox(pod *corev1.Pod, attempt uint32, users *runtimeapi.UserNa
 		if pod.Spec.SetHostnameAsFQDN != nil && *pod.Spec.SetHostnameAsFQDN && domain != "" {
 			out.Hostname = host + "." + domain
 			if len(out.Hostname) > 64 {
-				return nil, fmt.Errorf("failed to construct FQDN from Pod hostname and cluster domain, FQDN %s is too long (64 characters is the max, %d characters requested)", out.Hostname, len(out.Hostname)) // upstream's words
+				// upstream's words
+				return nil, fmt.Errorf("failed to construct FQDN from Pod hostname and cluster domain, FQDN %s is too long (64 characters is the max, %d characters requested)", out.Hostname, len(out.Hostname))
 			}
 		}
 	}
@@ -160,7 +161,8 @@ func privileged(pod *corev1.Pod) bool {
 
 // namespaces says which namespaces the pod has of its own.
 func namespaces(pod *corev1.Pod, target string, users *runtimeapi.UserNamespace) *runtimeapi.NamespaceOption {
-	out := &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_POD, Pid: runtimeapi.NamespaceMode_CONTAINER, Ipc: runtimeapi.NamespaceMode_POD, UsernsOptions: users}
+	out := &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_POD, Pid: runtimeapi.NamespaceMode_CONTAINER,
+		Ipc: runtimeapi.NamespaceMode_POD, UsernsOptions: users}
 	if pod.Spec.HostNetwork {
 		out.Network = runtimeapi.NamespaceMode_NODE
 	}
@@ -204,7 +206,8 @@ func (n *Node) CgroupParent(pod *corev1.Pod) string {
 		if class == "" {
 			return filepath.Join(path, fmt.Sprintf("%skubepods-pod%s.slice", prefix, uid))
 		}
-		return filepath.Join(path, fmt.Sprintf("%skubepods-%s.slice", prefix, class), fmt.Sprintf("%skubepods-%s-pod%s.slice", prefix, class, uid))
+		return filepath.Join(path, fmt.Sprintf("%skubepods-%s.slice", prefix, class),
+			fmt.Sprintf("%skubepods-%s-pod%s.slice", prefix, class, uid))
 	}
 	return filepath.Join("/", n.CgroupRoot, "kubepods", class, "pod"+string(pod.UID))
 }

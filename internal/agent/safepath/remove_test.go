@@ -126,7 +126,8 @@ func TestRemoveAllLeavesMounts(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(tree, "a/other")); !os.IsNotExist(err) {
 		t.Errorf("what is not mounted is left: %v", err)
 	}
-	if err := errors.Join(unix.Unmount(filepath.Join(tree, "a/dir"), 0), unix.Unmount(filepath.Join(tree, "a/file"), 0), RemoveAll(tree)); err != nil {
+	if err := errors.Join(unix.Unmount(filepath.Join(tree, "a/dir"), 0), unix.Unmount(filepath.Join(tree, "a/file"), 0),
+		RemoveAll(tree)); err != nil {
 		t.Error(err)
 	}
 }

@@ -33,7 +33,8 @@ func fill(t *testing.T) string {
 
 func TestOpenRegular(t *testing.T) {
 	dir := fill(t)
-	for name, ok := range map[string]bool{"file": true, "dir/file": true, "dir": false, "fifo": false, "link": false, "to-fifo": false, "out": false} {
+	for name, ok := range map[string]bool{"file": true, "dir/file": true, "dir": false, "fifo": false, "link": false, "to-fifo": false,
+		"out": false} {
 		f, err := OpenRegular(filepath.Join(dir, name))
 		if err == nil {
 			f.Close()

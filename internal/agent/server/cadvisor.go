@@ -132,13 +132,20 @@ var cadvisorFigures = []figure{
 	{"container_cpu_usage_seconds_total", "Processor time used, in core seconds", counter, []string{"cpu"}, func(e *entity) []point {
 		return []point{{seconds(e.group.CPU.Used), []string{"total"}}}
 	}},
-	counted("container_cpu_user_seconds_total", "Processor time used by programs themselves, in core seconds", counter, func(g *stats.Group) float64 { return seconds(g.CPU.User) }),
-	counted("container_cpu_system_seconds_total", "Processor time used by the kernel for them, in core seconds", counter, func(g *stats.Group) float64 { return seconds(g.CPU.System) }),
-	bounded("container_cpu_cfs_periods_total", "Periods in which there was something to do", func(c *stats.CPU) float64 { return float64(c.Periods) }),
-	bounded("container_cpu_cfs_throttled_periods_total", "Periods in which the bound was met", func(c *stats.CPU) float64 { return float64(c.ThrottledPeriods) }),
-	bounded("container_cpu_cfs_throttled_seconds_total", "Time for which processes were held back, in seconds", func(c *stats.CPU) float64 { return seconds(c.Throttled) }),
-	bounded("container_cpu_cfs_burst_periods_total", "Periods in which what was saved was used", func(c *stats.CPU) float64 { return float64(c.BurstPeriods) }),
-	bounded("container_cpu_cfs_burst_seconds_total", "Processor time beyond the bound that had been saved, in seconds", func(c *stats.CPU) float64 { return seconds(c.Burst) }),
+	counted("container_cpu_user_seconds_total", "Processor time used by programs themselves, in core seconds", counter,
+		func(g *stats.Group) float64 { return seconds(g.CPU.User) }),
+	counted("container_cpu_system_seconds_total", "Processor time used by the kernel for them, in core seconds", counter,
+		func(g *stats.Group) float64 { return seconds(g.CPU.System) }),
+	bounded("container_cpu_cfs_periods_total", "Periods in which there was something to do",
+		func(c *stats.CPU) float64 { return float64(c.Periods) }),
+	bounded("container_cpu_cfs_throttled_periods_total", "Periods in which the bound was met",
+		func(c *stats.CPU) float64 { return float64(c.ThrottledPeriods) }),
+	bounded("container_cpu_cfs_throttled_seconds_total", "Time for which processes were held back, in seconds",
+		func(c *stats.CPU) float64 { return seconds(c.Throttled) }),
+	bounded("container_cpu_cfs_burst_periods_total", "Periods in which what was saved was used",
+		func(c *stats.CPU) float64 { return float64(c.BurstPeriods) }),
+	bounded("container_cpu_cfs_burst_seconds_total", "Processor time beyond the bound that had been saved, in seconds",
+		func(c *stats.CPU) float64 { return seconds(c.Burst) }),
 
 	counted("container_memory_usage_bytes",
 		"Memory in use, including cached files", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Used) }),
@@ -158,13 +165,14 @@ var cadvisorFigures = []figure{
 	counted("container_memory_swap", "Swapped-out memory in bytes", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Swap) }),
 	counted("container_memory_failcnt",
 		"Number of times the memory limit was hit", counter, func(g *stats.Group) float64 { return float64(g.Memory.Failures) }),
-	{"container_memory_failures_total", "Pages that were not there when they were touched", counter, []string{"failure_type", "scope"}, func(e *entity) []point {
-		m := &e.group.Memory
-		return []point{
-			{float64(m.OwnFaults), []string{"pgfault", "container"}}, {float64(m.OwnMajorFaults), []string{"pgmajfault", "container"}},
-			{float64(m.Faults), []string{"pgfault", "hierarchy"}}, {float64(m.MajorFaults), []string{"pgmajfault", "hierarchy"}},
-		}
-	}},
+	{"container_memory_failures_total", "Pages that were not there when they were touched", counter, []string{"failure_type", "scope"},
+		func(e *entity) []point {
+			m := &e.group.Memory
+			return []point{
+				{float64(m.OwnFaults), []string{"pgfault", "container"}}, {float64(m.OwnMajorFaults), []string{"pgmajfault", "container"}},
+				{float64(m.Faults), []string{"pgfault", "hierarchy"}}, {float64(m.MajorFaults), []string{"pgmajfault", "hierarchy"}},
+			}
+		}},
 	counted("container_oom_events_total",
 		"Processes killed for lack of memory", counter, func(g *stats.Group) float64 { return float64(g.Memory.OutOfMemory) }),
 
@@ -176,21 +184,25 @@ var cadvisorFigures = []figure{
 	onDisk("container_fs_reads_total", "Reads", func(d *stats.Disk) uint64 { return d.Reads }),
 	onDisk("container_fs_writes_bytes_total", "Bytes written", func(d *stats.Disk) uint64 { return d.WriteBytes }),
 	onDisk("container_fs_writes_total", "Writes", func(d *stats.Disk) uint64 { return d.Writes }),
-	{"container_blkio_device_usage_total", "Bytes read from devices, and written to them", counter, []string{"device", "major", "minor", "operation"}, func(e *entity) (out []point) {
-		for _, d := range e.group.Disks {
-			major, minor := strconv.FormatUint(d.Major, 10), strconv.FormatUint(d.Minor, 10)
-			out = append(out, point{float64(d.ReadBytes), []string{d.Device, major, minor, "Read"}}, point{float64(d.WriteBytes), []string{d.Device, major, minor, "Write"}})
-		}
-		return out
-	}},
+	{"container_blkio_device_usage_total", "Bytes read from devices, and written to them", counter,
+		[]string{"device", "major", "minor", "operation"}, func(e *entity) (out []point) {
+			for _, d := range e.group.Disks {
+				major, minor := strconv.FormatUint(d.Major, 10), strconv.FormatUint(d.Minor, 10)
+				out = append(out, point{float64(d.ReadBytes), []string{d.Device, major, minor, "Read"}},
+					point{float64(d.WriteBytes), []string{d.Device, major, minor, "Write"}})
+			}
+			return out
+		}},
 
 	carried("container_network_receive_bytes_total", "Bytes received", func(i *stats.Interface) uint64 { return i.ReceivedBytes }),
 	carried("container_network_receive_packets_total", "Packets received", func(i *stats.Interface) uint64 { return i.ReceivedPackets }),
-	carried("container_network_receive_packets_dropped_total", "Packets dropped that were received", func(i *stats.Interface) uint64 { return i.ReceiveDrops }),
+	carried("container_network_receive_packets_dropped_total", "Packets dropped that were received",
+		func(i *stats.Interface) uint64 { return i.ReceiveDrops }),
 	carried("container_network_receive_errors_total", "Errors of receiving", func(i *stats.Interface) uint64 { return i.ReceiveErrors }),
 	carried("container_network_transmit_bytes_total", "Bytes sent", func(i *stats.Interface) uint64 { return i.SentBytes }),
 	carried("container_network_transmit_packets_total", "Packets sent", func(i *stats.Interface) uint64 { return i.SentPackets }),
-	carried("container_network_transmit_packets_dropped_total", "Packets dropped that were to be sent", func(i *stats.Interface) uint64 { return i.SendDrops }),
+	carried("container_network_transmit_packets_dropped_total", "Packets dropped that were to be sent",
+		func(i *stats.Interface) uint64 { return i.SendDrops }),
 	carried("container_network_transmit_errors_total", "Errors of sending", func(i *stats.Interface) uint64 { return i.SendErrors }),
 
 	ofProcesses("container_processes", "Processes", func(c *stats.Container) uint64 { return c.Processes }),
@@ -200,12 +212,18 @@ var cadvisorFigures = []figure{
 	counted("container_threads_max",
 		"Maximum number of threads; 0 means no limit", gauge, func(g *stats.Group) float64 { return float64(g.Most) }),
 
-	pressing("container_pressure_cpu_waiting_seconds_total", "Time in which some waited for a processor", func(p *stats.Pressure) stats.Stall { return p.CPU.Some }),
-	pressing("container_pressure_cpu_stalled_seconds_total", "Time in which all waited for a processor", func(p *stats.Pressure) stats.Stall { return p.CPU.Full }),
-	pressing("container_pressure_memory_waiting_seconds_total", "Time in which some waited for memory", func(p *stats.Pressure) stats.Stall { return p.Memory.Some }),
-	pressing("container_pressure_memory_stalled_seconds_total", "Time in which all waited for memory", func(p *stats.Pressure) stats.Stall { return p.Memory.Full }),
-	pressing("container_pressure_io_waiting_seconds_total", "Time in which some waited for a disk", func(p *stats.Pressure) stats.Stall { return p.IO.Some }),
-	pressing("container_pressure_io_stalled_seconds_total", "Time in which all waited for a disk", func(p *stats.Pressure) stats.Stall { return p.IO.Full }),
+	pressing("container_pressure_cpu_waiting_seconds_total", "Time in which some waited for a processor",
+		func(p *stats.Pressure) stats.Stall { return p.CPU.Some }),
+	pressing("container_pressure_cpu_stalled_seconds_total", "Time in which all waited for a processor",
+		func(p *stats.Pressure) stats.Stall { return p.CPU.Full }),
+	pressing("container_pressure_memory_waiting_seconds_total", "Time in which some waited for memory",
+		func(p *stats.Pressure) stats.Stall { return p.Memory.Some }),
+	pressing("container_pressure_memory_stalled_seconds_total", "Time in which all waited for memory",
+		func(p *stats.Pressure) stats.Stall { return p.Memory.Full }),
+	pressing("container_pressure_io_waiting_seconds_total", "Time in which some waited for a disk",
+		func(p *stats.Pressure) stats.Stall { return p.IO.Some }),
+	pressing("container_pressure_io_stalled_seconds_total", "Time in which all waited for a disk",
+		func(p *stats.Pressure) stats.Stall { return p.IO.Full }),
 
 	{"container_start_time_seconds", "When it was started, in seconds since 1970", gauge, nil, func(e *entity) []point {
 		if e.started.IsZero() {
@@ -213,14 +231,16 @@ var cadvisorFigures = []figure{
 		}
 		return []point{{float64(e.started.Unix()), nil}}
 	}},
-	counted("container_spec_cpu_period", "The period of its bound of processor time, in microseconds", gauge, func(g *stats.Group) float64 { return float64(g.CPU.Period) }),
+	counted("container_spec_cpu_period", "The period of its bound of processor time, in microseconds", gauge,
+		func(g *stats.Group) float64 { return float64(g.CPU.Period) }),
 	{"container_spec_cpu_quota", "Its bound of processor time in a period, in microseconds", gauge, nil, func(e *entity) []point {
 		if e.group.CPU.Quota == 0 {
 			return nil
 		}
 		return []point{{float64(e.group.CPU.Quota), nil}}
 	}},
-	counted("container_spec_cpu_shares", "Its share of processors where there are too few", gauge, func(g *stats.Group) float64 { return float64(g.CPU.Shares) }),
+	counted("container_spec_cpu_shares", "Its share of processors where there are too few", gauge,
+		func(g *stats.Group) float64 { return float64(g.CPU.Shares) }),
 	counted("container_spec_memory_limit_bytes",
 		"Memory limit; 0 means none", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Limit) }),
 	counted("container_spec_memory_reservation_limit_bytes",
@@ -234,12 +254,14 @@ func (s *Server) cadvisorMetrics() http.Handler {
 	r := prometheus.NewRegistry()
 	c := &cadvisorCollector{s: s, machine: sync.OnceValue(stats.Reader{}.Machine)}
 	for _, f := range cadvisorFigures {
-		c.figures = append(c.figures, prometheus.NewDesc(f.name, f.help, append(entityLabels[:len(entityLabels):len(entityLabels)], f.labels...), nil))
+		c.figures = append(c.figures, prometheus.NewDesc(f.name, f.help, append(entityLabels[:len(entityLabels):len(entityLabels)], f.labels...),
+			nil))
 	}
 	c.seen = prometheus.NewDesc("container_last_seen", "Time of the last measurement, in seconds since 1970", entityLabels, nil)
 	c.failed = prometheus.NewDesc("container_scrape_error", "1 if the figures could not be read, otherwise 0", nil, nil)
 	c.version = prometheus.NewDesc("cadvisor_version_info",
-		"Versions of kernel and operating system; always 1", []string{"cadvisorRevision", "cadvisorVersion", "dockerVersion", "kernelVersion", "osVersion"}, nil)
+		"Versions of kernel and operating system; always 1",
+		[]string{"cadvisorRevision", "cadvisorVersion", "dockerVersion", "kernelVersion", "osVersion"}, nil)
 	machine := []string{"boot_id", "machine_id", "system_uuid"}
 	c.cores = prometheus.NewDesc("machine_cpu_cores", "Logical processors", machine, nil)
 	c.physical = prometheus.NewDesc("machine_cpu_physical_cores", "Cores", machine, nil)
@@ -261,7 +283,8 @@ type cadvisorCollector struct {
 
 // Describe implements prometheus.Collector.
 func (c *cadvisorCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range append(c.figures[:len(c.figures):len(c.figures)], c.seen, c.failed, c.version, c.cores, c.physical, c.sockets, c.memory, c.swap) {
+	for _, d := range append(c.figures[:len(c.figures):len(c.figures)], c.seen, c.failed, c.version, c.cores, c.physical, c.sockets, c.memory,
+		c.swap) {
 		ch <- d
 	}
 }
@@ -283,7 +306,8 @@ func (c *cadvisorCollector) Collect(ch chan<- prometheus.Metric) {
 		}
 		m := c.machine()
 		ids := []string{m.BootID, m.MachineID, m.SystemUUID}
-		for d, v := range map[*prometheus.Desc]uint64{c.cores: m.CPUs, c.physical: m.Cores, c.sockets: m.Sockets, c.memory: m.Memory, c.swap: m.Swap} {
+		for d, v := range map[*prometheus.Desc]uint64{c.cores: m.CPUs, c.physical: m.Cores, c.sockets: m.Sockets, c.memory: m.Memory,
+			c.swap: m.Swap} {
 			ch <- prometheus.MustNewConstMetric(d, gauge, float64(v), ids...)
 		}
 		ch <- prometheus.MustNewConstMetric(c.version, gauge, 1, "", "", "", m.Kernel, m.System)
@@ -292,7 +316,8 @@ func (c *cadvisorCollector) Collect(ch chan<- prometheus.Metric) {
 	for _, e := range entities(all, booted) {
 		for i, f := range cadvisorFigures {
 			for _, p := range f.of(&e) {
-				ch <- prometheus.NewMetricWithTimestamp(all.Time, prometheus.MustNewConstMetric(c.figures[i], f.kind, p.value, append(e.labels[:len(e.labels):len(e.labels)], p.labels...)...))
+				ch <- prometheus.NewMetricWithTimestamp(all.Time, prometheus.MustNewConstMetric(c.figures[i], f.kind, p.value,
+					append(e.labels[:len(e.labels):len(e.labels)], p.labels...)...))
 			}
 		}
 		ch <- prometheus.NewMetricWithTimestamp(all.Time, prometheus.MustNewConstMetric(c.seen, gauge, float64(all.Time.Unix()), e.labels...))
@@ -319,7 +344,8 @@ func entities(all *stats.Usage, booted time.Time) []entity {
 			out = append(out, entity{labels: []string{"", p.Path, "", "", p.Target.Namespace, p.Target.Pod}, group: p.Group, started: p.Started})
 		}
 		if p.Sandbox.Group != nil {
-			out = append(out, entity{labels: []string{"", p.Sandbox.Path, "", p.SandboxID, p.Target.Namespace, p.Target.Pod}, group: p.Sandbox.Group, started: p.Started, network: p.Network})
+			out = append(out, entity{labels: []string{"", p.Sandbox.Path, "", p.SandboxID, p.Target.Namespace, p.Target.Pod}, group: p.Sandbox.Group,
+				started: p.Started, network: p.Network})
 		}
 	}
 	for i := range all.Containers {
@@ -327,7 +353,8 @@ func entities(all *stats.Usage, booted time.Time) []entity {
 		if c.Group == nil {
 			continue
 		}
-		e := entity{labels: []string{c.Target.Container, c.Path, c.Image, c.ID, c.Target.Namespace, c.Target.Pod}, group: c.Group, started: c.Started, container: c}
+		e := entity{labels: []string{c.Target.Container, c.Path, c.Image, c.ID, c.Target.Namespace, c.Target.Pod}, group: c.Group,
+			started: c.Started, container: c}
 		if all.ImageFS != nil {
 			e.disks = []taken{{all.ImageFS, c.FilesystemBytes}}
 		}

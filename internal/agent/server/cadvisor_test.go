@@ -88,7 +88,8 @@ func TestCadvisor(t *testing.T) {
 		}
 	}
 	// Of what has no bound, nothing is said of meeting it.
-	if strings.Contains(body, `container_cpu_cfs_periods_total{container=""`) || strings.Contains(body, `container_spec_cpu_quota{container=""`) {
+	if strings.Contains(body, `container_cpu_cfs_periods_total{container=""`) ||
+		strings.Contains(body, `container_spec_cpu_quota{container=""`) {
 		t.Error("a cgroup without a bound has figures of it")
 	}
 	if t.Failed() {
@@ -148,10 +149,12 @@ func TestSummary(t *testing.T) {
 			t.Errorf("%s: %v, want %d", what, v.got, v.want)
 		}
 	}
-	if p.Network.Name != "eth0" || len(p.Network.Interfaces) != 2 || p.VolumeStats[1].PVCRef == nil || p.VolumeStats[1].PVCRef.Name != "data" || p.StartTime.Unix() != 50 {
+	if p.Network.Name != "eth0" || len(p.Network.Interfaces) != 2 || p.VolumeStats[1].PVCRef == nil ||
+		p.VolumeStats[1].PVCRef.Name != "data" || p.StartTime.Unix() != 50 {
 		t.Errorf("pod %+v", p)
 	}
-	if p := read("/stats/summary?only_cpu_and_memory=true").Pods[0]; p.Network != nil || p.VolumeStats != nil || p.Swap != nil || p.IO != nil || p.Containers[0].Rootfs != nil || p.CPU.UsageNanoCores == nil {
+	if p := read("/stats/summary?only_cpu_and_memory=true").Pods[0]; p.Network != nil || p.VolumeStats != nil || p.Swap != nil ||
+		p.IO != nil || p.Containers[0].Rootfs != nil || p.CPU.UsageNanoCores == nil {
 		t.Errorf("processors and memory alone: %+v", p)
 	}
 }

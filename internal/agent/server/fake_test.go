@@ -145,7 +145,8 @@ func (n *fakeNode) Stats(context.Context, stats.Options) (*stats.Usage, error) {
 // fakeRuntime echoes. The command "exit" ends with status 7.
 type fakeRuntime struct{}
 
-func (fakeRuntime) Exec(_ context.Context, _ string, cmd []string, in io.Reader, out, errs io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
+func (fakeRuntime) Exec(_ context.Context, _ string, cmd []string, in io.Reader, out, errs io.WriteCloser, tty bool,
+	resize <-chan remotecommand.TerminalSize) error {
 	if cmd[0] == "exit" {
 		return utilexec.CodeExitError{Err: errors.New("command terminated with exit code 7"), Code: 7}
 	}
@@ -163,7 +164,8 @@ func (fakeRuntime) Exec(_ context.Context, _ string, cmd []string, in io.Reader,
 	return nil
 }
 
-func (fakeRuntime) Attach(_ context.Context, _ string, in io.Reader, out, _ io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize) error {
+func (fakeRuntime) Attach(_ context.Context, _ string, in io.Reader, out, _ io.WriteCloser, _ bool,
+	_ <-chan remotecommand.TerminalSize) error {
 	_, err := io.Copy(out, in)
 	return err
 }
@@ -185,7 +187,8 @@ type authority struct {
 
 func newAuthority(t *testing.T) *authority {
 	a := &authority{}
-	a.cert, a.key = a.sign(t, &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign, Subject: pkix.Name{CommonName: "ca"}})
+	a.cert, a.key = a.sign(t, &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		Subject: pkix.Name{CommonName: "ca"}})
 	return a
 }
 

@@ -66,7 +66,8 @@ type resourceCollector struct {
 
 // Describe implements prometheus.Collector.
 func (c *resourceCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.nodeCPU, c.nodeMemory, c.cpu, c.memory, c.started, c.podCPU, c.podMemory, c.nodeSwap, c.swap, c.podSwap, c.failed} {
+	for _, d := range []*prometheus.Desc{c.nodeCPU, c.nodeMemory, c.cpu, c.memory, c.started, c.podCPU, c.podMemory, c.nodeSwap, c.swap,
+		c.podSwap, c.failed} {
 		ch <- d
 	}
 }

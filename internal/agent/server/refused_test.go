@@ -88,7 +88,8 @@ func TestAnswers(t *testing.T) {
 		body         string
 	}{
 		{"GET", "/healthz", nil, 0, 200, "ok"},
-		{"GET", "/containerLogs/default/p/c?tailLines=x", nil, 0, 400, `{"message": "read tailLines: strconv.ParseInt: parsing \"x\": invalid syntax"}` + "\n"},
+		{"GET", "/containerLogs/default/p/c?tailLines=x", nil, 0, 400,
+			`{"message": "read tailLines: strconv.ParseInt: parsing \"x\": invalid syntax"}` + "\n"},
 		{"GET", "/containerLogs/default/p/c?tailLines=0&limitBytes=1&sinceSeconds=1", nil, 0, 200, "to stdout\nto stderr\n"},
 		{"GET", "/containerLogs/default/p/c?tail=all", nil, 0, 200, "to stdout\nto stderr\n"},
 		{"GET", "/containerLogs/default/p/c?limitBytes=0", nil, 0, 422, "{\"message\": \"Invalid request.\"}\n"},
@@ -181,7 +182,8 @@ func (deaf) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
 // TestWhatPathsMean: what the API server is asked about a request.
 func TestWhatPathsMean(t *testing.T) {
-	for method, want := range map[string]string{"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"} {
+	for method, want := range map[string]string{"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch",
+		"DELETE": "delete"} {
 		if got := verb(method); got != want {
 			t.Errorf("%s is %s, want %s", method, got, want)
 		}
@@ -213,7 +215,8 @@ func TestReviewsAreKept(t *testing.T) {
 	reviews.PrependReactor("create", "tokenreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		r := a.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenReview)
 		r.Status.Authenticated = true
-		r.Status.User = authenticationv1.UserInfo{Username: r.Spec.Token, UID: "7", Groups: []string{"g"}, Extra: map[string]authenticationv1.ExtraValue{"k": {"v"}}}
+		r.Status.User = authenticationv1.UserInfo{Username: r.Spec.Token, UID: "7", Groups: []string{"g"},
+			Extra: map[string]authenticationv1.ExtraValue{"k": {"v"}}}
 		if r.Spec.Token == "broken" {
 			return true, nil, errors.New("no answer")
 		}
@@ -275,7 +278,8 @@ func TestCertificates(t *testing.T) {
 		return c
 	}
 	between := &authority{}
-	between.cert, between.key = main.sign(t, &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign, Subject: pkix.Name{CommonName: "between"}})
+	between.cert, between.key = main.sign(t, &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		Subject: pkix.Name{CommonName: "between"}})
 	const known = "kube-apiserver"
 	both := Options{ClientCAs: main.pool(), MoreClientCAs: more.pool()}
 	kubelet := both

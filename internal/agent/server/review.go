@@ -51,11 +51,13 @@ func (r *reviewer) user(ctx context.Context, token string) (authenticationv1.Use
 	key := sha256.Sum256([]byte("token\x00" + token))
 	a, ok := r.remembered(key)
 	if !ok {
-		review, err := r.client.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
+		review, err := r.client.AuthenticationV1().TokenReviews().Create(ctx,
+			&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
 		if err != nil {
 			return authenticationv1.UserInfo{}, fmt.Errorf("review token: %w", err)
 		}
-		a = answer{until: r.now().Add(r.config.Authentication.Webhook.CacheTTL.Duration), user: review.Status.User, yes: review.Status.Authenticated}
+		a = answer{until: r.now().Add(r.config.Authentication.Webhook.CacheTTL.Duration), user: review.Status.User,
+			yes: review.Status.Authenticated}
 		r.answers.Add(key, a)
 	}
 	if !a.yes {
@@ -73,12 +75,14 @@ func (r *reviewer) may(ctx context.Context, user authenticationv1.UserInfo, requ
 	for _, subresource := range subresources(request.URL.Path) {
 		spec := authorizationv1.SubjectAccessReviewSpec{
 			User: user.Username, Groups: user.Groups, UID: user.UID, Extra: extra,
-			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb(request.Method), Version: "v1", Resource: "nodes", Subresource: subresource, Name: r.node},
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb(request.Method), Version: "v1", Resource: "nodes",
+				Subresource: subresource, Name: r.node},
 		}
 		key := sha256.Sum256([]byte(spec.String()))
 		a, ok := r.remembered(key)
 		if !ok {
-			review, err := r.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
+			review, err := r.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec},
+				metav1.CreateOptions{})
 			if err != nil {
 				return false, fmt.Errorf("review access: %w", err)
 			}
@@ -170,13 +174,15 @@ func (s *Server) admitted(w http.ResponseWriter, r *http.Request) bool {
 	if !may && s.reviews != nil {
 		if may, err = s.reviews.may(r.Context(), user, r); err != nil {
 			s.o.Logger.Warn("Could not authorize a client of the node's API", "user", user.Username, "err", err)
-			msg := fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource(s)=%v)", user.Username, verb(r.Method), subresources(r.URL.Path))
+			msg := fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource(s)=%v)", user.Username, verb(r.Method),
+				subresources(r.URL.Path))
 			http.Error(w, msg, http.StatusInternalServerError)
 			return false
 		}
 	}
 	if !may {
-		http.Error(w, fmt.Sprintf("Forbidden (user=%s, verb=%s, resource=nodes, subresource(s)=%v)", user.Username, verb(r.Method), subresources(r.URL.Path)), http.StatusForbidden)
+		http.Error(w, fmt.Sprintf("Forbidden (user=%s, verb=%s, resource=nodes, subresource(s)=%v)", user.Username, verb(r.Method),
+			subresources(r.URL.Path)), http.StatusForbidden)
 	}
 	return may
 }

@@ -37,7 +37,8 @@ func TestTokensAndUsersAreReviewed(t *testing.T) {
 		r := a.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview)
 		asked["access"]++
 		at := r.Spec.ResourceAttributes
-		r.Status.Allowed = r.Spec.User == "good-user" && at.Resource == "nodes" && at.Name == "n1" && at.Verb == "get" && (at.Subresource == "proxy" || at.Subresource == "stats") ||
+		r.Status.Allowed = r.Spec.User == "good-user" && at.Resource == "nodes" && at.Name == "n1" && at.Verb == "get" &&
+			(at.Subresource == "proxy" || at.Subresource == "stats") ||
 			r.Spec.User == "system:anonymous" && at.Subresource == "healthz"
 		return true, r, nil
 	})
@@ -56,7 +57,8 @@ func TestTokensAndUsersAreReviewed(t *testing.T) {
 		token, path string
 		want        int
 	}{
-		{"", "/pods", 401}, {"bad", "/pods", 401}, {"poor", "/pods", 403}, {"good", "/pods", 200}, {"good", "/stats/summary", 200}, {"good", "/metrics/resource", 403}, {"", "/healthz", 401},
+		{"", "/pods", 401}, {"bad", "/pods", 401}, {"poor", "/pods", 403}, {"good", "/pods", 200}, {"good", "/stats/summary", 200},
+		{"good", "/metrics/resource", 403}, {"", "/healthz", 401},
 	} {
 		if got := ask(c.token, c.path); got != c.want {
 			t.Errorf("%q at %s: %d, want %d", c.token, c.path, got, c.want)
@@ -90,7 +92,8 @@ func TestTokensAndUsersAreReviewed(t *testing.T) {
 func TestPages(t *testing.T) {
 	config := kubeletconfig.Default()
 	config.Authorization.Mode, config.Authentication.Anonymous.Enabled = configv1beta1.KubeletAuthorizationModeAlwaysAllow, new(true)
-	pages := zpages.New("kubelet", version.Info{GitVersion: "v1.37.1+mortise.0.1", GoVersion: "go1.26", EmulationMajor: "1", EmulationMinor: "37"})
+	pages := zpages.New("kubelet", version.Info{GitVersion: "v1.37.1+mortise.0.1", GoVersion: "go1.26", EmulationMajor: "1",
+		EmulationMinor: "37"})
 	pages.Flags = func() map[string]string { return map[string]string{"root-dir": "/var/lib/kubelet"} }
 	for path, want := range map[string]string{
 		"/flagz":   "\nkubelet flagz\n",
@@ -118,7 +121,8 @@ func TestConfigz(t *testing.T) {
 	var got struct {
 		Kubeletconfig configv1beta1.KubeletConfiguration
 	}
-	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || got.Kubeletconfig.MaxPods != 33 || got.Kubeletconfig.Kind != "KubeletConfiguration" || got.Kubeletconfig.StaticPodURLHeader["Secret"][0] != "<masked>" {
+	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || got.Kubeletconfig.MaxPods != 33 ||
+		got.Kubeletconfig.Kind != "KubeletConfiguration" || got.Kubeletconfig.StaticPodURLHeader["Secret"][0] != "<masked>" {
 		t.Errorf("configz: %d %s, %v", w.Code, w.Body, err)
 	}
 	if config.StaticPodURLHeader["Secret"][0] != "hidden" {

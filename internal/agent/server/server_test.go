@@ -40,7 +40,10 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	f := &fixture{node: newFakeNode(t), ca: newAuthority(t)}
-	f.host = start(t, f.node, f.ca, Options{Host: func() (stats.Host, error) { return stats.Host{CPUNanoseconds: 5e9, MemoryWorkingSetBytes: 7}, nil }})
+	f.host = start(t, f.node, f.ca, Options{Host: func() (stats.Host,
+		error) {
+		return stats.Host{CPUNanoseconds: 5e9, MemoryWorkingSetBytes: 7}, nil
+	}})
 	f.config = f.ca.config(t, f.host, "apiserver", "system:masters")
 	var err error
 	if f.client, err = rest.HTTPClientFor(f.config); err != nil {
@@ -232,7 +235,8 @@ func TestExec(t *testing.T) {
 			continue
 		}
 		var out, errs bytes.Buffer
-		if err := x.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: strings.NewReader("hello"), Stdout: &out, Stderr: &errs}); err != nil {
+		if err := x.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: strings.NewReader("hello"), Stdout: &out,
+			Stderr: &errs}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if out.String() != "echo it: hello" || errs.String() != "to stderr" {
@@ -244,7 +248,8 @@ func TestExec(t *testing.T) {
 			continue
 		}
 		var out bytes.Buffer
-		if err := x.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: strings.NewReader("hello"), Stdout: &out, Tty: true, TerminalSizeQueue: &oneSize{}}); err != nil {
+		if err := x.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: strings.NewReader("hello"), Stdout: &out, Tty: true,
+			TerminalSizeQueue: &oneSize{}}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if out.String() != "80x25 x: hello" {

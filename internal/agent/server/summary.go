@@ -40,7 +40,8 @@ func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 		if !ok {
 			i = len(out.Pods)
 			index[ref] = i
-			out.Pods = append(out.Pods, statsv1alpha1.PodStats{PodRef: ref, Containers: []statsv1alpha1.ContainerStats{}, CPU: &statsv1alpha1.CPUStats{}, Memory: &statsv1alpha1.MemoryStats{}})
+			out.Pods = append(out.Pods, statsv1alpha1.PodStats{PodRef: ref, Containers: []statsv1alpha1.ContainerStats{},
+				CPU: &statsv1alpha1.CPUStats{}, Memory: &statsv1alpha1.MemoryStats{}})
 		}
 		return &out.Pods[i]
 	}
@@ -86,7 +87,8 @@ func (m *summing) node(to *statsv1alpha1.NodeStats, all *stats.Usage) {
 				to.IO = pressed(at, g.Pressure, to.CPU, to.Memory)
 			}
 		case 1:
-			pods := statsv1alpha1.ContainerStats{Name: statsv1alpha1.SystemContainerPods, StartTime: to.StartTime, CPU: m.cpu(c.Path, all.Time, g), Memory: memory(at, &g.Memory)}
+			pods := statsv1alpha1.ContainerStats{Name: statsv1alpha1.SystemContainerPods, StartTime: to.StartTime, CPU: m.cpu(c.Path, all.Time, g),
+				Memory: memory(at, &g.Memory)}
 			pods.IO = pressed(at, g.Pressure, pods.CPU, pods.Memory)
 			to.SystemContainers = append(to.SystemContainers, pods)
 		}
@@ -107,12 +109,14 @@ func (m *summing) node(to *statsv1alpha1.NodeStats, all *stats.Usage) {
 }
 
 func (m *summing) cpu(key string, at time.Time, g *stats.Group) *statsv1alpha1.CPUStats {
-	return &statsv1alpha1.CPUStats{Time: metav1.NewTime(at), UsageCoreNanoSeconds: &g.CPU.Used, UsageNanoCores: m.rates.of(key, at, g.CPU.Used)}
+	return &statsv1alpha1.CPUStats{Time: metav1.NewTime(at), UsageCoreNanoSeconds: &g.CPU.Used,
+		UsageNanoCores: m.rates.of(key, at, g.CPU.Used)}
 }
 
 // memory is a cgroup's. There is something to spare only where there is a bound.
 func memory(at metav1.Time, g *stats.Memory) *statsv1alpha1.MemoryStats {
-	out := &statsv1alpha1.MemoryStats{Time: at, UsageBytes: &g.Used, WorkingSetBytes: &g.WorkingSet, RSSBytes: &g.Resident, PageFaults: &g.Faults, MajorPageFaults: &g.MajorFaults}
+	out := &statsv1alpha1.MemoryStats{Time: at, UsageBytes: &g.Used, WorkingSetBytes: &g.WorkingSet, RSSBytes: &g.Resident,
+		PageFaults: &g.Faults, MajorPageFaults: &g.MajorFaults}
 	if g.Limit > 0 {
 		out.AvailableBytes = new(g.Limit - min(g.Limit, g.WorkingSet))
 	}
@@ -126,7 +130,8 @@ func pressed(at metav1.Time, p *stats.Pressure, c *statsv1alpha1.CPUStats, m *st
 	}
 	of := func(w stats.Waiting) *statsv1alpha1.PSIStats {
 		stall := func(s stats.Stall) statsv1alpha1.PSIData {
-			return statsv1alpha1.PSIData{Total: s.Total / 1000, Avg10: s.Avg10, Avg60: s.Avg60, Avg300: s.Avg300} // microseconds, as the kernel has them
+			// microseconds, as the kernel has them
+			return statsv1alpha1.PSIData{Total: s.Total / 1000, Avg10: s.Avg10, Avg60: s.Avg60, Avg300: s.Avg300}
 		}
 		return &statsv1alpha1.PSIStats{Some: stall(w.Some), Full: stall(w.Full)}
 	}
@@ -141,7 +146,8 @@ func network(at metav1.Time, list []stats.Interface) *statsv1alpha1.NetworkStats
 	}
 	out := &statsv1alpha1.NetworkStats{Time: at}
 	for _, i := range list {
-		one := statsv1alpha1.InterfaceStats{Name: i.Name, RxBytes: &i.ReceivedBytes, RxErrors: &i.ReceiveErrors, TxBytes: &i.SentBytes, TxErrors: &i.SendErrors}
+		one := statsv1alpha1.InterfaceStats{Name: i.Name, RxBytes: &i.ReceivedBytes, RxErrors: &i.ReceiveErrors, TxBytes: &i.SentBytes,
+			TxErrors: &i.SendErrors}
 		out.Interfaces = append(out.Interfaces, one)
 		if i.Name == "eth0" || out.Name == "" {
 			out.InterfaceStats = one
@@ -175,7 +181,8 @@ func (m *summing) container(p *statsv1alpha1.PodStats, c *stats.Container, all *
 		p.StartTime = started
 	}
 	out := statsv1alpha1.ContainerStats{Name: c.Target.Container, StartTime: started,
-		CPU:    &statsv1alpha1.CPUStats{Time: at, UsageCoreNanoSeconds: &c.CPUNanoseconds, UsageNanoCores: m.rates.of(c.ID, c.Time, c.CPUNanoseconds)},
+		CPU: &statsv1alpha1.CPUStats{Time: at, UsageCoreNanoSeconds: &c.CPUNanoseconds,
+			UsageNanoCores: m.rates.of(c.ID, c.Time, c.CPUNanoseconds)},
 		Memory: &statsv1alpha1.MemoryStats{Time: at, UsageBytes: &c.MemoryBytes, WorkingSetBytes: &c.MemoryWorkingSetBytes},
 		Swap:   &statsv1alpha1.SwapStats{Time: at, SwapUsageBytes: &c.SwapBytes, SwapAvailableBytes: &c.SwapFreeBytes},
 	}
@@ -206,7 +213,8 @@ func (m *summing) pod(to *statsv1alpha1.PodStats, p *stats.Pod, all *stats.Usage
 	if g := p.Group; g != nil {
 		to.CPU, to.Memory = m.cpu(p.Path, all.Time, g), memory(at, &g.Memory)
 		to.IO = pressed(at, g.Pressure, to.CPU, to.Memory)
-		to.Swap = &statsv1alpha1.SwapStats{Time: at, SwapUsageBytes: &g.Memory.Swap, SwapAvailableBytes: new(g.Memory.SwapLimit - min(g.Memory.SwapLimit, g.Memory.Swap))}
+		to.Swap = &statsv1alpha1.SwapStats{Time: at, SwapUsageBytes: &g.Memory.Swap,
+			SwapAvailableBytes: new(g.Memory.SwapLimit - min(g.Memory.SwapLimit, g.Memory.Swap))}
 	}
 	if m.little {
 		to.IO, to.Swap = nil, nil

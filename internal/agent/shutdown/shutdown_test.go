@@ -74,13 +74,15 @@ func (n *node) KillPod(pod types.UID, end podspec.End) {
 }
 
 func ofPriority(uid types.UID, priority int32, grace int64) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}, Spec: corev1.PodSpec{Priority: &priority, TerminationGracePeriodSeconds: &grace}}
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid},
+		Spec: corev1.PodSpec{Priority: &priority, TerminationGracePeriodSeconds: &grace}}
 }
 
 // Each group of priorities ends before the next one begins; a pod that does not end is waited for no longer than its group's time.
 func TestGroupsEndOneAfterAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{pods: []*corev1.Pod{ofPriority("critical", 2_000_000_000, 30), ofPriority("plain", 0, 5), ofPriority("slow", 0, 60)}, stubborn: "slow"}
+		n := &node{pods: []*corev1.Pod{ofPriority("critical", 2_000_000_000, 30), ofPriority("plain", 0, 5), ofPriority("slow", 0, 60)},
+			stubborn: "slow"}
 		k := configured(t, "shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s\n")
 		m := New(Config{Pods: n, Killer: n, Status: n, Kubelet: k, Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler)})
 		if why := m.Refusal(); why != "" || m.ShuttingDown() {

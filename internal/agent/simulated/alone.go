@@ -51,10 +51,11 @@ func (f *fleet) settle(ctx context.Context, n *node) error {
 	}
 	waiting, cancel := context.WithTimeout(ctx, rangeWithin)
 	defer cancel()
-	last, err := watchtools.UntilWithSync(waiting, cache.ToListWatcherWithWatchListSemantics(source, f.client), &corev1.Node{}, nil, func(e watch.Event) (bool, error) {
-		node, ok := e.Object.(*corev1.Node)
-		return ok && e.Type != watch.Deleted && node.Spec.PodCIDR != "", nil
-	})
+	last, err := watchtools.UntilWithSync(waiting, cache.ToListWatcherWithWatchListSemantics(source, f.client), &corev1.Node{}, nil,
+		func(e watch.Event) (bool, error) {
+			node, ok := e.Object.(*corev1.Node)
+			return ok && e.Type != watch.Deleted && node.Spec.PodCIDR != "", nil
+		})
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()

@@ -22,7 +22,8 @@ func TestGroups(t *testing.T) {
 		{
 			NamePrefix: "w", Count: 3, Capacity: corev1.ResourceList{"cpu": resource.MustParse("4"), "example.com/gpu": resource.MustParse("2")},
 			Allocatable: corev1.ResourceList{"cpu": resource.MustParse("3500m"), "memory": resource.MustParse("999Ti")},
-			Labels:      map[string]string{"pool": "x", Label: "no"}, Annotations: map[string]string{"a": "b"}, Zones: []string{"y", "z"}, Region: "r",
+			Labels:      map[string]string{"pool": "x", Label: "no"}, Annotations: map[string]string{"a": "b"}, Zones: []string{"y", "z"},
+			Region: "r",
 			Taints: []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}},
 		},
 		{NamePrefix: "v", Phases: Phases{Completes: &long}},
@@ -35,8 +36,10 @@ func TestGroups(t *testing.T) {
 		var got []string
 		for _, n := range nodes.Items {
 			gpu := n.Status.Allocatable["example.com/gpu"]
-			got = append(got, fmt.Sprint(n.Name, " ", n.Spec.PodCIDR, " ", n.Labels[corev1.LabelTopologyZone], n.Labels[corev1.LabelTopologyRegion], n.Labels["pool"], n.Annotations["a"],
-				" ", n.Status.Capacity.Cpu(), " ", n.Status.Allocatable.Cpu(), " ", n.Status.Allocatable.Memory(), " ", gpu.Value(), " ", len(n.Spec.Taints)))
+			got = append(got, fmt.Sprint(n.Name, " ", n.Spec.PodCIDR, " ", n.Labels[corev1.LabelTopologyZone], n.Labels[corev1.LabelTopologyRegion],
+				n.Labels["pool"], n.Annotations["a"],
+				" ", n.Status.Capacity.Cpu(), " ", n.Status.Allocatable.Cpu(), " ", n.Status.Allocatable.Memory(), " ", gpu.Value(), " ",
+				len(n.Spec.Taints)))
 		}
 		want := []string{
 			"v-0 10.244.3.0/24  32 32 256Gi 0 0", "w-0 10.244.0.0/24 yrxb 4 3500m 256Gi 2 1",
@@ -123,7 +126,8 @@ func TestGuests(t *testing.T) {
 		for _, x := range n.Status.Conditions {
 			ready = ready || x.Type == corev1.NodeReady && x.Status == corev1.ConditionTrue
 		}
-		if !ready || n.Labels[Label] != "true" || n.Labels["disk"] != "ssd" || n.Status.Allocatable.Cpu().Value() != 2 || n.Status.Allocatable.Pods().Value() != 110 {
+		if !ready || n.Labels[Label] != "true" || n.Labels["disk"] != "ssd" || n.Status.Allocatable.Cpu().Value() != 2 ||
+			n.Status.Allocatable.Pods().Value() != 110 {
 			t.Errorf("the guest is %+v", n)
 		}
 		if _, err := c.CoordinationV1().Leases(leaseNamespace).Get(t.Context(), "g", metav1.GetOptions{}); err != nil {

@@ -84,14 +84,18 @@ func TestLifeOf(t *testing.T) {
 		{name: "a pod", policy: never, want: life{runFor: time.Second}},
 		{name: "a job", policy: never, owners: job, want: life{ends: true, runFor: time.Second}},
 		{name: "a job where jobs take a minute", policy: never, owners: job, completes: &minute, want: life{ends: true, runFor: minute}},
-		{name: "a job that sleeps", policy: never, owners: job, command: sleep, completes: &minute, want: life{ends: true, runFor: 30 * time.Second}},
+		{name: "a job that sleeps", policy: never, owners: job, command: sleep, completes: &minute,
+			want: life{ends: true, runFor: 30 * time.Second}},
 		{name: "a pod that sleeps and is restarted", policy: always, command: sleep, want: life{ends: true, runFor: 30 * time.Second}},
 		{
 			name: "annotations", policy: never, owners: job, command: sleep,
-			annotations: map[string]string{AnnotationRunFor: "2s", AnnotationExitCode: "4"}, want: life{ends: true, runFor: 2 * time.Second, exitCode: 4},
+			annotations: map[string]string{AnnotationRunFor: "2s", AnnotationExitCode: "4"},
+			want:        life{ends: true, runFor: 2 * time.Second, exitCode: 4},
 		},
-		{name: "annotations that cannot be read", policy: never, annotations: map[string]string{AnnotationRunFor: "soon"}, want: life{runFor: time.Second}},
-		{name: "annotations of a pod that is always restarted", policy: always, annotations: map[string]string{AnnotationRunFor: "2s"}, want: life{runFor: time.Second}},
+		{name: "annotations that cannot be read", policy: never, annotations: map[string]string{AnnotationRunFor: "soon"},
+			want: life{runFor: time.Second}},
+		{name: "annotations of a pod that is always restarted", policy: always, annotations: map[string]string{AnnotationRunFor: "2s"},
+			want: life{runFor: time.Second}},
 	} {
 		pod := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{OwnerReferences: c.owners, Annotations: c.annotations},

@@ -269,7 +269,8 @@ func (f *fleet) nodeObject(n *node) *corev1.Node {
 				condition(corev1.NodePIDPressure, corev1.ConditionFalse, "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
 				condition(corev1.NodeReady, corev1.ConditionTrue, "KubeletReady", "simulated node: pods have no containers"),
 			},
-			Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: n.address.String()}, {Type: corev1.NodeHostName, Address: n.name}},
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: n.address.String()},
+				{Type: corev1.NodeHostName, Address: n.name}},
 			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: f.port}},
 			NodeInfo: corev1.NodeSystemInfo{
 				MachineID: n.name, SystemUUID: n.name, BootID: n.name, KernelVersion: "simulated", OSImage: "simulated",

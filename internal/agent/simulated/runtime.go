@@ -94,8 +94,9 @@ func run(state *podstate.Pod, pod *corev1.Pod, c *corev1.Container, was corev1.C
 		return time.Time{} // too late to begin
 	}
 	instance := podstate.Container{
-		ID: id(pod, c.Name, was.RestartCount), Name: c.Name, SandboxID: state.Sandboxes[0].ID, State: podstate.Running, Started: now, Created: now,
-		Image: c.Image, ImageRef: "simulated://" + c.Image, Note: podstate.Note{RestartCount: was.RestartCount, Hash: podstate.Hash(c)},
+		ID: id(pod, c.Name, was.RestartCount), Name: c.Name, SandboxID: state.Sandboxes[0].ID, State: podstate.Running, Started: now,
+		Created: now,
+		Image:   c.Image, ImageRef: "simulated://" + c.Image, Note: podstate.Note{RestartCount: was.RestartCount, Hash: podstate.Hash(c)},
 	}
 	next := func() podstate.Container { // the instance after this one
 		n := instance

@@ -251,7 +251,8 @@ func newFleet(o Options) (*fleet, error) {
 	for k := range o.Groups {
 		g := &f.o.Groups[k]
 		for i := range g.Count {
-			n := &node{name: cmp.Or(o.Alone, fmt.Sprintf("%s-%d", g.NamePrefix, i)), index: index, turn: i, group: g, pool: newPool(subnets[index]), address: addressOf(index)}
+			n := &node{name: cmp.Or(o.Alone, fmt.Sprintf("%s-%d", g.NamePrefix, i)), index: index, turn: i, group: g, pool: newPool(subnets[index]),
+				address: addressOf(index)}
 			if o.Alone != "" {
 				n.address = alone
 			}

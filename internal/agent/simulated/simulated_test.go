@@ -143,8 +143,9 @@ func TestNodeComesBack(t *testing.T) {
 	old := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "simulated-0", Labels: map[string]string{"mine": "yes"}},
 		Spec: corev1.NodeSpec{PodCIDR: "10.9.9.0/24", Unschedulable: true},
 		Status: corev1.NodeStatus{
-			Conditions: []corev1.NodeCondition{{Type: "KernelDeadlock", Status: corev1.ConditionFalse}, {Type: corev1.NodeReady, Status: corev1.ConditionUnknown}},
-			Addresses:  []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeExternalIP, Address: "192.0.2.1"}},
+			Conditions: []corev1.NodeCondition{{Type: "KernelDeadlock", Status: corev1.ConditionFalse},
+				{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}},
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeExternalIP, Address: "192.0.2.1"}},
 		}}
 	if _, err := c.CoreV1().Nodes().Create(t.Context(), old, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -192,7 +193,8 @@ func TestPodRuns(t *testing.T) {
 		if got, want := sum(p), "Running first:exit 0:0:true c:running:0:true"; got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
-		if p.Status.PodIP != "10.244.0.2" || p.Status.HostIP != "127.128.0.1" || !strings.HasPrefix(p.Status.ContainerStatuses[0].ContainerID, "simulated://") {
+		if p.Status.PodIP != "10.244.0.2" || p.Status.HostIP != "127.128.0.1" ||
+			!strings.HasPrefix(p.Status.ContainerStatuses[0].ContainerID, "simulated://") {
 			t.Errorf("status %+v", p.Status)
 		}
 		for _, cond := range p.Status.Conditions {
@@ -333,7 +335,8 @@ func TestLogs(t *testing.T) {
 		if want := "2000-01-01T00:00:00Z c: simulated container of pod default/p on node simulated-0: it has no process\n"; b.String() != want {
 			t.Errorf("log %q, want %q", &b, want)
 		}
-		if err := v.ContainerLogs(t.Context(), target, &corev1.PodLogOptions{Previous: true}, &b, nil); err == nil || err.Error() != `previous terminated container "c" in pod "p" not found` {
+		if err := v.ContainerLogs(t.Context(), target, &corev1.PodLogOptions{Previous: true}, &b, nil); err == nil ||
+			err.Error() != `previous terminated container "c" in pod "p" not found` {
 			t.Errorf("previous: %v", err)
 		}
 		if _, err := v.Exec(t.Context(), target, nil, podspec.Streams{}); err == nil {

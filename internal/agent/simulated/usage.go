@@ -157,7 +157,8 @@ func (v view) containers() []stats.Container {
 		}
 	}
 	slices.SortFunc(out, func(a, b stats.Container) int {
-		return cmp.Or(cmp.Compare(a.Target.Namespace, b.Target.Namespace), cmp.Compare(a.Target.Pod, b.Target.Pod), cmp.Compare(a.Target.Container, b.Target.Container))
+		return cmp.Or(cmp.Compare(a.Target.Namespace, b.Target.Namespace), cmp.Compare(a.Target.Pod, b.Target.Pod),
+			cmp.Compare(a.Target.Container, b.Target.Container))
 	})
 	return out
 }

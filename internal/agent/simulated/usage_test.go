@@ -126,7 +126,8 @@ func TestEachNodeHasAnAddress(t *testing.T) {
 			}
 		}
 		for address, want := range map[string]string{
-			"127.128.0.1": "simulated-0", "127.128.1.44": "simulated-299", "127.128.1.46": "g3", "127.0.0.1": "", "127.128.0.0": "", "127.128.2.0": "",
+			"127.128.0.1": "simulated-0", "127.128.1.44": "simulated-299", "127.128.1.46": "g3", "127.0.0.1": "", "127.128.0.0": "",
+			"127.128.2.0": "",
 		} {
 			if got := at(address); got != want {
 				t.Errorf("at %s is %q, want %q", address, got, want)

@@ -72,7 +72,8 @@ func (v view) ContainerLogs(ctx context.Context, t podspec.Target, o *corev1.Pod
 		return apierrors.NewBadRequest(fmt.Sprintf("container %q in pod %q is waiting to start: %s", t.Container, t.Pod, s.State.Waiting.Reason))
 	}
 	if stdout != nil {
-		if err := v.line(o, stdout, at, fmt.Sprintf("%s: simulated container of pod %s/%s on node %s: it has no process\n", t.Container, t.Namespace, t.Pod, pod.Spec.NodeName)); err != nil {
+		if err := v.line(o, stdout, at, fmt.Sprintf("%s: simulated container of pod %s/%s on node %s: it has no process\n", t.Container,
+			t.Namespace, t.Pod, pod.Spec.NodeName)); err != nil {
 			return err
 		}
 	}

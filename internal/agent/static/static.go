@@ -172,7 +172,8 @@ func (m *Manager) Mirror(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, err
 	have := m.mirrors[podspec.Name(pod)]
 	m.mu.Unlock()
 	switch {
-	case have != nil && (have.DeletionTimestamp != nil || have.Annotations[corev1.MirrorPodAnnotationKey] != pod.Annotations[podspec.ConfigHash]):
+	case have != nil && (have.DeletionTimestamp != nil ||
+		have.Annotations[corev1.MirrorPodAnnotationKey] != pod.Annotations[podspec.ConfigHash]):
 		if err := m.Deleter.DeletePod(ctx, have); err != nil {
 			return nil, fmt.Errorf("delete mirror of %s: %w", podspec.Describe(pod), err)
 		}

@@ -41,7 +41,8 @@ func (r Reader) one(path string) (*Group, error) {
 		g.Memory.SwapLimit = both - g.Memory.Limit
 	}
 	g.Threads, g.Most = number(at("pids", "pids.current")), number(at("pids", "pids.max"))
-	g.Disks = oneDisks(lines(at("blkio", "blkio.throttle.io_service_bytes_recursive")), lines(at("blkio", "blkio.throttle.io_serviced_recursive")))
+	g.Disks = oneDisks(lines(at("blkio", "blkio.throttle.io_service_bytes_recursive")),
+		lines(at("blkio", "blkio.throttle.io_serviced_recursive")))
 	return g, nil
 }
 

@@ -90,8 +90,10 @@ func TestGroup(t *testing.T) {
 		"kubepods/podx/io.pressure":         "some avg10=0.00 avg60=0.00 avg300=0.00 total=8\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
 	})
 	want := Group{
-		CPU: CPU{Used: 5e9, User: 3e9, System: 1e9, Shares: 1024, Quota: 20000, Period: 100000, Periods: 50, ThrottledPeriods: 3, Throttled: 700_000, BurstPeriods: 2, Burst: 9000},
-		Memory: Memory{Used: 1000, Peak: 2000, WorkingSet: 750, Cache: 300, Resident: 500, Mapped: 30, Kernel: 55, ActiveFile: 40, InactiveFile: 250, Swap: 7,
+		CPU: CPU{Used: 5e9, User: 3e9, System: 1e9, Shares: 1024, Quota: 20000, Period: 100000, Periods: 50, ThrottledPeriods: 3,
+			Throttled: 700_000, BurstPeriods: 2, Burst: 9000},
+		Memory: Memory{Used: 1000, Peak: 2000, WorkingSet: 750, Cache: 300, Resident: 500, Mapped: 30, Kernel: 55, ActiveFile: 40,
+			InactiveFile: 250, Swap: 7,
 			Limit: 4096, SwapLimit: 1000, Failures: 4, OutOfMemory: 1, Faults: 11, MajorFaults: 2, OwnFaults: 11, OwnMajorFaults: 2},
 		Disks:   []Disk{{Device: "/dev/vda", Major: 253, Reads: 1, ReadBytes: 4096, Writes: 2, WriteBytes: 8192}},
 		Threads: 6,
@@ -101,7 +103,8 @@ func TestGroup(t *testing.T) {
 		pressure *Pressure
 	}{
 		"v1": {one, nil},
-		"v2": {two, &Pressure{CPU: Waiting{Some: Stall{12_000, 1.5, 0.2, 0.03}, Full: Stall{Total: 3000}}, IO: Waiting{Some: Stall{Total: 8000}}}},
+		"v2": {two, &Pressure{CPU: Waiting{Some: Stall{12_000, 1.5, 0.2, 0.03}, Full: Stall{Total: 3000}},
+			IO: Waiting{Some: Stall{Total: 8000}}}},
 	} {
 		r := Reader{Cgroups: c.root, Blocks: blocks(t)}
 		got, err := r.Group("/kubepods/podx")
@@ -129,8 +132,9 @@ func TestGroup(t *testing.T) {
 // TestRoot: the root of cgroups v2 does not tell how much memory is used; the machine does.
 func TestRoot(t *testing.T) {
 	r := Reader{
-		Cgroups: write(t, t.TempDir(), map[string]string{"cgroup.controllers": "cpu memory\n", "cgroup.procs": "1\n", "cpu.stat": "usage_usec 1\n", "memory.stat": "anon 5\ninactive_file 1024\n"}),
-		Proc:    write(t, t.TempDir(), map[string]string{"meminfo": "MemTotal:       100 kB\nMemFree:         60 kB\nSwapTotal:  10 kB\nSwapFree:  8 kB\nHugePages_Total:  3\n"}),
+		Cgroups: write(t, t.TempDir(), map[string]string{"cgroup.controllers": "cpu memory\n", "cgroup.procs": "1\n",
+			"cpu.stat": "usage_usec 1\n", "memory.stat": "anon 5\ninactive_file 1024\n"}),
+		Proc: write(t, t.TempDir(), map[string]string{"meminfo": "MemTotal:       100 kB\nMemFree:         60 kB\nSwapTotal:  10 kB\nSwapFree:  8 kB\nHugePages_Total:  3\n"}),
 	}
 	g, err := r.Group("/")
 	if err != nil {
@@ -162,7 +166,8 @@ vethab:       1       1    0    0    0     0          0         0        1      
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []Interface{{Name: "eth0", ReceivedBytes: 1234, ReceivedPackets: 12, ReceiveErrors: 3, ReceiveDrops: 4, SentBytes: 5678, SentPackets: 56, SendErrors: 7, SendDrops: 8}}
+	want := []Interface{{Name: "eth0", ReceivedBytes: 1234, ReceivedPackets: 12, ReceiveErrors: 3, ReceiveDrops: 4, SentBytes: 5678,
+		SentPackets: 56, SendErrors: 7, SendDrops: 8}}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}

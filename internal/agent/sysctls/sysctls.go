@@ -20,7 +20,8 @@ func safe() map[string]string {
 		"kernel.shm_rmid_forced": "", "net.ipv4.ip_local_port_range": "", "net.ipv4.tcp_syncookies": "", "net.ipv4.ping_group_range": "",
 		"net.ipv4.ip_unprivileged_port_start": "", "net.ipv4.ip_local_reserved_ports": "3.16", "net.ipv4.tcp_keepalive_time": "4.5",
 		"net.ipv4.tcp_fin_timeout": "4.6", "net.ipv4.tcp_keepalive_intvl": "4.5", "net.ipv4.tcp_keepalive_probes": "4.5",
-		"net.ipv4.tcp_rmem": "4.15", "net.ipv4.tcp_wmem": "4.15", "net.ipv4.tcp_slow_start_after_idle": "4.15", "net.ipv4.tcp_notsent_lowat": "4.6",
+		"net.ipv4.tcp_rmem": "4.15", "net.ipv4.tcp_wmem": "4.15", "net.ipv4.tcp_slow_start_after_idle": "4.15",
+		"net.ipv4.tcp_notsent_lowat": "4.6",
 	}
 }
 
@@ -91,7 +92,8 @@ func (l *List) check(name string, pod *corev1.Pod) error {
 	switch {
 	case !ok:
 		return fmt.Errorf("%q not allowlisted", name) // upstream's words
-	case namespace == sysctl.IPCNamespace && pod.Spec.HostIPC, namespace == sysctl.NetNamespace && pod.Spec.HostNetwork, namespace == sysctl.UserNamespace && hostUsers:
+	case namespace == sysctl.IPCNamespace && pod.Spec.HostIPC, namespace == sysctl.NetNamespace && pod.Spec.HostNetwork,
+		namespace == sysctl.UserNamespace && hostUsers:
 		return fmt.Errorf("%q not allowed with host %s enabled", name, namespace) // upstream's words
 	}
 	return nil

@@ -69,7 +69,8 @@ func TestWrittenAsKubeletWrites(t *testing.T) {
 		t.Errorf("has %+v, fresh %t, %v", got, fresh, err)
 	}
 	o := r.Option()
-	if o.Mode != runtimeapi.NamespaceMode_POD || len(o.Uids) != 1 || o.Uids[0].HostId != 2*Unit || o.Uids[0].Length != Unit || o.Gids[0].HostId != 2*Unit {
+	if o.Mode != runtimeapi.NamespaceMode_POD || len(o.Uids) != 1 || o.Uids[0].HostId != 2*Unit || o.Uids[0].Length != Unit ||
+		o.Gids[0].HostId != 2*Unit {
 		t.Errorf("told %v", o)
 	}
 }
@@ -85,8 +86,9 @@ func TestWhatIsNotAdopted(t *testing.T) {
 		one("", ""): "invalid user namespace configuration: no more than one mapping allowed.",
 		one(at(Unit, 0, Unit)+","+at(0, 0, 1), at(Unit, 0, Unit)): "invalid user namespace configuration: no more than one mapping allowed.",
 		one(at(Unit, 0, Unit), ""):                                "invalid user namespace configuration: GID and UID mappings should be identical.",
-		one(at(Unit, 0, Unit), at(2*Unit, 0, Unit)):               "invalid user namespace configuration: GID and UID mapping should be identical",
-		one(at(Unit, 1, Unit), at(Unit, 1, Unit)):                 "invalid user namespace configuration: UID 0 must be mapped",
+		one(at(Unit, 0, Unit), at(2*Unit, 0,
+			Unit)): "invalid user namespace configuration: GID and UID mapping should be identical",
+		one(at(Unit, 1, Unit), at(Unit, 1, Unit)): "invalid user namespace configuration: UID 0 must be mapped",
 		both(Unit, 5):       "wrong user namespace length 5",
 		both(Unit+1, Unit):  "wrong user namespace offset specified 65537",
 		both(0, Unit):       "id 0 is out of range",
@@ -111,7 +113,8 @@ func TestWhatIsNotAdopted(t *testing.T) {
 	if _, _, err := tab.Take("p"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tab.Adopt("p", []byte(both(2*Unit, Unit))); err == nil || err.Error() != `different user namespace range already used by pod "p"` {
+	if _, err := tab.Adopt("p", []byte(both(2*Unit, Unit))); err == nil ||
+		err.Error() != `different user namespace range already used by pod "p"` {
 		t.Errorf("another range: %v", err)
 	}
 }
@@ -160,7 +163,8 @@ func TestNoTwoPodsShare(t *testing.T) {
 
 func TestSupported(t *testing.T) {
 	can := []*runtimeapi.RuntimeHandler{
-		{Name: "", Features: &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true}}, {Name: "old"}, {Name: "crun", Features: &runtimeapi.RuntimeHandlerFeatures{}},
+		{Name: "", Features: &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true}}, {Name: "old"},
+		{Name: "crun", Features: &runtimeapi.RuntimeHandlerFeatures{}},
 	}
 	for name, c := range map[string]struct {
 		handlers []*runtimeapi.RuntimeHandler
@@ -188,7 +192,8 @@ func TestSubordinate(t *testing.T) {
 	if err != nil || first != 65536 || count != 7208960 {
 		t.Errorf("%d, %d, %v", first, count, err)
 	}
-	for _, text := range []string{"", "0: kubelet 65536\n", "0: kubelet 65536 -1", "0: kubelet 65536 4294967296", "0: kubelet 65536 1\n1: kubelet 1 1\n", "x"} {
+	for _, text := range []string{"", "0: kubelet 65536\n", "0: kubelet 65536 -1", "0: kubelet 65536 4294967296",
+		"0: kubelet 65536 1\n1: kubelet 1 1\n", "x"} {
 		if _, _, err := Subordinate(text); err == nil {
 			t.Errorf("%q was read", text)
 		}

@@ -35,11 +35,13 @@ import (
 
 // newManager makes a manager of all plug-ins.
 func newManager(t *testing.T) (*volumes.Manager, *volumetest.Sources, volumetest.Kernel, *clocktesting.FakeClock) {
-	return volumetest.New(t, configmap.New, downwardapi.New, emptydir.New, hostpath.New, image.New, local.New, nfs.New, projected.New, secret.New)
+	return volumetest.New(t, configmap.New, downwardapi.New, emptydir.New, hostpath.New, image.New, local.New, nfs.New, projected.New,
+		secret.New)
 }
 
 func configMap(name string, optional bool, items ...corev1.KeyToPath) corev1.VolumeSource {
-	return corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}, Items: items, Optional: &optional}}
+	return corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name},
+		Items: items, Optional: &optional}}
 }
 
 func claimOf(pv corev1.PersistentVolumeSource) (corev1.VolumeSource, *corev1.PersistentVolume) {
@@ -70,11 +72,13 @@ func TestVolumesThatCannotBe(t *testing.T) {
 		"secret":            {corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}, nil, ""},
 		"no secret":         {corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "no"}}, nil, `secret "no" not found`},
 		"an optional one":   {corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "no", Optional: new(true)}}, nil, ""},
-		"no secret's key": {corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s", Items: []corev1.KeyToPath{{Key: "no", Path: "a"}}}}, nil,
+		"no secret's key": {corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s",
+			Items: []corev1.KeyToPath{{Key: "no", Path: "a"}}}}, nil,
 			"references non-existent secret key: no"},
-		"fields":        {corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: field("metadata.name")}}, nil, ""},
-		"no field":      {corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: field("spec.no")}}, nil, "spec.no"},
-		"no source":     {corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{}}}}, nil, "does not support"},
+		"fields":   {corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: field("metadata.name")}}, nil, ""},
+		"no field": {corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: field("spec.no")}}, nil, "spec.no"},
+		"no source": {corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{}}}}, nil,
+			"does not support"},
 		"no kind":       {corev1.VolumeSource{}, nil, "does not support"},
 		"other kind":    {corev1.VolumeSource{ISCSI: &corev1.ISCSIVolumeSource{}}, nil, "does not support"},
 		"image":         {corev1.VolumeSource{Image: &corev1.ImageVolumeSource{}}, nil, ""},
@@ -90,7 +94,8 @@ func TestVolumesThatCannotBe(t *testing.T) {
 		switch {
 		case c.want == "" && err != nil:
 			t.Errorf("%s: %v", name, err)
-		case c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), `MountVolume.SetUp failed for volume "v" : `) || !strings.Contains(err.Error(), c.want)):
+		case c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), `MountVolume.SetUp failed for volume "v" : `) ||
+			!strings.Contains(err.Error(), c.want)):
 			t.Errorf("%s: error %v, want %q", name, err, c.want)
 		}
 	}
@@ -146,14 +151,18 @@ func TestMountsThatCannotBe(t *testing.T) {
 		images map[string]*runtimeapi.ImageSpec
 		want   string // the error's, or what is mounted
 	}{
-		"a part":             {empty, corev1.VolumeMount{Name: "v", MountPath: "m", SubPathExpr: "$(A)"}, nil, "/m ro=false PROPAGATION_PRIVATE"},
-		"bidirectional":      {empty, corev1.VolumeMount{Name: "v", MountPath: "/m", MountPropagation: &both}, nil, "/m ro=false PROPAGATION_BIDIRECTIONAL"},
-		"not recursive":      {empty, corev1.VolumeMount{Name: "v", MountPath: "/m", ReadOnly: true, RecursiveReadOnly: &unset}, nil, "/m ro=true PROPAGATION_PRIVATE"},
-		"recursive":          {empty, corev1.VolumeMount{Name: "v", MountPath: "/m", ReadOnly: true, RecursiveReadOnly: &always}, nil, "not supported by the runtime"},
-		"no volume":          {empty, corev1.VolumeMount{Name: "w", MountPath: "/m"}, nil, `cannot find volume "w" to mount into container "c"`},
-		"no name":            {empty, corev1.VolumeMount{Name: "v", MountPath: "/m", SubPathExpr: "$(B)"}, nil, "has names that are not known"},
-		"a part that leads":  {empty, corev1.VolumeMount{Name: "v", MountPath: "/m", SubPathExpr: "$(UP)"}, nil, "leaves the volume"},
-		"image":              {image, corev1.VolumeMount{Name: "v", MountPath: "/m", SubPath: "a..b/c"}, images, "/m ro=true PROPAGATION_PRIVATE"},
+		"a part": {empty, corev1.VolumeMount{Name: "v", MountPath: "m", SubPathExpr: "$(A)"}, nil, "/m ro=false PROPAGATION_PRIVATE"},
+		"bidirectional": {empty, corev1.VolumeMount{Name: "v", MountPath: "/m", MountPropagation: &both}, nil,
+			"/m ro=false PROPAGATION_BIDIRECTIONAL"},
+		"not recursive": {empty, corev1.VolumeMount{Name: "v", MountPath: "/m", ReadOnly: true, RecursiveReadOnly: &unset}, nil,
+			"/m ro=true PROPAGATION_PRIVATE"},
+		"recursive": {empty, corev1.VolumeMount{Name: "v", MountPath: "/m", ReadOnly: true, RecursiveReadOnly: &always}, nil,
+			"not supported by the runtime"},
+		"no volume":         {empty, corev1.VolumeMount{Name: "w", MountPath: "/m"}, nil, `cannot find volume "w" to mount into container "c"`},
+		"no name":           {empty, corev1.VolumeMount{Name: "v", MountPath: "/m", SubPathExpr: "$(B)"}, nil, "has names that are not known"},
+		"a part that leads": {empty, corev1.VolumeMount{Name: "v", MountPath: "/m", SubPathExpr: "$(UP)"}, nil, "leaves the volume"},
+		"image": {image, corev1.VolumeMount{Name: "v", MountPath: "/m", SubPath: "a..b/c"}, images,
+			"/m ro=true PROPAGATION_PRIVATE"},
 		"no image":           {image, corev1.VolumeMount{Name: "v", MountPath: "/m"}, nil, `volume "v" has no image yet`},
 		"a path of an image": {image, corev1.VolumeMount{Name: "v", MountPath: "/m", SubPath: "/a"}, images, "must not be an absolute path"},
 		"up from an image":   {image, corev1.VolumeMount{Name: "v", MountPath: "/m", SubPath: "a/../../b"}, images, "must not contain '..'"},
@@ -274,8 +283,11 @@ func TestDirectoriesThatCannotBe(t *testing.T) {
 func TestMissingSourcesAreNamed(t *testing.T) {
 	m, _, _, _ := newManager(t)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
-	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "no"}}}}}
-	if err := m.SetUp(t.Context(), pod, nil); err == nil || err.Error() != `MountVolume.SetUp failed for volume "v" : configmap "no" not found` {
+	pod.Spec.Volumes = []corev1.Volume{{Name: "v",
+		VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+			LocalObjectReference: corev1.LocalObjectReference{Name: "no"}}}}}
+	if err := m.SetUp(t.Context(), pod, nil); err == nil ||
+		err.Error() != `MountVolume.SetUp failed for volume "v" : configmap "no" not found` {
 		t.Errorf("error %v", err)
 	}
 	pod.Spec.Volumes[0].ConfigMap.Optional = new(true)

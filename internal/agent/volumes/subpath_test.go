@@ -119,7 +119,8 @@ func TestSubPathsLeaveNothingOpen(t *testing.T) {
 	dir, kind := t.TempDir(), corev1.HostPathFileOrCreate
 	if n := disktest.LeftOpen(t, func() {
 		file := corev1.HostPathVolumeSource{Path: filepath.Join(dir, "file"), Type: &kind}
-		if err := errors.Join(os.RemoveAll(file.Path), m.SetUp(t.Context(), volumetest.Pod(corev1.VolumeSource{HostPath: &file}), nil)); err != nil {
+		if err := errors.Join(os.RemoveAll(file.Path), m.SetUp(t.Context(), volumetest.Pod(corev1.VolumeSource{HostPath: &file}),
+			nil)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := m.Mounts(t.Context(), hosting(dir), part("file"), nil, nil); err != nil {
@@ -153,7 +154,8 @@ func TestSubPathsAgain(t *testing.T) {
 	}
 	pod := volumetest.Pod(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
 	for sub, isDir := range map[string]bool{"a": true, "plain": false, "made/here": true} {
-		c := &corev1.Container{Name: strings.ReplaceAll(sub, "/", "-"), VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/m", SubPath: sub}}}
+		c := &corev1.Container{Name: strings.ReplaceAll(sub, "/", "-"),
+			VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/m", SubPath: sub}}}
 		u.asked = nil
 		for range 2 {
 			mounts, err := m.Mounts(t.Context(), pod, c, nil, nil)

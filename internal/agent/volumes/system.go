@@ -51,7 +51,9 @@ func (System) Mount(ctx context.Context, source, dir, kind string, options []str
 	c := program.Command{Name: "mount", Args: slices.Concat(args, []string{"--", source, dir}), Time: mountTime}
 	_, err := c.Run(ctx)
 	if failed := (*program.Failure)(nil); errors.As(err, &failed) {
-		return fmt.Errorf("mount failed: %w\nMounting command: mount\nMounting arguments: %s\nOutput: %s", failed.Err, strings.Join(append(args, source, dir), " "), failed.Said()) // upstream's words
+		// upstream's words
+		return fmt.Errorf("mount failed: %w\nMounting command: mount\nMounting arguments: %s\nOutput: %s", failed.Err,
+			strings.Join(append(args, source, dir), " "), failed.Said())
 	}
 	return err
 }

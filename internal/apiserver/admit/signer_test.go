@@ -56,7 +56,8 @@ func TestMayFor(t *testing.T) {
 // TestAuthorizer hands the question to the function, and its answer back.
 func TestAuthorizer(t *testing.T) {
 	fail := errors.New("no answer")
-	var a authorizer.UnconditionalAuthorizer = Authorizer(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	var a authorizer.UnconditionalAuthorizer = Authorizer(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string,
+		error) {
 		return authorizer.DecisionDeny, a.GetVerb(), fail
 	})
 	decision, reason, err := a.Authorize(t.Context(), authorizer.AttributesRecord{Verb: "sign"})

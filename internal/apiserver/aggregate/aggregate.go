@@ -127,7 +127,8 @@ func New(o Options) *Aggregator {
 	}
 	o.RequestTimeout = cmp.Or(o.RequestTimeout, time.Minute)
 	o.Most = cmp.Or(o.Most, 400)
-	return &Aggregator{o: o, entries: map[string]*entry{}, at: map[reference][]*entry{}, changed: make(chan struct{}), locals: map[string]bool{}, due: make(chan struct{}, 1), metrics: newMetrics()}
+	return &Aggregator{o: o, entries: map[string]*entry{}, at: map[reference][]*entry{}, changed: make(chan struct{}),
+		locals: map[string]bool{}, due: make(chan struct{}, 1), metrics: newMetrics()}
 }
 
 // Load replaces all registrations with those that are stored. Where their servers are is found again.

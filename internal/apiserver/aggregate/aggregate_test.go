@@ -35,10 +35,13 @@ func TestFind(t *testing.T) {
 		path string
 		want *Service
 	}{
-		{one, "/apis/x.io/v1", x}, {one, "/apis/x.io/v1/", x}, {one, "/apis/x.io/v1/things", x}, {one, "/apis/x.io/v1/namespaces/a/things/b/log", x},
-		{one, "/apis/x.io/v10/things", nil}, {one, "/apis/x.io/v2", nil}, {one, "/apis/x.io", nil}, {one, "/apis/x.io/", nil}, {one, "/apis/", nil},
+		{one, "/apis/x.io/v1", x}, {one, "/apis/x.io/v1/", x}, {one, "/apis/x.io/v1/things", x},
+		{one, "/apis/x.io/v1/namespaces/a/things/b/log", x},
+		{one, "/apis/x.io/v10/things", nil}, {one, "/apis/x.io/v2", nil}, {one, "/apis/x.io", nil}, {one, "/apis/x.io/", nil},
+		{one, "/apis/", nil},
 		{one, "/apis", nil}, {one, "/apis//x.io/v1", nil}, {one, "//apis/x.io/v1", nil}, {one, "/x.io/v1", nil},
-		{one, "/api/v1/pods", nil}, {both, "/api", legacy}, {both, "/api/", legacy}, {both, "/api/v1/pods", legacy}, {both, "/apix", nil}, {both, "/apis/", nil},
+		{one, "/api/v1/pods", nil}, {both, "/api", legacy}, {both, "/api/", legacy}, {both, "/api/v1/pods", legacy}, {both, "/apix", nil},
+		{both, "/apis/", nil},
 		{New(Options{}), "/apis/x.io/v1", nil},
 	} {
 		if got := c.of.Find(c.path); got != c.want {
@@ -113,7 +116,8 @@ func TestIdentify(t *testing.T) {
 func TestReady(t *testing.T) {
 	slice := func(family discoveryv1.AddressType, port string, ready bool, address string) *discoveryv1.EndpointSlice {
 		return &discoveryv1.EndpointSlice{
-			AddressType: family, Ports: []discoveryv1.EndpointPort{{Name: &port, Port: ptr.To[int32](8443)}, {Port: ptr.To[int32](1)}, {Name: &port}},
+			AddressType: family, Ports: []discoveryv1.EndpointPort{{Name: &port, Port: ptr.To[int32](8443)}, {Port: ptr.To[int32](1)},
+				{Name: &port}},
 			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}, {}},
 		}
 	}
@@ -127,8 +131,10 @@ func TestReady(t *testing.T) {
 		{"one", []*discoveryv1.EndpointSlice{slice(four, "https", true, "10.0.0.1")}, []string{"10.0.0.1:8443"}},
 		{"not ready", []*discoveryv1.EndpointSlice{slice(four, "https", false, "10.0.0.1")}, nil},
 		{"another port", []*discoveryv1.EndpointSlice{slice(four, "http", true, "10.0.0.1")}, nil},
-		{"two families", []*discoveryv1.EndpointSlice{slice(six, "https", true, "fd00::1"), slice(four, "https", true, "10.0.0.1")}, []string{"10.0.0.1:8443"}},
-		{"the other family", []*discoveryv1.EndpointSlice{slice(six, "https", true, "fd00::1"), slice(four, "https", false, "10.0.0.1")}, []string{"[fd00::1]:8443"}},
+		{"two families", []*discoveryv1.EndpointSlice{slice(six, "https", true, "fd00::1"), slice(four, "https", true, "10.0.0.1")},
+			[]string{"10.0.0.1:8443"}},
+		{"the other family", []*discoveryv1.EndpointSlice{slice(six, "https", true, "fd00::1"), slice(four, "https", false, "10.0.0.1")},
+			[]string{"[fd00::1]:8443"}},
 	} {
 		if d := cmp.Diff(c.want, ready(c.slices, "https", []corev1.IPFamily{corev1.IPv4Protocol})); d != "" {
 			t.Errorf("%s: %s", c.name, d)
@@ -145,7 +151,8 @@ func TestMost(t *testing.T) {
 	r := httptest.NewRequest(http.MethodGet, "/apis/x.io/v1/things", nil)
 	w := httptest.NewRecorder()
 	s.Serve(w, r.WithContext(request.WithUser(r.Context(), &user.DefaultInfo{})), false, context.Background())
-	if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "1" || !strings.Contains(w.Header().Get("Warning"), "v1.x.io") {
+	if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "1" ||
+		!strings.Contains(w.Header().Get("Warning"), "v1.x.io") {
 		t.Errorf("%d %v", w.Code, w.Header())
 	}
 }

@@ -57,7 +57,8 @@ func (a *Aggregator) find(ctx context.Context, s *Service) (finding, error) {
 		case len(all) == 0:
 			return refusal("EndpointsNotFound", "cannot find endpointslices for service/%s in %q", at.name, at.namespace), nil
 		case !slices.ContainsFunc(all, func(s *discoveryv1.EndpointSlice) bool { return answers(s, port.Name) }):
-			return refusal("MissingEndpoints", "endpointslices for service/%s in %q have no addresses with port name %q", at.name, at.namespace, port.Name), nil
+			return refusal("MissingEndpoints", "endpointslices for service/%s in %q have no addresses with port name %q", at.name, at.namespace,
+				port.Name), nil
 		}
 	}
 	if err := a.probe(ctx, s); err != nil {

@@ -16,7 +16,8 @@ type metrics struct {
 	less *prometheus.CounterVec
 }
 
-var unavailable = prometheus.NewDesc("aggregator_unavailable_apiservice", "[ALPHA] Gauge of APIServices which are marked as unavailable broken down by APIService name.", []string{"name"}, nil)
+var unavailable = prometheus.NewDesc("aggregator_unavailable_apiservice",
+	"[ALPHA] Gauge of APIServices which are marked as unavailable broken down by APIService name.", []string{"name"}, nil)
 
 func newMetrics() *metrics {
 	return &metrics{is: map[string]bool{}, less: prometheus.NewCounterVec(prometheus.CounterOpts{

@@ -141,7 +141,8 @@ func (s *Service) late(w http.ResponseWriter) {
 	s.name(w, "no answer in time")
 	w.WriteHeader(http.StatusGatewayTimeout)
 	status := apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0).ErrStatus // upstream's words
-	_ = json.NewEncoder(w).Encode(&status)                                                                   // a client that went away needs no answer
+	// a client that went away needs no answer
+	_ = json.NewEncoder(w).Encode(&status)
 }
 
 // buffers are what answers are copied through.
@@ -241,7 +242,8 @@ func (f *forwarding) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // foreign are headers of a server that are ours to say.
-var foreign = []string{"Access-Control-Allow-Credentials", "Access-Control-Allow-Headers", "Access-Control-Allow-Methods", "Access-Control-Allow-Origin"}
+var foreign = []string{"Access-Control-Allow-Credentials", "Access-Control-Allow-Headers", "Access-Control-Allow-Methods",
+	"Access-Control-Allow-Origin"}
 
 type sending struct{ service *Service }
 

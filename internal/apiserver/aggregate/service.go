@@ -140,7 +140,8 @@ func wayTo(r *apiregistrationv1.APIService) *way {
 // open makes the transport of a way that has none yet.
 func (a *Aggregator) open(w *way) *way {
 	var conf *tls.Config
-	conf, w.err = transport.TLSConfigFor(&transport.Config{TLS: transport.TLSConfig{Insecure: w.insecure, ServerName: w.name, CAData: w.authority}})
+	conf, w.err = transport.TLSConfigFor(&transport.Config{TLS: transport.TLSConfig{Insecure: w.insecure, ServerName: w.name,
+		CAData: w.authority}})
 	if w.err != nil {
 		return w
 	}

@@ -110,7 +110,8 @@ func (a *Auditor) ProcessEvents(events ...*auditinternal.Event) bool {
 }
 
 // judge finds the request's level and begins its event; nil: it is not audited.
-func (a *Auditor) judge(r *http.Request, at authorizer.Attributes, received time.Time) (ac *audit.AuditContext, config audit.RequestAuditConfig) {
+func (a *Auditor) judge(r *http.Request, at authorizer.Attributes, received time.Time) (ac *audit.AuditContext,
+	config audit.RequestAuditConfig) {
 	ctx := r.Context()
 	if ac = audit.AuditContextFrom(ctx); ac == nil {
 		return nil, config
@@ -126,7 +127,8 @@ func (a *Auditor) judge(r *http.Request, at authorizer.Attributes, received time
 
 // Serve has next answer a request, and writes down that it came, what it was, and how it was answered. long is for requests
 // that last by their nature: of them it is written down, too, when the answer begins.
-func (a *Auditor) Serve(w http.ResponseWriter, r *http.Request, at authorizer.Attributes, received time.Time, long bool, next http.Handler) {
+func (a *Auditor) Serve(w http.ResponseWriter, r *http.Request, at authorizer.Attributes, received time.Time, long bool,
+	next http.Handler) {
 	ac, config := a.judge(r, at, received)
 	if ac == nil {
 		next.ServeHTTP(w, r)
@@ -153,7 +155,8 @@ func (a *Auditor) Serve(w http.ResponseWriter, r *http.Request, at authorizer.At
 			panic(p)
 		}
 		if ac.GetEventResponseStatus() == nil {
-			ac.SetEventResponseStatus(&metav1.Status{Code: http.StatusOK, Status: metav1.StatusSuccess, Message: "Connection closed early"}) // upstream's words
+			// upstream's words
+			ac.SetEventResponseStatus(&metav1.Status{Code: http.StatusOK, Status: metav1.StatusSuccess, Message: "Connection closed early"})
 			if long {
 				ac.ProcessEventStage(ctx, auditinternal.StageResponseStarted)
 			}
@@ -182,7 +185,8 @@ func (a *Auditor) complete(t *tap) {
 
 // Refused has next refuse a request before it is known who asks or for how long, and writes that down with the message. There
 // is one event of it.
-func (a *Auditor) Refused(w http.ResponseWriter, r *http.Request, at authorizer.Attributes, received time.Time, message string, next http.HandlerFunc) {
+func (a *Auditor) Refused(w http.ResponseWriter, r *http.Request, at authorizer.Attributes, received time.Time, message string,
+	next http.HandlerFunc) {
 	if a == nil {
 		next(w, r)
 		return

@@ -65,7 +65,8 @@ func receive(t *testing.T, code func(post int) int) *receiver {
 	r.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		body, err := io.ReadAll(q.Body)
 		var l auditv1.EventList
-		if err != nil || json.Unmarshal(body, &l) != nil || l.Kind != "EventList" || l.APIVersion != "audit.k8s.io/v1" || q.Method != http.MethodPost || q.Header.Get("Content-Type") != "application/json" {
+		if err != nil || json.Unmarshal(body, &l) != nil || l.Kind != "EventList" || l.APIVersion != "audit.k8s.io/v1" ||
+			q.Method != http.MethodPost || q.Header.Get("Content-Type") != "application/json" {
 			t.Errorf("posted %s %v: %s", q.Method, q.Header, body)
 		}
 		r.mu.Lock()
@@ -122,7 +123,8 @@ func TestWebhookGetsBatches(t *testing.T) {
 	r := receive(t, nil)
 	a, l, stop := start(t, r, WebhookOptions{Mode: Batch, Buffer: 100, BatchSize: 4, BatchWait: time.Hour, Backoff: time.Millisecond})
 	defer stop()
-	if s := l.Snapshot(); len(s) != 1 || s[0].State != extension.Unused || !strings.HasSuffix(s[0].Where, "webhook.kubeconfig") || s[0].Name != strings.TrimPrefix(r.URL, "https://") {
+	if s := l.Snapshot(); len(s) != 1 || s[0].State != extension.Unused || !strings.HasSuffix(s[0].Where, "webhook.kubeconfig") ||
+		s[0].Name != strings.TrimPrefix(r.URL, "https://") {
 		t.Errorf("before any call the ledger has %+v", s)
 	}
 	for range 5 { // two events each: two batches of four, and two events that wait
@@ -182,7 +184,8 @@ func TestDeadWebhook(t *testing.T) {
 		a, _, stop := start(t, receive(t, dead), WebhookOptions{Mode: BlockingStrict, Backoff: time.Microsecond})
 		defer stop()
 		w := ask(a, "POST", "/x<", func(http.ResponseWriter, *http.Request) { t.Error("what is not written down is not done") })
-		if body := w.Body.String(); w.Code != http.StatusInternalServerError || body != "Internal Server Error: \"/x&lt;\": failed to store audit event\n" {
+		if body := w.Body.String(); w.Code != http.StatusInternalServerError ||
+			body != "Internal Server Error: \"/x&lt;\": failed to store audit event\n" {
 			t.Errorf("answered %d %s", w.Code, body)
 		}
 		if a.Counts().Rejected() != 1 {
@@ -206,7 +209,8 @@ func TestBatchNeverWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			hangs := make(chan struct{})
 			r := receive(t, func(int) int { <-hangs; return http.StatusOK })
-			a, _, stop := start(t, r, WebhookOptions{Mode: Batch, Buffer: c.buffer, BatchSize: 10, BatchWait: time.Millisecond, Backoff: time.Millisecond})
+			a, _, stop := start(t, r, WebhookOptions{Mode: Batch, Buffer: c.buffer, BatchSize: 10, BatchWait: time.Millisecond,
+				Backoff: time.Millisecond})
 			uri := "/" + strings.Repeat("x", c.uri)
 			for range c.requests {
 				if w := ask(a, "GET", uri, fine); w.Code != http.StatusOK {
@@ -234,12 +238,14 @@ func TestBatchNeverWaits(t *testing.T) {
 
 func TestTruncation(t *testing.T) {
 	var out bytes.Buffer
-	a := New(policyOf(auditinternal.LevelRequestResponse), quiet, NewLog(&out, LogOptions{Mode: Blocking, Truncate: Truncate{Event: 2000, Batch: 1 << 20}}))
+	a := New(policyOf(auditinternal.LevelRequestResponse), quiet,
+		NewLog(&out, LogOptions{Mode: Blocking, Truncate: Truncate{Event: 2000, Batch: 1 << 20}}))
 	ask(a, "GET", "/large", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"kind":"Large","data":"%s"}`, strings.Repeat("x", 4000))
 	})
-	if text := out.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, `"annotations":{"audit.k8s.io/truncated":"true"}`) || strings.Contains(text, "xxx") {
+	if text := out.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, `"annotations":{"audit.k8s.io/truncated":"true"}`) ||
+		strings.Contains(text, "xxx") {
 		t.Errorf("logged\n%s", text)
 	}
 	out.Reset()
@@ -253,7 +259,8 @@ func TestLegacyLog(t *testing.T) {
 	var out bytes.Buffer
 	a := New(policyOf(auditinternal.LevelMetadata), quiet, NewLog(&out, LogOptions{Mode: Blocking, Legacy: true}))
 	ask(a, "GET", "/x", fine)
-	for _, want := range []string{` AUDIT: id="`, `" stage="RequestReceived" ip="192.0.2.1" method="get" user="jane" groups="<none>" as="<self>" asgroups="<lookup>" user-agent="" namespace="<none>" uri="/x" response="<deferred>"`, `response="200"`} {
+	for _, want := range []string{` AUDIT: id="`,
+		`" stage="RequestReceived" ip="192.0.2.1" method="get" user="jane" groups="<none>" as="<self>" asgroups="<lookup>" user-agent="" namespace="<none>" uri="/x" response="<deferred>"`, `response="200"`} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %s in\n%s", want, out.String())
 		}
@@ -271,7 +278,8 @@ func TestPanicsAreWrittenDown(t *testing.T) {
 		}()
 		ask(a, "GET", "/x", func(http.ResponseWriter, *http.Request) { panic("x") })
 	}()
-	if !strings.Contains(out.String(), `"stage":"Panic"`) || !strings.Contains(out.String(), `"message":"APIServer panic'd: x","reason":"InternalError","code":500`) {
+	if !strings.Contains(out.String(), `"stage":"Panic"`) ||
+		!strings.Contains(out.String(), `"message":"APIServer panic'd: x","reason":"InternalError","code":500`) {
 		t.Errorf("logged\n%s", out.String())
 	}
 }
@@ -284,10 +292,11 @@ func TestStrictAnswersAfterTheEvent(t *testing.T) {
 	r := httptest.NewRequest("POST", "/x", nil)
 	r = With(w, r)
 	r = r.WithContext(a.With(r.Context()))
-	a.Serve(w, r, &authorizer.AttributesRecord{Verb: "create"}, time.Now(), false, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(http.StatusCreated)
-		fmt.Fprint(w, "made")
-	}))
+	a.Serve(w, r, &authorizer.AttributesRecord{Verb: "create"}, time.Now(), false,
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusCreated)
+			fmt.Fprint(w, "made")
+		}))
 	if w.Code != http.StatusCreated || w.Body.String() != "made" || w.early {
 		t.Errorf("answered %d %s, before the event: %v", w.Code, w.Body, w.early)
 	}
@@ -353,7 +362,8 @@ func BenchmarkServe(b *testing.B) {
 	}
 	a := New(policyOf(auditinternal.LevelMetadata), quiet, NewLog(file, LogOptions{Mode: Blocking}))
 	r := httptest.NewRequest("POST", "/api/v1/namespaces/default/configmaps", nil)
-	at := &authorizer.AttributesRecord{User: &user.DefaultInfo{Name: "jane", Groups: []string{"a", "b"}}, Verb: "create", Resource: "configmaps", Namespace: "default", APIVersion: "v1", ResourceRequest: true}
+	at := &authorizer.AttributesRecord{User: &user.DefaultInfo{Name: "jane", Groups: []string{"a", "b"}}, Verb: "create",
+		Resource: "configmaps", Namespace: "default", APIVersion: "v1", ResourceRequest: true}
 	b.ReportAllocs()
 	for b.Loop() {
 		w := httptest.NewRecorder()

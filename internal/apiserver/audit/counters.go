@@ -17,7 +17,8 @@ type Counters struct {
 }
 
 var (
-	levels  = [...]auditinternal.Level{auditinternal.LevelNone, auditinternal.LevelMetadata, auditinternal.LevelRequest, auditinternal.LevelRequestResponse}
+	levels = [...]auditinternal.Level{auditinternal.LevelNone, auditinternal.LevelMetadata, auditinternal.LevelRequest,
+		auditinternal.LevelRequestResponse}
 	plugins = [...]string{pluginLog, pluginWebhook, pluginBuffered, pluginTruncate}
 )
 

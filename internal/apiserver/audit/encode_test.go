@@ -24,13 +24,16 @@ func whole() *auditinternal.Event {
 	return &auditinternal.Event{
 		Level: auditinternal.LevelRequestResponse, AuditID: "id-1", Stage: auditinternal.StageResponseComplete,
 		RequestURI: `/api/v1/pods?labelSelector=a<b>"c\&d`, Verb: "list",
-		User:                     authenticationv1.UserInfo{Username: "jané", UID: "u", Groups: []string{"a", "b\n"}, Extra: map[string]authenticationv1.ExtraValue{"z": {"1", "2"}, "a": nil, "m": {}}},
-		ImpersonatedUser:         &authenticationv1.UserInfo{Username: "x\u2028"},
-		AuthenticationMetadata:   &auditinternal.AuthenticationMetadata{ImpersonationConstraint: "impersonate:user-info"},
-		SourceIPs:                []string{"1.2.3.4", "::1"},
-		UserAgent:                "kubectl/v1 \xff",
-		ObjectRef:                &auditinternal.ObjectReference{Resource: "pods", Namespace: "n", Name: "p", UID: "u", APIGroup: "g", APIVersion: "v", ResourceVersion: "7", Subresource: "log"},
-		ResponseStatus:           &metav1.Status{Status: "Failure", Message: "no", Reason: "Gone", Code: 410, Details: &metav1.StatusDetails{Kind: "pods"}, ListMeta: metav1.ListMeta{Continue: "c"}},
+		User: authenticationv1.UserInfo{Username: "jané", UID: "u", Groups: []string{"a", "b\n"},
+			Extra: map[string]authenticationv1.ExtraValue{"z": {"1", "2"}, "a": nil, "m": {}}},
+		ImpersonatedUser:       &authenticationv1.UserInfo{Username: "x\u2028"},
+		AuthenticationMetadata: &auditinternal.AuthenticationMetadata{ImpersonationConstraint: "impersonate:user-info"},
+		SourceIPs:              []string{"1.2.3.4", "::1"},
+		UserAgent:              "kubectl/v1 \xff",
+		ObjectRef: &auditinternal.ObjectReference{Resource: "pods", Namespace: "n", Name: "p", UID: "u", APIGroup: "g",
+			APIVersion: "v", ResourceVersion: "7", Subresource: "log"},
+		ResponseStatus: &metav1.Status{Status: "Failure", Message: "no", Reason: "Gone", Code: 410,
+			Details: &metav1.StatusDetails{Kind: "pods"}, ListMeta: metav1.ListMeta{Continue: "c"}},
 		RequestObject:            &runtime.Unknown{Raw: []byte(`{"kind":"Pod","a":[1,2]}`), ContentType: runtime.ContentTypeJSON},
 		ResponseObject:           &runtime.Unknown{Raw: []byte(`{"kind":"Status"}`), ContentType: runtime.ContentTypeJSON},
 		RequestReceivedTimestamp: at, StageTimestamp: at,
@@ -41,7 +44,9 @@ func whole() *auditinternal.Event {
 // TestEventsAreEncodedAsUpstreamDoes compares with the codec of upstream's library, byte for byte.
 func TestEventsAreEncodedAsUpstreamDoes(t *testing.T) {
 	codec := audit.Codecs.LegacyCodec(auditv1.SchemeGroupVersion)
-	events := []*auditinternal.Event{whole(), {}, {User: authenticationv1.UserInfo{Groups: []string{}}, ResponseStatus: &metav1.Status{Code: 200}, ObjectRef: &auditinternal.ObjectReference{}, AuthenticationMetadata: &auditinternal.AuthenticationMetadata{}, RequestObject: &runtime.Unknown{ContentType: runtime.ContentTypeJSON}}}
+	events := []*auditinternal.Event{whole(), {}, {User: authenticationv1.UserInfo{Groups: []string{}},
+		ResponseStatus: &metav1.Status{Code: 200}, ObjectRef: &auditinternal.ObjectReference{},
+		AuthenticationMetadata: &auditinternal.AuthenticationMetadata{}, RequestObject: &runtime.Unknown{ContentType: runtime.ContentTypeJSON}}}
 	for _, e := range events {
 		want, err := runtime.Encode(codec, e)
 		if err != nil {
@@ -65,7 +70,8 @@ func FuzzEncode(f *testing.F) {
 	codec := audit.Codecs.LegacyCodec(auditv1.SchemeGroupVersion)
 	f.Fuzz(func(t *testing.T, uri, user, key, value string) {
 		e := &auditinternal.Event{
-			RequestURI: uri, User: authenticationv1.UserInfo{Username: user, Extra: map[string]authenticationv1.ExtraValue{key: {value}}}, Annotations: map[string]string{key: value},
+			RequestURI: uri, User: authenticationv1.UserInfo{Username: user, Extra: map[string]authenticationv1.ExtraValue{key: {value}}},
+			Annotations:    map[string]string{key: value},
 			ResponseStatus: &metav1.Status{Message: value},
 		}
 		want, err := runtime.Encode(codec, e)

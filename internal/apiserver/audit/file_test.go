@@ -24,7 +24,8 @@ func TestFileIsPutAside(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f, err := OpenFile(FileOptions{Path: filepath.Join(dir, "audit.log"), MaxSize: 10, MaxAge: 10 * 24 * time.Hour, MaxBackups: 2, Compress: true, Log: quiet, Clock: c})
+	f, err := OpenFile(FileOptions{Path: filepath.Join(dir, "audit.log"), MaxSize: 10, MaxAge: 10 * 24 * time.Hour, MaxBackups: 2,
+		Compress: true, Log: quiet, Clock: c})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,8 @@ func TestSlowRequestsTellWhatTheySpendTimeOn(t *testing.T) {
 		took time.Duration
 		want []string
 	}{
-		"slow":  {time.Second, []string{prefix + "authorization", prefix + "etcd", prefix + "mutating-webhook", prefix + "response-write", prefix + "total"}},
+		"slow": {time.Second, []string{prefix + "authorization", prefix + "etcd", prefix + "mutating-webhook", prefix + "response-write",
+			prefix + "total"}},
 		"quick": {0, nil},
 	} {
 		var out bytes.Buffer
@@ -33,14 +34,15 @@ func TestSlowRequestsTellWhatTheySpendTimeOn(t *testing.T) {
 		w := httptest.NewRecorder()
 		r := With(w, httptest.NewRequest(http.MethodPost, "/", nil))
 		r = r.WithContext(a.With(r.Context()))
-		a.Serve(w, r, &authorizer.AttributesRecord{Verb: "create"}, time.Now().Add(-c.took), false, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			request.TrackAuthorizationLatency(r.Context(), time.Millisecond)
-			request.TrackStorageLatency(r.Context(), 2*time.Millisecond)
-			request.TrackStorageLatency(r.Context(), 3*time.Millisecond)
-			spent, _ := request.LatencyTrackersFrom(r.Context())
-			spent.MutatingWebhookTracker.TrackDuration(time.Second)
-			fine(w, r)
-		}))
+		a.Serve(w, r, &authorizer.AttributesRecord{Verb: "create"}, time.Now().Add(-c.took), false,
+			http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				request.TrackAuthorizationLatency(r.Context(), time.Millisecond)
+				request.TrackStorageLatency(r.Context(), 2*time.Millisecond)
+				request.TrackStorageLatency(r.Context(), 3*time.Millisecond)
+				spent, _ := request.LatencyTrackersFrom(r.Context())
+				spent.MutatingWebhookTracker.TrackDuration(time.Second)
+				fine(w, r)
+			}))
 		lines := bytes.Split(bytes.TrimSpace(out.Bytes()), []byte("\n"))
 		var last auditv1.Event
 		if err := json.Unmarshal(lines[len(lines)-1], &last); err != nil {

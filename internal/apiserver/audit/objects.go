@@ -42,7 +42,8 @@ func Request(ctx context.Context, obj Object, gvk schema.GroupVersionKind, r sch
 }
 
 // RequestOptions is Request for options, which have no name.
-func RequestOptions(ctx context.Context, o *metav1.DeleteOptions, gvk schema.GroupVersionKind, r schema.GroupVersionResource, subresource string) {
+func RequestOptions(ctx context.Context, o *metav1.DeleteOptions, gvk schema.GroupVersionKind, r schema.GroupVersionResource,
+	subresource string) {
 	ac := audit.AuditContextFrom(ctx)
 	if ac == nil || ac.GetEventLevel().Less(auditinternal.LevelMetadata) {
 		return

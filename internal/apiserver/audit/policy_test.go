@@ -64,7 +64,8 @@ func TestDocumentedPolicy(t *testing.T) {
 		{"get", "", "", "", "/metrics", auditinternal.LevelMetadata},
 	} {
 		at := authorizer.AttributesRecord{
-			User: &user.DefaultInfo{Name: "jane"}, Verb: c.verb, APIGroup: c.group, Resource: c.resource, Subresource: c.subresource, Path: c.path, ResourceRequest: c.resource != "",
+			User: &user.DefaultInfo{Name: "jane"}, Verb: c.verb, APIGroup: c.group, Resource: c.resource, Subresource: c.subresource, Path: c.path,
+			ResourceRequest: c.resource != "",
 		}
 		got := rules.EvaluatePolicyRule(at)
 		if got.Level != c.want {

@@ -307,7 +307,8 @@ func (a *Accounts) bound(ctx context.Context, c *claims) error {
 	}
 	if w := int64(p.WarnAfter); w != 0 {
 		if late := now.Unix() - w; now.After(time.Unix(w, 0)) {
-			audit.AddAuditAnnotation(ctx, "authentication.k8s.io/stale-token", fmt.Sprintf("subject: %s, seconds after warning threshold: %d", c.Subject, late))
+			audit.AddAuditAnnotation(ctx, "authentication.k8s.io/stale-token",
+				fmt.Sprintf("subject: %s, seconds after warning threshold: %d", c.Subject, late))
 			a.metrics.stale.Inc()
 		} else {
 			a.metrics.valid.Inc()
@@ -326,7 +327,8 @@ func who(c *claims) *serviceaccount.ServiceAccountInfo {
 	if c.Issuer == legacyIssuer {
 		return &serviceaccount.ServiceAccountInfo{Namespace: c.LegacyNamespace, Name: c.LegacyAccount, UID: c.LegacyAccountUID}
 	}
-	info := &serviceaccount.ServiceAccountInfo{Namespace: c.Private.Namespace, Name: c.Private.ServiceAccount.Name, UID: c.Private.ServiceAccount.UID}
+	info := &serviceaccount.ServiceAccountInfo{Namespace: c.Private.Namespace, Name: c.Private.ServiceAccount.Name,
+		UID: c.Private.ServiceAccount.UID}
 	if c.ID != "" {
 		info.CredentialID = "JTI=" + c.ID
 	}

@@ -90,7 +90,8 @@ type world struct {
 
 func newWorld(t testing.TB, s Settings, own *Certificate) *world {
 	t.Helper()
-	w := &world{shelf: &shelf{objects: map[string]resource.Object{}}, now: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC), ledger: extension.NewLedger(clock.RealClock{})}
+	w := &world{shelf: &shelf{objects: map[string]resource.Object{}}, now: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC),
+		ledger: extension.NewLedger(clock.RealClock{})}
 	if s.Accounts.Signer == nil {
 		signer, err := NewSigner(ecdsaKey(t))
 		if err != nil {
@@ -98,7 +99,8 @@ func newWorld(t testing.TB, s Settings, own *Certificate) *world {
 		}
 		s.Accounts.Signer = signer
 	}
-	a, err := New(t.Context(), s, own, Deps{Objects: func() Objects { return w.shelf }, Label: w.shelf.label, Ledger: w.ledger, Now: func() time.Time { return w.now }})
+	a, err := New(t.Context(), s, own, Deps{Objects: func() Objects { return w.shelf }, Label: w.shelf.label, Ledger: w.ledger,
+		Now: func() time.Time { return w.now }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,26 +156,35 @@ func TestServiceAccountTokens(t *testing.T) {
 		{name: "node", claims: resource.TokenClaims{NodeName: "n", NodeUID: "nu"}},
 		{name: "secret", claims: resource.TokenClaims{SecretName: "s", SecretUID: "su"}},
 		{name: "pod is gone", claims: resource.TokenClaims{PodName: "p", PodUID: "pu"},
-			change: func() { w.shelf.remove("pods", "ns", "p") }, back: func() { w.shelf.put("pods", "ns", "p", "pu", &corev1.Pod{}) }, error: "service account token has been invalidated"},
+			change: func() { w.shelf.remove("pods", "ns", "p") }, back: func() { w.shelf.put("pods", "ns", "p", "pu", &corev1.Pod{}) },
+			error: "service account token has been invalidated"},
 		{name: "pod is another", claims: resource.TokenClaims{PodName: "p", PodUID: "pu"},
-			change: func() { w.shelf.put("pods", "ns", "p", "other", &corev1.Pod{}) }, back: func() { w.shelf.put("pods", "ns", "p", "pu", &corev1.Pod{}) },
-			error: "pod UID (other) does not match service account pod ref claim (pu)"},
+			change: func() { w.shelf.put("pods", "ns", "p", "other", &corev1.Pod{}) },
+			back:   func() { w.shelf.put("pods", "ns", "p", "pu", &corev1.Pod{}) },
+			error:  "pod UID (other) does not match service account pod ref claim (pu)"},
 		{name: "node is gone", claims: resource.TokenClaims{NodeName: "n", NodeUID: "nu"},
-			change: func() { w.shelf.remove("nodes", "", "n") }, back: func() { w.shelf.put("nodes", "", "n", "nu", &corev1.Node{}) }, error: "service account token has been invalidated"},
+			change: func() { w.shelf.remove("nodes", "", "n") }, back: func() { w.shelf.put("nodes", "", "n", "nu", &corev1.Node{}) },
+			error: "service account token has been invalidated"},
 		{name: "secret is gone", claims: resource.TokenClaims{SecretName: "s", SecretUID: "su"},
-			change: func() { w.shelf.remove("secrets", "ns", "s") }, back: func() { w.shelf.put("secrets", "ns", "s", "su", &corev1.Secret{}) }, error: "service account token has been invalidated"},
+			change: func() { w.shelf.remove("secrets", "ns", "s") }, back: func() { w.shelf.put("secrets", "ns", "s", "su", &corev1.Secret{}) },
+			error: "service account token has been invalidated"},
 		{name: "account is gone", change: func() { w.shelf.remove("serviceaccounts", "ns", "sa") },
 			back: func() { w.shelf.put("serviceaccounts", "ns", "sa", "u", &corev1.ServiceAccount{}) }, error: `serviceaccounts "sa" not found`},
 		{name: "account is another", change: func() { w.shelf.put("serviceaccounts", "ns", "sa", "v", &corev1.ServiceAccount{}) },
-			back: func() { w.shelf.put("serviceaccounts", "ns", "sa", "u", &corev1.ServiceAccount{}) }, error: "service account UID (v) does not match claim (u)"},
+			back:  func() { w.shelf.put("serviceaccounts", "ns", "sa", "u", &corev1.ServiceAccount{}) },
+			error: "service account UID (v) does not match claim (u)"},
 		{name: "account is being deleted, since now", change: func() {
-			w.shelf.put("serviceaccounts", "ns", "sa", "u", &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{Time: begin}}})
+			w.shelf.put("serviceaccounts", "ns", "sa", "u",
+				&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{Time: begin}}})
 		}, back: func() { w.shelf.put("serviceaccounts", "ns", "sa", "u", &corev1.ServiceAccount{}) }},
 		{name: "account is being deleted, for long", change: func() {
-			w.shelf.put("serviceaccounts", "ns", "sa", "u", &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{Time: begin.Add(-2 * time.Minute)}}})
-		}, back: func() { w.shelf.put("serviceaccounts", "ns", "sa", "u", &corev1.ServiceAccount{}) }, error: "service account ns/sa has been deleted"},
+			w.shelf.put("serviceaccounts", "ns", "sa", "u",
+				&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{Time: begin.Add(-2 * time.Minute)}}})
+		}, back: func() { w.shelf.put("serviceaccounts", "ns", "sa", "u", &corev1.ServiceAccount{}) },
+			error: "service account ns/sa has been deleted"},
 		{name: "at its end", change: func() { w.now = begin.Add(time.Hour) }},
-		{name: "expired, and clocks may differ", change: func() { w.now = begin.Add(time.Hour + 61*time.Second) }, error: "service account token has expired"},
+		{name: "expired, and clocks may differ", change: func() { w.now = begin.Add(time.Hour + 61*time.Second) },
+			error: "service account token has expired"},
 		{name: "not valid yet", change: func() { w.now = begin.Add(-61 * time.Second) }, error: "service account token is not valid yet"},
 		{name: "for others", claims: resource.TokenClaims{Audiences: []string{"vault"}},
 			error: `token audiences ["vault"] is invalid for the target audiences ["https://kubernetes.default.svc.cluster.local"]`},
@@ -240,7 +251,8 @@ func TestForgedTokens(t *testing.T) {
 		"two parts":         parts[0] + "." + parts[1],
 		"no token":          "x",
 		"JSON form":         `{"payload":"` + parts[1] + `"}`,
-		"another claim":     parts[0] + "." + base64.RawURLEncoding.EncodeToString([]byte(`{"iss":"https://kubernetes.default.svc.cluster.local","sub":"system:serviceaccount:kube-system:admin"}`)) + "." + parts[2],
+		"another claim": parts[0] + "." + base64.RawURLEncoding.EncodeToString(
+			[]byte(`{"iss":"https://kubernetes.default.svc.cluster.local","sub":"system:serviceaccount:kube-system:admin"}`)) + "." + parts[2],
 	} {
 		who, err := w.with(t.Context(), bad)
 		if err == nil {
@@ -272,7 +284,8 @@ func TestKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := newWorld(t, Settings{Accounts: AccountSettings{Issuers: []string{"https://old.example"}, Signer: oldSigner}}, nil)
-	after := newWorld(t, Settings{Accounts: AccountSettings{Issuers: []string{"https://new.example", "https://old.example"}, Signer: signer, Keys: keys}}, nil)
+	after := newWorld(t, Settings{Accounts: AccountSettings{Issuers: []string{"https://new.example", "https://old.example"}, Signer: signer,
+		Keys: keys}}, nil)
 	token := before.issue(t, resource.TokenClaims{})
 	if _, err := after.with(t.Context(), token); err != nil {
 		t.Errorf("after rotation: %v", err)
@@ -304,12 +317,16 @@ func TestExpirations(t *testing.T) {
 		said, lives, warning int64
 	}{
 		{name: "as asked", claims: resource.TokenClaims{Seconds: 600}, said: 600, lives: 600},
-		{name: "shortened", settings: AccountSettings{MaxExpiration: time.Hour}, claims: resource.TokenClaims{Seconds: 7200}, said: 3600, lives: 3600, warning: 1},
+		{name: "shortened", settings: AccountSettings{MaxExpiration: time.Hour}, claims: resource.TokenClaims{Seconds: 7200}, said: 3600,
+			lives: 3600, warning: 1},
 		{name: "a pod's default", claims: resource.TokenClaims{Seconds: 3607, PodName: "p", PodUID: "pu"}, said: 3607, lives: yearSeconds},
-		{name: "a pod's default, not extended", settings: AccountSettings{NoExtend: true}, claims: resource.TokenClaims{Seconds: 3607, PodName: "p", PodUID: "pu"}, said: 3607, lives: 3607},
+		{name: "a pod's default, not extended", settings: AccountSettings{NoExtend: true},
+			claims: resource.TokenClaims{Seconds: 3607, PodName: "p", PodUID: "pu"}, said: 3607, lives: 3607},
 		{name: "without a pod", claims: resource.TokenClaims{Seconds: 3607}, said: 3607, lives: 3607},
-		{name: "for others", claims: resource.TokenClaims{Seconds: 3607, PodName: "p", PodUID: "pu", Audiences: []string{"x"}}, said: 3607, lives: 3607},
-		{name: "a signer's most", settings: AccountSettings{MaxExtended: 2 * time.Hour}, claims: resource.TokenClaims{Seconds: 3607, PodName: "p", PodUID: "pu"}, said: 3607, lives: 7200},
+		{name: "for others", claims: resource.TokenClaims{Seconds: 3607, PodName: "p", PodUID: "pu", Audiences: []string{"x"}}, said: 3607,
+			lives: 3607},
+		{name: "a signer's most", settings: AccountSettings{MaxExtended: 2 * time.Hour},
+			claims: resource.TokenClaims{Seconds: 3607, PodName: "p", PodUID: "pu"}, said: 3607, lives: 7200},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, Settings{Accounts: c.settings}, nil)
@@ -324,7 +341,8 @@ func TestExpirations(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if issued.Seconds != c.said || !issued.Expires.Time.Equal(w.now.Add(time.Duration(c.said)*time.Second)) || int64(read.Expires)-w.now.Unix() != c.lives || int64(len(*warned)) != c.warning {
+			if issued.Seconds != c.said || !issued.Expires.Time.Equal(w.now.Add(time.Duration(c.said)*time.Second)) ||
+				int64(read.Expires)-w.now.Unix() != c.lives || int64(len(*warned)) != c.warning {
 				t.Errorf("says %d until %v, lives %d, warned %q", issued.Seconds, issued.Expires, int64(read.Expires)-w.now.Unix(), *warned)
 			}
 			if c.lives <= c.said || c.lives != yearSeconds {
@@ -373,7 +391,8 @@ func TestLegacyTokens(t *testing.T) {
 		t.Fatalf("who %v, error %v", who, err)
 	}
 	got := audit.AuditContextFrom(ctx).GetEventAnnotations()
-	if got["authentication.k8s.io/legacy-token"] != "system:serviceaccount:ns:sa" || got["authentication.k8s.io/legacy-token-manual-secret"] != "s" {
+	if got["authentication.k8s.io/legacy-token"] != "system:serviceaccount:ns:sa" ||
+		got["authentication.k8s.io/legacy-token-manual-secret"] != "s" {
 		t.Errorf("annotations: %v", got)
 	}
 	obj, _ := w.shelf.Get(t.Context(), secrets, "ns", "s")
@@ -382,7 +401,8 @@ func TestLegacyTokens(t *testing.T) {
 	}
 	w.shelf.put("serviceaccounts", "ns", "sa", "u", &corev1.ServiceAccount{Secrets: []corev1.ObjectReference{{Name: "s"}}})
 	warned := &warnings{}
-	if _, err := w.with(warning.WithWarningRecorder(t.Context(), warned), token); err != nil || len(*warned) != 1 || !strings.HasPrefix((*warned)[0], "Use tokens from the TokenRequest API") {
+	if _, err := w.with(warning.WithWarningRecorder(t.Context(), warned), token); err != nil || len(*warned) != 1 ||
+		!strings.HasPrefix((*warned)[0], "Use tokens from the TokenRequest API") {
 		t.Errorf("auto-generated: %v %q", err, *warned)
 	}
 	put(func(s *corev1.Secret) { s.Labels = map[string]string{invalidSinceLabel: "2026-01-01"} })
@@ -425,7 +445,8 @@ func TestBootstrapTokens(t *testing.T) {
 		if !c.ok && err != nil && err.Error() != "invalid bearer token" {
 			t.Errorf("%s: %v", c.name, err)
 		}
-		if c.name == "good" && (who == nil || who.GetName() != "system:bootstrap:abcdef" || !slices.Equal(who.GetGroups(), []string{"system:bootstrappers", "system:bootstrappers:workers", Authenticated})) {
+		if c.name == "good" && (who == nil || who.GetName() != "system:bootstrap:abcdef" ||
+			!slices.Equal(who.GetGroups(), []string{"system:bootstrappers", "system:bootstrappers:workers", Authenticated})) {
 			t.Errorf("who: %v", who)
 		}
 	}
@@ -451,13 +472,15 @@ func TestVerify(t *testing.T) {
 		}
 	}
 	warned := &warnings{}
-	if who, _, err := w.Verify(warning.WithWarningRecorder(t.Context(), warned), " x", nil); err != nil || who.GetName() != AnonymousUser || len(*warned) > 0 {
+	if who, _, err := w.Verify(warning.WithWarningRecorder(t.Context(), warned), " x", nil); err != nil || who.GetName() != AnonymousUser ||
+		len(*warned) > 0 {
 		t.Errorf("a token behind a space: %v %v %q", who, err, *warned) // as upstream has it
 	}
 	if _, _, err := w.Verify(t.Context(), "a.b", nil); err == nil || err.Error() != "invalid bearer token" {
 		t.Errorf("nobody's token: %v", err)
 	}
-	if _, _, err := w.Verify(t.Context(), "x", nil); !errors.Is(err, ErrUnauthorized) && (err == nil || err.Error() != "invalid bearer token") {
+	if _, _, err := w.Verify(t.Context(), "x", nil); !errors.Is(err, ErrUnauthorized) &&
+		(err == nil || err.Error() != "invalid bearer token") {
 		t.Errorf("no token: %v", err)
 	}
 }

@@ -36,7 +36,8 @@ func TestDistributedClaims(t *testing.T) {
 	if err != nil || who.GetName() != "idp:alice" || !slices.Equal(who.GetGroups(), []string{"far", "away", Authenticated}) {
 		t.Fatalf("who %v, error %v", who, err)
 	}
-	if who, err = w.with(t.Context(), elsewhere("access", map[string]any{"groups": []string{"near"}})); err != nil || !slices.Equal(who.GetGroups(), []string{"near", Authenticated}) {
+	if who, err = w.with(t.Context(), elsewhere("access", map[string]any{"groups": []string{"near"}})); err != nil ||
+		!slices.Equal(who.GetGroups(), []string{"near", Authenticated}) {
 		t.Errorf("groups of the token's own: who %v, error %v", who, err)
 	}
 	if who, err := w.with(t.Context(), elsewhere("stolen", nil)); err == nil {

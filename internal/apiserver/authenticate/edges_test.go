@@ -42,8 +42,9 @@ func TestCertificateBesideAToken(t *testing.T) {
 	roots.AddCert(ours.cert)
 	between := &authority{key: ecdsaKey(t)}
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: big.NewInt(3), Subject: pkix.Name{CommonName: "between"}, IsCA: true, BasicConstraintsValid: true, NotBefore: ours.cert.NotBefore,
-		NotAfter: ours.cert.NotAfter, KeyUsage: x509.KeyUsageCertSign,
+		SerialNumber: big.NewInt(3), Subject: pkix.Name{CommonName: "between"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: ours.cert.NotBefore,
+		NotAfter:  ours.cert.NotAfter, KeyUsage: x509.KeyUsageCertSign,
 	}, ours.cert, &between.key.PublicKey, ours.key)
 	if err == nil {
 		between.cert, err = x509.ParseCertificate(der)
@@ -51,7 +52,8 @@ func TestCertificateBesideAToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &Certificate{Roots: roots, Now: func() time.Time { return now }, Tokens: func(*http.Request) error { return errors.New("nobody's token") }}
+	c := &Certificate{Roots: roots, Now: func() time.Time { return now },
+		Tokens: func(*http.Request) error { return errors.New("nobody's token") }}
 	alice := pkix.Name{CommonName: "alice"}
 	of := func(a *authority, name pkix.Name) *x509.Certificate { return a.sign(t, name, now.Add(time.Hour)) }
 	for what, q := range map[string]struct {
@@ -59,12 +61,13 @@ func TestCertificateBesideAToken(t *testing.T) {
 		token bool
 		error string
 	}{
-		"no token":                          {[]*x509.Certificate{of(ours, alice)}, false, ""},
-		"a token":                           {[]*x509.Certificate{of(ours, alice)}, true, "nobody's token"},
-		"an authority between":              {[]*x509.Certificate{of(between, alice), between.cert}, false, ""},
-		"an authority that is not shown":    {[]*x509.Certificate{of(between, alice)}, false, "verify client certificate"},
-		"another authority":                 {[]*x509.Certificate{of(others, alice)}, false, "verify client certificate"},
-		"what API servers are to the nodes": {[]*x509.Certificate{of(ours, pkix.Name{CommonName: KubeletClientName})}, false, "is for nodes alone"},
+		"no token":                       {[]*x509.Certificate{of(ours, alice)}, false, ""},
+		"a token":                        {[]*x509.Certificate{of(ours, alice)}, true, "nobody's token"},
+		"an authority between":           {[]*x509.Certificate{of(between, alice), between.cert}, false, ""},
+		"an authority that is not shown": {[]*x509.Certificate{of(between, alice)}, false, "verify client certificate"},
+		"another authority":              {[]*x509.Certificate{of(others, alice)}, false, "verify client certificate"},
+		"what API servers are to the nodes": {[]*x509.Certificate{of(ours, pkix.Name{CommonName: KubeletClientName})}, false,
+			"is for nodes alone"},
 	} {
 		for _, remembered := range []bool{true, false} {
 			r := shows(t, q.certs...)
@@ -95,8 +98,9 @@ func TestFrontProxyIsChecked(t *testing.T) {
 		cert  *x509.Certificate
 		error string
 	}{
-		"the proxy":           {front.sign(t, pkix.Name{CommonName: "proxy"}, now.Add(time.Hour)), ""},
-		"another":             {front.sign(t, pkix.Name{CommonName: "other"}, now.Add(time.Hour)), "x509: subject with cn=other is not in the allowed list"},
+		"the proxy": {front.sign(t, pkix.Name{CommonName: "proxy"}, now.Add(time.Hour)), ""},
+		"another": {front.sign(t, pkix.Name{CommonName: "other"}, now.Add(time.Hour)),
+			"x509: subject with cn=other is not in the allowed list"},
 		"of others":           {others.sign(t, pkix.Name{CommonName: "proxy"}, now.Add(time.Hour)), "verify client certificate"},
 		"one that is expired": {front.sign(t, pkix.Name{CommonName: "proxy"}, now.Add(-time.Hour)), "verify client certificate"},
 	} {
@@ -162,7 +166,8 @@ func TestSecretThatIsNone(t *testing.T) {
 // TestNoWarning: a life as long as it may be is not shortened.
 func TestNoWarning(t *testing.T) {
 	w, warned := newWorld(t, Settings{Accounts: AccountSettings{MaxExpiration: time.Hour}}, nil), &warnings{}
-	issued, err := w.Accounts().Issue(warning.WithWarningRecorder(t.Context(), warned), resource.TokenClaims{Namespace: "ns", ServiceAccount: "sa", Seconds: 3600})
+	issued, err := w.Accounts().Issue(warning.WithWarningRecorder(t.Context(), warned),
+		resource.TokenClaims{Namespace: "ns", ServiceAccount: "sa", Seconds: 3600})
 	if err != nil || issued.Seconds != 3600 || len(*warned) != 0 {
 		t.Errorf("%d s, warned %q, %v", issued.Seconds, *warned, err)
 	}
@@ -229,7 +234,8 @@ func TestFilesThatAreWrong(t *testing.T) {
 	if dial, err := j.way(""); dial != nil || err != nil {
 		t.Errorf("the ordinary way: %v", err)
 	}
-	for _, kind := range []apiserverconfig.EgressSelectorType{apiserverconfig.EgressSelectorCluster, apiserverconfig.EgressSelectorControlPlane, "other"} {
+	for _, kind := range []apiserverconfig.EgressSelectorType{apiserverconfig.EgressSelectorCluster,
+		apiserverconfig.EgressSelectorControlPlane, "other"} {
 		_, err := j.way(kind)
 		refuses(t, string(kind), err, "is not configured")
 	}
@@ -241,7 +247,8 @@ func TestWaysToIssuers(t *testing.T) {
 	text := "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\negressSelections:\n"
 	kinds := []apiserverconfig.EgressSelectorType{apiserverconfig.EgressSelectorCluster, apiserverconfig.EgressSelectorControlPlane}
 	for _, kind := range kinds {
-		text += "- {name: " + string(kind) + ", connection: {proxyProtocol: HTTPConnect, transport: {uds: {udsName: /nosuch/" + string(kind) + "}}}}\n"
+		text += "- {name: " + string(kind) + ", connection: {proxyProtocol: HTTPConnect, transport: {uds: {udsName: /nosuch/" + string(kind) +
+			"}}}}\n"
 	}
 	write(t, file, []byte(text))
 	ledger := extension.NewLedger(clock.RealClock{})

@@ -63,7 +63,8 @@ const (
 // error: no service account could log in without it. The caller closes it.
 func DialExternal(ctx context.Context, path string, ledger *extension.Ledger, now func() time.Time) (*External, error) {
 	x := &External{path: path, ledger: ledger, now: now}
-	conn, err := grpc.NewClient("passthrough:///"+path, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"),
+	conn, err := grpc.NewClient("passthrough:///"+path, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithAuthority("localhost"),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)), grpc.WithUnaryInterceptor(x.timed),
 		grpc.WithContextDialer(func(ctx context.Context, path string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", path)
@@ -93,7 +94,9 @@ func (x *External) start(ctx context.Context) error {
 		return fmt.Errorf("ask external signer %s for its metadata: %w", x.path, err)
 	}
 	if said.MaxTokenExpirationSeconds < minExpiration {
-		return fmt.Errorf("max token life supported by external-jwt-signer (%ds) is less than acceptable (min %ds)", said.MaxTokenExpirationSeconds, minExpiration) // upstream's words
+		// upstream's words
+		return fmt.Errorf("max token life supported by external-jwt-signer (%ds) is less than acceptable (min %ds)",
+			said.MaxTokenExpirationSeconds, minExpiration)
 	}
 	x.most = time.Duration(said.MaxTokenExpirationSeconds) * time.Second
 	return nil
@@ -113,7 +116,8 @@ func (m *Metrics) holds(h *heldKeys) {
 }
 
 // timed measures a call.
-func (x *External) timed(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (x *External) timed(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption) error {
 	began := x.now()
 	err := invoke(ctx, method, req, reply, conn, opts...)
 	if m := x.metrics.Load(); m != nil {
@@ -206,7 +210,8 @@ func (x *External) read(said *v1.FetchKeysResponse) (*heldKeys, error) {
 	if err := said.DataTimestamp.CheckValid(); err != nil {
 		return nil, fmt.Errorf("invalid data timestamp: %w", err)
 	}
-	h := &heldKeys{stamp: said.DataTimestamp.AsTime(), fetched: x.now(), refresh: x.now().Add(time.Duration(said.RefreshHintSeconds) * time.Second)}
+	h := &heldKeys{stamp: said.DataTimestamp.AsTime(), fetched: x.now(),
+		refresh: x.now().Add(time.Duration(said.RefreshHintSeconds) * time.Second)}
 	for _, k := range said.Keys {
 		if k == nil {
 			return nil, errors.New("found nil public key") // upstream's words

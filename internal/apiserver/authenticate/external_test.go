@@ -64,7 +64,8 @@ func (p *signingProcess) Sign(_ context.Context, r *v1.SignJWTRequest) (*v1.Sign
 	if err != nil {
 		return nil, err
 	}
-	s, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: p.keys[p.sign]}, (&jose.SignerOptions{}).WithHeader("kid", p.sign).WithType("JWT"))
+	s, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: p.keys[p.sign]},
+		(&jose.SignerOptions{}).WithHeader("kid", p.sign).WithType("JWT"))
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +115,8 @@ func TestExternalSigner(t *testing.T) {
 	if x.MaxExpiration() != 2*time.Hour {
 		t.Errorf("longest life: %v", x.MaxExpiration())
 	}
-	w := newWorld(t, Settings{Accounts: AccountSettings{Signer: x, Keys: x, MaxExpiration: x.MaxExpiration(), MaxExtended: x.MaxExpiration()}}, nil)
+	w := newWorld(t, Settings{Accounts: AccountSettings{Signer: x, Keys: x, MaxExpiration: x.MaxExpiration(), MaxExtended: x.MaxExpiration()}},
+		nil)
 	token := w.issue(t, resource.TokenClaims{})
 	if _, err := w.with(t.Context(), token); err != nil {
 		t.Fatal(err)
@@ -170,10 +172,12 @@ func TestExternalSigner(t *testing.T) {
 func TestExternalSignerIsChecked(t *testing.T) {
 	ledger := extension.NewLedger(clock.RealClock{})
 	short := &signingProcess{keys: map[string]*ecdsa.PrivateKey{"a": ecdsaKey(t)}, most: 60}
-	if _, err := DialExternal(t.Context(), short.listen(t), ledger, time.Now); err == nil || !strings.Contains(err.Error(), "is less than acceptable (min 600s)") {
+	if _, err := DialExternal(t.Context(), short.listen(t), ledger, time.Now); err == nil ||
+		!strings.Contains(err.Error(), "is less than acceptable (min 600s)") {
 		t.Errorf("short lives: %v", err)
 	}
-	if _, err := DialExternal(t.Context(), (&signingProcess{most: 3600}).listen(t), ledger, time.Now); err == nil || !strings.Contains(err.Error(), "found no keys") {
+	if _, err := DialExternal(t.Context(), (&signingProcess{most: 3600}).listen(t), ledger, time.Now); err == nil ||
+		!strings.Contains(err.Error(), "found no keys") {
 		t.Errorf("no keys: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)

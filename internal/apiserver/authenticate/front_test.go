@@ -43,7 +43,8 @@ import (
 // anybody takes every request, with a token for these audiences.
 func anybody(audiences []string) func(*http.Request) (*authenticator.Response, bool, error) {
 	return func(*http.Request) (*authenticator.Response, bool, error) {
-		return &authenticator.Response{User: &user.DefaultInfo{Name: "ann@example.com", Groups: []string{Authenticated}}, Audiences: audiences}, true, nil
+		return &authenticator.Response{User: &user.DefaultInfo{Name: "ann@example.com", Groups: []string{Authenticated}}, Audiences: audiences},
+			true, nil
 	}
 }
 
@@ -166,19 +167,22 @@ func TestSubject(t *testing.T) {
 func TestFrontProxyHeaders(t *testing.T) {
 	front := newAuthority(t, "front")
 	f := &FrontProxy{Authorities: front.bundle(t), Headers: Headers{
-		Username: []string{"X-First", "X-User"}, UID: []string{"X-Uid"}, Group: []string{"X-Group", "X-Team"}, ExtraPrefixes: []string{"X-Extra-", "X-More-"},
+		Username: []string{"X-First", "X-User"}, UID: []string{"X-Uid"}, Group: []string{"X-Group", "X-Team"},
+		ExtraPrefixes: []string{"X-Extra-", "X-More-"},
 	}}
 	now := time.Date(2026, 11, 20, 0, 0, 0, 0, time.UTC)
 	a := f.authenticator(func() time.Time { return now })
 	r := shows(t, front.sign(t, pkix.Name{CommonName: "any"}, now.Add(time.Hour)))
 	r.Header = http.Header{
-		"X-User": {"carol"}, "X-Uid": {"7"}, "X-Group": {"a", ""}, "X-Team": {"b"}, "X-Extra-A%2fb": {"1", "2"}, "X-More-%zz": {"3"}, "X-Extra-": {"4"}, "Other": {"5"}, "X": {"6"},
+		"X-User": {"carol"}, "X-Uid": {"7"}, "X-Group": {"a", ""}, "X-Team": {"b"}, "X-Extra-A%2fb": {"1", "2"}, "X-More-%zz": {"3"},
+		"X-Extra-": {"4"}, "Other": {"5"}, "X": {"6"},
 	}
 	resp, ok, err := a.AuthenticateRequest(r)
 	if err != nil || !ok {
 		t.Fatal(ok, err)
 	}
-	want := &user.DefaultInfo{Name: "carol", UID: "7", Groups: []string{"a", "b"}, Extra: map[string][]string{"a/b": {"1", "2"}, "%zz": {"3"}, "": {"4"}}}
+	want := &user.DefaultInfo{Name: "carol", UID: "7", Groups: []string{"a", "b"},
+		Extra: map[string][]string{"a/b": {"1", "2"}, "%zz": {"3"}, "": {"4"}}}
 	if diff := cmp.Diff(want, resp.User); diff != "" {
 		t.Error(diff)
 	}
@@ -306,7 +310,8 @@ func TestBundle(t *testing.T) {
 
 // TestDiscoveryDocuments: for which issuers there are some, and what they say.
 func TestDiscoveryDocuments(t *testing.T) {
-	for issuer, want := range map[string]bool{"https://a.example": true, "http://a.example": false, "https://a.example?q=1": false, "https://a.example#f": false, "://": false} {
+	for issuer, want := range map[string]bool{"https://a.example": true, "http://a.example": false, "https://a.example?q=1": false,
+		"https://a.example#f": false, "://": false} {
 		a := newWorld(t, Settings{Accounts: AccountSettings{Issuers: []string{issuer}, JWKSURI: "https://keys.example/x"}}, nil).Accounts()
 		config, keys, _, ok, err := a.Discovery("x")
 		if ok != want || err != nil || want && (!strings.Contains(string(config), `"jwks_uri":"https://keys.example/x"`) || len(keys) == 0) {
@@ -340,14 +345,19 @@ func TestExternalKeys(t *testing.T) {
 		said  *v1.FetchKeysResponse
 		error string
 	}{
-		"good":             {&v1.FetchKeysResponse{DataTimestamp: timestamppb.Now(), RefreshHintSeconds: 1, Keys: good("a")}, ""},
-		"the longest name": {&v1.FetchKeysResponse{DataTimestamp: timestamppb.Now(), RefreshHintSeconds: 1, Keys: good(strings.Repeat("x", 1024))}, ""},
-		"a longer":         {&v1.FetchKeysResponse{DataTimestamp: timestamppb.Now(), RefreshHintSeconds: 1, Keys: good(strings.Repeat("x", 1025))}, "found invalid public key id"},
-		"no name":          {&v1.FetchKeysResponse{DataTimestamp: timestamppb.Now(), RefreshHintSeconds: 1, Keys: good("")}, "found invalid public key id"},
-		"no key":           {&v1.FetchKeysResponse{DataTimestamp: timestamppb.Now(), RefreshHintSeconds: 1, Keys: []*v1.Key{nil}}, "found nil public key"},
-		"nonsense":         {&v1.FetchKeysResponse{DataTimestamp: timestamppb.Now(), RefreshHintSeconds: 1, Keys: []*v1.Key{{KeyId: "a", Key: []byte("x")}}}, "parse public key"},
-		"no hint":          {&v1.FetchKeysResponse{DataTimestamp: timestamppb.Now(), Keys: good("a")}, "found invalid refresh hint"},
-		"no time":          {&v1.FetchKeysResponse{RefreshHintSeconds: 1, Keys: good("a")}, "invalid data timestamp"},
+		"good": {&v1.FetchKeysResponse{DataTimestamp: timestamppb.Now(), RefreshHintSeconds: 1, Keys: good("a")}, ""},
+		"the longest name": {&v1.FetchKeysResponse{DataTimestamp: timestamppb.Now(), RefreshHintSeconds: 1,
+			Keys: good(strings.Repeat("x", 1024))}, ""},
+		"a longer": {&v1.FetchKeysResponse{DataTimestamp: timestamppb.Now(), RefreshHintSeconds: 1, Keys: good(strings.Repeat("x", 1025))},
+			"found invalid public key id"},
+		"no name": {&v1.FetchKeysResponse{DataTimestamp: timestamppb.Now(), RefreshHintSeconds: 1, Keys: good("")},
+			"found invalid public key id"},
+		"no key": {&v1.FetchKeysResponse{DataTimestamp: timestamppb.Now(), RefreshHintSeconds: 1, Keys: []*v1.Key{nil}},
+			"found nil public key"},
+		"nonsense": {&v1.FetchKeysResponse{DataTimestamp: timestamppb.Now(), RefreshHintSeconds: 1,
+			Keys: []*v1.Key{{KeyId: "a", Key: []byte("x")}}}, "parse public key"},
+		"no hint": {&v1.FetchKeysResponse{DataTimestamp: timestamppb.Now(), Keys: good("a")}, "found invalid refresh hint"},
+		"no time": {&v1.FetchKeysResponse{RefreshHintSeconds: 1, Keys: good("a")}, "invalid data timestamp"},
 	} {
 		h, err := x.read(c.said)
 		refuses(t, what, err, c.error)
@@ -360,7 +370,8 @@ func TestExternalKeys(t *testing.T) {
 			t.Errorf("the header %q is taken", header)
 		}
 	}
-	for want, err := range map[string]error{"OK": nil, "NotFound": fmt.Errorf("x: %w", status.Error(codes.NotFound, "y")), "unknown-non-grpc": errors.New("x")} {
+	for want, err := range map[string]error{"OK": nil, "NotFound": fmt.Errorf("x: %w", status.Error(codes.NotFound, "y")),
+		"unknown-non-grpc": errors.New("x")} {
 		if got := code(err); got != want {
 			t.Errorf("%v is %s, want %s", err, got, want)
 		}
@@ -392,10 +403,12 @@ func TestExternalSignerRuns(t *testing.T) {
 	metrics := func(fetched, signed, at float64) {
 		t.Helper()
 		var fetchedAt, keysOf dto.Metric
-		if err := errors.Join(w.metrics.fetchedAt.WithLabelValues().Write(&fetchedAt), w.metrics.keysOf.WithLabelValues().Write(&keysOf)); err != nil {
+		if err := errors.Join(w.metrics.fetchedAt.WithLabelValues().Write(&fetchedAt),
+			w.metrics.keysOf.WithLabelValues().Write(&keysOf)); err != nil {
 			t.Fatal(err)
 		}
-		if n := counted(w.metrics.fetched.WithLabelValues("OK")); n != fetched || fetchedAt.GetGauge().GetValue() != at || keysOf.GetGauge().GetValue() == 0 {
+		if n := counted(w.metrics.fetched.WithLabelValues("OK")); n != fetched || fetchedAt.GetGauge().GetValue() != at ||
+			keysOf.GetGauge().GetValue() == 0 {
 			t.Errorf("keys were fetched %v times, at last at %v", n, fetchedAt.GetGauge())
 		}
 		if n := counted(w.metrics.signed.WithLabelValues("OK")); n != signed {
@@ -447,12 +460,13 @@ func TestBooked(t *testing.T) {
 		failed int64
 	}{{200, nil, 0}, {399, nil, 0}, {400, nil, 1}, {0, io.ErrUnexpectedEOF, 1}} {
 		ledger := extension.NewLedger(clock.RealClock{})
-		b := &booked{ledger: ledger, ref: extension.Ref{Point: extension.OIDCIssuer, Name: "x"}, next: answers(func(*http.Request) (*http.Response, error) {
-			if c.err != nil {
-				return nil, c.err
-			}
-			return &http.Response{StatusCode: c.code, Body: http.NoBody, Header: http.Header{}}, nil
-		})}
+		b := &booked{ledger: ledger, ref: extension.Ref{Point: extension.OIDCIssuer, Name: "x"},
+			next: answers(func(*http.Request) (*http.Response, error) {
+				if c.err != nil {
+					return nil, c.err
+				}
+				return &http.Response{StatusCode: c.code, Body: http.NoBody, Header: http.Header{}}, nil
+			})}
 		resp, err := b.RoundTrip(httptest.NewRequest(http.MethodGet, "/", nil))
 		if err != c.err || (resp != nil) != (c.err == nil) || ledger.Snapshot()[0].Failures != c.failed {
 			t.Errorf("%d, %v: %v, %v, %+v", c.code, c.err, resp, err, ledger.Snapshot())
@@ -494,13 +508,16 @@ func TestIssuersAreChecked(t *testing.T) {
 		s            JWTSettings
 		check, build string
 	}{
-		"good":                 {JWTSettings{Config: trust(nil), Algorithms: []string{"ES256", "RS256"}}, "", ""},
-		"an unknown algorithm": {JWTSettings{Config: trust(nil), Algorithms: []string{"ES256", "XS256"}}, `unsupported signing alg: "XS256"`, "unsupported signing alg"},
+		"good": {JWTSettings{Config: trust(nil), Algorithms: []string{"ES256", "RS256"}}, "", ""},
+		"an unknown algorithm": {JWTSettings{Config: trust(nil), Algorithms: []string{"ES256", "XS256"}}, `unsupported signing alg: "XS256"`,
+			"unsupported signing alg"},
 		"no certificates": {JWTSettings{Config: trust(func(j *apiserverconfig.JWTAuthenticator) { j.Issuer.CertificateAuthority = "x" })},
 			"certificateAuthority", "read certificate authority"},
-		"a way that nobody knows": {JWTSettings{Config: trust(func(j *apiserverconfig.JWTAuthenticator) { j.Issuer.EgressSelectorType = "cluster" })},
+		"a way that nobody knows": {JWTSettings{Config: trust(
+			func(j *apiserverconfig.JWTAuthenticator) { j.Issuer.EgressSelectorType = "cluster" })},
 			"", "egress lookup must be configured"},
-		"plain HTTP": {JWTSettings{Config: trust(func(j *apiserverconfig.JWTAuthenticator) { j.Issuer.URL = "http://x" })}, "invalid authentication configuration", ""},
+		"plain HTTP": {JWTSettings{Config: trust(func(j *apiserverconfig.JWTAuthenticator) { j.Issuer.URL = "http://x" })},
+			"invalid authentication configuration", ""},
 	} {
 		refuses(t, what, c.s.Check(nil), c.check)
 		if what == "plain HTTP" {

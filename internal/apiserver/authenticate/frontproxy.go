@@ -20,7 +20,8 @@ type Headers struct{ Username, UID, Group, ExtraPrefixes []string }
 
 // standardHeaders never reach what comes after authentication.
 var standardHeaders = Headers{
-	Username: []string{"X-Remote-User"}, UID: []string{"X-Remote-Uid"}, Group: []string{"X-Remote-Group"}, ExtraPrefixes: []string{"X-Remote-Extra-"},
+	Username: []string{"X-Remote-User"}, UID: []string{"X-Remote-Uid"}, Group: []string{"X-Remote-Group"},
+	ExtraPrefixes: []string{"X-Remote-Extra-"},
 }
 
 // StandardHeaders are the headers that the server sends to aggregated API servers.
@@ -44,7 +45,8 @@ func (f *FrontProxy) authenticator(now func() time.Time) authenticator.Request {
 		if cn := r.TLS.PeerCertificates[0].Subject.CommonName; len(f.Names) > 0 && !slices.Contains(f.Names, cn) {
 			return nil, false, fmt.Errorf("x509: subject with cn=%s is not in the allowed list", cn) // upstream's words
 		}
-		who := &user.DefaultInfo{Name: first(r.Header, f.Headers.Username), UID: first(r.Header, f.Headers.UID), Groups: []string{}, Extra: map[string][]string{}}
+		who := &user.DefaultInfo{Name: first(r.Header, f.Headers.Username), UID: first(r.Header, f.Headers.UID), Groups: []string{},
+			Extra: map[string][]string{}}
 		for _, h := range f.Headers.Group {
 			for _, g := range r.Header.Values(h) {
 				if g != "" {

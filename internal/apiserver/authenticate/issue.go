@@ -32,7 +32,8 @@ func (a *Accounts) Issue(ctx context.Context, c resource.TokenClaims) (resource.
 		out.Audiences = a.audiences
 	}
 	if most := int64(a.MaxExpiration / time.Second); most > 0 && out.Seconds > most {
-		warning.AddWarning(ctx, "", fmt.Sprintf("requested expiration of %d seconds shortened to %d seconds", out.Seconds, most)) // upstream's words
+		// upstream's words
+		warning.AddWarning(ctx, "", fmt.Sprintf("requested expiration of %d seconds shortened to %d seconds", out.Seconds, most))
 		out.Seconds = most
 	}
 	now := a.deps.Now()

@@ -36,14 +36,16 @@ func newIssuer(t testing.TB) *issuer {
 	i := &issuer{key: ecdsaKey(t), id: "1"}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(map[string]any{"issuer": i.URL, "jwks_uri": i.URL + "/keys", "id_token_signing_alg_values_supported": []string{"ES256"}})
+		_ = json.NewEncoder(w).Encode(map[string]any{"issuer": i.URL, "jwks_uri": i.URL + "/keys",
+			"id_token_signing_alg_values_supported": []string{"ES256"}})
 	})
 	mux.HandleFunc("/keys", func(w http.ResponseWriter, _ *http.Request) {
 		i.sets.Add(1)
 		w.Header().Set("Cache-Control", "max-age=21600, must-revalidate")
 		i.mu.Lock()
 		defer i.mu.Unlock()
-		_ = json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: &i.key.PublicKey, KeyID: i.id, Algorithm: "ES256", Use: "sig"}}})
+		_ = json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: &i.key.PublicKey, KeyID: i.id, Algorithm: "ES256",
+			Use: "sig"}}})
 	})
 	mux.HandleFunc("/claims", func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer access" || i.claims.Load() == nil {
@@ -80,7 +82,8 @@ func (i *issuer) rotate(t testing.TB) {
 func (i *issuer) token(t testing.TB, change map[string]any) string {
 	t.Helper()
 	claims := map[string]any{
-		"iss": i.URL, "aud": "mortise", "sub": "alice", "iat": time.Now().Unix(), "exp": time.Now().Add(time.Hour).Unix(), "groups": []string{"dev", "ops"},
+		"iss": i.URL, "aud": "mortise", "sub": "alice", "iat": time.Now().Unix(), "exp": time.Now().Add(time.Hour).Unix(),
+		"groups": []string{"dev", "ops"},
 	}
 	maps.Copy(claims, change)
 	maps.DeleteFunc(claims, func(_ string, v any) bool { return v == nil })

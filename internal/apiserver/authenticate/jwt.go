@@ -66,7 +66,8 @@ func (s *JWTSettings) Check(accountIssuers []string) error {
 	if len(accountIssuers) == 0 {
 		accountIssuers = []string{Issuer}
 	}
-	if err := validation.ValidateAuthenticationConfiguration(authenticationcel.NewDefaultCompiler(), s.Config, accountIssuers).ToAggregate(); err != nil {
+	if err := validation.ValidateAuthenticationConfiguration(authenticationcel.NewDefaultCompiler(), s.Config,
+		accountIssuers).ToAggregate(); err != nil {
 		return fmt.Errorf("invalid authentication configuration: %w", err)
 	}
 	for _, a := range s.Algorithms {
@@ -130,7 +131,8 @@ const (
 
 func newJWT(ctx context.Context, s JWTSettings, audiences, accountIssuers []string, d Deps, m *Metrics) (*jwt, error) {
 	j := &jwt{
-		JWTSettings: s, context: ctx, audiences: audiences, disallow: accountIssuers, deps: d, metrics: m, seen: s.Data, wait: issuersWait, keep: issuersKeep,
+		JWTSettings: s, context: ctx, audiences: audiences, disallow: accountIssuers, deps: d, metrics: m, seen: s.Data, wait: issuersWait,
+		keep: issuersKeep,
 	}
 	first, err := j.build(s.Config)
 	if err != nil {

@@ -19,7 +19,8 @@ import (
 // configuration is an AuthenticationConfiguration; changes go into its one issuer.
 func configuration(t testing.TB, version string, issuers ...map[string]any) []byte {
 	t.Helper()
-	b, err := json.Marshal(map[string]any{"apiVersion": "apiserver.config.k8s.io/" + version, "kind": "AuthenticationConfiguration", "jwt": issuers})
+	b, err := json.Marshal(map[string]any{"apiVersion": "apiserver.config.k8s.io/" + version, "kind": "AuthenticationConfiguration",
+		"jwt": issuers})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,8 +29,9 @@ func configuration(t testing.TB, version string, issuers ...map[string]any) []by
 
 func trusting(i *issuer) map[string]any {
 	return map[string]any{
-		"issuer":        map[string]any{"url": i.URL, "audiences": []string{"mortise"}, "certificateAuthority": i.authority()},
-		"claimMappings": map[string]any{"username": map[string]any{"claim": "sub", "prefix": "idp:"}, "groups": map[string]any{"claim": "groups", "prefix": ""}},
+		"issuer": map[string]any{"url": i.URL, "audiences": []string{"mortise"}, "certificateAuthority": i.authority()},
+		"claimMappings": map[string]any{"username": map[string]any{"claim": "sub", "prefix": "idp:"},
+			"groups": map[string]any{"claim": "groups", "prefix": ""}},
 	}
 }
 
@@ -110,7 +112,8 @@ func TestIssuer(t *testing.T) {
 			t.Errorf("the keys were asked for %d times", n)
 		}
 		entries := w.ledger.Snapshot()
-		if len(entries) != 1 || entries[0].Point != extension.OIDCIssuer || entries[0].Name != i.URL || entries[0].Calls == 0 || entries[0].Failures != 0 {
+		if len(entries) != 1 || entries[0].Point != extension.OIDCIssuer || entries[0].Name != i.URL || entries[0].Calls == 0 ||
+			entries[0].Failures != 0 {
 			t.Errorf("ledger: %+v", entries)
 		}
 	}
@@ -138,9 +141,11 @@ func TestExpressions(t *testing.T) {
 	trust := trusting(i)
 	trust["claimMappings"] = map[string]any{
 		"username": map[string]any{"expression": `claims.email.split("@")[0]`}, "groups": map[string]any{"expression": "claims.roles"},
-		"uid": map[string]any{"expression": "claims.sub"}, "extra": []any{map[string]any{"key": "example.com/team", "valueExpression": "claims.team"}},
+		"uid":   map[string]any{"expression": "claims.sub"},
+		"extra": []any{map[string]any{"key": "example.com/team", "valueExpression": "claims.team"}},
 	}
-	trust["claimValidationRules"] = []any{map[string]any{"expression": "claims.email_verified == true", "message": "the address must be verified"}}
+	trust["claimValidationRules"] = []any{map[string]any{"expression": "claims.email_verified == true",
+		"message": "the address must be verified"}}
 	trust["userValidationRules"] = []any{map[string]any{"expression": "!user.username.startsWith('system:')", "message": "reserved"}}
 	w, _ := withIssuers(t, configuration(t, "v1", trust))
 	good := map[string]any{"email": "bob@example.com", "email_verified": true, "roles": []string{"a", "b"}, "team": "x"}
@@ -149,7 +154,8 @@ func TestExpressions(t *testing.T) {
 		return err == nil || !strings.Contains(err.Error(), "not initialized")
 	})
 	who, err := w.with(t.Context(), i.token(t, good))
-	if err != nil || who.GetName() != "bob" || who.GetUID() != "alice" || who.GetExtra()["example.com/team"][0] != "x" || who.GetGroups()[1] != "b" {
+	if err != nil || who.GetName() != "bob" || who.GetUID() != "alice" || who.GetExtra()["example.com/team"][0] != "x" ||
+		who.GetGroups()[1] != "b" {
 		t.Errorf("who %+v, error %v", who, err)
 	}
 	good["email_verified"] = false
@@ -236,8 +242,9 @@ func TestConfigurationIsChecked(t *testing.T) {
 	own := trusting(i)
 	own["issuer"].(map[string]any)["url"] = Issuer
 	for name, c := range map[string]struct{ text, error string }{
-		"empty":         {"", "empty config data"},
-		"another kind":  {`{"apiVersion":"apiserver.config.k8s.io/v1","kind":"AuthorizationConfiguration"}`, "expected AuthenticationConfiguration"},
+		"empty": {"", "empty config data"},
+		"another kind": {`{"apiVersion":"apiserver.config.k8s.io/v1","kind":"AuthorizationConfiguration"}`,
+			"expected AuthenticationConfiguration"},
 		"unknown field": {`{"apiVersion":"apiserver.config.k8s.io/v1","kind":"AuthenticationConfiguration","x":1}`, `unknown field "x"`},
 		"our issuer":    {string(configuration(t, "v1", own)), "disallowed"},
 		"twice":         {string(configuration(t, "v1", trusting(i), trusting(i))), "Duplicate value"},

@@ -121,7 +121,8 @@ func NewSigner(private any) (Signer, error) {
 	case *rsa.PrivateKey:
 		public = &k.PublicKey
 	default:
-		return nil, fmt.Errorf("unknown private key type %T, must be *rsa.PrivateKey, *ecdsa.PrivateKey, or jose.OpaqueSigner", private) // upstream's words
+		// upstream's words
+		return nil, fmt.Errorf("unknown private key type %T, must be *rsa.PrivateKey, *ecdsa.PrivateKey, or jose.OpaqueSigner", private)
 	}
 	alg, err := algorithm(public)
 	if err != nil {

@@ -37,7 +37,8 @@ func newAuthority(t testing.TB, name string) *authority {
 	a := &authority{key: ecdsaKey(t)}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC), NotAfter: time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC), KeyUsage: x509.KeyUsageCertSign,
+		NotBefore: time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC), NotAfter: time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC),
+		KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &a.key.PublicKey, a.key)
 	if err == nil {
@@ -54,7 +55,8 @@ func (a *authority) sign(t testing.TB, subject pkix.Name, until time.Time) *x509
 	t.Helper()
 	key := ecdsaKey(t)
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: subject, NotBefore: a.cert.NotBefore, NotAfter: until, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		SerialNumber: big.NewInt(2), Subject: subject, NotBefore: a.cert.NotBefore, NotAfter: until,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, a.cert, &key.PublicKey, a.key)
 	var c *x509.Certificate
 	if err == nil {
@@ -92,7 +94,8 @@ func TestOrder(t *testing.T) {
 	}, &Certificate{Roots: roots, Now: func() time.Time { return time.Date(2026, 11, 20, 0, 0, 0, 0, time.UTC) }})
 	far := time.Date(2039, 1, 1, 0, 0, 0, 0, time.UTC)
 	alice := pkix.Name{CommonName: "alice", Organization: []string{"dev"}}
-	remote := http.Header{"X-Remote-User": {"carol"}, "X-Remote-Group": {"a", "b"}, "X-Remote-Uid": {"7"}, "X-Remote-Extra-Example.com%2fscopes": {"x"}}
+	remote := http.Header{"X-Remote-User": {"carol"}, "X-Remote-Group": {"a", "b"}, "X-Remote-Uid": {"7"},
+		"X-Remote-Extra-Example.com%2fscopes": {"x"}}
 	for _, c := range []struct {
 		name   string
 		cert   *x509.Certificate
@@ -105,16 +108,19 @@ func TestOrder(t *testing.T) {
 		{name: "foreign certificate", cert: foreign.sign(t, alice, far)},
 		{name: "expired certificate", cert: ours.sign(t, alice, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))},
 		{name: "certificate without a name", cert: ours.sign(t, pkix.Name{Organization: []string{"x"}}, far), who: AnonymousUser},
-		{name: "certificate before a token", cert: ours.sign(t, alice, far), header: http.Header{"Authorization": {"Bearer static"}}, who: "alice"},
+		{name: "certificate before a token", cert: ours.sign(t, alice, far), header: http.Header{"Authorization": {"Bearer static"}},
+			who: "alice"},
 		{name: "certificate and a wrong token", cert: ours.sign(t, alice, far), header: http.Header{"Authorization": {"Bearer x"}}},
-		{name: "foreign certificate, good token", cert: foreign.sign(t, alice, far), header: http.Header{"Authorization": {"Bearer static"}}, who: "static"},
+		{name: "foreign certificate, good token", cert: foreign.sign(t, alice, far), header: http.Header{"Authorization": {"Bearer static"}},
+			who: "static"},
 		{name: "token", header: http.Header{"Authorization": {"bearer  static"}}, who: AnonymousUser},
 		{name: "token, any case", header: http.Header{"Authorization": {"BEARER static"}}, who: "static"},
 		{name: "wrong token", header: http.Header{"Authorization": {"Bearer x"}}},
 		{name: "error", header: http.Header{"Authorization": {"Bearer broken"}}},
 		{name: "another scheme", header: http.Header{"Authorization": {"Basic eDp5"}}, who: AnonymousUser},
 		{name: "proxy", cert: front.sign(t, pkix.Name{CommonName: "proxy"}, far), header: remote, who: "carol"},
-		{name: "proxy before a token", cert: front.sign(t, pkix.Name{CommonName: "proxy"}, far), header: http.Header{"X-Remote-User": {"carol"}, "Authorization": {"Bearer x"}}, who: "carol"},
+		{name: "proxy before a token", cert: front.sign(t, pkix.Name{CommonName: "proxy"}, far),
+			header: http.Header{"X-Remote-User": {"carol"}, "Authorization": {"Bearer x"}}, who: "carol"},
 		{name: "another of the proxies' authority", cert: front.sign(t, pkix.Name{CommonName: "other"}, far), header: remote},
 		{name: "headers of a user", cert: ours.sign(t, alice, far), header: remote, who: "alice"},
 		{name: "headers of nobody", header: remote, who: AnonymousUser},
@@ -123,7 +129,8 @@ func TestOrder(t *testing.T) {
 			"Sec-Websocket-Protocol": {"base64url.bearer.authorization.k8s.io.c3RhdGlj, v4.channel.k8s.io"}}, who: "static"},
 		{name: "WebSocket without another protocol", header: http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"},
 			"Sec-Websocket-Protocol": {"base64url.bearer.authorization.k8s.io.c3RhdGlj"}}},
-		{name: "protocol without WebSocket", header: http.Header{"Sec-Websocket-Protocol": {"base64url.bearer.authorization.k8s.io.c3RhdGlj, x"}}, who: AnonymousUser},
+		{name: "protocol without WebSocket", header: http.Header{"Sec-Websocket-Protocol": {"base64url.bearer.authorization.k8s.io.c3RhdGlj, x"}},
+			who: AnonymousUser},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := httptest.NewRequest(http.MethodGet, "/", nil)
@@ -147,7 +154,8 @@ func TestOrder(t *testing.T) {
 				if err != nil || who.GetName() != c.who {
 					t.Fatalf("who %v, error %v", who, err)
 				}
-				if r.Header.Get("Authorization") != "" || r.Header.Get("X-Remote-User") != "" || r.Header.Get("X-Remote-Extra-Example.com%2fscopes") != "" {
+				if r.Header.Get("Authorization") != "" || r.Header.Get("X-Remote-User") != "" ||
+					r.Header.Get("X-Remote-Extra-Example.com%2fscopes") != "" {
 					t.Errorf("a credential was left: %v", r.Header)
 				}
 				if has := slices.Contains(who.GetGroups(), Authenticated); has != (c.who != AnonymousUser) {
@@ -155,7 +163,8 @@ func TestOrder(t *testing.T) {
 				}
 				switch c.who {
 				case "alice":
-					if id := who.GetExtra()["authentication.kubernetes.io/credential-id"]; len(id) != 1 || !strings.HasPrefix(id[0], "X509SHA256=") || who.GetGroups()[0] != "dev" {
+					if id := who.GetExtra()["authentication.kubernetes.io/credential-id"]; len(id) != 1 || !strings.HasPrefix(id[0], "X509SHA256=") ||
+						who.GetGroups()[0] != "dev" {
 						t.Errorf("who: %+v", who)
 					}
 				case "carol":
@@ -173,7 +182,8 @@ func TestAnonymous(t *testing.T) {
 		_, err := w.Authenticate(httptest.NewRequest(http.MethodGet, path, nil))
 		return err
 	}
-	w := newWorld(t, Settings{Anonymous: &apiserverconfig.AnonymousAuthConfig{Enabled: true, Conditions: []apiserverconfig.AnonymousAuthCondition{{Path: "/livez"}}}}, nil)
+	w := newWorld(t, Settings{Anonymous: &apiserverconfig.AnonymousAuthConfig{Enabled: true,
+		Conditions: []apiserverconfig.AnonymousAuthCondition{{Path: "/livez"}}}}, nil)
 	if err := at(w, "/livez"); err != nil {
 		t.Error(err)
 	}

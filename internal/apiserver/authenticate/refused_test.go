@@ -57,7 +57,8 @@ func TestClaims(t *testing.T) {
 	w.shelf.put("secrets", "ns", "s", "su", &corev1.Secret{})
 	long := &metav1.Time{Time: w.now.Add(-2 * time.Minute)}
 	w.shelf.put("pods", "ns", "old", "pu", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: long}})
-	w.shelf.put("pods", "ns", "ending", "pu", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{Time: w.now.Add(-time.Minute)}}})
+	w.shelf.put("pods", "ns", "ending", "pu", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{Time: w.now.Add(
+		-time.Minute)}}})
 	at := func(d time.Duration) int64 { return w.now.Add(d).Unix() }
 	ours := func(more map[string]any) map[string]any {
 		p := map[string]any{"namespace": "ns", "serviceaccount": map[string]any{"name": "sa", "uid": "u"}}
@@ -69,26 +70,28 @@ func TestClaims(t *testing.T) {
 		change map[string]any
 		error  string
 	}{
-		"nothing more":               {nil, ""},
-		"one audience":               {map[string]any{"aud": Issuer}, ""},
-		"an audience that is none":   {map[string]any{"aud": 7}, "parse token claims"},
-		"a fraction of a second":     {map[string]any{"exp": float64(at(time.Hour)) + 0.5}, ""},
-		"an end that is no number":   {map[string]any{"exp": "soon"}, "parse token claims"},
-		"an end beyond all numbers":  {map[string]any{"exp": 1e300}, "is out of range"},
-		"the largest number":         {map[string]any{"exp": int64(1) << 53}, ""},
-		"a time below all numbers":   {map[string]any{"nbf": -1e300}, "is out of range"},
-		"the smallest number":        {map[string]any{"nbf": -(int64(1) << 53)}, ""},
-		"valid in a minute":          {map[string]any{"nbf": at(time.Minute)}, ""},
-		"valid later":                {map[string]any{"nbf": at(61 * time.Second)}, "is not valid yet"},
-		"expired a minute ago":       {map[string]any{"exp": at(-time.Minute)}, ""},
-		"expired before":             {map[string]any{"exp": at(-61 * time.Second)}, "has expired"},
-		"issued in a minute":         {map[string]any{"iat": at(time.Minute)}, ""},
-		"issued later":               {map[string]any{"iat": at(61 * time.Second)}, "is issued in the future"},
-		"a pod":                      {ours(map[string]any{"pod": of("p", "pu")}), ""},
-		"a pod being deleted":        {ours(map[string]any{"pod": of("ending", "pu")}), ""},
-		"a pod deleted long ago":     {ours(map[string]any{"pod": of("old", "pu")}), "has been invalidated"},
-		"another node":               {ours(map[string]any{"node": of("n", "x")}), "node UID (nu) does not match service account node ref claim (x)"},
-		"another secret":             {ours(map[string]any{"secret": of("s", "x")}), "secret UID (su) does not match service account secret ref claim (x)"},
+		"nothing more":              {nil, ""},
+		"one audience":              {map[string]any{"aud": Issuer}, ""},
+		"an audience that is none":  {map[string]any{"aud": 7}, "parse token claims"},
+		"a fraction of a second":    {map[string]any{"exp": float64(at(time.Hour)) + 0.5}, ""},
+		"an end that is no number":  {map[string]any{"exp": "soon"}, "parse token claims"},
+		"an end beyond all numbers": {map[string]any{"exp": 1e300}, "is out of range"},
+		"the largest number":        {map[string]any{"exp": int64(1) << 53}, ""},
+		"a time below all numbers":  {map[string]any{"nbf": -1e300}, "is out of range"},
+		"the smallest number":       {map[string]any{"nbf": -(int64(1) << 53)}, ""},
+		"valid in a minute":         {map[string]any{"nbf": at(time.Minute)}, ""},
+		"valid later":               {map[string]any{"nbf": at(61 * time.Second)}, "is not valid yet"},
+		"expired a minute ago":      {map[string]any{"exp": at(-time.Minute)}, ""},
+		"expired before":            {map[string]any{"exp": at(-61 * time.Second)}, "has expired"},
+		"issued in a minute":        {map[string]any{"iat": at(time.Minute)}, ""},
+		"issued later":              {map[string]any{"iat": at(61 * time.Second)}, "is issued in the future"},
+		"a pod":                     {ours(map[string]any{"pod": of("p", "pu")}), ""},
+		"a pod being deleted":       {ours(map[string]any{"pod": of("ending", "pu")}), ""},
+		"a pod deleted long ago":    {ours(map[string]any{"pod": of("old", "pu")}), "has been invalidated"},
+		"another node": {ours(map[string]any{"node": of("n", "x")}),
+			"node UID (nu) does not match service account node ref claim (x)"},
+		"another secret": {ours(map[string]any{"secret": of("s", "x")}),
+			"secret UID (su) does not match service account secret ref claim (x)"},
 		"a validating webhook":       {ours(map[string]any{"validatingwebhookconfiguration": of("x", "x")}), "token is webhook bound"},
 		"a mutating webhook":         {ours(map[string]any{"mutatingwebhookconfiguration": of("x", "x")}), "token is webhook bound"},
 		"another issuer":             {map[string]any{"iss": "https://elsewhere.example"}, ErrUnauthorized.Error()},
@@ -183,10 +186,13 @@ func TestLegacyClaims(t *testing.T) {
 		change func(s *corev1.Secret, a *corev1.ServiceAccount)
 		error  string
 	}{
-		"good":                        {nil, ""},
-		"the secret is being deleted": {func(s *corev1.Secret, _ *corev1.ServiceAccount) { s.DeletionTimestamp = gone }, "Token has been invalidated"},
-		"the account is":              {func(_ *corev1.Secret, a *corev1.ServiceAccount) { a.DeletionTimestamp = gone }, "ServiceAccount ns/sa has been deleted"},
-		"the account is another":      {func(_ *corev1.Secret, a *corev1.ServiceAccount) { a.UID = "v" }, "ServiceAccount UID (v) does not match claim (u)"},
+		"good": {nil, ""},
+		"the secret is being deleted": {func(s *corev1.Secret, _ *corev1.ServiceAccount) { s.DeletionTimestamp = gone },
+			"Token has been invalidated"},
+		"the account is": {func(_ *corev1.Secret, a *corev1.ServiceAccount) { a.DeletionTimestamp = gone },
+			"ServiceAccount ns/sa has been deleted"},
+		"the account is another": {func(_ *corev1.Secret, a *corev1.ServiceAccount) { a.UID = "v" },
+			"ServiceAccount UID (v) does not match claim (u)"},
 	} {
 		put(c.change)
 		_, err := w.with(t.Context(), token)
@@ -213,7 +219,8 @@ func TestLegacyClaims(t *testing.T) {
 	labels = 0
 	_, err = w.with(ctx, token)
 	refuses(t, "marked invalid", err, "has been marked invalid")
-	if got := audit.AuditContextFrom(ctx).GetEventAnnotations()["authentication.k8s.io/legacy-token-invalidated"]; got != "s/ns" || labels != 1 {
+	if got := audit.AuditContextFrom(ctx).GetEventAnnotations()["authentication.k8s.io/legacy-token-invalidated"]; got != "s/ns" ||
+		labels != 1 {
 		t.Errorf("annotation %q, labeled %d times", got, labels)
 	}
 	ctx = audit.WithAuditContext(t.Context())
@@ -237,7 +244,8 @@ func (failing) Get(context.Context, schema.GroupResource, string, string) (resou
 // TestBootstrapGroups: the groups of a bootstrap token's bearer, and that a store that cannot be read is an error.
 func TestBootstrapGroups(t *testing.T) {
 	for list, want := range map[string][]string{
-		"": {bootstrappers}, "system:bootstrappers:b,system:bootstrappers:a,system:bootstrappers:b": {bootstrappers, "system:bootstrappers:a", "system:bootstrappers:b"},
+		"": {bootstrappers}, "system:bootstrappers:b,system:bootstrappers:a,system:bootstrappers:b": {bootstrappers, "system:bootstrappers:a",
+			"system:bootstrappers:b"},
 		"system:bootstrappers:a,": nil, "system:masters": nil,
 	} {
 		got, err := extraGroups(list)
@@ -262,7 +270,8 @@ func TestBootstrapGroups(t *testing.T) {
 // TestIssued: what the tokens that the server signs say of what they are bound to.
 func TestIssued(t *testing.T) {
 	w := newWorld(t, Settings{Accounts: AccountSettings{MaxExpiration: time.Hour}}, nil)
-	c := resource.TokenClaims{Namespace: "ns", ServiceAccount: "sa", ServiceAccountUID: "u", Seconds: 3600, SecretName: "s", SecretUID: "su", NodeName: "n", NodeUID: "nu"}
+	c := resource.TokenClaims{Namespace: "ns", ServiceAccount: "sa", ServiceAccountUID: "u", Seconds: 3600, SecretName: "s", SecretUID: "su",
+		NodeName: "n", NodeUID: "nu"}
 	ctx := audit.WithAuditContext(t.Context())
 	issued, err := w.Accounts().Issue(ctx, c)
 	if err != nil {
@@ -321,7 +330,8 @@ func TestAudiences(t *testing.T) {
 	}
 	w := newWorld(t, Settings{}, nil)
 	w.requests = []Authenticator{authenticator.RequestFunc(anybody([]string{"other"}))}
-	if who, _, err := w.Verify(t.Context(), "x", []string{"vault"}); !errors.Is(err, ErrAudiences) || who != nil || err.Error() != "error validating audiences" {
+	if who, _, err := w.Verify(t.Context(), "x", []string{"vault"}); !errors.Is(err, ErrAudiences) || who != nil ||
+		err.Error() != "error validating audiences" {
 		t.Errorf("a token for others: %v, %v", who, err)
 	}
 	_, _, err := newWorld(t, Settings{}, nil).Verify(t.Context(), w.signs(t, map[string]any{"iss": Issuer}), nil)

@@ -34,7 +34,8 @@ func LoadWebhook(file, version string, ttl time.Duration) (*WebhookSettings, err
 	switch version {
 	case "v1", "v1beta1":
 	default:
-		return nil, fmt.Errorf("unsupported authentication webhook version %q, supported versions are %q, %q", version, "v1", "v1beta1") // upstream's words
+		// upstream's words
+		return nil, fmt.Errorf("unsupported authentication webhook version %q, supported versions are %q, %q", version, "v1", "v1beta1")
 	}
 	c, err := webhookutil.LoadKubeconfig(file, nil)
 	if err != nil {

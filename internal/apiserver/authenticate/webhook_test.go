@@ -85,7 +85,8 @@ func (v *reviewer) kubeconfig(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "webhook.yaml")
 	c := clientcmdapi.NewConfig()
-	c.Clusters["webhook"] = &clientcmdapi.Cluster{Server: v.URL + "/review", CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: v.Certificate().Raw})}
+	c.Clusters["webhook"] = &clientcmdapi.Cluster{Server: v.URL + "/review",
+		CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: v.Certificate().Raw})}
 	c.AuthInfos["us"] = clientcmdapi.NewAuthInfo()
 	c.Contexts["c"] = &clientcmdapi.Context{Cluster: "webhook", AuthInfo: "us"}
 	c.CurrentContext = "c"
@@ -170,7 +171,8 @@ func TestWebhook(t *testing.T) {
 				for n := range 2 {
 					who, err := w.with(t.Context(), "secret-token")
 					switch {
-					case c.error == "" && (err != nil || who.GetName() != "bob" || who.GetUID() != "7" || !slices.Equal(who.GetGroups(), []string{"dev", Authenticated}) || who.GetExtra()["k"][0] != "v"):
+					case c.error == "" && (err != nil || who.GetName() != "bob" || who.GetUID() != "7" ||
+						!slices.Equal(who.GetGroups(), []string{"dev", Authenticated}) || who.GetExtra()["k"][0] != "v"):
 						t.Fatalf("who %v, error %v", who, err)
 					case c.error != "" && (err == nil || !strings.Contains(err.Error(), c.error)):
 						t.Fatalf("who %v, error %v, want %s", who, err, c.error)
@@ -184,7 +186,8 @@ func TestWebhook(t *testing.T) {
 					}
 				}
 				r := v.asked[0]
-				if r.APIVersion != "authentication.k8s.io/"+version || r.Spec.Token != "secret-token" || !slices.Equal(r.Spec.Audiences, []string{Issuer}) || v.paths[0] != "/review" {
+				if r.APIVersion != "authentication.k8s.io/"+version || r.Spec.Token != "secret-token" ||
+					!slices.Equal(r.Spec.Audiences, []string{Issuer}) || v.paths[0] != "/review" {
 					t.Errorf("asked %+v at %s", r, v.paths[0])
 				}
 				e := w.ledger.Snapshot()
@@ -239,7 +242,8 @@ func TestWebhookIsSlow(t *testing.T) {
 
 func TestWebhookIsChecked(t *testing.T) {
 	v := newReviewer(t, nil)
-	if _, err := LoadWebhook(v.kubeconfig(t), "v2", 0); err == nil || !strings.Contains(err.Error(), `unsupported authentication webhook version "v2"`) {
+	if _, err := LoadWebhook(v.kubeconfig(t), "v2", 0); err == nil ||
+		!strings.Contains(err.Error(), `unsupported authentication webhook version "v2"`) {
 		t.Errorf("version: %v", err)
 	}
 	file := filepath.Join(t.TempDir(), "bad")

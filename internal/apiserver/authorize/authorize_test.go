@@ -38,13 +38,19 @@ func TestChain(t *testing.T) {
 		err    string
 	}{
 		{"nobody", nil, authorize.NoOpinion, "", ""},
-		{"the first opinion ends it", authorize.Chain{fixed{"a", authorize.Allow, "because", nil}, fixed{"b", authorize.Deny, "no", nil}}, authorize.Allow, "because", ""},
-		{"a denial ends it", authorize.Chain{fixed{"a", authorize.NoOpinion, "hm", nil}, fixed{"b", authorize.Deny, "no", nil}, fixed{"c", authorize.Allow, "", nil}}, authorize.Deny, "no", ""},
-		{"an error does not end it", authorize.Chain{fixed{"a", authorize.NoOpinion, "", broken}, fixed{"b", authorize.Allow, "yes", nil}}, authorize.Allow, "yes", ""},
+		{"the first opinion ends it", authorize.Chain{fixed{"a", authorize.Allow, "because", nil}, fixed{"b", authorize.Deny, "no", nil}},
+			authorize.Allow, "because", ""},
+		{"a denial ends it", authorize.Chain{fixed{"a", authorize.NoOpinion, "hm", nil}, fixed{"b", authorize.Deny, "no", nil},
+			fixed{"c", authorize.Allow, "", nil}}, authorize.Deny, "no", ""},
+		{"an error does not end it", authorize.Chain{fixed{"a", authorize.NoOpinion, "", broken}, fixed{"b", authorize.Allow, "yes", nil}},
+			authorize.Allow, "yes", ""},
 		{"an opinion's own error comes with it", authorize.Chain{fixed{"a", authorize.Deny, "", broken}}, authorize.Deny, "", "broken"},
-		{"reasons of all, by name", authorize.Chain{fixed{"a", authorize.NoOpinion, "hm", nil}, fixed{"b", authorize.NoOpinion, "well", nil}}, authorize.NoOpinion, "a: hm\nb: well", ""},
-		{"one error is itself", authorize.Chain{fixed{"a", authorize.NoOpinion, "", broken}, fixed{"b", authorize.NoOpinion, "", nil}}, authorize.NoOpinion, "", "broken"},
-		{"errors of all", authorize.Chain{fixed{"a", authorize.NoOpinion, "", broken}, fixed{"b", authorize.NoOpinion, "", worse}}, authorize.NoOpinion, "", "[broken, worse]"},
+		{"reasons of all, by name", authorize.Chain{fixed{"a", authorize.NoOpinion, "hm", nil}, fixed{"b", authorize.NoOpinion, "well", nil}},
+			authorize.NoOpinion, "a: hm\nb: well", ""},
+		{"one error is itself", authorize.Chain{fixed{"a", authorize.NoOpinion, "", broken}, fixed{"b", authorize.NoOpinion, "", nil}},
+			authorize.NoOpinion, "", "broken"},
+		{"errors of all", authorize.Chain{fixed{"a", authorize.NoOpinion, "", broken}, fixed{"b", authorize.NoOpinion, "", worse}},
+			authorize.NoOpinion, "", "[broken, worse]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d, reason, err := c.chain.Authorize(t.Context(), &authorize.Attributes{})
@@ -61,7 +67,8 @@ func TestChain(t *testing.T) {
 
 // TestSelectors: what can be read of selectors is told, in both forms of attributes; what cannot is an error that narrows nothing.
 func TestSelectors(t *testing.T) {
-	a := authorize.Of(&request.RequestInfo{Verb: "list", Resource: "pods", IsResourceRequest: true, FieldSelector: "spec.nodeName=a,status.phase!=Failed", LabelSelector: "app in (x,y),!z"}, &user.DefaultInfo{Name: "jane"})
+	a := authorize.Of(&request.RequestInfo{Verb: "list", Resource: "pods", IsResourceRequest: true,
+		FieldSelector: "spec.nodeName=a,status.phase!=Failed", LabelSelector: "app in (x,y),!z"}, &user.DefaultInfo{Name: "jane"})
 	if len(a.Fields) != 2 || a.FieldsError != nil || len(a.Labels) != 2 || a.LabelsError != nil {
 		t.Errorf("got %v %v %v %v", a.Fields, a.FieldsError, a.Labels, a.LabelsError)
 	}

@@ -27,7 +27,8 @@ func TestAdministratorsMayAll(t *testing.T) {
 		"a user":         {&user.DefaultInfo{Name: "system:masters", Groups: []string{"ops"}}, authorize.NoOpinion},
 		"administrators": {&user.DefaultInfo{Name: "root", Groups: []string{"ops", "system:masters"}}, authorize.Allow},
 	} {
-		if d, reason, err := (authorize.Administrators{}).Authorize(t.Context(), &authorize.Attributes{User: c.user}); d != c.want || reason != "" || err != nil {
+		if d, reason, err := (authorize.Administrators{}).Authorize(t.Context(), &authorize.Attributes{User: c.user}); d != c.want ||
+			reason != "" || err != nil {
 			t.Errorf("%s: %v %q %v", name, d, reason, err)
 		}
 	}
@@ -64,7 +65,8 @@ func TestForbiddenSaysWhatIsNotAllowed(t *testing.T) {
 		{authorize.Attributes{Verb: "get", Path: "/x"}, "no <role>", `forbidden: User "" cannot get path "/x": no <role>`},
 		{authorize.Attributes{User: jane, Verb: "list", Group: "apps", Resource: "deployments", ResourceRequest: true}, "",
 			`deployments.apps is forbidden: User "jane&lt;b&gt;" cannot list resource "deployments" in API group "apps" at the cluster scope`},
-		{authorize.Attributes{User: jane, Verb: "get", Resource: "pods", Subresource: "log", Namespace: "ns", Name: "p", ResourceRequest: true}, "why",
+		{authorize.Attributes{User: jane, Verb: "get", Resource: "pods", Subresource: "log", Namespace: "ns", Name: "p", ResourceRequest: true},
+			"why",
 			`pods "p" is forbidden: User "jane&lt;b&gt;" cannot get resource "pods/log" in API group "" in the namespace "ns": why`},
 	} {
 		if err := authorize.Forbidden(&c.ask, c.reason); !apierrors.IsForbidden(err) || err.Error() != c.want {
@@ -80,7 +82,8 @@ func TestStandardForm(t *testing.T) {
 		authorize.Allow: authorizer.DecisionAllow, authorize.Deny: authorizer.DecisionDeny, authorize.NoOpinion: authorizer.DecisionNoOpinion,
 	} {
 		z := fixed{"z", ours, "because", broken}
-		if d, reason, err := authorize.Standard(z)(t.Context(), authorizer.AttributesRecord{}); d != theirs || reason != "because" || !errors.Is(err, broken) {
+		if d, reason, err := authorize.Standard(z)(t.Context(), authorizer.AttributesRecord{}); d != theirs || reason != "because" ||
+			!errors.Is(err, broken) {
 			t.Errorf("%v becomes %v %q %v", ours, d, reason, err)
 		}
 		asked := ""
@@ -117,7 +120,8 @@ func TestAttemptsAreCounted(t *testing.T) {
 		}
 	}
 	const name = "authorization_attempts_total "
-	if diff := cmp.Diff(map[string]float64{name + "allowed": 2, name + "denied": 1, name + "error": 1, name + "no-opinion": 1}, got); diff != "" {
+	if diff := cmp.Diff(map[string]float64{name + "allowed": 2, name + "denied": 1, name + "error": 1, name + "no-opinion": 1},
+		got); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -14,7 +14,8 @@ func Standard(z Authorizer) func(ctx context.Context, a authorizer.Attributes) (
 	return func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		at := &Attributes{
 			User: a.GetUser(), Verb: a.GetVerb(), Group: a.GetAPIGroup(), Version: a.GetAPIVersion(), Resource: a.GetResource(),
-			Subresource: a.GetSubresource(), Namespace: a.GetNamespace(), Name: a.GetName(), ResourceRequest: a.IsResourceRequest(), Path: a.GetPath(),
+			Subresource: a.GetSubresource(), Namespace: a.GetNamespace(), Name: a.GetName(), ResourceRequest: a.IsResourceRequest(),
+			Path: a.GetPath(),
 		}
 		at.Fields, at.FieldsError = a.GetFieldSelector()
 		at.Labels, at.LabelsError = a.GetLabelSelector()

@@ -139,7 +139,8 @@ func (r *Registry) cleanUp(ctx context.Context, b resource.Backend, name string)
 
 // terminate writes the progress of a definition's deletion, and removes the finalizer when done. It reports whether there
 // is no other finalizer.
-func (r *Registry) terminate(ctx context.Context, b resource.Backend, name string, condition v1.CustomResourceDefinitionCondition, done bool) (free bool, err error) {
+func (r *Registry) terminate(ctx context.Context, b resource.Backend, name string, condition v1.CustomResourceDefinitionCondition,
+	done bool) (free bool, err error) {
 	_, err = b.Update(ctx, Resource, "", name, false, func(obj resource.Object) error {
 		def := obj.(*v1.CustomResourceDefinition)
 		if done {

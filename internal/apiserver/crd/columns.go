@@ -39,7 +39,8 @@ func newColumns(of []v1.CustomResourceColumnDefinition) (*columns, error) {
 			return nil, fmt.Errorf("parse column %q: %w", col.Name, err)
 		}
 		path.AllowMissingKeys(true)
-		d := metav1.TableColumnDefinition{Name: col.Name, Type: col.Type, Format: col.Format, Description: col.Description, Priority: col.Priority}
+		d := metav1.TableColumnDefinition{Name: col.Name, Type: col.Type, Format: col.Format, Description: col.Description,
+			Priority: col.Priority}
 		if d.Description == "" {
 			d.Description = "Custom resource definition column (in JSONPath format): " + col.JSONPath
 		}

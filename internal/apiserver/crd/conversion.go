@@ -87,7 +87,8 @@ func badAuthority(def *v1.CustomResourceDefinition) bool {
 
 // convert asks for objects in apiVersion, in one call. Objects that are in it already are not sent. The objects are not
 // changed; the error says which webhook, definition and object it is about.
-func (c *conversion) convert(ctx context.Context, objs []*unstructured.Unstructured, apiVersion string) ([]*unstructured.Unstructured, error) {
+func (c *conversion) convert(ctx context.Context, objs []*unstructured.Unstructured, apiVersion string) ([]*unstructured.Unstructured,
+	error) {
 	out := make([]*unstructured.Unstructured, len(objs))
 	var sent []int
 	var raw []runtime.RawExtension
@@ -113,12 +114,14 @@ func (c *conversion) convert(ctx context.Context, objs []*unstructured.Unstructu
 		return nil, fmt.Errorf("conversion webhook for %v failed: %w%s", first.GroupVersionKind(), said(err), c.about(first, len(sent) > 1))
 	}
 	if len(converted) != len(sent) {
-		return nil, fmt.Errorf("conversion webhook for %v returned %d objects, expected %d%s", first.GroupVersionKind(), len(converted), len(sent), c.about(first, len(sent) > 1))
+		return nil, fmt.Errorf("conversion webhook for %v returned %d objects, expected %d%s", first.GroupVersionKind(), len(converted),
+			len(sent), c.about(first, len(sent) > 1))
 	}
 	for n, i := range sent {
 		u, what, err := take(objs[i], converted[n], apiVersion)
 		if err != nil {
-			return nil, fmt.Errorf("conversion webhook for %v returned %s in object at index %d: %w%s", objs[i].GroupVersionKind(), what, n, err, c.about(objs[i], false))
+			return nil, fmt.Errorf("conversion webhook for %v returned %s in object at index %d: %w%s", objs[i].GroupVersionKind(), what, n, err,
+				c.about(objs[i], false))
 		}
 		out[i] = u
 	}
@@ -160,14 +163,16 @@ func (c *conversion) ask(ctx context.Context, objs []runtime.RawExtension, apiVe
 	for _, version := range c.review {
 		switch version {
 		case v1.SchemeGroupVersion.Version:
-			in := &v1.ConversionReview{Request: &v1.ConversionRequest{UID: uid, DesiredAPIVersion: apiVersion, Objects: objs}, Response: &v1.ConversionResponse{}}
+			in := &v1.ConversionReview{Request: &v1.ConversionRequest{UID: uid, DesiredAPIVersion: apiVersion, Objects: objs},
+				Response: &v1.ConversionResponse{}}
 			answer := &v1.ConversionReview{}
 			if err := c.call.Call(ctx, ref, policy, c.target, in, answer); err != nil {
 				return nil, err
 			}
 			return answered(answer, uid)
 		case v1beta1.SchemeGroupVersion.Version:
-			in := &v1beta1.ConversionReview{Request: &v1beta1.ConversionRequest{UID: uid, DesiredAPIVersion: apiVersion, Objects: objs}, Response: &v1beta1.ConversionResponse{}}
+			in := &v1beta1.ConversionReview{Request: &v1beta1.ConversionRequest{UID: uid, DesiredAPIVersion: apiVersion, Objects: objs},
+				Response: &v1beta1.ConversionResponse{}}
 			answer := &v1beta1.ConversionReview{}
 			if err := c.call.Call(ctx, ref, policy, c.target, in, answer); err != nil {
 				return nil, err
@@ -214,7 +219,8 @@ func empty(o *unstructured.Unstructured) bool {
 
 // take checks one converted object: it is the same object in the version that was asked for. Of its metadata only labels
 // and annotations are the webhook's to change; the rest is the original's. What names the part that is wrong.
-func take(original *unstructured.Unstructured, raw runtime.RawExtension, apiVersion string) (u *unstructured.Unstructured, what string, err error) {
+func take(original *unstructured.Unstructured, raw runtime.RawExtension, apiVersion string) (u *unstructured.Unstructured, what string,
+	err error) {
 	const object, metadata = "invalid converted object", "invalid metadata"
 	u, ok := raw.Object.(*unstructured.Unstructured)
 	if !ok {

@@ -102,7 +102,8 @@ func boxes(t *testing.T, url string, authority []byte, reviews ...string) *v1.Cu
 		}}}
 	}
 	return &v1.CustomResourceDefinition{Spec: v1.CustomResourceDefinitionSpec{
-		Group: "dlg.example.com", Scope: v1.NamespaceScoped, Names: v1.CustomResourceDefinitionNames{Plural: "boxes", Singular: "box", Kind: "Box", ListKind: "BoxList"},
+		Group: "dlg.example.com", Scope: v1.NamespaceScoped,
+		Names: v1.CustomResourceDefinitionNames{Plural: "boxes", Singular: "box", Kind: "Box", ListKind: "BoxList"},
 		Versions: []v1.CustomResourceDefinitionVersion{
 			{Name: "v1", Served: true, Storage: true, Schema: schema("size")},
 			{Name: "v2", Served: true, Schema: schema("height")},
@@ -131,7 +132,8 @@ func compileBoxes(t *testing.T, def *v1.CustomResourceDefinition) (*resource.Des
 func box(name string) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "dlg.example.com/v1", "kind": "Box", "spec": map[string]any{"size": int64(3)},
-		"metadata": map[string]any{"name": name, "namespace": "ns", "uid": "u-" + name, "resourceVersion": "7", "labels": map[string]any{"a": "b"}},
+		"metadata": map[string]any{"name": name, "namespace": "ns", "uid": "u-" + name, "resourceVersion": "7",
+			"labels": map[string]any{"a": "b"}},
 	}}
 }
 
@@ -167,7 +169,8 @@ func TestWebhookConvertsOnce(t *testing.T) {
 			}
 		}
 		if c.calls.Load() != 51 || c.objects.Load() != 100 {
-			t.Errorf("%s: %d calls with %d objects, want one for the list and one for each object on its way back", review, c.calls.Load(), c.objects.Load())
+			t.Errorf("%s: %d calls with %d objects, want one for the list and one for each object on its way back", review, c.calls.Load(),
+				c.objects.Load())
 		}
 		if got, err := v2.FromHub(v2.New()); err != nil || got.GetName() != "" || c.calls.Load() != 51 {
 			t.Errorf("an empty object: %v, %v, %d calls", got, err, c.calls.Load())
@@ -194,7 +197,8 @@ func TestWebhookMayChangeLabelsAndAnnotationsAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]any{"name": "b", "namespace": "ns", "uid": "u-b", "resourceVersion": "7", "labels": map[string]any{"new": "one"}, "annotations": map[string]any{"x": "y"}}
+	want := map[string]any{"name": "b", "namespace": "ns", "uid": "u-b", "resourceVersion": "7", "labels": map[string]any{"new": "one"},
+		"annotations": map[string]any{"x": "y"}}
 	u := got.(*unstructured.Unstructured)
 	if diff := cmp.Diff(want, u.Object["metadata"]); diff != "" {
 		t.Error(diff)
@@ -220,23 +224,29 @@ func TestWebhooksMistakes(t *testing.T) {
 		spoil func(r map[string]any)
 		want  string
 	}{
-		{"other kind of answer", func(r map[string]any) { r["apiVersion"] = "apiextensions.k8s.io/v1beta1" }, "failed: converting (v1beta1.ConversionReview) to (v1.ConversionReview)"},
+		{"other kind of answer", func(r map[string]any) { r["apiVersion"] = "apiextensions.k8s.io/v1beta1" },
+			"failed: converting (v1beta1.ConversionReview) to (v1.ConversionReview)"},
 		{"no response", func(r map[string]any) { delete(r, "response") }, "failed: no response provided"},
 		{"other uid", func(r map[string]any) { response(r)["uid"] = "x" }, `got "x"`},
-		{"no success", func(r map[string]any) { response(r)["result"] = map[string]any{"status": "Failure"} }, "failed: response.result.status was 'Failure', not 'Success'"},
+		{"no success", func(r map[string]any) { response(r)["result"] = map[string]any{"status": "Failure"} },
+			"failed: response.result.status was 'Failure', not 'Success'"},
 		{"its own words", func(r map[string]any) {
 			response(r)["result"] = map[string]any{"status": "Failure", "message": "too tall"}
 		}, "failed: too tall"},
 		{"no objects", func(r map[string]any) { response(r)["convertedObjects"] = []any{} }, "returned 0 objects, expected 1"},
-		{"too many objects", func(r map[string]any) { response(r)["convertedObjects"] = []any{first(r), first(r)} }, "returned 2 objects, expected 1"},
-		{"wrong version", func(r map[string]any) { first(r)["apiVersion"] = "dlg.example.com/v1" }, "returned invalid converted object in object at index 0: invalid groupVersion (expected dlg.example.com/v2, received dlg.example.com/v1)"},
+		{"too many objects", func(r map[string]any) { response(r)["convertedObjects"] = []any{first(r), first(r)} },
+			"returned 2 objects, expected 1"},
+		{"wrong version", func(r map[string]any) { first(r)["apiVersion"] = "dlg.example.com/v1" },
+			"returned invalid converted object in object at index 0: invalid groupVersion (expected dlg.example.com/v2, received dlg.example.com/v1)"},
 		{"wrong kind", func(r map[string]any) { first(r)["kind"] = "Bag" }, "must have the same kind: Box != Bag"},
 		{"wrong name", func(r map[string]any) { first(r)["metadata"].(map[string]any)["name"] = "c" }, "must have the same name: b != c"},
-		{"wrong namespace", func(r map[string]any) { delete(first(r)["metadata"].(map[string]any), "namespace") }, "must have the same namespace: ns != "},
+		{"wrong namespace", func(r map[string]any) { delete(first(r)["metadata"].(map[string]any), "namespace") },
+			"must have the same namespace: ns != "},
 		{"wrong uid", func(r map[string]any) { first(r)["metadata"].(map[string]any)["uid"] = "z" }, "must have the same UID: u-b != z"},
 		{"no metadata", func(r map[string]any) { delete(first(r), "metadata") }, "must have the same name: b != "},
 		{"metadata is a list", func(r map[string]any) { first(r)["metadata"] = []any{} }, "must have the same name: b != "},
-		{"labels are a list", func(r map[string]any) { first(r)["metadata"].(map[string]any)["labels"] = []any{} }, "returned invalid metadata in object at index 0: invalid metadata.labels of type []interface {} in converted object"},
+		{"labels are a list", func(r map[string]any) { first(r)["metadata"].(map[string]any)["labels"] = []any{} },
+			"returned invalid metadata in object at index 0: invalid metadata.labels of type []interface {} in converted object"},
 		{"a label is a number", func(r map[string]any) {
 			first(r)["metadata"].(map[string]any)["labels"] = map[string]any{"a": 1}
 		}, "metadata.labels[a] must be a string, but is int64 in converted object"},
@@ -247,7 +257,8 @@ func TestWebhooksMistakes(t *testing.T) {
 		d, _ := compileBoxes(t, boxes(t, c.URL, c.authority(), "v1"))
 		c.spoil.Store(&m.spoil)
 		_, err := d.Version("v2").FromHub(box("b"))
-		if err == nil || !strings.HasPrefix(err.Error(), prefix) || !strings.Contains(err.Error(), m.want) || !strings.HasSuffix(err.Error(), about) {
+		if err == nil || !strings.HasPrefix(err.Error(), prefix) || !strings.Contains(err.Error(), m.want) ||
+			!strings.HasSuffix(err.Error(), about) {
 			t.Errorf("%s: %v", m.name, err)
 		}
 		c.spoil.Store(nil)

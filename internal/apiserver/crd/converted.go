@@ -79,7 +79,8 @@ func (c *converted) put(r *conversionResult) {
 }
 
 // memoized is convert, asked only for what it has not been asked before. The objects that it returns are the caller's own.
-func (c *conversion) memoized(ctx context.Context, objs []*unstructured.Unstructured, apiVersion string) ([]*unstructured.Unstructured, error) {
+func (c *conversion) memoized(ctx context.Context, objs []*unstructured.Unstructured, apiVersion string) ([]*unstructured.Unstructured,
+	error) {
 	out := make([]*unstructured.Unstructured, len(objs))
 	keys := make([]digest, len(objs))
 	sizes := make([]int, len(objs))

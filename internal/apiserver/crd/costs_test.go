@@ -16,7 +16,8 @@ import (
 // TestCostOfRules has rules that are cheap enough to be written, each by itself, and too dear for one object: what they cost
 // together is bounded, and what one of them costs. Both answers have kube-apiserver's words.
 func TestCostOfRules(t *testing.T) {
-	const budget, one = "validation failed due to running out of cost budget, no further validation rules will be run", "call cost exceeds limit for rule"
+	const budget, one = "validation failed due to running out of cost budget, no further validation rules will be run",
+		"call cost exceeds limit for rule"
 	for _, c := range []struct {
 		name        string
 		rules, size int

@@ -166,7 +166,8 @@ func TestUnknownFieldsAreNamed(t *testing.T) {
 	if diff := cmp.Diff([]string{"metadata.zzz", "extra", "spec.nope"}, unknown); diff != "" {
 		t.Error(diff)
 	}
-	want := map[string]any{"apiVersion": "stable.example.com/v1", "kind": "CronTab", "metadata": map[string]any{"name": "a"}, "spec": map[string]any{"image": "i"}}
+	want := map[string]any{"apiVersion": "stable.example.com/v1", "kind": "CronTab", "metadata": map[string]any{"name": "a"},
+		"spec": map[string]any{"image": "i"}}
 	if diff := cmp.Diff(want, u.Object); diff != "" {
 		t.Error(diff)
 	}

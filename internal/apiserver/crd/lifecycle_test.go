@@ -39,7 +39,8 @@ func TestConditionsOfOthersStay(t *testing.T) {
 	d.Spec.Names.ShortNames = []string{"other"}
 	d.Generation++
 	b.put(t, d)
-	if d = b.defs[d.Name]; reason(d, v1.Established) != "True InitialNamesAccepted" || len(d.Status.Conditions) != 3 || len(b.r.Descriptors()) != 1 {
+	if d = b.defs[d.Name]; reason(d, v1.Established) != "True InitialNamesAccepted" || len(d.Status.Conditions) != 3 ||
+		len(b.r.Descriptors()) != 1 {
 		t.Errorf("conditions %v, %d kinds", d.Status.Conditions, len(b.r.Descriptors()))
 	}
 }
@@ -65,7 +66,8 @@ func TestInvalidAuthority(t *testing.T) {
 		d.Spec.Conversion = &v1.CustomResourceConversion{Strategy: v1.NoneConverter}
 		d.Generation++
 		b.put(t, d)
-		if kind = b.r.Descriptors()[0]; reason(b.defs[d.Name], v1.Established) != "True InitialNamesAccepted" || kind.Hidden || kind.Unusable != nil {
+		if kind = b.r.Descriptors()[0]; reason(b.defs[d.Name], v1.Established) != "True InitialNamesAccepted" || kind.Hidden ||
+			kind.Unusable != nil {
 			t.Errorf("%q mended: %v, hidden %v, unusable %v", bundle, b.defs[d.Name].Status.Conditions, kind.Hidden, kind.Unusable)
 		}
 	}
@@ -77,9 +79,11 @@ func TestOwnedSince(t *testing.T) {
 	b := newBackend(Options{Now: func() time.Time { return now }})
 	d := definition(t, "gadget")
 	later := metav1.NewTime(now.Add(time.Minute))
-	d.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "author", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "apiextensions.k8s.io/v1", Time: &later}}
+	d.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "author", Operation: metav1.ManagedFieldsOperationUpdate,
+		APIVersion: "apiextensions.k8s.io/v1", Time: &later}}
 	b.put(t, d)
-	if m := b.defs[d.Name].ManagedFields; len(m) != 2 || m[0].Manager != "kube-apiserver" || !m[0].Time.Time.Equal(now) || m[1].Manager != "author" {
+	if m := b.defs[d.Name].ManagedFields; len(m) != 2 || m[0].Manager != "kube-apiserver" || !m[0].Time.Time.Equal(now) ||
+		m[1].Manager != "author" {
 		t.Errorf("created: %v", m)
 	}
 	now = now.Add(time.Hour)

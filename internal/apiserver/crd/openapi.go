@@ -201,8 +201,10 @@ func embed(s *spec.Schema, v2 bool) {
 		return
 	}
 	const conventions = "More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md"
-	s.SetProperty("apiVersion", *spec.StringProperty().WithDescription("apiVersion defines the versioned schema of this representation of an object. " + conventions + "#resources"))
-	s.SetProperty("kind", *spec.StringProperty().WithDescription("kind is a string value representing the type of this object. In CamelCase. " + conventions + "#types-kinds"))
+	s.SetProperty("apiVersion", *spec.StringProperty().WithDescription(
+		"apiVersion defines the versioned schema of this representation of an object. " + conventions + "#resources"))
+	s.SetProperty("kind", *spec.StringProperty().WithDescription(
+		"kind is a string value representing the type of this object. In CamelCase. " + conventions + "#types-kinds"))
 	s.SetProperty("metadata", metadataSchema(v2))
 	for _, name := range []string{"kind", "apiVersion"} {
 		if !slices.Contains(s.Required, name) {

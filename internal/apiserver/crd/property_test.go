@@ -46,7 +46,8 @@ type library struct {
 func randomDefinition(t *rapid.T) (shapeOf, *resource.Descriptor, *library) {
 	root := shapeOf{"type": "object", "properties": shapeOf{"spec": randomObject(t, 3), "more": randomSchema(t, 2)}}
 	if chance(t, 30) {
-		root["properties"].(shapeOf)["metadata"] = shapeOf{"type": "object", "properties": shapeOf{"name": shapeOf{"type": "string", "maxLength": 5}}}
+		root["properties"].(shapeOf)["metadata"] = shapeOf{"type": "object",
+			"properties": shapeOf{"name": shapeOf{"type": "string", "maxLength": 5}}}
 	}
 	if chance(t, 15) {
 		root["x-kubernetes-preserve-unknown-fields"] = true
@@ -54,7 +55,8 @@ func randomDefinition(t *rapid.T) (shapeOf, *resource.Descriptor, *library) {
 	raw, err := json.Marshal(shapeOf{
 		"metadata": shapeOf{"name": "things.example.com"},
 		"spec": shapeOf{
-			"group": "example.com", "scope": "Namespaced", "names": shapeOf{"plural": "things", "singular": "thing", "kind": "Thing", "listKind": "ThingList"},
+			"group": "example.com", "scope": "Namespaced", "names": shapeOf{"plural": "things", "singular": "thing", "kind": "Thing",
+				"listKind": "ThingList"},
 			"versions": []any{shapeOf{"name": "v1", "served": true, "storage": true, "schema": shapeOf{"openAPIV3Schema": root}}},
 		},
 	})
@@ -118,14 +120,17 @@ func (l *library) read(u *unstructured.Unstructured) (unknown []string, err erro
 	if err, _ := objectmeta.CoerceWithOptions(nil, u.DeepCopy().Object, l.structural, false, objectmeta.CoerceOptions{}); err != nil {
 		return nil, err
 	}
-	meta, found, paths, err := objectmeta.GetObjectMetaWithOptions(u.Object, objectmeta.ObjectMetaOptions{DropMalformedFields: true, ReturnUnknownFieldPaths: true})
+	meta, found, paths, err := objectmeta.GetObjectMetaWithOptions(u.Object,
+		objectmeta.ObjectMetaOptions{DropMalformedFields: true, ReturnUnknownFieldPaths: true})
 	if err != nil {
 		return nil, err
 	}
 	unknown = append(unknown, paths...)
-	unknown = append(unknown, pruning.PruneWithOptions(u.Object, l.structural, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})...)
+	unknown = append(unknown, pruning.PruneWithOptions(u.Object, l.structural, true,
+		structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})...)
 	defaulting.PruneNonNullableNullsWithoutDefaults(u.Object, l.structural)
-	if e, paths := objectmeta.CoerceWithOptions(nil, u.Object, l.structural, false, objectmeta.CoerceOptions{DropInvalidFields: true, ReturnUnknownFieldPaths: true}); e != nil {
+	if e, paths := objectmeta.CoerceWithOptions(nil, u.Object, l.structural, false,
+		objectmeta.CoerceOptions{DropInvalidFields: true, ReturnUnknownFieldPaths: true}); e != nil {
 		return nil, e
 	} else {
 		unknown = append(unknown, paths...)
@@ -143,15 +148,18 @@ func (l *library) rulesOn(errs field.ErrorList, u, old *unstructured.Unstructure
 	if l.rules == nil {
 		return errs
 	}
-	blocking := []field.ErrorType{field.ErrorTypeNotSupported, field.ErrorTypeRequired, field.ErrorTypeTooLong, field.ErrorTypeTooMany, field.ErrorTypeTypeInvalid}
+	blocking := []field.ErrorType{field.ErrorTypeNotSupported, field.ErrorTypeRequired, field.ErrorTypeTooLong, field.ErrorTypeTooMany,
+		field.ErrorTypeTypeInvalid}
 	if slices.ContainsFunc(errs, func(e *field.Error) bool { return slices.Contains(blocking, e.Type) }) {
-		return append(errs, field.Invalid(nil, nil, "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation"))
+		return append(errs, field.Invalid(nil, nil,
+			"some validation rules were not checked because the object was invalid; correct the existing errors to complete validation"))
 	}
 	var more field.ErrorList
 	if old == nil {
 		more, _ = l.rules.Validate(context.Background(), nil, l.structural, u.Object, nil, celconfig.RuntimeCELCostBudget)
 	} else {
-		more, _ = l.rules.Validate(context.Background(), nil, l.structural, u.Object, old.Object, celconfig.RuntimeCELCostBudget, cel.WithRatcheting(pair))
+		more, _ = l.rules.Validate(context.Background(), nil, l.structural, u.Object, old.Object, celconfig.RuntimeCELCostBudget,
+			cel.WithRatcheting(pair))
 	}
 	return append(errs, more...)
 }

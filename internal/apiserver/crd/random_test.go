@@ -264,21 +264,24 @@ func randomValue(t *rapid.T, s shapeOf, good int) any {
 }
 
 func randomJunk(t *rapid.T) any {
-	return oneOf[any](t, nil, "junk", 17, -1.5, true, []any{}, []any{"a", "a", nil}, shapeOf{}, shapeOf{"a": nil, "b": 1, "metadata": shapeOf{"name": 1}})
+	return oneOf[any](t, nil, "junk", 17, -1.5, true, []any{}, []any{"a", "a", nil}, shapeOf{},
+		shapeOf{"a": nil, "b": 1, "metadata": shapeOf{"name": 1}})
 }
 
 func randomMeta(t *rapid.T, good int) shapeOf {
 	m := shapeOf{"name": "thing"}
 	for key, value := range map[string]any{
 		"labels": shapeOf{"a": "b"}, "annotations": shapeOf{"note": "x"}, "generation": 3, "uid": "u-1", "finalizers": []any{"example.com/f"},
-		"ownerReferences": []any{shapeOf{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}}, "creationTimestamp": "2020-01-02T03:04:05Z",
+		"ownerReferences":   []any{shapeOf{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}},
+		"creationTimestamp": "2020-01-02T03:04:05Z",
 	} {
 		if chance(t, 20) {
 			m[key] = value
 		}
 	}
 	if !chance(t, good) {
-		m[oneOf(t, "labels", "annotations", "generation", "unknown", "finalizers", "creationTimestamp")] = oneOf[any](t, nil, "junk", shapeOf{"a": 1}, shapeOf{}, shapeOf{"B@d": "v"}, 3)
+		m[oneOf(t, "labels", "annotations", "generation", "unknown", "finalizers", "creationTimestamp")] = oneOf[any](t, nil, "junk",
+			shapeOf{"a": 1}, shapeOf{}, shapeOf{"B@d": "v"}, 3)
 	}
 	return m
 }

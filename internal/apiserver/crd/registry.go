@@ -74,7 +74,8 @@ func NewRegistry(o Options) *Registry {
 	if o.BuiltIn == nil {
 		o.BuiltIn = func(schema.GroupResource) bool { return false }
 	}
-	return &Registry{opts: o, schemas: newSchemas(o.CompiledBytes), defs: map[string]*defined{}, groups: map[string]map[string]*defined{}, cleaning: make(chan struct{}, 1), pending: map[string]bool{}}
+	return &Registry{opts: o, schemas: newSchemas(o.CompiledBytes), defs: map[string]*defined{}, groups: map[string]map[string]*defined{},
+		cleaning: make(chan struct{}, 1), pending: map[string]bool{}}
 }
 
 // Descriptors are those of all served definitions, in the order in which they came. The slice is shared, and replaced on change.

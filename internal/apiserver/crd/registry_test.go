@@ -32,7 +32,8 @@ type backend struct {
 }
 
 func newBackend(o Options) *backend {
-	return &backend{r: NewRegistry(o), defs: map[string]*v1.CustomResourceDefinition{}, objects: map[string]*unstructured.Unstructured{}, gone: make(chan string, 8)}
+	return &backend{r: NewRegistry(o), defs: map[string]*v1.CustomResourceDefinition{}, objects: map[string]*unstructured.Unstructured{},
+		gone: make(chan string, 8)}
 }
 
 func (b *backend) put(t *testing.T, d *v1.CustomResourceDefinition) {
@@ -47,7 +48,8 @@ func (b *backend) put(t *testing.T, d *v1.CustomResourceDefinition) {
 	}
 }
 
-func (b *backend) Update(ctx context.Context, gr schema.GroupResource, _, name string, _ bool, change func(resource.Object) error) (resource.Object, error) {
+func (b *backend) Update(ctx context.Context, gr schema.GroupResource, _, name string, _ bool,
+	change func(resource.Object) error) (resource.Object, error) {
 	d, ok := b.defs[name]
 	if !ok || gr != Resource {
 		return nil, apierrors.NewNotFound(gr, name)

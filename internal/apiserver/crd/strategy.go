@@ -181,14 +181,16 @@ func (v *version) validateLists(u, old *unstructured.Unstructured) field.ErrorLi
 }
 
 // validateRules runs the CEL rules if there is no error that could mislead them.
-func (v *version) validateRules(ctx context.Context, with *validators, errs field.ErrorList, u, old *unstructured.Unstructured, pair *common.CorrelatedObject) field.ErrorList {
+func (v *version) validateRules(ctx context.Context, with *validators, errs field.ErrorList, u, old *unstructured.Unstructured,
+	pair *common.CorrelatedObject) field.ErrorList {
 	if with.cel == nil {
 		return errs
 	}
 	for _, err := range errs {
 		switch err.Type {
 		case field.ErrorTypeNotSupported, field.ErrorTypeRequired, field.ErrorTypeTooLong, field.ErrorTypeTooMany, field.ErrorTypeTypeInvalid:
-			return append(errs, field.Invalid(nil, nil, "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation"))
+			return append(errs, field.Invalid(nil, nil,
+				"some validation rules were not checked because the object was invalid; correct the existing errors to complete validation"))
 		}
 	}
 	var oldContent any
@@ -219,7 +221,8 @@ func (k *kind) validateMeta(ctx context.Context, u, old *unstructured.Unstructur
 	}
 	path := field.NewPath("metadata")
 	if old == nil {
-		return validation.ValidateObjectMetaDeclaratively(ctx, operation.Create, meta, nil, k.namespaced, validation.NameIsDNSSubdomain, path, true)
+		return validation.ValidateObjectMetaDeclaratively(ctx, operation.Create, meta, nil, k.namespaced, validation.NameIsDNSSubdomain, path,
+			true)
 	}
 	before, errs := objectMeta(old)
 	if len(errs) > 0 {
@@ -298,9 +301,11 @@ func warnFinalizers(_ context.Context, obj, old resource.Object) []string {
 		switch {
 		case strings.Contains(f, "/"), f == metav1.FinalizerOrphanDependents, f == metav1.FinalizerDeleteDependents, f == "kubernetes":
 		case strings.Contains(f, "."):
-			warnings = append(warnings, fmt.Sprintf("metadata.finalizers: %q: prefer a domain-qualified finalizer name including a path (/) to avoid accidental conflicts with other finalizer writers", f))
+			warnings = append(warnings, fmt.Sprintf(
+				"metadata.finalizers: %q: prefer a domain-qualified finalizer name including a path (/) to avoid accidental conflicts with other finalizer writers", f))
 		default:
-			warnings = append(warnings, fmt.Sprintf("metadata.finalizers: %q: prefer a domain-qualified finalizer name to avoid accidental conflicts with other finalizer writers", f))
+			warnings = append(warnings, fmt.Sprintf(
+				"metadata.finalizers: %q: prefer a domain-qualified finalizer name to avoid accidental conflicts with other finalizer writers", f))
 		}
 	}
 	return warnings

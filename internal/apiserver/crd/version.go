@@ -225,7 +225,8 @@ func (v *version) pruneUnknown(u *unstructured.Unstructured) []string {
 	}
 	s := v.structural()
 	if !v.keep {
-		unknown = append(unknown, pruning.PruneWithOptions(u.Object, s, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})...)
+		unknown = append(unknown, pruning.PruneWithOptions(u.Object, s, true,
+			structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})...)
 	}
 	if s != nil {
 		_, paths := objectmeta.CoerceWithOptions(nil, u.Object, s, false,

@@ -36,7 +36,8 @@ func warnDefinition(_ context.Context, obj, old resource.Object) []string {
 		warnings = append(warnings, fmt.Sprintf("unrecognized format %q", f))
 	}
 	for _, l := range lists {
-		warnings = append(warnings, fmt.Sprintf("x-kubernetes-list-type: set for items of type %q is not supported by server-side apply or CEL validation rules", l))
+		warnings = append(warnings, fmt.Sprintf(
+			"x-kubernetes-list-type: set for items of type %q is not supported by server-side apply or CEL validation rules", l))
 	}
 	return warnings
 }

@@ -102,7 +102,8 @@ func cronTab() *resource.Descriptor {
 		Verbs: []string{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"},
 		Subresources: []resource.Subresource{
 			{Name: "status", Verbs: []string{"get", "patch", "update"}},
-			{Name: "scale", Verbs: []string{"get", "patch", "update"}, Versions: []string{"v1"}, GroupVersionKind: schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}},
+			{Name: "scale", Verbs: []string{"get", "patch", "update"}, Versions: []string{"v1"},
+				GroupVersionKind: schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}},
 		},
 	}
 }
@@ -166,12 +167,13 @@ func TestCustomKinds(t *testing.T) {
 			sub = append(sub, map[string]any{"subresource": "scale", "verbs": []any{"get", "patch", "update"},
 				"responseKind": map[string]any{"group": "autoscaling", "version": "v1", "kind": "Scale"}})
 		}
-		want["versions"] = append(want["versions"].([]any), map[string]any{"version": v, "freshness": "Current", "resources": []any{map[string]any{
-			"resource": "crontabs", "singularResource": "crontab", "scope": "Namespaced", "shortNames": []any{"ct"},
-			"responseKind": map[string]any{"group": "stable.example.com", "version": v, "kind": "CronTab"},
-			"verbs":        []any{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"},
-			"subresources": sub,
-		}}})
+		want["versions"] = append(want["versions"].([]any),
+			map[string]any{"version": v, "freshness": "Current", "resources": []any{map[string]any{
+				"resource": "crontabs", "singularResource": "crontab", "scope": "Namespaced", "shortNames": []any{"ct"},
+				"responseKind": map[string]any{"group": "stable.example.com", "version": v, "kind": "CronTab"},
+				"verbs":        []any{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"},
+				"subresources": sub,
+			}}})
 	}
 	items := decode(t, get(t, h, "/apis", "Accept", acceptAggregated))["items"].([]any)
 	if d := cmp.Diff(want, items[len(items)-1]); d != "" {
@@ -359,7 +361,8 @@ func TestRoutesAndHandlers(t *testing.T) {
 func TestCBOR(t *testing.T) {
 	list := append(descriptors(t), customKind("docs.example.com", "widgets", "v1"))
 	h := New(func() []*resource.Descriptor { return list })
-	for path, want := range map[string]int{"/api": 200, "/api/v1": 200, "/apis": 200, "/apis/apps": 200, "/apis/apps/v1": 200, "/apis/docs.example.com": 200, "/apis/docs.example.com/v1": 406} {
+	for path, want := range map[string]int{"/api": 200, "/api/v1": 200, "/apis": 200, "/apis/apps": 200, "/apis/apps/v1": 200,
+		"/apis/docs.example.com": 200, "/apis/docs.example.com/v1": 406} {
 		r := httptest.NewRequest(http.MethodGet, path, http.NoBody)
 		r.Header.Set("Accept", types.CBOR)
 		w := httptest.NewRecorder()

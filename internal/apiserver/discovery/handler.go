@@ -84,7 +84,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		status.Write(w, r, status.Route(http.StatusNotAcceptable, "406: Not Acceptable\n\nAvailable representations: "+offered))
 		return
 	case !ok:
-		status.Write(w, r, status.Media(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, "only the following media types are accepted: "+offered))
+		status.Write(w, r, status.Media(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
+			"only the following media types are accepted: "+offered))
 		return
 	}
 	if f.aggregated {

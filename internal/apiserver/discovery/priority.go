@@ -81,7 +81,8 @@ func versionPriority(gv schema.GroupVersion) int {
 		return 15
 	case "coordination.k8s.io/v1beta1":
 		return 13
-	case "admissionregistration.k8s.io/v1beta1", "coordination.k8s.io/v1alpha2", "discovery.k8s.io/v1beta1", "flowcontrol.apiserver.k8s.io/v1beta1":
+	case "admissionregistration.k8s.io/v1beta1", "coordination.k8s.io/v1alpha2", "discovery.k8s.io/v1beta1",
+		"flowcontrol.apiserver.k8s.io/v1beta1":
 		return 12
 	case "admissionregistration.k8s.io/v1alpha1", "internal.apiserver.k8s.io/v1alpha1", "flowcontrol.apiserver.k8s.io/v1alpha1":
 		return 9

@@ -138,7 +138,8 @@ func (r ranking) warning() string {
 		names, more = names[:namedStale], fmt.Sprintf(" and %d more", n)
 	}
 	text, err := net.NewWarningHeader(299, "-",
-		"stale discovery: the API server of APIService "+strings.Join(names, ", ")+more+" cannot be discovered; see its conditions Available and DiscoveryReadable")
+		"stale discovery: the API server of APIService "+strings.Join(names, ", ")+more+
+			" cannot be discovered; see its conditions Available and DiscoveryReadable")
 	if err != nil {
 		return "" // a name that no header can hold
 	}
@@ -175,7 +176,8 @@ func Legacy(list []metav1.APIResource) []apidiscoveryv2.APIResourceDiscovery {
 		if !ok {
 			i = len(out)
 			at[parent] = i
-			out = append(out, apidiscoveryv2.APIResourceDiscovery{Resource: parent, Scope: scope(r.Namespaced), ResponseKind: &metav1.GroupVersionKind{}})
+			out = append(out, apidiscoveryv2.APIResourceDiscovery{Resource: parent, Scope: scope(r.Namespaced),
+				ResponseKind: &metav1.GroupVersionKind{}})
 		}
 		s := apidiscoveryv2.APISubresourceDiscovery{Subresource: name, Verbs: r.Verbs, ResponseKind: &metav1.GroupVersionKind{}}
 		if r.Kind != "" {

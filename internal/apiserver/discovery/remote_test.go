@@ -17,7 +17,8 @@ import (
 
 func remoteVersion(group, version string, groupPriority, versionPriority int, f apidiscoveryv2.DiscoveryFreshness) RemoteVersion {
 	return RemoteVersion{group, version, groupPriority, versionPriority, apidiscoveryv2.APIVersionDiscovery{
-		Version: version, Freshness: f, Resources: []apidiscoveryv2.APIResourceDiscovery{{Resource: "things", Scope: apidiscoveryv2.ScopeCluster, ResponseKind: &metav1.GroupVersionKind{Kind: "Thing"}}},
+		Version: version, Freshness: f, Resources: []apidiscoveryv2.APIResourceDiscovery{{Resource: "things", Scope: apidiscoveryv2.ScopeCluster,
+			ResponseKind: &metav1.GroupVersionKind{Kind: "Thing"}}},
 	}}
 }
 
@@ -79,7 +80,8 @@ func TestRemoteVersionsAreMerged(t *testing.T) {
 	for _, g := range said.Groups {
 		names = append(names, g.Name)
 	}
-	if d := cmp.Diff([]string{"apps", "top.example.com", "events.k8s.io", "autoscaling", "admissionregistration.k8s.io", "apiextensions.k8s.io", "aaa.example.com", "docs.example.com"}, names); d != "" {
+	if d := cmp.Diff([]string{"apps", "top.example.com", "events.k8s.io", "autoscaling", "admissionregistration.k8s.io",
+		"apiextensions.k8s.io", "aaa.example.com", "docs.example.com"}, names); d != "" {
 		t.Errorf("legacy (-want +got):\n%s", d)
 	}
 	one := decode(t, get(t, h, "/apis/docs.example.com"))
@@ -90,15 +92,18 @@ func TestRemoteVersionsAreMerged(t *testing.T) {
 		t.Errorf("a group that only others serve: %d", r.StatusCode)
 	}
 
-	if got, want := first.Header.Get("Warning"), `299 - "stale discovery: the API server of APIService v1.aaa.example.com cannot be discovered; see its conditions Available and DiscoveryReadable"`; got != want {
+	if got, want := first.Header.Get("Warning"),
+		`299 - "stale discovery: the API server of APIService v1.aaa.example.com cannot be discovered; see its conditions Available and DiscoveryReadable"`; got != want {
 		t.Errorf("warning %q, want %q", got, want)
 	}
 	etag, builds := first.Header.Get("ETag"), h.Builds()
-	if again := get(t, h, "/apis", "Accept", acceptAggregated, "If-None-Match", etag); again.StatusCode != http.StatusNotModified || h.Builds() != builds {
+	if again := get(t, h, "/apis", "Accept", acceptAggregated, "If-None-Match", etag); again.StatusCode != http.StatusNotModified ||
+		h.Builds() != builds {
 		t.Errorf("unchanged: %d, made %d times", again.StatusCode, h.Builds()-builds)
 	}
 	current = nil
-	if after := get(t, h, "/apis", "Accept", acceptAggregated, "If-None-Match", etag); after.StatusCode != http.StatusOK || after.Header.Get("Warning") != "" {
+	if after := get(t, h, "/apis", "Accept", acceptAggregated, "If-None-Match", etag); after.StatusCode != http.StatusOK ||
+		after.Header.Get("Warning") != "" {
 		t.Errorf("changed: %d, warning %q", after.StatusCode, after.Header.Get("Warning"))
 	}
 	if r := get(t, h, "/apis/aaa.example.com"); r.StatusCode != http.StatusNotFound {
@@ -109,14 +114,18 @@ func TestRemoteVersionsAreMerged(t *testing.T) {
 func TestLegacyListsBecomeAggregated(t *testing.T) {
 	got := Legacy([]metav1.APIResource{
 		{Name: "flunders/status", Namespaced: true, Kind: "Flunder", Verbs: []string{"get"}},
-		{Name: "flunders", SingularName: "flunder", Namespaced: true, Kind: "Flunder", Verbs: []string{"list"}, ShortNames: []string{"fl"}, Categories: []string{"all"}},
+		{Name: "flunders", SingularName: "flunder", Namespaced: true, Kind: "Flunder", Verbs: []string{"list"}, ShortNames: []string{"fl"},
+			Categories: []string{"all"}},
 		{Name: "orphans/scale", Kind: "", Verbs: []string{"update"}},
 	})
 	want := []apidiscoveryv2.APIResourceDiscovery{
-		{Resource: "flunders", Scope: "Namespaced", ResponseKind: &metav1.GroupVersionKind{Kind: "Flunder"}, Verbs: []string{"list"}, ShortNames: []string{"fl"}, Categories: []string{"all"}, SingularResource: "flunder",
-			Subresources: []apidiscoveryv2.APISubresourceDiscovery{{Subresource: "status", Verbs: []string{"get"}, ResponseKind: &metav1.GroupVersionKind{Kind: "Flunder"}}}},
+		{Resource: "flunders", Scope: "Namespaced", ResponseKind: &metav1.GroupVersionKind{Kind: "Flunder"}, Verbs: []string{"list"},
+			ShortNames: []string{"fl"}, Categories: []string{"all"}, SingularResource: "flunder",
+			Subresources: []apidiscoveryv2.APISubresourceDiscovery{{Subresource: "status", Verbs: []string{"get"},
+				ResponseKind: &metav1.GroupVersionKind{Kind: "Flunder"}}}},
 		{Resource: "orphans", Scope: "Cluster", ResponseKind: &metav1.GroupVersionKind{},
-			Subresources: []apidiscoveryv2.APISubresourceDiscovery{{Subresource: "scale", Verbs: []string{"update"}, ResponseKind: &metav1.GroupVersionKind{}}}},
+			Subresources: []apidiscoveryv2.APISubresourceDiscovery{{Subresource: "scale", Verbs: []string{"update"},
+				ResponseKind: &metav1.GroupVersionKind{}}}},
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("-want +got:\n%s", d)

@@ -149,7 +149,10 @@ func (t *Transformers) setUp(c *Config) (*setup, error) {
 func local(p *apiserver.ProviderConfiguration) (value.PrefixTransformer, error) {
 	switch {
 	case p.AESGCM != nil:
-		return keyed("aesgcm:v1:", "AES", p.AESGCM.Keys, aesBlock(func(b gocipher.Block) (value.Transformer, error) { return aestransformer.NewGCMTransformer(b) }))
+		return keyed("aesgcm:v1:", "AES", p.AESGCM.Keys, aesBlock(func(b gocipher.Block) (value.Transformer,
+			error) {
+			return aestransformer.NewGCMTransformer(b)
+		}))
 	case p.AESCBC != nil:
 		return keyed("aescbc:v1:", "AES", p.AESCBC.Keys, aesBlock(func(b gocipher.Block) (value.Transformer, error) {
 			return padded{aestransformer.NewCBCTransformer(b)}, nil
@@ -204,7 +207,8 @@ func keyed(prefix, title string, keys []apiserver.Key, make func(key []byte) (va
 		list = append(list, value.PrefixTransformer{Prefix: []byte(k.Name + ":"), Transformer: t})
 	}
 	return value.PrefixTransformer{
-		Prefix:      []byte(sealed.Prefix + prefix),
-		Transformer: value.NewPrefixTransformers(fmt.Errorf("no matching key was found for the provided %s transformer", title), list...), // upstream's words
+		Prefix: []byte(sealed.Prefix + prefix),
+		// upstream's words
+		Transformer: value.NewPrefixTransformers(fmt.Errorf("no matching key was found for the provided %s transformer", title), list...),
 	}, nil
 }

@@ -65,7 +65,8 @@ func (c *client) Encrypt(ctx context.Context, uid string, data []byte) (*kmsserv
 
 // Decrypt implements [kmsservice.Service].
 func (c *client) Decrypt(ctx context.Context, uid string, q *kmsservice.DecryptRequest) ([]byte, error) {
-	r, err := c.KeyManagementServiceClient.Decrypt(ctx, &kmsapi.DecryptRequest{Ciphertext: q.Ciphertext, Uid: uid, KeyId: q.KeyID, Annotations: q.Annotations})
+	r, err := c.KeyManagementServiceClient.Decrypt(ctx,
+		&kmsapi.DecryptRequest{Ciphertext: q.Ciphertext, Uid: uid, KeyId: q.KeyID, Annotations: q.Annotations})
 	if err != nil {
 		return nil, err
 	}

@@ -134,12 +134,13 @@ func TestRefused(t *testing.T) {
 		"empty":         {nil, "is empty"},
 		"unknown field": {append(document("secrets => {identity: {}}"), "x: 1\n"...), "unknown field"},
 		"no provider":   {document("secrets => "), "providers"},
-		"short key":     {document("secrets => {aesgcm: {keys: [{name: a, secret: " + secret("a", 5) + "}]}}"), "secret is not of the expected length"},
-		"masked":        {document("'*.*' => {identity: {}}", "secrets => {identity: {}}"), `resource "secrets" is masked by earlier rule "*.*"`},
-		"masked group":  {document("'*.apps' => {identity: {}}", "deployments.apps => {identity: {}}"), `masked by earlier rule "*.apps"`},
-		"kms v1":        {document("secrets => {kms: {apiVersion: v1, name: a, endpoint: 'unix:///x'}}"), "apiVersion v1 is not served"},
-		"kms tcp":       {document("secrets => {kms: {apiVersion: v2, name: a, endpoint: 'tcp://x'}}"), "unsupported scheme"},
-		"same name":     {document("secrets => "+kms("a"), "configmaps => "+kms("a")), "must be unique"},
+		"short key": {document("secrets => {aesgcm: {keys: [{name: a, secret: " + secret("a", 5) + "}]}}"),
+			"secret is not of the expected length"},
+		"masked":       {document("'*.*' => {identity: {}}", "secrets => {identity: {}}"), `resource "secrets" is masked by earlier rule "*.*"`},
+		"masked group": {document("'*.apps' => {identity: {}}", "deployments.apps => {identity: {}}"), `masked by earlier rule "*.apps"`},
+		"kms v1":       {document("secrets => {kms: {apiVersion: v1, name: a, endpoint: 'unix:///x'}}"), "apiVersion v1 is not served"},
+		"kms tcp":      {document("secrets => {kms: {apiVersion: v2, name: a, endpoint: 'tcp://x'}}"), "unsupported scheme"},
+		"same name":    {document("secrets => "+kms("a"), "configmaps => "+kms("a")), "must be unique"},
 	} {
 		_, err := encryption.Parse("c.yaml", c.data, false)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -196,7 +197,8 @@ func TestRotation(t *testing.T) {
 	}
 	// without a key it cannot be read, and that says which
 	s := store.New(sealed.New(under, start(t, document("secrets => "+box), encryption.Options{})))
-	if _, _, err := s.Get(t.Context(), key); err == nil || !strings.Contains(err.Error(), `"/registry/secrets/ns/x": no matching prefix found`) {
+	if _, _, err := s.Get(t.Context(), key); err == nil ||
+		!strings.Contains(err.Error(), `"/registry/secrets/ns/x": no matching prefix found`) {
 		t.Errorf("plain data without the identity provider: %v", err)
 	}
 }
@@ -292,7 +294,8 @@ func TestPlugin(t *testing.T) {
 			t.Errorf("writes end before their time: %v", err)
 		}
 		wait(3 * time.Minute)
-		if _, err := put("a"); err == nil || !strings.Contains(err.Error(), "encryptedDEKSource with keyID hash") || !strings.Contains(err.Error(), "expired at") {
+		if _, err := put("a"); err == nil || !strings.Contains(err.Error(), "encryptedDEKSource with keyID hash") ||
+			!strings.Contains(err.Error(), "expired at") {
 			t.Errorf("a write three minutes after the last good status: %v", err)
 		}
 		if _, _, err := s.Get(ctx, first.Key); err != nil {
@@ -318,7 +321,8 @@ func TestPlugin(t *testing.T) {
 		if r, _, err := fresh.Get(ctx, first.Key); err != nil || string(r.Value) != "hello" {
 			t.Errorf("a read while the plug-in is down: %v", err)
 		}
-		if err := tr.Check(ctx); err == nil || !strings.Contains(err.Error(), "kms-provider-0: ") || !strings.Contains(err.Error(), "connection refused") {
+		if err := tr.Check(ctx); err == nil || !strings.Contains(err.Error(), "kms-provider-0: ") ||
+			!strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("health: %v", err)
 		}
 		entries := ledger.Snapshot()

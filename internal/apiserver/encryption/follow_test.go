@@ -234,7 +234,8 @@ func TestAwait(t *testing.T) {
 // TestSocketComes: a plug-in is asked at once when its socket comes to be or is another, long before its next turn.
 func TestSocketComes(t *testing.T) {
 	m, socket := newMoody(t), filepath.Join(t.TempDir(), "kms.sock")
-	tr := start(t, document("secrets => {kms: {apiVersion: v2, name: vault, endpoint: 'unix://"+socket+"'}}"), encryption.Options{Dial: m.dial})
+	tr := start(t, document("secrets => {kms: {apiVersion: v2, name: vault, endpoint: 'unix://"+socket+"'}}"),
+		encryption.Options{Dial: m.dial})
 	<-m.asked
 	for n := range 2 {
 		other := fmt.Sprintf("%s.%d", socket, n) // both exist at once, so that they are two files
@@ -267,7 +268,8 @@ func TestChecks(t *testing.T) {
 func TestTwoParts(t *testing.T) {
 	tr := start(t, document("services => "+keyed("aesgcm", "k", "a")), encryption.Options{})
 	for key, want := range map[string]bool{
-		"/registry/services/specs/ns/x": true, "/registry/services/specs": true, "/registry/services/endpoints/ns/x": false, "/elsewhere/services/x": false,
+		"/registry/services/specs/ns/x": true, "/registry/services/specs": true, "/registry/services/endpoints/ns/x": false,
+		"/elsewhere/services/x": false,
 	} {
 		if got := tr.Cipher(key) != nil; got != want {
 			t.Errorf("%s is sealed: %t", key, got)
@@ -343,7 +345,8 @@ func TestReloadPlugins(t *testing.T) {
 		}
 		says(t, "no file", tr.Reload(t.Context()), "read encryption configuration: ")
 		id := hash([]byte("me"))
-		if diff := cmp.Diff(map[string]float64{"last_config_info apiserver_id_hash=" + id + " hash=" + hash(first): 1}, series(t, tr)); diff != "" {
+		if diff := cmp.Diff(map[string]float64{"last_config_info apiserver_id_hash=" + id + " hash=" + hash(first): 1},
+			series(t, tr)); diff != "" {
 			t.Error(diff)
 		}
 
@@ -373,7 +376,8 @@ func TestReloadPlugins(t *testing.T) {
 			t.Errorf("the ledger: %s", diff)
 		}
 		want := map[string]float64{
-			"last_config_info apiserver_id_hash=" + id + " hash=" + hash(second): 1, "automatic_reloads_total apiserver_id_hash=" + id + " status=success": 1,
+			"last_config_info apiserver_id_hash=" + id + " hash=" + hash(second):  1,
+			"automatic_reloads_total apiserver_id_hash=" + id + " status=success": 1,
 		}
 		if diff := cmp.Diff(want, series(t, tr)); diff != "" {
 			t.Error(diff)
@@ -436,7 +440,8 @@ func TestRun(t *testing.T) {
 				one, two = two, one
 			}
 			got := series(t, tr)
-			if got["automatic_reloads_total apiserver_id_hash= status=failure"] < 2 || got["automatic_reloads_total apiserver_id_hash= status=success"] != 2 {
+			if got["automatic_reloads_total apiserver_id_hash= status=failure"] < 2 ||
+				got["automatic_reloads_total apiserver_id_hash= status=success"] != 2 {
 				t.Errorf("counted %v", got)
 			}
 		} else {

@@ -143,7 +143,9 @@ func (p *plugin) take(ctx context.Context, s *kmsservice.StatusResponse) error {
 			p.version = s.Version
 		}
 		if p.version != s.Version {
-			errs = append(errs, fmt.Errorf("KMSv2 API version should not change after the initial status response version %s, got %s", p.version, s.Version)) // upstream's words
+			// upstream's words
+			errs = append(errs, fmt.Errorf("KMSv2 API version should not change after the initial status response version %s, got %s", p.version,
+				s.Version))
 		}
 	}
 	if _, err := kmsv2.ValidateKeyID(s.KeyID); err != nil {
@@ -170,12 +172,14 @@ func (p *plugin) rotate(ctx context.Context, keyID string) error {
 		return fmt.Errorf("draw a new seed, uid %s: %w", uid, err)
 	}
 	if wrapped.KeyID != keyID {
-		return fmt.Errorf("draw a new seed, uid %s: the plug-in's status names key %s, its encryption used %s", uid, kmsv2.GetHashIfNotEmpty(keyID), kmsv2.GetHashIfNotEmpty(wrapped.KeyID))
+		return fmt.Errorf("draw a new seed, uid %s: the plug-in's status names key %s, its encryption used %s", uid,
+			kmsv2.GetHashIfNotEmpty(keyID), kmsv2.GetHashIfNotEmpty(wrapped.KeyID))
 	}
 	p.state.Store(&kmsv2.State{
 		Transformer: seed, CacheKey: cacheKey, UID: uid, ExpirationTimestamp: until, KMSProviderName: p.name,
 		EncryptedObjectKeyID: wrapped.KeyID, EncryptedObjectEncryptedDEKSource: wrapped.EncryptedDEKSource,
-		EncryptedObjectAnnotations: wrapped.Annotations, EncryptedObjectEncryptedDEKSourceType: kmstypes.EncryptedDEKSourceType_HKDF_SHA256_XNONCE_AES_GCM_SEED,
+		EncryptedObjectAnnotations:            wrapped.Annotations,
+		EncryptedObjectEncryptedDEKSourceType: kmstypes.EncryptedDEKSourceType_HKDF_SHA256_XNONCE_AES_GCM_SEED,
 	})
 	return nil
 }

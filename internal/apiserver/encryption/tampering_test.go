@@ -91,7 +91,8 @@ func TestTampering(t *testing.T) {
 			refused("an initialization vector and nothing more", own[:prefix+16])
 			refused("a plain value", []byte(`{"kind":"Secret"}`))
 			refused("a plain protobuf value", []byte("k8s\x00\x0a\x0c"))
-			for _, p := range []string{"aescbc:v1:k1:", "aesgcm:v1:k1:", "secretbox:v1:k1:", "kms:v2:vault:", "kms:v1:vault:", "aesgcm:v1:k2:", "none:"} {
+			for _, p := range []string{"aescbc:v1:k1:", "aesgcm:v1:k1:", "secretbox:v1:k1:", "kms:v2:vault:", "kms:v1:vault:", "aesgcm:v1:k2:",
+				"none:"} {
 				if claimed := append([]byte(sealed.Prefix+p), own[prefix:]...); !bytes.Equal(claimed, own) {
 					refused("with the prefix "+p, claimed)
 				}

@@ -111,11 +111,13 @@ func (r *Recorder) find(q *question) (found []*record, more bool) {
 func (r *Recorder) view(rec *record, objects Objects) (trace.Trace, error) {
 	t := trace.Trace{
 		AuditID: rec.text(textID), Time: rec.time().UTC().Format(time.RFC3339Nano), User: rec.text(textUser), As: rec.text(textAs),
-		UserAgent: rec.text(textAgent), Source: rec.text(textSource), Method: rec.text(textMethod), URI: rec.text(textURI), Verb: rec.text(textVerb),
+		UserAgent: rec.text(textAgent), Source: rec.text(textSource), Method: rec.text(textMethod), URI: rec.text(textURI),
+		Verb:  rec.text(textVerb),
 		Group: rec.text(textGroup), Version: rec.text(textVersion), Resource: rec.text(textResource), Subresource: rec.text(textSubresource),
 		Namespace: rec.text(textNamespace), Name: rec.text(textName), DryRun: rec.flag(flagDryRun), Manager: rec.text(textManager),
 		Operation: rec.text(textOperation), Code: int(rec.numbers[numCode]), Reason: rec.text(textReason), Message: rec.text(textMessage),
-		Seconds: time.Duration(rec.numbers[numTook]).Seconds(), Brief: rec.flag(flagBrief), Redacted: rec.flag(flagSecret), MoreObjects: int(rec.numbers[numMore]),
+		Seconds: time.Duration(rec.numbers[numTook]).Seconds(), Brief: rec.flag(flagBrief), Redacted: rec.flag(flagSecret),
+		MoreObjects: int(rec.numbers[numMore]),
 	}
 	if rec.flag(flagRefused) {
 		t.Refused = Stage(rec.numbers[numRefusedAt]).String()

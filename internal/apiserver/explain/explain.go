@@ -18,8 +18,8 @@
 //
 // # Secrets
 //
-// Values of Secrets are replaced before they are recorded (redact.go), each by a mark that is the same for the same value within a write, so
-// that a change shows; bodies with tokens are not recorded at all.
+// Values of Secrets are replaced before they are recorded (redact.go), each by a mark that is the same for the same value within a write,
+// so that a change shows; bodies with tokens are not recorded at all.
 package explain
 
 import (
@@ -58,7 +58,8 @@ const (
 )
 
 var stageNames = [stageCount]string{
-	"receive", "authenticate", "audit", "impersonate", "flow control", "authorize", "decode", "mutate", "prepare", "validate", "store", "respond",
+	"receive", "authenticate", "audit", "impersonate", "flow control", "authorize", "decode", "mutate", "prepare", "validate", "store",
+	"respond",
 }
 
 // String is the stage's name.

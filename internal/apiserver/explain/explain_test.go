@@ -33,7 +33,8 @@ func pods() *resource.Descriptor {
 }
 
 func kind(plural string, empty func() resource.Object) *resource.Descriptor {
-	return &resource.Descriptor{Resource: plural, Storage: "v1", Namespaced: true, Codec: codec{empty}, Versions: []resource.Version{{Name: "v1", New: empty}}}
+	return &resource.Descriptor{Resource: plural, Storage: "v1", Namespaced: true, Codec: codec{empty},
+		Versions: []resource.Version{{Name: "v1", New: empty}}}
 }
 
 type codec struct{ empty func() resource.Object }
@@ -87,13 +88,15 @@ type server struct {
 
 func newServer(t *testing.T, bytes int64) *server {
 	s := &server{t: t, now: time.Unix(1_800_000_000, 0)}
-	s.Recorder = New(Options{Bytes: bytes, Started: s.now, Mutators: []string{"ServiceAccount", "Priority", mutatingWebhooks}, Validators: []string{"Priority", validatingWebhooks},
-		Now: func() time.Time { s.now = s.now.Add(time.Millisecond); return s.now }})
+	s.Recorder = New(Options{Bytes: bytes, Started: s.now, Mutators: []string{"ServiceAccount", "Priority", mutatingWebhooks},
+		Validators: []string{"Priority", validatingWebhooks},
+		Now:        func() time.Time { s.now = s.now.Add(time.Millisecond); return s.now }})
 	return s
 }
 
 func (s *server) begin(verb, plural, subresource, name string) *Trace {
-	i := &request.RequestInfo{IsResourceRequest: true, Verb: verb, APIVersion: "v1", Resource: plural, Subresource: subresource, Namespace: "shop", Name: name}
+	i := &request.RequestInfo{IsResourceRequest: true, Verb: verb, APIVersion: "v1", Resource: plural, Subresource: subresource,
+		Namespace: "shop", Name: name}
 	if !s.Traces(i) {
 		s.t.Fatalf("%s of %s is no write", verb, plural)
 	}
@@ -101,7 +104,8 @@ func (s *server) begin(verb, plural, subresource, name string) *Trace {
 }
 
 func (s *server) finish(t *Trace, id string, code int) {
-	t.Finish(httptest.NewRequest(http.MethodPost, "/api/v1/namespaces/shop/"+t.info.Resource, nil), Answer{ID: id, Code: code, Source: "127.0.0.1:1", Took: time.Millisecond})
+	t.Finish(httptest.NewRequest(http.MethodPost, "/api/v1/namespaces/shop/"+t.info.Resource, nil),
+		Answer{ID: id, Code: code, Source: "127.0.0.1:1", Took: time.Millisecond})
 }
 
 func (s *server) ask(query string) (int, []byte) {
@@ -139,7 +143,8 @@ func (s *server) field(path string) trace.Field {
 }
 
 func pod(images ...string) *corev1.Pod {
-	p := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u"}}
+	p := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u"}}
 	for i, image := range images {
 		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: fmt.Sprint("c", i), Image: image})
 	}
@@ -177,11 +182,13 @@ func (s *server) create() {
 	filled := patched.DeepCopy()
 	filled.Spec.Containers[0].ImagePullPolicy = corev1.PullAlways
 	t.Patched(encoded(s.t, given), encoded(s.t, patched), encoded(s.t, filled))
-	t.Step(Step{Phase: trace.Mutate, Kind: trace.Webhook, Configuration: "inject", Name: "inject.example.com", Result: trace.Changed, Took: time.Millisecond})
+	t.Step(Step{Phase: trace.Mutate, Kind: trace.Webhook, Configuration: "inject", Name: "inject.example.com", Result: trace.Changed,
+		Took: time.Millisecond})
 	t.Mutated(mutatingWebhooks, time.Millisecond, filled, nil)
 	t.Enter(Validate)
 	t.Validated(0, "Priority", time.Microsecond, nil)
-	t.Step(Step{Phase: trace.Validate, Kind: trace.Webhook, Configuration: "check", Name: "check.example.com", Result: trace.Allowed, Took: time.Millisecond})
+	t.Step(Step{Phase: trace.Validate, Kind: trace.Webhook, Configuration: "check", Name: "check.example.com", Result: trace.Allowed,
+		Took: time.Millisecond})
 	t.Validated(1, validatingWebhooks, time.Millisecond, nil)
 	t.Enter(Store)
 	filled.Generation = 1
@@ -215,7 +222,8 @@ func TestTraceOfACreate(t *testing.T) {
 		t.Fatalf("got %d traces", len(v.Traces))
 	}
 	got := v.Traces[0]
-	if got.User != "kubernetes-admin" || got.As != "jane" || got.Name != "web" || got.Code != 201 || got.Refused != "" || got.Brief || got.Redacted {
+	if got.User != "kubernetes-admin" || got.As != "jane" || got.Name != "web" || got.Code != 201 || got.Refused != "" || got.Brief ||
+		got.Redacted {
 		t.Errorf("got %+v", got)
 	}
 	if diff := cmp.Diff(&trace.Decision{Allowed: true, By: "RBAC", Reason: "a role"}, got.Decision); diff != "" {
@@ -249,7 +257,8 @@ func TestTraceOfACreate(t *testing.T) {
 	if diff := cmp.Diff([]string{"receive", "decode", "mutate", "validate", "store", "respond"}, stages); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]trace.Object{{Resource: "pods", Namespace: "shop", Name: "web", UID: "u", Revision: 7, Action: "created"}}, got.Objects); diff != "" {
+	if diff := cmp.Diff([]trace.Object{{Resource: "pods", Namespace: "shop", Name: "web", UID: "u", Revision: 7, Action: "created"}},
+		got.Objects); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -300,8 +309,10 @@ func TestFieldFallsBackToManagedFields(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string][]string{
-		`metadata.labels["a/b"]`: {"old"}, "spec.containers[1].image": {"new", "old"}, "spec.containers[0].image": nil, "spec.containers[name=c1]": {"new", "old"},
-		"spec.tolerations[0].key": {"new"}, "status.phase": {"kubelet"}, "metadata.finalizers[1]": {"new"}, "metadata.finalizers[0]": nil, "spec.nodeName": nil,
+		`metadata.labels["a/b"]`: {"old"}, "spec.containers[1].image": {"new", "old"}, "spec.containers[0].image": nil,
+		"spec.containers[name=c1]": {"new", "old"},
+		"spec.tolerations[0].key":  {"new"}, "status.phase": {"kubelet"}, "metadata.finalizers[1]": {"new"}, "metadata.finalizers[0]": nil,
+		"spec.nodeName": nil,
 	} {
 		var got []string
 		for _, m := range s.field(strings.ReplaceAll(path, `"`, "%22")).Managers {
@@ -319,7 +330,8 @@ func TestRejectedAreListed(t *testing.T) {
 	denied := s.begin("create", "pods", "", "")
 	denied.Asks("jane")
 	denied.Enter(Validate)
-	denied.Step(Step{Phase: trace.Validate, Kind: trace.Webhook, Configuration: "check", Name: "check.example.com", Result: trace.Denied, Reason: "no team"})
+	denied.Step(Step{Phase: trace.Validate, Kind: trace.Webhook, Configuration: "check", Name: "check.example.com", Result: trace.Denied,
+		Reason: "no team"})
 	denied.Validated(1, validatingWebhooks, time.Millisecond, errors.New("no team"))
 	denied.Refused(&metav1.Status{Reason: metav1.StatusReasonForbidden, Message: "denied: no team"})
 	s.finish(denied, "denied-1", http.StatusForbidden)
@@ -341,7 +353,8 @@ func TestRejectedAreListed(t *testing.T) {
 		}
 		got = append(got, line)
 	}
-	want := []string{"denied-3  flow control", "denied-2 web mutate plug-in Priority denied no such class", "denied-1  validate webhook check.example.com denied no team"}
+	want := []string{"denied-3  flow control", "denied-2 web mutate plug-in Priority denied no such class",
+		"denied-1  validate webhook check.example.com denied no team"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -380,9 +393,10 @@ func TestSecretsAreNotKept(t *testing.T) {
 	secrets := kind("secrets", func() resource.Object { return &corev1.Secret{} })
 	make := func(v string) *corev1.Secret {
 		return &corev1.Secret{
-			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
-			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "s", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{lastApplied: `{"stringData":{"p":"` + v + `"}}`}},
-			Data:       map[string][]byte{"p": []byte(v)},
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "s", Labels: map[string]string{"a": "b"},
+				Annotations: map[string]string{lastApplied: `{"stringData":{"p":"` + v + `"}}`}},
+			Data: map[string][]byte{"p": []byte(v)},
 		}
 	}
 	w := s.begin("update", "secrets", "", "s")
@@ -427,7 +441,8 @@ func TestSecretsAreNotKept(t *testing.T) {
 	for _, c := range hook.Changes {
 		fields = append(fields, c.Field)
 	}
-	if diff := cmp.Diff([]string{"data.p", "data.q", `metadata.annotations["kubectl.kubernetes.io/last-applied-configuration"]`}, fields); diff != "" {
+	if diff := cmp.Diff([]string{"data.p", "data.q", `metadata.annotations["kubectl.kubernetes.io/last-applied-configuration"]`},
+		fields); diff != "" {
 		t.Errorf("the paths that changed (-want +got):\n%s", diff)
 	}
 	if o := v.Traces[0].Objects[0]; len(o.Changes) != 2 || o.Changes[0].Value == o.Changes[0].Was {
@@ -483,7 +498,8 @@ func TestBriefWritesHaveNoContents(t *testing.T) {
 		brief                     bool
 	}{
 		{"pods", "", "system:kube-scheduler", false}, {"pods", "status", "system:node:a", true}, {"pods", "status", "jane", false},
-		{"events", "", "jane", true}, {"pods", "status", "system:serviceaccount:shop:operator", false}, {"pods", "status", "system:serviceaccount:kube-system:job", true},
+		{"events", "", "jane", true}, {"pods", "status", "system:serviceaccount:shop:operator", false},
+		{"pods", "status", "system:serviceaccount:kube-system:job", true},
 	} {
 		w := s.begin("update", c.plural, c.subresource, "web")
 		w.Asks(c.user)
@@ -494,84 +510,6 @@ func TestBriefWritesHaveNoContents(t *testing.T) {
 		if got.Brief != c.brief || (len(got.Objects[0].Changes) == 0) != c.brief {
 			t.Errorf("%+v: brief %t, changes %+v", c, got.Brief, got.Objects[0].Changes)
 		}
-	}
-}
-
-// What nobody listens to costs nothing.
-func TestNoTraceCostsNothing(t *testing.T) {
-	var none *Recorder
-	if none.Traces(&request.RequestInfo{IsResourceRequest: true, Verb: "create"}) {
-		t.Error("nobody keeps traces, and yet")
-	}
-	ctx, d, p := t.Context(), pods(), pod("a")
-	if n := testing.AllocsPerRun(100, func() {
-		w := From(ctx)
-		w.Enter(Store)
-		w.Asks("a")
-		w.Given(d, "", p)
-		w.Mutated("x", 0, p, nil)
-		w.Validated(0, "x", 0, nil)
-		w.Committed(d, nil, p, nil, nil, 1)
-		w.Step(Step{})
-		w.Finish(nil, Answer{})
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
-	if w := From(ctx); w.Keeps() {
-		t.Error("a trace that is not there keeps")
-	}
-}
-
-// FuzzRecord wants every record to be read or refused. It begins with a small one, that has one of each: what is found to be
-// interesting is made smaller byte by byte, which of a large one takes minutes.
-func FuzzRecord(f *testing.F) {
-	s := newServer(&testing.T{}, 1<<20)
-	small := s.begin("create", "pods", "", "")
-	small.Asks("a")
-	small.Body("application/json", []byte(`{}`))
-	small.Given(pods(), "", pod("a"))
-	small.Step(Step{Phase: trace.Mutate, Kind: trace.Webhook, Configuration: "b", Name: "c", Result: trace.Changed})
-	small.Committed(pods(), nil, pod("a"), nil, []byte(`{"a":1}`), 7)
-	s.finish(small, "d", http.StatusCreated)
-	s.full.each(func(b []byte) bool { f.Add(bytes.Clone(b)); return true })
-	f.Fuzz(func(t *testing.T, b []byte) {
-		rec, err := read(b)
-		if err != nil {
-			return
-		}
-		_, errSteps := rec.eachStep()
-		_, errCommits := rec.eachCommit(nil)
-		if errSteps == nil && errCommits == nil && rec.numbers[numRefusedAt] >= 0 && rec.numbers[numRefusedAt] < int64(stageCount) {
-			_, _ = s.Recorder.view(rec, objects{}) // contents need not be JSON
-		}
-	})
-}
-
-func BenchmarkTrace(b *testing.B) {
-	s := New(Options{Mutators: []string{"ServiceAccount"}})
-	d := kind("configmaps", func() resource.Object { return &corev1.ConfigMap{} })
-	obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "b", UID: "c"}}
-	data := bytes.Repeat([]byte("x"), 1200)
-	info := &request.RequestInfo{IsResourceRequest: true, Verb: "create", APIVersion: "v1", Resource: "configmaps", Namespace: "b"}
-	r := httptest.NewRequest(http.MethodPost, "/api/v1/namespaces/b/configmaps", nil)
-	b.ReportAllocs()
-	for b.Loop() {
-		w := s.Begin(info, time.Now())
-		ctx := With(b.Context(), w)
-		for _, st := range []Stage{Authenticate, Audit, Impersonate, FlowControl, Authorize, Decode} {
-			From(ctx).Enter(st)
-		}
-		w.Asks("jane")
-		w.Body("application/json", data)
-		w.Enter(Mutate)
-		w.Given(d, "", obj)
-		for range 10 {
-			w.Mutated("ServiceAccount", 0, obj, nil)
-			w.Validated(1, "x", 0, nil)
-		}
-		w.Enter(Store)
-		w.Committed(d, nil, obj, nil, data, 1)
-		w.Finish(r, Answer{ID: "83b57932-e5b8-4c88-bbb4-d0114d2d2b1d", Code: 201})
 	}
 }
 

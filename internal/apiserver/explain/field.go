@@ -136,7 +136,8 @@ func managers(obj map[string]any, path trace.Path) []trace.Manager {
 			continue
 		}
 		text := func(name string) string { s, _ := entry[name].(string); return s }
-		out = append(out, trace.Manager{Manager: text("manager"), Operation: text("operation"), Subresource: text("subresource"), Time: text("time")})
+		out = append(out, trace.Manager{Manager: text("manager"), Operation: text("operation"), Subresource: text("subresource"),
+			Time: text("time")})
 	}
 	slices.SortStableFunc(out, func(a, b trace.Manager) int { return strings.Compare(b.Time, a.Time) })
 	return out

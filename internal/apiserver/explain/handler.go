@@ -91,7 +91,8 @@ func notFound(text string) error {
 
 func (r *Recorder) question(v url.Values) (*question, error) {
 	q := &question{
-		group: v.Get(trace.ParamGroup), resource: v.Get(trace.ParamResource), namespace: v.Get(trace.ParamNamespace), name: v.Get(trace.ParamName),
+		group: v.Get(trace.ParamGroup), resource: v.Get(trace.ParamResource), namespace: v.Get(trace.ParamNamespace),
+		name:        v.Get(trace.ParamName),
 		subresource: v.Get(trace.ParamSubresource), limit: defaultLimit,
 	}
 	q.object = q.resource != "" && q.name != ""

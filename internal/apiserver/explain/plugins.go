@@ -155,7 +155,8 @@ func (t *Trace) Mutated(name string, took time.Duration, obj resource.Object, er
 	if bytes.Equal(now, p.last) {
 		return
 	}
-	s := step{Step: Step{Phase: trace.Mutate, Kind: trace.Plugin, Name: name, Result: trace.Changed, Took: took, Before: p.last, After: now}, form: form}
+	s := step{Step: Step{Phase: trace.Mutate, Kind: trace.Plugin, Name: name, Result: trace.Changed, Took: took, Before: p.last, After: now},
+		form: form}
 	if form != p.form {
 		s.form, s.Before, s.After = nothing, nil, nil
 	}

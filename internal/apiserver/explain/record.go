@@ -237,7 +237,8 @@ func (t *Trace) encode(b []byte, r *http.Request, a Answer) []byte {
 		}
 	}
 	texts := [textCount]string{
-		textID: a.ID, textUser: t.user, textAs: t.as, textAgent: r.UserAgent(), textSource: a.Source, textMethod: r.Method, textURI: uri(r, i.Subresource),
+		textID: a.ID, textUser: t.user, textAs: t.as, textAgent: r.UserAgent(), textSource: a.Source, textMethod: r.Method,
+		textURI:  uri(r, i.Subresource),
 		textVerb: i.Verb, textGroup: i.APIGroup, textVersion: i.APIVersion, textResource: i.Resource, textSubresource: i.Subresource,
 		textNamespace: i.Namespace, textName: name, textManager: t.manager, textOperation: t.operation, textReason: string(o.reason),
 		textMessage: o.message, textBy: t.by, textWhy: t.why, textSchema: t.schema, textLevel: t.level, textMedia: t.media,

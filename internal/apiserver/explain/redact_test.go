@@ -17,7 +17,8 @@ import (
 )
 
 func secretWith(name string, data map[string]string) *corev1.Secret {
-	s := &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Data: map[string][]byte{}}
+	s := &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Data: map[string][]byte{}}
 	for k, v := range data {
 		s.Data[k] = []byte(v)
 	}
@@ -52,7 +53,8 @@ func TestMarksTellNoValue(t *testing.T) {
 	s := newServer(t, 1<<20)
 	empty := func(name string) *corev1.Secret { return secretWith(name, map[string]string{"kept": "as it is"}) }
 	both := map[string]string{"kept": "as it is", "password": "guess", "guess": "guess"}
-	s.wroteSecrets("theirs", [2]*corev1.Secret{empty("theirs"), secretWith("theirs", both)}, [2]*corev1.Secret{empty("beside"), secretWith("beside", both)})
+	s.wroteSecrets("theirs", [2]*corev1.Secret{empty("theirs"), secretWith("theirs", both)},
+		[2]*corev1.Secret{empty("beside"), secretWith("beside", both)})
 	s.wroteSecrets("mine", [2]*corev1.Secret{empty("mine"), secretWith("mine", both)})
 	s.wroteSecrets("again", [2]*corev1.Secret{empty("theirs"), secretWith("theirs", both)})
 	seen := map[string]string{}
@@ -80,7 +82,8 @@ func TestMarksTellNoValue(t *testing.T) {
 // TestMarksOfOneWrite tells within one write what changed, and what did not.
 func TestMarksOfOneWrite(t *testing.T) {
 	s := newServer(t, 1<<20)
-	s.wroteSecrets("w", [2]*corev1.Secret{secretWith("s", map[string]string{"a": "1", "b": "2"}), secretWith("s", map[string]string{"a": "1", "b": "3"})})
+	s.wroteSecrets("w", [2]*corev1.Secret{secretWith("s", map[string]string{"a": "1", "b": "2"}),
+		secretWith("s", map[string]string{"a": "1", "b": "3"})})
 	if marks := s.marksOf("w", 0); len(marks) != 1 || marks["data.b"] == "" {
 		t.Errorf("what changed: %v", marks)
 	}

@@ -281,9 +281,9 @@ func (f *Feed) hand(e *store.Event) {
 	}
 }
 
-// Wait returns when all followers of a resource, save those in the background, have applied its changes up to and with a revision, or ctx ends. A change that
-// a follower could not apply counts as applied: it is tried again later. Wait returns at once within [Follower.Apply] and
-// [Follower.Load], before the feed was started, and after it has ended.
+// Wait returns when all followers of a resource, save those in the background, have applied its changes up to and with a revision, or ctx
+// ends. A change that a follower could not apply counts as applied: it is tried again later. Wait returns at once within [Follower.Apply]
+// and [Follower.Load], before the feed was started, and after it has ended.
 func (f *Feed) Wait(ctx context.Context, r schema.GroupResource, revision int64) {
 	if !f.started.Load() || ctx.Value(applying{}) != nil {
 		return

@@ -195,7 +195,8 @@ func (x *index) has() string {
 	return fmt.Sprint(x.texts)
 }
 
-// TestFollowers see what was stored before the feed began, and each change of their resources in the order of revisions, before Wait returns.
+// TestFollowers see what was stored before the feed began, and each change of their resources in the order of revisions, before Wait
+// returns.
 func TestFollowers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -342,7 +343,8 @@ func TestUndecodable(t *testing.T) {
 		}
 		b.write(map[string]string{"configmaps/ns/b": "broken"})
 		b.feed.Wait(t.Context(), configMaps, b.write(map[string]string{"configmaps/ns/a": "2", "configmaps/ns/c": "2"}))
-		if err := b.feed.Check("x"); err == nil || !strings.Contains(err.Error(), `configmaps "ns/b"`) || x.has() != "map[configmaps/ns/a:2 configmaps/ns/b:1 configmaps/ns/c:2]" {
+		if err := b.feed.Check("x"); err == nil || !strings.Contains(err.Error(), `configmaps "ns/b"`) ||
+			x.has() != "map[configmaps/ns/a:2 configmaps/ns/b:1 configmaps/ns/c:2]" {
 			t.Errorf("the follower has %s, and the check says %v", x.has(), err)
 		}
 		b.feed.Wait(t.Context(), configMaps, b.write(map[string]string{"configmaps/ns/b": ""}))

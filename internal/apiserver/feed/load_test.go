@@ -23,7 +23,8 @@ func TestLoadFails(t *testing.T) {
 		b.write(map[string]string{"configmaps/ns/a": "fails once", "configmaps/ns/b": "1"})
 		x := &index{}
 		defer b.start(x.follower("x", configMaps))()
-		if err := b.feed.Check("x"); err == nil || !strings.Contains(err.Error(), `configmaps "ns/a": not now`) || x.has() != "map[configmaps/ns/b:1]" {
+		if err := b.feed.Check("x"); err == nil || !strings.Contains(err.Error(), `configmaps "ns/a": not now`) ||
+			x.has() != "map[configmaps/ns/b:1]" {
 			t.Errorf("the follower has %s, and the check says %v", x.has(), err)
 		}
 		time.Sleep(firstRetry) // of the bubble

@@ -6,9 +6,11 @@ package feed
 import "github.com/prometheus/client_golang/prometheus"
 
 var (
-	revisionDesc = prometheus.NewDesc("mortise_feed_revision", "Revision of the store up to which a follower has applied the changes of its resources.", []string{"follower"}, nil)
-	queuedDesc   = prometheus.NewDesc("mortise_feed_queued_changes", "Changes queued for a follower.", []string{"follower"}, nil)
-	failingDesc  = prometheus.NewDesc("mortise_feed_failing_objects", "Objects whose newest state a follower could not apply.", []string{"follower"}, nil)
+	revisionDesc = prometheus.NewDesc("mortise_feed_revision",
+		"Revision of the store up to which a follower has applied the changes of its resources.", []string{"follower"}, nil)
+	queuedDesc  = prometheus.NewDesc("mortise_feed_queued_changes", "Changes queued for a follower.", []string{"follower"}, nil)
+	failingDesc = prometheus.NewDesc("mortise_feed_failing_objects", "Objects whose newest state a follower could not apply.",
+		[]string{"follower"}, nil)
 )
 
 // newTook measures each change that is applied; the other figures are read when they are asked for.

@@ -32,7 +32,8 @@ func (s *Snapshot) List(ctx context.Context, r schema.GroupResource, namespace s
 	}
 	var objs []resource.Object
 	for after := ""; ; {
-		page, err := s.feed.opts.Source.Range(ctx, store.Range{Prefix: k.Under(namespace), After: after, Limit: snapshotPage, Revision: s.Revision})
+		page, err := s.feed.opts.Source.Range(ctx, store.Range{Prefix: k.Under(namespace), After: after, Limit: snapshotPage,
+			Revision: s.Revision})
 		if err != nil {
 			return nil, fmt.Errorf("list %s: %w", r, err)
 		}

@@ -68,7 +68,8 @@ func TestMatch(t *testing.T) {
 		{"system:node:n", node, "PUT", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n", "system-node-high node-high"},
 		{"system:node:n", node, "GET", "/api/v1/namespaces/a/pods/b", "system-nodes system"},
 		{"system:kube-scheduler", []string{"system:authenticated"}, "GET", "/api/v1/pods", "kube-scheduler workload-high"},
-		{"system:kube-controller-manager", []string{"system:authenticated"}, "PUT", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/l", "system-leader-election leader-election"},
+		{"system:kube-controller-manager", []string{"system:authenticated"}, "PUT",
+			"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/l", "system-leader-election leader-election"},
 		{"system:serviceaccount:kube-system:x", accounts, "GET", "/api/v1/pods", "kube-system-service-accounts workload-high"},
 		{"system:serviceaccount:a:x", accounts, "GET", "/api/v1/pods", "service-accounts workload-low"},
 		{"nobody", nil, "GET", "/api/v1/pods", "catch-all catch-all"},
@@ -236,7 +237,8 @@ func level1(name string, q *flowcontrolv1.QueuingConfiguration) *flowcontrolv1.P
 	shares, none := int32(30), int32(0)
 	l := &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "level", Generation: 1}}
 	l.Spec.Type = flowcontrolv1.PriorityLevelEnablementLimited
-	l.Spec.Limited = &flowcontrolv1.LimitedPriorityLevelConfiguration{NominalConcurrencyShares: &shares, BorrowingLimitPercent: &none, LendablePercent: &none}
+	l.Spec.Limited = &flowcontrolv1.LimitedPriorityLevelConfiguration{NominalConcurrencyShares: &shares, BorrowingLimitPercent: &none,
+		LendablePercent: &none}
 	l.Spec.Limited.LimitResponse = flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeReject}
 	if q != nil {
 		l.Spec.Limited.LimitResponse = flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeQueue, Queuing: q}

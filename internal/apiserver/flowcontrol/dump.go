@@ -53,7 +53,8 @@ func (c *Controller) each(f func(l *level)) {
 }
 
 func (c *Controller) dumpLevels(_ *http.Request, row func(cells ...string)) {
-	row("PriorityLevelName", "ActiveQueues", "IsIdle", "IsQuiescing", "WaitingRequests", "ExecutingRequests", "DispatchedRequests", "RejectedRequests",
+	row("PriorityLevelName", "ActiveQueues", "IsIdle", "IsQuiescing", "WaitingRequests", "ExecutingRequests", "DispatchedRequests",
+		"RejectedRequests",
 		"TimedoutRequests", "CancelledRequests")
 	c.each(func(l *level) {
 		active := 0
@@ -63,13 +64,15 @@ func (c *Controller) dumpLevels(_ *http.Request, row func(cells ...string)) {
 			}
 		}
 		n := l.set.Counts()
-		row(l.name, strconv.Itoa(active), strconv.FormatBool(l.set.Idle()), strconv.FormatBool(l.going.Load()), strconv.Itoa(n.Waiting), strconv.Itoa(n.Running),
+		row(l.name, strconv.Itoa(active), strconv.FormatBool(l.set.Idle()), strconv.FormatBool(l.going.Load()), strconv.Itoa(n.Waiting),
+			strconv.Itoa(n.Running),
 			strconv.Itoa(l.set.Dispatched), strconv.Itoa(l.set.Rejected), "0", strconv.Itoa(l.set.Cancelled))
 	})
 }
 
 func (c *Controller) dumpQueues(_ *http.Request, row func(cells ...string)) {
-	row("PriorityLevelName", "Index", "PendingRequests", "ExecutingRequests", "SeatsInUse", "NextDispatchR", "InitialSeatsSum", "MaxSeatsSum", "TotalWorkSum")
+	row("PriorityLevelName", "Index", "PendingRequests", "ExecutingRequests", "SeatsInUse", "NextDispatchR", "InitialSeatsSum", "MaxSeatsSum",
+		"TotalWorkSum")
 	c.each(func(l *level) {
 		for i, q := range l.set.Queues() {
 			row(l.name, strconv.Itoa(i), strconv.Itoa(q.Waiting), strconv.Itoa(q.Running), strconv.Itoa(q.Seats), q.NextR.String(),
@@ -80,7 +83,8 @@ func (c *Controller) dumpQueues(_ *http.Request, row func(cells ...string)) {
 
 func (c *Controller) dumpRequests(r *http.Request, row func(cells ...string)) {
 	details := r.URL.Query().Get("includeRequestDetails") != ""
-	head := []string{"PriorityLevelName", "FlowSchemaName", "QueueIndex", "RequestIndexInQueue", "FlowDistingsher", "ArriveTime", "InitialSeats", "FinalSeats", "AdditionalLatency", "StartTime"}
+	head := []string{"PriorityLevelName", "FlowSchemaName", "QueueIndex", "RequestIndexInQueue", "FlowDistingsher", "ArriveTime",
+		"InitialSeats", "FinalSeats", "AdditionalLatency", "StartTime"}
 	if details {
 		head = append(head, "UserName", "Verb", "APIPath", "Namespace", "Name", "APIVersion", "Resource", "SubResource")
 	}

@@ -44,7 +44,8 @@ func (s *Schema) Exempt() bool { return s.level.exempt }
 // Enter acquires the seats of a request, for which it may wait. False: the request is rejected, because its queue is full,
 // it waited too long, or its client left. Begun is when the request arrived; after true the caller calls Leave. Waits, if
 // it is not nil, is called before it waits.
-func (c *Controller) Enter(ctx context.Context, begun time.Time, s *Schema, w fair.Work, info *requestinfo.Info, who user.Info, waits func()) (*Ticket, bool) {
+func (c *Controller) Enter(ctx context.Context, begun time.Time, s *Schema, w fair.Work, info *requestinfo.Info, who user.Info,
+	waits func()) (*Ticket, bool) {
 	t := c.tickets.Get().(*Ticket)
 	t.c, t.schema, t.who, t.info = c, s, who, info
 	t.writes = writes(info.Verb)

@@ -132,7 +132,8 @@ type sized struct {
 	ok          bool
 }
 
-func (s *sizes) of(r schema.GroupResource, now time.Time, ask func(schema.GroupResource) (count, size int64, ok bool)) (count, size int64, ok bool) {
+func (s *sizes) of(r schema.GroupResource, now time.Time, ask func(schema.GroupResource) (count, size int64, ok bool)) (count, size int64,
+	ok bool) {
 	s.mu.Lock()
 	was, known := s.seen[r]
 	s.mu.Unlock()

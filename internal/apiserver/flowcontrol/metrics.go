@@ -22,45 +22,71 @@ const (
 
 // The metrics are upstream's, by name, words, labels and buckets.
 var (
-	rejected   = describe("rejected_requests_total", "[BETA] Number of requests rejected by API Priority and Fairness subsystem", labelLevel, labelSchema, "reason")
-	dispatched = describe("dispatched_requests_total", "[BETA] Number of requests executed by API Priority and Fairness subsystem", labelLevel, labelSchema)
-	held       = prometheus.NewDesc("apiserver_flowcontrol_priority_level_seat_utilization", "EXPERIMENTAL: [ALPHA] Observations, at the end of every nanosecond, of utilization of seats for any stage of execution (but only initial stage for WATCHes)", []string{labelLevel}, prometheus.Labels{"phase": "executing"})
-	requests   = describe("priority_level_request_utilization", "EXPERIMENTAL: [ALPHA] Observations, at the end of every nanosecond, of number of requests (as a fraction of the relevant limit) waiting or in any stage of execution (but only initial stage for WATCHes)", "phase", labelLevel)
-	currentR   = describe("current_r", "[ALPHA] R(time of last change)", labelLevel)
-	dispatchR  = describe("dispatch_r", "[ALPHA] R(time of last dispatch)", labelLevel)
-	latestS    = describe("latest_s", "[ALPHA] S(most recently dispatched request)", labelLevel)
-	nextS      = describe("next_s_bounds", "[ALPHA] min and max, over queues, of S(oldest waiting request in queue)", labelLevel, "bound")
-	nextLessS  = describe("next_discounted_s_bounds", "[ALPHA] min and max, over queues, of S(oldest waiting request in queue) - estimated work in progress", labelLevel, "bound")
-	queued     = describe("current_inqueue_requests", "[BETA] Number of requests currently pending in queues of the API Priority and Fairness subsystem", labelLevel, labelSchema)
-	queuedSeat = describe("current_inqueue_seats", "[ALPHA] Number of seats currently pending in queues of the API Priority and Fairness subsystem", labelLevel, labelSchema)
-	lengths    = describe("request_queue_length_after_enqueue", "[ALPHA] Length of queue in the API Priority and Fairness subsystem, as seen by each request after it is enqueued", labelLevel, labelSchema)
-	running    = describe("current_executing_requests", "[BETA] Number of requests in initial (for a WATCH) or any (for a non-WATCH) execution stage in the API Priority and Fairness subsystem", labelLevel, labelSchema)
-	runSeats   = describe("current_executing_seats", "[BETA] Concurrency (number of seats) occupied by the currently executing (initial stage for a WATCH, any stage otherwise) requests in the API Priority and Fairness subsystem", labelLevel, labelSchema)
-	waited     = describe("request_wait_duration_seconds", "[BETA] Length of time a request spent waiting in its queue", labelLevel, labelSchema, "execute")
-	ran        = describe("request_execution_seconds", "[ALPHA] Duration of initial stage (for a WATCH) or any (for a non-WATCH) stage of request execution in the API Priority and Fairness subsystem", labelLevel, labelSchema, "type")
-	watchCount = describe("watch_count_samples", "[ALPHA] count of watchers for mutating requests in API Priority and Fairness", labelLevel, labelSchema)
-	epochs     = describe("epoch_advance_total", "[ALPHA] Number of times the queueset's progress meter jumped backward", labelLevel, "success")
-	estimates  = describe("work_estimated_seats", "[ALPHA] Number of estimated seats (maximum of initial and final seats) associated with requests in API Priority and Fairness", labelLevel, labelSchema)
-	stuck      = describe("request_dispatch_no_accommodation_total", "[ALPHA] Number of times a dispatch attempt resulted in a non accommodation due to lack of available seats", labelLevel, labelSchema)
-	nominal    = describe("nominal_limit_seats", "[BETA] Nominal number of execution seats configured for each priority level", labelLevel)
-	lower      = describe("lower_limit_seats", "[ALPHA] Configured lower bound on number of execution seats available to each priority level", labelLevel)
-	upper      = describe("upper_limit_seats", "[ALPHA] Configured upper bound on number of execution seats available to each priority level", labelLevel)
-	demand     = describe("demand_seats", "EXPERIMENTAL: [ALPHA] Observations, at the end of every nanosecond, of (the number of seats each priority level could use) / (nominal number of seats for that level)", labelLevel)
+	rejected = describe("rejected_requests_total", "[BETA] Number of requests rejected by API Priority and Fairness subsystem", labelLevel,
+		labelSchema, "reason")
+	dispatched = describe("dispatched_requests_total", "[BETA] Number of requests executed by API Priority and Fairness subsystem", labelLevel,
+		labelSchema)
+	held = prometheus.NewDesc("apiserver_flowcontrol_priority_level_seat_utilization",
+		"EXPERIMENTAL: [ALPHA] Observations, at the end of every nanosecond, of utilization of seats for any stage of execution (but only initial stage for WATCHes)", []string{labelLevel}, prometheus.Labels{"phase": "executing"})
+	requests = describe("priority_level_request_utilization",
+		"EXPERIMENTAL: [ALPHA] Observations, at the end of every nanosecond, of number of requests (as a fraction of the relevant limit) waiting or in any stage of execution (but only initial stage for WATCHes)", "phase", labelLevel)
+	currentR  = describe("current_r", "[ALPHA] R(time of last change)", labelLevel)
+	dispatchR = describe("dispatch_r", "[ALPHA] R(time of last dispatch)", labelLevel)
+	latestS   = describe("latest_s", "[ALPHA] S(most recently dispatched request)", labelLevel)
+	nextS     = describe("next_s_bounds", "[ALPHA] min and max, over queues, of S(oldest waiting request in queue)", labelLevel, "bound")
+	nextLessS = describe("next_discounted_s_bounds",
+		"[ALPHA] min and max, over queues, of S(oldest waiting request in queue) - estimated work in progress", labelLevel, "bound")
+	queued = describe("current_inqueue_requests",
+		"[BETA] Number of requests currently pending in queues of the API Priority and Fairness subsystem", labelLevel, labelSchema)
+	queuedSeat = describe("current_inqueue_seats",
+		"[ALPHA] Number of seats currently pending in queues of the API Priority and Fairness subsystem", labelLevel, labelSchema)
+	lengths = describe("request_queue_length_after_enqueue",
+		"[ALPHA] Length of queue in the API Priority and Fairness subsystem, as seen by each request after it is enqueued", labelLevel,
+		labelSchema)
+	running = describe("current_executing_requests",
+		"[BETA] Number of requests in initial (for a WATCH) or any (for a non-WATCH) execution stage in the API Priority and Fairness subsystem",
+		labelLevel, labelSchema)
+	runSeats = describe("current_executing_seats",
+		"[BETA] Concurrency (number of seats) occupied by the currently executing (initial stage for a WATCH, any stage otherwise) requests in the API Priority and Fairness subsystem", labelLevel, labelSchema)
+	waited = describe("request_wait_duration_seconds", "[BETA] Length of time a request spent waiting in its queue", labelLevel,
+		labelSchema, "execute")
+	ran = describe("request_execution_seconds",
+		"[ALPHA] Duration of initial stage (for a WATCH) or any (for a non-WATCH) stage of request execution in the API Priority and Fairness subsystem", labelLevel, labelSchema, "type")
+	watchCount = describe("watch_count_samples", "[ALPHA] count of watchers for mutating requests in API Priority and Fairness", labelLevel,
+		labelSchema)
+	epochs = describe("epoch_advance_total", "[ALPHA] Number of times the queueset's progress meter jumped backward", labelLevel,
+		"success")
+	estimates = describe("work_estimated_seats",
+		"[ALPHA] Number of estimated seats (maximum of initial and final seats) associated with requests in API Priority and Fairness",
+		labelLevel, labelSchema)
+	stuck = describe("request_dispatch_no_accommodation_total",
+		"[ALPHA] Number of times a dispatch attempt resulted in a non accommodation due to lack of available seats", labelLevel, labelSchema)
+	nominal = describe("nominal_limit_seats", "[BETA] Nominal number of execution seats configured for each priority level", labelLevel)
+	lower   = describe("lower_limit_seats", "[ALPHA] Configured lower bound on number of execution seats available to each priority level",
+		labelLevel)
+	upper = describe("upper_limit_seats", "[ALPHA] Configured upper bound on number of execution seats available to each priority level",
+		labelLevel)
+	demand = describe("demand_seats",
+		"EXPERIMENTAL: [ALPHA] Observations, at the end of every nanosecond, of (the number of seats each priority level could use) / (nominal number of seats for that level)", labelLevel)
 	demandHigh = describe("demand_seats_high_watermark", "[ALPHA] High watermark, over last adjustment period, of demand_seats", labelLevel)
 	demandAvg  = describe("demand_seats_average", "[ALPHA] Time-weighted average, over last adjustment period, of demand_seats", labelLevel)
-	demandDev  = describe("demand_seats_stdev", "[ALPHA] Time-weighted standard deviation, over last adjustment period, of demand_seats", labelLevel)
+	demandDev  = describe("demand_seats_stdev", "[ALPHA] Time-weighted standard deviation, over last adjustment period, of demand_seats",
+		labelLevel)
 	demandSoft = describe("demand_seats_smoothed", "[ALPHA] Smoothed seat demands", labelLevel)
 	target     = describe("target_seats", "[ALPHA] Seat allocation targets", labelLevel)
 	fairFrac   = describe("seat_fair_frac", "[ALPHA] Fair fraction of server's concurrency to allocate to each priority level that can use it")
-	readWrite  = describe("read_vs_write_current_requests", "EXPERIMENTAL: [ALPHA] Observations, at the end of every nanosecond, of the number of requests (as a fraction of the relevant limit) waiting or in regular stage of execution", "phase", "request_kind")
-	current    = describe("current_limit_seats", "[ALPHA] current derived number of execution seats available to each priority level", labelLevel)
+	readWrite  = describe("read_vs_write_current_requests",
+		"EXPERIMENTAL: [ALPHA] Observations, at the end of every nanosecond, of the number of requests (as a fraction of the relevant limit) waiting or in regular stage of execution", "phase", "request_kind")
+	current = describe("current_limit_seats", "[ALPHA] current derived number of execution seats available to each priority level", labelLevel)
 )
 
 // Describe implements [prometheus.Collector].
 func (c *Controller) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		rejected, dispatched, held, requests, currentR, dispatchR, latestS, nextS, nextLessS, queued, queuedSeat, lengths, running, runSeats, waited, ran, watchCount,
-		epochs, estimates, stuck, nominal, lower, upper, demand, demandHigh, demandAvg, demandDev, demandSoft, target, fairFrac, current, readWrite,
+		rejected, dispatched, held, requests, currentR, dispatchR, latestS, nextS, nextLessS, queued, queuedSeat, lengths, running, runSeats,
+		waited, ran, watchCount,
+		epochs, estimates, stuck, nominal, lower, upper, demand, demandHigh, demandAvg, demandDev, demandSoft, target, fairFrac, current,
+		readWrite,
 	} {
 		to <- d
 	}

@@ -41,7 +41,8 @@ func (r rules) Authorize(_ context.Context, a *authorize.Attributes) (authorize.
 }
 
 func TestAs(t *testing.T) {
-	agent := &user.DefaultInfo{Name: "system:serviceaccount:kube-system:agent", Extra: map[string][]string{"authentication.kubernetes.io/node-name": {"n1"}}}
+	agent := &user.DefaultInfo{Name: "system:serviceaccount:kube-system:agent",
+		Extra: map[string][]string{"authentication.kubernetes.io/node-name": {"n1"}}}
 	alice := &user.DefaultInfo{Name: "alice"}
 	listPods := authorize.Attributes{Verb: "list", Version: "v1", Resource: "pods", Namespace: "ns", ResourceRequest: true}
 	for _, c := range []struct {
@@ -58,28 +59,38 @@ func TestAs(t *testing.T) {
 		{name: "groups alone", headers: http.Header{"Impersonate-Group": {"g"}}, error: "without impersonating a user name"},
 		{name: "not allowed", headers: http.Header{"Impersonate-User": {"bob"}},
 			error: `pods is forbidden: User "alice" cannot impersonate-on:user-info:list resource "pods" in API group "" in the namespace "ns"`},
-		{name: "the old way", headers: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"g"}, "Impersonate-Uid": {"7"}, "Impersonate-Extra-Scopes": {"x"}},
-			may: rules{"impersonate users bob", "impersonate groups g", "impersonate uids.authentication.k8s.io 7", "impersonate userextras.authentication.k8s.io/scopes x"},
+		{name: "the old way", headers: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"g"}, "Impersonate-Uid": {"7"},
+			"Impersonate-Extra-Scopes": {"x"}},
+			may: rules{"impersonate users bob", "impersonate groups g", "impersonate uids.authentication.k8s.io 7",
+				"impersonate userextras.authentication.k8s.io/scopes x"},
 			who: "bob", groups: []string{"g", "system:authenticated"}},
-		{name: "the old way, without the group", headers: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"g"}}, may: rules{"impersonate users bob"}, error: "cannot impersonate-on:user-info:list"},
+		{name: "the old way, without the group", headers: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"g"}},
+			may: rules{"impersonate users bob"}, error: "cannot impersonate-on:user-info:list"},
 		{name: "user-info", headers: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"g"}},
-			may: rules{"impersonate-on:user-info:list ns:pods ", "impersonate:user-info users.authentication.k8s.io bob", "impersonate:user-info groups.authentication.k8s.io g"},
+			may: rules{"impersonate-on:user-info:list ns:pods ", "impersonate:user-info users.authentication.k8s.io bob",
+				"impersonate:user-info groups.authentication.k8s.io g"},
 			who: "bob", groups: []string{"g", "system:authenticated"}, constraint: "impersonate:user-info"},
 		{name: "user-info, for other things", headers: http.Header{"Impersonate-User": {"bob"}},
-			may: rules{"impersonate-on:user-info:get ns:pods ", "impersonate:user-info users.authentication.k8s.io bob"}, error: "cannot impersonate-on:user-info:list"},
+			may:   rules{"impersonate-on:user-info:get ns:pods ", "impersonate:user-info users.authentication.k8s.io bob"},
+			error: "cannot impersonate-on:user-info:list"},
 		{name: "user-info, administrators", headers: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"system:masters"}},
-			may:   rules{"impersonate-on:user-info:list ns:pods ", "impersonate:user-info users.authentication.k8s.io bob", "impersonate:user-info groups.authentication.k8s.io system:masters"},
+			may: rules{"impersonate-on:user-info:list ns:pods ", "impersonate:user-info users.authentication.k8s.io bob",
+				"impersonate:user-info groups.authentication.k8s.io system:masters"},
 			error: "impersonating the system:masters group is not allowed"},
 		{name: "user-info, extra key in disorder", headers: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Extra-Scopes": {"x"}},
-			may: rules{"impersonate-on:user-info:list ns:pods ", "impersonate:user-info users.authentication.k8s.io bob"}, error: "impersonating an invalid key in extra is not allowed"},
+			may:   rules{"impersonate-on:user-info:list ns:pods ", "impersonate:user-info users.authentication.k8s.io bob"},
+			error: "impersonating an invalid key in extra is not allowed"},
 		{name: "user-info, many groups", headers: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"a", "b", "c", "d"}},
-			may: rules{"impersonate-on:user-info:list ns:pods ", "impersonate:user-info users.authentication.k8s.io bob", "impersonate:user-info groups.authentication.k8s.io *"},
+			may: rules{"impersonate-on:user-info:list ns:pods ", "impersonate:user-info users.authentication.k8s.io bob",
+				"impersonate:user-info groups.authentication.k8s.io *"},
 			who: "bob", groups: []string{"a", "b", "c", "d", "system:authenticated"}, constraint: "impersonate:user-info"},
 		{name: "service account", headers: http.Header{"Impersonate-User": {"system:serviceaccount:ns:sa"}},
 			may: rules{"impersonate-on:serviceaccount:list ns:pods ", "impersonate:serviceaccount ns:serviceaccounts.authentication.k8s.io sa"},
-			who: "system:serviceaccount:ns:sa", groups: []string{"system:serviceaccounts", "system:serviceaccounts:ns", "system:authenticated"}, constraint: "impersonate:serviceaccount"},
+			who: "system:serviceaccount:ns:sa", groups: []string{"system:serviceaccounts", "system:serviceaccounts:ns", "system:authenticated"},
+			constraint: "impersonate:serviceaccount"},
 		{name: "service account is no user-info", headers: http.Header{"Impersonate-User": {"system:serviceaccount:ns:sa"}},
-			may: rules{"impersonate-on:user-info:list ns:pods ", "impersonate:user-info users.authentication.k8s.io system:serviceaccount:ns:sa"}, error: "cannot impersonate-on:serviceaccount:list"},
+			may:   rules{"impersonate-on:user-info:list ns:pods ", "impersonate:user-info users.authentication.k8s.io system:serviceaccount:ns:sa"},
+			error: "cannot impersonate-on:serviceaccount:list"},
 		{name: "node", headers: http.Header{"Impersonate-User": {"system:node:n2"}},
 			may: rules{"impersonate-on:arbitrary-node:list ns:pods ", "impersonate:arbitrary-node nodes.authentication.k8s.io n2"},
 			who: "system:node:n2", groups: []string{"system:nodes", "system:authenticated"}, constraint: "impersonate:arbitrary-node"},
@@ -87,10 +98,13 @@ func TestAs(t *testing.T) {
 			may: rules{"impersonate-on:associated-node:list ns:pods ", "impersonate:associated-node nodes.authentication.k8s.io *"},
 			who: "system:node:n1", groups: []string{"system:nodes", "system:authenticated"}, constraint: "impersonate:associated-node"},
 		{name: "another's node", from: agent, headers: http.Header{"Impersonate-User": {"system:node:n2"}},
-			may: rules{"impersonate-on:associated-node:list ns:pods ", "impersonate:associated-node nodes.authentication.k8s.io *"}, error: "cannot impersonate-on:arbitrary-node:list"},
-		{name: "anonymous", headers: http.Header{"Impersonate-User": {"system:anonymous"}}, may: rules{"impersonate users system:anonymous"}, who: "system:anonymous", groups: []string{"system:unauthenticated"}},
+			may:   rules{"impersonate-on:associated-node:list ns:pods ", "impersonate:associated-node nodes.authentication.k8s.io *"},
+			error: "cannot impersonate-on:arbitrary-node:list"},
+		{name: "anonymous", headers: http.Header{"Impersonate-User": {"system:anonymous"}}, may: rules{"impersonate users system:anonymous"},
+			who: "system:anonymous", groups: []string{"system:unauthenticated"}},
 		{name: "unauthenticated", headers: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"system:unauthenticated"}},
-			may: rules{"impersonate users bob", "impersonate groups system:unauthenticated"}, who: "bob", groups: []string{"system:unauthenticated"}},
+			may: rules{"impersonate users bob", "impersonate groups system:unauthenticated"}, who: "bob",
+			groups: []string{"system:unauthenticated"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			request := listPods
@@ -141,7 +155,8 @@ func TestMetrics(t *testing.T) {
 	i := New(rules{"impersonate users bob"})
 	asker := &user.DefaultInfo{Name: "alice"}
 	for _, name := range []string{"bob", "root"} {
-		if _, _, err := i.As(t.Context(), http.Header{"Impersonate-User": {name}}, authorize.Attributes{User: asker, Verb: "get", ResourceRequest: true, Resource: "pods"}); (err == nil) != (name == "bob") {
+		if _, _, err := i.As(t.Context(), http.Header{"Impersonate-User": {name}},
+			authorize.Attributes{User: asker, Verb: "get", ResourceRequest: true, Resource: "pods"}); (err == nil) != (name == "bob") {
 			t.Fatalf("%s: %v", name, err)
 		}
 	}

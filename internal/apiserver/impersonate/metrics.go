@@ -25,13 +25,16 @@ func newMetrics() *metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "apiserver_impersonation_" + name, Help: help}, labels)
 	}
 	histogram := func(name, help string) *prometheus.HistogramVec {
-		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "apiserver_impersonation_" + name, Help: help, Buckets: prometheus.ExponentialBuckets(0.001, 2, 15)}, labels)
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "apiserver_impersonation_" + name, Help: help,
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 15)}, labels)
 	}
 	return &metrics{
 		attempts:    counter("attempts_total", "[ALPHA] Total number of impersonation attempts split by mode and decision."),
 		attemptTook: histogram("attempts_duration_seconds", "[ALPHA] Latency of impersonation attempts in seconds split by mode and decision."),
-		asks:        counter("authorization_attempts_total", "[ALPHA] Total number of authorization checks made by the impersonation handler split by mode and decision."),
-		askTook:     histogram("authorization_attempts_duration_seconds", "[ALPHA] Latency of authorization checks made by the impersonation handler in seconds split by mode and decision."),
+		asks: counter("authorization_attempts_total",
+			"[ALPHA] Total number of authorization checks made by the impersonation handler split by mode and decision."),
+		askTook: histogram("authorization_attempts_duration_seconds",
+			"[ALPHA] Latency of authorization checks made by the impersonation handler in seconds split by mode and decision."),
 	}
 }
 

@@ -143,7 +143,8 @@ func with(groups []string, g string) []string {
 
 // attributes ask for the mode's verb on something of the user.
 func (c *check) attributes(group, resource, name string) authorize.Attributes {
-	return authorize.Attributes{User: c.from, Verb: c.mode.verb(), Group: group, Version: "v1", Resource: resource, Name: name, ResourceRequest: true}
+	return authorize.Attributes{User: c.from, Verb: c.mode.verb(), Group: group, Version: "v1", Resource: resource, Name: name,
+		ResourceRequest: true}
 }
 
 // userGroup is the API group of users and groups: the old mode has them in the core.

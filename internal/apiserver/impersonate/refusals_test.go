@@ -17,7 +17,8 @@ import (
 )
 
 func TestWanted(t *testing.T) {
-	for name, want := range map[string]bool{"Impersonate-User": true, "Impersonate-Extra-X": true, "X-Impersonate-User": false, "Accept": false} {
+	for name, want := range map[string]bool{"Impersonate-User": true, "Impersonate-Extra-X": true, "X-Impersonate-User": false,
+		"Accept": false} {
 		if Wanted(http.Header{name: {"x"}}) != want {
 			t.Errorf("%s: want %v", name, want)
 		}
@@ -28,9 +29,11 @@ func TestWanted(t *testing.T) {
 }
 
 func TestRequestedExtra(t *testing.T) {
-	h := http.Header{"Impersonate-User": {"bob"}, "Impersonate-Extra-Example.org%2fscopes": {"x", "y"}, "Impersonate-Extra-Bad%zz": {"z"}, "Impersonate-Extra-None": {}, "Accept": {"*/*"}}
+	h := http.Header{"Impersonate-User": {"bob"}, "Impersonate-Extra-Example.org%2fscopes": {"x", "y"}, "Impersonate-Extra-Bad%zz": {"z"},
+		"Impersonate-Extra-None": {}, "Accept": {"*/*"}}
 	who, err := Requested(h)
-	if err != nil || len(who.Extra) != 2 || !slices.Equal(who.Extra["example.org/scopes"], []string{"x", "y"}) || !slices.Equal(who.Extra["bad%zz"], []string{"z"}) {
+	if err != nil || len(who.Extra) != 2 || !slices.Equal(who.Extra["example.org/scopes"], []string{"x", "y"}) ||
+		!slices.Equal(who.Extra["bad%zz"], []string{"z"}) {
 		t.Errorf("%+v, %v", who, err)
 	}
 	if len(h) != 1 || h.Get("Accept") == "" {
@@ -86,13 +89,18 @@ func TestQuestions(t *testing.T) {
 		{"user refused", http.Header{}, rules{on}, `cannot impersonate:user-info resource "users"`},
 		{"empty group", http.Header{"Impersonate-Group": {"", "g"}}, rules{on, bob}, "impersonating the empty string group is not allowed"},
 		{"group refused", http.Header{"Impersonate-Group": {"g"}}, rules{on, bob}, `cannot impersonate:user-info resource "groups"`},
-		{"four groups, one by one", http.Header{"Impersonate-Group": {"a", "b", "c", "d"}}, rules{on, bob, "impersonate:user-info groups.authentication.k8s.io a",
-			"impersonate:user-info groups.authentication.k8s.io b", "impersonate:user-info groups.authentication.k8s.io c", "impersonate:user-info groups.authentication.k8s.io d"}, ""},
-		{"three groups are not asked at once", http.Header{"Impersonate-Group": {"a", "b", "c"}}, rules{on, bob, "impersonate:user-info groups.authentication.k8s.io *"}, `resource "groups"`},
+		{"four groups, one by one", http.Header{"Impersonate-Group": {"a", "b", "c", "d"}},
+			rules{on, bob, "impersonate:user-info groups.authentication.k8s.io a",
+				"impersonate:user-info groups.authentication.k8s.io b", "impersonate:user-info groups.authentication.k8s.io c",
+				"impersonate:user-info groups.authentication.k8s.io d"}, ""},
+		{"three groups are not asked at once", http.Header{"Impersonate-Group": {"a", "b", "c"}},
+			rules{on, bob, "impersonate:user-info groups.authentication.k8s.io *"}, `resource "groups"`},
 		{"extra", http.Header{key("a"): {"x"}}, rules{on, bob, extras + "example.org/a x"}, ""},
-		{"extra refused", http.Header{key("a"): {"x"}}, rules{on, bob, extras + "example.org/a y"}, `cannot impersonate:user-info resource "userextras/example.org/a"`},
+		{"extra refused", http.Header{key("a"): {"x"}}, rules{on, bob, extras + "example.org/a y"},
+			`cannot impersonate:user-info resource "userextras/example.org/a"`},
 		{"four values of extra at once", http.Header{key("a"): {"x", "y"}, key("b"): {"x", "y"}}, rules{on, bob, extras + "* *"}, ""},
-		{"three are not asked at once", http.Header{key("a"): {"x", "y"}, key("b"): {"x"}}, rules{on, bob, extras + "* *"}, `resource "userextras/example.org/a"`},
+		{"three are not asked at once", http.Header{key("a"): {"x", "y"}, key("b"): {"x"}}, rules{on, bob, extras + "* *"},
+			`resource "userextras/example.org/a"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := c.headers.Clone()
@@ -121,7 +129,9 @@ func TestTheModeThatAllowedIsTriedFirst(t *testing.T) {
 	i := New(z)
 	for n, want := range []int{2, 1} { // user-info refuses first, then the old mode allows
 		z.all = nil
-		if _, _, err := i.As(t.Context(), http.Header{"Impersonate-User": {"bob"}}, authorize.Attributes{User: &user.DefaultInfo{Name: "alice"}, Verb: "get", Resource: "pods", ResourceRequest: true}); err != nil || len(z.all) != want {
+		if _, _, err := i.As(t.Context(), http.Header{"Impersonate-User": {"bob"}},
+			authorize.Attributes{User: &user.DefaultInfo{Name: "alice"}, Verb: "get", Resource: "pods", ResourceRequest: true}); err != nil ||
+			len(z.all) != want {
 			t.Errorf("request %d: asked %v, %v", n, z.all, err)
 		}
 	}
@@ -135,12 +145,14 @@ func TestAnErrorIsToldToTheUser(t *testing.T) {
 		err    error
 		want   string
 	}{
-		{"", nil, `at the cluster scope`}, {"why", nil, ": why"}, {"", errors.New("broken"), ": broken"}, {"why", errors.New("broken"), ": broken: why"}, {"why", own, own.Error()},
+		{"", nil, `at the cluster scope`}, {"why", nil, ": why"}, {"", errors.New("broken"), ": broken"},
+		{"why", errors.New("broken"), ": broken: why"}, {"why", own, own.Error()},
 	} {
 		i := New(authorize.Func(func(context.Context, *authorize.Attributes) (authorize.Decision, string, error) {
 			return authorize.NoOpinion, c.reason, c.err
 		}))
-		_, _, err := i.As(t.Context(), http.Header{"Impersonate-User": {"bob"}}, authorize.Attributes{User: &user.DefaultInfo{Name: "alice"}, Verb: "get", Resource: "pods", ResourceRequest: true})
+		_, _, err := i.As(t.Context(), http.Header{"Impersonate-User": {"bob"}},
+			authorize.Attributes{User: &user.DefaultInfo{Name: "alice"}, Verb: "get", Resource: "pods", ResourceRequest: true})
 		if err == nil || !strings.HasSuffix(err.Error(), c.want) {
 			t.Errorf("%q %v: %v, want %s", c.reason, c.err, err, c.want)
 		}

@@ -123,9 +123,10 @@ func (w *Transports) Listens(a net.Addr) {
 // dial looks at each address that a name has, at the moment when it would be connected to.
 func (w *Transports) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if w.Dial == nil {
-		d := net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second, ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
-			return w.check(address)
-		}}
+		d := net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second,
+			ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
+				return w.check(address)
+			}}
 		return d.DialContext(ctx, network, address)
 	}
 	host, port, err := net.SplitHostPort(address)
@@ -204,7 +205,8 @@ func (w *Transports) verify(to peer, shown []*x509.Certificate) error {
 	for _, c := range shown[1:] {
 		between.AddCert(c)
 	}
-	_, err := leaf.Verify(x509.VerifyOptions{Roots: w.Roots, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	_, err := leaf.Verify(x509.VerifyOptions{Roots: w.Roots, Intermediates: between,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
 	if err == nil && leaf.VerifyHostname(to.node) != nil {
 		err = leaf.VerifyHostname(to.host)
 	}

@@ -24,7 +24,8 @@ func TestOwnAddresses(t *testing.T) {
 	w.Listens(&net.TCPAddr{IP: net.ParseIP("192.0.2.7"), Port: 443})
 	w.Listens(&net.UnixAddr{Name: "/run/x", Net: "unix"})
 	for address, own := range map[string]bool{
-		"127.0.0.1:6443": true, "127.9.9.9:6443": true, "[::1]:6443": true, "[::ffff:127.0.0.1]:6443": true, "0.0.0.0:6443": true, "[::]:6443": true,
+		"127.0.0.1:6443": true, "127.9.9.9:6443": true, "[::1]:6443": true, "[::ffff:127.0.0.1]:6443": true, "0.0.0.0:6443": true,
+		"[::]:6443":     true,
 		"192.0.2.7:443": true, "[::ffff:192.0.2.7]:443": true, "127.0.0.1:443": true,
 		"127.0.0.1:10250": false, "192.0.2.7:6443": false, "192.0.2.8:443": false, "node.example:6443": false,
 	} {

@@ -39,7 +39,8 @@ func certificate(t *testing.T, m *serving.Material, node string, hosts ...string
 func TestVerify(t *testing.T) {
 	ours, other := authority(t), authority(t)
 	w := &Transports{Roots: ours.CA.Pool(), Server: ours.Server.Certificate, CA: ours.CA.Certificate}
-	const unknown, another, own = "the serving certificate of node n cannot be verified: set serverTLSBootstrap: true", "node n: another node answers there: m", "an API server answers there"
+	const unknown, another, own = "the serving certificate of node n cannot be verified: set serverTLSBootstrap: true",
+		"node n: another node answers there: m", "an API server answers there"
 	stranger, second := certificate(t, other, "n", "192.0.2.1"), certificate(t, other, "m", "192.0.2.1")
 	client, err := ours.Client("n", nil, time.Now())
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 
 // Answered records in an object that is answered and not stored, and that its parent knows nothing of, what its writer said in it:
 // the request for a token. New makes an empty one.
-func (m *Manager) Answered(gvk schema.GroupVersionKind, subresource string, obj resource.Object, empty func() resource.Object, manager string) resource.Object {
+func (m *Manager) Answered(gvk schema.GroupVersionKind, subresource string, obj resource.Object, empty func() resource.Object,
+	manager string) resource.Object {
 	c := oneKind{gvk, empty}
 	f, err := managedfields.NewDefaultFieldManager(managedfields.NewDeducedTypeConverter(), c, c, c, gvk, gvk.GroupVersion(), subresource, nil)
 	if err == nil {

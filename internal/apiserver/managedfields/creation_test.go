@@ -28,8 +28,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// TestLikeCreations creates random objects of every version of every kind, each followed by some that differ from it a little, and compares what
-// is recorded of them by a manager that remembers all of them with what one records that remembers none.
+// TestLikeCreations creates random objects of every version of every kind, each followed by some that differ from it a little, and compares
+// what is recorded of them by a manager that remembers all of them with what one records that remembers none.
 func TestLikeCreations(t *testing.T) {
 	types := runtime.NewScheme()
 	metav1.AddToGroupVersion(types, runtimeschema.GroupVersion{Version: "v1"}) // what raw extensions are filled with
@@ -93,7 +93,8 @@ func hub(t *testing.T, v *resource.Version, obj resource.Object) resource.Object
 func said(obj resource.Object) []string {
 	var out []string
 	for _, e := range obj.GetManagedFields() {
-		out = append(out, fmt.Sprintf("%q %s %s %s %q %t %s", e.Manager, e.Operation, e.APIVersion, e.FieldsType, e.Subresource, e.Time != nil, e.FieldsV1.GetRawString()))
+		out = append(out, fmt.Sprintf("%q %s %s %s %q %t %s", e.Manager, e.Operation, e.APIVersion, e.FieldsType, e.Subresource, e.Time != nil,
+			e.FieldsV1.GetRawString()))
 	}
 	return out
 }
@@ -205,8 +206,10 @@ func TestWhatIsLike(t *testing.T) {
 	}
 	pods, maps := named(t, "", "pods"), named(t, "", "configmaps")
 	pod := func(name, image string) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
-			Name: "c", Image: image, Args: []string{name}, Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": apiresource.MustParse("1")}}}}}}
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{
+				Name: "c", Image: image, Args: []string{name},
+				Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": apiresource.MustParse("1")}}}}}}
 	}
 	other := pod("d", "three")
 	other.Spec.Containers[0].Name = "other"
@@ -245,10 +248,15 @@ func benchmarkCreate(b *testing.B, d *resource.Descriptor, obj resource.Object, 
 
 func BenchmarkCreate(b *testing.B) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "u", Labels: map[string]string{"color": "blue"}}}
-	pod.Spec.Containers = []corev1.Container{{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": apiresource.MustParse("100m"), "memory": apiresource.MustParse("500Mi")}}}}
-	pod.Spec.RestartPolicy, pod.Spec.DNSPolicy, pod.Spec.SchedulerName = corev1.RestartPolicyAlways, corev1.DNSClusterFirst, corev1.DefaultSchedulerName
-	event := &eventsv1.Event{ObjectMeta: metav1.ObjectMeta{Name: "e", Namespace: "n"}, EventTime: metav1.NowMicro(), ReportingController: "default-scheduler", ReportingInstance: "default-scheduler-host",
-		Action: "Binding", Reason: "Scheduled", Regarding: corev1.ObjectReference{Kind: "Pod", Namespace: "n", Name: "p", UID: "u", APIVersion: "v1", ResourceVersion: "7"},
+	pod.Spec.Containers = []corev1.Container{{Name: "c", Image: "i",
+		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": apiresource.MustParse("100m"),
+			"memory": apiresource.MustParse("500Mi")}}}}
+	pod.Spec.RestartPolicy, pod.Spec.DNSPolicy, pod.Spec.SchedulerName = corev1.RestartPolicyAlways, corev1.DNSClusterFirst,
+		corev1.DefaultSchedulerName
+	event := &eventsv1.Event{ObjectMeta: metav1.ObjectMeta{Name: "e", Namespace: "n"}, EventTime: metav1.NowMicro(),
+		ReportingController: "default-scheduler", ReportingInstance: "default-scheduler-host",
+		Action: "Binding", Reason: "Scheduled", Regarding: corev1.ObjectReference{Kind: "Pod", Namespace: "n", Name: "p", UID: "u",
+			APIVersion: "v1", ResourceVersion: "7"},
 		Note: "Successfully assigned n/p to node-1", Type: "Normal"}
 	events := named(b, "events.k8s.io", "events")
 	written, err := events.Versions[0].ToHub(event)

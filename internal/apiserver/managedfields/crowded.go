@@ -13,9 +13,9 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// maxMembers is how many members a map or list may have for its fields to be kept track of. The library keeps the fields of each in a sorted
-// array and finds them in the order of chance, so that its work grows with the square of their number: 200,000 keys of a ConfigMap took it
-// a minute.
+// maxMembers is how many members a map or list may have for its fields to be kept track of. The library keeps the fields of each in a
+// sorted array and finds them in the order of chance, so that its work grows with the square of their number: 200,000 keys of a ConfigMap
+// took it a minute.
 const maxMembers = 20_000
 
 // crowded says whether a map or list of an object has more members than that.

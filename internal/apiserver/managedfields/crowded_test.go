@@ -30,7 +30,8 @@ func TestCrowdedObjects(t *testing.T) {
 	m := New(nil)
 	update := func(live, obj *corev1.Pod) int {
 		t.Helper()
-		obj.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "before", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{}}`)}}
+		obj.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "before", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1",
+			FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{}}`)}}
 		done, err := m.Update(pods(), "v1", "", live, obj, "m")
 		if err != nil {
 			t.Fatal(err)
@@ -87,8 +88,9 @@ func TestCrowded(t *testing.T) {
 		"keys":              {&corev1.Secret{Data: keys}, true},
 		"a list in JSON":    {&unstructured.Unstructured{Object: map[string]any{"spec": []any{1, map[string]any{"a": many}}}}, true},
 		"less in JSON":      {&unstructured.Unstructured{Object: map[string]any{"spec": many[1:]}}, false},
-		"names of fields":   {&corev1.Pod{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{}, {FieldsV1: metav1.NewFieldsV1("{" + strings.Repeat(`"f:a":{},`, 2*n) + `"f:b":{}}`)}}}}, true},
-		"nothing":           {&corev1.Pod{}, false},
+		"names of fields": {&corev1.Pod{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{},
+			{FieldsV1: metav1.NewFieldsV1("{" + strings.Repeat(`"f:a":{},`, 2*n) + `"f:b":{}}`)}}}}, true},
+		"nothing": {&corev1.Pod{}, false},
 	} {
 		if got := crowded(c.obj); got != c.want {
 			t.Errorf("%s: %t", name, got)

@@ -18,8 +18,8 @@ import (
 )
 
 // likeness writes of a Go value all that decides which fields of it differ from those of an empty object of its kind: two values of
-// which it writes the same have the same set of fields. That is which fields there are (zero or not, nil or empty), the keys of maps, and of
-// lists whose elements have names, these. It is false of a value that it cannot judge.
+// which it writes the same have the same set of fields. That is which fields there are (zero or not, nil or empty), the keys of maps, and
+// of lists whose elements have names, these. It is false of a value that it cannot judge.
 //
 // Of a pod with the label app=web and a container named c it writes that there is a label app, that there is a container c and which of its
 // fields are there, and neither the label's value nor the container's image.

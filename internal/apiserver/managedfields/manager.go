@@ -56,7 +56,8 @@ func New(log *slog.Logger) *Manager {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Manager{log: log, types: newTypes(), scale: sync.OnceValues(newScale), kinds: map[weak.Pointer[resource.Descriptor]]*ondemand.Value[*kind]{}, custom: ondemand.NewPool(customBytes)}
+	return &Manager{log: log, types: newTypes(), scale: sync.OnceValues(newScale),
+		kinds: map[weak.Pointer[resource.Descriptor]]*ondemand.Value[*kind]{}, custom: ondemand.NewPool(customBytes)}
 }
 
 // Warm makes what is needed for built-in kinds, so that the first write does not wait for it.
@@ -66,9 +67,10 @@ func (m *Manager) Warm() error {
 }
 
 // Update records in obj which of its fields manager changed, compared with live, which is nil when obj is being created. Both are hub
-// objects; obj is changed and returned. When that is impossible, obj keeps live's entries. An object with too many fields, or that had too many
-// before, has no entries, as if it were too large to be stored with them.
-func (m *Manager) Update(d *resource.Descriptor, version, subresource string, live, obj resource.Object, manager string) (resource.Object, error) {
+// objects; obj is changed and returned. When that is impossible, obj keeps live's entries. An object with too many fields, or that had too
+// many before, has no entries, as if it were too large to be stored with them.
+func (m *Manager) Update(d *resource.Descriptor, version, subresource string, live, obj resource.Object, manager string) (resource.Object,
+	error) {
 	if crowded(obj) || live != nil && crowded(live) {
 		obj.SetManagedFields(nil)
 		return obj, nil
@@ -110,10 +112,13 @@ type Configuration struct {
 }
 
 // Apply merges a configuration into live, nil when it is to be created, and returns a new object: of the hub, or of the version if that is
-// deferred. A conflict is an API status error, 409 with a cause for each field. A configuration or an object with too many fields is refused.
-func (m *Manager) Apply(d *resource.Descriptor, version, subresource string, live resource.Object, c Configuration) (resource.Object, error) {
+// deferred. A conflict is an API status error, 409 with a cause for each field. A configuration or an object with too many fields is
+// refused.
+func (m *Manager) Apply(d *resource.Descriptor, version, subresource string, live resource.Object, c Configuration) (resource.Object,
+	error) {
 	if crowded(c.Object) || live != nil && crowded(live) {
-		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("The allowed maximum members of a map or list in an object that is applied is %d", maxMembers))
+		return nil, apierrors.NewRequestEntityTooLargeError(
+			fmt.Sprintf("The allowed maximum members of a map or list in an object that is applied is %d", maxMembers))
 	}
 	f, convert, err := m.of(d, version, subresource)
 	if err != nil {
@@ -204,7 +209,8 @@ func (m *Manager) newKind(p weak.Pointer[resource.Descriptor], d *resource.Descr
 		pool = m.custom
 	}
 	v := ondemand.New(pool, customTimes*crd.SchemaBytes(d)+4<<10, func() (*kind, error) {
-		return &kind{descriptor: p, converters: map[string]managedfields.TypeConverter{}, managers: map[managerKey]*managedfields.FieldManager{}, creations: map[string]*creation{}}, nil
+		return &kind{descriptor: p, converters: map[string]managedfields.TypeConverter{}, managers: map[managerKey]*managedfields.FieldManager{},
+			creations: map[string]*creation{}}, nil
 	})
 	m.kinds[p] = v
 	return v

@@ -219,7 +219,8 @@ func TestApplyConflict(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	status = err.(*apierrors.StatusError)
-	want := []metav1.StatusCause{{Type: metav1.CauseTypeFieldManagerConflict, Message: `conflict with "m1"`, Field: `.spec.containers[name="c"].image`}}
+	want := []metav1.StatusCause{{Type: metav1.CauseTypeFieldManagerConflict, Message: `conflict with "m1"`,
+		Field: `.spec.containers[name="c"].image`}}
 	if diff := cmp.Diff(want, status.ErrStatus.Details.Causes); diff != "" {
 		t.Error(diff)
 	}
@@ -245,7 +246,8 @@ func TestApplyConflict(t *testing.T) {
 func TestApplyRefusesUnknownFields(t *testing.T) {
 	m := New(nil)
 	_, err := m.Apply(pods(), "v1", "", pod("u"), Configuration{cr(t, `{apiVersion: v1, kind: Pod, metadata: {name: a}, zzz: 1}`), "x", false})
-	if want := "failed to create typed patch object (/a; /v1, Kind=Pod): .zzz: field not declared in schema"; err == nil || err.Error() != want {
+	if want := "failed to create typed patch object (/a; /v1, Kind=Pod): .zzz: field not declared in schema"; err == nil ||
+		err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }
@@ -261,7 +263,8 @@ func TestCustomKind(t *testing.T) {
 	author := "author Update " + gv + ` {"f:spec":{".":{},"f:parts":{".":{},"k:{\"key\":\"a\"}":{".":{},"f:key":{},"f:val":{}}},"f:replicas":{}}}`
 	equal(t, live, author)
 
-	applied, err := m.Apply(d, "v1", "", live, Configuration{cr(t, `{apiVersion: stable.example.com/v1, kind: CronTab, metadata: {name: a}, spec: {parts: [{key: b, val: yy}]}}`), "m1", false})
+	applied, err := m.Apply(d, "v1", "", live, Configuration{cr(t,
+		`{apiVersion: stable.example.com/v1, kind: CronTab, metadata: {name: a}, spec: {parts: [{key: b, val: yy}]}}`), "m1", false})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +274,8 @@ func TestCustomKind(t *testing.T) {
 		t.Errorf("parts %v, %v", parts, err)
 	}
 	// What an applier no longer says goes.
-	dropped, err := m.Apply(d, "v1", "", applied, Configuration{cr(t, `{apiVersion: stable.example.com/v1, kind: CronTab, metadata: {name: a}, spec: {}}`), "m1", false})
+	dropped, err := m.Apply(d, "v1", "", applied, Configuration{cr(t,
+		`{apiVersion: stable.example.com/v1, kind: CronTab, metadata: {name: a}, spec: {}}`), "m1", false})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +287,8 @@ func TestCustomKind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: "a", ManagedFields: entries}, Spec: autoscalingv1.ScaleSpec{Replicas: 1}}
+	before := &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: "a", ManagedFields: entries},
+		Spec: autoscalingv1.ScaleSpec{Replicas: 1}}
 	after := before.DeepCopy()
 	after.Spec.Replicas = 5
 	scaled, err := m.UpdateScale(before, after, "hpa")
@@ -329,7 +334,8 @@ func TestHubOfAnotherGroup(t *testing.T) {
 	}
 	equal(t, got, `x Update events.k8s.io/v1 {"f:note":{}}`)
 	e.UID = "u"
-	applied, err := m.Apply(d, "v1", "", e, Configuration{cr(t, `{apiVersion: events.k8s.io/v1, kind: Event, metadata: {name: e, namespace: ns}, note: bye}`), "y", true})
+	applied, err := m.Apply(d, "v1", "", e, Configuration{cr(t,
+		`{apiVersion: events.k8s.io/v1, kind: Event, metadata: {name: e, namespace: ns}, note: bye}`), "y", true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,8 @@ func (m *Manager) ScaleEntries(d *resource.Descriptor, version string, parent re
 }
 
 // ParentEntries returns the entries of a parent after a write that gives its scale the given ones.
-func (m *Manager) ParentEntries(d *resource.Descriptor, version string, parent resource.Object, scale []metav1.ManagedFieldsEntry) ([]metav1.ManagedFieldsEntry, error) {
+func (m *Manager) ParentEntries(d *resource.Descriptor, version string, parent resource.Object,
+	scale []metav1.ManagedFieldsEntry) ([]metav1.ManagedFieldsEntry, error) {
 	entries, err := scaleHandler(d, version, parent).ToParent(scale)
 	if err != nil {
 		return nil, fmt.Errorf("write managed fields: %w", err)
@@ -64,7 +65,8 @@ func (m *Manager) UpdateScale(before, after resource.Object, manager string) (re
 }
 
 // ApplyScale merges a configuration of a Scale into before; see [Manager.Apply].
-func (m *Manager) ApplyScale(before resource.Object, patch *unstructured.Unstructured, manager string, force bool) (resource.Object, error) {
+func (m *Manager) ApplyScale(before resource.Object, patch *unstructured.Unstructured, manager string, force bool) (resource.Object,
+	error) {
 	f, err := m.scale()
 	if err != nil {
 		return nil, err
@@ -104,13 +106,15 @@ func newScale() (*managedfields.FieldManager, error) {
 	const prefix = "io.k8s.api.autoscaling.v1."
 	all := models(openapi.GetOpenAPIDefinitions, metaPrefix, prefix)
 	if s := all[prefix+"Scale"]; s != nil {
-		s.AddExtension("x-kubernetes-group-version-kind", []any{map[string]any{"group": scaleKind.Group, "version": scaleKind.Version, "kind": scaleKind.Kind}})
+		s.AddExtension("x-kubernetes-group-version-kind", []any{map[string]any{"group": scaleKind.Group, "version": scaleKind.Version,
+			"kind": scaleKind.Kind}})
 	}
 	c, err := managedfields.NewTypeConverter(all, false)
 	if err != nil {
 		return nil, fmt.Errorf("read schema of scale: %w", err)
 	}
-	f, err := managedfields.NewDefaultFieldManager(c, scaleConverter{}, scaleConverter{}, scaleConverter{}, scaleKind, scaleKind.GroupVersion(), "scale", nil)
+	f, err := managedfields.NewDefaultFieldManager(c, scaleConverter{}, scaleConverter{}, scaleConverter{}, scaleKind,
+		scaleKind.GroupVersion(), "scale", nil)
 	if err != nil {
 		return nil, fmt.Errorf("make field manager of scale: %w", err)
 	}

@@ -73,8 +73,9 @@ func TestTrusting(t *testing.T) {
 	var all []*corev1.Pod
 	add := func(change func(p *corev1.Pod)) {
 		p := &corev1.Pod{
-			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-			ObjectMeta: metav1.ObjectMeta{Name: "p", Labels: map[string]string{"a": "b"}, OwnerReferences: []metav1.OwnerReference{{Name: "o", UID: "u"}}},
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+			ObjectMeta: metav1.ObjectMeta{Name: "p", Labels: map[string]string{"a": "b"},
+				OwnerReferences: []metav1.OwnerReference{{Name: "o", UID: "u"}}},
 			Spec: corev1.PodSpec{Containers: []corev1.Container{{
 				Name: "c", Env: []corev1.EnvVar{{Name: "A", Value: "1"}}, Ports: []corev1.ContainerPort{{ContainerPort: 80, Protocol: "TCP"}},
 				Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("10m")}},

@@ -104,9 +104,13 @@ func apiServices() (managedfields.TypeConverter, error) {
 }
 
 // models are the generated schemas whose names begin with one of the prefixes; of metav1 those that objects' metadata refers to.
-func models(definitions func(common.ReferenceCallback) map[string]common.OpenAPIDefinition, prefixes ...string) map[string]*openapispec.Schema {
+func models(definitions func(common.ReferenceCallback) map[string]common.OpenAPIDefinition,
+	prefixes ...string) map[string]*openapispec.Schema {
 	out := map[string]*openapispec.Schema{}
-	for name, def := range definitions(func(path string) openapispec.Ref { return openapispec.MustCreateRef("#/components/schemas/" + path) }) {
+	for name, def := range definitions(func(path string) openapispec.Ref {
+		return openapispec.MustCreateRef("#/components/schemas/" +
+			path)
+	}) {
 		for _, prefix := range prefixes {
 			short, ok := strings.CutPrefix(name, prefix)
 			if !ok {

@@ -40,8 +40,8 @@ func work(t *testing.T, f func()) time.Duration {
 	return now() - begun
 }
 
-// TestMergeCost: 16 times as large an object and patch are about 16 times the work. Where the work grew with the square of the size it would
-// be 256 times as much.
+// TestMergeCost: 16 times as large an object and patch are about 16 times the work. Where the work grew with the square of the size it
+// would be 256 times as much.
 func TestMergeCost(t *testing.T) {
 	const small, factor, most = 500, 16, 80
 	type object = map[string]any
@@ -62,16 +62,25 @@ func TestMergeCost(t *testing.T) {
 		"many objects for a list of one": merge(one, func(n int) object { return object{"items": many(n, named)} }),
 		"one object for a list of many":  merge(full, func(int) object { return object{"items": []any{named(1)}} }),
 		"many objects for as many":       merge(full, func(n int) object { return object{"items": backwards(n)} }),
-		"an order of many objects":       merge(full, func(n int) object { return object{"$setElementOrder/items": backwards(n), "items": []any{named(1)}} }),
-		"many objects with their order":  merge(full, func(n int) object { return object{"$setElementOrder/items": backwards(n), "items": backwards(n)} }),
+		"an order of many objects": merge(full, func(n int) object {
+			return object{"$setElementOrder/items": backwards(n),
+				"items": []any{named(1)}}
+		}),
+		"many objects with their order": merge(full, func(n int) object {
+			return object{"$setElementOrder/items": backwards(n),
+				"items": backwards(n)}
+		}),
 		"many deletions": merge(full, func(n int) object {
 			return object{"items": many(n, func(i int) any { return object{"name": fmt.Sprint("n", i), "$patch": "delete"} })}
 		}),
-		"many scalars for one":       merge(one, func(n int) object { return object{"tags": many(n, text)} }),
-		"many scalars for as many":   merge(full, func(n int) object { return object{"tags": many(n, text)} }),
-		"one scalar many times":      merge(one, func(n int) object { return object{"tags": many(n, func(int) any { return "y" })} }),
-		"scalars that are deleted":   merge(full, func(n int) object { return object{"$deleteFromPrimitiveList/tags": many(n, text)} }),
-		"an order of many scalars":   merge(full, func(n int) object { return object{"$setElementOrder/tags": many(n, text), "tags": many(n, text)} }),
+		"many scalars for one":     merge(one, func(n int) object { return object{"tags": many(n, text)} }),
+		"many scalars for as many": merge(full, func(n int) object { return object{"tags": many(n, text)} }),
+		"one scalar many times":    merge(one, func(n int) object { return object{"tags": many(n, func(int) any { return "y" })} }),
+		"scalars that are deleted": merge(full, func(n int) object { return object{"$deleteFromPrimitiveList/tags": many(n, text)} }),
+		"an order of many scalars": merge(full, func(n int) object {
+			return object{"$setElementOrder/tags": many(n, text),
+				"tags": many(n, text)}
+		}),
 		"names that are kept":        merge(full, func(n int) object { return object{"$retainKeys": many(n, text)} }),
 		"a merge patch that is deep": func(t *testing.T, n int) func() { return patched(t, deep(n/2), `{}`) },
 		"of an object that is deep":  func(t *testing.T, n int) func() { return patched(t, deep(n/2), deep(n/2)) },

@@ -41,10 +41,12 @@ func TestJSON(t *testing.T) {
 		{`{}`, `{}`}, {`{"a":1}`, `null`}, {`{"a":1}`, `"x"`}, {`{"a":1}`, `12`}, {`{"a":1}`, `true`}, {`{"a":1}`, ` [] `},
 		{`{"a":1}`, `[1,{"b":null,"c":[null,{"d":null}]}]`},
 		{`{"a":{"b":1,"c":2},"d":[1,2]}`, `{"a":{"b":null,"e":{"f":null,"g":[{"h":null}]}},"d":{"x":null}}`},
-		{`{"a":{"b":1}}`, `{"a":[{"b":null}]}`}, {`{"a":"b"}`, `{"a":[{"b":null}]}`}, {`{"a":null}`, `{"a":{"b":null}}`}, {`{"a":null}`, `{"b":1}`},
+		{`{"a":{"b":1}}`, `{"a":[{"b":null}]}`}, {`{"a":"b"}`, `{"a":[{"b":null}]}`}, {`{"a":null}`, `{"a":{"b":null}}`},
+		{`{"a":null}`, `{"b":1}`},
 		{`{"a":{}}`, `{"a":{}, "b" : { } , "c" :[ ] }`}, {`{"a":1.0}`, `{"b":1e3,"c":1.50,"d":-0,"e":12345678901234567890}`},
 		{`{"<a>":"<b>"}`, `{"<c>":"& \u00e4 \ud800 \"\\ ä","\u0061":1}`}, {`{"ä":1,"b\"":{"c":1}}`, `{"ä":2,"b\"":{"c":null}}`},
-		{`{"a":{"b":{"c":"]}"}}}`, `{"a":{"b":{"c":"{\\\"["}}}`}, {`{"a":1}`, `{"a":2,"a":3,"b":{"c":1},"b":{"d":1}}`}, {`{"":{"":1}}`, `{"":{"":null," ":" "}}`},
+		{`{"a":{"b":{"c":"]}"}}}`, `{"a":{"b":{"c":"{\\\"["}}}`}, {`{"a":1}`, `{"a":2,"a":3,"b":{"c":1},"b":{"d":1}}`},
+		{`{"":{"":1}}`, `{"":{"":null," ":" "}}`},
 	} {
 		compareJSON(t, c.doc, c.patch)
 	}
@@ -271,7 +273,8 @@ func TestStrategic(t *testing.T) {
 // TestStrategicRefuses: there are no tags to go by where an object has no type of its own, and a list with nulls is refused in words
 // where the library panics.
 func TestStrategicRefuses(t *testing.T) {
-	if _, err := Strategic(map[string]any{}, map[string]any{}, &unstructured.Unstructured{}); err != mergepatch.ErrUnsupportedStrategicMergePatchFormat {
+	if _, err := Strategic(map[string]any{}, map[string]any{},
+		&unstructured.Unstructured{}); err != mergepatch.ErrUnsupportedStrategicMergePatchFormat {
 		t.Errorf("without a type: %v", err)
 	}
 	if _, err := Strategic(map[string]any{}, map[string]any{}, 1); err == nil {
@@ -287,8 +290,10 @@ func TestStrategicRefuses(t *testing.T) {
 			t.Errorf("%v: %v", patch, err)
 		}
 	}
-	keys := []any{map[string]any{"name": map[string]any{}}, map[string]any{"name": map[string]any{}}, map[string]any{"name": []any{}, "$patch": "delete"}}
-	if merged, err := Strategic(map[string]any{"items": []any{map[string]any{"name": "a"}}}, map[string]any{"items": keys}, &shape{}); err != nil || len(merged["items"].([]any)) != 3 {
+	keys := []any{map[string]any{"name": map[string]any{}}, map[string]any{"name": map[string]any{}},
+		map[string]any{"name": []any{}, "$patch": "delete"}}
+	if merged, err := Strategic(map[string]any{"items": []any{map[string]any{"name": "a"}}}, map[string]any{"items": keys},
+		&shape{}); err != nil || len(merged["items"].([]any)) != 3 {
 		t.Errorf("keys that are no scalars: %v, %v", merged, err)
 	}
 }

@@ -52,12 +52,15 @@ type collector struct{ sources Sources }
 var (
 	inflight = describe("apiserver_current_inflight_requests",
 		"[STABLE] Maximal number of currently used inflight request limit of this apiserver per request kind in last second.", "request_kind")
-	objects       = describe("apiserver_resource_objects", "[ALPHA] Number of stored objects at the time of last check split by kind.", "group", "resource")
-	storage       = describe("apiserver_storage_size_bytes", "[STABLE] Size of the storage database file physically allocated in bytes.", "storage_cluster_id")
+	objects = describe("apiserver_resource_objects", "[ALPHA] Number of stored objects at the time of last check split by kind.",
+		"group", "resource")
+	storage = describe("apiserver_storage_size_bytes", "[STABLE] Size of the storage database file physically allocated in bytes.",
+		"storage_cluster_id")
 	watchEvents   = describe("apiserver_watch_events_total", "[BETA] Number of events sent in watch clients", "group", "version", "resource")
 	watchSizes    = describe("apiserver_watch_events_sizes", "[BETA] Watch event size distribution in bytes", "group", "version", "resource")
-	watchersEnded = describe("apiserver_terminated_watchers_total", "[ALPHA] Counter of watchers closed due to unresponsiveness broken by resource type.", "group", "resource")
-	build         = describe("kubernetes_build_info",
+	watchersEnded = describe("apiserver_terminated_watchers_total",
+		"[ALPHA] Counter of watchers closed due to unresponsiveness broken by resource type.", "group", "resource")
+	build = describe("kubernetes_build_info",
 		"[ALPHA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
 		"major", "minor", "git_version", "git_commit", "git_tree_state", "build_date", "go_version", "compiler", "platform")
 )
@@ -114,7 +117,8 @@ type healthCollector struct{ health func() []health.Result }
 
 var (
 	checkLast  = describe("kubernetes_healthcheck", "[STABLE] This metric records the result of a single healthcheck.", "name", "type")
-	checkTotal = describe("kubernetes_healthchecks_total", "[STABLE] This metric records the results of all healthcheck.", "name", "type", "status")
+	checkTotal = describe("kubernetes_healthchecks_total", "[STABLE] This metric records the results of all healthcheck.", "name", "type",
+		"status")
 )
 
 // Describe implements [prometheus.Collector].

@@ -104,7 +104,8 @@ func New(started time.Time, sources Sources) *Meter {
 	m.requests.Store(&sync.Map{})
 	m.libraries = sources.Libraries
 	m.resettable = []interface{ Reset() }{m.total, m.duration, m.sli, m.sizes, m.deprecated, m.terminations, m.step, m.controller}
-	m.registry.MustRegister(m.total, m.duration, m.sli, m.sizes, m.running, m.deprecated, m.terminations, m.tls, m.certificates, m.step, m.controller,
+	m.registry.MustRegister(m.total, m.duration, m.sli, m.sizes, m.running, m.deprecated, m.terminations, m.tls, m.certificates, m.step,
+		m.controller,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), &collector{sources: sources})
 	m.slis.MustRegister(&healthCollector{health: sources.Health})
 	return m
@@ -128,7 +129,8 @@ func (m *Meter) series(k Request) *series {
 		return v.(*series)
 	}
 	s := &series{
-		total:    m.total.WithLabelValues(k.Verb, k.DryRun, k.Group, k.Version, k.Resource, k.Subresource, k.Scope, k.Component, strconv.Itoa(k.Code)),
+		total: m.total.WithLabelValues(k.Verb, k.DryRun, k.Group, k.Version, k.Resource, k.Subresource, k.Scope, k.Component,
+			strconv.Itoa(k.Code)),
 		duration: m.duration.WithLabelValues(k.Verb, k.DryRun, k.Group, k.Version, k.Resource, k.Subresource, k.Scope, k.Component),
 	}
 	if k.DryRun == "" {

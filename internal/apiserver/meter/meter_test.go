@@ -61,7 +61,8 @@ func sample(t *testing.T) *Meter {
 	get := Request{Verb: "GET", Version: "v1", Resource: "pods", Scope: "resource", Component: Component, Code: 200}
 	m.Request(get, 30*time.Millisecond, 1500)
 	m.Request(get, 2*time.Millisecond, 500)
-	m.Request(Request{Verb: "POST", DryRun: "All", Version: "v1", Resource: "pods", Scope: "resource", Component: Component, Code: 201}, time.Millisecond, 500)
+	m.Request(Request{Verb: "POST", DryRun: "All", Version: "v1", Resource: "pods", Scope: "resource", Component: Component, Code: 201},
+		time.Millisecond, 500)
 	m.Dropped(Request{Verb: "LIST", Version: "v1", Resource: "pods", Scope: "cluster", Component: Component})
 	m.Deprecated("", "v1", "endpoints", "")
 	m.Certificate(48 * time.Hour)
@@ -167,11 +168,13 @@ func TestFormsAndReset(t *testing.T) {
 	if w.Body.String() != "metrics reset\n" {
 		t.Errorf("reset: %s", w.Body.String())
 	}
-	if _, text := scrape(t, m, ""); strings.Contains(text, "apiserver_request_total{") || !strings.Contains(text, "apiserver_longrunning_requests{") {
+	if _, text := scrape(t, m, ""); strings.Contains(text, "apiserver_request_total{") ||
+		!strings.Contains(text, "apiserver_longrunning_requests{") {
 		t.Error("after a reset requests are still told, or what is under way is not")
 	}
 	m.Request(Request{Verb: "GET", Version: "v1", Resource: "pods", Scope: "resource", Component: Component, Code: 200}, time.Millisecond, 1)
-	if _, text := scrape(t, m, ""); !strings.Contains(text, `resource="pods",scope="resource",subresource="",verb="GET",version="v1"} 1`+"\n") {
+	if _, text := scrape(t, m, ""); !strings.Contains(text,
+		`resource="pods",scope="resource",subresource="",verb="GET",version="v1"} 1`+"\n") {
 		t.Error("requests after a reset are not counted")
 	}
 }

@@ -108,7 +108,8 @@ func TestPretty(t *testing.T) {
 
 func TestBodyAndGzip(t *testing.T) {
 	for header, want := range map[string]string{
-		"": JSON, "application/json; charset=latin1": JSON, "application/yaml": YAML, "Application/YAML": YAML, "text/plain": "", "a b": "", CBOR: "",
+		"": JSON, "application/json; charset=latin1": JSON, "application/yaml": YAML, "Application/YAML": YAML, "text/plain": "", "a b": "",
+		CBOR: "",
 	} {
 		got, ok := Body(header, Types(false))
 		if ok != (want != "") || ok && got != want {

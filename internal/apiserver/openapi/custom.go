@@ -224,9 +224,10 @@ func listSchema(d *resource.Descriptor, version, refs string) map[string]any {
 			"apiVersion": map[string]any{"type": "string", "description": docs["apiVersion"]},
 			"kind":       map[string]any{"type": "string", "description": docs["kind"]},
 			"items": map[string]any{
-				"type":        "array",
-				"description": "List of " + d.Resource + ". More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md",
-				"items":       map[string]any{"$ref": refs + crd.ModelName(d.Group, version, d.Kind)},
+				"type": "array",
+				"description": "List of " + d.Resource +
+					". More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md",
+				"items": map[string]any{"$ref": refs + crd.ModelName(d.Group, version, d.Kind)},
 			},
 			"metadata": meta,
 		},

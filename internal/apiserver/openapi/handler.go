@@ -61,8 +61,8 @@ type documents struct {
 	parts  map[string]*part // what v2 has beside the default documents, by path
 }
 
-// part is what the custom kinds of one group version make, or a preview adds to v2. It is kept as long as they are the same, so that a new definition costs
-// no more where there are many.
+// part is what the custom kinds of one group version make, or a preview adds to v2. It is kept as long as they are the same, so that a new
+// definition costs no more where there are many.
 type part struct {
 	kinds []*resource.Descriptor
 	v3    *document
@@ -261,7 +261,8 @@ func (d *documents) serve(w http.ResponseWriter, r *http.Request, now time.Time)
 	})
 }
 
-// send answers with a document in the first form that the client accepts. cache, if not nil, sets headers, or answers itself and returns false.
+// send answers with a document in the first form that the client accepts. cache, if not nil, sets headers, or answers itself and returns
+// false.
 func (d *documents) send(w http.ResponseWriter, r *http.Request, doc *document, proto string, cache func(hash string) bool) error {
 	contentType, ok := form(r.Header.Get("Accept"), proto)
 	w.Header().Add("Vary", "Accept")

@@ -79,7 +79,8 @@ func mergedV2(s *static, parts map[string]*part) *document {
 				return nil, err
 			}
 			doc, err := openapi_v2.ParseDocument(slices.Concat([]byte(`{"swagger":"2.0","info":{"title":"Kubernetes","version":"v1"},"paths":`),
-				more.paths, []byte(`,"definitions":`), append(join(bytes.TrimSuffix(bytes.Clone(more.definitions), []byte("}")), more.changes()), '}'), []byte("}")))
+				more.paths, []byte(`,"definitions":`), append(join(bytes.TrimSuffix(bytes.Clone(more.definitions), []byte("}")), more.changes()), '}'),
+				[]byte("}")))
 			if err != nil {
 				return nil, fmt.Errorf("parse definitions: %w", err)
 			}

@@ -103,7 +103,8 @@ func TestIndexAndHashes(t *testing.T) {
 	h := New(func() []*resource.Descriptor { return list }, nil)
 	r, b := get(t, h, "/openapi/v3")
 	paths := decode(t, b)["paths"].(map[string]any)
-	for _, p := range []string{"api/v1", "apis/apps/v1", "apis/apps", "apis", "version", "apis/dlg.example.com/v1", "apis/dlg.example.com/v1beta1"} {
+	for _, p := range []string{"api/v1", "apis/apps/v1", "apis/apps", "apis", "version", "apis/dlg.example.com/v1",
+		"apis/dlg.example.com/v1beta1"} {
 		if paths[p] == nil {
 			t.Errorf("%s is not in the index", p)
 		}
@@ -245,10 +246,12 @@ func checkGadgetPaths(t *testing.T, paths map[string]any) {
 		t.Error(path, d)
 	}
 	patch := paths[path].(map[string]any)["patch"].(map[string]any)
-	if d := cmp.Diff([]any{"application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml"}, patch["consumes"]); d != "" {
+	if d := cmp.Diff([]any{"application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml"},
+		patch["consumes"]); d != "" {
 		t.Error(d)
 	}
-	for _, p := range []string{"/apis/dlg.example.com/v1/gadgets", "/apis/dlg.example.com/v1/namespaces/{namespace}/gadgets", path + "/status", path + "/scale"} {
+	for _, p := range []string{"/apis/dlg.example.com/v1/gadgets", "/apis/dlg.example.com/v1/namespaces/{namespace}/gadgets", path + "/status",
+		path + "/scale"} {
 		if paths[p] == nil {
 			t.Errorf("no path %s", p)
 		}
@@ -329,7 +332,8 @@ func TestPartsAreKept(t *testing.T) {
 	}
 	_, b := get(t, h, "/openapi/v2")
 	defs := decode(t, b)["definitions"].(map[string]any)
-	for _, name := range []string{"com.example.dlg.v1.Gadget", "com.example.other.v1.Thing", "com.example.other.v1.ThingList", "io.k8s.api.core.v1.Pod"} {
+	for _, name := range []string{"com.example.dlg.v1.Gadget", "com.example.other.v1.Thing", "com.example.other.v1.ThingList",
+		"io.k8s.api.core.v1.Pod"} {
 		if defs[name] == nil {
 			t.Errorf("no definition of %s", name)
 		}
@@ -339,7 +343,8 @@ func TestPartsAreKept(t *testing.T) {
 // TestPreviews: versions that are not served by default have documents where they are served, and only there.
 func TestPreviews(t *testing.T) {
 	preview := &resource.Descriptor{Group: "resource.k8s.io", Resource: "resourceslices", Storage: "v1", Versions: []resource.Version{
-		{Name: "v1", New: func() resource.Object { return &corev1.Pod{} }}, {Name: "v1beta2", New: func() resource.Object { return &corev1.Pod{} }}}}
+		{Name: "v1", New: func() resource.Object { return &corev1.Pod{} }},
+		{Name: "v1beta2", New: func() resource.Object { return &corev1.Pod{} }}}}
 	const path, model = "/apis/resource.k8s.io/v1beta2/resourceslices", "io.k8s.api.resource.v1beta2.ResourceSlice"
 	for _, c := range []struct {
 		kinds []*resource.Descriptor

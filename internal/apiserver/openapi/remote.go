@@ -63,24 +63,25 @@ func NewRemoteDocument(name string, b []byte) (*RemoteDocument, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &RemoteDocument{Name: name, Hash: fmt.Sprintf("%X", sha512.Sum512(b)), Get: func(_ context.Context, contentType string) ([]byte, bool, error) {
-		if contentType == "application/json" {
-			return z, true, nil
-		}
-		b, err := inflate(z)
-		if err != nil {
-			return nil, false, err
-		}
-		doc, err := openapi_v3.ParseDocument(b)
-		if err != nil {
-			return nil, false, fmt.Errorf("parse document: %w", err)
-		}
-		if b, err = proto.Marshal(doc); err != nil {
-			return nil, false, fmt.Errorf("encode document: %w", err)
-		}
-		z, err := deflate(b)
-		return z, true, err
-	}}, nil
+	return &RemoteDocument{Name: name, Hash: fmt.Sprintf("%X", sha512.Sum512(b)),
+		Get: func(_ context.Context, contentType string) ([]byte, bool, error) {
+			if contentType == "application/json" {
+				return z, true, nil
+			}
+			b, err := inflate(z)
+			if err != nil {
+				return nil, false, err
+			}
+			doc, err := openapi_v3.ParseDocument(b)
+			if err != nil {
+				return nil, false, fmt.Errorf("parse document: %w", err)
+			}
+			if b, err = proto.Marshal(doc); err != nil {
+				return nil, false, fmt.Errorf("encode document: %w", err)
+			}
+			z, err := deflate(b)
+			return z, true, err
+		}}, nil
 }
 
 // Pack compresses a document as [RemoteDocument.Get] returns it.
@@ -147,8 +148,9 @@ func (h *Handler) serveRemote(w http.ResponseWriter, r *http.Request, name strin
 
 const parameterRef = "#/parameters/"
 
-// remoteAdditions are what other servers add to the v2 document. A definition that is other than one of this name that is there already gets
-// another name, NAME_v2; parameters that are not among the shared ones stand where they are used. A document that cannot be merged is left out.
+// remoteAdditions are what other servers add to the v2 document. A definition that is other than one of this name that is there already
+// gets another name, NAME_v2; parameters that are not among the shared ones stand where they are used. A document that cannot be merged is
+// left out.
 func remoteAdditions(s *static, remote *Remote, served func(path string) bool, log *slog.Logger) (*addition, error) {
 	own, err := ownDefinitions(s)
 	if err != nil {

@@ -80,7 +80,8 @@ func TestRemoteV2IsMerged(t *testing.T) {
 					"parameters": []any{map[string]any{"$ref": "#/parameters/strange"}},
 					"delete": map[string]any{
 						"parameters": []any{map[string]any{"name": "body", "in": "body", "schema": ref(deleteOptions)}},
-						"responses":  map[string]any{"200": map[string]any{"description": "OK", "schema": ref("io.k8s.apimachinery.pkg.apis.meta.v1.Status")}},
+						"responses": map[string]any{"200": map[string]any{"description": "OK",
+							"schema": ref("io.k8s.apimachinery.pkg.apis.meta.v1.Status")}},
 					},
 				},
 				"/apis/other.example.com/v1/x": map[string]any{},
@@ -93,7 +94,8 @@ func TestRemoteV2IsMerged(t *testing.T) {
 		}
 	}
 	garbage := RemoteV2{Name: "v1.garbage.example.com", Group: "garbage.example.com", Version: "v1", Tag: "y", Body: []byte("garbage")}
-	h := served(t, &Remote{V2: []RemoteV2{remoteV2(t, "a.example.com", doc("a.example.com")), garbage, remoteV2(t, "b.example.com", doc("b.example.com"))}})
+	h := served(t, &Remote{V2: []RemoteV2{remoteV2(t, "a.example.com", doc("a.example.com")), garbage,
+		remoteV2(t, "b.example.com", doc("b.example.com"))}})
 	var got struct {
 		Paths       map[string]map[string]any
 		Definitions map[string]map[string]any
@@ -118,7 +120,8 @@ func TestRemoteV2IsMerged(t *testing.T) {
 	if got.Paths["/apis/other.example.com/v1/x"] != nil {
 		t.Error("paths of what is not registered")
 	}
-	if got.Paths["/api/v1/pods"] == nil || got.Definitions["io.k8s.apimachinery.pkg.apis.meta.v1.Status_v2"]["description"] != "of another kind" {
+	if got.Paths["/api/v1/pods"] == nil ||
+		got.Definitions["io.k8s.apimachinery.pkg.apis.meta.v1.Status_v2"]["description"] != "of another kind" {
 		t.Error("definitions or paths are missing")
 	}
 	if n := len(got.Definitions[deleteOptions][kindExtension].([]any)); n != before+1 {
@@ -159,7 +162,8 @@ func TestRemoteV3(t *testing.T) {
 		}},
 	}})
 	index := read(t, h, "/openapi/v3", "").Body.String()
-	for _, want := range []string{`"apis/a.example.com/v1":{"serverRelativeURL":"/openapi/v3/apis/a.example.com/v1?hash=H"}`, `"apis/b.example.com/v1":{"serverRelativeURL":"/openapi/v3/apis/b.example.com/v1"}`, `"api/v1":`} {
+	for _, want := range []string{`"apis/a.example.com/v1":{"serverRelativeURL":"/openapi/v3/apis/a.example.com/v1?hash=H"}`,
+		`"apis/b.example.com/v1":{"serverRelativeURL":"/openapi/v3/apis/b.example.com/v1"}`, `"api/v1":`} {
 		if !strings.Contains(index, want) {
 			t.Errorf("the index lacks %s", want)
 		}
@@ -174,7 +178,8 @@ func TestRemoteV3(t *testing.T) {
 		{"/openapi/v3/apis/a.example.com/v1?hash=H", "", 200, "Cache-Control", "public, immutable", `{"openapi":"3.0.0"}`},
 		{"/openapi/v3/apis/a.example.com/v1?hash=old", "", 301, "Location", "/openapi/v3/apis/a.example.com/v1?hash=H", ""},
 		{"/openapi/v3/apis/a.example.com/v1", "text/html", 406, "Vary", "Accept", ""},
-		{"/openapi/v3/apis/b.example.com/v1", "", 503, "Content-Type", "text/plain; charset=utf-8", "openapi: APIService v1.b.example.com: nobody is there\n"},
+		{"/openapi/v3/apis/b.example.com/v1", "", 503, "Content-Type", "text/plain; charset=utf-8",
+			"openapi: APIService v1.b.example.com: nobody is there\n"},
 		{"/openapi/v3/api/v1", "", 200, "Content-Type", "application/json", ""},
 	} {
 		w := read(t, h, c.path, c.accept)

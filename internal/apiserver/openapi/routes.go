@@ -45,8 +45,10 @@ func routes(d *resource.Descriptor, version string, paths map[string]any) {
 	}
 	root += d.Resource
 	b.add(root, "", d.Namespaced, all,
-		route{method: "post", action: "post", verb: "create", body: object, answer: object, codes: []string{"201", "202"}, options: metav1.CreateOptions{}},
-		route{method: "delete", action: "deletecollection", verb: "deletecollection", answer: metaModel + "Status", options: metav1.ListOptions{}},
+		route{method: "post", action: "post", verb: "create", body: object, answer: object, codes: []string{"201", "202"},
+			options: metav1.CreateOptions{}},
+		route{method: "delete", action: "deletecollection", verb: "deletecollection", answer: metaModel + "Status",
+			options: metav1.ListOptions{}},
 	)
 	one := func(model string) []route {
 		return []route{
@@ -56,7 +58,8 @@ func routes(d *resource.Descriptor, version string, paths map[string]any) {
 		}
 	}
 	b.add(root+"/{name}", "", d.Namespaced, append(one(object),
-		route{method: "delete", action: "delete", verb: "delete", body: metaModel + "DeleteOptions", answer: metaModel + "Status", codes: []string{"202"}, options: metav1.DeleteOptions{}})...)
+		route{method: "delete", action: "delete", verb: "delete", body: metaModel + "DeleteOptions", answer: metaModel + "Status",
+			codes: []string{"202"}, options: metav1.DeleteOptions{}})...)
 	for _, sub := range d.Subresources {
 		if sub.Versions != nil && !slices.Contains(sub.Versions, version) {
 			continue
@@ -85,7 +88,8 @@ func (b *routeBuilder) add(path, sub string, namespaced bool, rs ...route) {
 	if namespaced {
 		common = append(common, parameter("namespace", "path", "object name and auth scope, such as for teams and projects", "string"))
 	}
-	common = append(common, parameter("pretty", "query", "If 'true', then the output is pretty printed. Defaults to 'false' unless the user-agent indicates a browser or command-line HTTP tool (curl and wget).", "string"))
+	common = append(common, parameter("pretty", "query",
+		"If 'true', then the output is pretty printed. Defaults to 'false' unless the user-agent indicates a browser or command-line HTTP tool (curl and wget).", "string"))
 	for _, r := range rs {
 		op := b.operation(r, sub, namespaced)
 		query := parameters(r.options)

@@ -87,7 +87,8 @@ func New(o Options) *Reconciler {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
-	return &Reconciler{o: o, todo: map[key]bool{}, wake: make(chan struct{}, 1), known: map[string]map[string]schema.GroupVersion{}, wants: map[string]int{}, kept: map[string]kept{}}
+	return &Reconciler{o: o, todo: map[key]bool{}, wake: make(chan struct{}, 1), known: map[string]map[string]schema.GroupVersion{},
+		wants: map[string]int{}, kept: map[string]kept{}}
 }
 
 // Keep calls sync for a config map of kube-system: when it was deleted, some time after it was changed, and after the time that sync

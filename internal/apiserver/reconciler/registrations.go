@@ -132,7 +132,8 @@ func (k *Reconciler) correct(ctx context.Context, b Backend, obj resource.Object
 }
 
 func specOf(gv schema.GroupVersion) apiregistrationv1.APIServiceSpec {
-	return apiregistrationv1.APIServiceSpec{Group: gv.Group, Version: gv.Version, GroupPriorityMinimum: customGroup, VersionPriority: customVersion}
+	return apiregistrationv1.APIServiceSpec{Group: gv.Group, Version: gv.Version, GroupPriorityMinimum: customGroup,
+		VersionPriority: customVersion}
 }
 
 func (k *Reconciler) create(ctx context.Context, b Backend, name string, gv schema.GroupVersion) error {

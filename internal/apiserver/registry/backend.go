@@ -85,23 +85,25 @@ func (b *Backend) List(ctx context.Context, r schema.GroupResource, namespace st
 func (b *Backend) Update(
 	ctx context.Context, r schema.GroupResource, namespace, name string, dryRun bool, change func(resource.Object) error,
 ) (resource.Object, error) {
-	return b.rewrite(ctx, r, namespace, name, writeOptions{dryRun: dryRun}, func(_ *Kind, cur *watchcache.CachedObject) (resource.Object, error) {
-		obj := Copy(cur)
-		return obj, change(obj)
-	})
+	return b.rewrite(ctx, r, namespace, name, writeOptions{dryRun: dryRun},
+		func(_ *Kind, cur *watchcache.CachedObject) (resource.Object, error) {
+			obj := Copy(cur)
+			return obj, change(obj)
+		})
 }
 
 // UpdateAsServer implements [resource.ServerWriter].
 func (b *Backend) UpdateAsServer(
 	ctx context.Context, r schema.GroupResource, namespace, name, sub string, dryRun bool, change func(resource.Object) error,
 ) (resource.Object, error) {
-	return b.rewrite(ctx, r, namespace, name, writeOptions{dryRun: dryRun}, func(k *Kind, cur *watchcache.CachedObject) (resource.Object, error) {
-		obj := Copy(cur)
-		if err := change(obj); err != nil || sub == "" || b.fields == nil {
-			return obj, err
-		}
-		return b.fields.Update(k.Descriptor, k.Storage, sub, cur.Hub, obj, "kube-apiserver")
-	})
+	return b.rewrite(ctx, r, namespace, name, writeOptions{dryRun: dryRun},
+		func(k *Kind, cur *watchcache.CachedObject) (resource.Object, error) {
+			obj := Copy(cur)
+			if err := change(obj); err != nil || sub == "" || b.fields == nil {
+				return obj, err
+			}
+			return b.fields.Update(k.Descriptor, k.Storage, sub, cur.Hub, obj, "kube-apiserver")
+		})
 }
 
 // Replace implements [resource.Backend].
@@ -109,7 +111,10 @@ func (b *Backend) Replace(
 	ctx context.Context, r schema.GroupResource, namespace, name string, dryRun bool, with func(resource.Object) (resource.Object, error),
 ) (resource.Object, error) {
 	exact := writeOptions{dryRun: dryRun, exact: true}
-	return b.rewrite(ctx, r, namespace, name, exact, func(_ *Kind, cur *watchcache.CachedObject) (resource.Object, error) { return with(cur.Hub) })
+	return b.rewrite(ctx, r, namespace, name, exact, func(_ *Kind, cur *watchcache.CachedObject) (resource.Object,
+		error) {
+		return with(cur.Hub)
+	})
 }
 
 // rewrite stores what is made of the newest object, again on conflict.

@@ -58,10 +58,13 @@ func TestParseIsUpstreams(t *testing.T) {
 	n := 0
 	for _, root := range []string{"/api/v1", "/apis/apps/v1", "//api/v1", "/apis//v1", "/api/", "/healthz"} {
 		for _, prefix := range []string{"", "/watch", "/proxy", "/watch/watch", "/Watch"} {
-			for _, place := range []string{"", "/namespaces", "/namespaces/ns", "/namespaces/ns/pods", "/pods", "/nodes", "/namespaces//pods", "/namespaces/ns/status", "/namespaces/ns/watch"} {
+			for _, place := range []string{"", "/namespaces", "/namespaces/ns", "/namespaces/ns/pods", "/pods", "/nodes", "/namespaces//pods",
+				"/namespaces/ns/status", "/namespaces/ns/watch"} {
 				for _, below := range []string{"", "/", "/x", "/x/status", "/x/proxy/a/b", "//log", "/x//log", "/status", "/finalize", "/x/"} {
-					for _, query := range []string{"", "watch=1", "watch=False", "watch=", "watch", "fieldSelector=metadata.name%3Dn&watch=true", "fieldSelector=metadata.name%3D..",
-						"fieldSelector=metadata.name%3Dn&limit=many", "fieldSelector=metadata.name%3D", "fieldSelector=a!!&watch=0&limit=x", "fieldSelector=&fieldSelector=metadata.name%3Dn&labelSelector=a%3Db"} {
+					for _, query := range []string{"", "watch=1", "watch=False", "watch=", "watch", "fieldSelector=metadata.name%3Dn&watch=true",
+						"fieldSelector=metadata.name%3D..",
+						"fieldSelector=metadata.name%3Dn&limit=many", "fieldSelector=metadata.name%3D", "fieldSelector=a!!&watch=0&limit=x",
+						"fieldSelector=&fieldSelector=metadata.name%3Dn&labelSelector=a%3Db"} {
 						for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "get", "WATCH"} {
 							u := &url.URL{Path: root + prefix + place + below, RawQuery: query}
 							r := &http.Request{Method: method, URL: u}
@@ -88,8 +91,9 @@ func TestParseIsUpstreams(t *testing.T) {
 
 func TestCheck(t *testing.T) {
 	for path, want := range map[string]string{
-		"/api/v1/watch": "unable to determine kind and namespace from url, /api/v1/watch", "/apis/apps/v1/proxy/": "unable to determine kind and namespace from url, /apis/apps/v1/proxy/",
-		"/api/v1/watch/pods": "", "/api/v1": "", "/watch": "",
+		"/api/v1/watch":        "unable to determine kind and namespace from url, /api/v1/watch",
+		"/apis/apps/v1/proxy/": "unable to determine kind and namespace from url, /apis/apps/v1/proxy/",
+		"/api/v1/watch/pods":   "", "/api/v1": "", "/watch": "",
 	} {
 		r := httptest.NewRequest("GET", path, nil)
 		got := ""
@@ -103,7 +107,8 @@ func TestCheck(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{"/api/v1/namespaces/ns/pods/p/log?follow=1", "/apis/apps/v1/x/y/z/w", "/api//v1", "/apis///", "/api/v1/watch", "/api/v1/namespaces//pods?watch"} {
+	for _, s := range []string{"/api/v1/namespaces/ns/pods/p/log?follow=1", "/apis/apps/v1/x/y/z/w", "/api//v1", "/apis///", "/api/v1/watch",
+		"/api/v1/namespaces//pods?watch"} {
 		f.Add("GET", s)
 	}
 	f.Fuzz(func(t *testing.T, method, raw string) {

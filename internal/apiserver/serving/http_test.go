@@ -58,7 +58,8 @@ func attack(t *testing.T, listening bool, f func(c *client) error) (open time.Du
 		srv := HTTPServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), 1<<20, 10)
 		srv.ErrorLog = log.New(io.Discard, "", 0)
 		pair := material.Server.TLS()
-		srv.TLSConfig = &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2"}, Time: func() time.Time { return pair.Leaf.NotBefore.Add(time.Hour) }}
+		srv.TLSConfig = &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2"},
+			Time: func() time.Time { return pair.Leaf.NotBefore.Add(time.Hour) }}
 		l := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
 		done := make(chan struct{})
 		go func() {
@@ -70,7 +71,8 @@ func attack(t *testing.T, listening bool, f func(c *client) error) (open time.Du
 		ours, theirs := net.Pipe()
 		l.conns <- theirs
 		began := time.Now()
-		conn := tls.Client(ours, &tls.Config{RootCAs: material.CA.Pool(), ServerName: "localhost", NextProtos: []string{"h2"}, Time: srv.TLSConfig.Time})
+		conn := tls.Client(ours, &tls.Config{RootCAs: material.CA.Pool(), ServerName: "localhost", NextProtos: []string{"h2"},
+			Time: srv.TLSConfig.Time})
 		c := &client{Framer: http2.NewFramer(conn, conn), conn: conn, took: make(chan struct{})}
 		acknowledged := make(chan struct{})
 		go func() {
@@ -167,10 +169,11 @@ func TestDeafClients(t *testing.T) {
 		every time.Duration
 		most  time.Duration
 	}{
-		"settings":               {func(c *client) error { return c.WriteSettings() }, time.Second, takeTime + 10*time.Second},
-		"settings with requests": {func(c *client) error { stream += 2; return errors.Join(c.WriteSettings(), c.head(stream, true)) }, time.Second, takeTime + 10*time.Second},
-		"pings":                  {func(c *client) error { return c.WritePing(false, [8]byte{}) }, time.Second, takeTime + 10*time.Second},
-		"pings without pause":    {func(c *client) error { return c.WritePing(false, [8]byte{}) }, 0, time.Second},
+		"settings": {func(c *client) error { return c.WriteSettings() }, time.Second, takeTime + 10*time.Second},
+		"settings with requests": {func(c *client) error { stream += 2; return errors.Join(c.WriteSettings(), c.head(stream, true)) },
+			time.Second, takeTime + 10*time.Second},
+		"pings":               {func(c *client) error { return c.WritePing(false, [8]byte{}) }, time.Second, takeTime + 10*time.Second},
+		"pings without pause": {func(c *client) error { return c.WritePing(false, [8]byte{}) }, 0, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := 0

@@ -161,7 +161,8 @@ func (k *pairDirectory) leaf(name string, ca *Pair, s subject) (*Pair, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p != nil && k.fresh(p.Certificate) && p.Certificate.CheckSignatureFrom(ca.Certificate) == nil && slices.Equal(p.Certificate.Subject.Organization, s.groups) && names(p.Certificate, s.hosts) {
+	if p != nil && k.fresh(p.Certificate) && p.Certificate.CheckSignatureFrom(ca.Certificate) == nil &&
+		slices.Equal(p.Certificate.Subject.Organization, s.groups) && names(p.Certificate, s.hosts) {
 		return p, nil
 	}
 	if p, err = sign(ca, s, k.now); err != nil {

@@ -53,7 +53,8 @@ func Of(err error) *metav1.Status {
 	case errors.Is(err, store.ErrNoSpace), errors.Is(err, store.ErrClosed):
 		return Of(apierrors.NewServiceUnavailable(err.Error()))
 	case errors.Is(err, context.DeadlineExceeded):
-		return Of(apierrors.NewTimeoutError("request did not complete within requested timeout - context deadline exceeded", 0)) // upstream's words
+		// upstream's words
+		return Of(apierrors.NewTimeoutError("request did not complete within requested timeout - context deadline exceeded", 0))
 	}
 	return &metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},

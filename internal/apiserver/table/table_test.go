@@ -143,7 +143,8 @@ func TestTarget(t *testing.T) {
 
 // Columns may have an order of their own for the rows of a list; the list itself keeps its own.
 func TestRowsInTheColumnsOrder(t *testing.T) {
-	hubs := []resource.Object{&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "b"}}}
+	hubs := []resource.Object{&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "b"}}}
 	c := &Converter{Columns: backwards{Default{}}, Target: v1}
 	table, err := c.List(hubs, metav1.ListMeta{})
 	if err != nil {

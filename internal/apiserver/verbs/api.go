@@ -47,13 +47,15 @@ type FieldManager interface {
 	registry.FieldManager
 
 	// Answered is Update for an object that a POST below another brings and is answered with.
-	Answered(gvk schema.GroupVersionKind, subresource string, obj resource.Object, empty func() resource.Object, manager string) resource.Object
+	Answered(gvk schema.GroupVersionKind, subresource string, obj resource.Object, empty func() resource.Object,
+		manager string) resource.Object
 
 	// The same for a Scale, whose entries are made of its parent's before a write and brought back afterwards.
 	ScaleEntries(d *resource.Descriptor, version string, parent resource.Object) ([]metav1.ManagedFieldsEntry, error)
 	UpdateScale(before, after resource.Object, manager string) (resource.Object, error)
 	ApplyScale(before resource.Object, patch *unstructured.Unstructured, manager string, force bool) (resource.Object, error)
-	ParentEntries(d *resource.Descriptor, version string, parent resource.Object, scale []metav1.ManagedFieldsEntry) ([]metav1.ManagedFieldsEntry, error)
+	ParentEntries(d *resource.Descriptor, version string, parent resource.Object,
+		scale []metav1.ManagedFieldsEntry) ([]metav1.ManagedFieldsEntry, error)
 }
 
 // Options of [New]. Registry is required.
@@ -209,7 +211,8 @@ func (q *req) run(verb func(*req) error) error {
 // strayed says whether a path names a kind in a way that none of its routes has.
 func strayed(k *Kind, info *requestinfo.Info) bool {
 	switch {
-	case info.Verb == "proxy", info.Verb == "watch" && (info.Subresource != "" || k.Verbs != nil && !slices.Contains(k.Verbs, "watch") && byPrefix(info)):
+	case info.Verb == "proxy", info.Verb == "watch" &&
+		(info.Subresource != "" || k.Verbs != nil && !slices.Contains(k.Verbs, "watch") && byPrefix(info)):
 		return true
 	case k.Namespaced:
 		return info.Namespace == "" && (len(info.Parts) > 1 || k.Verbs != nil && !slices.Contains(k.Verbs, "list"))

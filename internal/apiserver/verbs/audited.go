@@ -22,7 +22,8 @@ func (q *req) auditObject(obj resource.Object, gvk schema.GroupVersionKind) {
 
 // auditOptions tells it the options of a deletion. Upstream writes them in the version that it reads all of them into.
 func (q *req) auditOptions(o *metav1.DeleteOptions) {
-	audit.RequestOptions(q.ctx, o, schema.GroupVersionKind{Group: metav1.GroupName, Version: "__internal", Kind: "DeleteOptions"}, q.gvr(), q.subName())
+	audit.RequestOptions(q.ctx, o, schema.GroupVersionKind{Group: metav1.GroupName, Version: "__internal", Kind: "DeleteOptions"}, q.gvr(),
+		q.subName())
 }
 
 // auditPatch tells it a patch.

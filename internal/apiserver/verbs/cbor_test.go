@@ -43,7 +43,8 @@ func TestCBORSplices(t *testing.T) {
 			t.Errorf("%d bytes of data: %s", size, diff)
 		}
 		var e metav1.WatchEvent
-		if err := direct.Unmarshal(append(appendCBOREvent(nil, "ADDED"), b...), &e); err != nil || e.Type != "ADDED" || !bytes.Equal(e.Object.Raw, b) {
+		if err := direct.Unmarshal(append(appendCBOREvent(nil, "ADDED"), b...), &e); err != nil || e.Type != "ADDED" ||
+			!bytes.Equal(e.Object.Raw, b) {
 			t.Errorf("event %s of %d bytes, error %v", e.Type, len(e.Object.Raw), err)
 		}
 	}
@@ -84,14 +85,17 @@ func TestDecodeCBOR(t *testing.T) {
 		want       string // of the error; "" none
 		strict     int
 	}{
-		{"right", typed, map[string]any{"kind": "ConfigMap", "apiVersion": "v1", "data": map[string]any{"a": "b"}}, metav1.FieldValidationStrict, "", 0},
+		{"right", typed, map[string]any{"kind": "ConfigMap", "apiVersion": "v1", "data": map[string]any{"a": "b"}}, metav1.FieldValidationStrict,
+			"", 0},
 		{"no kind", typed, map[string]any{"data": map[string]any{"a": "b"}}, metav1.FieldValidationStrict, "", 0},
 		{"unknown field", typed, map[string]any{"zzz": int64(1)}, metav1.FieldValidationWarn, "", 1},
 		{"unknown field, strictly", typed, map[string]any{"zzz": int64(1)}, metav1.FieldValidationStrict, "strict decoding error", 0},
 		{"unknown field, ignored", typed, map[string]any{"zzz": int64(1)}, metav1.FieldValidationIgnore, "", 0},
-		{"other kind", typed, map[string]any{"kind": "Pod", "apiVersion": "v1"}, "", "converting (v1.Pod) to (core.ConfigMap): unknown conversion", 0},
+		{"other kind", typed, map[string]any{"kind": "Pod", "apiVersion": "v1"}, "",
+			"converting (v1.Pod) to (core.ConfigMap): unknown conversion", 0},
 		{"no such kind", typed, map[string]any{"kind": "Nope", "apiVersion": "v1"}, "", `no kind "Nope" is registered for version "v1"`, 0},
-		{"no such version", typed, map[string]any{"kind": "ConfigMap", "apiVersion": "v2"}, "", `no kind "ConfigMap" is registered for version "v2"`, 0},
+		{"no such version", typed, map[string]any{"kind": "ConfigMap", "apiVersion": "v2"}, "",
+			`no kind "ConfigMap" is registered for version "v2"`, 0},
 		{"wrong type", typed, map[string]any{"metadata": map[string]any{"name": int64(5)}}, "", "cannot be handled as a ConfigMap", 0},
 		{"without a Go type", free, map[string]any{"kind": "ConfigMap", "apiVersion": "v1", "n": int64(1)}, "", "", 0},
 		{"without a Go type or kind", free, map[string]any{"n": int64(1)}, "", "Object 'Kind' is missing", 0},
@@ -160,7 +164,8 @@ func FuzzCBORSplice(f *testing.F) {
 
 // BenchmarkCBOR is an object's encoding in each medium.
 func BenchmarkCBOR(b *testing.B) {
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "n", Namespace: "ns", UID: "u"}, Data: map[string]string{"k": strings.Repeat("x", 1000)}}
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "n", Namespace: "ns", UID: "u"},
+		Data: map[string]string{"k": strings.Repeat("x", 1000)}}
 	for name, m := range map[string]watchcache.Media{"JSON": watchcache.JSON, "protobuf": watchcache.Protobuf, "CBOR": watchcache.CBOR} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

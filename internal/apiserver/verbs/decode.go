@@ -163,7 +163,8 @@ func (d *decoder) decode(body []byte, media, validation string) (obj resource.Ob
 		return nil, nil, d.refuse(runtime.NewStrictDecodingError(strict), said, body)
 	}
 	if gv := said.GroupVersion(); gv != d.gvk.GroupVersion() && !slices.Contains(d.others, gv) {
-		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)", gv, d.gvk.GroupVersion()))
+		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)", gv,
+			d.gvk.GroupVersion()))
 	}
 	return obj, strict, nil
 }
@@ -175,7 +176,8 @@ func (d *decoder) refuse(err error, said schema.GroupVersionKind, body []byte) e
 	if said.Kind != "" {
 		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", said.Kind, said.Version, d.gvk.Kind, err))
 	}
-	return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", d.gvk.Kind, err, summary(body)))
+	return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", d.gvk.Kind, err,
+		summary(body)))
 }
 
 func summary(body []byte) string {
@@ -240,7 +242,8 @@ func (d *decoder) json(body, original []byte, strictly bool) (resource.Object, s
 
 // freeKind is the kind that an object without a Go type says, or why it is refused: it must say one, and its version is looked
 // at before its kind.
-func (d *decoder) freeKind(found schema.GroupVersionKind, err error, body, original []byte, strictly bool) (schema.GroupVersionKind, error) {
+func (d *decoder) freeKind(found schema.GroupVersionKind, err error, body, original []byte, strictly bool) (schema.GroupVersionKind,
+	error) {
 	if err != nil {
 		said := withDefaults(found, d.gvk)
 		return said, d.refuse(err, said, original)
@@ -285,7 +288,8 @@ func withDefaults(found, defaults schema.GroupVersionKind) schema.GroupVersionKi
 // Upstream reads the body as what it says it is before it refuses that; unmarshal does so.
 func (d *decoder) wrongKind(said schema.GroupVersionKind, body []byte, unmarshal func(runtime.Object) error) error {
 	if !d.known(said) {
-		return d.refuse(fmt.Errorf("no kind %q is registered for version %q in scheme %q", said.Kind, said.GroupVersion(), schemeName), said, body)
+		return d.refuse(fmt.Errorf("no kind %q is registered for version %q in scheme %q", said.Kind, said.GroupVersion(), schemeName), said,
+			body)
 	}
 	if said.Kind == d.gvk.Kind && (said.Group == d.gvk.Group || said.Kind == "Scale") { // scales of all groups are one kind
 		return nil
@@ -300,7 +304,8 @@ func (d *decoder) wrongKind(said schema.GroupVersionKind, body []byte, unmarshal
 	return d.refuse(fmt.Errorf("converting (%s) to (%s): unknown conversion", other, internalType(d.gvk)), said, body)
 }
 
-func (d *decoder) finish(obj resource.Object, said schema.GroupVersionKind, strict []error, strictly bool) (resource.Object, schema.GroupVersionKind, []error, error) {
+func (d *decoder) finish(obj resource.Object, said schema.GroupVersionKind, strict []error, strictly bool) (resource.Object,
+	schema.GroupVersionKind, []error, error) {
 	u, free := obj.(*unstructured.Unstructured)
 	switch {
 	case !free:

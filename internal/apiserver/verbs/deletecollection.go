@@ -36,7 +36,8 @@ func deleteCollection(q *req) error {
 		return err
 	}
 	if unsafely(opts) {
-		return invalidOptions("DeleteOptions", field.ErrorList{field.Invalid(field.NewPath("ignoreStoreReadErrorWithClusterBreakingPotential"), true,
+		return invalidOptions("DeleteOptions", field.ErrorList{field.Invalid(field.NewPath("ignoreStoreReadErrorWithClusterBreakingPotential"),
+			true,
 			"is not allowed with DELETECOLLECTION, try again after removing the option")})
 	}
 	q.warnDelete(opts)

@@ -21,8 +21,10 @@ func unsafely(opts *metav1.DeleteOptions) bool {
 
 // mayDeleteUnsafely asks for the permission of its own that it takes.
 func (q *req) mayDeleteUnsafely(ctx context.Context) error {
-	if q.kind.Group == "" && q.kind.Resource == "namespaces" || q.kind.Group == "rbac.authorization.k8s.io" { // kinds whose stores upstream wraps
-		return apierrors.NewInternalError(errors.New("no unsafe deleter provided, can not honor ignoreStoreReadErrorWithClusterBreakingPotential"))
+	// kinds whose stores upstream wraps
+	if q.kind.Group == "" && q.kind.Resource == "namespaces" || q.kind.Group == "rbac.authorization.k8s.io" {
+		return apierrors.NewInternalError(errors.New(
+			"no unsafe deleter provided, can not honor ignoreStoreReadErrorWithClusterBreakingPotential"))
 	}
 	if q.Authorize == nil {
 		return nil

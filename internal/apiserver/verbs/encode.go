@@ -25,7 +25,8 @@ func whole(f *watchcache.CachedObject, version int, media string) ([]byte, error
 		if err != nil {
 			return nil, err
 		}
-		return appendCBOR(make([]byte, 0, len(raw)+len(gvk.Kind)+len(gvk.Group)+len(gvk.Version)+32), k.Unstructured, gvk.GroupVersion().String(), gvk.Kind, raw)
+		return appendCBOR(make([]byte, 0, len(raw)+len(gvk.Kind)+len(gvk.Group)+len(gvk.Version)+32), k.Unstructured, gvk.GroupVersion().String(),
+			gvk.Kind, raw)
 	}
 	raw, err := f.Bytes(version, watchcache.JSON)
 	if err != nil {

@@ -28,7 +28,8 @@ func (q *req) respondList(code int, l *registry.Found) error {
 	if err := q.foresee(l.Records); err != nil {
 		return err
 	}
-	if a.target != nil && (a.target.Kind == "PartialObjectMetadata" || a.media != mediaJSON || a.pretty || len(l.Records) == 0 || ordered(q.ver().Columns)) {
+	if a.target != nil && (a.target.Kind == "PartialObjectMetadata" || a.media != mediaJSON || a.pretty || len(l.Records) == 0 ||
+		ordered(q.ver().Columns)) {
 		objects := make([]*watchcache.CachedObject, len(l.Records))
 		for i, r := range l.Records {
 			f, err := q.kind.Cached(r)

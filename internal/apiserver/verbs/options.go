@@ -73,11 +73,13 @@ func (q *req) updateOptions() (*metav1.UpdateOptions, error) {
 
 // toCreate is what an update says of the create that it may turn into, and patchToUpdate what a patch says of its update.
 func toCreate(o *metav1.UpdateOptions) *metav1.CreateOptions {
-	return &metav1.CreateOptions{TypeMeta: metaKind("CreateOptions"), DryRun: o.DryRun, FieldManager: o.FieldManager, FieldValidation: o.FieldValidation}
+	return &metav1.CreateOptions{TypeMeta: metaKind("CreateOptions"), DryRun: o.DryRun, FieldManager: o.FieldManager,
+		FieldValidation: o.FieldValidation}
 }
 
 func patchToUpdate(o *metav1.PatchOptions) *metav1.UpdateOptions {
-	return &metav1.UpdateOptions{TypeMeta: metaKind("UpdateOptions"), DryRun: o.DryRun, FieldManager: o.FieldManager, FieldValidation: o.FieldValidation}
+	return &metav1.UpdateOptions{TypeMeta: metaKind("UpdateOptions"), DryRun: o.DryRun, FieldManager: o.FieldManager,
+		FieldValidation: o.FieldValidation}
 }
 
 // directive is Strict, Warn or Ignore.

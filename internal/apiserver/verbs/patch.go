@@ -94,7 +94,8 @@ func (q *req) readPatch() (*patching, error) {
 		}
 		ct = string(types.ApplyYAMLPatchType)
 	}
-	p := &patching{req: q, kind: types.PatchType(ct), bytes: body, opts: o, validation: directive(o.FieldValidation), dec: q.decoder(), toHub: q.toHub, strategic: q.ver().Strategic}
+	p := &patching{req: q, kind: types.PatchType(ct), bytes: body, opts: o, validation: directive(o.FieldValidation), dec: q.decoder(),
+		toHub: q.toHub, strategic: q.ver().Strategic}
 	if p.kind == types.ApplyYAMLPatchType {
 		if p.plain = plainObject(body); p.plain == nil {
 			if _, err := utilyaml.ToJSON(body); err != nil {
@@ -216,7 +217,8 @@ func (p *patching) onJSON(cur []byte) (resource.Object, error) {
 	}
 	obj, _, more, err = p.dec.finish(obj, p.dec.gvk, more, p.strictly())
 	if err != nil {
-		return nil, bad(strings.TrimPrefix(err.Error(), fmt.Sprintf("%s in version %q cannot be handled as a %s: ", p.dec.gvk.Kind, p.dec.gvk.Version, p.dec.gvk.Kind)))
+		return nil, bad(strings.TrimPrefix(err.Error(), fmt.Sprintf("%s in version %q cannot be handled as a %s: ", p.dec.gvk.Kind,
+			p.dec.gvk.Version, p.dec.gvk.Kind)))
 	}
 	if strict = append(strict, more...); len(strict) > 0 {
 		if p.validation == metav1.FieldValidationStrict {
@@ -265,13 +267,15 @@ func (p *patching) patchJSON(cur []byte) (patched []byte, strict []error, err er
 			return nil, nil, badRequest(err)
 		}
 		if len(ops) > maxJSONPatch {
-			return nil, nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("The allowed maximum operations in a JSON patch is %d, got %d", maxJSONPatch, len(ops)))
+			return nil, nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("The allowed maximum operations in a JSON patch is %d, got %d",
+				maxJSONPatch, len(ops)))
 		}
 		if err := merge.CheckOperations(cur, p.bytes, len(ops)); err != nil {
 			return nil, nil, apierrors.NewRequestEntityTooLargeError(err.Error())
 		}
 		if patched, err = ops.Apply(cur); err != nil {
-			return nil, nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
+			return nil, nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0,
+				false)
 		}
 		return patched, strict, nil
 	}
@@ -313,7 +317,8 @@ func (p *patching) strategicMerge(cur resource.Object) (resource.Object, error) 
 		return nil, err
 	}
 	bad := func(msg string) error {
-		return apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), fmt.Sprintf("%+v", patch), msg)})
+		return apierrors.NewInvalid(schema.GroupKind{}, "",
+			field.ErrorList{field.Invalid(field.NewPath("patch"), fmt.Sprintf("%+v", patch), msg)})
 	}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(merged, obj, p.strictly()); err != nil {
 		more, ok := runtime.AsStrictDecodingError(err)

@@ -63,7 +63,8 @@ func TestDecodeRefusals(t *testing.T) {
 }
 
 func TestBodiesAgree(t *testing.T) {
-	want := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"a": "<b>"}}, Data: map[string]string{"k": "v"}}
+	want := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"a": "<b>"}},
+		Data: map[string]string{"k": "v"}}
 	f := testKind().NewCachedObject(want)
 	d := configMapDecoder(func() resource.Object { return &corev1.ConfigMap{} })
 	for _, media := range []string{mediaJSON, mediaProtobuf} {
@@ -172,7 +173,8 @@ func FuzzPatch(f *testing.F) {
 }
 
 func FuzzQuery(f *testing.F) {
-	for _, s := range []string{"labelSelector=a%3Db,c+in+(d)", "fieldSelector=metadata.name%3Dx", "limit=1&continue=zzz", "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan", "resourceVersion=abc", "dryRun=All&fieldManager=a"} {
+	for _, s := range []string{"labelSelector=a%3Db,c+in+(d)", "fieldSelector=metadata.name%3Dx", "limit=1&continue=zzz",
+		"watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan", "resourceVersion=abc", "dryRun=All&fieldManager=a"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, query string) {

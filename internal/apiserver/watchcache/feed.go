@@ -166,7 +166,8 @@ func (f *Feed) run(ctx context.Context, w store.Watcher, tail *node) {
 			return
 		}
 		if len(b.Events) > 0 {
-			n := &node{revision: b.Revision, count: tail.count + int64(len(b.Events)), bytes: tail.bytes, events: make([]Event, len(b.Events)), ready: make(chan struct{})}
+			n := &node{revision: b.Revision, count: tail.count + int64(len(b.Events)), bytes: tail.bytes, events: make([]Event, len(b.Events)),
+				ready: make(chan struct{})}
 			for i := range b.Events {
 				n.events[i].Event = b.Events[i]
 				if r := b.Events[i].Record; r != nil {

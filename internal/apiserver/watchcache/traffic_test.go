@@ -20,7 +20,8 @@ func TestTrafficCountsSizes(t *testing.T) {
 	tr.Add(&s)
 	tr.End()
 	got, ended := tr.Total()
-	want := Sent{Events: 10, Bytes: 1 + 1024 + 1025 + 2048 + 2049 + 128<<10 + 128<<10 + 1 + 5<<20 + 10, Sizes: [SizeClasses]int64{4, 2, 1, 0, 0, 0, 0, 1, 2}}
+	want := Sent{Events: 10, Bytes: 1 + 1024 + 1025 + 2048 + 2049 + 128<<10 + 128<<10 + 1 + 5<<20 + 10,
+		Sizes: [SizeClasses]int64{4, 2, 1, 0, 0, 0, 0, 1, 2}}
 	if diff := cmp.Diff(want, got); diff != "" || ended != 1 {
 		t.Errorf("%d ended (-want +got):\n%s", ended, diff)
 	}

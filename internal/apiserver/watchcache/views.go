@@ -16,8 +16,8 @@ const (
 	roomTries   = 8 // how many entries are looked at to make room for one
 )
 
-// Views bounds the memory of the cached objects on records. A write or GET drops the oldest ones; a list drops only those that are of no use
-// any more, or that no recent list had.
+// Views bounds the memory of the cached objects on records. A write or GET drops the oldest ones; a list drops only those that are of no
+// use any more, or that no recent list had.
 //
 // Worked example: there is room for 10,000 objects, and clients list 100,000 again and again. The first 10,000 stay cached, and each list
 // finds them; it decodes the other 90,000 each time. If each were cached, a list would find none: the last ones would have displaced the

@@ -5,14 +5,14 @@
 // that all watches of a resource share.
 //
 // A [Kind] combines a descriptor with a store. [Kind.Cached] returns a record's decoded object with its encodings, a [CachedObject] that is
-// kept on the record itself, so that GET, LIST and WATCH in all their media types encode an object once for each revision, version and media
-// type; [Views] bounds the memory of all cached objects, and drops the oldest. A [Feed] is one engine watcher
-// whose events are a linked list; each client's watch is a [Cursor] on it that holds no queue of its own.
+// kept on the record itself, so that GET, LIST and WATCH in all their media types encode an object once for each revision, version and
+// media type; [Views] bounds the memory of all cached objects, and drops the oldest. A [Feed] is one engine watcher whose events are a
+// linked list; each client's watch is a [Cursor] on it that holds no queue of its own.
 //
 // # Concurrency
 //
-// Everything but a Cursor is safe for concurrent use. Objects in a CachedObject are shared and must not be changed. Readers take no lock that
-// a writer holds.
+// Everything but a Cursor is safe for concurrent use. Objects in a CachedObject are shared and must not be changed. Readers take no lock
+// that a writer holds.
 package watchcache
 
 import (
@@ -69,7 +69,8 @@ func NewKind(d *resource.Descriptor, s Storage, v *Views, lifetime *Lifetime) *K
 			k.HubGroup = ""
 		}
 	}
-	k.Feed = &Feed{kind: k, storage: s, lifetime: lifetime, capacity: defaultCapacity, lag: maxLag, lagBytes: maxLagBytes, space: milestoneEvents}
+	k.Feed = &Feed{kind: k, storage: s, lifetime: lifetime, capacity: defaultCapacity, lag: maxLag, lagBytes: maxLagBytes,
+		space: milestoneEvents}
 	return k
 }
 
@@ -157,7 +158,8 @@ func (k *Kind) cachedSize(r *store.Record) int64 {
 	return int64(times*len(r.Value) + 1024)
 }
 
-// Cached returns the record's decoded object with its encodings, and caches it if it is not cached yet. Concurrent callers get the same one.
+// Cached returns the record's decoded object with its encodings, and caches it if it is not cached yet. Concurrent callers get the same
+// one.
 func (k *Kind) Cached(r *store.Record) (*CachedObject, error) {
 	for {
 		before := r.View()
@@ -241,8 +243,8 @@ func (f *CachedObject) Size() int {
 // Listing counts a list that begins.
 func (k *Kind) Listing() { k.views.lists.Add(1) }
 
-// Listed is [Kind.Cached] for a list of many records. It caches only if there is room: otherwise a list larger than the cache would drop, each
-// time, the objects that it reads next and those that others use.
+// Listed is [Kind.Cached] for a list of many records. It caches only if there is room: otherwise a list larger than the cache would drop,
+// each time, the objects that it reads next and those that others use.
 func (k *Kind) Listed(r *store.Record) (*CachedObject, error) {
 	if f := k.view(r); f != nil {
 		f.listed.Store(k.views.lists.Load())

@@ -302,7 +302,8 @@ func TestSharedObjectIsFoundAgain(t *testing.T) {
 // TestEncodingWritesNothing: to encode a shared object for one client changes nothing of what others read, not even what is not seen.
 func TestEncodingWritesNothing(t *testing.T) {
 	limit := quantity.MustParse("8Mi")
-	pod := &corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &limit}}}}}}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v",
+		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &limit}}}}}}
 	k := newFixture(t, 1<<20).Kind
 	k.Codec = resource.ProtobufCodec(corev1.SchemeGroupVersion.WithKind("Pod"), func() resource.Object { return &corev1.Pod{} })
 	data, err := k.Codec.Encode(pod)

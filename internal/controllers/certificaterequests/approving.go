@@ -51,7 +51,8 @@ func Approving() controllers.Controller {
 }
 
 // newController works on each request that is created or changed; work gets a copy of its own.
-func newController(d *controllers.Deps, name string, work func(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error) (controllers.Runner, error) {
+func newController(d *controllers.Deps, name string,
+	work func(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error) (controllers.Runner, error) {
 	informer := d.Informers.Certificates().V1().CertificateSigningRequests()
 	queue := controllers.NewQueue[string](d, name, 5)
 	err := controllers.Subscribe(d, informer.Informer(), controllers.Handler[*certificatesv1.CertificateSigningRequest]{
@@ -109,12 +110,13 @@ func approve(ctx context.Context, client kubernetes.Interface, csr *certificates
 		for k, v := range csr.Spec.Extra {
 			extra[k] = authorizationv1.ExtraValue(v)
 		}
-		review, err := client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User: csr.Spec.Username, UID: csr.Spec.UID, Groups: csr.Spec.Groups, Extra: extra,
-			ResourceAttributes: &authorizationv1.ResourceAttributes{
-				Group: "certificates.k8s.io", Resource: "certificatesigningrequests", Subresource: r.subresource, Verb: "create", Version: "*",
-			},
-		}}, metav1.CreateOptions{})
+		review, err := client.AuthorizationV1().SubjectAccessReviews().Create(ctx,
+			&authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User: csr.Spec.Username, UID: csr.Spec.UID, Groups: csr.Spec.Groups, Extra: extra,
+				ResourceAttributes: &authorizationv1.ResourceAttributes{
+					Group: "certificates.k8s.io", Resource: "certificatesigningrequests", Subresource: r.subresource, Verb: "create", Version: "*",
+				},
+			}}, metav1.CreateOptions{})
 		if err != nil {
 			return fmt.Errorf("review access of %s: %w", csr.Spec.Username, err)
 		}

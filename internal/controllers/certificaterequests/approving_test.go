@@ -24,21 +24,24 @@ func TestApprove(t *testing.T) {
 		signer, user, cn, allow, want string
 		again                         bool
 	}{
-		"a bootstrapping user": {certificatesv1.KubeAPIServerClientKubeletSignerName, "system:bootstrap:abcdef", "system:node:a", "nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview.", false},
-		"the kubelet itself":   {certificatesv1.KubeAPIServerClientKubeletSignerName, "system:node:a", "system:node:a", "selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview.", false},
-		"another node":         {certificatesv1.KubeAPIServerClientKubeletSignerName, "system:node:b", "system:node:a", "selfnodeclient", "", true},
-		"nobody may":           {certificatesv1.KubeAPIServerClientKubeletSignerName, "system:node:a", "system:node:a", "", "", true},
-		"another signer":       {certificatesv1.KubeletServingSignerName, "system:node:a", "system:node:a", "selfnodeclient", "", false},
-		"no node":              {certificatesv1.KubeAPIServerClientKubeletSignerName, "jane", "jane", "selfnodeclient", "", false},
+		"a bootstrapping user": {certificatesv1.KubeAPIServerClientKubeletSignerName, "system:bootstrap:abcdef", "system:node:a", "nodeclient",
+			"Auto approving kubelet client certificate after SubjectAccessReview.", false},
+		"the kubelet itself": {certificatesv1.KubeAPIServerClientKubeletSignerName, "system:node:a", "system:node:a", "selfnodeclient",
+			"Auto approving self kubelet client certificate after SubjectAccessReview.", false},
+		"another node":   {certificatesv1.KubeAPIServerClientKubeletSignerName, "system:node:b", "system:node:a", "selfnodeclient", "", true},
+		"nobody may":     {certificatesv1.KubeAPIServerClientKubeletSignerName, "system:node:a", "system:node:a", "", "", true},
+		"another signer": {certificatesv1.KubeletServingSignerName, "system:node:a", "system:node:a", "selfnodeclient", "", false},
+		"no node":        {certificatesv1.KubeAPIServerClientKubeletSignerName, "jane", "jane", "selfnodeclient", "", false},
 	} {
 		der, err := x509.CreateCertificateRequest(rand.Reader, node(c.cn), key(t))
 		if err != nil {
 			t.Fatal(err)
 		}
-		csr := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: certificatesv1.CertificateSigningRequestSpec{
-			SignerName: c.signer, Username: c.user, Usages: []certificatesv1.KeyUsage{"digital signature", "client auth"},
-			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
-		}}
+		csr := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: "r"},
+			Spec: certificatesv1.CertificateSigningRequestSpec{
+				SignerName: c.signer, Username: c.user, Usages: []certificatesv1.KeyUsage{"digital signature", "client auth"},
+				Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
+			}}
 		client := fake.NewClientset(csr.DeepCopy())
 		client.PrependReactor("create", "subjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			r := a.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview)

@@ -35,7 +35,8 @@ func key(t *testing.T) *ecdsa.PrivateKey {
 func authority(t *testing.T, now time.Time, life time.Duration) *controllers.Authority {
 	t.Helper()
 	k := key(t)
-	c := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(life), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	c := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(life), IsCA: true,
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, k.Public(), k)
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +67,8 @@ func node(cn string, names ...string) *x509.CertificateRequest {
 // TestSigners: what each signer takes, and its words for what it does not.
 func TestSigners(t *testing.T) {
 	const (
-		client, serving, api, legacy = "kubernetes.io/kube-apiserver-client-kubelet", "kubernetes.io/kubelet-serving", "kubernetes.io/kube-apiserver-client", "kubernetes.io/legacy-unknown"
+		client, serving, api, legacy = "kubernetes.io/kube-apiserver-client-kubelet", "kubernetes.io/kubelet-serving",
+			"kubernetes.io/kube-apiserver-client", "kubernetes.io/legacy-unknown"
 	)
 	for _, c := range []struct {
 		signer string
@@ -77,13 +79,16 @@ func TestSigners(t *testing.T) {
 		{client, node("system:node:a"), "digital signature,client auth", ""},
 		{client, node("system:node:a"), "client auth,key encipherment,digital signature", ""},
 		{client, node("system:node:a"), "client auth", "usages did not match [client auth digital signature key encipherment]"},
-		{client, node("system:node:a"), "digital signature,client auth,server auth", "usages did not match [client auth digital signature key encipherment]"},
+		{client, node("system:node:a"), "digital signature,client auth,server auth",
+			"usages did not match [client auth digital signature key encipherment]"},
 		{client, node("node:a"), "digital signature,client auth", "subject common name does not begin with system:node:"},
 		{client, node("system:node:a", "x.dev"), "digital signature,client auth", "DNS subjectAltNames are not allowed"},
-		{client, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:a"}}, "digital signature,client auth", "subject organization is not system:nodes"},
+		{client, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:a"}}, "digital signature,client auth",
+			"subject organization is not system:nodes"},
 		{serving, node("system:node:a", "a"), "digital signature,server auth", ""},
 		{serving, node("system:node:a"), "digital signature,server auth", "DNS or IP subjectAltName is required"},
-		{serving, node("system:node:a", "a"), "digital signature,client auth", "usages did not match [digital signature key encipherment server auth]"},
+		{serving, node("system:node:a", "a"), "digital signature,client auth",
+			"usages did not match [digital signature key encipherment server auth]"},
 		{serving, node("a", "a"), "digital signature,server auth", "subject common name does not begin with system:node:"},
 		{api, node("jane"), "client auth", ""},
 		{api, node("jane"), "client auth,server auth", "invalid usage for client certificate: server auth"},
@@ -108,7 +113,8 @@ func TestSigners(t *testing.T) {
 func TestSign(t *testing.T) {
 	now := time.Now().Truncate(time.Second)
 	ca := authority(t, now, 10*365*24*time.Hour)
-	r := request(t, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "jane", Organization: []string{"a", "b"}}, DNSNames: []string{"x.dev"}, IPAddresses: []net.IP{net.IPv4(10, 0, 0, 1).To4()}})
+	r := request(t, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "jane", Organization: []string{"a", "b"}},
+		DNSNames: []string{"x.dev"}, IPAddresses: []net.IP{net.IPv4(10, 0, 0, 1).To4()}})
 	seconds := func(n int32) *int32 { return &n }
 	for _, c := range []struct {
 		asked    *int32
@@ -122,7 +128,8 @@ func TestSign(t *testing.T) {
 		{seconds(1 << 30), ca, -5 * time.Minute, life - 5*time.Minute},
 		{nil, authority(t, now, time.Hour), -5 * time.Minute, time.Hour},
 	} {
-		data, err := Sign(c.ca, r, []certificatesv1.KeyUsage{"server auth", "client auth", "digital signature", "client auth"}, lifetime(c.asked, 0), now)
+		data, err := Sign(c.ca, r, []certificatesv1.KeyUsage{"server auth", "client auth", "digital signature", "client auth"},
+			lifetime(c.asked, 0), now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,21 +142,25 @@ func TestSign(t *testing.T) {
 			t.Errorf("from %v to %v, want %v to %v", got.NotBefore.Sub(now), got.NotAfter.Sub(now), c.from, c.to)
 		}
 		if got.Subject.String() != r.Subject.String() || !slices.Equal(got.DNSNames, r.DNSNames) || len(got.IPAddresses) != 1 || got.IsCA ||
-			got.KeyUsage != x509.KeyUsageDigitalSignature || !slices.Equal(got.ExtKeyUsage, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}) {
+			got.KeyUsage != x509.KeyUsageDigitalSignature || !slices.Equal(got.ExtKeyUsage,
+			[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}) {
 			t.Errorf("%+v", got)
 		}
 		if err := got.CheckSignatureFrom(c.ca.Certificate); err != nil {
 			t.Error(err)
 		}
 	}
-	if _, err := Sign(authority(t, now, -time.Minute), r, nil, time.Hour, now); err == nil || !strings.Contains(err.Error(), "the signer has expired") {
+	if _, err := Sign(authority(t, now, -time.Minute), r, nil, time.Hour, now); err == nil ||
+		!strings.Contains(err.Error(), "the signer has expired") {
 		t.Errorf("an authority that is over: %v", err)
 	}
-	if _, err := Sign(ca, r, []certificatesv1.KeyUsage{"magic"}, time.Hour, now); err == nil || err.Error() != `unrecognized usage values: "magic"` {
+	if _, err := Sign(ca, r, []certificatesv1.KeyUsage{"magic"}, time.Hour, now); err == nil ||
+		err.Error() != `unrecognized usage values: "magic"` {
 		t.Errorf("an unknown usage: %v", err)
 	}
 	r.Signature[5]++
-	if _, err := Sign(ca, r, nil, time.Hour, now); err == nil || !strings.Contains(err.Error(), "unable to verify certificate request signature") {
+	if _, err := Sign(ca, r, nil, time.Hour, now); err == nil ||
+		!strings.Contains(err.Error(), "unable to verify certificate request signature") {
 		t.Errorf("a forged request: %v", err)
 	}
 }
@@ -172,14 +183,18 @@ func TestEnds(t *testing.T) {
 		status certificatesv1.CertificateSigningRequestStatus
 		want   time.Duration
 	}{
-		"pending":           {certificatesv1.CertificateSigningRequestStatus{}, 24*time.Hour - time.Minute},
-		"denied":            {certificatesv1.CertificateSigningRequestStatus{Conditions: condition(certificatesv1.CertificateDenied)}, time.Hour},
-		"failed":            {certificatesv1.CertificateSigningRequestStatus{Conditions: condition(certificatesv1.CertificateFailed)}, time.Hour},
-		"approved":          {certificatesv1.CertificateSigningRequestStatus{Conditions: condition(certificatesv1.CertificateApproved)}, 24 * time.Hour},
-		"issued":            {certificatesv1.CertificateSigningRequestStatus{Conditions: condition(certificatesv1.CertificateApproved), Certificate: issue(24 * time.Hour)}, time.Hour},
-		"issued, not valid": {certificatesv1.CertificateSigningRequestStatus{Conditions: condition(certificatesv1.CertificateApproved), Certificate: issue(time.Minute)}, time.Minute},
+		"pending": {certificatesv1.CertificateSigningRequestStatus{}, 24*time.Hour - time.Minute},
+		"denied":  {certificatesv1.CertificateSigningRequestStatus{Conditions: condition(certificatesv1.CertificateDenied)}, time.Hour},
+		"failed":  {certificatesv1.CertificateSigningRequestStatus{Conditions: condition(certificatesv1.CertificateFailed)}, time.Hour},
+		"approved": {certificatesv1.CertificateSigningRequestStatus{Conditions: condition(certificatesv1.CertificateApproved)},
+			24 * time.Hour},
+		"issued": {certificatesv1.CertificateSigningRequestStatus{Conditions: condition(certificatesv1.CertificateApproved),
+			Certificate: issue(24 * time.Hour)}, time.Hour},
+		"issued, not valid": {certificatesv1.CertificateSigningRequestStatus{Conditions: condition(certificatesv1.CertificateApproved),
+			Certificate: issue(time.Minute)}, time.Minute},
 	} {
-		csr := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now.Add(-time.Minute))}, Status: c.status}
+		csr := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now.Add(-time.Minute))},
+			Status: c.status}
 		if got := ends(csr).Sub(now); got != c.want {
 			t.Errorf("%s: ends after %v, want %v", name, got, c.want)
 		}
@@ -191,7 +206,8 @@ func TestAuthorities(t *testing.T) {
 	now := time.Now()
 	all, first, second := authority(t, now, time.Hour), authority(t, now, time.Hour), authority(t, now, time.Hour)
 	held := first
-	c := &controllers.Cluster{Signer: all, Signers: map[string]func() *controllers.Authority{"own": func() *controllers.Authority { return held }}}
+	c := &controllers.Cluster{Signer: all,
+		Signers: map[string]func() *controllers.Authority{"own": func() *controllers.Authority { return held }}}
 	if authorityFor(c, "other") != all || authorityFor(c, "own") != first {
 		t.Error("a signer has another's authority")
 	}

@@ -127,7 +127,8 @@ func lifetime(seconds *int32, most time.Duration) time.Duration {
 
 // Sign makes a certificate of what a request asks for: its subject and names, no extensions, the given usages. It ends with
 // the authority at the latest.
-func Sign(ca *controllers.Authority, r *x509.CertificateRequest, asked []certificatesv1.KeyUsage, ttl time.Duration, now time.Time) ([]byte, error) {
+func Sign(ca *controllers.Authority, r *x509.CertificateRequest, asked []certificatesv1.KeyUsage, ttl time.Duration, now time.Time) ([]byte,
+	error) {
 	if err := r.CheckSignature(); err != nil {
 		return nil, fmt.Errorf("unable to verify certificate request signature: %w", err) // upstream's words
 	}

@@ -52,7 +52,8 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 }
 
 func (c *controller) changed(old, updated *rbacv1.ClusterRole) {
-	if old != nil && updated != nil && equality.Semantic.DeepEqual(old.Rules, updated.Rules) && equality.Semantic.DeepEqual(old.Labels, updated.Labels) &&
+	if old != nil && updated != nil && equality.Semantic.DeepEqual(old.Rules, updated.Rules) &&
+		equality.Semantic.DeepEqual(old.Labels, updated.Labels) &&
 		equality.Semantic.DeepEqual(old.AggregationRule, updated.AggregationRule) {
 		return
 	}

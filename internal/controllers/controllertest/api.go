@@ -146,7 +146,8 @@ func (a *api) create(gvr schema.GroupVersionResource, namespace string, obj runt
 	return obj, nil
 }
 
-func (a *api) update(gvr schema.GroupVersionResource, namespace, subresource string, obj runtime.Object, compare bool) (runtime.Object, error) {
+func (a *api) update(gvr schema.GroupVersionResource, namespace, subresource string, obj runtime.Object, compare bool) (runtime.Object,
+	error) {
 	o, err := meta.Accessor(obj)
 	if err != nil {
 		return nil, err
@@ -267,7 +268,8 @@ func (a *api) fed(gvr schema.GroupVersionResource, event watch.EventType, obj ru
 // tell adds a write to the transcript.
 func (a *api) tell(verb string, gvr schema.GroupVersionResource, before, after runtime.Object) {
 	if event, ok := after.(*corev1.Event); ok {
-		a.wrote(fmt.Sprintf("event %s %s %s %s: %s", event.Source.Component, event.Type, event.Reason, event.InvolvedObject.Name, event.Message), nil, nil)
+		a.wrote(fmt.Sprintf("event %s %s %s %s: %s", event.Source.Component, event.Type, event.Reason, event.InvolvedObject.Name, event.Message),
+			nil, nil)
 		return
 	}
 	o, err := meta.Accessor(after)

@@ -23,7 +23,8 @@ import (
 )
 
 // await waits until the object of that name is as done says; gone is a deletion.
-func await(t *testing.T, client kubernetes.Interface, resource, namespace, name string, kind runtime.Object, done func(event watch.EventType, o any) bool) {
+func await(t *testing.T, client kubernetes.Interface, resource, namespace, name string, kind runtime.Object,
+	done func(event watch.EventType, o any) bool) {
 	t.Helper()
 	getter := client.CoreV1().RESTClient()
 	if _, ok := kind.(*appsv1.Deployment); ok {
@@ -59,11 +60,14 @@ func TestOnACluster(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Labels: labels},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "one"}}},
 	}
-	if _, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "work"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "work"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, client, "serviceaccounts", "work", "default", &corev1.ServiceAccount{}, func(e watch.EventType, _ any) bool { return e != watch.Deleted })
-	await(t, client, "configmaps", "work", "kube-root-ca.crt", &corev1.ConfigMap{}, func(e watch.EventType, _ any) bool { return e != watch.Deleted })
+	await(t, client, "serviceaccounts", "work", "default", &corev1.ServiceAccount{},
+		func(e watch.EventType, _ any) bool { return e != watch.Deleted })
+	await(t, client, "configmaps", "work", "kube-root-ca.crt", &corev1.ConfigMap{},
+		func(e watch.EventType, _ any) bool { return e != watch.Deleted })
 
 	deployments := client.AppsV1().Deployments("work")
 	d, err := deployments.Create(ctx, &appsv1.Deployment{

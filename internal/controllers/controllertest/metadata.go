@@ -75,7 +75,8 @@ func serve(text string) ([]*metav1.APIResourceList, error) {
 			at = len(lists)
 			lists = append(lists, &metav1.APIResourceList{GroupVersion: words[0]})
 		}
-		lists[at].APIResources = append(lists[at].APIResources, metav1.APIResource{Name: words[1], Kind: words[2], Namespaced: true, Verbs: strings.Split(words[3], ",")})
+		lists[at].APIResources = append(lists[at].APIResources,
+			metav1.APIResource{Name: words[1], Kind: words[2], Namespaced: true, Verbs: strings.Split(words[3], ",")})
 	}
 	return lists, nil
 }

@@ -222,7 +222,8 @@ func split(name string) (string, string) {
 // resource finds a resource among those of the clientset by its plural name.
 func (s *scene) resource(plural string) schema.GroupVersionResource {
 	for gvk := range scheme.Scheme.AllKnownTypes() {
-		if gvr, _ := meta.UnsafeGuessKindToResource(gvk); gvr.Resource == plural && gvk.Version == "v1" && !strings.HasSuffix(gvk.Kind, "List") && gvk.Group != "events.k8s.io" {
+		if gvr, _ := meta.UnsafeGuessKindToResource(gvk); gvr.Resource == plural && gvk.Version == "v1" && !strings.HasSuffix(gvk.Kind, "List") &&
+			gvk.Group != "events.k8s.io" {
 			return gvr
 		}
 	}
@@ -279,7 +280,8 @@ func (s *scene) pods(selector string, change func(*corev1.Pod)) error {
 	defer s.mute()()
 	var errs []error
 	for _, pod := range list.(*corev1.PodList).Items {
-		if !want.Matches(labels.Set(pod.Labels)) || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		if !want.Matches(labels.Set(pod.Labels)) || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded ||
+			pod.Status.Phase == corev1.PodFailed {
 			continue
 		}
 		changed := pod.DeepCopy()

@@ -128,7 +128,8 @@ func (w *World) phase(pod *corev1.Pod, phase corev1.PodPhase) {
 		p.Status.Phase = phase
 		p.Status.Conditions = nil
 		if phase == corev1.PodRunning {
-			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(w.clock.Now())}}
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue,
+				LastTransitionTime: metav1.NewTime(w.clock.Now())}}
 		}
 	})
 }
@@ -305,7 +306,8 @@ func (w *World) tell(life context.Context, out *watching, gvr schema.GroupVersio
 			return
 		case luck == 1: // its place is lost: all is listed again
 			w.lost(gvr)
-			send(watch.Event{Type: watch.Error, Object: &metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonExpired, Code: 410, Message: "too old"}})
+			send(watch.Event{Type: watch.Error, Object: &metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonExpired, Code: 410,
+				Message: "too old"}})
 			return
 		}
 		if !send(event) {

@@ -87,7 +87,8 @@ type Step struct {
 
 // Simulate plays steps in a world of that seed, and settles after every few of them: done must then come to hold. It returns what was
 // wrong, or nothing, and a sum of all that was written and when, which is the same each time.
-func Simulate(t *testing.T, seed uint64, all []controllers.Controller, steps []Step, check Check, done func(*World) string) (wrong string, story uint64) {
+func Simulate(t *testing.T, seed uint64, all []controllers.Controller, steps []Step, check Check, done func(*World) string) (wrong string,
+	story uint64) {
 	synctest.Test(t, func(t *testing.T) { wrong, story = simulate(t, seed, all, steps, check, done) })
 	return wrong, story
 }
@@ -106,7 +107,8 @@ func Shortest(steps []Step, fails func([]Step) bool) []Step {
 	return steps
 }
 
-func simulate(t *testing.T, seed uint64, all []controllers.Controller, steps []Step, check Check, done func(*World) string) (string, uint64) {
+func simulate(t *testing.T, seed uint64, all []controllers.Controller, steps []Step, check Check, done func(*World) string) (string,
+	uint64) {
 	w := &World{
 		seed: seed, client: fake.NewClientset(), counts: map[string]int{}, grown: make(chan struct{}), check: check,
 		taken: map[time.Time]bool{}, ended: map[schema.GroupVersionResource]time.Time{}, story: fnv.New64a(),

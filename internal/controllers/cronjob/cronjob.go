@@ -60,8 +60,9 @@ type controller struct {
 func build(d *controllers.Deps) (controllers.Runner, error) {
 	crons, jobs := d.Informers.Batch().V1().CronJobs(), d.Informers.Batch().V1().Jobs()
 	c := &controller{
-		client: d.Client, recorder: d.Recorder, clock: d.Clock, crons: crons.Lister(), jobs: jobs.Informer().GetIndexer(), writes: workload.NewWrites(),
-		queue: controllers.NewQueue[types.NamespacedName](d, "cronjob", d.Syncs()),
+		client: d.Client, recorder: d.Recorder, clock: d.Clock, crons: crons.Lister(), jobs: jobs.Informer().GetIndexer(),
+		writes: workload.NewWrites(),
+		queue:  controllers.NewQueue[types.NamespacedName](d, "cronjob", d.Syncs()),
 	}
 	wake := func(j *batchv1.Job) {
 		if ref := metav1.GetControllerOfNoCopy(j); ref != nil && ref.Kind == kind.Kind {
@@ -154,7 +155,8 @@ func (c *controller) execute(ctx context.Context, cj *batchv1.CronJob, out decis
 	var errs []error
 	background := metav1.DeletePropagationBackground
 	for _, j := range out.delete {
-		err := api.Delete(ctx, j.Name, metav1.DeleteOptions{PropagationPolicy: &background, Preconditions: metav1.NewUIDPreconditions(string(j.UID))})
+		err := api.Delete(ctx, j.Name, metav1.DeleteOptions{PropagationPolicy: &background,
+			Preconditions: metav1.NewUIDPreconditions(string(j.UID))})
 		if err != nil && !apierrors.IsNotFound(err) {
 			c.recorder.Eventf(cj, corev1.EventTypeWarning, "FailedDelete", "Deleted job: %v", err)
 			errs = append(errs, fmt.Errorf("delete job: %w", err))

@@ -37,7 +37,8 @@ func TestDue(t *testing.T) {
 		{"30 6 * * 1-5", "", "2024-01-03T07:00:00Z", "2024-01-07T12:00:00Z", "2024-01-05T06:30:00Z", 4},
 		{"0 8 * * *", "Europe/Berlin", "2024-07-01T00:00:00Z", "2024-07-01T06:00:00Z", "2024-07-01T06:00:00Z", 1},
 	} {
-		cj := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(at(c.since))}, Spec: batchv1.CronJobSpec{Schedule: c.schedule}}
+		cj := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(at(c.since))},
+			Spec: batchv1.CronJobSpec{Schedule: c.schedule}}
 		if c.zone != "" {
 			cj.Spec.TimeZone = &c.zone
 		}
@@ -66,7 +67,8 @@ func TestNextLookIsReckonedFromTheLastStart(t *testing.T) {
 		{"*/5 * * * *", 4 * time.Minute, time.Minute + slack},
 		{"*/5 * * * *", 5 * time.Minute, 5*time.Minute + slack},
 	} {
-		cj := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(made)}, Spec: batchv1.CronJobSpec{Schedule: c.schedule}}
+		cj := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(made)},
+			Spec: batchv1.CronJobSpec{Schedule: c.schedule}}
 		table, err := parse(cj)
 		if err != nil {
 			t.Fatal(err)

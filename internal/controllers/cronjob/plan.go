@@ -148,7 +148,8 @@ func (d *decision) start(in observed) {
 		return
 	}
 	if strings.Contains(cj.Spec.Schedule, "TZ") {
-		d.tell(corev1.EventTypeWarning, "UnsupportedSchedule", "CRON_TZ or TZ used in schedule %q is not officially supported, see https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details", cj.Spec.Schedule)
+		d.tell(corev1.EventTypeWarning, "UnsupportedSchedule",
+			"CRON_TZ or TZ used in schedule %q is not officially supported, see https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details", cj.Spec.Schedule)
 	}
 	table, err := parse(cj)
 	if err != nil {
@@ -166,7 +167,8 @@ func (d *decision) start(in observed) {
 		return
 	}
 	if missed > 100 {
-		d.tell(corev1.EventTypeWarning, "TooManyMissedTimes", "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew")
+		d.tell(corev1.EventTypeWarning, "TooManyMissedTimes",
+			"too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew")
 	}
 	if limit := cj.Spec.StartingDeadlineSeconds; limit != nil && at.Add(time.Duration(*limit)*time.Second).Before(in.now) {
 		d.tell(corev1.EventTypeWarning, "MissSchedule", "Missed scheduled time to start a job: %s", at.UTC().Format(time.RFC1123Z))
@@ -180,7 +182,8 @@ func (d *decision) start(in observed) {
 	switch cj.Spec.ConcurrencyPolicy {
 	case batchv1.ForbidConcurrent:
 		if len(d.status.Active) > 0 {
-			d.tell(corev1.EventTypeNormal, "JobAlreadyActive", "Not starting job because prior execution is running and concurrency policy is Forbid")
+			d.tell(corev1.EventTypeNormal, "JobAlreadyActive",
+				"Not starting job because prior execution is running and concurrency policy is Forbid")
 			return
 		}
 	case batchv1.ReplaceConcurrent:

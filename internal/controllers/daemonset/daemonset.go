@@ -75,8 +75,10 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	d.Await(apps.ControllerRevisions().Informer())
 	err := errors.Join(
 		workload.IndexByController(apps.ControllerRevisions().Informer()),
-		controllers.Subscribe(d, apps.DaemonSets().Informer(), controllers.OnAny(func(set *appsv1.DaemonSet) { c.queue.Add(controllers.Key(set)) })),
-		workload.PodEvents{Owned: c.owned, Orphan: c.wakeSuitors, Wake: c.queue.Add, Expectations: c.expectations}.Subscribe(d, core.Pods().Informer()),
+		controllers.Subscribe(d, apps.DaemonSets().Informer(),
+			controllers.OnAny(func(set *appsv1.DaemonSet) { c.queue.Add(controllers.Key(set)) })),
+		workload.PodEvents{Owned: c.owned, Orphan: c.wakeSuitors, Wake: c.queue.Add, Expectations: c.expectations}.Subscribe(d,
+			core.Pods().Informer()),
 		controllers.Subscribe(d, core.Nodes().Informer(), controllers.Handler[*corev1.Node]{
 			Add: func(*corev1.Node) { c.wakeAll() },
 			Update: func(before, updated *corev1.Node) {
@@ -136,7 +138,8 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	if err != nil {
 		return err
 	}
-	in := observed{set: set, pods: pods, settled: settled, now: c.clock.Now(), wait: func(node string) time.Duration { return c.waits.left(at(set, node)) }}
+	in := observed{set: set, pods: pods, settled: settled, now: c.clock.Now(),
+		wait: func(node string) time.Duration { return c.waits.left(at(set, node)) }}
 	if in.nodes, err = c.nodes.List(labels.Everything()); err != nil {
 		return fmt.Errorf("list nodes: %w", err)
 	}
@@ -253,7 +256,8 @@ func pin(pod *corev1.Pod, node string) {
 	if pod.Spec.Affinity.NodeAffinity == nil {
 		pod.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{}
 	}
-	pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-		MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
-	}}}
+	pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
+		}}}
 }

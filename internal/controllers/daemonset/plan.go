@@ -91,7 +91,8 @@ func fits(set *appsv1.DaemonSet, tolerated []corev1.Toleration, node *corev1.Nod
 	if spec.NodeName != "" && spec.NodeName != node.Name {
 		return false, false
 	}
-	match, err := nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: corev1.PodSpec{NodeSelector: spec.NodeSelector, Affinity: spec.Affinity}}).Match(node)
+	match, err := nodeaffinity.GetRequiredNodeAffinity(
+		&corev1.Pod{Spec: corev1.PodSpec{NodeSelector: spec.NodeSelector, Affinity: spec.Affinity}}).Match(node)
 	if err != nil || !match {
 		return false, false
 	}

@@ -106,7 +106,8 @@ func (c *controller) unite(ctx context.Context, same []*appsv1.ControllerRevisio
 		return kept, nil
 	}
 	hash := kept.Labels[appsv1.DefaultDaemonSetUniqueLabelKey]
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{appsv1.DefaultDaemonSetUniqueLabelKey: hash}}})
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"labels": map[string]string{appsv1.DefaultDaemonSetUniqueLabelKey: hash}}})
 	if err != nil {
 		return nil, fmt.Errorf("encode label: %w", err)
 	}
@@ -126,7 +127,8 @@ func (c *controller) unite(ctx context.Context, same []*appsv1.ControllerRevisio
 	return kept, nil
 }
 
-func (c *controller) createRevision(ctx context.Context, set *appsv1.DaemonSet, data []byte, number int64) (*appsv1.ControllerRevision, error) {
+func (c *controller) createRevision(ctx context.Context, set *appsv1.DaemonSet, data []byte, number int64) (*appsv1.ControllerRevision,
+	error) {
 	hash := workload.TemplateHash(&set.Spec.Template, set.Status.CollisionCount)
 	r := &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{

@@ -75,8 +75,9 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	deployments, sets, pods := d.Informers.Apps().V1().Deployments(), d.Informers.Apps().V1().ReplicaSets(), d.Informers.Core().V1().Pods()
 	c := &controller{
 		client: d.Client, recorder: d.Recorder, clock: d.Clock,
-		deployments: deployments.Lister(), sets: sets.Lister(), setIndex: sets.Informer().GetIndexer(), pods: pods.Informer().GetIndexer(), written: newWritten(),
-		queue: controllers.NewQueue[types.NamespacedName](d, "deployment", d.Syncs()),
+		deployments: deployments.Lister(), sets: sets.Lister(), setIndex: sets.Informer().GetIndexer(), pods: pods.Informer().GetIndexer(),
+		written: newWritten(),
+		queue:   controllers.NewQueue[types.NamespacedName](d, "deployment", d.Syncs()),
 	}
 	err := errors.Join(
 		workload.IndexByController(pods.Informer()),
@@ -134,7 +135,8 @@ func (c *controller) wake(rs *appsv1.ReplicaSet) {
 		return
 	}
 	for _, o := range all {
-		if selector, err := metav1.LabelSelectorAsSelector(o.Spec.Selector); err == nil && !selector.Empty() && selector.Matches(labels.Set(rs.Labels)) {
+		if selector, err := metav1.LabelSelectorAsSelector(o.Spec.Selector); err == nil && !selector.Empty() &&
+			selector.Matches(labels.Set(rs.Labels)) {
 			c.queue.Add(controllers.Key(o))
 		}
 	}
@@ -194,7 +196,8 @@ func (c *controller) claim(ctx context.Context, d *appsv1.Deployment) ([]*appsv1
 			return c.client.AppsV1().Deployments(d.Namespace).Get(ctx, d.Name, metav1.GetOptions{})
 		},
 		Patch: func(ctx context.Context, rs metav1.Object, patch []byte) error {
-			_, err := c.client.AppsV1().ReplicaSets(rs.GetNamespace()).Patch(ctx, rs.GetName(), types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+			_, err := c.client.AppsV1().ReplicaSets(rs.GetNamespace()).Patch(ctx, rs.GetName(), types.StrategicMergePatchType, patch,
+				metav1.PatchOptions{})
 			return err
 		},
 	}.Settle(ctx, all)

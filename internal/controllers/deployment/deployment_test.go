@@ -28,7 +28,8 @@ func TestScenarios(t *testing.T) {
 // TestBehind: nothing is taken from, or given to, a replica set whose status is from before it was last told to shrink.
 func TestBehind(t *testing.T) {
 	d, sets := rollingOut(3, 4)
-	if out := decide(observed{deployment: d, sets: sets, now: time.Unix(0, 0)}); len(out.writes) != 1 || out.writes[0].set.Name != "web-b" || len(out.writes[0].events) != 0 {
+	if out := decide(observed{deployment: d, sets: sets, now: time.Unix(0, 0)}); len(out.writes) != 1 || out.writes[0].set.Name != "web-b" ||
+		len(out.writes[0].events) != 0 {
 		t.Errorf("writes %v, want the revision of web-b alone", out.writes)
 	}
 }
@@ -56,9 +57,10 @@ func rollingOut(old, available int32) (*appsv1.Deployment, []*appsv1.ReplicaSet)
 	}
 	set := func(name, image string, n, available int32) *appsv1.ReplicaSet {
 		return &appsv1.ReplicaSet{
-			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Annotations: map[string]string{annotationDesired: "4", annotationMax: "5"}},
-			Spec:       appsv1.ReplicaSetSpec{Replicas: &n, Template: template(image)},
-			Status:     appsv1.ReplicaSetStatus{Replicas: n, AvailableReplicas: available},
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name),
+				Annotations: map[string]string{annotationDesired: "4", annotationMax: "5"}},
+			Spec:   appsv1.ReplicaSetSpec{Replicas: &n, Template: template(image)},
+			Status: appsv1.ReplicaSetStatus{Replicas: n, AvailableReplicas: available},
 		}
 	}
 	four, none, two := int32(4), intstr.FromInt32(0), intstr.FromInt32(2)

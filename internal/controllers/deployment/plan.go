@@ -54,7 +54,8 @@ type planner struct {
 }
 
 func decide(in observed) decision {
-	p := &planner{observed: in, d: in.deployment.DeepCopy(), before: map[*appsv1.ReplicaSet]*appsv1.ReplicaSet{}, said: map[*appsv1.ReplicaSet][]string{}}
+	p := &planner{observed: in, d: in.deployment.DeepCopy(), before: map[*appsv1.ReplicaSet]*appsv1.ReplicaSet{},
+		said: map[*appsv1.ReplicaSet][]string{}}
 	sets := slices.Clone(in.sets)
 	slices.SortFunc(sets, byAge)
 	for _, shared := range sets {

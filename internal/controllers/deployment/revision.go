@@ -31,7 +31,8 @@ const (
 // own tells whether an annotation belongs to a deployment or replica set itself, and is not copied between them.
 func own(key string) bool {
 	switch key {
-	case corev1.LastAppliedConfigAnnotation, annotationRevision, annotationHistory, annotationDesired, annotationMax, appsv1.DeprecatedRollbackTo:
+	case corev1.LastAppliedConfigAnnotation, annotationRevision, annotationHistory, annotationDesired, annotationMax,
+		appsv1.DeprecatedRollbackTo:
 		return true
 	}
 	return false
@@ -76,7 +77,8 @@ func (p *planner) syncRevision(create bool) {
 		p.makeNew(next)
 		p.setRevision(strconv.FormatInt(next, 10))
 		if hasDeadline(p.d) {
-			setCondition(&p.d.Status, appsv1.DeploymentProgressing, corev1.ConditionTrue, reasonNewSet, fmt.Sprintf("Created new replica set %q", p.new.Name), p.now)
+			setCondition(&p.d.Status, appsv1.DeploymentProgressing, corev1.ConditionTrue, reasonNewSet,
+				fmt.Sprintf("Created new replica set %q", p.new.Name), p.now)
 		}
 		return
 	}
@@ -85,7 +87,8 @@ func (p *planner) syncRevision(create bool) {
 	p.new.Spec.MinReadySeconds = p.d.Spec.MinReadySeconds
 	p.setRevision(p.new.Annotations[annotationRevision])
 	if hasDeadline(p.d) && condition(&p.d.Status, appsv1.DeploymentProgressing) == nil {
-		setCondition(&p.d.Status, appsv1.DeploymentProgressing, corev1.ConditionTrue, reasonFoundNewSet, fmt.Sprintf("Found new replica set %q", p.new.Name), p.now)
+		setCondition(&p.d.Status, appsv1.DeploymentProgressing, corev1.ConditionTrue, reasonFoundNewSet,
+			fmt.Sprintf("Found new replica set %q", p.new.Name), p.now)
 	}
 }
 
@@ -187,7 +190,8 @@ func (p *planner) rollBack(to int64) {
 			continue
 		}
 		if sameTemplate(&rs.Spec.Template, &p.d.Spec.Template) {
-			warn("DeploymentRollbackTemplateUnchanged", fmt.Sprintf("The rollback revision contains the same template as current deployment %q", p.d.Name))
+			warn("DeploymentRollbackTemplateUnchanged", fmt.Sprintf("The rollback revision contains the same template as current deployment %q",
+				p.d.Name))
 			return
 		}
 		p.d.Spec.Template = *withoutHash(rs.Spec.Template.DeepCopy())
@@ -197,7 +201,8 @@ func (p *planner) rollBack(to int64) {
 				p.d.Annotations[k] = v
 			}
 		}
-		p.out.events = append(p.out.events, event{corev1.EventTypeNormal, "DeploymentRollback", fmt.Sprintf("Rolled back deployment %q to revision %d", p.d.Name, to)})
+		p.out.events = append(p.out.events, event{corev1.EventTypeNormal, "DeploymentRollback",
+			fmt.Sprintf("Rolled back deployment %q to revision %d", p.d.Name, to)})
 		return
 	}
 	warn("DeploymentRollbackRevisionNotFound", "Unable to find the revision to rollback to.")

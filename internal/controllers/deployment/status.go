@@ -41,7 +41,8 @@ func removeCondition(s *appsv1.DeploymentStatus, kind appsv1.DeploymentCondition
 }
 
 // setCondition sets a condition, which moves to the end of the list. One with the same status and reason stays as it is.
-func setCondition(s *appsv1.DeploymentStatus, kind appsv1.DeploymentConditionType, status corev1.ConditionStatus, reason, message string, now time.Time) {
+func setCondition(s *appsv1.DeploymentStatus, kind appsv1.DeploymentConditionType, status corev1.ConditionStatus, reason, message string,
+	now time.Time) {
 	putCondition(s, appsv1.DeploymentCondition{
 		Type: kind, Status: status, Reason: reason, Message: message,
 		LastUpdateTime: metav1.NewTime(now), LastTransitionTime: metav1.NewTime(now),

@@ -44,7 +44,8 @@ func Controller() controllers.Controller {
 	return controllers.Controller{
 		Name:    name,
 		Account: "device-taint-eviction-controller",
-		Inputs:  []schema.GroupVersionResource{pods, v1.WithResource("resourceclaims"), v1.WithResource("resourceslices"), v1.WithResource("devicetaintrules")},
+		Inputs: []schema.GroupVersionResource{pods, v1.WithResource("resourceclaims"), v1.WithResource("resourceslices"),
+			v1.WithResource("devicetaintrules")},
 		Outputs: []schema.GroupVersionResource{pods, v1.WithResource("devicetaintrules")},
 		Syncs:   &controllers.Syncs{Flag: "concurrent-device-taint-eviction-syncs", Default: 8},
 		New:     build,
@@ -270,7 +271,8 @@ func (c *controller) tell(pod *corev1.Pod, what string) {
 func (c *controller) evict(ctx context.Context, pod *corev1.Pod, at time.Time, by []*resourcev1.DeviceTaintRule) error {
 	api := c.client.CoreV1().Pods(pod.Namespace)
 	c.tell(pod, "Marking for deletion")
-	patch, err := workload.Disrupted(pod, "DeletionByDeviceTaintManager", "Device Taint manager: deleting due to NoExecute taint", 0, c.clock.Now())
+	patch, err := workload.Disrupted(pod, "DeletionByDeviceTaintManager", "Device Taint manager: deleting due to NoExecute taint", 0,
+		c.clock.Now())
 	if err == nil && patch != nil {
 		_, err = api.Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	}

@@ -35,7 +35,10 @@ func (c *controller) syncRule(ctx context.Context, ruleName string) error {
 	}
 	var was metav1.Condition
 	now := metav1.NewTime(c.clock.Now())
-	if at := slices.IndexFunc(rule.Status.Conditions, func(c metav1.Condition) bool { return c.Type == resourcev1.DeviceTaintConditionEvictionInProgress }); at >= 0 {
+	if at := slices.IndexFunc(rule.Status.Conditions, func(
+		c metav1.Condition) bool {
+		return c.Type == resourcev1.DeviceTaintConditionEvictionInProgress
+	}); at >= 0 {
 		was = rule.Status.Conditions[at]
 		if since := now.Sub(was.LastTransitionTime.Time); was.ObservedGeneration == rule.Generation && since < statusPeriod {
 			c.queue.AddAfter(key{true, controllers.Key(rule)}, statusPeriod-since)
@@ -103,7 +106,8 @@ func (c *controller) count(rule *resourcev1.DeviceTaintRule) (counts, error) {
 func (c *controller) countDevices(rule *resourcev1.DeviceTaintRule, v view, n *counts) error {
 	for _, obj := range c.slices.List() {
 		s, ok := obj.(*resourcev1.ResourceSlice)
-		if !ok || slices.ContainsFunc(v.pool(s.Spec.Driver, s.Spec.Pool.Name), func(o *resourcev1.ResourceSlice) bool { return o.Spec.Pool.Generation > s.Spec.Pool.Generation }) {
+		if !ok || slices.ContainsFunc(v.pool(s.Spec.Driver, s.Spec.Pool.Name),
+			func(o *resourcev1.ResourceSlice) bool { return o.Spec.Pool.Generation > s.Spec.Pool.Generation }) {
 			continue
 		}
 		for i := range s.Spec.Devices {
@@ -131,7 +135,8 @@ func (c *controller) countDevices(rule *resourcev1.DeviceTaintRule, v view, n *c
 
 // condition says how far a rule has come, in upstream's words.
 func condition(rule *resourcev1.DeviceTaintRule, n counts) metav1.Condition {
-	is := metav1.Condition{Type: resourcev1.DeviceTaintConditionEvictionInProgress, Status: metav1.ConditionFalse, ObservedGeneration: rule.Generation}
+	is := metav1.Condition{Type: resourcev1.DeviceTaintConditionEvictionInProgress, Status: metav1.ConditionFalse,
+		ObservedGeneration: rule.Generation}
 	number := func(n int, one, more string) string {
 		if n == 1 {
 			return "1 " + one
@@ -144,7 +149,8 @@ func condition(rule *resourcev1.DeviceTaintRule, n counts) metav1.Condition {
 		switch {
 		case n.pods > 0:
 			is.Reason, is.Status = "PodsPendingEviction", metav1.ConditionTrue
-			words = append(words, number(n.pods, "pod needs", "pods need")+" to be evicted in "+number(n.namespaces, "namespace", "different namespaces")+".")
+			words = append(words, number(n.pods, "pod needs", "pods need")+" to be evicted in "+
+				number(n.namespaces, "namespace", "different namespaces")+".")
 		case n.evicted > 0:
 			is.Reason = "Completed"
 		default:
@@ -152,7 +158,8 @@ func condition(rule *resourcev1.DeviceTaintRule, n counts) metav1.Condition {
 		}
 	case resourcev1.DeviceTaintEffectNone:
 		is.Reason = "NoEffect"
-		words = append(words, number(n.published, "published device", "published devices")+" selected.", number(n.allocated, "allocated device", "allocated devices")+" selected.",
+		words = append(words, number(n.published, "published device", "published devices")+" selected.",
+			number(n.allocated, "allocated device", "allocated devices")+" selected.",
 			number(n.pods, "pod", "pods")+" would be evicted in "+number(n.namespaces, "namespace", "different namespaces")+
 				" if the effect was NoExecute. This information will not be updated again. Recreate the DeviceTaintRule to trigger an update.")
 	default:

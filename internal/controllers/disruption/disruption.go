@@ -90,7 +90,8 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	d.Await(apps.Deployments().Informer())
 	d.Await(apps.StatefulSets().Informer())
 	err := errors.Join(
-		controllers.Subscribe(d, budgets.Informer(), controllers.OnAny(func(b *policyv1.PodDisruptionBudget) { c.queue.Add(controllers.Key(b)) })),
+		controllers.Subscribe(d, budgets.Informer(), controllers.OnAny(
+			func(b *policyv1.PodDisruptionBudget) { c.queue.Add(controllers.Key(b)) })),
 		controllers.Subscribe(d, pods.Informer(), controllers.Handler[*corev1.Pod]{
 			Add: c.podSeen, Update: func(_, updated *corev1.Pod) { c.podSeen(updated) }, Delete: c.wake,
 		}),
@@ -193,7 +194,8 @@ func (c *controller) judge(ctx context.Context, b *policyv1.PodDisruptionBudget)
 	}
 	v, err := decide(b, pods, func(pod *corev1.Pod) (scale, error) { return c.scaleOf(ctx, pod) }, c.clock.Now())
 	if err != nil {
-		c.recorder.Eventf(b, corev1.EventTypeWarning, "CalculateExpectedPodCountFailed", "Failed to calculate the number of expected pods: %v", err)
+		c.recorder.Eventf(b, corev1.EventTypeWarning, "CalculateExpectedPodCountFailed", "Failed to calculate the number of expected pods: %v",
+			err)
 		return none, err
 	}
 	if v.unmanaged {
@@ -202,7 +204,8 @@ func (c *controller) judge(ctx context.Context, b *policyv1.PodDisruptionBudget)
 			"To account for these pods please set \".spec.minAvailable\" field of the PDB to an integer value.", b.Spec.Selector)
 	}
 	for _, pod := range v.overdue {
-		c.recorder.Eventf(pod, corev1.EventTypeWarning, "NotDeleted", "Pod was expected by PDB %s/%s to be deleted but it wasn't", b.Namespace, b.Name)
+		c.recorder.Eventf(pod, corev1.EventTypeWarning, "NotDeleted", "Pod was expected by PDB %s/%s to be deleted but it wasn't", b.Namespace,
+			b.Name)
 	}
 	if v.recheck > 0 {
 		c.queue.AddAfter(controllers.Key(b), v.recheck)
@@ -262,7 +265,10 @@ func (c *controller) scales(r schema.GroupVersionResource) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return slices.ContainsFunc(list.APIResources, func(a metav1.APIResource) bool { return a.Name == r.Resource+"/scale" && a.Kind == "Scale" }), nil
+	return slices.ContainsFunc(list.APIResources, func(a metav1.APIResource) bool {
+		return a.Name == r.Resource+"/scale" &&
+			a.Kind == "Scale"
+	}), nil
 }
 
 // builtIn is the scale of a workload whose kind has a cache here; nil if it is not one, or is not there any more.
@@ -316,7 +322,8 @@ func (c *controller) clear(ctx context.Context, key types.NamespacedName) error 
 	pod = pod.DeepCopy()
 	for i := range pod.Status.Conditions {
 		if t := &pod.Status.Conditions[i]; t.Type == corev1.DisruptionTarget {
-			*t = corev1.PodCondition{Type: t.Type, Status: corev1.ConditionFalse, ObservedGeneration: pod.Generation, LastTransitionTime: metav1.NewTime(now)}
+			*t = corev1.PodCondition{Type: t.Type, Status: corev1.ConditionFalse, ObservedGeneration: pod.Generation,
+				LastTransitionTime: metav1.NewTime(now)}
 		}
 	}
 	_, err = c.client.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{})

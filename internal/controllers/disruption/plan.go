@@ -86,7 +86,8 @@ func decide(b *policyv1.PodDisruptionBudget, pods []*corev1.Pod, scaleOf func(*c
 
 // count says how many pods there ought to be, and how many of them must stay healthy. Only a number of pods to be kept
 // can be compared with the pods that exist; all else is a part of what the workloads ask for.
-func (v *verdict) count(b *policyv1.PodDisruptionBudget, pods []*corev1.Pod, scaleOf func(*corev1.Pod) (scale, error)) (expected, desired int32, err error) {
+func (v *verdict) count(b *policyv1.PodDisruptionBudget, pods []*corev1.Pod, scaleOf func(*corev1.Pod) (scale, error)) (expected,
+	desired int32, err error) {
 	least, most := b.Spec.MinAvailable, b.Spec.MaxUnavailable
 	if most == nil && (least == nil || least.Type == intstr.Int) {
 		if least == nil {
@@ -131,7 +132,8 @@ func (v *verdict) count(b *policyv1.PodDisruptionBudget, pods []*corev1.Pod, sca
 // stale says whether a pod has been the target of a disruption that did not come, or for how long it may still.
 func stale(pod *corev1.Pod, now time.Time) (is bool, wait time.Duration) {
 	c := workload.Condition(pod, corev1.DisruptionTarget)
-	if c == nil || c.Status != corev1.ConditionTrue || pod.DeletionTimestamp != nil || workload.Finished(pod) || c.Reason == corev1.PodReasonTerminationByKubelet {
+	if c == nil || c.Status != corev1.ConditionTrue || pod.DeletionTimestamp != nil || workload.Finished(pod) ||
+		c.Reason == corev1.PodReasonTerminationByKubelet {
 		return false, 0
 	}
 	if wait = c.LastTransitionTime.Add(patience).Sub(now); wait > 0 {

@@ -30,7 +30,8 @@ func TestRefusedStatus(t *testing.T) {
 		one := intstr.FromInt32(1)
 		client := fake.NewClientset(&policyv1.PodDisruptionBudget{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "b", Generation: 3},
-			Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &one, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}},
+			Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &one,
+				Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}},
 		})
 		tries := 0
 		client.PrependReactor("update", "poddisruptionbudgets", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -57,7 +58,8 @@ func TestRefusedStatus(t *testing.T) {
 		done := make(chan error, 1)
 		go func() {
 			done <- controllers.RunWith(ctx, []controllers.Controller{Controller()}, &controllers.Deps{
-				Client: client, Discovery: client.Discovery(), Metadata: metadatafake.NewSimpleMetadataClient(definitions), Dynamic: dynamicfake.NewSimpleDynamicClient(definitions),
+				Client: client, Discovery: client.Discovery(), Metadata: metadatafake.NewSimpleMetadataClient(definitions),
+				Dynamic: dynamicfake.NewSimpleDynamicClient(definitions),
 			}, controllers.Options{})
 		}()
 		time.Sleep(time.Minute)

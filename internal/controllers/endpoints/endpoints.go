@@ -69,8 +69,9 @@ type controller struct {
 func build(d *controllers.Deps, batch time.Duration) (controllers.Runner, error) {
 	core := d.Informers.Core().V1()
 	c := &controller{
-		client: d.Client, recorder: d.Recorder, services: core.Services().Lister(), pods: core.Pods().Lister(), endpoints: core.Endpoints().Lister(),
-		times: util.NewTriggerTimeTracker(), queue: controllers.NewQueue[types.NamespacedName](d, "endpoint", d.Syncs()), batch: batch,
+		client: d.Client, recorder: d.Recorder, services: core.Services().Lister(), pods: core.Pods().Lister(),
+		endpoints: core.Endpoints().Lister(),
+		times:     util.NewTriggerTimeTracker(), queue: controllers.NewQueue[types.NamespacedName](d, "endpoint", d.Syncs()), batch: batch,
 	}
 	err := errors.Join(
 		controllers.Subscribe(d, core.Services().Informer(), controllers.OnAny(func(s *corev1.Service) { c.queue.Add(controllers.Key(s)) })),
@@ -151,7 +152,8 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 		reason, told = "FailedToUpdateEndpoint", "Failed to update endpoint %v/%v: %v" // upstream's words
 		_, err = c.client.CoreV1().Endpoints(key.Namespace).Update(ctx, want, metav1.UpdateOptions{})
 	}
-	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) &&
+		!apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		c.recorder.Eventf(want, corev1.EventTypeWarning, reason, told, key.Namespace, key.Name, err)
 	}
 	return err
@@ -162,7 +164,8 @@ func (c *controller) remove(ctx context.Context, have *corev1.Endpoints) error {
 	if have == nil || have.Annotations["control-plane.alpha.kubernetes.io/leader"] != "" {
 		return nil
 	}
-	err := c.client.CoreV1().Endpoints(have.Namespace).Delete(ctx, have.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(have.UID))})
+	err := c.client.CoreV1().Endpoints(have.Namespace).Delete(ctx, have.Name,
+		metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(have.UID))})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

@@ -25,7 +25,8 @@ func TestScenarios(t *testing.T) {
 }
 
 func TestBatch(t *testing.T) {
-	controllertest.Run(t, "testdata/batch/*.txtar", controllers.Options{}, controllertest.Configured(t, Controller(), "endpoint-updates-batch-period=5s"))
+	controllertest.Run(t, "testdata/batch/*.txtar", controllers.Options{},
+		controllertest.Configured(t, Controller(), "endpoint-updates-batch-period=5s"))
 }
 
 // TestLeftover: Endpoints whose service went before the controller came are deleted, unless they serve as a lock.
@@ -33,7 +34,8 @@ func TestLeftover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(
 			&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "left"}},
-			&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "lock", Annotations: map[string]string{"control-plane.alpha.kubernetes.io/leader": "{}"}}},
+			&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "lock",
+				Annotations: map[string]string{"control-plane.alpha.kubernetes.io/leader": "{}"}}},
 		)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)

@@ -65,7 +65,8 @@ func locate(service *corev1.Service, pod *corev1.Pod) (podAddress, bool) {
 	for i := range service.Spec.Ports {
 		port := &service.Spec.Ports[i]
 		if number, err := endpointslice.FindPort(pod, port); err == nil {
-			p.ports = append(p.ports, corev1.EndpointPort{Name: port.Name, Port: int32(number), Protocol: port.Protocol, AppProtocol: port.AppProtocol})
+			p.ports = append(p.ports, corev1.EndpointPort{Name: port.Name, Port: int32(number), Protocol: port.Protocol,
+				AppProtocol: port.AppProtocol})
 		}
 	}
 	headless := len(service.Spec.Ports) == 0 && service.Spec.ClusterIP == corev1.ClusterIPNone

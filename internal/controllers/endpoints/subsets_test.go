@@ -26,7 +26,8 @@ func TestTruncate(t *testing.T) {
 	} {
 		var sets []corev1.EndpointSubset
 		for _, s := range c.have {
-			sets = append(sets, corev1.EndpointSubset{Addresses: make([]corev1.EndpointAddress, s.ready), NotReadyAddresses: make([]corev1.EndpointAddress, s.other)})
+			sets = append(sets, corev1.EndpointSubset{Addresses: make([]corev1.EndpointAddress, s.ready),
+				NotReadyAddresses: make([]corev1.EndpointAddress, s.other)})
 		}
 		if got := truncate(sets); got != c.truncated {
 			t.Errorf("%s: truncated: %t", c.name, got)

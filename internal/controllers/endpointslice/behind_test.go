@@ -20,10 +20,12 @@ import (
 // TestBehind: what changes while the cache of slices is behind the last write is not lost. The event of that write wakes nobody, so
 // the sync has to fail, to be tried again.
 func TestBehind(t *testing.T) {
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "s"}, Spec: corev1.ServiceSpec{Selector: map[string]string{"a": "b"}}}
-	cached := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "s-1", UID: "1", Generation: 1, Labels: map[string]string{
-		discoveryv1.LabelServiceName: "s", discoveryv1.LabelManagedBy: manager,
-	}}}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "s"},
+		Spec: corev1.ServiceSpec{Selector: map[string]string{"a": "b"}}}
+	cached := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "s-1", UID: "1", Generation: 1,
+		Labels: map[string]string{
+			discoveryv1.LabelServiceName: "s", discoveryv1.LabelManagedBy: manager,
+		}}}
 	written := cached.DeepCopy()
 	written.Generation = 2
 	factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0)

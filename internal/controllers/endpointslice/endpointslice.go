@@ -56,7 +56,8 @@ func Controller() controllers.Controller {
 				Usage: "Maximum number of endpoints in an EndpointSlice, from 1 to 1000.",
 			},
 			{
-				Flag: "endpointslice-updates-batch-period", Field: "controllers.endpoints.endpointSliceUpdatesBatchPeriod", Value: controllers.Value(&o.batch),
+				Flag: "endpointslice-updates-batch-period", Field: "controllers.endpoints.endpointSliceUpdatesBatchPeriod",
+				Value: controllers.Value(&o.batch),
 				Usage: "Time for which the EndpointSlice controller collects pod changes before it writes EndpointSlices.",
 			},
 		},
@@ -213,9 +214,11 @@ func (c *controller) sync(_ context.Context, key types.NamespacedName) error {
 	have = slices.DeleteFunc(have, func(s *discoveryv1.EndpointSlice) bool { return s.DeletionTimestamp != nil })
 	if c.tracker.StaleSlices(service, have) {
 		metrics.EndpointSliceSyncs.WithLabelValues("stale").Inc()
-		return controllers.Behind(discoveryv1.Resource("endpointslices"), key.Name, "EndpointSlice informer cache is out of date") // upstream's words
+		// upstream's words
+		return controllers.Behind(discoveryv1.Resource("endpointslices"), key.Name, "EndpointSlice informer cache is out of date")
 	}
-	if err := c.reconciler.Reconcile(c.log, service, pods, have, c.times.ComputeEndpointLastChangeTriggerTime(key.Namespace, service, pods)); err != nil {
+	if err := c.reconciler.Reconcile(c.log, service, pods, have,
+		c.times.ComputeEndpointLastChangeTriggerTime(key.Namespace, service, pods)); err != nil {
 		metrics.EndpointSliceSyncs.WithLabelValues("error").Inc()
 		c.recorder.Eventf(service, corev1.EventTypeWarning, "FailedToUpdateEndpointSlices",
 			"Error updating Endpoint Slices for Service %s/%s: %v", service.Namespace, service.Name, err)
@@ -229,8 +232,10 @@ func (c *controller) sync(_ context.Context, key types.NamespacedName) error {
 // together.
 func measure(m *controllers.Metrics) error {
 	for _, own := range []kept.Registerable{
-		metrics.EndpointsAddedPerSync, metrics.EndpointsRemovedPerSync, metrics.EndpointsDesired, metrics.NumEndpointSlices, metrics.DesiredEndpointSlices,
-		metrics.EndpointSliceChanges, metrics.EndpointSlicesChangedPerSync, metrics.EndpointSliceSyncs, metrics.ServicesCountByTrafficDistribution,
+		metrics.EndpointsAddedPerSync, metrics.EndpointsRemovedPerSync, metrics.EndpointsDesired, metrics.NumEndpointSlices,
+		metrics.DesiredEndpointSlices,
+		metrics.EndpointSliceChanges, metrics.EndpointSlicesChangedPerSync, metrics.EndpointSliceSyncs,
+		metrics.ServicesCountByTrafficDistribution,
 	} {
 		own.Create(nil)
 		if _, err := m.Register(own); err != nil {

@@ -22,9 +22,10 @@ import (
 func TestBehind(t *testing.T) {
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "s"}}
 	from := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "s"}}
-	cached := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "s-1", UID: "1", Generation: 1, Labels: map[string]string{
-		discoveryv1.LabelServiceName: "s", discoveryv1.LabelManagedBy: manager,
-	}}}
+	cached := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "s-1", UID: "1", Generation: 1,
+		Labels: map[string]string{
+			discoveryv1.LabelServiceName: "s", discoveryv1.LabelManagedBy: manager,
+		}}}
 	written := cached.DeepCopy()
 	written.Generation = 2
 	factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0)

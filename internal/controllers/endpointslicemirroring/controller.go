@@ -49,7 +49,8 @@ func Controller() controllers.Controller {
 		Syncs:   &controllers.Syncs{Flag: "mirroring-concurrent-service-endpoint-syncs", Default: 5, Max: 50},
 		Settings: []controllers.Setting{
 			{
-				Flag: "mirroring-max-endpoints-per-subset", Field: "controllers.endpoints.mirroringMaxEndpointsPerSubset", Value: controllers.Value(&o.limit),
+				Flag: "mirroring-max-endpoints-per-subset", Field: "controllers.endpoints.mirroringMaxEndpointsPerSubset",
+				Value: controllers.Value(&o.limit),
 				Usage: "Maximum number of addresses of an Endpoints subset that are mirrored to EndpointSlices, from 1 to 1000.",
 			},
 			{
@@ -191,7 +192,8 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 		return c.remove(ctx, have)
 	}
 	if c.tracker.StaleSlices(service, have) {
-		return controllers.Behind(discoveryv1.Resource("endpointslices"), key.Name, "EndpointSlice informer cache is out of date") // upstream's words
+		// upstream's words
+		return controllers.Behind(discoveryv1.Resource("endpointslices"), key.Name, "EndpointSlice informer cache is out of date")
 	}
 	p := mirror(endpoints, have, c.limit)
 	c.meters.tell(key, p)
@@ -245,7 +247,8 @@ func (c *controller) carryOut(ctx context.Context, endpoints *corev1.Endpoints, 
 func (c *controller) remove(ctx context.Context, have []*discoveryv1.EndpointSlice) error {
 	var errs []error
 	for _, s := range have {
-		if err := c.client.DiscoveryV1().EndpointSlices(s.Namespace).Delete(ctx, s.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		if err := c.client.DiscoveryV1().EndpointSlices(s.Namespace).Delete(ctx, s.Name, metav1.DeleteOptions{}); err != nil &&
+			!apierrors.IsNotFound(err) {
 			errs = append(errs, fmt.Errorf("delete endpoint slice: %w", err))
 		}
 	}

@@ -31,7 +31,8 @@ func newMeters(d *controllers.Deps) (*meters, error) {
 			prometheus.HistogramOpts{Subsystem: subsystem, Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(first, 2, 15)}, nil))
 	}
 	gauge := func(name, help string) *prometheus.GaugeVec {
-		return controllers.Keep(d.Metrics, &failure, prometheus.NewGaugeVec(prometheus.GaugeOpts{Subsystem: subsystem, Name: name, Help: help}, nil))
+		return controllers.Keep(d.Metrics, &failure, prometheus.NewGaugeVec(prometheus.GaugeOpts{Subsystem: subsystem, Name: name, Help: help},
+			nil))
 	}
 	return &meters{
 		changes: controllers.Keep(d.Metrics, &failure, prometheus.NewCounterVec(

@@ -158,7 +158,8 @@ func (p *plan) count(have []*discoveryv1.EndpointSlice, want util.EndpointSet) {
 
 // same tells whether a slice says already what it ought to.
 func same(have, want *discoveryv1.EndpointSlice, set util.EndpointSet) bool {
-	if len(have.Endpoints) != set.Len() || !equality.Semantic.DeepEqual(have.Labels, want.Labels) || !equality.Semantic.DeepEqual(have.Annotations, want.Annotations) {
+	if len(have.Endpoints) != set.Len() || !equality.Semantic.DeepEqual(have.Labels, want.Labels) ||
+		!equality.Semantic.DeepEqual(have.Annotations, want.Annotations) {
 		return false
 	}
 	for i := range have.Endpoints {

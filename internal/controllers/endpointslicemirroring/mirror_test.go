@@ -27,10 +27,12 @@ func TestScenarios(t *testing.T) {
 	metrics, counted := controllertest.Meters(t)
 	controllertest.Run(t, "testdata/*.txtar", controllers.Options{Metrics: metrics}, Controller())
 	for _, name := range []string{
-		"changes{operation=create}", "changes{operation=update}", "changes{operation=delete}", "endpoints_sync_duration", "addresses_skipped_per_sync",
+		"changes{operation=create}", "changes{operation=update}", "changes{operation=delete}", "endpoints_sync_duration",
+		"addresses_skipped_per_sync",
 		"endpoints_desired{} 0", "num_endpoint_slices{} 0", "desired_endpoint_slices{} 0",
 	} {
-		if !slices.ContainsFunc(controllertest.Counted(t, counted, "endpoint_slice_mirroring_controller_"), func(line string) bool { return strings.HasPrefix(line, name) }) {
+		if !slices.ContainsFunc(controllertest.Counted(t, counted, "endpoint_slice_mirroring_controller_"),
+			func(line string) bool { return strings.HasPrefix(line, name) }) {
 			t.Errorf("%s is not told", name)
 		}
 	}
@@ -44,7 +46,8 @@ func TestCounts(t *testing.T) {
 	there := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{}}
 	for _, ip := range []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"} {
 		ready := ip != "10.0.0.2"
-		there.Endpoints = append(there.Endpoints, discoveryv1.Endpoint{Addresses: []string{ip}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}})
+		there.Endpoints = append(there.Endpoints, discoveryv1.Endpoint{Addresses: []string{ip},
+			Conditions: discoveryv1.EndpointConditions{Ready: &ready}})
 	}
 	p := mirror(from, []*discoveryv1.EndpointSlice{there}, 2)
 	// The limit is of a subset: the IPv6 address has no place.
@@ -94,7 +97,8 @@ func TestEvents(t *testing.T) {
 		client: client, recorder: said, services: factory.Core().V1().Services().Lister(), endpoints: factory.Core().V1().Endpoints().Lister(),
 		slices: factory.Discovery().V1().EndpointSlices().Lister(), tracker: util.NewEndpointSliceTracker(), limit: 3,
 	}
-	if err := errors.Join(factory.Core().V1().Services().Informer().GetStore().Add(service), factory.Core().V1().Endpoints().Informer().GetStore().Add(from)); err != nil {
+	if err := errors.Join(factory.Core().V1().Services().Informer().GetStore().Add(service),
+		factory.Core().V1().Endpoints().Informer().GetStore().Add(from)); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.sync(t.Context(), types.NamespacedName{Namespace: "n", Name: "e"}); err != nil {
@@ -144,8 +148,9 @@ func TestLimit(t *testing.T) {
 // What is as it ought to be is kept; Endpoints that were made anew are another owner.
 func TestKeep(t *testing.T) {
 	from := &corev1.Endpoints{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "e", UID: "u", Labels: map[string]string{"a": "b", discoveryv1.LabelServiceName: "other"}},
-		Subsets:    []corev1.EndpointSubset{{Addresses: addresses(2, "10.0.%d.%d")}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "e", UID: "u",
+			Labels: map[string]string{"a": "b", discoveryv1.LabelServiceName: "other"}},
+		Subsets: []corev1.EndpointSubset{{Addresses: addresses(2, "10.0.%d.%d")}},
 	}
 	have := mirror(from, nil, 1000).create
 	have[0].Name = "e-1"

@@ -118,7 +118,8 @@ func (c *controller) provide(ctx context.Context, pod *corev1.Pod, v *corev1.Vol
 	have, err := c.claims.PersistentVolumeClaims(pod.Namespace).Get(name)
 	switch {
 	case err == nil && !metav1.IsControlledBy(have, pod):
-		return fmt.Errorf("PVC %s/%s was not created for pod %s/%s (pod is not owner)", have.Namespace, name, pod.Namespace, pod.Name) // upstream's words
+		// upstream's words
+		return fmt.Errorf("PVC %s/%s was not created for pod %s/%s (pod is not owner)", have.Namespace, name, pod.Namespace, pod.Name)
 	case err == nil:
 		return nil
 	case !apierrors.IsNotFound(err):

@@ -9,9 +9,9 @@
 // the work queue holds UIDs; and this file carries verdicts out.
 //
 // An observed owner is believed, since its going will be observed as well. An owner that was never observed is asked for
-// at the server, once for all that name it; while it exists and is not observed, it is asked for again and again (unseen.go). Every deletion and patch has the UID and the resourceVersion that the verdict
-// rests on as preconditions, so that an object which changed meanwhile (a reference was taken off it, say) is spared
-// until its new state has arrived and been judged.
+// at the server, once for all that name it; while it exists and is not observed, it is asked for again and again (unseen.go). Every
+// deletion and patch has the UID and the resourceVersion that the verdict rests on as preconditions, so that an object which changed
+// meanwhile (a reference was taken off it, say) is spared until its new state has arrived and been judged.
 //
 // Worked example, foreground: a Deployment is deleted with propagationPolicy=Foreground. It stays, with a deletion
 // timestamp and the finalizer foregroundDeletion. Its ReplicaSet is judged: the only owner waits, it has dependents
@@ -154,7 +154,8 @@ func (c *controller) warn(a astray) {
 	child, ref := a.child, reference(a.child, a.owner)
 	c.recorder.Eventf(&corev1.ObjectReference{
 		APIVersion: child.resource.GroupVersion().String(), Kind: child.kind, Namespace: child.namespace, Name: child.name, UID: child.uid,
-	}, corev1.EventTypeWarning, "OwnerRefInvalidNamespace", "ownerRef [%s/%s, namespace: %s, name: %s, uid: %s] does not exist in namespace %q",
+	}, corev1.EventTypeWarning, "OwnerRefInvalidNamespace",
+		"ownerRef [%s/%s, namespace: %s, name: %s, uid: %s] does not exist in namespace %q",
 		ref.APIVersion, ref.Kind, child.namespace, ref.Name, ref.UID, child.namespace)
 }
 

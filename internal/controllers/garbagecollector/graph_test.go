@@ -62,7 +62,8 @@ func TestGraph(t *testing.T) {
 
 func play(g *graph, words []string) string {
 	name, namespace := words[1], "default"
-	o := &object{uid: types.UID(name), resource: schema.GroupVersionResource{Version: "v1", Resource: "things"}, kind: "Thing", name: name, version: "1"}
+	o := &object{uid: types.UID(name), resource: schema.GroupVersionResource{Version: "v1", Resource: "things"}, kind: "Thing", name: name,
+		version: "1"}
 	for _, w := range words[2:] {
 		key, value, _ := strings.Cut(w, "=")
 		switch key {
@@ -70,7 +71,8 @@ func play(g *graph, words []string) string {
 			namespace = value
 		case "owner":
 			owner, block := strings.CutSuffix(value, "!")
-			o.owners = append(o.owners, metav1.OwnerReference{APIVersion: "v1", Kind: "Thing", Name: owner, UID: types.UID(owner), BlockOwnerDeletion: &block})
+			o.owners = append(o.owners, metav1.OwnerReference{APIVersion: "v1", Kind: "Thing", Name: owner, UID: types.UID(owner),
+				BlockOwnerDeletion: &block})
 		case "gone":
 			o.deleting = true
 			if value != "-" {

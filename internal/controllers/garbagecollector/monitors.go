@@ -71,13 +71,15 @@ func newMonitors(d *controllers.Deps, observed func(*object), removed func(types
 		}
 	}
 	return m, errors.Join(
-		d.SubscribeLate(d.MetadataInformers.ForResource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}).Informer(), func(o metav1.Object) {
+		d.SubscribeLate(d.MetadataInformers.ForResource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+			Resource: "customresourcedefinitions"}).Informer(), func(o metav1.Object) {
 			if _, group, ok := strings.Cut(o.GetName(), "."); ok {
 				defined(group)
 			}
 			changed(o)
 		}),
-		d.SubscribeLate(d.MetadataInformers.ForResource(schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}).Informer(), changed),
+		d.SubscribeLate(d.MetadataInformers.ForResource(schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1",
+			Resource: "apiservices"}).Informer(), changed),
 	)
 }
 
@@ -123,7 +125,8 @@ type resource struct {
 }
 
 // discover lists the resources worth a monitor, of one group or of all. Broken are groups that could not be asked.
-func (m *monitors) discover(ctx context.Context, of string) (found map[schema.GroupVersionResource]resource, broken map[schema.GroupVersion]error, err error) {
+func (m *monitors) discover(ctx context.Context, of string) (found map[schema.GroupVersionResource]resource,
+	broken map[schema.GroupVersion]error, err error) {
 	var lists []*metav1.APIResourceList
 	if of == everything {
 		lists, err = m.d.Discovery.ServerPreferredResources()
@@ -240,7 +243,8 @@ func (m *monitors) start(ctx context.Context, group *errgroup.Group, gvr schema.
 			return &monitor{stop: func() {}, synced: registration.HasSyncedChecker().Done()}, nil
 		}
 	}
-	one := metadatareflector.New(func(o metav1.Object) { m.observed(describe(gvr, r.kind, o)) }, func(g metadatareflector.Deleted) { m.removed(g.UID) })
+	one := metadatareflector.New(func(o metav1.Object) { m.observed(describe(gvr, r.kind, o)) },
+		func(g metadatareflector.Deleted) { m.removed(g.UID) })
 	ctx, stop := context.WithCancel(ctx)
 	group.Go(func() error { return one.Run(ctx, m.d.Metadata, gvr) })
 	return &monitor{stop: stop, synced: one.Synced(), stopped: ctx.Done()}, nil

@@ -54,7 +54,8 @@ func (a *answers) RoundTrip(r *http.Request) (*http.Response, error) {
 		a.asked++
 		code, body = http.StatusOK, `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"shy","namespace":"ns","uid":"shy"}}`
 	}
-	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}},
+		Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
 }
 
 // collect runs the queues with a graph that observe fills, and returns what was said to the server by then.
@@ -113,7 +114,8 @@ func thing(group, namespace, name string, owners ...metav1.OwnerReference) *obje
 }
 
 func owner(group, name string) metav1.OwnerReference {
-	return metav1.OwnerReference{APIVersion: schema.GroupVersion{Group: group, Version: "v1"}.String(), Kind: "Thing", Name: name, UID: types.UID(name)}
+	return metav1.OwnerReference{APIVersion: schema.GroupVersion{Group: group, Version: "v1"}.String(), Kind: "Thing", Name: name,
+		UID: types.UID(name)}
 }
 
 // TestAHungGroupHoldsUpNoOther has more objects wait for owners in a group that does not answer than there are workers.

@@ -86,7 +86,8 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	jobs, pods := d.Informers.Batch().V1().Jobs(), d.Informers.Core().V1().Pods()
 	c := &controller{
 		client: d.Client, control: workload.Control{Client: d.Client, Recorder: d.Recorder}, recorder: d.Recorder, clock: d.Clock,
-		jobs: jobs.Lister(), pods: pods.Lister(), podIndex: pods.Informer().GetIndexer(), expectations: workload.NewExpectations(d.Clock), writes: workload.NewWrites(),
+		jobs: jobs.Lister(), pods: pods.Lister(), podIndex: pods.Informer().GetIndexer(), expectations: workload.NewExpectations(d.Clock),
+		writes:  workload.NewWrites(),
 		queue:   controllers.NewQueue[types.NamespacedName](d, "job", d.Syncs()),
 		orphans: controllers.NewQueue[types.NamespacedName](d, "job_orphan_pod", 1),
 	}
@@ -129,7 +130,8 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 						c.expectations.DeletionObserved(controllers.Key(j), updated.UID)
 					}
 				}
-				if was, is := metav1.GetControllerOfNoCopy(before), metav1.GetControllerOfNoCopy(updated); was != nil && (is == nil || is.UID != was.UID) {
+				if was, is := metav1.GetControllerOfNoCopy(before),
+					metav1.GetControllerOfNoCopy(updated); was != nil && (is == nil || is.UID != was.UID) {
 					c.podChanged(before)
 				}
 				c.podChanged(updated)

@@ -100,7 +100,8 @@ func decide(in observed) decision {
 			p.manage()
 		}
 		if p.enough() {
-			end = p.condition(batchv1.JobSuccessCriteriaMet, batchv1.JobReasonCompletionsReached, "Reached expected number of succeeded pods") // upstream's words
+			// upstream's words
+			end = p.condition(batchv1.JobSuccessCriteriaMet, batchv1.JobReasonCompletionsReached, "Reached expected number of succeeded pods")
 		} else if managed {
 			p.noteSuspension()
 		}
@@ -255,7 +256,8 @@ func (p *planner) delay() {
 			continue
 		}
 		last := p.delayed[index]
-		if last == nil || failuresOf(last)+ignoredFailuresOf(last) <= failuresOf(pod)+ignoredFailuresOf(pod) && !finished(pod).Before(finished(last)) {
+		if last == nil || failuresOf(last)+ignoredFailuresOf(last) <= failuresOf(pod)+ignoredFailuresOf(pod) &&
+			!finished(pod).Before(finished(last)) {
 			p.delayed[index] = pod
 		}
 	}
@@ -279,7 +281,8 @@ func (p *planner) completions() int {
 }
 
 func (p *planner) condition(kind batchv1.JobConditionType, reason, message string) *batchv1.JobCondition {
-	return &batchv1.JobCondition{Type: kind, Status: corev1.ConditionTrue, LastProbeTime: *p.time(), LastTransitionTime: *p.time(), Reason: reason, Message: message}
+	return &batchv1.JobCondition{Type: kind, Status: corev1.ConditionTrue, LastProbeTime: *p.time(), LastTransitionTime: *p.time(),
+		Reason: reason, Message: message}
 }
 
 func find(conditions []batchv1.JobCondition, kind batchv1.JobConditionType) *batchv1.JobCondition {
@@ -325,7 +328,8 @@ func (p *planner) verdict() *batchv1.JobCondition {
 		return nil
 	}
 	if lost, most := p.lost.total(), p.job.Spec.MaxFailedIndexes; most != nil && lost > int(*most) {
-		return fail(batchv1.JobReasonMaxFailedIndexesExceeded, "Job has exceeded the specified maximal number of failed indexes") // upstream's words
+		// upstream's words
+		return fail(batchv1.JobReasonMaxFailedIndexesExceeded, "Job has exceeded the specified maximal number of failed indexes")
 	} else if lost > 0 && lost+p.done.total() >= p.completions() {
 		return fail(batchv1.JobReasonFailedIndexes, "Job has failed indexes") // upstream's words
 	}
@@ -465,7 +469,8 @@ func (p *planner) finish(end *batchv1.JobCondition) {
 	} else {
 		p.s.CompletionTime = p.time()
 		if c := p.job.Spec.Completions; c != nil && p.s.Succeeded > *c {
-			p.out.events = append(p.out.events, event{corev1.EventTypeWarning, "TooManySucceededPods", "Too many succeeded pods running after completion count reached"})
+			p.out.events = append(p.out.events, event{corev1.EventTypeWarning, "TooManySucceededPods",
+				"Too many succeeded pods running after completion count reached"})
 		}
 		p.out.events = append(p.out.events, event{corev1.EventTypeNormal, "Completed", "Job completed"})
 	}

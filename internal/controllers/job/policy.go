@@ -62,7 +62,8 @@ func exited(pod *corev1.Pod, want *batchv1.PodFailurePolicyOnExitCodesRequiremen
 				continue
 			}
 			listed := slices.Contains(want.Values, s.State.Terminated.ExitCode)
-			if want.Operator == batchv1.PodFailurePolicyOnExitCodesOpIn && listed || want.Operator == batchv1.PodFailurePolicyOnExitCodesOpNotIn && !listed {
+			if want.Operator == batchv1.PodFailurePolicyOnExitCodesOpIn && listed || want.Operator == batchv1.PodFailurePolicyOnExitCodesOpNotIn &&
+				!listed {
 				return s
 			}
 		}

@@ -101,7 +101,8 @@ func ServiceAddress(services netip.Prefix) netip.Addr { return services.Masked()
 func (c *controller) service(ctx context.Context) error {
 	api := c.client.CoreV1().Services(namespace)
 	have, err := api.Get(ctx, name, metav1.GetOptions{})
-	ports := []corev1.ServicePort{{Name: "https", Protocol: corev1.ProtocolTCP, Port: 443, TargetPort: intstr.FromInt32(int32(c.cluster.AdvertisePort))}}
+	ports := []corev1.ServicePort{{Name: "https", Protocol: corev1.ProtocolTCP, Port: 443,
+		TargetPort: intstr.FromInt32(int32(c.cluster.AdvertisePort))}}
 	if err == nil {
 		if len(have.Spec.Ports) == 1 && have.Spec.Ports[0].TargetPort == ports[0].TargetPort && have.Spec.Ports[0].Port == 443 {
 			return nil
@@ -115,7 +116,8 @@ func (c *controller) service(ctx context.Context) error {
 	}
 	address := ServiceAddress(c.cluster.ServiceCIDR).String()
 	_, err = api.Create(ctx, &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: map[string]string{"provider": "kubernetes", "component": "apiserver"}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace,
+			Labels: map[string]string{"provider": "kubernetes", "component": "apiserver"}},
 		Spec: corev1.ServiceSpec{
 			Ports:           ports,
 			ClusterIP:       address,
@@ -162,7 +164,8 @@ func (c *controller) slice(ctx context.Context) error {
 		Addresses:  []string{c.cluster.AdvertiseAddress.String()},
 		Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)},
 	}}
-	ports := []discoveryv1.EndpointPort{{Name: ptr.To("https"), Protocol: ptr.To(corev1.ProtocolTCP), Port: ptr.To(int32(c.cluster.AdvertisePort))}}
+	ports := []discoveryv1.EndpointPort{{Name: ptr.To("https"), Protocol: ptr.To(corev1.ProtocolTCP),
+		Port: ptr.To(int32(c.cluster.AdvertisePort))}}
 	have, err := api.Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):

@@ -14,7 +14,8 @@ import (
 // TestTells is what one hears of lists and events: each change once, and of what a new list lacks that it is gone.
 func TestTells(t *testing.T) {
 	object := func(name, uid, version string) any {
-		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, UID: types.UID(uid), ResourceVersion: version}}
+		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, UID: types.UID(uid),
+			ResourceVersion: version}}
 	}
 	var heard []string
 	r := New(
@@ -32,7 +33,8 @@ func TestTells(t *testing.T) {
 		{"new", func() error { return r.Add(object("c", "3", "8")) }, []string{"+3@8"}},
 		{"gone", func() error { return r.Delete(object("c", "3", "9")) }, []string{"-c3"}},
 		{"gone twice", func() error { return r.Delete(object("c", "3", "9")) }, nil},
-		{"made anew while nobody looked", func() error { return r.Replace([]any{object("a", "4", "12")}, "12") }, []string{"-b2", "-a1", "+4@12"}},
+		{"made anew while nobody looked", func() error { return r.Replace([]any{object("a", "4", "12")}, "12") },
+			[]string{"-b2", "-a1", "+4@12"}},
 	}
 	for i, s := range steps {
 		heard = nil

@@ -36,7 +36,8 @@ func (s *served) RoundTrip(r *http.Request) (*http.Response, error) {
 	defer s.mu.Unlock()
 	if strings.HasSuffix(r.URL.Path, "/unlisted") && r.Method == http.MethodGet {
 		body := `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"MethodNotAllowed","code":405}`
-		return &http.Response{StatusCode: http.StatusMethodNotAllowed, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+		return &http.Response{StatusCode: http.StatusMethodNotAllowed, Header: http.Header{"Content-Type": {"application/json"}},
+			Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
 	}
 	body := `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{},"items":[]}`
 	if r.Method == http.MethodDelete {
@@ -44,7 +45,8 @@ func (s *served) RoundTrip(r *http.Request) (*http.Response, error) {
 	} else if !slices.Contains(s.deleted, r.URL.Path) {
 		body = strings.Replace(body, "[]", `[{"metadata":{"name":"a"}}]`, 1)
 	}
-	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}},
+		Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
 }
 
 // A group whose server hangs holds up no other, and is waited for half a minute at most.
@@ -81,7 +83,8 @@ func TestAHungGroupHoldsUpNoOther(t *testing.T) {
 		if took := time.Since(began); took != groupTime {
 			t.Errorf("it took %v", took)
 		}
-		if left.objects() != 0 || left.failure() == nil || !strings.Contains(left.failure().Error(), `group "hung.example.com" is not emptied within 30s`) {
+		if left.objects() != 0 || left.failure() == nil ||
+			!strings.Contains(left.failure().Error(), `group "hung.example.com" is not emptied within 30s`) {
 			t.Errorf("%d objects, %v", left.objects(), left.failure())
 		}
 	})

@@ -214,7 +214,8 @@ func (c *controller) longestGrace(namespace string) (grace time.Duration) {
 		return 0 // a cache's list has none
 	}
 	for _, pod := range pods {
-		if s := pod.Spec.TerminationGracePeriodSeconds; s != nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+		if s := pod.Spec.TerminationGracePeriodSeconds; s != nil && pod.Status.Phase != corev1.PodSucceeded &&
+			pod.Status.Phase != corev1.PodFailed {
 			grace = max(grace, time.Duration(*s)*time.Second)
 		}
 	}
@@ -222,7 +223,8 @@ func (c *controller) longestGrace(namespace string) (grace time.Duration) {
 }
 
 // list returns the metadata of all objects; none, and that they are not listed, when the resource has gone or cannot be listed.
-func (c *controller) list(ctx context.Context, api metadata.ResourceInterface) (items []metav1.PartialObjectMetadata, listed bool, err error) {
+func (c *controller) list(ctx context.Context, api metadata.ResourceInterface) (items []metav1.PartialObjectMetadata, listed bool,
+	err error) {
 	list, err := api.List(ctx, metav1.ListOptions{})
 	if apierrors.IsMethodNotSupported(err) || apierrors.IsNotFound(err) {
 		return nil, false, nil

@@ -132,13 +132,18 @@ func (r *remains) conditions(before []corev1.NamespaceCondition, now time.Time) 
 		kind                                 corev1.NamespaceConditionType
 		trouble, reason, okReason, okMessage string
 	}{
-		{corev1.NamespaceDeletionDiscoveryFailure, discoveryFailure, "DiscoveryFailed", "ResourcesDiscovered", "All resources successfully discovered"},
-		{corev1.NamespaceDeletionGVParsingFailure, parsingFailure, "GroupVersionParsingFailed", "ParsedGroupVersions", "All legacy kube types successfully parsed"},
-		{corev1.NamespaceDeletionContentFailure, contentFailure, "ContentDeletionFailed", "ContentDeleted", "All content successfully deleted, may be waiting on finalization"},
+		{corev1.NamespaceDeletionDiscoveryFailure, discoveryFailure, "DiscoveryFailed", "ResourcesDiscovered",
+			"All resources successfully discovered"},
+		{corev1.NamespaceDeletionGVParsingFailure, parsingFailure, "GroupVersionParsingFailed", "ParsedGroupVersions",
+			"All legacy kube types successfully parsed"},
+		{corev1.NamespaceDeletionContentFailure, contentFailure, "ContentDeletionFailed", "ContentDeleted",
+			"All content successfully deleted, may be waiting on finalization"},
 		{corev1.NamespaceContentRemaining, content, "SomeResourcesRemain", "ContentRemoved", "All content successfully removed"},
-		{corev1.NamespaceFinalizersRemaining, finalizers, "SomeFinalizersRemain", "ContentHasNoFinalizers", "All content-preserving finalizers finished"},
+		{corev1.NamespaceFinalizersRemaining, finalizers, "SomeFinalizersRemain", "ContentHasNoFinalizers",
+			"All content-preserving finalizers finished"},
 	} {
-		next := corev1.NamespaceCondition{Type: c.kind, Status: corev1.ConditionFalse, Reason: c.okReason, Message: c.okMessage, LastTransitionTime: metav1.NewTime(now).Rfc3339Copy()}
+		next := corev1.NamespaceCondition{Type: c.kind, Status: corev1.ConditionFalse, Reason: c.okReason, Message: c.okMessage,
+			LastTransitionTime: metav1.NewTime(now).Rfc3339Copy()}
 		if c.trouble != "" {
 			next.Status, next.Reason, next.Message = corev1.ConditionTrue, c.reason, c.trouble
 		}

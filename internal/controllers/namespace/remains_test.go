@@ -22,7 +22,8 @@ func TestConditions(t *testing.T) {
 	left.count(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, []metav1.PartialObjectMetadata{
 		{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{"example.com/hold"}, DeletionTimestamp: &later}}, {},
 	}, now)
-	left.discovery = &discovery.ErrGroupDiscoveryFailed{Groups: map[schema.GroupVersion]error{{Group: "dead", Version: "v1"}: errors.New("no answer")}}
+	left.discovery = &discovery.ErrGroupDiscoveryFailed{Groups: map[schema.GroupVersion]error{{Group: "dead",
+		Version: "v1"}: errors.New("no answer")}}
 	texts := func(conditions []corev1.NamespaceCondition) map[string]string {
 		m := map[string]string{}
 		for _, c := range conditions {
@@ -63,11 +64,15 @@ func TestUnexpected(t *testing.T) {
 		lasts bool
 		want  string
 	}{
-		"nothing":   {want: "All content successfully deleted, may be waiting on finalization"},
-		"held":      {items: []metav1.PartialObjectMetadata{{}, {ObjectMeta: metav1.ObjectMeta{Finalizers: []string{"a/b"}}}}, want: "All content successfully deleted, may be waiting on finalization"},
-		"in grace":  {items: []metav1.PartialObjectMetadata{{}}, lasts: true, want: "All content successfully deleted, may be waiting on finalization"},
-		"for ever":  {items: []metav1.PartialObjectMetadata{{}}, want: "Failed to delete all resource types, 1 remaining: unexpected items still remain in namespace: ns for gvr: example.com/v1, Resource=things"},
-		"once more": {items: []metav1.PartialObjectMetadata{{}, {}}, want: "Failed to delete all resource types, 1 remaining: unexpected items still remain in namespace: ns for gvr: example.com/v1, Resource=things"},
+		"nothing": {want: "All content successfully deleted, may be waiting on finalization"},
+		"held": {items: []metav1.PartialObjectMetadata{{}, {ObjectMeta: metav1.ObjectMeta{Finalizers: []string{"a/b"}}}},
+			want: "All content successfully deleted, may be waiting on finalization"},
+		"in grace": {items: []metav1.PartialObjectMetadata{{}}, lasts: true,
+			want: "All content successfully deleted, may be waiting on finalization"},
+		"for ever": {items: []metav1.PartialObjectMetadata{{}},
+			want: "Failed to delete all resource types, 1 remaining: unexpected items still remain in namespace: ns for gvr: example.com/v1, Resource=things"},
+		"once more": {items: []metav1.PartialObjectMetadata{{}, {}},
+			want: "Failed to delete all resource types, 1 remaining: unexpected items still remain in namespace: ns for gvr: example.com/v1, Resource=things"},
 	} {
 		part := newRemains()
 		part.count(things, c.items, now)

@@ -21,10 +21,12 @@ func newMeters(d *controllers.Deps) (*meters, error) {
 	var failure error
 	of := []string{"clusterCIDR"}
 	counter := func(name, help string) *prometheus.CounterVec {
-		return controllers.Keep(d.Metrics, &failure, prometheus.NewCounterVec(prometheus.CounterOpts{Subsystem: subsystem, Name: name, Help: help}, of))
+		return controllers.Keep(d.Metrics, &failure, prometheus.NewCounterVec(prometheus.CounterOpts{Subsystem: subsystem, Name: name,
+			Help: help}, of))
 	}
 	gauge := func(name, help string) *prometheus.GaugeVec {
-		return controllers.Keep(d.Metrics, &failure, prometheus.NewGaugeVec(prometheus.GaugeOpts{Subsystem: subsystem, Name: name, Help: help}, of))
+		return controllers.Keep(d.Metrics, &failure, prometheus.NewGaugeVec(prometheus.GaugeOpts{Subsystem: subsystem, Name: name, Help: help},
+			of))
 	}
 	return &meters{
 		given:    counter("cidrset_cidrs_allocations_total", "Subnets allocated to nodes."),

@@ -152,7 +152,8 @@ func (c *controller) sync(ctx context.Context, name string) error {
 			"CIDRNotAvailable", "Node %s status is now: %s", name, "CIDRNotAvailable")
 		return nil // a node that goes wakes this one
 	}
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"podCIDR": given[0], "podCIDRs": given}, "metadata": map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion}})
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"podCIDR": given[0], "podCIDRs": given},
+		"metadata": map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion}})
 	if err != nil {
 		return fmt.Errorf("encode patch: %w", err)
 	}

@@ -23,7 +23,8 @@ func newMeters(d *controllers.Deps) (*meters, error) {
 	var failure error
 	of := []string{"zone"}
 	gauge := func(name, help string) *prometheus.GaugeVec {
-		return controllers.Keep(d.Metrics, &failure, prometheus.NewGaugeVec(prometheus.GaugeOpts{Subsystem: subsystem, Name: name, Help: help}, of))
+		return controllers.Keep(d.Metrics, &failure, prometheus.NewGaugeVec(prometheus.GaugeOpts{Subsystem: subsystem, Name: name, Help: help},
+			of))
 	}
 	histogram := func(name, help string, first float64) prometheus.Histogram {
 		return controllers.Keep(d.Metrics, &failure, prometheus.NewHistogram(prometheus.HistogramOpts{

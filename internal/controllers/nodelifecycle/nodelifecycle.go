@@ -82,8 +82,9 @@ func build(d *controllers.Deps, s settings) (controllers.Runner, error) {
 	nodes, pods := d.Informers.Core().V1().Nodes(), d.Informers.Core().V1().Pods()
 	leases := d.Informers.Coordination().V1().Leases()
 	c := &controller{
-		client: d.Client, recorder: d.Recorder, clock: d.Clock, nodes: nodes.Lister(), pods: pods.Informer().GetIndexer(), leases: leases.Lister(),
-		queue: controllers.NewQueue[string](d, "node_lifecycle_controller", 4), heard: map[string]time.Time{},
+		client: d.Client, recorder: d.Recorder, clock: d.Clock, nodes: nodes.Lister(), pods: pods.Informer().GetIndexer(),
+		leases: leases.Lister(),
+		queue:  controllers.NewQueue[string](d, "node_lifecycle_controller", 4), heard: map[string]time.Time{},
 		settings: s,
 	}
 	c.zones = newZones(c.settings)
@@ -185,7 +186,8 @@ func (c *controller) observe(n *corev1.Node) {
 
 // tell makes an event about a node.
 func (c *controller) tell(node *corev1.Node, reason, format, text string) {
-	c.recorder.Eventf(&corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: node.Name, UID: node.UID}, corev1.EventTypeNormal, reason, format, node.Name, text)
+	c.recorder.Eventf(&corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: node.Name, UID: node.UID}, corev1.EventTypeNormal, reason,
+		format, node.Name, text)
 }
 
 func (c *controller) sync(ctx context.Context, name string) error {
@@ -225,7 +227,8 @@ func (c *controller) listen(ctx context.Context, node *corev1.Node) (*corev1.Nod
 	// It may be us who do not hear: a cache that is behind is no reason to give nodes up.
 	live, err := c.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, node.Name, metav1.GetOptions{})
 	if err == nil {
-		if cached, err := c.leases.Leases(corev1.NamespaceNodeLease).Get(node.Name); err != nil || cached.ResourceVersion != live.ResourceVersion {
+		if cached, err := c.leases.Leases(corev1.NamespaceNodeLease).Get(node.Name); err != nil ||
+			cached.ResourceVersion != live.ResourceVersion {
 			c.queue.AddAfter(node.Name, c.settings.period)
 			return node, nil
 		}

@@ -26,14 +26,17 @@ func TestMeters(t *testing.T) {
 		want     []string
 	}{
 		{"testdata/meters/lost.txtar", []string{
-			"evictions_total{zone=:\x00:z} 1", "unhealthy_nodes_in_zone{zone=:\x00:z} 1", "zone_health{zone=:\x00:z} 50", "zone_size{zone=:\x00:z} 2",
+			"evictions_total{zone=:\x00:z} 1", "unhealthy_nodes_in_zone{zone=:\x00:z} 1", "zone_health{zone=:\x00:z} 50",
+			"zone_size{zone=:\x00:z} 2",
 		}},
 		{"testdata/meters/gone.txtar", []string{
-			"evictions_total{zone=:\x00:z} 1", "unhealthy_nodes_in_zone{zone=:\x00:z} 0", "zone_health{zone=:\x00:z} 100", "zone_size{zone=:\x00:z} 0",
+			"evictions_total{zone=:\x00:z} 1", "unhealthy_nodes_in_zone{zone=:\x00:z} 0", "zone_health{zone=:\x00:z} 100",
+			"zone_size{zone=:\x00:z} 0",
 		}},
 	} {
 		controllertest.Run(t, c.scenario, controllers.Options{Metrics: metrics}, Controller())
-		got := slices.DeleteFunc(controllertest.Counted(t, counted, "node_collector_"), func(line string) bool { return strings.HasPrefix(line, "update_") })
+		got := slices.DeleteFunc(controllertest.Counted(t, counted, "node_collector_"),
+			func(line string) bool { return strings.HasPrefix(line, "update_") })
 		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.scenario, diff)
 		}

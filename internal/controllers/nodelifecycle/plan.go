@@ -32,7 +32,8 @@ func (s settings) deadline(node *corev1.Node, heard time.Time) time.Time {
 // silenced are a node's conditions once nothing is known of it any more.
 func silenced(node *corev1.Node, now time.Time) []corev1.NodeCondition {
 	conditions := slices.Clone(node.Status.Conditions)
-	for _, kind := range []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
+	for _, kind := range []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure,
+		corev1.NodePIDPressure} {
 		c := condition(conditions, kind)
 		switch {
 		case c == nil:

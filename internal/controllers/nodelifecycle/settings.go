@@ -72,7 +72,8 @@ func (s *settings) declare() []controllers.Setting {
 }
 
 func (s *settings) check() error {
-	if err := controllers.AboveZero(map[string]time.Duration{graceFlag: s.grace, startupFlag: s.startupGrace, periodFlag: s.period}); err != nil {
+	if err := controllers.AboveZero(map[string]time.Duration{graceFlag: s.grace, startupFlag: s.startupGrace,
+		periodFlag: s.period}); err != nil {
 		return err
 	}
 	for flag, rate := range map[string]float32{rateFlag: s.rate, secondaryFlag: s.secondary} {

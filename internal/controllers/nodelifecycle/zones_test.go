@@ -82,7 +82,8 @@ func TestZones(t *testing.T) {
 		want  []string
 	}{
 		{"one after the other", s, "+a 10, 1s, -a 3, 25s", []string{"1s taint a0", "11s taint a1", "21s taint a2"}},
-		{"each zone has its turn", s, "+a 5, +b 5, 1s, -a 2, -b 2, 5s, 10s", []string{"1s taint a0", "1s taint b0", "11s taint a1", "11s taint b1"}},
+		{"each zone has its turn", s, "+a 5, +b 5, 1s, -a 2, -b 2, 5s, 10s",
+			[]string{"1s taint a0", "1s taint b0", "11s taint a1", "11s taint b1"}},
 		{"who comes back is left alone", s, "+a 10, 1s, -a 3, 5s, ^a 3, 60s", []string{"1s taint a0"}},
 		{"two of three are not many", s, "+a 3, 1s, -a 2, 30s", []string{"1s taint a0", "11s taint a1"}},
 		{"most of a small zone", s, "+a 5, 1s, -a 3, 10m", nil},

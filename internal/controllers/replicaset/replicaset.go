@@ -78,7 +78,8 @@ func newController(d *controllers.Deps, queue string, s source) (*controller, er
 		expectations: workload.NewExpectations(d.Clock),
 		queue:        controllers.NewQueue[types.NamespacedName](d, queue, d.Syncs()),
 	}
-	return c, workload.PodEvents{Owned: c.owned, Orphan: c.wakeSuitors, Wake: c.queue.Add, Soon: c.soon, Expectations: c.expectations}.Subscribe(d, pods.Informer())
+	return c, workload.PodEvents{Owned: c.owned, Orphan: c.wakeSuitors, Wake: c.queue.Add, Soon: c.soon,
+		Expectations: c.expectations}.Subscribe(d, pods.Informer())
 }
 
 // soon wakes a set after a moment that grows with it: 100 ms for 5,000 pods. Each look is at all of its pods, and hundreds
@@ -201,12 +202,14 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	}
 	if failure == nil && rs.Spec.MinReadySeconds > 0 && next.ReadyReplicas != next.AvailableReplicas {
 		// A pod that does not say since when it is ready never becomes available by itself.
-		c.queue.AddAfter(key, cmp.Or(workload.NextAvailable(active, rs.Spec.MinReadySeconds, now), time.Duration(rs.Spec.MinReadySeconds)*time.Second))
+		c.queue.AddAfter(key, cmp.Or(workload.NextAvailable(active, rs.Spec.MinReadySeconds, now),
+			time.Duration(rs.Spec.MinReadySeconds)*time.Second))
 	}
 	return failure
 }
 
-func (c *controller) claim(ctx context.Context, rs *appsv1.ReplicaSet, selector labels.Selector, pods []*corev1.Pod) ([]*corev1.Pod, error) {
+func (c *controller) claim(ctx context.Context, rs *appsv1.ReplicaSet, selector labels.Selector, pods []*corev1.Pod) ([]*corev1.Pod,
+	error) {
 	return workload.Claim[*corev1.Pod]{
 		Owner: rs, Kind: c.kind, Selector: selector,
 		Fresh: func(ctx context.Context) (metav1.Object, error) { return c.fresh(ctx, rs.Namespace, rs.Name) },
@@ -241,7 +244,8 @@ func (c *controller) execute(ctx context.Context, rs set, p plan) error {
 	case p.create > 0:
 		c.expectations.Expect(key, p.create)
 		tried, err := workload.SlowStart(p.create, func(int) error {
-			_, err := c.control.Create(ctx, rs.owner, workload.PodFromTemplate(&rs.Spec.Template, rs.ReplicaSet, metav1.NewControllerRef(rs.ReplicaSet, c.kind)))
+			_, err := c.control.Create(ctx, rs.owner, workload.PodFromTemplate(&rs.Spec.Template, rs.ReplicaSet,
+				metav1.NewControllerRef(rs.ReplicaSet, c.kind)))
 			if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 				return nil // it will all go; an expectation that stays open does no harm
 			}

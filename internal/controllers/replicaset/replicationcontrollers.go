@@ -88,7 +88,8 @@ func asSet(rc *corev1.ReplicationController) set {
 	}
 	for _, c := range rc.Status.Conditions {
 		rs.Status.Conditions = append(rs.Status.Conditions, appsv1.ReplicaSetCondition{
-			Type: appsv1.ReplicaSetConditionType(c.Type), Status: c.Status, LastTransitionTime: c.LastTransitionTime, Reason: c.Reason, Message: c.Message,
+			Type: appsv1.ReplicaSetConditionType(c.Type), Status: c.Status, LastTransitionTime: c.LastTransitionTime, Reason: c.Reason,
+			Message: c.Message,
 		})
 	}
 	return set{rs, rc}
@@ -102,7 +103,8 @@ func replicationStatus(s appsv1.ReplicaSetStatus) corev1.ReplicationControllerSt
 	}
 	for _, c := range s.Conditions {
 		out.Conditions = append(out.Conditions, corev1.ReplicationControllerCondition{
-			Type: corev1.ReplicationControllerConditionType(c.Type), Status: c.Status, LastTransitionTime: c.LastTransitionTime, Reason: c.Reason, Message: c.Message,
+			Type: corev1.ReplicationControllerConditionType(c.Type), Status: c.Status, LastTransitionTime: c.LastTransitionTime, Reason: c.Reason,
+			Message: c.Message,
 		})
 	}
 	return out

@@ -17,7 +17,8 @@ import (
 
 // done tells whether no container of a pod runs, and none will.
 func done(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || pod.DeletionTimestamp != nil && pod.Spec.NodeName == ""
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || pod.DeletionTimestamp != nil &&
+		pod.Spec.NodeName == ""
 }
 
 func reservedFor(claim *resourcev1.ResourceClaim, pod *corev1.Pod) bool {
@@ -133,7 +134,8 @@ func (c *controller) dispose(ctx context.Context, claim *resourcev1.ResourceClai
 	if pod.UID == owner.UID && !done(pod) || claim.DeletionTimestamp != nil {
 		return nil
 	}
-	err = c.client.ResourceV1().ResourceClaims(claim.Namespace).Delete(ctx, claim.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(claim.UID))})
+	err = c.client.ResourceV1().ResourceClaims(claim.Namespace).Delete(ctx, claim.Name,
+		metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(claim.UID))})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete unused generated claim %s/%s: %w", claim.Namespace, claim.Name, err)
 	}

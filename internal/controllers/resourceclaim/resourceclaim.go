@@ -259,12 +259,16 @@ func (c *controller) reserve(ctx context.Context, pod *corev1.Pod, podClaim *cor
 	case err != nil:
 		return fmt.Errorf("get claim: %w", err)
 	case own && !workload.Controlled(claim, pod):
-		return fmt.Errorf("ResourceClaim %s/%s was not created for pod %s/%s (pod is not owner)", claim.Namespace, claim.Name, pod.Namespace, pod.Name) // upstream's words
-	case claim.Status.Allocation == nil || reservedFor(claim, pod) || len(claim.Status.ReservedFor) >= resourcev1.ResourceClaimReservedForMaxSize:
+		// upstream's words
+		return fmt.Errorf("ResourceClaim %s/%s was not created for pod %s/%s (pod is not owner)", claim.Namespace, claim.Name, pod.Namespace,
+			pod.Name)
+	case claim.Status.Allocation == nil || reservedFor(claim, pod) ||
+		len(claim.Status.ReservedFor) >= resourcev1.ResourceClaimReservedForMaxSize:
 		return nil
 	}
 	claim = claim.DeepCopy()
-	claim.Status.ReservedFor = append(claim.Status.ReservedFor, resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: pod.Name, UID: pod.UID})
+	claim.Status.ReservedFor = append(claim.Status.ReservedFor,
+		resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: pod.Name, UID: pod.UID})
 	if _, err := c.client.ResourceV1().ResourceClaims(claim.Namespace).UpdateStatus(ctx, claim, metav1.UpdateOptions{}); err != nil {
 		return fmt.Errorf("reserve claim %s/%s: %w", claim.Namespace, claim.Name, err)
 	}

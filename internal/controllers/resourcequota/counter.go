@@ -37,7 +37,8 @@ type counter struct {
 
 // count is what is used of a quota's names, but for those of resources that are not served or could not be listed. Again is
 // after how long time alone will have changed it; 0: never.
-func (c *counter) count(ctx context.Context, q *corev1.ResourceQuota, served map[schema.GroupResource]schema.GroupVersionResource) (used corev1.ResourceList, again time.Duration, err error) {
+func (c *counter) count(ctx context.Context, q *corev1.ResourceQuota,
+	served map[schema.GroupResource]schema.GroupVersionResource) (used corev1.ResourceList, again time.Duration, err error) {
 	used = corev1.ResourceList{}
 	var errs []error
 	var unknown []corev1.ResourceName
@@ -168,7 +169,8 @@ func (c *counter) list(ctx context.Context, r schema.GroupResource, namespace st
 }
 
 // all lists also what waits for initializers: it has been charged.
-func (c *counter) all(ctx context.Context, group interface{ RESTClient() rest.Interface }, r schema.GroupResource, namespace string, into runtime.Object) error {
+func (c *counter) all(ctx context.Context, group interface{ RESTClient() rest.Interface }, r schema.GroupResource, namespace string,
+	into runtime.Object) error {
 	return group.RESTClient().Get().Namespace(namespace).Resource(r.Resource).Param(v1alpha1.IncludeUninitialized, "true").Do(ctx).Into(into)
 }
 
@@ -201,7 +203,8 @@ func (c *counter) DeviceClaims(ctx context.Context, namespace string) ([]*resour
 }
 
 func (c *counter) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
-	l, err := c.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()})
+	l, err := c.client.CoreV1().Pods(namespace).List(ctx,
+		metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()})
 	if err != nil {
 		return nil, err
 	}

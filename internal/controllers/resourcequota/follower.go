@@ -136,7 +136,8 @@ func (f *follower) informer(gvr schema.GroupVersionResource) (<-chan struct{}, e
 }
 
 // subscribe tells of what is deleted, and of what releases something.
-func subscribe[T metav1.Object](f *follower, r schema.GroupResource, informer cache.SharedIndexInformer, releases func(before, now T) bool) (cache.ResourceEventHandlerRegistration, error) {
+func subscribe[T metav1.Object](f *follower, r schema.GroupResource, informer cache.SharedIndexInformer,
+	releases func(before, now T) bool) (cache.ResourceEventHandlerRegistration, error) {
 	h := controllers.Handler[T]{Delete: func(o T) { f.released(r, o.GetNamespace()) }}
 	if releases != nil {
 		h.Update = func(before, now T) {

@@ -106,8 +106,10 @@ func build(d *controllers.Deps, period time.Duration) (controllers.Runner, error
 				}
 			},
 		}),
-		d.SubscribeLate(d.MetadataInformers.ForResource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}).Informer(), changed),
-		d.SubscribeLate(d.MetadataInformers.ForResource(schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}).Informer(), changed),
+		d.SubscribeLate(d.MetadataInformers.ForResource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+			Resource: "customresourcedefinitions"}).Informer(), changed),
+		d.SubscribeLate(d.MetadataInformers.ForResource(schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1",
+			Resource: "apiservices"}).Informer(), changed),
 	)
 	return c, err
 }
@@ -199,7 +201,8 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 
 // newest asks the server for a quota; nil: there is none.
 func (c *controller) newest(ctx context.Context, key types.NamespacedName) (*corev1.ResourceQuota, error) {
-	list, err := c.client.CoreV1().ResourceQuotas(key.Namespace).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", key.Name).String()})
+	list, err := c.client.CoreV1().ResourceQuotas(key.Namespace).List(ctx,
+		metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", key.Name).String()})
 	if err != nil {
 		return nil, fmt.Errorf("list quotas: %w", err)
 	}
@@ -212,7 +215,8 @@ func (c *controller) newest(ctx context.Context, key types.NamespacedName) (*cor
 }
 
 // count makes one count and writes it; a conflict if the quota was changed or charged meanwhile.
-func (c *controller) count(ctx context.Context, q *corev1.ResourceQuota, served map[schema.GroupResource]schema.GroupVersionResource) error {
+func (c *controller) count(ctx context.Context, q *corev1.ResourceQuota,
+	served map[schema.GroupResource]schema.GroupVersionResource) error {
 	api := c.client.CoreV1().ResourceQuotas(q.Namespace)
 	// The encoder writes the kind into the object, which belongs to the informer.
 	if _, err := api.UpdateStatus(ctx, q.DeepCopy(), metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {

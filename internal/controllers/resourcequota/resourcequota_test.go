@@ -50,7 +50,8 @@ func TestChargedWhileCounted(t *testing.T) {
 		}}, nil
 	})
 
-	c := &controller{client: client, counter: &counter{client: client, metadata: objects, clock: testclock.NewFakePassiveClock(metav1.Now().Time)}}
+	c := &controller{client: client, counter: &counter{client: client, metadata: objects,
+		clock: testclock.NewFakePassiveClock(metav1.Now().Time)}}
 	maps := corev1.SchemeGroupVersion.WithResource("configmaps")
 	served := map[schema.GroupResource]schema.GroupVersionResource{maps.GroupResource(): maps}
 	if err := c.count(t.Context(), known, served); !apierrors.IsConflict(err) {

@@ -135,9 +135,11 @@ func (c *controller) sync(ctx context.Context, name string) error {
 	}
 	status := apply.ServiceCIDRStatus().WithConditions(applymeta.Condition().WithType(want.Type).WithStatus(want.Status).
 		WithReason(want.Reason).WithMessage(want.Message).WithLastTransitionTime(want.LastTransitionTime))
-	_, err = c.client.NetworkingV1().ServiceCIDRs().ApplyStatus(ctx, apply.ServiceCIDR(name).WithStatus(status), metav1.ApplyOptions{FieldManager: manager, Force: true})
+	_, err = c.client.NetworkingV1().ServiceCIDRs().ApplyStatus(ctx, apply.ServiceCIDR(name).WithStatus(status),
+		metav1.ApplyOptions{FieldManager: manager, Force: true})
 	if err = gone(err); err != nil && next == ready {
-		c.recorder.Event(r, corev1.EventTypeWarning, "KubernetesServiceCIDRError", "The ServiceCIDR Status can not be set to Ready=True") // upstream's words
+		// upstream's words
+		c.recorder.Event(r, corev1.EventTypeWarning, "KubernetesServiceCIDRError", "The ServiceCIDR Status can not be set to Ready=True")
 	}
 	return err
 }

@@ -38,10 +38,13 @@ func TestDecide(t *testing.T) {
 		{"used", going(named("a", "10.0.0.0/24")), nil, "10.0.0.1", held},
 		{"inside of another", going(named("a", "10.0.0.0/24")), []*networkingv1.ServiceCIDR{named("b", "10.0.0.0/16")}, "10.0.0.1", release},
 		{"the same as another", going(named("a", "10.0.0.0/24")), []*networkingv1.ServiceCIDR{named("b", "10.0.0.0/24")}, "10.0.0.1", release},
-		{"another has the address", going(named("a", "10.0.0.0/16")), []*networkingv1.ServiceCIDR{named("b", "10.0.0.0/24")}, "10.0.0.1", release},
+		{"another has the address", going(named("a", "10.0.0.0/16")), []*networkingv1.ServiceCIDR{named("b", "10.0.0.0/24")}, "10.0.0.1",
+			release},
 		{"another has others", going(named("a", "10.0.0.0/16")), []*networkingv1.ServiceCIDR{named("b", "10.0.1.0/24")}, "10.0.0.1", held},
-		{"one family is inside of another", going(named("a", "10.0.0.0/24", "fd00::/112")), []*networkingv1.ServiceCIDR{named("b", "10.0.0.0/16")}, "fd00::1", held},
-		{"the other family is not used", going(named("a", "10.0.0.0/24", "fd00::/112")), []*networkingv1.ServiceCIDR{named("b", "10.0.0.0/16")}, "10.0.0.1", release},
+		{"one family is inside of another", going(named("a", "10.0.0.0/24", "fd00::/112")),
+			[]*networkingv1.ServiceCIDR{named("b", "10.0.0.0/16")}, "fd00::1", held},
+		{"the other family is not used", going(named("a", "10.0.0.0/24", "fd00::/112")), []*networkingv1.ServiceCIDR{named("b", "10.0.0.0/16")},
+			"10.0.0.1", release},
 	} {
 		all := append([]*networkingv1.ServiceCIDR{c.self}, c.others...)
 		if got := decide(c.self, all, []netip.Addr{netip.MustParseAddr(c.used)}); got != c.want {

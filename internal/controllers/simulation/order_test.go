@@ -122,7 +122,8 @@ func (p *promises) available(w *controllertest.World, rs *appsv1.ReplicaSet) str
 const guarded = 4 // pods that a budget keeps
 
 func budget(name string, w *controllertest.World) *policyv1.PodDisruptionBudget {
-	b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "guarded"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: selector("guarded")}}
+	b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "guarded"},
+		Spec: policyv1.PodDisruptionBudgetSpec{Selector: selector("guarded")}}
 	n := intstr.FromInt32(int32(1 + w.Chance(guarded, name+" size")))
 	part := intstr.FromString(fmt.Sprintf("%d%%", 10+w.Chance(80, name+" part")))
 	switch w.Chance(4, name) {

@@ -180,7 +180,8 @@ func (p *promises) kept(w *controllertest.World) string {
 		for _, set := range controllertest.All[*appsv1.StatefulSetList](w, statefulSetsResource, "StatefulSet").Items {
 			owners[set.UID] = true
 			n, s := *set.Spec.Replicas, set.Status
-			if s.ObservedGeneration != set.Generation || s.Replicas != n || s.UpdatedReplicas != n || s.AvailableReplicas != n || s.CurrentRevision != s.UpdateRevision {
+			if s.ObservedGeneration != set.Generation || s.Replicas != n || s.UpdatedReplicas != n || s.AvailableReplicas != n ||
+				s.CurrentRevision != s.UpdateRevision {
 				lack("stateful set of %d: %+v", n, s)
 			}
 			for i := range n {
@@ -198,7 +199,8 @@ func (p *promises) kept(w *controllertest.World) string {
 				}
 			}
 			s := set.Status
-			if s.ObservedGeneration != set.Generation || s.DesiredNumberScheduled != n || s.CurrentNumberScheduled != n || s.UpdatedNumberScheduled != n ||
+			if s.ObservedGeneration != set.Generation || s.DesiredNumberScheduled != n || s.CurrentNumberScheduled != n ||
+				s.UpdatedNumberScheduled != n ||
 				s.NumberAvailable != n || s.NumberMisscheduled != 0 || len(podsOf(w, set.UID, active)) != int(n) {
 				lack("daemon set for %d nodes: %+v", n, s)
 			}

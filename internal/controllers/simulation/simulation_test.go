@@ -53,7 +53,8 @@ var (
 // each moment, and what was asked for to come about.
 func TestSimulation(t *testing.T) {
 	all := []controllers.Controller{
-		deployment.Controller(), replicaset.Controller(), statefulset.Controller(), daemonset.Controller(), job.Controller(), cronjob.Controller(),
+		deployment.Controller(), replicaset.Controller(), statefulset.Controller(), daemonset.Controller(), job.Controller(),
+		cronjob.Controller(),
 		disruption.Controller(),
 	}
 	for seed := *firstSeed; seed < *firstSeed+uint64(*simulations); seed++ {
@@ -121,7 +122,8 @@ func wishes(seed uint64) []controllertest.Step {
 	}
 	makers := []controllertest.Step{
 		put("deployment", deploymentsResource, func(w *controllertest.World) runtime.Object {
-			strategy := appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &one, MaxUnavailable: &one}}
+			strategy := appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &one, MaxUnavailable: &one}}
 			if w.Chance(4, "recreate") == 0 {
 				strategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
 			}
@@ -132,9 +134,11 @@ func wishes(seed uint64) []controllertest.Step {
 		}),
 		put("stateful set", statefulSetsResource, func(w *controllertest.World) runtime.Object {
 			set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "db"}, Spec: appsv1.StatefulSetSpec{
-				Replicas: number(int32(w.Chance(4, "members"))), Selector: selector("db"), Template: template("db", "v0"), RevisionHistoryLimit: number(2),
-				PodManagementPolicy: appsv1.OrderedReadyPodManagement,
-				UpdateStrategy:      appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType, RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: number(0)}},
+				Replicas: number(int32(w.Chance(4, "members"))), Selector: selector("db"), Template: template("db", "v0"),
+				RevisionHistoryLimit: number(2),
+				PodManagementPolicy:  appsv1.OrderedReadyPodManagement,
+				UpdateStrategy: appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType,
+					RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: number(0)}},
 			}}
 			if w.Chance(3, "parallel") == 0 {
 				set.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
@@ -159,14 +163,16 @@ func wishes(seed uint64) []controllertest.Step {
 			t := template("work", "v0")
 			t.Spec.RestartPolicy = corev1.RestartPolicyNever
 			return &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "work"}, Spec: batchv1.JobSpec{
-				Completions: number(6), Parallelism: number(3), BackoffLimit: number(100), CompletionMode: &mode, Selector: selector("work"), Template: t,
+				Completions: number(6), Parallelism: number(3), BackoffLimit: number(100), CompletionMode: &mode, Selector: selector("work"),
+				Template: t,
 			}}
 		}),
 		put("cron job", cronJobsResource, func(*controllertest.World) runtime.Object {
 			t := template("tick", "v0")
 			t.Spec.RestartPolicy = corev1.RestartPolicyNever
 			return &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "tick"}, Spec: batchv1.CronJobSpec{
-				Schedule: "* * * * *", ConcurrencyPolicy: batchv1.ForbidConcurrent, SuccessfulJobsHistoryLimit: number(1), FailedJobsHistoryLimit: number(1),
+				Schedule: "* * * * *", ConcurrencyPolicy: batchv1.ForbidConcurrent, SuccessfulJobsHistoryLimit: number(1),
+				FailedJobsHistoryLimit: number(1),
 				JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{
 					Completions: number(1), Parallelism: number(1), BackoffLimit: number(100), Selector: selector("tick"), Template: t,
 				}},

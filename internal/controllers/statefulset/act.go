@@ -56,7 +56,8 @@ func (c *controller) told(in *observed, verb string, pod *corev1.Pod, err error)
 		return
 	}
 	if err != nil {
-		c.recorder.Eventf(in.set, corev1.EventTypeWarning, "Failed"+verb, "%s Pod %s in StatefulSet %s failed error: %s", verb, pod.Name, in.set.Name, err)
+		c.recorder.Eventf(in.set, corev1.EventTypeWarning, "Failed"+verb, "%s Pod %s in StatefulSet %s failed error: %s", verb, pod.Name,
+			in.set.Name, err)
 		return
 	}
 	c.recorder.Eventf(in.set, corev1.EventTypeNormal, "Successful"+verb, "%s Pod %s in StatefulSet %s successful", verb, pod.Name, in.set.Name)
@@ -77,9 +78,11 @@ func (c *controller) makeClaims(ctx context.Context, in *observed, pod *corev1.P
 		case apierrors.IsAlreadyExists(err):
 		case err != nil:
 			errs = append(errs, fmt.Errorf("failed to create PVC %s: %w", want.object.Name, err)) // upstream's words
-			c.recorder.Eventf(in.set, corev1.EventTypeWarning, "FailedCreate", "Create Claim %s for Pod %s in StatefulSet %s failed error: %s", want.object.Name, pod.Name, in.set.Name, err)
+			c.recorder.Eventf(in.set, corev1.EventTypeWarning, "FailedCreate", "Create Claim %s for Pod %s in StatefulSet %s failed error: %s",
+				want.object.Name, pod.Name, in.set.Name, err)
 		default:
-			c.recorder.Eventf(in.set, corev1.EventTypeNormal, "SuccessfulCreate", "Create Claim %s Pod %s in StatefulSet %s success", want.object.Name, pod.Name, in.set.Name)
+			c.recorder.Eventf(in.set, corev1.EventTypeNormal, "SuccessfulCreate", "Create Claim %s Pod %s in StatefulSet %s success",
+				want.object.Name, pod.Name, in.set.Name)
 		}
 	}
 	return errors.Join(errs...)

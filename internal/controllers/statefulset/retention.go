@@ -27,7 +27,8 @@ func policy(set *appsv1.StatefulSet) (deleted, scaled bool) {
 	if p == nil {
 		return false, false
 	}
-	return p.WhenDeleted == appsv1.DeletePersistentVolumeClaimRetentionPolicyType, p.WhenScaled == appsv1.DeletePersistentVolumeClaimRetentionPolicyType
+	return p.WhenDeleted == appsv1.DeletePersistentVolumeClaimRetentionPolicyType,
+		p.WhenScaled == appsv1.DeletePersistentVolumeClaimRetentionPolicyType
 }
 
 // owners returns the owner references that a pod's claim should have; off reports that it has others, and conflict that

@@ -35,7 +35,8 @@ func (c *controller) history(ctx context.Context, set *appsv1.StatefulSet, selec
 	mine, err := workload.Claim[*appsv1.ControllerRevision]{
 		Owner: set, Kind: kind, Selector: selector, Fresh: c.fresh(set),
 		Patch: func(ctx context.Context, r metav1.Object, patch []byte) error {
-			_, err := c.client.AppsV1().ControllerRevisions(r.GetNamespace()).Patch(ctx, r.GetName(), types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+			_, err := c.client.AppsV1().ControllerRevisions(r.GetNamespace()).Patch(ctx, r.GetName(), types.StrategicMergePatchType, patch,
+				metav1.PatchOptions{})
 			return err
 		},
 	}.Settle(ctx, all)

@@ -71,8 +71,10 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	d.Await(apps.ControllerRevisions().Informer())
 	d.Await(core.PersistentVolumeClaims().Informer())
 	err := errors.Join(
-		controllers.Subscribe(d, apps.StatefulSets().Informer(), controllers.OnAny(func(set *appsv1.StatefulSet) { c.queue.Add(controllers.Key(set)) })),
-		workload.PodEvents{Owned: c.owned, Orphan: c.wakeSuitors, Wake: c.queue.Add, Expectations: c.expectations}.Subscribe(d, core.Pods().Informer()),
+		controllers.Subscribe(d, apps.StatefulSets().Informer(),
+			controllers.OnAny(func(set *appsv1.StatefulSet) { c.queue.Add(controllers.Key(set)) })),
+		workload.PodEvents{Owned: c.owned, Orphan: c.wakeSuitors, Wake: c.queue.Add, Expectations: c.expectations}.Subscribe(d,
+			core.Pods().Informer()),
 	)
 	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
 }

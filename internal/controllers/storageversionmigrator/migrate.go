@@ -188,7 +188,8 @@ func (c *controller) rewrite(ctx context.Context, m *storagemigrationv1.StorageV
 
 // passing says whether an error may be gone on the next try.
 func passing(err error) bool {
-	return utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err) || utilnet.IsProbableEOF(err) || utilnet.IsConnectionRefused(err) ||
+	return utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err) || utilnet.IsProbableEOF(err) ||
+		utilnet.IsConnectionRefused(err) ||
 		apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) ||
 		apierrors.IsInternalError(err) || apierrors.IsTimeout(err)
 }
@@ -203,7 +204,8 @@ func (c *controller) fail(ctx context.Context, m *storagemigrationv1.StorageVers
 	return c.writeStatus(ctx, m)
 }
 
-func (c *controller) set(m *storagemigrationv1.StorageVersionMigration, condition storagemigrationv1.MigrationConditionType, reason, message string) bool {
+func (c *controller) set(m *storagemigrationv1.StorageVersionMigration, condition storagemigrationv1.MigrationConditionType, reason,
+	message string) bool {
 	return meta.SetStatusCondition(&m.Status.Conditions, metav1.Condition{
 		Type: string(condition), Status: metav1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: c.now(),
 	})

@@ -31,9 +31,11 @@ func TestOutcome(t *testing.T) {
 	} {
 		crd := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Generation: 2}}
 		crd.Spec.Versions = []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1"}, {Name: "v2", Storage: true}}
-		crd.Status.Conditions = []apiextensionsv1.CustomResourceDefinitionCondition{{Type: apiextensionsv1.StorageMigrating, ObservedGeneration: c.observed}}
+		crd.Status.Conditions = []apiextensionsv1.CustomResourceDefinitionCondition{{Type: apiextensionsv1.StorageMigrating,
+			ObservedGeneration: c.observed}}
 		got := outcome(crd, c.succeeded)
-		if x := got.Conditions[0]; x.Reason != c.reason || x.Status != apiextensionsv1.ConditionFalse || x.ObservedGeneration != 2 || len(got.StoredVersions) != c.stored {
+		if x := got.Conditions[0]; x.Reason != c.reason || x.Status != apiextensionsv1.ConditionFalse || x.ObservedGeneration != 2 ||
+			len(got.StoredVersions) != c.stored {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

@@ -43,7 +43,8 @@ func (c *controller) next(ctx context.Context, gr metav1.GroupResource) error {
 
 // turns finds, of the migrations of a resource, those that are done but still marked as running, and the one to begin: the
 // oldest, when none is running.
-func turns(all []*storagemigrationv1.StorageVersionMigration, gr metav1.GroupResource) (ended []*storagemigrationv1.StorageVersionMigration, begin *storagemigrationv1.StorageVersionMigration) {
+func turns(all []*storagemigrationv1.StorageVersionMigration, gr metav1.GroupResource) (ended []*storagemigrationv1.StorageVersionMigration,
+	begin *storagemigrationv1.StorageVersionMigration) {
 	busy := false
 	for _, m := range all {
 		if m.Spec.Resource != gr {
@@ -72,7 +73,8 @@ func before(a, b *storagemigrationv1.StorageVersionMigration) bool {
 }
 
 func (c *controller) begin(ctx context.Context, m *storagemigrationv1.StorageVersionMigration) error {
-	err := c.mark(ctx, m.Spec.Resource, func(crd *apiextensionsv1.CustomResourceDefinition) (apiextensionsv1.CustomResourceDefinitionStatus, error) {
+	err := c.mark(ctx, m.Spec.Resource, func(crd *apiextensionsv1.CustomResourceDefinition) (apiextensionsv1.CustomResourceDefinitionStatus,
+		error) {
 		return apiextensionsv1.CustomResourceDefinitionStatus{Conditions: []apiextensionsv1.CustomResourceDefinitionCondition{{
 			Type: apiextensionsv1.StorageMigrating, Status: apiextensionsv1.ConditionTrue, Reason: "MigrationRunning",
 			Message: fmt.Sprintf("Migration %s is running", m.Name), ObservedGeneration: crd.Generation,
@@ -87,7 +89,8 @@ func (c *controller) begin(ctx context.Context, m *storagemigrationv1.StorageVer
 
 func (c *controller) end(ctx context.Context, m *storagemigrationv1.StorageVersionMigration) error {
 	succeeded := under(m, storagemigrationv1.MigrationSucceeded)
-	if err := c.mark(ctx, m.Spec.Resource, func(crd *apiextensionsv1.CustomResourceDefinition) (apiextensionsv1.CustomResourceDefinitionStatus, error) {
+	if err := c.mark(ctx, m.Spec.Resource, func(crd *apiextensionsv1.CustomResourceDefinition) (apiextensionsv1.CustomResourceDefinitionStatus,
+		error) {
 		return outcome(crd, succeeded), nil
 	}); err != nil {
 		return err
@@ -131,7 +134,8 @@ func outcome(crd *apiextensionsv1.CustomResourceDefinition, succeeded bool) apie
 }
 
 // mark applies to the status of the resource's definition, if it has one, what status makes of it.
-func (c *controller) mark(ctx context.Context, gr metav1.GroupResource, status func(*apiextensionsv1.CustomResourceDefinition) (apiextensionsv1.CustomResourceDefinitionStatus, error)) error {
+func (c *controller) mark(ctx context.Context, gr metav1.GroupResource,
+	status func(*apiextensionsv1.CustomResourceDefinition) (apiextensionsv1.CustomResourceDefinitionStatus, error)) error {
 	api := c.dynamic.Resource(definitions)
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		got, err := api.Get(ctx, gr.Resource+"."+gr.Group, metav1.GetOptions{})
@@ -158,7 +162,8 @@ func (c *controller) mark(ctx context.Context, gr metav1.GroupResource, status f
 }
 
 // statusOf is what is applied to a definition as it was read, and to no other state of it.
-func (c *controller) statusOf(crd *apiextensionsv1.CustomResourceDefinition, is apiextensionsv1.CustomResourceDefinitionStatus) *unstructured.Unstructured {
+func (c *controller) statusOf(crd *apiextensionsv1.CustomResourceDefinition,
+	is apiextensionsv1.CustomResourceDefinitionStatus) *unstructured.Unstructured {
 	status := map[string]any{}
 	var conditions []any
 	for _, x := range is.Conditions {

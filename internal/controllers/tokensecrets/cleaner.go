@@ -135,7 +135,8 @@ func (c *cleaner) clean(ctx context.Context, now time.Time) error {
 		if verdict == mark {
 			err = c.mark(ctx, s, now)
 		} else {
-			err = c.client.CoreV1().Secrets(s.Namespace).Delete(ctx, s.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &s.ResourceVersion}})
+			err = c.client.CoreV1().Secrets(s.Namespace).Delete(ctx, s.Name,
+				metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &s.ResourceVersion}})
 		}
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			errs = append(errs, fmt.Errorf("secret %s/%s: %w", s.Namespace, s.Name, err))

@@ -60,7 +60,8 @@ func TestJudge(t *testing.T) {
 		"going":                   {age: 3 * year, change: func(s *corev1.Secret) { s.DeletionTimestamp = &metav1.Time{Time: now} }, want: keep},
 		"another type":            {age: 3 * year, change: func(s *corev1.Secret) { s.Type = corev1.SecretTypeOpaque }, want: keep},
 	} {
-		s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Labels: c.labels, CreationTimestamp: metav1.NewTime(now.Add(-c.age))}, Type: corev1.SecretTypeServiceAccountToken}
+		s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Labels: c.labels, CreationTimestamp: metav1.NewTime(now.Add(-c.age))},
+			Type: corev1.SecretTypeServiceAccountToken}
 		if c.change != nil {
 			c.change(s)
 		}
@@ -82,7 +83,8 @@ func TestMounts(t *testing.T) {
 	add("ns", "pulls", corev1.PodSpec{ServiceAccountName: "account", ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}}})
 	add("ns", "mounts", corev1.PodSpec{Volumes: []corev1.Volume{
 		{VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "secret"}}},
-		{VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "map"}}}},
+		{VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+			LocalObjectReference: corev1.LocalObjectReference{Name: "map"}}}},
 	}})
 	add("other", "pulls", corev1.PodSpec{ImagePullSecrets: []corev1.LocalObjectReference{{Name: "elsewhere"}}})
 	got, err := (&cleaner{pods: pods}).mounts("ns")

@@ -41,7 +41,8 @@ type controller struct {
 
 func build(d *controllers.Deps) (controllers.Runner, error) {
 	jobs := d.Informers.Batch().V1().Jobs()
-	c := &controller{client: d.Client, clock: d.Clock, jobs: jobs.Lister(), queue: controllers.NewQueue[types.NamespacedName](d, "ttl_jobs_to_delete", d.Syncs())}
+	c := &controller{client: d.Client, clock: d.Clock, jobs: jobs.Lister(),
+		queue: controllers.NewQueue[types.NamespacedName](d, "ttl_jobs_to_delete", d.Syncs())}
 	wake := func(j *batchv1.Job) {
 		if _, ok := expiry(j); ok {
 			c.queue.Add(controllers.Key(j))

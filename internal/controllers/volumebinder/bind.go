@@ -50,7 +50,8 @@ func (c *controller) bind(ctx context.Context, pv *corev1.PersistentVolume, clai
 }
 
 // updateClaim changes what a claim says, not its status.
-func (c *controller) updateClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim, change func(*corev1.PersistentVolumeClaim)) error {
+func (c *controller) updateClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim,
+	change func(*corev1.PersistentVolumeClaim)) error {
 	update := claim.DeepCopy()
 	change(update)
 	if _, err := c.client.CoreV1().PersistentVolumeClaims(claim.Namespace).Update(ctx, update, metav1.UpdateOptions{}); err != nil {
@@ -61,7 +62,8 @@ func (c *controller) updateClaim(ctx context.Context, claim *corev1.PersistentVo
 
 // claimPhase sets a claim's phase and what it has: the volume's modes, and, when it becomes bound, its size and class of attributes.
 // Later these are others' to change. Without a volume it has nothing.
-func (c *controller) claimPhase(ctx context.Context, claim *corev1.PersistentVolumeClaim, phase corev1.PersistentVolumeClaimPhase, pv *corev1.PersistentVolume) error {
+func (c *controller) claimPhase(ctx context.Context, claim *corev1.PersistentVolumeClaim, phase corev1.PersistentVolumeClaimPhase,
+	pv *corev1.PersistentVolume) error {
 	update := claim.DeepCopy()
 	s := &update.Status
 	was := s.Phase

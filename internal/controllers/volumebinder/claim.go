@@ -101,7 +101,8 @@ func modes(pv *corev1.PersistentVolume) string {
 }
 
 func isDefault(class *storagev1.StorageClass) bool {
-	return class.Annotations["storageclass.kubernetes.io/is-default-class"] == "true" || class.Annotations["storageclass.beta.kubernetes.io/is-default-class"] == "true"
+	return class.Annotations["storageclass.kubernetes.io/is-default-class"] == "true" ||
+		class.Annotations["storageclass.beta.kubernetes.io/is-default-class"] == "true"
 }
 
 // defaultClass is the youngest of the classes that say they are it; nil: there is none.
@@ -137,8 +138,9 @@ func (c *controller) provision(ctx context.Context, claim *corev1.PersistentVolu
 			return err
 		}
 	}
-	c.tell(claim, corev1.EventTypeNormal, "ExternalProvisioning", fmt.Sprintf("Waiting for a volume to be created either by the external provisioner '%s' "+
-		"or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered.", class.Provisioner))
+	c.tell(claim, corev1.EventTypeNormal, "ExternalProvisioning",
+		fmt.Sprintf("Waiting for a volume to be created either by the external provisioner '%s' "+
+			"or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered.", class.Provisioner))
 	return nil
 }
 
@@ -162,7 +164,8 @@ func (c *controller) namingClaim(ctx context.Context, claim *corev1.PersistentVo
 	c.tell(claim, corev1.EventTypeWarning, "FailedBinding", fmt.Sprintf("volume %q already bound to a different claim.", pv.Name))
 	if _, ours := claim.Annotations[volume.AnnBoundByController]; ours {
 		// The annotation of a completed binding was removed.
-		return fmt.Errorf("invalid binding of claim %q to volume %q: volume already claimed by %q", claim.Namespace+"/"+claim.Name, pv.Name, pv.Spec.ClaimRef.Namespace+"/"+pv.Spec.ClaimRef.Name)
+		return fmt.Errorf("invalid binding of claim %q to volume %q: volume already claimed by %q", claim.Namespace+"/"+claim.Name, pv.Name,
+			pv.Spec.ClaimRef.Namespace+"/"+pv.Spec.ClaimRef.Name)
 	}
 	return c.claimPhase(ctx, claim, corev1.ClaimPending, nil)
 }

@@ -31,8 +31,10 @@ func (c *controller) volume(ctx context.Context, pv *corev1.PersistentVolume) er
 		return c.reclaim(ctx, pv)
 	case claim.Spec.VolumeName == "":
 		if volume.CheckVolumeModeMismatches(&claim.Spec, &pv.Spec) {
-			c.recorder.Event(pv, corev1.EventTypeWarning, "VolumeMismatch", fmt.Sprintf("Cannot bind PersistentVolume to requested PersistentVolumeClaim %q due to incompatible volumeMode.", claim.Name))
-			c.recorder.Event(claim, corev1.EventTypeWarning, "VolumeMismatch", fmt.Sprintf("Cannot bind PersistentVolume %q to requested PersistentVolumeClaim due to incompatible volumeMode.", pv.Name))
+			c.recorder.Event(pv, corev1.EventTypeWarning, "VolumeMismatch",
+				fmt.Sprintf("Cannot bind PersistentVolume to requested PersistentVolumeClaim %q due to incompatible volumeMode.", claim.Name))
+			c.recorder.Event(claim, corev1.EventTypeWarning, "VolumeMismatch",
+				fmt.Sprintf("Cannot bind PersistentVolume %q to requested PersistentVolumeClaim due to incompatible volumeMode.", pv.Name))
 			return nil
 		}
 		c.queue.Add(controllers.Key(claim)) // that is where it goes on
@@ -42,7 +44,8 @@ func (c *controller) volume(ctx context.Context, pv *corev1.PersistentVolume) er
 		return err
 	}
 	// The claim has got another.
-	if _, made := pv.Annotations[volume.AnnDynamicallyProvisioned]; made && pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
+	if _, made := pv.Annotations[volume.AnnDynamicallyProvisioned]; made &&
+		pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
 		return c.reclaim(ctx, pv)
 	}
 	return c.unbind(ctx, pv)
@@ -82,7 +85,8 @@ func (c *controller) reclaim(ctx context.Context, pv *corev1.PersistentVolume) e
 		if by != "" && !strings.HasPrefix(by, "kubernetes.io/") || pv.Annotations[volume.AnnMigratedTo] != "" {
 			return nil
 		}
-		return c.failed(ctx, pv, "VolumeFailedDelete", fmt.Sprintf("error getting deleter volume plugin for volume %q: no deletable volume plugin matched", pv.Name))
+		return c.failed(ctx, pv, "VolumeFailedDelete", fmt.Sprintf(
+			"error getting deleter volume plugin for volume %q: no deletable volume plugin matched", pv.Name))
 	case corev1.PersistentVolumeReclaimRecycle:
 		return c.failed(ctx, pv, "VolumeFailedRecycle", "No recycler plugin found for the volume!")
 	}
@@ -120,7 +124,8 @@ func (c *controller) unbind(ctx context.Context, pv *corev1.PersistentVolume) er
 }
 
 // volumePhase sets a volume's phase, and returns the volume with it.
-func (c *controller) volumePhase(ctx context.Context, pv *corev1.PersistentVolume, phase corev1.PersistentVolumePhase) (*corev1.PersistentVolume, error) {
+func (c *controller) volumePhase(ctx context.Context, pv *corev1.PersistentVolume,
+	phase corev1.PersistentVolumePhase) (*corev1.PersistentVolume, error) {
 	if pv.Status.Phase == phase {
 		return pv, nil
 	}

@@ -36,7 +36,8 @@ import (
 
 // Controller describes the loop.
 func Controller() controllers.Controller {
-	volumes, claims := corev1.SchemeGroupVersion.WithResource("persistentvolumes"), corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")
+	volumes, claims := corev1.SchemeGroupVersion.WithResource("persistentvolumes"),
+		corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")
 	return controllers.Controller{
 		Name:    "persistentvolume-binder-controller",
 		Account: "persistent-volume-binder", Component: "persistentvolume-controller",

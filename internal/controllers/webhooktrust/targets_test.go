@@ -41,7 +41,8 @@ webhooks:
 - {name: b.example.com, sideEffects: None, admissionReviewVersions: [v1], clientConfig: {service: {namespace: hooks, name: b}}}
 - {name: c.example.com, sideEffects: None, admissionReviewVersions: [v1], clientConfig: {url: "https://127.0.0.1:9"}}
 `,
-			secrets: []string{"a-tls", "b-tls"}, places: [][]string{{"0", "clientConfig"}, {"1", "clientConfig"}}, untouched: []string{"2", "clientConfig"},
+			secrets: []string{"a-tls", "b-tls"}, places: [][]string{{"0", "clientConfig"}, {"1", "clientConfig"}},
+			untouched: []string{"2", "clientConfig"},
 		},
 		{
 			name: "a conversion webhook",
@@ -78,7 +79,8 @@ spec: {group: far.example.com, version: v1, groupPriorityMinimum: 100, versionPr
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "hooks"}}, metav1.CreateOptions{}); err != nil {
+			if _, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "hooks"}},
+				metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			obj := &unstructured.Unstructured{}

@@ -203,7 +203,8 @@ func (c *controller) keep(ctx context.Context, key types.NamespacedName, hosts [
 		if have.Annotations[Annotation] != Managed {
 			return nil, time.Time{}, errForeign
 		}
-		b = trust.Read(have.Data[corev1.TLSCertKey], have.Data[corev1.TLSPrivateKeyKey], have.Data[nextCert], have.Data[nextKey], have.Data[trustedKey])
+		b = trust.Read(have.Data[corev1.TLSCertKey], have.Data[corev1.TLSPrivateKeyKey], have.Data[nextCert], have.Data[nextKey],
+			have.Data[trustedKey])
 	}
 	times := trust.Default()
 	b, again, err := b.Turn(hosts, c.clock.Now(), times, func() (*trust.Pair, error) {
@@ -220,7 +221,8 @@ func (c *controller) keep(ctx context.Context, key types.NamespacedName, hosts [
 	switch {
 	case have == nil:
 		_, err = client.Create(ctx, &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Name: key.Name, Namespace: key.Namespace, Annotations: map[string]string{Annotation: Managed}}, Type: corev1.SecretTypeTLS, Data: data,
+			ObjectMeta: metav1.ObjectMeta{Name: key.Name, Namespace: key.Namespace, Annotations: map[string]string{Annotation: Managed}},
+			Type:       corev1.SecretTypeTLS, Data: data,
 		}, metav1.CreateOptions{FieldManager: Name})
 	case !same(have.Data, data):
 		have = have.DeepCopy()

@@ -81,12 +81,15 @@ func TestManagedTrust(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if _, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "hooks"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "hooks"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	configs := client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	config := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "hook", Annotations: map[string]string{webhooktrust.Annotation: webhooktrust.Managed}}, Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-		Name: "hook.example.com", ClientConfig: admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{Namespace: "hooks", Name: "hook"}},
+	config := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "hook",
+		Annotations: map[string]string{webhooktrust.Annotation: webhooktrust.Managed}}, Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+		Name: "hook.example.com", ClientConfig: admissionregistrationv1.WebhookClientConfig{
+			Service: &admissionregistrationv1.ServiceReference{Namespace: "hooks", Name: "hook"}},
 		SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
 	}}}
 	if _, err := configs.Create(t.Context(), config, metav1.CreateOptions{}); err != nil {
@@ -104,7 +107,8 @@ func TestManagedTrust(t *testing.T) {
 		t.Error("another certificate is shown as soon as it is trusted")
 	}
 	c.Step(day)
-	third := until(t, client, "the next certificate is shown", func(s state) bool { return trusts(s) && bytes.Equal(s.data["tls.crt"], second.data["next.crt"]) })
+	third := until(t, client, "the next certificate is shown",
+		func(s state) bool { return trusts(s) && bytes.Equal(s.data["tls.crt"], second.data["next.crt"]) })
 	if count(third.bundle) != 2 || len(third.data["next.crt"]) != 0 {
 		t.Error("the old authority is not trusted any more as soon as another certificate is shown")
 	}
@@ -118,15 +122,19 @@ func TestManagedTrust(t *testing.T) {
 		t.Fatal(err)
 	}
 	fifth := until(t, client, "a deleted secret comes back", func(s state) bool { return trusts(s) && !bytes.Equal(s.bundle, fourth.bundle) })
-	if _, err := configs.Patch(t.Context(), "hook", types.JSONPatchType, []byte(`[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"}]`), metav1.PatchOptions{}); err != nil {
+	if _, err := configs.Patch(t.Context(), "hook", types.JSONPatchType,
+		[]byte(`[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"}]`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	until(t, client, "the bundle comes back", func(s state) bool { return bytes.Equal(s.bundle, fifth.bundle) })
 	// Without the annotation all stays, and a Secret of others is never touched.
-	if _, err := client.CoreV1().Secrets("hooks").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "mine"}, Data: map[string][]byte{"tls.crt": []byte("mine")}}, metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().Secrets("hooks").Create(t.Context(),
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "mine"}, Data: map[string][]byte{"tls.crt": []byte("mine")}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := configs.Patch(t.Context(), "hook", types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+webhooktrust.SecretAnnotation+`":"mine"}}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := configs.Patch(t.Context(), "hook", types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"`+webhooktrust.SecretAnnotation+`":"mine"}}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	events, err := client.CoreV1().Events("default").Watch(t.Context(), metav1.ListOptions{FieldSelector: "reason=SecretNotManaged"})

@@ -78,7 +78,8 @@ func (c Claim[T]) mayAdopt(ctx context.Context) error {
 		return err
 	}
 	if fresh.GetUID() != c.Owner.GetUID() {
-		return fmt.Errorf("%s %s/%s is gone: got uid %s, wanted %s", c.Kind.Kind, c.Owner.GetNamespace(), c.Owner.GetName(), fresh.GetUID(), c.Owner.GetUID())
+		return fmt.Errorf("%s %s/%s is gone: got uid %s, wanted %s", c.Kind.Kind, c.Owner.GetNamespace(), c.Owner.GetName(), fresh.GetUID(),
+			c.Owner.GetUID())
 	}
 	if at := fresh.GetDeletionTimestamp(); at != nil {
 		return fmt.Errorf("%s/%s has just been deleted at %v", c.Owner.GetNamespace(), c.Owner.GetName(), at)

@@ -23,7 +23,8 @@ func TestDisrupted(t *testing.T) {
 		want string
 	}{
 		{"none", nil, "DisruptionTarget=True@3 "},
-		{"others", []corev1.PodCondition{is("Initialized", "True"), is("Ready", "True")}, "Initialized=True@0 Ready=True@0 DisruptionTarget=True@3 "},
+		{"others", []corev1.PodCondition{is("Initialized", "True"), is("Ready", "True")},
+			"Initialized=True@0 Ready=True@0 DisruptionTarget=True@3 "},
 		{"was one before", []corev1.PodCondition{is("DisruptionTarget", "False"), is("Ready", "True")}, "DisruptionTarget=True@3 Ready=True@0 "},
 	} {
 		pod := &corev1.Pod{Status: corev1.PodStatus{Conditions: c.have}}

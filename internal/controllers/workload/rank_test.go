@@ -31,7 +31,8 @@ func pod(name string, traits ...trait) *corev1.Pod {
 
 func readyFor(d time.Duration) trait {
 	return func(p *corev1.Pod) {
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(epoch.Add(time.Hour).Add(-d))}}
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue,
+			LastTransitionTime: metav1.NewTime(epoch.Add(time.Hour).Add(-d))}}
 	}
 }
 

@@ -120,7 +120,8 @@ func jobWarnings(path *field.Path, spec *batchv1.JobSpec) []string {
 	var warnings []string
 	if m := spec.CompletionMode; m != nil && *m == batchv1.IndexedCompletion &&
 		kind.Count(spec.Completions) > manyCompletions && kind.Count(spec.Parallelism) > manyParallel {
-		warnings = append(warnings, fmt.Sprintf("%s: In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, Kubernetes might not be able to track completedIndexes when a big number of indexes fail", path))
+		warnings = append(warnings, fmt.Sprintf(
+			"%s: In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, Kubernetes might not be able to track completedIndexes when a big number of indexes fail", path))
 	}
 	return append(warnings, podspec.TemplateWarnings(path.Child("template"), &spec.Template)...)
 }

@@ -128,7 +128,8 @@ func podWarnings(pod, old *corev1.Pod) []string {
 	}
 	var warnings []string
 	if msgs := validation.IsDNS1123Label(pod.Name); len(msgs) != 0 {
-		warnings = append(warnings, fmt.Sprintf("metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: %v", msgs))
+		warnings = append(warnings, fmt.Sprintf(
+			"metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: %v", msgs))
 	}
 	return append(warnings, podspec.Warnings(nil, &pod.Spec, &pod.ObjectMeta)...)
 }

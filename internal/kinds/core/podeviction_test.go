@@ -133,8 +133,9 @@ func TestEvictionOfAPodThatChanges(t *testing.T) {
 				Status: corev1.PodStatus{Phase: c.phase}},
 			budget: &policyv1.PodDisruptionBudget{
 				ObjectMeta: metav1.ObjectMeta{Name: "b", Namespace: "default"},
-				Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}, UnhealthyPodEvictionPolicy: c.policy}, // all pods, those without labels too
-				Status:     policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: c.allowed, CurrentHealthy: 1, DesiredHealthy: 1},
+				// all pods, those without labels too
+				Spec:   policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}, UnhealthyPodEvictionPolicy: c.policy},
+				Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: c.allowed, CurrentHealthy: 1, DesiredHealthy: 1},
 			},
 		}}
 		_, err := evictPod(t.Context(), b, "default", "one",

@@ -118,7 +118,8 @@ func (r *reservation) address(family corev1.IPFamily, asked string) (string, err
 			}
 		}
 	}
-	return "", apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: %w", r.svc.Name, errFull)) // upstream's words
+	// upstream's words
+	return "", apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: %w", r.svc.Name, errFull))
 }
 
 // take reserves this address by creating its IPAddress, whose name is unique for all servers.

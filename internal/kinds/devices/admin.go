@@ -36,7 +36,8 @@ func (find Namespaces) allow(ctx context.Context, path *field.Path, name string)
 	if ns.Labels[resourcev1.DRAAdminNamespaceLabelKey] == "true" {
 		return nil
 	}
-	return field.ErrorList{field.Forbidden(path, fmt.Sprintf("admin access to devices requires the `%s: true` label on the containing namespace", resourcev1.DRAAdminNamespaceLabelKey))}
+	return field.ErrorList{field.Forbidden(path, fmt.Sprintf(
+		"admin access to devices requires the `%s: true` label on the containing namespace", resourcev1.DRAAdminNamespaceLabelKey))}
 }
 
 // adminRequest is the first request for administrators' access, nil if there is none.

@@ -29,9 +29,10 @@ func TestDropOff(t *testing.T) {
 			InitContainers: []corev1.Container{{Name: "i", Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{
 				HTTPGet: &corev1.HTTPGetAction{Protocol: always(corev1.HTTPProtocol("HTTP1"))},
 			}}}},
-			Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "p", User: always(int64(-1))}},
-			}}}}},
+			Volumes: []corev1.Volume{{Name: "v",
+				VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+					{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "p", User: always(int64(-1))}},
+				}}}}},
 			SchedulingGroup: &corev1.PodSchedulingGroup{},
 		}
 	}

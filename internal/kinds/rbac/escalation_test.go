@@ -86,7 +86,8 @@ func clusterBinding(name string) resource.Object {
 func TestEscalation(t *testing.T) {
 	reads, edits, everythingHeld := allow("get,list", "", "pods"), allow("*", "", "*"), everything
 	aggregated := clusterRole()
-	aggregated.AggregationRule = &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{{MatchLabels: map[string]string{"a": "b"}}}}
+	aggregated.AggregationRule = &rbacv1.AggregationRule{
+		ClusterRoleSelectors: []metav1.LabelSelector{{MatchLabels: map[string]string{"a": "b"}}}}
 	collected := role(edits).(*rbacv1.Role)
 	collected.OwnerReferences, collected.Finalizers = []metav1.OwnerReference{{Name: "o"}}, []string{"f"}
 	const more = "is attempting to grant RBAC permissions not currently held"

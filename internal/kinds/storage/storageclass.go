@@ -33,7 +33,8 @@ func StorageClass() *resource.Descriptor {
 				for i, t := range s.AllowedTopologies {
 					for j, e := range t.MatchLabelExpressions {
 						if msg, ok := podspec.NodeLabelWarning(e.Key); ok {
-							out = append(out, fmt.Sprintf("%s: %s", field.NewPath("allowedTopologies").Index(i).Child("matchLabelExpressions").Index(j).Child("key"), msg))
+							out = append(out, fmt.Sprintf("%s: %s", field.NewPath("allowedTopologies").Index(i).Child("matchLabelExpressions").Index(j).Child(
+								"key"), msg))
 						}
 					}
 				}

@@ -129,7 +129,9 @@ func (p *Profile) RunPreBindPreFlights(ctx context.Context, state framework.Cycl
 		case s.IsError():
 			return failure(x, s, "running PreBindPreFlight %q: %w")
 		default:
-			return framework.AsStatus(fmt.Errorf("PreBindPreFlight %s returned %q, which is unsupported. It is supposed to return Success, Skip, or Error status", x.Name(), s.Code())) // upstream's words
+			// upstream's words
+			return framework.AsStatus(fmt.Errorf(
+				"PreBindPreFlight %s returned %q, which is unsupported. It is supposed to return Success, Skip, or Error status", x.Name(), s.Code()))
 		}
 	}
 	state.SetSkipPreBindPlugins(skip)

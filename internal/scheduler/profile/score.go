@@ -137,7 +137,8 @@ func (p *Profile) Score(ctx context.Context, state framework.CycleState, pod *co
 		}
 		for i, score := range col.Weighted {
 			if score < framework.MinNodeScore || score > framework.MaxNodeScore {
-				return framework.AsStatus(fmt.Errorf("applying score defaultWeights on Score plugins: plugin %q returns an invalid score %v, it should in the range of [%v, %v] after normalizing",
+				return framework.AsStatus(fmt.Errorf(
+					"applying score defaultWeights on Score plugins: plugin %q returns an invalid score %v, it should in the range of [%v, %v] after normalizing",
 					x.Name(), score, framework.MinNodeScore, framework.MaxNodeScore))
 			}
 			col.Weighted[i] = score * x.weight

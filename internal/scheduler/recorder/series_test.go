@@ -146,8 +146,9 @@ func TestOrderOfAKey(t *testing.T) {
 		r.sweep(time.Now().UnixNano(), true) // another patch that has to wait
 		answers <- nil
 		synctest.Wait()
-		if got := s.said(); !strings.HasSuffix(got, `create event 0, patch {"series":{"count":2,"lastObservedTime":"2000-01-01T00:00:00.000000Z"}}, `+
-			`patch {"series":{"count":3,"lastObservedTime":"2000-01-01T00:00:00.000000Z"}}`) {
+		if got := s.said(); !strings.HasSuffix(got,
+			`create event 0, patch {"series":{"count":2,"lastObservedTime":"2000-01-01T00:00:00.000000Z"}}, `+
+				`patch {"series":{"count":3,"lastObservedTime":"2000-01-01T00:00:00.000000Z"}}`) {
 			t.Errorf("asked %s", got)
 		}
 	})

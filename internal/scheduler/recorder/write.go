@@ -83,7 +83,8 @@ func (r *Recorder) write(ctx context.Context, w *write) (again bool) {
 // namespaceGone says whether the server refused an event because its namespace is being deleted or was.
 func namespaceGone(err *apierrors.StatusError) bool {
 	details := err.Status().Details
-	return apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsNotFound(err) && details != nil && details.Kind == "namespaces"
+	return apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsNotFound(err) && details != nil &&
+		details.Kind == "namespaces"
 }
 
 // tryLater puts a write that failed back after a while.

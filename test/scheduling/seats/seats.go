@@ -122,7 +122,8 @@ func (p *plugin) EventsToRegister(context.Context) ([]framework.ClusterEventWith
 }
 
 // PreFilter leaves pods alone that take no seat.
-func (p *plugin) PreFilter(_ context.Context, _ framework.CycleState, pod *corev1.Pod, _ []framework.NodeInfo) (*framework.PreFilterResult, *framework.Status) {
+func (p *plugin) PreFilter(_ context.Context, _ framework.CycleState, pod *corev1.Pod, _ []framework.NodeInfo) (*framework.PreFilterResult,
+	*framework.Status) {
 	if !p.seated(pod) {
 		return nil, framework.NewStatus(framework.Skip)
 	}
@@ -169,7 +170,8 @@ func (p *plugin) Permit(_ context.Context, _ framework.CycleState, pod *corev1.P
 	return nil, 0
 }
 
-func (p *plugin) PreBindPreFlight(_ context.Context, _ framework.CycleState, pod *corev1.Pod, _ string) (*framework.PreBindPreFlightResult, *framework.Status) {
+func (p *plugin) PreBindPreFlight(_ context.Context, _ framework.CycleState, pod *corev1.Pod, _ string) (*framework.PreBindPreFlightResult,
+	*framework.Status) {
 	if !p.seated(pod) {
 		return nil, framework.NewStatus(framework.Skip)
 	}

@@ -82,7 +82,8 @@ type container struct {
 func New(dir string, now func() time.Time, images ...string) *Runtime {
 	r := &Runtime{
 		socket: filepath.Join(dir, "cri.sock"), now: now,
-		sandboxes: map[string]*sandbox{}, containers: map[string]*container{}, images: map[string]bool{}, users: map[string]imageUser{}, ids: map[string]string{}, private: map[string][]string{}, pullable: map[string]bool{},
+		sandboxes: map[string]*sandbox{}, containers: map[string]*container{}, images: map[string]bool{}, users: map[string]imageUser{},
+		ids: map[string]string{}, private: map[string][]string{}, pullable: map[string]bool{},
 		faults: map[string]func() error{}, listeners: map[chan *runtimeapi.ContainerEventResponse]bool{},
 	}
 	for _, i := range images {
@@ -103,7 +104,8 @@ func (r *Runtime) Start() error {
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	server := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	server := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, request any, info *grpc.UnaryServerInfo,
+		handler grpc.UnaryHandler) (any, error) {
 		name := filepath.Base(info.FullMethod)
 		r.mu.Lock()
 		fault := r.faults[name]
@@ -203,7 +205,8 @@ func (r *Runtime) Made(pod, name string) (s *runtimeapi.PodSandboxConfig, c *run
 		}
 	}
 	for _, has := range r.containers {
-		if m := has.config.Metadata; m.Name == name && r.sandboxes[has.sandbox].config.Metadata.Name == pod && (c == nil || m.Attempt > c.Metadata.Attempt) {
+		if m := has.config.Metadata; m.Name == name && r.sandboxes[has.sandbox].config.Metadata.Name == pod &&
+			(c == nil || m.Attempt > c.Metadata.Attempt) {
 			c = has.config
 		}
 	}
@@ -236,7 +239,8 @@ func (r *Runtime) Exit(pod, name string, code int32) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, c := range r.containers {
-		if c.config.Metadata.Name == name && r.sandboxes[c.sandbox].config.Metadata.Name == pod && c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
+		if c.config.Metadata.Name == name && r.sandboxes[c.sandbox].config.Metadata.Name == pod &&
+			c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
 			r.exit(id, c, code)
 			return true
 		}
@@ -257,7 +261,8 @@ func (r *Runtime) tell(id, sandboxID string, kind runtimeapi.ContainerEventType)
 	if s == nil {
 		return
 	}
-	e := &runtimeapi.ContainerEventResponse{ContainerId: id, ContainerEventType: kind, CreatedAt: r.now().UnixNano(), PodSandboxStatus: &runtimeapi.PodSandboxStatus{Id: sandboxID, Metadata: s.config.Metadata}}
+	e := &runtimeapi.ContainerEventResponse{ContainerId: id, ContainerEventType: kind, CreatedAt: r.now().UnixNano(),
+		PodSandboxStatus: &runtimeapi.PodSandboxStatus{Id: sandboxID, Metadata: s.config.Metadata}}
 	for l := range r.listeners {
 		select {
 		case l <- e:
@@ -267,7 +272,8 @@ func (r *Runtime) tell(id, sandboxID string, kind runtimeapi.ContainerEventType)
 }
 
 // GetContainerEvents implements the runtime service.
-func (r *Runtime) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
+func (r *Runtime) GetContainerEvents(_ *runtimeapi.GetEventsRequest,
+	stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
 	events := make(chan *runtimeapi.ContainerEventResponse, 256)
 	r.mu.Lock()
 	r.listeners[events] = true
@@ -313,7 +319,8 @@ func (r *Runtime) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeap
 			network.Status, network.Reason, network.Message = false, "NetworkPluginNotReady", err.Error()
 		}
 	}
-	return &runtimeapi.StatusResponse{RuntimeHandlers: r.handlers, Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
-		{Type: runtimeapi.RuntimeReady, Status: true}, network,
-	}}}, nil
+	return &runtimeapi.StatusResponse{RuntimeHandlers: r.handlers,
+		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
+			{Type: runtimeapi.RuntimeReady, Status: true}, network,
+		}}}, nil
 }

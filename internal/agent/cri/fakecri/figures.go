@@ -27,7 +27,8 @@ func (r *Runtime) HasImage(name string) bool {
 }
 
 // ListContainerStats implements the runtime service.
-func (r *Runtime) ListContainerStats(context.Context, *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error) {
+func (r *Runtime) ListContainerStats(context.Context, *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse,
+	error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := &runtimeapi.ListContainerStatsResponse{}
@@ -38,7 +39,8 @@ func (r *Runtime) ListContainerStats(context.Context, *runtimeapi.ListContainerS
 		used := r.uses[r.sandboxes[c.sandbox].config.Metadata.Name]
 		out.Stats = append(out.Stats, &runtimeapi.ContainerStats{
 			Attributes: &runtimeapi.ContainerAttributes{Id: id, Metadata: c.config.Metadata, Labels: c.config.Labels},
-			Memory:     &runtimeapi.MemoryUsage{WorkingSetBytes: &runtimeapi.UInt64Value{Value: used}, UsageBytes: &runtimeapi.UInt64Value{Value: used}},
+			Memory: &runtimeapi.MemoryUsage{WorkingSetBytes: &runtimeapi.UInt64Value{Value: used},
+				UsageBytes: &runtimeapi.UInt64Value{Value: used}},
 		})
 	}
 	return out, nil
@@ -57,7 +59,8 @@ func (r *Runtime) RemoveImage(_ context.Context, request *runtimeapi.RemoveImage
 }
 
 // UpdateContainerResources implements the runtime service.
-func (r *Runtime) UpdateContainerResources(_ context.Context, request *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
+func (r *Runtime) UpdateContainerResources(_ context.Context,
+	request *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.containers[request.ContainerId]
@@ -73,7 +76,8 @@ func (r *Runtime) Quota(pod, name string) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range r.containers {
-		if c.config.Metadata.Name == name && r.sandboxes[c.sandbox].config.Metadata.Name == pod && c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
+		if c.config.Metadata.Name == name && r.sandboxes[c.sandbox].config.Metadata.Name == pod &&
+			c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
 			return c.config.GetLinux().GetResources().GetCpuQuota()
 		}
 	}
@@ -86,7 +90,8 @@ func (r *Runtime) Mounts(pod, name string) []*runtimeapi.Mount {
 	defer r.mu.Unlock()
 	var newest *container
 	for _, c := range r.containers {
-		if r.sandboxes[c.sandbox] != nil && r.sandboxes[c.sandbox].config.Metadata.Name == pod && c.config.Metadata.Name == name && (newest == nil || c.created.After(newest.created)) {
+		if r.sandboxes[c.sandbox] != nil && r.sandboxes[c.sandbox].config.Metadata.Name == pod && c.config.Metadata.Name == name &&
+			(newest == nil || c.created.After(newest.created)) {
 			newest = c
 		}
 	}

@@ -41,7 +41,8 @@ func (r *Runtime) StopPodSandbox(_ context.Context, request *runtimeapi.StopPodS
 }
 
 // RemovePodSandbox implements the runtime service.
-func (r *Runtime) RemovePodSandbox(_ context.Context, request *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+func (r *Runtime) RemovePodSandbox(_ context.Context, request *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse,
+	error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.sandboxes, request.PodSandboxId)
@@ -61,7 +62,8 @@ func stateOf(ready bool) runtimeapi.PodSandboxState {
 }
 
 // PodSandboxStatus implements the runtime service.
-func (r *Runtime) PodSandboxStatus(_ context.Context, request *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+func (r *Runtime) PodSandboxStatus(_ context.Context, request *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse,
+	error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.sandboxes[request.PodSandboxId]
@@ -71,7 +73,8 @@ func (r *Runtime) PodSandboxStatus(_ context.Context, request *runtimeapi.PodSan
 	return &runtimeapi.PodSandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{
 		Id: request.PodSandboxId, Metadata: s.config.Metadata, State: stateOf(s.ready), CreatedAt: s.created.UnixNano(),
 		Labels: s.config.Labels, Annotations: s.config.Annotations, Network: &runtimeapi.PodSandboxNetworkStatus{Ip: s.ip},
-		Linux: &runtimeapi.LinuxPodSandboxStatus{Namespaces: &runtimeapi.Namespace{Options: s.config.GetLinux().GetSecurityContext().GetNamespaceOptions()}},
+		Linux: &runtimeapi.LinuxPodSandboxStatus{
+			Namespaces: &runtimeapi.Namespace{Options: s.config.GetLinux().GetSecurityContext().GetNamespaceOptions()}},
 	}}, nil
 }
 
@@ -91,14 +94,16 @@ func (r *Runtime) ListPodSandbox(_ context.Context, request *runtimeapi.ListPodS
 	out := &runtimeapi.ListPodSandboxResponse{}
 	for id, s := range r.sandboxes {
 		if selected(s.config.Labels, request.GetFilter().GetLabelSelector()) {
-			out.Items = append(out.Items, &runtimeapi.PodSandbox{Id: id, Metadata: s.config.Metadata, State: stateOf(s.ready), CreatedAt: s.created.UnixNano(), Labels: s.config.Labels})
+			out.Items = append(out.Items, &runtimeapi.PodSandbox{Id: id, Metadata: s.config.Metadata, State: stateOf(s.ready),
+				CreatedAt: s.created.UnixNano(), Labels: s.config.Labels})
 		}
 	}
 	return out, nil
 }
 
 // CreateContainer implements the runtime service.
-func (r *Runtime) CreateContainer(_ context.Context, request *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+func (r *Runtime) CreateContainer(_ context.Context, request *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse,
+	error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch s := r.sandboxes[request.PodSandboxId]; {
@@ -139,7 +144,8 @@ func (r *Runtime) StopContainer(_ context.Context, request *runtimeapi.StopConta
 }
 
 // RemoveContainer implements the runtime service.
-func (r *Runtime) RemoveContainer(_ context.Context, request *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+func (r *Runtime) RemoveContainer(_ context.Context, request *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse,
+	error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.containers, request.ContainerId)
@@ -153,14 +159,16 @@ func (r *Runtime) ListContainers(_ context.Context, request *runtimeapi.ListCont
 	out := &runtimeapi.ListContainersResponse{}
 	for id, c := range r.containers {
 		if selected(c.config.Labels, request.GetFilter().GetLabelSelector()) {
-			out.Containers = append(out.Containers, &runtimeapi.Container{Id: id, PodSandboxId: c.sandbox, Metadata: c.config.Metadata, Image: c.config.Image, State: c.state, CreatedAt: c.created.UnixNano(), Labels: c.config.Labels, Annotations: c.config.Annotations})
+			out.Containers = append(out.Containers, &runtimeapi.Container{Id: id, PodSandboxId: c.sandbox, Metadata: c.config.Metadata,
+				Image: c.config.Image, State: c.state, CreatedAt: c.created.UnixNano(), Labels: c.config.Labels, Annotations: c.config.Annotations})
 		}
 	}
 	return out, nil
 }
 
 // ContainerStatus implements the runtime service.
-func (r *Runtime) ContainerStatus(_ context.Context, request *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+func (r *Runtime) ContainerStatus(_ context.Context, request *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse,
+	error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.containers[request.ContainerId]
@@ -174,9 +182,11 @@ func (r *Runtime) ContainerStatus(_ context.Context, request *runtimeapi.Contain
 		return t.UnixNano()
 	}
 	return &runtimeapi.ContainerStatusResponse{Status: &runtimeapi.ContainerStatus{
-		Id: request.ContainerId, Metadata: c.config.Metadata, State: c.state, CreatedAt: nano(c.created), StartedAt: nano(c.started), FinishedAt: nano(c.finished),
-		ExitCode: c.code, Reason: c.reason, Image: &runtimeapi.ImageSpec{Image: c.config.Image.UserSpecifiedImage}, ImageRef: c.config.Image.Image,
-		Labels: c.config.Labels, Annotations: c.config.Annotations, Mounts: c.config.Mounts, LogPath: c.logPath,
+		Id: request.ContainerId, Metadata: c.config.Metadata, State: c.state, CreatedAt: nano(c.created), StartedAt: nano(c.started),
+		FinishedAt: nano(c.finished),
+		ExitCode:   c.code, Reason: c.reason, Image: &runtimeapi.ImageSpec{Image: c.config.Image.UserSpecifiedImage},
+		ImageRef: c.config.Image.Image,
+		Labels:   c.config.Labels, Annotations: c.config.Annotations, Mounts: c.config.Mounts, LogPath: c.logPath,
 	}}, nil
 }
 
@@ -217,7 +227,8 @@ func (r *Runtime) PullImage(_ context.Context, request *runtimeapi.PullImageRequ
 	if !r.pullable[request.Image.Image] {
 		return nil, status.Errorf(codes.NotFound, "failed to pull and unpack image %q: not found", request.Image.Image)
 	}
-	if users, ok := r.private[request.Image.Image]; ok && !(slices.Contains(users, request.GetAuth().GetUsername()) && request.Auth.Password == "secret") {
+	if users, ok := r.private[request.Image.Image]; ok &&
+		!(slices.Contains(users, request.GetAuth().GetUsername()) && request.Auth.Password == "secret") {
 		return nil, status.Errorf(codes.Unknown, "failed to pull and unpack image %q: unauthorized", request.Image.Image)
 	}
 	r.images[request.Image.Image] = true

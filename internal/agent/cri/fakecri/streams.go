@@ -46,7 +46,8 @@ func each[T any](list []T, send func(T) error) error {
 }
 
 // StreamPodSandboxes implements the runtime service.
-func (r *Runtime) StreamPodSandboxes(q *runtimeapi.StreamPodSandboxesRequest, s grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
+func (r *Runtime) StreamPodSandboxes(q *runtimeapi.StreamPodSandboxesRequest,
+	s grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
 	if err := r.one(); err != nil {
 		return err
 	}
@@ -60,7 +61,8 @@ func (r *Runtime) StreamPodSandboxes(q *runtimeapi.StreamPodSandboxesRequest, s 
 }
 
 // StreamContainers implements the runtime service.
-func (r *Runtime) StreamContainers(q *runtimeapi.StreamContainersRequest, s grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
+func (r *Runtime) StreamContainers(q *runtimeapi.StreamContainersRequest,
+	s grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
 	if err := r.one(); err != nil {
 		return err
 	}
@@ -74,7 +76,8 @@ func (r *Runtime) StreamContainers(q *runtimeapi.StreamContainersRequest, s grpc
 }
 
 // StreamContainerStats implements the runtime service.
-func (r *Runtime) StreamContainerStats(q *runtimeapi.StreamContainerStatsRequest, s grpc.ServerStreamingServer[runtimeapi.StreamContainerStatsResponse]) error {
+func (r *Runtime) StreamContainerStats(q *runtimeapi.StreamContainerStatsRequest,
+	s grpc.ServerStreamingServer[runtimeapi.StreamContainerStatsResponse]) error {
 	if err := r.one(); err != nil {
 		return err
 	}

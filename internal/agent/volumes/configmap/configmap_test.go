@@ -24,7 +24,8 @@ func newManager(t *testing.T) (*volumes.Manager, *volumetest.Sources, volumetest
 }
 
 func configMap(name string, optional bool, items ...corev1.KeyToPath) corev1.VolumeSource {
-	return corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}, Items: items, Optional: &optional}}
+	return corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name},
+		Items: items, Optional: &optional}}
 }
 
 // Files have the mode of their item, or of their volume, or the usual one; the pod's group can read them.

@@ -37,7 +37,8 @@ func TestEmptyDirs(t *testing.T) {
 		"usual":      {corev1.EmptyDirVolumeSource{}, nil, "", 0o777},
 		"of a group": {corev1.EmptyDirVolumeSource{}, &gid, "", 0o777 | fs.ModeSetgid},
 		"memory":     {corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}, nil, "tmpfs 0", 0o777},
-		"bounded":    {corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: new(resource.MustParse("1Mi"))}, nil, "tmpfs 1048576", 0o777},
+		"bounded": {corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: new(resource.MustParse("1Mi"))}, nil,
+			"tmpfs 1048576", 0o777},
 	} {
 		m, _, mounted, _ := newManager(t)
 		m.Mounter = sized{mounted}
@@ -120,15 +121,20 @@ func TestHugePagesVolume(t *testing.T) {
 		mounted   string
 		err       string
 	}{
-		"the only size":      {medium: "HugePages", own: small, mounted: "huge 2097152"},
-		"of an init one":     {medium: "HugePages", init: large, mounted: "huge 1073741824"},
-		"of the pod":         {medium: "HugePages", pod: &small, mounted: "huge 2097152"},
-		"named":              {medium: "HugePages-2Mi", own: small, init: large, mounted: "huge 2097152"},
-		"two sizes":          {medium: "HugePages", own: small, init: large, err: "medium: HugePages can't be used if container requests multiple huge page sizes"},
-		"none":               {medium: "HugePages", own: asks("cpu"), err: "medium HugePages: hugePages storage requested, but there is no resource request for huge pages"},
-		"of a strange size":  {medium: "HugePages", own: asks("hugepages-no"), err: "read page size of hugepages-no: " + resource.ErrFormatWrong.Error()},
-		"a strange medium":   {medium: "HugePages-no", own: small, err: "read page size of medium HugePages-no: " + resource.ErrFormatWrong.Error()},
-		"named, but another": {medium: "HugePages-1Gi", own: small, err: "medium HugePages-1Gi: hugePages storage requested, but there is no resource request for huge pages"},
+		"the only size":  {medium: "HugePages", own: small, mounted: "huge 2097152"},
+		"of an init one": {medium: "HugePages", init: large, mounted: "huge 1073741824"},
+		"of the pod":     {medium: "HugePages", pod: &small, mounted: "huge 2097152"},
+		"named":          {medium: "HugePages-2Mi", own: small, init: large, mounted: "huge 2097152"},
+		"two sizes": {medium: "HugePages", own: small, init: large,
+			err: "medium: HugePages can't be used if container requests multiple huge page sizes"},
+		"none": {medium: "HugePages", own: asks("cpu"),
+			err: "medium HugePages: hugePages storage requested, but there is no resource request for huge pages"},
+		"of a strange size": {medium: "HugePages", own: asks("hugepages-no"),
+			err: "read page size of hugepages-no: " + resource.ErrFormatWrong.Error()},
+		"a strange medium": {medium: "HugePages-no", own: small,
+			err: "read page size of medium HugePages-no: " + resource.ErrFormatWrong.Error()},
+		"named, but another": {medium: "HugePages-1Gi", own: small,
+			err: "medium HugePages-1Gi: hugePages storage requested, but there is no resource request for huge pages"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, _, kernel, _ := newManager(t)

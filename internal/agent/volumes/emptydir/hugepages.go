@@ -68,7 +68,8 @@ func pageSize(pod *corev1.Pod, medium corev1.StorageMedium) (resource.Quantity, 
 		}
 	}
 	if !found {
-		return wanted, fmt.Errorf("medium %s: hugePages storage requested, but there is no resource request for huge pages", medium) // upstream's words
+		// upstream's words
+		return wanted, fmt.Errorf("medium %s: hugePages storage requested, but there is no resource request for huge pages", medium)
 	}
 	return wanted, nil
 }

@@ -33,7 +33,8 @@ func claimOf(pv corev1.PersistentVolumeSource) (corev1.VolumeSource, *corev1.Per
 func TestHostPathsOfAllSorts(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
-	if err := errors.Join(os.Mkdir(at("dir"), 0o755), os.WriteFile(at("file"), nil, 0o600), unix.Mknod(at("socket"), unix.S_IFSOCK|0o600, 0)); err != nil {
+	if err := errors.Join(os.Mkdir(at("dir"), 0o755), os.WriteFile(at("file"), nil, 0o600),
+		unix.Mknod(at("socket"), unix.S_IFSOCK|0o600, 0)); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {

@@ -43,9 +43,11 @@ func TestNFS(t *testing.T) {
 		dir     string
 		mounted string // empty: it cannot be
 	}{
-		"of a pod":                 {corev1.VolumeSource{NFS: share}, nil, "v", "nfs files.example:/exports/a []"},
-		"read alone":               {corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{Server: "10.0.0.1", Path: "/a", ReadOnly: true}}, nil, "v", "nfs 10.0.0.1:/a [ro]"},
-		"by IPv6":                  {corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{Server: "fd00::1", Path: "/a"}}, nil, "v", "nfs [fd00::1]:/a []"},
+		"of a pod": {corev1.VolumeSource{NFS: share}, nil, "v", "nfs files.example:/exports/a []"},
+		"read alone": {corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{Server: "10.0.0.1", Path: "/a", ReadOnly: true}}, nil, "v",
+			"nfs 10.0.0.1:/a [ro]"},
+		"by IPv6": {corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{Server: "fd00::1", Path: "/a"}}, nil, "v",
+			"nfs [fd00::1]:/a []"},
 		"claimed":                  {claim, pv("", "hard", "nfsvers=4.1", "hard"), "pv", "nfs files.example:/exports/a [hard nfsvers=4.1]"},
 		"claimed to be read":       {readOnly, pv("", "nfsvers=3"), "pv", "nfs files.example:/exports/a [nfsvers=3 ro]"},
 		"with the old annotation":  {claim, pv("soft,bg", "hard"), "pv", "nfs files.example:/exports/a [bg soft]"},
@@ -104,7 +106,8 @@ func TestNFSSourcesThatAreRefused(t *testing.T) {
 	}
 	m, _, mounted, _ := newManager(t)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
-	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{Server: "-T/tmp/x", Path: "/a"}}}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{Server: "-T/tmp/x",
+		Path: "/a"}}}}
 	err := m.SetUp(t.Context(), pod, nil)
 	if err == nil || !strings.Contains(err.Error(), `NFS server "-T/tmp/x" is not a host name`) || len(mounted) > 0 {
 		t.Errorf("mounted %v, %v", mounted, err)
@@ -116,7 +119,8 @@ func TestNFSOptions(t *testing.T) {
 	s.PV = &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
 	s.PV.Spec.NFS = &corev1.NFSVolumeSource{Server: "h", Path: "/a"}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
-	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "v",
+		VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
 	s.PV.Spec.MountOptions = []string{"hard", "vers=4\nro"}
 	if err := m.SetUp(t.Context(), pod, nil); err == nil || !strings.Contains(err.Error(), "control characters") || len(mounted) > 0 {
 		t.Errorf("mounted %v, %v", mounted, err)

@@ -273,7 +273,8 @@ func (p *plugin) jitter() time.Duration {
 }
 
 // newRequest makes a key and a request for a certificate of it. Who asks, the source of certificates knows.
-func newRequest(pod *corev1.Pod, source *corev1.PodCertificateProjection) (key []byte, request *certificatesv1.PodCertificateRequest, err error) {
+func newRequest(pod *corev1.Pod, source *corev1.PodCertificateProjection) (key []byte, request *certificatesv1.PodCertificateRequest,
+	err error) {
 	private, err := generate(source.KeyType)
 	if err != nil {
 		return nil, nil, fmt.Errorf("while generating keypair: %w", err)

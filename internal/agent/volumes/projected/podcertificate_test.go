@@ -41,7 +41,8 @@ type signer struct {
 	told     []string
 }
 
-func (s *signer) RequestCertificate(_ context.Context, r *certificatesv1.PodCertificateRequest) (*certificatesv1.PodCertificateRequest, error) {
+func (s *signer) RequestCertificate(_ context.Context, r *certificatesv1.PodCertificateRequest) (*certificatesv1.PodCertificateRequest,
+	error) {
 	if s.refuses != nil {
 		return nil, s.refuses
 	}
@@ -85,7 +86,8 @@ type certified struct {
 
 func newCertified(t *testing.T, source corev1.PodCertificateProjection) *certified {
 	m, s, _, clock := newManager(t)
-	c := &certified{t, m, s.signer, projecting(corev1.VolumeProjection{PodCertificate: &source}), clock.Step, filepath.Join(m.PodDir("u"), "volumes/kubernetes.io~projected/v")}
+	c := &certified{t, m, s.signer, projecting(corev1.VolumeProjection{PodCertificate: &source}), clock.Step,
+		filepath.Join(m.PodDir("u"), "volumes/kubernetes.io~projected/v")}
 	m.Jitter = func() time.Duration { return time.Minute }
 	m.Warn = func(_ *corev1.Pod, reason, message string) { c.told = append(c.told, reason+": "+message) }
 	return c
@@ -149,7 +151,8 @@ func (c *certified) tells(want ...string) {
 }
 
 var everyFile = corev1.PodCertificateProjection{
-	SignerName: "a.example/s", KeyType: "ED25519", MaxExpirationSeconds: new(int32(7200)), UserAnnotations: map[string]string{"a.example/k": "v"},
+	SignerName: "a.example/s", KeyType: "ED25519", MaxExpirationSeconds: new(int32(7200)),
+	UserAnnotations:      map[string]string{"a.example/k": "v"},
 	CredentialBundlePath: "sub/bundle.pem", KeyPath: "key.pem", CertificateChainPath: "chain.pem",
 }
 
@@ -166,7 +169,8 @@ func TestPodCertificate(t *testing.T) {
 	spec := c.requests[0].Spec
 	spec.StubPKCS10Request = nil
 	want := certificatesv1.PodCertificateRequest{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "req-1", GenerateName: "req-", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "p", UID: "u"}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "req-1", GenerateName: "req-",
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "p", UID: "u"}}},
 		Spec: certificatesv1.PodCertificateRequestSpec{
 			SignerName: "a.example/s", PodName: "p", PodUID: "u", ServiceAccountName: "robot", MaxExpirationSeconds: new(int32(7200)),
 			UnverifiedUserAnnotations: map[string]string{"a.example/k": "v"},

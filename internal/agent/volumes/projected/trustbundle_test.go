@@ -54,14 +54,16 @@ func words(t *testing.T, text string) []string {
 // projecting is a pod with one volume of one source.
 func projecting(source corev1.VolumeProjection) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "u"}, Spec: corev1.PodSpec{ServiceAccountName: "robot"}}
-	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{source}}}}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "v",
+		VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{source}}}}}
 	return pod
 }
 
 func TestTrustBundles(t *testing.T) {
 	all := []*certificatesv1.ClusterTrustBundle{
 		bundle("plain", "", nil, block("one"), block("two"), block("one")),
-		bundle("odd", "", nil, "a comment\n", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Headers: map[string]string{"k": "v"}, Bytes: []byte("one")})), "more\n"),
+		bundle("odd", "", nil, "a comment\n", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Headers: map[string]string{"k": "v"},
+			Bytes: []byte("one")})), "more\n"),
 		bundle("a:1", "a.example/s", map[string]string{"live": "yes"}, block("one"), block("two")),
 		bundle("a:2", "a.example/s", map[string]string{"live": "no"}, block("two"), block("three")),
 		bundle("b:1", "b.example/s", map[string]string{"live": "yes"}, block("four")),
@@ -72,20 +74,34 @@ func TestTrustBundles(t *testing.T) {
 		want   []string
 		err    string
 	}{
-		"by name":                        {source: corev1.ClusterTrustBundleProjection{Name: new("plain")}, want: []string{"one", "two"}},
-		"comments and headers":           {source: corev1.ClusterTrustBundleProjection{Name: new("odd")}, want: []string{"one"}},
-		"no such name":                   {source: corev1.ClusterTrustBundleProjection{Name: new("no")}, err: `while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io "no" not found`},
-		"no such name, optional":         {source: corev1.ClusterTrustBundleProjection{Name: new("no"), Optional: new(true)}, want: []string{}},
-		"of a signer":                    {source: corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"), LabelSelector: &metav1.LabelSelector{}}, want: []string{"one", "three", "two"}},
-		"of a signer, with labels":       {source: corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"), LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"live": "yes"}}}, want: []string{"one", "two"}},
-		"of a signer, without any":       {source: corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"), LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"live": "so"}}}, err: "combination of signerName and labelSelector matched zero ClusterTrustBundles"},
-		"no selector selects none":       {source: corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s")}, err: "combination of signerName and labelSelector matched zero ClusterTrustBundles"},
-		"no selector, optional":          {source: corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"), Optional: new(true)}, want: []string{}},
-		"neither":                        {source: corev1.ClusterTrustBundleProjection{}, err: "ClusterTrustBundle projection requires either name or signerName to be set"},
-		"a selector just short enough":   {source: corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"), Optional: new(true), LabelSelector: &metav1.LabelSelector{MatchExpressions: append(long(3199), exists(32))}}, want: []string{}},
-		"a selector a byte too long":     {source: corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"), Optional: new(true), LabelSelector: &metav1.LabelSelector{MatchExpressions: append(long(3199), exists(33))}}, err: "label selector length (102401) is larger than 102400"},
-		"a selector that is too long":    {source: corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"), LabelSelector: &metav1.LabelSelector{MatchExpressions: long(4096)}}, err: "label selector length (131071) is larger than 102400"},
-		"a selector that makes no sense": {source: corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"), LabelSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "k", Operator: "Near"}}}}, err: `while parsing label selector: "Near" is not a valid label selector operator`},
+		"by name":              {source: corev1.ClusterTrustBundleProjection{Name: new("plain")}, want: []string{"one", "two"}},
+		"comments and headers": {source: corev1.ClusterTrustBundleProjection{Name: new("odd")}, want: []string{"one"}},
+		"no such name": {source: corev1.ClusterTrustBundleProjection{Name: new("no")},
+			err: `while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io "no" not found`},
+		"no such name, optional": {source: corev1.ClusterTrustBundleProjection{Name: new("no"), Optional: new(true)}, want: []string{}},
+		"of a signer": {source: corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"),
+			LabelSelector: &metav1.LabelSelector{}}, want: []string{"one", "three", "two"}},
+		"of a signer, with labels": {source: corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"),
+			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"live": "yes"}}}, want: []string{"one", "two"}},
+		"of a signer, without any": {source: corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"),
+			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"live": "so"}}},
+			err: "combination of signerName and labelSelector matched zero ClusterTrustBundles"},
+		"no selector selects none": {source: corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s")},
+			err: "combination of signerName and labelSelector matched zero ClusterTrustBundles"},
+		"no selector, optional": {source: corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"), Optional: new(true)},
+			want: []string{}},
+		"neither": {source: corev1.ClusterTrustBundleProjection{},
+			err: "ClusterTrustBundle projection requires either name or signerName to be set"},
+		"a selector just short enough": {source: corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"), Optional: new(true),
+			LabelSelector: &metav1.LabelSelector{MatchExpressions: append(long(3199), exists(32))}}, want: []string{}},
+		"a selector a byte too long": {source: corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"), Optional: new(true),
+			LabelSelector: &metav1.LabelSelector{MatchExpressions: append(long(3199), exists(33))}},
+			err: "label selector length (102401) is larger than 102400"},
+		"a selector that is too long": {source: corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"),
+			LabelSelector: &metav1.LabelSelector{MatchExpressions: long(4096)}}, err: "label selector length (131071) is larger than 102400"},
+		"a selector that makes no sense": {source: corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"),
+			LabelSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "k", Operator: "Near"}}}},
+			err: `while parsing label selector: "Near" is not a valid label selector operator`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, s, mounted, _ := newManager(t)
@@ -127,7 +143,8 @@ func exists(length int) metav1.LabelSelectorRequirement {
 func TestTrustBundlesThatCannotBeListed(t *testing.T) {
 	m, s, _, _ := newManager(t)
 	s.Fail = true
-	source := corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"), LabelSelector: &metav1.LabelSelector{}, Optional: new(true), Path: "ca.pem"}
+	source := corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"), LabelSelector: &metav1.LabelSelector{}, Optional: new(true),
+		Path: "ca.pem"}
 	err := m.SetUp(t.Context(), projecting(corev1.VolumeProjection{ClusterTrustBundle: &source}), nil)
 	if want := "while listing ClusterTrustBundles matching label selector"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("error %v, want %s", err, want)
@@ -137,13 +154,16 @@ func TestTrustBundlesThatCannotBeListed(t *testing.T) {
 // Who relies on the order is found out, but a bundle that did not change leaves its volumes alone.
 func TestOrderOfTrustAnchors(t *testing.T) {
 	seed := maphash.MakeSeed()
-	there := trustAnchors(seed, []*certificatesv1.ClusterTrustBundle{bundle("", "", nil, block("1"), block("2")), bundle("", "", nil, block("3"), block("4"))})
-	back := trustAnchors(seed, []*certificatesv1.ClusterTrustBundle{bundle("", "", nil, block("4"), block("3"), block("2")), bundle("", "", nil, block("1"), block("4"))})
+	there := trustAnchors(seed, []*certificatesv1.ClusterTrustBundle{bundle("", "", nil, block("1"), block("2")),
+		bundle("", "", nil, block("3"), block("4"))})
+	back := trustAnchors(seed, []*certificatesv1.ClusterTrustBundle{bundle("", "", nil, block("4"), block("3"), block("2")),
+		bundle("", "", nil, block("1"), block("4"))})
 	if !bytes.Equal(there, back) {
 		t.Errorf("%s\nand\n%s", there, back)
 	}
 	for range 100 {
-		if other := trustAnchors(maphash.MakeSeed(), []*certificatesv1.ClusterTrustBundle{bundle("", "", nil, block("1"), block("2"), block("3"), block("4"))}); !bytes.Equal(there, other) {
+		if other := trustAnchors(maphash.MakeSeed(), []*certificatesv1.ClusterTrustBundle{bundle("", "", nil, block("1"), block("2"), block("3"),
+			block("4"))}); !bytes.Equal(there, other) {
 			return
 		}
 	}
@@ -187,7 +207,8 @@ func TestAllSourcesThatAreMissing(t *testing.T) {
 	m, _, _, _ := newManager(t)
 	pod := projecting(corev1.VolumeProjection{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{Name: new("b"), Path: "ca.pem"}})
 	projected := pod.Spec.Volumes[0].Projected
-	projected.Sources = append(projected.Sources, corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "no"}}})
+	projected.Sources = append(projected.Sources,
+		corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "no"}}})
 	want := `MountVolume.SetUp failed for volume "v" : [while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io "b" not found, configmap "no" not found]`
 	if err := m.SetUp(t.Context(), pod, nil); err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)

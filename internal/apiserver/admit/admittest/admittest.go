@@ -234,7 +234,8 @@ func encode(t *testing.T, obj runtime.Object) []byte {
 // SignersHost is a server whose users may do verb for the signer example.com/a by its name, and for all of example.org.
 func SignersHost(verb string) *admit.Host {
 	return &admit.Host{Authorize: func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		if a.GetVerb() == verb && a.GetAPIGroup() == "certificates.k8s.io" && a.GetResource() == "signers" && (a.GetName() == "example.com/a" || a.GetName() == "example.org/*") {
+		if a.GetVerb() == verb && a.GetAPIGroup() == "certificates.k8s.io" && a.GetResource() == "signers" &&
+			(a.GetName() == "example.com/a" || a.GetName() == "example.org/*") {
 			return authorizer.DecisionAllow, "", nil
 		}
 		return authorizer.DecisionNoOpinion, "", nil

@@ -91,12 +91,14 @@ func policies(pod *corev1.Pod) iter.Seq2[*corev1.PullPolicy, func() *field.Path]
 			}
 		}
 		for i := range pod.Spec.EphemeralContainers {
-			if !yield(&pod.Spec.EphemeralContainers[i].ImagePullPolicy, func() *field.Path { return spec.Child("ephemeralContainers").Index(i).Child("imagePullPolicy") }) {
+			if !yield(&pod.Spec.EphemeralContainers[i].ImagePullPolicy,
+				func() *field.Path { return spec.Child("ephemeralContainers").Index(i).Child("imagePullPolicy") }) {
 				return
 			}
 		}
 		for i := range pod.Spec.Volumes {
-			if v := pod.Spec.Volumes[i].Image; v != nil && !yield(&v.PullPolicy, func() *field.Path { return spec.Child("volumes").Index(i).Child("image", "pullPolicy") }) {
+			if v := pod.Spec.Volumes[i].Image; v != nil && !yield(&v.PullPolicy,
+				func() *field.Path { return spec.Child("volumes").Index(i).Child("image", "pullPolicy") }) {
 				return
 			}
 		}

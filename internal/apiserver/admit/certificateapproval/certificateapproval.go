@@ -32,7 +32,8 @@ func (p *plugin) Validate(ctx context.Context, _ resource.Backend, a *admit.Attr
 		return admit.Forbidden(a, fmt.Errorf("expected type CertificateSigningRequest, got: %T", a.Old)) // upstream's words
 	}
 	if !p.Authorize.MayFor(ctx, a.User, "approve", old.Spec.SignerName) {
-		return admit.Forbidden(a, fmt.Errorf("user not permitted to approve requests with signerName %q", old.Spec.SignerName)) // upstream's words
+		// upstream's words
+		return admit.Forbidden(a, fmt.Errorf("user not permitted to approve requests with signerName %q", old.Spec.SignerName))
 	}
 	return nil
 }

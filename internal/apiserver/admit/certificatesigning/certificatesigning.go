@@ -35,7 +35,8 @@ func (p *plugin) Validate(ctx context.Context, _ resource.Backend, a *admit.Attr
 		return admit.Forbidden(a, fmt.Errorf("expected type CertificateSigningRequest, got: %T", a.Old)) // upstream's words
 	case !ok:
 		return admit.Forbidden(a, fmt.Errorf("expected type CertificateSigningRequest, got: %T", a.Object)) // upstream's words
-	case bytes.Equal(old.Status.Certificate, obj.Status.Certificate) && equality.Semantic.DeepEqual(old.Status.Conditions, obj.Status.Conditions):
+	case bytes.Equal(old.Status.Certificate, obj.Status.Certificate) &&
+		equality.Semantic.DeepEqual(old.Status.Conditions, obj.Status.Conditions):
 		return nil
 	case !p.Authorize.MayFor(ctx, a.User, "sign", old.Spec.SignerName):
 		return admit.Forbidden(a, fmt.Errorf("user not permitted to sign requests with signerName %q", old.Spec.SignerName)) // upstream's words

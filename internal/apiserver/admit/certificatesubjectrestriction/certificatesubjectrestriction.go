@@ -44,7 +44,9 @@ func (plugin) Validate(_ context.Context, _ resource.Backend, a *admit.Attribute
 		return admit.Forbidden(a, fmt.Errorf("failed to parse CSR: %v", err)) // upstream's words
 	}
 	if slices.Contains(asked.Subject.Organization, user.SystemPrivilegedGroup) {
-		return admit.Forbidden(a, fmt.Errorf("use of %s signer with system:masters group is not allowed", certificatesv1.KubeAPIServerClientSignerName)) // upstream's words
+		// upstream's words
+		return admit.Forbidden(a, fmt.Errorf("use of %s signer with system:masters group is not allowed",
+			certificatesv1.KubeAPIServerClientSignerName))
 	}
 	return nil
 }

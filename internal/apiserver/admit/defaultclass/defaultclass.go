@@ -18,7 +18,8 @@ import (
 
 // Find returns the name of the newest class that one of the annotations marks as the default with "true", of several that were created in
 // the same second the first by name. It returns nil if there is none.
-func Find(ctx context.Context, b resource.Backend, a *admit.Attributes, classes schema.GroupResource, annotations ...string) (*string, error) {
+func Find(ctx context.Context, b resource.Backend, a *admit.Attributes, classes schema.GroupResource, annotations ...string) (*string,
+	error) {
 	all, err := b.List(ctx, classes, "")
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, admit.Forbidden(a, err)

@@ -175,5 +175,6 @@ func sourceAndObject(a *admit.Attributes) string {
 		return ""
 	}
 	about := &event.InvolvedObject
-	return strings.Join([]string{event.Source.Component, event.Source.Host, about.Kind, about.Namespace, about.Name, string(about.UID), about.APIVersion}, "")
+	return strings.Join([]string{event.Source.Component, event.Source.Host, about.Kind, about.Namespace, about.Name, string(about.UID),
+		about.APIVersion}, "")
 }

@@ -36,14 +36,16 @@ func TestLimits(t *testing.T) {
 		said   []say
 	}{
 		"server": {"{type: Server, qps: 1, burst: 2}", []say{
-			{}, {namespace: "a"}, {user: "u", want: refused("Server", "")}, {dryRun: true}, {other: true}, {wait: time.Second}, {want: refused("Server", "")},
+			{}, {namespace: "a"}, {user: "u", want: refused("Server", "")}, {dryRun: true}, {other: true}, {wait: time.Second},
+			{want: refused("Server", "")},
 		}},
 		"namespace": {"{type: Namespace, qps: 1, burst: 1}", []say{
 			{namespace: "a"}, {namespace: "b"}, {namespace: "a", want: refused("Namespace", "a")}, {namespace: "a", wait: time.Second},
 		}},
 		"user": {"{type: User, qps: 1, burst: 1}", []say{{user: "a"}, {user: "b"}, {user: "a", want: refused("User", "a")}}},
 		"source and object": {"{type: SourceAndObject, qps: 1, burst: 1}", []say{
-			{source: "s", object: "o"}, {source: "s", object: "p"}, {source: "t", object: "o"}, {source: "s", object: "o", want: refused("SourceAndObject", "shPodnsouv1")},
+			{source: "s", object: "o"}, {source: "s", object: "p"}, {source: "t", object: "o"},
+			{source: "s", object: "o", want: refused("SourceAndObject", "shPodnsouv1")},
 		}},
 		"forgotten": {"{type: Namespace, qps: 1, burst: 1, cacheSize: 2}", []say{
 			{namespace: "a"}, {namespace: "b"}, {namespace: "a", want: refused("Namespace", "a")},

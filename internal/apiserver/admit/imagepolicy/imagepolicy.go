@@ -53,7 +53,8 @@ func New(config io.Reader) (admit.Plugin, error) {
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		return nil, err
 	}
-	hook, err := webhook.NewGenericWebhook(scheme, serializer.NewCodecFactory(scheme), to, []schema.GroupVersion{v1alpha1.SchemeGroupVersion}, webhook.DefaultRetryBackoffWithInitialDelay(0))
+	hook, err := webhook.NewGenericWebhook(scheme, serializer.NewCodecFactory(scheme), to, []schema.GroupVersion{v1alpha1.SchemeGroupVersion},
+		webhook.DefaultRetryBackoffWithInitialDelay(0))
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +93,8 @@ func (p *plugin) Validate(ctx context.Context, _ resource.Backend, a *admit.Attr
 	if !ok {
 		return apierrors.NewBadRequest("Resource was marked with kind Pod but was unable to be converted") // upstream's words
 	}
-	review := v1alpha1.ImageReview{Spec: v1alpha1.ImageReviewSpec{Containers: images(pod, a.Subresource), Annotations: told(pod), Namespace: a.Namespace}}
+	review := v1alpha1.ImageReview{Spec: v1alpha1.ImageReviewSpec{Containers: images(pod, a.Subresource), Annotations: told(pod),
+		Namespace: a.Namespace}}
 	key, err := json.Marshal(review.Spec)
 	if err != nil {
 		return admit.Forbidden(a, err)

@@ -76,7 +76,8 @@ func ask(t *testing.T, p admit.Validator, image, subresource string) (string, ma
 	t.Helper()
 	notes := map[string]string{}
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", Annotations: map[string]string{"break.image-policy.k8s.io/glass": "now", "other": "x"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns",
+			Annotations: map[string]string{"break.image-policy.k8s.io/glass": "now", "other": "x"}},
 		Spec: corev1.PodSpec{
 			InitContainers: []corev1.Container{{Image: "init"}}, Containers: []corev1.Container{{Image: image}},
 			EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Image: "late"}}},
@@ -103,8 +104,10 @@ func TestReview(t *testing.T) {
 		images                    []any
 		notes                     map[string]string
 	}{
-		"allowed":   {"", `{"allowed":true,"auditAnnotations":{"a":"b"}}`, "", []any{"app", "init"}, map[string]string{"imagepolicywebhook.image-policy.k8s.io/a": "b"}},
-		"denied":    {"", `{"allowed":false,"reason":"too old"}`, `pods "p" is forbidden: image policy webhook backend denied one or more images: too old`, []any{"app", "init"}, nil},
+		"allowed": {"", `{"allowed":true,"auditAnnotations":{"a":"b"}}`, "", []any{"app", "init"},
+			map[string]string{"imagepolicywebhook.image-policy.k8s.io/a": "b"}},
+		"denied": {"", `{"allowed":false,"reason":"too old"}`,
+			`pods "p" is forbidden: image policy webhook backend denied one or more images: too old`, []any{"app", "init"}, nil},
 		"no reason": {"", `{}`, `pods "p" is forbidden: one or more images rejected by webhook backend`, []any{"app", "init"}, nil},
 		"ephemeral": {"ephemeralcontainers", `{"allowed":true}`, "", []any{"late"}, nil},
 	} {
@@ -126,8 +129,10 @@ func TestReview(t *testing.T) {
 				containers = append(containers, map[string]any{"image": i})
 			}
 			want := map[string]any{
-				"apiVersion": "imagepolicy.k8s.io/v1alpha1", "kind": "ImageReview", "metadata": map[string]any{}, "status": map[string]any{"allowed": false},
-				"spec": map[string]any{"containers": containers, "namespace": "ns", "annotations": map[string]any{"break.image-policy.k8s.io/glass": "now"}},
+				"apiVersion": "imagepolicy.k8s.io/v1alpha1", "kind": "ImageReview", "metadata": map[string]any{},
+				"status": map[string]any{"allowed": false},
+				"spec": map[string]any{"containers": containers, "namespace": "ns",
+					"annotations": map[string]any{"break.image-policy.k8s.io/glass": "now"}},
 			}
 			if d := cmp.Diff([]map[string]any{want}, b.asked); d != "" {
 				t.Errorf("asked (-want +got):\n%s", d)
@@ -243,7 +248,8 @@ func TestFailing(t *testing.T) {
 		t.Errorf("%q after %d calls", got, len(b.asked))
 	}
 	entries := ledger.Snapshot()
-	if len(entries) != 1 || entries[0].Calls != 5 || entries[0].State != extension.Failing || entries[0].Where != "ImagePolicyWebhook/"+b.path {
+	if len(entries) != 1 || entries[0].Calls != 5 || entries[0].State != extension.Failing ||
+		entries[0].Where != "ImagePolicyWebhook/"+b.path {
 		t.Errorf("the ledger has %+v", entries)
 	}
 	b = newBackend(t, broken)
@@ -277,7 +283,8 @@ func TestConfiguration(t *testing.T) {
 			t.Errorf("%s: made %s", times, p.Name())
 		}
 	}
-	if _, err := imagepolicy.New(strings.NewReader(fmt.Sprintf("imagePolicy: {kubeConfigFile: %q, retryBackoff: 300000}", b.path))); err != nil {
+	if _, err := imagepolicy.New(strings.NewReader(fmt.Sprintf("imagePolicy: {kubeConfigFile: %q, retryBackoff: 300000}",
+		b.path))); err != nil {
 		t.Error(err)
 	}
 	untrusted := filepath.Join(t.TempDir(), "untrusted")

@@ -164,7 +164,8 @@ func TestWhoMayInitialize(t *testing.T) {
 			"update to uninitialized resource denied": {Operation: admit.Update, Object: annotated(list("", a)), Old: annotated(list("", a))},
 		} {
 			from := creation("")
-			write.Descriptor, write.Version, write.Namespace, write.Name, write.User = from.Descriptor, "v1", "ns", "m", &user.DefaultInfo{Name: "jane"}
+			write.Descriptor, write.Version, write.Namespace, write.Name, write.User = from.Descriptor, "v1", "ns", "m",
+				&user.DefaultInfo{Name: "jane"}
 			p := configured().at(c.decision, c.err)
 			decide := p.host.Authorize
 			asked := 0
@@ -250,8 +251,8 @@ func (h holding) Get(context.Context, schema.GroupResource, string, string) (res
 	return h.obj, nil
 }
 
-// TestWritesBelow: by way of a subresource, an object that waits is changed only by who may initialise it. What does not change it, and what
-// ends it, is for whoever may that.
+// TestWritesBelow: by way of a subresource, an object that waits is changed only by who may initialise it. What does not change it, and
+// what ends it, is for whoever may that.
 func TestWritesBelow(t *testing.T) {
 	waiting, done, ending := annotated(list("", a)), annotated(none), annotated(list("", a))
 	ending.DeletionTimestamp = &metav1.Time{}
@@ -335,7 +336,8 @@ func TestTraces(t *testing.T) {
 		}, false, []string{"mutate plug-in Initializers changed /metadata/annotations/extension.mortise.dev~1initializers"}},
 	} {
 		r := explain.New(explain.Options{Started: time.Now()})
-		info := &request.RequestInfo{IsResourceRequest: true, Verb: "create", APIVersion: "v1", Resource: "configmaps", Namespace: "ns", Name: "m"}
+		info := &request.RequestInfo{IsResourceRequest: true, Verb: "create", APIVersion: "v1", Resource: "configmaps", Namespace: "ns",
+			Name: "m"}
 		traced, write := r.Begin(info, time.Now()), creation("")
 		c.write(write)
 		if err := configured().Mutate(explain.With(t.Context(), traced), nil, write); (err != nil) != c.fails {

@@ -88,7 +88,8 @@ func (p *Plugin) arrange() {
 
 func newRule(i *v1alpha1.Initializer) *rule {
 	r := &rule{Pending: v1alpha1.Pending{
-		Name: i.Name, DeadlineSeconds: cmp.Or(i.DeadlineSeconds, v1alpha1.DefaultDeadlineSeconds), FailurePolicy: cmp.Or(i.FailurePolicy, v1alpha1.Fail),
+		Name: i.Name, DeadlineSeconds: cmp.Or(i.DeadlineSeconds, v1alpha1.DefaultDeadlineSeconds),
+		FailurePolicy: cmp.Or(i.FailurePolicy, v1alpha1.Fail),
 	}}
 	for _, of := range i.Rules {
 		r.criteria.Rules = append(r.criteria.Rules, admissionregistrationv1.RuleWithOperations{

@@ -119,7 +119,8 @@ func TestConfigurationsAreFollowed(t *testing.T) {
 	if got, want := waits(), "y.example.com 7 Ignore, a.example.com 30 Fail, c.example.com 30 Fail"; got != want {
 		t.Errorf("after changes it waits for %s, want %s", got, want)
 	}
-	if err := change("b", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "b"}}); err == nil || !strings.Contains(err.Error(), "read InitializerConfiguration: it is a *v1.ConfigMap") {
+	if err := change("b", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "b"}}); err == nil ||
+		!strings.Contains(err.Error(), "read InitializerConfiguration: it is a *v1.ConfigMap") {
 		t.Errorf("one that cannot be read: %v", err)
 	}
 	if got, want := waits(), "c.example.com 30 Fail"; got != want {

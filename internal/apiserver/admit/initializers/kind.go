@@ -108,7 +108,8 @@ func validateRule(r *v1alpha1.Rule, at *field.Path) field.ErrorList {
 	}
 	for i, g := range r.APIGroups {
 		if slices.Contains(exempt, g) {
-			errs = append(errs, field.Invalid(at.Child("apiGroups").Index(i), g, "objects of this group configure the server itself and cannot wait for initializers"))
+			errs = append(errs, field.Invalid(at.Child("apiGroups").Index(i), g,
+				"objects of this group configure the server itself and cannot wait for initializers"))
 		}
 	}
 	return errs

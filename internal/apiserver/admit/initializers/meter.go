@@ -26,7 +26,8 @@ func newMeter(h *held) *meter {
 	return &meter{
 		held: h,
 		turns: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mortise_initializer_turns_total", Help: "Objects that waited for an initializer, by result: finished, rejected, or deleted meanwhile.",
+			Name: "mortise_initializer_turns_total",
+			Help: "Objects that waited for an initializer, by result: finished, rejected, or deleted meanwhile.",
 		}, []string{"name", "result"}),
 		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "mortise_initializer_turn_duration_seconds", Help: "Time that objects waited for an initializer.", Buckets: []float64{0.005,

@@ -267,7 +267,8 @@ func advance(was, is *v1alpha1.Initializers, now metav1.MicroTime) (*v1alpha1.In
 	names, left := was.Names(), is.Names()
 	stays, off := slices.Equal(left, names), slices.Equal(left, names[1:])
 	if !stays && !off {
-		return nil, field.Invalid(annotationPath.Child("pending"), left, fmt.Sprintf("initializers come off one at a time and in order: the next of %q is %q", names, names[0]))
+		return nil, field.Invalid(annotationPath.Child("pending"), left,
+			fmt.Sprintf("initializers come off one at a time and in order: the next of %q is %q", names, names[0]))
 	}
 	if r := is.Result; r != nil {
 		at := annotationPath.Child("result")

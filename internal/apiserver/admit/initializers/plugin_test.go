@@ -36,9 +36,10 @@ func configured() *Plugin {
 func creation(group string) *admit.Attributes {
 	return &admit.Attributes{
 		Operation: admit.Create, Version: "v1", Namespace: "ns", Name: "m",
-		Descriptor: &resource.Descriptor{Group: group, Resource: "configmaps", Kind: "ConfigMap", Namespaced: true, Storage: "v1", Subresources: []resource.Subresource{
-			{Name: "status", Strategy: &resource.Strategy{}}, {Name: "binding", Create: &resource.Create{}},
-		}},
+		Descriptor: &resource.Descriptor{Group: group, Resource: "configmaps", Kind: "ConfigMap", Namespaced: true, Storage: "v1",
+			Subresources: []resource.Subresource{
+				{Name: "status", Strategy: &resource.Strategy{}}, {Name: "binding", Create: &resource.Create{}},
+			}},
 		Object: &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m", Namespace: "ns", Labels: map[string]string{"on": "yes"}}},
 	}
 }
@@ -67,7 +68,8 @@ func TestSecondRound(t *testing.T) {
 			a.CallAgain()
 			a.Again()
 			err := p.Mutate(t.Context(), nil, a)
-			if apierrors.IsForbidden(err) != c.forbidden || err != nil && !c.forbidden || !c.forbidden && v1alpha1.Uninitialized(a.Object) != c.waits {
+			if apierrors.IsForbidden(err) != c.forbidden || err != nil && !c.forbidden || !c.forbidden &&
+				v1alpha1.Uninitialized(a.Object) != c.waits {
 				t.Errorf("second round: %v, %v", a.Object, err)
 			}
 		})

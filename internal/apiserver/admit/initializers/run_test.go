@@ -87,7 +87,8 @@ func (k *kept) store(name string, m *corev1.ConfigMap) {
 	k.changes <- change{name, m}
 }
 
-func (k *kept) FollowHeld(ctx context.Context, tell func(r schema.GroupResource, namespace, name string, obj resource.Object, gone bool)) error {
+func (k *kept) FollowHeld(ctx context.Context, tell func(r schema.GroupResource, namespace, name string, obj resource.Object,
+	gone bool)) error {
 	if k.blind != nil {
 		return k.blind
 	}
@@ -221,7 +222,10 @@ func TestDeadlinesPass(t *testing.T) {
 			[]string{"3s: m is initialised"}},
 		{"what is long overdue is settled at once", 0, func(k *kept) { k.put("m", pending(time.Now().Add(-time.Hour), a)) },
 			[]string{"0s: m is initialised"}},
-		{"a list without settings has the defaults", 0, func(k *kept) { k.put("m", pending(time.Now(), v1alpha1.Pending{Name: "c.example.com"})) }, []string{
+		{"a list without settings has the defaults", 0, func(k *kept) {
+			k.put("m",
+				pending(time.Now(), v1alpha1.Pending{Name: "c.example.com"}))
+		}, []string{
 			"30s: m is rejected: 500 InitializerDeadlineExceeded initializer c.example.com did not finish with configmaps ns/m within 30s",
 			"30s: event: m InitializationFailed initializer c.example.com did not finish with configmaps ns/m within 30s",
 		}},
@@ -405,8 +409,10 @@ func TestRunEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kept{blind: errors.New("the disk is full")}
 		p := New(clock.RealClock{})
-		for want, b := range map[string]resource.Backend{"the disk is full": k, "follow uninitialized objects: initializers.empty keeps none": empty{}} {
-			if err := p.Join(&admit.Host{Ledger: extension.NewLedger(clock.RealClock{}), Backend: func() resource.Backend { return b }}); err != nil {
+		for want, b := range map[string]resource.Backend{"the disk is full": k,
+			"follow uninitialized objects: initializers.empty keeps none": empty{}} {
+			if err := p.Join(&admit.Host{Ledger: extension.NewLedger(clock.RealClock{}),
+				Backend: func() resource.Backend { return b }}); err != nil {
 				t.Fatal(err)
 			}
 			if err := p.Run(t.Context()); err == nil || err.Error() != want {
@@ -442,7 +448,8 @@ func TestHeld(t *testing.T) {
 		t.Errorf("told of as %s", at)
 	}
 	m := &corev1.ConfigMap{}
-	if err := v1alpha1.SetInitializers(m, pending(time.Unix(1000, 0), v1alpha1.Pending{Name: "a.example.com", DeadlineSeconds: 10})); err != nil {
+	if err := v1alpha1.SetInitializers(m, pending(time.Unix(1000, 0),
+		v1alpha1.Pending{Name: "a.example.com", DeadlineSeconds: 10})); err != nil {
 		t.Fatal(err)
 	}
 	h.see(at, m, false)

@@ -33,7 +33,8 @@ func TestFollows(t *testing.T) {
 	}
 	limit := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: "r", Namespace: "team"}}
 	limit.Spec.Limits = []corev1.LimitRangeItem{{Type: corev1.LimitTypeContainer, Max: corev1.ResourceList{"cpu": quantity.MustParse("1")}}}
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "team"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "team"},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
 	for _, stored := range []resource.Object{nil, limit, nil} {
 		if err := follower.Apply(t.Context(), &feed.Change{Resource: ranges, Namespace: "team", Name: "r", Object: stored}); err != nil {
 			t.Fatal(err)

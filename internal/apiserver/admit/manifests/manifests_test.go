@@ -179,7 +179,8 @@ func TestWebhooks(t *testing.T) {
 			t.Errorf("%s: got %q, %q, want %q, %q", c.name, names(got), said(err, dir), c.want, c.err)
 		}
 		for _, obj := range got {
-			if p := obj.(*admissionregistrationv1.ValidatingWebhookConfiguration).Webhooks[0].FailurePolicy; p == nil || *p != admissionregistrationv1.Ignore {
+			if p := obj.(*admissionregistrationv1.ValidatingWebhookConfiguration).Webhooks[0].FailurePolicy; p == nil ||
+				*p != admissionregistrationv1.Ignore {
 				t.Errorf("%s: %s: the failure policy was not filled in", c.name, obj.GetName())
 			}
 		}

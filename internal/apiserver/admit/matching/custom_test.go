@@ -43,7 +43,8 @@ func widgets() *resource.Descriptor {
 }
 
 func widget(version, name string) *unstructured.Unstructured {
-	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": version, "kind": "Widget", "metadata": map[string]any{"name": name}}}
+	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": version, "kind": "Widget",
+		"metadata": map[string]any{"name": name}}}
 }
 
 func widgetForm(version string) *Form {

@@ -49,13 +49,17 @@ func deployments() (*resource.Descriptor, *admit.Host) {
 			return obj, nil
 		}
 	}
-	d := &resource.Descriptor{Group: "apps", Resource: "deployments", Kind: "Deployment", Namespaced: true, Storage: "v1", Prefix: "deployments", Versions: []resource.Version{
-		{Name: "v1", New: made, Default: func(obj resource.Object) { obj.SetGenerateName("filled in") }},
-		{Name: "v1beta1", New: made, FromHub: note("v1beta1"), ToHub: note("v1")}, {Name: "v0", New: made, Unserved: true},
-	}}
-	d.Subresources = []resource.Subresource{{Name: "status"}, {Name: "scale", GroupVersionKind: schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}}}
-	old := &resource.Descriptor{Group: "extensions", Resource: "deployments", Kind: "Deployment", Namespaced: true, Storage: "v1", Prefix: "deployments", Versions: []resource.Version{{Name: "v1", New: made}}}
-	other := &resource.Descriptor{Group: "batch", Resource: "jobs", Kind: "Job", Namespaced: true, Storage: "v1", Prefix: "jobs", Versions: []resource.Version{{Name: "v1", New: made}}}
+	d := &resource.Descriptor{Group: "apps", Resource: "deployments", Kind: "Deployment", Namespaced: true, Storage: "v1",
+		Prefix: "deployments", Versions: []resource.Version{
+			{Name: "v1", New: made, Default: func(obj resource.Object) { obj.SetGenerateName("filled in") }},
+			{Name: "v1beta1", New: made, FromHub: note("v1beta1"), ToHub: note("v1")}, {Name: "v0", New: made, Unserved: true},
+		}}
+	d.Subresources = []resource.Subresource{{Name: "status"},
+		{Name: "scale", GroupVersionKind: schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}}}
+	old := &resource.Descriptor{Group: "extensions", Resource: "deployments", Kind: "Deployment", Namespaced: true, Storage: "v1",
+		Prefix: "deployments", Versions: []resource.Version{{Name: "v1", New: made}}}
+	other := &resource.Descriptor{Group: "batch", Resource: "jobs", Kind: "Job", Namespaced: true, Storage: "v1", Prefix: "jobs",
+		Versions: []resource.Version{{Name: "v1", New: made}}}
 	all := []*resource.Descriptor{d, old, other}
 	return d, &admit.Host{Kinds: func() []*resource.Descriptor { return all }, Kind: func(r schema.GroupResource) *resource.Descriptor {
 		for _, k := range all {
@@ -68,7 +72,8 @@ func deployments() (*resource.Descriptor, *admit.Host) {
 }
 
 func deployment(name string) *appsv1.Deployment {
-	return &appsv1.Deployment{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}, ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{"team": "a"}}}
+	return &appsv1.Deployment{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{"team": "a"}}}
 }
 
 // asked is the creation of deployment d as apps/v1.
@@ -85,7 +90,8 @@ func requestOf(a *admit.Attributes, b resource.Backend) *Request {
 // rule reads "operations group version resources scope".
 func rule(text string) admissionregistrationv1.RuleWithOperations {
 	f := strings.Fields(text)
-	r := admissionregistrationv1.RuleWithOperations{Rule: admissionregistrationv1.Rule{APIGroups: strings.Split(f[1], ","), APIVersions: strings.Split(f[2], ","), Resources: strings.Split(f[3], ",")}}
+	r := admissionregistrationv1.RuleWithOperations{Rule: admissionregistrationv1.Rule{APIGroups: strings.Split(f[1], ","),
+		APIVersions: strings.Split(f[2], ","), Resources: strings.Split(f[3], ",")}}
 	for op := range strings.SplitSeq(f[0], ",") {
 		r.Operations = append(r.Operations, admissionregistrationv1.OperationType(op))
 	}
@@ -172,16 +178,24 @@ func TestNamesAndExclusions(t *testing.T) {
 		criteria Criteria
 		want     bool
 	}{
-		"the name":                       {Criteria{Rules: []admissionregistrationv1.RuleWithOperations{all}, Names: [][]string{{"x", "d"}}}, true},
-		"another name":                   {Criteria{Rules: []admissionregistrationv1.RuleWithOperations{all}, Names: [][]string{{"x"}}}, false},
-		"no names":                       {Criteria{Rules: []admissionregistrationv1.RuleWithOperations{all}, Names: [][]string{{}}}, true},
-		"names of another rule":          {Criteria{Rules: []admissionregistrationv1.RuleWithOperations{all, all}, Names: [][]string{{"x"}}}, true},
-		"an equivalent of another name":  {Criteria{Equivalent: true, Rules: []admissionregistrationv1.RuleWithOperations{beta}, Names: [][]string{{"x"}}}, false},
-		"an equivalent of the name":      {Criteria{Equivalent: true, Rules: []admissionregistrationv1.RuleWithOperations{beta}, Names: [][]string{{"d"}}}, true},
-		"excluded":                       {Criteria{Rules: []admissionregistrationv1.RuleWithOperations{all}, Excluded: []admissionregistrationv1.RuleWithOperations{all}}, false},
-		"another is excluded":            {Criteria{Rules: []admissionregistrationv1.RuleWithOperations{all}, Excluded: []admissionregistrationv1.RuleWithOperations{beta}}, true},
-		"an equivalent is excluded":      {Criteria{Equivalent: true, Rules: []admissionregistrationv1.RuleWithOperations{all}, Excluded: []admissionregistrationv1.RuleWithOperations{beta}}, false},
-		"another name is excluded":       {Criteria{Rules: []admissionregistrationv1.RuleWithOperations{all}, Excluded: []admissionregistrationv1.RuleWithOperations{all}, ExcludedNames: [][]string{{"x"}}}, true},
+		"the name": {Criteria{Rules: []admissionregistrationv1.RuleWithOperations{all}, Names: [][]string{{"x", "d"}}},
+			true},
+		"another name": {Criteria{Rules: []admissionregistrationv1.RuleWithOperations{all}, Names: [][]string{{"x"}}}, false},
+		"no names":     {Criteria{Rules: []admissionregistrationv1.RuleWithOperations{all}, Names: [][]string{{}}}, true},
+		"names of another rule": {Criteria{Rules: []admissionregistrationv1.RuleWithOperations{all, all}, Names: [][]string{{"x"}}},
+			true},
+		"an equivalent of another name": {Criteria{Equivalent: true, Rules: []admissionregistrationv1.RuleWithOperations{beta},
+			Names: [][]string{{"x"}}}, false},
+		"an equivalent of the name": {Criteria{Equivalent: true, Rules: []admissionregistrationv1.RuleWithOperations{beta},
+			Names: [][]string{{"d"}}}, true},
+		"excluded": {Criteria{Rules: []admissionregistrationv1.RuleWithOperations{all},
+			Excluded: []admissionregistrationv1.RuleWithOperations{all}}, false},
+		"another is excluded": {Criteria{Rules: []admissionregistrationv1.RuleWithOperations{all},
+			Excluded: []admissionregistrationv1.RuleWithOperations{beta}}, true},
+		"an equivalent is excluded": {Criteria{Equivalent: true, Rules: []admissionregistrationv1.RuleWithOperations{all},
+			Excluded: []admissionregistrationv1.RuleWithOperations{beta}}, false},
+		"another name is excluded": {Criteria{Rules: []admissionregistrationv1.RuleWithOperations{all},
+			Excluded: []admissionregistrationv1.RuleWithOperations{all}, ExcludedNames: [][]string{{"x"}}}, true},
 		"no rules":                       {Criteria{}, false},
 		"no rules, which mean anything":  {Criteria{Anything: true}, true},
 		"one rule where none means all":  {Criteria{Anything: true, Rules: []admissionregistrationv1.RuleWithOperations{beta}}, false},
@@ -204,11 +218,13 @@ func TestSelectors(t *testing.T) {
 	team := func(value string) *metav1.LabelSelector {
 		return &metav1.LabelSelector{MatchLabels: map[string]string{"team": value}}
 	}
-	any, wrong := &metav1.LabelSelector{}, &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Odd"}}}
+	any, wrong := &metav1.LabelSelector{}, &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a",
+		Operator: "Odd"}}}
 	old := deployment("d")
 	old.Labels["team"] = "b"
 	gone := apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "ns")
-	namespace := &resource.Descriptor{Resource: "namespaces", Kind: "Namespace", Storage: "v1", Prefix: "namespaces", Versions: []resource.Version{{Name: "v1"}}}
+	namespace := &resource.Descriptor{Resource: "namespaces", Kind: "Namespace", Storage: "v1", Prefix: "namespaces",
+		Versions: []resource.Version{{Name: "v1"}}}
 	fresh := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns", Labels: map[string]string{"env": "test"}}}
 	cluster := func(a *admit.Attributes) { a.Namespace = "" }
 	for name, c := range map[string]struct {
@@ -218,13 +234,14 @@ func TestSelectors(t *testing.T) {
 		want                string // "yes", "no", or an error
 		reads               int
 	}{
-		"none in particular":                     {any, any, nil, nil, "yes", 0},
-		"not set is nothing":                     {nil, any, nil, nil, "no", 1},
-		"the namespace's label":                  {env("prod"), any, nil, nil, "yes", 1},
-		"another label of the namespace":         {env("test"), any, nil, nil, "no", 1},
-		"no namespace":                           {env("test"), any, cluster, nil, "yes", 0},
-		"no namespace, and a wrong selector":     {wrong, any, cluster, nil, "yes", 0},
-		"a wrong selector of namespaces":         {wrong, any, nil, nil, `Internal error occurred: "Odd" is not a valid label selector operator`, 0},
+		"none in particular":                 {any, any, nil, nil, "yes", 0},
+		"not set is nothing":                 {nil, any, nil, nil, "no", 1},
+		"the namespace's label":              {env("prod"), any, nil, nil, "yes", 1},
+		"another label of the namespace":     {env("test"), any, nil, nil, "no", 1},
+		"no namespace":                       {env("test"), any, cluster, nil, "yes", 0},
+		"no namespace, and a wrong selector": {wrong, any, cluster, nil, "yes", 0},
+		"a wrong selector of namespaces": {wrong, any, nil, nil, `Internal error occurred: "Odd" is not a valid label selector operator`,
+			0},
 		"a wrong selector, and another object":   {wrong, team("b"), nil, nil, "no", 0},
 		"a namespace that is gone":               {env("prod"), any, nil, gone, gone.Error(), 1},
 		"a namespace that cannot be read":        {env("prod"), any, nil, errors.New("disk full"), "Internal error occurred: disk full", 1},
@@ -233,9 +250,11 @@ func TestSelectors(t *testing.T) {
 		"another label of the object":            {any, team("b"), nil, nil, "no", 0},
 		"the old object's label":                 {any, team("b"), func(a *admit.Attributes) { a.Old = old }, nil, "yes", 0},
 		"no object at all":                       {any, team("a"), func(a *admit.Attributes) { a.Object = nil }, nil, "no", 0},
-		"a wrong selector of objects":            {any, wrong, nil, nil, `Internal error occurred: "Odd" is not a valid label selector operator`, 0},
+		"a wrong selector of objects": {any, wrong, nil, nil, `Internal error occurred: "Odd" is not a valid label selector operator`,
+			0},
 		"a wrong one of objects, not this place": {env("test"), wrong, nil, nil, "no", 1},
-		"a new namespace's label":                {env("test"), any, func(a *admit.Attributes) { a.Descriptor, a.Name, a.Object = namespace, "ns", fresh }, nil, "yes", 0},
+		"a new namespace's label": {env("test"), any,
+			func(a *admit.Attributes) { a.Descriptor, a.Name, a.Object = namespace, "ns", fresh }, nil, "yes", 0},
 		"a changed namespace's label": {env("test"), any, func(a *admit.Attributes) {
 			a.Operation, a.Descriptor, a.Name, a.Object = admit.Update, namespace, "ns", fresh
 		}, nil, "yes", 0},
@@ -275,8 +294,10 @@ func TestSelectors(t *testing.T) {
 // TestForms: the objects of a request in the form that a rule names, what a mutation made of one, and all of it in the
 // request's own form again.
 func TestForms(t *testing.T) {
-	beta := &Form{Resource: schema.GroupVersionResource{Group: "apps", Version: "v1beta1", Resource: "deployments"}, Kind: schema.GroupVersionKind{Group: "apps", Version: "v1beta1", Kind: "Deployment"}}
-	ext := &Form{Resource: schema.GroupVersionResource{Group: "extensions", Version: "v1", Resource: "deployments"}, Kind: schema.GroupVersionKind{Group: "extensions", Version: "v1", Kind: "Deployment"}}
+	beta := &Form{Resource: schema.GroupVersionResource{Group: "apps", Version: "v1beta1", Resource: "deployments"},
+		Kind: schema.GroupVersionKind{Group: "apps", Version: "v1beta1", Kind: "Deployment"}}
+	ext := &Form{Resource: schema.GroupVersionResource{Group: "extensions", Version: "v1", Resource: "deployments"},
+		Kind: schema.GroupVersionKind{Group: "extensions", Version: "v1", Kind: "Deployment"}}
 	a := asked()
 	a.Operation, a.Old = admit.Update, deployment("d")
 	q := requestOf(a, &namespaces{})
@@ -297,7 +318,8 @@ func TestForms(t *testing.T) {
 		if again, _ := q.In(t.Context(), c.form); again != v {
 			t.Errorf("%v is made twice", c.form.Kind)
 		}
-		if l := q.Library(v); l.VersionedKind != c.form.Kind || see(l.VersionedObject.Object()) != c.want || see(l.VersionedOldObject.Object()) != c.want || q.Library(v) != l {
+		if l := q.Library(v); l.VersionedKind != c.form.Kind || see(l.VersionedObject.Object()) != c.want ||
+			see(l.VersionedOldObject.Object()) != c.want || q.Library(v) != l {
 			t.Errorf("%v: the library sees %v", c.form.Kind, l.VersionedKind)
 		}
 	}
@@ -320,7 +342,8 @@ func TestForms(t *testing.T) {
 	if q.Current().GetLabels()["team"] != "c" || next.Old != v.Old || q.Record().GetObject() != runtime.Object(changed) {
 		t.Error("the change is not what is seen now")
 	}
-	if v, err := q.In(t.Context(), q.Form()); err != nil || see(v.Object) != "apps/v1 v1" || v.Object.(resource.Object).GetLabels()["team"] != "c" {
+	if v, err := q.In(t.Context(), q.Form()); err != nil || see(v.Object) != "apps/v1 v1" ||
+		v.Object.(resource.Object).GetLabels()["team"] != "c" {
 		t.Errorf("in the own form: %v", err)
 	}
 	if see(a.Object) != "apps/v1 v1" || a.Object.GetLabels()["team"] != "c" || q.Current() != a.Object || q.Settle() != nil {
@@ -343,7 +366,8 @@ func TestForms(t *testing.T) {
 		}
 	}
 	q = requestOf(asked(), &namespaces{})
-	q.Change(&Versioned{Form: Form{Resource: schema.GroupVersionResource{Group: "apps", Version: "v9", Resource: "deployments"}}}, deployment("d"))
+	q.Change(&Versioned{Form: Form{Resource: schema.GroupVersionResource{Group: "apps", Version: "v9", Resource: "deployments"}}},
+		deployment("d"))
 	if err := q.Settle(); err == nil || err.Error() != "convert to apps/v9, Resource=deployments: it is not served" {
 		t.Errorf("settled what came from a version that is not served: %v", err)
 	}
@@ -396,7 +420,8 @@ func TestConnect(t *testing.T) {
 	q := requestOf(a, &namespaces{})
 	form := &Form{Resource: a.Resource(), Kind: corev1.SchemeGroupVersion.WithKind("PodExecOptions")}
 	v, err := q.In(t.Context(), form)
-	if err != nil || v.Object.(*corev1.PodExecOptions).Container != "c" || v.Object.GetObjectKind().GroupVersionKind() != form.Kind || v.Old != nil {
+	if err != nil || v.Object.(*corev1.PodExecOptions).Container != "c" || v.Object.GetObjectKind().GroupVersionKind() != form.Kind ||
+		v.Old != nil {
 		t.Errorf("%v, %v", v, err)
 	}
 	if r := q.Record(); r.GetObject() != a.Options || r.GetOperationOptions() != nil || r.GetName() != "d" || r.GetNamespace() != "ns" {
@@ -404,7 +429,8 @@ func TestConnect(t *testing.T) {
 	}
 	a = asked()
 	a.Options, a.Old = &metav1.CreateOptions{}, deployment("o")
-	if r := requestOf(a, &namespaces{}).Record(); r.GetOperationOptions() != a.Options || r.GetObject() != runtime.Object(a.Object) || r.GetOldObject() != runtime.Object(a.Old) {
+	if r := requestOf(a, &namespaces{}).Record(); r.GetOperationOptions() != a.Options || r.GetObject() != runtime.Object(a.Object) ||
+		r.GetOldObject() != runtime.Object(a.Old) {
 		t.Error("recorded other options")
 	}
 	a.Object, a.Old = nil, nil

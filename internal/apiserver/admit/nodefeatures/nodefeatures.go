@@ -72,7 +72,8 @@ func (p *plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attr
 		return admit.Forbidden(a, fmt.Errorf("failed to match pod requirements against node %q: %w", node.Name, err)) // upstream's words
 	}
 	if !match.IsMatch {
-		return admit.Forbidden(a, fmt.Errorf("pod update requires features %s which are not available on node %q", strings.Join(match.UnsatisfiedRequirements, ", "), node.Name))
+		return admit.Forbidden(a, fmt.Errorf("pod update requires features %s which are not available on node %q",
+			strings.Join(match.UnsatisfiedRequirements, ", "), node.Name))
 	}
 	return nil
 }

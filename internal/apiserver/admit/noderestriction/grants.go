@@ -182,7 +182,8 @@ func (r *request) podCertificate(ctx context.Context) error {
 		return missing(err, "pod %q", name)
 	}
 	if s.PodUID != pod.UID {
-		return fmt.Errorf("PodCertificateRequest for pod %q contains pod UID (%q) which differs from running pod %q", name, s.PodUID, string(pod.UID))
+		return fmt.Errorf("PodCertificateRequest for pod %q contains pod UID (%q) which differs from running pod %q", name, s.PodUID,
+			string(pod.UID))
 	}
 	if pod.Spec.NodeName != string(s.NodeName) {
 		return r.refuse("pod %q is not running on node %q named in the PodCertificateRequest", name, s.NodeName)
@@ -191,14 +192,16 @@ func (r *request) podCertificate(ctx context.Context) error {
 		return r.refuse("pod %q is a mirror pod", name)
 	}
 	if s.ServiceAccountName != pod.Spec.ServiceAccountName {
-		return r.refuse("PodCertificateRequest for pod %q contains serviceAccountName (%q) that differs from running pod (%q)", name, s.ServiceAccountName, pod.Spec.ServiceAccountName)
+		return r.refuse("PodCertificateRequest for pod %q contains serviceAccountName (%q) that differs from running pod (%q)", name,
+			s.ServiceAccountName, pod.Spec.ServiceAccountName)
 	}
 	account, err := get[*corev1.ServiceAccount](ctx, r, schema.GroupResource{Resource: "serviceaccounts"}, r.Namespace, s.ServiceAccountName)
 	if err != nil {
 		return missing(err, "service account %q", r.Namespace+"/"+s.ServiceAccountName)
 	}
 	if s.ServiceAccountUID != account.UID {
-		return fmt.Errorf("PodCertificateRequest for pod %q names service account UID %q, which differs from the running service account (%q)", name, s.ServiceAccountUID, account.UID)
+		return fmt.Errorf("PodCertificateRequest for pod %q names service account UID %q, which differs from the running service account (%q)",
+			name, s.ServiceAccountUID, account.UID)
 	}
 	if signs(pod, s.SignerName) {
 		return nil
@@ -209,7 +212,8 @@ func (r *request) podCertificate(ctx context.Context) error {
 	case ok:
 		return nil
 	case err != nil:
-		return r.refuse("error authorizing %s to request podcertificaterequests for signer %q: %w", r.User.GetName(), s.SignerName, err) // upstream's words
+		// upstream's words
+		return r.refuse("error authorizing %s to request podcertificaterequests for signer %q: %w", r.User.GetName(), s.SignerName, err)
 	}
 	return r.refuse("pod %q does not mount a podCertificate projected volume for signer %q", name, s.SignerName)
 }

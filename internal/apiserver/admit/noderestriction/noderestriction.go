@@ -356,7 +356,8 @@ func (r *request) claimStatus() error {
 	}
 	claim, old = bare(claim), bare(old)
 	if !apiequality.Semantic.DeepEqual(old, claim) {
-		return r.refuse("node %q is not allowed to update fields other than status.quantity and status.conditions: %v", r.node, diff.Diff(old, claim))
+		return r.refuse("node %q is not allowed to update fields other than status.quantity and status.conditions: %v", r.node,
+			diff.Diff(old, claim))
 	}
 	return nil
 }
@@ -491,7 +492,8 @@ func (r *request) certificate() error {
 	if !ok {
 		return r.unexpected(r.Object)
 	}
-	if csr.Spec.SignerName != certificatesv1.KubeletServingSignerName && csr.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName {
+	if csr.Spec.SignerName != certificatesv1.KubeletServingSignerName &&
+		csr.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName {
 		return nil
 	}
 	cn, err := commonName(csr.Spec.Request)
@@ -522,7 +524,8 @@ func (r *request) may(ctx context.Context, verb, what, name string) (bool, error
 		return false, nil
 	}
 	d, _, err := r.plugin.host.Authorize(ctx, authorizer.AttributesRecord{
-		User: r.User, Verb: verb, APIGroup: r.Descriptor.Group, APIVersion: r.Version, Resource: what, Namespace: r.Namespace, Name: name, ResourceRequest: true,
+		User: r.User, Verb: verb, APIGroup: r.Descriptor.Group, APIVersion: r.Version, Resource: what, Namespace: r.Namespace, Name: name,
+		ResourceRequest: true,
 	})
 	if d == authorizer.DecisionAllow {
 		return true, nil

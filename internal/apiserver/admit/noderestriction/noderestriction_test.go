@@ -47,18 +47,25 @@ func fixture() *objects {
 		return &corev1.Pod{ObjectMeta: meta("ns", name, name), Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: "sa", Volumes: volumes}}
 	}
 	projected := func(s corev1.VolumeProjection) corev1.Volume {
-		return corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{s}}}}
+		return corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{
+			Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{s}}}}
 	}
-	claim := corev1.Volume{Name: "c", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}}}
+	claim := corev1.Volume{Name: "c", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}}}
 	return &objects{all: map[string]resource.Object{
 		"nodes//n1": &corev1.Node{ObjectMeta: meta("", "n1", "n1")},
-		"pods/ns/mine": pod("mine", "n1", claim, projected(corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Audience: "vault"}}),
+		"pods/ns/mine": pod("mine", "n1", claim, projected(
+			corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Audience: "vault"}}),
 			projected(corev1.VolumeProjection{PodCertificate: &corev1.PodCertificateProjection{SignerName: "example.com/signer"}})),
-		"pods/ns/other":                   pod("other", "n2"),
-		"serviceaccounts/ns/sa":           &corev1.ServiceAccount{ObjectMeta: meta("ns", "sa", "sa")},
-		"persistentvolumeclaims/ns/claim": &corev1.PersistentVolumeClaim{ObjectMeta: meta("ns", "claim", "claim"), Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pv"}},
-		"persistentvolumes//pv":           &corev1.PersistentVolume{ObjectMeta: meta("", "pv", "pv"), Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "driver"}}}},
-		"csidrivers//driver":              &storagev1.CSIDriver{ObjectMeta: meta("", "driver", "driver"), Spec: storagev1.CSIDriverSpec{TokenRequests: []storagev1.TokenRequest{{Audience: "driven"}}}},
+		"pods/ns/other":         pod("other", "n2"),
+		"serviceaccounts/ns/sa": &corev1.ServiceAccount{ObjectMeta: meta("ns", "sa", "sa")},
+		"persistentvolumeclaims/ns/claim": &corev1.PersistentVolumeClaim{ObjectMeta: meta("ns", "claim", "claim"),
+			Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pv"}},
+		"persistentvolumes//pv": &corev1.PersistentVolume{ObjectMeta: meta("", "pv", "pv"),
+			Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{
+				CSI: &corev1.CSIPersistentVolumeSource{Driver: "driver"}}}},
+		"csidrivers//driver": &storagev1.CSIDriver{ObjectMeta: meta("", "driver", "driver"),
+			Spec: storagev1.CSIDriverSpec{TokenRequests: []storagev1.TokenRequest{{Audience: "driven"}}}},
 	}}
 }
 
@@ -102,7 +109,8 @@ func TestTokens(t *testing.T) {
 				r.Spec.BoundObjectRef.UID = meta("", "", c.uid).UID
 			}
 		}
-		got := admitted(t, c.granted, &admit.Attributes{Descriptor: &resource.Descriptor{Resource: "serviceaccounts"}, Subresource: "token", Name: "sa", Object: r})
+		got := admitted(t, c.granted, &admit.Attributes{Descriptor: &resource.Descriptor{Resource: "serviceaccounts"}, Subresource: "token",
+			Name: "sa", Object: r})
 		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
 			t.Errorf("%+v: got %q", c, got)
 		}
@@ -119,20 +127,33 @@ func TestPodCertificates(t *testing.T) {
 	}
 	for want, change := range map[string]func(r *certificatesv1.PodCertificateRequest){
 		"": func(*certificatesv1.PodCertificateRequest) {},
-		`PodCertificateRequest.Spec.NodeName="n2", which is not the requesting node "n1"`: func(r *certificatesv1.PodCertificateRequest) { r.Spec.NodeName = "n2" },
-		"inconsistent with the running node":                                              func(r *certificatesv1.PodCertificateRequest) { r.Spec.NodeUID = "x" },
-		"which differs from running pod":                                                  func(r *certificatesv1.PodCertificateRequest) { r.Spec.PodUID = "x" },
-		`while retrieving pod "ns/gone"`:                                                  func(r *certificatesv1.PodCertificateRequest) { r.Spec.PodName = "gone" },
+		`PodCertificateRequest.Spec.NodeName="n2", which is not the requesting node "n1"`: func(
+			r *certificatesv1.PodCertificateRequest) {
+			r.Spec.NodeName = "n2"
+		},
+		"inconsistent with the running node": func(r *certificatesv1.PodCertificateRequest) { r.Spec.NodeUID = "x" },
+		"which differs from running pod":     func(r *certificatesv1.PodCertificateRequest) { r.Spec.PodUID = "x" },
+		`while retrieving pod "ns/gone"`:     func(r *certificatesv1.PodCertificateRequest) { r.Spec.PodName = "gone" },
 		`pod "ns/other" is not running on node`: func(r *certificatesv1.PodCertificateRequest) {
 			r.Spec.PodName, r.Spec.PodUID = "other", meta("", "", "other").UID
 		},
-		"contains serviceAccountName":                                                     func(r *certificatesv1.PodCertificateRequest) { r.Spec.ServiceAccountName = "root" },
-		"differs from the running service accou":                                          func(r *certificatesv1.PodCertificateRequest) { r.Spec.ServiceAccountUID = "x" },
-		`does not mount a podCertificate projected volume for signer "example.com/other"`: func(r *certificatesv1.PodCertificateRequest) { r.Spec.SignerName = "example.com/other" },
+		"contains serviceAccountName": func(
+			r *certificatesv1.PodCertificateRequest) {
+			r.Spec.ServiceAccountName = "root"
+		},
+		"differs from the running service accou": func(
+			r *certificatesv1.PodCertificateRequest) {
+			r.Spec.ServiceAccountUID = "x"
+		},
+		`does not mount a podCertificate projected volume for signer "example.com/other"`: func(
+			r *certificatesv1.PodCertificateRequest) {
+			r.Spec.SignerName = "example.com/other"
+		},
 	} {
 		r := base()
 		change(r)
-		at := &admit.Attributes{Descriptor: &resource.Descriptor{Group: "certificates.k8s.io", Resource: "podcertificaterequests"}, Name: "r", Object: r}
+		at := &admit.Attributes{Descriptor: &resource.Descriptor{Group: "certificates.k8s.io", Resource: "podcertificaterequests"}, Name: "r",
+			Object: r}
 		if got := admitted(t, "", at); want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("want %q, got %q", want, got)
 		}
@@ -144,9 +165,11 @@ func TestPodCertificates(t *testing.T) {
 
 func TestNodeLabels(t *testing.T) {
 	for label, want := range map[string]bool{
-		"app": true, "example.com/a": true, "kubernetes.io/hostname": true, "node.kubernetes.io/x": true, "kubelet.kubernetes.io/x": true, "x.kubelet.kubernetes.io/y": true,
-		"topology.kubernetes.io/zone": true, "kubernetes.io/x": false, "x.k8s.io/y": false, "node-restriction.kubernetes.io/x": false, "a.node-restriction.kubernetes.io/x": false,
-		"xkubernetes.io/a": true,
+		"app": true, "example.com/a": true, "kubernetes.io/hostname": true, "node.kubernetes.io/x": true, "kubelet.kubernetes.io/x": true,
+		"x.kubelet.kubernetes.io/y":   true,
+		"topology.kubernetes.io/zone": true, "kubernetes.io/x": false, "x.k8s.io/y": false, "node-restriction.kubernetes.io/x": false,
+		"a.node-restriction.kubernetes.io/x": false,
+		"xkubernetes.io/a":                   true,
 	} {
 		if nodeLabel(label) != want {
 			t.Errorf("may a node set %s: want %v", label, want)

@@ -4,17 +4,9 @@
 package noderestriction
 
 import (
-	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"strings"
 	"testing"
 
-	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -22,7 +14,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	quantity "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
@@ -71,7 +62,8 @@ func TestWho(t *testing.T) {
 		{"system:node:n2", []string{"system:nodes"}, admit.Create, ""},
 		{"system:node:", []string{"system:nodes"}, admit.Create, `nodes "n2" is forbidden: could not determine node from user "system:node:"`},
 	} {
-		a := &admit.Attributes{Operation: c.operation, Descriptor: kindOf("", "nodes"), Name: "n2", Object: &corev1.Node{ObjectMeta: meta("", "n2", "n2")}}
+		a := &admit.Attributes{Operation: c.operation, Descriptor: kindOf("", "nodes"), Name: "n2",
+			Object: &corev1.Node{ObjectMeta: meta("", "n2", "n2")}}
 		a.User = &user.DefaultInfo{Name: c.user, Groups: c.groups}
 		if got := said(New().(*plugin).Mutate(t.Context(), fixture(), a)); got != c.want {
 			t.Errorf("%s %v %s: got %q, want %q", c.user, c.groups, c.operation, got, c.want)
@@ -80,7 +72,8 @@ func TestWho(t *testing.T) {
 }
 
 func mirrorPod() *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: meta("ns", "m", "m"), Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+	p := &corev1.Pod{ObjectMeta: meta("ns", "m", "m"),
+		Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
 	p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
 	yes := true
 	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "uid-n1", Controller: &yes}}
@@ -97,7 +90,8 @@ func TestMirrorPods(t *testing.T) {
 		want   string
 	}{
 		{"as it should be", func(*corev1.Pod) {}, ""},
-		{"no mirror", func(p *corev1.Pod) { p.Annotations = nil }, `pod does not have "kubernetes.io/config.mirror" annotation, node "n1" can only create mirror pods`},
+		{"no mirror", func(p *corev1.Pod) { p.Annotations = nil },
+			`pod does not have "kubernetes.io/config.mirror" annotation, node "n1" can only create mirror pods`},
 		{"of another node", func(p *corev1.Pod) { p.Spec.NodeName = "n2" }, `node "n1" can only create pods with spec.nodeName set to itself`},
 		{"of no node", func(p *corev1.Pod) { p.Spec.NodeName = "" }, `node "n1" can only create pods with spec.nodeName set to itself`},
 		{"no owner", func(p *corev1.Pod) { p.OwnerReferences = nil }, notItself},
@@ -107,17 +101,24 @@ func TestMirrorPods(t *testing.T) {
 		{"an owner of another kind", func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "Pod" }, notItself},
 		{"an owner of another name", func(p *corev1.Pod) { p.OwnerReferences[0].Name = "n2" }, notItself},
 		{"an owner of another UID", func(p *corev1.Pod) { p.OwnerReferences[0].UID = "x" }, "node n1 UID mismatch: expected x got uid-n1"},
-		{"not controlled", func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil }, `node "n1" can only create pods with a controller owner reference set to itself`},
-		{"controlled by none", func(p *corev1.Pod) { p.OwnerReferences[0].Controller = &no }, `node "n1" can only create pods with a controller owner reference set to itself`},
-		{"blocks", func(p *corev1.Pod) { p.OwnerReferences[0].BlockOwnerDeletion = &yes }, `node "n1" must not set blockOwnerDeletion on an owner reference`},
+		{"not controlled", func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil },
+			`node "n1" can only create pods with a controller owner reference set to itself`},
+		{"controlled by none", func(p *corev1.Pod) { p.OwnerReferences[0].Controller = &no },
+			`node "n1" can only create pods with a controller owner reference set to itself`},
+		{"blocks", func(p *corev1.Pod) { p.OwnerReferences[0].BlockOwnerDeletion = &yes },
+			`node "n1" must not set blockOwnerDeletion on an owner reference`},
 		{"does not block", func(p *corev1.Pod) { p.OwnerReferences[0].BlockOwnerDeletion = &no }, ""},
-		{"a service account", func(p *corev1.Pod) { p.Spec.ServiceAccountName = "sa" }, `node "n1" can not create pods that reference serviceaccounts`},
-		{"a resource claim", func(p *corev1.Pod) { p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "r"}} }, `node "n1" can not create pods that reference resourceclaims`},
+		{"a service account", func(p *corev1.Pod) { p.Spec.ServiceAccountName = "sa" },
+			`node "n1" can not create pods that reference serviceaccounts`},
+		{"a resource claim", func(p *corev1.Pod) { p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "r"}} },
+			`node "n1" can not create pods that reference resourceclaims`},
 		{"a secret in the environment", func(p *corev1.Pod) {
-			p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}}}}
+			p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{
+				{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}}}}
 		}, `node "n1" can not create pods that reference secrets`},
 		{"a config map in the environment", func(p *corev1.Pod) {
-			p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}}}}
+			p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{
+				{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}}}}
 		}, `node "n1" can not create pods that reference configmaps`},
 	} {
 		p := mirrorPod()
@@ -129,7 +130,8 @@ func TestMirrorPods(t *testing.T) {
 	}
 	gone := fixture()
 	delete(gone.all, "nodes//n1")
-	a := &admit.Attributes{Operation: admit.Create, Descriptor: kindOf("", "pods"), Namespace: "ns", Name: "m", Object: mirrorPod(), User: &user.DefaultInfo{Name: "system:node:n1", Groups: []string{"system:nodes"}}}
+	a := &admit.Attributes{Operation: admit.Create, Descriptor: kindOf("", "pods"), Namespace: "ns", Name: "m", Object: mirrorPod(),
+		User: &user.DefaultInfo{Name: "system:node:n1", Groups: []string{"system:nodes"}}}
 	if got := said(New().(*plugin).Mutate(t.Context(), gone, a)); got != `node "n1" not found` {
 		t.Errorf("a node that is not there: %q", got)
 	}
@@ -138,10 +140,12 @@ func TestMirrorPods(t *testing.T) {
 // TestMirrorPodVolumes is which volumes a mirror pod may have: those that need nothing of the API.
 func TestMirrorPodVolumes(t *testing.T) {
 	source := func(s corev1.VolumeProjection) corev1.VolumeSource {
-		return corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{DownwardAPI: &corev1.DownwardAPIProjection{}}, s}}}
+		return corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+			Sources: []corev1.VolumeProjection{{DownwardAPI: &corev1.DownwardAPIProjection{}}, s}}}
 	}
 	with := func(v corev1.VolumeSource) string {
-		what, err := apiObjects(&corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "e", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}, {Name: "v", VolumeSource: v}}}})
+		what, err := apiObjects(&corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "e",
+			VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}, {Name: "v", VolumeSource: v}}}})
 		return what + said(err)
 	}
 	for _, c := range []struct {
@@ -181,7 +185,8 @@ func TestMirrorPodVolumes(t *testing.T) {
 		{source(corev1.VolumeProjection{DownwardAPI: &corev1.DownwardAPIProjection{}}), ""},
 		{source(corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{}}), "configmaps (via projected volumes)"},
 		{source(corev1.VolumeProjection{Secret: &corev1.SecretProjection{}}), "secrets (via projected volumes)"},
-		{source(corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{}}), "serviceaccounts (via projected volumes)"},
+		{source(corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{}}),
+			"serviceaccounts (via projected volumes)"},
 		{source(corev1.VolumeProjection{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{}}), "clustertrustbundles"},
 		{source(corev1.VolumeProjection{PodCertificate: &corev1.PodCertificateProjection{}}), "podcertificates"},
 		{source(corev1.VolumeProjection{}), `unknown source for projected volume "v"`},
@@ -222,7 +227,8 @@ func TestPods(t *testing.T) {
 		{"mine", admit.Update, "", mirrorPod(), `unexpected operation "UPDATE", node "n1" can only create and delete mirror pods`},
 		{"mine", admit.Create, "", bad, "unexpected type *v1.Secret"},
 		{"mine", admit.Create, "binding", mirrorPod(), `unexpected pod subresource "binding", only 'status' and 'eviction' are allowed`},
-		{"mine", admit.Update, "ephemeralcontainers", mirrorPod(), `unexpected pod subresource "ephemeralcontainers", only 'status' and 'eviction' are allowed`},
+		{"mine", admit.Update, "ephemeralcontainers", mirrorPod(),
+			`unexpected pod subresource "ephemeralcontainers", only 'status' and 'eviction' are allowed`},
 		{"mine", admit.Create, "eviction", eviction("mine"), ""},
 		{"other", admit.Create, "eviction", eviction("other"), "node n1 can only evict pods with spec.nodeName set to itself"},
 		{"other", admit.Create, "eviction", eviction("mine"), "node n1 can only evict pods with spec.nodeName set to itself"}, // the path counts
@@ -233,7 +239,8 @@ func TestPods(t *testing.T) {
 		{"mine", admit.Update, "eviction", eviction("mine"), "unexpected operation UPDATE"},
 		{"mine", admit.Create, "eviction", bad, "unexpected type *v1.Secret"},
 	} {
-		a := &admit.Attributes{Operation: c.operation, Subresource: c.subresource, Descriptor: kindOf("", "pods"), Namespace: "ns", Name: c.name, Object: c.object}
+		a := &admit.Attributes{Operation: c.operation, Subresource: c.subresource, Descriptor: kindOf("", "pods"), Namespace: "ns", Name: c.name,
+			Object: c.object}
 		want := refusal(`pods "`+a.Name+`"`, c.want)
 		if c.name == "" {
 			want = strings.Replace(want, `pods ""`, `pods "`+displayed(c.object)+`"`, 1)
@@ -260,7 +267,8 @@ func TestPodStatus(t *testing.T) {
 		p := fixture().all["pods/ns/mine"].(*corev1.Pod).DeepCopy()
 		p.Labels = map[string]string{"a": "b"}
 		p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "r", ResourceClaimName: &claim}}
-		p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "e", RequestMappings: []corev1.ContainerExtendedResourceRequest{{ContainerName: "c"}}}
+		p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "e",
+			RequestMappings: []corev1.ContainerExtendedResourceRequest{{ContainerName: "c"}}}
 		p.Status.NodeAllocatableResourceClaimStatuses = []corev1.NodeAllocatableResourceClaimStatus{{ResourceClaimName: "n"}}
 		return p
 	}
@@ -271,18 +279,24 @@ func TestPodStatus(t *testing.T) {
 	}{
 		{"its phase", func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }, ""},
 		{"labels", func(p *corev1.Pod) { p.Labels["a"] = "c" }, `node "n1" cannot update labels through pod status`},
-		{"other claims", func(p *corev1.Pod) { p.Status.ResourceClaimStatuses[0].ResourceClaimName = &other }, `node "n1" cannot update resource claim statues`},
+		{"other claims", func(p *corev1.Pod) { p.Status.ResourceClaimStatuses[0].ResourceClaimName = &other },
+			`node "n1" cannot update resource claim statues`},
 		{"fewer claims", func(p *corev1.Pod) { p.Status.ResourceClaimStatuses = nil }, `node "n1" cannot update resource claim statues`},
-		{"no extended claim", func(p *corev1.Pod) { p.Status.ExtendedResourceClaimStatus = nil }, `node "n1" cannot update extended resource claim status`},
-		{"another extended claim", func(p *corev1.Pod) { p.Status.ExtendedResourceClaimStatus.ResourceClaimName = "x" }, `node "n1" cannot update extended resource claim status`},
-		{"other mappings", func(p *corev1.Pod) { p.Status.ExtendedResourceClaimStatus.RequestMappings[0].ContainerName = "x" }, `node "n1" cannot update extended resource claim status`},
-		{"node allocatable", func(p *corev1.Pod) { p.Status.NodeAllocatableResourceClaimStatuses = nil }, `node "n1" cannot update node allocatable resource claim statuses`},
+		{"no extended claim", func(p *corev1.Pod) { p.Status.ExtendedResourceClaimStatus = nil },
+			`node "n1" cannot update extended resource claim status`},
+		{"another extended claim", func(p *corev1.Pod) { p.Status.ExtendedResourceClaimStatus.ResourceClaimName = "x" },
+			`node "n1" cannot update extended resource claim status`},
+		{"other mappings", func(p *corev1.Pod) { p.Status.ExtendedResourceClaimStatus.RequestMappings[0].ContainerName = "x" },
+			`node "n1" cannot update extended resource claim status`},
+		{"node allocatable", func(p *corev1.Pod) { p.Status.NodeAllocatableResourceClaimStatuses = nil },
+			`node "n1" cannot update node allocatable resource claim statuses`},
 		// what the request says of where it runs counts for nothing
 		{"its node", func(p *corev1.Pod) { p.Spec.NodeName = "n2" }, ""},
 	} {
 		p := base()
 		c.change(p)
-		a := &admit.Attributes{Operation: admit.Update, Subresource: "status", Descriptor: kindOf("", "pods"), Namespace: "ns", Name: "mine", Object: p, Old: base()}
+		a := &admit.Attributes{Operation: admit.Update, Subresource: "status", Descriptor: kindOf("", "pods"), Namespace: "ns", Name: "mine",
+			Object: p, Old: base()}
 		if got, want := asNode(t, a), refusal(`pods "mine"`, c.want); got != want {
 			t.Errorf("%s: got %q, want %q", c.name, got, want)
 		}
@@ -295,7 +309,8 @@ func TestPodStatus(t *testing.T) {
 		a    *admit.Attributes
 		want string
 	}{
-		{&admit.Attributes{Operation: admit.Update, Object: mine, Old: elsewhere}, `node "n1" can only update pod status for pods with spec.nodeName set to itself`},
+		{&admit.Attributes{Operation: admit.Update, Object: mine, Old: elsewhere},
+			`node "n1" can only update pod status for pods with spec.nodeName set to itself`},
 		{&admit.Attributes{Operation: admit.Create, Object: mine}, `unexpected operation "CREATE"`},
 		{&admit.Attributes{Operation: admit.Update, Object: mine}, "unexpected type <nil>"},
 		{&admit.Attributes{Operation: admit.Update, Object: &corev1.Secret{}, Old: mine}, "unexpected type *v1.Secret"},
@@ -333,7 +348,8 @@ func TestNodeItself(t *testing.T) {
 		want        string
 	}{
 		{"registers", "", admit.Create, "", base(), nil, ""},
-		{"registers another", "", admit.Create, "", &corev1.Node{ObjectMeta: meta("", "n2", "")}, nil, `node "n1" is not allowed to modify node "n2"`},
+		{"registers another", "", admit.Create, "", &corev1.Node{ObjectMeta: meta("", "n2", "")}, nil,
+			`node "n1" is not allowed to modify node "n2"`},
 		{"registers with a source", "n1", admit.Create, "", sourced, nil, `node "n1" is not allowed to create pods with a non-nil configSource`},
 		{"no node", "n1", admit.Create, "", &corev1.Secret{}, nil, "unexpected type *v1.Secret"},
 		{"deletes itself", "n1", admit.Delete, "", nil, nil, ""},
@@ -346,11 +362,15 @@ func TestNodeItself(t *testing.T) {
 		{"a source", "n1", admit.Update, "", sourced, base(), `node "n1" is not allowed to update configSource to a new non-nil configSource`},
 		{"the same source", "n1", admit.Update, "", sourced, sourced, ""},
 		{"no more source", "n1", admit.Update, "", base(), sourced, ""},
-		{"taints", "n1", admit.Update, "", with(func(n *corev1.Node) { n.Spec.Taints = nil }), base(), `node "n1" is not allowed to modify taints`},
-		{"taints by its status", "n1", admit.Update, "status", with(func(n *corev1.Node) { n.Spec.Taints = nil }), base(), `node "n1" is not allowed to modify taints`},
-		{"owners", "n1", admit.Update, "", with(func(n *corev1.Node) { n.OwnerReferences = []metav1.OwnerReference{{Name: "x"}} }), base(), `node "n1" is not allowed to modify ownerReferences`},
+		{"taints", "n1", admit.Update, "", with(func(n *corev1.Node) { n.Spec.Taints = nil }), base(),
+			`node "n1" is not allowed to modify taints`},
+		{"taints by its status", "n1", admit.Update, "status", with(func(n *corev1.Node) { n.Spec.Taints = nil }), base(),
+			`node "n1" is not allowed to modify taints`},
+		{"owners", "n1", admit.Update, "", with(func(n *corev1.Node) { n.OwnerReferences = []metav1.OwnerReference{{Name: "x"}} }), base(),
+			`node "n1" is not allowed to modify ownerReferences`},
 	} {
-		a := &admit.Attributes{Operation: c.operation, Subresource: c.subresource, Descriptor: kindOf("", "nodes"), Name: c.name, Object: c.object, Old: c.old}
+		a := &admit.Attributes{Operation: c.operation, Subresource: c.subresource, Descriptor: kindOf("", "nodes"), Name: c.name,
+			Object: c.object, Old: c.old}
 		shown := c.name
 		if shown == "" && c.object != nil {
 			shown = c.object.GetName()
@@ -392,7 +412,8 @@ func TestClaims(t *testing.T) {
 		claim, old := base(), base()
 		c.change(claim)
 		kept := claim.DeepCopy()
-		a := &admit.Attributes{Operation: admit.Update, Subresource: "status", Descriptor: kindOf("", "persistentvolumeclaims"), Namespace: "ns", Name: "claim", Object: claim, Old: old}
+		a := &admit.Attributes{Operation: admit.Update, Subresource: "status", Descriptor: kindOf("", "persistentvolumeclaims"), Namespace: "ns",
+			Name: "claim", Object: claim, Old: old}
 		got := asNode(t, a)
 		const refused = `persistentvolumeclaims "claim" is forbidden: node "n1" is not allowed to update fields other than status.quantity and status.conditions: `
 		if c.want == "" && got != "" || !strings.HasPrefix(got, map[bool]string{true: refused}[c.want != ""]) {
@@ -414,7 +435,8 @@ func TestClaims(t *testing.T) {
 		{admit.Update, "status", base(), nil, "unexpected type <nil>"},
 		{admit.Update, "status", &corev1.Secret{}, base(), "unexpected type *v1.Secret"},
 	} {
-		a := &admit.Attributes{Operation: c.operation, Subresource: c.subresource, Descriptor: kindOf("", "persistentvolumeclaims"), Namespace: "ns", Name: "claim", Object: c.object, Old: c.old}
+		a := &admit.Attributes{Operation: c.operation, Subresource: c.subresource, Descriptor: kindOf("", "persistentvolumeclaims"),
+			Namespace: "ns", Name: "claim", Object: c.object, Old: c.old}
 		if got, want := asNode(t, a), refusal(`persistentvolumeclaims "claim"`, c.want); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
@@ -455,7 +477,8 @@ func TestNamedAfterNodes(t *testing.T) {
 		{leases, "kube-node-lease", "n2", admit.Update, "", lease("n2"), lease("n2"), otherLease},
 		{leases, "kube-node-lease", "n1", admit.Delete, "", nil, lease("n1"), ""},
 		{leases, "kube-node-lease", "n2", admit.Delete, "", nil, lease("n2"), otherLease},
-		{leases, "kube-system", "n1", admit.Update, "", lease("n1"), lease("n1"), `can only access leases in the "kube-node-lease" system namespace`},
+		{leases, "kube-system", "n1", admit.Update, "", lease("n1"), lease("n1"),
+			`can only access leases in the "kube-node-lease" system namespace`},
 		{csis, "", "n1", admit.Create, "", csi("n1"), nil, ""},
 		{csis, "", "n1", admit.Create, "", csi("n2"), nil, otherCSI},
 		{csis, "", "n1", admit.Update, "", csi("n1"), csi("n1"), ""},
@@ -472,111 +495,10 @@ func TestNamedAfterNodes(t *testing.T) {
 		{slices, "", "s", admit.Delete, "", nil, nil, ""},
 	} {
 		group, plural, _ := strings.Cut(c.kind, "/")
-		a := &admit.Attributes{Operation: c.operation, Subresource: c.subresource, Descriptor: kindOf(group, plural), Namespace: c.namespace, Name: c.name, Object: c.object, Old: c.old}
+		a := &admit.Attributes{Operation: c.operation, Subresource: c.subresource, Descriptor: kindOf(group, plural), Namespace: c.namespace,
+			Name: c.name, Object: c.object, Old: c.old}
 		if got, want := asNode(t, a), refusal(plural+"."+group+` "`+c.name+`"`, c.want); got != want {
 			t.Errorf("%s %s %s: got %q, want %q", c.operation, c.kind, c.name, got, want)
-		}
-	}
-}
-
-func TestSigningRequests(t *testing.T) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	request := func(cn, block string) []byte {
-		der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: cn}}, key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return pem.EncodeToMemory(&pem.Block{Type: block, Bytes: der})
-	}
-	const (
-		serving, client = "kubernetes.io/kubelet-serving", "kubernetes.io/kube-apiserver-client-kubelet"
-		usual           = "CERTIFICATE REQUEST"
-		other           = "can only create a node CSR with CN=system:node:n1"
-		block           = "unable to parse csr: PEM block type must be CERTIFICATE REQUEST"
-	)
-	for _, c := range []struct {
-		signer  string
-		request []byte
-		want    string
-	}{
-		{serving, request("system:node:n1", usual), ""},
-		{client, request("system:node:n1", usual), ""},
-		{serving, request("system:node:n2", usual), other},
-		{client, request("system:node:n2", usual), other},
-		{client, request("n1", usual), other},
-		{"example.com/a", request("system:node:n2", usual), ""},
-		{client, request("system:node:n1", "CERTIFICATE"), block},
-		{client, []byte("no PEM"), block},
-		{client, pem.EncodeToMemory(&pem.Block{Type: usual, Bytes: []byte("x")}), "unable to parse csr: asn1: "},
-	} {
-		csr := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: "r"}}
-		csr.Spec.SignerName, csr.Spec.Request = c.signer, c.request
-		a := &admit.Attributes{Operation: admit.Create, Descriptor: kindOf("certificates.k8s.io", "certificatesigningrequests"), Name: "r", Object: csr}
-		got, want := asNode(t, a), refusal(`certificatesigningrequests.certificates.k8s.io "r"`, c.want)
-		if want == "" && got != "" || !strings.HasPrefix(got, want) {
-			t.Errorf("%s: got %q, want %q", c.signer, got, want)
-		}
-		a.Operation = admit.Update
-		if got := asNode(t, a); got != "" {
-			t.Errorf("%s: an update: %q", c.signer, got)
-		}
-	}
-	a := &admit.Attributes{Operation: admit.Create, Descriptor: kindOf("certificates.k8s.io", "certificatesigningrequests"), Name: "r", Object: &corev1.Secret{}}
-	if got := asNode(t, a); !strings.HasSuffix(got, "unexpected type *v1.Secret") {
-		t.Errorf("no request: %q", got)
-	}
-	a = &admit.Attributes{Operation: admit.Update, Descriptor: kindOf("", "serviceaccounts"), Name: "sa", Namespace: "ns", Object: &corev1.Secret{}}
-	if got := asNode(t, a); got != "" {
-		t.Errorf("service accounts themselves are not looked at: %q", got)
-	}
-	a = &admit.Attributes{Operation: admit.Create, Descriptor: kindOf("", "configmaps"), Name: "x", Namespace: "ns", Object: &corev1.ConfigMap{}}
-	if got := asNode(t, a); got != "" {
-		t.Errorf("config maps are not looked at: %q", got)
-	}
-}
-
-// TestPodCertificateFaults: requests of the wrong shape, of mirror pods, and where something cannot be found.
-func TestPodCertificateFaults(t *testing.T) {
-	base := func() *certificatesv1.PodCertificateRequest {
-		r := &certificatesv1.PodCertificateRequest{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "r"}}
-		r.Spec.NodeName, r.Spec.NodeUID, r.Spec.PodName, r.Spec.PodUID = "n1", "uid-n1", "mine", "uid-mine"
-		r.Spec.ServiceAccountName, r.Spec.ServiceAccountUID, r.Spec.SignerName = "sa", "uid-sa", "example.com/signer"
-		return r
-	}
-	const what = `podcertificaterequests.certificates.k8s.io "r"`
-	for _, c := range []struct {
-		name      string
-		operation admit.Operation
-		sub       string
-		object    resource.Object
-		change    func(*objects)
-		want      string
-	}{
-		{"fits", admit.Create, "", base(), nil, ""},
-		{"an update", admit.Update, "", base(), nil, refusal(what, "unexpected operation UPDATE")},
-		{"its status", admit.Create, "status", base(), nil, refusal(what, "unexpected subresource status")},
-		{"no request", admit.Create, "", &corev1.Secret{}, nil, refusal(what, "unexpected type *v1.Secret")},
-		{"no node", admit.Create, "", base(), func(o *objects) { delete(o.all, "nodes//n1") }, `while retrieving node "n1" named in the PodCertificateRequest: node "n1" not found`},
-		{"no pod", admit.Create, "", base(), func(o *objects) { delete(o.all, "pods/ns/mine") }, `while retrieving pod "ns/mine" named in the PodCertificateRequest: pod "mine" not found`},
-		{"no account", admit.Create, "", base(), func(o *objects) { delete(o.all, "serviceaccounts/ns/sa") }, `while retrieving service account "ns/sa" named in the PodCertificateRequest: serviceaccount "sa" not found`},
-		{"not a pod", admit.Create, "", base(), func(o *objects) { o.all["pods/ns/mine"] = &corev1.Secret{} }, refusal(what, `while retrieving pod "ns/mine" named in the PodCertificateRequest: unexpected type *v1.Secret`)},
-		{"a mirror pod", admit.Create, "", base(), func(o *objects) {
-			o.all["pods/ns/mine"].SetAnnotations(map[string]string{corev1.MirrorPodAnnotationKey: ""})
-		}, refusal(what, `pod "ns/mine" is a mirror pod`)},
-		{"another node's UID", admit.Create, "", base(), func(o *objects) { o.all["nodes//n1"].SetUID(types.UID("new")) },
-			`PodCertificateRequest for pod "ns/mine" names node UID "uid-n1", inconsistent with the running node ("new")`},
-	} {
-		o := fixture()
-		if c.change != nil {
-			c.change(o)
-		}
-		a := &admit.Attributes{Operation: c.operation, Subresource: c.sub, Descriptor: kindOf("certificates.k8s.io", "podcertificaterequests"), Namespace: "ns", Name: "r", Object: c.object}
-		a.User = &user.DefaultInfo{Name: "system:node:n1", Groups: []string{"system:nodes"}}
-		if got := said(New().(*plugin).Mutate(context.Background(), o, a)); got != c.want {
-			t.Errorf("%s:\n got %q\nwant %q", c.name, got, c.want)
 		}
 	}
 }

@@ -50,11 +50,13 @@ func (p *plugin) Validate(ctx context.Context, _ resource.Backend, a *admit.Attr
 	// Who makes an object had the power never to make it.
 	if a.Operation == admit.Update {
 		d, reason, err := p.Authorize(ctx, authorizer.AttributesRecord{
-			User: a.User, Verb: "delete", Namespace: a.Namespace, APIGroup: a.Descriptor.Group, APIVersion: a.Version, Resource: a.Descriptor.Resource,
+			User: a.User, Verb: "delete", Namespace: a.Namespace, APIGroup: a.Descriptor.Group, APIVersion: a.Version,
+			Resource:    a.Descriptor.Resource,
 			Subresource: a.Subresource, Name: a.Name, ResourceRequest: true,
 		})
 		if d != authorizer.DecisionAllow {
-			return admit.Forbidden(a, fmt.Errorf("cannot set an ownerRef on a resource you can't delete: %v, %v", reason, err)) //nolint:errorlint // upstream's words
+			return admit.Forbidden(a, fmt.Errorf("cannot set an ownerRef on a resource you can't delete: %v, %v", reason,
+				err)) //nolint:errorlint // upstream's words
 		}
 	}
 	blocking := newlyBlocking(owners, had)
@@ -80,7 +82,9 @@ func (p *plugin) mayAll(ctx context.Context, a *admit.Attributes) bool {
 func (p *plugin) mayBlock(ctx context.Context, a *admit.Attributes, ref metav1.OwnerReference) error {
 	owners, err := p.resources(ref)
 	if err != nil {
-		return admit.Forbidden(a, fmt.Errorf("cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion %s Kind %s: %v", ref.APIVersion, ref.Kind, err)) //nolint:errorlint // upstream's words
+		return admit.Forbidden(a, fmt.Errorf(
+			"cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion %s Kind %s: %v", ref.APIVersion, ref.Kind,
+			err)) //nolint:errorlint // upstream's words
 	}
 	for _, owner := range owners {
 		asked := authorizer.AttributesRecord{
@@ -91,7 +95,9 @@ func (p *plugin) mayBlock(ctx context.Context, a *admit.Attributes, ref metav1.O
 			asked.Namespace = a.Namespace
 		}
 		if d, reason, err := p.Authorize(ctx, asked); d != authorizer.DecisionAllow {
-			return admit.Forbidden(a, fmt.Errorf("cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: %v, %v", reason, err)) //nolint:errorlint // upstream's words
+			return admit.Forbidden(a, fmt.Errorf(
+				"cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: %v, %v", reason,
+				err)) //nolint:errorlint // upstream's words
 		}
 	}
 	return nil
@@ -111,7 +117,8 @@ func (p *plugin) resources(ref metav1.OwnerReference) ([]served, error) {
 	}
 	var found []served
 	for _, d := range p.kinds() {
-		if d.Group == gv.Group && (d.Kind == ref.Kind || d.Kind+"List" == ref.Kind) && slices.ContainsFunc(d.Versions, func(v resource.Version) bool { return v.Name == gv.Version }) {
+		if d.Group == gv.Group && (d.Kind == ref.Kind || d.Kind+"List" == ref.Kind) &&
+			slices.ContainsFunc(d.Versions, func(v resource.Version) bool { return v.Name == gv.Version }) {
 			found = append(found, served{d, gv.Version})
 		}
 	}

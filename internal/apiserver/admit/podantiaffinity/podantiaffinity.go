@@ -38,7 +38,9 @@ func (plugin) Validate(_ context.Context, _ resource.Backend, a *admit.Attribute
 	for _, term := range pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
 		if term.TopologyKey != corev1.LabelHostname {
 			return apierrors.NewForbidden(a.Descriptor.GroupResource(), pod.Name,
-				fmt.Errorf("affinity.PodAntiAffinity.RequiredDuringScheduling has TopologyKey %v but only key %v is allowed", term.TopologyKey, corev1.LabelHostname)) // upstream's words
+				// upstream's words
+				fmt.Errorf("affinity.PodAntiAffinity.RequiredDuringScheduling has TopologyKey %v but only key %v is allowed", term.TopologyKey,
+					corev1.LabelHostname))
 		}
 	}
 	return nil

@@ -78,7 +78,9 @@ func (p *plugin) bound(a *admit.Attributes, pod *corev1.Pod) error {
 	}
 	for k, v := range pod.Spec.NodeSelector {
 		if has, ok := bounds[k]; !ok || has != v {
-			return apierrors.NewForbidden(a.Descriptor.GroupResource(), pod.Name, errors.New("pod node label selector labels conflict with its namespace whitelist")) // upstream's words
+			// upstream's words
+			return apierrors.NewForbidden(a.Descriptor.GroupResource(), pod.Name,
+				errors.New("pod node label selector labels conflict with its namespace whitelist"))
 		}
 	}
 	return nil
@@ -107,7 +109,9 @@ func (p *plugin) find(ctx context.Context, b resource.Backend, a *admit.Attribut
 		}
 	}
 	if labels.Conflicts(selector, pod.Spec.NodeSelector) {
-		return nil, nil, apierrors.NewForbidden(a.Descriptor.GroupResource(), pod.Name, errors.New("pod node label selector conflicts with its namespace node label selector")) // upstream's words
+		// upstream's words
+		return nil, nil, apierrors.NewForbidden(a.Descriptor.GroupResource(), pod.Name,
+			errors.New("pod node label selector conflicts with its namespace node label selector"))
 	}
 	return pod, selector, nil
 }

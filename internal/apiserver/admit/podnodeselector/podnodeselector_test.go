@@ -15,7 +15,8 @@ import (
 var _ = flag.Bool("update", false, "write the golden files")
 
 func TestScenarios(t *testing.T) {
-	p, err := podnodeselector.New(strings.NewReader("podNodeSelectorPluginConfig: {clusterDefaultNodeSelector: zone=a, tight: 'env=test,zone=a', free: ''}"))
+	p, err := podnodeselector.New(strings.NewReader(
+		"podNodeSelectorPluginConfig: {clusterDefaultNodeSelector: zone=a, tight: 'env=test,zone=a', free: ''}"))
 	if err != nil {
 		t.Fatal(err)
 	}

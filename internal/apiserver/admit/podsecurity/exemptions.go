@@ -57,5 +57,6 @@ func (p *plugin) warnIgnored(a *admit.Attributes, ns *corev1.Namespace, wanted a
 			said = append(said, mode.name+"="+mode.wanted.String())
 		}
 	}
-	a.Warn(fmt.Sprintf("namespace %q is exempt from Pod Security, and the policy (%s) will be ignored", ns.Name, strings.Join(said, ", "))) // upstream's words
+	// upstream's words
+	a.Warn(fmt.Sprintf("namespace %q is exempt from Pod Security, and the policy (%s) will be ignored", ns.Name, strings.Join(said, ", ")))
 }

@@ -167,7 +167,8 @@ func (p *plugin) levels(ctx context.Context, b resource.Backend, a *admit.Attrib
 	return levels, errs, nil
 }
 
-func (p *plugin) evaluate(a *admit.Attributes, levels api.Policy, errs field.ErrorList, meta *metav1.ObjectMeta, spec *corev1.PodSpec, enforce bool) error {
+func (p *plugin) evaluate(a *admit.Attributes, levels api.Policy, errs field.ErrorList, meta *metav1.ObjectMeta, spec *corev1.PodSpec,
+	enforce bool) error {
 	if p.exemptClass(spec) {
 		p.spare(a, "runtimeClass")
 		return nil
@@ -232,7 +233,8 @@ func (p *plugin) violations(pods []resource.Object, namespace string, enforce ap
 	}
 	var head, lines []string
 	if len(ordered) < total {
-		head = append(head, fmt.Sprintf("new PodSecurity enforce level only checked against the first %d of %d existing pods", len(ordered), total))
+		head = append(head, fmt.Sprintf("new PodSecurity enforce level only checked against the first %d of %d existing pods", len(ordered),
+			total))
 	}
 	for why, n := range count {
 		switch n {
@@ -246,7 +248,8 @@ func (p *plugin) violations(pods []resource.Object, namespace string, enforce ap
 	}
 	slices.Sort(lines)
 	if len(lines) > 0 {
-		head = append(head, fmt.Sprintf("existing pods in namespace %q violate the new PodSecurity enforce level %q", namespace, enforce.String()))
+		head = append(head, fmt.Sprintf("existing pods in namespace %q violate the new PodSecurity enforce level %q", namespace,
+			enforce.String()))
 	}
 	return append(head, lines...)
 }

@@ -90,7 +90,8 @@ func (p *plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attrib
 		class = p.kinds.QOSClass(pod)
 	}
 	if class != corev1.PodQOSBestEffort {
-		extra = append(extra, corev1.Toleration{Key: corev1.TaintNodeMemoryPressure, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule})
+		extra = append(extra, corev1.Toleration{Key: corev1.TaintNodeMemoryPressure, Operator: corev1.TolerationOpExists,
+			Effect: corev1.TaintEffectNoSchedule})
 	}
 	if len(extra) > 0 {
 		pod.Spec.Tolerations = tolerations.Merge(pod.Spec.Tolerations, extra)
@@ -117,7 +118,8 @@ func (p *plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attr
 	}
 	for _, t := range pod.Spec.Tolerations {
 		if !slices.ContainsFunc(may, func(wide corev1.Toleration) bool { return tolerations.Covers(wide, t) }) {
-			return fmt.Errorf("pod tolerations (possibly merged with namespace default tolerations) conflict with its %s whitelist", scope) // upstream's words
+			// upstream's words
+			return fmt.Errorf("pod tolerations (possibly merged with namespace default tolerations) conflict with its %s whitelist", scope)
 		}
 	}
 	return nil

@@ -42,7 +42,8 @@ func kinds() podtolerations.Kinds {
 func TestScenarios(t *testing.T) {
 	p, err := podtolerations.New(strings.NewReader(head+`
 default: [{key: everyone, operator: Exists}]
-whitelist: [{key: everyone, operator: Exists}, {key: own, operator: Exists}, {key: node.kubernetes.io/memory-pressure, operator: Exists}]`), kinds())
+whitelist: [{key: everyone, operator: Exists}, {key: own, operator: Exists}, {key: node.kubernetes.io/memory-pressure, operator: Exists}]`),
+		kinds())
 	if err != nil {
 		t.Fatal(err)
 	}

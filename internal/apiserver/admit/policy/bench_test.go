@@ -46,8 +46,9 @@ func BenchmarkPolicy(b *testing.B) {
 	d := &resource.Descriptor{Resource: "pods", Kind: "Pod", Namespaced: true, Versions: v1, Storage: "v1", Prefix: "pods"}
 	s := NewValidating(Options{})
 	host := &admit.Host{
-		Log: slog.New(slog.DiscardHandler), Ledger: extension.NewLedger(clock.RealClock{}), Kinds: func() []*resource.Descriptor { return []*resource.Descriptor{d} },
-		Kind: func(schema.GroupResource) *resource.Descriptor { return d },
+		Log: slog.New(slog.DiscardHandler), Ledger: extension.NewLedger(clock.RealClock{}),
+		Kinds: func() []*resource.Descriptor { return []*resource.Descriptor{d} },
+		Kind:  func(schema.GroupResource) *resource.Descriptor { return d },
 		Authorize: func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 			return authorizer.DecisionAllow, "", nil
 		},
@@ -56,26 +57,32 @@ func BenchmarkPolicy(b *testing.B) {
 		b.Fatal(err)
 	}
 	selector := &metav1.LabelSelector{}
-	all := &admissionregistrationv1.MatchResources{NamespaceSelector: selector, ObjectSelector: selector, ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{RuleWithOperations: admissionregistrationv1.RuleWithOperations{
-		Operations: []admissionregistrationv1.OperationType{"*"}, Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
-	}}}}
+	all := &admissionregistrationv1.MatchResources{NamespaceSelector: selector, ObjectSelector: selector,
+		ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+			Operations: []admissionregistrationv1.OperationType{"*"},
+			Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
+		}}}}
 	objects := shelf{objects: map[string]resource.Object{
 		"default": &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}},
-		"policy": &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "policy"}, Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
-			MatchConstraints: all, Validations: []admissionregistrationv1.Validation{
-				{Expression: "has(object.metadata.labels) && 'team' in object.metadata.labels", MessageExpression: "'no team: ' + object.metadata.name"},
-				{Expression: "object.spec.containers.all(c, c.image.startsWith('registry.example.com/'))"},
-				{Expression: "!has(object.spec.hostNetwork) || !object.spec.hostNetwork"},
-			},
-		}},
-		"binding": &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "binding"}, Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
-			PolicyName: "policy", ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
-		}},
+		"policy": &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "policy"},
+			Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+				MatchConstraints: all, Validations: []admissionregistrationv1.Validation{
+					{Expression: "has(object.metadata.labels) && 'team' in object.metadata.labels",
+						MessageExpression: "'no team: ' + object.metadata.name"},
+					{Expression: "object.spec.containers.all(c, c.image.startsWith('registry.example.com/'))"},
+					{Expression: "!has(object.spec.hostNetwork) || !object.spec.hostNetwork"},
+				},
+			}},
+		"binding": &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "binding"},
+			Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+				PolicyName: "policy", ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
+			}},
 	}}
 	ask := func(b *testing.B) {
 		obj := pod()
 		for b.Loop() {
-			a := &admit.Attributes{Operation: admit.Create, Descriptor: d, Version: "v1", Namespace: "default", Name: "p", Object: obj, Options: &metav1.CreateOptions{}, User: &user.DefaultInfo{Name: "u"},
+			a := &admit.Attributes{Operation: admit.Create, Descriptor: d, Version: "v1", Namespace: "default", Name: "p", Object: obj,
+				Options: &metav1.CreateOptions{}, User: &user.DefaultInfo{Name: "u"},
 				Warn: func(string) {}, Annotate: func(string, string) {}}
 			if err := s.Validate(b.Context(), objects, a); err != nil {
 				b.Fatal(err)
@@ -106,8 +113,10 @@ func BenchmarkPolicy(b *testing.B) {
 	}
 	obj := pod()
 	obj.Labels = nil
-	a := &admit.Attributes{Operation: admit.Create, Descriptor: d, Version: "v1", Namespace: "default", Name: "p", Object: obj, Options: &metav1.CreateOptions{}, User: &user.DefaultInfo{Name: "u"}}
-	if err := s.Validate(b.Context(), objects, a); err == nil || err.Error() != "pods \"p\" is forbidden: ValidatingAdmissionPolicy 'policy' with binding 'binding' denied request: no team: p" {
+	a := &admit.Attributes{Operation: admit.Create, Descriptor: d, Version: "v1", Namespace: "default", Name: "p", Object: obj,
+		Options: &metav1.CreateOptions{}, User: &user.DefaultInfo{Name: "u"}}
+	if err := s.Validate(b.Context(), objects, a); err == nil ||
+		err.Error() != "pods \"p\" is forbidden: ValidatingAdmissionPolicy 'policy' with binding 'binding' denied request: no team: p" {
 		b.Fatalf("the policy says %v", err)
 	}
 }

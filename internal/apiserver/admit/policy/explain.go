@@ -24,7 +24,8 @@ func explainMutation(ctx context.Context, c *call, begun time.Time, before, afte
 	if !t.Keeps() {
 		return
 	}
-	s := explain.Step{Phase: trace.Mutate, Kind: trace.Policy, Configuration: c.binding.name, Name: c.policy.name, Result: trace.Allowed, Took: time.Since(begun)}
+	s := explain.Step{Phase: trace.Mutate, Kind: trace.Policy, Configuration: c.binding.name, Name: c.policy.name, Result: trace.Allowed,
+		Took: time.Since(begun)}
 	if !apiequality.Semantic.DeepEqual(before, after) {
 		s.Result = trace.Changed
 		var err error
@@ -59,7 +60,8 @@ func explainVerdict(t *explain.Trace, p *policy[validating.Validator], b *bindin
 	if !t.Keeps() {
 		return
 	}
-	s := explain.Step{Phase: trace.Validate, Kind: trace.Policy, Configuration: b.name, Name: p.name, Result: trace.Allowed, Took: time.Since(begun)}
+	s := explain.Step{Phase: trace.Validate, Kind: trace.Policy, Configuration: b.name, Name: p.name, Result: trace.Allowed,
+		Took: time.Since(begun)}
 	for _, d := range r.Decisions {
 		if d.Action != validating.ActionDeny {
 			continue

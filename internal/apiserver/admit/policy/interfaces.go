@@ -75,7 +75,8 @@ func sameKind(v *matching.Versioned, obj runtime.Object) error {
 	was, is := v.Kind, reflect.TypeOf(obj).Elem().Name()
 	group, _, _ := strings.Cut(cmp.Or(was.Group, "core"), ".")
 	version := obj.GetObjectKind().GroupVersionKind().Version
-	return fmt.Errorf("failed to convert object: converting (%s.%s) to (%s.%s): unknown conversion", version, is, group, was.Kind) // upstream's words
+	// upstream's words
+	return fmt.Errorf("failed to convert object: converting (%s.%s) to (%s.%s): unknown conversion", version, is, group, was.Kind)
 }
 
 // ObjectKinds is the kind.

@@ -45,7 +45,8 @@ func (m *meters) observe(took time.Duration, labels ...string) {
 
 // Join learns where the plug-in is.
 func (s *Validating) Join(h *admit.Host) (err error) {
-	if s.meters, err = newMeters(h.Metrics, "validating_admission_policy", "policy", "policy_binding", "error_type", "enforcement_action"); err != nil {
+	if s.meters, err = newMeters(h.Metrics, "validating_admission_policy", "policy", "policy_binding", "error_type",
+		"enforcement_action"); err != nil {
 		return err
 	}
 	return s.source.Join(h)

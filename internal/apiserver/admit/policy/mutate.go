@@ -94,15 +94,19 @@ func compileMutating(p *admissionregistrationv1.MutatingAdmissionPolicy) *mutati
 	c.CompileAndStoreVariables(variables(p.Spec.Variables), opts, environment.StoredExpressions)
 	m := &mutations{compiler: c}
 	if conditions := p.Spec.MatchConditions; len(conditions) > 0 {
-		m.matcher = matchconditions.NewMatcher(c.CompileCondition(conditionsOf(conditions), opts, environment.StoredExpressions), p.Spec.FailurePolicy, "policy", "validate", p.Name)
+		m.matcher = matchconditions.NewMatcher(c.CompileCondition(conditionsOf(conditions), opts, environment.StoredExpressions),
+			p.Spec.FailurePolicy, "policy", "validate", p.Name)
 	}
 	opts.HasPatchTypes = true
 	for _, said := range p.Spec.Mutations {
 		switch {
 		case said.PatchType == admissionregistrationv1.PatchTypeJSONPatch && said.JSONPatch != nil:
-			m.patchers = append(m.patchers, patch.NewJSONPatcher(c.CompileMutatingEvaluator(&patch.JSONPatchCondition{Expression: said.JSONPatch.Expression}, opts, environment.StoredExpressions)))
+			m.patchers = append(m.patchers, patch.NewJSONPatcher(
+				c.CompileMutatingEvaluator(&patch.JSONPatchCondition{Expression: said.JSONPatch.Expression}, opts, environment.StoredExpressions)))
 		case said.PatchType == admissionregistrationv1.PatchTypeApplyConfiguration && said.ApplyConfiguration != nil:
-			m.patchers = append(m.patchers, patch.NewApplyConfigurationPatcher(c.CompileMutatingEvaluator(&patch.ApplyConfigurationCondition{Expression: said.ApplyConfiguration.Expression}, opts, environment.StoredExpressions)))
+			m.patchers = append(m.patchers, patch.NewApplyConfigurationPatcher(
+				c.CompileMutatingEvaluator(&patch.ApplyConfigurationCondition{Expression: said.ApplyConfiguration.Expression}, opts,
+					environment.StoredExpressions)))
 		}
 	}
 	return m
@@ -206,7 +210,8 @@ func (s *Mutating) Mutate(ctx context.Context, b resource.Backend, a *admit.Attr
 }
 
 // calls adds what a policy is to be called for.
-func (s *Mutating) calls(ctx context.Context, b resource.Backend, q *matching.Request, p *policy[*mutations], wrong *refusals, calls []call) []call {
+func (s *Mutating) calls(ctx context.Context, b resource.Backend, q *matching.Request, p *policy[*mutations], wrong *refusals,
+	calls []call) []call {
 	form, err := match(ctx, p, q)
 	if err != nil {
 		wrong.add(p, nil, fmt.Errorf("failed to configure policy: %w", err), "") // upstream's words
@@ -261,7 +266,8 @@ func (s *Mutating) apply(ctx context.Context, q *matching.Request, calls []call,
 			return err
 		}
 		now.patched = now.patched || did.patched
-		if p, ok := c.policy.object.(*admissionregistrationv1.MutatingAdmissionPolicy); ok && p.Spec.ReinvocationPolicy == admissionregistrationv1.IfNeededReinvocationPolicy {
+		if p, ok := c.policy.object.(*admissionregistrationv1.MutatingAdmissionPolicy); ok &&
+			p.Spec.ReinvocationPolicy == admissionregistrationv1.IfNeededReinvocationPolicy {
 			now.again[c.key()] = did.called
 		}
 	}
@@ -337,7 +343,8 @@ func (s *Mutating) one(ctx context.Context, m *mutation, c *call) (did done, err
 }
 
 // patch applies one mutation.
-func (s *Mutating) patch(ctx context.Context, m *mutation, v *matching.Versioned, p patch.Patcher, param runtime.Object) (resource.Object, error) {
+func (s *Mutating) patch(ctx context.Context, m *mutation, v *matching.Versioned, p patch.Patcher, param runtime.Object) (resource.Object,
+	error) {
 	q := m.q
 	d := s.host.Kind(v.Resource.GroupResource())
 	if q.Subresource != "" && v.Kind.Kind != d.Kind {

@@ -47,7 +47,8 @@ func findParams(h *admit.Host, k *admissionregistrationv1.ParamKind) (*paramKind
 }
 
 // collect gives the parameters with which a binding evaluates its policy: a nil one if it has none.
-func (k *paramKind) collect(ctx context.Context, b resource.Backend, ref *admissionregistrationv1.ParamRef, namespace string) ([]runtime.Object, error) {
+func (k *paramKind) collect(ctx context.Context, b resource.Backend, ref *admissionregistrationv1.ParamRef,
+	namespace string) ([]runtime.Object, error) {
 	if k == nil || ref == nil {
 		return []runtime.Object{nil}, nil
 	}

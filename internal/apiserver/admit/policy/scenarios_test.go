@@ -101,7 +101,8 @@ func kinds() []*resource.Descriptor {
 			Prefix: plural, Versions: []resource.Version{{Name: "v1", New: made}}}
 	}
 	deployments := one("apps", "deployments", "Deployment", true, func() resource.Object { return &appsv1.Deployment{} })
-	deployments.Versions = append(deployments.Versions, resource.Version{Name: "v1beta1", New: deployments.Versions[0].New}, resource.Version{Name: "v0", Unserved: true})
+	deployments.Versions = append(deployments.Versions, resource.Version{Name: "v1beta1", New: deployments.Versions[0].New},
+		resource.Version{Name: "v0", Unserved: true})
 	deployments.Subresources = []resource.Subresource{{Name: "status"}}
 	old := one("extensions", "deployments", "Deployment", true, func() resource.Object { return &appsv1.Deployment{} })
 	pods := one("", "pods", "Pod", true, func() resource.Object { return &corev1.Pod{} })
@@ -115,11 +116,16 @@ func kinds() []*resource.Descriptor {
 		one("", "configmaps", "ConfigMap", true, func() resource.Object { return &corev1.ConfigMap{} }),
 		one("", "namespaces", "Namespace", false, func() resource.Object { return &corev1.Namespace{} }),
 		one("", "nodes", "Node", false, func() resource.Object { return &corev1.Node{} }),
-		one("authorization.k8s.io", "subjectaccessreviews", "SubjectAccessReview", false, func() resource.Object { return &authorizationv1.SubjectAccessReview{} }),
-		one(group, "validatingadmissionpolicies", "ValidatingAdmissionPolicy", false, func() resource.Object { return &admissionregistrationv1.ValidatingAdmissionPolicy{} }),
-		one(group, "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", false, func() resource.Object { return &admissionregistrationv1.ValidatingAdmissionPolicyBinding{} }),
-		one(group, "mutatingadmissionpolicies", "MutatingAdmissionPolicy", false, func() resource.Object { return &admissionregistrationv1.MutatingAdmissionPolicy{} }),
-		one(group, "mutatingadmissionpolicybindings", "MutatingAdmissionPolicyBinding", false, func() resource.Object { return &admissionregistrationv1.MutatingAdmissionPolicyBinding{} }),
+		one("authorization.k8s.io", "subjectaccessreviews", "SubjectAccessReview", false,
+			func() resource.Object { return &authorizationv1.SubjectAccessReview{} }),
+		one(group, "validatingadmissionpolicies", "ValidatingAdmissionPolicy", false,
+			func() resource.Object { return &admissionregistrationv1.ValidatingAdmissionPolicy{} }),
+		one(group, "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", false,
+			func() resource.Object { return &admissionregistrationv1.ValidatingAdmissionPolicyBinding{} }),
+		one(group, "mutatingadmissionpolicies", "MutatingAdmissionPolicy", false,
+			func() resource.Object { return &admissionregistrationv1.MutatingAdmissionPolicy{} }),
+		one(group, "mutatingadmissionpolicybindings", "MutatingAdmissionPolicyBinding", false,
+			func() resource.Object { return &admissionregistrationv1.MutatingAdmissionPolicyBinding{} }),
 	}
 }
 
@@ -255,7 +261,8 @@ func play(t *testing.T, c *scenario) string {
 	l.unreadable = c.Unreadable
 	annotations := map[string]string{}
 	a := &admit.Attributes{
-		Operation: admit.Operation(cmp.Or(c.Operation, "CREATE")), Version: cmp.Or(c.Version, "v1"), Subresource: c.Subresource, User: &user.DefaultInfo{Name: "alice"},
+		Operation: admit.Operation(cmp.Or(c.Operation, "CREATE")), Version: cmp.Or(c.Version, "v1"), Subresource: c.Subresource,
+		User:    &user.DefaultInfo{Name: "alice"},
 		Options: &metav1.CreateOptions{}, Warn: func(string) {}, Annotate: func(k, v string) { annotations[k] = v },
 	}
 	for _, side := range []struct {

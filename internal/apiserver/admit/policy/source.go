@@ -69,7 +69,8 @@ func criteriaOf(m *admissionregistrationv1.MatchResources) *matching.Criteria {
 	return c
 }
 
-func bindingOf(name, policy string, params *admissionregistrationv1.ParamRef, m *admissionregistrationv1.MatchResources, actions []admissionregistrationv1.ValidationAction) *binding {
+func bindingOf(name, policy string, params *admissionregistrationv1.ParamRef, m *admissionregistrationv1.MatchResources,
+	actions []admissionregistrationv1.ValidationAction) *binding {
 	return &binding{name: name, policy: policy, params: params, actions: actions, criteria: criteriaOf(m)}
 }
 

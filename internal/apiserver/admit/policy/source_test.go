@@ -37,7 +37,8 @@ func everything() *admissionregistrationv1.MatchResources {
 }
 
 // denial is a policy that refuses whatever its expression says is wrong, and its binding.
-func denial(name, expression string, failure admissionregistrationv1.FailurePolicyType) (*admissionregistrationv1.ValidatingAdmissionPolicy, *admissionregistrationv1.ValidatingAdmissionPolicyBinding) {
+func denial(name, expression string, failure admissionregistrationv1.FailurePolicyType) (*admissionregistrationv1.ValidatingAdmissionPolicy,
+	*admissionregistrationv1.ValidatingAdmissionPolicyBinding) {
 	p := &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	p.Spec.MatchConstraints, p.Spec.FailurePolicy = everything(), &failure
 	p.Spec.Validations = []admissionregistrationv1.Validation{{Expression: expression, Message: "no"}}
@@ -47,7 +48,8 @@ func denial(name, expression string, failure admissionregistrationv1.FailurePoli
 }
 
 func shelved(objects ...resource.Object) *library {
-	l := &library{objects: map[string]resource.Object{"namespaces//default": &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}}}
+	l := &library{objects: map[string]resource.Object{
+		"namespaces//default": &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}}}
 	for _, obj := range objects {
 		l.put(obj)
 	}
@@ -56,8 +58,10 @@ func shelved(objects ...resource.Object) *library {
 
 func (l *library) put(obj resource.Object) {
 	plural := map[string]string{
-		"*v1.ValidatingAdmissionPolicy": "validatingadmissionpolicies", "*v1.ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
-		"*v1.MutatingAdmissionPolicy": "mutatingadmissionpolicies", "*v1.MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
+		"*v1.ValidatingAdmissionPolicy":        "validatingadmissionpolicies",
+		"*v1.ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+		"*v1.MutatingAdmissionPolicy":          "mutatingadmissionpolicies",
+		"*v1.MutatingAdmissionPolicyBinding":   "mutatingadmissionpolicybindings",
 	}[fmt.Sprintf("%T", obj)]
 	l.objects[plural+"//"+obj.GetName()] = obj
 }
@@ -77,7 +81,8 @@ func verdictOn(t *testing.T, h *admit.Host, v *Validating, l *library, obj resou
 			break
 		}
 	}
-	a := &admit.Attributes{Operation: admit.Create, Descriptor: d, Version: "v1", Namespace: obj.GetNamespace(), Name: obj.GetName(), Object: obj, Options: &metav1.CreateOptions{}, User: &user.DefaultInfo{Name: "u"},
+	a := &admit.Attributes{Operation: admit.Create, Descriptor: d, Version: "v1", Namespace: obj.GetNamespace(), Name: obj.GetName(),
+		Object: obj, Options: &metav1.CreateOptions{}, User: &user.DefaultInfo{Name: "u"},
 		Warn: func(string) {}, Annotate: func(string, string) {}}
 	if err := v.Validate(t.Context(), l, a); err != nil {
 		return err.Error()
@@ -98,7 +103,8 @@ func TestFailurePolicy(t *testing.T) {
 		{admissionregistrationv1.Ignore, "true", ""},
 		{admissionregistrationv1.Fail, "false", by + "no"},
 		{admissionregistrationv1.Ignore, "false", by + "no"},
-		{admissionregistrationv1.Fail, "object.spec.hostname == ''", by + "expression 'object.spec.hostname == ''' resulted in error: no such key: hostname"},
+		{admissionregistrationv1.Fail, "object.spec.hostname == ''",
+			by + "expression 'object.spec.hostname == ''' resulted in error: no such key: hostname"},
 		{admissionregistrationv1.Ignore, "object.spec.hostname == ''", ""},
 	} {
 		h, v, _ := server(t, Options{})
@@ -143,7 +149,8 @@ func TestFollows(t *testing.T) {
 		t.Errorf("policies that cannot be listed: %v", err)
 	}
 	l.unreadable = ""
-	for r, want := range map[schema.GroupResource]string{v.policies: "read policy x: it is a *v1.Pod", v.bindings: "read policy binding x: it is a *v1.Pod"} {
+	for r, want := range map[schema.GroupResource]string{v.policies: "read policy x: it is a *v1.Pod",
+		v.bindings: "read policy binding x: it is a *v1.Pod"} {
 		l.objects[r.Resource+"//x"] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "x"}}
 		for _, err := range []error{v.Apply(t.Context(), l.change(r, "x")), v.Load(t.Context(), l)} {
 			if err == nil || err.Error() != want {
@@ -152,13 +159,15 @@ func TestFollows(t *testing.T) {
 		}
 		delete(l.objects, r.Resource+"//x")
 	}
-	for r, want := range map[schema.GroupResource]string{m.policies: "read policy x: it is a *v1.Pod", m.bindings: "read policy binding x: it is a *v1.Pod"} {
+	for r, want := range map[schema.GroupResource]string{m.policies: "read policy x: it is a *v1.Pod",
+		m.bindings: "read policy binding x: it is a *v1.Pod"} {
 		l.objects[r.Resource+"//x"] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "x"}}
 		if err := m.Apply(t.Context(), l.change(r, "x")); err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
-	if got := fmt.Sprint(v.Name(), " ", v.Follows(), " ", m.Name(), " ", m.Follows()); got != "ValidatingAdmissionPolicy [validatingadmissionpolicies.admissionregistration.k8s.io validatingadmissionpolicybindings.admissionregistration.k8s.io] "+
+	if got := fmt.Sprint(v.Name(), " ", v.Follows(), " ", m.Name(), " ",
+		m.Follows()); got != "ValidatingAdmissionPolicy [validatingadmissionpolicies.admissionregistration.k8s.io validatingadmissionpolicybindings.admissionregistration.k8s.io] "+
 		"MutatingAdmissionPolicy [mutatingadmissionpolicies.admissionregistration.k8s.io mutatingadmissionpolicybindings.admissionregistration.k8s.io]" {
 		t.Error(got)
 	}
@@ -267,14 +276,16 @@ func TestAuditBounds(t *testing.T) {
 		for i := range n {
 			p.Spec.Validations = append(p.Spec.Validations, admissionregistrationv1.Validation{Expression: "false", Message: fmt.Sprint("m", i)})
 		}
-		p.Spec.AuditAnnotations = []admissionregistrationv1.AuditAnnotation{{Key: "long", ValueExpression: "'" + strings.Repeat("x", maxAnnotation+n-50) + "'"}}
+		p.Spec.AuditAnnotations = []admissionregistrationv1.AuditAnnotation{{Key: "long",
+			ValueExpression: "'" + strings.Repeat("x", maxAnnotation+n-50) + "'"}}
 		b.Spec.ValidationActions = []admissionregistrationv1.ValidationAction{admissionregistrationv1.Audit}
 		l := shelved(p, b)
 		if err := v.Load(t.Context(), l); err != nil {
 			t.Fatal(err)
 		}
 		notes := map[string]string{}
-		a := &admit.Attributes{Operation: admit.Create, Descriptor: h.Kinds()[0], Version: "v1", Namespace: "default", Name: "p", Object: pod(), Options: &metav1.CreateOptions{}, User: &user.DefaultInfo{Name: "u"},
+		a := &admit.Attributes{Operation: admit.Create, Descriptor: h.Kinds()[0], Version: "v1", Namespace: "default", Name: "p", Object: pod(),
+			Options: &metav1.CreateOptions{}, User: &user.DefaultInfo{Name: "u"},
 			Warn: func(string) {}, Annotate: func(k, v string) { notes[k] = v }}
 		if err := v.Validate(t.Context(), l, a); err != nil {
 			t.Fatal(err)
@@ -300,15 +311,18 @@ func TestInterfaces(t *testing.T) {
 	kind := corev1.SchemeGroupVersion.WithKind("Pod")
 	v := &matching.Versioned{Form: matching.Form{Kind: kind}, Object: obj}
 	i := interfaces{v: v, q: q, kinds: h.Kinds}
-	if i.GetObjectDefaulter() != nil || i.GetObjectConvertor() != nil || i.GetEquivalentResourceMapper() != nil || i.GetObjectCreater() == nil || i.GetObjectTyper() == nil {
+	if i.GetObjectDefaulter() != nil || i.GetObjectConvertor() != nil || i.GetEquivalentResourceMapper() != nil ||
+		i.GetObjectCreater() == nil || i.GetObjectTyper() == nil {
 		t.Error("what nobody needs is there, or what somebody needs is not")
 	}
 	if !i.Recognizes(kind) || i.Recognizes(corev1.SchemeGroupVersion.WithKind("Node")) {
 		t.Error("recognizes another kind")
 	}
 	for gvk, want := range map[schema.GroupVersionKind]string{
-		kind: "*v1.Pod", corev1.SchemeGroupVersion.WithKind("Node"): "*v1.Node", {Group: "apps", Version: "v1", Kind: "Deployment"}: "*v1.Deployment",
-		{Group: "apps", Version: "v0", Kind: "Deployment"}: "", {Version: "v1", Kind: "Deployment"}: "", {Version: "v2", Kind: "Pod"}: "", {Version: "v1", Kind: "Nothing"}: "",
+		kind: "*v1.Pod", corev1.SchemeGroupVersion.WithKind("Node"): "*v1.Node",
+		{Group: "apps", Version: "v1", Kind: "Deployment"}: "*v1.Deployment",
+		{Group: "apps", Version: "v0", Kind: "Deployment"}: "", {Version: "v1", Kind: "Deployment"}: "", {Version: "v2", Kind: "Pod"}: "",
+		{Version: "v1", Kind: "Nothing"}: "",
 	} {
 		made, err := i.New(gvk)
 		if got := fmt.Sprintf("%T", made); err == nil && got != want || (err == nil) == (want == "") {
@@ -459,8 +473,10 @@ func TestLedgerCounts(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s: %s, %d calls, %d failed, error %t", e.Name, e.State, e.Calls, e.Failures, e.LastError != ""))
 	}
 	want := []string{
-		"allows: ok, 2 calls, 0 failed, error false", "broken: failing, 2 calls, 2 failed, error true", "denies: ok, 2 calls, 0 failed, error false",
-		"elsewhere: never called, 0 calls, 0 failed, error false", "m: ok, 2 calls, 0 failed, error false", "n: failing, 2 calls, 2 failed, error true",
+		"allows: ok, 2 calls, 0 failed, error false", "broken: failing, 2 calls, 2 failed, error true",
+		"denies: ok, 2 calls, 0 failed, error false",
+		"elsewhere: never called, 0 calls, 0 failed, error false", "m: ok, 2 calls, 0 failed, error false",
+		"n: failing, 2 calls, 2 failed, error true",
 	}
 	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("the ledger (-want +got):\n%s", diff)
@@ -477,7 +493,8 @@ func TestConfigurationsOfWebhooks(t *testing.T) {
 	}
 	for plural, want := range map[string]string{"validatingwebhookconfigurations": "no", "mutatingadmissionpolicybindings": ""} {
 		d := &resource.Descriptor{Group: group, Resource: plural, Kind: "Any", Versions: []resource.Version{{Name: "v1"}}, Storage: "v1"}
-		err := v.Validate(t.Context(), l, creation(d, &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "c"}}))
+		err := v.Validate(t.Context(), l, creation(d,
+			&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "c"}}))
 		if (err != nil) != (want != "") || err != nil && !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", plural, err, want)
 		}

@@ -106,9 +106,11 @@ func compileValidating(p *admissionregistrationv1.ValidatingAdmissionPolicy) val
 	c.CompileAndStoreVariables(variables(p.Spec.Variables), with, environment.StoredExpressions)
 	var matcher matchconditions.Matcher
 	if conditions := p.Spec.MatchConditions; len(conditions) > 0 {
-		matcher = matchconditions.NewMatcher(c.CompileCondition(conditionsOf(conditions), with, environment.StoredExpressions), p.Spec.FailurePolicy, "policy", "validate", p.Name)
+		matcher = matchconditions.NewMatcher(c.CompileCondition(conditionsOf(conditions), with, environment.StoredExpressions),
+			p.Spec.FailurePolicy, "policy", "validate", p.Name)
 	}
-	checks, messages, saying := make([]cel.ExpressionAccessor, len(p.Spec.Validations)), make([]cel.ExpressionAccessor, len(p.Spec.Validations)), false
+	checks, messages, saying := make([]cel.ExpressionAccessor, len(p.Spec.Validations)),
+		make([]cel.ExpressionAccessor, len(p.Spec.Validations)), false
 	for i, v := range p.Spec.Validations {
 		checks[i] = &validating.ValidationCondition{Expression: v.Expression, Message: v.Message, Reason: v.Reason}
 		if v.MessageExpression != "" {
@@ -134,7 +136,8 @@ func compileValidating(p *admissionregistrationv1.ValidatingAdmissionPolicy) val
 type silent struct{}
 
 // ForInput takes nothing of the budget.
-func (silent) ForInput(_ context.Context, _ *admission.VersionedAttributes, _ *admissionv1.AdmissionRequest, _ cel.OptionalVariableBindings, _ *corev1.Namespace, budget int64) ([]cel.EvaluationResult, int64, error) {
+func (silent) ForInput(_ context.Context, _ *admission.VersionedAttributes, _ *admissionv1.AdmissionRequest, _ cel.OptionalVariableBindings,
+	_ *corev1.Namespace, budget int64) ([]cel.EvaluationResult, int64, error) {
 	return nil, budget, nil
 }
 
@@ -183,7 +186,8 @@ func (v *verdict) deny(policy, binding, message string, reason metav1.StatusReas
 	}
 	v.denial, v.reason = fmt.Sprintf("ValidatingAdmissionPolicy '%s' denied request: %s", policy, message), reason // upstream's words
 	if binding != "" {
-		v.denial = fmt.Sprintf("ValidatingAdmissionPolicy '%s' with binding '%s' denied request: %s", policy, binding, message) // upstream's words
+		// upstream's words
+		v.denial = fmt.Sprintf("ValidatingAdmissionPolicy '%s' with binding '%s' denied request: %s", policy, binding, message)
 	}
 }
 
@@ -221,7 +225,8 @@ func (s *Validating) Validate(ctx context.Context, b resource.Backend, a *admit.
 }
 
 // evaluate asks one policy, through each of its bindings. authz is nil for those that ask none.
-func (s *Validating) evaluate(ctx context.Context, b resource.Backend, v *verdict, p *policy[validating.Validator], authz admissionAuthorizer) error {
+func (s *Validating) evaluate(ctx context.Context, b resource.Backend, v *verdict, p *policy[validating.Validator],
+	authz admissionAuthorizer) error {
 	form, err := match(ctx, p, v.q)
 	if err != nil {
 		v.wrong(p, nil, err)
@@ -308,7 +313,8 @@ func namespaceOf(ctx context.Context, q *matching.Request) (*corev1.Namespace, e
 }
 
 // take takes the result of one evaluation.
-func (v *verdict) take(ctx context.Context, p *policy[validating.Validator], b *binding, r *validating.ValidateResult, notes map[string][]string) error {
+func (v *verdict) take(ctx context.Context, p *policy[validating.Validator], b *binding, r *validating.ValidateResult,
+	notes map[string][]string) error {
 	for i, d := range r.Decisions {
 		switch d.Action {
 		case validating.ActionAdmit:
@@ -318,7 +324,9 @@ func (v *verdict) take(ctx context.Context, p *policy[validating.Validator], b *
 			continue
 		case validating.ActionDeny:
 		default:
-			return fmt.Errorf("unrecognized evaluation decision '%s' for ValidatingAdmissionPolicyBinding '%s' with ValidatingAdmissionPolicy '%s'", d.Action, b.name, p.name) // upstream's words
+			// upstream's words
+			return fmt.Errorf("unrecognized evaluation decision '%s' for ValidatingAdmissionPolicyBinding '%s' with ValidatingAdmissionPolicy '%s'",
+				d.Action, b.name, p.name)
 		}
 		for _, action := range b.actions {
 			switch action {
@@ -329,7 +337,9 @@ func (v *verdict) take(ctx context.Context, p *policy[validating.Validator], b *
 				v.failures = append(v.failures, failure{d.Message, p.name, b.name, i, b.actions})
 				v.meters.decided(p, b, &d, "audit")
 			case admissionregistrationv1.Warn:
-				warning.AddWarning(ctx, "", fmt.Sprintf("Validation failed for ValidatingAdmissionPolicy '%s' with binding '%s': %s", p.name, b.name, d.Message)) // upstream's words
+				// upstream's words
+				warning.AddWarning(ctx, "", fmt.Sprintf("Validation failed for ValidatingAdmissionPolicy '%s' with binding '%s': %s", p.name, b.name,
+					d.Message))
 				v.meters.decided(p, b, &d, "warn")
 			}
 		}

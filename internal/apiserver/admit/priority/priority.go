@@ -56,13 +56,15 @@ func (p plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attribu
 	pod.Spec.PriorityClassName = class.Name
 	value := class.Value
 	if pod.Spec.Priority != nil && *pod.Spec.Priority != value {
-		return admit.Forbidden(a, fmt.Errorf("the integer value of priority (%d) must not be provided in pod spec; priority admission controller computed %d from the given PriorityClass name", *pod.Spec.Priority, value))
+		return admit.Forbidden(a, fmt.Errorf(
+			"the integer value of priority (%d) must not be provided in pod spec; priority admission controller computed %d from the given PriorityClass name", *pod.Spec.Priority, value))
 	}
 	pod.Spec.Priority = &value
 	if class.PreemptionPolicy != nil {
 		policy := *class.PreemptionPolicy
 		if given := pod.Spec.PreemptionPolicy; given != nil && *given != policy {
-			return admit.Forbidden(a, fmt.Errorf("the string value of PreemptionPolicy (%s) must not be provided in pod spec; priority admission controller computed %s from the given PriorityClass name", *given, policy))
+			return admit.Forbidden(a, fmt.Errorf(
+				"the string value of PreemptionPolicy (%s) must not be provided in pod spec; priority admission controller computed %s from the given PriorityClass name", *given, policy))
 		}
 		pod.Spec.PreemptionPolicy = &policy
 	}

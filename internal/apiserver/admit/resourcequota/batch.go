@@ -155,7 +155,8 @@ func (p *plugin) process(ctx context.Context, b resource.Backend, s *space, batc
 		}
 		stale, failed := s.charge(ctx, b, rs, batch, shares)
 		if failed == nil && len(stale) > 0 && attempt == attempts {
-			failed = apierrors.NewConflict(quotas, stale[0], errors.New("the object has been modified; please apply your changes to the latest version and try again"))
+			failed = apierrors.NewConflict(quotas, stale[0], errors.New(
+				"the object has been modified; please apply your changes to the latest version and try again"))
 		}
 		for _, w := range batch {
 			if !w.settled && (failed != nil || len(stale) == 0) {
@@ -179,7 +180,8 @@ func (p *plugin) process(ctx context.Context, b resource.Backend, s *space, batc
 
 // share checks all of the batch that have no result yet, one after the other, and returns what each is to be charged, and why
 // each other is refused.
-func (p *plugin) share(ctx context.Context, rs []*running, batch []*work) (shares map[*work]map[int]corev1.ResourceList, refused map[*work]error) {
+func (p *plugin) share(ctx context.Context, rs []*running, batch []*work) (shares map[*work]map[int]corev1.ResourceList,
+	refused map[*work]error) {
 	c := checker{p.limited}
 	shares, refused = map[*work]map[int]corev1.ResourceList{}, map[*work]error{}
 	for _, w := range batch {
@@ -211,7 +213,8 @@ func sameVersion(a, b *corev1.ResourceQuota) bool {
 var errStale = errors.New("the quota has changed")
 
 // charge writes the quotas that changed. Stale are those that others have changed; failed is why another could not be written.
-func (s *space) charge(ctx context.Context, b resource.Backend, rs []*running, batch []*work, shares map[*work]map[int]corev1.ResourceList) (stale []string, failed error) {
+func (s *space) charge(ctx context.Context, b resource.Backend, rs []*running, batch []*work,
+	shares map[*work]map[int]corev1.ResourceList) (stale []string, failed error) {
 	for i, r := range rs {
 		if !r.dirty {
 			continue
@@ -294,7 +297,8 @@ func (s *space) read(all []*corev1.ResourceQuota) []*running {
 }
 
 // update changes a quota's status as the server's own writer.
-func update(ctx context.Context, b resource.Backend, namespace, name string, change func(*corev1.ResourceQuota) error) (*corev1.ResourceQuota, error) {
+func update(ctx context.Context, b resource.Backend, namespace, name string,
+	change func(*corev1.ResourceQuota) error) (*corev1.ResourceQuota, error) {
 	f := func(obj resource.Object) error {
 		q, ok := obj.(*corev1.ResourceQuota)
 		if !ok {

@@ -15,7 +15,8 @@ import (
 
 // podOf asks for an amount of CPU by its one container; empty: it says nothing of it.
 func podOf(name, cpu string) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
 	if cpu != "" {
 		p.Spec.Containers[0].Resources.Requests = amounts("cpu", cpu)
 	}
@@ -44,15 +45,19 @@ func TestCharges(t *testing.T) {
 		{"fits", amounts("pods", "2", "cpu", "2"), amounts("pods", "1", "cpu", "1"), nil, "", "cpu=2,pods=2"},
 		{"a limit of what it does not use", amounts("services", "1"), amounts("services", "1"), nil, "", "services=1"},
 		{"one too many", amounts("pods", "1"), amounts("pods", "1"), nil, exceeded + "pods=1, used: pods=1, limited: pods=1", "pods=1"},
-		{"too much", amounts("pods", "9", "cpu", "2"), amounts("pods", "1", "cpu", "1500m"), nil, exceeded + "cpu=1, used: cpu=1500m, limited: cpu=2", "cpu=1500m,pods=1"},
+		{"too much", amounts("pods", "9", "cpu", "2"), amounts("pods", "1", "cpu", "1500m"), nil,
+			exceeded + "cpu=1, used: cpu=1500m, limited: cpu=2", "cpu=1500m,pods=1"},
 		{"too much of two", amounts("requests.cpu", "1", "cpu", "1"), amounts("requests.cpu", "1", "cpu", "1"), nil,
 			exceeded + "cpu=1,requests.cpu=1, used: cpu=1,requests.cpu=1, limited: cpu=1,requests.cpu=1", "cpu=1,requests.cpu=1"},
 		{"dry", amounts("pods", "2"), amounts("pods", "1"), func(a *admit.Attributes) { a.DryRun = true }, "", "pods=1"},
-		{"dry, and one too many", amounts("pods", "1"), amounts("pods", "1"), func(a *admit.Attributes) { a.DryRun = true }, exceeded + "pods=1, used: pods=1, limited: pods=1", "pods=1"},
+		{"dry, and one too many", amounts("pods", "1"), amounts("pods", "1"), func(a *admit.Attributes) { a.DryRun = true },
+			exceeded + "pods=1, used: pods=1, limited: pods=1", "pods=1"},
 		{"says nothing of what is limited", amounts("cpu", "2"), amounts("cpu", "1"), func(a *admit.Attributes) { a.Object = podOf("p", "") },
 			`pods "p" is forbidden: failed quota: q: must specify cpu for: c`, "cpu=1"},
-		{"nobody has counted", amounts("pods", "2", "cpu", "2"), amounts("pods", "1"), nil, `pods "p" is forbidden: status unknown for quota: q, resources: cpu,pods`, "pods=1"},
-		{"a deletion", amounts("pods", "1"), amounts("pods", "1"), func(a *admit.Attributes) { a.Operation, a.Old, a.Object = admit.Delete, a.Object, nil }, "", "pods=1"},
+		{"nobody has counted", amounts("pods", "2", "cpu", "2"), amounts("pods", "1"), nil,
+			`pods "p" is forbidden: status unknown for quota: q, resources: cpu,pods`, "pods=1"},
+		{"a deletion", amounts("pods", "1"), amounts("pods", "1"),
+			func(a *admit.Attributes) { a.Operation, a.Old, a.Object = admit.Delete, a.Object, nil }, "", "pods=1"},
 		{"another namespace", amounts("pods", "1"), amounts("pods", "1"), func(a *admit.Attributes) { a.Namespace = "other" }, "", "pods=1"},
 		{"a subresource", amounts("pods", "1"), amounts("pods", "1"), func(a *admit.Attributes) { a.Subresource = "binding" }, "", "pods=1"},
 		{"an update that uses no more", amounts("pods", "1", "cpu", "1"), amounts("pods", "1", "cpu", "1"), func(a *admit.Attributes) {
@@ -81,7 +86,8 @@ func TestCharges(t *testing.T) {
 			}
 		})
 	}
-	p, b := setup(t, "", newQuota("one", amounts("pods", "2"), amounts("pods", "0")), newQuota("two", amounts("pods", "2"), amounts("pods", "1")), newQuota("three", amounts("configmaps", "1"), amounts("configmaps", "0")))
+	p, b := setup(t, "", newQuota("one", amounts("pods", "2"), amounts("pods", "0")),
+		newQuota("two", amounts("pods", "2"), amounts("pods", "1")), newQuota("three", amounts("configmaps", "1"), amounts("configmaps", "0")))
 	for i, want := range []string{"", `pods "p1" is forbidden: exceeded quota: two, requested: pods=1, used: pods=2, limited: pods=2`} {
 		a := podCreation(fmt.Sprint("p", i), "1")
 		got := ""

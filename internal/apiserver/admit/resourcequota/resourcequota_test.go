@@ -101,7 +101,8 @@ func (b *backend) List(_ context.Context, r schema.GroupResource, _ string) ([]r
 	return out, nil
 }
 
-func (b *backend) Update(ctx context.Context, r schema.GroupResource, namespace, name string, _ bool, change func(resource.Object) error) (resource.Object, error) {
+func (b *backend) Update(ctx context.Context, r schema.GroupResource, namespace, name string, _ bool,
+	change func(resource.Object) error) (resource.Object, error) {
 	if b.meddle != nil {
 		b.meddle()
 	}
@@ -138,7 +139,8 @@ func (b *backend) write(t *testing.T, name string, change func(*corev1.ResourceQ
 	meddle := b.meddle
 	b.meddle = nil
 	defer func() { b.meddle = meddle }()
-	if _, err := b.Update(t.Context(), quotas, "team", name, false, func(o resource.Object) error { change(o.(*corev1.ResourceQuota)); return nil }); err != nil {
+	if _, err := b.Update(t.Context(), quotas, "team", name, false,
+		func(o resource.Object) error { change(o.(*corev1.ResourceQuota)); return nil }); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -284,7 +286,8 @@ func TestBatch(t *testing.T) {
 // TestOthersWrite: a quota that somebody else changes meanwhile is looked at anew, and what was charged to another quota for a
 // request that is then refused is taken back.
 func TestOthersWrite(t *testing.T) {
-	p, b := setup(t, "", newQuota("a", amounts("configmaps", "5"), amounts("configmaps", "0")), newQuota("b", amounts("count/configmaps", "5"), amounts("count/configmaps", "0")))
+	p, b := setup(t, "", newQuota("a", amounts("configmaps", "5"), amounts("configmaps", "0")),
+		newQuota("b", amounts("count/configmaps", "5"), amounts("count/configmaps", "0")))
 	n := 0
 	b.meddle = func() {
 		if n++; n == 2 { // a has been written
@@ -443,11 +446,14 @@ func TestLimited(t *testing.T) {
 		return request("", "persistentvolumeclaims", c)
 	}
 	pod := func(class string) *admit.Attributes {
-		return request("", "pods", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "p"}, Spec: corev1.PodSpec{PriorityClassName: class}})
+		return request("", "pods", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "p"},
+			Spec: corev1.PodSpec{PriorityClassName: class}})
 	}
 	vital := newQuota("vital", amounts("pods", "1"), amounts("pods", "0"))
-	vital.Spec.ScopeSelector = &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{{ScopeName: "PriorityClass", Operator: "In", Values: []string{"vital"}}}}
-	gold := newQuota("gold", amounts("gold.storageclass.storage.k8s.io/requests.storage", "1Gi"), amounts("gold.storageclass.storage.k8s.io/requests.storage", "0"))
+	vital.Spec.ScopeSelector = &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{{ScopeName: "PriorityClass",
+		Operator: "In", Values: []string{"vital"}}}}
+	gold := newQuota("gold", amounts("gold.storageclass.storage.k8s.io/requests.storage", "1Gi"),
+		amounts("gold.storageclass.storage.k8s.io/requests.storage", "0"))
 	for _, c := range []struct {
 		name   string
 		quotas []*corev1.ResourceQuota
@@ -455,9 +461,11 @@ func TestLimited(t *testing.T) {
 		want   string
 	}{
 		{"a claim of no class", nil, claim(""), ""},
-		{"a claim of a class, no quota", nil, claim("gold"), `persistentvolumeclaims "c" is forbidden: insufficient quota to consume: gold.storageclass.storage.k8s.io/requests.storage`},
+		{"a claim of a class, no quota", nil, claim("gold"),
+			`persistentvolumeclaims "c" is forbidden: insufficient quota to consume: gold.storageclass.storage.k8s.io/requests.storage`},
 		{"a claim that is covered", []*corev1.ResourceQuota{gold}, claim("gold"), ""},
-		{"a claim of another class", []*corev1.ResourceQuota{gold}, claim("tin"), `persistentvolumeclaims "c" is forbidden: insufficient quota to consume: tin.storageclass.storage.k8s.io/requests.storage`},
+		{"a claim of another class", []*corev1.ResourceQuota{gold}, claim("tin"),
+			`persistentvolumeclaims "c" is forbidden: insufficient quota to consume: tin.storageclass.storage.k8s.io/requests.storage`},
 		{"a pod of no class", nil, pod(""), ""},
 		{"a vital pod, no quota", nil, pod("vital"), `insufficient quota to match these scopes: [{PriorityClass In [vital]}]`},
 		{"a vital pod that is covered", []*corev1.ResourceQuota{vital}, pod("vital"), ""},
@@ -480,8 +488,10 @@ func TestLimited(t *testing.T) {
 
 // TestConfig is which configurations are taken.
 func TestConfig(t *testing.T) {
-	v1, beta := "apiVersion: apiserver.config.k8s.io/v1\nkind: ResourceQuotaConfiguration\n", "apiVersion: resourcequota.admission.k8s.io/v1beta1\nkind: Configuration\n"
-	if _, err := New(Options{Config: iotest.ErrReader(errors.New("disk full"))}); err == nil || err.Error() != "read configuration: disk full" {
+	v1, beta := "apiVersion: apiserver.config.k8s.io/v1\nkind: ResourceQuotaConfiguration\n",
+		"apiVersion: resourcequota.admission.k8s.io/v1beta1\nkind: Configuration\n"
+	if _, err := New(Options{Config: iotest.ErrReader(errors.New("disk full"))}); err == nil ||
+		err.Error() != "read configuration: disk full" {
 		t.Errorf("a configuration that cannot be read: %v", err)
 	}
 	for config, want := range map[string]string{

@@ -44,8 +44,8 @@ func TestAttempts(t *testing.T) {
 	}
 }
 
-// TestIndexBehind: a write that quotas leave enough for does not wait for the index. One that would be refused does, once: a client may have
-// seen that there is room.
+// TestIndexBehind: a write that quotas leave enough for does not wait for the index. One that would be refused does, once: a client may
+// have seen that there is room.
 func TestIndexBehind(t *testing.T) {
 	p, b := setup(t, "", newQuota("q", amounts("configmaps", "1"), amounts("configmaps", "0")))
 	for i, want := range []int{0, 1} {

@@ -50,7 +50,8 @@ func (plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attribute
 	}
 	for key, want := range class.Scheduling.NodeSelector {
 		if has, ok := selector[key]; ok && has != want {
-			return admit.Forbidden(a, fmt.Errorf("conflict: runtimeClass.scheduling.nodeSelector[%s] = %s; pod.spec.nodeSelector[%s] = %s", key, want, key, has))
+			return admit.Forbidden(a, fmt.Errorf("conflict: runtimeClass.scheduling.nodeSelector[%s] = %s; pod.spec.nodeSelector[%s] = %s", key,
+				want, key, has))
 		}
 		selector[key] = want
 	}

@@ -36,7 +36,8 @@ func checkSecrets(account *corev1.ServiceAccount, pod *corev1.Pod) error {
 	allowed := mountable(account)
 	for _, v := range pod.Spec.Volumes {
 		if v.Secret != nil && !allowed[v.Secret.SecretName] {
-			return fmt.Errorf("volume with secret.secretName=\"%s\" is not allowed because service account %s does not reference that secret", v.Secret.SecretName, account.Name)
+			return fmt.Errorf("volume with secret.secretName=\"%s\" is not allowed because service account %s does not reference that secret",
+				v.Secret.SecretName, account.Name)
 		}
 	}
 	for _, c := range pod.Spec.InitContainers {
@@ -55,7 +56,8 @@ func checkSecrets(account *corev1.ServiceAccount, pod *corev1.Pod) error {
 	}
 	for i, s := range pod.Spec.ImagePullSecrets {
 		if !pulls[s.Name] {
-			return fmt.Errorf("imagePullSecrets[%d].name=\"%s\" is not allowed because service account %s does not reference that imagePullSecret", i, s.Name, account.Name)
+			return fmt.Errorf("imagePullSecrets[%d].name=\"%s\" is not allowed because service account %s does not reference that imagePullSecret",
+				i, s.Name, account.Name)
 		}
 	}
 	return nil

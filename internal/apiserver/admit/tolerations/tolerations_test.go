@@ -22,7 +22,8 @@ func parse(t *testing.T, text string) corev1.Toleration {
 			field[i] = ""
 		}
 	}
-	out := corev1.Toleration{Key: field[0], Operator: corev1.TolerationOperator(field[1]), Value: field[2], Effect: corev1.TaintEffect(field[3])}
+	out := corev1.Toleration{Key: field[0], Operator: corev1.TolerationOperator(field[1]), Value: field[2],
+		Effect: corev1.TaintEffect(field[3])}
 	if seconds := map[string]int64{"30": 30, "60": 60}[field[4]]; seconds > 0 {
 		out.TolerationSeconds = &seconds
 	}

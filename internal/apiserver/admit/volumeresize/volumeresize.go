@@ -41,7 +41,8 @@ func (plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attribu
 		return admit.Forbidden(a, errors.New("Only bound persistent volume claims can be expanded")) //nolint:staticcheck // upstream's wording
 	}
 	if class := className(pvc); class == "" || class != className(old) || !expandable(ctx, b, class) {
-		return admit.Forbidden(a, errors.New("only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize"))
+		return admit.Forbidden(a, errors.New(
+			"only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize"))
 	}
 	return nil
 }

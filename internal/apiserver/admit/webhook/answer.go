@@ -61,7 +61,8 @@ func check(uid types.UID, mutating bool, review runtime.Object) (*answer, error)
 		if r.Response == nil {
 			return nil, errors.New("webhook response was absent") // upstream's words
 		}
-		a := &answer{annotations: r.Response.AuditAnnotations, allowed: r.Response.Allowed, result: r.Response.Result, warnings: r.Response.Warnings}
+		a := &answer{annotations: r.Response.AuditAnnotations, allowed: r.Response.Allowed, result: r.Response.Result,
+			warnings: r.Response.Warnings}
 		if mutating && len(r.Response.Patch) > 0 {
 			a.patch, a.patchType = r.Response.Patch, admissionv1.PatchTypeJSONPatch
 		}

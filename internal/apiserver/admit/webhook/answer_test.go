@@ -30,15 +30,20 @@ func FuzzAnswer(f *testing.F) {
 		`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"u","allowed":true}}`,
 		`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"u","allowed":true,"patchType":"JSONPatch","patch":"W3sib3AiOiJhZGQiLCJwYXRoIjoiL2RhdGEvYiIsInZhbHVlIjoiYyJ9XQ=="}}`,
 		`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"u","allowed":false,"status":{"code":200,"status":"Success","message":"no"},"warnings":["w"],"auditAnnotations":{"a":"b"}}}`,
-		`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"u","allowed":false,"status":{"status":"Refused"}}}`, // a word of its own: told on as it is, as upstream tells it
-		`{"response":{"uid":"u","patchType":"","patch":"e30="}}`, `{"response":null}`, `[]`, `7`, `{"response":{"uid":"u","allowed":true,"patchType":"JSONPatch","patch":"W3sib3AiOiJyZW1vdmUiLCJwYXRoIjoiIn1d"}}`,
+		// a word of its own: told on as it is, as upstream tells it
+		`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"u","allowed":false,"status":{"status":"Refused"}}}`,
+		`{"response":{"uid":"u","patchType":"","patch":"e30="}}`, `{"response":null}`, `[]`, `7`,
+		`{"response":{"uid":"u","allowed":true,"patchType":"JSONPatch","patch":"W3sib3AiOiJyZW1vdmUiLCJwYXRoIjoiIn1d"}}`,
 	} {
 		f.Add([]byte(seed), true)
 		f.Add([]byte(seed), false)
 	}
-	d := &resource.Descriptor{Resource: "configmaps", Kind: "ConfigMap", Namespaced: true, Versions: []resource.Version{{Name: "v1", New: func() resource.Object { return &corev1.ConfigMap{} }}}, Storage: "v1", Prefix: "configmaps"}
+	d := &resource.Descriptor{Resource: "configmaps", Kind: "ConfigMap", Namespaced: true,
+		Versions: []resource.Version{{Name: "v1", New: func() resource.Object { return &corev1.ConfigMap{} }}}, Storage: "v1",
+		Prefix: "configmaps"}
 	p := NewMutating(Options{})
-	p.host = &admit.Host{Kinds: func() []*resource.Descriptor { return []*resource.Descriptor{d} }, Kind: func(schema.GroupResource) *resource.Descriptor { return d }}
+	p.host = &admit.Host{Kinds: func() []*resource.Descriptor { return []*resource.Descriptor{d} },
+		Kind: func(schema.GroupResource) *resource.Descriptor { return d }}
 	kind := schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}
 	f.Fuzz(func(t *testing.T, said []byte, mutating bool) {
 		for _, version := range []string{"v1", "v1beta1"} {

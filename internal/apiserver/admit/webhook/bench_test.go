@@ -54,26 +54,34 @@ func BenchmarkWebhook(b *testing.B) {
 		own.Add(int64(time.Since(begun)))
 	}))
 	defer server.Close()
-	d := &resource.Descriptor{Resource: "pods", Kind: "Pod", Namespaced: true, Versions: []resource.Version{{Name: "v1", New: func() resource.Object { return &corev1.Pod{} }}}, Storage: "v1", Prefix: "pods"}
+	d := &resource.Descriptor{Resource: "pods", Kind: "Pod", Namespaced: true,
+		Versions: []resource.Version{{Name: "v1", New: func() resource.Object { return &corev1.Pod{} }}}, Storage: "v1", Prefix: "pods"}
 	p := NewValidating(Options{})
 	host := &admit.Host{
-		Log: slog.New(slog.DiscardHandler), Ledger: extension.NewLedger(clock.RealClock{}), Kinds: func() []*resource.Descriptor { return []*resource.Descriptor{d} },
-		Kind: func(schema.GroupResource) *resource.Descriptor { return d },
+		Log: slog.New(slog.DiscardHandler), Ledger: extension.NewLedger(clock.RealClock{}),
+		Kinds: func() []*resource.Descriptor { return []*resource.Descriptor{d} },
+		Kind:  func(schema.GroupResource) *resource.Descriptor { return d },
 	}
 	if err := p.Join(host); err != nil {
 		b.Fatal(err)
 	}
-	objects := shelf{Object: &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-		Name: "w.example.com", AdmissionReviewVersions: []string{"v1"}, SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone), TimeoutSeconds: ptr.To(int32(10)),
-		ClientConfig:      admissionregistrationv1.WebhookClientConfig{URL: &server.URL, CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})},
-		Rules:             []admissionregistrationv1.RuleWithOperations{{Operations: []admissionregistrationv1.OperationType{"*"}, Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}}}},
-		NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{},
-	}}}}
-	obj := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}, {Name: "d", Image: "i"}}}}
+	objects := shelf{Object: &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "c"},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+			Name: "w.example.com", AdmissionReviewVersions: []string{"v1"}, SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone),
+			TimeoutSeconds: ptr.To(int32(10)),
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: &server.URL,
+				CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})},
+			Rules: []admissionregistrationv1.RuleWithOperations{{Operations: []admissionregistrationv1.OperationType{"*"},
+				Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}}}},
+			NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{},
+		}}}}
+	obj := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default"},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}, {Name: "d", Image: "i"}}}}
 	ask := func(b *testing.B) {
 		own.Store(0)
 		for b.Loop() {
-			a := &admit.Attributes{Operation: admit.Create, Descriptor: d, Version: "v1", Namespace: "default", Name: "p", Object: obj, Options: &metav1.CreateOptions{}, User: &user.DefaultInfo{Name: "u"},
+			a := &admit.Attributes{Operation: admit.Create, Descriptor: d, Version: "v1", Namespace: "default", Name: "p", Object: obj,
+				Options: &metav1.CreateOptions{}, User: &user.DefaultInfo{Name: "u"},
 				Warn: func(string) {}, Annotate: func(string, string) {}}
 			if err := p.Validate(b.Context(), objects, a); err != nil {
 				b.Fatal(err)

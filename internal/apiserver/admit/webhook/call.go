@@ -20,7 +20,8 @@ import (
 )
 
 // call asks a webhook, and passes on what it says beside its verdict. The error is a *failed, a rejected, or one of ours.
-func (p *generic) call(ctx context.Context, h *hook, q *matching.Request, r *reviews, v *matching.Versioned, mutating bool) (*answer, error) {
+func (p *generic) call(ctx context.Context, h *hook, q *matching.Request, r *reviews, v *matching.Versioned, mutating bool) (*answer,
+	error) {
 	if q.DryRun {
 		if h.sideEffects == nil {
 			return nil, &failed{h.title, errors.New("Webhook SideEffects is nil"), http.StatusBadRequest} //nolint:staticcheck // upstream's words
@@ -48,7 +49,8 @@ func (p *generic) call(ctx context.Context, h *hook, q *matching.Request, r *rev
 	})
 	switch {
 	case wrong != nil:
-		return nil, &failed{h.title, fmt.Errorf("received invalid webhook response: %w", wrong), http.StatusServiceUnavailable} // upstream's words
+		// upstream's words
+		return nil, &failed{h.title, fmt.Errorf("received invalid webhook response: %w", wrong), http.StatusServiceUnavailable}
 	case a == nil && err != nil: // there was none; an invalid patch is reported after the rest of the webhook's answer
 		code := int32(http.StatusServiceUnavailable)
 		if errors.Is(err, errSpent) {

@@ -30,16 +30,23 @@ func TestFailurePolicy(t *testing.T) {
 		code    int
 	}{
 		{name: "allowed", say: answerOf(`"allowed":true`)},
-		{name: "denied", say: answerOf(`"allowed":false`), refused: `400 : admission webhook "w.example.com" denied the request without explanation`},
-		{name: "denied with a message", say: answerOf(`"allowed":false,"status":{"code":403,"message":"no","reason":"Forbidden"}`), refused: `403 Forbidden: admission webhook "w.example.com" denied the request: no`},
-		{name: "denied with a reason", say: answerOf(`"allowed":false,"status":{"code":409,"reason":"Conflict"}`), refused: `409 Conflict: admission webhook "w.example.com" denied the request: Conflict`},
-		{name: "denied with a code of success", say: answerOf(`"allowed":false,"status":{"code":200,"status":"Success"}`), refused: `400 : admission webhook "w.example.com" denied the request without explanation`},
+		{name: "denied", say: answerOf(`"allowed":false`),
+			refused: `400 : admission webhook "w.example.com" denied the request without explanation`},
+		{name: "denied with a message", say: answerOf(`"allowed":false,"status":{"code":403,"message":"no","reason":"Forbidden"}`),
+			refused: `403 Forbidden: admission webhook "w.example.com" denied the request: no`},
+		{name: "denied with a reason", say: answerOf(`"allowed":false,"status":{"code":409,"reason":"Conflict"}`),
+			refused: `409 Conflict: admission webhook "w.example.com" denied the request: Conflict`},
+		{name: "denied with a code of success", say: answerOf(`"allowed":false,"status":{"code":200,"status":"Success"}`),
+			refused: `400 : admission webhook "w.example.com" denied the request without explanation`},
 		{name: "a server error", status: 500, say: "{}", failed: "failed to call webhook: ", code: 500},
 		{name: "no JSON", say: "nonsense", failed: "failed to call webhook: ", code: 503},
-		{name: "no response", say: `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, failed: "received invalid webhook response: webhook response was absent", code: 503},
-		{name: "another UID", say: strings.Replace(answerOf(`"allowed":true`), "UID", "x", 1), failed: `received invalid webhook response: expected response.uid="`, code: 503},
+		{name: "no response", say: `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`,
+			failed: "received invalid webhook response: webhook response was absent", code: 503},
+		{name: "another UID", say: strings.Replace(answerOf(`"allowed":true`), "UID", "x", 1),
+			failed: `received invalid webhook response: expected response.uid="`, code: 503},
 	} {
-		for _, policy := range []*admissionregistrationv1.FailurePolicyType{nil, ptr.To(admissionregistrationv1.Fail), ptr.To(admissionregistrationv1.Ignore)} {
+		for _, policy := range []*admissionregistrationv1.FailurePolicyType{nil, ptr.To(admissionregistrationv1.Fail),
+			ptr.To(admissionregistrationv1.Ignore)} {
 			for _, mutating := range []bool{true, false} {
 				server := newHookServer(t)
 				server.status, server.say = c.status, c.say
@@ -62,14 +69,16 @@ func TestFailurePolicy(t *testing.T) {
 				case c.refused != "":
 					want = c.refused
 					code := c.refused[:3]
-					counts = fmt.Sprintf("rejection_count{error_type=no_error,%s,rejection_code=%s,type=%s} 1\n", labels, code, step) + strings.Replace(calls(0, true), "code=0", "code="+code, 1)
+					counts = fmt.Sprintf("rejection_count{error_type=no_error,%s,rejection_code=%s,type=%s} 1\n", labels, code, step) +
+						strings.Replace(calls(0, true), "code=0", "code="+code, 1)
 				case c.failed == "":
 					want, counts = "allowed", calls(200, false)
 				case ignore:
 					want, counts = "allowed", "fail_open_count{name=w.example.com,type="+step+"} 1\n"+calls(c.code, false)
 				default:
 					want = failed + c.failed
-					counts = fmt.Sprintf("rejection_count{error_type=calling_webhook_error,%s,rejection_code=%d,type=%s} 1\n", labels, c.code, step) + calls(c.code, true)
+					counts = fmt.Sprintf("rejection_count{error_type=calling_webhook_error,%s,rejection_code=%d,type=%s} 1\n", labels, c.code, step) +
+						calls(c.code, true)
 				}
 				if !strings.HasPrefix(got, want) || strings.Contains(got, mark) != (c.failed != "" && ignore) {
 					t.Errorf("%s, %v, mutating %v:\n got %q\nwant %q", c.name, policy, mutating, got, want)
@@ -90,13 +99,15 @@ func TestUnreachable(t *testing.T) {
 	h.ClientConfig.CABundle = nil
 	s := newSetting(t, Protection{})
 	s.register(t, false, h)
-	if got := s.outcome(t, server, creation()); !strings.HasPrefix(got, `500 InternalError: Internal error occurred: failed calling webhook "w.example.com": failed to call webhook: Post "URL/w?timeout=10s": tls: failed to verify certificate`) {
+	if got := s.outcome(t, server, creation()); !strings.HasPrefix(got,
+		`500 InternalError: Internal error occurred: failed calling webhook "w.example.com": failed to call webhook: Post "URL/w?timeout=10s": tls: failed to verify certificate`) {
 		t.Errorf("not trusted: %s", got)
 	}
 	server.Close()
 	h = webhookOf(server, "w")
 	s.register(t, false, h)
-	if got := s.outcome(t, server, creation()); !strings.HasPrefix(got, `500 InternalError: Internal error occurred: failed calling webhook "w.example.com": failed to call webhook: Post "URL/w?timeout=10s": dial tcp`) {
+	if got := s.outcome(t, server, creation()); !strings.HasPrefix(got,
+		`500 InternalError: Internal error occurred: failed calling webhook "w.example.com": failed to call webhook: Post "URL/w?timeout=10s": dial tcp`) {
 		t.Errorf("nobody listens: %s", got)
 	}
 }
@@ -111,18 +122,25 @@ func TestMutations(t *testing.T) {
 		{"a label", patchOf(`[{"op":"add","path":"/metadata/labels/a","value":"b"}]`), "allowed\nlabels map[a:b team:a]" + note(true)},
 		{"nothing", answerOf(`"allowed":true`), "allowed" + note(false)},
 		{"an empty patch", patchOf(`[]`), "allowed" + note(false)},
-		{"a patch of no type", answerOf(`"allowed":true,"patch":"W10="`), failed + "received invalid webhook response: webhook returned response.patch but not response.patchType" + note(false)},
-		{"a type of no patch", answerOf(`"allowed":true,"patchType":"JSONPatch"`), failed + "received invalid webhook response: webhook returned response.patchType but not response.patch" + note(false)},
-		{"a type that is empty", answerOf(`"allowed":true,"patchType":"","patch":"W10="`), failed + `received invalid webhook response: webhook returned invalid response.patchType of ""` + note(false)},
-		{"another type", answerOf(`"allowed":true,"patchType":"Merge","patch":"` + base64.StdEncoding.EncodeToString([]byte(`[{"op":"remove","path":"/x"}]`)) + `"`),
+		{"a patch of no type", answerOf(`"allowed":true,"patch":"W10="`),
+			failed + "received invalid webhook response: webhook returned response.patch but not response.patchType" + note(false)},
+		{"a type of no patch", answerOf(`"allowed":true,"patchType":"JSONPatch"`),
+			failed + "received invalid webhook response: webhook returned response.patchType but not response.patch" + note(false)},
+		{"a type that is empty", answerOf(`"allowed":true,"patchType":"","patch":"W10="`),
+			failed + `received invalid webhook response: webhook returned invalid response.patchType of ""` + note(false)},
+		{"another type", answerOf(`"allowed":true,"patchType":"Merge","patch":"` +
+			base64.StdEncoding.EncodeToString([]byte(`[{"op":"remove","path":"/x"}]`)) + `"`),
 			failed + `unsupported patch type "Merge"` + note(false)},
 		{"what cannot be read", answerOf(`"allowed":true,"patchType":"JSONPatch","patch":"e30="`),
-			failed + "received undecodable patch in webhook response: json: cannot unmarshal object into Go value of type jsonpatch.Patch" + note(false)},
+			failed + "received undecodable patch in webhook response: json: cannot unmarshal object into Go value of type jsonpatch.Patch" +
+				note(false)},
 		{"what cannot be applied", patchOf(`[{"op":"remove","path":"/metadata/labels/none"}]`),
 			"500 InternalError: Internal error occurred: error in remove for path: '/metadata/labels/none': Unable to remove nonexistent key: none: missing value" + note(false)},
-		{"another kind", patchOf(`[{"op":"replace","path":"/kind","value":"ConfigMap"}]`), "500 InternalError: Internal error occurred: converting (v1.ConfigMap) to (Pod): unknown conversion" + note(false)},
+		{"another kind", patchOf(`[{"op":"replace","path":"/kind","value":"ConfigMap"}]`),
+			"500 InternalError: Internal error occurred: converting (v1.ConfigMap) to (Pod): unknown conversion" + note(false)},
 		{"a kind that nobody serves", patchOf(`[{"op":"replace","path":"/kind","value":"Nothing"}]`),
-			`500 InternalError: Internal error occurred: no kind "Nothing" is registered for version "v1" in scheme "pkg/runtime/scheme.go:111"` + note(false)},
+			`500 InternalError: Internal error occurred: no kind "Nothing" is registered for version "v1" in scheme "pkg/runtime/scheme.go:111"` +
+				note(false)},
 		{"no kind at all", patchOf(`[{"op":"remove","path":"/kind"},{"op":"remove","path":"/apiVersion"},{"op":"add","path":"/metadata/labels/a","value":"b"}]`), "allowed\nlabels map[a:b team:a]" + note(true)},
 		{"denied, with a patch", strings.Replace(patchOf(`[{"op":"add","path":"/metadata/labels/a","value":"b"}]`), "true", "false", 1),
 			`400 : admission webhook "w.example.com" denied the request without explanation` + note(false)},
@@ -147,7 +165,8 @@ func TestMutations(t *testing.T) {
 	s.register(t, true, webhookOf(server, "w"))
 	a := creation()
 	a.Operation, a.Old, a.Object = admit.Delete, a.Object, nil
-	if got := s.outcome(t, server, a); !strings.HasPrefix(got, `500 InternalError: Internal error occurred: admission webhook "w.example.com" attempted to modify the object, which is not supported for this operation`) {
+	if got := s.outcome(t, server, a); !strings.HasPrefix(got,
+		`500 InternalError: Internal error occurred: admission webhook "w.example.com" attempted to modify the object, which is not supported for this operation`) {
 		t.Errorf("a deletion: %s", got)
 	}
 }
@@ -162,7 +181,8 @@ func TestValidatorsMayNotPatch(t *testing.T) {
 		server.say = say
 		s := newSetting(t, Protection{})
 		s.register(t, false, webhookOf(server, "w"))
-		if got := s.outcome(t, server, creation()); got != `500 InternalError: Internal error occurred: failed calling webhook "w.example.com": `+want {
+		if got := s.outcome(t, server, creation()); got != `500 InternalError: Internal error occurred: failed calling webhook "w.example.com": `+
+			want {
 			t.Errorf("%s: %s", say, got)
 		}
 	}

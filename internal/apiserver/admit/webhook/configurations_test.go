@@ -372,7 +372,8 @@ func TestJoin(t *testing.T) {
 	dir := t.TempDir()
 	server := newHookServer(t)
 	s := newSetting(t, Protection{}, proxied(t, dir), func(s *setting) { s.host.Services = oneEndpoint{} })
-	for name, h := range map[string]admissionregistrationv1.MutatingWebhook{"controlplane": webhookOf(server, "w"), "cluster": behind(server)} {
+	for name, h := range map[string]admissionregistrationv1.MutatingWebhook{"controlplane": webhookOf(server, "w"),
+		"cluster": behind(server)} {
 		s.register(t, false, h)
 		if got := s.outcome(t, server, creation()); !strings.Contains(got, filepath.Join(dir, name+".sock")) {
 			t.Errorf("not by way of %s: %s", name, got)

@@ -48,7 +48,8 @@ func (p *generic) letThrough(ctx context.Context, h *hook, q *matching.Request, 
 		"webhook", h.name, "resource", q.Resource().GroupResource(),
 		"namespace", q.Namespace, "name", q.Name, "because", because, "error", f)
 	q.Annotate(fmt.Sprintf("%s%s_round_%d_index_%d", guardAnnotation, p.step, round, i), h.configuration+"/"+h.name)
-	q.Warn(fmt.Sprintf("webhook %q of %s %q cannot be called; the lock-out guard let this through without it, since it is %s", h.name, p.kind, h.configuration, because))
+	q.Warn(fmt.Sprintf("webhook %q of %s %q cannot be called; the lock-out guard let this through without it, since it is %s", h.name, p.kind,
+		h.configuration, because))
 	return true
 }
 
@@ -119,8 +120,10 @@ func said(yes bool, what string) string {
 // servers are the resources of pods, and of what makes them.
 var servers = map[schema.GroupResource]bool{
 	{Resource: "pods"}: true, {Resource: "replicationcontrollers"}: true,
-	{Group: "apps", Resource: "deployments"}: true, {Group: "apps", Resource: "replicasets"}: true, {Group: "apps", Resource: "statefulsets"}: true,
-	{Group: "apps", Resource: "daemonsets"}: true, {Group: "apps", Resource: "controllerrevisions"}: true, {Group: "batch", Resource: "jobs"}: true,
+	{Group: "apps", Resource: "deployments"}: true, {Group: "apps", Resource: "replicasets"}: true,
+	{Group: "apps", Resource: "statefulsets"}: true,
+	{Group: "apps", Resource: "daemonsets"}:   true, {Group: "apps", Resource: "controllerrevisions"}: true,
+	{Group: "batch", Resource: "jobs"}: true,
 }
 
 // guarded is a webhook's service with what it selects.

@@ -89,7 +89,8 @@ func TestGuard(t *testing.T) {
 	}
 	account := func(pulls, uses string) *corev1.ServiceAccount {
 		return &corev1.ServiceAccount{
-			ImagePullSecrets: []corev1.LocalObjectReference{{Name: "x"}, {Name: pulls}}, Secrets: []corev1.ObjectReference{{Name: "x"}, {Name: uses}},
+			ImagePullSecrets: []corev1.LocalObjectReference{{Name: "x"}, {Name: pulls}},
+			Secrets:          []corev1.ObjectReference{{Name: "x"}, {Name: uses}},
 		}
 	}
 	as := func(name string, a *admit.Attributes) *admit.Attributes {
@@ -135,7 +136,8 @@ passed.lockout-guard.extension.mortise.dev/validating_round_0_index_0 = c/w.exam
 		{"another group's service", requestFor("CREATE", "example.com/services/hooks/hook", service(nil), nil), nil, ""},
 		{"its namespace", requestFor("CREATE", "/namespaces//hooks", &corev1.Namespace{}, nil), nil, "the namespace of its service hooks/hook"},
 		{"another namespace", requestFor("CREATE", "/namespaces//other", &corev1.Namespace{}, nil), nil, ""},
-		{"its endpoints", requestFor("UPDATE", "/endpoints/hooks/hook", &corev1.ConfigMap{}, nil), nil, "the endpoints of its service hooks/hook"},
+		{"its endpoints", requestFor("UPDATE", "/endpoints/hooks/hook", &corev1.ConfigMap{}, nil), nil,
+			"the endpoints of its service hooks/hook"},
 		{"other endpoints", requestFor("UPDATE", "/endpoints/hooks/web", &corev1.ConfigMap{}, nil), nil, ""},
 		{"its endpoint slice", requestFor("CREATE", "discovery.k8s.io/endpointslices/hooks/x", sliceOf("hook"), nil), nil,
 			"an endpoint slice of its service hooks/hook"},
@@ -177,7 +179,8 @@ passed.lockout-guard.extension.mortise.dev/validating_round_0_index_0 = c/w.exam
 			selecting, selected},
 		{"its revision", requestFor("CREATE", "apps/controllerrevisions/hooks/a", &appsv1.ControllerRevision{ObjectMeta: labelled("hook")}, nil),
 			selecting, selected},
-		{"its job", requestFor("CREATE", "batch/jobs/hooks/a", &batchv1.Job{Spec: batchv1.JobSpec{Template: templateFor("hook")}}, nil), selecting,
+		{"its job", requestFor("CREATE", "batch/jobs/hooks/a", &batchv1.Job{Spec: batchv1.JobSpec{Template: templateFor("hook")}}, nil),
+			selecting,
 			selected},
 
 		{"a secret of its pod", requestFor("CREATE", "/secrets/hooks/tls", &corev1.Secret{}, nil),

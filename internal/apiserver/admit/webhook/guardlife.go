@@ -42,7 +42,8 @@ func signOfLife(q *matching.Request) string {
 	case q.Namespace == nodeLeases:
 		return said(itself, "the heartbeat of node "+node)
 	case q.Namespace == controlPlaneLeases:
-		return said(strings.HasPrefix(name, "system:") && node == name && !strings.HasPrefix(name, accountUsers) && name != "system:anonymous", "a lease of the control plane's "+name)
+		return said(strings.HasPrefix(name, "system:") && node == name && !strings.HasPrefix(name, accountUsers) && name != "system:anonymous",
+			"a lease of the control plane's "+name)
 	}
 	return ""
 }

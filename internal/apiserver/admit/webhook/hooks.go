@@ -144,7 +144,8 @@ func (p *generic) hook(w *common, configuration string, nth int) *hook {
 			for i, c := range w.conditions {
 				expressions[i] = &matchconditions.MatchCondition{Name: c.Name, Expression: c.Expression}
 			}
-			compiled := p.compiler().CompileCondition(expressions, celplugin.OptionalVariableDeclarations{HasAuthorizer: true}, environment.StoredExpressions)
+			compiled := p.compiler().CompileCondition(expressions, celplugin.OptionalVariableDeclarations{HasAuthorizer: true},
+				environment.StoredExpressions)
 			return matchconditions.NewMatcher(compiled, w.failure, "webhook", p.step, w.name)
 		})
 	}

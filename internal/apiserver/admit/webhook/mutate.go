@@ -42,7 +42,8 @@ var (
 
 // NewMutating returns the plug-in.
 func NewMutating(o Options) *Mutating {
-	return &Mutating{generic{name: "MutatingAdmissionWebhook", kind: "MutatingWebhookConfiguration", step: "admit", point: extension.MutatingWebhook, options: o,
+	return &Mutating{generic{name: "MutatingAdmissionWebhook", kind: "MutatingWebhookConfiguration", step: "admit",
+		point: extension.MutatingWebhook, options: o,
 		resource: schema.GroupResource{Group: group, Resource: "mutatingwebhookconfigurations"}}}
 }
 
@@ -167,7 +168,8 @@ func (p *generic) passedOver(h *hook, q *matching.Request, i int) {
 }
 
 // mutate calls one webhook and applies its patch.
-func (p *Mutating) mutate(ctx context.Context, h *hook, q *matching.Request, r *reviews, v *matching.Versioned, i int) (changed bool, err error) {
+func (p *Mutating) mutate(ctx context.Context, h *hook, q *matching.Request, r *reviews, v *matching.Versioned, i int) (changed bool,
+	err error) {
 	where := fmt.Sprintf("round_%d_index_%d", q.Round, i)
 	defer func() {
 		if b, err := json.Marshal(mutation{h.configuration, h.name, changed}); err == nil {
@@ -179,17 +181,22 @@ func (p *Mutating) mutate(ctx context.Context, h *hook, q *matching.Request, r *
 		return false, err
 	}
 	if a.unreadable != nil {
-		return false, &failed{h.title, fmt.Errorf("received undecodable patch in webhook response: %w", a.unreadable), http.StatusServiceUnavailable} // upstream's words
+		// upstream's words
+		return false, &failed{h.title, fmt.Errorf("received undecodable patch in webhook response: %w", a.unreadable),
+			http.StatusServiceUnavailable}
 	}
 	patch := a.changes
 	if len(patch) == 0 {
 		return false, nil
 	}
 	if v.Object == nil {
-		return false, apierrors.NewInternalError(fmt.Errorf("admission webhook %s attempted to modify the object, which is not supported for this operation", h.title)) // upstream's words
+		// upstream's words
+		return false, apierrors.NewInternalError(fmt.Errorf(
+			"admission webhook %s attempted to modify the object, which is not supported for this operation", h.title))
 	}
 	if a.patchType != admissionv1.PatchTypeJSONPatch {
-		return false, &failed{h.title, fmt.Errorf("unsupported patch type %q", a.patchType), refusal(h.title, a.result).ErrStatus.Code} // upstream's words
+		// upstream's words
+		return false, &failed{h.title, fmt.Errorf("unsupported patch type %q", a.patchType), refusal(h.title, a.result).ErrStatus.Code}
 	}
 	raw, err := r.raw(v.Object)
 	if err != nil {
@@ -242,7 +249,8 @@ func (p *Mutating) decode(q *matching.Request, v *matching.Versioned, data []byt
 	if as != v.Kind {
 		other := p.empty(as)
 		if other == nil {
-			return nil, fmt.Errorf("no kind %q is registered for version %q in scheme %q", as.Kind, as.GroupVersion(), "pkg/runtime/scheme.go:111") // upstream's words
+			// upstream's words
+			return nil, fmt.Errorf("no kind %q is registered for version %q in scheme %q", as.Kind, as.GroupVersion(), "pkg/runtime/scheme.go:111")
 		}
 		if err := kjson.UnmarshalCaseSensitivePreserveInts(data, other); err != nil {
 			return nil, err

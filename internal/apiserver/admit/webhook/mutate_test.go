@@ -70,7 +70,8 @@ func TestCustomObjects(t *testing.T) {
 	} {
 		s, server := patchingBy(t, patch)
 		a := creation()
-		u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": "p"}}}
+		u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Widget",
+			"metadata": map[string]any{"name": "p"}}}
 		a.Descriptor, a.Object = s.kinds[4], u
 		got, _, _ := strings.Cut(s.outcome(t, server, a), "\n")
 		if got == "allowed" {
@@ -89,7 +90,8 @@ func TestObjectsThatCannotBeEncoded(t *testing.T) {
 	}
 	good, bad := widget(nil), widget(func() {})
 	for name, a := range map[string]*admit.Attributes{
-		"the object": {Object: bad, Old: good}, "the old object": {Object: good, Old: bad}, "the options": {Object: good, Old: good, Options: bad},
+		"the object": {Object: bad, Old: good}, "the old object": {Object: good, Old: bad},
+		"the options": {Object: good, Old: good, Options: bad},
 	} {
 		s, server := patchingBy(t, "[]")
 		a.Operation, a.Version, a.Descriptor = admit.Update, "v1", s.kinds[4]
@@ -264,7 +266,8 @@ func TestEquivalents(t *testing.T) {
 				continue
 			}
 			q := server.newest(t).Request
-			if q.Kind.Version != "v1beta1" || q.RequestKind.Version != "v1" || q.Resource.Version != "v1beta1" || q.RequestResource.Version != "v1" ||
+			if q.Kind.Version != "v1beta1" || q.RequestKind.Version != "v1" || q.Resource.Version != "v1beta1" ||
+				q.RequestResource.Version != "v1" ||
 				!strings.Contains(string(q.Object.Raw), `"apiVersion":"v1beta1"`) {
 				t.Errorf("%s, mutating %v: asked about %v of %v: %s", c.name, mutating, q.Kind, q.RequestKind, q.Object.Raw)
 			}

@@ -207,7 +207,8 @@ func TestSecondServiceOfSlices(t *testing.T) {
 	server := newHookServer(t)
 	s := newSetting(t, Protection{Failures: 1}, withoutEndpoints)
 	first, second := behind(server), behind(server)
-	second.Name, second.ClientConfig.Service = "second.example.com", &admissionregistrationv1.ServiceReference{Namespace: "hooks", Name: "second"}
+	second.Name, second.ClientConfig.Service = "second.example.com",
+		&admissionregistrationv1.ServiceReference{Namespace: "hooks", Name: "second"}
 	s.register(t, false, first, second)
 	s.objects.objects["endpointslices/hooks/s"] = sliceOf("second")
 	_ = s.outcome(t, server, creation())

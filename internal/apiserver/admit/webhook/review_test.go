@@ -25,12 +25,15 @@ import (
 
 // TestReviewsAreWhatTheEncoderWrites compares, byte by byte, with the encoding of upstream's types.
 func TestReviewsAreWhatTheEncoderWrites(t *testing.T) {
-	d := &resource.Descriptor{Group: "g.example.com", Resource: "things", Kind: "Thing", Namespaced: true, Versions: []resource.Version{{Name: "v1"}}, Storage: "v1"}
+	d := &resource.Descriptor{Group: "g.example.com", Resource: "things", Kind: "Thing", Namespaced: true,
+		Versions: []resource.Version{{Name: "v1"}}, Storage: "v1"}
 	odd := "<a >~&\"\\\u2028\u00e9\n\xff"
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: odd}, Data: map[string]string{"k": odd}}
 	cases := map[string]*admit.Attributes{
-		"plain":   {Operation: admit.Create, Namespace: "ns", Name: "a", Object: cm, User: &user.DefaultInfo{Name: "jane"}, Options: &metav1.CreateOptions{}},
-		"odd":     {Operation: admit.Update, Subresource: odd, Namespace: odd, Name: odd, Object: cm, Old: cm, DryRun: true, User: &user.DefaultInfo{Name: odd, UID: odd, Groups: []string{odd}, Extra: map[string][]string{odd: {odd}, "b": nil}}},
+		"plain": {Operation: admit.Create, Namespace: "ns", Name: "a", Object: cm, User: &user.DefaultInfo{Name: "jane"},
+			Options: &metav1.CreateOptions{}},
+		"odd": {Operation: admit.Update, Subresource: odd, Namespace: odd, Name: odd, Object: cm, Old: cm, DryRun: true,
+			User: &user.DefaultInfo{Name: odd, UID: odd, Groups: []string{odd}, Extra: map[string][]string{odd: {odd}, "b": nil}}},
 		"nobody":  {Operation: admit.Delete, Old: cm},
 		"connect": {Operation: admit.Connect, Subresource: "exec", Object: cm, Options: &metav1.CreateOptions{}, User: &user.DefaultInfo{}},
 	}
@@ -73,21 +76,28 @@ func TestReviewsAreWhatTheEncoderWrites(t *testing.T) {
 				}
 				info := authenticationv1.UserInfo{}
 				if a.User != nil {
-					info = authenticationv1.UserInfo{Username: a.User.GetName(), UID: a.User.GetUID(), Groups: a.User.GetGroups(), Extra: map[string]authenticationv1.ExtraValue{}}
+					info = authenticationv1.UserInfo{Username: a.User.GetName(), UID: a.User.GetUID(), Groups: a.User.GetGroups(),
+						Extra: map[string]authenticationv1.ExtraValue{}}
 					for k, values := range a.User.GetExtra() {
 						info.Extra[k] = values
 					}
 				}
 				kind, res := metav1.GroupVersionKind(v.Kind), metav1.GroupVersionResource(v.Resource)
-				var review any = &admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Request: &admissionv1.AdmissionRequest{
-					UID: uid, Kind: kind, Resource: res, SubResource: a.Subresource, RequestKind: &kind, RequestResource: &res, RequestSubResource: a.Subresource, Name: a.Name, Namespace: a.Namespace,
-					Operation: admissionv1.Operation(a.Operation), UserInfo: info, Object: object, OldObject: old, DryRun: ptr.To(a.DryRun), Options: options,
-				}}
-				if version == "v1beta1" {
-					review = &admissionv1beta1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1beta1", Kind: "AdmissionReview"}, Request: &admissionv1beta1.AdmissionRequest{
-						UID: uid, Kind: kind, Resource: res, SubResource: a.Subresource, RequestKind: &kind, RequestResource: &res, RequestSubResource: a.Subresource, Name: a.Name, Namespace: a.Namespace,
-						Operation: admissionv1beta1.Operation(a.Operation), UserInfo: info, Object: object, OldObject: old, DryRun: ptr.To(a.DryRun), Options: options,
+				var review any = &admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
+					Request: &admissionv1.AdmissionRequest{
+						UID: uid, Kind: kind, Resource: res, SubResource: a.Subresource, RequestKind: &kind, RequestResource: &res,
+						RequestSubResource: a.Subresource, Name: a.Name, Namespace: a.Namespace,
+						Operation: admissionv1.Operation(a.Operation), UserInfo: info, Object: object, OldObject: old, DryRun: ptr.To(a.DryRun),
+						Options: options,
 					}}
+				if version == "v1beta1" {
+					review = &admissionv1beta1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1beta1", Kind: "AdmissionReview"},
+						Request: &admissionv1beta1.AdmissionRequest{
+							UID: uid, Kind: kind, Resource: res, SubResource: a.Subresource, RequestKind: &kind, RequestResource: &res,
+							RequestSubResource: a.Subresource, Name: a.Name, Namespace: a.Namespace,
+							Operation: admissionv1beta1.Operation(a.Operation), UserInfo: info, Object: object, OldObject: old, DryRun: ptr.To(a.DryRun),
+							Options: options,
+						}}
 				}
 				want, err := json.Marshal(review)
 				if err != nil {

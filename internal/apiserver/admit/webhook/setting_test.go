@@ -161,7 +161,8 @@ func (s *setting) kind(r schema.GroupResource) *resource.Descriptor {
 func kinds() []*resource.Descriptor {
 	one := func(group, plural, kind string, made func() resource.Object) *resource.Descriptor {
 		return &resource.Descriptor{
-			Group: group, Resource: plural, Kind: kind, ListKind: kind + "List", Namespaced: group != admissionregistrationv1.GroupName, Storage: "v1", Prefix: plural,
+			Group: group, Resource: plural, Kind: kind, ListKind: kind + "List", Namespaced: group != admissionregistrationv1.GroupName,
+			Storage: "v1", Prefix: plural,
 			Versions: []resource.Version{{Name: "v1", New: made}},
 		}
 	}
@@ -197,7 +198,8 @@ func kinds() []*resource.Descriptor {
 
 func newSetting(t *testing.T, protection Protection, prepare ...func(*setting)) *setting {
 	t.Helper()
-	s := &setting{mutating: NewMutating(Options{}), validating: NewValidating(Options{}), objects: &cupboard{objects: map[string]resource.Object{}}}
+	s := &setting{mutating: NewMutating(Options{}), validating: NewValidating(Options{}),
+		objects: &cupboard{objects: map[string]resource.Object{}}}
 	s.kinds = kinds()
 	s.host = &admit.Host{
 		Log: slog.New(slog.DiscardHandler), Ledger: extension.NewLedger(clock.RealClock{}), Metrics: prometheus.NewRegistry(),
@@ -222,11 +224,14 @@ func newSetting(t *testing.T, protection Protection, prepare ...func(*setting)) 
 func webhookOf(server *hookServer, name string) admissionregistrationv1.MutatingWebhook {
 	url := server.URL + "/" + name
 	return admissionregistrationv1.MutatingWebhook{
-		Name: name + ".example.com", AdmissionReviewVersions: []string{"v1"}, SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone), TimeoutSeconds: ptr.To(int32(10)),
-		ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})},
-		Rules: []admissionregistrationv1.RuleWithOperations{{Operations: []admissionregistrationv1.OperationType{"*"}, Rule: admissionregistrationv1.Rule{
-			APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"pods", "configmaps"},
-		}}},
+		Name: name + ".example.com", AdmissionReviewVersions: []string{"v1"}, SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone),
+		TimeoutSeconds: ptr.To(int32(10)),
+		ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: &url,
+			CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})},
+		Rules: []admissionregistrationv1.RuleWithOperations{{Operations: []admissionregistrationv1.OperationType{"*"},
+			Rule: admissionregistrationv1.Rule{
+				APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"pods", "configmaps"},
+			}}},
 		NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{},
 	}
 }

@@ -31,7 +31,8 @@ var (
 
 // NewValidating returns the plug-in.
 func NewValidating(o Options) *Validating {
-	return &Validating{generic{name: "ValidatingAdmissionWebhook", kind: "ValidatingWebhookConfiguration", step: "validating", point: extension.ValidatingWebhook, options: o,
+	return &Validating{generic{name: "ValidatingAdmissionWebhook", kind: "ValidatingWebhookConfiguration", step: "validating",
+		point: extension.ValidatingWebhook, options: o,
 		resource: schema.GroupResource{Group: group, Resource: "validatingwebhookconfigurations"}}}
 }
 

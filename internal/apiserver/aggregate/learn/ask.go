@@ -89,7 +89,8 @@ const aggregatedType = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupD
 // isAggregated says whether a content type is that of aggregated discovery.
 func isAggregated(contentType string) bool {
 	media, params, err := mime.ParseMediaType(contentType)
-	return err == nil && media == "application/json" && params["g"] == "apidiscovery.k8s.io" && params["v"] == "v2" && params["as"] == "APIGroupDiscoveryList"
+	return err == nil && media == "application/json" && params["g"] == "apidiscovery.k8s.io" && params["v"] == "v2" &&
+		params["as"] == "APIGroupDiscoveryList"
 }
 
 // discover asks what the server serves. A version that it does not tell of has no resources.
@@ -196,7 +197,8 @@ func (s *server) discoverLegacy(ctx context.Context, remotes []Remote) error {
 }
 
 // learn keeps what the server said; nil: what it said before still holds. Versions that failed keep what they had, as stale.
-func (s *server) learn(remotes []Remote, said map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery, etag string, failed map[schema.GroupVersion]bool) {
+func (s *server) learn(remotes []Remote, said map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery, etag string,
+	failed map[schema.GroupVersion]bool) {
 	l := s.learner
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -174,7 +174,8 @@ func (l *Learner) take(ctx context.Context, remotes []Remote) {
 		s := l.servers[name]
 		if s == nil {
 			life, stop := context.WithCancel(ctx)
-			s = &server{learner: l, name: name, stop: stop, versions: map[schema.GroupVersion]version{}, wake: [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)}}
+			s = &server{learner: l, name: name, stop: stop, versions: map[schema.GroupVersion]version{},
+				wake: [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)}}
 			s.remotes = its
 			l.servers[name] = s
 			l.workers.Go(func() { s.work(life, s.wake[0], s.discover, firstDiscoveryPause, longestDiscoveryPause) })

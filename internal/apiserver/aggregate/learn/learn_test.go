@@ -70,7 +70,8 @@ func (f *fake) remote(name, state string) Remote {
 	if err != nil {
 		panic(err)
 	}
-	return Remote{Name: name, Group: group, Version: version, GroupPriority: 1000, VersionPriority: 15, Server: f.URL, State: state, Base: base, Discovery: http.DefaultTransport, OpenAPI: http.DefaultTransport}
+	return Remote{Name: name, Group: group, Version: version, GroupPriority: 1000, VersionPriority: 15, Server: f.URL, State: state,
+		Base: base, Discovery: http.DefaultTransport, OpenAPI: http.DefaultTransport}
 }
 
 // timed is a clock that tells of each timer.
@@ -243,8 +244,14 @@ func TestWhatGoesWrong(t *testing.T) {
 	stop := make(chan struct{})
 	t.Cleanup(func() { close(stop) })
 	wrongs := map[string]http.HandlerFunc{
-		"Refused /apis":                       func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusServiceUnavailable) },
-		"Refused /apis/wardle.example.com/v1": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "boom", http.StatusInternalServerError) },
+		"Refused /apis": func(w http.ResponseWriter,
+			_ *http.Request) {
+			http.Error(w, "no", http.StatusServiceUnavailable)
+		},
+		"Refused /apis/wardle.example.com/v1": func(w http.ResponseWriter,
+			_ *http.Request) {
+			http.Error(w, "boom", http.StatusInternalServerError)
+		},
 		"NotUnderstood /apis": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", aggregatedType)
 			_, _ = io.WriteString(w, "{\"items\":[\x00\xff")
@@ -275,7 +282,10 @@ func TestWhatGoesWrong(t *testing.T) {
 			w.Header().Set("Content-Type", aggregatedType)
 			_, _ = io.WriteString(w, `{"kind":"PodList","items":[]}`)
 		},
-		"NotUnderstood /apis/wardle.example.com/v1": func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>welcome</html>") },
+		"NotUnderstood /apis/wardle.example.com/v1": func(w http.ResponseWriter, _ *http.Request) {
+			_,
+				_ = io.WriteString(w, "<html>welcome</html>")
+		},
 	}
 	for name, wrong := range other {
 		wrongs[name+" "] = wrong
@@ -302,7 +312,10 @@ func TestWhatGoesWrong(t *testing.T) {
 				return slices.Contains(p.told, "v1.wardle.example.com "+strings.TrimSpace(name))
 			})
 			f.set(good)
-			p.until(t, "current again, without being told", func(d *discovery.Remote) bool { return states(d)["wardle.example.com/v1"] == "Current flunders" })
+			p.until(t, "current again, without being told", func(
+				d *discovery.Remote) bool {
+				return states(d)["wardle.example.com/v1"] == "Current flunders"
+			})
 			p.await(t, "all is well is told of", func() bool {
 				p.mu.Lock()
 				defer p.mu.Unlock()
@@ -331,7 +344,10 @@ func TestSlowServersHoldUpNobody(t *testing.T) {
 	defer close(release)
 	f := newFake(t, good)
 	p := learner(t, clock.RealClock{}, slow.remote("v1.slow.example.com", "a"), f.remote("v1.wardle.example.com", "a"))
-	d := p.until(t, "the other one is current", func(d *discovery.Remote) bool { return states(d)["wardle.example.com/v1"] == "Current flunders" })
+	d := p.until(t, "the other one is current", func(d *discovery.Remote) bool {
+		return states(
+			d)["wardle.example.com/v1"] == "Current flunders"
+	})
 	if got := states(d)["slow.example.com/v1"]; got != "Stale " {
 		t.Errorf("the slow one is %q: namespaces must not be deleted without it", got)
 	}
@@ -473,7 +489,8 @@ func TestOpenAPI(t *testing.T) {
 	if n := fetched.Load(); n != 1 {
 		t.Errorf("fetched %d times", n)
 	}
-	p.until(t, "current", func(d *discovery.Remote) bool { return states(d)["wardle.example.com/v1"] == "Current flunders" }) // it is asked beside the documents
+	// it is asked beside the documents
+	p.until(t, "current", func(d *discovery.Remote) bool { return states(d)["wardle.example.com/v1"] == "Current flunders" })
 	f.set(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "}garbage") })
 	p.tell(f.remote("v1.wardle.example.com", "b"))
 	p.until(t, "stale", func(d *discovery.Remote) bool { return states(d)["wardle.example.com/v1"] == "Stale flunders" })

@@ -99,7 +99,8 @@ func (p *Policy) path(path string) bool {
 }
 
 // Review lists what the policies allow a user in a namespace.
-func (ps Policies) Review(_ context.Context, u user.Info, namespace string) (rs []authorizationv1.ResourceRule, paths []authorizationv1.NonResourceRule, incomplete bool, err error) {
+func (ps Policies) Review(_ context.Context, u user.Info, namespace string) (rs []authorizationv1.ResourceRule,
+	paths []authorizationv1.NonResourceRule, incomplete bool, err error) {
 	for i := range ps {
 		p := &ps[i]
 		if !p.is(u) || !matches(p.Namespace, namespace) {

@@ -40,7 +40,8 @@ func TestRead(t *testing.T) {
 		t.Errorf("a file without policies: %v, %d, %v", got, old, err)
 	}
 	write("{\"User\":\"jane\"}\n\n{\n")
-	if got, _, err := Read(file, decode); got != nil || err == nil || !strings.Contains(err.Error(), "error reading policy file "+file+", line 3: {: ") {
+	if got, _, err := Read(file, decode); got != nil || err == nil ||
+		!strings.Contains(err.Error(), "error reading policy file "+file+", line 3: {: ") {
 		t.Errorf("a broken line: %v, %v", got, err)
 	}
 	write(strings.Repeat("x", 1<<17))
@@ -70,21 +71,22 @@ func TestAuthorize(t *testing.T) {
 		ask    authorize.Attributes
 		want   bool
 	}{
-		"the user":                 {pods(Policy{User: "jane"}), get, true},
-		"another user":             {pods(Policy{User: "bob"}), get, false},
-		"every user":               {pods(Policy{User: "*"}), get, true},
-		"nobody named":             {pods(Policy{}), get, false},
-		"no user":                  {pods(Policy{User: "*"}), with(func(a *authorize.Attributes) { a.User = nil }), false},
-		"a group":                  {pods(Policy{Group: "dev"}), get, true},
-		"another group":            {pods(Policy{Group: "qa"}), get, false},
-		"every group":              {pods(Policy{Group: "*"}), get, true},
-		"the user, in the group":   {pods(Policy{User: "jane", Group: "ops"}), get, true},
-		"the user, not in it":      {pods(Policy{User: "jane", Group: "qa"}), get, false},
-		"another in the group":     {pods(Policy{User: "bob", Group: "ops"}), get, false},
-		"reads, get":               {pods(Policy{User: "jane", Readonly: true}), get, true},
-		"reads, list":              {pods(Policy{User: "jane", Readonly: true}), with(func(a *authorize.Attributes) { a.Verb = "list" }), true},
-		"reads, watch":             {pods(Policy{User: "jane", Readonly: true}), with(func(a *authorize.Attributes) { a.Verb = "watch" }), true},
-		"reads, a write":           {pods(Policy{User: "jane", Readonly: true}), with(func(a *authorize.Attributes) { a.Verb = "create" }), false},
+		"the user":               {pods(Policy{User: "jane"}), get, true},
+		"another user":           {pods(Policy{User: "bob"}), get, false},
+		"every user":             {pods(Policy{User: "*"}), get, true},
+		"nobody named":           {pods(Policy{}), get, false},
+		"no user":                {pods(Policy{User: "*"}), with(func(a *authorize.Attributes) { a.User = nil }), false},
+		"a group":                {pods(Policy{Group: "dev"}), get, true},
+		"another group":          {pods(Policy{Group: "qa"}), get, false},
+		"every group":            {pods(Policy{Group: "*"}), get, true},
+		"the user, in the group": {pods(Policy{User: "jane", Group: "ops"}), get, true},
+		"the user, not in it":    {pods(Policy{User: "jane", Group: "qa"}), get, false},
+		"another in the group":   {pods(Policy{User: "bob", Group: "ops"}), get, false},
+		"reads, get":             {pods(Policy{User: "jane", Readonly: true}), get, true},
+		"reads, list":            {pods(Policy{User: "jane", Readonly: true}), with(func(a *authorize.Attributes) { a.Verb = "list" }), true},
+		"reads, watch":           {pods(Policy{User: "jane", Readonly: true}), with(func(a *authorize.Attributes) { a.Verb = "watch" }), true},
+		"reads, a write": {pods(Policy{User: "jane", Readonly: true}), with(func(a *authorize.Attributes) { a.Verb = "create" }),
+			false},
 		"writes":                   {pods(Policy{User: "jane"}), with(func(a *authorize.Attributes) { a.Verb = "create" }), true},
 		"another namespace":        {pods(Policy{User: "jane"}), with(func(a *authorize.Attributes) { a.Namespace = "x" }), false},
 		"another resource":         {pods(Policy{User: "jane"}), with(func(a *authorize.Attributes) { a.Resource = "secrets" }), false},
@@ -114,7 +116,8 @@ func TestAuthorize(t *testing.T) {
 
 func TestReview(t *testing.T) {
 	ps := Policies{
-		{User: "jane", Namespace: "ns", Resource: "pods", APIGroup: "*"}, {User: "jane", Namespace: "*", NonResourcePath: "/logs", Readonly: true},
+		{User: "jane", Namespace: "ns", Resource: "pods", APIGroup: "*"},
+		{User: "jane", Namespace: "*", NonResourcePath: "/logs", Readonly: true},
 		{User: "jane", Namespace: "other", Resource: "secrets"}, {User: "bob", Namespace: "*", Resource: "secrets"},
 	}
 	rs, paths, incomplete, err := ps.Review(t.Context(), &user.DefaultInfo{Name: "jane"}, "ns")

@@ -21,7 +21,8 @@ func TestAlways(t *testing.T) {
 		rules        []authorizationv1.ResourceRule
 		paths        []authorizationv1.NonResourceRule
 	}{
-		{always{authorize.Allow}, "alwaysallow", "", []authorizationv1.ResourceRule{{Verbs: all, APIGroups: all, Resources: all}}, []authorizationv1.NonResourceRule{{Verbs: all, NonResourceURLs: all}}},
+		{always{authorize.Allow}, "alwaysallow", "", []authorizationv1.ResourceRule{{Verbs: all, APIGroups: all, Resources: all}},
+			[]authorizationv1.NonResourceRule{{Verbs: all, NonResourceURLs: all}}},
 		{always{authorize.NoOpinion}, "alwaysdeny", "Everything is forbidden.", nil, nil},
 	} {
 		d, reason, err := c.z.Authorize(t.Context(), &authorize.Attributes{})

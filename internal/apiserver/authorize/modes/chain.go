@@ -115,7 +115,8 @@ func (c *Chain) use(config *apiserver.AuthorizationConfiguration) error {
 func (c *Chain) authorizer(a *apiserver.AuthorizerConfiguration) (authorize.Authorizer, error) {
 	switch a.Type {
 	case Webhook:
-		return review.New(a.Name, a.Webhook, review.Options{Ledger: c.options.Ledger, Compiler: c.settings.compiler(), Metrics: c.metrics, Dial: c.options.Egress.ControlPlane()})
+		return review.New(a.Name, a.Webhook, review.Options{Ledger: c.options.Ledger, Compiler: c.settings.compiler(), Metrics: c.metrics,
+			Dial: c.options.Egress.ControlPlane()})
 	case AlwaysAllow:
 		return always{authorize.Allow}, nil
 	case AlwaysDeny:
@@ -141,7 +142,8 @@ func (c *Chain) Authorize(ctx context.Context, a *authorize.Attributes) (authori
 }
 
 // Review lists what all authorizers together allow a user in a namespace; incomplete when one cannot list it.
-func (c *Chain) Review(ctx context.Context, u user.Info, namespace string) (rs []authorizationv1.ResourceRule, paths []authorizationv1.NonResourceRule, incomplete bool, err error) {
+func (c *Chain) Review(ctx context.Context, u user.Info, namespace string) (rs []authorizationv1.ResourceRule,
+	paths []authorizationv1.NonResourceRule, incomplete bool, err error) {
 	var errs []error
 	for _, z := range c.current.Load().reviews {
 		r, p, part, err := z.Review(ctx, u, namespace)
@@ -217,10 +219,12 @@ func (z always) Authorize(context.Context, *authorize.Attributes) (authorize.Dec
 }
 
 // Review lists everything, or nothing.
-func (z always) Review(context.Context, user.Info, string) ([]authorizationv1.ResourceRule, []authorizationv1.NonResourceRule, bool, error) {
+func (z always) Review(context.Context, user.Info, string) ([]authorizationv1.ResourceRule, []authorizationv1.NonResourceRule, bool,
+	error) {
 	if z.d != authorize.Allow {
 		return nil, nil, false, nil
 	}
 	all := []string{"*"}
-	return []authorizationv1.ResourceRule{{Verbs: all, APIGroups: all, Resources: all}}, []authorizationv1.NonResourceRule{{Verbs: all, NonResourceURLs: all}}, false, nil
+	return []authorizationv1.ResourceRule{{Verbs: all, APIGroups: all, Resources: all}},
+		[]authorizationv1.NonResourceRule{{Verbs: all, NonResourceURLs: all}}, false, nil
 }

@@ -43,16 +43,25 @@ func newMetrics(serverID string) *Metrics {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "apiserver_authorization_" + name, Help: help, Buckets: buckets}, labels)
 	}
 	return &Metrics{
-		server:      hash([]byte(serverID)),
-		decisions:   counter("decisions_total", "[ALPHA] Total number of terminal decisions made by an authorizer split by authorizer type, name, and decision.", "type", "name", "decision"),
+		server: hash([]byte(serverID)),
+		decisions: counter("decisions_total",
+			"[ALPHA] Total number of terminal decisions made by an authorizer split by authorizer type, name, and decision.", "type", "name",
+			"decision"),
 		evaluations: counter("webhook_evaluations_total", "[ALPHA] Round-trips to authorization webhooks.", "name", "result"),
 		duration:    histogram("webhook_duration_seconds", "[ALPHA] Request latency in seconds.", prometheus.DefBuckets, "name", "result"),
-		failOpen:    counter("webhook_evaluations_fail_open_total", "[ALPHA] NoOpinion results due to webhook timeout or error.", "name", "result"),
-		matchErrors: counter("match_condition_evaluation_errors_total", "[ALPHA] Total number of errors when an authorization webhook encounters a match condition error split by authorizer type and name.", "type", "name"),
-		exclusions:  counter("match_condition_exclusions_total", "[ALPHA] Total number of exclusions when an authorization webhook is skipped because match conditions exclude it.", "type", "name"),
-		matching: histogram("match_condition_evaluation_seconds", "[ALPHA] Authorization match condition evaluation time in seconds, split by authorizer type and name.",
+		failOpen: counter("webhook_evaluations_fail_open_total", "[ALPHA] NoOpinion results due to webhook timeout or error.", "name",
+			"result"),
+		matchErrors: counter("match_condition_evaluation_errors_total",
+			"[ALPHA] Total number of errors when an authorization webhook encounters a match condition error split by authorizer type and name.",
+			"type", "name"),
+		exclusions: counter("match_condition_exclusions_total",
+			"[ALPHA] Total number of exclusions when an authorization webhook is skipped because match conditions exclude it.", "type", "name"),
+		matching: histogram("match_condition_evaluation_seconds",
+			"[ALPHA] Authorization match condition evaluation time in seconds, split by authorizer type and name.",
 			[]float64{0.001, 0.005, 0.01, 0.025, 0.1, 0.2, 0.25}, "type", "name"),
-		reloads: counter("config_controller_automatic_reloads_total", "[BETA] Total number of automatic reloads of authorization configuration split by status and apiserver identity.", "status", "apiserver_id_hash"),
+		reloads: counter("config_controller_automatic_reloads_total",
+			"[BETA] Total number of automatic reloads of authorization configuration split by status and apiserver identity.", "status",
+			"apiserver_id_hash"),
 		last: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "apiserver_authorization_config_controller_automatic_reload_last_timestamp_seconds",
 			Help: "[BETA] Timestamp of the last automatic reload of authorization configuration split by status and apiserver identity.",
@@ -68,7 +77,8 @@ func hash(data []byte) string {
 }
 
 func (m *Metrics) parts() []prometheus.Collector {
-	return []prometheus.Collector{m.decisions, m.evaluations, m.duration, m.failOpen, m.matchErrors, m.exclusions, m.matching, m.reloads, m.last}
+	return []prometheus.Collector{m.decisions, m.evaluations, m.duration, m.failOpen, m.matchErrors, m.exclusions, m.matching, m.reloads,
+		m.last}
 }
 
 // Describe implements [prometheus.Collector].
@@ -135,7 +145,10 @@ func (m *Metrics) RecordAuthorizationMatchConditionExclusion(_ context.Context, 
 
 // count is z, whose decisions are counted.
 func (m *Metrics) count(kind, name string, z authorize.Authorizer) authorize.Authorizer {
-	return &counted{name: name, next: z, to: func(decision string) prometheus.Counter { return m.decisions.WithLabelValues(kind, name, decision) }}
+	return &counted{name: name, next: z, to: func(decision string) prometheus.Counter {
+		return m.decisions.WithLabelValues(kind, name,
+			decision)
+	}}
 }
 
 // counted is an authorizer whose decisions are counted; the counters come with the first.

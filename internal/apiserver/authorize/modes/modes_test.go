@@ -173,7 +173,8 @@ func build(t *testing.T, o options.Authorization) (*Chain, *extension.Ledger, *l
 	must(t, err)
 	log := &logged{heard: make(chan struct{}, 1)}
 	ledger := extension.NewLedger(clock.RealClock{})
-	c, err := s.Build(Options{Roles: &rbac.Index{}, Node: &node.Authorizer{}, Ledger: ledger, Log: slog.New(slog.NewTextHandler(log, nil)), ServerID: "me"})
+	c, err := s.Build(Options{Roles: &rbac.Index{}, Node: &node.Authorizer{}, Ledger: ledger, Log: slog.New(slog.NewTextHandler(log, nil)),
+		ServerID: "me"})
 	must(t, err)
 	return c, ledger, log
 }
@@ -231,14 +232,16 @@ func TestWebhookAnswers(t *testing.T) {
 		{"denied", says(status{Denied: true, Reason: "an enemy"}), false, authorize.Deny, "an enemy", "", "success"},
 		{"not allowed is no opinion", says(status{Reason: "who?"}), false, authorize.NoOpinion, "hook: who?", "", "success"},
 		{"allowed and denied", says(status{Allowed: true, Denied: true}), false, authorize.Deny, "", "both allow and deny", "success"},
-		{"not JSON", func(_ *authorizationv1.SubjectAccessReview, w http.ResponseWriter) { _, _ = io.WriteString(w, "hello") }, false, authorize.NoOpinion, "", "couldn't get version/kind", "error"},
+		{"not JSON", func(_ *authorizationv1.SubjectAccessReview, w http.ResponseWriter) { _, _ = io.WriteString(w, "hello") }, false,
+			authorize.NoOpinion, "", "couldn't get version/kind", "error"},
 		{"another kind", func(_ *authorizationv1.SubjectAccessReview, w http.ResponseWriter) {
 			_, _ = io.WriteString(w, `{"apiVersion":"v1","kind":"Pod"}`)
 		}, true, authorize.Deny, "", "Pod", "error"},
 		{"forbidden, and the policy is to deny", func(_ *authorizationv1.SubjectAccessReview, w http.ResponseWriter) {
 			http.Error(w, "go away", http.StatusForbidden)
 		}, true, authorize.Deny, "", "go away", "error"},
-		{"slow, and the policy is to deny", hang, true, authorize.Deny, "", "/decide", "timeout"}, // the client has two clocks, and each its words,
+		// the client has two clocks, and each its words,
+		{"slow, and the policy is to deny", hang, true, authorize.Deny, "", "/decide", "timeout"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -257,11 +260,13 @@ func TestWebhookAnswers(t *testing.T) {
 			if d != c.d || reason != c.reason || (c.err == "") != (err == nil) || !strings.Contains(got, c.err) {
 				t.Errorf("got %v %q %v, want %v %q %s", d, reason, err, c.d, c.reason, c.err)
 			}
-			if n := count(t, chain.Metrics(), "apiserver_authorization_webhook_evaluations_total", map[string]string{"name": "hook", "result": c.result}); n < 1 {
+			if n := count(t, chain.Metrics(), "apiserver_authorization_webhook_evaluations_total",
+				map[string]string{"name": "hook", "result": c.result}); n < 1 {
 				t.Errorf("no call is counted as %s", c.result)
 			}
 			e := ledger.Snapshot()
-			if len(e) != 1 || e[0].Point != extension.AuthorizationWebhook || e[0].Name != "hook" || e[0].Calls < 1 || (e[0].Failures > 0) != (c.result != "success") {
+			if len(e) != 1 || e[0].Point != extension.AuthorizationWebhook || e[0].Name != "hook" || e[0].Calls < 1 ||
+				(e[0].Failures > 0) != (c.result != "success") {
 				t.Errorf("the ledger has %+v", e)
 			}
 		})
@@ -280,14 +285,17 @@ func TestWebhookDown(t *testing.T) {
 	if e := ledger.Snapshot(); e[0].State != extension.Failing || !strings.Contains(e[0].LastError, "refused") {
 		t.Errorf("the ledger has %+v", e)
 	}
-	if n := count(t, chain.Metrics(), "apiserver_authorization_webhook_evaluations_fail_open_total", map[string]string{"name": "hook", "result": "error"}); n != 1 {
+	if n := count(t, chain.Metrics(), "apiserver_authorization_webhook_evaluations_fail_open_total",
+		map[string]string{"name": "hook", "result": "error"}); n != 1 {
 		t.Errorf("counted %v that failed open", n)
 	}
-	if n := count(t, chain.Metrics(), "apiserver_authorization_decisions_total", map[string]string{"type": "AlwaysAllow", "name": "alwaysallow", "decision": "allowed"}); n != 1 {
+	if n := count(t, chain.Metrics(), "apiserver_authorization_decisions_total",
+		map[string]string{"type": "AlwaysAllow", "name": "alwaysallow", "decision": "allowed"}); n != 1 {
 		t.Errorf("counted %v decisions", n)
 	}
 	alone, _, _ := build(t, options.Authorization{ConfigFile: file(t, h.configuration("", ""))})
-	if d, _, err := alone.Authorize(t.Context(), pods("x")); d != authorize.NoOpinion || err == nil || !strings.Contains(err.Error(), "connection refused") {
+	if d, _, err := alone.Authorize(t.Context(), pods("x")); d != authorize.NoOpinion || err == nil ||
+		!strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("alone: %v %v", d, err)
 	}
 }
@@ -317,7 +325,8 @@ func TestRetries(t *testing.T) {
 func TestWebhookSays(t *testing.T) {
 	h := newWebhook(t)
 	ttl := time.Duration(0)
-	chain, _, _ := build(t, options.Authorization{Modes: []string{"Webhook"}, Webhook: options.AuthorizationWebhook{ConfigFile: h.kubeconfig, AuthorizedTTL: &ttl, UnauthorizedTTL: &ttl}})
+	chain, _, _ := build(t, options.Authorization{Modes: []string{"Webhook"},
+		Webhook: options.AuthorizationWebhook{ConfigFile: h.kubeconfig, AuthorizedTTL: &ttl, UnauthorizedTTL: &ttl}})
 	list := pods("")
 	list.Verb = "list"
 	list.Select("spec.nodeName=a,status.phase!=Failed", "app in (x,y),!z")
@@ -339,7 +348,8 @@ func TestWebhookSays(t *testing.T) {
 		t.Errorf("the user is %+v", s)
 	}
 	r := s.ResourceAttributes
-	if r.FieldSelector == nil || len(r.FieldSelector.Requirements) != 2 || r.LabelSelector == nil || len(r.LabelSelector.Requirements) != 2 || r.Resource != "pods" {
+	if r.FieldSelector == nil || len(r.FieldSelector.Requirements) != 2 || r.LabelSelector == nil || len(r.LabelSelector.Requirements) != 2 ||
+		r.Resource != "pods" {
 		t.Errorf("asked about %+v", r)
 	}
 	if r := asked[1].Spec.ResourceAttributes; r.FieldSelector != nil || r.LabelSelector != nil {
@@ -397,7 +407,8 @@ func TestCaches(t *testing.T) {
 		t.Errorf("a long question was asked %d times, want each time", n)
 	}
 	// and with the caches off, each time
-	none, _, _ := build(t, options.Authorization{ConfigFile: file(t, h.configuration("    authorizedTTL: 5m\n    unauthorizedTTL: 5m\n    cacheAuthorizedRequests: false\n    cacheUnauthorizedRequests: false", ""))})
+	none, _, _ := build(t, options.Authorization{ConfigFile: file(t,
+		h.configuration("    authorizedTTL: 5m\n    unauthorizedTTL: 5m\n    cacheAuthorizedRequests: false\n    cacheUnauthorizedRequests: false", ""))})
 	before := len(h.calls())
 	for range 2 {
 		if _, _, err := none.Authorize(t.Context(), pods("b")); err != nil {
@@ -454,7 +465,8 @@ func TestMatchConditions(t *testing.T) {
 		t.Errorf("timed %v evaluations", n)
 	}
 	bad := strings.Replace(text, "request.user == 'jane'", "request.nothing", 1)
-	if _, err := Load(options.Authorization{ConfigFile: file(t, bad)}, nil); err == nil || !strings.Contains(err.Error(), "matchConditions[1].expression") {
+	if _, err := Load(options.Authorization{ConfigFile: file(t, bad)}, nil); err == nil ||
+		!strings.Contains(err.Error(), "matchConditions[1].expression") {
 		t.Errorf("an expression that does not compile: %v", err)
 	}
 }
@@ -485,7 +497,8 @@ func TestReload(t *testing.T) {
 	for _, bad := range []struct{ text, says string }{
 		{"nonsense", "failed to load AuthorizationConfiguration"},
 		{head + allow, "missing required types: [AlwaysDeny RBAC]"},
-		{head + "- {type: RBAC, name: rbac}\n- {type: Node, name: node}\n" + deny, "authorizer type Node is not allowed if it was not enabled at initial server startup"},
+		{head + "- {type: RBAC, name: rbac}\n- {type: Node, name: node}\n" + deny,
+			"authorizer type Node is not allowed if it was not enabled at initial server startup"},
 		{head + "- {type: RBAC, name: rbac}\n- {type: ABAC, name: abac}\n" + deny, "authorizer type ABAC is not allowed"},
 		{strings.Replace(h.configuration("", "- {type: RBAC, name: rbac}\n"+deny), h.kubeconfig, "/does/not/exist", 1), "no such file"},
 	} {

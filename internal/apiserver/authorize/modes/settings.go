@@ -67,7 +67,8 @@ func Load(o options.Authorization, decode abac.Decode) (*Settings, error) {
 		s.config, err = fromFlags(o)
 	} else {
 		if len(o.Modes) > 0 || o.Webhook.Set() {
-			return nil, errors.New("--authorization-config can not be specified when --authorization-mode or --authorization-webhook-* flags are defined") // upstream's words
+			// upstream's words
+			return nil, errors.New("--authorization-config can not be specified when --authorization-mode or --authorization-webhook-* flags are defined")
 		}
 		if s.data, err = os.ReadFile(o.ConfigFile); err == nil {
 			s.config, err = s.parse(s.data, nil)
@@ -161,8 +162,10 @@ func fromWebhookFlags(o options.AuthorizationWebhook) *apiserver.WebhookConfigur
 	return &apiserver.WebhookConfiguration{
 		AuthorizedTTL: metav1.Duration{Duration: authorized}, CacheAuthorizedRequests: authorized != 0,
 		UnauthorizedTTL: metav1.Duration{Duration: unauthorized}, CacheUnauthorizedRequests: unauthorized != 0,
-		Timeout: metav1.Duration{Duration: 30 * time.Second}, FailurePolicy: apiserver.FailurePolicyNoOpinion, SubjectAccessReviewVersion: version,
-		ConnectionInfo: apiserver.WebhookConnectionInfo{Type: apiserver.AuthorizationWebhookConnectionInfoTypeKubeConfigFile, KubeConfigFile: &o.ConfigFile},
+		Timeout: metav1.Duration{Duration: 30 * time.Second}, FailurePolicy: apiserver.FailurePolicyNoOpinion,
+		SubjectAccessReviewVersion: version,
+		ConnectionInfo: apiserver.WebhookConnectionInfo{Type: apiserver.AuthorizationWebhookConnectionInfoTypeKubeConfigFile,
+			KubeConfigFile: &o.ConfigFile},
 	}
 }
 

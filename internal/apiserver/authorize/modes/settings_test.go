@@ -40,10 +40,12 @@ func TestFlags(t *testing.T) {
 		"a policy without ABAC":     {options.Authorization{PolicyFile: "p"}, "", "cannot specify --authorization-policy-file without mode ABAC"},
 		"a webhook":                 {options.Authorization{Modes: []string{"Webhook"}, Webhook: hook}, "Webhook default", ""},
 		"a webhook without its way": {options.Authorization{Modes: []string{"Webhook"}}, "", "authorization config file not passed"},
-		"a way without a webhook":   {options.Authorization{Webhook: hook}, "", "cannot specify --authorization-webhook-config-file without mode Webhook"},
-		"v1":                        {options.Authorization{Webhook: options.AuthorizationWebhook{Version: "v1"}}, "Node node,RBAC rbac", ""},
-		"v1beta1":                   {options.Authorization{Webhook: options.AuthorizationWebhook{Version: "v1beta1"}}, "Node node,RBAC rbac", ""},
-		"v2":                        {options.Authorization{Webhook: options.AuthorizationWebhook{Version: "v2"}}, "", `unsupported webhook authorizer version "v2"`},
+		"a way without a webhook": {options.Authorization{Webhook: hook}, "",
+			"cannot specify --authorization-webhook-config-file without mode Webhook"},
+		"v1":      {options.Authorization{Webhook: options.AuthorizationWebhook{Version: "v1"}}, "Node node,RBAC rbac", ""},
+		"v1beta1": {options.Authorization{Webhook: options.AuthorizationWebhook{Version: "v1beta1"}}, "Node node,RBAC rbac", ""},
+		"v2": {options.Authorization{Webhook: options.AuthorizationWebhook{Version: "v2"}}, "",
+			`unsupported webhook authorizer version "v2"`},
 	} {
 		got, err := fromFlags(c.o)
 		if (err == nil) != (c.error == "") || err != nil && !strings.Contains(err.Error(), c.error) {
@@ -86,14 +88,18 @@ func TestLoad(t *testing.T) {
 		o     options.Authorization
 		error string
 	}{
-		"a file beside modes":      {options.Authorization{ConfigFile: none, Modes: []string{"RBAC"}}, "--authorization-config can not be specified"},
-		"a file beside a webhook":  {options.Authorization{ConfigFile: none, Webhook: options.AuthorizationWebhook{ConfigFile: h.kubeconfig}}, "--authorization-config can not be specified"},
-		"no file":                  {options.Authorization{ConfigFile: none}, "authorization: open"},
-		"an unknown mode":          {options.Authorization{Modes: []string{"Magic"}}, "authorization: authorization-mode"},
-		"no policies":              {options.Authorization{Modes: []string{"ABAC"}, PolicyFile: none}, "authorization: "},
-		"no way to the webhook":    {options.Authorization{Modes: []string{"Webhook"}, Webhook: options.AuthorizationWebhook{ConfigFile: none}}, "authorization webhook default"},
-		"a name that is not usual": {options.Authorization{ConfigFile: file(t, head+"- {type: RBAC, name: roles}\n")}, "expected name rbac for authorizer RBAC instead of roles"},
-		"good":                     {options.Authorization{ConfigFile: file(t, head+"- {type: RBAC, name: rbac}\n")}, ""},
+		"a file beside modes": {options.Authorization{ConfigFile: none, Modes: []string{"RBAC"}},
+			"--authorization-config can not be specified"},
+		"a file beside a webhook": {options.Authorization{ConfigFile: none, Webhook: options.AuthorizationWebhook{ConfigFile: h.kubeconfig}},
+			"--authorization-config can not be specified"},
+		"no file":         {options.Authorization{ConfigFile: none}, "authorization: open"},
+		"an unknown mode": {options.Authorization{Modes: []string{"Magic"}}, "authorization: authorization-mode"},
+		"no policies":     {options.Authorization{Modes: []string{"ABAC"}, PolicyFile: none}, "authorization: "},
+		"no way to the webhook": {options.Authorization{Modes: []string{"Webhook"}, Webhook: options.AuthorizationWebhook{ConfigFile: none}},
+			"authorization webhook default"},
+		"a name that is not usual": {options.Authorization{ConfigFile: file(t, head+"- {type: RBAC, name: roles}\n")},
+			"expected name rbac for authorizer RBAC instead of roles"},
+		"good": {options.Authorization{ConfigFile: file(t, head+"- {type: RBAC, name: rbac}\n")}, ""},
 	} {
 		s, err := Load(c.o, nil)
 		if (err == nil) != (c.error == "") || err != nil && !strings.Contains(err.Error(), c.error) || (s != nil) != (err == nil) {
@@ -105,7 +111,8 @@ func TestLoad(t *testing.T) {
 // TestBuild: the authorizers of each type, and what is told of them.
 func TestBuild(t *testing.T) {
 	log := &logged{heard: make(chan struct{}, 1)}
-	o := Options{Roles: &rbac.Index{}, Node: &node.Authorizer{}, Ledger: extension.NewLedger(clock.RealClock{}), Log: slog.New(slog.NewTextHandler(log, nil))}
+	o := Options{Roles: &rbac.Index{}, Node: &node.Authorizer{}, Ledger: extension.NewLedger(clock.RealClock{}),
+		Log: slog.New(slog.NewTextHandler(log, nil))}
 	of := func(kinds ...string) *Settings {
 		c := &apiserver.AuthorizationConfiguration{}
 		for _, k := range kinds {

@@ -80,7 +80,8 @@ func (o *objects) related(node string, k kind, namespace, name string) bool {
 		}
 		for _, obj := range o.all[volumeKind] {
 			v := obj.(*corev1.PersistentVolume)
-			if r := v.Spec.CSI.NodePublishSecretRef; v.Spec.ClaimRef != nil && r.Namespace == namespace && r.Name == name && claims(v.Spec.ClaimRef.Namespace, v.Spec.ClaimRef.Name) {
+			if r := v.Spec.CSI.NodePublishSecretRef; v.Spec.ClaimRef != nil && r.Namespace == namespace && r.Name == name &&
+				claims(v.Spec.ClaimRef.Namespace, v.Spec.ClaimRef.Name) {
 				return true
 			}
 		}
@@ -164,13 +165,15 @@ func TestGraphAgainstWalking(t *testing.T) {
 				commit(podKind, p, r.IntN(3) == 0)
 			case 2:
 				v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: pick("x", 4)}}
-				v.Spec.CSI = &corev1.CSIPersistentVolumeSource{NodePublishSecretRef: &corev1.SecretReference{Namespace: pick("ns", 2), Name: pick("x", 4)}}
+				v.Spec.CSI = &corev1.CSIPersistentVolumeSource{NodePublishSecretRef: &corev1.SecretReference{Namespace: pick("ns", 2),
+					Name: pick("x", 4)}}
 				if r.IntN(4) > 0 {
 					v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: pick("ns", 2), Name: pick("x", 4)}
 				}
 				commit(volumeKind, v, r.IntN(3) == 0)
 			case 3:
-				commit(attachmentKind, &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: pick("x", 4)}, Spec: storagev1.VolumeAttachmentSpec{NodeName: pick("n", 3)}}, r.IntN(3) == 0)
+				commit(attachmentKind, &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: pick("x", 4)},
+					Spec: storagev1.VolumeAttachmentSpec{NodeName: pick("n", 3)}}, r.IntN(3) == 0)
 			}
 			if step < 20 {
 				continue
@@ -188,13 +191,15 @@ func TestGraphAgainstWalking(t *testing.T) {
 			}
 		}
 		if len(g.podsBy)+len(g.byKey)+len(g.vols)+len(g.direct) > 0 {
-			t.Errorf("seed %d: when all is gone the graph keeps %d pods, %d referred, %d volumes, %d bound", seed, len(g.podsBy), len(g.byKey), len(g.vols), len(g.direct))
+			t.Errorf("seed %d: when all is gone the graph keeps %d pods, %d referred, %d volumes, %d bound", seed, len(g.podsBy), len(g.byKey),
+				len(g.vols), len(g.direct))
 		}
 	}
 }
 
 func kindName(k kind) string {
-	return [...]string{"pod", "secret", "config map", "claim", "volume", "account", "resource claim", "attachment", "slice", "certificate request"}[k]
+	return [...]string{"pod", "secret", "config map", "claim", "volume", "account", "resource claim", "attachment", "slice",
+		"certificate request"}[k]
 }
 
 // TestCountsOfManyNodes: what is read on many nodes is counted as what is read on few.
@@ -224,11 +229,13 @@ func large(tb testing.TB) (*Graph, *objects) {
 	tb.Helper()
 	o := &objects{}
 	for i := range 100_000 {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprint("ns", i%100), Name: fmt.Sprint("pod-", i), UID: types.UID(fmt.Sprint(i))}}
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprint("ns", i%100), Name: fmt.Sprint("pod-", i),
+			UID: types.UID(fmt.Sprint(i))}}
 		p.Spec.NodeName, p.Spec.ServiceAccountName = fmt.Sprint("node-", i%1000), "default"
 		p.Spec.Volumes = []corev1.Volume{
 			{Name: "a", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: fmt.Sprint("secret-", i)}}},
-			{Name: "b", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"}}}},
+			{Name: "b", VolumeSource: corev1.VolumeSource{
+				ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"}}}},
 		}
 		o.put(podKind, p)
 	}
@@ -248,7 +255,8 @@ func BenchmarkAuthorize(b *testing.B) {
 		"secret":     {User: node, Verb: "get", Resource: "secrets", Namespace: "ns1", Name: "secret-1", ResourceRequest: true},
 		"config map": {User: node, Verb: "get", Resource: "configmaps", Namespace: "ns1", Name: "kube-root-ca.crt", ResourceRequest: true},
 		"refused":    {User: node, Verb: "get", Resource: "secrets", Namespace: "ns1", Name: "secret-2", ResourceRequest: true},
-		"no node":    {User: &user.DefaultInfo{Name: "jane", Groups: []string{"system:authenticated"}}, Verb: "get", Resource: "secrets", Namespace: "ns1", Name: "secret-1", ResourceRequest: true},
+		"no node": {User: &user.DefaultInfo{Name: "jane", Groups: []string{"system:authenticated"}}, Verb: "get", Resource: "secrets",
+			Namespace: "ns1", Name: "secret-1", ResourceRequest: true},
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

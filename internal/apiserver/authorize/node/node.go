@@ -52,7 +52,8 @@ type Authorizer struct {
 func (*Authorizer) Name() string { return "node" }
 
 // Review reports that a node's rules cannot be listed, and has no rules of other users.
-func (*Authorizer) Review(_ context.Context, u user.Info, _ string) ([]authorizationv1.ResourceRule, []authorizationv1.NonResourceRule, bool, error) {
+func (*Authorizer) Review(_ context.Context, u user.Info, _ string) ([]authorizationv1.ResourceRule, []authorizationv1.NonResourceRule,
+	bool, error) {
 	if _, ok := Identity(u); ok {
 		return nil, nil, true, errors.New("node authorizer does not support user rule resolution") // upstream's words
 	}

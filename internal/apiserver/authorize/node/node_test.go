@@ -31,16 +31,21 @@ func fixture(t *testing.T) (*Authorizer, *objects) {
 		NodeName: n1, ServiceAccountName: "sa", ResourceClaims: []corev1.PodResourceClaim{{Name: "r", ResourceClaimName: new("claim")}},
 		Volumes: []corev1.Volume{
 			{Name: "s", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}},
-			{Name: "c", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "c"}}}},
+			{Name: "c", VolumeSource: corev1.VolumeSource{
+				ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "c"}}}},
 			{Name: "d", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}},
 		},
 	}})
 	o.put(podKind, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "q"}, Spec: corev1.PodSpec{NodeName: "n2"}})
-	o.put(volumeKind, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: "ns", Name: "data"}}})
-	o.put(attachmentKind, &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "va"}, Spec: storagev1.VolumeAttachmentSpec{NodeName: n1}})
-	o.put(schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceslices"}, &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "slice"}, Spec: resourcev1.ResourceSliceSpec{NodeName: &n1}})
+	o.put(volumeKind, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"},
+		Spec: corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: "ns", Name: "data"}}})
+	o.put(attachmentKind, &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "va"},
+		Spec: storagev1.VolumeAttachmentSpec{NodeName: n1}})
+	o.put(schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceslices"},
+		&resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "slice"}, Spec: resourcev1.ResourceSliceSpec{NodeName: &n1}})
 	o.put(schema.GroupResource{Group: "certificates.k8s.io", Resource: "podcertificaterequests"},
-		&certificatesv1.PodCertificateRequest{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pcr"}, Spec: certificatesv1.PodCertificateRequestSpec{NodeName: "n1"}})
+		&certificatesv1.PodCertificateRequest{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pcr"},
+			Spec: certificatesv1.PodCertificateRequestSpec{NodeName: "n1"}})
 	g := NewGraph()
 	if err := g.Load(t.Context(), o); err != nil {
 		t.Fatal(err)
@@ -81,7 +86,8 @@ func TestNodesReadTheSecretsOfTheirPods(t *testing.T) {
 		"get secrets ns/s", "list secrets ns/s", "watch secrets ns/s", "get configmaps ns/c", "get persistentvolumeclaims ns/data",
 		"update persistentvolumeclaims/status ns/data", "patch persistentvolumeclaims/status ns/data", "get persistentvolumes /pv",
 		"get serviceaccounts ns/sa", "create serviceaccounts/token ns/sa", "get pods ns/p", "list pods ns/p", "watch pods ns/p",
-		"get resource.k8s.io:resourceclaims ns/claim", "get resource.k8s.io:resourceslices /slice", "update resource.k8s.io:resourceslices /slice",
+		"get resource.k8s.io:resourceclaims ns/claim", "get resource.k8s.io:resourceslices /slice",
+		"update resource.k8s.io:resourceslices /slice",
 		"patch resource.k8s.io:resourceslices /slice", "delete resource.k8s.io:resourceslices /slice",
 		"get storage.k8s.io:volumeattachments /va", "get certificates.k8s.io:podcertificaterequests ns/pcr",
 	} {
@@ -113,29 +119,45 @@ func TestDecisions(t *testing.T) {
 	)
 	z, _ := fixture(t)
 	for _, c := range []struct{ ask, want string }{
-		{"create secrets ns/s", reads}, {"get secrets/x ns/s", "cannot read subresource"}, {"get secrets ns/other", related}, {"get secrets other/s", related},
-		{"list secrets /", "can only read namespaced object of this type"}, {"list secrets ns", "No Object name found"}, {"delete configmaps ns/c", reads},
+		{"create secrets ns/s", reads}, {"get secrets/x ns/s", "cannot read subresource"}, {"get secrets ns/other", related},
+		{"get secrets other/s", related},
+		{"list secrets /", "can only read namespaced object of this type"}, {"list secrets ns", "No Object name found"},
+		{"delete configmaps ns/c", reads},
 		{"list persistentvolumeclaims ns/data", individually}, {"get persistentvolumeclaims/x ns/data", "cannot get subresource"},
-		{"get persistentvolumeclaims/status ns/data", "can only get/update/patch this type"}, {"update persistentvolumeclaims/status ns/x", related},
+		{"get persistentvolumeclaims/status ns/data", "can only get/update/patch this type"},
+		{"update persistentvolumeclaims/status ns/x", related},
 		{"list persistentvolumes /pv", individually}, {"get persistentvolumes ns/pv", related}, {"get persistentvolumes /x", related},
-		{"list serviceaccounts ns/sa", "can only create tokens for individual service accounts"}, {"create serviceaccounts/token ns", "can only create tokens for individual service accounts"},
-		{"create serviceaccounts ns/sa", "can only create token subresource of serviceaccount"}, {"get serviceaccounts/token ns/sa", "can only create tokens for individual service accounts"},
-		{"create nodes", yes}, {"update nodes /n2", yes}, {"patch nodes /n1", yes}, {"get nodes /n1", yes}, {"watch nodes /n1", yes}, {"delete nodes /n1", ""},
-		{"list nodes", "node 'n1' cannot read all nodes, only its own Node object"}, {"get nodes /n2", "node 'n1' cannot read 'n2', only its own Node object"},
+		{"list serviceaccounts ns/sa", "can only create tokens for individual service accounts"},
+		{"create serviceaccounts/token ns", "can only create tokens for individual service accounts"},
+		{"create serviceaccounts ns/sa", "can only create token subresource of serviceaccount"},
+		{"get serviceaccounts/token ns/sa", "can only create tokens for individual service accounts"},
+		{"create nodes", yes}, {"update nodes /n2", yes}, {"patch nodes /n1", yes}, {"get nodes /n1", yes}, {"watch nodes /n1", yes},
+		{"delete nodes /n1", ""},
+		{"list nodes", "node 'n1' cannot read all nodes, only its own Node object"},
+		{"get nodes /n2", "node 'n1' cannot read 'n2', only its own Node object"},
 		{"update nodes/status /n1", yes}, {"patch nodes/status /n1", yes}, {"get nodes/status /n1", ""}, {"get nodes/proxy /n1", ""},
-		{"list pods spec.nodeName=n1", yes}, {"watch pods spec.nodeName=n1", yes}, {"list pods spec.nodeName=n2", selectorOf}, {"list pods spec.nodeName!=n1", selectorOf},
-		{"list pods spec.host=n1", selectorOf}, {"list pods", selectorOf}, {"list pods ns/q", related}, {"get pods ns/q", related}, {"create pods ns/m", yes}, {"delete pods ns/q", yes},
+		{"list pods spec.nodeName=n1", yes}, {"watch pods spec.nodeName=n1", yes}, {"list pods spec.nodeName=n2", selectorOf},
+		{"list pods spec.nodeName!=n1", selectorOf},
+		{"list pods spec.host=n1", selectorOf}, {"list pods", selectorOf}, {"list pods ns/q", related}, {"get pods ns/q", related},
+		{"create pods ns/m", yes}, {"delete pods ns/q", yes},
 		{"update pods ns/p", ""}, {"update pods/status ns/p", yes}, {"patch pods/status ns/p", yes}, {"get pods/status ns/p", ""},
 		{"create pods/eviction ns/p", yes}, {"get pods/eviction ns/p", ""}, {"create pods/exec ns/p", ""},
-		{"create resource.k8s.io:resourceslices", yes}, {"get resource.k8s.io:resourceslices/x /slice", "cannot authorize ResourceSlice subresources"},
-		{"list resource.k8s.io:resourceslices", slices}, {"list resource.k8s.io:resourceslices spec.nodeName=n1", yes}, {"deletecollection resource.k8s.io:resourceslices spec.nodeName=n2", slices},
-		{"bind resource.k8s.io:resourceslices", "only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, delete, deletecollection"},
+		{"create resource.k8s.io:resourceslices", yes}, {"get resource.k8s.io:resourceslices/x /slice",
+			"cannot authorize ResourceSlice subresources"},
+		{"list resource.k8s.io:resourceslices", slices}, {"list resource.k8s.io:resourceslices spec.nodeName=n1", yes},
+		{"deletecollection resource.k8s.io:resourceslices spec.nodeName=n2", slices},
+		{"bind resource.k8s.io:resourceslices",
+			"only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, delete, deletecollection"},
 		{"create certificates.k8s.io:podcertificaterequests ns", yes}, {"list certificates.k8s.io:podcertificaterequests spec.nodeName=n1", yes},
-		{"watch certificates.k8s.io:podcertificaterequests", requests}, {"delete certificates.k8s.io:podcertificaterequests ns/pcr", "nodes may not delete podcertificaterequests"},
+		{"watch certificates.k8s.io:podcertificaterequests", requests},
+		{"delete certificates.k8s.io:podcertificaterequests ns/pcr", "nodes may not delete podcertificaterequests"},
 		{"get certificates.k8s.io:podcertificaterequests/status ns/pcr", "nodes may not access the status subresource of PodCertificateRequests"},
-		{"get storage.k8s.io:csinodes /n1", yes}, {"create storage.k8s.io:csinodes", yes}, {"update storage.k8s.io:csinodes /n1", yes}, {"patch storage.k8s.io:csinodes /n1", yes},
-		{"delete storage.k8s.io:csinodes /n1", yes}, {"get storage.k8s.io:csinodes /n2", "can only access CSINode with the same name as the requesting node"},
-		{"list storage.k8s.io:csinodes", "can only get, create, update, patch, or delete a CSINode"}, {"get storage.k8s.io:csinodes/x /n1", "cannot authorize CSINode subresources"},
+		{"get storage.k8s.io:csinodes /n1", yes}, {"create storage.k8s.io:csinodes", yes}, {"update storage.k8s.io:csinodes /n1", yes},
+		{"patch storage.k8s.io:csinodes /n1", yes},
+		{"delete storage.k8s.io:csinodes /n1", yes}, {"get storage.k8s.io:csinodes /n2",
+			"can only access CSINode with the same name as the requesting node"},
+		{"list storage.k8s.io:csinodes", "can only get, create, update, patch, or delete a CSINode"},
+		{"get storage.k8s.io:csinodes/x /n1", "cannot authorize CSINode subresources"},
 		{"get storage.k8s.io:csinodes/status /n1", "CSINode status access requires CSIVolumeHealth feature"},
 		{"get coordination.k8s.io:leases kube-node-lease/n1", yes}, {"create coordination.k8s.io:leases kube-node-lease", yes},
 		{"get coordination.k8s.io:leases kube-node-lease/n2", "can only access node lease with the same name as the requesting node"},
@@ -188,32 +210,41 @@ func TestIdentity(t *testing.T) {
 func TestReferences(t *testing.T) {
 	local := func(name string) *corev1.LocalObjectReference { return &corev1.LocalObjectReference{Name: name} }
 	from := func(name string) ([]corev1.EnvFromSource, []corev1.EnvVar) {
-		return []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: *local(name + "-from")}}, {ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: *local(name + "-from")}}},
-			[]corev1.EnvVar{{Name: "plain"}, {ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: *local(name)}}},
+		return []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: *local(name + "-from")}},
+				{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: *local(name + "-from")}}},
+			[]corev1.EnvVar{{Name: "plain"}, {ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: *local(
+				name)}}},
 				{ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: *local(name)}}}}
 	}
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}
 	p.Spec.ServiceAccountName = "sa"
 	p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{*local("pull"), {}}
-	p.Spec.InitContainers, p.Spec.Containers, p.Spec.EphemeralContainers = make([]corev1.Container, 1), make([]corev1.Container, 1), make([]corev1.EphemeralContainer, 1)
+	p.Spec.InitContainers, p.Spec.Containers, p.Spec.EphemeralContainers = make([]corev1.Container, 1), make([]corev1.Container, 1),
+		make([]corev1.EphemeralContainer, 1)
 	p.Spec.InitContainers[0].EnvFrom, p.Spec.InitContainers[0].Env = from("init")
 	p.Spec.Containers[0].EnvFrom, p.Spec.Containers[0].Env = from("main")
 	p.Spec.EphemeralContainers[0].EnvFrom, p.Spec.EphemeralContainers[0].Env = from("debug")
 	for _, s := range []corev1.VolumeSource{
 		{Ephemeral: &corev1.EphemeralVolumeSource{}}, {PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}},
 		{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim2"}, Ephemeral: &corev1.EphemeralVolumeSource{}},
-		{AzureFile: &corev1.AzureFileVolumeSource{SecretName: "azure"}}, {CephFS: &corev1.CephFSVolumeSource{SecretRef: local("ceph")}}, {CephFS: &corev1.CephFSVolumeSource{}},
+		{AzureFile: &corev1.AzureFileVolumeSource{SecretName: "azure"}}, {CephFS: &corev1.CephFSVolumeSource{SecretRef: local("ceph")}},
+		{CephFS: &corev1.CephFSVolumeSource{}},
 		{Cinder: &corev1.CinderVolumeSource{SecretRef: local("cinder")}}, {FlexVolume: &corev1.FlexVolumeSource{SecretRef: local("flex")}},
-		{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{Secret: &corev1.SecretProjection{LocalObjectReference: *local("projected")}}, {ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: *local("projected")}}}}},
+		{Projected: &corev1.ProjectedVolumeSource{
+			Sources: []corev1.VolumeProjection{{Secret: &corev1.SecretProjection{LocalObjectReference: *local("projected")}},
+				{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: *local("projected")}}}}},
 		{RBD: &corev1.RBDVolumeSource{SecretRef: local("rbd")}}, {Secret: &corev1.SecretVolumeSource{SecretName: "secret"}},
-		{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: *local("map")}}, {ScaleIO: &corev1.ScaleIOVolumeSource{SecretRef: local("scaleio")}},
+		{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: *local("map")}},
+		{ScaleIO: &corev1.ScaleIOVolumeSource{SecretRef: local("scaleio")}},
 		{ISCSI: &corev1.ISCSIVolumeSource{SecretRef: local("iscsi")}}, {StorageOS: &corev1.StorageOSVolumeSource{SecretRef: local("storageos")}},
 		{CSI: &corev1.CSIVolumeSource{NodePublishSecretRef: local("csi")}}, {EmptyDir: &corev1.EmptyDirVolumeSource{}},
 	} {
 		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "v", VolumeSource: s})
 	}
-	p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "a", ResourceClaimName: new("named")}, {Name: "b", ResourceClaimTemplateName: new("t")}, {Name: "c", ResourceClaimTemplateName: new("t")}}
-	p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "x", ResourceClaimName: new("not-this")}, {Name: "b", ResourceClaimName: new("made")}}
+	p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "a", ResourceClaimName: new("named")},
+		{Name: "b", ResourceClaimTemplateName: new("t")}, {Name: "c", ResourceClaimTemplateName: new("t")}}
+	p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "x", ResourceClaimName: new("not-this")},
+		{Name: "b", ResourceClaimName: new("made")}}
 	p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "extended"}
 	got := map[kind][]string{}
 	podrefs.Visit(p, func(k podrefs.Kind, name string) { got[kindOf(k)] = append(got[kindOf(k)], name) })
@@ -238,7 +269,8 @@ func TestSecretsOfVolumes(t *testing.T) {
 		want   string
 	}{
 		{corev1.PersistentVolumeSource{AzureFile: &corev1.AzureFilePersistentVolumeSource{SecretName: "s"}}, "ns/s"},
-		{corev1.PersistentVolumeSource{AzureFile: &corev1.AzureFilePersistentVolumeSource{SecretName: "s", SecretNamespace: new("other")}}, "other/s"},
+		{corev1.PersistentVolumeSource{AzureFile: &corev1.AzureFilePersistentVolumeSource{SecretName: "s", SecretNamespace: new("other")}},
+			"other/s"},
 		{corev1.PersistentVolumeSource{CephFS: &corev1.CephFSPersistentVolumeSource{SecretRef: bare}}, "ns/s"},
 		{corev1.PersistentVolumeSource{CephFS: &corev1.CephFSPersistentVolumeSource{SecretRef: full}}, "other/s"},
 		{corev1.PersistentVolumeSource{CephFS: &corev1.CephFSPersistentVolumeSource{}}, ""},
@@ -247,12 +279,16 @@ func TestSecretsOfVolumes(t *testing.T) {
 		{corev1.PersistentVolumeSource{RBD: &corev1.RBDPersistentVolumeSource{SecretRef: bare}}, "ns/s"},
 		{corev1.PersistentVolumeSource{ScaleIO: &corev1.ScaleIOPersistentVolumeSource{SecretRef: bare}}, "ns/s"},
 		{corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{SecretRef: bare}}, "ns/s"},
-		{corev1.PersistentVolumeSource{StorageOS: &corev1.StorageOSPersistentVolumeSource{SecretRef: &corev1.ObjectReference{Namespace: "other", Name: "s"}}}, "other/s"},
+		{corev1.PersistentVolumeSource{StorageOS: &corev1.StorageOSPersistentVolumeSource{SecretRef: &corev1.ObjectReference{Namespace: "other",
+			Name: "s"}}}, "other/s"},
 		{corev1.PersistentVolumeSource{StorageOS: &corev1.StorageOSPersistentVolumeSource{}}, ""},
-		{corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{NodePublishSecretRef: full, NodeStageSecretRef: &corev1.SecretReference{Namespace: "other", Name: "stage"},
-			NodeExpandSecretRef: &corev1.SecretReference{Namespace: "other", Name: "expand"}, ControllerExpandSecretRef: &corev1.SecretReference{Namespace: "other", Name: "controller"}}}, "other/s other/stage other/expand"},
+		{corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{NodePublishSecretRef: full,
+			NodeStageSecretRef:        &corev1.SecretReference{Namespace: "other", Name: "stage"},
+			NodeExpandSecretRef:       &corev1.SecretReference{Namespace: "other", Name: "expand"},
+			ControllerExpandSecretRef: &corev1.SecretReference{Namespace: "other", Name: "controller"}}}, "other/s other/stage other/expand"},
 	} {
-		v := &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: c.source, ClaimRef: &corev1.ObjectReference{Namespace: "ns", Name: "claim"}}}
+		v := &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: c.source,
+			ClaimRef: &corev1.ObjectReference{Namespace: "ns", Name: "claim"}}}
 		var got []string
 		volumeSecrets(v, func(namespace, name string) { got = append(got, namespace+"/"+name) })
 		if strings.Join(got, " ") != c.want {

@@ -302,13 +302,15 @@ func (x *Index) rules(b *binding) ([]rbacv1.PolicyRule, bool) {
 func (*Index) Name() string { return "rbac" }
 
 // Review returns the result of RulesFor as a rules review.
-func (x *Index) Review(_ context.Context, u user.Info, namespace string) ([]authorizationv1.ResourceRule, []authorizationv1.NonResourceRule, bool, error) {
+func (x *Index) Review(_ context.Context, u user.Info, namespace string) ([]authorizationv1.ResourceRule, []authorizationv1.NonResourceRule,
+	bool, error) {
 	rules, err := x.RulesFor(u, namespace)
 	var resources []authorizationv1.ResourceRule
 	var paths []authorizationv1.NonResourceRule
 	for _, r := range rules {
 		if len(r.Resources) > 0 {
-			resources = append(resources, authorizationv1.ResourceRule{Verbs: r.Verbs, APIGroups: r.APIGroups, Resources: r.Resources, ResourceNames: r.ResourceNames})
+			resources = append(resources, authorizationv1.ResourceRule{Verbs: r.Verbs, APIGroups: r.APIGroups, Resources: r.Resources,
+				ResourceNames: r.ResourceNames})
 		}
 		if len(r.NonResourceURLs) > 0 {
 			paths = append(paths, authorizationv1.NonResourceRule{Verbs: r.Verbs, NonResourceURLs: r.NonResourceURLs})

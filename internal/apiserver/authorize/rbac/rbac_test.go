@@ -56,7 +56,8 @@ func (o *objects) List(_ context.Context, r schema.GroupResource, _ string) (lis
 }
 
 func (o *objects) put(obj resource.Object) schema.GroupResource {
-	r := map[string]schema.GroupResource{"*v1.Role": Roles, "*v1.ClusterRole": ClusterRoles, "*v1.RoleBinding": RoleBindings, "*v1.ClusterRoleBinding": ClusterRoleBindings}[fmt.Sprintf("%T", obj)]
+	r := map[string]schema.GroupResource{"*v1.Role": Roles, "*v1.ClusterRole": ClusterRoles, "*v1.RoleBinding": RoleBindings,
+		"*v1.ClusterRoleBinding": ClusterRoleBindings}[fmt.Sprintf("%T", obj)]
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.all[key(r, obj.GetNamespace(), obj.GetName())] = obj
@@ -68,7 +69,8 @@ func meta(namespace, name string) metav1.ObjectMeta {
 }
 
 func rule(verbs, groups, resources string, names ...string) rbacv1.PolicyRule {
-	return rbacv1.PolicyRule{Verbs: strings.Split(verbs, ","), APIGroups: strings.Split(groups, ","), Resources: strings.Split(resources, ","), ResourceNames: names}
+	return rbacv1.PolicyRule{Verbs: strings.Split(verbs, ","), APIGroups: strings.Split(groups, ","), Resources: strings.Split(resources, ","),
+		ResourceNames: names}
 }
 
 func paths(verbs, urls string) rbacv1.PolicyRule {
@@ -91,10 +93,14 @@ func fixture() []resource.Object {
 		&rbacv1.ClusterRole{ObjectMeta: meta("", "status"), Rules: []rbacv1.PolicyRule{rule("update", "apps", "*/status")}},
 		&rbacv1.ClusterRole{ObjectMeta: meta("", "urls"), Rules: []rbacv1.PolicyRule{paths("get", "/logs,/api/*")}},
 		&rbacv1.Role{ObjectMeta: meta("a", "one"), Rules: []rbacv1.PolicyRule{rule("get", "", "secrets", "s1", "s2")}},
-		&rbacv1.ClusterRoleBinding{ObjectMeta: meta("", "viewers"), RoleRef: ref("ClusterRole", "view"), Subjects: []rbacv1.Subject{user("zoe"), group("viewers")}},
-		&rbacv1.ClusterRoleBinding{ObjectMeta: meta("", "roots"), RoleRef: ref("ClusterRole", "all"), Subjects: []rbacv1.Subject{account("kube-system", "root"), account("", "nobody")}},
-		&rbacv1.ClusterRoleBinding{ObjectMeta: meta("", "urls"), RoleRef: ref("ClusterRole", "urls"), Subjects: []rbacv1.Subject{group("everybody")}},
-		&rbacv1.RoleBinding{ObjectMeta: meta("a", "status"), RoleRef: ref("ClusterRole", "status"), Subjects: []rbacv1.Subject{account("", "op"), account("b", "op")}},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: meta("", "viewers"), RoleRef: ref("ClusterRole", "view"),
+			Subjects: []rbacv1.Subject{user("zoe"), group("viewers")}},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: meta("", "roots"), RoleRef: ref("ClusterRole", "all"),
+			Subjects: []rbacv1.Subject{account("kube-system", "root"), account("", "nobody")}},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: meta("", "urls"), RoleRef: ref("ClusterRole", "urls"),
+			Subjects: []rbacv1.Subject{group("everybody")}},
+		&rbacv1.RoleBinding{ObjectMeta: meta("a", "status"), RoleRef: ref("ClusterRole", "status"),
+			Subjects: []rbacv1.Subject{account("", "op"), account("b", "op")}},
 		&rbacv1.RoleBinding{ObjectMeta: meta("a", "ones"), RoleRef: ref("Role", "one"), Subjects: []rbacv1.Subject{user("bob")}},
 		&rbacv1.RoleBinding{ObjectMeta: meta("a", "lost"), RoleRef: ref("Role", "missing"), Subjects: []rbacv1.Subject{group("lost")}},
 		&rbacv1.RoleBinding{ObjectMeta: meta("a", "lost2"), RoleRef: ref("ClusterRole", "missing"), Subjects: []rbacv1.Subject{group("lost")}},
@@ -146,15 +152,19 @@ func TestAuthorize(t *testing.T) {
 		{"zoe get apps:pods a", "no: "},
 		{"zoe get /logs", "no: "},
 		{"viewers get pods", "no: "}, // a user of a group's name
-		{"system:serviceaccount:kube-system:root delete apps:deployments/scale x/y", `yes: RBAC: allowed by ClusterRoleBinding "roots" of ClusterRole "all" to ServiceAccount "root/kube-system"`},
-		{"system:serviceaccount:kube-system:root post /metrics", `yes: RBAC: allowed by ClusterRoleBinding "roots" of ClusterRole "all" to ServiceAccount "root/kube-system"`},
+		{"system:serviceaccount:kube-system:root delete apps:deployments/scale x/y",
+			`yes: RBAC: allowed by ClusterRoleBinding "roots" of ClusterRole "all" to ServiceAccount "root/kube-system"`},
+		{"system:serviceaccount:kube-system:root post /metrics",
+			`yes: RBAC: allowed by ClusterRoleBinding "roots" of ClusterRole "all" to ServiceAccount "root/kube-system"`},
 		{"system:serviceaccount::nobody get pods", "no: "},
 		{"x+everybody get /logs", `yes: RBAC: allowed by ClusterRoleBinding "urls" of ClusterRole "urls" to Group "everybody"`},
 		{"x+everybody get /api/v1", `yes: RBAC: allowed by ClusterRoleBinding "urls" of ClusterRole "urls" to Group "everybody"`},
 		{"x+everybody get /api", "no: "},
 		{"x+everybody get /logs/x", "no: "},
-		{"system:serviceaccount:a:op update apps:deployments/status a/d", `yes: RBAC: allowed by RoleBinding "status/a" of ClusterRole "status" to ServiceAccount "op/a"`},
-		{"system:serviceaccount:b:op update apps:deployments/status a/d", `yes: RBAC: allowed by RoleBinding "status/a" of ClusterRole "status" to ServiceAccount "op/b"`},
+		{"system:serviceaccount:a:op update apps:deployments/status a/d",
+			`yes: RBAC: allowed by RoleBinding "status/a" of ClusterRole "status" to ServiceAccount "op/a"`},
+		{"system:serviceaccount:b:op update apps:deployments/status a/d",
+			`yes: RBAC: allowed by RoleBinding "status/a" of ClusterRole "status" to ServiceAccount "op/b"`},
 		{"system:serviceaccount:a:op update apps:deployments a/d", "no: "},
 		{"system:serviceaccount:a:op update apps:deployments/status b/d", "no: "},
 		{"system:serviceaccount:a:op update apps:deployments/status", "no: "},
@@ -178,7 +188,8 @@ func TestAuthorize(t *testing.T) {
 
 func TestRulesAreListedByBinding(t *testing.T) {
 	x, _ := load(t, fixture())
-	resources, urls, incomplete, err := x.Review(t.Context(), &user.DefaultInfo{Name: "bob", Groups: []string{"viewers", "everybody", "lost"}}, "a")
+	resources, urls, incomplete, err := x.Review(t.Context(), &user.DefaultInfo{Name: "bob", Groups: []string{"viewers", "everybody", "lost"}},
+		"a")
 	if incomplete || err == nil || err.Error() != `[role.rbac.authorization.k8s.io "missing" not found, clusterrole.rbac.authorization.k8s.io "missing" not found]` {
 		t.Errorf("incomplete %v, error %v", incomplete, err)
 	}

@@ -45,7 +45,8 @@ func allowedBySets(objs []resource.Object, a *authorize.Attributes) bool {
 		if !a.ResourceRequest {
 			return shares(r.NonResourceURLs, paths)
 		}
-		return shares(r.APIGroups, []string{"*", a.Group}) && shares(r.Resources, resources) && (len(r.ResourceNames) == 0 || shares(r.ResourceNames, []string{a.Name}))
+		return shares(r.APIGroups, []string{"*", a.Group}) && shares(r.Resources, resources) &&
+			(len(r.ResourceNames) == 0 || shares(r.ResourceNames, []string{a.Name}))
 	}
 	gives := func(subjects []rbacv1.Subject, ref rbacv1.RoleRef, namespace string) bool {
 		bound := slices.ContainsFunc(subjects, func(s rbacv1.Subject) bool {
@@ -134,18 +135,23 @@ func TestAgainstReference(t *testing.T) {
 		var objs []resource.Object
 		for i := range 4 {
 			name := fmt.Sprint("r", i)
-			objs = append(objs, &rbacv1.ClusterRole{ObjectMeta: meta("", name), Rules: rules()}, &rbacv1.Role{ObjectMeta: meta(pick("a", "b"), name), Rules: rules()},
+			objs = append(objs, &rbacv1.ClusterRole{ObjectMeta: meta("", name), Rules: rules()},
+				&rbacv1.Role{ObjectMeta: meta(pick("a", "b"), name), Rules: rules()},
 				&rbacv1.ClusterRoleBinding{ObjectMeta: meta("", name), RoleRef: ref("ClusterRole", fmt.Sprint("r", r.IntN(5))), Subjects: subjects()},
-				&rbacv1.RoleBinding{ObjectMeta: meta(pick("a", "b"), name), RoleRef: ref(pick("Role", "ClusterRole"), fmt.Sprint("r", r.IntN(5))), Subjects: subjects()})
+				&rbacv1.RoleBinding{ObjectMeta: meta(pick("a", "b"), name), RoleRef: ref(pick("Role", "ClusterRole"), fmt.Sprint("r", r.IntN(5))),
+					Subjects: subjects()})
 		}
 		x, _ := load(t, objs)
 		for range 200 {
-			a := &authorize.Attributes{User: &user.DefaultInfo{Name: pick("ann", "bob", "devs", "system:serviceaccount:a:ann", "system:serviceaccount:b:bob"), Groups: [][]string{nil, {"devs"}, {"ann", "x"}}[r.IntN(3)]}, Verb: pick("get", "list", "create", "delete")}
+			a := &authorize.Attributes{User: &user.DefaultInfo{Name: pick("ann", "bob", "devs", "system:serviceaccount:a:ann",
+				"system:serviceaccount:b:bob"), Groups: [][]string{nil, {"devs"}, {"ann", "x"}}[r.IntN(3)]},
+				Verb: pick("get", "list", "create", "delete")}
 			if r.IntN(4) == 0 {
 				a.Path = pick("/", "/a", "/a/b", "/ab", "/b")
 			} else {
 				a.ResourceRequest = true
-				a.Group, a.Resource, a.Subresource, a.Namespace, a.Name = pick("", "apps", "x"), pick("pods", "secrets"), pick("", "", "log", "exec"), pick("", "a", "b"), pick("", "x", "y", "z")
+				a.Group, a.Resource, a.Subresource, a.Namespace, a.Name = pick("", "apps", "x"), pick("pods", "secrets"), pick("", "", "log", "exec"),
+					pick("", "a", "b"), pick("", "x", "y", "z")
 			}
 			d, _, err := x.Authorize(t.Context(), a)
 			want := allowedBySets(objs, a)

@@ -16,7 +16,8 @@ import (
 
 func TestAllow(t *testing.T) {
 	rules := []rbacv1.PolicyRule{rule("get", "", "pods"), rule("create", "", "pods/exec")}
-	for s, want := range map[string]bool{"x get pods a/p": true, "x get pods/exec a/p": false, "x create pods/exec a/p": true, "x create pods a/p": false} {
+	for s, want := range map[string]bool{"x get pods a/p": true, "x get pods/exec a/p": false, "x create pods/exec a/p": true,
+		"x create pods a/p": false} {
 		if Allow(rules, ask(s)) != want {
 			t.Errorf("%s: want %v", s, want)
 		}
@@ -29,7 +30,8 @@ func TestUnknownKinds(t *testing.T) {
 		t.Errorf("a robot is %+v", at)
 	}
 	x, _ := load(t, fixture())
-	if rules, err := x.RulesOf(ref("Robot", "view"), "a"); rules != nil || err == nil || err.Error() != `unsupported role reference kind: "Robot"` {
+	if rules, err := x.RulesOf(ref("Robot", "view"), "a"); rules != nil || err == nil ||
+		err.Error() != `unsupported role reference kind: "Robot"` {
 		t.Errorf("%v, %v", rules, err)
 	}
 	if x.Name() != "rbac" {

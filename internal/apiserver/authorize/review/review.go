@@ -50,7 +50,8 @@ type Authorizer struct {
 func (z *Authorizer) Name() string { return z.name }
 
 // Review reports that a webhook's rules cannot be listed.
-func (z *Authorizer) Review(context.Context, user.Info, string) ([]authorizationv1.ResourceRule, []authorizationv1.NonResourceRule, bool, error) {
+func (z *Authorizer) Review(context.Context, user.Info, string) ([]authorizationv1.ResourceRule, []authorizationv1.NonResourceRule, bool,
+	error) {
 	return nil, nil, true, errors.New("webhook authorizer does not support user rule resolution") // upstream's words
 }
 
@@ -82,7 +83,8 @@ func New(name string, c *apiserver.WebhookConfiguration, o Options) (*Authorizer
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return &booked{ref: ref, ledger: o.Ledger, next: egress.SameOrigin(next)}
 	})
-	z, err := webhook.New(config, c.SubjectAccessReviewVersion, authorized, unauthorized, *webhook.DefaultRetryBackoff(), onError, c.MatchConditions, name, o.Metrics, o.Compiler)
+	z, err := webhook.New(config, c.SubjectAccessReviewVersion, authorized, unauthorized, *webhook.DefaultRetryBackoff(), onError,
+		c.MatchConditions, name, o.Metrics, o.Compiler)
 	if err != nil {
 		return nil, err
 	}

@@ -39,7 +39,8 @@ func kubeconfig(t *testing.T, s *httptest.Server) *string {
 	ca, file := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "kubeconfig")
 	text := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"w","user":"u"}}],
 "users":[{"name":"u","user":{}}],"clusters":[{"name":"w","cluster":{"server":%q,"certificate-authority":%q}}]}`, s.URL, ca)
-	for name, data := range map[string][]byte{ca: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), file: []byte(text)} {
+	for name, data := range map[string][]byte{ca: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}),
+		file: []byte(text)} {
 		if err := os.WriteFile(name, data, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -51,13 +52,15 @@ func kubeconfig(t *testing.T, s *httptest.Server) *string {
 func configuration(file *string) *apiserver.WebhookConfiguration {
 	hour := metav1.Duration{Duration: time.Hour}
 	return &apiserver.WebhookConfiguration{
-		AuthorizedTTL: hour, UnauthorizedTTL: hour, CacheAuthorizedRequests: true, CacheUnauthorizedRequests: true, SubjectAccessReviewVersion: "v1",
-		FailurePolicy: apiserver.FailurePolicyNoOpinion, ConnectionInfo: apiserver.WebhookConnectionInfo{KubeConfigFile: file},
+		AuthorizedTTL: hour, UnauthorizedTTL: hour, CacheAuthorizedRequests: true, CacheUnauthorizedRequests: true,
+		SubjectAccessReviewVersion: "v1",
+		FailurePolicy:              apiserver.FailurePolicyNoOpinion, ConnectionInfo: apiserver.WebhookConnectionInfo{KubeConfigFile: file},
 	}
 }
 
 func options() Options {
-	return Options{Ledger: extension.NewLedger(clock.RealClock{}), Compiler: cel.NewDefaultCompiler(), Metrics: metrics.NoopAuthorizerMetrics{}}
+	return Options{Ledger: extension.NewLedger(clock.RealClock{}), Compiler: cel.NewDefaultCompiler(),
+		Metrics: metrics.NoopAuthorizerMetrics{}}
 }
 
 // TestAuthorizer: answers are decisions, and are kept as the configuration says.
@@ -70,7 +73,8 @@ func TestAuthorizer(t *testing.T) {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		review.Status = authorizationv1.SubjectAccessReviewStatus{Allowed: review.Spec.User == "friend", Denied: review.Spec.User == "enemy", Reason: "because"}
+		review.Status = authorizationv1.SubjectAccessReviewStatus{Allowed: review.Spec.User == "friend", Denied: review.Spec.User == "enemy",
+			Reason: "because"}
 		_ = json.NewEncoder(w).Encode(review)
 	}))
 	t.Cleanup(s.Close)
@@ -90,7 +94,8 @@ func TestAuthorizer(t *testing.T) {
 			want   authorize.Decision
 			reason string
 			once   bool
-		}{{"friend", authorize.Allow, "because", kept.yes}, {"enemy", authorize.Deny, "because", kept.no}, {"stranger", authorize.NoOpinion, "because", kept.no}} {
+		}{{"friend", authorize.Allow, "because", kept.yes}, {"enemy", authorize.Deny, "because", kept.no},
+			{"stranger", authorize.NoOpinion, "because", kept.no}} {
 			before, want := calls.Load(), int64(2)
 			if a.once {
 				want = 1
@@ -122,14 +127,16 @@ func TestTimeout(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(s.Close)
-	for policy, want := range map[string]authorize.Decision{apiserver.FailurePolicyNoOpinion: authorize.NoOpinion, apiserver.FailurePolicyDeny: authorize.Deny} {
+	for policy, want := range map[string]authorize.Decision{apiserver.FailurePolicyNoOpinion: authorize.NoOpinion,
+		apiserver.FailurePolicyDeny: authorize.Deny} {
 		c := configuration(kubeconfig(t, s))
 		c.FailurePolicy, c.Timeout.Duration = policy, 50*time.Millisecond
 		z, err := New("hook", c, options())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d, _, err := z.Authorize(t.Context(), &authorize.Attributes{User: &user.DefaultInfo{Name: "x"}, Verb: "get", Path: "/x"}); d != want || err == nil {
+		if d, _, err := z.Authorize(t.Context(), &authorize.Attributes{User: &user.DefaultInfo{Name: "x"}, Verb: "get", Path: "/x"}); d != want ||
+			err == nil {
 			t.Errorf("%s: %v, %v", policy, d, err)
 		}
 	}
@@ -176,25 +183,28 @@ func TestBooked(t *testing.T) {
 		read   error  // of the answer's body
 		failed string // what the ledger has; empty: no failure
 	}{
-		"a review":              {code: 200, body: strings.NewReader(review)},
-		"the last good status":  {code: 299, body: strings.NewReader(review)},
-		"the first bad status":  {code: 300, body: strings.NewReader(review), failed: "the webhook answered 300 Multiple Choices"},
-		"no status yet":         {code: 199, body: strings.NewReader(review), failed: "the webhook answered 199 "},
-		"no JSON":               {code: 200, body: strings.NewReader("hello"), failed: "decode answer"},
-		"another kind":          {code: 200, body: strings.NewReader(`{"apiVersion":"v1","kind":"Pod"}`), failed: "the answer is no SubjectAccessReview"},
-		"no answer":             {err: torn, error: "torn", failed: "torn"},
-		"nobody waits":          {ctx: gone, err: context.Canceled, error: "context canceled"},
-		"half an answer":        {code: 200, body: io.MultiReader(strings.NewReader("{"), broken{torn}), read: torn, failed: "torn"},
-		"as long as it may be":  {code: 200, body: bytes.NewReader(append([]byte(review), bytes.Repeat([]byte(" "), maxAnswer-len(review))...))},
-		"longer than it may be": {code: 200, body: bytes.NewReader(make([]byte, maxAnswer+1)), error: "the answer is longer than 3145728 bytes", failed: "the answer is longer"},
+		"a review":             {code: 200, body: strings.NewReader(review)},
+		"the last good status": {code: 299, body: strings.NewReader(review)},
+		"the first bad status": {code: 300, body: strings.NewReader(review), failed: "the webhook answered 300 Multiple Choices"},
+		"no status yet":        {code: 199, body: strings.NewReader(review), failed: "the webhook answered 199 "},
+		"no JSON":              {code: 200, body: strings.NewReader("hello"), failed: "decode answer"},
+		"another kind": {code: 200, body: strings.NewReader(`{"apiVersion":"v1","kind":"Pod"}`),
+			failed: "the answer is no SubjectAccessReview"},
+		"no answer":            {err: torn, error: "torn", failed: "torn"},
+		"nobody waits":         {ctx: gone, err: context.Canceled, error: "context canceled"},
+		"half an answer":       {code: 200, body: io.MultiReader(strings.NewReader("{"), broken{torn}), read: torn, failed: "torn"},
+		"as long as it may be": {code: 200, body: bytes.NewReader(append([]byte(review), bytes.Repeat([]byte(" "), maxAnswer-len(review))...))},
+		"longer than it may be": {code: 200, body: bytes.NewReader(make([]byte, maxAnswer+1)), error: "the answer is longer than 3145728 bytes",
+			failed: "the answer is longer"},
 	} {
 		ledger := extension.NewLedger(clock.RealClock{})
-		b := &booked{ref: extension.Ref{Point: extension.AuthorizationWebhook, Name: "hook"}, ledger: ledger, next: transport(func(*http.Request) (*http.Response, error) {
-			if c.err != nil {
-				return nil, c.err
-			}
-			return &http.Response{StatusCode: c.code, Body: io.NopCloser(c.body)}, nil
-		})}
+		b := &booked{ref: extension.Ref{Point: extension.AuthorizationWebhook, Name: "hook"}, ledger: ledger,
+			next: transport(func(*http.Request) (*http.Response, error) {
+				if c.err != nil {
+					return nil, c.err
+				}
+				return &http.Response{StatusCode: c.code, Body: io.NopCloser(c.body)}, nil
+			})}
 		if c.ctx == nil {
 			c.ctx = t.Context()
 		}

@@ -59,7 +59,8 @@ func (c *comparison) definitions(old, def *v1.CustomResourceDefinition) {
 		at := slices.IndexFunc(def.Spec.Versions, func(v v1.CustomResourceDefinitionVersion) bool { return v.Name == before.Name })
 		if before.Storage && stored != before.Name {
 			c.out = append(c.out,
-				Finding{Note, spec.Child("versions").String(), fmt.Sprintf("the storage version changes from %s to %s: migrate stored objects before %s is removed", before.Name, stored, before.Name)})
+				Finding{Note, spec.Child("versions").String(), fmt.Sprintf(
+					"the storage version changes from %s to %s: migrate stored objects before %s is removed", before.Name, stored, before.Name)})
 		}
 		if at < 0 {
 			if before.Served || before.Storage {
@@ -157,7 +158,8 @@ func (c *comparison) kinds(path *field.Path, old, s *v1.JSONSchemaProps) {
 	if a, b := listType(old), listType(s); a != b {
 		c.breaks(path.Child("x-kubernetes-list-type"), "changed from %s to %s: server-side apply merges the list in another way", a, b)
 	} else if b == "map" && !slices.Equal(old.XListMapKeys, s.XListMapKeys) {
-		c.breaks(path.Child("x-kubernetes-list-map-keys"), "changed from %s to %s", strings.Join(old.XListMapKeys, ","), strings.Join(s.XListMapKeys, ","))
+		c.breaks(path.Child("x-kubernetes-list-map-keys"), "changed from %s to %s", strings.Join(old.XListMapKeys, ","),
+			strings.Join(s.XListMapKeys, ","))
 	}
 	if a, b := mapType(old), mapType(s); a != b {
 		c.breaks(path.Child("x-kubernetes-map-type"), "changed from %s to %s", a, b)

@@ -89,7 +89,8 @@ func (w *costing) price(path *field.Path, c *validation.CELSchemaContext) {
 		w.total = plus(w.total, plus(cost, r.MessageExpressionMaxCost))
 		if cost >= validation.StaticEstimatedCostLimit/10 {
 			w.found = append(w.found, Finding{Note, path.Child("x-kubernetes-validations").Index(i).Child("rule").String(),
-				fmt.Sprintf("estimated cost %d of %d (%s)", cost, uint64(validation.StaticEstimatedCostLimit), percent(cost, validation.StaticEstimatedCostLimit))})
+				fmt.Sprintf("estimated cost %d of %d (%s)", cost, uint64(validation.StaticEstimatedCostLimit),
+					percent(cost, validation.StaticEstimatedCostLimit))})
 		}
 	}
 }

@@ -200,7 +200,8 @@ func TestQuietFlow(t *testing.T) {
 func TestRejectAndUnlimited(t *testing.T) {
 	flow := NewFlow("f")
 	s := made(Config{}, 2)
-	a, b, c := &Request{Work: Work{Initial: 1}, Flow: flow}, &Request{Work: Work{Initial: 1}, Flow: flow}, &Request{Work: Work{Initial: 1}, Flow: flow}
+	a, b, c := &Request{Work: Work{Initial: 1}, Flow: flow}, &Request{Work: Work{Initial: 1}, Flow: flow},
+		&Request{Work: Work{Initial: 1}, Flow: flow}
 	if got := []Decision{s.Start(at(0), 0, a), s.Start(at(0), 0, b), s.Start(at(0), 0, c)}; !cmp.Equal(got, []Decision{Run, Run, Busy}) {
 		t.Errorf("decided %v", got)
 	}

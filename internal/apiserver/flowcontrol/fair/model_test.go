@@ -310,7 +310,8 @@ func against(t *testing.T, seed uint64, steps int) {
 			break
 		}
 	}
-	if !s.Idle() || s.held != 0 || s.wanted != 0 || s.queueHeld != 0 || s.busy != 0 || flow.Queued != 0 || flow.QueuedSeats != 0 || flow.Running != 0 || flow.RunningSeats != 0 {
+	if !s.Idle() || s.held != 0 || s.wanted != 0 || s.queueHeld != 0 || s.busy != 0 || flow.Queued != 0 || flow.QueuedSeats != 0 ||
+		flow.Running != 0 || flow.RunningSeats != 0 {
 		t.Errorf("left over: %+v %+v", s.Counts(), flow)
 	}
 	if got := int(flow.Dispatched + flow.Full + flow.Late); got != len(real) {

@@ -93,7 +93,8 @@ func (b backing) GetDeviceClass(name corev1.ResourceName) *resourcev1.DeviceClas
 // TestWhoIsSigned: pods that need devices are not alike: the one before may have had the last.
 func TestWhoIsSigned(t *testing.T) {
 	asks := func(name corev1.ResourceName, n string) corev1.PodSpec {
-		return corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{name: resource.MustParse(n)}}}}}
+		return corev1.PodSpec{Containers: []corev1.Container{
+			{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{name: resource.MustParse(n)}}}}}
 	}
 	for _, x := range []struct {
 		what string

@@ -73,7 +73,10 @@ func (p *plugin) reachable(s *state, i int, claim *resourcev1.ResourceClaim, nod
 	if s.there[i] != nil && !s.there[i].Match(node) {
 		return false
 	}
-	if slices.ContainsFunc(a.Devices.Results, func(r resourcev1.DeviceRequestAllocationResult) bool { return len(r.SkipNodeOperations) > 0 }) &&
+	if slices.ContainsFunc(a.Devices.Results, func(r resourcev1.DeviceRequestAllocationResult) bool {
+		return len(
+			r.SkipNodeOperations) > 0
+	}) &&
 		!slices.Contains(node.Status.DeclaredFeatures, optionalOperations) {
 		return false
 	}

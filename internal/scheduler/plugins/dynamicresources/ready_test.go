@@ -41,10 +41,11 @@ func withClaims(claims ...*resourcev1.ResourceClaim) (*plugin, cache.ResourceEve
 // waiting is a claim whose device must become ready, and of which the driver has said that the conditions are true.
 func waiting(version string, conditions ...string) *resourcev1.ResourceClaim {
 	c := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "x", UID: "x", ResourceVersion: version}}
-	c.Status.Allocation = &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{
-		{Driver: "d", Pool: "p", Device: "unconditional"},
-		{Driver: "d", Pool: "p", Device: "0", BindingConditions: []string{"attached", "warm"}, BindingFailureConditions: []string{"broken"}},
-	}}}
+	c.Status.Allocation = &resourcev1.AllocationResult{
+		Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{
+			{Driver: "d", Pool: "p", Device: "unconditional"},
+			{Driver: "d", Pool: "p", Device: "0", BindingConditions: []string{"attached", "warm"}, BindingFailureConditions: []string{"broken"}},
+		}}}
 	if len(conditions) > 0 {
 		c.Status.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: "d", Pool: "p", Device: "0"}}
 	}

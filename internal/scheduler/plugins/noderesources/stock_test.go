@@ -105,7 +105,8 @@ func TestScoresByDevicesAreNotKept(t *testing.T) {
 	}
 	specs := []configv1.ResourceSpec{{Name: string(gpu), Weight: 1}, {Name: "example.com/own", Weight: 1}}
 	p := schedulertest.NewProfile(t, profile.Registry{
-		{Name: FitName, New: NewFit, Weight: 9, Args: &configv1.NodeResourcesFitArgs{ScoringStrategy: &configv1.ScoringStrategy{Type: configv1.MostAllocated, Resources: specs}}},
+		{Name: FitName, New: NewFit, Weight: 9,
+			Args: &configv1.NodeResourcesFitArgs{ScoringStrategy: &configv1.ScoringStrategy{Type: configv1.MostAllocated, Resources: specs}}},
 		{Name: BalancedName, New: NewBalanced, Args: &configv1.NodeResourcesBalancedAllocationArgs{Resources: specs}},
 	}, profile.Clients{Lister: snapshot, Devices: m})
 	decide := core.New(core.Options{Rand: rand.New(rand.NewPCG(1, 2))})
@@ -215,6 +216,7 @@ func TestWhatIsKnownOfSlicesIsKept(t *testing.T) {
 func class(model string) *resourcev1.DeviceClass {
 	return &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}, Spec: resourcev1.DeviceClassSpec{
 		ExtendedResourceName: ptr.To(string(gpu)),
-		Selectors:            []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: fmt.Sprintf("device.attributes['d.example.com'].model == '%s'", model)}}},
+		Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: fmt.Sprintf(
+			"device.attributes['d.example.com'].model == '%s'", model)}}},
 	}}
 }

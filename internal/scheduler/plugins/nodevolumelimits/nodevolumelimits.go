@@ -45,7 +45,8 @@ func New(_ context.Context, _ runtime.Object, h fwk.Handle) (fwk.Plugin, error) 
 		}
 		return nil, nil
 	}})
-	if _, missing := attachments.GetIndexer().IndexKeys(byNode, ""); err != nil && missing != nil { // another profile's plug-in may have made it
+	// another profile's plug-in may have made it
+	if _, missing := attachments.GetIndexer().IndexKeys(byNode, ""); err != nil && missing != nil {
 		return nil, fmt.Errorf("index volume attachments: %w", err)
 	}
 	return &plugin{

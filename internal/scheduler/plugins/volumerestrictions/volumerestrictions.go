@@ -167,7 +167,8 @@ func (*plugin) Filter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, 
 		return fwk.AsStatus(err)
 	}
 	if a.used > 0 {
-		return fwk.NewStatus(fwk.Unschedulable, "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod")
+		return fwk.NewStatus(fwk.Unschedulable,
+			"node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod")
 	}
 	return nil
 }
