@@ -91,6 +91,8 @@ type Options struct {
 	Nodes *node.Graph
 	// Collectors are shown on /metrics beside the server's own.
 	Collectors []prometheus.Collector
+	// Follower decorates each part of the server that follows the store; nil: none is decorated.
+	Follower func(feed.Follower) feed.Follower
 	// Roles is the index of roles and bindings, which the server updates. Kinds may hold it, to prevent users from granting
 	// more rights than they have. Nil: the server makes one.
 	Roles *rbac.Index
