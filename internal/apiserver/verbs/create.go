@@ -179,6 +179,14 @@ func sameNamespace(ns string, obj resource.Object) error {
 	return nil
 }
 
+// samePath refuses an object of another namespace or name than the path's.
+func (q *req) samePath(obj resource.Object) error {
+	if err := sameNamespace(q.ns, obj); err != nil {
+		return err
+	}
+	return sameName(q.name, obj)
+}
+
 // sameName refuses an object that is not the one of the path.
 func sameName(name string, obj resource.Object) error {
 	switch said := obj.GetName(); {

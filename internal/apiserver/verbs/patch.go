@@ -127,10 +127,7 @@ func patch(q *req) error {
 		if err != nil {
 			return nil, err
 		}
-		if err := sameNamespace(q.ns, obj); err != nil {
-			return nil, err
-		}
-		return obj, sameName(q.name, obj)
+		return obj, q.samePath(obj)
 	})
 }
 

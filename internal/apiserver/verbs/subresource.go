@@ -70,6 +70,25 @@ func (q *req) belowDecoder(empty func() resource.Object, fill func(resource.Obje
 	return d
 }
 
+// objectBelow reads the object that a request sends to the subresource.
+func (q *req) objectBelow(empty func() resource.Object, fill func(resource.Object), fieldValidation string) (resource.Object, error) {
+	media, err := q.inputMedia()
+	if err != nil {
+		return nil, err
+	}
+	body, err := q.body()
+	if err != nil {
+		return nil, err
+	}
+	obj, strict, err := q.belowDecoder(empty, fill).decode(body, media, directive(fieldValidation))
+	if err != nil {
+		return nil, err
+	}
+	q.warnStrict(strict)
+	q.auditObject(obj, q.below())
+	return obj, nil
+}
+
 // createBelow acts on the parent: binding, eviction, token.
 func createBelow(q *req) error {
 	if err := q.negotiate(); err != nil {
@@ -79,20 +98,10 @@ func createBelow(q *req) error {
 	if err != nil {
 		return err
 	}
-	media, err := q.inputMedia()
+	obj, err := q.objectBelow(q.sub.Create.New, q.sub.Create.Default, opts.FieldValidation)
 	if err != nil {
 		return err
 	}
-	body, err := q.body()
-	if err != nil {
-		return err
-	}
-	obj, strict, err := q.belowDecoder(q.sub.Create.New, q.sub.Create.Default).decode(body, media, directive(opts.FieldValidation))
-	if err != nil {
-		return err
-	}
-	q.warnStrict(strict)
-	q.auditObject(obj, q.below())
 	ctx, cancel := q.writing()
 	defer cancel()
 	if err := sameNamespace(q.ns, obj); err != nil {
@@ -150,24 +159,11 @@ func updateView(q *req) error {
 	if err != nil {
 		return err
 	}
-	media, err := q.inputMedia()
+	obj, err := q.objectBelow(q.sub.View.New, nil, opts.FieldValidation)
 	if err != nil {
 		return err
 	}
-	body, err := q.body()
-	if err != nil {
-		return err
-	}
-	obj, strict, err := q.belowDecoder(q.sub.View.New, nil).decode(body, media, directive(opts.FieldValidation))
-	if err != nil {
-		return err
-	}
-	q.warnStrict(strict)
-	q.auditObject(obj, q.below())
-	if err := sameNamespace(q.ns, obj); err != nil {
-		return err
-	}
-	if err := sameName(q.name, obj); err != nil {
+	if err := q.samePath(obj); err != nil {
 		return err
 	}
 	c := q.alteration(toCreate(opts), opts, len(opts.DryRun) > 0)
@@ -203,10 +199,7 @@ func patchView(q *req) error {
 		if err != nil {
 			return nil, err
 		}
-		if err := sameNamespace(q.ns, obj); err != nil {
-			return nil, err
-		}
-		return obj, sameName(q.name, obj)
+		return obj, q.samePath(obj)
 	})
 }
 
