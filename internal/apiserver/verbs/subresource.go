@@ -173,7 +173,7 @@ func updateView(q *req) error {
 	})
 }
 
-// scales says whether the view is a Scale, the one kind of view whose fields have managers.
+// scales reports whether the view is a Scale, the one kind of view whose fields have managers.
 func (q *req) scales() bool { return q.Fields != nil && q.below() == scaleKind }
 
 var scaleKind = schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}
@@ -306,7 +306,7 @@ func (q *req) alterView(c *alteration, edit func(was resource.Object) (resource.
 // connect hands the request to a handler that streams.
 func connect(q *req) error {
 	s := q.sub.Connect
-	if q.sub.Name == "log" { // the others stream whatever the client says that it takes
+	if q.sub.Name == "log" { // the others stream whatever the client accepts
 		if err := q.negotiate(); err != nil {
 			return err
 		}
@@ -317,7 +317,7 @@ func connect(q *req) error {
 		return err
 	}
 	ctx := q.ctx
-	if q.sub.Name != "log" { // reading a log is a get, of which admission is not told
+	if q.sub.Name != "log" { // reading a log is a get, which admission does not review
 		ctx := warning.WithWarningRecorder(admit.WithSpending(ctx, &q.spending), q.warn)
 		at := q.attributes(admit.Connect, nil, nil, opts, false)
 		if err := q.Admission.Mutate(ctx, q.backend, at); err != nil {
