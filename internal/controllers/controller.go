@@ -94,8 +94,8 @@ func (f RunnerFunc) Run(ctx context.Context) error { return f(ctx) }
 type Cluster struct {
 	RootCA           []byte         // PEM; what kube-root-ca.crt publishes
 	PodRootCA        []byte         // the same where it is not to be RootCA
-	Signer           *Authority     // signs certificates; nil: nobody does
-	Tokens           TokenSigner    // signs the tokens that secrets hold; nil: nobody does
+	Signer           *Authority     // signs certificates; nil: the cluster signs none
+	Tokens           TokenSigner    // signs the tokens that secrets hold; nil: secrets get no tokens
 	PodCIDRs         []netip.Prefix // the ranges nodes' pod CIDRs are cut from; none: nodes get none
 	ServiceCIDR      netip.Prefix   // its first address is the service "kubernetes"
 	AdvertiseAddress netip.Addr     // where the API server can be reached from pods
@@ -106,7 +106,7 @@ type Cluster struct {
 	Initializers bool // objects may be hidden while they wait for initializers: Metadata shows them, Informers do not
 }
 
-// Trusted is what pods are told to trust.
+// Trusted returns the certificate authorities that pods trust.
 func (c *Cluster) Trusted() []byte {
 	if len(c.PodRootCA) > 0 {
 		return c.PodRootCA

@@ -105,8 +105,8 @@ const (
 	catchUp = time.Second // about what the back-off has come to by then
 )
 
-// Behind is what a sync returns that found its cache behind what it wrote itself, where the event of that write wakes nobody: a conflict,
-// so that the key comes back by itself.
+// Behind returns the error of a sync that found its cache older than its own last write, where no event of that write enqueues the key: a
+// conflict, so that the queue retries the key.
 func Behind(of schema.GroupResource, name, why string) error {
 	return apierrors.NewConflict(of, name, errors.New(why))
 }

@@ -42,7 +42,7 @@ type Options struct {
 	Metrics   *Metrics
 	// Ready is called once, when every selected controller has built its first incarnation and its caches are filled.
 	Ready func()
-	// Health is told what each controller is up to; nil tells nobody. It is called from many goroutines.
+	// Health takes each controller's latest result; nil: results are not reported. It is called from many goroutines.
 	Health func(controller string, err error)
 	// As is the client configuration of a controller; nil: all have the one that is shared. Informers are shared always.
 	As func(c Controller) *rest.Config
@@ -67,8 +67,8 @@ func Run(ctx context.Context, all []Controller, config *rest.Config, options Opt
 	return RunWith(ctx, selected, deps, options)
 }
 
-// clients makes the shared part of Deps. With initializers the metadata client sees what others do not see yet: those who use
-// it clean up, and must find everything.
+// clients makes the shared part of Deps. With initializers the metadata client also lists objects that still wait for them: the
+// controllers that use it clean up, and must find everything.
 func clients(config *rest.Config, initializers bool) (*Deps, error) {
 	config = rest.AddUserAgent(rest.CopyConfig(config), "controllers")
 	if config.QPS == 0 && config.RateLimiter == nil {
@@ -190,7 +190,7 @@ func (d *Deps) become(c Controller, options Options) error {
 	return nil
 }
 
-// sinks write the events of each source as who has them.
+// sinks write events with the client of their source, by the source's name.
 type sinks map[string]record.EventSink
 
 // Create implements [record.EventSink].

@@ -71,7 +71,7 @@ type Backend interface {
 type Options struct {
 	Backend func() Backend
 	Ledger  *extension.Ledger
-	// Certificate is the front-proxy client's; it is asked at each handshake. Nil: none is shown.
+	// Certificate returns the front-proxy client's certificate, at each handshake. Nil: the client shows none.
 	Certificate func() *tls.Certificate
 	// ClusterIPs has services called at their cluster IP, as kube-apiserver does without --enable-aggregator-routing.
 	ClusterIPs bool
@@ -96,12 +96,12 @@ type Aggregator struct {
 
 	mu      sync.Mutex
 	entries map[string]*entry
-	at      map[reference][]*entry // who is behind a service
+	at      map[reference][]*entry // entries by their service
 	list    []*Service             // sorted; nil: to be made again
 	changed chan struct{}
-	locals  map[string]bool // registrations without a service whose condition is to be written
+	locals  map[string]bool // registrations without a service that lack the condition Available
 	due     chan struct{}   // holds one when there are such
-	running context.Context // nil: not yet
+	start   func(*entry)    // starts an entry's worker; nil: not yet
 	workers sync.WaitGroup
 }
 
@@ -220,7 +220,7 @@ func (a *Aggregator) registered(name string, obj resource.Object) {
 	a.work(e)
 }
 
-// adopt makes s the state of an entry, with the way there that it has if that is the same. It wants the lock.
+// adopt makes s the state of an entry, and keeps the entry's connections if they still fit. The caller holds mu.
 func (a *Aggregator) adopt(e *entry, s *Service, r *apiregistrationv1.APIService) {
 	s.entry, s.aggregator = e, a
 	if e.way == nil || !e.way.fits(r) {
@@ -233,7 +233,7 @@ func (a *Aggregator) adopt(e *entry, s *Service, r *apiregistrationv1.APIService
 	e.service = s
 }
 
-// forget ends what is known of a registration. It wants the lock.
+// forget removes an entry and ends its worker. The caller holds mu.
 func (a *Aggregator) forget(e *entry) {
 	s := e.service
 	delete(a.entries, s.Name)
@@ -248,7 +248,7 @@ func (a *Aggregator) forget(e *entry) {
 	a.o.Ledger.Unregister(s.ref())
 }
 
-// publish makes what is known the truth for requests. It wants the lock.
+// publish makes the current entries visible to requests. The caller holds mu.
 func (a *Aggregator) publish() {
 	a.list = nil
 	var paths *map[string]*Service
@@ -278,14 +278,14 @@ func (a *Aggregator) Services() []*Service {
 	return a.list
 }
 
-// Changed is closed when [Aggregator.Services] has something else to say.
+// Changed returns a channel that is closed when the result of [Aggregator.Services] changes.
 func (a *Aggregator) Changed() <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.changed
 }
 
-// Find returns whose path it is; nil: this server's own.
+// Find returns the registration that a path belongs to; nil: this server serves the path.
 func (a *Aggregator) Find(path string) *Service {
 	paths := a.paths.Load()
 	if paths == nil {
@@ -354,14 +354,18 @@ func (e *entry) poke() {
 // Run finds out whether the servers answer, until ctx ends.
 func (a *Aggregator) Run(ctx context.Context) {
 	a.mu.Lock()
-	a.running = ctx
+	a.start = func(e *entry) {
+		ctx, stop := context.WithCancel(ctx)
+		e.stop = stop
+		a.workers.Go(func() { a.keep(ctx, e) })
+	}
 	for _, e := range a.entries {
 		a.work(e)
 	}
 	a.mu.Unlock()
 	a.keepLocals(ctx)
 	a.mu.Lock()
-	a.running = nil
+	a.start = nil
 	for _, e := range a.entries {
 		e.way.close()
 	}
@@ -369,12 +373,9 @@ func (a *Aggregator) Run(ctx context.Context) {
 	a.workers.Wait()
 }
 
-// work starts the worker of an entry. It wants the lock.
+// work starts the worker of an entry once the aggregator runs. The caller holds mu.
 func (a *Aggregator) work(e *entry) {
-	if a.running == nil || e.stop != nil {
-		return
+	if a.start != nil && e.stop == nil {
+		a.start(e)
 	}
-	ctx, stop := context.WithCancel(a.running)
-	e.stop = stop
-	a.workers.Go(func() { a.keep(ctx, e) })
 }

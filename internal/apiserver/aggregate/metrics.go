@@ -26,7 +26,7 @@ func newMetrics() *metrics {
 	}, []string{"name", "reason"})}
 }
 
-// says notes whether a registration's server answers.
+// says records whether a registration's server is available.
 func (m *metrics) says(name string, available bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -94,13 +94,13 @@ func (s *Service) Serve(w http.ResponseWriter, r *http.Request, lasting bool, en
 	s.forward(w, out, who, lasting)
 }
 
-// refuse answers in the server's stead: in upstream's words, and with a warning that tells whose fault it is.
+// refuse responds in place of the server, with upstream's text and a warning that names the registration.
 func (s *Service) refuse(w http.ResponseWriter, text string, code int) {
 	s.name(w, "")
 	http.Error(w, text, code)
 }
 
-// name tells the client in a warning which registration an answer comes of that is not its server's.
+// name warns the client that the response is not the server's, and names the registration.
 func (s *Service) name(w http.ResponseWriter, why string) {
 	text := fmt.Sprintf("APIService %s", s.Name)
 	switch {
@@ -132,7 +132,7 @@ func discovers(r *http.Request) bool {
 	return info != nil && !info.IsResourceRequest && strings.Count(strings.Trim(info.Path, "/"), "/") == 2
 }
 
-// late answers a request whose time is over, as a stage does that wraps them all.
+// late responds to a request that has timed out, as the stage for deadlines does.
 func (s *Service) late(w http.ResponseWriter) {
 	h := w.Header()
 	h.Del("X-Kubernetes-Pf-Flowschema-Uid")
@@ -167,7 +167,7 @@ func (s *Service) forward(w http.ResponseWriter, r *http.Request, who user.Info,
 		Director:   func(*http.Request) {}, // the request is what is to be sent
 		Transport:  &forwarding{s, who},
 		BufferPool: &s.aggregator.buffers,
-		ErrorLog:   log.New(io.Discard, "", 0), // of bodies that broke off: who asked sees that
+		ErrorLog:   log.New(io.Discard, "", 0), // about interrupted bodies, which the client notices
 		ModifyResponse: func(resp *http.Response) error {
 			if c := resp.StatusCode; !s.aggregator.o.ForwardRedirects && c >= 300 && c <= 399 && resp.Header.Get("Location") != "" {
 				_ = resp.Body.Close()
@@ -221,7 +221,7 @@ func (s *Service) Error(w http.ResponseWriter, _ *http.Request, err error) {
 	http.Error(w, clip(err.Error()), http.StatusServiceUnavailable)
 }
 
-// forwarding is the way of one request: it says who asks, and where they asked.
+// forwarding is the transport of one request: it adds the headers for the user and for the original address.
 type forwarding struct {
 	service *Service
 	who     user.Info
@@ -241,7 +241,7 @@ func (f *forwarding) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// foreign are headers of a server that are ours to say.
+// foreign are the headers that this server sets in place of the other one's.
 var foreign = []string{"Access-Control-Allow-Credentials", "Access-Control-Allow-Headers", "Access-Control-Allow-Methods",
 	"Access-Control-Allow-Origin"}
 
@@ -262,7 +262,7 @@ func (s sending) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// upgrade sends on a request that makes a connection of its own, whose two ends are tied together.
+// upgrade forwards a request that upgrades its connection, and copies between both connections.
 func (s *Service) upgrade(w http.ResponseWriter, r *http.Request, end context.Context) {
 	ctx, bounded, stop := egress.BoundUpgrade(r.Context(), w)
 	defer stop()
@@ -270,7 +270,7 @@ func (s *Service) upgrade(w http.ResponseWriter, r *http.Request, end context.Co
 	h.ServeHTTP(&tied{ResponseWriter: bounded, end: end}, r.WithContext(ctx))
 }
 
-// dialing is the way of a connection of its own, which is booked like a call.
+// dialing returns a transport for one upgraded connection, which the ledger counts like a call.
 func (s *Service) dialing() *http.Transport {
 	dial := egress.Bounded(s.way.transport.DialContext)
 	return &http.Transport{

@@ -37,7 +37,7 @@ func (a *Aggregator) Read(name, host, reason, message string) {
 	e.poke()
 }
 
-// finding is what the condition is to say of a registration whose availability was found out just now; false: what it says is left.
+// finding returns the new content of the condition after a probe of the registration's availability; false: the condition stays.
 func (r *reading) finding(of *apiregistrationv1.APIService, availability finding) (finding, bool) {
 	switch {
 	case r == nil || availability.status != apiregistrationv1.ConditionTrue:

@@ -65,7 +65,7 @@ func (a *Aggregator) describe(r *apiregistrationv1.APIService) *Service {
 	return s
 }
 
-// says is true if o says the same, its way aside.
+// says reports whether o has the same content, apart from its connections.
 func (s *Service) says(o *Service) bool {
 	return s.UID == o.UID && s.GroupPriority == o.GroupPriority && s.VersionPriority == o.VersionPriority &&
 		s.Available == o.Available && s.Reason == o.Reason && s.Message == o.Message && s.Unreadable == o.Unreadable
@@ -79,7 +79,7 @@ func (s *Service) path() string {
 	return s.Group + "/" + s.Version
 }
 
-// root is where it tells of itself.
+// root is the path of the server's own discovery document.
 func (s *Service) root() string {
 	if s.Group == "" {
 		return "/api/" + s.Version
@@ -164,7 +164,7 @@ func (a *Aggregator) open(w *way) *way {
 	w.transport = &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: dial, TLSClientConfig: conf, TLSHandshakeTimeout: 10 * time.Second,
 		MaxIdleConnsPerHost: 25, IdleConnTimeout: 90 * time.Second, ForceAttemptHTTP2: true,
-		DisableCompression: true, // what the client takes is the client's to say
+		DisableCompression: true, // the client decides which encodings it accepts
 		ReadBufferSize:     64 << 10, WriteBufferSize: 64 << 10,
 		HTTP2: &http.HTTP2Config{
 			SendPingTimeout: pingAfter, PingTimeout: pingWait, MaxReadFrameSize: frameSize,

@@ -194,5 +194,5 @@ func (c *Controller) reap(l *level) {
 // rejected recently.
 func (c *Controller) RetryAfter(s *Schema) int64 { return max(s.level.dropped.after.Load(), 1) }
 
-// writes says whether a verb is one of those that change something.
+// writes reports whether a verb is one of those that change something.
 func writes(verb string) bool { return verb != "get" && verb != "list" && verb != "watch" }

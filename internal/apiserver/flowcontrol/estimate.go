@@ -82,7 +82,7 @@ func (c *Controller) readSeats(r *http.Request, info *requestinfo.Info, s *Schem
 	return max(1, min(int(math.Ceil(float64(bytes)/bytesPerSeat)), most))
 }
 
-// fromCache says whether upstream would answer a list from its cache.
+// fromCache reports whether upstream would answer a list from its cache.
 func fromCache(o *metav1.ListOptions) bool {
 	switch o.ResourceVersionMatch {
 	case metav1.ResourceVersionMatchNotOlderThan:

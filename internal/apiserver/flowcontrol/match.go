@@ -137,7 +137,7 @@ func resourceAmong(info *requestinfo.Info, list []string) bool {
 	return false
 }
 
-// under says whether a path is one of some, or below one.
+// under reports whether a path is one of some, or below one.
 func under(path string, list []string) bool {
 	for _, x := range list {
 		if x == all || x == path {

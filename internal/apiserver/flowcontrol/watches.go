@@ -42,7 +42,7 @@ func (c *Controller) Watching(r *http.Request, info *requestinfo.Info) (forget f
 	}
 }
 
-// ofOneNode says whether a watch of pods is of one node's.
+// ofOneNode reports whether a watch of pods is of one node's.
 func ofOneNode(r *http.Request) bool {
 	s := r.URL.Query().Get("fieldSelector")
 	if s == "" {

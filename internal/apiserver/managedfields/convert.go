@@ -26,7 +26,7 @@ type converter struct {
 	v *resource.Version
 }
 
-// custom says whether a kind's objects are unstructured.
+// custom reports whether a kind's objects are unstructured.
 func custom(d *resource.Descriptor) bool {
 	hub := d.Hub()
 	if hub == nil {
@@ -80,7 +80,7 @@ func (c *converter) hub(obj runtime.Object) (resource.Object, error) {
 	return o, nil
 }
 
-// isVersion says whether obj is in the form of v rather than the hub's. Only asked of versions that are not the hub.
+// isVersion reports whether obj is in the form of v rather than the hub's. Only asked of versions that are not the hub.
 func isVersion(d *resource.Descriptor, v *resource.Version, obj runtime.Object) bool {
 	if custom(d) {
 		return obj.GetObjectKind().GroupVersionKind().Version == v.Name

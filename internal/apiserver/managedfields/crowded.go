@@ -18,7 +18,7 @@ import (
 // took it a minute.
 const maxMembers = 20_000
 
-// crowded says whether a map or list of an object has more members than that.
+// crowded reports whether a map or list of an object has more members than that.
 func crowded(obj resource.Object) bool {
 	switch o := obj.(type) {
 	case nil:
@@ -99,7 +99,7 @@ func manyIn(v reflect.Value) bool {
 	return false
 }
 
-// plain says whether values of a type hold no map and no list.
+// plain reports whether values of a type hold no map and no list.
 func plain(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Interface, reflect.Struct, reflect.Slice, reflect.Map:

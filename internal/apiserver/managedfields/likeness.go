@@ -249,7 +249,7 @@ func scalar(b []byte, v reflect.Value) ([]byte, bool) {
 // strange is the likeness of what nothing is known of: only that it is not there can be judged.
 func strange(b []byte, v reflect.Value) ([]byte, bool) { return append(b, none), v.IsZero() }
 
-// custommadeType says whether values of a type write themselves.
+// custommadeType reports whether values of a type write themselves.
 func custommadeType(t reflect.Type) bool {
 	return slices.ContainsFunc([]reflect.Type{marshaler, convertible, convertibleOrNot}, func(i reflect.Type) bool {
 		return t.Implements(i) || reflect.PointerTo(t).Implements(i)

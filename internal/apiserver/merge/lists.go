@@ -164,7 +164,7 @@ func follows(changes, order []any, key string) error {
 	return nil
 }
 
-// alike says whether two elements are the same: by their key, if they have one.
+// alike reports whether two elements are the same: by their key, if they have one.
 func alike(a, b any, key string) (bool, error) {
 	if key == "" {
 		return hashable(a) && hashable(b) && a == b, nil

@@ -150,7 +150,7 @@ func listOf(directive, prefix string, bad error) (string, error) {
 	return name, nil
 }
 
-// hashable says whether a value can be compared with others.
+// hashable reports whether a value can be compared with others.
 func hashable(v any) bool {
 	switch v.(type) {
 	case object, []any:

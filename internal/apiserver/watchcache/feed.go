@@ -120,7 +120,7 @@ func (f *Feed) mark(n *node) {
 	}
 }
 
-// behind says whether a place in the list is too far behind its end.
+// behind reports whether a place in the list is too far behind its end.
 func (f *Feed) behind(end *node, count, bytes int64) bool {
 	return end.count-count > f.lag || end.bytes-bytes > f.lagBytes && end.count > count+1
 }

@@ -94,7 +94,7 @@ func signApproved(ctx context.Context, d *controllers.Deps, csr *certificatesv1.
 	return nil
 }
 
-// authorityFor is who signs for a signer; nil: nobody.
+// authorityFor returns the authority that signs for a signer; nil: there is none.
 func authorityFor(c *controllers.Cluster, signer string) *controllers.Authority {
 	if own := c.Signers[signer]; own != nil {
 		return own()

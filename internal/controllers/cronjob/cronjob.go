@@ -113,9 +113,9 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	return c.execute(ctx, in.cron, out)
 }
 
-// refresh looks past the cache where it contradicts itself, so that what is merely late is not taken for missing. What has
-// become of late jobs is for the cache to tell: the end of one that was read here and noted would be followed by the cache's
-// first sight of it, not ended and in no list, as if somebody else had made it.
+// refresh reads from the server where the cache contradicts itself, so that the controller does not take a late job for a missing one.
+// It does not record the end of such a job: the cache would then show the job for the first time, not ended and in no list, as if
+// another client had created it.
 func (c *controller) refresh(ctx context.Context, in observed) (observed, error) {
 	there := map[types.UID]bool{}
 	strange := false

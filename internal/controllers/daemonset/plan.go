@@ -18,6 +18,7 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
+	"github.com/mortise-dev/mortise/internal/podconditions"
 )
 
 const burst = 250
@@ -266,7 +267,7 @@ func (d *decision) keep(in observed, p *nodePods) {
 			d.delete = append(d.delete, pod)
 		}
 	}
-	if current != nil && former != nil && (!workload.Ready(former) || in.available(current)) {
+	if current != nil && former != nil && (!podconditions.IsReady(former) || in.available(current)) {
 		d.delete = append(d.delete, former)
 	}
 }
@@ -400,7 +401,7 @@ func (in observed) count(nodes []*nodePods) appsv1.DaemonSetStatus {
 			continue
 		}
 		s.CurrentNumberScheduled++
-		if workload.Ready(p.pods[0]) {
+		if podconditions.IsReady(p.pods[0]) {
 			s.NumberReady++
 		}
 		if in.available(p.pods[0]) {

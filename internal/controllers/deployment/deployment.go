@@ -119,7 +119,7 @@ func (c *controller) owner(rs *appsv1.ReplicaSet) *appsv1.Deployment {
 	return o
 }
 
-// wake wakes the replica set's owner, or those who may want to adopt it.
+// wake enqueues the replica set's owner, or the deployments that may adopt it.
 func (c *controller) wake(rs *appsv1.ReplicaSet) {
 	if metav1.GetControllerOfNoCopy(rs) != nil {
 		if o := c.owner(rs); o != nil {

@@ -8,13 +8,14 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"sync"
 
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mortise-dev/mortise/internal/objectversion"
 )
 
 // written remembers, for each deployment, the replica sets that were written and that the cache does not show yet. Sizes are
@@ -22,21 +23,21 @@ import (
 // the same pods a second time, beyond its surge.
 type written struct {
 	mu sync.Mutex
-	of map[types.NamespacedName]map[string]uint64 // the version of a set by its name; 0: not known whether it was written
+	of map[types.NamespacedName]map[string]string // resource versions of sets by their names; "": not known whether it was written
 }
 
-func newWritten() *written { return &written{of: map[types.NamespacedName]map[string]uint64{}} }
+func newWritten() *written { return &written{of: map[types.NamespacedName]map[string]string{}} }
 
 // note remembers what a write returned; nil: that it failed, and may have been done.
 func (w *written) note(key types.NamespacedName, name string, updated *appsv1.ReplicaSet) {
-	version := uint64(0)
+	version := ""
 	if updated != nil {
-		version, _ = strconv.ParseUint(updated.ResourceVersion, 10, 64)
+		version = updated.ResourceVersion
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.of[key] == nil {
-		w.of[key] = map[string]uint64{}
+		w.of[key] = map[string]string{}
 	}
 	w.of[key][name] = version
 }
@@ -55,10 +56,10 @@ func (w *written) forgetAll(key types.NamespacedName) {
 	delete(w.of, key)
 }
 
-func (w *written) open(key types.NamespacedName) map[string]uint64 {
+func (w *written) open(key types.NamespacedName) map[string]string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	open := map[string]uint64{}
+	open := map[string]string{}
 	for name, version := range w.of[key] {
 		open[name] = version
 	}
@@ -70,15 +71,15 @@ func (c *controller) shown(ctx context.Context, key types.NamespacedName) (bool,
 	open := c.written.open(key)
 	for _, name := range slices.Sorted(maps.Keys(open)) {
 		version := open[name]
-		cached := uint64(0)
+		cached := ""
 		if rs, err := c.sets.ReplicaSets(key.Namespace).Get(name); err == nil {
-			cached, _ = strconv.ParseUint(rs.ResourceVersion, 10, 64)
+			cached = rs.ResourceVersion
 		}
-		if version == 0 || cached == 0 {
+		if version == "" || cached == "" {
 			// Only the server knows whether it was written, or is there still.
 			there, err := c.client.AppsV1().ReplicaSets(key.Namespace).Get(ctx, name, metav1.GetOptions{})
 			switch {
-			case apierrors.IsNotFound(err) && cached == 0:
+			case apierrors.IsNotFound(err) && cached == "":
 				c.written.forget(key, name)
 				continue
 			case err != nil && !apierrors.IsNotFound(err):
@@ -87,9 +88,9 @@ func (c *controller) shown(ctx context.Context, key types.NamespacedName) (bool,
 				return false, nil // it has gone, and the cache has yet to show that
 			}
 			c.written.note(key, name, there)
-			version, _ = strconv.ParseUint(there.ResourceVersion, 10, 64)
+			version = there.ResourceVersion
 		}
-		if cached < version {
+		if objectversion.Less(cached, version) {
 			return false, nil
 		}
 		c.written.forget(key, name)

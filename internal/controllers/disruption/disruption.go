@@ -243,7 +243,7 @@ func (c *controller) scaleOf(ctx context.Context, pod *corev1.Pod) (scale, error
 	answer, err := c.dynamic.Resource(mapping.Resource).Namespace(pod.Namespace).Get(ctx, ref.Name, metav1.GetOptions{}, "scale")
 	switch {
 	case apierrors.IsNotFound(err):
-		// Either there is no such object, or its kind has no scale. Others may not be read by everybody: discovery says.
+		// Either there is no such object, or its kind has no scale. Some clients may not read it: discovery tells which it is.
 		if scales, err := c.scales(mapping.Resource); err != nil {
 			return scale{}, err
 		} else if !scales {

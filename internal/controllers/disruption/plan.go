@@ -15,6 +15,7 @@ import (
 	"k8s.io/component-helpers/apps/poddisruptionbudget"
 
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
+	"github.com/mortise-dev/mortise/internal/podconditions"
 )
 
 // patience is how long a pod whose eviction was allowed counts as going, and how long a pod may say that it is the target
@@ -63,7 +64,7 @@ func decide(b *policyv1.PodDisruptionBudget, pods []*corev1.Pod, scaleOf func(*c
 				continue
 			}
 		}
-		if workload.Ready(pod) {
+		if podconditions.IsReady(pod) {
 			healthy++
 		}
 	}
@@ -131,7 +132,7 @@ func (v *verdict) count(b *policyv1.PodDisruptionBudget, pods []*corev1.Pod, sca
 
 // stale says whether a pod has been the target of a disruption that did not come, or for how long it may still.
 func stale(pod *corev1.Pod, now time.Time) (is bool, wait time.Duration) {
-	c := workload.Condition(pod, corev1.DisruptionTarget)
+	c := podconditions.Find(pod.Status.Conditions, corev1.DisruptionTarget)
 	if c == nil || c.Status != corev1.ConditionTrue || pod.DeletionTimestamp != nil || workload.Finished(pod) ||
 		c.Reason == corev1.PodReasonTerminationByKubelet {
 		return false, 0

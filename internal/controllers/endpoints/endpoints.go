@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package endpoints publishes which pods stand behind each Service, in the deprecated Endpoints, for those who still read
+// Package endpoints publishes which pods stand behind each Service, in the deprecated Endpoints, for clients that still read
 // them. What an object holds is computed in subsets.go, without I/O.
 package endpoints
 
@@ -95,7 +95,7 @@ func build(d *controllers.Deps, batch time.Duration) (controllers.Runner, error)
 	}), err
 }
 
-// leftover looks, once, for Endpoints whose service went while nobody looked.
+// leftover enqueues, once, the Endpoints whose service was deleted while the controller did not run.
 func (c *controller) leftover() error {
 	all, err := c.endpoints.List(labels.Everything())
 	if err != nil {

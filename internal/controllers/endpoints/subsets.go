@@ -11,7 +11,7 @@ import (
 	"k8s.io/endpointslice/util"
 	netutils "k8s.io/utils/net"
 
-	"github.com/mortise-dev/mortise/internal/controllers/workload"
+	"github.com/mortise-dev/mortise/internal/podconditions"
 )
 
 // capacity is how many addresses an Endpoints object holds; EndpointSlices hold all.
@@ -53,7 +53,7 @@ func locate(service *corev1.Service, pod *corev1.Pod) (podAddress, bool) {
 		return podAddress{}, false
 	}
 	p := podAddress{
-		ready: service.Spec.PublishNotReadyAddresses || workload.Ready(pod),
+		ready: service.Spec.PublishNotReadyAddresses || podconditions.IsReady(pod),
 		address: corev1.EndpointAddress{
 			IP: ip, NodeName: &pod.Spec.NodeName,
 			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},

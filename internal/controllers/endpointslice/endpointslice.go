@@ -3,9 +3,9 @@
 
 // Package endpointslice publishes which pods stand behind each Service, in EndpointSlices.
 //
-// The arithmetic (which endpoints go into which slice, with how few writes) is k8s.io/endpointslice's reconciler. Here
-// is what drives it: a change of a pod wakes the services that select it, a change of a slice by somebody else wakes its
-// service, a change of a node's zone or readiness wakes the services whose topology hints it upsets.
+// The reconciler of k8s.io/endpointslice does the arithmetic: which endpoints go into which slice, with how few writes. This package
+// drives it: a change of a pod enqueues the services that select it, a change of a slice by another client enqueues its service, and a
+// change of a node's zone or readiness enqueues the services whose topology hints depend on it.
 package endpointslice
 
 import (

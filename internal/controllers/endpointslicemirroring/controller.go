@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package endpointslicemirroring publishes Endpoints that somebody wrote by hand, for a Service without a selector, as
-// EndpointSlices too, since those are what proxies read.
+// Package endpointslicemirroring copies Endpoints that users write, for a Service without a selector, into EndpointSlices, which are
+// what proxies read.
 //
 // What is to be written is computed in mirror.go, without I/O: a slice for each group of ports and each family of
 // addresses. Endpoints that have the label endpointslice.kubernetes.io/skip-mirror, or that serve as a lock, have none.

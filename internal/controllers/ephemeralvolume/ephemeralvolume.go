@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package ephemeralvolume makes the PersistentVolumeClaims of pods that have a volume with a claim template. A claim is
-// called POD-VOLUME and is the pod's own, so that it is collected with it. A claim of that name which is somebody else's
-// is left alone, and the pod told so.
+// called POD-VOLUME and is owned by the pod, so that the garbage collector deletes it with the pod. The controller leaves a claim of
+// that name with another owner alone, and records an event on the pod.
 package ephemeralvolume
 
 import (

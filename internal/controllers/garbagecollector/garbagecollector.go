@@ -4,7 +4,7 @@
 // Package garbagecollector deletes what has lost its owners, and carries out the foreground and orphan ways of deleting.
 //
 // The graph (graph.go) knows every object of every resource that discovery offers for listing, watching and deleting,
-// and who owns whom. It is pure: an observation goes in, the UIDs of those to be judged come out, and a judgement says
+// and the owners of each. It is pure: an observation goes in, the UIDs of those to be judged come out, and a judgement says
 // what to do. Around it: monitors (monitors.go) feed it from informers, which come and go with CRDs and aggregated APIs;
 // the work queue holds UIDs; and this file carries verdicts out.
 //

@@ -159,7 +159,7 @@ func (c *controller) owner(pod *corev1.Pod) *batchv1.Job {
 	return o
 }
 
-// podChanged wakes the pod's job, or those who may adopt it; a pod that is held for a job that is gone is freed.
+// podChanged enqueues the pod's job, or the jobs that may adopt it; a pod that is held for a job that is gone is freed.
 func (c *controller) podChanged(pod *corev1.Pod) {
 	ref, j := metav1.GetControllerOfNoCopy(pod), c.owner(pod)
 	if j != nil {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
+	"github.com/mortise-dev/mortise/internal/podconditions"
 )
 
 // Limits of one sync.
@@ -444,7 +445,7 @@ func (p *planner) finish(end *batchv1.JobCondition) {
 	}
 	ready := int32(0)
 	for _, pod := range p.active {
-		if workload.Ready(pod) && !gone[pod.UID] {
+		if podconditions.IsReady(pod) && !gone[pod.UID] {
 			ready++
 		}
 	}

@@ -74,7 +74,7 @@ func build(d *controllers.Deps, m *masks) (controllers.Runner, error) {
 		if err != nil {
 			return nil, err
 		}
-		// Service addresses within the pod range are nobody's.
+		// No node gets the service addresses within the pod range.
 		if s := d.Cluster.ServiceCIDR; s.IsValid() && s.Overlaps(cidr) && s.Bits() >= cidr.Bits() {
 			for i := range p.size {
 				if p.subnet(i).Overlaps(s) {

@@ -36,7 +36,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
-	"github.com/mortise-dev/mortise/internal/controllers/workload"
+	"github.com/mortise-dev/mortise/internal/podconditions"
 )
 
 // Controller describes the loop.
@@ -325,7 +325,7 @@ func (c *controller) unready(ctx context.Context, node string, now time.Time) er
 		if !ok {
 			continue
 		}
-		if ready := workload.Condition(pod, corev1.PodReady); ready == nil || ready.Status == corev1.ConditionFalse {
+		if ready := podconditions.Find(pod.Status.Conditions, corev1.PodReady); ready == nil || ready.Status == corev1.ConditionFalse {
 			continue
 		}
 		patch, err := json.Marshal(map[string]any{

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podgc removes pods that no node will ever finish with: those of nodes that are gone, or that somebody has declared
-// to be out of service, those that were deleted before they had a node, and the oldest finished ones when there are too many.
+// Package podgc removes pods that no node will ever finish with: those of nodes that are gone or have the taint out-of-service, those
+// that were deleted before they had a node, and the oldest finished ones when there are too many.
 package podgc
 
 import (
@@ -105,7 +105,7 @@ func build(d *controllers.Deps, kept int) (controllers.Runner, error) {
 	}), err
 }
 
-// abandoned tells whether nothing runs on a node any more: it is not ready, and somebody has said that it is out of service.
+// abandoned reports whether nothing runs on a node any more: it is not ready, and has the taint out-of-service.
 func abandoned(node *corev1.Node) bool {
 	ready := slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
@@ -173,7 +173,7 @@ func (c *controller) sync(ctx context.Context, _ string) error {
 	return errors.Join(errs...)
 }
 
-// before orders finished pods by who goes first: those that nodes evicted, since nobody waits for them, then the oldest.
+// before orders finished pods for deletion: first those that nodes evicted, since no controller waits for them, then the oldest.
 func before(a, b *corev1.Pod) int {
 	rank := func(pod *corev1.Pod) int {
 		if pod.Status.Phase == corev1.PodFailed && pod.Status.Reason == "Evicted" {

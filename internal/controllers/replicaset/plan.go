@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
+	"github.com/mortise-dev/mortise/internal/podconditions"
 )
 
 // burst bounds how many pods one sync creates or deletes.
@@ -56,7 +57,7 @@ func status(rs *appsv1.ReplicaSet, active, terminating []*corev1.Pod, failure er
 		if template.Matches(labels.Set(pod.Labels)) {
 			s.FullyLabeledReplicas++
 		}
-		if workload.Ready(pod) {
+		if podconditions.IsReady(pod) {
 			s.ReadyReplicas++
 		}
 		if ok, _ := workload.Available(pod, rs.Spec.MinReadySeconds, now); ok {

@@ -144,7 +144,7 @@ func (c *controller) owned(pod *corev1.Pod) bool {
 	return ok
 }
 
-// wakeSuitors wakes those who may want to adopt an orphan.
+// wakeSuitors enqueues the owners that may adopt an orphan.
 func (c *controller) wakeSuitors(pod *corev1.Pod) {
 	sets, err := c.list(pod.Namespace)
 	if err != nil {

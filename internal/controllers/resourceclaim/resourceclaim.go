@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package resourceclaim makes the ResourceClaims of pods that ask for them by a template, and frees claims that nobody uses.
+// Package resourceclaim makes the ResourceClaims of pods that ask for them by a template, and frees unused claims.
 //
 // A claim made here is its pod's own, is named in the pod's status, and goes when the pod will not run any more, even while
 // the pod itself stays. Any claim's reservedFor loses the pods that are done or gone; with the last of them it loses its
@@ -67,7 +67,7 @@ type controller struct {
 	queue     *controllers.Queue[key]
 
 	mu sync.Mutex
-	// made are the claims that were made for pods whose status may not say so yet: the cache may not know them either.
+	// made are the claims that were made for pods whose status may not name them yet: the cache may not know them either.
 	made map[types.UID]map[string]string
 }
 

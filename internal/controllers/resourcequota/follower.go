@@ -30,8 +30,7 @@ const patience = 30 * time.Second
 type follower struct {
 	d        *controllers.Deps
 	released func(r schema.GroupResource, namespace string)
-	ctx      context.Context //nolint:containedctx // of Run, which the goroutines belong to
-	group    *errgroup.Group
+	run      func(func(context.Context) error) context.CancelFunc // runs a function until it is stopped or the controller ends
 
 	mu        sync.Mutex
 	followed  map[schema.GroupResource]*followed
@@ -52,8 +51,14 @@ func newFollower(d *controllers.Deps, released func(schema.GroupResource, string
 	}
 }
 
-// begin gives the follower the life of its controller.
-func (f *follower) begin(ctx context.Context, group *errgroup.Group) { f.ctx, f.group = ctx, group }
+// begin makes all that the follower starts end with ctx, and adds it to group.
+func (f *follower) begin(ctx context.Context, group *errgroup.Group) {
+	f.run = func(of func(context.Context) error) context.CancelFunc {
+		ctx, stop := context.WithCancel(ctx)
+		group.Go(func() error { return of(ctx) })
+		return stop
+	}
+}
 
 // follow returns once deletions of a resource will be observed; false if it is not served, or cannot be counted.
 func (f *follower) follow(ctx context.Context, r schema.GroupResource) (schema.GroupVersionResource, bool, error) {
@@ -93,9 +98,8 @@ func (f *follower) start(r schema.GroupResource) (*followed, error) {
 	}
 	if one.synced = informer; informer == nil || f.d.Cluster.Initializers { // informers do not see what waits for initializers
 		meta := metadatareflector.New(func(metav1.Object) {}, func(g metadatareflector.Deleted) { f.released(r, g.Namespace) })
-		ctx, stop := context.WithCancel(f.ctx)
-		one.stop, one.synced = stop, meta.Synced()
-		f.group.Go(func() error { return meta.Run(ctx, f.d.Metadata, gvr) })
+		one.synced = meta.Synced()
+		one.stop = f.run(func(ctx context.Context) error { return meta.Run(ctx, f.d.Metadata, gvr) })
 	}
 	f.followed[r] = one
 	return one, nil

@@ -8,8 +8,8 @@
 // quota of its namespace counts, and some time after a charge, in case what was charged never came to be. The resources that
 // any quota names are followed, and no others: without quotas there is nothing to do.
 //
-// A count must not miss an object that was charged and is not committed yet, or more than the limit would be let in. So it is
-// made in four steps:
+// A count must not miss an object that was charged and is not committed yet, or the server would admit more than the limit. So
+// the controller counts in four steps:
 //
 //  1. The quota is taken as it is known.
 //  2. Its status is written as a dry run. The server answers when all writes that were charged before have ended. If the

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
+	"github.com/mortise-dev/mortise/internal/podconditions"
 )
 
 // observed is what a decision is made from.
@@ -154,7 +155,7 @@ func (in *observed) old(i int) bool {
 func created(pod *corev1.Pod) bool { return pod.Status.Phase != "" }
 
 func running(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodRunning && workload.Ready(pod)
+	return pod.Status.Phase == corev1.PodRunning && podconditions.IsReady(pod)
 }
 
 func (in *observed) available(pod *corev1.Pod) bool {

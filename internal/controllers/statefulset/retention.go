@@ -12,12 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// How long a claim lives is said by its owners, and the garbage collector does the rest (KEP-1847):
+// The owners of a claim decide how long it lives, and the garbage collector does the rest (KEP-1847):
 //
 //	whenDeleted  whenScaled   the pod's ordinal is wanted   the set was scaled below it
-//	Retain       Retain       nobody                        nobody
+//	Retain       Retain       no owner                      no owner
 //	Delete       Retain       the set                       the set
-//	Retain       Delete       nobody                        the pod
+//	Retain       Delete       no owner                      the pod
 //	Delete       Delete       the set                       the pod
 
 var podKind = corev1.SchemeGroupVersion.WithKind("Pod")

@@ -5,9 +5,9 @@
 // kubernetes.io/service-account-token, whose annotation kubernetes.io/service-account.name says whose token it is.
 //
 // [Filler] writes the token, the cluster's root certificate and the namespace into such a secret, and deletes it when its
-// account is gone or is another one of that name. [Cleaner] takes secrets away that upstream once made for each account by
-// itself, and that nobody has used for a year: first it marks them as invalid, so that who still needs one may say so,
-// and a year later it deletes them. Secrets that people made themselves stay.
+// account is gone or is another one of that name. [Cleaner] removes the secrets that upstream once generated for each account and
+// that no client has used for a year: first it marks them as invalid, so that their users notice and can remove the mark, and a
+// year later it deletes them. Secrets that users created stay.
 //
 // Both watch the secrets of this type only, so that the others need not be held in memory.
 package tokensecrets

@@ -9,8 +9,8 @@
 // APIService. The Secret lies in the service's namespace and is called after the service (web-tls), or as the annotation
 // extension.mortise.dev/secret says; services of one namespace that name the same Secret share a certificate. Its type is
 // kubernetes.io/tls, its keys are tls.crt, tls.key and ca.crt (what is trusted); next.crt and next.key while a rotation is under
-// way. A Secret that is there without the annotation is somebody else's and is left alone. The rotation is package trust's; time
-// brings it about through the queue. What is not managed any more is left as it is.
+// way. The controller leaves a Secret without the annotation alone. Package trust decides when to rotate; the queue brings the
+// key back at that time. What is not managed any more is left as it is.
 package webhooktrust
 
 import (
@@ -159,7 +159,7 @@ func (c *controller) sync(ctx context.Context, src source) error {
 		case errors.Is(err, errForeign):
 			c.recorder.Eventf(obj, corev1.EventTypeWarning, "SecretNotManaged",
 				"Secret %s exists without the annotation %s: %s; the controller does not change it", key, Annotation, Managed)
-		case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // nobody needs it any more
+		case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // it is not needed any more
 		case err != nil:
 			errs = append(errs, err)
 		default:
@@ -181,7 +181,7 @@ func (c *controller) sync(ctx context.Context, src source) error {
 	return errors.Join(errs...)
 }
 
-// errForeign is that a Secret is somebody else's.
+// errForeign is the error of a Secret that the controller does not manage.
 var errForeign = errors.New("secret is not managed")
 
 // The keys of a Secret.

@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mortise-dev/mortise/internal/podconditions"
 )
 
 // Disrupted is the strategic merge patch of a pod's status with the condition DisruptionTarget for a pod that is about to
@@ -20,7 +22,7 @@ func Disrupted(pod *corev1.Pod, reason, message string, generation int64, now ti
 		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(now),
 		ObservedGeneration: generation,
 	}
-	was := Condition(pod, corev1.DisruptionTarget)
+	was := podconditions.Find(pod.Status.Conditions, corev1.DisruptionTarget)
 	if was != nil && was.Status == is.Status {
 		if was.Reason == reason && was.Message == message {
 			return nil, nil
@@ -41,7 +43,7 @@ func ConditionOrder(pod *corev1.Pod, with corev1.PodConditionType) []map[string]
 	for _, c := range pod.Status.Conditions {
 		types = append(types, map[string]corev1.PodConditionType{"type": c.Type})
 	}
-	if Condition(pod, with) == nil {
+	if podconditions.Find(pod.Status.Conditions, with) == nil {
 		types = append(types, map[string]corev1.PodConditionType{"type": with})
 	}
 	return types

@@ -4,13 +4,14 @@
 package workload
 
 import (
-	"strconv"
 	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/internal/objectversion"
 )
 
 // ExpectationsTimeout is how long an owner waits for events of its own writes before it trusts the cache again.
@@ -112,7 +113,7 @@ type Writes struct {
 
 type written struct {
 	uid     types.UID
-	version uint64
+	version string
 }
 
 // NewWrites makes an empty set.
@@ -120,13 +121,9 @@ func NewWrites() *Writes { return &Writes{at: map[types.NamespacedName]written{}
 
 // Note remembers what a write returned.
 func (w *Writes) Note(o metav1.Object) {
-	version, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
-	if err != nil {
-		return
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.at[types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}] = written{o.GetUID(), version}
+	w.at[types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}] = written{o.GetUID(), o.GetResourceVersion()}
 }
 
 // Shown tells whether the cached object is at least as new as the last write. When not, its event is on the way.
@@ -138,7 +135,7 @@ func (w *Writes) Shown(o metav1.Object) bool {
 	if !ok || last.uid != o.GetUID() {
 		return true
 	}
-	if version, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64); err == nil && version < last.version {
+	if objectversion.Less(o.GetResourceVersion(), last.version) {
 		return false
 	}
 	delete(w.at, key)

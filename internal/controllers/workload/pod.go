@@ -8,34 +8,20 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mortise-dev/mortise/internal/podconditions"
 )
-
-// Condition returns the pod's condition of that type, nil when it has none.
-func Condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
-	for i := range pod.Status.Conditions {
-		if pod.Status.Conditions[i].Type == kind {
-			return &pod.Status.Conditions[i]
-		}
-	}
-	return nil
-}
-
-// Ready tells whether the pod's Ready condition is true.
-func Ready(pod *corev1.Pod) bool {
-	c := Condition(pod, corev1.PodReady)
-	return c != nil && c.Status == corev1.ConditionTrue
-}
 
 // Available tells whether the pod has been ready for minReadySeconds at now. When it is ready but not yet for long
 // enough, wait is what remains; otherwise wait is 0.
 func Available(pod *corev1.Pod, minReadySeconds int32, now time.Time) (available bool, wait time.Duration) {
-	if !Ready(pod) {
+	if !podconditions.IsReady(pod) {
 		return false, 0
 	}
 	if minReadySeconds == 0 {
 		return true, 0
 	}
-	since := Condition(pod, corev1.PodReady).LastTransitionTime
+	since := readySince(pod)
 	if since.IsZero() {
 		return false, 0
 	}
@@ -43,6 +29,11 @@ func Available(pod *corev1.Pod, minReadySeconds int32, now time.Time) (available
 		return false, rest
 	}
 	return true, 0
+}
+
+// readySince returns when the Ready condition of a pod that has one last changed.
+func readySince(pod *corev1.Pod) metav1.Time {
+	return podconditions.Find(pod.Status.Conditions, corev1.PodReady).LastTransitionTime
 }
 
 // NextAvailable is how long after now the first of pods becomes available that is not yet; 0 when none will by itself.

@@ -12,6 +12,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mortise-dev/mortise/internal/podconditions"
 )
 
 // Victims orders pods by how little is lost when they are deleted, and returns the first n. Neighbours are all the pods
@@ -42,8 +44,8 @@ func Victims(pods, neighbours []*corev1.Pod, n int, now time.Time) []*corev1.Pod
 		if c := cmp.Compare(crowd[b.Spec.NodeName], crowd[a.Spec.NodeName]); c != 0 {
 			return c
 		}
-		if Ready(a) && Ready(b) {
-			if c := younger(Condition(a, corev1.PodReady).LastTransitionTime, Condition(b, corev1.PodReady).LastTransitionTime, a, b, now); c != 0 {
+		if podconditions.IsReady(a) && podconditions.IsReady(b) {
+			if c := younger(readySince(a), readySince(b), a, b, now); c != 0 {
 				return c
 			}
 		}
@@ -62,8 +64,8 @@ func SortForDeletion(pods []*corev1.Pod) {
 		if c := earlierStage(a, b); c != 0 {
 			return c
 		}
-		if Ready(a) && Ready(b) {
-			if c := exactlyYounger(Condition(a, corev1.PodReady).LastTransitionTime, Condition(b, corev1.PodReady).LastTransitionTime); c != 0 {
+		if podconditions.IsReady(a) && podconditions.IsReady(b) {
+			if c := exactlyYounger(readySince(a), readySince(b)); c != 0 {
 				return c
 			}
 		}
@@ -91,7 +93,7 @@ func earlierStage(a, b *corev1.Pod) int {
 	if c := cmp.Compare(stage(a), stage(b)); c != 0 {
 		return c
 	}
-	return first(!Ready(a), !Ready(b))
+	return first(!podconditions.IsReady(a), !podconditions.IsReady(b))
 }
 
 func stage(pod *corev1.Pod) int {

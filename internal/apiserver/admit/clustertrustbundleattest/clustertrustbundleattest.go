@@ -40,7 +40,7 @@ func (p *plugin) Validate(ctx context.Context, _ resource.Backend, a *admit.Attr
 	return nil
 }
 
-// same says whether two differ in nothing but owners, finalizers and who wrote them.
+// same reports whether two differ in nothing but owners, finalizers and who wrote them.
 func same(bundle, old *certificatesv1.ClusterTrustBundle) bool {
 	c := bundle.DeepCopy()
 	c.OwnerReferences, c.Finalizers, c.ManagedFields = old.OwnerReferences, old.Finalizers, old.ManagedFields

@@ -71,7 +71,7 @@ func add(pod *corev1.Pod, t corev1.Toleration) {
 	pod.Spec.Tolerations = all
 }
 
-// extended says whether a resource is not one of Kubernetes' own.
+// extended reports whether a resource is not one of Kubernetes' own.
 func extended(name corev1.ResourceName) bool {
 	s := string(name)
 	return strings.Contains(s, "/") && !strings.Contains(s, corev1.ResourceDefaultNamespacePrefix) &&

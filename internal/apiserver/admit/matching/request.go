@@ -185,7 +185,7 @@ func (q *Request) Settle() error {
 	return nil
 }
 
-// whole says whether the request is about objects of the kind itself, which have versions: a scale, a binding have one form.
+// whole reports whether the request is about objects of the kind itself, which have versions: a scale, a binding have one form.
 func (q *Request) whole() bool {
 	if q.Subresource == "" {
 		return true

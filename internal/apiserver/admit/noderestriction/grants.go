@@ -47,7 +47,7 @@ func (r *request) audience(ctx context.Context, t *authenticationv1.TokenRequest
 	return fmt.Errorf("%s is not authorized to request tokens for audience %q", r.User.GetName(), want)
 }
 
-// mounts says whether some volume of the pod is for tokens of an audience: by itself, or by the CSI driver behind it.
+// mounts reports whether some volume of the pod is for tokens of an audience: by itself, or by the CSI driver behind it.
 func (r *request) mounts(ctx context.Context, pod *corev1.Pod, audience string) (bool, error) {
 	var errs []error
 	for i := range pod.Spec.Volumes {

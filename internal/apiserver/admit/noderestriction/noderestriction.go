@@ -420,7 +420,7 @@ func forbidden(is, old map[string]string) []string {
 	return slices.Compact(bad)
 }
 
-// nodeLabel says whether a node may set a label of itself.
+// nodeLabel reports whether a node may set a label of itself.
 func nodeLabel(label string) bool {
 	domain, _, ok := strings.Cut(label, "/")
 	if !ok {

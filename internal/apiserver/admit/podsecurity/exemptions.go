@@ -27,7 +27,7 @@ func (p *plugin) exempted(a *admit.Attributes) bool {
 	return true
 }
 
-// exemptClass says whether pods of the runtime class are not looked at.
+// exemptClass reports whether pods of the runtime class are not looked at.
 func (p *plugin) exemptClass(spec *corev1.PodSpec) bool {
 	return spec.RuntimeClassName != nil && *spec.RuntimeClassName != "" && slices.Contains(p.exempt.RuntimeClasses, *spec.RuntimeClassName)
 }

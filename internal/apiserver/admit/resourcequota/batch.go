@@ -61,7 +61,7 @@ func (w *work) measure(ctx context.Context) {
 	}
 }
 
-// paid says whether the quota of that UID has been charged.
+// paid reports whether the quota of that UID has been charged.
 func (w *work) paid(uid types.UID) bool {
 	return slices.ContainsFunc(w.charged, func(c charge) bool { return c.uid == uid })
 }

@@ -169,7 +169,7 @@ func (p *plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attr
 	return nil
 }
 
-// concerned says whether any quota, or what is limited without one, speaks of the write's resource.
+// concerned reports whether any quota, or what is limited without one, speaks of the write's resource.
 func (p *plugin) concerned(ctx context.Context, w *work, known []*corev1.ResourceQuota) (bool, error) {
 	if len(p.limited) > 0 {
 		return true, nil
@@ -184,7 +184,7 @@ func (p *plugin) concerned(ctx context.Context, w *work, known []*corev1.Resourc
 	return false, nil
 }
 
-// certain says whether a write that failed has certainly not been committed. The store tells of the end of a request's context only
+// certain reports whether a write that failed has certainly not been committed. The store tells of the end of a request's context only
 // when it has not stored anything.
 func certain(err error) bool {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
@@ -195,7 +195,7 @@ func certain(err error) bool {
 	return errors.As(err, &conflict) || errors.As(err, &status) && !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err)
 }
 
-// unsettled says whether a quota's limits are not in force yet, because its controller has not counted what there is.
+// unsettled reports whether a quota's limits are not in force yet, because its controller has not counted what there is.
 func unsettled(q *corev1.ResourceQuota) bool {
 	for name := range q.Spec.Hard {
 		if _, ok := q.Status.Hard[name]; !ok {

@@ -86,7 +86,7 @@ func (a *answer) refused(path string) error {
 
 const aggregatedType = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-// isAggregated says whether a content type is that of aggregated discovery.
+// isAggregated reports whether a content type is that of aggregated discovery.
 func isAggregated(contentType string) bool {
 	media, params, err := mime.ParseMediaType(contentType)
 	return err == nil && media == "application/json" && params["g"] == "apidiscovery.k8s.io" && params["v"] == "v2" &&

@@ -219,7 +219,7 @@ func (g *Graph) Apply(_ context.Context, c *feed.Change) error {
 	return nil
 }
 
-// same says whether a commit changes no relations.
+// same reports whether a commit changes no relations.
 func (g *Graph) same(k kind, namespace, name string, obj resource.Object) bool {
 	ns, known := g.spaces[namespace]
 	switch o := obj.(type) {

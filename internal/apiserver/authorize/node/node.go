@@ -193,7 +193,7 @@ func (z *Authorizer) token(ctx context.Context, node string, a *authorize.Attrib
 	return z.related(ctx, node, accounts, a)
 }
 
-// selects says whether a request is for what a field selector narrows to the node.
+// selects reports whether a request is for what a field selector narrows to the node.
 func selects(node, field string, a *authorize.Attributes) bool {
 	for _, r := range a.Fields {
 		if r.Field == field && r.Operator == selection.Equals && r.Value == node {

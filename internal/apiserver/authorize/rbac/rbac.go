@@ -369,7 +369,7 @@ func Allow(rules []rbacv1.PolicyRule, a *authorize.Attributes) bool {
 	return slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool { return allows(&r, a, combined) })
 }
 
-// allows tells whether a rule holds for a request; combined is its resource with its subresource.
+// allows reports whether a rule holds for a request; combined is its resource with its subresource.
 func allows(r *rbacv1.PolicyRule, a *authorize.Attributes, combined string) bool {
 	if !has(r.Verbs, a.Verb) {
 		return false

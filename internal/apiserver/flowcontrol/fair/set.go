@@ -442,7 +442,7 @@ func (s *Set) note(q *queue, lo, hi, lessLo, lessHi SeatSeconds) {
 	s.last = Last{true, s.r, q.nextR, lo, hi, lessLo, lessHi}
 }
 
-// fits says whether seats are free. One that wants more than there are runs alone.
+// fits reports whether seats are free. One that wants more than there are runs alone.
 func (s *Set) fits(seats int) bool {
 	switch {
 	case s.config.Queues < 0:
