@@ -17,17 +17,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// written remembers, for each deployment, the replica sets that were written and that the cache does not show yet. Sizes are
-// decided from all of them together: from a set as it was before, a deployment whose template changes at that moment would be given
-// the same pods a second time, beyond its surge.
+// written records, for each deployment, the replica sets that the controller wrote and that the cache does not show yet. The sizes depend
+// on all of them together: computed from a set as it was before the write, they could give a deployment whose template changes at that
+// moment the same pods a second time, beyond its surge.
 type written struct {
 	mu sync.Mutex
-	of map[types.NamespacedName]map[string]uint64 // the version of a set by its name; 0: not known whether it was written
+	of map[types.NamespacedName]map[string]uint64 // the resourceVersion of a set by its name; 0: the write may or may not have succeeded
 }
 
 func newWritten() *written { return &written{of: map[types.NamespacedName]map[string]uint64{}} }
 
-// note remembers what a write returned; nil: that it failed, and may have been done.
+// note records the result of a write. A nil result means that the write failed, but may have taken effect.
 func (w *written) note(key types.NamespacedName, name string, updated *appsv1.ReplicaSet) {
 	version := uint64(0)
 	if updated != nil {
@@ -65,7 +65,7 @@ func (w *written) open(key types.NamespacedName) map[string]uint64 {
 	return open
 }
 
-// shown tells whether the cache shows all that was written. When not, an event is on its way that brings the deployment back.
+// shown reports whether the cache shows all writes. If not, the missing event will requeue the deployment.
 func (c *controller) shown(ctx context.Context, key types.NamespacedName) (bool, error) {
 	open := c.written.open(key)
 	for _, name := range slices.Sorted(maps.Keys(open)) {
@@ -75,7 +75,7 @@ func (c *controller) shown(ctx context.Context, key types.NamespacedName) (bool,
 			cached, _ = strconv.ParseUint(rs.ResourceVersion, 10, 64)
 		}
 		if version == 0 || cached == 0 {
-			// Only the server knows whether it was written, or is there still.
+			// Only the server knows whether the write took effect, and whether the set still exists.
 			there, err := c.client.AppsV1().ReplicaSets(key.Namespace).Get(ctx, name, metav1.GetOptions{})
 			switch {
 			case apierrors.IsNotFound(err) && cached == 0:
@@ -84,7 +84,7 @@ func (c *controller) shown(ctx context.Context, key types.NamespacedName) (bool,
 			case err != nil && !apierrors.IsNotFound(err):
 				return false, fmt.Errorf("get replica set: %w", err)
 			case err != nil:
-				return false, nil // it has gone, and the cache has yet to show that
+				return false, nil // it is deleted, and the cache does not show that yet
 			}
 			c.written.note(key, name, there)
 			version, _ = strconv.ParseUint(there.ResourceVersion, 10, 64)
