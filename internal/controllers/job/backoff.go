@@ -63,7 +63,7 @@ func (r history) wait(now time.Time) time.Duration {
 	return max(r.last.Add(most).Sub(now), 0)
 }
 
-// recordOfIndex returns the history of one index, whose last failed pod is given; nil if there is none.
+// recordOfIndex returns the history of one index, given its last failed pod; an empty history if pod is nil.
 func recordOfIndex(pod *corev1.Pod) history {
 	if pod == nil {
 		return history{}
