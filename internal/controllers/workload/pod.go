@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Condition returns the pod's condition of that type, nil when it has none.
+// Condition returns the pod's condition of that type, or nil.
 func Condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
 	for i := range pod.Status.Conditions {
 		if pod.Status.Conditions[i].Type == kind {
@@ -20,14 +20,14 @@ func Condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodConditi
 	return nil
 }
 
-// Ready tells whether the pod's Ready condition is true.
+// Ready reports whether the pod's Ready condition is true.
 func Ready(pod *corev1.Pod) bool {
 	c := Condition(pod, corev1.PodReady)
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// Available tells whether the pod has been ready for minReadySeconds at now. When it is ready but not yet for long
-// enough, wait is what remains; otherwise wait is 0.
+// Available reports whether the pod has been ready for minReadySeconds at now. If it is ready, but not for long enough, wait is the rest of
+// that time; otherwise wait is 0.
 func Available(pod *corev1.Pod, minReadySeconds int32, now time.Time) (available bool, wait time.Duration) {
 	if !Ready(pod) {
 		return false, 0
@@ -45,7 +45,7 @@ func Available(pod *corev1.Pod, minReadySeconds int32, now time.Time) (available
 	return true, 0
 }
 
-// NextAvailable is how long after now the first of pods becomes available that is not yet; 0 when none will by itself.
+// NextAvailable returns how long after now the next of the pods becomes available; 0 if none will by the passing of time.
 func NextAvailable(pods []*corev1.Pod, minReadySeconds int32, now time.Time) time.Duration {
 	var next time.Duration
 	for _, pod := range pods {
@@ -56,18 +56,18 @@ func NextAvailable(pods []*corev1.Pod, minReadySeconds int32, now time.Time) tim
 	return next
 }
 
-// Finished tells whether the pod has run to its end.
+// Finished reports whether the pod has succeeded or failed.
 func Finished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// Active tells whether the pod counts as one of its owner's replicas.
+// Active reports whether the pod counts as one of its owner's replicas.
 func Active(pod *corev1.Pod) bool { return !Finished(pod) && pod.DeletionTimestamp == nil }
 
-// Terminating tells whether the pod is being deleted and has not stopped.
+// Terminating reports whether the pod is being deleted and has not stopped.
 func Terminating(pod *corev1.Pod) bool { return !Finished(pod) && pod.DeletionTimestamp != nil }
 
-// Filter returns the pods that keep holds of.
+// Filter returns the pods for which keep returns true.
 func Filter(pods []*corev1.Pod, keep func(*corev1.Pod) bool) []*corev1.Pod {
 	var kept []*corev1.Pod
 	for _, pod := range pods {
@@ -78,7 +78,7 @@ func Filter(pods []*corev1.Pod, keep func(*corev1.Pod) bool) []*corev1.Pod {
 	return kept
 }
 
-// Controlled tells whether owner is the managing owner of o.
+// Controlled reports whether owner is the managing owner of o.
 func Controlled(o, owner metav1.Object) bool {
 	ref := metav1.GetControllerOfNoCopy(o)
 	return ref != nil && ref.UID == owner.GetUID()
