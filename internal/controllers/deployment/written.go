@@ -18,9 +18,9 @@ import (
 	"github.com/mortise-dev/mortise/internal/objectversion"
 )
 
-// written remembers, for each deployment, the replica sets that were written and that the cache does not show yet. Sizes are
-// decided from all of them together: from a set as it was before, a deployment whose template changes at that moment would be given
-// the same pods a second time, beyond its surge.
+// written records, for each deployment, the replica sets that the controller wrote and that the cache does not show yet. The sizes depend
+// on all of them together: computed from a set as it was before the write, they could give a deployment whose template changes at that
+// moment the same pods a second time, beyond its surge.
 type written struct {
 	mu sync.Mutex
 	of map[types.NamespacedName]map[string]string // resource versions of sets by their names; "": not known whether it was written
@@ -28,7 +28,7 @@ type written struct {
 
 func newWritten() *written { return &written{of: map[types.NamespacedName]map[string]string{}} }
 
-// note remembers what a write returned; nil: that it failed, and may have been done.
+// note records the result of a write. A nil result means that the write failed, but may have taken effect.
 func (w *written) note(key types.NamespacedName, name string, updated *appsv1.ReplicaSet) {
 	version := ""
 	if updated != nil {
@@ -66,7 +66,7 @@ func (w *written) open(key types.NamespacedName) map[string]string {
 	return open
 }
 
-// shown tells whether the cache shows all that was written. When not, an event is on its way that brings the deployment back.
+// shown reports whether the cache shows all writes. If not, the missing event will requeue the deployment.
 func (c *controller) shown(ctx context.Context, key types.NamespacedName) (bool, error) {
 	open := c.written.open(key)
 	for _, name := range slices.Sorted(maps.Keys(open)) {
@@ -85,7 +85,7 @@ func (c *controller) shown(ctx context.Context, key types.NamespacedName) (bool,
 			case err != nil && !apierrors.IsNotFound(err):
 				return false, fmt.Errorf("get replica set: %w", err)
 			case err != nil:
-				return false, nil // it has gone, and the cache has yet to show that
+				return false, nil // it is deleted, and the cache does not show that yet
 			}
 			c.written.note(key, name, there)
 			version = there.ResourceVersion

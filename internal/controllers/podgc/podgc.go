@@ -29,7 +29,7 @@ import (
 )
 
 const (
-	quarantine = 40 * time.Second // before a node that is gone is believed to be
+	quarantine = 40 * time.Second // how long a node is missing before it counts as gone
 )
 
 // Controller describes the loop.
@@ -49,7 +49,7 @@ func Controller() controllers.Controller {
 	}
 }
 
-// sweep is the one key of the queue: the whole is looked at together.
+// sweep is the queue's only key: one sync handles all pods.
 const sweep = "sweep"
 
 type controller struct {
@@ -58,9 +58,9 @@ type controller struct {
 	nodes  listers.NodeLister
 	pods   listers.PodLister
 	queue  *controllers.Queue[string]
-	kept   int // finished pods; 0: all
+	kept   int // the number of finished pods to keep; 0: all
 	meters *meters
-	missed map[string]time.Time // nodes that pods name and that do not exist, since when; the worker's own
+	missed map[string]time.Time // missing nodes that pods name, and since when; only the worker uses it
 }
 
 func build(d *controllers.Deps, kept int) (controllers.Runner, error) {
@@ -94,7 +94,7 @@ func build(d *controllers.Deps, kept int) (controllers.Runner, error) {
 					}
 				}
 				if unbound || workload.Finished(updated) && !workload.Finished(before) {
-					c.queue.AddAfter(sweep, time.Second) // many finish together
+					c.queue.AddAfter(sweep, time.Second) // many pods finish together
 				}
 			},
 		}),
@@ -184,7 +184,7 @@ func before(a, b *corev1.Pod) int {
 	return cmp.Or(rank(a)-rank(b), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 }
 
-// remove deletes a pod without grace, and counts it. One that had not ended is marked failed first.
+// remove deletes a pod without grace, and counts it. It first marks an unfinished pod as failed.
 func (c *controller) remove(ctx context.Context, pod *corev1.Pod, why reason) error {
 	c.meters.deleted.WithLabelValues(pod.Namespace, string(why)).Inc()
 	err := c.fail(ctx, pod, why)
@@ -200,7 +200,7 @@ func (c *controller) remove(ctx context.Context, pod *corev1.Pod, why reason) er
 	return fmt.Errorf("remove pod %s/%s: %w", pod.Namespace, pod.Name, err)
 }
 
-// fail marks a pod that has not ended as failed; one whose node is gone, as disrupted too.
+// fail marks an unfinished pod as failed, and as disrupted too if its node is gone.
 func (c *controller) fail(ctx context.Context, pod *corev1.Pod, why reason) error {
 	if workload.Finished(pod) {
 		return nil

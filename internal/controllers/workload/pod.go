@@ -47,18 +47,18 @@ func NextAvailable(pods []*corev1.Pod, minReadySeconds int32, now time.Time) tim
 	return next
 }
 
-// Finished tells whether the pod has run to its end.
+// Finished reports whether the pod has succeeded or failed.
 func Finished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// Active tells whether the pod counts as one of its owner's replicas.
+// Active reports whether the pod counts as one of its owner's replicas.
 func Active(pod *corev1.Pod) bool { return !Finished(pod) && pod.DeletionTimestamp == nil }
 
-// Terminating tells whether the pod is being deleted and has not stopped.
+// Terminating reports whether the pod is being deleted and has not stopped.
 func Terminating(pod *corev1.Pod) bool { return !Finished(pod) && pod.DeletionTimestamp != nil }
 
-// Filter returns the pods that keep holds of.
+// Filter returns the pods for which keep returns true.
 func Filter(pods []*corev1.Pod, keep func(*corev1.Pod) bool) []*corev1.Pod {
 	var kept []*corev1.Pod
 	for _, pod := range pods {
@@ -69,7 +69,7 @@ func Filter(pods []*corev1.Pod, keep func(*corev1.Pod) bool) []*corev1.Pod {
 	return kept
 }
 
-// Controlled tells whether owner is the managing owner of o.
+// Controlled reports whether owner is the managing owner of o.
 func Controlled(o, owner metav1.Object) bool {
 	ref := metav1.GetControllerOfNoCopy(o)
 	return ref != nil && ref.UID == owner.GetUID()
