@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package aggregate lets other API servers answer for group-versions: those whose APIService names a service.
+// Package aggregate delegates group-versions to other API servers: those whose APIService names a service.
 //
-// An [Aggregator] knows all registrations. It follows the store ([Aggregator.Apply]) and so knows a registration before the
-// request that created it is answered. [Aggregator.Find] reports whether a path belongs to another server; it is one lookup
-// in a map, and nothing without registrations. [Aggregator.ServeHTTP] forwards a request (proxy.go) in the name of its
-// user: the front-proxy certificate authorizes the server to name users, and headers name the user (identity.go). The
-// service and its endpoint slices determine the server's address (resolve.go).
+// An [Aggregator] holds all registrations (APIServices). The server's feed applies each change of one
+// ([Aggregator.Apply]) before the write is answered. [Aggregator.Find] reports whether a path belongs to another
+// server; it is one lookup in a map, and costs nothing without registrations. [Aggregator.ServeHTTP] forwards a request
+// (proxy.go) in the name of its user: the front-proxy certificate authorizes the server to name users, and headers name
+// the user (identity.go). The service and its endpoint slices determine the server's address (resolve.go).
 //
 // Each registration has a worker in [Aggregator.Run] that probes its server, and writes the condition Available (probe.go):
 // when the registration, the service or its endpoints change, and every half minute. A server that hangs delays its own
@@ -56,7 +56,7 @@ var (
 	endpointSlices = schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
 )
 
-// Kinds are those that an aggregator follows.
+// Kinds returns the kinds that an aggregator follows.
 func Kinds() []schema.GroupResource {
 	return []schema.GroupResource{registrations, services, endpointSlices}
 }
@@ -73,13 +73,14 @@ type Options struct {
 	Ledger  *extension.Ledger
 	// Certificate returns the front-proxy client's certificate, at each handshake. Nil: the client shows none.
 	Certificate func() *tls.Certificate
-	// ClusterIPs has services called at their cluster IP, as kube-apiserver does without --enable-aggregator-routing.
+	// ClusterIPs makes the aggregator call services at their cluster IP, as kube-apiserver does without
+	// --enable-aggregator-routing.
 	ClusterIPs bool
-	// Dial is the way to the servers; nil: the ordinary one.
+	// Dial connects to the servers; nil: the default dialer.
 	Dial egress.Dial
-	// ForwardRedirects hands redirects on to the client, which is else not allowed to servers.
+	// ForwardRedirects forwards redirects to the client. By default servers may not redirect.
 	ForwardRedirects bool
-	// RequestTimeout is the most time that a request has which ends; 0: a minute.
+	// RequestTimeout is the maximum time of a request that is not long-running; 0: a minute.
 	RequestTimeout time.Duration
 	// Most is the maximum number of concurrent short requests to one server; 0: 400. Further requests get a 429.
 	Most  int
@@ -90,7 +91,7 @@ type Options struct {
 // Aggregator has the registrations of one server. It is safe for concurrent use.
 type Aggregator struct {
 	o       Options
-	paths   atomic.Pointer[map[string]*Service] // by GROUP/VERSION; "" is the legacy group. Nil: none
+	paths   atomic.Pointer[map[string]*Service] // by GROUP/VERSION; "" is the legacy group. Nil: no registrations
 	metrics *metrics
 	buffers buffers
 
@@ -105,19 +106,19 @@ type Aggregator struct {
 	workers sync.WaitGroup
 }
 
-// entry is what lives as long as a registration does.
+// entry is the state that lives as long as a registration.
 type entry struct {
 	service *Service
 	way     *way
 	target  atomic.Pointer[target]
-	epoch   atomic.Int64 // of the service and its endpoints: a target of another is to be found again
+	epoch   atomic.Int64 // of the service and its endpoints: a target with another epoch must be resolved again
 	reading atomic.Pointer[reading]
-	gate    chan struct{}      // holds one for each request under way
-	wake    chan struct{}      // holds one when there is something to find out
-	stop    context.CancelFunc // nil: no worker yet
+	gate    chan struct{}      // holds a token for each request in flight
+	wake    chan struct{}      // holds a token when the server must be checked
+	stop    context.CancelFunc // nil: it has no worker yet
 }
 
-// New makes an aggregator that knows no registrations yet.
+// New makes an aggregator without registrations.
 func New(o Options) *Aggregator {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -131,7 +132,7 @@ func New(o Options) *Aggregator {
 		locals: map[string]bool{}, due: make(chan struct{}, 1), metrics: newMetrics()}
 }
 
-// Load replaces all registrations with those that are stored. Where their servers are is found again.
+// Load replaces all registrations with the stored ones. The addresses of their servers are resolved again.
 func (a *Aggregator) Load(ctx context.Context, stored feed.Lister) error {
 	all, err := stored.List(ctx, registrations, "")
 	if err != nil {
@@ -151,7 +152,7 @@ func (a *Aggregator) Load(ctx context.Context, stored feed.Lister) error {
 	return nil
 }
 
-// names are those of all registrations that are known.
+// names returns the names of all known registrations.
 func (a *Aggregator) names() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -175,7 +176,7 @@ func (a *Aggregator) Apply(_ context.Context, c *feed.Change) error {
 	return nil
 }
 
-// registered puts a registration in the place of the one of its name; nil takes it away.
+// registered sets the registration of a name; a nil object removes it.
 func (a *Aggregator) registered(name string, obj resource.Object) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -264,7 +265,7 @@ func (a *Aggregator) publish() {
 	a.changed = make(chan struct{})
 }
 
-// Services are the registrations that other servers answer for, by name. The slice is shared.
+// Services returns the registrations of other servers, sorted by name. The slice is shared.
 func (a *Aggregator) Services() []*Service {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -307,7 +308,8 @@ func (a *Aggregator) Find(path string) *Service {
 	return nil
 }
 
-// moved has the servers behind a service found again; no name: behind all services of the namespace, and no namespace: behind all.
+// moved makes the aggregator resolve the servers behind a service again: without a name those behind all services of
+// the namespace, and without a namespace all servers.
 func (a *Aggregator) moved(namespace, name string) {
 	if a.paths.Load() == nil {
 		return
@@ -326,7 +328,7 @@ func (a *Aggregator) moved(namespace, name string) {
 		}
 	}
 	if moved {
-		a.publish() // another server may serve other things
+		a.publish() // the server at the new address may serve other resources
 	}
 }
 
@@ -351,7 +353,7 @@ func (e *entry) poke() {
 	}
 }
 
-// Run finds out whether the servers answer, until ctx ends.
+// Run checks whether the servers respond, until ctx ends.
 func (a *Aggregator) Run(ctx context.Context) {
 	a.mu.Lock()
 	a.start = func(e *entry) {

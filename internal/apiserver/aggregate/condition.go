@@ -77,7 +77,7 @@ func clip(s string) string {
 	return s
 }
 
-// answers is true of a slice with a ready address behind a port.
+// answers reports whether a slice has a ready address for a port.
 func answers(s *discoveryv1.EndpointSlice, port string) bool {
 	return slices.ContainsFunc(s.Endpoints, func(e discoveryv1.Endpoint) bool { return e.Conditions.Ready == nil || *e.Conditions.Ready }) &&
 		slices.ContainsFunc(s.Ports, func(p discoveryv1.EndpointPort) bool { return p.Name != nil && *p.Name == port && p.Port != nil })
@@ -132,7 +132,7 @@ func (f finding) said(r *apiregistrationv1.APIService) bool {
 	return c != nil && c.Status == f.status && c.Reason == f.reason && c.Message == f.message
 }
 
-// set makes f the registration's condition. Its time is that of the newest change of the status.
+// set writes f into the registration's conditions, with the time of the newest change of the status.
 func (f finding) set(r *apiregistrationv1.APIService, now metav1.Time) {
 	next := apiregistrationv1.APIServiceCondition{
 		Type: f.kind, Status: f.status, Reason: f.reason, Message: f.message, LastTransitionTime: now,

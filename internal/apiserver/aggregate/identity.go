@@ -28,7 +28,8 @@ func Discovery() user.Info { return &user.DefaultInfo{Name: prober, Groups: []st
 // OpenAPI returns the user that reads a server's OpenAPI documents.
 func OpenAPI() user.Info { return &user.DefaultInfo{Name: reader, Groups: []string{masters}} }
 
-// As is the way to the server under a user's name: each call goes to one of its endpoints, and is booked in the ledger.
+// As returns the transport to the server under a user's name: each call goes to one of its endpoints, and is recorded
+// in the ledger.
 func (s *Service) As(who user.Info) http.RoundTripper { return &named{s, who} }
 
 type named struct {

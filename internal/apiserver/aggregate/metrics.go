@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are upstream's, of registrations.
+// metrics are upstream's metrics of registrations.
 type metrics struct {
 	mu   sync.Mutex
 	is   map[string]bool
@@ -39,7 +39,7 @@ func (m *metrics) forget(name string) {
 	delete(m.is, name)
 }
 
-// lost counts a server that answers no more.
+// lost counts a server that became unavailable.
 func (m *metrics) lost(name, reason string) { m.less.WithLabelValues(name, reason).Inc() }
 
 // Describe implements [prometheus.Collector].
