@@ -71,7 +71,7 @@ type plugin struct {
 
 	mu     sync.Mutex
 	ended  map[types.UID]ended       // by the UID of the preempting pod
-	ending map[types.UID]*corev1.Pod // by the UID of the preempting pod whose victims are being evicted: the last of them, if only that is left
+	ending map[types.UID]*corev1.Pod // by preempting pod, while its victims are evicted: the last victim, if only that is left
 
 	percentage, absolute int // the smallest number of candidates to choose from, as a share of the nodes and as a number
 }
