@@ -241,7 +241,7 @@ func (p *plugin) ofClass(claim *corev1.PersistentVolumeClaim, csi *storagev1.CSI
 	if err != nil {
 		return attached{}
 	}
-	a := attached{driver: class.Provisioner, volume: "claim " + claim.Namespace + "/" + claim.Name} // unique, since no volume handle contains a space
+	a := attached{driver: class.Provisioner, volume: "claim " + claim.Namespace + "/" + claim.Name} // no handle has a space
 	if !p.migrated.IsMigratableIntreePluginByName(a.driver) {
 		return a
 	}
