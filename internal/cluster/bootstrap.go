@@ -47,7 +47,7 @@ func (b *bootstrapper) makeObjects(
 ) (objects []bootstrap.Object, found []resource.Object, err error) {
 	objects = bootstrap.Objects(o)
 	found, err = b.server.CreateMissing(ctx, bootstrapObjects(objects))
-	if err != nil && b.encryption.ill(ctx) { // if the encryption plug-in fails, only the config maps may be affected; they are restored later
+	if err != nil && b.encryption.ill(ctx) { // perhaps only the ConfigMaps cannot be encrypted or read; they are restored later
 		b.log.WarnContext(ctx, "Could not create the objects of every cluster, retrying without the ConfigMaps", "error", err)
 		objects = slices.DeleteFunc(objects, func(o bootstrap.Object) bool { return o.Resource == configMaps })
 		found, err = b.server.CreateMissing(ctx, bootstrapObjects(objects))

@@ -57,8 +57,8 @@ func (e encrypting) seal(engine store.Engine) store.Engine {
 	return sealed.New(engine, e.transformers)
 }
 
-// await waits for the plug-ins that encrypt what the server reads and writes during its start. The server can wait for secrets and config
-// maps, and does not wait for custom resources.
+// await waits for the plug-ins that encrypt what the server reads and writes during its start. It does not wait for those of secrets and
+// config maps, which the server can do without for a while, nor for those of custom resources.
 func (e encrypting) await(ctx context.Context, builtIn func() []*resource.Descriptor) error {
 	if e.transformers == nil {
 		return nil
