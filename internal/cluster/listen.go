@@ -85,7 +85,8 @@ func writeKubeconfig(path string, kubeconfig []byte) error {
 	return nil
 }
 
-// advertised returns the address at which other hosts, pods among them, reach the server. On loopback there is none for pods.
+// advertised returns the address at which other hosts, pods among them, reach the server. It is no loopback address unless the machine has
+// no other.
 func (a *assembly) advertised() netip.AddrPort {
 	at, err := netip.ParseAddr(a.settings.host)
 	switch {
