@@ -100,7 +100,8 @@ func install(ctx context.Context, o Options) error {
 	return err
 }
 
-// lacking returns the needs to install. It returns an error if installing is not allowed, or apt-get is missing.
+// lacking returns the needs to install. It returns an error if a required program is missing and installing is not allowed, or there is no
+// apt-get.
 func lacking(all []need, allowed, apt bool) ([]need, error) {
 	var missing []need
 	for _, n := range all {
