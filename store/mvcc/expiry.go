@@ -14,7 +14,7 @@ import (
 const expireAtOnce = 256 // keys that one transaction expires
 
 // expiries is a heap of the records with an expiry, soonest first. Replaced and deleted records stay until they would have expired, or
-// until they are the majority.
+// until they are half of all.
 type expiries []*store.Record
 
 // expect adds a record that has an expiry, and counts a replaced or deleted one.
