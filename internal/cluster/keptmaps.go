@@ -23,7 +23,7 @@ import (
 
 var configMaps = schema.GroupResource{Resource: "configmaps"}
 
-// leaveFor is the minimum time between two writes of a changed ConfigMap of trusts, as upstream's.
+// leaveFor is how long after a change of the ConfigMap of trusts the server restores it, as upstream's.
 const leaveFor = time.Minute
 
 // configMapPublisher writes and restores the config maps that the API server publishes.
