@@ -10,50 +10,49 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Extensions are what third parties plug into a cluster as Go code. They come after the built-in ones.
+// Extensions are Go extensions of a cluster. They come after the built-in parts.
 type Extensions struct {
 	// Kinds are served beside the built-in ones.
 	Kinds []*resource.Descriptor
-	// Admission plug-ins run after the built-in ones, mutating and validating each in their turn; quota alone is charged after
-	// them. They are called by many requests at once. One that is [AdmissionConfigured] is given what the
-	// AdmissionConfiguration says under its name, one that is [AdmissionHosted] the server that it works in;
-	// --disable-admission-plugins takes their names too.
+	// Admission plug-ins run after the built-in ones, first all mutating and then all validating ones; only the quota plug-in comes after
+	// them. Several requests may call a plug-in concurrently. An [AdmissionConfigured] gets its part of the AdmissionConfiguration, an
+	// [AdmissionHosted] its server; --disable-admission-plugins takes their names too.
 	Admission []AdmissionPlugin
-	// Controllers run beside the built-in ones, and are selected by name like them.
+	// Controllers run beside the built-in ones. The same setting selects them by name.
 	Controllers []Controller
-	// SchedulerPlugins are plug-ins of the scheduler by name, written to k8s.io/kube-scheduler/framework. Those take part that
-	// a profile of the KubeSchedulerConfiguration enables; their arguments come as it has them, a runtime.Unknown of JSON.
+	// SchedulerPlugins are the factories of scheduler plug-ins by name, written to k8s.io/kube-scheduler/framework. A plug-in runs if a
+	// profile of the KubeSchedulerConfiguration enables it; its arguments are a runtime.Unknown with the configuration's JSON.
 	SchedulerPlugins map[string]SchedulerPlugin
 }
 
-// The contracts of extensions in Go, under names that other modules can write.
+// The interfaces of Go extensions, under names that other modules can import.
 type (
 	// AdmissionPlugin is an [AdmissionMutator], an [AdmissionValidator], or both.
 	AdmissionPlugin = admit.Plugin
-	// AdmissionMutator changes objects on their way in.
+	// AdmissionMutator changes objects before they are stored.
 	AdmissionMutator = admit.Mutator
-	// AdmissionValidator refuses objects on their way in.
+	// AdmissionValidator refuses invalid objects.
 	AdmissionValidator = admit.Validator
-	// AdmissionAttributes are what both know of a request.
+	// AdmissionAttributes describe a request.
 	AdmissionAttributes = admit.Attributes
-	// AdmissionConfigured is one that is configured by the AdmissionConfiguration.
+	// AdmissionConfigured is a plug-in with a part in the AdmissionConfiguration.
 	AdmissionConfigured = admit.Configured
-	// AdmissionHosted is one that wants to know the server that it works in, an [AdmissionHost].
+	// AdmissionHosted is a plug-in that gets its server, an [AdmissionHost].
 	AdmissionHosted = admit.Hosted
-	// AdmissionHost is that server: who may do what, which kinds there are, the ledger by which webhooks are called.
+	// AdmissionHost is the server: its authorizer, its kinds, the ledger that calls webhooks.
 	AdmissionHost = admit.Host
 
-	// Controller is a control loop, run with the built-in ones on the caches that all share.
+	// Controller is a control loop, run with the built-in ones on shared caches.
 	Controller = controllers.Controller
-	// ControllerSetting is a setting that it declares; ControllerSyncs is that of how many objects it syncs concurrently.
+	// ControllerSetting is a setting that a controller declares.
 	ControllerSetting = controllers.Setting
-	// ControllerSyncs is the setting of concurrent syncs.
+	// ControllerSyncs is the setting for a controller's concurrent syncs.
 	ControllerSyncs = controllers.Syncs
-	// ControllerDeps are what it works with.
+	// ControllerDeps are a controller's clients and caches.
 	ControllerDeps = controllers.Deps
-	// ControllerRunner is one incarnation of it.
+	// ControllerRunner is one incarnation of a controller.
 	ControllerRunner = controllers.Runner
 
-	// SchedulerPlugin makes a plug-in of the scheduler: it is the factory function that kube-scheduler's app.WithPlugin takes.
+	// SchedulerPlugin creates a scheduler plug-in: it is the factory function of kube-scheduler's app.WithPlugin.
 	SchedulerPlugin = profile.Factory
 )

@@ -25,11 +25,11 @@ type Node struct {
 	// both, any server that knows the token is trusted.
 	CACertHashes []string
 	CAFile       string
-	// Name is the node's; empty: the host's name.
+	// Name is the node's name; empty: the host's name.
 	Name string
-	// Address is where others reach the node: one, or one of each IP family behind a comma. Empty: the address from which it reaches
-	// the API server, whatever that becomes while it runs. Where pods have both families, the other's address on the same interface is
-	// added to one.
+	// Address is the address at which other hosts reach the node: one, or one of each IP family behind a comma. Empty: the address from
+	// which the node reaches the API server, which may change while it runs. If pods have both families and Address one, the node adds the
+	// other family's address on the same interface.
 	Address string
 	// Mode selects how pods run: auto, cri or simulated; empty: auto.
 	Mode NodeMode
@@ -43,7 +43,7 @@ type Node struct {
 	// Logger receives the node's logs; nil discards them.
 	Logger *slog.Logger
 
-	node *node.Node // nil: it is not started
+	node *node.Node // nil: not started
 }
 
 // Start joins the cluster, or continues as the node that it was, and returns when the node runs. An invalid token, CA or
@@ -81,14 +81,14 @@ func (n *Node) Stop() error {
 // Wait blocks until the node ends: nil after Stop, the reason if a part of it failed.
 func (n *Node) Wait() error { return n.node.Wait() }
 
-// Settled is closed: a node has nothing to fill up with.
+// Settled returns a closed channel: a node has no caches to wait for.
 func (n *Node) Settled() <-chan struct{} {
 	settled := make(chan struct{})
 	close(settled)
 	return settled
 }
 
-// Ready describes the running node: the cluster's URL, where its own kubeconfig lies, its name and what runs its pods.
+// Ready describes the running node: the cluster's URL, the path of the node's kubeconfig, and its name with what runs its pods.
 func (n *Node) Ready() (url, kubeconfig, name string) {
 	return n.node.Server(), node.Kubeconfig(n.DataDir), n.node.Text()
 }

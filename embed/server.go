@@ -32,15 +32,15 @@ type NodeMode string
 
 // The modes of [Server.Node].
 const (
-	NodeAuto      NodeMode = "auto"      // CRI where root and a runtime's socket are there, else simulated
-	NodeCRI       NodeMode = "cri"       // real containers; an error where that cannot be
-	NodeSimulated NodeMode = "simulated" // pods go through their phases without containers
+	NodeAuto      NodeMode = "auto"      // CRI as root with a container runtime, else simulated
+	NodeCRI       NodeMode = "cri"       // real containers; an error without a runtime
+	NodeSimulated NodeMode = "simulated" // simulated pods pass through their phases without containers
 	NodeNone      NodeMode = "none"      // pods stay pending
 )
 
 // Server is a cluster. Start it once, Stop it once; the other methods work between the two.
 type Server struct {
-	// DataDir is where all state is kept. Empty: Store is memory, and certificates live and die with the process.
+	// DataDir is the directory of all state. Empty: the store is in memory, and the process loses its certificates when it ends.
 	DataDir string
 	// Listen is HOST:PORT; empty: a free port of 127.0.0.1.
 	Listen string
@@ -50,7 +50,7 @@ type Server struct {
 	Store string
 	// Node selects how pods run; empty: simulated.
 	Node NodeMode
-	// Nodes is how many simulated nodes there are; 0: one.
+	// Nodes is the number of simulated nodes; 0: one.
 	Nodes int
 	// CRISocket is the runtime's socket; empty: containerd's usual place, then the one that `mortise machine prepare` made.
 	CRISocket string
@@ -63,10 +63,10 @@ type Server struct {
 	// FeatureGates are upstream's feature gates that differ from their defaults, by name. There is one: CBORServingAndStorage
 	// lets clients speak CBOR; nil: all at their defaults. Objects are stored as ever.
 	FeatureGates map[string]bool
-	// RuntimeConfig enables or disables group-versions and resources, as kube-apiserver's --runtime-config: "true" or
-	// "false" by api/all, api/ga, api/beta, api/alpha, GROUP/VERSION or GROUP/VERSION/RESOURCE; nil: the stable ones.
+	// RuntimeConfig enables or disables group-versions and resources, as kube-apiserver's --runtime-config: "true" or "false" by api/all,
+	// api/ga, api/beta, api/alpha, GROUP/VERSION or GROUP/VERSION/RESOURCE; nil: the stable ones.
 	RuntimeConfig map[string]string
-	// APIServer are kube-apiserver's settings, of authentication, authorization, audit and the rest.
+	// APIServer are kube-apiserver's settings, such as authentication, authorization and audit.
 	APIServer options.APIServer
 	// Extensions are extensions in Go.
 	Extensions Extensions
@@ -75,7 +75,7 @@ type Server struct {
 	// Started is when the process began, for the time that /metrics reports; zero: when Start was called.
 	Started time.Time
 
-	cluster *cluster.Cluster // nil: it is not started
+	cluster *cluster.Cluster // nil: not started
 }
 
 // Start starts the cluster and returns when it is ready: the API responds, over TLS, and the configured files are written.
@@ -95,8 +95,8 @@ func (s *Server) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends the cluster cleanly: nothing is accepted any more, requests under way are finished, all state is on disk.
-// Pods of a real node are left running. It returns when everything has ended; more calls return the same.
+// Stop ends the cluster cleanly: it accepts no new requests, finishes those in progress, and writes all state to disk. Pods of a real node
+// keep running. Stop returns when everything has ended; more calls return the same.
 func (s *Server) Stop() error {
 	if s.cluster == nil {
 		return nil
@@ -110,20 +110,20 @@ func (s *Server) Wait() error { return s.cluster.Wait() }
 // Settled is closed when the controllers have filled their caches and have no work; immediately if none run.
 func (s *Server) Settled() <-chan struct{} { return s.cluster.Settled() }
 
-// Config is an administrator's client configuration, over TLS.
+// Config returns an administrator's client configuration, over TLS.
 func (s *Server) Config() *rest.Config { return s.cluster.Config() }
 
-// Client is a client of Config. It panics if the cluster is not started.
+// Client returns a client of Config. It panics if the cluster is not started.
 func (s *Server) Client() kubernetes.Interface { return kubernetes.NewForConfigOrDie(s.Config()) }
 
-// Kubeconfig is the administrator's kubeconfig file, as JSON (which is YAML).
+// Kubeconfig returns the administrator's kubeconfig file, as JSON (which is YAML).
 func (s *Server) Kubeconfig() []byte { return s.cluster.Kubeconfig() }
 
-// URL is https://HOST:PORT.
+// URL returns https://HOST:PORT.
 func (s *Server) URL() string { return s.cluster.URL() }
 
-// Ready describes the running cluster: its URL, where its kubeconfig lies, and what runs its pods, with the reason where
-// that was found out.
+// Ready describes the running cluster: its URL, the path of its kubeconfig, and what runs its pods, with the reason if the server chose
+// that.
 func (s *Server) Ready() (url, kubeconfig, node string) {
 	return s.cluster.URL(), s.KubeconfigFile, s.cluster.Node()
 }

@@ -8,9 +8,9 @@ import (
 	"fmt"
 )
 
-// Classes of errors. Test with [errors.Is]; the API server maps each once to an API status.
+// Classes of errors. Test with [errors.Is]; the API server maps each to an API status.
 var (
-	// ErrCompacted is returned when a read or watch asks for history that is gone.
+	// ErrCompacted is returned when a read or watch names a revision whose history is compacted.
 	ErrCompacted = errors.New("revision is compacted")
 	// ErrFuture is returned when a read or watch names a revision that the store has not reached.
 	ErrFuture = errors.New("revision is in the future")

@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// Store is the store of users: an engine, with the everyday forms of its operations and with the optional abilities of
-// engines.
+// Store is an engine with the everyday forms of its operations and the optional abilities of engines.
 type Store struct {
 	engine Engine
 }
@@ -20,24 +19,24 @@ type Store struct {
 // New wraps an engine. Closing the store closes the engine.
 func New(engine Engine) *Store { return &Store{engine: engine} }
 
-// Engine returns what [New] was given.
+// Engine returns the engine given to [New].
 func (s *Store) Engine() Engine { return s.engine }
 
-// Get returns the key's record, nil if absent, and the revision as of which that is true.
+// Get returns the key's record, nil if absent, and the revision of the read.
 func (s *Store) Get(ctx context.Context, key string) (*Record, int64, error) {
 	return s.engine.Get(ctx, key)
 }
 
-// List reads all records under a prefix as of now.
+// List reads all records under a prefix at the newest revision.
 func (s *Store) List(ctx context.Context, prefix string) (Page, error) {
 	return s.engine.Range(ctx, Range{Prefix: prefix})
 }
 
-// Range reads a page of the records under a prefix, now or as of an older revision.
+// Range reads a page of the records under a prefix, at the newest or an older revision.
 func (s *Store) Range(ctx context.Context, r Range) (Page, error) { return s.engine.Range(ctx, r) }
 
-// Create stores a key that must not exist; a [*ConflictError] carries the record that does. A positive ttl makes the
-// engine delete the key after that time.
+// Create stores a key that must not exist; if it does, a [*ConflictError] carries its record. With a positive ttl the engine deletes the
+// key after that time.
 func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (*Record, error) {
 	return s.Put(ctx, Op{Key: key, Value: value, TTL: ttl})
 }
@@ -77,13 +76,13 @@ func (s *Store) Watch(ctx context.Context, prefix string, after int64) (Watcher,
 	return s.engine.Watch(ctx, prefix, after)
 }
 
-// Revision is the newest committed revision.
+// Revision returns the newest committed revision.
 func (s *Store) Revision() int64 { return s.engine.Revision() }
 
-// Compacted is the oldest revision that can still be read and resumed after.
+// Compacted returns the oldest revision that reads and watches can name.
 func (s *Store) Compacted() int64 { return s.engine.Compacted() }
 
-// Compact forgets history before revision.
+// Compact drops history before revision.
 func (s *Store) Compact(ctx context.Context, revision int64) error {
 	return s.engine.Compact(ctx, revision)
 }
@@ -91,8 +90,8 @@ func (s *Store) Compact(ctx context.Context, revision int64) error {
 // Close closes the engine.
 func (s *Store) Close() error { return s.engine.Close() }
 
-// Optional abilities. An engine that has one implements the interface; a decorator passes through what the engine under
-// it has by implementing [Unwrapper].
+// Optional abilities. An engine with an ability implements the interface; a decorator exposes the abilities of the engine under it by
+// implementing [Unwrapper].
 type (
 	// Checker verifies that the stored data equals the written data.
 	Checker interface {
@@ -110,11 +109,11 @@ type (
 	Bookmarker interface {
 		Bookmark()
 	}
-	// Staler reports whether a value would be stored in other bytes if it were written again, such as with another key.
+	// Staler reports whether a value would be stored as different bytes if it were written again, for example with another key.
 	Staler interface {
 		Stale(ctx context.Context, key string, revision int64) bool
 	}
-	// Unwrapper is a decorator that lets the abilities of the engine under it be found.
+	// Unwrapper is a decorator that exposes the abilities of the engine under it.
 	Unwrapper interface {
 		Unwrap() Engine
 	}
@@ -130,11 +129,11 @@ func (d Decorator) Unwrap() Engine { return d.Engine }
 type Size struct {
 	Keys    int64 // live keys
 	Bytes   int64 // of live keys and values
-	History int64 // events that can still be watched
+	History int64 // events that watches can still return
 	Disk    int64 // bytes on disk; 0 for engines without
 }
 
-// Ability finds an optional interface in an engine or in the one that it decorates.
+// Ability returns an optional interface of an engine or of the one that it decorates.
 func Ability[T any](engine Engine) (T, bool) {
 	for engine != nil {
 		if t, ok := engine.(T); ok {
@@ -165,7 +164,7 @@ func (s *Store) Stale(ctx context.Context, r *Record) bool {
 	return ok && z.Stale(ctx, r.Key, r.Revision)
 }
 
-// Backup writes a consistent copy of the current state and returns its revision; engines that cannot answer
+// Backup writes a consistent copy of the current state and returns its revision; engines that cannot do this return
 // [errors.ErrUnsupported].
 func (s *Store) Backup(ctx context.Context, w io.Writer) (int64, error) {
 	b, ok := Ability[Backuper](s.engine)
@@ -183,9 +182,9 @@ func (s *Store) Size() Size {
 	return Size{}
 }
 
-// Bookmark makes every waiting watcher that is behind [Store.Revision] return immediately, at least with a bookmark. A
-// reader that must know that its cache is current calls it and waits for the revision. If the engine lacks the ability it
-// does nothing, and bookmarks come at the engine's own pace.
+// Bookmark makes every waiting watcher that is behind [Store.Revision] return immediately, at least with a bookmark. A reader that must
+// know that its cache is current calls it and waits for the revision. It does nothing if the engine lacks the ability; bookmarks then come
+// at the engine's own pace.
 func (s *Store) Bookmark() {
 	if b, ok := Ability[Bookmarker](s.engine); ok {
 		b.Bookmark()

@@ -44,7 +44,7 @@ func form(r *http.Request) (negotiate.Form, *table.Target, error) {
 	return f, t, nil
 }
 
-// typed is an object with its apiVersion and kind. The object itself is left as it is.
+// typed returns an object with its apiVersion and kind. It does not change obj.
 func (res *Resource) typed(obj Object) Object {
 	if obj.GetObjectKind().GroupVersionKind() == res.gvk() {
 		return obj
@@ -84,7 +84,7 @@ func (res *Resource) writeObject(w http.ResponseWriter, r *http.Request, code in
 	return write(w, r, f, code, out)
 }
 
-// turned is one object in another form.
+// turned converts one object to the requested form.
 func (res *Resource) turned(r *http.Request, t *table.Target, obj Object) (any, error) {
 	if t.Kind != "Table" {
 		return table.Partial(*t, obj), nil
@@ -217,7 +217,7 @@ func (res *Resource) watch(ctx context.Context, w http.ResponseWriter, r *http.R
 	}
 }
 
-// event is an event's object as the client wants it; nil: not at all.
+// event returns an event's object in the requested form; nil: skip the event.
 func (res *Resource) event(req *Request, t *table.Target, c *table.Converter, e watch.Event) (any, error) {
 	obj, ok := e.Object.(Object)
 	switch {

@@ -23,7 +23,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// documents serves the paths that are not resources: discovery, OpenAPI, the version. All are made once.
+// documents serves the paths that are not resources: discovery, OpenAPI, the version. The server creates them once.
 type documents struct {
 	discovery http.Handler
 	version   []byte
@@ -97,7 +97,7 @@ func newDocument(content any) (document, error) {
 	return document{b, fmt.Sprintf("%X", sha512.Sum512(b))}, nil
 }
 
-// descriptors are the resources as discovery wants them: one for each kind, with all its versions.
+// descriptors converts the resources to the descriptors for discovery: one for each kind, with all its versions.
 func descriptors(list []Resource) []*resource.Descriptor {
 	var out []*resource.Descriptor
 	for i := range list {
@@ -182,7 +182,7 @@ func (r *Resource) describe(paths, schemas map[string]any, refs string, v3 bool)
 	return nil
 }
 
-// serve answers a path that is no resource.
+// serve serves a path that is not a resource's.
 func (d *documents) serve(w http.ResponseWriter, r *http.Request) {
 	p := r.URL.Path
 	switch {

@@ -102,7 +102,7 @@ func newAPI(list []Resource) (*api, error) {
 	return a, err
 }
 
-// serve answers a request that is allowed.
+// serve serves an authorized request.
 func (a *api) serve(w http.ResponseWriter, r *http.Request, u user.Info, i *requestinfo.Info) {
 	if !i.IsResourceRequest {
 		a.documents.serve(w, r)
@@ -143,12 +143,12 @@ func newRequest(r *http.Request, u user.Info, i *requestinfo.Info) (*Request, er
 	}
 	req.DryRun = q.Get("dryRun") == metav1.DryRunAll
 	if i.Verb == "list" || i.Verb == "watch" || i.Verb == "deletecollection" {
-		req.Name = "" // of a selector by name: the collection is asked for
+		req.Name = "" // a selector by name requests the collection
 	}
 	return req, nil
 }
 
-// serve answers by the resource's functions.
+// serve calls the resource's functions.
 func (res *Resource) serve(w http.ResponseWriter, r *http.Request, req *Request) error {
 	ctx := r.Context()
 	notAllowed := status.Route(http.StatusMethodNotAllowed, "")

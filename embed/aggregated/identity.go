@@ -30,10 +30,10 @@ import (
 )
 
 const (
-	// keep is how long the answers of reviews hold, and reviewTimeout how long one may take.
+	// keep is how long reviews are cached; reviewTimeout is the timeout of one.
 	keep          = 10 * time.Second
 	reviewTimeout = 10 * time.Second
-	// kept is how many answers are kept of each kind.
+	// kept is the number of cached reviews of each kind.
 	kept = 4096
 )
 
@@ -49,7 +49,7 @@ func authenticators(t *trust, client kubernetes.Interface) authenticator.Request
 	return union.NewFailOnError(group.NewAuthenticatedGroupAdder(named), anonymous.NewAuthenticator(nil))
 }
 
-// tokens asks the cluster whose a token is.
+// tokens authenticates tokens by the cluster's TokenReviews.
 type tokens struct {
 	client kubernetes.Interface
 	known  *lru.LRUExpireCache // sum of a token → verdict
@@ -60,7 +60,7 @@ type verdict struct {
 	auds authenticator.Audiences
 }
 
-// AuthenticateToken is the [authenticator.Token].
+// AuthenticateToken implements [authenticator.Token].
 func (t *tokens) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 	sum := sha256.Sum256([]byte(token))
 	if v, ok := t.known.Get(sum); ok {
@@ -126,7 +126,7 @@ func (p *permissions) check(ctx context.Context, u user.Info, i *requestinfo.Inf
 	} else {
 		spec.NonResourceAttributes = &authorizationv1.NonResourceAttributes{Path: i.Path, Verb: i.Verb}
 	}
-	b, err := spec.Marshal() // maps are written in the order of their keys
+	b, err := spec.Marshal() // maps are encoded in the order of their keys
 	if err != nil {
 		return fmt.Errorf("review access: %w", err)
 	}
@@ -160,7 +160,7 @@ func refused(reason *string) error {
 	return errDenied{*reason}
 }
 
-// open are the paths that need no permission, and no name.
+// open reports whether a path needs neither permission nor a user.
 func open(path string) bool {
 	return path == "/healthz" || path == "/livez" || path == "/readyz"
 }

@@ -20,8 +20,7 @@ import (
 	"time"
 )
 
-// material is the server's certificate. If it is from files, it is read again when they have changed, at the next
-// handshake.
+// material is the server's certificate. If it is from files, the server reads changed files at the next handshake.
 type material struct {
 	bundle []byte
 
@@ -72,7 +71,7 @@ func (m *material) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return nil, fmt.Errorf("read certificate: %w", err)
 }
 
-// selfSigned makes a certificate of its own authority for ten years.
+// selfSigned creates a CA and a certificate for ten years.
 func selfSigned(names []string, now time.Time) (*material, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -18,14 +18,14 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
-// The priorities of groups and versions that Register registers, as those of definitions.
+// The priorities of groups and versions for Register, the same as for CRDs.
 const (
 	groupPriority   = 1000
 	versionPriority = 15
 )
 
-// Registration are the objects that put the server into the cluster, for a server that is started: a Service of type ExternalName that
-// leads to host, a name or an address by which the cluster reaches this machine, and an APIService for each group version.
+// Registration returns the objects that register a started server with the cluster: a Service of type ExternalName for host, a name or an
+// address by which the cluster reaches this machine, and an APIService for each group version.
 func (s *Server) Registration(host string) ([]runtime.Object, error) {
 	_, text, err := net.SplitHostPort(s.address.String())
 	if err != nil {
@@ -61,8 +61,8 @@ func (s *Server) Registration(host string) ([]runtime.Object, error) {
 	return out, nil
 }
 
-// Register creates the objects of [Server.Registration], or brings those that are there in line, by server-side apply. It does not wait for
-// the cluster to find the server available.
+// Register creates or updates the objects of [Server.Registration], by server-side apply. It does not wait until the cluster finds the
+// server available.
 func (s *Server) Register(ctx context.Context, host string) error {
 	objects, err := s.Registration(host)
 	if err != nil {

@@ -29,9 +29,9 @@ type Object = resource.Object
 // Resource is one kind in one group version, and the functions that serve it. Group, Version, Name and Kind are required, and one of List,
 // Get and Answer.
 //
-// An error that a function returns reaches the client as it is if it is one of k8s.io/apimachinery/pkg/api/errors (NewNotFound,
-// NewConflict, NewInvalid …), else as 500 with its text. Objects that a function returns are not changed; their apiVersion and kind are
-// filled in.
+// An error of a function reaches the client unchanged if it is one of k8s.io/apimachinery/pkg/api/errors (NewNotFound, NewConflict,
+// NewInvalid …), else as 500 with its text. The server does not change objects that a function returns; the response contains their
+// apiVersion and kind.
 type Resource struct {
 	Group, Version, Kind string
 	Name                 string // plural, as in the path: "greetings"
@@ -40,31 +40,30 @@ type Resource struct {
 	Categories           []string
 	Namespaced           bool
 
-	// New makes an empty object for Create and Update to be decoded into; nil: *unstructured.Unstructured.
+	// New returns an empty object into which the server decodes objects for Create and Update; nil: *unstructured.Unstructured.
 	New func() Object
 
-	// List returns all objects in r.Namespace, or in all namespaces where that is empty. The server leaves out those that the selectors do not
-	// want, so that List may ignore them.
+	// List returns all objects in r.Namespace, or in all namespaces if that is empty. List may ignore the selectors: the server filters the
+	// result.
 	List func(ctx context.Context, r *Request) (List, error)
-	// Get returns the object r.Name; nil: the one of this name that List has.
+	// Get returns the object r.Name; nil: the server looks for the name in the result of List.
 	Get func(ctx context.Context, r *Request) (Object, error)
 	// Watch sends the events after r.Options.ResourceVersion until ctx ends; the server filters them by the selectors. For
 	// selectors other than names, Watch itself must send an object that no longer matches as Deleted.
 	Watch func(ctx context.Context, r *Request) (watch.Interface, error)
-	// Create stores a new object, and returns it as stored. Where obj has no name but a generateName, naming it is Create's.
+	// Create stores a new object, and returns it as stored. If obj has no name but a generateName, Create has to choose the name.
 	Create func(ctx context.Context, r *Request, obj Object) (Object, error)
-	// Update replaces the object r.Name, and returns it as stored. Patches call it too: then obj is the patched result of
-	// Get, with its resourceVersion.
+	// Update replaces the object r.Name, and returns it as stored. Patches call it too: obj is then the patched result of Get, with its
+	// resourceVersion.
 	Update func(ctx context.Context, r *Request, obj Object) (Object, error)
 	// Delete deletes the object r.Name, and returns the response: the object, or nil for a Status of success.
 	Delete func(ctx context.Context, r *Request) (Object, error)
 
-	// Answer, when set, serves every GET of the resource, of the collection and of single names; the reading functions
-	// above are not used then. The request is authenticated and authorized; see [From].
+	// Answer, if set, serves every GET of the resource, of the collection and of single names; the server then does not call the reading
+	// functions above. The request is authenticated and authorized; see [From].
 	Answer http.HandlerFunc
 
-	// Columns are the columns of kubectl get after the name; nil: the creation time. Cells returns an object's values, one
-	// for each.
+	// Columns are the columns of kubectl get after the name; nil: the creation time. Cells returns an object's values, one for each column.
 	Columns []metav1.TableColumnDefinition
 	Cells   func(obj Object) []any
 	// Schema describes the kind beside apiVersion, kind and metadata, for kubectl explain and for validation by clients: properties such as
@@ -84,11 +83,11 @@ type Request struct {
 	Namespace, Name string // Namespace is empty for cluster-scoped kinds and for all namespaces; Name for collections
 	User            user.Info
 	Verb            string // get, list, watch, create, update, patch, delete, deletecollection
-	// Options are the query's, of lists and watches. Labels and Fields are its selectors.
+	// Options are the query's options of lists and watches. Labels and Fields are its selectors.
 	Options metav1.ListOptions
 	Labels  labels.Selector
 	Fields  fields.Selector
-	// DryRun means that nothing may be stored.
+	// DryRun means that the function must store nothing.
 	DryRun bool
 	// HTTP is the request itself, without credentials.
 	HTTP *http.Request
@@ -96,7 +95,7 @@ type Request struct {
 
 type requestKey struct{}
 
-// From returns the [Request] of an [Resource.Answer]'s HTTP request.
+// From returns the [Request] for the HTTP request of a [Resource.Answer].
 func From(r *http.Request) *Request {
 	req, _ := r.Context().Value(requestKey{}).(*Request)
 	return req
@@ -119,7 +118,7 @@ func (r *Resource) fresh() Object {
 	return &unstructured.Unstructured{}
 }
 
-// verbs are those that the functions make.
+// verbs returns the verbs that the functions support.
 func (r *Resource) verbs() []string {
 	var v []string
 	add := func(ok bool, names ...string) {
@@ -151,16 +150,16 @@ func (r *Resource) check() error {
 	return nil
 }
 
-// columns are those of a resource, with the name before them.
+// columns are the columns of a resource, with the name before them.
 type columns struct{ r *Resource }
 
-// Definitions are the columns.
+// Definitions returns the columns.
 func (c columns) Definitions() []metav1.TableColumnDefinition {
 	return append([]metav1.TableColumnDefinition{{Name: "Name", Type: "string", Format: "name", Description: "Name of the object."}},
 		c.r.Columns...)
 }
 
-// Cells are an object's values.
+// Cells returns an object's values.
 func (c columns) Cells(obj resource.Object) ([]any, error) {
 	cells := append([]any{obj.GetName()}, c.r.Cells(obj)...)
 	if len(cells) != len(c.r.Columns)+1 {

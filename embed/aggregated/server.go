@@ -51,19 +51,20 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Server serves resources. Start it once, Stop it once. Config and Resources are required; fields are read by Start and must not be
-// changed after it.
+// Server serves resources. Start it once, Stop it once. Config and Resources are required. Start reads the fields; do not change them
+// afterwards.
 type Server struct {
-	// Config is how the cluster is reached: for the ConfigMap, for reviews, and for Register.
+	// Config is the client configuration for the cluster: for the ConfigMap, for reviews, and for Register.
 	Config *rest.Config
 	// Resources are the served resources.
 	Resources []Resource
 
 	// Listen is HOST:PORT; empty: a free port of 127.0.0.1.
 	Listen string
-	// CertFile and KeyFile are the server's certificate; empty: one is made for Namespace and Service that lives and dies with the process.
+	// CertFile and KeyFile are the server's certificate; empty: the process creates one for Namespace and Service, and loses it when it
+	// ends.
 	CertFile, KeyFile string
-	// Namespace and Service name the Service that the cluster reaches this server by; empty: default and aggregated.
+	// Namespace and Service name the Service by which the cluster reaches this server; empty: default and aggregated.
 	Namespace, Service string
 	// Logger receives the server's logs; nil discards them.
 	Logger *slog.Logger
@@ -81,8 +82,8 @@ type Server struct {
 	failed  chan error
 }
 
-// Start serves, and returns once it does and knows the CAs for clients. Ending ctx before that abandons the start;
-// afterwards it has no effect.
+// Start starts the server, and returns once it serves and knows the CAs for clients. Ending ctx before that abandons the start; afterwards
+// it has no effect.
 func (s *Server) Start(ctx context.Context) (err error) {
 	s.Namespace, s.Service = cmp.Or(s.Namespace, "default"), cmp.Or(s.Service, "aggregated")
 	if s.Logger == nil {
@@ -139,10 +140,10 @@ func (s *Server) Start(ctx context.Context) (err error) {
 	return nil
 }
 
-// Stop ends the server: watches are ended, other requests under way have ten seconds. It returns when everything has ended.
+// Stop ends the server: it ends watches, and gives other requests ten seconds. It returns when everything has ended.
 func (s *Server) Stop() (err error) {
 	s.once.Do(func() {
-		s.cancel() // ends the contexts of requests, and so watches
+		s.cancel() // ends the requests' contexts, and so watches
 		if s.http != nil {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
@@ -155,7 +156,7 @@ func (s *Server) Stop() (err error) {
 	return err
 }
 
-// Run is Start, then waiting until ctx ends or serving fails, then Stop.
+// Run calls Start, waits until ctx ends or serving fails, and calls Stop.
 func (s *Server) Run(ctx context.Context) error {
 	if err := s.Start(ctx); err != nil {
 		return err
@@ -168,9 +169,8 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// Address is where the server listens.
+// Address returns the address on which the server listens.
 func (s *Server) Address() net.Addr { return s.address }
 
-// CA is the PEM bundle that verifies the server's certificate: what belongs into an APIService's caBundle. With CertFile it is that file's
-// content.
+// CA returns the PEM bundle that verifies the server's certificate, for an APIService's caBundle. With CertFile it is that file's content.
 func (s *Server) CA() []byte { return s.serving.bundle }

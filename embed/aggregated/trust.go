@@ -26,7 +26,7 @@ const (
 	trustName      = "extension-apiserver-authentication"
 )
 
-// trust has the CAs of the cluster's ConfigMap, updated by a watch. It logs invalid content, and keeps the previous one.
+// trust has the CAs of the cluster's ConfigMap, updated by a watch. It logs invalid content and keeps the previous content.
 type trust struct {
 	client kubernetes.Interface
 	log    *slog.Logger
@@ -36,11 +36,11 @@ type trust struct {
 	known chan struct{} // closed with the first content
 }
 
-// believed is one state of the ConfigMap.
+// believed is the content of one version of the ConfigMap.
 type believed struct {
-	clients                          *x509.CertPool // authorities of client certificates; nil: none
-	proxies                          *x509.CertPool // authorities of the front proxy's certificate; nil: none
-	names                            []string       // common names that a front proxy may have; none: all
+	clients                          *x509.CertPool // CAs of client certificates; nil: none
+	proxies                          *x509.CertPool // CAs of the front proxy's certificate; nil: none
+	names                            []string       // allowed common names of a front proxy; none: all
 	user, uid, groups, extraPrefixes []string
 }
 
@@ -48,7 +48,7 @@ func newTrust(client kubernetes.Interface, log *slog.Logger) *trust {
 	return &trust{client: client, log: log, known: make(chan struct{})}
 }
 
-// run follows the ConfigMap until ctx ends.
+// run watches the ConfigMap until ctx ends.
 func (t *trust) run(ctx context.Context) {
 	only := fields.OneTermEqualSelector("metadata.name", trustName).String()
 	maps := t.client.CoreV1().ConfigMaps(trustNamespace)
@@ -98,7 +98,7 @@ func (t *trust) take(o any) {
 	t.once.Do(func() { close(t.known) })
 }
 
-// parseTrust reads the ConfigMap's content. A key that is missing stands for nothing.
+// parseTrust parses the ConfigMap's data. A missing key counts as empty.
 func parseTrust(data map[string]string) (*believed, error) {
 	b := &believed{}
 	for key, to := range map[string]**x509.CertPool{"client-ca-file": &b.clients, "requestheader-client-ca-file": &b.proxies} {
@@ -132,7 +132,7 @@ func (t *trust) current() *believed {
 	return &believed{}
 }
 
-// The values that authenticators ask for at each request.
+// The values that authenticators read at each request.
 
 func (t *trust) clientOptions() (x509.VerifyOptions, bool) { return options(t.current().clients) }
 func (t *trust) proxyOptions() (x509.VerifyOptions, bool)  { return options(t.current().proxies) }
@@ -141,8 +141,8 @@ func options(pool *x509.CertPool) (x509.VerifyOptions, bool) {
 	return x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, pool != nil
 }
 
-// list is one list of the current trust, as authenticators want it.
+// list is one list of the current content, for authenticators.
 type list func() []string
 
-// Value is the list.
+// Value returns the list.
 func (l list) Value() []string { return l() }

@@ -82,7 +82,7 @@ func body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return b, nil
 }
 
-// decode reads an object of the resource's kind, of JSON or YAML.
+// decode decodes an object of the resource's kind, from JSON or YAML.
 func (res *Resource) decode(w http.ResponseWriter, r *http.Request) (Object, error) {
 	b, err := body(w, r)
 	if err != nil {
@@ -135,7 +135,7 @@ func (res *Resource) place(req *Request, obj Object) (Object, error) {
 	return obj, nil
 }
 
-// change is update and patch.
+// change serves update and patch.
 func (res *Resource) change(ctx context.Context, w http.ResponseWriter, r *http.Request, req *Request) error {
 	var obj Object
 	var err error
@@ -156,7 +156,7 @@ func (res *Resource) change(ctx context.Context, w http.ResponseWriter, r *http.
 	return res.writeObject(w, r, http.StatusOK, obj)
 }
 
-// patched is the object as the request's patch makes it.
+// patched returns the object with the request's patch applied.
 func (res *Resource) patched(ctx context.Context, w http.ResponseWriter, r *http.Request, req *Request) (Object, error) {
 	patch, err := body(w, r)
 	if err != nil {
@@ -189,7 +189,7 @@ func (res *Resource) patched(ctx context.Context, w http.ResponseWriter, r *http
 	return res.parse(after)
 }
 
-// Bounds of JSON patches, kube-apiserver's: operations, and bytes that copies add. An operation of a few bytes may double an object.
+// Limits of JSON patches, as kube-apiserver's: operations, and bytes that copies add. An operation of a few bytes may double an object.
 const (
 	maxOperations = 10_000
 	maxCopied     = 3 << 20
@@ -207,12 +207,12 @@ func operate(before, patch []byte) ([]byte, error) {
 	if err := merge.CheckOperations(before, patch, len(p)); err != nil {
 		return nil, err
 	}
-	// The library has this bound in a variable; one that the program set itself stands.
+	// The library has this limit in a variable; keep a value that the program has set itself.
 	atomic.CompareAndSwapInt64(&jsonpatch.AccumulatedCopySizeLimit, 0, maxCopied)
 	return p.Apply(before)
 }
 
-// remove is delete and deletecollection.
+// remove serves delete and deletecollection.
 func (res *Resource) remove(ctx context.Context, w http.ResponseWriter, r *http.Request, req *Request) error {
 	if req.Verb == "delete" {
 		obj, err := res.Delete(ctx, req)

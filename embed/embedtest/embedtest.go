@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package embedtest gives a Go test a cluster of its own.
+// Package embedtest starts a cluster for a Go test.
 //
 //	func TestMyController(t *testing.T) {
 //		cluster := embedtest.New(t)
@@ -9,8 +9,8 @@
 //		…
 //	}
 //
-// The cluster runs in the test's process, in memory, on a free port of 127.0.0.1 over TLS, with all controllers, the
-// scheduler and one simulated node. It stops when the test ends, and the test fails if the cluster does not stop cleanly.
+// The cluster runs in the test's process, in memory, on a free port of 127.0.0.1 over TLS, with all controllers, the scheduler and one
+// simulated node. It stops when the test ends, and the test fails if the cluster does not stop cleanly.
 package embedtest
 
 import (
@@ -25,7 +25,7 @@ func New(t testing.TB) *embed.Server {
 	return Start(t, &embed.Server{})
 }
 
-// Start starts the cluster that s describes. A cluster that cannot start ends the test.
+// Start starts the cluster that s describes. It ends the test if the cluster cannot start.
 func Start(t testing.TB, s *embed.Server) *embed.Server {
 	t.Helper()
 	if err := s.Start(t.Context()); err != nil {

@@ -11,14 +11,14 @@ import (
 
 // Admission configures the admission plug-ins and webhooks.
 type Admission struct {
-	// ConfigFile is an AdmissionConfiguration: what plug-ins are configured by. Empty: nothing.
+	// ConfigFile is an AdmissionConfiguration with the plug-ins' configurations. Empty: none.
 	ConfigFile string
-	// Enable and Disable are names of plug-ins, beside those that are on by themselves. Their order does not matter.
+	// Enable and Disable are names of plug-ins, changing the default set. Their order does not matter.
 	Enable, Disable []string
 	// Initializers serves InitializerConfiguration; new objects wait for the initializers that it names.
 	Initializers bool
-	// NotReadySeconds and UnreachableSeconds are the default time for which a pod tolerates a node that is not ready, or is
-	// unreachable; nil: five minutes.
+	// NotReadySeconds and UnreachableSeconds are the default time for which a pod tolerates a node that is not ready or not reachable; nil:
+	// five minutes.
 	NotReadySeconds, UnreachableSeconds *int64
 }
 
@@ -37,7 +37,7 @@ func (o *Admission) addFlags(f *pflag.FlagSet) {
 		"Seconds for which a pod without such a toleration tolerates the taint unreachable:NoExecute.")
 }
 
-// seconds is a flag of whole seconds that is nil, five minutes, until it is set.
+// seconds is a flag of whole seconds; nil, its initial value, means five minutes.
 type seconds struct{ to **int64 }
 
 func (v *seconds) Set(s string) error {

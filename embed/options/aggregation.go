@@ -7,13 +7,13 @@ import "github.com/spf13/pflag"
 
 // Aggregation configures the connections to aggregated API servers.
 type Aggregation struct {
-	// ProxyClientCertFile and ProxyClientKeyFile are the server's client certificate; both or none. They are read again
+	// ProxyClientCertFile and ProxyClientKeyFile are the server's client certificate and key; set both or none. The server reads them again
 	// when they change. Empty: a certificate of the cluster's own front-proxy CA.
 	ProxyClientCertFile, ProxyClientKeyFile string
-	// Routing calls an endpoint of their service, not its cluster IP; nil: it does, as cluster IPs need not answer from where
-	// the server is. (kube-apiserver does not without the flag.)
+	// Routing sends requests to an endpoint of the service, not to its cluster IP; nil: true, as the server's host may not reach cluster
+	// IPs. (kube-apiserver's default is false.)
 	Routing *bool
-	// RejectRedirects keeps their redirects from clients; nil: it does.
+	// RejectRedirects hides redirects of aggregated API servers from clients; nil: true.
 	RejectRedirects *bool
 }
 

@@ -11,8 +11,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Audit says what is written down of requests. Without a policy nothing is. What is nil or empty is as kube-apiserver has it
-// without the flag.
+// Audit configures the audit log and webhook. Without a policy there are no events. Nil and empty fields have kube-apiserver's defaults.
 type Audit struct {
 	// PolicyFile is a Policy of audit.k8s.io/v1.
 	PolicyFile string
@@ -22,13 +21,13 @@ type Audit struct {
 
 // AuditLog is a file of events.
 type AuditLog struct {
-	// Path of the file; "-" is standard output; empty: there is no log.
+	// Path of the file; "-" is standard output; empty: no log.
 	Path string
-	// MaxAge is how many days old files are kept, MaxBackups how many of them; 0: any number. Nil: 366 and 100.
+	// MaxAge is the number of days that old files are kept, MaxBackups the number of files; 0: no limit. Nil: 366 and 100.
 	MaxAge, MaxBackups *int
-	// MaxSize is how many megabytes a file has at most before it is put aside; 0: any number. Nil: 100.
+	// MaxSize is the size in megabytes at which a file is rotated; 0: no limit. Nil: 100.
 	MaxSize *int
-	// Compress has files that are put aside compressed.
+	// Compress compresses rotated files.
 	Compress bool
 	// Format is json or legacy; empty: json.
 	Format string
@@ -38,11 +37,11 @@ type AuditLog struct {
 	Truncate AuditTruncate
 }
 
-// AuditWebhook is a server that is sent events.
+// AuditWebhook is a server that receives events.
 type AuditWebhook struct {
-	// ConfigFile is a kubeconfig: the cluster is the webhook, the user is us. Empty: there is none.
+	// ConfigFile is a kubeconfig: the cluster is the webhook, the user is this server. Empty: no webhook.
 	ConfigFile string
-	// InitialBackoff is how long after a failed call the next is made; nil: 10 s.
+	// InitialBackoff is the pause after a failed call; nil: 10 s.
 	InitialBackoff *time.Duration
 	// Version of the events; empty: audit.k8s.io/v1, the only one.
 	Version  string
@@ -50,28 +49,28 @@ type AuditWebhook struct {
 	Truncate AuditTruncate
 }
 
-// AuditBatch says whether requests wait for their events, and if not, how these are gathered.
+// AuditBatch configures whether requests wait for their events, and if not, how events are batched.
 type AuditBatch struct {
 	// Mode is batch, blocking or blocking-strict; empty: blocking for a log, batch for a webhook.
 	Mode string
-	// BufferSize is how many events wait, MaxSize how many are sent at once; nil: 10000, and 400 to a webhook.
+	// BufferSize is the number of events that may wait, MaxSize the number in one batch; nil: 10000, and 400 to a webhook.
 	BufferSize, MaxSize *int
-	// MaxWait is how long events wait for more of them; nil: 30 s for a webhook.
+	// MaxWait is the longest time to wait for a full batch; nil: 30 s for a webhook.
 	MaxWait *time.Duration
-	// Throttle bounds the batches a second by QPS and Burst; nil: to a webhook, 10 and 15.
+	// Throttle limits the batches per second to QPS and Burst; nil: for a webhook, 10 and 15.
 	Throttle *bool
 	QPS      *float32
 	Burst    *int
 }
 
-// AuditTruncate bounds the sizes of events.
+// AuditTruncate limits the sizes of events.
 type AuditTruncate struct {
 	Enabled bool
 	// MaxBatchSize and MaxEventSize are in bytes; nil: 10 MiB and 100 KiB.
 	MaxBatchSize, MaxEventSize *int64
 }
 
-// What the flags mean that are not set.
+// The defaults of flags that are not set.
 const (
 	AuditMaxSize, AuditMaxAge, AuditMaxBackups = 100, 366, 100
 	AuditBufferSize, AuditBatchSize            = 10000, 400
@@ -132,10 +131,10 @@ func (o *AuditTruncate) addFlags(f *pflag.FlagSet, to string) {
 	f.Var(&numeral[int64]{&o.MaxEventSize, AuditMaxEventBytes}, prefix+"max-event-size", "Maximum size of an event in bytes.")
 }
 
-// numeral is a flag of a number that is nil until it is set.
+// numeral is a flag of a number; it is nil until it is set.
 type numeral[T int | int64 | float32] struct {
 	to      **T
-	without T // what nil means
+	without T // the default
 }
 
 func (v *numeral[T]) Set(s string) error {

@@ -9,19 +9,18 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Authentication configures authentication. Nil and empty fields have kube-apiserver's defaults, except that a Mortise
-// cluster has a client CA, a front-proxy CA and a service account key of its own.
+// Authentication configures authentication. Nil and empty fields have kube-apiserver's defaults, except that a Mortise cluster has a client
+// CA, a front-proxy CA and a service account key of its own.
 type Authentication struct {
-	// ConfigFile is an AuthenticationConfiguration: JWT issuers, and anonymous access. It is read again when it changes.
+	// ConfigFile is an AuthenticationConfiguration: JWT issuers, and anonymous access. The server reads it again when it changes.
 	ConfigFile string
 	// Anonymous authenticates requests without credentials as system:anonymous; nil: true.
 	Anonymous *bool
-	// APIAudiences are the identifiers of the API, of which a token must have one; empty: the issuers of service account
-	// tokens.
+	// APIAudiences are the identifiers of the API; a token must have one of them. Empty: the issuers of service account tokens.
 	APIAudiences []string
-	// BootstrapTokens takes the tokens of secrets of the type bootstrap.kubernetes.io/token in kube-system.
+	// BootstrapTokens accepts the tokens of secrets of the type bootstrap.kubernetes.io/token in kube-system.
 	BootstrapTokens bool
-	// ClientCAFile holds authorities of client certificates beside our own. It is read again when it changes.
+	// ClientCAFile has further CAs of client certificates, beside the cluster's own. The server reads it again when it changes.
 	ClientCAFile string
 	// TokenFile is a CSV file: token, user, uid, groups.
 	TokenFile string
@@ -32,10 +31,10 @@ type Authentication struct {
 	TokenWebhook    TokenWebhook
 }
 
-// RequestHeader trusts a proxy in front that has authenticated the user. Without a ClientCAFile it is the cluster's own
-// front-proxy authority, as package bootstrap publishes it.
+// RequestHeader trusts a front proxy that authenticates users. Without a ClientCAFile, it trusts the cluster's own front-proxy CA, which
+// package bootstrap publishes.
 type RequestHeader struct {
-	ClientCAFile     string // read again when it changes
+	ClientCAFile     string // the server reads it again when it changes
 	AllowedNames     []string
 	UsernameHeaders  []string
 	UIDHeaders       []string
@@ -43,10 +42,10 @@ type RequestHeader struct {
 	ExtraHeaderNames []string // prefixes
 }
 
-// OIDC is one issuer of ID tokens, by flags.
+// OIDC configures one issuer of ID tokens by flags.
 type OIDC struct {
 	IssuerURL, ClientID, CAFile   string
-	UsernameClaim, UsernamePrefix string // claim: empty is sub
+	UsernameClaim, UsernamePrefix string // UsernameClaim empty: sub
 	GroupsClaim, GroupsPrefix     string
 	SigningAlgs                   []string // empty: RS256
 	RequiredClaims                map[string]string

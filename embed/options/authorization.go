@@ -11,11 +11,11 @@ import (
 
 // Authorization configures the authorizers. The group system:masters may do everything in any case.
 type Authorization struct {
-	// Modes are the authorizers in their order: Node, RBAC, ABAC, Webhook, AlwaysAllow, AlwaysDeny. Empty: Node, RBAC.
+	// Modes are the authorizers in order: Node, RBAC, ABAC, Webhook, AlwaysAllow, AlwaysDeny. Empty: Node, RBAC.
 	Modes []string
-	// ConfigFile is an AuthorizationConfiguration in their place. It is read again when it changes.
+	// ConfigFile is an AuthorizationConfiguration, which replaces Modes. The server reads it again when it changes.
 	ConfigFile string
-	// PolicyFile is the file of the mode ABAC: a policy a line.
+	// PolicyFile is the file of the mode ABAC: one policy per line.
 	PolicyFile string
 
 	Webhook AuthorizationWebhook
@@ -23,11 +23,11 @@ type Authorization struct {
 
 // AuthorizationWebhook is the webhook of the mode Webhook.
 type AuthorizationWebhook struct {
-	// ConfigFile is a kubeconfig: the cluster is the webhook, the user is us.
+	// ConfigFile is a kubeconfig: the cluster is the webhook, the user is this server.
 	ConfigFile string
 	// Version of the SubjectAccessReview: v1 or v1beta1 (when empty).
 	Version string
-	// AuthorizedTTL and UnauthorizedTTL are how long answers are kept; nil: five minutes and 30 seconds.
+	// AuthorizedTTL and UnauthorizedTTL are how long the server caches answers; nil: five minutes and 30 seconds.
 	AuthorizedTTL, UnauthorizedTTL *time.Duration
 }
 

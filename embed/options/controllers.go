@@ -9,8 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Controllers are the settings of the control loops, under kube-controller-manager's flag names. What is nil or zero is as
-// it has it without the flag.
+// Controllers are the settings of the controllers, under kube-controller-manager's flag names. Nil and zero fields have its defaults.
 type Controllers struct {
 	// Settings hold the values of the settings that controllers declare, by the names of their flags:
 	// "node-monitor-grace-period": "20s". docs/configuration.md lists the settings of the built-in controllers.
@@ -25,5 +24,5 @@ func (o *Controllers) addFlags(f *pflag.FlagSet) {
 	o.Signing.addFlags(f)
 }
 
-// Check refuses what makes no sense. The settings of each controller are checked where the controllers are known.
+// Check refuses invalid settings. The settings of each controller are checked where the controllers are known.
 func (o *Controllers) Check() error { return errors.Join(o.Election.check(), o.Signing.check()) }

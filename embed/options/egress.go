@@ -7,7 +7,7 @@ import "github.com/spf13/pflag"
 
 // Egress configures proxies for the API server's outgoing connections.
 type Egress struct {
-	// ConfigFile is an EgressSelectorConfiguration; empty: all leave straight.
+	// ConfigFile is an EgressSelectorConfiguration; empty: all connections are direct.
 	ConfigFile string
 }
 

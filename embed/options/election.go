@@ -14,15 +14,15 @@ import (
 // Election configures how several servers on one store elect the leader that runs the controllers, and the one that runs
 // the scheduler. Nil and empty fields have the defaults of the flags.
 type Election struct {
-	// Elect is whether they do; nil: where a store can be shared, which neither of the two stores can.
+	// Elect enables the election; nil: enabled if other servers can share the store, which neither of the two stores allows.
 	Elect *bool
-	// LeaseDuration is how long others wait for a holder that is silent, RenewDeadline after how long without success the
-	// holder stops, RetryPeriod how often all of them try; nil: 15 s, 10 s, 2 s.
+	// LeaseDuration is how long candidates wait for a holder that does not renew, RenewDeadline how long a holder continues without a
+	// renewal, RetryPeriod the interval of all attempts; nil: 15 s, 10 s, 2 s.
 	LeaseDuration, RenewDeadline, RetryPeriod *time.Duration
-	// Lock is the kind of object that is held; there are "leases".
+	// Lock is the kind of the lock object; only "leases" is supported.
 	Lock string
-	// Namespace and Name are those of the Lease; empty: kube-system and kube-controller-manager. The scheduler's is always
-	// called kube-scheduler.
+	// Namespace and Name are those of the Lease; empty: kube-system and kube-controller-manager. The scheduler's Lease is always named
+	// kube-scheduler.
 	Namespace, Name string
 }
 
@@ -39,7 +39,7 @@ func (o *Election) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.Name, "leader-elect-resource-name", o.Name, "Name of the controllers' Lease. Default: kube-controller-manager.")
 }
 
-// Durations are the three with defaults filled in.
+// Durations returns the three durations with defaults.
 func (o *Election) Durations() (lease, deadline, retry time.Duration) {
 	lease, deadline, retry = 15*time.Second, 10*time.Second, 2*time.Second
 	for to, from := range map[*time.Duration]*time.Duration{&lease: o.LeaseDuration, &deadline: o.RenewDeadline, &retry: o.RetryPeriod} {

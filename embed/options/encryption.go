@@ -7,9 +7,9 @@ import "github.com/spf13/pflag"
 
 // Encryption configures encryption at rest.
 type Encryption struct {
-	// ConfigFile is an EncryptionConfiguration; empty: nothing is encrypted.
+	// ConfigFile is an EncryptionConfiguration; empty: no encryption.
 	ConfigFile string
-	// Reload follows the file.
+	// Reload reads the file again when it changes.
 	Reload bool
 }
 

@@ -10,15 +10,15 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Explain says whether traces of writes are kept, for `mortise explain`.
+// Explain configures the traces of writes for `mortise explain`.
 type Explain struct {
-	// Enabled records traces. The zero value does not; `mortise up` does by default.
+	// Enabled records traces. The zero value does not record; `mortise up` does by default.
 	Enabled bool
-	// Memory is how many mebibytes they take at most; 0: 16.
+	// Memory is the limit of the traces in mebibytes; 0: 16.
 	Memory int
 }
 
-// What the flags mean that are not set, and the most that they may say.
+// The defaults of flags that are not set, and their maximums.
 const (
 	ExplainMemory    = 16
 	maxExplainMemory = 16 << 10
@@ -30,7 +30,7 @@ func (o *Explain) addFlags(f *pflag.FlagSet) {
 		"Maximum memory for traces of writes, in MiB. The oldest traces are dropped first.")
 }
 
-// Check refuses what makes no sense.
+// Check refuses invalid settings.
 func (o *Explain) Check() error {
 	if o.Memory < 0 || o.Memory > maxExplainMemory {
 		return fmt.Errorf("--explain-memory %d: want 1 to %d", o.Memory, maxExplainMemory)

@@ -13,18 +13,18 @@ import (
 
 // FlowControl limits concurrent requests. Nil and zero fields have kube-apiserver's defaults.
 type FlowControl struct {
-	// PriorityAndFairness queues requests by flow schemas and priority levels; nil: true. If false, the two numbers that
-	// follow limit the requests in flight.
+	// PriorityAndFairness queues requests by flow schemas and priority levels; nil: true. If false, the following two numbers limit the
+	// requests in flight.
 	PriorityAndFairness *bool
-	// MaxRequestsInflight is of requests that read, MaxMutatingRequestsInflight of others; together they are the seats of all
-	// priority levels. Nil: 400 and 200; 0: no bound.
+	// MaxRequestsInflight limits read requests, MaxMutatingRequestsInflight others; their sum is the number of seats of all priority
+	// levels. Nil: 400 and 200; 0: no limit.
 	MaxRequestsInflight, MaxMutatingRequestsInflight *int
-	// RequestTimeout is the most time that a request has which ends; nil: a minute.
+	// RequestTimeout is the timeout of requests other than watches and streams; nil: a minute.
 	RequestTimeout *time.Duration
-	// GoawayChance is the probability, from 0 to 0.02, that a request closes its HTTP/2 connection by GOAWAY, so that
-	// clients rebalance over servers.
+	// GoawayChance is the probability, from 0 to 0.02, that a request closes its HTTP/2 connection by GOAWAY, so that clients rebalance
+	// over servers.
 	GoawayChance float64
-	// MaxStreams is how many requests one connection of HTTP/2 may have under way; nil: 1000.
+	// MaxStreams is the maximum number of concurrent requests on one HTTP/2 connection; nil: 1000.
 	MaxStreams *int
 	// Connections is the maximum number of open connections, ConnectionsPerClient that of one address other than the
 	// machine's own; nil: 20000 and 2000; 0: no limit.
@@ -37,7 +37,7 @@ type FlowControl struct {
 	Watches *int
 }
 
-// What the flags mean that are not set.
+// The defaults of flags that are not set.
 const (
 	MaxRequestsInflight, MaxMutatingRequestsInflight = 400, 200
 	RequestTimeout                                   = time.Minute
@@ -69,7 +69,7 @@ func (o *FlowControl) addFlags(f *pflag.FlagSet) {
 		"Maximum number of open watches and streams of a user. 0 means no limit.")
 }
 
-// Check refuses what makes no sense.
+// Check refuses invalid settings.
 func (o *FlowControl) Check() error {
 	for name, v := range map[string]*int{
 		"max-requests-inflight": o.MaxRequestsInflight, "max-mutating-requests-inflight": o.MaxMutatingRequestsInflight,

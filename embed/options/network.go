@@ -5,30 +5,30 @@ package options
 
 import "github.com/spf13/pflag"
 
-// Network are the settings of what makes Services work on a real node. The zero value is all of it: by
-// nftables where the machine has it and else by iptables, in process, by the kernel's routes.
+// Network are the settings of the Service network on a real node. The zero value enables all parts: the proxy in this process, by nftables
+// if the machine supports it and else by iptables, the DNS, and kernel routes.
 type Network struct {
-	// NoProxy leaves Services to another proxy, NoDNS names to another DNS.
+	// NoProxy leaves Services to another proxy, NoDNS names to another DNS server.
 	NoProxy, NoDNS bool
 	// NoRoutes adds no routes to other nodes' pods, because another network plug-in does.
 	NoRoutes bool
-	// VXLAN leads to other nodes' pods through a tunnel, for nodes that are behind routers; all nodes have it, or none.
+	// VXLAN sends packets to other nodes' pods through a tunnel, for nodes behind routers; set it on all nodes or on none.
 	VXLAN bool
-	// ProxyMode is nftables or iptables for that alone, as kube-proxy's flag has it; empty is the best that the machine has.
+	// ProxyMode is nftables or iptables, as kube-proxy's flag; empty: the best that the machine supports.
 	ProxyMode string
-	// NodePortAddresses are the prefixes that node ports are on, or "primary" for the node's own addresses, as kube-proxy's
-	// flag has it; none is all addresses.
+	// NodePortAddresses are the prefixes that node ports listen on, or "primary" for the node's own addresses, as kube-proxy's flag; none:
+	// all addresses.
 	NodePortAddresses []string
 	// MasqueradeAll masquerades all traffic to cluster IPs of Services, as kube-proxy's flag does.
 	MasqueradeAll bool
-	// ProxyConfigFile is a KubeProxyConfiguration of kubeproxy.config.k8s.io/v1alpha1, as kube-proxy's --config takes it. The three
-	// settings above win over it where they are given.
+	// ProxyConfigFile is a KubeProxyConfiguration of kubeproxy.config.k8s.io/v1alpha1, as for kube-proxy's --config. The three settings
+	// above override it if they are set.
 	ProxyConfigFile string
 
-	flags *pflag.FlagSet // by which they were set; nil: they were not
+	flags *pflag.FlagSet // the flags that set them; nil: none
 }
 
-// GivenMasqueradeAll is MasqueradeAll if it was set by its flag or in code; else nil.
+// GivenMasqueradeAll returns MasqueradeAll if its flag or code sets it; else nil.
 func (o *Network) GivenMasqueradeAll() *bool {
 	if o.MasqueradeAll || o.flags != nil && o.flags.Changed(masqueradeAll) {
 		return &o.MasqueradeAll
@@ -38,7 +38,7 @@ func (o *Network) GivenMasqueradeAll() *bool {
 
 const masqueradeAll = "masquerade-all"
 
-// AddFlags binds them to f, for a command that has no others.
+// AddFlags binds the settings to f, for a command without the others.
 func (o *Network) AddFlags(f *pflag.FlagSet) { o.addFlags(f) }
 
 func (o *Network) addFlags(f *pflag.FlagSet) {

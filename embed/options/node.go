@@ -10,22 +10,22 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Node are the settings of the node that this process is. The zero value is a node of Mortise's own choices.
+// Node are the settings of the node in this process. The zero value has Mortise's defaults.
 type Node struct {
-	// ConfigFile is a KubeletConfiguration of kubelet.config.k8s.io/v1beta1, as kubelet's --config takes it.
+	// ConfigFile is a KubeletConfiguration of kubelet.config.k8s.io/v1beta1, as for kubelet's --config.
 	ConfigFile string
-	// ConfigDir holds drop-ins, *.conf, that are merged over the file in the order of their names, as kubelet's --config-dir.
+	// ConfigDir has drop-ins, *.conf, that are merged over the file in the order of their names, as for kubelet's --config-dir.
 	ConfigDir string
 	// RootDir holds the volumes of pods, as kubelet's --root-dir. Empty: DATA-DIR/kubelet.
 	RootDir string
 }
 
-// Root is where the volumes of pods are, of a node that has this data directory.
+// Root returns the directory of pods' volumes on a node with this data directory.
 func (o *Node) Root(dataDir string) string {
 	return cmp.Or(o.RootDir, filepath.Join(dataDir, "kubelet"))
 }
 
-// AddFlags binds them to f, for a command that has no others.
+// AddFlags binds the settings to f, for a command without the others.
 func (o *Node) AddFlags(f *pflag.FlagSet) { o.addFlags(f) }
 
 func (o *Node) addFlags(f *pflag.FlagSet) {

@@ -1,18 +1,18 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package options are the settings of the API server that people already have in files and on command lines, under
-// kube-apiserver's flag names, those of the controllers under kube-controller-manager's: a concept a file, each with its flags.
+// Package options has the settings of the API server that users already have in files and on command lines, under kube-apiserver's flag
+// names, and those of the controllers under kube-controller-manager's: a concept a file, each with its flags.
 //
-// `mortise up` binds them to its flags ([APIServer.AddFlags]), package embed has them as a field of its Server; both have
-// the same meaning. The package reads no files: the packages that use a file validate it, before anything starts. The
-// package imports no other package of the server.
+// `mortise up` binds them to its flags ([APIServer.AddFlags]), package embed has them as a field of its Server; both have the same meaning.
+// The package reads no files: the packages that use a file validate it, before anything starts. The package imports no other package of the
+// server.
 package options
 
 import "github.com/spf13/pflag"
 
-// APIServer has the settings by concept. The zero value has kube-apiserver's defaults, except for what a Mortise cluster
-// has of its own (certificates, service account keys).
+// APIServer has the settings by concept. The zero value has kube-apiserver's defaults, except for the certificates and service account
+// keys, of which a Mortise cluster has its own.
 type APIServer struct {
 	Authentication Authentication
 	Authorization  Authorization

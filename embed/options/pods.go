@@ -7,7 +7,7 @@ import "github.com/spf13/pflag"
 
 // Pods configures what pods may request, for all users.
 type Pods struct {
-	// AllowPrivileged lets containers be privileged; nil: they may where there are nodes' agents and controllers, not in a bare API server.
+	// AllowPrivileged allows privileged containers; nil: allowed in a cluster with controllers and nodes, not in a bare API server.
 	AllowPrivileged *bool
 }
 

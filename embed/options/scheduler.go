@@ -12,15 +12,15 @@ import (
 
 // Scheduler has the scheduler's settings. The zero value has kube-scheduler's defaults.
 type Scheduler struct {
-	// ConfigFile is a KubeSchedulerConfiguration of kubescheduler.config.k8s.io/v1, as kube-scheduler's --config takes it.
+	// ConfigFile is a KubeSchedulerConfiguration of kubescheduler.config.k8s.io/v1, as for kube-scheduler's --config.
 	ConfigFile string
-	// ExtenderFailures is the number of consecutive failures after which an extender is not called for ExtenderPause (0: 10
-	// seconds), and counts as failed; 0: it is always called.
+	// ExtenderFailures is the number of consecutive failures after which the scheduler does not call an extender for ExtenderPause (0: 10
+	// seconds), and counts it as failed; 0: it always calls the extender.
 	ExtenderFailures int
 	ExtenderPause    time.Duration
 }
 
-// Check refuses what means nothing.
+// Check refuses invalid settings.
 func (o *Scheduler) Check() error {
 	switch {
 	case o.ExtenderFailures < 0:

@@ -12,15 +12,15 @@ import (
 
 // Signing configures the signers of CertificateSigningRequests, and the CA that pods trust.
 type Signing struct {
-	// All is the authority of all signers; without files it is the cluster's own.
+	// All is the CA of all signers; without files, the cluster's own.
 	All SigningFiles
-	// KubeletServing, KubeletClient, APIClient and LegacyUnknown are those of one signer each. With any of them, All is not to be set.
+	// KubeletServing, KubeletClient, APIClient and LegacyUnknown are the CAs of one signer each. If any of them is set, All must not be.
 	KubeletServing, KubeletClient, APIClient, LegacyUnknown SigningFiles
-	// RootCAFile holds what kube-root-ca.crt and the tokens in secrets say is to be trusted; without, the cluster's own authority.
+	// RootCAFile is the CA in kube-root-ca.crt and in the secrets with tokens; empty: the cluster's own.
 	RootCAFile string
 }
 
-// SigningFiles hold an authority's certificate and its key, as PEM.
+// SigningFiles are the PEM files of a CA's certificate and key.
 type SigningFiles struct{ CertFile, KeyFile string }
 
 func (o *Signing) addFlags(f *pflag.FlagSet) {

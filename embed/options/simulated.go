@@ -5,7 +5,7 @@ package options
 
 import "github.com/spf13/pflag"
 
-// Simulated are the settings of simulated nodes. The zero value is nodes that are all alike.
+// Simulated are the settings of simulated nodes. With the zero value, all nodes are alike.
 type Simulated struct {
 	// NodesFile is a SimulatedNodes of config.mortise.dev/v1alpha1: groups of nodes, and how long their pods take in each phase.
 	NodesFile string

@@ -13,10 +13,10 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// switched is a flag of yes and no that is nil until it is set.
+// switched is a boolean flag; it is nil until it is set.
 type switched struct {
 	to      **bool
-	without bool // what nil means
+	without bool // the default
 }
 
 func (v *switched) Set(s string) error {
@@ -45,10 +45,10 @@ func addSwitch(f *pflag.FlagSet, to **bool, name string, without bool, usage str
 	f.Lookup(name).NoOptDefVal = "true"
 }
 
-// span is a flag of a duration that is nil until it is set.
+// span is a duration flag; it is nil until it is set.
 type span struct {
 	to      **time.Duration
-	without time.Duration // what nil means
+	without time.Duration // the default
 }
 
 func (v *span) Set(s string) error {
@@ -115,7 +115,7 @@ func (v *pairs) Replace(list []string) error {
 	return nil
 }
 
-// GetSlice are the pairs, sorted.
+// GetSlice returns the pairs, sorted.
 func (v *pairs) GetSlice() []string {
 	out := make([]string, 0, len(*v.to))
 	for key, value := range *v.to {

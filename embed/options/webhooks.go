@@ -10,23 +10,23 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Webhooks configures the protection of the cluster against failing admission webhooks, beyond kube-apiserver's; the zero
-// value behaves as kube-apiserver.
+// Webhooks configures protections against failing admission webhooks that kube-apiserver lacks; with the zero value, the server behaves as
+// kube-apiserver.
 type Webhooks struct {
-	// Deadline bounds the time that all webhooks of one request take together; 0: no bound but each one's own.
+	// Deadline limits the time that all webhooks of one request take together; 0: only each webhook's own timeout applies.
 	Deadline time.Duration
-	// BreakerFailures is the number of consecutive failures after which a webhook is not called for BreakerPause (0: 10
-	// seconds), so that its failure policy decides at once; 0: only webhooks of configurations with the annotation
+	// BreakerFailures is the number of consecutive failures after which the server does not call a webhook for BreakerPause (0: 10
+	// seconds), so that the webhook's failure policy decides at once; 0: only for webhooks of configurations with the annotation
 	// extension.mortise.dev/breaker: "on", after 5.
 	BreakerFailures int
 	BreakerPause    time.Duration
-	// LockoutGuard lets objects through that bring a webhook back which cannot be called.
+	// LockoutGuard admits objects that restore an unreachable webhook.
 	LockoutGuard bool
-	// NameConfigurations has errors and warnings name the configuration of a webhook too.
+	// NameConfigurations adds the name of a webhook's configuration to errors and warnings.
 	NameConfigurations bool
 }
 
-// Check refuses what means nothing.
+// Check refuses invalid settings.
 func (o *Webhooks) Check() error {
 	switch {
 	case o.Deadline < 0:

@@ -24,7 +24,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/builtin"
 )
 
-// makeAdmission reads what admission is configured by and makes the plug-ins, before anything is written.
+// makeAdmission reads the admission configuration and creates the plug-ins, before anything is written.
 func makeAdmission(c *settings) (admit.Chain, error) {
 	a, w := c.APIServer.Admission, c.APIServer.Webhooks
 	if err := w.Check(); err != nil {
@@ -47,8 +47,7 @@ func makeAdmission(c *settings) (admit.Chain, error) {
 	return builtin.Admission(opts)
 }
 
-// readAdmission reads an AdmissionConfiguration, or what was in its place before there were any: the configuration of one of two
-// plug-ins, which is of no kind.
+// readAdmission reads an AdmissionConfiguration or the older form: the configuration of one of two plug-ins, without a kind.
 func readAdmission(path string) ([]apiserver.AdmissionPluginConfiguration, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -83,7 +82,7 @@ func readAdmission(path string) ([]apiserver.AdmissionPluginConfiguration, error
 	return c.Plugins, nil
 }
 
-// pluginConfiguration is what is said for one plug-in, in place or in a file of its own; nil: nothing.
+// pluginConfiguration returns one plug-in's configuration, inline or from a file of its own; nil: none.
 func pluginConfiguration(plugins []apiserver.AdmissionPluginConfiguration, dir, name string) (io.Reader, error) {
 	i := slices.IndexFunc(plugins, func(p apiserver.AdmissionPluginConfiguration) bool { return p.Name == name })
 	switch {

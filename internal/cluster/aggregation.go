@@ -24,15 +24,15 @@ import (
 	"github.com/mortise-dev/mortise/internal/lifecycle"
 )
 
-// frontProxyClient is the certificate that aggregated API servers are shown, as files say it.
+// frontProxyClient is the client certificate for aggregated API servers, from files.
 type frontProxyClient struct {
 	certFile, keyFile string
-	pem               []byte // of both files, as they were read last
+	pem               []byte // of both files, as last read
 	held              atomic.Pointer[tls.Certificate]
 }
 
-// readFrontProxyClient reads the certificate that is shown to aggregated API servers. Without files the answer is nil: the cluster's
-// own is shown.
+// readFrontProxyClient reads the client certificate for aggregated API servers. Without files it returns nil: the server uses the cluster's
+// own.
 func readFrontProxyClient(a *options.Aggregation) (*frontProxyClient, error) {
 	if a.ProxyClientCertFile == "" && a.ProxyClientKeyFile == "" {
 		return nil, nil
@@ -47,7 +47,7 @@ func readFrontProxyClient(a *options.Aggregation) (*frontProxyClient, error) {
 	return f, nil
 }
 
-// load reads the files and says whether they hold something else.
+// load reads the files and reports whether their content has changed.
 func (f *frontProxyClient) load() (bool, error) {
 	cert, err := os.ReadFile(f.certFile)
 	if err != nil {
@@ -70,7 +70,7 @@ func (f *frontProxyClient) load() (bool, error) {
 	return true, nil
 }
 
-// aggregation is how aggregated API servers are reached.
+// aggregation returns the settings for connections to aggregated API servers.
 func aggregation(a *options.Aggregation, f *frontProxyClient) apiserver.Aggregation {
 	out := apiserver.Aggregation{
 		ClusterIPs:       a.Routing != nil && !*a.Routing,
@@ -82,11 +82,11 @@ func aggregation(a *options.Aggregation, f *frontProxyClient) apiserver.Aggregat
 	return out
 }
 
-// rereadEvery is how often the certificate is read again whose directory tells nothing.
+// rereadEvery is the interval at which a certificate is read again if its directory reports no changes.
 const rereadEvery = time.Minute
 
-// follow reads the certificate again when its files change, and calls rotated if it is another one. What cannot be read leaves the old
-// one in place.
+// follow reads the certificate again when its files change, and calls rotated if it is another one. If the files are unreadable, the old
+// certificate stays.
 func (f *frontProxyClient) follow(ctx context.Context, group *lifecycle.Group, log *slog.Logger, rotated func()) {
 	if f == nil {
 		return
@@ -103,10 +103,10 @@ func (f *frontProxyClient) follow(ctx context.Context, group *lifecycle.Group, l
 	})
 }
 
-// automanaged marks registrations that servers make: "onstart" those of their own groups.
+// automanaged marks registrations that servers create: "onstart" those of their own groups.
 const automanaged = "kube-aggregator.kubernetes.io/automanaged"
 
-// dropRegistrations deletes those that a start made of groups that are not served any more.
+// dropRegistrations deletes the registrations that an earlier start created for groups that are not served any more.
 func dropRegistrations(ctx context.Context, server *apiserver.Server) error {
 	r := schema.GroupResource{Group: apiregistrationv1.GroupName, Resource: "apiservices"}
 	all, err := server.Backend().List(ctx, r, "")

@@ -27,7 +27,7 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// assembly holds what the steps have made so far. Only the table of steps reads and writes it.
+// assembly holds the results of the steps so far. Only the table of steps reads and writes it.
 type assembly struct {
 	process  *lifecycle.Process
 	settings *settings
@@ -41,60 +41,60 @@ func newAssembly(s *settings, p *lifecycle.Process) *assembly {
 	return &assembly{process: p, settings: s, ledger: extension.NewLedger(clock.RealClock{})}
 }
 
-// checked is what the settings and their files say: it was read before anything was written.
+// checked is the content of the settings' files, read before anything is written.
 type checked struct {
 	admission        admit.Chain
 	initializing     initializing
-	egress           *egress.Selector // by which way connections leave; nil: the ordinary one
+	egress           *egress.Selector // selects the proxies of outgoing connections; nil: all are direct
 	authentication   *authentication
 	modes            *modes.Settings // of authorization
 	encryptionConfig *encryption.Config
 	frontProxy       *frontProxyClient // nil: the cluster's own
-	nodeCAs          []byte            // PEM, of nodes' serving certificates beside the cluster's own; nil: these are not verified
+	nodeCAs          []byte            // PEM, the CAs of nodes' serving certificates beside the cluster's own; nil: these are not verified
 	scheduling       scheduling
 	node             *node.Plan
 }
 
-// opened is what belongs to this process alone.
+// opened is what only this process may use.
 type opened struct {
 	listener   net.Listener
 	forPods    podAccess    // beside a listener on loopback
-	dir        *datadir.Dir // nil: there is none
+	dir        *datadir.Dir // nil: there is no data directory
 	material   *serving.Material
 	access     access
 	encryption encrypting
 	store      *store.Store
 }
 
-// running is what works.
+// running are the running parts.
 type running struct {
-	auditor       *audit.Auditor   // nil: nothing is audited
+	auditor       *audit.Auditor   // nil: there is no audit
 	auditing      *lifecycle.Group // the auditor, which outlasts the API server
 	authorization authorization
 	observation   observation
 	server        *apiserver.Server
-	bootstrapped  chan struct{}    // closed when the objects that every cluster has are there
-	background    *lifecycle.Group // the API server, and what follows files for it
-	clients       *lifecycle.Group // controllers, scheduler, node: what talks to the API server
+	bootstrapped  chan struct{}    // closed when the bootstrap objects exist
+	background    *lifecycle.Group // the API server, and the watchers of its files
+	clients       *lifecycle.Group // controllers, scheduler, node: the clients of the API server
 	settled       <-chan struct{}
 	connection    *node.Connection
 	network       node.Network
 }
 
-// self makes clients of the API server for the components of this process.
+// self returns the components' clients of the API server.
 func (a *assembly) self() components { return components{server: a.server, modes: a.modes} }
 
-// observation is what is measured and kept of the parts that are not the API server's own.
+// observation is the metrics and records of parts outside the API server.
 type observation struct {
 	registry    *prometheus.Registry
 	controllers *controllers.Metrics
 	proxy       *proxy.Metrics
 	scheduler   *metrics.Metrics
 	explain     apiserver.Explain
-	decisions   *decisionlog.Log // of the scheduler; nil: they are not kept
+	decisions   *decisionlog.Log // of the scheduler; nil: not recorded
 }
 
-// observe makes the metrics of the controllers, the service proxy and the scheduler.
+// observe creates the metrics of the controllers, the service proxy and the scheduler.
 func observe(s *settings) (o observation, err error) {
 	o.registry = prometheus.NewRegistry()
 	if o.controllers, err = controllers.NewMetrics(o.registry); err != nil {

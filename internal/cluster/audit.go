@@ -20,7 +20,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 )
 
-// checkAudit refuses what cannot be meant, before anything is written.
+// checkAudit refuses invalid settings, before anything is written.
 func checkAudit(a *options.Audit) error {
 	var errs []error
 	if l := &a.Log; l.Path != "" {
@@ -46,7 +46,7 @@ func checkAudit(a *options.Audit) error {
 	return nil
 }
 
-// checkAuditBackend says what is wrong in upstream's words.
+// checkAuditBackend returns errors in upstream's words.
 func checkAuditBackend(name string, b options.AuditBatch, t options.AuditTruncate, version, mode string) error {
 	var errs []error
 	switch mode = cmp.Or(b.Mode, mode); mode {
@@ -83,7 +83,7 @@ func checkAuditBackend(name string, b options.AuditBatch, t options.AuditTruncat
 	return errors.Join(errs...)
 }
 
-// or is what a pointer points at, or what nil means.
+// or returns *p, or without if p is nil.
 func or[T any](p *T, without T) T {
 	if p == nil {
 		return without
@@ -91,7 +91,7 @@ func or[T any](p *T, without T) T {
 	return *p
 }
 
-// makeAuditor reads the policy and opens what events go to. Without a policy, or without a backend, the answer is nil.
+// makeAuditor reads the policy and opens the backends. It returns nil without a policy or without a backend.
 func makeAuditor(a *options.Audit, log *slog.Logger, ledger *extension.Ledger, egress *egress.Selector) (*audit.Auditor, error) {
 	if a.PolicyFile == "" {
 		return nil, nil

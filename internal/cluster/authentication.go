@@ -25,14 +25,14 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
 )
 
-// authentication is what the settings of authentication come to.
+// authentication is the parsed settings of authentication.
 type authentication struct {
 	settings authenticate.Settings
 	keys     []crypto.PublicKey     // of the files
-	external *authenticate.External // signs tokens in place of a key of ours; nil: none does
+	external *authenticate.External // signs tokens instead of a local key; nil: a local key signs
 }
 
-// readAuthentication reads the files that say who may show what credential, and refuses what cannot be meant.
+// readAuthentication reads the files of authenticators, and refuses invalid settings.
 func readAuthentication(
 	ctx context.Context, a *options.Authentication, modes []string, ledger *extension.Ledger, egress *egress.Selector,
 ) (*authentication, error) {
@@ -87,7 +87,7 @@ func (n *authentication) read(a *options.Authentication, modes []string, egress 
 	return nil
 }
 
-// readKeys finds what signs and verifies service-account tokens, as far as it is not the cluster's own key.
+// readKeys reads the keys that sign and verify service-account tokens, except for the cluster's own key.
 func (n *authentication) readKeys(ctx context.Context, a *options.ServiceAccounts, ledger *extension.Ledger) (err error) {
 	s := &n.settings.Accounts
 	s.Issuers, s.JWKSURI, s.MaxExpiration = a.Issuers, a.JWKSURI, a.MaxExpiration
@@ -124,7 +124,7 @@ func (n *authentication) readKeys(ctx context.Context, a *options.ServiceAccount
 	return nil
 }
 
-// withKey adds the key that signs, so that tokens of ours are always good.
+// withKey adds the signing key, so that the server accepts its own tokens.
 func withKey(keys []crypto.PublicKey, key crypto.PublicKey) []crypto.PublicKey {
 	type comparable interface{ Equal(crypto.PublicKey) bool }
 	if slices.ContainsFunc(keys, func(k crypto.PublicKey) bool { c, ok := k.(comparable); return ok && c.Equal(key) }) {
@@ -133,7 +133,7 @@ func withKey(keys []crypto.PublicKey, key crypto.PublicKey) []crypto.PublicKey {
 	return append(keys, key)
 }
 
-// withOwnKey returns the settings with the cluster's own key, where no other signs.
+// withOwnKey returns the settings with the cluster's own key, unless another signs.
 func (n *authentication) withOwnKey(key crypto.PublicKey) (s authenticate.Settings, err error) {
 	s = n.settings
 	if s.ServerID, err = serverID(); err != nil {
@@ -152,7 +152,7 @@ func (n *authentication) withOwnKey(key crypto.PublicKey) (s authenticate.Settin
 	return s, nil
 }
 
-// close hangs up on the process that signs tokens; the server may have done so.
+// close closes the connection to the external signer, which the server may have closed already.
 func (n *authentication) close() {
 	if n != nil && n.external != nil {
 		_ = n.external.Close()
@@ -228,7 +228,7 @@ func checkRequestHeader(a *options.Authentication) error {
 	return nil
 }
 
-// frontProxy is nil without a file: then it is the cluster's own.
+// frontProxy returns nil without a file: the server then trusts the cluster's own.
 func frontProxy(h *options.RequestHeader) (*authenticate.FrontProxy, error) {
 	if h.ClientCAFile == "" {
 		return nil, nil
@@ -242,7 +242,7 @@ func frontProxy(h *options.RequestHeader) (*authenticate.FrontProxy, error) {
 	}}, nil
 }
 
-// issuers are those of the file or of the flags; nil: there are none.
+// issuers returns the JWT issuers of the file or of the flags; nil if there are none.
 func issuers(a *options.Authentication) (*authenticate.JWTSettings, error) {
 	if a.ConfigFile != "" {
 		return authenticate.LoadJWT(a.ConfigFile, a.ServiceAccounts.Issuers)
@@ -283,7 +283,7 @@ func issuers(a *options.Authentication) (*authenticate.JWTSettings, error) {
 	return s, s.Check(a.ServiceAccounts.Issuers)
 }
 
-// anonymous configures anonymous access; nil: allowed everywhere. With AlwaysAllow it is not allowed.
+// anonymous returns the configuration of anonymous access; nil: allowed everywhere. With AlwaysAllow it is not allowed.
 func anonymous(a *options.Authentication, j *authenticate.JWTSettings, modes []string) (*apiserverconfig.AnonymousAuthConfig, error) {
 	if j != nil && j.File != "" && j.Config.Anonymous != nil {
 		if a.Anonymous != nil {

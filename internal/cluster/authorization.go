@@ -12,7 +12,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/kinds/upstream"
 )
 
-// readAuthorization reads what says who may do what.
+// readAuthorization reads the configuration of the authorizers.
 func readAuthorization(o options.Authorization) (*modes.Settings, error) {
 	return modes.Load(o, func(line []byte) (abac.Policy, bool, error) {
 		policy, old, err := upstream.DecodeABACPolicy(line)
@@ -20,14 +20,14 @@ func readAuthorization(o options.Authorization) (*modes.Settings, error) {
 	})
 }
 
-// authorization decides who may do what. The API server keeps its indexes true to the store.
+// authorization holds the authorizers. The API server keeps their indexes up to date.
 type authorization struct {
 	chain *modes.Chain
 	roles *rbac.Index
-	nodes *node.Graph // nil: no authorizer asks
+	nodes *node.Graph // nil: no Node authorizer
 }
 
-// makeAuthorization makes the authorizers.
+// makeAuthorization creates the authorizers.
 func makeAuthorization(s *modes.Settings, o modes.Options) (a authorization, err error) {
 	a.roles = &rbac.Index{}
 	if s.Has(modes.Node) {

@@ -32,7 +32,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// bootstrapper makes the objects that every cluster has, and repairs them.
+// bootstrapper creates the bootstrap objects and repairs them.
 type bootstrapper struct {
 	server     *apiserver.Server
 	self       components
@@ -40,14 +40,14 @@ type bootstrapper struct {
 	log        *slog.Logger
 }
 
-// makeObjects makes the objects that every cluster has, in one commit, and gives those that were changed while the server
-// was away what they must at least say. It returns all of them, and those that it found.
+// makeObjects creates the bootstrap objects in one commit, and repairs those that were changed while the server did not run. It returns all
+// of them, and those that existed.
 func (b *bootstrapper) makeObjects(
 	ctx context.Context, o bootstrap.Options,
 ) (objects []bootstrap.Object, found []resource.Object, err error) {
 	objects = bootstrap.Objects(o)
 	found, err = b.server.CreateMissing(ctx, bootstrapObjects(objects))
-	if err != nil && b.encryption.ill(ctx) { // config maps may be what cannot be sealed or read yet; they are kept all the same
+	if err != nil && b.encryption.ill(ctx) { // perhaps only the ConfigMaps cannot be encrypted or read; they are restored later
 		b.log.WarnContext(ctx, "Could not create the objects of every cluster, retrying without the ConfigMaps", "error", err)
 		objects = slices.DeleteFunc(objects, func(o bootstrap.Object) bool { return o.Resource == configMaps })
 		found, err = b.server.CreateMissing(ctx, bootstrapObjects(objects))
@@ -67,8 +67,7 @@ func bootstrapObjects(objects []bootstrap.Object) []registry.BootstrapObject {
 	return out
 }
 
-// keep restores some of the objects whenever they change. Roles, registrations and the rest are reconciled when a server
-// starts.
+// keep restores some of the objects whenever they change. Roles, registrations and the rest are reconciled when a server starts.
 func (b *bootstrapper) keep(objects []bootstrap.Object) {
 	var kept []bootstrap.Object
 	for _, o := range objects {
@@ -85,7 +84,7 @@ func (b *bootstrapper) keep(objects []bootstrap.Object) {
 	})
 }
 
-// stay renews the server's lease until ctx ends, and each time calls also.
+// stay renews the server's lease until ctx ends, and calls also each time.
 func (b *bootstrapper) stay(ctx context.Context, lease string, also func()) {
 	t := time.NewTicker(bootstrap.LeaseSeconds * time.Second / 6)
 	defer t.Stop()
@@ -108,7 +107,7 @@ func (b *bootstrapper) stay(ctx context.Context, lease string, also func()) {
 	}
 }
 
-// repairAll repairs what was found of the objects.
+// repairAll repairs the objects that existed.
 func (b *bootstrapper) repairAll(ctx context.Context, objects []bootstrap.Object, found []resource.Object) {
 	for i, is := range found {
 		if is == nil {
@@ -120,7 +119,7 @@ func (b *bootstrapper) repairAll(ctx context.Context, objects []bootstrap.Object
 	}
 }
 
-// identity is a server's name among those of its store, as upstream makes it of the host's.
+// identity returns a server's name among those of its store, derived from the host's name as upstream does.
 func identity(hostname string) string {
 	var named []byte
 	for _, part := range []string{hostname, "kube-apiserver"} {
@@ -130,7 +129,7 @@ func identity(hostname string) string {
 	return "apiserver-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(hash[:16]))
 }
 
-// served are the group-versions that the server answers itself, save that of registrations, which is not registered.
+// served returns the group-versions that the server serves itself, except the group of APIServices, which is not registered.
 func served(server *apiserver.Server) []bootstrap.GroupVersion {
 	var out []bootstrap.GroupVersion
 	seen := map[schema.GroupVersion]bool{{Group: apiregistrationv1.GroupName, Version: "v1"}: true}
@@ -155,8 +154,8 @@ func served(server *apiserver.Server) []bootstrap.GroupVersion {
 	return out
 }
 
-// repair adds to is what want has and is lacks. Roles and bindings keep additions, and follow unless their annotation
-// forbids it; flow schemas and levels follow if theirs allows it.
+// repair adds what is lacks of want. Roles and bindings keep additions, and are repaired unless their annotation forbids it; flow schemas
+// and levels are repaired if theirs allows it.
 func (b *bootstrapper) repair(ctx context.Context, want bootstrap.Object, is resource.Object) error {
 	switch w := want.Object.(type) {
 	case *rbacv1.ClusterRole:
@@ -219,7 +218,7 @@ func (b *bootstrapper) repair(ctx context.Context, want bootstrap.Object, is res
 
 func (b *bootstrapper) repairRole(w, r *rbacv1.ClusterRole) error {
 	same := apiequality.Semantic.DeepEqual(w.AggregationRule, r.AggregationRule) &&
-		(w.AggregationRule != nil || apiequality.Semantic.DeepEqual(w.Rules, r.Rules)) // those of an aggregate are gathered
+		(w.AggregationRule != nil || apiequality.Semantic.DeepEqual(w.Rules, r.Rules)) // the rules of an aggregate are computed
 	if same && says(&w.ObjectMeta, r) {
 		return nil
 	}
@@ -231,7 +230,7 @@ func (b *bootstrapper) repairRole(w, r *rbacv1.ClusterRole) error {
 	return err
 }
 
-// says is true if is has all labels and annotations of want.
+// says reports whether is has all labels and annotations of want.
 func says(want, is metav1.Object) bool {
 	for key, value := range want.GetLabels() {
 		if is.GetLabels()[key] != value {

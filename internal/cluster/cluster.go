@@ -24,7 +24,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Settings say what a cluster is to be, as the fields of embed.Server do.
+// Settings are the fields of embed.Server.
 type Settings struct {
 	DataDir              string
 	Listen               string
@@ -51,7 +51,7 @@ type Extensions struct {
 	SchedulerPlugins map[string]profile.Factory
 }
 
-// Cluster is a cluster that was started. Stop ends it.
+// Cluster is a started cluster. Stop ends it.
 type Cluster struct {
 	*lifecycle.Process
 	access   access
@@ -59,21 +59,21 @@ type Cluster struct {
 	nodeText string
 }
 
-// access is how clients reach the API server.
+// access is the configuration of clients for the API server.
 type access struct {
 	url        string
 	kubeconfig []byte
 	admin      *rest.Config
 }
 
-// Start starts a cluster and returns when it is ready: the API server answers, and what the settings have it write is written. Ending
-// ctx before that abandons the start; afterwards it has no effect. When Start returns an error, nothing of the cluster is left.
+// Start starts a cluster and returns when it is ready: the API server answers, and the output files are written. Ending ctx before that
+// abandons the start; afterwards it has no effect. When Start returns an error, nothing of the cluster is left.
 func Start(ctx context.Context, s Settings) (*Cluster, error) {
 	c, _, err := start(ctx, s, steps())
 	return c, err
 }
 
-// start takes the steps, and also returns what they have made.
+// start runs the steps, and also returns their results.
 func start(ctx context.Context, s Settings, steps []lifecycle.Step[*assembly]) (*Cluster, *assembly, error) {
 	config, err := s.complete()
 	if err != nil {
@@ -90,17 +90,17 @@ func start(ctx context.Context, s Settings, steps []lifecycle.Step[*assembly]) (
 	return &Cluster{Process: process, access: a.access, settled: a.settled, nodeText: a.node.Text}, a, nil
 }
 
-// Settled is closed when the controllers have filled their caches and only wait for work; at once where none run.
+// Settled returns a channel that is closed when the controllers have filled their caches and have no work; at once if none run.
 func (c *Cluster) Settled() <-chan struct{} { return c.settled }
 
-// Config is an administrator's client configuration, over TLS.
+// Config returns an administrator's client configuration, over TLS.
 func (c *Cluster) Config() *rest.Config { return rest.CopyConfig(c.access.admin) }
 
-// Kubeconfig is the administrator's kubeconfig file, as JSON.
+// Kubeconfig returns the administrator's kubeconfig file, as JSON.
 func (c *Cluster) Kubeconfig() []byte { return c.access.kubeconfig }
 
-// URL is https://HOST:PORT.
+// URL returns https://HOST:PORT.
 func (c *Cluster) URL() string { return c.access.url }
 
-// Node describes for people how pods run.
+// Node describes what runs the pods.
 func (c *Cluster) Node() string { return c.nodeText }

@@ -17,7 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/lifecycle"
 )
 
-// configureControllers sets and checks the settings of all controllers, the built-in ones and those of third parties.
+// configureControllers sets and checks the settings of all controllers, the built-in ones and those of extensions.
 func (c *settings) configureControllers() error {
 	c.controllers = append(builtin.Controllers(), c.Extensions.Controllers...)
 	if err := controllers.Configure(c.controllers, c.APIServer.Controllers.Settings); err != nil {
@@ -26,7 +26,7 @@ func (c *settings) configureControllers() error {
 	return controllers.Check(c.controllers, &controllers.Cluster{PodCIDRs: c.podCIDRs, ServiceCIDR: c.serviceCIDRs[0]})
 }
 
-// layout is what controllers know of the cluster.
+// layout returns what controllers know about the cluster.
 func (c *settings) layout(material *serving.Material, advertised netip.AddrPort, tokens controllers.TokenSigner) controllers.Cluster {
 	return controllers.Cluster{
 		RootCA: material.CA.CertPEM, Signer: &controllers.Authority{Certificate: material.CA.Certificate, Key: material.CA.Key},
@@ -38,13 +38,13 @@ func (c *settings) layout(material *serving.Material, advertised netip.AddrPort,
 	}
 }
 
-// runControllers runs the selected controllers. What it returns is closed when their caches are filled, or when another server turns
-// out to be the one that runs them.
+// runControllers runs the selected controllers. The returned channel is closed when their caches are filled, or when another server turns
+// out to run them.
 func (c *settings) runControllers(
 	ctx context.Context, self components, layout controllers.Cluster, metrics *controllers.Metrics, clients *lifecycle.Group,
 ) (<-chan struct{}, error) {
 	selection := c.Controllers
-	if c.bare { // a server publishes itself, alone too
+	if c.bare { // each server publishes itself, even without controllers
 		selection = []string{kubernetesservice.Name}
 	}
 	selected, err := controllers.Select(c.controllers, selection)

@@ -16,12 +16,12 @@ import (
 	"github.com/mortise-dev/mortise/internal/election"
 )
 
-// candidate takes part in the election of the one server that runs a part.
+// candidate takes part in the election of the server that runs a part.
 type candidate struct {
-	config  *rest.Config // as the part
+	config  *rest.Config // of the part
 	metrics *controllers.Metrics
 	log     *slog.Logger
-	seen    func() // called when another server holds the Lease; nil: no call
+	seen    func() // called when another server holds the Lease; may be nil
 }
 
 // elected runs a part while this server holds the Lease that the options name.
@@ -45,7 +45,7 @@ func (c candidate) elected(options election.Options, run func(context.Context) e
 // default a server need not elect.
 func (c *settings) elects() bool { return orZero(c.APIServer.Controllers.Election.Elect) }
 
-// divide takes those controllers out that each server runs for itself.
+// divide separates the controllers that each server runs for itself from the others.
 func divide(selected []controllers.Controller) (own, shared []controllers.Controller) {
 	for _, c := range selected {
 		if c.Name == kubernetesservice.Name {

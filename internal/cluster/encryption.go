@@ -20,7 +20,7 @@ import (
 	"github.com/mortise-dev/mortise/store/sealed"
 )
 
-// readEncryption reads how objects are encrypted at rest. Without a configuration the answer is nil.
+// readEncryption reads the configuration of encryption at rest. It returns nil without one.
 func readEncryption(o *options.Encryption) (*encryption.Config, error) {
 	switch {
 	case o.ConfigFile != "":
@@ -37,7 +37,7 @@ type encrypting struct {
 	reload       bool
 }
 
-// startEncryption makes what encrypts, and calls the plug-ins that do so.
+// startEncryption creates the encryption, and calls its plug-ins.
 func startEncryption(ctx context.Context, config *encryption.Config, o encryption.Options) (e encrypting, err error) {
 	if config == nil {
 		return e, nil
@@ -49,7 +49,7 @@ func startEncryption(ctx context.Context, config *encryption.Config, o encryptio
 	return e, nil
 }
 
-// seal puts encryption between the store and its engine.
+// seal returns an engine that encrypts what it stores in another engine.
 func (e encrypting) seal(engine store.Engine) store.Engine {
 	if e.transformers == nil {
 		return engine
@@ -57,8 +57,8 @@ func (e encrypting) seal(engine store.Engine) store.Engine {
 	return sealed.New(engine, e.transformers)
 }
 
-// await waits for plug-ins that seal what the server reads and writes while it comes up. Secrets and config maps it
-// can do without for a while; what extensions define is none of its own.
+// await waits for the plug-ins that encrypt what the server reads and writes during its start. It does not wait for those of secrets and
+// config maps, which the server can do without for a while, nor for those of custom resources.
 func (e encrypting) await(ctx context.Context, builtIn func() []*resource.Descriptor) error {
 	if e.transformers == nil {
 		return nil
@@ -76,7 +76,7 @@ func (e encrypting) await(ctx context.Context, builtIn func() []*resource.Descri
 	})
 }
 
-// know tells whose keys are whose, before any is used.
+// know registers which resources are encrypted, before any is used.
 func (e encrypting) know(ds []*resource.Descriptor) []*resource.Descriptor {
 	if e.transformers != nil {
 		e.transformers.Know(ds)
@@ -84,12 +84,12 @@ func (e encrypting) know(ds []*resource.Descriptor) []*resource.Descriptor {
 	return ds
 }
 
-// ill says whether a plug-in is not well.
+// ill reports whether a plug-in is unhealthy.
 func (e encrypting) ill(ctx context.Context) bool {
 	return e.transformers != nil && e.transformers.Check(ctx) != nil
 }
 
-// checks are the health checks, under upstream's names; as there, a plug-in that is down is no reason to end the process.
+// checks returns the health checks, under upstream's names; as upstream, the process goes on without a plug-in.
 func (e encrypting) checks() []health.Check {
 	if e.transformers == nil || !e.transformers.Checks() {
 		return nil
@@ -103,7 +103,7 @@ func (e encrypting) checks() []health.Check {
 	return cs
 }
 
-// collectors are the metrics.
+// collectors returns the metrics.
 func (e encrypting) collectors() []prometheus.Collector {
 	if e.transformers == nil {
 		return nil
@@ -111,7 +111,7 @@ func (e encrypting) collectors() []prometheus.Collector {
 	return []prometheus.Collector{e.transformers.Metrics()}
 }
 
-// follow keeps up with the configuration's file and with the plug-ins.
+// follow watches the configuration's file and the plug-ins.
 func (e encrypting) follow(ctx context.Context, group *lifecycle.Group) {
 	if e.transformers != nil {
 		group.Run(ctx, "encryption", e.transformers.Run)

@@ -35,7 +35,7 @@ func AddFlags(f *pflag.FlagSet, o *options.APIServer, more []controllers.Control
 	}
 }
 
-// addFlag binds a controller's setting to a flag that names the field of the configuration file.
+// addFlag binds a controller's setting to a flag whose usage names the field of the configuration file.
 func addFlag(f *pflag.FlagSet, s controllers.Setting, value pflag.Value) {
 	f.Var(value, s.Flag, s.Usage)
 	if s.Field != "" {
@@ -43,7 +43,7 @@ func addFlag(f *pflag.FlagSet, s controllers.Setting, value pflag.Value) {
 	}
 }
 
-// keptValue is the value of a flag that is kept as text, too, once it is set: the controllers that it is for are made later.
+// keptValue is a flag value that also keeps its text once it is set: its controllers are created later.
 type keptValue struct {
 	pflag.Value
 	flag string
@@ -62,7 +62,7 @@ func (v keptValue) Set(text string) error {
 	return nil
 }
 
-// flags are the flags of "mortise up", at the values that the settings have in effect. Optional ones without a value are not changed.
+// flags returns the flags of "mortise up" with the settings in effect. Optional ones without a value are not marked as changed.
 func (c *settings) flags(n *node.Plan) *pflag.FlagSet {
 	f := pflag.NewFlagSet("up", pflag.ContinueOnError)
 	for name, value := range map[string]string{
@@ -80,7 +80,7 @@ func (c *settings) flags(n *node.Plan) *pflag.FlagSet {
 	}
 	slices.Sort(served)
 	f.StringSlice("runtime-config", served, "")
-	options := c.APIServer // flags are bound to a copy
+	options := c.APIServer // bind the flags to a copy
 	masquerade := options.Network.GivenMasqueradeAll() != nil
 	options.AddFlags(f)
 	f.VisitAll(func(flag *pflag.Flag) {
@@ -96,7 +96,7 @@ func (c *settings) flags(n *node.Plan) *pflag.FlagSet {
 	return f
 }
 
-// effective is the configuration file that has all these flags in one.
+// effective returns the configuration file that is equivalent to these flags.
 func effective(f *pflag.FlagSet) (*v1alpha1.ServerConfiguration, error) {
 	c, err := config.Effective(f)
 	if err != nil {
@@ -106,7 +106,7 @@ func effective(f *pflag.FlagSet) (*v1alpha1.ServerConfiguration, error) {
 	return c, nil
 }
 
-// ranges is how flags give address ranges.
+// ranges formats address ranges as flags do.
 func ranges(all []netip.Prefix) string {
 	texts := make([]string, len(all))
 	for i, p := range all {
@@ -115,7 +115,7 @@ func ranges(all []netip.Prefix) string {
 	return strings.Join(texts, ",")
 }
 
-// level is the lowest level that is logged.
+// level returns the lowest level that is logged.
 func level(log *slog.Logger) string {
 	for _, l := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn} {
 		if log.Enabled(context.Background(), l) {

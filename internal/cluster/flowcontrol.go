@@ -8,7 +8,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver"
 )
 
-// flowControl is what the settings say of it, for the API server.
+// flowControl converts the settings for the API server.
 func flowControl(f *options.FlowControl) apiserver.FlowControl {
 	out := apiserver.FlowControl{
 		MaxReads: f.MaxRequestsInflight, MaxWrites: f.MaxMutatingRequestsInflight,

@@ -17,11 +17,11 @@ import (
 	"github.com/mortise-dev/mortise/internal/kinds/bootstrap"
 )
 
-// autoUpdate is the annotation that says whether the server keeps an object's spec.
+// autoUpdate is the annotation that determines whether the server updates an object's spec.
 const autoUpdate = flowcontrolv1.AutoUpdateAnnotationKey
 
-// revise says of a flow schema or priority level of the server's own whether its spec is to follow what the server knows, and
-// whether its annotation must be put right, as it then is.
+// revise returns whether the spec of one of the server's own flow schemas or priority levels must follow the server's, and whether it had
+// to correct the annotation, which it then has done.
 func revise(m *metav1.ObjectMeta) (follow, annotated bool) {
 	says, err := strconv.ParseBool(m.Annotations[autoUpdate])
 	switch m.Name {
@@ -29,7 +29,7 @@ func revise(m *metav1.ObjectMeta) (follow, annotated bool) {
 		follow = true
 	default:
 		follow = says
-		if err != nil { // it is not set: the first generation is unchanged
+		if err != nil { // not set: the first generation is unchanged
 			follow = m.Generation == 1
 		}
 	}
@@ -43,7 +43,7 @@ func revise(m *metav1.ObjectMeta) (follow, annotated bool) {
 	return follow, true
 }
 
-// repairFlowSchema gives a flow schema what the server knows of it, where it is to have that.
+// repairFlowSchema updates a flow schema from the server's, if it has to follow it.
 func (b *bootstrapper) repairFlowSchema(ctx context.Context, want, is *flowcontrolv1.FlowSchema) error {
 	is = is.DeepCopy()
 	follow, changed := revise(&is.ObjectMeta)
@@ -57,7 +57,7 @@ func (b *bootstrapper) repairFlowSchema(ctx context.Context, want, is *flowcontr
 	return later(err)
 }
 
-// repairPriorityLevel does so with a priority level. How many seats the exempt one has is for administrators to say.
+// repairPriorityLevel does so with a priority level. Administrators choose the seats of the exempt level.
 func (b *bootstrapper) repairPriorityLevel(ctx context.Context, want, is *flowcontrolv1.PriorityLevelConfiguration) error {
 	is = is.DeepCopy()
 	follow, changed := revise(&is.ObjectMeta)
@@ -77,7 +77,7 @@ func (b *bootstrapper) repairPriorityLevel(ctx context.Context, want, is *flowco
 	return later(err)
 }
 
-// later ignores a conflict: the other writer has caused another repair.
+// later ignores a conflict: the other write causes another repair.
 func later(err error) error {
 	if apierrors.IsConflict(err) {
 		return nil
@@ -85,8 +85,8 @@ func later(err error) error {
 	return err
 }
 
-// dropFormer deletes flow schemas and priority levels that say that the server keeps them, and that it does not know: those of
-// another version of it.
+// dropFormer deletes flow schemas and priority levels that the server manages by their annotation but does not know: those of another
+// version of it.
 func (b *bootstrapper) dropFormer(ctx context.Context, known []bootstrap.Object) error {
 	schemas, levels := map[string]bool{}, map[string]bool{}
 	for _, o := range known {

@@ -21,13 +21,13 @@ import (
 	"github.com/mortise-dev/mortise/internal/kinds/bootstrap"
 )
 
-// The components of this process ask the API as those that they would be in processes of their own: the scheduler as
-// system:kube-scheduler, a controller as its service account in kube-system, a node as system:node:NAME in system:nodes.
-// So roles bind them, the Node authorizer and NodeRestriction narrow nodes, and audit and flow control tell them apart.
-// The server itself is system:apiserver, an administrator.
+// The components of this process use the API under the names that they would have in processes of their own: the scheduler as
+// system:kube-scheduler, a controller as its service account in kube-system, a node as system:node:NAME in system:nodes. So roles bind
+// them, the Node authorizer and NodeRestriction restrict nodes, and audit and flow control tell them apart. The server itself is
+// system:apiserver, an administrator.
 //
-// RBAC binds the roles. With other authorizers, which do not know the components, they are administrators under their
-// names, since a cluster that is started as one must work as one.
+// RBAC binds the roles. With other authorizers, which do not know the components, they are administrators under their names, since the
+// cluster must work with any authorizer.
 
 // components makes the client configurations of the components of this process.
 type components struct {
@@ -35,14 +35,14 @@ type components struct {
 	modes  *modes.Settings
 }
 
-// as is an in-process client configuration.
+// as returns an in-process client configuration for a user.
 func (c components) as(u user.Info) *rest.Config {
 	config := c.server.Config(u)
 	config.QPS = -1
 	return config
 }
 
-// own is the server as a client of itself.
+// own returns the server's client configuration for itself.
 func (c components) own() *rest.Config {
 	config := c.as(apiserverUser())
 	config.UserAgent = "kube-apiserver"
@@ -55,18 +55,18 @@ func apiserverUser() *user.DefaultInfo {
 	return &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}}
 }
 
-// component is a user with rights by roles.
+// component returns a user whose rights come from roles.
 func (c components) component(name string, groups ...string) *user.DefaultInfo {
 	return c.decidedBy(modes.RBAC, &user.DefaultInfo{Name: name, Groups: append(groups, user.AllAuthenticated)})
 }
 
-// nodeUser is a user with rights by the Node authorizer.
+// nodeUser returns a user whose rights come from the Node authorizer.
 func (c components) nodeUser(name string) *user.DefaultInfo {
 	u := &user.DefaultInfo{Name: "system:node:" + name, Groups: []string{user.NodesGroup, user.AllAuthenticated}}
 	return c.decidedBy(modes.Node, u)
 }
 
-// decidedBy makes u an administrator where the authorizer that knows u is not asked.
+// decidedBy makes u an administrator if the authorizer for u is not enabled.
 func (c components) decidedBy(mode string, u *user.DefaultInfo) *user.DefaultInfo {
 	if !c.modes.Has(mode) {
 		u.Groups = append(u.Groups, user.SystemPrivilegedGroup)
@@ -74,7 +74,7 @@ func (c components) decidedBy(mode string, u *user.DefaultInfo) *user.DefaultInf
 	return u
 }
 
-// accounts are those of controllers that Kubernetes does not have. A bare server runs none of them.
+// accounts returns the accounts of controllers that Kubernetes does not have. A bare server runs none of them.
 func (c *settings) accounts() (all []bootstrap.Account) {
 	if c.bare {
 		return nil
@@ -87,7 +87,7 @@ func (c *settings) accounts() (all []bootstrap.Account) {
 	return all
 }
 
-// asController is how a controller asks. No role is written for one that names no account: it is an administrator.
+// asController returns a controller's client configuration. A controller without an account has no role: it is an administrator.
 func (c components) asController(controller controllers.Controller) *rest.Config {
 	switch {
 	case controller.Name == kubernetesservice.Name:
@@ -104,18 +104,18 @@ func (c components) asController(controller controllers.Controller) *rest.Config
 	return c.as(u)
 }
 
-// asNodes is how simulated nodes ask: each as itself. What is read for all of them, no node may read; it is read as for
-// the controllers.
+// asNodes returns the client configuration of simulated nodes: each request uses its node's user. Requests for all of them together, which
+// no node may send, use the controllers' user.
 func (c components) asNodes() *rest.Config {
 	config := c.manager()
 	config.Transport = &byNode{components: c, all: config.Transport}
 	return config
 }
 
-// manager is how the controllers ask together.
+// manager returns the client configuration that all controllers share.
 func (c components) manager() *rest.Config { return c.as(c.component(controllers.Manager)) }
 
-// byNode asks as the node that a request is made for.
+// byNode sends each request as the node that it is about.
 type byNode struct {
 	components
 	all http.RoundTripper

@@ -13,7 +13,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// initializing is the kind and the plug-in that let new objects wait for initializers; both are empty when that is off.
+// initializing is the kind and the plug-in that let new objects wait for initializers; both are empty if that is disabled.
 type initializing struct {
 	kinds   []*resource.Descriptor
 	plugins admit.Chain // comes after all others

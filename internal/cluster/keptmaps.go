@@ -23,18 +23,18 @@ import (
 
 var configMaps = schema.GroupResource{Resource: "configmaps"}
 
-// leaveFor is how long a changed ConfigMap of trusts stays, as upstream's.
+// leaveFor is how long after a change of the ConfigMap of trusts the server restores it, as upstream's.
 const leaveFor = time.Minute
 
 // configMapPublisher writes and restores the config maps that the API server publishes.
 type configMapPublisher struct {
 	server *apiserver.Server
 	self   components
-	trusts func() *trusts // as they are now
+	trusts func() *trusts // the current ones
 }
 
-// keepAll has the API server see to the config maps. Found are the objects of the start that were there. It returns a function that asks
-// for a look at the trusts: certificates expire.
+// keepAll lets the API server maintain the config maps. found are the bootstrap objects that existed at the start. It returns a function
+// that enqueues the trusts: certificates expire.
 func (k *configMapPublisher) keepAll(
 	ctx context.Context, found []resource.Object, s *authenticate.Settings, encryption encrypting, group *lifecycle.Group,
 ) (look func()) {
@@ -67,17 +67,17 @@ func (k *configMapPublisher) keepAll(
 	return look
 }
 
-// tracking says since when it is noted which legacy tokens are used.
+// tracking maintains the ConfigMap with the day since which the server records the use of legacy tokens.
 type tracking struct {
 	*configMapPublisher
-	made time.Time // when this process last made it
+	made time.Time // when this process last created it
 }
 
 // remakeAfter is the minimum time after its creation before a deleted ConfigMap is created again: a server of a version
 // that does not record uses would delete it, and both would go on for ever.
 const remakeAfter = 30 * time.Minute
 
-// keep makes the ConfigMap where it is missing, and corrects one that says no day.
+// keep creates the ConfigMap if it is missing, and corrects one without a valid day.
 func (t *tracking) keep(ctx context.Context) (again time.Duration, err error) {
 	now := time.Now()
 	_, err = t.server.Backend().Get(ctx, configMaps, metav1.NamespaceSystem, bootstrap.TrackingName)
@@ -104,7 +104,7 @@ func (t *tracking) keep(ctx context.Context) (again time.Duration, err error) {
 	return 0, err
 }
 
-// writeMap makes the data of a config map in kube-system what change makes of it.
+// writeMap updates the data of a config map in kube-system with change.
 func (k *configMapPublisher) writeMap(
 	ctx context.Context, name string, change func(has map[string]string) (map[string]string, error),
 ) error {
@@ -132,7 +132,7 @@ func (k *configMapPublisher) writeMap(
 		_, err = c.Update(ctx, m, metav1.UpdateOptions{})
 	}
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) {
-		return nil // that change brings us back here
+		return nil // the conflicting change requeues it
 	}
 	if err != nil {
 		return fmt.Errorf("write config map: %w", err)

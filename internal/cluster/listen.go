@@ -31,10 +31,10 @@ func listen(ctx context.Context, s *settings) (net.Listener, error) {
 	return l, nil
 }
 
-// port is the one that the listener got.
+// port returns the listener's port.
 func port(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
 
-// loadCertificates loads the cluster's certificates and keys, or makes them. That of the server is for the addresses more as well.
+// loadCertificates loads or creates the cluster's certificates and keys. The server's certificate is also valid for the addresses in more.
 func loadCertificates(s *settings, more []string) (*serving.Material, error) {
 	hosts := []string{
 		"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
@@ -61,7 +61,7 @@ func loadCertificates(s *settings, more []string) (*serving.Material, error) {
 	return material, nil
 }
 
-// makeAccess makes the administrator's access to the server that answers on a listener.
+// makeAccess creates the administrator's access to the server on a listener.
 func makeAccess(s *settings, l net.Listener, material *serving.Material) (a access, err error) {
 	host := s.host
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
@@ -85,7 +85,8 @@ func writeKubeconfig(path string, kubeconfig []byte) error {
 	return nil
 }
 
-// advertised is where others reach the server, pods among them. No pod does so on loopback.
+// advertised returns the address at which other hosts, pods among them, reach the server. It is no loopback address unless the machine has
+// no other.
 func (a *assembly) advertised() netip.AddrPort {
 	at, err := netip.ParseAddr(a.settings.host)
 	switch {
@@ -97,7 +98,7 @@ func (a *assembly) advertised() netip.AddrPort {
 	return netip.AddrPortFrom(at, uint16(port(a.listener)))
 }
 
-// hostAddress is this machine's first address that others may reach, 127.0.0.1 if it has none.
+// hostAddress returns this machine's first address that other hosts can reach, 127.0.0.1 if there is none.
 func hostAddress() netip.Addr {
 	if addrs, err := net.InterfaceAddrs(); err == nil {
 		for _, a := range addrs {

@@ -20,7 +20,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/node"
 )
 
-// nodeOptions say what the nodes of this process are to be.
+// nodeOptions returns the settings of the nodes in this process.
 func (s *settings) nodeOptions(ledger *extension.Ledger) node.Options {
 	return node.Options{
 		DataDir: s.DataDir, Mode: s.Node, Count: s.Nodes, CRISocket: s.CRISocket, PodCIDRs: s.podCIDRs, ServiceCIDRs: s.serviceCIDRs,
@@ -28,7 +28,7 @@ func (s *settings) nodeOptions(ledger *extension.Ledger) node.Options {
 	}
 }
 
-// readNodeAuthorities reads who signs the serving certificates of nodes. Without a file the answer is nil.
+// readNodeAuthorities reads the CAs of nodes' serving certificates. Without a file it returns nil.
 func readNodeAuthorities(path string) ([]byte, error) {
 	if path == "" {
 		return nil, nil
@@ -43,8 +43,8 @@ func readNodeAuthorities(path string) ([]byte, error) {
 	return pem, nil
 }
 
-// nodeAuthorities verify nodes' serving certificates: those of the file, and the cluster's own, by which nodes in this process have
-// theirs. Without a file the answer is nil.
+// nodeAuthorities returns the CAs that verify nodes' serving certificates: those of the file, and the cluster's own, which signs the
+// certificates of nodes in this process. Without a file it returns nil.
 func nodeAuthorities(material *serving.Material, pem []byte) *x509.CertPool {
 	if pem == nil {
 		return nil
@@ -97,7 +97,7 @@ func (s *settings) connectNodes(
 }
 
 // addressCertificates are the serving certificates of simulated nodes, one for each address that clients have connected to. They name no
-// node: the same process is all of them.
+// node: the same process serves all of them.
 type addressCertificates struct {
 	material *serving.Material
 
@@ -129,7 +129,7 @@ func (a *addressCertificates) get(hello *tls.ClientHelloInfo) (*tls.Certificate,
 	return &c, nil
 }
 
-// ensureDNS makes the Service of the cluster DNS for nodes that join: they find it, and may not make it.
+// ensureDNS creates the Service of the cluster DNS for nodes that join: they may read it, but not create it.
 func (s *settings) ensureDNS(ctx context.Context, plan *node.Plan, self components) {
 	if plan.Mode != node.None || s.bare || s.APIServer.Network.NoDNS {
 		return
@@ -139,7 +139,7 @@ func (s *settings) ensureDNS(ctx context.Context, plan *node.Plan, self componen
 	}
 }
 
-// nodeCertificate is a node's serving certificate; without a name, one for several nodes.
+// nodeCertificate returns a node's serving certificate; without a name, one for several nodes.
 func nodeCertificate(material *serving.Material, name string, hosts ...string) (tls.Certificate, error) {
 	if name != "" {
 		hosts = append(hosts, name)

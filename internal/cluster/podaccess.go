@@ -15,15 +15,15 @@ import (
 	"github.com/mortise-dev/mortise/internal/node"
 )
 
-// podAccess is how pods of this machine reach a server that listens on loopback. The zero value: they reach it where it listens, or there
-// are none.
+// podAccess lets pods of this machine reach a server that listens on loopback. The zero value is for other servers, and for machines
+// without real containers.
 type podAccess struct {
 	addresses []netip.Addr
 	listeners []net.Listener
 	filter    podaccess.Filter
 }
 
-// openPodAccess listens on the addresses for pods, on the port of a server that listens on loopback, where real containers run.
+// openPodAccess listens on the addresses for pods, with the port of a server on loopback, if real containers run on this machine.
 func openPodAccess(ctx context.Context, s *settings, plan *node.Plan, server net.Listener) (podAccess, error) {
 	if at := server.Addr().(*net.TCPAddr); plan.Mode != node.CRI || !at.IP.IsLoopback() {
 		return podAccess{}, nil
@@ -44,7 +44,7 @@ func openPodAccess(ctx context.Context, s *settings, plan *node.Plan, server net
 	return a, nil
 }
 
-// texts are the addresses.
+// texts returns the addresses as text.
 func (a *podAccess) texts() (out []string) {
 	for _, ip := range a.addresses {
 		out = append(out, ip.String())
@@ -52,7 +52,7 @@ func (a *podAccess) texts() (out []string) {
 	return out
 }
 
-// admit is the filter of the node's API; nil: it takes every connection.
+// admit returns the filter of the node's API; nil: it accepts every connection.
 func (a *podAccess) admit() func(net.Listener) net.Listener {
 	if len(a.addresses) == 0 {
 		return nil
@@ -60,7 +60,7 @@ func (a *podAccess) admit() func(net.Listener) net.Listener {
 	return a.filter.Only
 }
 
-// close closes what is open and takes the addresses from the machine.
+// close closes the listeners and removes the addresses from the machine.
 func (a *podAccess) close() error {
 	if len(a.addresses) == 0 {
 		return nil

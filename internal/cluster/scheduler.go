@@ -25,13 +25,13 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 )
 
-// scheduling is what the scheduler is configured by.
+// scheduling is the scheduler's configuration.
 type scheduling struct {
 	configuration *config.Configuration
-	plugins       profile.Registry // the built-in ones, then those of third parties
+	plugins       profile.Registry // the built-in ones, then those of extensions
 }
 
-// readScheduling reads what the scheduler is configured by, and checks that it can be done.
+// readScheduling reads the scheduler's configuration, and checks it.
 func readScheduling(ctx context.Context, c *settings) (s scheduling, err error) {
 	own, file := builtin.SchedulerPlugins(), c.APIServer.Scheduler.ConfigFile
 	s.plugins = slices.Clone(own)
@@ -66,7 +66,7 @@ func readScheduling(ctx context.Context, c *settings) (s scheduling, err error) 
 	return s, nil
 }
 
-// explain says what is kept of writes and of the scheduler's decisions; nil: no decisions are kept.
+// explain returns the settings of write traces, and the scheduler's decision log; nil: there is no log.
 func (c *settings) explain() (apiserver.Explain, *decisionlog.Log) {
 	e := apiserver.Explain{On: c.APIServer.Explain.Enabled, Bytes: int64(c.APIServer.Explain.Memory) << 20}
 	if !e.On || c.bare {
@@ -77,8 +77,8 @@ func (c *settings) explain() (apiserver.Explain, *decisionlog.Log) {
 	return e, decisions
 }
 
-// runScheduler runs the scheduler, while it is elected where it is to be: by what its configuration says, and where that says
-// nothing, as the controllers are.
+// runScheduler runs the scheduler, under leader election if configured: by its own configuration or, if that has none, as for the
+// controllers.
 func (c *settings) runScheduler(
 	ctx context.Context, self components, s scheduling, o observation, ledger *extension.Ledger, clients *lifecycle.Group,
 ) {
@@ -100,7 +100,7 @@ func (c *settings) runScheduler(
 	clients.Run(ctx, "scheduler", run)
 }
 
-// schedulerElection says how servers elect the one whose scheduler works, if they do.
+// schedulerElection returns the options of the scheduler's leader election, if there is one.
 func (c *settings) schedulerElection(s *config.Configuration) (o election.Options, elects bool) {
 	const component = "kube-scheduler"
 	w, flags := s.Written.LeaderElection, c.APIServer.Controllers.Election

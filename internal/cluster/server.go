@@ -25,7 +25,7 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// openStore opens the engine that the settings name, behind encryption.
+// openStore opens the engine that the settings name, with encryption.
 func openStore(ctx context.Context, s *settings, e encrypting) (*store.Store, error) {
 	var o builtin.EngineOptions
 	if s.DataDir != "" {
@@ -38,12 +38,12 @@ func openStore(ctx context.Context, s *settings, e encrypting) (*store.Store, er
 	return store.New(e.seal(engine)), nil
 }
 
-// builtInKinds are the built-in kinds as descriptions, without access to the cluster.
+// builtInKinds returns the descriptors of the built-in kinds without access to the cluster.
 func builtInKinds(s *settings) []*resource.Descriptor {
 	return builtin.Kinds(s.serviceCIDRs, false, s.runtimeConfig, builtin.Access{})
 }
 
-// makeServer makes the API server. It takes part of almost everything that was made before.
+// makeServer creates the API server from the results of almost all earlier steps.
 func makeServer(a *assembly) (*apiserver.Server, error) {
 	authentication, err := a.authentication.withOwnKey(a.material.ServiceAccount.Public())
 	if err != nil {
@@ -89,7 +89,7 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 	return server, nil
 }
 
-// kinds are those that the API server serves from the start. Some of them ask the server.
+// kinds returns the kinds that the API server serves from the start. Some of them call the server.
 func (a *assembly) kinds(server *apiserver.Server) []*resource.Descriptor {
 	s := a.settings
 	all := builtin.Kinds(s.serviceCIDRs, or(s.APIServer.Pods.AllowPrivileged, !s.bare), s.runtimeConfig, builtin.Access{
@@ -103,7 +103,7 @@ func (a *assembly) kinds(server *apiserver.Server) []*resource.Descriptor {
 	return slices.Concat(all, a.initializing.kinds, s.Extensions.Kinds)
 }
 
-// namespace finds a namespace.
+// namespace returns a namespace.
 func namespace(ctx context.Context, server *apiserver.Server, name string) (*corev1.Namespace, error) {
 	obj, err := server.Backend().Get(ctx, schema.GroupResource{Resource: "namespaces"}, "", name)
 	if err != nil {
@@ -112,7 +112,7 @@ func namespace(ctx context.Context, server *apiserver.Server, name string) (*cor
 	return obj.(*corev1.Namespace), nil
 }
 
-// makeObjects makes the objects that every cluster has, and keeps those that must stay as they are.
+// makeObjects creates the bootstrap objects, and restores those that must not change.
 func makeObjects(ctx context.Context, a *assembly) error {
 	now := time.Now()
 	hostname, err := os.Hostname()
@@ -141,7 +141,7 @@ func makeObjects(ctx context.Context, a *assembly) error {
 	return nil
 }
 
-// tokens signs what secrets hold. An external signer is for tokens that expire.
+// tokens returns the signer of tokens in secrets. It is never an external signer, whose tokens expire.
 func tokens(server *apiserver.Server, a *authentication) controllers.TokenSigner {
 	accounts := server.Authenticators().Accounts()
 	if accounts == nil || a.external != nil {
@@ -150,7 +150,7 @@ func tokens(server *apiserver.Server, a *authentication) controllers.TokenSigner
 	return accounts.Legacy
 }
 
-// serverID is this server's name among those of its store.
+// serverID returns this server's name among those of its store.
 func serverID() (string, error) {
 	hostname, err := os.Hostname()
 	if err != nil {

@@ -20,11 +20,11 @@ import (
 	"github.com/mortise-dev/mortise/internal/node"
 )
 
-// settings is Settings with nothing left open: defaults filled in, checked, parsed.
+// settings is the parsed and checked Settings with defaults.
 type settings struct {
 	Settings
 	engine        builtin.Engine
-	host, port    string         // of Listen
+	host, port    string         // from Listen
 	podCIDRs      []netip.Prefix // one, or one of each IP family
 	serviceCIDRs  []netip.Prefix // one, or one of each IP family, the preferred first
 	signing       *signing
@@ -37,7 +37,7 @@ type settings struct {
 // cborGate is the feature gate that lets clients speak CBOR.
 const cborGate = "CBORServingAndStorage"
 
-// complete fills in and checks what the caller wrote, before anything is touched.
+// complete sets defaults and checks the caller's settings. It has no side effects.
 func (s Settings) complete() (*settings, error) {
 	c := &settings{Settings: s}
 	c.Nodes, c.Controllers = cmp.Or(s.Nodes, 1), slices.Clone(s.Controllers)
@@ -98,7 +98,7 @@ func (s Settings) complete() (*settings, error) {
 	return c, c.configureControllers()
 }
 
-// engine finds the store engine of a name, or the default one.
+// engine returns the store engine with a name, or the default one.
 func engine(name string, dataDir bool) (builtin.Engine, error) {
 	var names []string
 	for _, e := range builtin.Engines() {
@@ -114,7 +114,7 @@ func engine(name string, dataDir bool) (builtin.Engine, error) {
 	return builtin.Engine{}, fmt.Errorf("store %q: want %s", name, strings.Join(names, " or "))
 }
 
-// parseRanges reads the ranges of pods' and services' addresses.
+// parseRanges parses the ranges of pods' and services' addresses.
 func (c *settings) parseRanges() (err error) {
 	if c.podCIDRs, err = node.ParsePodCIDRs(cmp.Or(c.PodCIDR, node.DefaultPodCIDR)); err != nil {
 		return err
@@ -132,7 +132,7 @@ func (c *settings) parseRanges() (err error) {
 	return nil
 }
 
-// parseServiceCIDRs reads a range, or two of different families.
+// parseServiceCIDRs parses a range, or two of different families.
 func parseServiceCIDRs(text string) ([]netip.Prefix, error) {
 	var out []netip.Prefix
 	for part := range strings.SplitSeq(text, ",") {
@@ -148,8 +148,8 @@ func parseServiceCIDRs(text string) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// finishWait is how long requests under way may hold up the end: of a store that does not last nothing remains that they could
-// matter to, and tests wait for it.
+// finishWait returns how long requests in progress may delay the end. It is short for a store in memory: no state outlives it, and tests
+// wait.
 func (c *settings) finishWait() time.Duration {
 	if c.engine.Lasting {
 		return time.Minute

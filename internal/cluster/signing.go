@@ -30,14 +30,14 @@ type signing struct {
 	rootCA []byte
 }
 
-// authorityFiles are an authority as files say it.
+// authorityFiles is a CA from files.
 type authorityFiles struct {
 	options.SigningFiles
-	pem  []byte // of both files, as they were read last
+	pem  []byte // of both files, as last read
 	held atomic.Pointer[controllers.Authority]
 }
 
-// readSigning reads the files, so that bad ones are refused before anything is started.
+// readSigning reads the files, so that invalid ones are refused before anything starts.
 func readSigning(o options.Signing) (*signing, error) {
 	s := &signing{of: map[string]*authorityFiles{}}
 	add := func(files options.SigningFiles, flag string, signers ...string) error {
@@ -78,7 +78,7 @@ func readSigning(o options.Signing) (*signing, error) {
 	return s, nil
 }
 
-// load reads the files and says whether they hold something else.
+// load reads the files and reports whether their content has changed.
 func (a *authorityFiles) load() (bool, error) {
 	certPEM, err := os.ReadFile(a.CertFile)
 	if err != nil {
@@ -108,7 +108,7 @@ func (a *authorityFiles) load() (bool, error) {
 	return true, nil
 }
 
-// follow reads the files again when they change, until their group is stopped. What cannot be read leaves the old authority in place.
+// follow reads the files again when they change, until the group is stopped. If they are unreadable, the old CA stays.
 func (s *signing) follow(ctx context.Context, group *lifecycle.Group, log *slog.Logger) {
 	for _, a := range s.files {
 		group.Go(ctx, func(ctx context.Context) {
@@ -121,7 +121,7 @@ func (s *signing) follow(ctx context.Context, group *lifecycle.Group, log *slog.
 	}
 }
 
-// signers are the authorities of signers that have files.
+// signers returns the CAs of the signers with files.
 func (s *signing) signers() map[string]func() *controllers.Authority {
 	all := map[string]func() *controllers.Authority{}
 	for name, a := range s.of {

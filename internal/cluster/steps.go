@@ -23,7 +23,7 @@ import (
 // step is one line of the table.
 type step = lifecycle.Step[*assembly]
 
-// steps is the order in which a cluster comes up. What can be refused is refused before anything is written.
+// steps returns the steps in the order of a start. Steps that may refuse the settings come before those that write.
 func steps() []step {
 	var all []step
 	for _, some := range [][]step{checks(), openings(), servers(), clients()} {
@@ -32,7 +32,7 @@ func steps() []step {
 	return all
 }
 
-// checks read the settings' files, and refuse what cannot be meant.
+// checks read the settings' files, and refuse invalid ones.
 func checks() []step {
 	return []step{
 		{Name: "check the selection", Start: func(_ context.Context, a *assembly) error {
@@ -88,7 +88,7 @@ func checks() []step {
 	}
 }
 
-// openings take what belongs to this process alone: a port, the data directory, the store.
+// openings acquire what only this process may use: a port, the data directory, the store.
 func openings() []step {
 	return []step{
 		{
@@ -158,7 +158,7 @@ func openings() []step {
 	}
 }
 
-// servers make the API server and what it works with, and have it answer.
+// servers create and start the API server and its dependencies.
 func servers() []step {
 	return []step{
 		{
@@ -221,7 +221,7 @@ func servers() []step {
 	}
 }
 
-// clients run what talks to the API server.
+// clients start the clients of the API server.
 func clients() []step {
 	return []step{
 		{
@@ -231,7 +231,7 @@ func clients() []step {
 				return nil
 			},
 			Stop: func(a *assembly) error {
-				a.server.Leave() // load balancers send no more requests, and handlers stop waiting for the clients
+				a.server.Leave() // load balancers stop sending requests, and handlers stop waiting for the clients
 				a.clients.Stop()
 				return nil
 			},

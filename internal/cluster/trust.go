@@ -20,16 +20,16 @@ import (
 	"github.com/mortise-dev/mortise/internal/kinds/bootstrap"
 )
 
-// trusts are what extension API servers need to authenticate requests: the CAs of client certificates, and the proxies that
-// may name users in headers. The server publishes them in a ConfigMap, together with those that other servers, and it
-// itself before, have written there: their clients and proxies may still run.
+// trusts are what extension API servers need to authenticate requests: the CAs of client certificates, and the proxies that may name users
+// in headers. The server publishes them in a ConfigMap, together with those that other servers, or it itself earlier, have written there:
+// their clients and proxies may still run.
 type trusts struct {
 	clients, proxies []byte // PEM
 	names            []string
 	headers          authenticate.Headers
 }
 
-// trustsOf are a server's own, as its files say now.
+// trustsOf returns a server's own, from its current files.
 func trustsOf(material *serving.Material, settings *authenticate.Settings) *trusts {
 	t := &trusts{
 		clients: material.CA.CertPEM, proxies: material.FrontProxyCA.CertPEM,
@@ -44,7 +44,7 @@ func trustsOf(material *serving.Material, settings *authenticate.Settings) *trus
 	return t
 }
 
-// combine is the ConfigMap's data: what it says, and what is missing of t. Certificates that have expired go.
+// combine returns the ConfigMap's data with what it lacks of t. It removes expired certificates.
 func (t *trusts) combine(has map[string]string, now time.Time) (map[string]string, error) {
 	out := map[string]string{}
 	for key, own := range map[string][]byte{"client-ca-file": t.clients, "requestheader-client-ca-file": t.proxies} {
@@ -90,10 +90,10 @@ func (t *trusts) combine(has map[string]string, now time.Time) (map[string]strin
 	return out, nil
 }
 
-// expiredFor is for how long a certificate stays that has expired: clocks differ.
+// expiredFor is how long an expired certificate stays: clocks differ.
 const expiredFor = 5 * time.Minute
 
-// unite puts certificates together, each once.
+// unite merges certificates, without duplicates.
 func unite(a, b []byte, now time.Time) ([]byte, error) {
 	var all []*x509.Certificate
 	for _, text := range [][]byte{a, b} {
@@ -119,7 +119,7 @@ func unite(a, b []byte, now time.Time) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// publishTrusts writes them where they are not there.
+// publishTrusts adds missing trusts to the ConfigMap.
 func (k *configMapPublisher) publishTrusts(ctx context.Context) (time.Duration, error) {
 	return 0, k.writeMap(ctx, bootstrap.AuthenticationName, func(has map[string]string) (map[string]string, error) {
 		return k.trusts().combine(has, time.Now())

@@ -19,30 +19,29 @@ import (
 	"github.com/mortise-dev/mortise/internal/durable"
 )
 
-// Cache keeps tokens in a directory, a file a source, readable by its owner alone.
+// Cache keeps tokens in a directory, with one file per source, which only its owner can read.
 type Cache struct {
 	Dir string
 	Now func() time.Time
-	// Client is the process that asks. One that asks again while the token that it got is good was refused with it, and gets
-	// another.
+	// Client is the process that requests the token. If it asks again while its token is valid, the server has refused that token, and Get
+	// returns another.
 	Client int
 }
 
-// bounds of the cache.
+// Limits of the cache.
 const (
 	maxTokens  = 64
 	maxClients = 32
-	margin     = time.Minute // before its end a token is not given out any more; a tenth of its life, if that is less
+	margin     = time.Minute // a token is not returned so shortly before its end; a tenth of its life, if that is less
 )
 
 type kept struct {
 	Token
 	Got    time.Time `json:"got"`
-	Served []int     `json:"served"` // the processes that got it, the newest last
+	Served []int     `json:"served"` // the processes that received it, the newest last
 }
 
-// Get returns the cached token, or a new one. notKept is set if the token could not be cached; the token is valid
-// nevertheless.
+// Get returns the cached token, or a new one. notKept is set if the token could not be cached; the token is valid nevertheless.
 func (c *Cache) Get(ctx context.Context, s Source) (t Token, notKept, err error) {
 	if c.Dir == "" || s.Name() == "" {
 		t, err = s.Get(ctx)
@@ -53,7 +52,7 @@ func (c *Cache) Get(ctx context.Context, s Source) (t Token, notKept, err error)
 		return t, fmt.Errorf("make cache: %w", err), err2
 	}
 	file := filepath.Join(c.Dir, s.Name()+".json")
-	unlock, err := lock(file + ".lock") // one asks, the others wait for its answer
+	unlock, err := lock(file + ".lock") // one process requests a token, the others wait for it
 	if err != nil {
 		t, err2 := s.Get(ctx)
 		return t, fmt.Errorf("lock cache: %w", err), err2
@@ -81,7 +80,7 @@ func (c *Cache) good(k kept) bool {
 	return k.Token.Token != "" && c.Now().Before(k.Expires.Add(-early))
 }
 
-// read answers false for what is not there, or not as it was written.
+// read returns false if the file does not exist or is malformed.
 func (c *Cache) read(file string) (kept, bool) {
 	var k kept
 	b, err := os.ReadFile(file)
@@ -99,7 +98,7 @@ func (c *Cache) write(file string, k kept) error {
 	return durable.Write(file, 0o600, b)
 }
 
-// prune removes tokens that have ended, and the oldest of too many.
+// prune removes expired tokens, and the oldest of too many.
 func (c *Cache) prune(but string) {
 	entries, err := os.ReadDir(c.Dir)
 	if err != nil {
@@ -129,7 +128,7 @@ func (c *Cache) prune(but string) {
 	}
 }
 
-// remove removes a token and its lock; another process may have been first.
+// remove removes a token and its lock; another process may already have done so.
 func remove(file string) {
 	for _, f := range []string{file, file + ".lock"} {
 		if err := os.Remove(f); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -1,12 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package credential gets tokens for kubectl and other clients, as an exec credential plug-in: from a service account
-// ([ServiceAccount]), from a file that another program updates ([File]), or from an OpenID Connect issuer by a refresh
-// token ([OIDC]).
+// Package credential gets tokens for kubectl and other clients, as an exec credential plug-in: from a service account ([ServiceAccount]),
+// from a file that another program updates ([File]), or from an OpenID Connect issuer by a refresh token ([OIDC]).
 //
-// [Answer] writes a token in the version that the client asks for in KUBERNETES_EXEC_INFO. A [Cache] on disk keeps tokens between
-// processes, so that a loop of commands asks for one only when the last nears its end.
+// [Answer] writes a token in the version that the client requests in KUBERNETES_EXEC_INFO. A [Cache] on disk keeps tokens between
+// processes, so that a loop of commands requests a new token only when the last one nears its end.
 package credential
 
 import (
@@ -35,7 +34,7 @@ type Token struct {
 
 // Source gets tokens.
 type Source interface {
-	// Get asks for a new token.
+	// Get requests a new token.
 	Get(ctx context.Context) (Token, error)
 	// Name identifies the token by all inputs; empty: it must not be cached.
 	Name() string
@@ -44,7 +43,7 @@ type Source interface {
 // ExecInfo is the environment variable with the client's request.
 const ExecInfo = "KUBERNETES_EXEC_INFO"
 
-// Answer writes the token in the version that info, the value of [ExecInfo], asks for; v1 when it is empty.
+// Answer writes the token in the version that info, the value of [ExecInfo], requests; v1 if info is empty.
 func Answer(w io.Writer, info string, t Token) error {
 	version, err := version(info)
 	if err != nil {
@@ -73,7 +72,7 @@ func Answer(w io.Writer, info string, t Token) error {
 	return nil
 }
 
-// version is the one that the client asks for.
+// version returns the version that the client requests.
 func version(info string) (string, error) {
 	v1 := clientauthenticationv1.SchemeGroupVersion.String()
 	if info == "" {
@@ -92,7 +91,7 @@ func version(info string) (string, error) {
 	return "", fmt.Errorf("read %s: version %q: want %s or %s", ExecInfo, asked.APIVersion, v1, clientauthenticationv1beta1.SchemeGroupVersion)
 }
 
-// expiry is when a JWT ends; zero when it is no JWT or does not say.
+// expiry returns when a JWT expires; zero if the token is no JWT or has no expiry.
 func expiry(token string) time.Time {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
@@ -111,7 +110,7 @@ func expiry(token string) time.Time {
 	return time.Unix(int64(c.Expires), 0)
 }
 
-// named makes a source's name of all that it depends on.
+// named returns a source's name, computed from all that it depends on.
 func named(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {
@@ -120,7 +119,7 @@ func named(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// maxFile bounds what is read of a file or an answer.
+// maxFile limits how much of a file or an answer is read.
 const maxFile = 1 << 20
 
 // readToken reads a file that holds one token.

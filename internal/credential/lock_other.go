@@ -5,5 +5,5 @@
 
 package credential
 
-// lock does not lock: two processes at a time may both ask.
+// lock does nothing on this system: two processes may both request a token.
 func lock(string) (unlock func(), err error) { return func() {}, nil }

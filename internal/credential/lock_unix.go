@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lock waits for a lock that other processes hold.
+// lock takes a file lock, waiting for other processes.
 func lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -21,5 +21,5 @@ func lock(path string) (unlock func(), err error) {
 		_ = f.Close()
 		return nil, err
 	}
-	return func() { _ = f.Close() }, nil // which unlocks
+	return func() { _ = f.Close() }, nil // closing unlocks
 }

@@ -20,19 +20,19 @@ import (
 	"github.com/mortise-dev/mortise/internal/durable"
 )
 
-// OIDC asks an OpenID Connect issuer for an ID token, by a refresh token. An issuer that gives a new refresh token has it put in
-// the file in the old one's place.
+// OIDC requests an ID token from an OpenID Connect issuer, by a refresh token. If the issuer returns a new refresh token, OIDC replaces the
+// old one in the file.
 type OIDC struct {
 	Issuer, ClientID string
-	// ClientSecretFile may be empty: the client is a public one.
+	// ClientSecretFile may be empty for a public client.
 	ClientSecretFile string
 	RefreshTokenFile string
-	// CAFile holds the authorities of the issuer's certificate; empty: the machine's.
+	// CAFile has the CAs of the issuer's certificate; empty: the system's.
 	CAFile string
 	Scopes []string
 }
 
-// issuerWait is how long an issuer may take to answer.
+// issuerWait is the timeout of requests to the issuer.
 const issuerWait = 30 * time.Second
 
 // Get implements [Source].
@@ -48,7 +48,7 @@ func (o *OIDC) Get(ctx context.Context) (Token, error) {
 	if err != nil {
 		return Token{}, err
 	}
-	unlock, err := lock(o.RefreshTokenFile + ".lock") // a refresh token is good once, with many issuers
+	unlock, err := lock(o.RefreshTokenFile + ".lock") // with many issuers a refresh token is valid once
 	if err != nil {
 		return Token{}, fmt.Errorf("lock refresh token: %w", err)
 	}
@@ -90,11 +90,11 @@ func (o *OIDC) client() (*http.Client, error) {
 			return nil, fmt.Errorf("read certificate authority: %s has no certificate", o.CAFile)
 		}
 	}
-	// what goes to the issuer is secret: it goes nowhere else
+	// requests to the issuer contain secrets: follow no redirects
 	return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}, nil
 }
 
-// discover finds where tokens are asked for.
+// discover returns the issuer's token endpoint.
 func (o *OIDC) discover(ctx context.Context, client *http.Client) (string, error) {
 	at := strings.TrimSuffix(o.Issuer, "/") + "/.well-known/openid-configuration"
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
@@ -153,7 +153,7 @@ func (o *OIDC) refresh(ctx context.Context, client *http.Client, endpoint, refre
 	return said, nil
 }
 
-// do sends a request and reads the JSON of the answer. What an issuer says of an error is shown, never a token.
+// do sends a request and decodes the JSON of the answer. Its errors contain the issuer's error message, never a token.
 func do(client *http.Client, r *http.Request, into any) error {
 	resp, err := client.Do(r)
 	if err != nil {

@@ -15,12 +15,12 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// ServiceAccount asks a server for a token of a service account.
+// ServiceAccount requests a token of a service account from a server.
 type ServiceAccount struct {
-	Kubeconfig, Context string // of a user who may; empty: as kubectl finds it
-	Namespace, Account  string // namespace: empty is the context's
+	Kubeconfig, Context string // of a user who may create tokens; empty: kubectl's defaults
+	Namespace, Account  string // namespace empty: the context's
 	Audiences           []string
-	Duration            time.Duration // 0: as long as the server gives
+	Duration            time.Duration // 0: the server's default
 }
 
 // Get implements [Source].

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kinds lists the built-in kinds. Each is a descriptor made by one function, one file a kind, in the package of
-// its group; adding a kind is adding a file there and a line here.
+// Package kinds lists the built-in kinds. Each is a descriptor that one function returns, one file a kind, in the package of its group. To
+// add a kind, add a file there and a line here.
 package kinds
 
 import (
@@ -34,7 +34,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Options are what the kinds must know of the cluster. The zero value is of use.
+// Options are the cluster's settings that the kinds depend on. The zero value is useful.
 type Options struct {
 	// ServiceCIDR are the ranges of cluster IPs, one for each IP family, the preferred first; none: 10.96.0.0/16.
 	ServiceCIDR []netip.Prefix
@@ -43,19 +43,19 @@ type Options struct {
 	// Authorize and Rules answer access reviews; nil: only the group system:masters may do everything.
 	Authorize authorization.Authorize
 	Rules     authorization.Rules
-	// Roles bounds what users may give to others by roles and bindings; zero: nothing bounds it.
+	// Roles restricts the rights that users may grant with roles and bindings; zero: no restriction.
 	Roles rbac.Authority
-	// Verify answers token reviews; nil: no token is known.
+	// Verify answers token reviews; nil: every token is unknown.
 	Verify authentication.Verify
-	// Namespaces finds those in which administrators may claim devices; nil: none.
+	// Namespaces finds the namespaces in which claims may have admin access to devices; nil: none.
 	Namespaces devices.Namespaces
-	// RuntimeConfig says which versions and resources are served; zero: those that are stable.
+	// RuntimeConfig selects the served versions and resources; zero: the stable ones.
 	RuntimeConfig RuntimeConfig
-	// Dial is the way to what the proxies of nodes, pods and services reach; nil: the ordinary one.
+	// Dial connects the proxies of nodes, pods and services to their targets; nil: the default dialer.
 	Dial egress.Dial
 }
 
-// All makes the descriptors of all built-in kinds. A second call makes others that share nothing with the first's.
+// All returns the descriptors of all built-in kinds. Two calls share no state.
 func All(o Options) []*resource.Descriptor {
 	if len(o.ServiceCIDR) == 0 {
 		o.ServiceCIDR = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}

@@ -29,7 +29,7 @@ type further struct {
 	add                      func(d *resource.Descriptor, version string)
 }
 
-// furtherVersions are those that 1.37 can serve, by kind, the most preferred first.
+// furtherVersions are the further versions that 1.37 can serve, by kind, the most preferred first.
 func furtherVersions() []further {
 	const (
 		admission    = "admissionregistration.k8s.io"
@@ -67,8 +67,8 @@ func unstable() []*resource.Descriptor {
 	}
 }
 
-// served picks what the configuration serves: it adds to the stable kinds further versions and further kinds, and takes away
-// what is switched off. A kind is still stored in the version that it was made for.
+// served selects what the configuration serves: it adds further versions and kinds to the stable kinds, and removes disabled ones. The
+// storage version of a kind stays the same.
 func (c RuntimeConfig) served(ds []*resource.Descriptor) []*resource.Descriptor {
 	serves := func(d *resource.Descriptor, version string) bool {
 		return c.Serves(schema.GroupVersionResource{Group: d.Group, Version: version, Resource: d.Resource})

@@ -15,15 +15,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// RuntimeConfig says which group-versions and resources are served, as kube-apiserver's flag --runtime-config does. The zero
-// value serves those that are stable.
+// RuntimeConfig selects the served group-versions and resources, as kube-apiserver's flag --runtime-config does. The zero value serves the
+// stable ones.
 type RuntimeConfig struct {
 	all       map[string]bool // by api/all, api/ga, api/beta, api/alpha
 	versions  map[schema.GroupVersion]bool
 	resources map[schema.GroupVersionResource]bool
 }
 
-// maturity are the keys that stand for many versions, in the order in which they count, the last one most.
+// maturity are the keys that stand for many versions, in increasing precedence.
 var maturity = []struct {
 	key     string
 	matches *regexp.Regexp
@@ -34,8 +34,8 @@ var maturity = []struct {
 	{"api/alpha", regexp.MustCompile(`^v\d+alpha\d+$`)},
 }
 
-// ParseRuntimeConfig reads KEY=true|false pairs. A key is api/all, api/ga, api/beta, api/alpha, GROUP/VERSION or
-// GROUP/VERSION/RESOURCE. What it refuses, and how, is upstream's.
+// ParseRuntimeConfig parses KEY=true|false pairs. A key is api/all, api/ga, api/beta, api/alpha, GROUP/VERSION or GROUP/VERSION/RESOURCE.
+// It refuses what upstream refuses, with upstream's errors.
 func ParseRuntimeConfig(config map[string]string) (RuntimeConfig, error) {
 	c := RuntimeConfig{all: map[string]bool{}, versions: map[schema.GroupVersion]bool{}, resources: map[schema.GroupVersionResource]bool{}}
 	if config["api/all"] == "false" && len(config) == 1 {
@@ -103,7 +103,7 @@ func ParseRuntimeConfig(config map[string]string) (RuntimeConfig, error) {
 	return c, nil
 }
 
-// Serves says whether a resource is served in a version.
+// Serves reports whether a resource is served in a version.
 func (c RuntimeConfig) Serves(r schema.GroupVersionResource) bool {
 	if on, ok := c.resources[r]; ok {
 		return on
@@ -120,7 +120,7 @@ func (c RuntimeConfig) Serves(r schema.GroupVersionResource) bool {
 	return serves
 }
 
-// registered are the versions of each group that Kubernetes 1.37 has a name for, served or not.
+// registered returns the versions of each group that Kubernetes 1.37 registers, served or not.
 func registered() map[string][]string {
 	return map[string][]string{
 		"":                             {"v1"},

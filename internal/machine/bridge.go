@@ -12,11 +12,11 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/device"
 )
 
-// bridge is the pods' network on this machine, as the node's CNI configuration names it.
+// bridge is the bridge of the pods' network on this machine, named in the node's CNI configuration.
 const bridge = "mortise0"
 
-// removeIdleBridge removes a bridge that no pod is plugged into. The CNI plug-in makes it anew with the next pod; but it
-// refuses one that is there with another address, as after a change of the pod network.
+// removeIdleBridge removes a bridge without pods. The CNI plug-in creates it again with the next pod; but it refuses an existing one with
+// another address, as after a change of the pod network.
 func removeIdleBridge() error {
 	link, err := netlink.LinkByName(bridge)
 	var absent netlink.LinkNotFoundError

@@ -32,7 +32,7 @@ type daemon struct {
 	socket string
 }
 
-// at names the containerd of a data directory, whether it runs or not.
+// at returns the containerd of a data directory, whether it runs or not.
 func at(dataDir string) (daemon, error) {
 	abs, err := filepath.Abs(dataDir)
 	if err != nil {
@@ -40,7 +40,7 @@ func at(dataDir string) (daemon, error) {
 	}
 	d := daemon{dir: filepath.Join(abs, "containerd")}
 	d.socket = filepath.Join(d.dir, "containerd.sock")
-	// The kernel takes 107 bytes, and containerd appends ".ttrpc" for its second socket.
+	// The kernel accepts 107 bytes, and containerd appends ".ttrpc" for its second socket.
 	if len(d.socket)+len(".ttrpc") > 107 {
 		sum := sha256.Sum256([]byte(abs))
 		d.socket = fmt.Sprintf("/run/mortise-%x/containerd.sock", sum[:6])
@@ -50,7 +50,7 @@ func at(dataDir string) (daemon, error) {
 
 func (d daemon) path(name string) string { return filepath.Join(d.dir, name) }
 
-// facts are what the configuration depends on.
+// facts are the properties of the machine that the configuration depends on.
 type facts struct {
 	dir, socket        string
 	cniBin, cniConf    string
@@ -61,9 +61,9 @@ type facts struct {
 	crun               string // empty: not installed
 }
 
-// config is containerd's configuration. Version 2 is read by 1.6 and by everything after it.
+// config returns containerd's configuration. Versions from 1.6 on read version 2.
 //
-// Where crun is installed, it is a handler of its own, for a RuntimeClass to name.
+// If crun is installed, it gets a handler of its own, which a RuntimeClass can name.
 func config(f facts) string {
 	out := fmt.Sprintf(`# Written by mortise at each start of this containerd.
 version = 2
@@ -111,7 +111,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
 	return out
 }
 
-// find finds the facts out.
+// find determines the facts.
 func (d daemon) find(o Options) (facts, error) {
 	f := facts{
 		dir: d.dir, socket: d.socket, cniBin: cniBinDir(), cniConf: o.CNIConfDir,
@@ -122,7 +122,7 @@ func (d daemon) find(o Options) (facts, error) {
 		return f, fmt.Errorf("read own capabilities: %w", err)
 	}
 	f.restrictOOMScore = !hasCapability(status, unix.CAP_SYS_RESOURCE)
-	// AppArmor profiles can be loaded only where its parser is; without it every container would fail to start.
+	// AppArmor profiles can be loaded only with its parser; without it every container would fail to start.
 	f.disableApparmor = lookPath("apparmor_parser") == ""
 	if !overlayWorks(d.dir) {
 		f.snapshotter = "native"
@@ -130,7 +130,7 @@ func (d daemon) find(o Options) (facts, error) {
 	return f, nil
 }
 
-// hasCapability reads the effective set of a /proc/PID/status.
+// hasCapability reports whether a bit is in the effective set of a /proc/PID/status.
 func hasCapability(status []byte, bit uint) bool {
 	for line := range bytes.Lines(status) {
 		if rest, ok := bytes.CutPrefix(line, []byte("CapEff:")); ok {
@@ -141,7 +141,7 @@ func hasCapability(status []byte, bit uint) bool {
 	return false
 }
 
-// overlayWorks mounts an overlay in dir, which is the only way to know (the file system below has a say in it).
+// overlayWorks mounts an overlay in dir, which is the only reliable test: it depends on the file system below.
 func overlayWorks(dir string) bool {
 	tmp, err := os.MkdirTemp(dir, "overlay-")
 	if err != nil {
@@ -189,7 +189,7 @@ func (d daemon) start(ctx context.Context, o Options) error {
 		return fmt.Errorf("start containerd: %w", err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }() // ends with containerd, or with this process
+	go func() { ended <- cmd.Wait() }() // ends with containerd or with this process
 	pid := strconv.Itoa(cmd.Process.Pid)
 	if err := os.WriteFile(d.path("containerd.pid"), []byte(pid+"\n"), 0o600); err != nil {
 		return fmt.Errorf("write containerd's pid: %w", err)
@@ -197,7 +197,7 @@ func (d daemon) start(ctx context.Context, o Options) error {
 
 	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
 	defer cancel()
-	// Another program's readiness gives no event that could be waited for, so it is asked again until it answers.
+	// Another program's readiness gives no event to wait for: ask again until it answers.
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
 	for {
@@ -216,12 +216,12 @@ func (d daemon) start(ctx context.Context, o Options) error {
 	}
 }
 
-// path is PATH with the places of root's programs, where containerd looks for its shim.
+// path returns PATH with the directories of root's programs, where containerd looks for its shim.
 func path() string {
 	return os.Getenv("PATH") + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 }
 
-// dial connects to a CRI socket; the connection is made with the first call.
+// dial returns a connection to a CRI socket, which the first call opens.
 func dial(socket string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("unix:"+strings.TrimPrefix(socket, "unix://"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 }
@@ -242,7 +242,7 @@ func Answers(ctx context.Context, socket string) error {
 	return err
 }
 
-// SandboxImage is the image that the runtime makes sandboxes of; empty if it does not say.
+// SandboxImage returns the image of the runtime's pod sandboxes; "" if the runtime does not report it.
 func SandboxImage(ctx context.Context, socket string) (string, error) {
 	conn, err := dial(socket)
 	if err != nil {
@@ -262,7 +262,7 @@ func SandboxImage(ctx context.Context, socket string) (string, error) {
 	return c.SandboxImage, nil
 }
 
-// pid is the process that runs from this directory; os.ErrNotExist if none does.
+// pid returns the process that runs from this directory; os.ErrNotExist if none does.
 func (d daemon) pid() (int, error) {
 	data, err := os.ReadFile(d.path("containerd.pid"))
 	if err != nil {
@@ -272,7 +272,7 @@ func (d daemon) pid() (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read containerd's pid: %w", err)
 	}
-	// The number may have gone to another process since.
+	// Another process may have the number by now.
 	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil || !bytes.Contains(cmdline, []byte(d.path("config.toml"))) {
 		return 0, os.ErrNotExist
@@ -280,7 +280,7 @@ func (d daemon) pid() (int, error) {
 	return pid, nil
 }
 
-// PID is the process id of the data directory's containerd; os.ErrNotExist if none runs.
+// PID returns the process ID of the data directory's containerd; os.ErrNotExist if none runs.
 func PID(dataDir string) (int, error) {
 	d, err := at(dataDir)
 	if err != nil {
@@ -289,7 +289,8 @@ func PID(dataDir string) (int, error) {
 	return d.pid()
 }
 
-// Stop ends the data directory's containerd and waits for its end. Its pods run on. No containerd is no error.
+// Stop stops the data directory's containerd and waits until it has ended. Its pods keep running. It returns no error if no containerd
+// runs.
 func Stop(ctx context.Context, dataDir string) error {
 	pid, err := PID(dataDir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -320,8 +321,8 @@ func Stop(ctx context.Context, dataDir string) error {
 	return nil
 }
 
-// Destroy ends the data directory's pods and its containerd, and takes its mounts away, so that the directory can be
-// removed. For tests and for cleaning up.
+// Destroy stops the data directory's pods and its containerd, and removes its mounts, so that the directory can be removed. For tests and
+// for cleaning up.
 func Destroy(ctx context.Context, dataDir string) error {
 	d, err := at(dataDir)
 	if err != nil {
@@ -357,7 +358,7 @@ func (d daemon) removePods(ctx context.Context) error {
 	return nil
 }
 
-// unmountBelow takes away every mount below dir, the newest first.
+// unmountBelow unmounts everything below dir, the newest mount first.
 func unmountBelow(dir string) error {
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

@@ -15,22 +15,22 @@ import (
 	"github.com/mortise-dev/mortise/internal/machine/images"
 )
 
-// need is a program and the Debian package that brings it.
+// need is a program and the Debian package that contains it.
 type need struct {
 	name     string
 	pkg      string
 	present  func() bool
-	optional bool // a node does without, if it has to
+	optional bool // a node can do without it
 }
 
-// needs are what a node with containers wants to have.
+// needs returns the programs that a node with containers needs.
 func needs() []need {
 	return []need{
 		{name: "containerd", pkg: "containerd", present: program("containerd", "ctr")},
 		{name: "runc", pkg: "runc", present: program("runc")},
 		{name: "CNI plug-ins", pkg: "containernetworking-plugins", present: func() bool { return cniBinDir() != "" }},
 		{name: "iptables", pkg: "iptables", present: program("iptables")},
-		{name: "nft", pkg: "nftables", present: program("nft"), optional: true}, // rules are written by iptables then
+		{name: "nft", pkg: "nftables", present: program("nft"), optional: true}, // without it, iptables writes the rules
 		{name: "a static busybox", pkg: "busybox-static", present: func() bool { return images.Usable() == nil }},
 	}
 }
@@ -46,7 +46,7 @@ func program(names ...string) func() bool {
 	}
 }
 
-// lookPath finds a program where root's programs are, whatever PATH says.
+// lookPath finds a program in the directories of root's programs, whatever PATH contains.
 func lookPath(name string) string {
 	if p, err := exec.LookPath(name); err == nil {
 		return p
@@ -60,7 +60,7 @@ func lookPath(name string) string {
 	return ""
 }
 
-// cniBinDir is where the CNI programs are: Debian's place or upstream's; empty if in neither.
+// cniBinDir returns the directory of the CNI programs: Debian's or upstream's; "" if neither exists.
 func cniBinDir() string {
 	for _, dir := range []string{"/usr/lib/cni", "/opt/cni/bin"} {
 		if _, err := os.Stat(filepath.Join(dir, "bridge")); err == nil {
@@ -70,7 +70,7 @@ func cniBinDir() string {
 	return ""
 }
 
-// install installs the packages of what is missing, and nothing else.
+// install installs the packages of missing programs, and nothing else.
 func install(ctx context.Context, o Options) error {
 	missing, err := lacking(needs(), !o.NoInstall, lookPath("apt-get") != "")
 	if err != nil || len(missing) == 0 {
@@ -100,7 +100,8 @@ func install(ctx context.Context, o Options) error {
 	return err
 }
 
-// lacking are the needs that have to be installed, as far as that may be done and there is an apt-get to do it.
+// lacking returns the needs to install. It returns an error if a required program is missing and installing is not allowed, or there is no
+// apt-get.
 func lacking(all []need, allowed, apt bool) ([]need, error) {
 	var missing []need
 	for _, n := range all {
@@ -137,7 +138,7 @@ func aptGet(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// lastLine is the last line that says anything, which is where programs put their reason.
+// lastLine returns the last line that is not empty, where programs print their reason.
 func lastLine(out []byte) string {
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	return strings.TrimSpace(lines[len(lines)-1])

@@ -3,20 +3,19 @@
 
 // Package machine prepares a bare machine for real containers.
 //
-// [Prepare] installs missing programs with apt-get, and uses a containerd that responds; if there is none, it starts one
-// below the data directory, with a configuration for this machine (cgroups v1 or v2, with or without CAP_SYS_RESOURCE,
-// overlayfs or not, Debian's or upstream's directory of the CNI programs). It then loads the small images of package
-// images, so that the first pod needs no registry.
+// [Prepare] installs missing programs with apt-get, and uses a containerd that responds; if there is none, it starts one below the data
+// directory, with a configuration for this machine (cgroups v1 or v2, with or without CAP_SYS_RESOURCE, overlayfs or not, Debian's or
+// upstream's directory of the CNI programs). It then loads the small images of package images, so that the first pod needs no registry.
 //
-// A containerd started here is in a session of its own and outlives the process that started it, so that pods keep running
-// while Mortise restarts; the next Prepare with the same data directory finds it again by its socket. [Stop] stops it and
-// leaves its pods running, [Destroy] stops the pods too.
+// A containerd started here is in a session of its own and outlives the process that started it, so that pods keep running while Mortise
+// restarts; the next Prepare with the same data directory finds it again by its socket. [Stop] stops it and leaves its pods running,
+// [Destroy] stops the pods too.
 //
 //	DIR/containerd/config.toml      written at each start
-//	DIR/containerd/containerd.log   what it said
-//	DIR/containerd/containerd.pid   who it is
-//	DIR/containerd/containerd.sock  where it answers (below /run when this path is too long for a socket)
-//	DIR/containerd/root, state      its own
+//	DIR/containerd/containerd.log   its log
+//	DIR/containerd/containerd.pid   its process ID
+//	DIR/containerd/containerd.sock  its socket (below /run when this path is too long for a socket)
+//	DIR/containerd/root, state      its data
 //
 // Prepare takes a file lock on DIR/containerd, so that several processes may call it concurrently.
 package machine
@@ -38,17 +37,17 @@ import (
 // HostSocket is the socket of a machine's own containerd.
 const HostSocket = "/run/containerd/containerd.sock"
 
-// Options configures Prepare. The zero value, with a DataDir, does everything that is missing.
+// Options configures Prepare. The zero value, with a DataDir, installs and starts whatever is missing.
 type Options struct {
-	// DataDir is the directory below which a containerd of our own lives. Required.
+	// DataDir is the directory below which a containerd started by Prepare keeps its data. Required.
 	DataDir string
-	// Socket, when set, is the CRI socket to use; nothing is installed or started then.
+	// Socket, if set, is the CRI socket to use; Prepare then installs and starts nothing.
 	Socket string
-	// Private leaves the machine's own containerd alone even if it answers (tests).
+	// Private ignores the machine's own containerd even if it answers (tests).
 	Private bool
 	// NoInstall makes missing programs an error.
 	NoInstall bool
-	// NoImages leaves the local images out.
+	// NoImages does not load the local images.
 	NoImages bool
 	// CNIConfDir is the directory of network configurations of the started containerd; default /etc/cni/net.d.
 	CNIConfDir string
@@ -56,7 +55,7 @@ type Options struct {
 	Progress io.Writer
 }
 
-// Prepare makes the machine ready for containers and returns the CRI socket to use. Every error is one clear line.
+// Prepare prepares the machine for containers and returns the CRI socket to use. Every error is one clear line.
 func Prepare(ctx context.Context, o Options) (socket string, err error) {
 	if o.DataDir == "" {
 		return "", fmt.Errorf("prepare machine: no data directory given")
@@ -83,7 +82,7 @@ func Prepare(ctx context.Context, o Options) (socket string, err error) {
 	return o.Socket, nil
 }
 
-// arrange returns the socket of a containerd that answers, starting one if need be.
+// arrange returns the socket of a containerd that answers, starting one if necessary.
 func arrange(ctx context.Context, o Options) (string, error) {
 	d, err := at(o.DataDir)
 	if err != nil {
@@ -160,7 +159,7 @@ func step(w io.Writer, what string, f func() error) error {
 	return err
 }
 
-// lock takes an exclusive lock on a file, which the kernel gives back if we die.
+// lock takes an exclusive lock on a file, which the kernel releases if the process dies.
 func lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -3,7 +3,7 @@
 
 package machine
 
-// Socket is the socket of the containerd that Prepare starts below a data directory, whether or not it runs.
+// Socket returns the socket of the containerd that Prepare starts below a data directory, whether or not it runs.
 func Socket(dataDir string) (string, error) {
 	d, err := at(dataDir)
 	return d.socket, err

@@ -13,7 +13,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
 )
 
-// nodeAddresses reads where others reach a node: one address, or one of each IP family behind a comma; none of the empty text.
+// nodeAddresses parses the addresses at which other hosts reach a node: one, or one of each IP family behind a comma; none for the empty
+// text.
 func nodeAddresses(text string) (out []netip.Addr, err error) {
 	if text == "" {
 		return nil, nil
@@ -31,7 +32,8 @@ func nodeAddresses(text string) (out []netip.Addr, err error) {
 	return out, nil
 }
 
-// FindAddresses finds where others reach the node: at the address by which it sends to a server, or to the world. It may change.
+// FindAddresses returns the addresses at which other hosts reach the node: the one from which it sends to a server, or to the internet.
+// They may change.
 func (p *Plan) FindAddresses(ctx context.Context, server string) (*nodeaddress.Addresses, error) {
 	addresses, err := nodeaddress.Find(ctx, nodeaddress.Options{
 		Server: server, Both: len(p.PodCIDRs) == 2, Pods: p.PodCIDRs, Services: p.ServiceCIDRs, Logger: p.Logger.With("part", "node"),
@@ -42,8 +44,8 @@ func (p *Plan) FindAddresses(ctx context.Context, server string) (*nodeaddress.A
 	return addresses, nil
 }
 
-// Reachable are the addresses of a node that is reached at the first. Where pods have both IP families nodes have, too: each is the
-// gateway to its pods.
+// Reachable returns the addresses of a node with the given first address. If pods have both IP families, so do nodes: each is the gateway
+// to its pods.
 func Reachable(first string, pods []netip.Prefix) []string {
 	out := []string{first}
 	if a, err := netip.ParseAddr(first); err == nil && len(pods) == 2 {
@@ -54,8 +56,8 @@ func Reachable(first string, pods []netip.Prefix) []string {
 	return out
 }
 
-// beside is the first address of the other family on the link that has the one, except addresses that other hosts cannot
-// reach; invalid if there is none.
+// beside returns the first address of the other family on the link with the given address, except addresses that other hosts cannot reach;
+// invalid if there is none.
 func beside(one netip.Addr, links [][]netip.Addr) (found netip.Addr) {
 	for _, link := range links {
 		var other netip.Addr
@@ -73,7 +75,7 @@ func beside(one netip.Addr, links [][]netip.Addr) (found netip.Addr) {
 	return found
 }
 
-// onLinks are the addresses of each of this machine's links.
+// onLinks returns the addresses of each of this machine's links.
 func onLinks() (out [][]netip.Addr) {
 	links, err := net.Interfaces()
 	if err != nil {
@@ -83,7 +85,7 @@ func onLinks() (out [][]netip.Addr) {
 		var all []netip.Addr
 		addresses, err := l.Addrs()
 		if err != nil {
-			continue // it is gone
+			continue // the link is gone
 		}
 		for _, a := range addresses {
 			if n, ok := a.(*net.IPNet); ok {

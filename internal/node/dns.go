@@ -14,8 +14,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/dns"
 )
 
-// EnsureDNS makes the Service of the cluster DNS in a cluster that has none, in the range that its API server was started with. It returns
-// the Service's address. The client needs the rights of an administrator.
+// EnsureDNS creates the Service of the cluster DNS unless the cluster has one, in the range that its API server was started with. It
+// returns the Service's address. The client needs the rights of an administrator.
 func EnsureDNS(ctx context.Context, client kubernetes.Interface) (address netip.Addr, made bool, err error) {
 	own, err := client.NetworkingV1().ServiceCIDRs().Get(ctx, "kubernetes", metav1.GetOptions{})
 	if err != nil {

@@ -24,51 +24,51 @@ import (
 	"github.com/mortise-dev/mortise/internal/lifecycle"
 )
 
-// JoinOptions say which cluster a node joins, and how.
+// JoinOptions select the cluster that a node joins, and how.
 type JoinOptions struct {
 	// Server is the API server's URL, and Token a bootstrap token; both may be empty once the node has joined.
 	Server, Token string
-	// CACertHashes and CAFile pin the cluster's authority.
+	// CACertHashes and CAFile pin the cluster's CA.
 	CACertHashes []string
 	CAFile       string
 	Name         string // empty: the host's name
-	Address      string // at which others reach the node; empty: the one from which it reaches the API server
+	Address      string // for other hosts; empty: the one from which the node reaches the API server
 }
 
-// Node is a node that works for a cluster elsewhere.
+// Node is a node of a cluster whose API server is elsewhere.
 type Node struct {
 	*lifecycle.Process
 	identity *join.Identity
 	text     string
 }
 
-// Server is the URL of the API server.
+// Server returns the URL of the API server.
 func (n *Node) Server() string { return n.identity.Server }
 
-// Text describes the node for people: its name and how its pods run.
+// Text describes the node: its name and what runs its pods.
 func (n *Node) Text() string { return n.identity.Name + ", " + n.text }
 
-// Kubeconfig is the path of the node's own kubeconfig below its data directory.
+// Kubeconfig returns the path of the node's own kubeconfig below its data directory.
 func Kubeconfig(dataDir string) string { return filepath.Join(identityDir(dataDir), join.ConfigFile) }
 
-// identityDir is where a node that joined keeps its identity.
+// identityDir returns the directory of a joined node's identity.
 func identityDir(dataDir string) string { return filepath.Join(dataDir, "node") }
 
-// joining is what the steps of Join have made so far.
+// joining is the results of Join's steps so far.
 type joining struct {
 	process    *lifecycle.Process
 	options    Options
 	to         JoinOptions
 	plan       *Plan
 	dir        *datadir.Dir
-	parts      *lifecycle.Group // what talks to the API server
+	parts      *lifecycle.Group // the clients of the API server
 	identity   *join.Identity
 	addresses  *nodeaddress.Addresses
 	connection *Connection
 	network    Network
 }
 
-// joinSteps is the order in which a node comes up.
+// joinSteps returns the steps in the order of a node's start.
 func joinSteps() []lifecycle.Step[*joining] {
 	return []lifecycle.Step[*joining]{
 		{Name: "check the settings", Start: func(ctx context.Context, j *joining) (err error) {
@@ -110,8 +110,8 @@ func joinSteps() []lifecycle.Step[*joining] {
 	}
 }
 
-// Join joins the cluster, or takes up where the node was, and returns when the node is at work. What is wrong with the token, the
-// authority or the name is an error; a server that is away is one only if the node has not joined yet.
+// Join joins the cluster, or continues as the node that joined it, and returns when the node runs. An invalid token, CA or name is an
+// error; an unreachable server is one only if the node has not joined yet.
 func Join(ctx context.Context, o Options, to JoinOptions) (*Node, error) {
 	switch {
 	case o.DataDir == "":
@@ -133,7 +133,7 @@ func Join(ctx context.Context, o Options, to JoinOptions) (*Node, error) {
 	return &Node{Process: process, identity: j.identity, text: j.plan.Text}, nil
 }
 
-// openIdentity makes the node one of the cluster's, or finds that it is.
+// openIdentity joins the cluster, or opens the identity of the node that joined it.
 func openIdentity(ctx context.Context, p *Plan, to JoinOptions) (*join.Identity, error) {
 	hostname, err := HostName()
 	if err != nil {
@@ -145,7 +145,7 @@ func openIdentity(ctx context.Context, p *Plan, to JoinOptions) (*join.Identity,
 	})
 }
 
-// connect makes the connection of a node that joined, and keeps its certificates valid.
+// connect creates the connection of a joined node, and renews its certificates.
 func (p *Plan) connect(
 	ctx context.Context, identity *join.Identity, addresses *nodeaddress.Addresses, parts *lifecycle.Group,
 ) (*Connection, error) {
@@ -180,8 +180,8 @@ func (p *Plan) connect(
 	return c, nil
 }
 
-// joinedAddresses are those at which others reach a node that joined the cluster of a server: the given ones, or those from which the
-// node reaches the server.
+// joinedAddresses returns the addresses at which other hosts reach a node that joined: the given ones, or those from which it reaches the
+// server.
 func (p *Plan) joinedAddresses(ctx context.Context, given, server string) (*nodeaddress.Addresses, error) {
 	all, err := nodeAddresses(given)
 	switch {

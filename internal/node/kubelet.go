@@ -19,14 +19,14 @@ import (
 	"github.com/mortise-dev/mortise/internal/kinds/upstream"
 )
 
-// kubelet is how the node is to be, by a file; without one it is nil.
+// kubelet is the node's KubeletConfiguration; nil without a file.
 type kubelet struct {
 	*configv1beta1.KubeletConfiguration
 	secure    *tls.Config    // versions, suites and curves
 	clientCAs *x509.CertPool // beside the cluster's own; nil: none
 }
 
-// checkKubelet reads the node's configuration, and takes the runtime's socket from it. Without a file the answer is nil.
+// checkKubelet reads the node's configuration, and sets the runtime's socket from it. Without a file it returns nil.
 func checkKubelet(o *Options) (*kubelet, error) {
 	file, dir := o.Settings.ConfigFile, o.Settings.ConfigDir
 	if file == "" && dir == "" {
@@ -73,7 +73,7 @@ func checkKubelet(o *Options) (*kubelet, error) {
 	return k, nil
 }
 
-// listenAt is where the node's API listens.
+// listenAt returns the address on which the node's API listens.
 func (k *kubelet) listenAt(usual string) string {
 	if k == nil {
 		return usual
@@ -81,7 +81,7 @@ func (k *kubelet) listenAt(usual string) string {
 	return net.JoinHostPort(k.Address, strconv.Itoa(int(k.Port)))
 }
 
-// admits is what wraps the listener of the node's API: nothing where the configuration says where it listens.
+// admits returns the wrapper of the node API's listener; nil if the configuration sets the address.
 func (k *kubelet) admits(usual func(net.Listener) net.Listener) func(net.Listener) net.Listener {
 	if k == nil {
 		return usual
@@ -89,7 +89,7 @@ func (k *kubelet) admits(usual func(net.Listener) net.Listener) func(net.Listene
 	return nil
 }
 
-// secured is how the node's API speaks TLS.
+// secured returns the TLS configuration of the node's API.
 func (k *kubelet) secured(usual *tls.Config) *tls.Config {
 	if k == nil {
 		return usual
@@ -102,7 +102,7 @@ func (k *kubelet) secured(usual *tls.Config) *tls.Config {
 	return out
 }
 
-// settings are the node's API's, beside the usual ones.
+// settings returns the node API's options, changed by the configuration.
 func (k *kubelet) settings(usual server.Options) server.Options {
 	effective := agent.Effective(k.configuration())
 	usual.Effective, usual.Kubelet = effective, effective
@@ -112,7 +112,7 @@ func (k *kubelet) settings(usual server.Options) server.Options {
 	return usual
 }
 
-// configuration is nil without a file.
+// configuration returns nil without a file.
 func (k *kubelet) configuration() *configv1beta1.KubeletConfiguration {
 	if k == nil {
 		return nil
@@ -120,5 +120,5 @@ func (k *kubelet) configuration() *configv1beta1.KubeletConfiguration {
 	return k.KubeletConfiguration
 }
 
-// staticPods reads the manifests of pods that the node runs by itself.
+// staticPods returns the decoder of static pod manifests.
 func staticPods() agent.DecodePods { return upstream.StaticPods }

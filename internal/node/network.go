@@ -27,10 +27,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/lifecycle"
 )
 
-// networkRetry is how long a part that cannot work waits before it tries again.
+// networkRetry is how long a failed part waits before it tries again.
 const networkRetry = 30 * time.Second
 
-// checkNetwork refuses settings that nothing could be made of.
+// checkNetwork refuses invalid settings.
 func (p *Plan) checkNetwork() error {
 	err := errors.Join(netfilter.CheckMode(p.Options.Network.ProxyMode), proxy.CheckNodePortAddresses(p.Options.Network.NodePortAddresses))
 	if err != nil {
@@ -41,24 +41,24 @@ func (p *Plan) checkNetwork() error {
 
 // Network is the node's configuration of its network.
 type Network struct {
-	podMTU      int             // of pods' packets; 0: as the machine has it
+	podMTU      int             // of pods' packets; 0: the machine's default
 	masqueraded bool            // the node masquerades what pods send out of the cluster
-	clusterDNS  func() []string // the addresses at which pods ask for names; nil, or none: the machine's
+	clusterDNS  func() []string // the DNS addresses for pods; nil, or none: the machine's
 }
 
-// networking is the network of a real node while it is started.
+// networking is the network of a real node during its start.
 type networking struct {
 	plan    *Plan
 	node    *Connection
 	parts   *lifecycle.Group
-	metrics *proxy.Metrics // nil: the API server is elsewhere and does not show them
+	metrics *proxy.Metrics // nil: the API server is elsewhere, and cannot show them
 	client  kubernetes.Interface
 	caches  informers.SharedInformerFactory // of the proxy, the DNS and the routes
 	log     *slog.Logger
 }
 
-// RunNetwork makes Services and their names work on a real node: simulated pods have no packets. Both work on the same
-// caches. What the machine cannot do is logged, and shown by `mortise extensions`; the node does without.
+// RunNetwork starts the service proxy, the DNS and the routes on a real node: simulated pods have no packets. Proxy and DNS share their
+// caches. RunNetwork logs what the machine does not support, which `mortise extensions` also shows; the node goes on without it.
 func (p *Plan) RunNetwork(ctx context.Context, node *Connection, metrics *proxy.Metrics, parts *lifecycle.Group) (n Network, err error) {
 	if p.Mode != CRI {
 		return n, nil
@@ -72,13 +72,13 @@ func (p *Plan) RunNetwork(ctx context.Context, node *Connection, metrics *proxy.
 		plan: p, node: node, parts: parts, metrics: metrics, client: client, caches: informers.NewSharedInformerFactory(client, 0),
 		log: p.Logger.With("part", "network"),
 	}
-	other := cni.Other(cni.DefaultDir) != "" // another network has ways of its own
+	other := cni.Other(cni.DefaultDir) != "" // another network plug-in has routes of its own
 	rules := ruler{mode: settings.ProxyMode, log: w.log, shown: &atomic.Value{}}
 	if p.proxying != nil {
 		rules.mode = string(p.proxying.Mode)
 	}
 	if !settings.NoProxy || !other {
-		_ = rules.choose(ctx) // what does not work is logged by the parts that need it
+		_ = rules.choose(ctx) // the parts that need it log the failure
 	}
 	if !settings.NoProxy {
 		if err := w.runProxy(ctx, rules); err != nil {
@@ -105,7 +105,7 @@ func (p *Plan) RunNetwork(ctx context.Context, node *Connection, metrics *proxy.
 	return n, nil
 }
 
-// runDNS answers for the names of Services while the cluster's DNS is ours. It returns what tells the addresses at which pods ask.
+// runDNS serves the names of Services unless another DNS does. It returns a function for the addresses at which pods ask.
 func (w *networking) runDNS(ctx context.Context) (clusterDNS func() []string, err error) {
 	if err := dns.Prepare(w.caches); err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func (w *networking) runDNS(ctx context.Context) (clusterDNS func() []string, er
 	if err != nil {
 		return nil, fmt.Errorf("make client of the cluster DNS: %w", err)
 	}
-	if !w.node.Joined { // a node that joins has no right to
+	if !w.node.Joined { // a joined node has no right to do this
 		if _, _, err := dns.Ensure(ctx, client, w.plan.ServiceCIDRs); err != nil {
 			w.log.Error("Could not create the Service of the cluster DNS", "error", err)
 		}
@@ -132,7 +132,7 @@ func (w *networking) runDNS(ctx context.Context) (clusterDNS func() []string, er
 	return service.Addresses, nil
 }
 
-// answerDNS answers at the addresses of the cluster's DNS, until ctx ends.
+// answerDNS serves the addresses of the cluster's DNS, until ctx ends.
 func (w *networking) answerDNS(ctx context.Context, addresses []netip.Addr) error {
 	return again(ctx, func() error {
 		return dns.Run(ctx, dns.Options{Informers: w.caches, Addresses: addresses, Logger: w.log})
@@ -141,7 +141,7 @@ func (w *networking) answerDNS(ctx context.Context, addresses []netip.Addr) erro
 	})
 }
 
-// runRoutes keeps routes to the pods of other nodes. It returns the largest size of pods' packets; 0: as the machine has it.
+// runRoutes maintains routes to the pods of other nodes. It returns the MTU for pods; 0: the machine's default.
 func (w *networking) runRoutes(ctx context.Context) (mtu int) {
 	routes.Prepare(w.caches)
 	vxlan := w.plan.Options.Network.VXLAN
@@ -160,14 +160,14 @@ func (w *networking) runRoutes(ctx context.Context) (mtu int) {
 	return mtu
 }
 
-// ruler is what a node's rules are written by.
+// ruler writes a node's packet rules.
 type ruler struct {
 	mode    string
 	log     *slog.Logger
 	backend netfilter.Backend
-	without error // why there is none
+	without error // why there is no backend
 
-	shown *atomic.Value // the backend's name, once there is one, for others
+	shown *atomic.Value // the backend's name, for others, once there is one
 }
 
 func (r *ruler) choose(ctx context.Context) error {
@@ -177,12 +177,12 @@ func (r *ruler) choose(ctx context.Context) error {
 	return r.without
 }
 
-// ref is the backend in use, or the one to be used, as an extension.
+// ref returns the backend in use, or the one to be used, as an extension.
 func (r *ruler) ref() extension.Ref {
 	return extension.Ref{Point: extension.NetworkPlugin, Name: cmp.Or(string(r.backend), r.mode, string(netfilter.NFTables))}
 }
 
-// runProxy makes Services work. A backend that is not there may be there later.
+// runProxy runs the service proxy. It retries while no backend is available.
 func (w *networking) runProxy(ctx context.Context, rules ruler) error {
 	settings, ledger := &w.plan.Options.Network, w.plan.Ledger
 	options := proxy.Options{
@@ -235,8 +235,8 @@ func (w *networking) runProxy(ctx context.Context, rules ruler) error {
 	return nil
 }
 
-// runGateway lets pods reach what is not on their bridge, and masquerades what they send out of the cluster. Where that cannot be
-// arranged the answer is false: the CNI plug-in masquerades all that leaves the bridge.
+// runGateway lets pods reach addresses outside their bridge, and masquerades what they send out of the cluster. If that is not possible, it
+// returns false: the CNI plug-in masquerades all that leaves the bridge.
 func (w *networking) runGateway(ctx context.Context, rules ruler) (masqueraded bool) {
 	log, pods := rules.log, w.plan.PodCIDRs
 	if err := gateway.Forward(pods); err != nil {
@@ -256,7 +256,7 @@ func (w *networking) runGateway(ctx context.Context, rules ruler) (masqueraded b
 	return true
 }
 
-// again runs a part until ctx ends, after a while once more if it fails.
+// again runs a part until ctx ends, and restarts it after a pause if it fails.
 func again(ctx context.Context, run func() error, failed func(error)) error {
 	for {
 		if err := run(); err != nil && ctx.Err() == nil {

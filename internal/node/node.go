@@ -3,9 +3,9 @@
 
 // Package node runs nodes: in the process of a cluster, or as a node of a cluster whose API server is elsewhere.
 //
-// [Check] reads what configures the node, decides what runs pods, and returns a [Plan]; nothing is started yet. A [Connection] says
-// how the node and the API server reach each other. [Plan.RunNetwork] makes Services, names and routes work on a real node, and
-// [Plan.Run] runs the node itself. [Join] does all of this for a node that joins a cluster elsewhere.
+// [Check] reads the node's configuration, decides what runs pods, and returns a [Plan]; it starts nothing. A [Connection] describes how the
+// node and the API server reach each other. [Plan.RunNetwork] runs Services, names and routes on a real node, and [Plan.Run] runs the node
+// itself. [Join] does all of this for a node that joins a cluster elsewhere.
 package node
 
 import (
@@ -36,21 +36,21 @@ import (
 	"github.com/mortise-dev/mortise/internal/version"
 )
 
-// Mode says what runs pods.
+// Mode is what runs pods.
 type Mode string
 
 // The modes of a node.
 const (
-	Auto      Mode = "auto"      // CRI where root and a runtime's socket are there, else simulated
-	CRI       Mode = "cri"       // real containers; an error where that cannot be
-	Simulated Mode = "simulated" // pods go through their phases without containers
+	Auto      Mode = "auto"      // CRI as root with a container runtime, else simulated
+	CRI       Mode = "cri"       // real containers; an error without a runtime
+	Simulated Mode = "simulated" // simulated pods pass through their phases without containers
 	None      Mode = "none"      // pods stay pending
 )
 
 // DefaultPodCIDR is the range of pods' addresses unless the settings give another.
 const DefaultPodCIDR = "10.244.0.0/16"
 
-// Options say what a node is to be.
+// Options are the settings of a node.
 type Options struct {
 	DataDir string
 	Mode    Mode
@@ -59,7 +59,7 @@ type Options struct {
 	CRISocket string
 
 	PodCIDRs     []netip.Prefix // of all pods in the cluster: one range, or one of each IP family
-	ServiceCIDRs []netip.Prefix // none: the node does not know them
+	ServiceCIDRs []netip.Prefix // none: unknown to the node
 
 	Settings  options.Node
 	Network   options.Network
@@ -69,19 +69,19 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Plan is what runs pods, and what the files say that configure it.
+// Plan is the checked configuration of a node, and what runs its pods.
 type Plan struct {
-	Options        // Mode is not Auto any more
-	Text    string // what runs pods, for people, with the reason where Check chose it
+	Options        // Mode is no longer Auto
+	Text    string // describes what runs pods, with the reason if Check chose it
 
 	socket   string              // of the container runtime
-	kubelet  *kubelet            // nil: there is no file
-	proxying *proxyconfig.Config // of Services; nil: there is no file
+	kubelet  *kubelet            // nil: no file
+	proxying *proxyconfig.Config // of the service proxy; nil: no file
 	groups   []simulated.Group   // none: simulated nodes are all alike
 	phases   simulated.Phases
 }
 
-// Check decides what runs pods, and reads and checks what configures it. Nothing is started.
+// Check decides what runs pods, and reads and checks the configuration. It starts nothing.
 func Check(ctx context.Context, o Options) (*Plan, error) {
 	p := &Plan{Options: o}
 	var err error
@@ -140,23 +140,23 @@ func (p *Plan) findRuntime(ctx context.Context) error {
 	return nil
 }
 
-// Connection says how a node and the API server reach each other.
+// Connection describes how a node and the API server reach each other.
 type Connection struct {
 	Name      string
-	Addresses *nodeaddress.Addresses // at which others reach the node: the first, and of pods with two IP families the other's
+	Addresses *nodeaddress.Addresses // for other hosts: the first, and with two IP families the other's
 	ClientCAs *x509.CertPool         // of clients of the node's API
 	Serving   *tls.Config            // of the node's API
 
 	Config  *rest.Config // as the node
-	Network *rest.Config // for what the proxy and the DNS follow
-	DNS     *rest.Config // for making the Service of the DNS, if there is none
+	Network *rest.Config // for the watches of the proxy and the DNS
+	DNS     *rest.Config // creates the Service of the DNS, if there is none
 
-	Admit   func(net.Listener) net.Listener // wraps the listener of the node's API, unless its configuration says where it listens
-	PodCIDR string                          // the node's own; empty: the one that the controllers give it
-	Joined  bool                            // the cluster is elsewhere
+	Admit   func(net.Listener) net.Listener // wraps the listener of the node's API, unless its configuration sets the address
+	PodCIDR string                          // the node's own; empty: the controllers allocate it
+	Joined  bool                            // the API server is elsewhere
 }
 
-// Serve sets how the node's API speaks TLS. Sign makes its certificate, now and whenever the node has other addresses.
+// Serve configures TLS for the node's API. Sign creates its certificate, at once and whenever the node's addresses change.
 func (c *Connection) Serve(sign func(hosts ...string) (tls.Certificate, error), log *slog.Logger) error {
 	var current atomic.Pointer[tls.Certificate]
 	renew := func() error {
@@ -178,7 +178,7 @@ func (c *Connection) Serve(sign func(hosts ...string) (tls.Certificate, error), 
 	return nil
 }
 
-// ServeBy sets how the node's API speaks TLS, with a certificate that certificate returns.
+// ServeBy configures TLS for the node's API, with a certificate that certificate returns.
 func (c *Connection) ServeBy(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) {
 	c.Serving = &tls.Config{
 		MinVersion: tls.VersionTLS12, ClientAuth: tls.RequestClientCert, ClientCAs: c.ClientCAs, NextProtos: []string{"http/1.1"},
@@ -186,7 +186,7 @@ func (c *Connection) ServeBy(certificate func(*tls.ClientHelloInfo) (*tls.Certif
 	}
 }
 
-// listen is where the node's API listens by default: an address that may change is not the one to bind to.
+// listen returns the default address of the node's API: not an address that may change.
 func (c *Connection) listen() string {
 	if c.Addresses.Fixed() {
 		return net.JoinHostPort(c.Addresses.Texts()[0], "0")
@@ -251,7 +251,7 @@ func (p *Plan) runAgent(ctx context.Context, c *Connection, n Network, parts *li
 	return nil
 }
 
-// HostName is the host's name as the kubelet takes it: lower case, without white space around it.
+// HostName returns the host's name in the kubelet's form: lower case, without surrounding white space.
 func HostName() (string, error) {
 	name, err := os.Hostname()
 	if err != nil {

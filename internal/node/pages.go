@@ -13,7 +13,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/zpages"
 )
 
-// pages are what the node's API tells at /statusz and /flagz.
+// pages returns the content of the node API's /statusz and /flagz.
 func (p *Plan) pages() *zpages.Component {
 	pages := zpages.New("kubelet", version.Get())
 	pages.Started = time.Now()
@@ -22,7 +22,7 @@ func (p *Plan) pages() *zpages.Component {
 	return pages
 }
 
-// flags are the flags of "mortise node", at the values that the settings have in effect.
+// flags returns the flags of "mortise node" with the settings in effect.
 func (p *Plan) flags() *pflag.FlagSet {
 	f := pflag.NewFlagSet("node", pflag.ContinueOnError)
 	ranges := make([]string, len(p.PodCIDRs))
@@ -34,7 +34,7 @@ func (p *Plan) flags() *pflag.FlagSet {
 	} {
 		f.String(name, value, "")
 	}
-	settings, network := p.Settings, p.Network // flags are bound to copies
+	settings, network := p.Settings, p.Network // bind the flags to copies
 	settings.RootDir = settings.Root(p.DataDir)
 	settings.AddFlags(f)
 	network.AddFlags(f)

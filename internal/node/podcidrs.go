@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// ParsePodCIDRs reads the ranges of pods' addresses: one, or one of each IP family behind a comma.
+// ParsePodCIDRs parses the ranges of pods' addresses: one, or one of each IP family behind a comma.
 func ParsePodCIDRs(text string) ([]netip.Prefix, error) {
 	var out []netip.Prefix
 	for part := range strings.SplitSeq(text, ",") {

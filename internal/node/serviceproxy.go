@@ -21,7 +21,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/proxyconfig"
 )
 
-// checkProxying reads the configuration of the service proxy, before anything is started.
+// checkProxying reads the configuration of the service proxy, before anything starts.
 func (p *Plan) checkProxying() error {
 	settings := &p.Options.Network
 	if settings.ProxyConfigFile == "" {
@@ -49,10 +49,10 @@ func (p *Plan) checkProxying() error {
 	return nil
 }
 
-// configureProxy makes the proxy as its file has it, and serves its pages.
+// configureProxy configures the proxy by its file, and serves its pages.
 func (w *networking) configureProxy(ctx context.Context, rules ruler, options *proxy.Options) (err error) {
 	c := w.plan.proxying
-	if options.Metrics == nil { // the API server is elsewhere, and does not show them
+	if options.Metrics == nil { // the API server is elsewhere, and cannot show them
 		if options.Metrics, err = proxy.NewMetrics(prometheus.NewRegistry()); err != nil {
 			return err
 		}
@@ -86,14 +86,14 @@ func (w *networking) configureProxy(ctx context.Context, rules ruler, options *p
 	})
 }
 
-// page is a handler at an address.
+// page is a handler and its address.
 type page struct {
 	name, address string
 	handler       http.Handler
-	must          bool // without its port the node does not start
+	must          bool // the node does not start without its port
 }
 
-// serve serves a page. If its port cannot be had and the node can do without, it is tried again.
+// serve serves a page. If its port is in use and the node can do without the page, it retries.
 func (w *networking) serve(ctx context.Context, p page) error {
 	listen := func(ctx context.Context) (net.Listener, error) {
 		var lc net.ListenConfig

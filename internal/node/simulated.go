@@ -17,7 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/simulated"
 )
 
-// checkSimulated reads which simulated nodes there are to be.
+// checkSimulated reads the configuration of simulated nodes.
 func (p *Plan) checkSimulated() error {
 	file := p.Simulated.NodesFile
 	switch {
@@ -52,7 +52,7 @@ func (p *Plan) checkSimulated() error {
 	return nil
 }
 
-// phases are a group's, and what it does not say as all groups have it.
+// phases returns a group's phases; what it does not set comes from all.
 func phases(own, all v1alpha1.PodPhases) (out simulated.Phases) {
 	first := func(a, b *metav1.Duration) *time.Duration {
 		if a == nil {
@@ -78,10 +78,10 @@ func phases(own, all v1alpha1.PodPhases) (out simulated.Phases) {
 	return out
 }
 
-// manyRange is where many simulated nodes get their pods' addresses from, 16,384 of them 254 each.
+// manyRange is the range for pods' addresses of many simulated nodes, up to 16,384 with 254 each.
 const manyRange = "100.64.0.0/10"
 
-// simulatedRange is the range that simulated nodes share out. The usual one is too small for many.
+// simulatedRange returns the range that simulated nodes divide. The usual one is too small for many.
 func (p *Plan) simulatedRange() string {
 	if p.Count > 256 && p.PodCIDRs[0] == netip.MustParsePrefix(DefaultPodCIDR) {
 		return manyRange

@@ -26,10 +26,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/queue"
 )
 
-// longestNote is how much of a message an event can hold.
+// longestNote is the longest message that an event can hold.
 const longestNote = 1024
 
-// attempt is one pod's way through one cycle.
+// attempt is one attempt to schedule a pod.
 type attempt struct {
 	*scheduler
 	item    *queue.Item
@@ -37,14 +37,14 @@ type attempt struct {
 	state   fwk.CycleState
 	node    string
 	assumed *corev1.Pod // the pod with its node
-	told    bool        // the pod's status may name the node meanwhile
-	apart   bool        // the attempt is none of those that the loop is ahead by
+	told    bool        // the pod's status may name the node by now
+	apart   bool        // the attempt no longer counts towards the limit of s.ahead
 	cycle   uint64
 	began   time.Time
 	note    *decisionlog.Decision // the decision's record; nil: not recorded
 }
 
-// schedule decides on a pod and begins its binding; false: there is nothing to bind.
+// schedule decides on a pod and starts its binding. It returns false if there is nothing to bind.
 func (s *scheduler) schedule(ctx context.Context, item *queue.Item) (binds bool) {
 	pod := item.Pod
 	p := s.profiles[pod.Spec.SchedulerName]
@@ -81,20 +81,20 @@ func (s *scheduler) schedule(ctx context.Context, item *queue.Item) (binds bool)
 	return true
 }
 
-// withNomination has the item's pod name the node that it is nominated to, which its status says a moment later.
+// withNomination returns the item's pod with its nominated node, which the pod's status shows a moment later.
 func (s *scheduler) withNomination(item *queue.Item) *corev1.Pod {
 	node := s.queue.Nominated(item.Pod.UID)
 	if node == "" || item.Pod.Status.NominatedNodeName == node {
 		return item.Pod
 	}
-	pod, info := *item.Pod, *item.PodInfo // what lies below is shared and read-only
+	pod, info := *item.Pod, *item.PodInfo // the rest is shared and read-only
 	pod.Status.NominatedNodeName = node
 	info.Pod = &pod
 	item.PodInfo = &info
 	return &pod
 }
 
-// postFilter asks the PostFilter plug-ins what could be done for a pod that fits nowhere.
+// postFilter asks the PostFilter plug-ins how to make an unschedulable pod schedulable.
 func (a *attempt) postFilter(ctx context.Context, err error) *fwk.NominatingInfo {
 	var fit *core.FitError
 	if !errors.As(err, &fit) || !a.profile.HasPostFilter() {
@@ -111,7 +111,7 @@ func (a *attempt) postFilter(ctx context.Context, err error) *fwk.NominatingInfo
 	return result.NominatingInfo
 }
 
-// remaining is the nomination after an attempt: the one that it ended with, or the one that there was.
+// remaining returns the nomination after an attempt: the one that the attempt made, or the previous one.
 func (a *attempt) remaining(nominate *fwk.NominatingInfo) *fwk.NominatingInfo {
 	if nominate.Mode() == fwk.ModeOverride {
 		return nominate
@@ -126,8 +126,7 @@ func clearNomination() *fwk.NominatingInfo {
 	return &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride}
 }
 
-// rejection is the error of a pod that a plug-in turned down on the node that it was given, while that could still mean that
-// the pod has to wait.
+// rejection is the error of a plug-in that rejected the pod on its selected node while the pod can still wait for an event.
 func rejection(pod *corev1.Pod, node string, st *fwk.Status) error {
 	if !st.IsRejected() {
 		return st.AsError()
@@ -142,12 +141,12 @@ func rejection(pod *corev1.Pod, node string, st *fwk.Status) error {
 	return e
 }
 
-// refusal is the error of a pod that was turned down so late that it is tried again by itself.
+// refusal is the error of a pod that was rejected so late that the scheduler retries it without an event.
 type refusal struct{ error }
 
-// assume places the pod in the cache and lets plug-ins reserve and permit.
+// assume adds the pod to the cache on its node, and runs the Reserve and Permit plug-ins.
 func (a *attempt) assume(ctx context.Context) *fwk.Status {
-	pod := *a.item.Pod // what lies below is shared and read-only
+	pod := *a.item.Pod // the rest is shared and read-only
 	pod.Spec.NodeName = a.node
 	a.assumed = &pod
 	info := *a.item.PodInfo
@@ -173,7 +172,7 @@ func (a *attempt) forget(ctx context.Context) {
 	a.cache.Forget(a.assumed)
 }
 
-// bind waits for Permit and binds. It runs beside the loop.
+// bind waits for Permit and binds the pod. It runs concurrently with the scheduling loop.
 func (a *attempt) bind(ctx context.Context) {
 	defer a.options.Metrics.Binding()()
 	defer a.part()
@@ -200,7 +199,7 @@ func (a *attempt) bind(ctx context.Context) {
 	a.fail(ctx, err, clearNomination())
 }
 
-// part lets the loop go on without the attempt: it is over, or may wait for what comes later.
+// part lets the loop continue without counting the attempt: it is over, or may wait for a long time.
 func (a *attempt) part() {
 	if !a.apart {
 		a.apart = true
@@ -208,7 +207,7 @@ func (a *attempt) part() {
 	}
 }
 
-// tryToBind is the way from the decision to the node.
+// tryToBind runs the binding cycle, from Permit to Bind.
 func (a *attempt) tryToBind(ctx context.Context) error {
 	flight := a.profile.RunPreBindPreFlights(ctx, a.state, a.assumed, a.node)
 	if flight.IsError() {
@@ -216,7 +215,7 @@ func (a *attempt) tryToBind(ctx context.Context) error {
 	}
 	if flight.IsSuccess() || a.profile.Waits(a.assumed) {
 		a.part()
-		// It will take a while, so that others should know which node the pod is to come to.
+		// Binding will take a while: nominate the node, so that other components know it.
 		there := &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride, NominatedNodeName: a.node}
 		a.told = true
 		if err := a.patch(ctx, a.assumed, nil, there); err != nil && ctx.Err() == nil {
@@ -226,7 +225,7 @@ func (a *attempt) tryToBind(ctx context.Context) error {
 	if st := a.profile.WaitOnPermit(ctx, a.assumed); !st.IsSuccess() {
 		return rejection(a.item.Pod, a.node, st)
 	}
-	// From here on a failure says nothing about the pod, so no event needs to be held against it.
+	// From here on a failure does not depend on the pod, so the queue need not record events for it.
 	a.queue.Done(a.item.Pod)
 	st := a.preBind(ctx, flight)
 	if st.IsSuccess() {
@@ -241,7 +240,7 @@ func (a *attempt) tryToBind(ctx context.Context) error {
 // preBind runs the PreBind plug-ins. Preempting the pod meanwhile cancels them.
 func (a *attempt) preBind(ctx context.Context, flight *fwk.Status) *fwk.Status {
 	if !flight.IsSuccess() {
-		return nil // there is nothing to do
+		return nil // no plug-in has anything to do
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -256,7 +255,7 @@ func (a *attempt) preBind(ctx context.Context, flight *fwk.Status) *fwk.Status {
 	return nil
 }
 
-// bindNow binds by the first extender that binds pods like this, or by a plug-in.
+// bindNow binds the pod with the first extender that handles it, or with a plug-in.
 func (a *attempt) bindNow(ctx context.Context) *fwk.Status {
 	select {
 	case a.binding <- struct{}{}:
@@ -281,7 +280,7 @@ func (a *attempt) bindNow(ctx context.Context) *fwk.Status {
 	return a.profile.RunBind(ctx, a.state, a.assumed, a.node)
 }
 
-// fail puts the pod back into the queue and says why, in an event and in its PodScheduled condition.
+// fail requeues the pod and reports the reason, in an event and in its PodScheduled condition.
 func (a *attempt) fail(ctx context.Context, err error, nominate *fwk.NominatingInfo) {
 	if ctx.Err() != nil {
 		return
@@ -309,7 +308,7 @@ func (a *attempt) fail(ctx context.Context, err error, nominate *fwk.NominatingI
 	}
 	pod, lookup := a.pods.Pods(a.item.Pod.Namespace).Get(a.item.Pod.Name)
 	if lookup != nil || pod.Spec.NodeName != "" || pod.UID != a.item.Pod.UID {
-		// Gone, bound after all, or another of the same name: nothing is to be tried again.
+		// The pod is deleted, bound after all, or replaced by another of the same name: do not retry.
 		a.queue.Done(a.item.Pod)
 		if lookup != nil || pod.UID != a.item.Pod.UID {
 			return
@@ -317,9 +316,9 @@ func (a *attempt) fail(ctx context.Context, err error, nominate *fwk.NominatingI
 	} else {
 		if a.queue.AnyNominated() || nominate.Mode() == fwk.ModeOverride && nominate.NominatedNodeName != "" {
 			info, _ := nodeinfo.NewPodInfo(pod)
-			a.queue.AddNominatedPod(klog.Logger{}, info, a.remaining(nominate)) // before the pod is tried again
+			a.queue.AddNominatedPod(klog.Logger{}, info, a.remaining(nominate)) // before the queue tries the pod again
 		}
-		a.queue.Failed(ctx, a.item, pod) // the item is the queue's from here on
+		a.queue.Failed(ctx, a.item, pod) // the queue owns the item from here on
 	}
 	message := err.Error()
 	a.failed(err, message, nominate)
@@ -331,8 +330,8 @@ func (a *attempt) fail(ctx context.Context, err error, nominate *fwk.NominatingI
 	}
 }
 
-// helpedByNodes are the plug-ins whose rejections a new node may help: those that a pod is held to be rejected by while
-// there is no node at all.
+// helpedByNodes returns the plug-ins whose rejections a new node may resolve. While there is no node at all, the pod counts as rejected by
+// them.
 func (a *attempt) helpedByNodes() sets.Set[string] {
 	out := sets.New[string]()
 	for plugin, registered := range a.profile.Events() {
@@ -353,12 +352,12 @@ func shorten(message string) string {
 	return message[:longestNote-len(end)] + end
 }
 
-// event tells of the pod in the name of its profile.
+// event records an event about the pod as the pod's profile.
 func (a *attempt) event(pod *corev1.Pod, kind, reason, action, note string) {
 	a.reporters[a.profile.Name()].Event(pod, nil, kind, reason, action, note)
 }
 
-// patch writes the condition, if there is one, and the nomination where they differ from what the pod has.
+// patch updates the pod's condition, if one is given, and its nomination, unless both are unchanged.
 func (a *attempt) patch(ctx context.Context, pod *corev1.Pod, condition *corev1.PodCondition, nominate *fwk.NominatingInfo) error {
 	status := map[string]any{}
 	if condition != nil && a.transition(pod, condition) {
@@ -381,7 +380,7 @@ func (a *attempt) patch(ctx context.Context, pod *corev1.Pod, condition *corev1.
 	return err
 }
 
-// transition completes the condition and says whether it differs from the pod's.
+// transition completes the condition and reports whether it differs from the pod's.
 func (a *attempt) transition(pod *corev1.Pod, condition *corev1.PodCondition) bool {
 	condition.LastTransitionTime = metav1.NewTime(a.options.Clock.Now())
 	for _, c := range pod.Status.Conditions {

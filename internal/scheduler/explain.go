@@ -17,7 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 )
 
-// noted begins the record of a decision about the pod. Without a log it does nothing.
+// noted begins the decision log's record of an attempt. Without a log it does nothing.
 func (a *attempt) noted(began time.Time, took time.Duration, node string) {
 	if a.options.Decisions == nil {
 		return
@@ -27,12 +27,12 @@ func (a *attempt) noted(began time.Time, took time.Duration, node string) {
 		Time: began, Took: took, Cycle: a.cycle, Attempt: a.item.GetAttempts(), Profile: a.profile.Name(),
 		Account: a.core.Account(), Outcome: trace.OutcomeBinding, Node: node,
 	}
-	if node != "" { // for the others it is recorded how they fail
+	if node != "" { // a pod without a node is added when it has failed
 		a.options.Decisions.Add(a.note)
 	}
 }
 
-// failed notes why the attempt came to nothing.
+// failed records why the attempt failed.
 func (a *attempt) failed(reason error, message string, nominate *fwk.NominatingInfo) {
 	if a.note == nil {
 		return
@@ -65,12 +65,12 @@ func (a *attempt) failed(reason error, message string, nominate *fwk.NominatingI
 	a.options.Decisions.Change(a.note, tell)
 }
 
-// bound notes that the pod came to its node.
+// bound records that the pod is bound.
 func (a *attempt) bound() {
 	a.options.Decisions.Change(a.note, func(d *decisionlog.Decision) { d.Outcome = trace.OutcomeBound })
 }
 
-// Place says where a pod is now. It is why's Live.
+// Place returns where a pod is now. It implements [decisionlog.Live].
 func (s *scheduler) Place(namespace, name string) (types.UID, *trace.Place) {
 	pod, err := s.pods.Pods(namespace).Get(name)
 	if err != nil {

@@ -21,7 +21,7 @@ func happened(r fwk.EventResource, a fwk.ActionType, old, obj any) queue.Event {
 	return queue.Event{ClusterEvent: fwk.ClusterEvent{Resource: r, ActionType: a}, Old: old, New: obj}
 }
 
-// nodeHandler tells cache and queue of nodes.
+// nodeHandler updates the cache and the queue with nodes.
 func (s *scheduler) nodeHandler(ctx context.Context) toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
@@ -41,7 +41,7 @@ func (s *scheduler) nodeHandler(ctx context.Context) toolscache.ResourceEventHan
 			changes := nodeChanges(old, node)
 			if len(changes) > 0 || old.Spec.Unschedulable != node.Spec.Unschedulable ||
 				!equality.Semantic.DeepEqual(old.Status.Images, node.Status.Images) {
-				s.cache.SetNode(node) // heartbeats change nothing that anyone here reads
+				s.cache.SetNode(node) // the scheduler reads nothing that a heartbeat changes
 			}
 			for _, c := range changes {
 				s.queue.MoveOnEvent(ctx, happened(fwk.Node, c, old, node))
@@ -57,7 +57,7 @@ func (s *scheduler) nodeHandler(ctx context.Context) toolscache.ResourceEventHan
 	}
 }
 
-// last unwraps an object whose deletion was missed.
+// last returns the last known state of an object whose deletion the informer missed.
 func last(obj any) any {
 	if t, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
 		return t.Obj
@@ -98,8 +98,7 @@ func conditions(node *corev1.Node) map[corev1.NodeConditionType]corev1.Condition
 	return out
 }
 
-// podHandler tells cache and queue of pods: those on a node go to the cache, those that are ours to schedule to the queue,
-// others nowhere.
+// podHandler updates the cache and the queue with pods: the cache with bound pods, the queue with unbound pods of a known profile.
 func (s *scheduler) podHandler(ctx context.Context) toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
@@ -127,7 +126,7 @@ func (s *scheduler) podHandler(ctx context.Context) toolscache.ResourceEventHand
 	}
 }
 
-// handled measures how long taking over a change takes.
+// handled measures how long the handling of an event takes.
 func (s *scheduler) handled(event string) func() {
 	m := s.options.Metrics
 	if m == nil {
@@ -173,7 +172,7 @@ func (s *scheduler) podUpdated(ctx context.Context, old, pod *corev1.Pod) {
 		s.podDeleted(ctx, old)
 	case !was && is:
 		s.cache.SetPod(pod)
-		s.queue.Delete(pod) // bound by another, if it is there
+		s.queue.Delete(pod) // another scheduler may have bound it
 		s.queue.MoveOnEvent(ctx, happened(fwk.AssignedPod, fwk.Add, nil, pod))
 	case is:
 		changes := podChanges(old, pod)
@@ -186,7 +185,7 @@ func (s *scheduler) podUpdated(ctx context.Context, old, pod *corev1.Pod) {
 	case s.profiles[pod.Spec.SchedulerName] == nil:
 	case s.cache.IsAssumed(pod.UID):
 		if pod.DeletionTimestamp != nil && old.DeletionTimestamp == nil {
-			s.profiles[pod.Spec.SchedulerName].RejectWaitingPod(pod.UID) // a binding under way will fail, or be in vain
+			s.profiles[pod.Spec.SchedulerName].RejectWaitingPod(pod.UID) // a binding in progress will fail, or have no effect
 		}
 	default:
 		var events []queue.Event
@@ -211,7 +210,7 @@ func (s *scheduler) podDeleted(ctx context.Context, pod *corev1.Pod) {
 		return
 	}
 	s.queue.Delete(pod)
-	s.cache.Forget(pod) // it may be assumed; a binding under way will fail
+	s.cache.Forget(pod) // it may be assumed; a binding in progress will fail
 	p.RejectWaitingPod(pod.UID)
 	if waits := p.GetPodInPreBind(pod.UID); waits != nil {
 		waits.CancelPod("pod does not exist any more")
@@ -243,7 +242,7 @@ func podChanges(old, pod *corev1.Pod) (out []fwk.ActionType) {
 	return out
 }
 
-// scaled says whether the pod asks for less of anything than before, and for more.
+// scaled reports whether the pod requests less of any resource than before, and whether it requests more.
 func scaled(old, pod *corev1.Pod) (down, up bool) {
 	o := resourcehelper.PodResourcesOptions{UseStatusResources: true}
 	before, after := resourcehelper.PodRequests(old, o), resourcehelper.PodRequests(pod, o)

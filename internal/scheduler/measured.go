@@ -10,23 +10,23 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/queue"
 )
 
-// measured is what metrics count.
+// measured is what the scheduler's metrics read.
 type measured struct {
 	*queue.Queue
 	*cache.Cache
 }
 
-// oneIn is of how many attempts one has its plug-ins measured one by one.
+// oneIn is the sampling rate: each plug-in is measured in one of so many attempts.
 const oneIn = 10
 
-// sample has plug-ins be measured one by one in some attempts.
+// sample decides whether the attempt measures each plug-in.
 func (a *attempt) sample() {
 	if s, ok := a.state.(*profile.CycleState); ok && a.options.Metrics != nil && a.cycle%oneIn == 1 {
 		s.Sample()
 	}
 }
 
-// measure books how the attempt ended.
+// measure records the result of the attempt.
 func (a *attempt) measure(r metrics.Result) {
 	meter := a.profile.Meter()
 	if meter == nil || a.began.IsZero() {

@@ -23,8 +23,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/recorder"
 )
 
-// Check says what would keep a configuration from being used with the plug-ins. Profiles that name none but own, those that
-// are built in, are made to see; the plug-ins of others are looked for, and not touched before the scheduler runs.
+// Check reports what would prevent a scheduler with these plug-ins from using a configuration. It builds the profiles that use only
+// plug-ins in own, the built-in ones. For other profiles, it checks that their plug-ins exist: these do not run before the scheduler does.
 func Check(ctx context.Context, c *config.Configuration, plugins, own profile.Registry) error {
 	has := func(r profile.Registry, name string) bool {
 		return slices.ContainsFunc(r, func(x profile.Registration) bool { return x.Name == name })
@@ -55,7 +55,7 @@ func Check(ctx context.Context, c *config.Configuration, plugins, own profile.Re
 	return errors.Join(errs...)
 }
 
-// settings are the profiles' settings. Resources that extenders see to alone are no matter of NodeResourcesFit.
+// settings returns the profiles' settings. NodeResourcesFit ignores the resources that only extenders manage.
 func settings(c *config.Configuration, ignored []string) (out []profile.Settings) {
 	for i := range c.Profiles {
 		p := &c.Profiles[i]
@@ -70,7 +70,7 @@ func settings(c *config.Configuration, ignored []string) (out []profile.Settings
 	return out
 }
 
-// ignored are the resources that extenders manage alone.
+// ignored returns the resources that only extenders manage.
 func ignored(extenders []configv1.Extender) (out []string) {
 	for _, e := range extenders {
 		for _, r := range e.ManagedResources {
@@ -82,7 +82,7 @@ func ignored(extenders []configv1.Extender) (out []string) {
 	return out
 }
 
-// makeProfiles makes the profiles that the configuration names, or the one that there is without.
+// makeProfiles creates the profiles of the configuration, or the default one.
 func (s *scheduler) makeProfiles(ctx context.Context, clients profile.Clients) error {
 	o, c := s.options, s.options.Configuration
 	clients.Waiting = profile.NewWaiting()
@@ -126,7 +126,7 @@ func (s *scheduler) makeProfiles(ctx context.Context, clients profile.Clients) e
 	return nil
 }
 
-// reporter is the way of a profile's events.
+// reporter returns the event recorder of a profile.
 func (s *scheduler) reporter(name string) *recorder.Reporter {
 	s.reporters[name] = s.recorder.For(name)
 	return s.reporters[name]
@@ -140,7 +140,7 @@ func (s *scheduler) closeProfiles() {
 	}
 }
 
-// queueOptions are the queue's settings.
+// queueOptions returns the queue's options.
 func (o *Options) queueOptions() queue.Options {
 	q := queue.Options{Clock: o.Clock, Logger: o.Logger}
 	if o.Metrics != nil {

@@ -1,15 +1,13 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package scheduler assigns pods to nodes. [Run] is the whole of it: informers feed a cache of nodes and a queue of pods;
-// one loop takes a pod, brings its snapshot up to date, lets the core decide, assumes the decision, and binds in the
-// background while it decides on the next.
+// Package scheduler assigns pods to nodes. [Run] is the entry point: informers feed a cache of nodes and a queue of pods; one loop takes a
+// pod, updates its snapshot, lets the core decide, assumes the decision, and binds the pod in the background while it decides on the next.
 //
-// Reading order: config (KubeSchedulerConfiguration), nodeinfo (the state of a node), profile (plug-ins by extension
-// point), extender (extenders over HTTP), cache, devices (the state of claims' devices), core (the decision), queue,
-// recorder (events, which are written after the bindings), plugins/<name>, and here profiles.go (from configuration to
-// profiles), cycle.go (the scheduling and binding cycle), explain.go (the decision log), handlers.go and watch.go
-// (informers' events).
+// Reading order: config (KubeSchedulerConfiguration), nodeinfo (the state of a node), profile (plug-ins by extension point), extender
+// (extenders over HTTP), cache, devices (the state of claims' devices), core (the decision), queue, recorder (events, which are written
+// after the bindings), plugins/<name>, and here profiles.go (from configuration to profiles), cycle.go (the scheduling and binding cycle),
+// explain.go (the decision log), handlers.go and watch.go (informers' events).
 package scheduler
 
 import (
@@ -50,20 +48,19 @@ import (
 // Options are the scheduler's settings.
 type Options struct {
 	Config  *rest.Config     // how to reach the API server; required
-	Plugins profile.Registry // in their order; required
+	Plugins profile.Registry // in order; required
 	// Foreign is set if there are plug-ins of third parties. Pods and nodes are then copies, so that the plug-ins cannot
 	// affect others by changing them.
 	Foreign bool
-	// Name is the schedulerName of the pods that it schedules; empty: default-scheduler.
+	// Name is the schedulerName of the pods that this scheduler handles; empty: default-scheduler.
 	Name string
-	// Configuration says which profiles there are, each with a name of its own, and which of the plug-ins they have; nil: one
-	// profile with all of them.
+	// Configuration defines the profiles, each with its name and plug-ins; nil: one profile with all plug-ins.
 	Configuration *config.Configuration
-	// Ledger makes the calls to the configuration's extenders; nil: one of its own. Configured is where the configuration came
-	// from, for the ledger.
+	// Ledger makes the calls to the configuration's extenders; nil: a private one. Configured is the source of the configuration, for the
+	// ledger.
 	Ledger     *extension.Ledger
 	Configured string
-	// ExtenderFailures and ExtenderPause are the breaker of an extender; 0: there is none, and ten seconds.
+	// ExtenderFailures and ExtenderPause configure the circuit breaker of an extender; 0: no breaker, and ten seconds.
 	ExtenderFailures int
 	ExtenderPause    time.Duration
 
@@ -102,7 +99,7 @@ func Run(ctx context.Context, o Options) error {
 		o.Core.Percentage = *o.Configuration.PercentageOfNodesToScore
 	}
 	own := rest.CopyConfig(client)
-	// bindings too; plug-ins that speak of custom resources choose for themselves
+	// The content type holds for bindings too; plug-ins that use custom resources choose their own.
 	own.ContentType = cmp.Or(own.ContentType, runtime.ContentTypeProtobuf)
 	clientset, err := binder.NewForConfig(own, !o.Foreign)
 	if err != nil {
@@ -139,11 +136,11 @@ type scheduler struct {
 	devices   *devices.Manager
 	profiles  map[string]*profile.Profile
 	recorder  *recorder.Recorder
-	reporters map[string]*recorder.Reporter // of the profiles, by their names
-	binding   chan struct{}                 // as many as may bind concurrently
-	ahead     chan struct{}                 // as many as may be decided and not bound, but for those that wait for something
-	cycles    *workers                      // that bind
-	attempts  uint64                        // that the loop has begun
+	reporters map[string]*recorder.Reporter // by profile name
+	binding   chan struct{}                 // limits the concurrent bindings
+	ahead     chan struct{}                 // limits the pods that are decided and not bound, except for those that wait
+	cycles    *workers                      // run the binding cycles
+	attempts  uint64                        // the number of attempts so far
 }
 
 func run(ctx context.Context, o Options, connection *rest.Config, client kubernetes.Interface) error {
@@ -215,7 +212,7 @@ func run(ctx context.Context, o Options, connection *rest.Config, client kuberne
 	if !toolscache.WaitFor(ctx, "", append(known, nodeHandler.HasSyncedChecker(), podHandler.HasSyncedChecker())...) {
 		return nil // ctx is done
 	}
-	// Plug-ins may have asked for informers of their own.
+	// Plug-ins may have requested informers of their own.
 	if result := factory.WaitForCacheSyncWithContext(ctx); result.Err != nil && ctx.Err() == nil {
 		return fmt.Errorf("fill scheduler caches: %w", result.Err)
 	}
@@ -227,7 +224,7 @@ func run(ctx context.Context, o Options, connection *rest.Config, client kuberne
 	return nil
 }
 
-// livePods leaves out pods that have ended: they use nothing up.
+// livePods returns an informer for pods that have not finished: finished pods use no resources.
 func livePods(client kubernetes.Interface, resync time.Duration) toolscache.SharedIndexInformer {
 	selector := "status.phase!=" + string(corev1.PodSucceeded) + ",status.phase!=" + string(corev1.PodFailed)
 	indexers := toolscache.Indexers{toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc}
@@ -252,7 +249,7 @@ func (o *Options) withoutManagers(obj any) (any, error) {
 
 func (s *scheduler) loop(ctx context.Context) {
 	for {
-		// A decision that cannot be written yet is better made later, knowing more.
+		// A decision that cannot be written yet is better made later, with newer information.
 		select {
 		case s.ahead <- struct{}{}:
 		case <-ctx.Done():
@@ -269,7 +266,7 @@ func (s *scheduler) loop(ctx context.Context) {
 	}
 }
 
-// attemptDone ends what the loop is ahead by with one attempt.
+// attemptDone ends an attempt's share of the limit s.ahead.
 func (s *scheduler) attemptDone() {
 	s.recorder.Unthrottle()
 	<-s.ahead

@@ -17,14 +17,14 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// everything is the list of events for a plug-in that does not name those that may make its rejected pods schedulable.
+// everything is the list of events for a plug-in that does not register events.
 var everything = [...]fwk.EventResource{
 	fwk.PersistentVolume, fwk.PersistentVolumeClaim, fwk.CSINode, fwk.CSIDriver, fwk.CSIStorageCapacity, fwk.StorageClass,
 	fwk.ResourceClaim, fwk.DeviceClass,
 }
 
-// watchOthers tells the queue of objects other than pods and nodes that plug-ins have asked for: built-in kinds, and any
-// others as "plural.version.group". What it returns is to be shut down.
+// watchOthers notifies the queue of changes of other objects than pods and nodes for which plug-ins have registered: built-in kinds, and
+// any others as "plural.version.group". The caller shuts the returned factory down.
 func (s *scheduler) watchOthers(ctx context.Context, connection *rest.Config,
 	factory informers.SharedInformerFactory) (dynamicinformer.DynamicSharedInformerFactory, error) {
 	wanted := map[fwk.EventResource]fwk.ActionType{}
@@ -46,7 +46,7 @@ func (s *scheduler) watchOthers(ctx context.Context, connection *rest.Config,
 		return nil, fmt.Errorf("make scheduler client: %w", err)
 	}
 	others := dynamicinformer.NewDynamicSharedInformerFactory(client, 0)
-	// What node-local plug-ins say of extended resources rests on the classes that stand behind them.
+	// The results of node-local plug-ins for extended resources depend on the DeviceClasses.
 	renew := func(any) { s.cache.Renew() }
 	if err := s.devices.Source(fwk.DeviceClass).Hear(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: renew, UpdateFunc: func(_, obj any) { renew(obj) }, DeleteFunc: renew,
@@ -72,11 +72,11 @@ func (s *scheduler) watchOthers(ctx context.Context, connection *rest.Config,
 			return nil, fmt.Errorf("watch %s: %w", resource, err)
 		}
 	}
-	others.Start(ctx.Done()) // a kind that is not served yet is followed once it is
+	others.Start(ctx.Done()) // a kind that is not served yet is watched once it is
 	return others, nil
 }
 
-// informerOf is a resource's informer; nil for pods and nodes, which are followed anyway, and groups of pods, which are not.
+// informerOf returns a resource's informer; nil for pods and nodes, which are watched anyway, and for pod groups, which are not watched.
 func informerOf(resource fwk.EventResource, f informers.SharedInformerFactory,
 	others dynamicinformer.DynamicSharedInformerFactory) (toolscache.SharedIndexInformer, error) {
 	switch resource {

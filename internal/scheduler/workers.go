@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// workers run short tasks beside one another, as the go statement does, on goroutines that are used again: a task that goes deep, as a
-// request to the API server of this process does, grows its goroutine's stack four times over, which costs more than handing
-// the task over. A worker with nothing to do for a while ends, and all end with the context.
+// workers run short tasks concurrently, as the go statement does, but reuse goroutines. A task with a deep call stack, such as a request to
+// the API server in this process, grows its goroutine's stack four times over, which costs more than passing the task to a worker. A worker
+// that is idle for a while ends, and all end with the context.
 type workers struct {
 	tasks   chan func()
 	running sync.WaitGroup
 }
 
-// restless is how long a worker waits for its next task.
+// restless is how long an idle worker waits for its next task.
 const restless = time.Second
 
 func newWorkers() *workers { return &workers{tasks: make(chan func())} }
 
-// Go runs a task, on a worker that waits for one or on a new one.
+// Go runs a task on an idle worker or on a new one.
 func (w *workers) Go(ctx context.Context, task func()) {
 	select {
 	case w.tasks <- task:
@@ -31,7 +31,7 @@ func (w *workers) Go(ctx context.Context, task func()) {
 	}
 }
 
-// Wait returns when no task is under way and all workers have ended, which they do once the context is done.
+// Wait returns when all tasks are done and all workers have ended, which they do once the context is done.
 func (w *workers) Wait() { w.running.Wait() }
 
 func (w *workers) work(ctx context.Context, task func()) {

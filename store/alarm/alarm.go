@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package alarm rings at the soonest of the times it was set to. Engines use one for keys that expire and one for
-// bookmarks: a single timer each, armed only when there is something to wait for, and no polling.
+// Package alarm calls a function at the soonest of several times. Engines use one alarm for keys that expire and one for bookmarks: a
+// single timer each, armed only when there is something to wait for, and no polling.
 //
 // Time is injected as a [Clock]; [System] is the real one.
 package alarm
@@ -25,13 +25,13 @@ type Timer interface {
 	Stop() bool
 }
 
-// System is the machine's clock.
+// System is the system clock.
 type System struct{}
 
-// Now is the current time.
+// Now returns the current time.
 func (System) Now() time.Time { return time.Now() }
 
-// AfterFunc is that of package time.
+// AfterFunc is [time.AfterFunc].
 func (System) AfterFunc(d time.Duration, f func()) Timer { return time.AfterFunc(d, f) }
 
 // Alarm calls ring once at or after the earliest time that it was set to since its last call. It is safe for concurrent
@@ -43,12 +43,12 @@ type Alarm struct {
 	mu      sync.Mutex
 	timer   Timer
 	at      time.Time // zero: not set
-	set     int       // counts timers, so that one that was replaced knows
+	set     int       // counts timers, so that a replaced one knows
 	stopped bool
 	ringing sync.Mutex
 }
 
-// New makes an alarm that is not set.
+// New returns an alarm that is not set.
 func New(clock Clock, ring func()) *Alarm { return &Alarm{clock: clock, ring: ring} }
 
 // Set makes the alarm ring at the given time, unless it will ring sooner. The zero time does nothing.
@@ -83,7 +83,7 @@ func (a *Alarm) fire(set int) {
 	a.ring()
 }
 
-// Stop ends the alarm: after it returns ring is not running and will not run. Ring must not call it.
+// Stop ends the alarm: after it returns, ring is not running and will not run. ring must not call Stop.
 func (a *Alarm) Stop() {
 	a.mu.Lock()
 	a.stopped = true

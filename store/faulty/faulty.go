@@ -39,15 +39,15 @@ const (
 // Call is a call that a plan decides about.
 type Call struct {
 	Op    Op
-	Count int    // how many calls of this operation there have been, with this one
-	Key   string // key or prefix; of a commit, that of the first op
+	Count int    // the number of calls of this operation so far, including this one
+	Key   string // key or prefix; for a commit, the key of the first op
 }
 
 // Fault is the fault of a call; the zero value is none.
 type Fault struct {
 	// Before fails the call; the engine never sees it.
 	Before error
-	// After lets the engine do the call, and then fails it.
+	// After lets the engine execute the call, and then fails it.
 	After error
 	// Hang, if set, delays the call until the channel is closed or the call's context is done.
 	Hang <-chan struct{}
@@ -56,7 +56,7 @@ type Fault struct {
 // Plan decides about each call. It must be safe for concurrent use.
 type Plan func(Call) Fault
 
-// Engine decorates another.
+// Engine decorates another engine.
 type Engine struct {
 	store.Decorator // its other calls do not fail on demand
 	plan            Plan
@@ -75,7 +75,7 @@ func New(under store.Engine, plan Plan) *Engine {
 	return &Engine{Decorator: store.Decorator{Engine: under}, plan: plan, counts: map[Op]int{}}
 }
 
-// Randomly is a plan that fails each call with the given probability, before or after, in the order of a seed.
+// Randomly returns a plan that fails each call with the given probability, before or after it, in an order given by the seed.
 func Randomly(seed uint64, probability float64, err error) Plan {
 	var mu sync.Mutex
 	random := rand.New(rand.NewPCG(seed, 7))
@@ -93,7 +93,7 @@ func Randomly(seed uint64, probability float64, err error) Plan {
 	}
 }
 
-// call asks the plan, and does the call if it may be done.
+// call asks the plan, and executes the call unless the plan fails it before.
 func (e *Engine) call(ctx context.Context, op Op, key string, do func() error) error {
 	e.mu.Lock()
 	e.counts[op]++
@@ -172,8 +172,8 @@ func (e *Engine) Watch(ctx context.Context, prefix string, after int64) (store.W
 	return w, nil
 }
 
-// watcher decorates another. A Next that fails after the engine returned loses its batch: the watch is then broken, and
-// keeps failing, as a connection that was cut would.
+// watcher decorates another watcher. If Next fails after the engine returned, its batch is lost: the watch is then broken and keeps
+// failing, as after a cut connection.
 type watcher struct {
 	store.Watcher
 	engine *Engine

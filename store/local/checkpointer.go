@@ -25,7 +25,7 @@ type checkpointer struct {
 	due          chan struct{}
 	quit         chan struct{}
 	ended        chan struct{}
-	attempts     chan struct{} // gets one after each attempt at a checkpoint, if there is room
+	attempts     chan struct{} // receives a value after each attempt at a checkpoint, if there is room
 	checkpointed atomic.Int64  // bytes of the newest checkpoint
 	wait         atomic.Int64  // bytes that must be droppable beyond the usual, after a failure
 
@@ -37,8 +37,8 @@ func newCheckpointer(e *Engine) *checkpointer {
 		attempts: make(chan struct{}, 1)}
 }
 
-// checkpointIfDue requests a checkpoint if one is due. The committer calls it after each batch. If checkpoints are so slow
-// that the log grows to a multiple of its limit, it waits for one: the limit of the disk precedes speed.
+// checkpointIfDue requests a checkpoint if one is due. The committer calls it after each batch. If checkpoints are so slow that the log
+// grows to a multiple of its limit, it waits for one: the disk limit has priority over speed.
 func (k *checkpointer) checkpointIfDue() {
 	const patience = 4
 	e := k.engine
@@ -51,7 +51,7 @@ func (k *checkpointer) checkpointIfDue() {
 		return
 	}
 	select {
-	case <-k.attempts: // of an attempt before
+	case <-k.attempts: // of an earlier attempt
 	default:
 	}
 	select {
@@ -92,14 +92,14 @@ func (k *checkpointer) stop() {
 	<-k.ended
 }
 
-// checkpoint writes one as of the oldest revision that is kept, and removes what came before.
+// checkpoint writes a checkpoint as of the oldest revision that is kept, and removes the files before it.
 func (k *checkpointer) checkpoint() error {
 	e := k.engine
 	for {
 		snapshot, revision := e.db.Snapshot(), e.db.Compacted()
 		size, err := k.write(snapshot, revision)
 		if errors.Is(err, store.ErrCompacted) {
-			continue // history went on meanwhile
+			continue // history was trimmed meanwhile
 		}
 		if err != nil {
 			return err
@@ -143,7 +143,7 @@ func (k *checkpointer) write(snapshot mvcc.Snapshot, revision int64) (int64, err
 	return size, err
 }
 
-// remove removes what a checkpoint makes superfluous.
+// remove removes files that a checkpoint makes superfluous.
 func (k *checkpointer) remove(revision int64) error {
 	k.files.Lock()
 	defer k.files.Unlock()
@@ -162,7 +162,7 @@ func (k *checkpointer) remove(revision int64) error {
 	return e.wal.drop(revision)
 }
 
-// Backup implements [store.Backuper]: it writes the state as of now, while the store is in use.
+// Backup implements [store.Backuper]: it writes the current state while the store is in use.
 func (e *Engine) Backup(ctx context.Context, w io.Writer) (int64, error) {
 	snapshot := e.db.Snapshot()
 	if err := writeBackup(ctx, w, snapshot, e.clock.Now()); err != nil {

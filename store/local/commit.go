@@ -13,7 +13,7 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-const maxSpare = 4 << 20 // a frame's buffer that is bigger is not kept
+const maxSpare = 4 << 20 // the largest buffer of a frame that is kept for reuse
 
 // batch is the commits that share one frame.
 type batch struct {
@@ -63,7 +63,7 @@ func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (int64, []*store.R
 	}
 	change, err := e.db.Stage(e.clock.Now(), ops)
 	if err != nil || len(change.Events) == 0 {
-		// The answer may depend on staged changes that are not durable: it must wait for them.
+		// The answer may depend on staged changes that are not durable: wait for them.
 		b := e.unpublished(err, len(ops))
 		e.mu.Unlock()
 		if b != nil {
@@ -90,7 +90,7 @@ func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (int64, []*store.R
 	return change.Revision, change.Records, nil
 }
 
-// writable returns why nothing can be written. The caller holds the lock.
+// writable returns why the store cannot be written. The caller holds the lock.
 func (e *Engine) writable() error {
 	if e.closed {
 		return store.ErrClosed
@@ -102,7 +102,7 @@ func (e *Engine) writable() error {
 func (e *Engine) unpublished(err error, ops int) *batch {
 	var conflict *store.ConflictError
 	if errors.As(err, &conflict) {
-		// Of several ops, those before the one in conflict have an answer too: that their conditions hold.
+		// With several ops, the answer also says that the conditions before the conflicting one hold.
 		if ops == 1 && conflict.Current != nil && conflict.Current.Revision <= e.db.Revision() {
 			return nil
 		}
@@ -115,8 +115,8 @@ func (e *Engine) unpublished(err error, ops int) *batch {
 	return e.inflight
 }
 
-// wait returns when the batch is durable and visible, when it has failed, or when ctx ends. It is for callers that hold nothing
-// that depends on the outcome.
+// wait returns when the batch is durable and visible, when it has failed, or when ctx ends. It is for callers that hold nothing that
+// depends on the outcome.
 func (b *batch) wait(ctx context.Context) error {
 	select {
 	case <-b.done:
@@ -153,7 +153,7 @@ func (e *Engine) Compact(ctx context.Context, revision int64) error {
 	return b.wait(ctx)
 }
 
-// expire deletes the keys whose time has come.
+// expire deletes expired keys.
 func (e *Engine) expire() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -222,7 +222,7 @@ func (e *Engine) commitPending() bool {
 	return true
 }
 
-// fail answers a batch that could not be written, and all that was staged upon it.
+// fail fails a batch that could not be written, and all changes staged after it.
 func (e *Engine) fail(b *batch, now time.Time, err error) bool {
 	const again = 10 * time.Second
 	e.mu.Lock()

@@ -82,7 +82,7 @@ func appendString(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// seal completes the frame that begins with room for a header, for a place in a segment.
+// seal completes a frame, which begins with room for a header, for its place in a segment.
 func seal(frame []byte, seed uint32, offset, revision int64, at time.Time) []byte {
 	binary.LittleEndian.PutUint32(frame, uint32(len(frame)-frameHeader))
 	binary.LittleEndian.PutUint64(frame[8:], uint64(revision))
@@ -94,7 +94,7 @@ func seal(frame []byte, seed uint32, offset, revision int64, at time.Time) []byt
 	return frame
 }
 
-// checksum is that of a frame at the beginning of b; b may be longer than the length in its header.
+// checksum returns the checksum of the frame at the beginning of b; b may be longer than the length in its header.
 func checksum(b []byte, seed uint32, offset int64) uint32 {
 	var place [12]byte
 	binary.LittleEndian.PutUint64(place[:], uint64(offset))
@@ -108,10 +108,10 @@ type frame struct {
 	revision int64
 	at       time.Time
 	body     []byte
-	size     int64 // in the segment, of which the padding may be missing
+	size     int64 // in the segment; its padding may be missing
 }
 
-// readFrame decodes the frame at an offset of a segment. All that follows in the segment may be zero: then size is 0.
+// readFrame decodes the frame at an offset of a segment. If all that follows in the segment is zero, size is 0.
 func readFrame(segment []byte, seed uint32, offset int64) (frame, error) {
 	b := segment[offset:]
 	if len(b) < frameHeader {
@@ -162,8 +162,7 @@ type entry struct {
 	compact int64 // 0 for a transaction
 }
 
-// arena gives room to keys and values of many records, so that there are few allocations to make and to look after. One
-// record that lives keeps at most a block alive.
+// arena allocates the keys and values of many records in blocks, which saves allocations. A live record keeps at most one block alive.
 type arena struct{ free []byte }
 
 const arenaBlock = 32 << 10
@@ -182,7 +181,7 @@ func (a *arena) copy(b []byte) []byte {
 	return c
 }
 
-// decoder reads a body.
+// decoder decodes a body.
 type decoder struct {
 	rest   []byte
 	arena  *arena
@@ -243,7 +242,7 @@ func (d *decoder) fixed() int64 {
 	return int64(v)
 }
 
-// entry reads the next entry. Its slice is good until the next one; the records and their bytes are copies.
+// entry decodes the next entry. Its slice is valid until the next call; the records and their bytes are copies.
 func (d *decoder) entry() (entry, error) {
 	switch d.byte() {
 	case entryCompact:

@@ -20,14 +20,14 @@ import (
 	"github.com/mortise-dev/mortise/store/mvcc"
 )
 
-// Options are those of an engine. The zero value is useful.
+// Options are the options of an engine. The zero value is useful.
 type Options struct {
 	mvcc.Options
 	SegmentBytes  int64         // length of a log file; default 16 MiB
-	BookmarkEvery time.Duration // at least so often a watcher that is behind gets a bookmark; default 1 s
-	Clock         alarm.Clock   // default: the machine's
-	Disk          disk.FS       // default: the machine's
-	Logger        *slog.Logger  // of what happens in the background; default: none
+	BookmarkEvery time.Duration // the longest time without a bookmark for a watcher that is behind; default 1 s
+	Clock         alarm.Clock   // default: the system's
+	Disk          disk.FS       // default: the system's
+	Logger        *slog.Logger  // logs background work; default: none
 }
 
 func (o Options) withDefaults() Options {
@@ -62,11 +62,11 @@ type Engine struct {
 	bookmark *alarm.Alarm
 	armed    atomic.Bool // bookmark is set
 
-	mu       sync.Mutex // the writer's turn; also guards what follows
-	pending  *batch     // what the next frame will hold
+	mu       sync.Mutex // held by writers; also guards what follows
+	pending  *batch     // the content of the next frame
 	inflight *batch     // being written
-	spare    []byte     // a frame's buffer that is free
-	failed   error      // why nothing can be written any more
+	spare    []byte     // a free buffer for a frame
+	failed   error      // why the store cannot be written any more
 	closed   bool
 
 	kick         chan struct{} // there is something pending, or the engine is closed
@@ -83,15 +83,15 @@ var (
 	_ store.Backuper   = (*Engine)(nil)
 )
 
-// Open opens the store in a directory, or makes one where there is none. Errors are [store.ErrLocked], [store.ErrFormat],
-// [store.ErrCorrupt], or the disk's; then nothing has been changed, save that an empty directory may have been made.
+// Open opens the store in a directory, or creates one if there is none. Errors are [store.ErrLocked], [store.ErrFormat],
+// [store.ErrCorrupt], or the disk's. After an error nothing is changed, except that Open may have created an empty directory.
 func Open(dir string, options Options) (*Engine, error) {
 	o := options.withDefaults()
 	e := &Engine{
 		dir: dir, options: o, clock: o.Clock, pending: newBatch(nil),
 		kick: make(chan struct{}, 1), committed: make(chan struct{}),
 	}
-	// Looked at before the lock is made, so that nothing is put into a directory that is not a store.
+	// Check before creating the lock file, so that Open writes nothing to a directory that is not a store.
 	if _, _, err := readFormat(o.Disk, dir); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
@@ -117,7 +117,7 @@ func Open(dir string, options Options) (*Engine, error) {
 	return e, nil
 }
 
-// recover brings the directory's state into memory and makes the log ready to be written.
+// recover reads the directory's state into memory and prepares the log for writing.
 func (e *Engine) recover() error {
 	fs := e.options.Disk
 	id, exists, err := readFormat(fs, e.dir)
@@ -145,12 +145,12 @@ func (e *Engine) recover() error {
 		return err
 	}
 	if len(found.segments) == 0 || found.unusable != "" {
-		return nil // the first append makes one
+		return nil // the first append creates one
 	}
 	return e.wal.resume()
 }
 
-// tidy removes what a crash has left behind.
+// tidy removes files that a crash has left behind.
 func tidy(fs disk.FS, dir string, found recovered) error {
 	c, err := list(fs, dir)
 	if err != nil {
@@ -179,7 +179,7 @@ func tidy(fs disk.FS, dir string, found recovered) error {
 	return nil
 }
 
-// rebuilder is a [replayer] that makes the index and history.
+// rebuilder is a [replayer] that builds the index and history.
 type rebuilder struct {
 	options   mvcc.Options
 	db        *mvcc.DB

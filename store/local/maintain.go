@@ -23,12 +23,12 @@ type Report struct {
 	Compacted int64 // oldest that can be read
 	Keys      int64
 	Bytes     int64 // of live keys and values
-	Events    int64 // that can be watched
+	Events    int64 // available to watches
 	Segments  int   // of the log
-	Torn      int64 // bytes at the end of the log that a crash has left; opening the store cuts them off
+	Torn      int64 // bytes at the end of the log that a crash has left; Open cuts them off
 }
 
-// Check reads all that a directory holds and verifies it, without changing anything. The store must not be in use.
+// Check reads and verifies all files of a directory, without changing anything. The store must not be in use.
 func Check(ctx context.Context, dir string, options Options) (Report, error) {
 	var report Report
 	err := offline(ctx, dir, options, func(b *rebuilder, found recovered) error {
@@ -45,8 +45,8 @@ func Check(ctx context.Context, dir string, options Options) (Report, error) {
 	return report, nil
 }
 
-// Backup writes the newest state in a directory, without changing it, and returns its revision. The store must not be in
-// use; [Engine.Backup] is for one that is.
+// Backup writes the newest state in a directory, without changing it, and returns its revision. The store must not be in use; use
+// [Engine.Backup] for a running one.
 func Backup(ctx context.Context, dir string, w io.Writer, options Options) (int64, error) {
 	var revision int64
 	err := offline(ctx, dir, options, func(b *rebuilder, _ recovered) error {
@@ -85,9 +85,8 @@ func offline(ctx context.Context, dir string, options Options, use func(*rebuild
 	return errors.Join(err, lock.Close())
 }
 
-// Restore makes a store of a backup, in a directory that is empty or absent, and returns its revision. Bump is added to
-// the revision: with more than were committed since the backup was made, no reader that saw the old store's revisions
-// can mistake the new one's for them.
+// Restore creates a store from a backup, in a directory that is empty or absent, and returns its revision. It adds bump to the revision: if
+// bump exceeds the number of commits since the backup, no client that saw the old store's revisions can mistake the new ones for them.
 func Restore(ctx context.Context, r io.Reader, dir string, bump int64, options Options) (int64, error) {
 	revision, err := restore(ctx, r, dir, bump, options.withDefaults())
 	if err != nil {
@@ -146,8 +145,8 @@ func restore(ctx context.Context, r io.Reader, dir string, bump int64, o Options
 	return revision, errors.Join(err, lock.Close())
 }
 
-// Check implements [store.Checker]: it reads and verifies what the running store has on disk, save the newest segment
-// of the log, which is being written.
+// Check implements [store.Checker]: it reads and verifies the running store's files, except for the newest segment of the log, which is
+// being written.
 func (e *Engine) Check(ctx context.Context) error {
 	e.checkpointer.files.Lock()
 	defer e.checkpointer.files.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// pipe is a [replayer] that passes the replay on to another in a goroutine of its own: one core reads and decodes while the
-// other builds the index.
+// pipe is a [replayer] that passes the replay to another one in a goroutine of its own: one core reads and decodes while the other builds
+// the index.
 type pipe struct {
 	filling *stretch
 	full    chan *stretch
@@ -43,7 +43,7 @@ const (
 	stretches    = 4
 )
 
-// newPipe makes a pipe to a replayer. The caller closes it and may then use the replayer again.
+// newPipe returns a pipe to a replayer. The caller closes it and may then use the replayer again.
 func newPipe(to replayer) *pipe {
 	p := &pipe{
 		filling: &stretch{}, full: make(chan *stretch, stretches), free: make(chan *stretch, stretches),
@@ -106,7 +106,7 @@ func (p *pipe) transaction(revision int64, at time.Time, events []store.Event) {
 	p.add(step{revision: revision, at: at, events: len(events)})
 }
 
-// close returns when all has been passed on.
+// close returns when the pipe has passed everything on.
 func (p *pipe) close() {
 	p.flush()
 	close(p.full)

@@ -44,7 +44,7 @@ func list(fs disk.FS, dir string) (contents, error) {
 	return c, nil
 }
 
-// corrupt is the error for a place in a file.
+// corrupt returns the error for a place in a file.
 func corrupt(dir, name string, offset int64, cause error) error {
 	if errors.Is(cause, store.ErrFormat) {
 		return fmt.Errorf("read %s: %w", filepath.Join(dir, name), cause)
@@ -60,19 +60,19 @@ type replayer interface {
 	compact(revision int64)
 }
 
-// recovered is the result of a replay beside the contents.
+// recovered is the result of a replay besides the contents.
 type recovered struct {
 	base     int64 // revision of the checkpoint; 1 without one
 	revision int64 // newest
 	segments []segment
 	size     int64  // bytes of the checkpoint
 	torn     int64  // bytes of the torn end, which was never acknowledged
-	buffer   []byte // that segments are read into
+	buffer   []byte // buffer for segments
 	decoder  decoder
-	unusable string // name of a newest segment that has not even a header
+	unusable string // name of a newest segment without a complete header
 }
 
-// replay reads a directory, without changing it. If it is in use, the newest segment is left out.
+// replay reads a directory, without changing it. If the store is in use, it skips the newest segment.
 func replay(fs disk.FS, dir string, id identity, inUse bool, to replayer) (recovered, error) {
 	c, err := list(fs, dir)
 	if err != nil {
@@ -91,7 +91,7 @@ func replay(fs disk.FS, dir string, id identity, inUse bool, to replayer) (recov
 	for i, first := range c.segments {
 		newest := i == len(c.segments)-1
 		if newest && inUse || !newest && c.segments[i+1] <= r.base+1 {
-			continue // the checkpoint has all of it; the crash came before its removal
+			continue // the checkpoint has all of it; a crash came before its removal
 		}
 		if first > r.revision+1 {
 			return r, corrupt(dir, walName(first), 0, fmt.Errorf("log before revision %d is missing, have %d", first, r.revision))
@@ -188,7 +188,7 @@ func tornHeader(b, header []byte) bool {
 	return n < len(header) && allZero(b[n:])
 }
 
-// frame replays one frame of a segment. What the checkpoint holds already is passed over.
+// frame replays one frame of a segment. It skips what the checkpoint already has.
 func (r *recovered) frame(f frame, s *segment, to replayer) error {
 	d := &r.decoder
 	d.rest = f.body
@@ -216,7 +216,7 @@ func (r *recovered) frame(f frame, s *segment, to replayer) error {
 
 // validAfter looks for a valid frame after an invalid one, and returns its offset, 0 if there is none.
 func validAfter(b []byte, seed uint32, offset, last int64) int64 {
-	const near = 1 << 32 // revisions that one segment may hold, generously
+	const near = 1 << 32 // more revisions than one segment can hold
 	for o := offset + frameAlign; o+frameHeader < int64(len(b)); o += frameAlign {
 		length := int64(binary.LittleEndian.Uint32(b[o:]))
 		if length == 0 || length > int64(len(b))-o-frameHeader {

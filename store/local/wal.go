@@ -86,7 +86,7 @@ type segment struct {
 	size  int64 // bytes used
 }
 
-// wal is the log that is written to. One goroutine appends; others may ask for the segments and drop old ones.
+// wal is the log that is written. One goroutine appends; others may list the segments and drop old ones.
 type wal struct {
 	fs           disk.FS
 	dir          string
@@ -101,8 +101,8 @@ type wal struct {
 	seed     uint32
 }
 
-// append writes a frame whose first and last revision are given, and returns when it is durable. An error that is
-// store.ErrNoSpace leaves the log as it was; after any other nothing is known.
+// append writes a frame with its first and last revision, and returns when it is durable. After store.ErrNoSpace the log is as before;
+// after any other error its content is unknown.
 func (w *wal) append(frame []byte, first, last int64, at time.Time) error {
 	need := int64(len(frame)) + frameAlign
 	if w.file == nil || w.current().size+need > w.reserved {
@@ -139,12 +139,12 @@ func (w *wal) roll(first, need int64) error {
 	file, err := w.prepare(next, first, reserve)
 	if err != nil {
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-			_ = w.fs.Remove(next) // best effort: the next attempt empties it
+			_ = w.fs.Remove(next) // best effort: the next attempt truncates it
 			return fmt.Errorf("make log segment: %w: %w", store.ErrNoSpace, err)
 		}
 		return fmt.Errorf("make log segment: %w", err)
 	}
-	// The old segment must end where it ends before there can be a newer one.
+	// Truncate the old segment to its used size before there is a newer one.
 	if err := w.finish(); err != nil {
 		_ = file.Close()
 		return err
@@ -165,7 +165,7 @@ func (w *wal) roll(first, need int64) error {
 	return nil
 }
 
-// prepare makes a file that is a segment in all but name.
+// prepare creates a segment under a temporary name.
 func (w *wal) prepare(name string, first, reserve int64) (disk.File, error) {
 	file, err := w.fs.Create(name)
 	if err != nil {
@@ -185,7 +185,7 @@ func (w *wal) prepare(name string, first, reserve int64) (disk.File, error) {
 	return file, nil
 }
 
-// finish cuts the reserved space off the newest segment and closes it.
+// finish truncates the newest segment to its used size and closes it.
 func (w *wal) finish() error {
 	if w.file == nil {
 		return nil
@@ -214,7 +214,7 @@ func (w *wal) abandon() {
 	}
 }
 
-// resume opens the newest segment for appending after its last valid frame; what follows that is made zero.
+// resume opens the newest segment for appending after its last valid frame; it zeroes what follows.
 func (w *wal) resume() error {
 	s := w.current()
 	file, err := w.fs.Open(filepath.Join(w.dir, s.name))
@@ -226,7 +226,7 @@ func (w *wal) resume() error {
 		err = file.Allocate(reserve)
 	}
 	if err != nil && (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)) {
-		reserve, err = s.size, nil // the next append asks for space again
+		reserve, err = s.size, nil // the next append requests space again
 	}
 	if err == nil {
 		err = file.Sync()
@@ -239,7 +239,7 @@ func (w *wal) resume() error {
 	return nil
 }
 
-// droppable is how many bytes of whole segments hold nothing after revision.
+// droppable returns how many bytes of whole segments hold nothing after revision.
 func (w *wal) droppable(revision int64) int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()

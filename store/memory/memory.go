@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package memory is a store engine that forgets everything when it is closed: for tests, for throw-away clusters, and
-// as the measure for engines that do more. It keeps all promises of [store.Engine] save durable.
+// Package memory is a store engine in memory: for tests, for throw-away clusters, and as the baseline for other engines. It keeps all
+// promises of [store.Engine] except durable.
 //
-// Writers take turns under one lock; readers and watchers take none. See package mvcc for how.
+// Writers take turns under one lock; readers and watchers take none. See package mvcc.
 package memory
 
 import (
@@ -18,11 +18,11 @@ import (
 	"github.com/mortise-dev/mortise/store/mvcc"
 )
 
-// Options are those of an engine. The zero value is useful.
+// Options are the options of an engine. The zero value is useful.
 type Options struct {
 	mvcc.Options
-	Clock         alarm.Clock   // default: the machine's
-	BookmarkEvery time.Duration // at least so often a watcher that is behind gets a bookmark; default 1 s
+	Clock         alarm.Clock   // default: the system's
+	BookmarkEvery time.Duration // the longest time without a bookmark for a watcher that is behind; default 1 s
 }
 
 // Engine implements [store.Engine] in memory.
@@ -34,7 +34,7 @@ type Engine struct {
 	bookmark *alarm.Alarm
 	waiting  atomic.Bool // bookmark is set
 
-	mu     sync.Mutex // the writer's turn
+	mu     sync.Mutex // held by writers
 	closed bool
 }
 
@@ -44,7 +44,7 @@ var (
 	_ store.Bookmarker = (*Engine)(nil)
 )
 
-// Open makes an empty engine.
+// Open returns an empty engine.
 func Open(options Options) *Engine {
 	if options.Clock == nil {
 		options.Clock = alarm.System{}
@@ -91,7 +91,7 @@ func (e *Engine) publish(now time.Time) {
 	}
 }
 
-// expire deletes the keys whose time has come.
+// expire deletes expired keys.
 func (e *Engine) expire() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

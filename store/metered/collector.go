@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Collector offers the counters to Prometheus, with names that begin with mortise_store_.
+// Collector returns a Prometheus collector of the counters, under names that begin with mortise_store_.
 func (e *Engine) Collector() prometheus.Collector {
 	describe := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("mortise_store_"+name, help, labels, nil)

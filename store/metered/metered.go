@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metered decorates a store engine with counters and latency histograms. [Engine.Snapshot] reads them as a plain
-// Go value; [Engine.Collector] offers them to Prometheus.
+// Package metered decorates a store engine with counters and latency histograms. [Engine.Snapshot] returns them as a plain Go value;
+// [Engine.Collector] exports them to Prometheus.
 package metered
 
 import (
@@ -18,7 +18,7 @@ import (
 // Op names an operation.
 type Op int
 
-// The operations that are measured. Next counts the batches of watchers, not the time they wait.
+// The measured operations. Next counts the batches of watchers, not the time they wait.
 const (
 	Commit Op = iota
 	Get
@@ -29,15 +29,16 @@ const (
 	operations
 )
 
-// String is the operation's name in metrics.
+// String returns the operation's name in metrics.
 func (o Op) String() string {
 	return [operations]string{"commit", "get", "range", "watch", "next", "compact"}[o]
 }
 
-// buckets of latency are powers of two of microseconds: the first up to 1 µs, the last beyond 2^22 µs, four seconds.
+// buckets is the number of latency buckets, whose bounds are powers of two of microseconds: the first up to 1 µs, the last beyond 2^22 µs,
+// four seconds.
 const buckets = 24
 
-// Bounds returns the upper bounds of the latency histograms, without the last, which has none.
+// Bounds returns the upper bounds of the latency histograms, without the last bucket, which has none.
 func Bounds() []time.Duration {
 	b := make([]time.Duration, buckets-1)
 	for i := range b {
@@ -46,21 +47,21 @@ func Bounds() []time.Duration {
 	return b
 }
 
-// Latency is how long calls took.
+// Latency is a histogram of the duration of calls.
 type Latency struct {
 	Count   uint64
 	Sum     time.Duration
-	Buckets [buckets]uint64 // calls that took at most the bound of their bucket and more than that before
+	Buckets [buckets]uint64 // calls up to the bucket's bound and above the previous one
 }
 
 // Operation has the metrics of one operation.
 type Operation struct {
 	Latency   Latency
-	Errors    uint64 // without conflicts, and calls that were given up
+	Errors    uint64 // without conflicts and cancelled calls
 	Conflicts uint64
 }
 
-// Snapshot is all counters at one time.
+// Snapshot is the state of all counters.
 type Snapshot struct {
 	Operations map[string]Operation
 	Revision   int64
@@ -73,13 +74,13 @@ type Snapshot struct {
 	Size       store.Size
 }
 
-// counters are those of one operation.
+// counters are the counters of one operation.
 type counters struct {
 	sum, errors, conflicts atomic.Uint64
 	buckets                [buckets]atomic.Uint64
 }
 
-// Engine decorates another.
+// Engine decorates another engine.
 type Engine struct {
 	store.Decorator
 	now      func() time.Time
@@ -96,7 +97,7 @@ var (
 	_ store.Unwrapper = (*Engine)(nil)
 )
 
-// New decorates an engine. Now is the clock, [time.Now] if nil.
+// New decorates an engine. now is the clock, [time.Now] if nil.
 func New(under store.Engine, now func() time.Time) *Engine {
 	if now == nil {
 		now = time.Now
@@ -104,7 +105,7 @@ func New(under store.Engine, now func() time.Time) *Engine {
 	return &Engine{Decorator: store.Decorator{Engine: under}, now: now}
 }
 
-// done counts a call that began at a time.
+// done counts a call that began at began.
 func (e *Engine) done(op Op, began time.Time, err error) {
 	c := &e.ops[op]
 	took := max(e.now().Sub(began), 0)
@@ -120,7 +121,7 @@ func (e *Engine) done(op Op, began time.Time, err error) {
 	}
 }
 
-// bucket is the index of the bucket that a latency belongs to.
+// bucket returns the index of a latency's bucket.
 func bucket(took time.Duration) int {
 	us := uint64((took + time.Microsecond - 1) / time.Microsecond)
 	if us <= 1 {

@@ -14,17 +14,17 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-const degree = 24 // of the index: a compromise between searching and copying on write
+const degree = 24 // of the index: a compromise between search and copy on write
 
 type index = btree.Map[string, *store.Record]
 
-// Options bound what a DB keeps. The zero value is useful.
+// Options limit what a DB keeps. The zero value is useful.
 type Options struct {
-	HistoryRevisions int64         // revisions that can be watched and rewound; default 100,000
-	HistoryTime      time.Duration // how long they can; default 10 minutes
-	HistoryBytes     int64         // what superseded records may take; default 256 MiB
+	HistoryRevisions int64         // revisions for watches and reads; default 100,000
+	HistoryTime      time.Duration // how long it is kept; default 10 minutes
+	HistoryBytes     int64         // of superseded records; default 256 MiB
 	MaxTransaction   int64         // bytes of keys and values in one transaction; default 8 MiB
-	MaxBytes         int64         // bytes of live keys and values; 0 is no bound
+	MaxBytes         int64         // bytes of live keys and values; 0: no limit
 }
 
 // WithDefaults returns o with its zero fields set.
@@ -44,21 +44,20 @@ func (o Options) WithDefaults() Options {
 	return o
 }
 
-// DB is the index and its history. Stage, Seal, Rollback, NextExpiry and StageExpired are the writer's: the engine calls
-// them under one lock of its own. Publish and Trim are the publisher's and may run concurrently with the writer's. All
-// other methods are safe for concurrent use and never wait.
+// DB is the index and its history. The writer calls Stage, Seal, Rollback, NextExpiry and StageExpired, under one lock of the engine. The
+// publisher calls Publish and Trim, concurrently with the writer. All other methods are safe for concurrent use and never wait.
 type DB struct {
 	options Options
 
-	// Writer's.
+	// Only the writer uses these.
 	staged   *index
 	revision int64 // newest staged
 	bytes    int64 // of staged live records
 	events   []store.Event
 	expiries expiries
-	stale    int // how many of expiries are not live any more
+	stale    int // how many of expiries are no longer live
 
-	// Publisher's.
+	// Only the publisher uses these.
 	publishing sync.Mutex
 	touched    map[*bucket]struct{}
 
@@ -69,7 +68,7 @@ type DB struct {
 	closing  sync.Once
 }
 
-// head is the state that readers see.
+// head is the state for readers.
 type head struct {
 	index    *index
 	revision int64
@@ -89,10 +88,10 @@ type Group struct {
 	events []store.Event
 }
 
-// Revision is the newest of the group.
+// Revision returns the newest revision of the group.
 func (g *Group) Revision() int64 { return g.head.revision }
 
-// New makes a DB without keys at a revision; the history begins there.
+// New returns a DB without keys at a revision; the history begins there.
 func New(revision int64, options Options) *DB {
 	d := &DB{
 		options:  options.WithDefaults(),
@@ -106,16 +105,16 @@ func New(revision int64, options Options) *DB {
 	return d
 }
 
-// Load adds a record that was there before the history begins. Keys must come in order. Call it before anything else,
-// and Seal and Publish after it.
+// Load adds a record from before the beginning of the history. Load keys in order, before any other call, and call Seal and Publish
+// afterwards.
 func (d *DB) Load(r *store.Record) {
 	d.staged.Load(r.Key, r)
 	d.bytes += size(r)
 	d.expect(r, nil)
 }
 
-// Stage checks the ops against all that is staged, and stages them. The error is a [*store.ConflictError], or one of
-// [store.ErrInvalid], [store.ErrTooLarge], [store.ErrNoSpace]; then nothing is staged.
+// Stage checks the ops against all staged changes, and stages them. The error is a [*store.ConflictError], or one of [store.ErrInvalid],
+// [store.ErrTooLarge], [store.ErrNoSpace]; then nothing is staged.
 func (d *DB) Stage(now time.Time, ops []store.Op) (Change, error) {
 	current, grown, err := d.examine(ops)
 	if err != nil {
@@ -155,7 +154,7 @@ func (d *DB) Stage(now time.Time, ops []store.Op) (Change, error) {
 	return change, nil
 }
 
-// examine returns the current record for each op, and by how many bytes the ops let the store grow.
+// examine returns the current record for each op, and by how many bytes the ops grow the store.
 func (d *DB) examine(ops []store.Op) (current []*store.Record, grown int64, err error) {
 	var small [4]*store.Record
 	current = small[:0]
@@ -201,7 +200,7 @@ func twice(ops []store.Op, i int) bool {
 		return false
 	}
 	if i < len(ops)-1 {
-		return false // the last op looks at all
+		return false // the last op compares with all
 	}
 	seen := make(map[string]struct{}, len(ops))
 	for _, op := range ops {
@@ -213,8 +212,8 @@ func twice(ops []store.Op, i int) bool {
 	return false
 }
 
-// Replay stages a change that was committed before, with the revision and expiry that it had then. Created is set here,
-// and the slice is the caller's again. The caller has checked that the revision is the next one.
+// Replay stages a change that was committed before, with its revision and expiry. It sets Created; the caller keeps the slice. The caller
+// has checked that the revision is the next one.
 func (d *DB) Replay(revision int64, events []store.Event) {
 	for _, e := range events {
 		e.Revision = revision
@@ -255,17 +254,17 @@ func (d *DB) apply(e store.Event) {
 	d.events = append(d.events, e)
 }
 
-// Staged is the newest staged revision.
+// Staged returns the newest staged revision.
 func (d *DB) Staged() int64 { return d.revision }
 
-// Seal ends a group: all that was staged since the last Seal.
+// Seal ends a group: all changes staged since the last Seal.
 func (d *DB) Seal() *Group {
 	g := &Group{head: &head{index: d.staged.Copy(), revision: d.revision, bytes: d.bytes}, events: d.events}
 	d.events = nil
 	return g
 }
 
-// Rollback forgets all that is not published. No sealed group may be on its way.
+// Rollback drops all unpublished changes. No sealed group may be in progress.
 func (d *DB) Rollback() {
 	h := d.head.Load()
 	d.staged, d.revision, d.bytes, d.events, d.expiries = copyOf(h.index), h.revision, h.bytes, nil, nil
@@ -276,7 +275,7 @@ func (d *DB) Rollback() {
 	})
 }
 
-// copyOf returns an index of its own. Copy of the package marks the original too, which readers may be reading.
+// copyOf returns an independent index. The library's Copy writes to the original too, which readers may be reading.
 func copyOf(from *index) *index {
 	to := btree.NewMap[string, *store.Record](degree)
 	from.Scan(func(key string, r *store.Record) bool {
@@ -310,7 +309,7 @@ func (d *DB) Note(at time.Time, revision int64) {
 	d.history.note(at, revision, max(d.options.HistoryTime/64, time.Millisecond))
 }
 
-// bound lets go of the history that the options do not keep.
+// bound drops the history beyond the options' limits.
 func (d *DB) bound(now time.Time) {
 	h, o := d.history, d.options
 	revision := d.head.Load().revision
@@ -327,7 +326,7 @@ func (d *DB) bound(now time.Time) {
 	h.trim(keep)
 }
 
-// Compact forgets history before revision. [store.ErrFuture] if the store has not got there.
+// Compact drops history before revision. [store.ErrFuture] if the store has not reached it.
 func (d *DB) Compact(revision int64) error {
 	d.publishing.Lock()
 	defer d.publishing.Unlock()
@@ -338,7 +337,7 @@ func (d *DB) Compact(revision int64) error {
 	return nil
 }
 
-// Bookmark wakes all watchers that wait; those that are behind return a bookmark.
+// Bookmark wakes all waiting watchers; those that are behind return a bookmark.
 func (d *DB) Bookmark() {
 	d.bookmark.Add(1)
 	d.history.everyone.wake()
@@ -350,5 +349,5 @@ func (d *DB) Bookmark() {
 // Close ends all watchers and refuses further reads.
 func (d *DB) Close() { d.closing.Do(func() { close(d.closed) }) }
 
-// Closed is closed by Close.
+// Closed returns a channel that Close closes.
 func (d *DB) Closed() <-chan struct{} { return d.closed }

@@ -1,18 +1,18 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mvcc is the heart of the engines of this module: an ordered index of records, and a bounded history of their
-// changes. It does no I/O and reads no clock. An engine feeds it and decides when a change counts as committed.
+// Package mvcc is the core of this module's engines: an ordered index of records, and a bounded history of their changes. It does no I/O
+// and reads no clock. An engine feeds it and decides when a change counts as committed.
 //
-// # The way of a change
+// # Commits
 //
 // A change has three steps, so that many changes can share one write to a disk:
 //
 //	Stage    checks the conditions against everything staged before it, takes the next revision, changes the staged
 //	         index. No reader sees it yet.
-//	Seal     draws a line: all that was staged since the last Seal is one [Group]. Staging goes on meanwhile.
-//	Publish  makes a group visible: events to the history, then the index as of the seal as the new head, then waiters
-//	         are woken. Groups are published in the order of their seals.
+//	Seal     ends a group: all changes staged since the last Seal are one [Group]. Staging continues meanwhile.
+//	Publish  makes a group visible: it appends the events to the history, makes the index as of the seal the new head,
+//	         and wakes waiting watchers. Groups are published in the order of their seals.
 //
 // For example, with the log's disk busy syncing the first group:
 //
@@ -27,13 +27,13 @@
 //
 // # Reading
 //
-// The head is an immutable copy-on-write index behind an atomic pointer: Get and Range load it and take no lock. A
-// Range at an older revision rewinds: it reads the head and puts back, from the history, what the keys held before.
+// The head is an immutable copy-on-write index behind an atomic pointer: Get and Range load it and take no lock. A Range at an older
+// revision rewinds: it reads the head and restores, from the history, what the keys held before.
 //
 // # Watching
 //
-// The history is a stream of events in chunks. Beside the whole stream there is one of positions for each bucket, which
-// is the first two segments of the key ("/registry/pods/"): a watcher of pods never looks at the events of leases. A
-// [Watcher] is a position in a stream, no more: it holds no queue and no lock, and it keeps no history alive. Waiting
-// is on a channel that the publisher closes when the bucket has something new.
+// The history is a stream of events in chunks. Beside the whole stream there is a stream of positions for each bucket, which is the first
+// two segments of the key ("/registry/pods/"): a watcher of pods never looks at the events of leases. A [Watcher] is only a position in a
+// stream: it holds no queue and no lock, and it keeps no history alive. It waits on a channel that the publisher closes when the bucket has
+// something new.
 package mvcc

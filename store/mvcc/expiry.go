@@ -13,11 +13,11 @@ import (
 
 const expireAtOnce = 256 // keys that one transaction expires
 
-// expiries is the records with an expiry, soonest first. Records that were replaced or deleted meanwhile stay until
-// their time comes, or until they are the most.
+// expiries is a heap of the records with an expiry, soonest first. Replaced and deleted records stay until they would have expired, or
+// until they are half of all.
 type expiries []*store.Record
 
-// expect adds a record that has an expiry, and counts one that was replaced or deleted.
+// expect adds a record that has an expiry, and counts a replaced or deleted one.
 func (d *DB) expect(r, replaced *store.Record) {
 	if r != nil && !r.Expires.IsZero() {
 		heap.Push(&d.expiries, r)
@@ -42,10 +42,10 @@ func (e expiries) Len() int           { return len(e) }
 func (e expiries) Less(i, j int) bool { return e[i].Expires.Before(e[j].Expires) }
 func (e expiries) Swap(i, j int)      { e[i], e[j] = e[j], e[i] }
 
-// Push adds to the end.
+// Push appends an element.
 func (e *expiries) Push(x any) { *e = append(*e, x.(*store.Record)) }
 
-// Pop takes from the end.
+// Pop removes the last element.
 func (e *expiries) Pop() any {
 	old := *e
 	r := old[len(old)-1]
@@ -54,7 +54,7 @@ func (e *expiries) Pop() any {
 	return r
 }
 
-// NextExpiry is when the next key expires, the zero time if none does.
+// NextExpiry returns when the next key expires; zero if none does.
 func (d *DB) NextExpiry() time.Time {
 	for len(d.expiries) > 0 {
 		r := d.expiries[0]
@@ -67,8 +67,8 @@ func (d *DB) NextExpiry() time.Time {
 	return time.Time{}
 }
 
-// StageExpired stages the deletion of keys whose time has come, in one transaction; without events if there are none.
-// The caller calls again while NextExpiry is not after now.
+// StageExpired stages the deletion of expired keys, in one transaction; the result has no events if there are none. The caller repeats the
+// call until NextExpiry is after now.
 func (d *DB) StageExpired(now time.Time) Change {
 	first := len(d.events)
 	for len(d.events)-first < expireAtOnce {

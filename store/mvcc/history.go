@@ -15,26 +15,26 @@ import (
 const (
 	eventShift    = 8    // events in a chunk, as a power of two
 	positionShift = 6    // positions in a chunk of a bucket
-	maxBuckets    = 1024 // keys of further buckets are only in the whole stream
-	viewEvents    = 256  // after so many newer events a superseded record loses its view
-	eventOverhead = 160  // bytes that a superseded record costs beside key and value
+	maxBuckets    = 1024 // the keys of further buckets are only in the whole stream
+	viewEvents    = 256  // a superseded record loses its view after so many newer events
+	eventOverhead = 160  // bytes that a superseded record costs besides key and value
 )
 
-// history is the list of events that can still be watched and rewound, oldest first, with the waiting watchers. The
-// publisher writes; readers take no lock.
+// history is the list of events for watches and older reads, oldest first, with the waiting watchers. The publisher writes; readers take no
+// lock.
 type history struct {
 	events    *stream[store.Event]
 	everyone  topic                              // waits for any event
-	buckets   atomic.Pointer[map[string]*bucket] // replaced as a whole when one is added
+	buckets   atomic.Pointer[map[string]*bucket] // replaced as a whole when a bucket is added
 	adding    sync.Mutex                         // held to add a bucket
 	compacted atomic.Int64
 
-	// Publisher's own.
+	// Only the publisher uses these.
 	marks []mark
 	bytes int64 // of superseded records
 }
 
-// mark remembers when a revision was, coarsely, so that history can be bounded by time.
+// mark records when a revision was published, coarsely, so that history can be bounded by time.
 type mark struct {
 	at       time.Time
 	revision int64
@@ -46,12 +46,12 @@ type bucket struct {
 	topic     topic
 }
 
-// topic is a channel that is closed once, for all waiting goroutines, and made again by the next one.
+// topic is a channel that is closed once, for all waiting goroutines; the next one to wait creates a new channel.
 type topic struct {
 	waiting atomic.Pointer[chan struct{}]
 }
 
-// wait returns a channel that the next wake closes. The caller looks once more after it has the channel.
+// wait returns a channel that the next wake closes. The caller checks again after it has the channel.
 func (t *topic) wait() <-chan struct{} {
 	for {
 		if c := t.waiting.Load(); c != nil {
@@ -128,7 +128,7 @@ func (h *history) append(events []store.Event, touched map[*bucket]struct{}) {
 		position := h.events.end.Load()
 		h.events.append(e)
 		if old, ok := h.events.at(max(position-viewEvents, 0)); ok && position >= viewEvents && old.Previous != nil {
-			old.Previous.SetView(nil) // few watchers are so far behind, and they can make it again
+			old.Previous.SetView(nil) // few watchers are so far behind, and they can create it again
 		}
 		h.bytes += cost(e.Previous)
 		if b := h.bucket(e.Key); b != nil {
@@ -145,10 +145,10 @@ func cost(r *store.Record) int64 {
 	return int64(len(r.Value)) + eventOverhead
 }
 
-// size is how many bytes a live record counts for.
+// size returns how many bytes a live record counts for.
 func size(r *store.Record) int64 { return int64(len(r.Key) + len(r.Value)) }
 
-// note remembers when a revision was published, at most once a step.
+// note records when a revision was published, at most once a step.
 func (h *history) note(at time.Time, revision int64, step time.Duration) {
 	if n := len(h.marks); n > 0 && at.Sub(h.marks[n-1].at) < step {
 		return
@@ -170,7 +170,7 @@ func (h *history) expired(before time.Time) int64 {
 	return revision
 }
 
-// trim forgets the events up to and with revision.
+// trim drops the events up to and including revision.
 func (h *history) trim(revision int64) {
 	if revision <= h.compacted.Load() {
 		return
@@ -189,7 +189,7 @@ func (h *history) trim(revision int64) {
 	h.events.trim(to)
 }
 
-// shrink returns the revision up to which events must go so that superseded records take at most limit bytes.
+// shrink returns the revision up to which events must be dropped so that superseded records take at most limit bytes.
 func (h *history) shrink(limit int64) int64 {
 	over := h.bytes - limit
 	var revision int64

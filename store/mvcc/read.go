@@ -13,10 +13,10 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// Revision is the newest published revision.
+// Revision returns the newest published revision.
 func (d *DB) Revision() int64 { return d.head.Load().revision }
 
-// Compacted is the oldest revision that can be read and resumed after.
+// Compacted returns the oldest revision that reads and watches can name.
 func (d *DB) Compacted() int64 { return d.history.compacted.Load() }
 
 // Size returns the size of the published state.
@@ -37,7 +37,7 @@ func (d *DB) usable(ctx context.Context) error {
 	}
 }
 
-// Get returns the key's record, nil if absent, and the revision as of which that is true.
+// Get returns the key's record, nil if absent, and the revision of the read.
 func (d *DB) Get(ctx context.Context, key string) (*store.Record, int64, error) {
 	if err := d.usable(ctx); err != nil {
 		return nil, 0, err
@@ -55,7 +55,7 @@ func (d *DB) Range(ctx context.Context, r store.Range) (store.Page, error) {
 	return d.Snapshot().Range(r)
 }
 
-// Snapshot is the state at one revision, and the history before it as long as that lasts.
+// Snapshot is the state at one revision, and the history before it as long as that is kept.
 type Snapshot struct {
 	db   *DB
 	head *head
@@ -64,10 +64,10 @@ type Snapshot struct {
 // Snapshot returns the newest published state.
 func (d *DB) Snapshot() Snapshot { return Snapshot{db: d, head: d.head.Load()} }
 
-// Revision is that of the snapshot.
+// Revision returns the snapshot's revision.
 func (s Snapshot) Revision() int64 { return s.head.revision }
 
-// Len is how many keys there are.
+// Len returns the number of keys.
 func (s Snapshot) Len() int { return s.head.index.Len() }
 
 // Ascend calls f for each record in key order until f returns false.
@@ -93,7 +93,7 @@ func (s Snapshot) Range(r store.Range) (store.Page, error) {
 	return s.readPast(r, past), nil
 }
 
-// start is the smallest key that the range may hold, end the smallest after the prefix ("" if there is none).
+// start returns the smallest key that the range may hold, end the smallest after the prefix ("" if there is none).
 func start(r store.Range) string {
 	if r.After != "" && r.After >= r.Prefix {
 		return r.After + "\x00"
@@ -113,7 +113,7 @@ func end(prefix string) string {
 	return string(b)
 }
 
-// rank is how many keys sort before key.
+// rank returns how many keys sort before key.
 func (h *head) rank(key string) int {
 	return sort.Search(h.index.Len(), func(i int) bool {
 		k, _, _ := h.index.GetAt(i)
@@ -168,14 +168,14 @@ func (s Snapshot) rewind(r store.Range) (map[string]*store.Record, error) {
 			past[e.Key] = e.Previous
 		}
 	}
-	// Only now is it certain that nothing was trimmed before the loop came by.
+	// Only now is it certain that no event was trimmed before the loop read it.
 	if r.Revision < s.db.Compacted() {
 		return nil, gone
 	}
 	return past, nil
 }
 
-// readPast reads the range with the keys of past put back to what they held.
+// readPast reads the range with the keys of past restored.
 func (s Snapshot) readPast(r store.Range, past map[string]*store.Record) store.Page {
 	page := store.Page{Revision: r.Revision}
 	s.ascendPast(start(r), r.Prefix, past, func(record *store.Record) bool {
@@ -189,7 +189,7 @@ func (s Snapshot) readPast(r store.Range, past map[string]*store.Record) store.P
 	return page
 }
 
-// ascendPast calls f for the records under the prefix from a key on, with the keys of past put back.
+// ascendPast calls f for the records under the prefix from a key on, with the keys of past restored.
 func (s Snapshot) ascendPast(from, prefix string, past map[string]*store.Record, f func(*store.Record) bool) {
 	old := make([]*store.Record, 0, len(past))
 	for _, record := range past {
@@ -217,7 +217,7 @@ func (s Snapshot) ascendPast(from, prefix string, past map[string]*store.Record,
 	}
 }
 
-// AscendAt calls f for each record that was there at an older revision, in key order, until f returns false.
+// AscendAt calls f for each record at an older revision, in key order, until f returns false.
 func (s Snapshot) AscendAt(revision int64, f func(*store.Record) bool) error {
 	past, err := s.rewind(store.Range{Revision: revision})
 	if err != nil {

@@ -5,15 +5,15 @@ package mvcc
 
 import "sync/atomic"
 
-// stream is an append-only sequence with one writer and any number of readers that take no lock. Elements have
-// positions that count from zero and never change; the front is forgotten by trim.
+// stream is an append-only sequence with one writer and any number of readers that take no lock. Elements have positions that count from
+// zero and never change; trim drops the oldest.
 type stream[T any] struct {
 	shift  uint         // chunks hold 1<<shift elements
 	end    atomic.Int64 // position after the last element; elements below it are visible
 	window atomic.Pointer[window[T]]
 }
 
-// window is which chunks there are. Windows share their slice of chunks as long as it only grows at the end.
+// window is the range of chunks. Windows share their slice of chunks as long as it only grows at the end.
 type window[T any] struct {
 	first  int64 // position of chunks[0][0]
 	begin  int64 // oldest position that is kept; first <= begin
@@ -48,10 +48,10 @@ func (s *stream[T]) at(position int64) (v T, ok bool) {
 	return w.chunks[offset>>s.shift][offset&(1<<s.shift-1)], true
 }
 
-// begin is the oldest position that is kept.
+// begin returns the oldest position that is kept.
 func (s *stream[T]) begin() int64 { return s.window.Load().begin }
 
-// trim forgets all before position, which is at most end. Only the writer calls it.
+// trim drops all elements before position, which is at most end. Only the writer calls it.
 func (s *stream[T]) trim(position int64) {
 	w := s.window.Load()
 	if position <= w.begin {

@@ -12,7 +12,7 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-const batchEvents = 512 // after so many events a batch ends with the revision
+const batchEvents = 512 // a batch ends with the revision after so many events
 
 // cursor reads the events that may be under a prefix: a bucket's, or all.
 type cursor struct {
@@ -86,15 +86,15 @@ func (d *DB) Watch(ctx context.Context, prefix string, after int64) (*Watcher, e
 	}
 	w := &Watcher{db: d, prefix: prefix, cursor: d.cursor(prefix), seen: after, bookmark: -1, stop: make(chan struct{})}
 	w.position = w.cursor.after(after, w.cursor.end())
-	// Checked last: had history been trimmed while the position was sought, it shows here.
+	// Check last: this also finds history that was trimmed during the search for the position.
 	if compacted := d.Compacted(); after < compacted {
 		return nil, fmt.Errorf("watch after revision %d, history begins at %d: %w", after, compacted, store.ErrCompacted)
 	}
 	return w, nil
 }
 
-// Next blocks until there is something after the last batch, or ctx is done. A watcher that is behind with nothing to
-// see gets a bookmark from its first Next, and later when the engine asks for bookmarks.
+// Next blocks until there is a change after the last batch, or ctx is done. A watcher that is behind without events gets a bookmark from
+// its first Next, and later when the engine asks for bookmarks.
 func (w *Watcher) Next(ctx context.Context) (store.Batch, error) {
 	for {
 		if b, ok, err := w.read(); ok || err != nil {
@@ -116,7 +116,7 @@ func (w *Watcher) Next(ctx context.Context) (store.Batch, error) {
 	}
 }
 
-// Close releases the cursor and ends a Next that waits.
+// Close releases the cursor and ends a waiting Next.
 func (w *Watcher) Close() { w.stopping.Do(func() { close(w.stop) }) }
 
 // read returns the next batch if there is one.
@@ -129,7 +129,7 @@ func (w *Watcher) read() (store.Batch, bool, error) {
 	default:
 	}
 	bookmark := w.db.bookmark.Load()
-	batch := store.Batch{Revision: w.db.head.Load().revision} // before the end: all up to it is in the stream
+	batch := store.Batch{Revision: w.db.head.Load().revision} // read before the end of the stream, which has all events up to it
 	stop := w.cursor.end()
 	for ; w.position < stop; w.position++ {
 		e, ok := w.cursor.at(w.position)

@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sealed encrypts values in any engine: the layers below it (memory, log, snapshots, backups, another machine's
-// etcd) see only sealed bytes, the layers above it only plain ones.
+// Package sealed encrypts values in any engine: the layers below it (memory, log, snapshots, backups, a remote etcd) see only sealed bytes,
+// the layers above it only plain ones.
 //
 //	e := sealed.New(engine, ciphers)
 //
-// [Ciphers] select the cipher of a value by its key. A record is decrypted once: the plain record is attached to the sealed
-// one as its view ([store.Record.View]), so that it is as shared as the engine's own records are, and lives as long. A
-// value that was stored plain is returned as it is, without a copy.
+// [Ciphers] select the cipher of a value by its key. The engine decrypts a record once: it attaches the plain record to the sealed one as
+// its view ([store.Record.View]), so that readers share it like the engine's own records, and it lives as long. It returns a value that was
+// stored plain without a copy.
 //
 // An [Engine] is safe for concurrent use; it starts no goroutines, and reads take no lock.
 package sealed
@@ -22,19 +22,17 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// Prefix is how every sealed value begins, in all ciphers and in kube-apiserver's data.
+// Prefix is the prefix of every sealed value, in all ciphers and in kube-apiserver's data.
 const Prefix = "k8s:enc:"
 
-// Cipher seals and opens the values of some keys. It is given their keys, so that a value can be bound to its own and open under
-// no other.
+// Cipher seals and opens the values of some keys. Its methods get the keys, so that a cipher can bind a value to its key.
 type Cipher interface {
 	Seal(ctx context.Context, key string, plain []byte) ([]byte, error)
-	// Open returns the plain value, which may be the stored one itself, and whether sealing it again would now use another
-	// cipher or key.
+	// Open returns the plain value, which may be the stored one itself, and whether Seal would now use another cipher or key.
 	Open(ctx context.Context, key string, stored []byte) (plain []byte, stale bool, err error)
 }
 
-// Ciphers know what seals the values under a key, or under all keys that begin so. Nil means that values are stored plain.
+// Ciphers select the cipher for a key, or for all keys with a prefix. Nil means that values are stored plain.
 type Ciphers interface {
 	Cipher(key string) Cipher
 }
@@ -42,7 +40,7 @@ type Ciphers interface {
 // ErrSealed is returned for a sealed value where plain ones are expected.
 var ErrSealed = errors.New("identity transformer tried to read encrypted data") // upstream's words
 
-// Engine decorates another.
+// Engine decorates another engine.
 type Engine struct {
 	store.Decorator
 	ciphers Ciphers
@@ -57,17 +55,17 @@ var (
 // New decorates an engine.
 func New(under store.Engine, c Ciphers) *Engine { return &Engine{store.Decorator{Engine: under}, c} }
 
-// plain is the view that a sealed record has: the same record, opened.
+// plain is the view of a sealed record: the same record, opened.
 type plain struct{ *store.Record }
 
-// attach keeps the plain form of a sealed record on it.
+// attach attaches the plain form to a sealed record.
 func attach(r *store.Record, value []byte) *store.Record {
 	o := &store.Record{Key: r.Key, Value: value, Revision: r.Revision, Created: r.Created, Expires: r.Expires}
 	r.SetView(plain{o})
 	return o
 }
 
-// open is the plain form of a record of the engine below.
+// open returns the plain form of a record of the engine below.
 func open(ctx context.Context, c Cipher, r *store.Record) (*store.Record, error) {
 	if r == nil {
 		return nil, nil
@@ -116,7 +114,7 @@ func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (int64, []*store.R
 		if &given[0] == &ops[0] {
 			ops = append([]store.Op(nil), given...)
 		}
-		ops[i].Value, ops[i].Made = value, nil // users read another record than the one below
+		ops[i].Value, ops[i].Made = value, nil // users get another record than the engine below creates
 	}
 	revision, records, err := e.Engine.Commit(ctx, ops...)
 	if err != nil {
@@ -134,7 +132,7 @@ func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (int64, []*store.R
 		if r == nil || bytes.Equal(given[i].Value, r.Value) {
 			continue
 		}
-		if p, ok := r.View().(plain); ok { // a watcher was here first
+		if p, ok := r.View().(plain); ok { // a watcher was faster
 			records[i] = p.Record
 			continue
 		}
@@ -153,7 +151,7 @@ func (e *Engine) Get(ctx context.Context, key string) (*store.Record, int64, err
 	return r, revision, err
 }
 
-// lookup finds ciphers for records of one prefix. Where the prefix lies within one resource that is one cipher for them all.
+// lookup finds the ciphers for records of one prefix. A prefix within one resource has one cipher for all records.
 type lookup struct {
 	ciphers Ciphers
 	whole   bool
@@ -216,7 +214,7 @@ func (w *watcher) Next(ctx context.Context) (store.Batch, error) {
 		return b, err
 	}
 	l := w.engine.lookup(w.prefix)
-	events := make([]store.Event, len(b.Events)) // those given may be shared
+	events := make([]store.Event, len(b.Events)) // the original slice may be shared
 	copy(events, b.Events)
 	for i := range events {
 		ev := &events[i]
@@ -232,8 +230,8 @@ func (w *watcher) Next(ctx context.Context) (store.Batch, error) {
 	return b, nil
 }
 
-// Stale implements [store.Staler]: whether the value that a key holds, if it is still of that revision, would be sealed
-// otherwise now.
+// Stale implements [store.Staler]: it reports whether Seal would now encrypt the key's value differently, if the key still has that
+// revision.
 func (e *Engine) Stale(ctx context.Context, key string, revision int64) bool {
 	r, _, err := e.Engine.Get(ctx, key)
 	if err != nil || r == nil || r.Revision != revision {

@@ -98,7 +98,7 @@ func testTransaction(t *testing.T, f *fixture) {
 	if err != nil || revision != 3 || showAll(records) != "none\n/b=\"2\"@3/3\nnone\n/c=\"3\"@3/3\n" {
 		t.Fatalf("%d %v\n%s", revision, err, showAll(records))
 	}
-	// One condition fails: nothing happens.
+	// If one condition fails, nothing happens.
 	_, _, err = f.Commit(f.ctx,
 		store.Op{Key: "/a", Value: []byte("4")},
 		store.Op{Key: "/b", Value: []byte("5")})

@@ -65,7 +65,7 @@ func benchOpen(b *testing.B, factory Factory) *store.Store {
 
 func benchKey(i int) string { return fmt.Sprintf("/registry/configmaps/ns%d/%d", i%50, i) }
 
-// filled is a store with n keys of 1 KB.
+// filled returns a store with n keys of 1 KB.
 func filled(b *testing.B, factory Factory, n int) *store.Store {
 	s := benchOpen(b, factory)
 	for i := 0; i < n; i += 500 {
@@ -81,7 +81,7 @@ func filled(b *testing.B, factory Factory, n int) *store.Store {
 	return s
 }
 
-// benchCommit is so many writers that each wait for their commit of 1 KB.
+// benchCommit measures writers that each wait for their commit of 1 KB.
 func benchCommit(b *testing.B, factory Factory, writers int) {
 	s := benchOpen(b, factory)
 	var next atomic.Int64
@@ -104,7 +104,7 @@ func benchCommit(b *testing.B, factory Factory, writers int) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "commits/s")
 }
 
-// benchWatch is one writer and so many watchers that see all it does.
+// benchWatch measures one writer and watchers that see all its changes.
 func benchWatch(b *testing.B, factory Factory, watchers int) {
 	s := benchOpen(b, factory)
 	var wg sync.WaitGroup

@@ -11,7 +11,7 @@ import (
 	"github.com/mortise-dev/mortise/store/alarm"
 )
 
-// Clock is an [alarm.Clock] that stands still until it is advanced.
+// Clock is an [alarm.Clock] that stands still until Advance moves it.
 type Clock struct {
 	mu     sync.Mutex
 	now    time.Time
@@ -26,7 +26,7 @@ type timer struct {
 	f     func()
 }
 
-// NewClock makes a clock that stands at the beginning of 2026.
+// NewClock returns a clock that stands at the beginning of 2026.
 func NewClock() *Clock { return &Clock{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)} }
 
 // Now implements [alarm.Clock].
@@ -61,7 +61,7 @@ func (t *timer) Stop() bool {
 	return true
 }
 
-// Advance moves the clock and returns when all that came due has been called.
+// Advance moves the clock and returns when all due functions have been called.
 func (c *Clock) Advance(d time.Duration) {
 	c.mu.Lock()
 	c.now = c.now.Add(d)

@@ -102,7 +102,7 @@ func testExpiry(t *testing.T, f *fixture) {
 	f.expired(t, w, "/b")
 	f.clock.Advance(time.Hour)
 	f.expired(t, w, "/c", "/e")
-	// A key that comes later but expires sooner moves the alarm.
+	// A key that is written later but expires sooner moves the alarm.
 	put("/h", time.Hour)
 	put("/i", time.Second)
 	next(t, w)
@@ -118,7 +118,7 @@ func testExpiry(t *testing.T, f *fixture) {
 	if keys != "/d/g/h" {
 		t.Errorf("expiry: left are %s", keys)
 	}
-	// Many at once.
+	// Many keys at once.
 	var many []string
 	for i := range 600 {
 		many = append(many, fmt.Sprintf("/many/%d", i))
@@ -139,7 +139,7 @@ func testExpiryAfterRestart(t *testing.T, f *fixture) {
 	w := f.watch(t, "", f.Revision())
 	f.clock.Advance(time.Minute)
 	f.expired(t, w, "/a")
-	// One whose time comes while the store is closed goes when it is opened.
+	// A key that expires while the store is closed is deleted when it is opened.
 	revision := f.Revision()
 	if err := f.Close(); err != nil {
 		t.Fatal(err)

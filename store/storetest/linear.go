@@ -33,20 +33,20 @@ type linearOp struct {
 	expect int64
 }
 
-// linearOutput is what it answered.
+// linearOutput is the call's result.
 type linearOutput struct {
 	revision int64
 	conflict int // key, -1 for none
 	found    [linearKeys]int64
 }
 
-// linearState is the reference: the store's revision, and each key's, 0 if it is absent.
+// linearState is the reference: the store's revision, and each key's, 0 if the key is absent.
 type linearState struct {
 	revision int64
 	keys     [linearKeys]int64
 }
 
-// linearModel says which answers are right in which state.
+// linearModel returns the model of which results are correct in which state.
 func linearModel(first int64) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return linearState{revision: first} },
@@ -82,7 +82,7 @@ func linearModel(first int64) porcupine.Model {
 	}
 }
 
-// testLinearizable has clients race over few keys, and looks for an order of their calls that explains all answers.
+// testLinearizable lets clients race over few keys, and looks for an order of their calls that explains all results.
 func testLinearizable(t *testing.T, f *fixture) {
 	const rounds = 8
 	for range rounds {

@@ -45,10 +45,10 @@ var modelKeys = []string{"/r/a/1", "/r/a/2", "/r/a/b/1", "/r/b/1", "/r/b", "/s",
 
 var modelPrefixes = []string{"", "/", "/r/", "/r/a/", "/r/a/1", "/r/b", "/s", "z", "none"}
 
-// testModel does random operations on an engine and on the reference, and compares every answer. The library prints the
-// smallest failing sequence it finds, and how to run it again.
+// testModel performs random operations on an engine and on the reference, and compares every result. The library prints the smallest
+// failing sequence that it finds, and how to run it again.
 func testModel(t *testing.T, factory Factory, features Features) {
-	if err := flag.Set("rapid.nofailfile", "true"); err != nil { // the seed that is printed is enough
+	if err := flag.Set("rapid.nofailfile", "true"); err != nil { // the printed seed is enough
 		t.Fatal(err)
 	}
 	if features.Checks > 0 {
@@ -245,7 +245,7 @@ func (m *model) watch(t *rapid.T) {
 	}
 }
 
-// next reads on with a watcher that has something to see.
+// next reads with a watcher that has events to see.
 func (m *model) next(t *rapid.T) {
 	var ready []*modelWatcher
 	for _, w := range m.watchers {
@@ -262,8 +262,8 @@ func (m *model) next(t *rapid.T) {
 	defer cancel()
 	for len(want) > 0 {
 		b, err := w.Next(ctx)
-		// A watcher that history was compacted past may be told so even if it missed nothing under its prefix; it must be
-		// if it did.
+		// A watcher that is behind the compacted revision may get ErrCompacted even if it missed no change of its prefix; it must if it
+		// missed one.
 		if want[0].Revision <= m.compacted || w.seen < m.compacted && errors.Is(err, store.ErrCompacted) {
 			wantError(t, err, store.ErrCompacted)
 			m.watchers = slices.DeleteFunc(m.watchers, func(o *modelWatcher) bool { return o == w })
@@ -285,7 +285,7 @@ func (m *model) next(t *rapid.T) {
 	}
 }
 
-// missing is what the watcher has not seen yet.
+// missing returns the changes that the watcher has not seen yet.
 func (m *model) missing(w *modelWatcher) (missing []change) {
 	for _, c := range m.changes {
 		if c.Revision > w.seen && strings.HasPrefix(c.Key, w.prefix) {

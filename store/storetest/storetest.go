@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package storetest proves that an engine keeps the promises of [store.Engine]. It has one entry point:
+// Package storetest tests that an engine keeps the promises of [store.Engine]. It has one entry point:
 //
 //	func TestEngine(t *testing.T) {
 //		storetest.Run(t, func(tb testing.TB, clock alarm.Clock) storetest.Open {
@@ -10,11 +10,11 @@
 //		}, storetest.Features{Durable: true, Clock: true})
 //	}
 //
-// There is a test for each named promise, for the basic operations, for expiry, and a model checker that does random
-// operations and compares each answer with that of a reference model. What an engine cannot do it declares by leaving a
-// feature out, and the tests of it are skipped by name. [Bench] runs the benchmarks.
+// There is a test for each named promise, for the basic operations, for expiry, and a model checker that performs random operations and
+// compares each result with that of a reference model. An engine declares its abilities as features; Run skips the tests of missing
+// features by name. [Bench] runs the benchmarks.
 //
-// Everything random is seeded; a failure prints how to run it again.
+// All random tests are seeded; a failure prints how to run it again.
 package storetest
 
 import (
@@ -32,16 +32,16 @@ import (
 	"github.com/mortise-dev/mortise/store/alarm"
 )
 
-// Open opens an engine. A durable one that has been closed can be opened again, and holds what it held.
+// Open opens an engine. A durable engine can be opened again after Close, with its content.
 type Open func() (store.Engine, error)
 
-// Factory prepares a place for an engine that holds nothing, and returns how to open it there.
+// Factory prepares an empty place for an engine, and returns how to open it there.
 type Factory func(tb testing.TB, clock alarm.Clock) Open
 
-// Features are what an engine can do beyond what all can.
+// Features are an engine's abilities beyond those that all engines have.
 type Features struct {
-	Durable bool // what was committed is there after Close and Open
-	Clock   bool // it goes by the clock that the factory is given
+	Durable bool // committed data survive Close and Open
+	Clock   bool // it uses the clock that the factory receives
 	Checks  int  // random sequences that the model checker tries; default: -rapid.checks
 }
 
@@ -49,7 +49,7 @@ type Features struct {
 func Run(t *testing.T, factory Factory, features Features) {
 	for _, test := range []struct {
 		name  string
-		needs string // why it is skipped, "" if it is not
+		needs string // why the test is skipped, "" if it is not
 		run   func(*testing.T, *fixture)
 	}{
 		{"Get", "", testGet},
@@ -102,7 +102,7 @@ type fixture struct {
 	random *rand.Rand
 }
 
-// newFixture opens an engine. At the end of the test it is closed, and must have left no goroutine behind.
+// newFixture opens an engine. The test's cleanup closes it, and fails if it has left a goroutine behind.
 func newFixture(t *testing.T, factory Factory, features Features) *fixture {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
@@ -123,7 +123,7 @@ func newFixture(t *testing.T, factory Factory, features Features) *fixture {
 	return f
 }
 
-// reopen closes the engine, if it is open, and opens it.
+// reopen closes the engine, if it is open, and opens it again.
 func (f *fixture) reopen(t *testing.T) {
 	t.Helper()
 	if f.Store != nil {
@@ -138,7 +138,7 @@ func (f *fixture) reopen(t *testing.T) {
 	f.Store = store.New(engine)
 }
 
-// seeded returns a source of randomness, and its seed, which -storetest.seed sets.
+// seeded returns a source of random numbers, and its seed, which -storetest.seed sets.
 func seeded() (*rand.Rand, uint64) {
 	seed := rand.Uint64() >> 1
 	if f := flag.Lookup(seedFlag); f != nil {
@@ -154,7 +154,7 @@ const seedFlag = "storetest.seed"
 // Seed defines the flag -storetest.seed. Test packages call it in a var declaration, to be able to repeat a failure.
 func Seed() *uint64 { return flag.Uint64(seedFlag, 0, "seed of random tests; 0: a random one") }
 
-// must returns v, and ends the test if there is an error.
+// must returns v, and ends the test on an error.
 func must[T any](t testing.TB) func(v T, err error) T {
 	return func(v T, err error) T {
 		t.Helper()
@@ -182,7 +182,7 @@ func (f *fixture) watch(t *testing.T, prefix string, after int64) store.Watcher 
 	return w
 }
 
-// patience is how long a test waits for what must come; it ends a test that would hang.
+// patience is how long a test waits for an expected event; it ends a test that would hang.
 const patience = 20 * time.Second
 
 // next returns the next batch with events.
@@ -201,7 +201,7 @@ func next(t testing.TB, w store.Watcher) store.Batch {
 	}
 }
 
-// failer is what can end a test: a testing.TB or a rapid.T.
+// failer can end a test: a testing.TB or a rapid.T.
 type failer interface {
 	Helper()
 	Fatalf(format string, args ...any)
@@ -225,7 +225,7 @@ func wantConflict(t testing.TB, err error, key string, current *store.Record) {
 	}
 }
 
-// show writes a record out, for comparison.
+// show formats a record, for comparison.
 func show(r *store.Record) string {
 	if r == nil {
 		return "none"

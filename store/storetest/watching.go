@@ -18,7 +18,7 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// change is one event as it must be seen.
+// change is one expected event.
 type change struct {
 	Revision int64
 	Key      string
@@ -37,7 +37,7 @@ func changeOf(e store.Event) change {
 	return c
 }
 
-// observed is what one watcher saw, and what there was to see.
+// observed is the events that one watcher saw, and those that it should have seen.
 type observed struct {
 	prefix  string
 	after   int64
@@ -47,7 +47,7 @@ type observed struct {
 
 func (o observed) String() string { return fmt.Sprintf("watch of %q after %d", o.prefix, o.after) }
 
-// observe lets writers race while watchers with several prefixes begin at several revisions, some reading slowly.
+// observe lets writers race while watchers with several prefixes begin at several revisions, some of them reading slowly.
 func observe(t *testing.T, f *fixture) []observed {
 	t.Helper()
 	const writers, transactions = 4, 60
@@ -115,7 +115,7 @@ func observe(t *testing.T, f *fixture) []observed {
 					return
 				}
 				mu.Lock()
-				// A transaction that changed nothing answers another's revision; its ops change nothing there either.
+				// A transaction without changes returns another transaction's revision; its ops change nothing there either.
 				commits[revision] = append(commits[revision], ops...)
 				mu.Unlock()
 				if i%20 == 10 {
@@ -125,7 +125,7 @@ func observe(t *testing.T, f *fixture) []observed {
 		})
 	}
 	wg.Wait()
-	// A last change under each prefix, so that every watcher has an end to see.
+	// A last change under each prefix, so that every watcher sees an end.
 	var ops []store.Op
 	for _, key := range []string{"/r/pods/a/end", "/r/leases/a/end", "/r/none/end"} {
 		ops = append(ops, store.Op{Key: key, Value: []byte("end")})
@@ -153,7 +153,7 @@ func observe(t *testing.T, f *fixture) []observed {
 	return all
 }
 
-// ended says whether the final revision has been seen.
+// ended reports whether the watcher has seen the final revision.
 func (o observed) ended(last <-chan struct{}, final *int64) bool {
 	select {
 	case <-last:
@@ -171,7 +171,7 @@ func (o observed) ended(last <-chan struct{}, final *int64) bool {
 	}
 }
 
-// replayCommits works out what changed, from the ops by revision.
+// replayCommits computes the changes from the ops by revision.
 func replayCommits(commits map[int64][]store.Op) []change {
 	var revisions []int64
 	for r := range commits {
@@ -233,7 +233,7 @@ func testUnique(t *testing.T, f *fixture) {
 }
 
 func testAtomic(t *testing.T, f *fixture) {
-	// A long backlog of transactions of three, so that no engine can give it in one batch by chance alone.
+	// A long backlog of transactions of three ops, so that no engine returns it in one batch by chance.
 	before, backlog := f.Revision(), int64(300)
 	w := f.watch(t, "/backlog/", before)
 	for i := range backlog {
@@ -293,7 +293,7 @@ func testReliable(t *testing.T, f *fixture) {
 	}
 }
 
-// testWakes has watchers wait for each commit, with nothing else to wake them.
+// testWakes lets watchers wait for each commit, with nothing else to wake them.
 func testWakes(t *testing.T, f *fixture) {
 	const rounds = 100
 	prefixes := []string{"", "/r/", "/r/pods/", "/r/pods/a/"}
@@ -334,7 +334,7 @@ func testWakes(t *testing.T, f *fixture) {
 	}
 }
 
-// history makes some revisions and returns what changed under the prefix.
+// history creates some revisions and returns the changes under the prefix.
 func (f *fixture) history(t *testing.T, n int) []change {
 	t.Helper()
 	var changes []change
@@ -354,7 +354,7 @@ func (f *fixture) history(t *testing.T, n int) []change {
 	return changes
 }
 
-// resume watches from the revision of each change on, and compares.
+// resume watches from the revision of each change on, and compares the events.
 func (f *fixture) resume(t *testing.T, changes []change) {
 	t.Helper()
 	for i, c := range changes[:len(changes)-1] {
@@ -400,7 +400,7 @@ func testBookmarkable(t *testing.T, f *fixture) {
 	if err != nil || len(b.Events) != 0 || b.Revision != 2 {
 		t.Fatalf("bookmarkable: the first batch is %+v, %v, want a bookmark of revision 2", b, err)
 	}
-	// One that waits learns of it too, in the engine's time or on demand.
+	// A waiting watcher learns of it too, in the engine's time or on demand.
 	got := make(chan store.Batch, 1)
 	go func() {
 		b, _ := w.Next(ctx)

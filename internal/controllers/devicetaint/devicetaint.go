@@ -52,7 +52,7 @@ func Controller() controllers.Controller {
 	}
 }
 
-// Names of the indexes: pods by the claims that they use, slices by their pools.
+// byClaim and byPool are the names of the indexes: pods by the claims that they use, slices by their pools.
 const byClaim, byPool = "deviceClaim", "pool"
 
 // key names a pod or a rule.

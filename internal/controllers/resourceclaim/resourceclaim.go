@@ -47,7 +47,7 @@ func Controller() controllers.Controller {
 	}
 }
 
-// Names of the indexes of pods: by the claims that they use, and by the templates that they name.
+// byClaim and byTemplate are the names of the indexes of pods: by the claims that they use, and by the templates that they name.
 const byClaim, byTemplate = "resourceClaim", "resourceClaimTemplate"
 
 // key names a pod or a claim.

@@ -26,7 +26,7 @@ type Claim[T metav1.Object] struct {
 	Fresh func(context.Context) (metav1.Object, error)
 	// Patch applies a strategic merge patch to a child.
 	Patch func(ctx context.Context, child metav1.Object, patch []byte) error
-	// Adoptable, if set, refuses orphans that match the selector.
+	// Adoptable, if set, reports whether an orphan that matches the selector may be adopted.
 	Adoptable func(T) bool
 	// Finalizers are added to adopted children.
 	Finalizers []string

@@ -56,7 +56,7 @@ func APIService() *resource.Descriptor {
 	return d
 }
 
-// columns show what serves an API, and whether it does.
+// columns show which service serves an API, and whether it is available.
 type columns struct{}
 
 // Definitions are name, service, availability and age.
@@ -70,7 +70,7 @@ func (columns) Definitions() []metav1.TableColumnDefinition {
 	}
 }
 
-// Cells are one registration's.
+// Cells returns the cells of one registration.
 func (columns) Cells(obj resource.Object) ([]any, error) {
 	a, ok := obj.(*apiregistrationv1.APIService)
 	if !ok {

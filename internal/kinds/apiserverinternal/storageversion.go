@@ -12,8 +12,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// StorageVersion describes what API servers say of the versions that they store, with the subresource status. It has no
-// stable version.
+// StorageVersion describes the objects in which API servers report their storage versions, with the subresource status. It has no stable
+// version.
 func StorageVersion() *resource.Descriptor {
 	check := upstream.StorageVersion()
 	return kind.Describe[apiserverinternalv1alpha1.StorageVersion](resource.Descriptor{

@@ -11,7 +11,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// ControllerRevision describes the past states that controllers keep of their objects.
+// ControllerRevision describes the revisions that controllers keep of their objects.
 func ControllerRevision() *resource.Descriptor {
 	check := upstream.ControllerRevision()
 	return kind.Describe[appsv1.ControllerRevision](resource.Descriptor{

@@ -71,7 +71,7 @@ func DaemonSet() *resource.Descriptor {
 	return d
 }
 
-// templateGeneration counts the changes of a daemon set's template. It has no field in this version, but an annotation.
+// templateGeneration returns the number of changes of a daemon set's template. In this version it is an annotation, not a field.
 func templateGeneration(ds *appsv1.DaemonSet) int64 {
 	n, err := strconv.ParseInt(ds.Annotations[appsv1.DeprecatedTemplateGeneration], 10, 64)
 	if err != nil {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package authentication describes the kinds of the group authentication.k8s.io: questions that are answered, not stored.
+// Package authentication describes the kinds of the group authentication.k8s.io: reviews that the server answers and does not store.
 package authentication
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// SelfSubjectReview describes the question of who the asker is.
+// SelfSubjectReview describes reviews of the requesting user.
 func SelfSubjectReview() *resource.Descriptor {
 	return kind.Describe[authenticationv1.SelfSubjectReview](resource.Descriptor{
 		Group:    "authentication.k8s.io",
@@ -41,7 +41,7 @@ func SelfSubjectReview() *resource.Descriptor {
 	})
 }
 
-// info is a user as reviews show one.
+// info converts a user to the form in reviews.
 func info(u user.Info) authenticationv1.UserInfo {
 	out := authenticationv1.UserInfo{Username: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(),
 		Extra: map[string]authenticationv1.ExtraValue{}}

@@ -17,12 +17,12 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Verify finds the user of a token, and for which of the audiences it is valid; no audiences: the API server's own. A nil
-// user without an error means that no authenticator knows the token; an error with a method InvalidAudiences means that an
-// authenticator returned audiences that were not requested.
+// Verify returns the user of a token and the audiences for which the token is valid; no audiences: the API server's own. A nil user without
+// an error means that no authenticator knows the token; an error with a method InvalidAudiences means that an authenticator returned
+// audiences that were not requested.
 type Verify func(ctx context.Context, token string, audiences []string) (user.Info, []string, error)
 
-// TokenReview describes the question of whose a token is. Without verify every token is unknown.
+// TokenReview describes reviews of tokens. Without verify every token is unknown.
 func TokenReview(verify Verify) *resource.Descriptor {
 	return kind.Describe[authenticationv1.TokenReview](resource.Descriptor{
 		Group:    "authentication.k8s.io",

@@ -16,7 +16,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// LocalSubjectAccessReview describes questions about what someone may do in one namespace.
+// LocalSubjectAccessReview describes reviews of a user's access in one namespace.
 func LocalSubjectAccessReview(may Authorize) *resource.Descriptor {
 	d := question("localsubjectaccessreviews", "LocalSubjectAccessReview", true)
 	d.Create = func(ctx context.Context, _ resource.Backend, obj resource.Object, _ *metav1.CreateOptions) (resource.Object, error) {

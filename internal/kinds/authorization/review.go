@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package authorization describes the kinds of the group authorization.k8s.io: questions that are answered, not stored.
+// Package authorization describes the kinds of the group authorization.k8s.io: reviews that the server answers and does not store.
 package authorization
 
 import (
@@ -28,14 +28,14 @@ import (
 
 const group = "authorization.k8s.io"
 
-// Authorize decides whether a user may do something.
+// Authorize decides whether a user is authorized for a request.
 type Authorize func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
 
-// Rules lists what a user may do in a namespace; incomplete when an authorizer cannot list its rules.
+// Rules lists a user's rules in a namespace; incomplete if an authorizer cannot list its rules.
 type Rules func(ctx context.Context, u user.Info, namespace string) (resources []authorizationv1.ResourceRule,
 	paths []authorizationv1.NonResourceRule, incomplete bool, err error)
 
-// Administrators lets the group system:masters do everything, and says nothing of others.
+// Administrators allows the group system:masters everything, and has no opinion about others.
 func Administrators(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	if a.GetUser() != nil && slices.Contains(a.GetUser().GetGroups(), user.SystemPrivilegedGroup) {
 		return authorizer.DecisionAllow, "", nil
@@ -43,7 +43,7 @@ func Administrators(_ context.Context, a authorizer.Attributes) (authorizer.Deci
 	return authorizer.DecisionNoOpinion, "", nil
 }
 
-// AdministratorRules are the rules behind [Administrators].
+// AdministratorRules returns the rules behind [Administrators].
 func AdministratorRules(_ context.Context, u user.Info, _ string) ([]authorizationv1.ResourceRule, []authorizationv1.NonResourceRule, bool,
 	error) {
 	if !slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup) {
@@ -54,7 +54,7 @@ func AdministratorRules(_ context.Context, u user.Info, _ string) ([]authorizati
 		[]authorizationv1.NonResourceRule{{Verbs: all, NonResourceURLs: all}}, false, nil
 }
 
-// answer asks the authorizer, and makes a review's status of what it says.
+// answer calls the authorizer, and returns its decision as a review's status.
 func (f Authorize) answer(ctx context.Context, a authorizer.AttributesRecord) authorizationv1.SubjectAccessReviewStatus {
 	decision, reason, err := f(ctx, a)
 	var wrong []string
@@ -81,17 +81,17 @@ func (f Authorize) answer(ctx context.Context, a authorizer.AttributesRecord) au
 	}
 }
 
-// question is the descriptor of a kind that is only asked.
+// question returns the descriptor of a review kind.
 func question(plural, name string, namespaced bool) resource.Descriptor {
 	return resource.Descriptor{Group: group, Resource: plural, Kind: name, Namespaced: namespaced, Verbs: []string{"create"}}
 }
 
-// refuse is the error of a question that makes no sense. Upstream's names no kind.
+// refuse returns the error for an invalid review. Upstream's error names no kind.
 func refuse(errs field.ErrorList) error {
 	return apierrors.NewInvalid(schema.GroupKind{Group: group}, "", errs)
 }
 
-// of turns the attributes of a review into those that authorizers know.
+// of converts the attributes in a review to those of authorizers.
 func of(u user.Info, r *authorizationv1.ResourceAttributes, n *authorizationv1.NonResourceAttributes) authorizer.AttributesRecord {
 	if r == nil {
 		if n == nil {
@@ -193,7 +193,7 @@ func fieldRequirements(s *authorizationv1.FieldSelectorAttributes) (fields.Requi
 	return out, errors.Join(errs...)
 }
 
-// subject is the user that a review asks about.
+// subject returns the user in a review.
 func subject(s *authorizationv1.SubjectAccessReviewSpec) user.Info {
 	u := &user.DefaultInfo{Name: s.User, UID: s.UID, Groups: s.Groups}
 	if s.Extra != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// SelfSubjectAccessReview describes questions about what the asker may do.
+// SelfSubjectAccessReview describes reviews of the requesting user's access.
 func SelfSubjectAccessReview(may Authorize) *resource.Descriptor {
 	d := question("selfsubjectaccessreviews", "SelfSubjectAccessReview", false)
 	d.Create = func(ctx context.Context, _ resource.Backend, obj resource.Object, _ *metav1.CreateOptions) (resource.Object, error) {

@@ -16,7 +16,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// SelfSubjectRulesReview describes questions for all that the asker may do in a namespace.
+// SelfSubjectRulesReview describes reviews of the requesting user's rules in a namespace.
 func SelfSubjectRulesReview(rules Rules) *resource.Descriptor {
 	d := question("selfsubjectrulesreviews", "SelfSubjectRulesReview", false)
 	d.Create = func(ctx context.Context, _ resource.Backend, obj resource.Object, _ *metav1.CreateOptions) (resource.Object, error) {

@@ -16,7 +16,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// SubjectAccessReview describes questions about what someone may do.
+// SubjectAccessReview describes reviews of a user's access.
 func SubjectAccessReview(may Authorize) *resource.Descriptor {
 	d := question("subjectaccessreviews", "SubjectAccessReview", false)
 	d.Create = func(ctx context.Context, _ resource.Backend, obj resource.Object, _ *metav1.CreateOptions) (resource.Object, error) {

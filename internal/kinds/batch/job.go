@@ -19,7 +19,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Beyond these an indexed job may have more indexes than its status can tell of.
+// An indexed job with more indexes than these limits may exceed what its status can list.
 const (
 	manyCompletions = 100_000
 	manyParallel    = 10_000
@@ -82,8 +82,8 @@ func Job() *resource.Descriptor {
 	})
 }
 
-// selectOwnPods gives a job's pods labels that name it, where they have none, and makes it select them by its uid. What a
-// client set against that is left for validation to refuse.
+// selectOwnPods adds missing labels that name the job to its pod template, and makes the job select them by its UID. Validation refuses
+// conflicting values that a client set.
 func selectOwnPods(j *batchv1.Job) {
 	if j.Spec.Template.Labels == nil {
 		j.Spec.Template.Labels = map[string]string{}

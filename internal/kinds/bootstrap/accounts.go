@@ -14,7 +14,7 @@ type Account struct {
 	Rules []rbacv1.PolicyRule
 }
 
-// role is the account's, in the form of those of Kubernetes' own controllers.
+// role returns the account's role, in the form of the roles of Kubernetes' own controllers.
 func (a Account) role() []Object {
 	meta := metav1.ObjectMeta{
 		Name:        "system:controller:" + a.Name,
@@ -31,7 +31,8 @@ func (a Account) role() []Object {
 	}
 }
 
-// kubeletClient lets the name that API servers go by towards nodes use them: agents that ask for access reviews admit it by this.
+// kubeletClient allows the user name that API servers use towards nodes to use them: agents that check access by access reviews admit
+// requests by this binding.
 func kubeletClient() Object {
 	return of(rbacv1.GroupName, "clusterrolebindings", &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{

@@ -1,12 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bootstrap lists the objects that an API server makes for itself when it starts and they are not there:
-// namespaces, roles and bindings, flow schemas and priority levels, priority classes, API services of its own groups, the
-// default range of cluster IPs. [Objects] lists them all; fields.go says who owns which of their fields. Nothing here
-// writes: that is for the server that has them.
+// Package bootstrap lists the objects that an API server creates when it starts, unless they exist: namespaces, roles and bindings, flow
+// schemas and priority levels, priority classes, API services of its own groups, the default range of cluster IPs. [Objects] lists them
+// all; fields.go computes the owners of their fields. The package writes nothing: the server does.
 //
-// The list is made once for a process, and its objects are shared and immutable.
+// A process creates the list once; its objects are shared and immutable.
 package bootstrap
 
 import (
@@ -30,42 +29,42 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Object is one of them.
+// Object is an object to create.
 type Object struct {
 	Resource schema.GroupResource
 	Object   resource.Object
-	// Finish sets in a copy of Object what a kind does not let its creator set; nil: nothing.
+	// Finish sets fields that a kind does not let its creator set in a copy of Object; nil: there are none.
 	Finish func(obj resource.Object, now metav1.Time)
 	// Fields are the copy's managed fields, still without times.
 	Fields []metav1.ManagedFieldsEntry
 }
 
-// Options are what the objects depend on.
+// Options are the settings that the objects depend on.
 type Options struct {
 	// ServiceCIDR are the ranges of cluster IPs.
 	ServiceCIDR []netip.Prefix
-	// Served are the group-versions that the server itself answers, each with its priorities.
+	// Served are the group-versions that the server serves itself, each with its priorities.
 	Served []GroupVersion
-	// Authentication is what extension API servers must know to tell the server's requests from others: the data of a
-	// ConfigMap in kube-system. None: there is no ConfigMap.
+	// Authentication is the data of the ConfigMap in kube-system that lets extension API servers recognize the server's requests. None:
+	// there is no ConfigMap.
 	Authentication map[string]string
-	// Identity is the server's own, AdvertiseAddress where other servers find it; without them there is no lease.
+	// Identity is the server's identity, AdvertiseAddress the address for other servers; without them there is no lease.
 	Identity                   string
 	Hostname, AdvertiseAddress string
 	Now                        time.Time
-	// Accounts are those of controllers that Kubernetes does not have.
+	// Accounts are the accounts of controllers that Kubernetes does not have.
 	Accounts []Account
 	// KubeletClient adds the binding that lets API servers use nodes.
 	KubeletClient bool
 }
 
-// GroupVersion is a served group-version with the order that it has among the others.
+// GroupVersion is a served group-version with its priorities.
 type GroupVersion struct {
 	schema.GroupVersion
 	GroupPriority, VersionPriority int32
 }
 
-// Who owns the fields of flow schemas and priority levels: Producer what they ask for, Consumer what they find.
+// The managers of flow schemas and priority levels: Producer writes their specs, Consumer their status.
 const (
 	Producer = "api-priority-and-fairness-config-producer-v1"
 	Consumer = "api-priority-and-fairness-config-consumer-v1"
@@ -74,7 +73,7 @@ const (
 // AuthenticationName is the ConfigMap that extension API servers read.
 const AuthenticationName = "extension-apiserver-authentication"
 
-// TrackingName is the ConfigMap that says under TrackingKey since which day it is noted which legacy tokens are used.
+// TrackingName is the ConfigMap whose TrackingKey is the day since which the server records the use of legacy tokens.
 const (
 	TrackingName = "kube-apiserver-legacy-service-account-token-tracking"
 	TrackingKey  = "since"
@@ -82,12 +81,12 @@ const (
 
 const server = "kube-apiserver"
 
-// always are the objects that depend on nothing.
+// always are the objects that depend on no options.
 var always = sync.OnceValue(func() []Object {
 	return slices.Concat(namespaces(), priorities(), roles(), flows())
 })
 
-// Objects lists the objects in the order in which they are to be made.
+// Objects returns the objects in the order in which the server has to create them.
 func Objects(o Options) []Object {
 	all := slices.Clone(always())
 	for _, a := range o.Accounts {
@@ -114,10 +113,10 @@ func Objects(o Options) []Object {
 	return append(all, tokenTracking(o.Now))
 }
 
-// LeaseSeconds is for how long after its last word a server is taken to be there.
+// LeaseSeconds is how long after its last renewal a server's lease is valid.
 const LeaseSeconds = 3600
 
-// lease says that the server is there.
+// lease returns the server's identity lease.
 func lease(o *Options) Object {
 	seconds, holder, now := int32(LeaseSeconds), o.Identity+"_"+string(uuid.NewUUID()), metav1.NewMicroTime(o.Now)
 	l := &coordinationv1.Lease{
@@ -176,7 +175,7 @@ func roles() []Object {
 	return out
 }
 
-// flows are the priority levels and flow schemas. They say of themselves that their specs follow the server's.
+// flows returns the priority levels and flow schemas. An annotation says that the server updates their specs.
 func flows() []Object {
 	const group = "flowcontrol.apiserver.k8s.io"
 	follow := func(m *metav1.ObjectMeta) {
@@ -200,7 +199,7 @@ func flows() []Object {
 	return out
 }
 
-// found says of a flow schema that its priority level exists.
+// found sets the condition of a flow schema whose priority level exists.
 func found(obj resource.Object, now metav1.Time) {
 	s := obj.(*flowcontrolv1.FlowSchema)
 	s.Status.Conditions = []flowcontrolv1.FlowSchemaCondition{{
@@ -210,7 +209,7 @@ func found(obj resource.Object, now metav1.Time) {
 	}}
 }
 
-// ServiceCIDRName is the name of the range that the server was started with.
+// ServiceCIDRName is the name of the ServiceCIDR with the server's configured ranges.
 const ServiceCIDRName = "kubernetes"
 
 func serviceCIDR(ranges []netip.Prefix) Object {
@@ -231,8 +230,8 @@ func serviceCIDR(ranges []netip.Prefix) Object {
 	return o
 }
 
-// APIService is the registration of a group-version that the server itself answers. managed is "onstart" for built-in
-// ones, "true" for those of definitions.
+// APIService returns the registration of a group-version that the server serves itself. managed is "onstart" for built-in ones, "true" for
+// those of CRDs.
 func APIService(gv GroupVersion, managed string) Object {
 	return of("apiregistration.k8s.io", "apiservices", &apiregistrationv1.APIService{
 		ObjectMeta: metav1.ObjectMeta{Name: gv.Version + "." + gv.Group,
@@ -243,7 +242,7 @@ func APIService(gv GroupVersion, managed string) Object {
 	})
 }
 
-// tokenTracking says since when the server knows which legacy tokens are used.
+// tokenTracking returns the ConfigMap with the day since which the server records the use of legacy tokens.
 func tokenTracking(now time.Time) Object {
 	return of("", "configmaps", &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: TrackingName},

@@ -19,13 +19,13 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// set is the fields that are owned below one: a leaf has none.
+// set is the tree of fields that are owned below a field; a leaf is empty.
 type set = map[string]any
 
-// The field manager could tell all this, but it would read every kind's schema for it, which no start has time for. A test
-// asks it, and compares.
+// The field manager could compute all this, but it would read every kind's schema, for which a start has no time. A test compares with the
+// field manager.
 
-// updated is the entry of the manager who made obj.
+// updated returns the managed-fields entry of the manager that created obj.
 func updated(obj resource.Object, manager string) []metav1.ManagedFieldsEntry {
 	version, owned := spec(obj)
 	if meta := metadata(obj); len(meta) > 0 {
@@ -33,7 +33,7 @@ func updated(obj resource.Object, manager string) []metav1.ManagedFieldsEntry {
 	}
 	raw, err := json.Marshal(owned)
 	if err != nil {
-		panic(fmt.Sprintf("own fields of %T: %v", obj, err)) // a tree of maps has a JSON form
+		panic(fmt.Sprintf("own fields of %T: %v", obj, err)) // a tree of maps always encodes
 	}
 	return []metav1.ManagedFieldsEntry{{
 		Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: version, FieldsType: "FieldsV1",
@@ -41,7 +41,7 @@ func updated(obj resource.Object, manager string) []metav1.ManagedFieldsEntry {
 	}}
 }
 
-// applied is the entry of a manager who applied to obj's status.
+// applied returns the entry of a manager that applied to obj's status.
 func applied(_ resource.Object, manager, version, fields string) metav1.ManagedFieldsEntry {
 	return metav1.ManagedFieldsEntry{
 		Manager: manager, Operation: metav1.ManagedFieldsOperationApply, APIVersion: version, FieldsType: "FieldsV1",
@@ -64,7 +64,7 @@ func metadata(obj resource.Object) set {
 	return out
 }
 
-// leaves are fields that are owned whole.
+// leaves returns fields that are owned as a whole.
 func leaves(names ...string) set {
 	out := set{}
 	for _, name := range names {
@@ -73,7 +73,7 @@ func leaves(names ...string) set {
 	return out
 }
 
-// spec is obj's version, and the fields in it, without those of the metadata, that its maker owns.
+// spec returns obj's version, and its fields, without the metadata, that its creator owns.
 func spec(obj resource.Object) (string, set) {
 	switch o := obj.(type) {
 	case *corev1.Namespace:

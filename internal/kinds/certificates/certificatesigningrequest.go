@@ -17,8 +17,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// CertificateSigningRequest describes signing requests, with the subresources approval and status. Who asks is taken from
-// the request's user, never from its body.
+// CertificateSigningRequest describes signing requests, with the subresources approval and status. The server takes the requesting user
+// from the request, never from its body.
 func CertificateSigningRequest() *resource.Descriptor {
 	check := upstream.CertificateSigningRequest()
 	return kind.Describe[certificatesv1.CertificateSigningRequest](resource.Descriptor{
@@ -55,7 +55,7 @@ func CertificateSigningRequest() *resource.Descriptor {
 	})
 }
 
-// prepareRequest writes the asking user into a new request.
+// prepareRequest writes the requesting user into a new request.
 func prepareRequest(ctx context.Context, obj resource.Object) {
 	c, ok := obj.(*certificatesv1.CertificateSigningRequest)
 	if !ok {
@@ -74,7 +74,7 @@ func prepareRequest(ctx context.Context, obj resource.Object) {
 	c.Status = certificatesv1.CertificateSigningRequestStatus{}
 }
 
-// keepConditions puts back the old conditions of a type, which only approval may change.
+// keepConditions restores the old conditions of a type that only the approval subresource may change.
 func keepConditions(c, old *certificatesv1.CertificateSigningRequest, t certificatesv1.RequestConditionType) {
 	find := func(of *certificatesv1.CertificateSigningRequest) (at []int) {
 		for i := range of.Status.Conditions {
@@ -93,7 +93,7 @@ func keepConditions(c, old *certificatesv1.CertificateSigningRequest, t certific
 	}
 }
 
-// setTimes fills in the times of conditions that have none.
+// setTimes sets missing times of conditions.
 func setTimes(c, old *certificatesv1.CertificateSigningRequest) {
 	now := metav1.Now()
 	for i := range c.Status.Conditions {

@@ -21,11 +21,11 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Authorize decides whether a user may do something.
+// Authorize decides whether a user is authorized for a request.
 type Authorize func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
 
-// PodCertificateRequest describes pods' requests for certificates, with the subresource status, which only users that
-// authorize allows to sign for the signer may change.
+// PodCertificateRequest describes pods' certificate requests, with the subresource status. Only users that are authorized to sign for the
+// signer may change the status.
 func PodCertificateRequest(authorize Authorize) *resource.Descriptor {
 	check := upstream.PodCertificateRequest()
 	return kind.Describe[certificatesv1.PodCertificateRequest](resource.Descriptor{
@@ -57,7 +57,7 @@ func PodCertificateRequest(authorize Authorize) *resource.Descriptor {
 	})
 }
 
-// maySign adds to a validation that who changes a status must be allowed to sign for the request's signer.
+// maySign adds a check to a validation: a user who changes a status must be authorized to sign for the request's signer.
 func maySign(authorize Authorize, check func(ctx context.Context, obj, old resource.Object) field.ErrorList) func(ctx context.Context, obj,
 	old resource.Object) field.ErrorList {
 	return func(ctx context.Context, obj, old resource.Object) field.ErrorList {

@@ -12,7 +12,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// LeaseCandidate describes who would take a lease. It has no stable version.
+// LeaseCandidate describes candidates for leases. It has no stable version.
 func LeaseCandidate() *resource.Descriptor {
 	check := upstream.LeaseCandidate()
 	return kind.Describe[coordinationv1beta1.LeaseCandidate](resource.Descriptor{

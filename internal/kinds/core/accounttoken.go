@@ -27,7 +27,7 @@ const apiAudience = "https://kubernetes.default.svc.cluster.local"
 
 var tokenRequest = authenticationv1.SchemeGroupVersion.WithKind("TokenRequest")
 
-// accountToken is serviceaccounts/token: a POST that answers with a signed token.
+// accountToken is serviceaccounts/token: a POST returns a signed token.
 func accountToken() resource.Subresource {
 	return resource.Subresource{
 		Name:             "token",
@@ -66,7 +66,7 @@ func issueToken(ctx context.Context, b resource.Backend, namespace, name string,
 			fmt.Errorf("the UID in the token request (%s) does not match the UID of the service account (%s)", req.UID, account.GetUID()))
 	}
 	unset := len(req.Spec.Audiences) == 0
-	if unset { // the server's own, which the signer knows
+	if unset { // the server's own audiences, which the signer knows
 		req.Spec.Audiences = []string{apiAudience}
 	}
 	req.Name, req.Namespace, req.UID = name, namespace, account.GetUID()
@@ -100,7 +100,7 @@ func issueToken(ctx context.Context, b resource.Backend, namespace, name string,
 	return req, nil
 }
 
-// bindToken adds the object that a token dies with.
+// bindToken binds the token to an object: the token is invalid once the object is deleted.
 func bindToken(ctx context.Context, b resource.Backend, ref *authenticationv1.BoundObjectReference, claims *resource.TokenClaims) error {
 	gvk := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
 	var uid types.UID

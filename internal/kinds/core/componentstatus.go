@@ -10,8 +10,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// ComponentStatus describes the deprecated status of a cluster's other processes. Mortise has none: the list is empty and
-// read-only.
+// ComponentStatus describes the deprecated status of a cluster's other components. Mortise has none: the list is empty and read-only.
 func ComponentStatus() *resource.Descriptor {
 	d := kind.Describe[corev1.ComponentStatus](resource.Descriptor{
 		Resource:   "componentstatuses",

@@ -13,7 +13,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Endpoints describes endpoints, which EndpointSlices have come after.
+// Endpoints describes endpoints, the predecessors of EndpointSlices.
 func Endpoints() *resource.Descriptor {
 	check := upstream.Endpoints()
 	d := kind.Describe[corev1.Endpoints](resource.Descriptor{
@@ -34,7 +34,7 @@ func Endpoints() *resource.Descriptor {
 	return d
 }
 
-// endpointsWarnings are about badly written addresses, of any writer but the controller, which copies what it is given.
+// endpointsWarnings returns warnings about malformed addresses, unless the writer is the controller, which copies addresses.
 func endpointsWarnings(e *corev1.Endpoints) []string {
 	if e.Labels["endpoints.kubernetes.io/managed-by"] == "endpoint-controller" {
 		return nil

@@ -34,7 +34,7 @@ func Event() *resource.Descriptor {
 	})
 }
 
-// EventFieldNames are the names of the fields that events can be selected by, in either group.
+// EventFieldNames returns the fields that field selectors on events support, in either group.
 func EventFieldNames() []string {
 	return []string{
 		"involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
@@ -43,7 +43,7 @@ func EventFieldNames() []string {
 	}
 }
 
-// EventFields are those fields of one event.
+// EventFields returns those fields of one event.
 func EventFields(e *corev1.Event) fields.Set {
 	source := e.Source.Component
 	if source == "" {

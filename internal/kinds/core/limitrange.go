@@ -12,7 +12,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// LimitRange describes limit ranges. One without a name is given one.
+// LimitRange describes limit ranges. The server generates a name for one without.
 func LimitRange() *resource.Descriptor {
 	check := upstream.LimitRange()
 	return kind.Describe[corev1.LimitRange](resource.Descriptor{

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package core describes the kinds of the core group, a file each. Each function makes one descriptor for the server; only
-// [Service] has state: the allocated IPs and ports.
+// Package core describes the kinds of the core group, a file each. Each function returns one descriptor; only [Service] has state: the
+// allocated IPs and ports.
 package core
 
 import (
@@ -76,7 +76,7 @@ func Namespace() *resource.Descriptor {
 	})
 }
 
-// labelWithName gives a namespace the label by which selectors name it; defaulting cannot when the name is generated.
+// labelWithName adds the label by which selectors name a namespace; defaulting cannot do so for a generated name.
 func labelWithName(ns *corev1.Namespace) {
 	if ns.Name == "" {
 		return

@@ -17,7 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Node describes nodes, with the subresources proxy and status. Their keys lie under "minions", as nodes once were called.
+// Node describes nodes, with the subresources proxy and status. Their store keys begin with "minions", the former name of nodes.
 func Node(dial egress.Dial) *resource.Descriptor {
 	check := upstream.Node()
 	return kind.Settle(kind.Describe[corev1.Node](resource.Descriptor{
@@ -59,7 +59,7 @@ func Node(dial egress.Dial) *resource.Descriptor {
 			}, check.Status),
 		},
 	}), func(n *corev1.Node) {
-		// podCIDR is the first of podCIDRs. Where both are given and differ, the older field counts.
+		// podCIDR is the first of podCIDRs. If both are set and differ, the older field counts.
 		spec := &n.Spec
 		switch {
 		case spec.PodCIDR != "" && (len(spec.PodCIDRs) == 0 || spec.PodCIDRs[0] != spec.PodCIDR):
@@ -70,7 +70,7 @@ func Node(dial egress.Dial) *resource.Descriptor {
 	})
 }
 
-// dropOffNode drops fields of gates that are off, unless the old node has them.
+// dropOffNode drops the fields of disabled gates, unless the old node has them.
 func dropOffNode(n, old *corev1.Node) {
 	if !upstream.Gate("NodeDeclaredFeatures") && old.Status.DeclaredFeatures == nil {
 		n.Status.DeclaredFeatures = nil
@@ -80,7 +80,7 @@ func dropOffNode(n, old *corev1.Node) {
 	}
 }
 
-// nodeWarnings are about fields that do nothing any more, and badly written addresses.
+// nodeWarnings returns warnings about fields without effect, and malformed addresses.
 func nodeWarnings(n *corev1.Node) []string {
 	var warnings []string
 	if n.Spec.ConfigSource != nil {

@@ -50,7 +50,7 @@ func PersistentVolume() *resource.Descriptor {
 	})
 }
 
-// volumeWarnings are about deprecated annotations, labels, policies and kinds of volume.
+// volumeWarnings returns warnings about deprecated annotations, labels, policies and volume types.
 func volumeWarnings(pv *corev1.PersistentVolume) []string {
 	var out []string
 	add := func(path *field.Path, text string) { out = append(out, fmt.Sprintf("%s: %s", path, text)) }

@@ -55,8 +55,8 @@ func PersistentVolumeClaim() *resource.Descriptor {
 	})
 }
 
-// dataSources brings the older and the newer field for a claim's source in line, and drops sources that the older never
-// allowed, unless the old claim has one.
+// dataSources synchronizes the older and the newer field for a claim's source, and drops sources that the older one never allowed, unless
+// the old claim has one.
 func dataSources(spec, old *corev1.PersistentVolumeClaimSpec) {
 	if r := spec.DataSourceRef; r != nil && r.Namespace != nil && *r.Namespace != "" && old.DataSourceRef == nil &&
 		!upstream.Gate("CrossNamespaceVolumeDataSource") {

@@ -22,7 +22,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Pod describes pods. Its subresources that write the pod are here, those that reach into its node in podconnect.go.
+// Pod describes pods. This file has the subresources that write the pod, podconnect.go those that connect to its node.
 func Pod(dial egress.Dial) *resource.Descriptor {
 	check := upstream.Pod()
 	return kind.Describe[corev1.Pod](resource.Descriptor{
@@ -64,7 +64,7 @@ func Pod(dial egress.Dial) *resource.Descriptor {
 	})
 }
 
-// preparePod gives a new pod its first status, and fills in what depends on more than one field.
+// preparePod sets a new pod's first status, and the defaults that depend on more than one field.
 func preparePod(ctx context.Context, obj resource.Object) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
@@ -96,12 +96,12 @@ func podFields(pod *corev1.Pod) fields.Set {
 		"spec.hostNetwork":         strconv.FormatBool(pod.Spec.HostNetwork),
 		"status.phase":             string(pod.Status.Phase),
 		"status.podIP":             ip,
-		"status.podIPs":            "", // taken as upstream takes it, though no pod has a value there
+		"status.podIPs":            "", // accepted as upstream does, though no pod has a value there
 		"status.nominatedNodeName": pod.Status.NominatedNodeName,
 	}
 }
 
-// gateScheduling says in a new pod's status that its gates hold the scheduler back.
+// gateScheduling sets the condition of a new pod whose gates hold the scheduler back.
 func gateScheduling(pod *corev1.Pod) {
 	if len(pod.Spec.SchedulingGates) == 0 {
 		return
@@ -114,14 +114,14 @@ func gateScheduling(pod *corev1.Pod) {
 	})
 }
 
-// raisePodGeneration counts a change of the spec.
+// raisePodGeneration increments the generation after a change of the spec.
 func raisePodGeneration(pod, old *corev1.Pod) {
 	if !kind.Same(pod.Spec, old.Spec) {
 		pod.Generation++
 	}
 }
 
-// podWarnings are given on create only: people seldom update pods, and controllers often do.
+// podWarnings returns warnings on create only: users seldom update pods, and controllers often do.
 func podWarnings(pod, old *corev1.Pod) []string {
 	if old != nil {
 		return nil
@@ -134,7 +134,7 @@ func podWarnings(pod, old *corev1.Pod) []string {
 	return append(warnings, podspec.Warnings(nil, &pod.Spec, &pod.ObjectMeta)...)
 }
 
-// gracePod gives a pod on a node the time that it asks for; one without a node, or one that has ended, goes at once.
+// gracePod sets the grace period of a pod on a node; a pod without a node, or a finished one, is deleted at once.
 func gracePod(_ context.Context, obj resource.Object, opts *metav1.DeleteOptions) bool {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok || opts == nil {
@@ -157,7 +157,7 @@ func gracePod(_ context.Context, obj resource.Object, opts *metav1.DeleteOptions
 	return true
 }
 
-// podStatus lets kubelets and others write the status; what they do not know of stays.
+// podStatus lets kubelets and other clients write the status; it keeps fields that they do not know.
 func podStatus(check upstream.UpdateCheck) resource.Subresource {
 	s := kind.Status(func(pod, old *corev1.Pod) {
 		pod.Spec = old.Spec
@@ -188,7 +188,7 @@ func podStatus(check upstream.UpdateCheck) resource.Subresource {
 	return s
 }
 
-// keepObservedGeneration keeps the observed generations that a writer left out, matching conditions of a type in order.
+// keepObservedGeneration keeps the observed generations that a writer left out. It matches conditions of a type in order.
 func keepObservedGeneration(status, old *corev1.PodStatus) {
 	if status.ObservedGeneration == 0 {
 		status.ObservedGeneration = old.ObservedGeneration
@@ -209,7 +209,7 @@ func keepObservedGeneration(status, old *corev1.PodStatus) {
 	}
 }
 
-// onlyEphemeral keeps all but the ephemeral containers.
+// onlyEphemeral restores everything but the ephemeral containers.
 func onlyEphemeral(pod, old *corev1.Pod) {
 	ephemeral := pod.Spec.EphemeralContainers
 	pod.Spec, pod.Status = old.Spec, old.Status
@@ -219,8 +219,7 @@ func onlyEphemeral(pod, old *corev1.Pod) {
 	raisePodGeneration(pod, old)
 }
 
-// onlyResources keeps all but resources and resize policies. A change of the list of containers is left for validation
-// to refuse.
+// onlyResources restores everything but resources and resize policies. Validation refuses a change of the list of containers.
 func onlyResources(pod, old *corev1.Pod) {
 	if len(pod.Spec.Containers) == len(old.Spec.Containers) && len(pod.Spec.InitContainers) == len(old.Spec.InitContainers) {
 		resources := pod.Spec.Resources
@@ -249,7 +248,7 @@ func onlyResources(pod, old *corev1.Pod) {
 	raisePodGeneration(pod, old)
 }
 
-// resized are the old containers with the new resources, or the new ones where names do not match.
+// resized returns the old containers with the new resources, or the new ones if names do not match.
 func resized(containers, old []corev1.Container) []corev1.Container {
 	if len(containers) == 0 {
 		return containers

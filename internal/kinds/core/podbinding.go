@@ -22,7 +22,7 @@ import (
 
 var podsResource = schema.GroupResource{Resource: "pods"}
 
-// podBinding is pods/binding: a POST that gives a pod its node.
+// podBinding is pods/binding: a POST sets a pod's node.
 func podBinding() resource.Subresource {
 	return resource.Subresource{
 		Name:             "binding",
@@ -36,7 +36,7 @@ func podBinding() resource.Subresource {
 	}
 }
 
-// Binding describes bindings, which can only be created, and do what pods/binding does.
+// Binding describes bindings, which clients can only create, as with pods/binding.
 func Binding() *resource.Descriptor {
 	return kind.Describe[corev1.Binding](resource.Descriptor{
 		Resource:   "bindings",
@@ -93,7 +93,7 @@ func bindPod(ctx context.Context, b resource.Backend, namespace, name string, ob
 	return &metav1.Status{Status: metav1.StatusSuccess}, nil
 }
 
-// bound is the pod on the binding's node. It shares with the pod what does not change, and is what would be read back once stored.
+// bound returns the pod on the binding's node. It shares unchanged parts with the pod, and equals what a read returns after the write.
 func bound(pod *corev1.Pod, binding *corev1.Binding) *corev1.Pod {
 	assigned := *pod
 	assigned.Spec.NodeName = binding.Target.Name
@@ -113,7 +113,7 @@ func bound(pod *corev1.Pod, binding *corev1.Binding) *corev1.Pod {
 	return &assigned
 }
 
-// joined is a map of its own with what both have, the second's where they differ; nil where neither has anything.
+// joined returns a new map with the entries of both, the second's where they differ; nil if both are empty.
 func joined(first, second map[string]string) map[string]string {
 	if len(first)+len(second) == 0 {
 		return nil
@@ -124,12 +124,12 @@ func joined(first, second map[string]string) map[string]string {
 	return all
 }
 
-// changed refuses to bind another pod than the one that was meant, in the words of upstream's store.
+// changed refuses to bind another pod than the intended one, in the words of upstream's store.
 func changed(namespace, name, what, want, is string) error {
 	return apierrors.NewConflict(podsResource, name, fmt.Errorf(
 		"StorageError: invalid object, Code: 4, Key: /registry/pods/%s/%s, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: %s in precondition: %s, %s in object meta: %s",
 		namespace, name, what, want, what, is))
 }
 
-// dryRun reports whether options ask for nothing to be kept.
+// dryRun reports whether the options request a dry run.
 func dryRun(options []string) bool { return len(options) > 0 }

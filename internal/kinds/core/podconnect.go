@@ -33,12 +33,12 @@ import (
 
 var podResource = schema.GroupResource{Resource: "pods"}
 
-// podConnect are the subresources of a pod that stream. They find the pod's node and proxy to its agent, which does the
-// work; what a client may ask for is checked here, with the messages that clients know.
+// podConnect returns the streaming subresources of a pod. They find the pod's node and proxy to its agent, which does the work; they
+// validate the client's options, with upstream's messages.
 //
-// WebSockets to an agent that declares that it takes them are passed through. To others the connection is SPDY, which agents of every age
-// speak: WebSocket clients that signal the end of their input (v5.channel.k8s.io), and port-forwards tunnelled through a WebSocket, are
-// translated on the way.
+// If an agent declares that it accepts WebSockets, the server passes them through. To other agents it speaks SPDY, which agents of every
+// age support: it translates WebSocket clients that signal the end of their input (v5.channel.k8s.io), and port-forwards tunnelled through
+// a WebSocket.
 func podConnect(dial egress.Dial) []resource.Subresource {
 	proxymetrics.Register()
 	return []resource.Subresource{
@@ -75,7 +75,7 @@ func connectAttach(ctx context.Context, b resource.Backend, namespace, name stri
 	return connectCommand(ctx, b, command{verb: "attach", namespace: namespace, pod: name, container: o.Container, query: q})
 }
 
-// streamQuery says in an agent's words which streams are wanted.
+// streamQuery returns an agent's query parameters for the requested streams.
 func streamQuery(stdin, stdout, stderr, tty bool) url.Values {
 	q := url.Values{}
 	for name, want := range map[string]bool{"input": stdin, "output": stdout, "error": stderr, "tty": tty} {
@@ -86,7 +86,7 @@ func streamQuery(stdin, stdout, stderr, tty bool) url.Values {
 	return q
 }
 
-// command is what an agent is asked to do with a container.
+// command is a request to an agent about a container.
 type command struct {
 	verb                      string // the first part of the agent's path
 	namespace, pod, container string // no container: the pod's default one
@@ -144,7 +144,7 @@ func connectPortForward(ctx context.Context, b resource.Backend, namespace, name
 		handler, translator.NewTunnelingHandler(handler), wsstream.IsWebSocketRequestWithTunnelingProtocol)), nil
 }
 
-// passesThrough says whether an agent takes WebSockets itself, and counts the request for that.
+// passesThrough reports whether an agent accepts WebSockets itself, and counts the request in a metric.
 func passesThrough(ctx context.Context, b resource.Backend, subresource, nodeName string) bool {
 	obj, err := b.Get(ctx, schema.GroupResource{Resource: "nodes"}, "", nodeName)
 	node, ok := obj.(*corev1.Node)
@@ -156,13 +156,13 @@ func passesThrough(ctx context.Context, b resource.Backend, subresource, nodeNam
 	return false
 }
 
-// upgrade proxies a connection that the client must want upgraded.
+// upgrade proxies a connection, for which the client must request an upgrade.
 func upgrade(location *url.URL, transport http.RoundTripper) http.Handler {
 	return proxy.NewUpgradeAwareHandler(location, transport, false, true, statusResponder{})
 }
 
-// hijackable lets a handler take the connection over through whatever the stages before have wrapped the writer in: the
-// proxies ask for an http.Hijacker, and do not look below. The wait for an agent's or a pod's answer to an upgrade is bounded.
+// hijackable lets a handler hijack the connection through the writers of earlier stages: the proxies ask for an http.Hijacker, and do not
+// unwrap the writer. It bounds the wait for an agent's or a pod's answer to an upgrade.
 func hijackable(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if httpstream.IsUpgradeRequest(r) {
@@ -200,7 +200,7 @@ func getPod(ctx context.Context, b resource.Backend, namespace, name string) (*c
 	return pod, nil
 }
 
-// podAndContainer resolves which container is meant: the only one, if the client is silent.
+// podAndContainer resolves the container: the only one, if the client names none.
 func podAndContainer(ctx context.Context, b resource.Backend, namespace, name, container string) (*corev1.Pod, string, error) {
 	pod, err := getPod(ctx, b, namespace, name)
 	if err != nil {
@@ -221,7 +221,7 @@ func podAndContainer(ctx context.Context, b resource.Backend, namespace, name, c
 		containerNames(pod)))
 }
 
-// containerNames are those of all a pod's containers: init, ordinary, ephemeral.
+// containerNames returns the names of all a pod's containers: init, ordinary, ephemeral.
 func containerNames(pod *corev1.Pod) []string {
 	var names []string
 	for _, c := range pod.Spec.InitContainers {
@@ -236,14 +236,14 @@ func containerNames(pod *corev1.Pod) []string {
 	return names
 }
 
-// agentOf is where the pod's node answers.
+// agentOf returns the URL and transport of the agent on the pod's node.
 func agentOf(ctx context.Context, b resource.Backend, pod *corev1.Pod) (*url.URL, http.RoundTripper, error) {
 	if pod.Spec.NodeName == "" {
 		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("pod %s does not have a host assigned", pod.Name))
 	}
 	location, transport, err := b.Node(ctx, pod.Spec.NodeName)
 	switch {
-	case apierrors.IsNotFound(err): // upstream names the pods' resource, and the node's name
+	case apierrors.IsNotFound(err): // as upstream, with the pods' resource and the node's name
 		return nil, nil, apierrors.NewNotFound(podResource, pod.Spec.NodeName)
 	case err != nil:
 		return nil, nil, err
@@ -264,7 +264,7 @@ func writeStatus(w http.ResponseWriter, err error) {
 	if errors.As(err, &known) {
 		status = known.Status()
 	}
-	if t, ok := w.(interface{ Answer(*metav1.Status) }); ok { // its audit event says it
+	if t, ok := w.(interface{ Answer(*metav1.Status) }); ok { // for the audit event
 		t.Answer(&status)
 	}
 	status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}

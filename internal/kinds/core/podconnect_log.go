@@ -33,7 +33,7 @@ func connectLog(ctx context.Context, b resource.Backend, namespace, name string,
 	if err != nil {
 		return nil, err
 	}
-	if pod.Spec.NodeName == "" { // nothing has been logged yet
+	if pod.Spec.NodeName == "" { // there is no log yet
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }), nil
 	}
 	location, transport, err := agentOf(ctx, b, pod)
@@ -66,7 +66,7 @@ func checkLogOptions(o *corev1.PodLogOptions) field.ErrorList {
 	return errs
 }
 
-// logQuery says in an agent's words what is asked for.
+// logQuery returns an agent's query parameters for the options.
 func logQuery(o *corev1.PodLogOptions) url.Values {
 	q := url.Values{}
 	for name, set := range map[string]bool{"follow": o.Follow, "previous": o.Previous, "timestamps": o.Timestamps} {
@@ -124,11 +124,11 @@ func (h *logHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h.follow {
 		out = flushing{w, http.NewResponseController(w)}
 	}
-	// The status is sent, so an error can only end the log, as it would end on its own.
+	// The status is sent already, so an error can only end the log.
 	io.Copy(out, resp.Body)
 }
 
-// check turns the agent's refusal, a text, into a status.
+// check converts the agent's error text to a status.
 func (h *logHandler) check(resp *http.Response) error {
 	if resp.StatusCode >= 200 && resp.StatusCode <= 206 {
 		return nil
@@ -147,7 +147,7 @@ func (h *logHandler) check(resp *http.Response) error {
 	return apierrors.NewGenericServerResponse(resp.StatusCode, "", schema.GroupResource{Resource: "pods/log"}, h.name, text, 0, false)
 }
 
-// flushing sends each piece on as it comes.
+// flushing flushes each piece as it comes.
 type flushing struct {
 	w http.ResponseWriter
 	c *http.ResponseController

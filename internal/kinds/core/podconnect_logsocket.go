@@ -14,13 +14,13 @@ import (
 	"golang.org/x/net/websocket"
 )
 
-// The subprotocols of a log over WebSocket; a client that names none gets binary messages.
+// The subprotocols of a log over WebSocket; a client without one gets binary messages.
 const (
 	logBinary = "binary.k8s.io"
 	logBase64 = "base64.binary.k8s.io"
 )
 
-// maxFromLogReader bounds a message of the client, which has nothing to say.
+// maxFromLogReader bounds a message from the client, which has no reason to send any.
 const maxFromLogReader = 4 << 10
 
 // logOverWebSocket upgrades the client's connection and sends the log in messages, after an empty one. It calls left when the

@@ -46,7 +46,7 @@ func portForwardOptions(q url.Values) (runtime.Object, error) {
 	return o, nil
 }
 
-// logOptions only reads. What the values may be is said by [checkLogOptions] in an Invalid status, which names the pod.
+// logOptions only parses. [checkLogOptions] validates the values and returns an Invalid status, which names the pod.
 func logOptions(q url.Values) (runtime.Object, error) {
 	o := &corev1.PodLogOptions{
 		TypeMeta: optionsType("PodLogOptions"), Container: q.Get("container"), Follow: flag(q, "follow"), Previous: flag(q, "previous"),
@@ -91,7 +91,7 @@ func proxyOptions(kind string) func(q url.Values) (runtime.Object, error) {
 	}
 }
 
-// flag reads a yes or no of the query: what is there is yes, unless it says 0 or false.
+// flag parses a boolean of the query: a value is true, unless it is 0 or false.
 func flag(q url.Values, name string) bool {
 	v := q[name]
 	return len(v) > 0 && v[0] != "0" && !strings.EqualFold(v[0], "false")

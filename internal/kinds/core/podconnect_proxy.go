@@ -29,8 +29,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// podProxy, serviceProxy and nodeProxy pass any HTTP request on: to a pod's port, to a ready pod behind a service, to the
-// node's agent or another of its ports. The name in the path may be NAME, NAME:PORT or SCHEME:NAME:PORT.
+// podProxy, serviceProxy and nodeProxy proxy any HTTP request: to a pod's port, to a ready pod behind a service, to the node's agent or
+// another of its ports. The name in the path may be NAME, NAME:PORT or SCHEME:NAME:PORT.
 func podProxy(dial egress.Dial) resource.Subresource {
 	return proxySubresource("PodProxyOptions", locatePod, ordinary(dial))
 }
@@ -45,9 +45,8 @@ func nodeProxy(dial egress.Dial) resource.Subresource {
 
 var errNotAllowed = apierrors.NewBadRequest("address not allowed")
 
-// ordinary is the transport for targets addressed by IP with certificates of their own, which cannot be verified here.
-// Connections to this host's own services are also rejected when they are made, since a node's name may resolve differently
-// by then.
+// ordinary returns the transport for targets that are addressed by IP and have certificates of their own, which cannot be verified here. It
+// also rejects connections to this host's own services when it dials, since a node's name may resolve differently by then.
 func ordinary(dial egress.Dial) *http.Transport {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second,
@@ -61,7 +60,7 @@ func ordinary(dial egress.Dial) *http.Transport {
 	return &http.Transport{DialContext: egress.Bounded(dial), TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 }
 
-// locate finds where requests for a name go. A nil transport means the ordinary one.
+// locate returns the target of requests for a name. A nil transport means the ordinary one.
 type locate func(ctx context.Context, b resource.Backend, namespace, id string) (*url.URL, http.RoundTripper, error)
 
 func proxySubresource(kind string, where locate, ordinary http.RoundTripper) resource.Subresource {
@@ -88,7 +87,7 @@ func proxySubresource(kind string, where locate, ordinary http.RoundTripper) res
 	}
 }
 
-// behind is what follows NAME/proxy in the request's path, with its slash, if any; path where that is not to be found.
+// behind returns the part of the request's path after NAME/proxy, with its slash, if any; path if there is no such part.
 func behind(requestPath, name, path string) string {
 	if _, rest, ok := strings.Cut(requestPath, "/"+name+"/proxy"); ok {
 		return rest
@@ -143,7 +142,7 @@ func locateEndpoint(ctx context.Context, b resource.Backend, namespace, id strin
 	if !valid {
 		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("invalid service request %q", id))
 	}
-	if number, err := strconv.ParseInt(port, 10, 64); err == nil { // to the name of that port
+	if number, err := strconv.ParseInt(port, 10, 64); err == nil { // find the name of the port with that number
 		obj, err := b.Get(ctx, schema.GroupResource{Resource: "services"}, namespace, name)
 		if err != nil {
 			return nil, nil, err
@@ -177,8 +176,8 @@ func locateEndpoint(ctx context.Context, b resource.Backend, namespace, id strin
 	return &url.URL{Scheme: scheme, Host: host}, nil, nil
 }
 
-// isPodAddress reports whether an endpoint is a pod of the namespace, at the pod's own address. Others are not proxied to:
-// users who can write an EndpointSlice could reach anything.
+// isPodAddress reports whether an endpoint is a pod of the namespace, at the pod's own address. The proxy refuses others: otherwise users
+// who can write an EndpointSlice could reach any address.
 func isPodAddress(ctx context.Context, b resource.Backend, namespace string, e *discoveryv1.Endpoint) bool {
 	if e.TargetRef == nil || e.TargetRef.Namespace != namespace {
 		return false
@@ -210,7 +209,7 @@ func locateNode(ctx context.Context, b resource.Backend, _, id string) (*url.URL
 	return &url.URL{Scheme: scheme, Host: net.JoinHostPort(agent.Hostname(), port)}, nil, nil
 }
 
-// proxyable refuses a host with an address that leads to this host's own services. A name without addresses leads nowhere.
+// proxyable refuses a host with an address of this host's own services. It also refuses a name without addresses.
 func proxyable(ctx context.Context, host string) error {
 	addresses, err := net.DefaultResolver.LookupIPAddr(ctx, host)
 	if err != nil {
@@ -224,6 +223,6 @@ func proxyable(ctx context.Context, host string) error {
 	return nil
 }
 
-// allowed says whether requests may be passed on to an address: not to a loopback or link-local one, at which this host's own services
-// and those of the cloud that it runs in are, whatever an object's status says.
+// allowed reports whether the proxy may connect to an address. It refuses loopback and link-local addresses, where this host's own services
+// and those of its cloud are, whatever an object's status contains.
 func allowed(ip net.IP) bool { return ip.IsGlobalUnicast() }

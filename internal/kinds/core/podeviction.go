@@ -32,13 +32,13 @@ var (
 	budgetsResource = schema.GroupResource{Group: "policy", Resource: "poddisruptionbudgets"}
 )
 
-// maxEvictionTries bounds how often a pod that changes while it is evicted is looked at again.
+// maxEvictionTries bounds how often the server retries the eviction of a pod that changes meanwhile.
 const maxEvictionTries = 20
 
-// maxDisruptedPods bounds the pods that a budget keeps count of while their deletion is not seen.
+// maxDisruptedPods bounds the evicted pods that a budget lists until their deletion is observed.
 const maxDisruptedPods = 2000
 
-// podEviction is pods/eviction: a POST that deletes a pod if its disruption budget has room.
+// podEviction is pods/eviction: a POST deletes a pod if its disruption budget allows it.
 func podEviction() resource.Subresource {
 	return resource.Subresource{
 		Name:             "eviction",
@@ -52,7 +52,7 @@ func podEviction() resource.Subresource {
 	}
 }
 
-// evictPod deletes a pod unless a budget says no.
+// evictPod deletes a pod unless a budget forbids it.
 func evictPod(ctx context.Context, b resource.Backend, namespace, name string, obj resource.Object,
 	opts *metav1.CreateOptions) (runtime.Object, error) {
 	request, ok := obj.(*policyv1.Eviction)
@@ -88,8 +88,8 @@ func evictPod(ctx context.Context, b resource.Backend, namespace, name string, o
 	}
 }
 
-// evictOnce evicts a pod as it is now. Where a pod is spared its budget for what it is, it is deleted only if it is that
-// still: it may have become one that is missed. again says that it did, and that it is worth another look.
+// evictOnce evicts a pod in its current state. If the pod's state spares its budget, evictOnce deletes the pod only if it is still in that
+// state: it may have become one that counts. again reports that it has, and that a retry may succeed.
 func evictOnce(ctx context.Context, b resource.Backend, namespace, name string, del *metav1.DeleteOptions) (again bool, err error) {
 	got, err := b.Get(ctx, podsResource, namespace, name)
 	if err != nil {
@@ -99,7 +99,7 @@ func evictOnce(ctx context.Context, b resource.Backend, namespace, name string, 
 	if !ok {
 		return false, apierrors.NewInternalError(fmt.Errorf("evict pod: %T is no pod", got))
 	}
-	free := del.Preconditions == nil || del.Preconditions.ResourceVersion == nil // its client does not mind which version goes
+	free := del.Preconditions == nil || del.Preconditions.ResourceVersion == nil // the client set no precondition on the version
 	beyond, spared := beyondBudgets(pod), ""
 	if !beyond {
 		if spared, err = spendBudget(ctx, b, pod, dryRun(del.DryRun)); err != nil {
@@ -115,8 +115,8 @@ func evictOnce(ctx context.Context, b resource.Backend, namespace, name string, 
 	if errs := metav1validation.ValidateDeleteOptions(del); len(errs) > 0 {
 		return false, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
 	}
-	// The disruption is counted: if the client leaves now, it must not stay counted for a pod that is not evicted.
-	// Otherwise the budget would allow none until its controller gives up on the pod, minutes later.
+	// The disruption is counted. If the client leaves now, it must not stay counted for a pod that is not evicted: the budget would allow
+	// no other until its controller gives up on the pod, minutes later.
 	err = markAndDelete(context.WithoutCancel(ctx), b, namespace, name, del)
 	if free && spared != "" && apierrors.IsConflict(err) {
 		return false, beingProcessed(spared)
@@ -124,14 +124,14 @@ func evictOnce(ctx context.Context, b resource.Backend, namespace, name string, 
 	return free && beyond && apierrors.IsConflict(err), err
 }
 
-// beyondBudgets reports pods whose end disrupts nothing: those that ended, have not begun, or are being deleted.
+// beyondBudgets reports whether a pod's deletion disrupts nothing: the pod has finished, has not started, or is being deleted.
 func beyondBudgets(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed ||
 		pod.Status.Phase == corev1.PodPending || pod.DeletionTimestamp != nil
 }
 
-// spendBudget takes one disruption from the pod's budget, if it has one. For a pod that is not ready this may be
-// unnecessary: then spared is the budget's name.
+// spendBudget takes one disruption from the pod's budget, if it has one. If a pod that is not ready needs none, spared is the budget's
+// name.
 func spendBudget(ctx context.Context, b resource.Backend, pod *corev1.Pod, dry bool) (spared string, err error) {
 	budget, err := budgetOf(ctx, b, pod)
 	if err != nil || budget == nil {
@@ -162,7 +162,7 @@ func spendBudget(ctx context.Context, b resource.Backend, pod *corev1.Pod, dry b
 
 const refused = "Cannot evict pod as it would violate the pod's disruption budget." // upstream's words
 
-// because adds to an answer what it is about a budget that refuses.
+// because adds the budget's reason to a refusal.
 func because(err *apierrors.StatusError, budget, format string, args ...any) error {
 	err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{
 		Type: policyv1.DisruptionBudgetCause, Message: fmt.Sprintf("The disruption budget %s ", budget) + fmt.Sprintf(format, args...),
@@ -170,12 +170,12 @@ func because(err *apierrors.StatusError, budget, format string, args ...any) err
 	return err
 }
 
-// beingProcessed asks a client to try again in a while.
+// beingProcessed returns the error that asks a client to retry later.
 func beingProcessed(budget string) error {
 	return because(apierrors.NewTooManyRequests(refused, 10), budget, "is still being processed by the server.") // upstream's words
 }
 
-// spend counts a disruption in a budget, or says why there is no room.
+// spend counts a disruption in a budget, or returns why the budget allows none.
 func spend(budget *policyv1.PodDisruptionBudget, pod string) error {
 	status := &budget.Status
 	cause := func(err *apierrors.StatusError, format string, args ...any) error {
@@ -223,7 +223,7 @@ func spend(budget *policyv1.PodDisruptionBudget, pod string) error {
 	return nil
 }
 
-// budgetOf is the budget that selects the pod, nil if none does or the server has no such kind.
+// budgetOf returns the budget that selects the pod; nil if none does or the server does not serve budgets.
 func budgetOf(ctx context.Context, b resource.Backend, pod *corev1.Pod) (*policyv1.PodDisruptionBudget, error) {
 	all, err := b.List(ctx, budgetsResource, pod.Namespace)
 	if apierrors.IsNotFound(err) {
@@ -254,7 +254,7 @@ func budgetOf(ctx context.Context, b resource.Backend, pod *corev1.Pod) (*policy
 	return found, nil
 }
 
-// markAndDelete says in the pod's status why it goes, and deletes it.
+// markAndDelete sets the condition DisruptionTarget in the pod's status, and deletes the pod.
 func markAndDelete(ctx context.Context, b resource.Backend, namespace, name string, del *metav1.DeleteOptions) error {
 	if !dryRun(del.DryRun) {
 		marked, err := b.Update(ctx, podsResource, namespace, name, false, func(obj resource.Object) error {

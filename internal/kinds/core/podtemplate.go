@@ -13,7 +13,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// PodTemplate describes pod templates that stand alone.
+// PodTemplate describes stand-alone pod templates.
 func PodTemplate() *resource.Descriptor {
 	check := upstream.PodTemplate()
 	return kind.Describe[corev1.PodTemplate](resource.Descriptor{

@@ -18,8 +18,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// ReplicationController describes replication controllers, with the subresources scale and status. Their pods are orphaned unless a client
-// says otherwise.
+// ReplicationController describes replication controllers, with the subresources scale and status. The server orphans their pods on
+// deletion unless a client requests otherwise.
 func ReplicationController() *resource.Descriptor {
 	check := upstream.ReplicationController()
 	return kind.Describe[corev1.ReplicationController](resource.Descriptor{
@@ -56,7 +56,7 @@ func ReplicationController() *resource.Descriptor {
 				if rc.Generation == old.Generation {
 					return nil
 				}
-				// Of the template that goes, not of the one that comes: so upstream has it, and clients hear it.
+				// These warnings are about the old template, not the new one, as upstream's are.
 				return podspec.TemplateWarnings(path, old.Spec.Template)
 			}),
 			GarbageCollection: metav1.DeletePropagationOrphan,

@@ -40,7 +40,7 @@ func ResourceQuota() *resource.Descriptor {
 	})
 }
 
-// quotaWarnings are about requests that may be more than limits.
+// quotaWarnings returns warnings about requests that may exceed limits.
 func quotaWarnings(q *corev1.ResourceQuota) []string {
 	var out []string
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceStorage,

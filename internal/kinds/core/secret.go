@@ -44,7 +44,7 @@ func Secret() *resource.Descriptor {
 			}),
 		},
 	}), func(s *corev1.Secret) {
-		// stringData is for writing alone, and stronger than data.
+		// stringData is write-only, and overrides data.
 		if len(s.StringData) > 0 && s.Data == nil {
 			s.Data = make(map[string][]byte, len(s.StringData))
 		}

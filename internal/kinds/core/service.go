@@ -19,8 +19,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Service describes services, with the subresources proxy and status. Their cluster IPs come from ranges, one for each family that
-// the cluster has, the preferred first; their node ports from 30000 to 32767.
+// Service describes services, with the subresources proxy and status. Their cluster IPs come from ranges, one for each of the cluster's
+// families, the preferred first; their node ports from 30000 to 32767.
 func Service(ranges []netip.Prefix, dial egress.Dial) *resource.Descriptor {
 	check := upstream.Service()
 	status := kind.Status(func(svc, old *corev1.Service) { svc.Spec = old.Spec }, check.Status)
@@ -64,7 +64,7 @@ func Service(ranges []netip.Prefix, dial egress.Dial) *resource.Descriptor {
 	return d
 }
 
-// serviceCodec completes what old services lack when they are read, and hides what they should not have been given.
+// serviceCodec completes old stored services when it reads them, and hides fields that they should not have.
 type serviceCodec struct {
 	resource.Codec
 	preferred corev1.IPFamily
@@ -110,8 +110,8 @@ func (c serviceCodec) Decode(data []byte) (resource.Object, error) {
 	return svc, nil
 }
 
-// dropForType empties the fields that a service's new type has no use for, where the client did not touch them: they
-// were most likely filled in for it.
+// dropForType clears the fields that a service's new type does not use, if the client did not touch them: the server most likely allocated
+// them.
 func dropForType(svc, old *corev1.Service) {
 	if hasClusterIP(old) && !hasClusterIP(svc) {
 		if sameIPs(svc, old) && svc.Spec.ClusterIP == old.Spec.ClusterIP {
@@ -151,17 +151,17 @@ func dropForType(svc, old *corev1.Service) {
 
 func hasClusterIP(svc *corev1.Service) bool { return svc.Spec.Type != corev1.ServiceTypeExternalName }
 
-// typeWithPorts reports types that have node ports.
+// typeWithPorts reports whether the service's type has node ports.
 func typeWithPorts(svc *corev1.Service) bool {
 	return svc.Spec.Type == corev1.ServiceTypeNodePort || svc.Spec.Type == corev1.ServiceTypeLoadBalancer
 }
 
-// checksHealth reports services that have a health-check port on each node.
+// checksHealth reports whether the service has a health-check port on each node.
 func checksHealth(svc *corev1.Service) bool {
 	return svc.Spec.Type == corev1.ServiceTypeLoadBalancer && svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 }
 
-// external reports services that can be reached from outside.
+// external reports whether the service can be reached from outside.
 func external(svc *corev1.Service) bool {
 	return typeWithPorts(svc) || svc.Spec.Type == corev1.ServiceTypeClusterIP && len(svc.Spec.ExternalIPs) > 0
 }
@@ -175,13 +175,13 @@ func policyOf(svc *corev1.Service) corev1.IPFamilyPolicy {
 	return *svc.Spec.IPFamilyPolicy
 }
 
-// newPorts reports node ports that the old service does not have.
+// newPorts reports whether the service has node ports that the old service lacks.
 func newPorts(svc, old *corev1.Service) bool {
 	had := nodePorts(old)
 	return slices.ContainsFunc(nodePorts(svc), func(p int32) bool { return !slices.Contains(had, p) })
 }
 
-// nodePorts are the node ports of a service's ports.
+// nodePorts returns the node ports of a service.
 func nodePorts(svc *corev1.Service) []int32 {
 	var out []int32
 	for _, p := range svc.Spec.Ports {
@@ -192,7 +192,7 @@ func nodePorts(svc *corev1.Service) []int32 {
 	return out
 }
 
-// serviceWarnings are about fields that this service ignores, deprecated ones, and badly written addresses.
+// serviceWarnings returns warnings about fields that this service ignores, deprecated ones, and malformed addresses.
 func serviceWarnings(svc *corev1.Service) []string {
 	var out []string
 	spec := field.NewPath("spec")

@@ -46,7 +46,7 @@ func ServiceAccount() *resource.Descriptor {
 	})
 }
 
-// namesOnly keeps of an account's references to secrets the names.
+// namesOnly keeps only the names in an account's references to secrets.
 func namesOnly(a *corev1.ServiceAccount) {
 	for i := range a.Secrets {
 		a.Secrets[i] = corev1.ObjectReference{Name: a.Secrets[i].Name}

@@ -103,7 +103,7 @@ func (r *reservation) address(ctx context.Context, family corev1.IPFamily, asked
 		if r.dry {
 			return p.Masked().Addr().String(), nil
 		}
-		// Addresses that this server believes taken come last: another one may have given them back.
+		// Try addresses that this server believes taken last: another server may have released them.
 		for _, believed := range [2]bool{false, true} {
 			for ip := range candidates(p) {
 				if r.a.believes(ip) != believed || believed && r.inUse(ctx, ip) {
@@ -129,7 +129,7 @@ func (r *reservation) take(ctx context.Context, ip netip.Addr, ranges []netip.Pr
 		return !ip.Less(first) && !last.Less(ip)
 	})
 	switch {
-	case !within && r.dry: // upstream's dry runs ask one range, whichever the address is of
+	case !within && r.dry: // as upstream's dry runs, which ask one range, whatever the address
 		return fmt.Errorf("the provided IP (%v) is not in the valid range. The range of valid IPs is %s", ip, ranges[0])
 	case !within:
 		return errors.New("the provided network does not match the current range")
@@ -156,7 +156,7 @@ func (r *reservation) take(ctx context.Context, ip netip.Addr, ranges []netip.Pr
 	return nil
 }
 
-// believes reports whether this server has given the address out, or seen it taken.
+// believes reports whether this server has allocated the address, or seen it taken.
 func (a *allocator) believes(ip netip.Addr) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -170,7 +170,7 @@ func (r *reservation) inUse(ctx context.Context, ip netip.Addr) bool {
 	return !apierrors.IsNotFound(err) || errors.As(err, &status) && status.Status().Details.Name == ""
 }
 
-// rangesOf are the ranges of a family: those the cluster began with, and the ServiceCIDRs that are ready.
+// rangesOf returns the ranges of a family: those that the cluster was configured with, and the ready ServiceCIDRs.
 func (a *allocator) rangesOf(ctx context.Context, b resource.Backend, family corev1.IPFamily) ([]netip.Prefix, error) {
 	var out []netip.Prefix
 	add := func(p netip.Prefix) {
@@ -211,7 +211,7 @@ func ready(c *networkingv1.ServiceCIDR) bool {
 	return false
 }
 
-// usable are a range's first and last addresses for services: the network's own and the broadcast address are not.
+// usable returns a range's first and last address for services: the network address and the broadcast address are not usable.
 func usable(p netip.Prefix) (first, last netip.Addr) {
 	p = p.Masked()
 	raw := p.Addr().AsSlice()
@@ -226,8 +226,8 @@ func usable(p netip.Prefix) (first, last netip.Addr) {
 	return first, last
 }
 
-// candidates are the addresses of a range to try in turn: those above the band that is kept for addresses asked for by
-// name, from a random one on and around, then the band.
+// candidates returns the addresses of a range in the order to try: those above the band for requested addresses, from a random one on and
+// around, then the band.
 func candidates(p netip.Prefix) func(yield func(netip.Addr) bool) {
 	return func(yield func(netip.Addr) bool) {
 		first, last := usable(p)
@@ -260,7 +260,7 @@ func candidates(p netip.Prefix) func(yield func(netip.Addr) bool) {
 	}
 }
 
-// advance is the address n after ip, with n within the last 64 bits.
+// advance returns the address n after ip, with n within the last 64 bits.
 func advance(ip netip.Addr, n uint64) netip.Addr {
 	raw := ip.AsSlice()
 	for i := len(raw) - 1; i >= 0 && n > 0; i-- {
@@ -272,7 +272,7 @@ func advance(ip netip.Addr, n uint64) netip.Addr {
 	return out
 }
 
-// distance is how many addresses lie from first to last, both counted, at most limit.
+// distance returns the number of addresses from first to last, inclusive, at most limit.
 func distance(first, last netip.Addr, limit uint64) uint64 {
 	a, b := first.As16(), last.As16()
 	var low, high uint64
@@ -282,8 +282,7 @@ func distance(first, last netip.Addr, limit uint64) uint64 {
 	return min(max(high-low+1, 1), limit)
 }
 
-// makeAddress stores the object that stands for an address in use, and reports whether it did: servers without that kind
-// go without.
+// makeAddress creates the IPAddress of an address, and reports whether it did: servers without that kind go without.
 func makeAddress(ctx context.Context, b resource.Backend, ip netip.Addr, svc *corev1.Service) (bool, error) {
 	_, err := b.Create(ctx, addressesResource, &networkingv1.IPAddress{
 		ObjectMeta: metav1.ObjectMeta{
@@ -303,7 +302,7 @@ func makeAddress(ctx context.Context, b resource.Backend, ip netip.Addr, svc *co
 	return err == nil, err
 }
 
-// dropAddress deletes the object of an address. One that stays behind is found when a service is next given the address.
+// dropAddress deletes the IPAddress of an address. If that fails, the next allocation of the address finds it.
 func dropAddress(ctx context.Context, b resource.Backend, ip netip.Addr) {
 	_ = b.Delete(ctx, addressesResource, "", ip.String(), &metav1.DeleteOptions{})
 }

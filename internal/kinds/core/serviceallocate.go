@@ -21,12 +21,12 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// allocator gives services their cluster IPs and node ports, atomically among all servers of a store: each address is an
-// IPAddress object, whose name one alone can have, and the ports are one record (see [portSet]), written only over the
-// revision that was read. What is kept in memory saves asking for what is known to be taken.
+// allocator allocates cluster IPs and node ports to services, atomically among all servers of a store: each address is an IPAddress object,
+// whose name is unique, and the ports are one record (see [portSet]), which is written only over the revision that was read. The
+// allocator's memory saves requests for addresses and ports that are known to be taken.
 //
-// On first use it repairs inconsistencies: it records unrecorded addresses and ports of services, and releases recorded
-// ones without a service after [leakAge], since another server may be about to store their service.
+// On first use it repairs inconsistencies: it records unrecorded addresses and ports of services, and releases recorded ones without a
+// service after [leakAge], since another server may be about to store their service.
 type allocator struct {
 	ranges []netip.Prefix
 	now    func() time.Time
@@ -34,19 +34,19 @@ type allocator struct {
 	mu     sync.Mutex
 	loaded bool
 	ips    map[netip.Addr]bool
-	leaked map[netip.Addr]time.Time // addresses without their service, and when that was seen
+	leaked map[netip.Addr]time.Time // addresses without a service, and when that was observed
 
 	ports portRecord
 }
 
-// leakAge is how long an allocation may be without its service.
+// leakAge is how long an allocation may exist without its service.
 const leakAge = time.Minute
 
 func newAllocator(ranges []netip.Prefix) *allocator {
 	return &allocator{ranges: ranges, now: time.Now, ips: map[netip.Addr]bool{}, leaked: map[netip.Addr]time.Time{}}
 }
 
-// reservation is what one write takes, and what it gives back once it is committed.
+// reservation is what one write allocates, and what it releases once it is committed.
 type reservation struct {
 	a    *allocator
 	b    resource.Backend
@@ -54,17 +54,17 @@ type reservation struct {
 	dry  bool
 	took given
 	free given
-	// ports are those in use, while ports are chosen.
+	// ports are the ports in use, while ports are chosen.
 	ports *portSet
 }
 
-// given are addresses and ports.
+// given is a set of allocated addresses and ports.
 type given struct {
 	ips   []netip.Addr
 	ports []int32
 }
 
-// allocate reserves what obj needs and old did not have. It is the service's [resource.Strategy] Allocate.
+// allocate reserves what obj needs and old did not have. It is the Allocate function of the service's [resource.Strategy].
 func (a *allocator) allocate(ctx context.Context, b resource.Backend, obj, old resource.Object, dryRun bool) (func(bool), error) {
 	svc, _ := obj.(*corev1.Service)
 	before, _ := old.(*corev1.Service)
@@ -118,7 +118,7 @@ func (r *reservation) done(ctx context.Context, committed bool) {
 	}
 }
 
-// held is all that a stored service has been given.
+// held returns all allocations of a stored service.
 func held(svc *corev1.Service) given {
 	g := given{ports: nodePorts(svc)}
 	if svc.Spec.HealthCheckNodePort != 0 {
@@ -135,7 +135,7 @@ func held(svc *corev1.Service) given {
 	return g
 }
 
-// allIPs are a service's cluster IPs, also of one that was stored when there was but one.
+// allIPs returns a service's cluster IPs, also for one that was stored when there was only one field.
 func allIPs(svc *corev1.Service) []string {
 	if len(svc.Spec.ClusterIPs) == 0 && svc.Spec.ClusterIP != "" {
 		return []string{svc.Spec.ClusterIP}
@@ -143,7 +143,7 @@ func allIPs(svc *corev1.Service) []string {
 	return svc.Spec.ClusterIPs
 }
 
-// load reads what stored services hold, once, and notes what is not noted.
+// load reads the allocations of stored services, once, and records those that are not recorded.
 func (a *allocator) load(ctx context.Context, b resource.Backend) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -186,7 +186,7 @@ func (a *allocator) load(ctx context.Context, b resource.Backend) error {
 	return nil
 }
 
-// reclaim gives back what had no service when this server started, and has none still.
+// reclaim releases allocations that had no service when this server started, and still have none.
 func (a *allocator) reclaim(ctx context.Context, b resource.Backend) error {
 	a.mu.Lock()
 	var due []netip.Addr
@@ -288,7 +288,7 @@ func (r *reservation) update(ctx context.Context, old *corev1.Service) error {
 	})
 }
 
-// keep fills in allocated values that the client left out.
+// keep sets allocated values that the client left out.
 func (r *reservation) keep(old *corev1.Service) {
 	spec := &r.svc.Spec
 	if hasClusterIP(old) && hasClusterIP(r.svc) {
@@ -317,7 +317,7 @@ func (r *reservation) keep(old *corev1.Service) {
 	}
 }
 
-// pluralIPs brings clusterIPs in line with the clusterIP of clients that know only that.
+// pluralIPs synchronizes clusterIPs with the clusterIP of clients that know only that.
 func (r *reservation) pluralIPs(old *corev1.Service) {
 	spec := &r.svc.Spec
 	if len(old.Spec.ClusterIPs) > 0 && len(spec.ClusterIPs) == 0 && old.Spec.ClusterIP == spec.ClusterIP {
@@ -333,7 +333,7 @@ func (r *reservation) pluralIPs(old *corev1.Service) {
 	spec.ClusterIPs = []string{spec.ClusterIP}
 }
 
-// families fills in the IP families and their policy from each other, the cluster IPs and the cluster's ranges.
+// families sets the IP families and their policy from each other, the cluster IPs and the cluster's ranges.
 func (r *reservation) families(old *corev1.Service) error {
 	svc, spec := r.svc, &r.svc.Spec
 	if !hasClusterIP(svc) || old != nil && unchangedPreference(svc, old) {
@@ -426,8 +426,8 @@ func (r *reservation) families(old *corev1.Service) error {
 	return nil
 }
 
-// unchangedPreference reports a service that prefers two families and asks for no change of them: it is neither given
-// nor loses an address because the cluster changed.
+// unchangedPreference reports whether a service prefers two families and requests no change of them: it neither gets nor loses an address
+// because the cluster changed.
 func unchangedPreference(svc, old *corev1.Service) bool {
 	prefers := func(s *corev1.Service) bool {
 		return s.Spec.IPFamilyPolicy == nil || *s.Spec.IPFamilyPolicy == corev1.IPFamilyPolicyPreferDualStack
@@ -436,12 +436,12 @@ func unchangedPreference(svc, old *corev1.Service) bool {
 		sameIPs(svc, old) && slices.Equal(svc.Spec.IPFamilies, old.Spec.IPFamilies)
 }
 
-// invalid is the error of a service whose fields do not fit.
+// invalid returns the error for a service whose fields contradict each other.
 func (r *reservation) invalid(errs ...*field.Error) error {
 	return apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, r.svc.Name, errs)
 }
 
-// families are those that the cluster has, the preferred first.
+// families returns the cluster's families, the preferred first.
 func (a *allocator) families() []corev1.IPFamily {
 	var out []corev1.IPFamily
 	for _, p := range a.ranges {
@@ -474,7 +474,7 @@ func otherFamily(f corev1.IPFamily) corev1.IPFamily {
 	return corev1.IPv4Protocol
 }
 
-// givesPorts reports services whose ports are given node ports unasked.
+// givesPorts reports whether the service's ports get node ports without a request.
 func givesPorts(svc *corev1.Service) bool {
 	if svc.Spec.Type == corev1.ServiceTypeLoadBalancer {
 		a := svc.Spec.AllocateLoadBalancerNodePorts

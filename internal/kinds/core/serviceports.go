@@ -20,7 +20,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Node ports are given from this range; those below the band only when asked for, or when the rest is used up.
+// Node ports come from this range; those below the band only on request, or when the rest is used up.
 const (
 	firstPort = 30000
 	lastPort  = 32767
@@ -29,7 +29,7 @@ const (
 
 var errPortAllocated = errors.New("provided port is already allocated")
 
-// portSet are ports of the range, a bit each from its first on. The zero value is empty.
+// portSet is a set of ports of the range, with one bit each. The zero value is empty.
 type portSet struct{ bits big.Int }
 
 func (s *portSet) has(port int32) bool {
@@ -47,7 +47,7 @@ func (s *portSet) set(bit uint, ports []int32) {
 func (s *portSet) add(ports ...int32)    { s.set(1, ports) }
 func (s *portSet) remove(ports ...int32) { s.set(0, ports) }
 
-// without are the ports of s that other lacks.
+// without returns the ports of s that other lacks.
 func (s *portSet) without(other *portSet) []int32 {
 	var out []int32
 	for port := int32(firstPort); port <= lastPort; port++ {
@@ -58,11 +58,11 @@ func (s *portSet) without(other *portSet) []int32 {
 	return out
 }
 
-// portRecord is the set of all node ports in use, as kube-apiserver keeps it: one RangeAllocation for all servers of a
-// store. On a server that stores no records (see [resource.RecordStore]) it is in memory.
+// portRecord is the set of all node ports in use, as kube-apiserver stores it: one RangeAllocation for all servers of a store. On a server
+// without records (see [resource.RecordStore]) it is in memory.
 type portRecord struct {
-	mu     sync.Mutex // held over a change, so that this server's own writers do not fight
-	own    portSet    // where the server keeps no records
+	mu     sync.Mutex // held during a change, so that this server's own writers do not conflict
+	own    portSet    // used if the server stores no records
 	leaked map[int32]time.Time
 }
 
@@ -74,7 +74,7 @@ var (
 		func() resource.Object { return &corev1.RangeAllocation{} })
 )
 
-// load adds the ports that services hold, and remembers those that none does.
+// load adds the ports that services hold, and remembers those that no service holds.
 func (p *portRecord) load(ctx context.Context, b resource.Backend, held portSet, now time.Time) error {
 	return p.change(ctx, b, func(set *portSet) error {
 		p.leaked = map[int32]time.Time{}
@@ -86,7 +86,7 @@ func (p *portRecord) load(ctx context.Context, b resource.Backend, held portSet,
 	})
 }
 
-// leakedBefore are ports that no service held when they were loaded, if that was before t. They are returned once.
+// leakedBefore returns, once, the ports that no service held when they were loaded, if that was before t.
 func (p *portRecord) leakedBefore(t time.Time) []int32 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,7 +100,7 @@ func (p *portRecord) leakedBefore(t time.Time) []int32 {
 	return out
 }
 
-// change lets edit change the newest set, and stores it: again when another server was faster.
+// change lets edit change the newest set, and stores it. It retries after a conflict with another server.
 func (p *portRecord) change(ctx context.Context, b resource.Backend, edit func(set *portSet) error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -157,8 +157,8 @@ func (p *portRecord) look(ctx context.Context, b resource.Backend, see func(set 
 	return see(&set)
 }
 
-// readPorts reads the stored set. One of another range, as a cluster's range may have changed, counts as empty: what its
-// services hold was added when this server started.
+// readPorts reads the stored set. A set of another range counts as empty, as a cluster's range may have changed: this server added its
+// services' ports when it started.
 func readPorts(ctx context.Context, records resource.RecordStore) (set portSet, stored *corev1.RangeAllocation, revision int64, err error) {
 	value, revision, err := records.Record(ctx, portsKey)
 	if err != nil {
@@ -202,7 +202,7 @@ func (r *reservation) choosePorts(ctx context.Context, choose func() error) erro
 	return err
 }
 
-// newPorts reserves node ports for a new service. Ports of one number, of several protocols, share one.
+// newPorts reserves node ports for a new service. Ports with the same number and different protocols share one.
 func (r *reservation) newPorts() error {
 	ports := r.svc.Spec.Ports
 	given := map[int32]int32{}
@@ -287,7 +287,7 @@ func (r *reservation) changePorts(old *corev1.Service) error {
 	return nil
 }
 
-// healthPort reserves the health-check port, the one asked for or any.
+// healthPort reserves the health-check port, the requested one or any.
 func (r *reservation) healthPort() error {
 	if asked := r.svc.Spec.HealthCheckNodePort; asked != 0 {
 		if err := r.port(asked); err != nil {
@@ -305,7 +305,7 @@ func (r *reservation) healthPort() error {
 
 // port reserves this port.
 func (r *reservation) port(port int32) error {
-	if (port < firstPort || port > lastPort) && !r.dry { // upstream's dry runs do not look
+	if (port < firstPort || port > lastPort) && !r.dry { // upstream's dry runs do not check
 		return fmt.Errorf("provided port is not in the valid range. The range of valid ports is %d-%d", firstPort, lastPort)
 	}
 	if r.ports.has(port) || slices.Contains(r.took.ports, port) {
@@ -318,8 +318,8 @@ func (r *reservation) port(port int32) error {
 	return nil
 }
 
-// anyPort reserves a port above the band, or in it when there is no other. A dry run gets one that is in no range, as
-// upstream's does: no answer is given that another would then contradict.
+// anyPort reserves a port above the band, or in it if there is no other. A dry run gets one outside the range, as upstream's does, which no
+// other answer can contradict.
 func (r *reservation) anyPort() (int32, error) {
 	if r.dry {
 		last := int32(lastPort + 1)

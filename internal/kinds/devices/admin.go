@@ -16,11 +16,10 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Namespaces finds a namespace. Claims with admin access are allowed in namespaces with the label for it. Nil: there are
-// none.
+// Namespaces finds a namespace. Claims with admin access are allowed in namespaces with the label for it. Nil: in none.
 type Namespaces func(ctx context.Context, name string) (*corev1.Namespace, error)
 
-// allow is the error at path if the namespace does not say that administrators may claim devices in it.
+// allow returns an error at path unless the namespace allows admin access to devices.
 func (find Namespaces) allow(ctx context.Context, path *field.Path, name string) field.ErrorList {
 	if path == nil {
 		return nil
@@ -40,7 +39,7 @@ func (find Namespaces) allow(ctx context.Context, path *field.Path, name string)
 		"admin access to devices requires the `%s: true` label on the containing namespace", resourcev1.DRAAdminNamespaceLabelKey))}
 }
 
-// adminRequest is the first request for administrators' access, nil if there is none.
+// adminRequest returns the path of the first request with admin access, or nil.
 func adminRequest(spec *resourcev1.ResourceClaimSpec) *field.Path {
 	for i, r := range spec.Devices.Requests {
 		if r.Exactly != nil && r.Exactly.AdminAccess != nil && *r.Exactly.AdminAccess {
@@ -50,7 +49,7 @@ func adminRequest(spec *resourcev1.ResourceClaimSpec) *field.Path {
 	return nil
 }
 
-// adminResult is the first device that is allocated for administrators' access, nil if there is none.
+// adminResult returns the path of the first device that is allocated with admin access, or nil.
 func adminResult(a *resourcev1.AllocationResult) *field.Path {
 	if a == nil {
 		return nil
@@ -63,8 +62,7 @@ func adminResult(a *resourcev1.AllocationResult) *field.Path {
 	return nil
 }
 
-// newClaim adds the question of administrators' access to a claim's or template's validation. A spec never changes
-// later, so that it is asked once.
+// newClaim adds the check of admin access to the validation of a new claim or template. A spec never changes later.
 func (find Namespaces) newClaim(check func(context.Context, resource.Object) field.ErrorList,
 	spec func(resource.Object) *resourcev1.ResourceClaimSpec) func(context.Context, resource.Object) field.ErrorList {
 	return func(ctx context.Context, obj resource.Object) field.ErrorList {
@@ -72,7 +70,7 @@ func (find Namespaces) newClaim(check func(context.Context, resource.Object) fie
 	}
 }
 
-// newStatus is newClaim's match for an allocation.
+// newStatus adds the check of admin access to the validation of an allocation.
 func (find Namespaces) newStatus(check func(ctx context.Context, obj, old resource.Object) field.ErrorList) func(ctx context.Context, obj,
 	old resource.Object) field.ErrorList {
 	return func(ctx context.Context, obj, old resource.Object) field.ErrorList {
@@ -84,7 +82,7 @@ func (find Namespaces) newStatus(check func(ctx context.Context, obj, old resour
 	}
 }
 
-// dropSkipped drops from an allocation which node operations to leave out, unless the gate is on or the old one has some.
+// dropSkipped drops from an allocation the field that names the node operations to skip, unless the gate is on or the old one has some.
 func dropSkipped(claim, old *resourcev1.ResourceClaim, gate bool) {
 	if gate || claim.Status.Allocation == nil {
 		return

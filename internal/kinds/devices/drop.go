@@ -32,7 +32,7 @@ func derived(r resourcev1.DeviceRequest) bool {
 		slices.ContainsFunc(r.FirstAvailable, func(s resourcev1.DeviceSubRequest) bool { return len(s.DerivedAttributes) > 0 })
 }
 
-// keepAllocated drops from a claim's status the devices that were allocated to it and no longer are.
+// keepAllocated drops the devices from a claim's status that were allocated to it and no longer are.
 func keepAllocated(claim, old *resourcev1.ResourceClaim) {
 	type device struct{ driver, pool, name, share string }
 	gone := map[device]bool{}
@@ -62,7 +62,7 @@ func keepAllocated(claim, old *resourcev1.ResourceClaim) {
 	}
 }
 
-// dropOff drops from a slice the fields of gates that are off, unless the old slice, nil on create, has them.
+// dropOff drops the fields of disabled gates from a slice, unless the old slice, nil on create, has them.
 func dropOff(slice, old *resourcev1.ResourceSlice) {
 	for _, f := range sliceFields {
 		if upstream.Gate(f.gate) || !f.visit(slice, false) || old != nil && f.visit(old, false) {
@@ -72,7 +72,7 @@ func dropOff(slice, old *resourcev1.ResourceSlice) {
 	}
 }
 
-// sliceFields are fields of gates that can be off. visit reports whether a slice sets any, and empties them if told to.
+// sliceFields are the fields of gates that can be off. visit reports whether a slice sets any, and clears them if requested.
 var sliceFields = []struct {
 	gate  string
 	visit func(slice *resourcev1.ResourceSlice, empty bool) bool

@@ -11,8 +11,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// ResourcePoolStatusRequest describes questions for what a pool of devices has left, with the subresource status. It has no
-// stable version.
+// ResourcePoolStatusRequest describes requests for the free devices of a pool, with the subresource status. It has no stable version.
 func ResourcePoolStatusRequest() *resource.Descriptor {
 	check := upstream.ResourcePoolStatusRequest()
 	drop := func(r *resourcev1alpha3.ResourcePoolStatusRequest, kept bool) {

@@ -22,11 +22,11 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Authorize decides as the request chain does. Writing a claim's status needs further permissions: binding to allocate it,
-// and the driver of each device whose status is written. Nil: these are not checked.
+// Authorize decides as the request chain does. Writing a claim's status needs further permissions: binding to allocate it, and the driver
+// of each device whose status is written. Nil: these are not checked.
 type Authorize func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
 
-// parts adds the questions for the parts of a claim's status to its validation.
+// parts adds the permission checks for the parts of a claim's status to its validation.
 func (ask Authorize) parts(check func(ctx context.Context, obj, old resource.Object) field.ErrorList) func(ctx context.Context, obj,
 	old resource.Object) field.ErrorList {
 	return func(ctx context.Context, obj, old resource.Object) field.ErrorList {
@@ -54,7 +54,7 @@ func (ask Authorize) binding(ctx context.Context, u user.Info, claim, old *resou
 
 func (ask Authorize) drivers(ctx context.Context, u user.Info, claim, old *resourcev1.ResourceClaim) field.ErrorList {
 	if claim.Status.Allocation == nil {
-		return nil // whose devices are dropped
+		return nil // the update drops its devices
 	}
 	verb := verbOf(ctx)
 	verbs := []string{resourcev1.VerbPrefixArbitraryNode + verb}
@@ -82,7 +82,7 @@ func (ask Authorize) drivers(ctx context.Context, u user.Info, claim, old *resou
 	return errs
 }
 
-// told are the drivers of whose devices the status says other things than before, in order.
+// told returns the drivers of the devices whose status the update changes, sorted.
 func told(claim, old *resourcev1.ResourceClaim) []string {
 	type device struct{ driver, pool, name, share string }
 	of := func(s *resourcev1.AllocatedDeviceStatus) device {
@@ -112,7 +112,7 @@ func told(claim, old *resourcev1.ResourceClaim) []string {
 	return slices.Compact(out)
 }
 
-// onNode is true of a service account whose token is bound to the one node that the claim is allocated on.
+// onNode reports whether the user is a service account whose token is bound to the one node that the claim is allocated on.
 func onNode(u user.Info, a *resourcev1.AllocationResult) bool {
 	if a.NodeSelector == nil || len(a.NodeSelector.NodeSelectorTerms) != 1 {
 		return false
@@ -136,7 +136,7 @@ func verbOf(ctx context.Context) string {
 	return "update"
 }
 
-// may asks for a verb on a part of claims that has no path of its own.
+// may checks a verb on a part of claims that has no path of its own.
 func (ask Authorize) may(ctx context.Context, u user.Info, verb, sub, namespace, name string) error {
 	a := authorizer.AttributesRecord{
 		User: u, Verb: verb, APIGroup: "resource.k8s.io", APIVersion: "v1", Resource: "resourceclaims", Subresource: sub,

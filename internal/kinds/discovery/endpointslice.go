@@ -52,14 +52,14 @@ func EndpointSlice() *resource.Descriptor {
 	})
 }
 
-// dropTopology drops a field that this version only shows.
+// dropTopology drops a field that is read-only in this version.
 func dropTopology(s *discoveryv1.EndpointSlice) {
 	for i := range s.Endpoints {
 		s.Endpoints[i].DeprecatedTopology = nil
 	}
 }
 
-// addressWarnings are about badly written addresses, of any writer but the controllers, which copy what they are given.
+// addressWarnings returns warnings about malformed addresses, unless the writer is a controller, which copies addresses.
 func addressWarnings(s *discoveryv1.EndpointSlice) []string {
 	switch s.Labels[discoveryv1.LabelManagedBy] {
 	case "endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io":

@@ -15,7 +15,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// hub is the name under which the stored form is listed. It is the core group's v1, which this group does not serve.
+// hub is the group of the stored form: the core group's v1, which this group does not serve.
 const hub = "core"
 
 // Event describes events as events.k8s.io serves them.

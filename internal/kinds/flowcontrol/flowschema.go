@@ -49,7 +49,7 @@ func FlowSchema() *resource.Descriptor {
 	return d
 }
 
-// inOrder shows flow schemas in the order in which requests are held against them.
+// inOrder lists flow schemas in the order in which the server matches requests.
 type inOrder struct{ resource.Columns }
 
 // Order sorts by precedence, then by name.

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kind has the common parts of the built-in kinds' descriptors: [Describe] completes one whose Go type is known,
-// and small adaptors turn functions on a kind's own type into those on [resource.Object] for a [resource.Strategy].
+// Package kind has the common parts of the built-in kinds' descriptors: [Describe] completes a descriptor for a Go type, and small adaptors
+// convert functions on a kind's own type to those on [resource.Object] for a [resource.Strategy].
 //
-// The package's functions run once, while the list of kinds is made. Descriptors are immutable afterwards.
+// The package's functions run once, while the list of kinds is built. Descriptors are immutable afterwards.
 package kind
 
 import (
@@ -31,8 +31,8 @@ type pointer[T any] interface {
 	resource.Object
 }
 
-// Describe completes the descriptor of a kind whose hub form is T: names that follow from Kind and Resource, the key's
-// prefix, version v1 unless Storage says otherwise, that version itself, and the codec.
+// Describe completes the descriptor of a kind whose hub form is T: names that follow from Kind and Resource, the key's prefix, version v1
+// unless Storage sets another, that version itself, and the codec.
 func Describe[T any, P pointer[T]](d resource.Descriptor) *resource.Descriptor {
 	if d.Singular == "" {
 		d.Singular = strings.ToLower(d.Kind)
@@ -69,7 +69,7 @@ var withoutColumns = map[string]bool{
 	"SelfSubjectRulesReview": true, "SubjectAccessReview": true, "TokenReview": true, "Binding": true,
 }
 
-// Version is a served version with the Go type T, without columns and conversions.
+// Version returns a served version with the Go type T, without columns and conversions.
 func Version[T any, P pointer[T]](gvk schema.GroupVersionKind) resource.Version {
 	warning := ""
 	if gvk.Version != "v1" {
@@ -93,7 +93,7 @@ func Version[T any, P pointer[T]](gvk schema.GroupVersionKind) resource.Version 
 	}
 }
 
-// weakly is a way to an object that does not keep it alive.
+// weakly returns a function that returns the object without keeping it alive.
 func weakly[T any, P pointer[T]](obj resource.Object) func() resource.Object {
 	o, ok := obj.(P)
 	if !ok {
@@ -108,8 +108,8 @@ func weakly[T any, P pointer[T]](obj resource.Object) func() resource.Object {
 	}
 }
 
-// Settle runs f after the defaults, on what clients send and on what is read from the store: it brings fields into line
-// that say the same thing twice, or that are only ever written and kept elsewhere. It must change nothing on a second run.
+// Settle runs f after the defaults, on clients' objects and on stored ones: it synchronizes fields with the same meaning, and moves
+// write-only fields to where they are stored. A second run must change nothing.
 func Settle[T any](d *resource.Descriptor, f func(obj *T)) *resource.Descriptor {
 	v := d.Hub()
 	fill := v.Default
@@ -122,8 +122,8 @@ func Settle[T any](d *resource.Descriptor, f func(obj *T)) *resource.Descriptor 
 	return d
 }
 
-// completing is a codec that gives stored objects the defaults of fields that they lack: those that a later version of
-// Kubernetes brought, and those that were given as empty, which the stored form cannot tell from absent.
+// completing is a codec that sets the defaults of fields that stored objects lack: fields that a later version of Kubernetes added, and
+// fields that were empty, which the stored form cannot tell from absent ones.
 type completing struct {
 	resource.Codec
 	d *resource.Descriptor
@@ -139,7 +139,7 @@ func (c completing) Decode(data []byte) (resource.Object, error) {
 	return obj, nil
 }
 
-// Also serves a described kind in a further version, less preferred than those that it has, whose Go type is T.
+// Also serves a described kind in a further version, less preferred than its others, whose Go type is T.
 func Also[T any, P pointer[T]](d *resource.Descriptor, version string) {
 	gvk := d.GroupVersionKind(version)
 	gk := schema.GroupKind{Group: d.Group, Kind: d.Kind}
@@ -183,10 +183,10 @@ func Fields[T any](f func(obj *T) fields.Set) func(resource.Object) fields.Set {
 	return func(obj resource.Object) fields.Set { return f(as[T](obj)) }
 }
 
-// as is the object in the kind's own type. The server gives strategies hub objects only.
+// as returns the object in the kind's own type. The server passes only hub objects to strategies.
 func as[T any](obj resource.Object) *T { return any(obj).(*T) }
 
-// Status is the status subresource: prepare keeps all that is not status, check validates.
+// Status is the status subresource: prepare restores everything but the status, check validates.
 func Status[T any](prepare func(obj, old *T), check upstream.UpdateCheck) resource.Subresource {
 	return Window("status", prepare, check)
 }
@@ -200,17 +200,17 @@ func Window[T any](name string, prepare func(obj, old *T), check upstream.Update
 	}
 }
 
-// KeepMeta lets a status update change of the metadata what it may: labels, annotations and finalizers not among it for
-// most kinds, as upstream's reset for status has it.
+// KeepMeta lets a status update change only the metadata that it may: for most kinds not labels, annotations and finalizers, as upstream's
+// reset for status.
 func KeepMeta(obj, old metav1.Object) { metav1.ResetObjectMetaForStatus(obj, old) }
 
 // Same compares as upstream does: quantities and times by value, nil and empty alike.
 func Same(a, b any) bool { return apiequality.Semantic.DeepEqual(a, b) }
 
-// Invalid is the error list of one error.
+// Invalid returns a list of one error.
 func Invalid(e *field.Error) field.ErrorList { return field.ErrorList{e} }
 
-// LabelNameWarning warns of a name that pods and their hostnames will carry though it is no DNS label.
+// LabelNameWarning warns of a name that pods and their hostnames will contain though it is no DNS label.
 func LabelNameWarning(name string) []string {
 	msgs := validation.IsDNS1123Label(name)
 	if len(msgs) == 0 {

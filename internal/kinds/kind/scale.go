@@ -17,7 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Scale is the scale subresource of a kind. get reads what a scale shows, replicas points to what it sets.
+// Scale is the scale subresource of a kind. get reads what a scale contains, replicas points to what it sets.
 func Scale[T any](group, plural string, get func(obj *T) (spec, status int32, selector string, err error),
 	replicas func(obj *T) **int32) resource.Subresource {
 	check := upstream.Scale()
@@ -69,7 +69,7 @@ func Scale[T any](group, plural string, get func(obj *T) (spec, status int32, se
 	}
 }
 
-// Count is what a pointer to a number of replicas says, 0 for none.
+// Count returns a number of replicas, 0 for nil.
 func Count(n *int32) int32 {
 	if n == nil {
 		return 0
@@ -77,7 +77,7 @@ func Count(n *int32) int32 {
 	return *n
 }
 
-// Selector is a label selector as text.
+// Selector returns a label selector as text.
 func Selector(s *metav1.LabelSelector) (string, error) {
 	selector, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil {

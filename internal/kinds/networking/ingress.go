@@ -52,10 +52,10 @@ func Ingress() *resource.Descriptor {
 	})
 }
 
-// ingressClass is the annotation that once named an ingress's class.
+// ingressClass is the deprecated annotation for an ingress's class.
 const ingressClass = "kubernetes.io/ingress.class"
 
-// statusWarnings are about badly written addresses.
+// statusWarnings returns warnings about malformed addresses.
 func statusWarnings(i, _ *networkingv1.Ingress) []string {
 	var out []string
 	for n, in := range i.Status.LoadBalancer.Ingress {

@@ -38,7 +38,7 @@ func NetworkPolicy() *resource.Descriptor {
 	})
 }
 
-// policyWarnings are about badly written ranges of addresses.
+// policyWarnings returns warnings about malformed address ranges.
 func policyWarnings(n *networkingv1.NetworkPolicy) []string {
 	var out []string
 	peers := func(list []networkingv1.NetworkPolicyPeer, path *field.Path) {

@@ -9,8 +9,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/kinds/upstream"
 )
 
-// DropOff drops from a pod's spec the fields of feature gates that are off, unless the old spec, nil on create, already
-// has them.
+// DropOff drops the fields of disabled feature gates from a pod's spec, unless the old spec, nil on create, already has them.
 func DropOff(spec, old *corev1.PodSpec) {
 	for _, f := range gated {
 		if upstream.Gate(f.gate) || !f.used(spec) || old != nil && f.used(old) {
@@ -20,10 +19,10 @@ func DropOff(spec, old *corev1.PodSpec) {
 	}
 }
 
-// sweep goes over fields, and sees whether any is set; with clear it also empties them.
+// sweep visits fields, and records whether any is set; with clear it also clears them.
 type sweep struct{ clear, found bool }
 
-// gate takes one field into the sweep.
+// gate visits one field.
 func gate[T any](s *sweep, p **T) {
 	if *p == nil {
 		return
@@ -47,7 +46,7 @@ func DropOffTemplate(template, old *corev1.PodTemplateSpec) {
 	DropOff(&template.Spec, &old.Spec)
 }
 
-// DropInitAnnotations drops the annotations that once held init containers, and that no one may bring back.
+// DropInitAnnotations drops the annotations that once held init containers, and that clients must not bring back.
 func DropInitAnnotations(annotations map[string]string) {
 	for _, key := range initAnnotations {
 		delete(annotations, key)
@@ -75,7 +74,7 @@ func (f gatedFields) used(spec *corev1.PodSpec) bool {
 	return s.found
 }
 
-// gated are the fields of gates that can be off.
+// gated are the gates that can be off, with their fields.
 var gated = []gatedFields{
 	{"AtomicWriteVolumeUserFields", volumeUsers},
 	{"ClusterTrustBundleProjection", func(spec *corev1.PodSpec, s *sweep) {
@@ -160,7 +159,7 @@ var gated = []gatedFields{
 	}},
 }
 
-// volumeUsers are the owners of the files that volumes make.
+// volumeUsers visits the owners of files in volumes.
 func volumeUsers(spec *corev1.PodSpec, s *sweep) {
 	items := func(list []corev1.KeyToPath) {
 		for i := range list {

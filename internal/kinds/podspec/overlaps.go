@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// placed is a path in a volume, and which source puts something there.
+// placed is a path in a volume, and the source that puts a file there.
 type placed struct{ path, source string }
 
 func (p placed) String() string {
@@ -59,7 +59,7 @@ func overlaps(v *corev1.Volume) []string {
 	return out
 }
 
-// projectedPaths are the paths that one source of a projected volume fills.
+// projectedPaths returns the paths that one source of a projected volume fills.
 func projectedPaths(s corev1.VolumeProjection) []placed {
 	switch {
 	case s.ConfigMap != nil && s.ConfigMap.Items != nil:

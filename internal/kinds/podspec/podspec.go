@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podspec has the common parts of kinds with pods in them: dropping fields of disabled gates, defaults that need
-// the whole pod, warnings, and setting conditions. It works on one object that the caller owns.
+// Package podspec has the common parts of kinds that contain pods: dropping fields of disabled gates, defaults that depend on the whole
+// pod, warnings, and setting conditions. It works on one object that the caller owns.
 package podspec
 
 import (
@@ -16,8 +16,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/kinds/upstream"
 )
 
-// SetCondition sets the condition of its type, and its transition time, in whole seconds, when the status changes. A zero probe time
-// is kept.
+// SetCondition sets the condition of its type, and its transition time, in whole seconds, if the status changes. It keeps a zero probe
+// time.
 func SetCondition(status *corev1.PodStatus, c corev1.PodCondition) {
 	c.LastTransitionTime = metav1.Unix(time.Now().Unix(), 0)
 	for i := range status.Conditions {
@@ -37,16 +37,16 @@ func SetCondition(status *corev1.PodStatus, c corev1.PodCondition) {
 	status.Conditions = append(status.Conditions, c)
 }
 
-// QOSClass is the class of service that a pod's resources earn.
+// QOSClass returns the QoS class of a pod's resources.
 func QOSClass(pod *corev1.Pod) corev1.PodQOSClass { return upstream.QOSClass(pod) }
 
-// CheckTolerations validates tolerations that stand outside of a pod.
+// CheckTolerations validates tolerations outside of a pod.
 func CheckTolerations(ts []corev1.Toleration, path *field.Path) field.ErrorList {
 	return upstream.Tolerations(ts, path)
 }
 
-// MergeLabelKeys writes the label keys of affinity terms and spread constraints out as requirements on the pod's own
-// labels, so that the scheduler need not.
+// MergeLabelKeys converts the label keys of affinity terms and spread constraints to requirements on the pod's own labels, so that the
+// scheduler need not.
 func MergeLabelKeys(pod *corev1.Pod) {
 	if a := pod.Spec.Affinity; a != nil && upstream.Gate("MatchLabelKeysInPodAffinity") {
 		if p := a.PodAffinity; p != nil {
@@ -77,7 +77,7 @@ func mergeTerms(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPo
 	}
 }
 
-// merge adds a requirement for each key that the pod has a label of. A nil selector matches nothing and stays so.
+// merge adds a requirement for each key of the pod's labels. A nil selector matches nothing and stays nil.
 func merge(selector *metav1.LabelSelector, keys []string, op metav1.LabelSelectorOperator, labels map[string]string) {
 	if selector == nil {
 		return
@@ -90,8 +90,8 @@ func merge(selector *metav1.LabelSelector, keys []string, op metav1.LabelSelecto
 	}
 }
 
-// SyncAppArmor copies AppArmor profiles from the annotations that once held them to the containers' fields, and returns
-// warnings of those annotations.
+// SyncAppArmor copies AppArmor profiles from the deprecated annotations to the containers' fields, and returns warnings about those
+// annotations.
 func SyncAppArmor(pod *corev1.Pod) []string {
 	if pod.Spec.OS != nil && pod.Spec.OS.Name == corev1.Windows {
 		return nil
@@ -126,7 +126,7 @@ func SyncAppArmor(pod *corev1.Pod) []string {
 	return warnings
 }
 
-// appArmorOf is the profile that an annotation names, nil if it names none.
+// appArmorOf returns the profile that an annotation names, or nil.
 func appArmorOf(annotation string) *corev1.AppArmorProfile {
 	switch {
 	case annotation == corev1.DeprecatedAppArmorBetaProfileNameUnconfined:

@@ -13,8 +13,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/kinds/upstream"
 )
 
-// DefaultPodResources fills in a pod's own resources from those of its containers, where it has any of its own: huge
-// page limits, requests, and limits that every container sets.
+// DefaultPodResources sets missing pod-level resources from those of the containers, if the pod has any pod-level resources: huge page
+// limits, requests, and limits that every container sets.
 func DefaultPodResources(pod *corev1.Pod) {
 	r := pod.Spec.Resources
 	if r == nil || len(r.Requests) == 0 && len(r.Limits) == 0 ||
@@ -76,7 +76,7 @@ func hugePages(name corev1.ResourceName) bool {
 	return strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
 }
 
-// overcommittable reports resources of Kubernetes' own other than huge pages.
+// overcommittable reports whether a resource is Kubernetes' own and not huge pages.
 func overcommittable(name corev1.ResourceName) bool {
 	own := !strings.Contains(string(name), "/") || strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix)
 	return own && !hugePages(name)

@@ -24,8 +24,8 @@ func TemplateWarnings(path *field.Path, template *corev1.PodTemplateSpec) []stri
 	return Warnings(path, &template.Spec, &template.ObjectMeta)
 }
 
-// Warnings are what a client should hear about a pod that is valid yet hardly meant so: deprecated and dead fields,
-// duplicates, overlaps. path leads to the pod, nil when it is the whole object.
+// Warnings returns warnings about a pod that is valid but hardly intended: deprecated fields and fields without effect, duplicates,
+// overlaps. path leads to the pod, nil if it is the whole object.
 func Warnings(path *field.Path, spec *corev1.PodSpec, meta *metav1.ObjectMeta) []string {
 	w := &warner{path: path, spec: spec, meta: meta}
 	w.nodeLabels()
@@ -70,7 +70,7 @@ func (w *warner) add(at *field.Path, format string, args ...any) {
 	w.out = append(w.out, at.String()+": "+fmt.Sprintf(format, args...))
 }
 
-// deprecatedNodeLabels are node labels that have successors, and what to say.
+// deprecatedNodeLabels are the deprecated node labels, with the warning for each.
 var deprecatedNodeLabels = map[string]string{
 	"app.kubernetes.io/created-by":                  `deprecated since v1.9`,
 	"beta.kubernetes.io/arch":                       `deprecated since v1.14; use "kubernetes.io/arch" instead`,
@@ -82,7 +82,7 @@ var deprecatedNodeLabels = map[string]string{
 	"scheduler.alpha.kubernetes.io/preferAvoidPods": `deprecated since v1.22; use Taints and Tolerations instead`,
 }
 
-// NodeLabelWarning says what is wrong with a node label, nothing if it is in order.
+// NodeLabelWarning returns the warning about a node label, if there is one.
 func NodeLabelWarning(key string) (string, bool) {
 	msg, ok := deprecatedNodeLabels[key]
 	return msg, ok
@@ -119,7 +119,7 @@ func (w *warner) nodeLabels() {
 	}
 }
 
-// NodeTermWarnings are about a node selector's term.
+// NodeTermWarnings returns warnings about a node selector's term.
 func NodeTermWarnings(term corev1.NodeSelectorTerm, values bool, path *field.Path) []string {
 	var out []string
 	for i, e := range term.MatchExpressions {
@@ -182,7 +182,7 @@ func (w *warner) volumes() {
 	}
 }
 
-// ClaimWarnings are about the spec of a persistent volume claim.
+// ClaimWarnings returns warnings about the spec of a persistent volume claim.
 func ClaimWarnings(path *field.Path, spec *corev1.PersistentVolumeClaimSpec) []string {
 	var out []string
 	for _, l := range []struct {
@@ -197,7 +197,7 @@ func ClaimWarnings(path *field.Path, spec *corev1.PersistentVolumeClaimSpec) []s
 	return out
 }
 
-// fractional reports an amount of bytes that is no whole number.
+// fractional reports whether an amount of bytes is not a whole number.
 func fractional(q apiresource.Quantity) bool { return q.MilliValue()%1000 != 0 }
 
 func (w *warner) duplicates() {
@@ -326,7 +326,7 @@ func (w *warner) ports() {
 	})
 }
 
-// portText is a port as upstream prints its own type, which has no string form.
+// portText formats a port as upstream prints its own type, which has no string form.
 func portText(p corev1.ContainerPort) string {
 	return fmt.Sprintf("{Name:%s HostPort:%d ContainerPort:%d Protocol:%s HostIP:%s}", p.Name, p.HostPort, p.ContainerPort, p.Protocol,
 		p.HostIP)

@@ -33,7 +33,7 @@ func ClusterRole(a Authority) *resource.Descriptor {
 	})
 }
 
-// aggregates is true of a role whose rules are gathered from others.
+// aggregates reports whether a role's rules are aggregated from others.
 func aggregates(r *rbacv1.ClusterRole) bool {
 	return r != nil && r.AggregationRule != nil && len(r.AggregationRule.ClusterRoleSelectors) > 0
 }

@@ -27,13 +27,13 @@ import (
 type Authority struct {
 	// Authorize decides as the request chain does.
 	Authorize func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
-	// RulesFor are the rules that hold for a user in a namespace; with an error, those that could be found.
+	// RulesFor returns a user's rules in a namespace; with an error, those that it could find.
 	RulesFor func(u user.Info, namespace string) ([]rbacv1.PolicyRule, error)
-	// RulesOf are the rules of the role that a binding in namespace refers to.
+	// RulesOf returns the rules of the role that a binding in namespace refers to.
 	RulesOf func(ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error)
 }
 
-// unbound reports requests without restrictions: those of administrators, and of the server itself, which have no user.
+// unbound reports whether a request has no restrictions: those of administrators, and of the server itself, which have no user.
 func (a Authority) unbound(ctx context.Context) (user.Info, bool) {
 	u, ok := request.UserFrom(ctx)
 	return u, !ok || a.RulesFor == nil || slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup)
@@ -58,7 +58,7 @@ func (a Authority) role(ctx context.Context, plural string, obj, old resource.Ob
 	if ok {
 		return nil
 	}
-	name := "" // a create is asked for without one
+	name := "" // a create is authorized without a name
 	if info, ok := request.RequestInfoFrom(ctx); ok {
 		name = info.Name
 	}
@@ -88,7 +88,7 @@ func (a Authority) binding(ctx context.Context, plural string, obj, old resource
 		}
 	}
 	rules, err := a.RulesOf(ref, obj.GetNamespace())
-	if apierrors.IsNotFound(err) { // upstream's store names the resource that the request is for
+	if apierrors.IsNotFound(err) { // upstream's error names the resource of the request
 		return apierrors.NewNotFound(schema.GroupResource{Group: rbacv1.GroupName, Resource: plural}, ref.Name)
 	}
 	if err != nil {
@@ -100,7 +100,7 @@ func (a Authority) binding(ctx context.Context, plural string, obj, old resource
 	return nil
 }
 
-// covers is an error that lists those of the rules that the user does not have in a namespace.
+// covers returns an error that lists the rules that the user does not have in a namespace.
 func (a Authority) covers(u user.Info, namespace string, rules []rbacv1.PolicyRule) error {
 	has, err := a.RulesFor(u, namespace)
 	ok, missing := validation.Covers(has, rules)
@@ -115,7 +115,7 @@ func (a Authority) covers(u user.Info, namespace string, rules []rbacv1.PolicyRu
 	return errors.New(msg)
 }
 
-// describe says what is missing, a line each, sorted; what differs by verb alone is one line.
+// describe lists the missing rules, a line each, sorted; rules that differ by verb alone share a line.
 func describe(missing []rbacv1.PolicyRule) []string {
 	type one struct{ group, resource, name string }
 	merged := map[one]*rbacv1.PolicyRule{}
@@ -128,7 +128,7 @@ func describe(missing []rbacv1.PolicyRule) []string {
 		}
 		key := one{group: r.APIGroups[0], resource: r.Resources[0]}
 		if len(r.ResourceNames) == 1 {
-			key.name = "=" + r.ResourceNames[0] // an empty name is not the same as none
+			key.name = "=" + r.ResourceNames[0] // an empty name differs from none
 		}
 		if m := merged[key]; m != nil {
 			m.Verbs = append(m.Verbs, r.Verbs...)
@@ -157,7 +157,7 @@ func describe(missing []rbacv1.PolicyRule) []string {
 	return slices.Compact(lines)
 }
 
-// onlyCollected is true of an update that changes nothing but what garbage collection changes.
+// onlyCollected reports whether an update changes only what the garbage collector changes.
 func onlyCollected(obj, old resource.Object) bool {
 	if old == nil {
 		return false

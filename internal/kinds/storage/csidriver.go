@@ -47,5 +47,5 @@ func CSIDriver() *resource.Descriptor {
 	})
 }
 
-// tokenInSecrets warns of tokens handed over where they may be logged.
+// tokenInSecrets warns of tokens that the driver gets where they may be logged.
 const tokenInSecrets = "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible logging of tokens in volume attributes"

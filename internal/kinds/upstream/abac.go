@@ -9,7 +9,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/kubernetes/pkg/apis/abac"
-	_ "k8s.io/kubernetes/pkg/apis/abac/latest" // upstream registers the versions in it
+	_ "k8s.io/kubernetes/pkg/apis/abac/latest" // registers the versions
 	"k8s.io/kubernetes/pkg/apis/abac/v0"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
@@ -22,7 +22,7 @@ type ABACPolicy struct {
 	NonResourcePath               string
 }
 
-// DecodeABACPolicy reads a line of a policy file; old says that it is of the form from before there were versions.
+// DecodeABACPolicy decodes a line of a policy file; old reports that it has the form from before versions.
 func DecodeABACPolicy(line []byte) (p ABACPolicy, old bool, err error) {
 	decoder := abac.Codecs.UniversalDecoder()
 	obj, _, err := decoder.Decode(line, nil, nil)
@@ -47,5 +47,5 @@ func DecodeABACPolicy(line []byte) (p ABACPolicy, old bool, err error) {
 	return ABACPolicy(is.Spec), false, nil
 }
 
-// NodeRules are what every node may do with objects that belong to none.
+// NodeRules returns the rules of every node for objects that belong to no node.
 func NodeRules() []rbacv1.PolicyRule { return bootstrappolicy.NodeRules() }

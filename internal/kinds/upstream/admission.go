@@ -10,7 +10,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/admissionregistration/validation"
 )
 
-// named adds to a check of a new object that its name is none of those kept for configuration from files.
+// named adds a check to the validation of a new object: its name must not be reserved for configuration from files.
 func named[I any, P interface {
 	*I
 	metav1.Object
@@ -24,7 +24,7 @@ func named[I any, P interface {
 	}
 }
 
-// StaticNameWarnings warn of a name that is kept for configuration from files; old objects may have one.
+// StaticNameWarnings warns of a name that is reserved for configuration from files; old objects may have one.
 func StaticNameWarnings(name string, update bool) []string {
 	if !update && Gate("ManifestBasedAdmissionControlConfig") {
 		return nil

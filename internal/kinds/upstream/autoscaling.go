@@ -38,20 +38,19 @@ func HorizontalPodAutoscaler() Checks {
 	}
 }
 
-// AutoscalerToV1 and AutoscalerToV2 convert autoscalers between the served versions. What version 1 has no field for
-// travels in annotations.
+// AutoscalerToV1 and AutoscalerToV2 convert autoscalers between the served versions. Fields that version 1 lacks are kept in annotations.
 func AutoscalerToV1(obj resource.Object) (resource.Object, error) {
 	out := &autoscalingv1.HorizontalPodAutoscaler{}
 	return out, convertThrough[autoscaling.HorizontalPodAutoscaler](obj, out)
 }
 
-// AutoscalerToV2 is AutoscalerToV1's way back.
+// AutoscalerToV2 is the inverse of AutoscalerToV1.
 func AutoscalerToV2(obj resource.Object) (resource.Object, error) {
 	out := &autoscalingv2.HorizontalPodAutoscaler{}
 	return out, convertThrough[autoscaling.HorizontalPodAutoscaler](obj, out)
 }
 
-// scalerOptions are what an autoscaler's validation allows; old is nil on create.
+// scalerOptions returns what an autoscaler's validation allows; old is nil on create.
 func scalerOptions(h, old *autoscaling.HorizontalPodAutoscaler) validation.HorizontalPodAutoscalerSpecValidationOptions {
 	o := validation.HorizontalPodAutoscalerSpecValidationOptions{
 		MinReplicasLowerBound:           1,

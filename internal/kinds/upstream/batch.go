@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// workloadOption is the option that the declarative validation of both batch kinds asks for.
+// workloadOption is the option of the declarative validation of both batch kinds.
 func workloadOption() declared {
 	return options(map[string]bool{"WorkloadWithJob": Gate("WorkloadWithJob")})
 }
@@ -44,7 +44,7 @@ func CronJob() Checks {
 	}
 }
 
-// jobOptions are what a job's validation allows; old is nil on create.
+// jobOptions returns what a job's validation allows; old is nil on create.
 func jobOptions(old *batch.Job) validation.JobValidationOptions {
 	if old == nil {
 		return validation.JobValidationOptions{PodValidationOptions: podOptions(nil), RequirePrefixedLabels: true}
@@ -67,7 +67,7 @@ func jobOptions(old *batch.Job) validation.JobValidationOptions {
 	return o
 }
 
-// jobStatusOptions say which changes of a job's status must make sense: those that this update makes.
+// jobStatusOptions selects the checks of a job's status for the changes that this update makes.
 func jobStatusOptions(j, old *batch.Job) validation.JobStatusValidationOptions {
 	now, was := &j.Status, &old.Status
 	condition := func(t batch.JobConditionType) bool {

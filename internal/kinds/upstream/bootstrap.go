@@ -10,8 +10,7 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
-// Policy is upstream's bootstrap policy: the roles that every cluster has, and who is bound to them. Roles and bindings
-// of a namespace are by its name.
+// Policy is upstream's bootstrap policy: the roles of every cluster, and their bindings. Roles and bindings in namespaces are by namespace.
 type Policy struct {
 	ClusterRoles        []rbacv1.ClusterRole
 	ClusterRoleBindings []rbacv1.ClusterRoleBinding
@@ -19,7 +18,7 @@ type Policy struct {
 	RoleBindings        map[string][]rbacv1.RoleBinding
 }
 
-// BootstrapPolicy makes a policy that is the caller's own, save the roles and bindings of namespaces.
+// BootstrapPolicy returns a new policy; only the roles and bindings of namespaces are shared.
 func BootstrapPolicy() Policy {
 	return Policy{
 		ClusterRoles:        append(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles()...),
@@ -29,5 +28,5 @@ func BootstrapPolicy() Policy {
 	}
 }
 
-// SystemPriorityClasses are the priority classes that every cluster has; shared, not to be changed.
+// SystemPriorityClasses returns the priority classes of every cluster. They are shared: do not change them.
 func SystemPriorityClasses() []*schedulingv1.PriorityClass { return scheduling.SystemPriorityClasses() }

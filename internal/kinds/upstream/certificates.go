@@ -10,7 +10,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// CertificateSigningRequest validates signing requests; [CertificateApproval] is for their approval.
+// CertificateSigningRequest validates signing requests; [CertificateApproval] validates their approval.
 func CertificateSigningRequest() Checks {
 	return Checks{
 		Create: created(validation.ValidateCertificateSigningRequestCreate),
@@ -34,7 +34,7 @@ func ClusterTrustBundle() Checks {
 	}
 }
 
-// PodCertificateRequest validates pods' requests for certificates.
+// PodCertificateRequest validates pods' certificate requests.
 func PodCertificateRequest() Checks {
 	return Checks{
 		Create: created(validation.ValidatePodCertificateRequestCreate),

@@ -14,7 +14,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// CreateCheck and UpdateCheck are validation functions as [resource.Strategy] takes them.
+// CreateCheck and UpdateCheck are validation functions for a [resource.Strategy].
 type (
 	CreateCheck = func(ctx context.Context, obj resource.Object) field.ErrorList
 	UpdateCheck = func(ctx context.Context, obj, old resource.Object) field.ErrorList
@@ -27,14 +27,14 @@ type Checks struct {
 	Status UpdateCheck
 }
 
-// declared says how a kind's generated (declarative) validation runs after its written one.
+// declared configures how a kind's generated (declarative) validation runs after its handwritten one.
 type declared struct {
 	options func(obj, old resource.Object) map[string]bool
 	rules   []field.NormalizationRule
 }
 
-// run adds to errs what the declarative tags find, and takes away what they cover. old is nil on create. The generated
-// code is upstream's, and so is the order: written errors first.
+// run adds the errors of the declarative validation to errs, and removes those that it covers. old is nil on create. The generated code is
+// upstream's, and so is the order: handwritten errors first.
 func (d declared) run(ctx context.Context, obj, old resource.Object, errs field.ErrorList, subresource ...string) field.ErrorList {
 	var options map[string]bool
 	if d.options != nil {
@@ -56,7 +56,7 @@ func (d declared) run(ctx context.Context, obj, old resource.Object, errs field.
 	return append(errs, enforced...)
 }
 
-// spoken is obj in the version that the request speaks: declared rules are the version's, and name its fields.
+// spoken returns obj in the request's version: declared rules belong to a version and name its fields.
 func spoken(ctx context.Context, obj resource.Object) resource.Object {
 	info, ok := request.RequestInfoFrom(ctx)
 	if !ok || obj == nil {
@@ -68,7 +68,7 @@ func spoken(ctx context.Context, obj resource.Object) resource.Object {
 	}
 	other, err := scheme().New(schema.GroupVersionKind{Group: info.APIGroup, Version: info.APIVersion, Kind: kinds[0].Kind})
 	if err != nil {
-		return obj // a subresource that speaks for a kind of another group
+		return obj // a subresource whose kind is in another group
 	}
 	if err := Convert(obj, other, kinds[0].GroupKind()); err != nil {
 		return obj
@@ -76,7 +76,7 @@ func spoken(ctx context.Context, obj resource.Object) resource.Object {
 	return other.(resource.Object)
 }
 
-// created makes a check for creates from a validation function on the unversioned form I.
+// created converts a validation function on the unversioned form I to a check for creates.
 func created[I any](f func(obj *I) field.ErrorList, d ...declared) CreateCheck {
 	rules := first(d)
 	return func(ctx context.Context, obj resource.Object) field.ErrorList {
@@ -84,12 +84,12 @@ func created[I any](f func(obj *I) field.ErrorList, d ...declared) CreateCheck {
 	}
 }
 
-// updated is created's match for updates, and with a subresource's name for updates through that.
+// updated converts a validation function to a check for updates; with a subresource's name, for updates through that.
 func updated[I any](f func(obj, old *I) field.ErrorList, subresource ...string) UpdateCheck {
 	return updatedBy(f, declared{}, subresource...)
 }
 
-// updatedBy is updated with rules of its own for declarative validation.
+// updatedBy is updated with its own configuration of the declarative validation.
 func updatedBy[I any](f func(obj, old *I) field.ErrorList, d declared, subresource ...string) UpdateCheck {
 	return func(ctx context.Context, obj, old resource.Object) field.ErrorList {
 		return d.run(ctx, obj, old, f(internal[I](obj), internal[I](old)), subresource...)
@@ -101,7 +101,7 @@ func both[I any](create func(obj *I) field.ErrorList, update func(obj, old *I) f
 	return func(obj, old *I) field.ErrorList { return append(create(obj), update(obj, old)...) }
 }
 
-// onlyNew makes an update check of a function that does not look at the old object.
+// onlyNew converts a function that ignores the old object to an update check.
 func onlyNew[I any](f func(obj *I) field.ErrorList) func(obj, old *I) field.ErrorList {
 	return func(obj, _ *I) field.ErrorList { return f(obj) }
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Columns are the columns of a kind, nil if upstream has none of its own for it. Cells wants objects of the given version.
+// Columns returns the columns of a kind, nil if upstream defines none. Cells takes objects of the given version.
 func Columns(gvk schema.GroupVersionKind) resource.Columns {
 	return &columns{gvk: gvk, entry: sync.OnceValues(func() (handler, error) {
 		obj, err := scheme().New(schema.GroupVersionKind{Group: gvk.Group, Version: runtime.APIVersionInternal, Kind: gvk.Kind})
@@ -32,22 +32,22 @@ func Columns(gvk schema.GroupVersionKind) resource.Columns {
 	})}
 }
 
-// handler is one kind's column definitions and the function that makes rows of its unversioned form.
+// handler is one kind's column definitions and the function that converts its unversioned form to rows.
 type handler struct {
 	definitions []metav1.TableColumnDefinition
 	rows        reflect.Value
-	options     reflect.Value // asks for the wide form
+	options     reflect.Value // requests the wide form
 	internal    reflect.Type  // pointed to
 }
 
-// handlers are upstream's, by the unversioned type that they print.
+// handlers are upstream's table handlers, by the unversioned type that they print.
 var handlers = sync.OnceValue(func() map[reflect.Type]handler {
 	c := collector{}
 	internalversion.AddHandlers(c)
 	return c
 })
 
-// collector is handed the handlers.
+// collector receives the handlers.
 type collector map[reflect.Type]handler
 
 // TableHandler keeps one handler.
@@ -65,7 +65,7 @@ type columns struct {
 	entry func() (handler, error)
 }
 
-// Definitions are the columns, those of the wide form included.
+// Definitions returns the columns, including those of the wide form.
 func (c *columns) Definitions() []metav1.TableColumnDefinition {
 	h, err := c.entry()
 	if err != nil {
@@ -74,13 +74,13 @@ func (c *columns) Definitions() []metav1.TableColumnDefinition {
 	return h.definitions
 }
 
-// Cells makes one object's cells.
+// Cells returns one object's cells.
 func (c *columns) Cells(obj resource.Object) ([]any, error) {
 	row, err := c.Row(obj)
 	return row.Cells, err
 }
 
-// Row makes one object's row, without the object.
+// Row returns one object's row, without the object.
 func (c *columns) Row(obj resource.Object) (metav1.TableRow, error) {
 	h, err := c.entry()
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core/validation"
 )
 
-// Namespace validates namespaces; [NamespaceFinalize] is for their finalize subresource.
+// Namespace validates namespaces; [NamespaceFinalize] validates their finalize subresource.
 func Namespace() Checks {
 	return Checks{
 		Create: created(validation.ValidateNamespace),
@@ -48,7 +48,7 @@ func Service() Checks {
 	}
 }
 
-// ServiceClusterIPs validates how a service's fields about addresses fit each other; old is nil on create.
+// ServiceClusterIPs validates that a service's address fields match each other; old is nil on create.
 func ServiceClusterIPs(obj, old *corev1.Service) field.ErrorList {
 	if old == nil {
 		return validation.ValidateServiceClusterIPsRelatedFields(internal[core.Service](obj), nil)

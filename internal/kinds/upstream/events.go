@@ -14,7 +14,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Event validates events as the group of the request does: events.k8s.io asks for more than core.
+// Event validates events by the rules of the request's group: events.k8s.io requires more than core.
 func Event(gv schema.GroupVersion) Checks {
 	return Checks{
 		Create: created(func(e *core.Event) field.ErrorList { return validation.ValidateEventCreate(e, gv) }),
@@ -28,7 +28,7 @@ func EventToCore(obj resource.Object) (resource.Object, error) {
 	return out, convertThrough[core.Event](obj, out)
 }
 
-// EventToGroup is EventToCore's way back.
+// EventToGroup is the inverse of EventToCore.
 func EventToGroup(obj resource.Object) (resource.Object, error) {
 	out := &eventsv1.Event{}
 	return out, convertThrough[core.Event](obj, out)

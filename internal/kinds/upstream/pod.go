@@ -11,7 +11,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core/validation"
 )
 
-// Pod validates pods; [PodEphemeralContainers], [PodResize] and [PodBinding] are for their subresources.
+// Pod validates pods; [PodEphemeralContainers], [PodResize] and [PodBinding] validate their subresources.
 func Pod() Checks {
 	return Checks{
 		Create: created(func(pod *core.Pod) field.ErrorList {
@@ -57,7 +57,7 @@ func Tolerations(ts []corev1.Toleration, path *field.Path) field.ErrorList {
 	return validation.ValidateTolerations(in, path, validation.PodValidationOptions{})
 }
 
-// podUpdate gives one of the validations of a pod's update its options.
+// podUpdate passes the options to a validation of a pod's update.
 func podUpdate(f func(pod, old *core.Pod, o validation.PodValidationOptions) field.ErrorList) func(pod, old *core.Pod) field.ErrorList {
 	return func(pod, old *core.Pod) field.ErrorList {
 		o := podOptions(&old.Spec)
@@ -91,5 +91,5 @@ func ReplicationController() Checks {
 	}
 }
 
-// QOSClass is the class of service that a pod's resources earn.
+// QOSClass returns the QoS class of a pod's resources.
 func QOSClass(pod *corev1.Pod) corev1.PodQOSClass { return qos.ComputePodQOS(pod) }

@@ -15,13 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Gate reports whether a Kubernetes feature gate is on. Only defaults are served, so its answer never changes.
+// Gate reports whether a Kubernetes feature gate is on. Gates keep their defaults, so the answer never changes.
 func Gate(name string) bool {
 	return utilfeature.DefaultFeatureGate.Enabled(featuregate.Feature(name))
 }
 
-// podOptions are what pod validation allows: what the gates say and, on update, what the old pod already has, however
-// wrong: an object that got in once can be updated. old is nil on create.
+// podOptions returns what pod validation allows: what the gates enable and, on update, what the old pod already has, even if it is invalid:
+// a stored object can always be updated. old is nil on create.
 func podOptions(old *core.PodSpec) validation.PodValidationOptions {
 	o := validation.PodValidationOptions{
 		AllowInvalidPodDeletionCost:                         !Gate("PodDeletionCost"),
@@ -103,7 +103,7 @@ func podOptions(old *core.PodSpec) validation.PodValidationOptions {
 	return o
 }
 
-// affinityOptions sets what an old pod's affinity must keep being allowed.
+// affinityOptions allows what an old pod's affinity already has.
 func affinityOptions(a *core.Affinity, o *validation.PodValidationOptions) {
 	if n := a.NodeAffinity; n != nil && n.RequiredDuringSchedulingIgnoredDuringExecution != nil {
 		o.AllowInvalidLabelValueInRequiredNodeAffinity =
@@ -128,7 +128,7 @@ func affinityOptions(a *core.Affinity, o *validation.PodValidationOptions) {
 	}
 }
 
-// templateOptions are podOptions for a template; either may be nil.
+// templateOptions is podOptions for a template; either may be nil.
 func templateOptions(old *core.PodTemplateSpec) validation.PodValidationOptions {
 	if old == nil {
 		return podOptions(nil)
@@ -143,7 +143,7 @@ func containers(spec *core.PodSpec) func(yield func(*core.Container) bool) {
 	}
 }
 
-// indivisible reports huge pages in amounts that are no whole number of pages.
+// indivisible reports whether an amount of huge pages is not a whole number of pages.
 func indivisible(list core.ResourceList) bool {
 	for name, q := range list {
 		if helper.IsHugePageResourceName(name) && !helper.IsHugePageResourceValueDivisible(name, q) {
@@ -153,7 +153,7 @@ func indivisible(list core.ResourceList) bool {
 	return false
 }
 
-// sysAdminUnescalated reports CAP_SYS_ADMIN beside no privilege escalation.
+// sysAdminUnescalated reports whether CAP_SYS_ADMIN is set without privilege escalation.
 func sysAdminUnescalated(s *core.SecurityContext) bool {
 	if s == nil || s.Capabilities == nil || s.AllowPrivilegeEscalation != nil && *s.AllowPrivilegeEscalation {
 		return false

@@ -14,7 +14,7 @@ func LeaseCandidate() Checks {
 	return Checks{Create: created(coordination.ValidateLeaseCandidate), Update: updated(coordination.ValidateLeaseCandidateUpdate)}
 }
 
-// StorageVersion validates what API servers say of the versions that they store.
+// StorageVersion validates the objects in which API servers report their storage versions.
 func StorageVersion() Checks {
 	return Checks{
 		Create: created(apiserverinternal.ValidateStorageVersion),
@@ -23,7 +23,7 @@ func StorageVersion() Checks {
 	}
 }
 
-// ResourcePoolStatusRequest validates questions for what a pool of devices has left.
+// ResourcePoolStatusRequest validates requests for the free devices of a pool.
 func ResourcePoolStatusRequest() Checks {
 	d := options(map[string]bool{"DRAPartitionableDevicesType": Gate("DRAPartitionableDevicesType")})
 	return Checks{

@@ -21,9 +21,8 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core/validation"
 )
 
-// StaticPods reads the manifest of a pod, or of a list of pods, that the node is to run without being asked by the API
-// server: from the file or URL of the name. The pods are named, marked, defaulted and checked as kubelet does, so that their UIDs
-// are the same as kubelet's.
+// StaticPods parses the manifest of a pod, or of a list of pods, that the node runs without the API server. source is the file's or URL's
+// name. StaticPods names, marks, defaults and validates the pods as the kubelet does, so that their UIDs equal the kubelet's.
 func StaticPods(data []byte, source string, file bool, node string) ([]*corev1.Pod, error) {
 	text, err := utilyaml.ToJSON(data)
 	if err != nil {
@@ -61,7 +60,7 @@ func StaticPods(data []byte, source string, file bool, node string) ([]*corev1.P
 	return out, nil
 }
 
-// staticPod makes the pod the node's own.
+// staticPod makes the pod a static pod of the node.
 func staticPod(pod *core.Pod, source string, file bool, node string) error {
 	if pod.Name == "" {
 		return errors.New("invalid pod: name is needed for the pod") // upstream's words
@@ -110,7 +109,7 @@ func tolerates(pod *core.Pod) bool {
 	return false
 }
 
-// needsServer is what the pod needs of the API server, which a static pod must do without.
+// needsServer returns the part of the pod that needs the API server, which a static pod cannot use.
 func needsServer(pod *core.Pod) string {
 	if pod.Spec.ServiceAccountName != "" {
 		return "serviceaccounts"

@@ -1,13 +1,12 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package upstream is the one place that knows k8s.io/kubernetes: its defaults, its field validation, its columns and
-// its conversions, all of them offered on the versioned types of k8s.io/api. The unversioned types behind them never
-// leave the package.
+// Package upstream is the only package that imports k8s.io/kubernetes: its defaults, its field validation, its columns and its conversions,
+// all on the versioned types of k8s.io/api. The unversioned types behind them never leave the package.
 //
-// [Default] sets defaults, [Convert] converts between served versions, [Columns] makes table rows, and [Checks] is one
-// kind's validation, made by a function of the kind's name. All are safe for concurrent use and have no state: the scheme
-// is filled once, on first use, and only read afterwards.
+// [Default] sets defaults, [Convert] converts between served versions, [Columns] returns table columns, and a function named after each
+// kind returns its [Checks]. All are safe for concurrent use and have no state: the scheme is filled once, on first use, and only read
+// afterwards.
 package upstream
 
 import (
@@ -42,8 +41,7 @@ import (
 	storagemigrationv1beta1 "k8s.io/kubernetes/pkg/apis/storagemigration/v1beta1"
 )
 
-// scheme is upstream's own, which the column handlers fill with most groups when the program starts, and the groups
-// that they leave out.
+// scheme is upstream's scheme, which the column handlers fill with most groups when the program starts, and the groups that they leave out.
 var scheme = sync.OnceValue(func() *runtime.Scheme {
 	s := legacyscheme.Scheme
 	for _, add := range []func(*runtime.Scheme) error{
@@ -65,15 +63,15 @@ var scheme = sync.OnceValue(func() *runtime.Scheme {
 	return s
 })
 
-// Default fills in the absent fields of a versioned object.
+// Default sets the defaults of a versioned object.
 func Default(obj runtime.Object) { scheme().Default(obj) }
 
-// FieldLabel maps the label and value of a field selector on a kind to the hub's, or refuses the label as upstream does.
+// FieldLabel converts the label and value of a field selector on a kind to the hub's, or refuses the label as upstream does.
 func FieldLabel(gvk schema.GroupVersionKind, label, value string) (string, string, error) {
 	return scheme().ConvertFieldLabel(gvk, label, value)
 }
 
-// Convert makes an object of version to from one of another version of the same kind, through the unversioned form I.
+// convertThrough converts in to out, of another version of the same kind, through the unversioned form I.
 func convertThrough[I any](in, out runtime.Object) error {
 	internal := new(I)
 	if err := scheme().Convert(in, internal, nil); err != nil {
@@ -85,7 +83,7 @@ func convertThrough[I any](in, out runtime.Object) error {
 	return nil
 }
 
-// Convert makes out, of another version of the kind, from obj, through the kind's unversioned form.
+// Convert converts obj to out, of another version of the kind, through the kind's unversioned form.
 func Convert(obj, out runtime.Object, kind schema.GroupKind) error {
 	internal, err := scheme().New(kind.WithVersion(runtime.APIVersionInternal))
 	if err != nil {
@@ -100,7 +98,7 @@ func Convert(obj, out runtime.Object, kind schema.GroupKind) error {
 	return nil
 }
 
-// internal converts a versioned object to its unversioned form. The two may share memory, so the result is only read.
+// internal converts a versioned object to its unversioned form. The two may share memory, so the result is read-only.
 func internal[I any](obj runtime.Object) *I {
 	in := new(I)
 	if err := scheme().Convert(obj, in, nil); err != nil {

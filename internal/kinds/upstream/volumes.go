@@ -25,7 +25,7 @@ func PersistentVolume() Checks {
 	}
 }
 
-// mountOptions refuses the annotation with mount options on volumes of types that cannot have them.
+// mountOptions refuses the annotation for mount options on volumes whose type does not support them.
 func mountOptions(pv *core.PersistentVolume) field.ErrorList {
 	s := &pv.Spec.PersistentVolumeSource
 	if s.GCEPersistentDisk != nil || s.AWSElasticBlockStore != nil || s.Glusterfs != nil || s.NFS != nil || s.RBD != nil ||

@@ -1,18 +1,17 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package images builds the few small container images that a machine without a registry needs, and loads them into
-// containerd.
+// Package images builds the few small container images that a machine without a registry needs, and loads them into containerd.
 //
-// They are made in memory of two programs: pause, whose instructions are in this package, and the machine's own static
-// busybox. [Build] makes them, [Runtime.Load] imports the missing ones by the ctr program into the namespace k8s.io, where
-// CRI looks for images. Nothing is downloaded.
+// It builds them in memory from two programs: pause, whose instructions are in this package, and the machine's own static busybox. [Build]
+// builds them, [Runtime.Load] imports the missing ones with the ctr program into the namespace k8s.io, where CRI looks for images. It
+// downloads nothing.
 //
 //	mortise.local/pause:1     the pod sandbox
 //	mortise.local/busybox:1   a shell and the usual programs; runs sh
-//	mortise.local/web:1, :2   busybox httpd on port 80, with an index page that tells the version and the host's name
+//	mortise.local/web:1, :2   busybox httpd on port 80, with an index page that shows the version and the host's name
 //
-// The images are the same bytes each time they are built of the same busybox.
+// Builds from the same busybox give the same bytes.
 package images
 
 import (
@@ -42,10 +41,10 @@ const (
 	Web2    = "mortise.local/web:2"
 )
 
-// Names are all images, in order.
+// Names returns the names of all images, in order.
 func Names() []string { return []string{Pause, Busybox, Web1, Web2} }
 
-// Build makes all images, by name, of a static busybox.
+// Build builds all images, by name, from a static busybox.
 func Build(busybox []byte, applets []string) (map[string]v1.Image, error) {
 	pause, err := pauseProgram(runtime.GOARCH)
 	if err != nil {
@@ -84,8 +83,7 @@ func Build(busybox []byte, applets []string) (map[string]v1.Image, error) {
 	return out, nil
 }
 
-// webScript runs httpd as its child, since a first process that does not handle SIGTERM would never get it. It ends when
-// httpd does.
+// webScript runs httpd as its child, since a first process that does not handle SIGTERM would never receive it. It ends when httpd does.
 const webScript = `#!/bin/sh
 sed "s/HOST/$(hostname)/" /www/index.in > /www/index.html
 httpd -f -vv -p "${PORT:-80}" -h /www &
@@ -134,7 +132,7 @@ type file struct {
 	data       []byte
 }
 
-// layer makes a layer of files. Times are zero and the order is by name, so that equal files make equal layers.
+// layer returns a layer of files. Times are zero and the order is by name, so that equal files give equal layers.
 func layer(files []file) (v1.Layer, error) {
 	sort.Slice(files, func(i, j int) bool { return files[i].name < files[j].name })
 	var b bytes.Buffer
@@ -216,7 +214,7 @@ func staticBusybox() (path string, data []byte, err error) {
 	return path, data, nil
 }
 
-// machineBusybox reads the machine's static busybox and asks it what it can do.
+// machineBusybox reads the machine's static busybox and asks it for its applets.
 func machineBusybox(ctx context.Context) ([]byte, []string, error) {
 	path, data, err := staticBusybox()
 	if err != nil {

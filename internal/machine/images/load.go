@@ -18,13 +18,13 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// Runtime is a containerd, reached through its ctr program.
+// Runtime is a containerd, called through its ctr program.
 type Runtime struct {
 	ctr    string
 	socket string
 }
 
-// Open names the containerd at a socket.
+// Open returns the containerd at a socket.
 func Open(socket string) (*Runtime, error) {
 	ctr, err := find("ctr")
 	if err != nil {
@@ -33,13 +33,13 @@ func Open(socket string) (*Runtime, error) {
 	return &Runtime{ctr: ctr, socket: strings.TrimPrefix(socket, "unix://")}, nil
 }
 
-// Has lists the names of images that containerd has.
+// Has returns the names of containerd's images.
 func (r *Runtime) Has(ctx context.Context) ([]string, error) {
 	out, err := r.run(ctx, nil, "images", "ls", "-q")
 	return strings.Fields(out), err
 }
 
-// Load builds and imports the images of [Names] that containerd does not have.
+// Load builds and imports the images of [Names] that containerd lacks.
 func (r *Runtime) Load(ctx context.Context) error {
 	have, err := r.Has(ctx)
 	if err != nil {
@@ -62,7 +62,7 @@ func (r *Runtime) Load(ctx context.Context) error {
 	return r.Import(ctx, imgs)
 }
 
-// Import loads images under their names, unpacked.
+// Import imports images under their names, unpacked.
 func (r *Runtime) Import(ctx context.Context, imgs map[string]v1.Image) error {
 	pr, pw := io.Pipe()
 	written := make(chan error, 1)
@@ -72,14 +72,14 @@ func (r *Runtime) Import(ctx context.Context, imgs map[string]v1.Image) error {
 		written <- err
 	}()
 	_, err := r.run(ctx, pr, "images", "import", "--no-unpack", "-")
-	pr.CloseWithError(io.ErrClosedPipe) // lets the writer go if ctr did not read to the end
+	pr.CloseWithError(io.ErrClosedPipe) // unblocks the writer if ctr did not read to the end
 	if werr := <-written; err == nil && werr != nil && !errors.Is(werr, io.ErrClosedPipe) {
 		err = werr
 	}
 	return err
 }
 
-// Alias gives an image a second name, unless that name is taken already or empty.
+// Alias gives an image a second name, unless that name exists already or is empty.
 func (r *Runtime) Alias(ctx context.Context, image, alias string) error {
 	if alias == "" || alias == image {
 		return nil
@@ -102,7 +102,7 @@ func (r *Runtime) run(ctx context.Context, in io.Reader, args ...string) (string
 	return out.String(), nil
 }
 
-// find finds a program where root's programs are, whatever PATH says.
+// find finds a program in the directories of root's programs, whatever PATH contains.
 func find(program string) (string, error) {
 	if p, err := exec.LookPath(program); err == nil {
 		return p, nil
@@ -115,7 +115,7 @@ func find(program string) (string, error) {
 	return "", fmt.Errorf("find program: %s is not installed", program)
 }
 
-// static says whether an executable runs in an empty file system.
+// static returns an error unless an executable runs in an empty file system.
 func static(program []byte) error {
 	f, err := elf.NewFile(bytes.NewReader(program))
 	if err != nil {

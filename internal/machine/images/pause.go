@@ -8,14 +8,13 @@ import (
 	"fmt"
 )
 
-// The pause program holds a pod's namespaces. It is the first process of the pod's PID namespace where that is shared,
-// so it must reap orphans: it ignores SIGCHLD, and the kernel then reaps them. It must end on SIGTERM, which the kernel
-// withholds from a first process that has no handler, unless the signal is blocked: it blocks SIGTERM and SIGINT and
-// waits for one of them.
+// The pause program holds a pod's namespaces. It is the first process of the pod's PID namespace if that is shared, so it must reap
+// orphans: it ignores SIGCHLD, and the kernel then reaps them. It must end on SIGTERM, which the kernel withholds from a first process
+// without a handler, unless the signal is blocked: it blocks SIGTERM and SIGINT and waits for one of them.
 //
 //	rt_sigaction(SIGCHLD, SIG_IGN); rt_sigprocmask(SIG_BLOCK, {INT, TERM}); while (rt_sigtimedwait(…) < 0); exit(0)
 //
-// These are its machine instructions; what they address relative to themselves (sigaction, signal set) follows them.
+// These are its machine instructions; the data that they address relative to themselves (sigaction, signal set) follow them.
 var (
 	pauseAMD64 = []byte{
 		0xb8, 0x0d, 0, 0, 0, // mov eax, 13 (rt_sigaction)
@@ -70,7 +69,7 @@ var (
 	pauseData = []uint64{1, 0, 0, 0, 1<<(2-1) | 1<<(15-1)}
 )
 
-// pauseProgram is the static ELF executable for an architecture.
+// pauseProgram returns the static ELF executable for an architecture.
 func pauseProgram(arch string) ([]byte, error) {
 	le := binary.LittleEndian
 	var code []byte

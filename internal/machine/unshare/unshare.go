@@ -20,15 +20,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dirs are the directories in which a node, its runtime and its network keep state of the machine.
+// Dirs returns the directories in which a node, its runtime and its network keep state on the machine.
 func Dirs() []string { return []string{"/run", "/etc/cni", "/var/lib/cni", "/var/log/pods"} }
 
-// Make creates the missing ones. remove deletes them, unless they are no longer empty.
+// Make creates the missing directories. remove deletes them, unless they are not empty.
 func Make() (remove func(), err error) {
 	var made []string
 	remove = func() {
 		for _, dir := range made {
-			_ = os.Remove(dir) // others may use it
+			_ = os.Remove(dir) // other processes may use it
 		}
 	}
 	for _, dir := range Dirs() {
@@ -43,8 +43,8 @@ func Make() (remove func(), err error) {
 	return remove, nil
 }
 
-// Init starts a program, and reaps orphans until it exits; all other processes of the namespace end with the caller. It returns the exit
-// code for the caller.
+// Init starts a program, and reaps orphans until it exits; all other processes of the namespace end with the caller. It returns the
+// program's exit code.
 func Init(c *exec.Cmd) int {
 	if err := c.Start(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -67,15 +67,15 @@ func Init(c *exec.Cmd) int {
 	}
 }
 
-// Arrange makes the mounts of the process its own, and the machine's places empty.
+// Arrange makes the process's mounts private, and the machine's directories empty.
 func Arrange() error {
-	// Nothing goes out, and what is mounted here is seen by containers that ask for it.
+	// Mounts do not propagate to the machine, but do to containers that request it.
 	for _, flag := range []uintptr{unix.MS_PRIVATE, unix.MS_SHARED} {
 		if err := unix.Mount("", "/", "", unix.MS_REC|flag, ""); err != nil {
 			return fmt.Errorf("change the propagation of mounts: %w", err)
 		}
 	}
-	// What others have mounted is theirs: here it would only be in the way of its end.
+	// Unmount other programs' mounts: in this namespace they would only delay their end.
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return fmt.Errorf("read mounts: %w", err)
@@ -84,7 +84,7 @@ func Arrange() error {
 	slices.Reverse(lines)
 	for _, line := range lines {
 		if f := strings.Fields(line); len(f) > 4 && (strings.HasPrefix(f[4], os.TempDir()+"/") || strings.HasPrefix(f[4], "/run/")) {
-			_ = unix.Unmount(f[4], unix.MNT_DETACH) // it may have ended meanwhile
+			_ = unix.Unmount(f[4], unix.MNT_DETACH) // it may be unmounted already
 		}
 	}
 	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {

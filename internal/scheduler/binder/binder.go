@@ -59,7 +59,7 @@ func NewForConfig(config *rest.Config, share bool) (kubernetes.Interface, error)
 	return &straight{Interface: clientset, core: core{clientset.CoreV1(), s}, sender: s}, nil
 }
 
-// Events is the way of a clientset's events. The answer of a create is the event as it was sent.
+// Events returns a clientset's sender of events. Create returns the event as it was sent.
 func Events(client kubernetes.Interface) typedeventsv1.EventsV1Interface {
 	if s, ok := client.(*straight); ok {
 		return group{s.EventsV1(), s.sender}
@@ -73,7 +73,7 @@ type straight struct {
 	sender *sender
 }
 
-// CoreV1 has the pods that are bound.
+// CoreV1 returns the client for pods, whose Bind method sends directly.
 func (s *straight) CoreV1() typedcorev1.CoreV1Interface { return &s.core }
 
 type core struct {
@@ -81,7 +81,7 @@ type core struct {
 	sender *sender
 }
 
-// Pods are a namespace's.
+// Pods returns the client for a namespace's pods.
 func (c *core) Pods(namespace string) typedcorev1.PodInterface {
 	return pods{c.CoreV1Interface.Pods(namespace), c.sender, namespace}
 }
@@ -92,7 +92,7 @@ type pods struct {
 	namespace string
 }
 
-// Bind gives a pod its node.
+// Bind binds a pod to a node.
 func (p pods) Bind(ctx context.Context, binding *corev1.Binding, o metav1.CreateOptions) error {
 	if !plain(o) {
 		return p.PodInterface.Bind(ctx, binding, o)
@@ -107,12 +107,12 @@ func (p pods) Bind(ctx context.Context, binding *corev1.Binding, o metav1.Create
 	return err
 }
 
-// Watch tells of pods, which are shared with the server.
+// Watch watches pods, which are shared with the server.
 func (p pods) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	return p.sender.watch(ctx, "pods", p.namespace, o, p.PodInterface.Watch)
 }
 
-// Nodes are all.
+// Nodes returns the client for nodes.
 func (c *core) Nodes() typedcorev1.NodeInterface {
 	return nodes{c.CoreV1Interface.Nodes(), c.sender}
 }
@@ -122,7 +122,7 @@ type nodes struct {
 	sender *sender
 }
 
-// Watch tells of nodes, which are shared with the server.
+// Watch watches nodes, which are shared with the server.
 func (n nodes) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	return n.sender.watch(ctx, "nodes", "", o, n.NodeInterface.Watch)
 }
@@ -132,7 +132,7 @@ type group struct {
 	sender *sender
 }
 
-// Events are a namespace's.
+// Events returns the client for a namespace's events.
 func (g group) Events(namespace string) typedeventsv1.EventInterface {
 	return event{g.EventsV1Interface.Events(namespace), g.sender, namespace}
 }
@@ -143,10 +143,10 @@ type event struct {
 	namespace string
 }
 
-// nameOnly asks for no more of an object than its metadata.
+// nameOnly is the Accept header that requests only the metadata of the created object.
 const nameOnly = runtime.ContentTypeProtobuf + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1," + runtime.ContentTypeProtobuf
 
-// Create writes an event.
+// Create creates an event.
 func (e event) Create(ctx context.Context, written *eventsv1.Event, o metav1.CreateOptions) (*eventsv1.Event, error) {
 	if !plain(o) {
 		return e.EventInterface.Create(ctx, written, o)
@@ -163,19 +163,19 @@ func (e event) Create(ctx context.Context, written *eventsv1.Event, o metav1.Cre
 	return written, nil
 }
 
-// plain says that there is nothing to be said in the query.
+// plain reports whether the options need no query parameters.
 func plain(o metav1.CreateOptions) bool {
 	return len(o.DryRun) == 0 && o.FieldManager == "" && o.FieldValidation == ""
 }
 
-// sender has what requests have in common.
+// sender holds what all requests share.
 type sender struct {
 	transport http.RoundTripper
 	base      *url.URL
 	agent     []string
 	encoder   runtime.Encoder
 	warned    rest.WarningHandlerWithContext
-	core      rest.Interface // asks for watches whose objects are shared; nil: none are
+	core      rest.Interface // requests watches with shared objects; nil: no watch is shared
 }
 
 func newSender(config *rest.Config) (*sender, error) {
@@ -195,7 +195,7 @@ func newSender(config *rest.Config) (*sender, error) {
 		warned: warned(config)}, nil
 }
 
-// warned is the handler of a server's warnings: by default the log, as in client-go.
+// warned returns the handler of a server's warnings: by default the log, as in client-go.
 func warned(config *rest.Config) rest.WarningHandlerWithContext {
 	switch {
 	case config.WarningHandlerWithContext != nil:
@@ -208,12 +208,12 @@ func warned(config *rest.Config) rest.WarningHandlerWithContext {
 
 type withoutContext struct{ rest.WarningHandler }
 
-// HandleWarningHeaderWithContext hands a warning on.
+// HandleWarningHeaderWithContext passes a warning on.
 func (w withoutContext) HandleWarningHeaderWithContext(_ context.Context, code int, agent, text string) {
 	w.HandleWarningHeader(code, agent, text)
 }
 
-// watch has objects handed over as they are, if the server can and they may be shared.
+// watch requests shared objects if the server supports that and the sender may share them.
 func (s *sender) watch(ctx context.Context, resource, namespace string, o metav1.ListOptions,
 	otherwise func(context.Context, metav1.ListOptions) (watch.Interface, error)) (watch.Interface, error) {
 	if s.core == nil {
@@ -229,7 +229,7 @@ func (s *sender) watch(ctx context.Context, resource, namespace string, o metav1
 
 var protobufType = []string{runtime.ContentTypeProtobuf}
 
-// post creates an object; again: the server wants it to be sent once more, later.
+// post creates an object. again reports that the server demands a retry later.
 func (s *sender) post(ctx context.Context, path string, obj runtime.Object, accept string) (again bool, err error) {
 	body, err := runtime.Encode(s.encoder, obj)
 	if err != nil {
@@ -248,14 +248,14 @@ func (s *sender) post(ctx context.Context, path string, obj runtime.Object, acce
 	}
 	defer response.Body.Close()
 	if said := response.Header["Warning"]; len(said) > 0 {
-		warnings, _ := utilnet.ParseWarningHeaders(said) // what cannot be read warns of nothing, as with client-go
+		warnings, _ := utilnet.ParseWarningHeaders(said) // ignore unreadable warnings, as client-go does
 		for _, w := range warnings {
 			s.warned.HandleWarningHeaderWithContext(ctx, w.Code, w.Agent, w.Text)
 		}
 	}
 	switch code := response.StatusCode; {
 	case code >= http.StatusOK && code < http.StatusMultipleChoices:
-		_, _ = io.Copy(io.Discard, response.Body) // so that the connection can be used again
+		_, _ = io.Copy(io.Discard, response.Body) // so that the connection can be reused
 		return false, nil
 	case (code == http.StatusTooManyRequests || code >= http.StatusInternalServerError) && response.Header.Get("Retry-After") != "":
 		return true, nil
@@ -263,7 +263,7 @@ func (s *sender) post(ctx context.Context, path string, obj runtime.Object, acce
 	return false, refused(response)
 }
 
-// refused is the error of an answer that is none of success.
+// refused returns the error for a response without success.
 func refused(response *http.Response) error {
 	body, err := io.ReadAll(response.Body)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/nodeinfo"
 )
 
-// Cache is the cluster as the informers and the scheduler's own decisions say.
+// Cache is the cluster's state by the informers and the scheduler's own decisions.
 type Cache struct {
 	mu          sync.Mutex
 	generations nodeinfo.Generations
@@ -31,20 +31,20 @@ type Cache struct {
 	pods        map[types.UID]*placed
 	images      map[string]*image
 	changed     []*entry // since the last Update
-	order       bool     // the list of nodes itself changed since
+	order       bool     // the list of nodes has changed since
 	imagesMoved bool
-	imageMoves  uint64 // counts what changed how many nodes have an image
+	imageMoves  uint64 // counts the changes of the number of nodes with an image
 }
 
 type entry struct {
 	info     *nodeinfo.NodeInfo
 	name     string
-	slot     int // in the snapshot's list
+	slot     int // its index in the snapshot's list
 	told     bool
-	imagesAt uint64 // the count of moves that its images' numbers are of
+	imagesAt uint64 // the value of imageMoves at its last image count
 }
 
-// image is the set of nodes with an image; its size is the one that the first of them reported.
+// image is the set of nodes with an image; its size is the one that the first node reported.
 type image struct {
 	size  int64
 	nodes sets.Set[string]
@@ -55,7 +55,7 @@ type placed struct {
 	assumed bool
 }
 
-// New makes an empty cache.
+// New returns an empty cache.
 func New() *Cache {
 	return &Cache{nodes: map[string]*entry{}, pods: map[types.UID]*placed{}, images: map[string]*image{}}
 }
@@ -90,7 +90,7 @@ func (c *Cache) SetNode(node *corev1.Node) {
 	c.touch(e)
 }
 
-// setImages notes which images the node has.
+// setImages records a node's images.
 func (c *Cache) setImages(e *entry, images []corev1.ContainerImage) {
 	c.dropImages(e)
 	if len(images) == 0 {
@@ -114,8 +114,8 @@ func (c *Cache) setImages(e *entry, images []corev1.ContainerImage) {
 	e.info.SetImages(states)
 }
 
-// countImages brings up to date how many nodes have the images of a node that changed. One that did not change learns of others'
-// images later, as with kube-scheduler.
+// countImages updates, for the images of a changed node, how many nodes have them. As in kube-scheduler, an unchanged node gets the new
+// counts later.
 func (c *Cache) countImages(e *entry) {
 	states := e.info.GetImageStates()
 	if len(states) == 0 || e.imagesAt == c.imageMoves {
@@ -159,7 +159,7 @@ func (c *Cache) RemoveNode(name string) {
 	}
 }
 
-// Assume places a pod before its binding is seen. The pod's spec names the node.
+// Assume adds a pod to its node before the informer shows the binding. The pod's spec names the node.
 func (c *Cache) Assume(p *nodeinfo.PodInfo) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -170,7 +170,7 @@ func (c *Cache) Assume(p *nodeinfo.PodInfo) error {
 	return nil
 }
 
-// Forget takes an assumed pod away whose binding failed.
+// Forget removes an assumed pod whose binding failed.
 func (c *Cache) Forget(pod *corev1.Pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -179,7 +179,7 @@ func (c *Cache) Forget(pod *corev1.Pod) {
 	}
 }
 
-// IsAssumed says whether the pod is assumed to be on a node.
+// IsAssumed reports whether the pod is assumed to be on a node.
 func (c *Cache) IsAssumed(uid types.UID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -187,9 +187,9 @@ func (c *Cache) IsAssumed(uid types.UID) bool {
 	return p != nil && p.assumed
 }
 
-// SetPod adds or updates a pod that is on a node, and so confirms what was assumed.
+// SetPod adds or updates a bound pod, and so confirms an assumption.
 func (c *Cache) SetPod(pod *corev1.Pod) {
-	// An unreadable affinity term does not keep a pod from using its node up.
+	// A pod with an unreadable affinity term still uses its node's resources.
 	info, _ := nodeinfo.NewPodInfo(pod)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -199,7 +199,7 @@ func (c *Cache) SetPod(pod *corev1.Pod) {
 	c.place(info, false)
 }
 
-// RemovePod forgets a pod.
+// RemovePod removes a pod.
 func (c *Cache) RemovePod(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -218,7 +218,7 @@ func (c *Cache) place(p *nodeinfo.PodInfo, assumed bool) {
 func (c *Cache) displace(p *placed) {
 	e := c.nodes[p.info.Pod.Spec.NodeName]
 	if err := e.info.Remove(p.info.Pod); err != nil {
-		panic(err) // the pod and its node were noted under one lock
+		panic(err) // the pod and its node were recorded under one lock
 	}
 	delete(c.pods, p.info.Pod.UID)
 	c.touch(e)
@@ -227,7 +227,7 @@ func (c *Cache) displace(p *placed) {
 	}
 }
 
-// Counts are how many nodes and pods are known.
+// Counts returns the number of nodes and pods.
 func (c *Cache) Counts() (nodes, pods int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -239,7 +239,7 @@ func (c *Cache) Counts() (nodes, pods int) {
 	return nodes, len(c.pods)
 }
 
-// Cached is how many nodes, pods and assumed pods there are; for metrics.
+// Cached returns the number of nodes, pods and assumed pods, for metrics.
 func (c *Cache) Cached() (nodes, pods, assumed int) {
 	nodes, pods = c.Counts()
 	c.mu.Lock()
@@ -252,7 +252,7 @@ func (c *Cache) Cached() (nodes, pods, assumed int) {
 	return nodes, pods, assumed
 }
 
-// Update brings a snapshot up to date. A cache has one snapshot.
+// Update updates a snapshot. A cache has one snapshot.
 func (c *Cache) Update(s *Snapshot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -278,7 +278,7 @@ func (c *Cache) Update(s *Snapshot) {
 	c.changed, c.order, c.imagesMoved = c.changed[:0], false, false
 }
 
-// relist lists the nodes anew, one of each zone in turn.
+// relist lists the nodes again, one of each zone in turn.
 func (c *Cache) relist(s *Snapshot) {
 	byZone := map[string][]*entry{}
 	for _, name := range slices.Sorted(maps.Keys(c.nodes)) {

@@ -3,10 +3,9 @@
 
 package cache
 
-// Renew begins a new epoch with the next snapshot: something has changed that is no part of any node, and that what was kept of nodes
-// rests on.
+// Renew begins a new epoch with the next snapshot: something that is not part of any node, but that cached results depend on, has changed.
 func (c *Cache) Renew() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.imagesMoved = true // as if all nodes had another image, which too is counted over all nodes
+	c.imagesMoved = true // as for a changed image count, which also concerns all nodes
 }

@@ -12,14 +12,14 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/nodeinfo"
 )
 
-// Snapshot is the cluster at one moment. It is the [fwk.SharedLister] that plug-ins see. A node keeps its slot, its place in
-// the list, within one epoch.
+// Snapshot is the cluster at one moment. It is the [fwk.SharedLister] for plug-ins. A node keeps its slot, its index in the list, within
+// one epoch.
 type Snapshot struct {
 	epoch       int64
 	list        []fwk.NodeInfo
 	generations []int64 // of the nodes of list
 	slots       map[string]int
-	claims      map[string]int // how many pods use a claim; made when asked for
+	claims      map[string]int // how many pods use a claim; computed on demand
 
 	listsStale                      bool
 	withAffinity, withAnti, withFar []fwk.NodeInfo // by slot
@@ -27,19 +27,20 @@ type Snapshot struct {
 
 var _ fwk.SharedLister = (*Snapshot)(nil)
 
-// NewSnapshot makes an empty snapshot.
+// NewSnapshot returns an empty snapshot.
 func NewSnapshot() *Snapshot { return &Snapshot{slots: map[string]int{}} }
 
-// Epoch changes when nodes come or go, or images.
+// Epoch changes when nodes are added or removed, or when image counts change.
 func (s *Snapshot) Epoch() int64 { return s.epoch }
 
-// Nodes is the list of nodes by slot, shared.
+// Nodes returns the nodes by slot. The slice is shared.
 func (s *Snapshot) Nodes() []fwk.NodeInfo { return s.list }
 
-// Generations are the nodes' generations by slot, shared: to compare many is not to fetch each node for its own.
+// Generations returns the nodes' generations by slot. The slice is shared: it lets callers compare many generations without reading each
+// node.
 func (s *Snapshot) Generations() []int64 { return s.generations }
 
-// Slot is a node's place in the list.
+// Slot returns a node's index in the list.
 func (s *Snapshot) Slot(name string) (int, bool) {
 	i, ok := s.slots[name]
 	return i, ok
@@ -70,7 +71,7 @@ func (s *Snapshot) set(slot int, n *nodeinfo.NodeInfo) {
 	relist(&s.withFar, slot, n, len(n.GetPodsWithRequiredNonHostScopedAntiAffinity()) > 0)
 }
 
-// relist puts the node of a slot where it belongs in a list, or takes it away.
+// relist adds the node of a slot to a list at the right place, or removes it.
 func relist(list *[]fwk.NodeInfo, slot int, n *nodeinfo.NodeInfo, is bool) {
 	at, was := slices.BinarySearchFunc(*list, slot, func(x fwk.NodeInfo, slot int) int {
 		there, _ := x.(*nodeinfo.NodeInfo).Slot()
@@ -104,13 +105,13 @@ func (s *Snapshot) lists() {
 	}
 }
 
-// NodeInfos lists the nodes.
+// NodeInfos returns the lister of nodes.
 func (s *Snapshot) NodeInfos() fwk.NodeInfoLister { return (*nodeLister)(s) }
 
-// StorageInfos answers about claims.
+// StorageInfos returns the lister of claims.
 func (s *Snapshot) StorageInfos() fwk.StorageInfoLister { return (*claimLister)(s) }
 
-// PodGroupStates and the other group listers are nil: pod groups are not scheduled as such.
+// PodGroupStates and the other group listers are nil: the scheduler does not schedule pod groups as such.
 func (s *Snapshot) PodGroupStates() fwk.PodGroupStateLister                   { return nil }
 func (s *Snapshot) PodGroups() fwk.PodGroupLister                             { return nil }
 func (s *Snapshot) CompositePodGroupStates() fwk.CompositePodGroupStateLister { return nil }
@@ -144,7 +145,7 @@ func (l *nodeLister) Get(name string) (fwk.NodeInfo, error) {
 
 type claimLister Snapshot
 
-// IsPVCUsedByPods says whether a pod on any node uses the claim "namespace/name".
+// IsPVCUsedByPods reports whether a pod on any node uses the claim "namespace/name".
 func (l *claimLister) IsPVCUsedByPods(key string) bool {
 	if l.claims == nil {
 		l.claims = map[string]int{}

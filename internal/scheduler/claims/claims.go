@@ -15,7 +15,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// Of yields the names of the pod's claims, and whether each is made for the pod alone.
+// Of yields the names of the pod's claims, and whether each is created for the pod alone.
 func Of(pod *corev1.Pod) iter.Seq2[string, bool] {
 	return func(yield func(string, bool) bool) {
 		for i := range pod.Spec.Volumes {
@@ -43,7 +43,7 @@ func (Signer) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *
 	return []fwk.SignFragment{{Key: fwk.VolumesSignerName, Value: fwk.VolumesSigner(pod)}}, nil
 }
 
-// Uses tells whether the claim is one of the pod's.
+// Uses reports whether the pod uses the claim.
 func Uses(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 	if claim == nil || claim.Namespace != pod.Namespace {
 		return false
@@ -56,7 +56,7 @@ func Uses(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 	return false
 }
 
-// Changed is the hint that a claim which came or changed may help the pods that use it, and no others.
+// Changed is the queueing hint for an added or updated claim: it may help the pods that use it, and no others.
 func Changed(_ klog.Logger, pod *corev1.Pod, _, newObj any) (fwk.QueueingHint, error) {
 	if claim, ok := newObj.(*corev1.PersistentVolumeClaim); ok && !Uses(pod, claim) {
 		return fwk.QueueSkip, nil

@@ -35,7 +35,7 @@ func validateArgs(c *configv1.PluginConfig, path *field.Path) []error {
 	return checkArgs(c.Args.Object, path)
 }
 
-// ArgsFor are a plug-in's arguments in their type: those given, or the default ones.
+// ArgsFor returns a plug-in's arguments in their type: the given ones, or the default ones.
 func ArgsFor[T runtime.Object](plugin string, given runtime.Object) (args T, err error) {
 	if given == nil {
 		given = newArgs(plugin)

@@ -22,17 +22,17 @@ import (
 	configv1 "k8s.io/kube-scheduler/config/v1"
 )
 
-// Configuration is what a file says, with nothing left open.
+// Configuration is a file's contents with all defaults.
 type Configuration struct {
 	configv1.KubeSchedulerConfiguration
-	// Written is what the file itself says of two things for which it matters who said it.
+	// Written holds what the file itself sets, for two fields where it matters whether the file sets them.
 	Written struct {
 		LeaderElection   componentconfig.LeaderElectionConfiguration
 		ClientConnection componentconfig.ClientConnectionConfiguration
 	}
 
 	named    []sets.Set[string] // by profile: the plug-ins that the file enables or gives arguments to
-	profiled bool               // profiling is asked for
+	profiled bool               // the file enables profiling
 }
 
 // Default is the configuration of an empty file.
@@ -95,7 +95,7 @@ func Parse(data []byte) (*Configuration, error) {
 
 func isTrue(b *bool) bool { return b != nil && *b }
 
-// keepUnknownArgs gives plug-ins that kube-scheduler does not know what the file says, as it says it.
+// keepUnknownArgs keeps the arguments of plug-ins that kube-scheduler does not know as the file writes them.
 func keepUnknownArgs(c *configv1.KubeSchedulerConfiguration) {
 	for i := range c.Profiles {
 		for j := range c.Profiles[i].PluginConfig {
@@ -106,7 +106,7 @@ func keepUnknownArgs(c *configv1.KubeSchedulerConfiguration) {
 	}
 }
 
-// Args are a profile's arguments by plug-in.
+// Args returns a profile's arguments by plug-in.
 func Args(p *configv1.KubeSchedulerProfile) map[string]runtime.Object {
 	out := make(map[string]runtime.Object, len(p.PluginConfig))
 	for i := range p.PluginConfig {
@@ -117,7 +117,7 @@ func Args(p *configv1.KubeSchedulerProfile) map[string]runtime.Object {
 	return out
 }
 
-// Name is a profile's scheduler name.
+// Name returns a profile's scheduler name.
 func Name(p *configv1.KubeSchedulerProfile) string {
 	if p.SchedulerName == nil {
 		return ""
@@ -125,8 +125,8 @@ func Name(p *configv1.KubeSchedulerProfile) string {
 	return *p.SchedulerName
 }
 
-// Without takes the plug-ins out of all profiles that kube-scheduler has and this scheduler does not, and says which of them
-// the file asks for.
+// Without removes from all profiles the plug-ins that kube-scheduler has and this scheduler does not. It returns a warning for each that
+// the file names.
 func (c *Configuration) Without(has func(name string) bool) (warnings []string) {
 	for i := range c.Profiles {
 		p := &c.Profiles[i]
@@ -142,7 +142,7 @@ func (c *Configuration) Without(has func(name string) bool) (warnings []string) 
 	return warnings
 }
 
-// Unheeded says what the file asks for that has no effect in a scheduler that is part of the server.
+// Unheeded returns warnings for settings in the file that have no effect in a scheduler that is part of the server.
 func (c *Configuration) Unheeded() (warnings []string) {
 	w := c.Written
 	if w.ClientConnection.Kubeconfig != "" {

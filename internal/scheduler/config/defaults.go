@@ -14,20 +14,20 @@ import (
 	configv1 "k8s.io/kube-scheduler/config/v1"
 )
 
-// orDefault fills in what is not set.
+// orDefault sets an unset field.
 func orDefault[T any](p **T, v T) {
 	if *p == nil {
 		*p = &v
 	}
 }
 
-// setDefaults fills in what kube-scheduler 1.37 would, with its feature gates as they are by default.
+// setDefaults sets the defaults of kube-scheduler 1.37 with its default feature gates.
 func setDefaults(c *configv1.KubeSchedulerConfiguration) {
 	orDefault(&c.Parallelism, 16)
 	if len(c.Profiles) == 0 {
 		c.Profiles = []configv1.KubeSchedulerProfile{{}}
 	}
-	if len(c.Profiles) == 1 { // of several, each must have its own
+	if len(c.Profiles) == 1 { // with several profiles, each must have its own name
 		orDefault(&c.Profiles[0].SchedulerName, corev1.DefaultSchedulerName)
 	}
 	for i := range c.Profiles {
@@ -69,7 +69,7 @@ func setProfileDefaults(p *configv1.KubeSchedulerProfile) {
 	}
 }
 
-// newArgs are the arguments of a plug-in that has any.
+// newArgs returns empty arguments for a plug-in that takes any.
 func newArgs(plugin string) runtime.Object {
 	switch plugin {
 	case "DefaultPreemption":
@@ -92,7 +92,7 @@ func newArgs(plugin string) runtime.Object {
 	return nil
 }
 
-// setArgsDefaults fills in the arguments of plug-ins that kube-scheduler knows.
+// setArgsDefaults sets the defaults in the arguments of kube-scheduler's plug-ins.
 func setArgsDefaults(args runtime.Object) {
 	switch a := args.(type) {
 	case *configv1.DefaultPreemptionArgs:
@@ -118,7 +118,7 @@ func setArgsDefaults(args runtime.Object) {
 	}
 }
 
-// weighed are resources with a weight each; cpu and memory if there are none.
+// weighed returns resources with a weight each; cpu and memory if none are given.
 func weighed(given []configv1.ResourceSpec) []configv1.ResourceSpec {
 	if len(given) == 0 {
 		return []configv1.ResourceSpec{{Name: string(corev1.ResourceCPU), Weight: 1}, {Name: string(corev1.ResourceMemory), Weight: 1}}

@@ -9,7 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// defaultPlugins are those that kube-scheduler 1.37 has in every profile, at all extension points that they have.
+// defaultPlugins returns the plug-ins that kube-scheduler 1.37 has in every profile, at all their extension points.
 func defaultPlugins() []configv1.Plugin {
 	return []configv1.Plugin{
 		{Name: "SchedulingGates"},
@@ -35,7 +35,7 @@ func defaultPlugins() []configv1.Plugin {
 	}
 }
 
-// inTree are the names of all plug-ins that kube-scheduler 1.37 is built with, those included that feature gates keep off.
+// inTree returns the names of all plug-ins in kube-scheduler 1.37, including those that feature gates disable.
 func inTree() sets.Set[string] {
 	out := sets.New("DeferredPodScheduling", "GangScheduling", "PodGroupPodsCount", "TopologyPlacementGenerator")
 	for _, p := range defaultPlugins() {
@@ -44,7 +44,7 @@ func inTree() sets.Set[string] {
 	return out
 }
 
-// points are the sets of plug-ins by extension point; the set of all points comes first.
+// points returns the sets of plug-ins by extension point; the set for all points comes first.
 func points(p *configv1.Plugins) []*configv1.PluginSet {
 	if p == nil {
 		return nil
@@ -55,7 +55,7 @@ func points(p *configv1.Plugins) []*configv1.PluginSet {
 	}
 }
 
-// enabled are the names of all plug-ins that are enabled anywhere.
+// enabled returns the names of all plug-ins that are enabled anywhere.
 func enabled(p *configv1.Plugins) (names []string) {
 	for _, set := range points(p) {
 		for _, x := range set.Enabled {
@@ -65,12 +65,12 @@ func enabled(p *configv1.Plugins) (names []string) {
 	return names
 }
 
-// Enabled are the names of all plug-ins that the profile enables anywhere, each once.
+// Enabled returns the names of all plug-ins that the profile enables anywhere, each once.
 func Enabled(p *configv1.KubeSchedulerProfile) []string {
 	return sets.List(sets.New(enabled(p.Plugins)...))
 }
 
-// merge is the default plug-ins as a profile wants them.
+// merge applies a profile's plug-ins to the default ones.
 func merge(own *configv1.Plugins) *configv1.Plugins {
 	out := &configv1.Plugins{MultiPoint: configv1.PluginSet{Enabled: defaultPlugins()}}
 	if own == nil {
@@ -83,16 +83,16 @@ func merge(own *configv1.Plugins) *configv1.Plugins {
 	return out
 }
 
-// mergeSet merges a profile's plug-ins of one point into the default ones: it removes those that the profile disables, or
-// all by "*"; one that the profile names again keeps its place and takes the profile's weight; the others follow. A plug-in
-// that is both disabled and enabled stays.
+// mergeSet merges a profile's plug-ins of one point into the default ones: it removes those that the profile disables, or all for "*"; a
+// default plug-in that the profile also enables keeps its place and takes the profile's weight; the profile's others follow. A plug-in that
+// is both disabled and enabled stays.
 func mergeSet(defaults []configv1.Plugin, own *configv1.PluginSet) (out configv1.PluginSet) {
 	off := sets.New[string]()
 	for _, p := range own.Disabled {
 		off.Insert(p.Name)
 		out.Disabled = append(out.Disabled, configv1.Plugin{Name: p.Name})
 	}
-	again := map[string]int{} // the newest mention counts
+	again := map[string]int{} // the last mention counts
 	for i, p := range own.Enabled {
 		again[p.Name] = i
 	}

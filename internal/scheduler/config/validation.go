@@ -20,7 +20,7 @@ import (
 
 func value[T any](p *T) T { return ptr.Deref(p, *new(T)) }
 
-// validate says everything that is wrong with a defaulted configuration, in kube-scheduler's words.
+// validate reports all mistakes in a defaulted configuration, in kube-scheduler's words.
 func validate(c *configv1.KubeSchedulerConfiguration) error {
 	errs := validateConnection(c)
 	if n := value(c.Parallelism); n <= 0 {
@@ -87,7 +87,7 @@ func validatePercentage(n *int32, path *field.Path) []error {
 	return nil
 }
 
-// gone are plug-ins that once were, and since when they are not.
+// gone reports whether a plug-in was removed, and in which version.
 func gone(plugin string) (since string, is bool) {
 	switch plugin {
 	case "AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDLimits":
@@ -132,7 +132,7 @@ func validateProfile(p *configv1.KubeSchedulerProfile, version string, path *fie
 	return errs
 }
 
-// pluginSet is a set as kube-scheduler's message shows it.
+// pluginSet is a set as kube-scheduler's message prints it.
 type pluginSet struct{ Enabled, Disabled []plugin }
 
 type plugin struct {
@@ -150,7 +150,7 @@ func shown(s configv1.PluginSet) (out pluginSet) {
 	return out
 }
 
-// validateQueueSort wants all profiles to sort the queue alike: there is one queue.
+// validateQueueSort requires that all profiles sort the queue alike: there is one queue.
 func validateQueueSort(profiles []configv1.KubeSchedulerProfile, path *field.Path) (errs []error) {
 	first := shown(profiles[0].Plugins.QueueSort)
 	sorter := ""

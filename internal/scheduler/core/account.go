@@ -15,37 +15,36 @@ import (
 // Bounds of an account.
 const (
 	mostReasons = 16
-	mostNamed   = 5 // nodes of one reason
+	mostNamed   = 5 // nodes that share a reason
 	mostScored  = 3 // nodes with their scores
 )
 
-// Account is what a decision was made of: counts of reasons, a few names, the best few nodes' scores. It holds nothing of
-// the snapshot.
+// Account summarizes a decision: counts of reasons, a few names, the scores of the best few nodes. It does not refer to the snapshot.
 type Account struct {
 	Nodes, Evaluated, Feasible int
 	Filtered                   []Filtered
-	Columns                    []string // the scorers' names, shared by decisions that have the same
+	Columns                    []string // the scorers' names, shared by decisions with the same ones
 	Scores                     []Scores
 }
 
-// Filtered is nodes that one plug-in left out for one reason.
+// Filtered are the nodes that one plug-in rejected for one reason.
 type Filtered struct {
 	Plugin, Reason string
 	Count          int
 	Nodes          []string // the first few
 }
 
-// Scores are one node's, a number for each column.
+// Scores are one node's scores, one for each column.
 type Scores struct {
 	Node          string
 	Total         int64
 	Raw, Weighted []int64
 }
 
-// OtherReasons stands for those beyond the bound.
+// OtherReasons stands for the reasons beyond the bound.
 const OtherReasons = "(other reasons)"
 
-// Account tells of the last decision. It has to be asked for before the next one; nothing is computed for it but sums.
+// Account returns the account of the last decision. Call it before the next decision; it computes only sums.
 func (c *Core) Account() (a Account) {
 	q := c.last
 	if q == nil {
@@ -60,13 +59,13 @@ func (c *Core) Account() (a Account) {
 	return a
 }
 
-// filtered counts the refusals by plug-in and reason. Kept refusals of like nodes are one and the same, so that most of them are
-// found by comparing pointers.
+// filtered counts the refusals by plug-in and reason. Equal cached refusals share one pointer, so that comparing pointers finds most of
+// them.
 func (q *search) filtered() (out []Filtered) {
 	nodes := q.snapshot.Nodes()
 	var known [8]struct {
 		status *fwk.Status
-		at     int // in out, of its only reason
+		at     int // index in out of its only reason
 	}
 	used := 0
 next:
@@ -112,7 +111,7 @@ func (f *Filtered) add(nodes []fwk.NodeInfo, slot int) {
 	}
 }
 
-// counted is where nodes of a reason are counted.
+// counted finds or adds the entry for a reason.
 func counted(in []Filtered, plugin, reason string) ([]Filtered, int) {
 	for i := range in {
 		if in[i].Reason == reason && in[i].Plugin == plugin {

@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package core selects a node for a pod: a snapshot of the nodes and a pod go in, a node or the reasons why there is none
-// come out. It does no I/O and reads no clock.
+// Package core selects a node for a pod: given a snapshot of the nodes and a pod, it returns a node, or the reasons why none fits. It does
+// no I/O and reads no clock.
 //
-// A pod's way: PreFilter plug-ins may narrow the nodes down; the filters are asked about nodes, from where the last search
-// ended, until enough feasible ones are found; the scorers rank those; of the best one is drawn.
+// The steps: PreFilter plug-ins may narrow the nodes down; the core runs the filters on nodes, starting where the last search ended, until
+// it has found enough feasible ones; the scorers rank these; the core draws one of the best.
 //
-// It is fast because pods made from one template are alike, and a decision changes one node. The core caches the statuses
-// and raw scores of node-local plug-ins by the pod's signature and, for each node, the generation at which they were
-// computed. For the next such pod all nodes but the changed ones cost a comparison of two numbers. Normalisation, and
-// everything else that looks at several nodes, is computed each time, so that the result is the same as without a cache.
+// It is fast because pods made from one template are alike, and a decision changes one node. The core caches the statuses and raw scores of
+// node-local plug-ins by the pod's signature and, for each node, the generation at which it computed them. For the next such pod, every
+// unchanged node costs a comparison of two numbers. The core computes normalisation, and everything else that depends on several nodes,
+// each time, so that the result is the same as without a cache.
 package core
 
 import (
@@ -34,28 +34,28 @@ var ErrNoNodes = errors.New("no nodes available to schedule pods")
 
 // Options are a core's settings.
 type Options struct {
-	// Percentage of nodes to find feasible before the search ends; 0: by the number of nodes, as kube-scheduler does.
+	// Percentage of nodes to find feasible before the search ends; 0: depends on the number of nodes, as in kube-scheduler.
 	Percentage int32
-	// Forget turns keeping off: everything is worked out for every pod.
+	// Forget disables the cache: the core computes everything for every pod.
 	Forget bool
 	// Rand draws among the best; nil: seeded at random.
 	Rand *rand.Rand
 }
 
-// Core decides. One goroutine at a time may use it.
+// Core makes decisions. Only one goroutine at a time may use it.
 type Core struct {
 	options Options
 	next    int // where the next search begins
 	kept    map[string]*verdicts
-	clock   uint64 // counts decisions, to tell which verdicts were used last
+	clock   uint64 // counts decisions, to find the least recently used verdicts
 	table   profile.ScoreTable
-	found   []fwk.NodeInfo // memory of the last search
+	found   []fwk.NodeInfo // reused from the last search
 	slots   []int
-	last    *search  // what the last decision was made of, for who wants to know
-	columns []string // of its scores
+	last    *search  // the last decision's search, for Account
+	columns []string // the names of its scores
 }
 
-// New makes a core.
+// New returns a core.
 func New(o Options) *Core {
 	if o.Rand == nil {
 		o.Rand = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
@@ -63,14 +63,14 @@ func New(o Options) *Core {
 	return &Core{options: o, kept: map[string]*verdicts{}}
 }
 
-// Decision is where the pod goes.
+// Decision is the selected node.
 type Decision struct {
 	Node      string
 	Evaluated int
 	Feasible  int
 }
 
-// Schedule decides. The error is [ErrNoNodes], a [*FitError], or what a plug-in failed with. The pod's signature may be nil.
+// Schedule selects a node. The error is [ErrNoNodes], a [*FitError], or a plug-in's error. The pod's signature may be nil.
 func (c *Core) Schedule(ctx context.Context, p *profile.Profile, s *cache.Snapshot, state fwk.CycleState, pod *corev1.Pod,
 	signature fwk.PodSignature) (Decision, error) {
 	nodes := s.Nodes()
@@ -116,7 +116,7 @@ func (c *Core) Schedule(ctx context.Context, p *profile.Profile, s *cache.Snapsh
 	return d, nil
 }
 
-// draw picks one of the highest at random, each with equal chance.
+// draw picks one of the highest scores at random, each with equal chance.
 func (c *Core) draw(scores []int64) int {
 	best, ties := 0, 1
 	for i := 1; i < len(scores); i++ {
@@ -132,11 +132,11 @@ func (c *Core) draw(scores []int64) int {
 	return best
 }
 
-// enough is how many feasible nodes end the search.
+// enough returns how many feasible nodes end the search.
 func (q *search) enough(nodes int) int {
 	const least = 100
 	if q.profile.Scorers() == 0 && !slices.ContainsFunc(q.profile.Extenders(), ranksOrFilters) {
-		return min(1, nodes) // one is as good as another
+		return min(1, nodes) // without scoring, the first feasible node will do
 	}
 	if nodes < least {
 		return nodes
@@ -165,13 +165,13 @@ type search struct {
 	feasible []fwk.NodeInfo
 	slots    []int // of feasible
 	rejected []rejection
-	absent   *fwk.Status // of nodes that were not asked about
-	message  string      // of PreFilter
+	absent   *fwk.Status // the status of nodes that were not examined
+	message  string      // from PreFilter
 	narrowed sets.Set[string]
 	pre      *fwk.Status
-	extended bool // extenders left nodes out
+	extended bool // extenders have rejected nodes
 	scored   bool
-	drawn    int // index of the node that was drawn, if they were scored
+	drawn    int // index of the selected node, if the nodes were scored
 }
 
 type rejection struct {
@@ -202,7 +202,7 @@ func (q *search) run(ctx context.Context) (err error) {
 			if err == nil && len(q.feasible) > 0 {
 				return nil
 			}
-			// What went wrong there says nothing about the other nodes.
+			// An error with the nominated node says nothing about the others: start again with all nodes.
 			q.feasible, q.slots, q.rejected, q.extended = q.feasible[:0], q.slots[:0], q.rejected[:0], false
 		}
 	}
@@ -243,7 +243,7 @@ func (q *search) askNamed(ctx context.Context, names sets.Set[string], others []
 	return nil
 }
 
-// ask puts one node among the feasible or the rejected.
+// ask adds one node to the feasible or the rejected nodes.
 func (q *search) ask(ctx context.Context, slot int, others []int) error {
 	node := q.snapshot.Nodes()[slot]
 	st := q.verdict(ctx, slot, node, others)
@@ -259,7 +259,7 @@ func (q *search) ask(ctx context.Context, slot int, others []int) error {
 	return nil
 }
 
-// verdict is what the filters say of a node, asked now or kept.
+// verdict returns the filters' verdict about a node, computed now or cached.
 func (q *search) verdict(ctx context.Context, slot int, node fwk.NodeInfo, others []int) *fwk.Status {
 	if q.nominated {
 		pods, version := q.profile.Nominations(node.Node().Name, q.pod)
@@ -285,8 +285,8 @@ func (q *search) verdict(ctx context.Context, slot int, node fwk.NodeInfo, other
 	return st
 }
 
-// after is the verdict of a node that pods are nominated to which come before this one. It is kept where it depends on nothing but the
-// node, them and the pod's signature.
+// after returns the verdict about a node to which pods with at least this pod's priority are nominated. It caches a verdict that depends on
+// nothing but the node, those pods and the pod's signature.
 func (q *search) after(ctx context.Context, ahead []fwk.PodInfo, version uint64, slot int, node fwk.NodeInfo, others []int) *fwk.Status {
 	if q.kept == nil || version == 0 || len(others) > 0 {
 		return q.profile.RunFiltersAfter(ctx, ahead, q.state, q.pod, node)
@@ -302,11 +302,11 @@ func (q *search) after(ctx context.Context, ahead []fwk.PodInfo, version uint64,
 	return st
 }
 
-// Raw and Keep give the scorers what was kept for the pod's signature.
+// Raw and Keep read and write the scorers' cached scores for the pod's signature.
 func (q *search) Raw(scorer int, scores []int64, missing []int) []int {
 	v, generations := q.kept, q.snapshot.Generations()
 	for i, slot := range q.slots {
-		// Behind nominated pods a node is feasible by another verdict than this one, so the generation is compared here too.
+		// A node with nominated pods is feasible by another verdict than this one, so compare the generation here too.
 		if v.generation[slot] == generations[slot] && v.scored[slot]&(1<<scorer) != 0 {
 			scores[i] = v.scores[slot*v.scorers+scorer]
 		} else {
@@ -316,7 +316,7 @@ func (q *search) Raw(scorer int, scores []int64, missing []int) []int {
 	return missing
 }
 
-// Keep remembers a raw score.
+// Keep caches a raw score.
 func (q *search) Keep(node, scorer int, score int64) {
 	slot := q.slots[node]
 	if q.kept.generation[slot] == q.snapshot.Generations()[slot] {
@@ -339,7 +339,7 @@ func (q *search) failure() *FitError {
 	}
 	var last *fwk.Status
 	for _, r := range q.rejected {
-		if r.status != last { // kept statuses of like nodes are often one
+		if r.status != last { // equal cached statuses often share a pointer
 			e.note(r.status)
 			last = r.status
 		}
@@ -347,7 +347,7 @@ func (q *search) failure() *FitError {
 	return e
 }
 
-// String tells the core's state, for traces.
+// String describes the core's state, for traces.
 func (c *Core) String() string {
 	return fmt.Sprintf("next search at %d, %d signatures kept", c.next, len(c.kept))
 }

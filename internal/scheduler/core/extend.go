@@ -32,7 +32,7 @@ func (q *search) extend() error {
 		}
 		q.refuse(unresolvable, nil, fwk.UnschedulableAndUnresolvable)
 		q.refuse(failed, unresolvable, fwk.Unschedulable)
-		q.feasible, q.slots = q.feasible[:0:0], q.slots[:0:0] // the extender may have kept the former
+		q.feasible, q.slots = q.feasible[:0:0], q.slots[:0:0] // the extender may have kept the old slices
 		for _, n := range left {
 			if slot, ok := q.snapshot.Slot(n.Node().Name); ok {
 				q.feasible, q.slots = append(q.feasible, q.snapshot.Nodes()[slot]), append(q.slots, slot)
@@ -43,7 +43,7 @@ func (q *search) extend() error {
 	return nil
 }
 
-// refuse notes why nodes failed, but for those that failed for a better reason.
+// refuse records why nodes failed, except for nodes that failed for a better reason.
 func (q *search) refuse(failed, better extenderv1.FailedNodesMap, code fwk.Code) {
 	if len(failed) == 0 {
 		return
@@ -67,8 +67,8 @@ func (q *search) refuse(failed, better extenderv1.FailedNodesMap, code fwk.Code)
 	}
 }
 
-// prioritize adds the extenders' scores, asked for all at once; one that fails has none. Scores are 0 to 10 where those of
-// plug-ins are 0 to 100.
+// prioritize adds the extenders' scores; it asks all extenders concurrently, and ignores one that fails. Extenders' scores are 0 to 10,
+// plug-ins' 0 to 100.
 func (q *search) prioritize(totals []int64) {
 	scores := make([]map[string]int64, len(q.extenders))
 	var asked sync.WaitGroup
@@ -95,7 +95,7 @@ func (q *search) prioritize(totals []int64) {
 	}
 }
 
-// plus and times stop at the limits: an extender may answer anything.
+// plus and times saturate: an extender may return any number.
 func plus(a, b int64) int64 {
 	switch c := a + b; {
 	case a > 0 && b > 0 && c < 0:

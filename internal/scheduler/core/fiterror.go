@@ -15,14 +15,14 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/cache"
 )
 
-// FitError says why no node is feasible.
+// FitError explains why no node is feasible.
 type FitError struct {
 	Pod      *corev1.Pod
 	Nodes    int
 	Statuses *Statuses
-	// PreFilterMessage is what a PreFilter plug-in refused with, PostFilterMessage how the attempt to make room ended.
+	// PreFilterMessage is the message of the PreFilter plug-in that rejected the pod, PostFilterMessage the result of preemption.
 	PreFilterMessage, PostFilterMessage string
-	// UnschedulablePlugins and PendingPlugins rejected the pod; what they registered for may help it.
+	// UnschedulablePlugins and PendingPlugins rejected the pod; the events that they registered may make it schedulable.
 	UnschedulablePlugins, PendingPlugins sets.Set[string]
 }
 
@@ -38,7 +38,7 @@ func (e *FitError) note(st *fwk.Status) {
 	}
 }
 
-// Error counts the reasons, in kube-scheduler's words.
+// Error returns the counts of the reasons, in kube-scheduler's words.
 func (e *FitError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "0/%v nodes are available:", e.Nodes)
@@ -53,17 +53,17 @@ func (e *FitError) Error() string {
 	return b.String()
 }
 
-// Statuses is each node's refusal. It is what PostFilter plug-ins see, and holds only while the snapshot is not updated.
+// Statuses are the nodes' refusals. PostFilter plug-ins read them; they are valid until the next update of the snapshot.
 type Statuses struct {
 	snapshot *cache.Snapshot
 	rejected []rejection
 	absent   *fwk.Status
-	byNode   map[string]*fwk.Status // made when first asked for
+	byNode   map[string]*fwk.Status // computed on demand
 }
 
 var _ fwk.NodeToStatusReader = (*Statuses)(nil)
 
-// NewStatuses is the refusal of one node, where the others were not asked about.
+// NewStatuses returns the refusal of one node, if the others were not examined.
 func NewStatuses(node string, st *fwk.Status) *Statuses {
 	return &Statuses{
 		byNode: map[string]*fwk.Status{node: st}, absent: fwk.NewStatus(fwk.UnschedulableAndUnresolvable),
@@ -85,7 +85,7 @@ func (s *Statuses) Get(node string) *fwk.Status {
 	return s.absent
 }
 
-// NodesForStatusCode are the nodes that refused with that code.
+// NodesForStatusCode returns the nodes that refused with that code.
 func (s *Statuses) NodesForStatusCode(lister fwk.NodeInfoLister, code fwk.Code) ([]fwk.NodeInfo, error) {
 	all, err := lister.List()
 	if err != nil {

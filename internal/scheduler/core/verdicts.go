@@ -10,28 +10,28 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 )
 
-// Bounds of what is kept: so many signatures, and so many nodes over all of them.
+// Bounds of the cache: the number of signatures, and of nodes over all of them.
 const (
 	mostSignatures = 64
 	mostSlots      = 1 << 20
 	mostScorers    = 32
 )
 
-// verdicts is what is kept for one signature, in columns by slot.
+// verdicts is the cache for one signature, in columns by slot.
 type verdicts struct {
 	epoch      int64
-	generation []int64 // at which status and scores were found; 0: never
+	generation []int64 // at which status and scores were computed; 0: never
 	status     []*fwk.Status
 	scorers    int
-	scored     []uint32 // which scorers' scores are there, a bit each
+	scored     []uint32 // which scorers' scores are cached, one bit each
 	scores     []int64  // scorers of slot 0, of slot 1 …
-	behind     []behind // the slots' verdicts behind nominated pods; nil: none was asked for
+	behind     []behind // the slots' verdicts with nominated pods; nil: none was computed
 	used       uint64
 	reasons    map[string]*fwk.Status // one status for equal refusals
 }
 
-// nominations is what a verdict behind nominated pods holds for: a node, the pods that are nominated to it, and the priority of who comes
-// after those of them that are not below it.
+// nominations is the condition of a cached verdict with nominated pods: a node, the pods that are nominated to it, and the priority of the
+// pod that comes after those with the same or a higher priority.
 type nominations struct {
 	generation int64
 	version    uint64
@@ -43,7 +43,7 @@ type behind struct {
 	status *fwk.Status
 }
 
-// verdicts finds or makes what is kept for a signature; nil where nothing can be.
+// verdicts finds or creates the cache for a signature; nil if nothing can be cached.
 func (c *Core) verdicts(p *profile.Profile, s *cache.Snapshot, signature fwk.PodSignature) *verdicts {
 	nodes := len(s.Nodes())
 	if c.options.Forget || len(signature) == 0 || nodes > mostSlots || p.Scorers() > mostScorers {
@@ -67,7 +67,7 @@ func (c *Core) verdicts(p *profile.Profile, s *cache.Snapshot, signature fwk.Pod
 	return v
 }
 
-// evict makes room for one more, dropping those used longest ago.
+// evict makes room for one more signature, dropping the least recently used ones.
 func (c *Core) evict(nodes int) {
 	for len(c.kept) > 0 && (len(c.kept) >= mostSignatures || (len(c.kept)+1)*nodes > mostSlots) {
 		oldest := ""
@@ -84,7 +84,7 @@ func (v *verdicts) set(slot int, generation int64, st *fwk.Status) {
 	v.generation[slot], v.status[slot], v.scored[slot] = generation, v.one(st), 0
 }
 
-// after is the verdict behind nominated pods, if it was found.
+// after returns the cached verdict with nominated pods, if there is one.
 func (v *verdicts) after(slot int, of nominations) (st *fwk.Status, ok bool) {
 	if v.behind == nil || v.behind[slot].of != of {
 		return nil, false
@@ -99,7 +99,7 @@ func (v *verdicts) setAfter(slot int, of nominations, st *fwk.Status) {
 	v.behind[slot] = behind{of, v.one(st)}
 }
 
-// one is the same status for all that say the same.
+// one returns one shared status for equal statuses.
 func (v *verdicts) one(st *fwk.Status) *fwk.Status {
 	if st == nil {
 		return nil

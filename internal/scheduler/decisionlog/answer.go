@@ -13,10 +13,10 @@ import (
 	"github.com/mortise-dev/mortise/extension/trace"
 )
 
-// Extenders is what stands for the extenders' scores among the plug-ins'.
+// Extenders is the column of the extenders' scores, beside the plug-ins' columns.
 const Extenders = "extenders"
 
-// Scheduling is what is known of a pod; nil if nothing is.
+// Scheduling returns the log's record of a pod, or nil.
 func (k *Log) Scheduling(namespace, name string) *trace.Scheduling {
 	if k == nil {
 		return nil
@@ -61,7 +61,7 @@ func Time(t time.Time) string {
 	return t.UTC().Format(time.RFC3339Nano)
 }
 
-// told is the decision in words. The log's lock is held.
+// told converts the decision to text. The caller holds the log's lock.
 func (d *Decision) told() trace.Decided {
 	out := trace.Decided{
 		Time: Time(d.Time), Cycle: d.Cycle, Attempt: d.Attempt, Profile: d.Profile, Seconds: d.Took.Seconds(),

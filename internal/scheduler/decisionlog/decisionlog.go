@@ -1,17 +1,16 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package decisionlog keeps the scheduler's latest decisions about each pod, so that people can ask why a pod runs where it does, or
-// nowhere.
+// Package decisionlog keeps the scheduler's latest decisions about each pod, so that users can ask why a pod runs on its node, or on none.
 //
-// The scheduling loop adds a [Decision] when it has made it ([Log.Add]) and changes it when its outcome is known
-// ([Log.Change]). A decision holds data that the loop has anyway: the log computes nothing for it, and formats it on
-// request ([Log.Scheduling]). The log does not store where a pod is now, but asks the running scheduler ([Log.Attach]).
+// The scheduling loop adds a [Decision] when it has made it ([Log.Add]) and changes it when its outcome is known ([Log.Change]). A decision
+// holds data that the loop has anyway: the log computes nothing for it, and formats it on request ([Log.Scheduling]). The log does not
+// store where a pod is now, but asks the running scheduler ([Log.Attach]).
 //
 // # Bounds
 //
-// The log keeps the last [MostDecisions] of each pod. It keeps a number of pods and of bytes at most, and drops the pod whose last decision
-// is the oldest first. It estimates bytes from the slices and texts of a decision. A new pod of the same name starts afresh.
+// The log keeps the last [MostDecisions] of each pod. It bounds the number of pods and bytes, and first drops the pod whose last decision
+// is the oldest. It estimates bytes from the slices and texts of a decision. A new pod of the same name starts afresh.
 package decisionlog
 
 import (
@@ -26,13 +25,13 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/core"
 )
 
-// MostDecisions are kept of one pod.
+// MostDecisions is the number of decisions that the log keeps for one pod.
 const MostDecisions = 4
 
-// MostVictims are named of one preemption.
+// MostVictims is the number of victims that a decision names.
 const MostVictims = 20
 
-// longest is how much of a message is kept.
+// longest is the number of bytes that the log keeps of a message.
 const longest = 2048
 
 // Options are a log's bounds.
@@ -53,18 +52,18 @@ type Decision struct {
 
 	core.Account
 
-	Outcome   string // one of trace's
+	Outcome   string // a constant of package trace
 	Message   string
 	Node      string
 	Nominated string
 	Victims   []trace.Victim
-	More      int // victims that are not named
+	More      int // the number of victims that are not named
 
 	bytes int64
-	gone  bool // forgotten
+	gone  bool // dropped from the log
 }
 
-// Live tells where a pod is now; nil where the scheduler does not have it.
+// Live finds where a pod is now; nil if the scheduler does not know the pod.
 type Live interface {
 	Place(namespace, name string) (types.UID, *trace.Place)
 }
@@ -80,7 +79,7 @@ type Log struct {
 	live  Live
 }
 
-// pod is what is kept of one.
+// pod is the record of one pod.
 type pod struct {
 	key       types.NamespacedName
 	uid       types.UID
@@ -93,7 +92,7 @@ func New(o Options) *Log {
 	return &Log{options: o, pods: map[types.NamespacedName]*list.Element{}}
 }
 
-// Attach has the log ask a running scheduler where pods are, until detach is called.
+// Attach lets the log ask a running scheduler where pods are, until detach is called.
 func (k *Log) Attach(l Live) (detach func()) {
 	if k == nil {
 		return func() {}
@@ -110,7 +109,7 @@ func (k *Log) Attach(l Live) (detach func()) {
 	}
 }
 
-// Add writes a decision down.
+// Add records a decision.
 func (k *Log) Add(d *Decision) {
 	if k == nil {
 		return
@@ -140,7 +139,7 @@ func (k *Log) Add(d *Decision) {
 	k.shrink()
 }
 
-// Change has change say what came of a decision that was added.
+// Change updates a recorded decision with its outcome.
 func (k *Log) Change(d *Decision, change func(*Decision)) {
 	if k == nil || d == nil {
 		return
@@ -157,7 +156,7 @@ func (k *Log) Change(d *Decision, change func(*Decision)) {
 	k.shrink()
 }
 
-// forget forgets the oldest n decisions of a pod. The lock is held.
+// forget drops the oldest n decisions of a pod. The caller holds the lock.
 func (k *Log) forget(p *pod, n int) {
 	for _, d := range p.decisions[:n] {
 		k.bytes -= d.bytes
@@ -168,7 +167,7 @@ func (k *Log) forget(p *pod, n int) {
 	p.decisions = p.decisions[:kept]
 }
 
-// shrink keeps the bounds. The lock is held.
+// shrink enforces the bounds. The caller holds the lock.
 func (k *Log) shrink() {
 	for k.order.Len() > 1 && (k.bytes > k.options.Bytes || k.order.Len() > k.options.Pods) {
 		e := k.order.Back()
@@ -180,16 +179,16 @@ func (k *Log) shrink() {
 	}
 }
 
-// What things take up, about.
+// Approximate sizes in memory.
 const (
-	podBytes      = 250 // with its places in map and list
+	podBytes      = 250 // with its entries in map and list
 	decisionBytes = 500
 	filteredBytes = 80
 	scoresBytes   = 100
 	stringBytes   = 16
 )
 
-// size is about how much a decision takes up. Names of plug-ins and nodes are shared with others.
+// size estimates the memory of a decision. Names of plug-ins and nodes are shared with other objects.
 func (d *Decision) size() int64 {
 	d.Message = d.Message[:min(len(d.Message), longest)]
 	n := decisionBytes + len(d.Message)

@@ -13,14 +13,14 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 )
 
-// device is what a claim has of one.
+// device is a claim's share of one device.
 type device struct {
 	id       structured.DeviceID
-	share    *types.UID // nil: it has all of it
+	share    *types.UID // nil: the whole device
 	consumed map[resourcev1.QualifiedName]resource.Quantity
 }
 
-// allocated yields the devices that a claim keeps from others. Those that it was given for administration it does not.
+// allocated yields the devices that a claim takes from others, without those allocated for admin access.
 func allocated(claim *resourcev1.ResourceClaim) iter.Seq[device] {
 	return func(yield func(device) bool) {
 		if claim == nil || claim.Status.Allocation == nil {
@@ -38,7 +38,7 @@ func allocated(claim *resourcev1.ResourceClaim) iter.Seq[device] {
 	}
 }
 
-// taken counts what claims have of each device.
+// taken counts the claims of each device.
 type taken struct {
 	alone    map[structured.DeviceID]int
 	shared   map[structured.SharedDeviceID]int
@@ -52,7 +52,7 @@ func newTaken() *taken {
 	}
 }
 
-// count adds a claim's devices (by 1), or takes them away (by -1).
+// count adds a claim's devices (by 1), or removes them (by -1).
 func (t *taken) count(claim *resourcev1.ResourceClaim, by int) {
 	for d := range allocated(claim) {
 		if d.share == nil {
@@ -76,7 +76,7 @@ func tally[K comparable](m map[K]int, k K, by int) {
 	}
 }
 
-// state is a copy in the allocator's form.
+// state returns a copy in the allocator's form.
 func (t *taken) state() *structured.AllocatedState {
 	return &structured.AllocatedState{
 		AllocatedDevices: sets.KeySet(t.alone), AllocatedSharedDeviceIDs: sets.KeySet(t.shared), AggregatedCapacity: t.capacity.Clone(),

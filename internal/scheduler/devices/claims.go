@@ -19,14 +19,14 @@ import (
 	"github.com/mortise-dev/mortise/internal/objectversion"
 )
 
-// Claims are the ResourceClaims: those of the API, the assumed ones, and those whose allocation is in flight. It is safe
-// for concurrent use.
+// Claims are the ResourceClaims: those from the API, the assumed ones, and those whose allocation is in flight. It is safe for concurrent
+// use.
 type Claims struct {
 	mu      sync.RWMutex
 	told    map[string]*resourcev1.ResourceClaim // by namespace/name
-	assumed map[string]*resourcev1.ResourceClaim // newer than what was told
+	assumed map[string]*resourcev1.ResourceClaim // newer than the informer's
 	flights map[types.UID]*flight
-	taken   *taken // by claims of informers or assumed ones
+	taken   *taken // by claims from informers or assumed ones
 	next    chan struct{}
 
 	hearers []cache.ResourceEventHandler
@@ -40,7 +40,7 @@ type flight struct {
 
 var _ fwk.ResourceClaimTracker = (*Claims)(nil)
 
-// NewClaims makes an empty one.
+// NewClaims returns an empty set.
 func NewClaims() *Claims {
 	return &Claims{
 		told: map[string]*resourcev1.ResourceClaim{}, assumed: map[string]*resourcev1.ResourceClaim{},
@@ -53,7 +53,7 @@ func key(o metav1.Object) string { return cache.MetaObjectToName(o).String() }
 // Hear adds a handler that is called after each change. It must be called before there are any claims.
 func (c *Claims) Hear(h cache.ResourceEventHandler) { c.hearers = append(c.hearers, h) }
 
-// Changed is closed by the next change.
+// Changed returns a channel that the next change closes.
 func (c *Claims) Changed() <-chan struct{} {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -65,7 +65,7 @@ func (c *Claims) ring() {
 	c.next = make(chan struct{})
 }
 
-// now is the claim as it is taken to be.
+// now returns the assumed claim, or else the informer's.
 func (c *Claims) now(name string) *resourcev1.ResourceClaim {
 	if claim := c.assumed[name]; claim != nil {
 		return claim
@@ -73,7 +73,7 @@ func (c *Claims) now(name string) *resourcev1.ResourceClaim {
 	return c.told[name]
 }
 
-// change makes what was told and what is assumed of a claim what f says, nil being nothing, and tells the hearers.
+// change replaces a claim's informer state and assumption by the results of f, of which nil means none, and calls the handlers.
 func (c *Claims) change(name string, initial bool, f func(told, assumed *resourcev1.ResourceClaim) (t, a *resourcev1.ResourceClaim)) {
 	put := func(m map[string]*resourcev1.ResourceClaim, claim *resourcev1.ResourceClaim) {
 		if claim == nil {
@@ -97,7 +97,7 @@ func (c *Claims) change(name string, initial bool, f func(told, assumed *resourc
 	c.tell(old, claim, initial)
 }
 
-// tell tells the hearers, who may ask in turn.
+// tell calls the handlers, which may call back.
 func (c *Claims) tell(old, claim *resourcev1.ResourceClaim, initial bool) {
 	for _, h := range c.hearers {
 		switch {
@@ -112,7 +112,7 @@ func (c *Claims) tell(old, claim *resourcev1.ResourceClaim, initial bool) {
 	}
 }
 
-// Handler takes over what the informer tells.
+// Handler returns the handler of the informer's events.
 func (c *Claims) Handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc:    c.learn,
@@ -141,7 +141,7 @@ func (c *Claims) learn(obj any, initial bool) {
 	})
 }
 
-// List are all claims.
+// List returns all claims.
 func (c *Claims) List() ([]*resourcev1.ResourceClaim, error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -152,7 +152,7 @@ func (c *Claims) List() ([]*resourcev1.ResourceClaim, error) {
 	return all, nil
 }
 
-// Get is one claim.
+// Get returns one claim.
 func (c *Claims) Get(namespace, name string) (*resourcev1.ResourceClaim, error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -162,7 +162,7 @@ func (c *Claims) Get(namespace, name string) (*resourcev1.ResourceClaim, error) 
 	return nil, absent(namespace + "/" + name)
 }
 
-// ErrNotFound is the error of unknown claims.
+// ErrNotFound is the error for unknown claims.
 var ErrNotFound = errors.New("claim not found")
 
 type absent string
@@ -172,7 +172,7 @@ func (name absent) Error() string {
 }                                   // upstream's words
 func (absent) Is(target error) bool { return target == ErrNotFound }
 
-// ListAllAllocatedDevices are the devices that some claim has for itself, or shares.
+// ListAllAllocatedDevices returns the devices that some claim has alone, or shares.
 func (c *Claims) ListAllAllocatedDevices() (sets.Set[structured.DeviceID], error) {
 	state, err := c.GatherAllocatedState()
 	if err != nil {
@@ -181,7 +181,7 @@ func (c *Claims) ListAllAllocatedDevices() (sets.Set[structured.DeviceID], error
 	return state.AllocatedDevices, nil
 }
 
-// GatherAllocatedState is all that is taken: told, assumed, and in flight.
+// GatherAllocatedState returns all allocations: of the informer, assumed, and in flight.
 func (c *Claims) GatherAllocatedState() (*structured.AllocatedState, error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -194,7 +194,7 @@ func (c *Claims) GatherAllocatedState() (*structured.AllocatedState, error) {
 	return state, nil
 }
 
-// SignalClaimPendingAllocation notes that the claim's allocation, which the given one has, is in flight.
+// SignalClaimPendingAllocation records that the claim's allocation, which the given claim contains, is in flight.
 func (c *Claims) SignalClaimPendingAllocation(uid types.UID, allocated *resourcev1.ResourceClaim) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -202,7 +202,7 @@ func (c *Claims) SignalClaimPendingAllocation(uid types.UID, allocated *resource
 		f.sharers++
 		return nil
 	}
-	if allocated.ResourceVersion != "" { // else it is still to be made
+	if allocated.ResourceVersion != "" { // otherwise the claim is yet to be created
 		claim := c.now(key(allocated))
 		if claim == nil {
 			return fmt.Errorf("look up assumed claim %s, UID=%s: %w", key(allocated), uid, absent(key(allocated))) // upstream's words
@@ -215,7 +215,7 @@ func (c *Claims) SignalClaimPendingAllocation(uid types.UID, allocated *resource
 	return nil
 }
 
-// GetPendingAllocation is the allocation that is in flight, if one is.
+// GetPendingAllocation returns the allocation that is in flight, or nil.
 func (c *Claims) GetPendingAllocation(uid types.UID) *resourcev1.AllocationResult {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -253,7 +253,7 @@ func (c *Claims) MaybeRemoveClaimPendingAllocation(uid types.UID, force bool) (d
 	return true
 }
 
-// AssumeClaimAfterAPICall takes the claim to be as the API answered, until it tells of something as new.
+// AssumeClaimAfterAPICall assumes the claim in the API's response, until the informer has one that is as new.
 func (c *Claims) AssumeClaimAfterAPICall(claim *resourcev1.ResourceClaim) (err error) {
 	c.change(key(claim), false, func(told, assumed *resourcev1.ResourceClaim) (t, a *resourcev1.ResourceClaim) {
 		switch {
@@ -269,7 +269,7 @@ func (c *Claims) AssumeClaimAfterAPICall(claim *resourcev1.ResourceClaim) (err e
 	return err
 }
 
-// AssumedClaimRestore goes back to what the API told.
+// AssumedClaimRestore drops the assumption.
 func (c *Claims) AssumedClaimRestore(namespace, name string) {
 	c.change(namespace+"/"+name, false, func(told, _ *resourcev1.ResourceClaim) (t, a *resourcev1.ResourceClaim) { return told, nil })
 }

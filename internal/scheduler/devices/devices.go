@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package devices is the scheduler's state of devices (KEP-4381): [Manager] is the framework's SharedDRAManager, one for
-// all profiles. It has the DeviceClasses, the ResourceSlices with the taints of DeviceTaintRules in them, and the
-// ResourceClaims with the scheduler's own allocations ([Claims], claims.go).
+// Package devices is the scheduler's state of devices (KEP-4381): [Manager] is the framework's SharedDRAManager, one for all profiles. It
+// has the DeviceClasses, the ResourceSlices with the taints of DeviceTaintRules in them, and the ResourceClaims with the scheduler's own
+// allocations ([Claims], claims.go).
 //
-// The states of a claim: the API has it without an allocation; a decision reserves devices for it, and the claim with its
-// allocation is in flight; before its pod is bound the allocation is written, and the API's response is assumed until an
-// informer has the same or a newer one. A device that any of the three assigns to a claim is taken. One lock guards all
-// three, so that at no moment a device is taken by none of them.
+// The states of a claim: the API has it without an allocation; a decision reserves devices for it, and the claim with its allocation is in
+// flight; before the scheduler binds the pod, it writes the allocation and assumes the API's response until an informer has the same or a
+// newer one. A device that any of the three assigns to a claim is taken. One lock guards all three, so that at no moment a taken device
+// looks free.
 //
-// Others hear of changes through the manager ([Manager.Sources]), and so after it.
+// Other components receive changes through the manager ([Manager.Sources]), and so after it.
 package devices
 
 import (
@@ -39,7 +39,7 @@ type Manager struct {
 
 var _ fwk.SharedDRAManager = (*Manager)(nil)
 
-// New makes a manager over the factory's informers, which are not started yet. It is to be stopped.
+// New returns a manager over the factory's informers, which are not started yet. The caller stops the manager.
 func New(ctx context.Context, factory informers.SharedInformerFactory) (*Manager, error) {
 	resource := factory.Resource().V1()
 	slices, err := tracker.StartTracker(ctx, tracker.Options{
@@ -55,19 +55,19 @@ func New(ctx context.Context, factory informers.SharedInformerFactory) (*Manager
 	}, nil
 }
 
-// Stop ends what New began.
+// Stop stops what New started.
 func (m *Manager) Stop() { m.slices.Stop() }
 
-// ResourceClaims, ResourceSlices, DeviceClasses and DeviceClassResolver are the framework's.
+// ResourceClaims, ResourceSlices, DeviceClasses and DeviceClassResolver implement the framework's interface.
 func (m *Manager) ResourceClaims() fwk.ResourceClaimTracker { return m.claims }
 
 // ResourceSlices lists the slices with all taints in them.
 func (m *Manager) ResourceSlices() fwk.ResourceSliceLister { return taintedSlices{m.slices} }
 
-// DeviceClasses are the classes as informers tell.
+// DeviceClasses lists the classes of the informer.
 func (m *Manager) DeviceClasses() fwk.DeviceClassLister { return classList{m.classes} }
 
-// DeviceClassResolver tells which class stands behind an extended resource (KEP-5004).
+// DeviceClassResolver finds the class behind an extended resource (KEP-5004).
 func (m *Manager) DeviceClassResolver() fwk.DeviceClassResolver { return m.resolver }
 
 type taintedSlices struct{ *tracker.Tracker }
@@ -82,7 +82,7 @@ func (c classList) List() ([]*resourcev1.DeviceClass, error) {
 	return c.DeviceClassLister.List(labels.Everything())
 }
 
-// Source tells handlers of changes.
+// Source accepts handlers for changes.
 type Source interface {
 	Hear(cache.ResourceEventHandler) error
 }
@@ -91,8 +91,8 @@ type hear func(cache.ResourceEventHandler) error
 
 func (f hear) Hear(h cache.ResourceEventHandler) error { return f(h) }
 
-// Source is where one hears of a resource's changes after the manager itself has; nil for resources that it does not look after.
-// Handlers come before [Manager.Follow].
+// Source returns the source of a resource's changes, which delivers them after the manager has handled them; nil for resources that it does
+// not manage. Add handlers before [Manager.Follow].
 func (m *Manager) Source(resource fwk.EventResource) Source {
 	switch resource {
 	case fwk.ResourceClaim:
@@ -105,7 +105,7 @@ func (m *Manager) Source(resource fwk.EventResource) Source {
 	return nil
 }
 
-// Follow begins to listen to the informers. What it returns are done when all that there was at first is known.
+// Follow subscribes to the informers. The returned checkers are done when the manager has handled all initial objects.
 func (m *Manager) Follow() ([]cache.DoneChecker, error) {
 	resource := m.factory.Resource().V1()
 	claims, err := resource.ResourceClaims().Informer().AddEventHandler(m.claims.Handler())

@@ -1,16 +1,15 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package extender asks scheduler extenders: HTTP servers that a KubeSchedulerConfiguration names, and that filter and rank
-// nodes, look preemptions through, or bind, for all profiles. [All] makes them, in the order in which they are asked.
+// Package extender calls scheduler extenders: HTTP servers that a KubeSchedulerConfiguration names, and that filter and rank nodes, check
+// preemptions, or bind, for all profiles. [All] creates them, in the order in which the scheduler calls them.
 //
-// A request is a POST of JSON to <urlPrefix>/<verb>, with the types of k8s.io/kube-scheduler/extender/v1; their keys are
-// capitalised, since the types name none. An extender that caches nodes itself (nodeCacheCapable) gets names, others get
-// the objects. Every request goes through the extension ledger.
+// A request is a POST of JSON to <urlPrefix>/<verb>, with the types of k8s.io/kube-scheduler/extender/v1; their keys are capitalised, since
+// the types name none. An extender that caches nodes itself (nodeCacheCapable) gets names, others get the objects. Every request goes
+// through the extension ledger.
 //
-// The scheduler validates an extender's answer as kube-scheduler does, and a little more strictly: nodes that were not in
-// the request, and victims that are not on their node, are errors; the size of an answer is bounded; a node that is named
-// several times counts once.
+// The scheduler validates an extender's answer as kube-scheduler does, and a little more strictly: nodes that were not in the request, and
+// victims that are not on their node, are errors; the size of an answer is bounded; a node that is named several times counts once.
 package extender
 
 import (
@@ -38,26 +37,26 @@ import (
 	"github.com/mortise-dev/mortise/extension/egress"
 )
 
-// DefaultTimeout is how long an extender has for an answer that says nothing else.
+// DefaultTimeout is the timeout for an extender that sets none.
 const DefaultTimeout = 5 * time.Second
 
-// DefaultPause is how long an extender whose breaker is open is not asked.
+// DefaultPause is how long an extender is not called after its breaker opens.
 const DefaultPause = 10 * time.Second
 
-// leastLimit is up to how many bytes any answer may have; one may also be several times as big as the question.
+// leastLimit is the smallest limit of an answer in bytes; an answer may also be several times as big as the request.
 const leastLimit = 64 << 20
 
-// Options are what all extenders share.
+// Options are shared by all extenders.
 type Options struct {
-	Ledger *extension.Ledger // nil: one of their own
-	Where  string            // what configures them, for the ledger
-	// After so many failures in a row an extender is not asked for Pause (0: 10 s), and counts as failing; then one question
-	// tries it. 0: it is always asked, as by kube-scheduler.
+	Ledger *extension.Ledger // nil: a private one
+	Where  string            // the source of the configuration, for the ledger
+	// After so many failures in a row the scheduler does not call an extender for Pause (0: 10 s), and counts it as failing; then one
+	// request tries it. 0: it always calls the extender, as kube-scheduler does.
 	Failures int
 	Pause    time.Duration
 }
 
-// All makes the extenders, those that may fail (ignorable) after the others. Questions end with ctx.
+// All creates the extenders; those that may fail (ignorable) come after the others. Requests end with ctx.
 func All(ctx context.Context, configured []configv1.Extender, o Options) ([]fwk.Extender, error) {
 	if o.Ledger == nil {
 		o.Ledger = extension.NewLedger(clock.RealClock{})
@@ -103,10 +102,10 @@ func newExtender(ctx context.Context, c *configv1.Extender, o Options) (*extende
 	}
 	policy := extension.Policy{Failures: o.Failures, Pause: cmp.Or(o.Pause, DefaultPause)}
 	x.ask = func(verb string, question, answer any, check func() error) error {
-		var own error // the message is kube-scheduler's: events and conditions hold it
+		var own error // kube-scheduler's message, which events and conditions contain
 		if err := o.Ledger.Call(ctx, x.ref, policy, func(ctx context.Context) error {
 			if own = post(ctx, client, c.URLPrefix, verb, question, answer); own == nil && check != nil {
-				own = check() // an answer that cannot be is a failure too
+				own = check() // an invalid answer is a failure too
 			}
 			return own
 		}); own == nil {
@@ -117,8 +116,7 @@ func newExtender(ctx context.Context, c *configv1.Extender, o Options) (*extende
 	return x, nil
 }
 
-// transport is the way to an extender. With enableHTTPS, and no authority to check certificates against, none is checked, as
-// with kube-scheduler.
+// transport returns the HTTP transport for an extender. With enableHTTPS and no CA, it does not verify certificates, as kube-scheduler.
 func transport(c *configv1.Extender) (http.RoundTripper, error) {
 	var config rest.Config
 	if t := c.TLSConfig; t != nil {
@@ -166,19 +164,19 @@ func post(ctx context.Context, client *http.Client, prefix, verb string, questio
 	return nil
 }
 
-// Name is the extender's address.
+// Name returns the extender's address.
 func (x *extender) Name() string { return x.URLPrefix }
 
-// IsIgnorable says whether pods are scheduled without the extender when it fails.
+// IsIgnorable reports whether pods are scheduled without the extender when it fails.
 func (x *extender) IsIgnorable() bool { return x.Ignorable }
 
-// IsFilter and the next three say what the extender does.
+// IsFilter and the next three report what the extender does.
 func (x *extender) IsFilter() bool           { return x.FilterVerb != "" }
 func (x *extender) IsPrioritizer() bool      { return x.PrioritizeVerb != "" }
 func (x *extender) IsBinder() bool           { return x.BindVerb != "" }
 func (x *extender) SupportsPreemption() bool { return x.PreemptVerb != "" }
 
-// IsInterested says whether the extender wants to see the pod: any, or those that ask for what it manages.
+// IsInterested reports whether the extender handles the pod: any pod, or those that request its managed resources.
 func (x *extender) IsInterested(pod *corev1.Pod) bool {
 	return x.managed.Len() == 0 || x.wanted(pod.Spec.Containers) || x.wanted(pod.Spec.InitContainers)
 }
@@ -196,7 +194,7 @@ func (x *extender) wanted(containers []corev1.Container) bool {
 	return false
 }
 
-// question is about a pod and nodes.
+// question returns the request about a pod and nodes.
 func (x *extender) question(pod *corev1.Pod, nodes []fwk.NodeInfo) *extenderv1.ExtenderArgs {
 	q := &extenderv1.ExtenderArgs{Pod: pod}
 	if x.NodeCacheCapable {
@@ -233,7 +231,7 @@ func (x *extender) Filter(pod *corev1.Pod, nodes []fwk.NodeInfo) (left []fwk.Nod
 	return left, answer.FailedNodes, answer.FailedAndUnresolvableNodes, nil
 }
 
-// remaining are the nodes that an answer leaves: each once, and none that was not asked about.
+// remaining returns the nodes that an answer leaves: each once, and none that was not in the request.
 func (x *extender) remaining(answer *extenderv1.ExtenderFilterResult, nodes []fwk.NodeInfo) (left []fwk.NodeInfo, err error) {
 	var names []string
 	switch {
@@ -263,7 +261,7 @@ func (x *extender) remaining(answer *extenderv1.ExtenderFilterResult, nodes []fw
 	return left, nil
 }
 
-// Prioritize asks how good the nodes are, and says what the answer weighs.
+// Prioritize asks for the nodes' scores, and returns them with the extender's weight.
 func (x *extender) Prioritize(pod *corev1.Pod, nodes []fwk.NodeInfo) (*extenderv1.HostPriorityList, int64, error) {
 	var answer extenderv1.HostPriorityList
 	if x.PrioritizeVerb == "" {
@@ -278,7 +276,7 @@ func (x *extender) Prioritize(pod *corev1.Pod, nodes []fwk.NodeInfo) (*extenderv
 	return &answer, x.Weight, nil
 }
 
-// Bind has the extender bind the pod.
+// Bind lets the extender bind the pod.
 func (x *extender) Bind(b *corev1.Binding) error {
 	if !x.IsBinder() {
 		return errors.New("unexpected empty bindVerb in extender") // upstream's words

@@ -11,8 +11,8 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// ProcessPreemption asks which of the nodes remain where pods could make room, and which pods those are. The answer names
-// pods by their UIDs, whatever the question named them by.
+// ProcessPreemption asks which of the nodes remain candidates for preemption, with which victims. The answer names pods by UID, however the
+// request named them.
 func (x *extender) ProcessPreemption(pod *corev1.Pod, victims map[string]*extenderv1.Victims,
 	nodes fwk.NodeInfoLister) (map[string]*extenderv1.Victims, error) {
 	if !x.SupportsPreemption() {
@@ -35,7 +35,7 @@ func (x *extender) ProcessPreemption(pod *corev1.Pod, victims map[string]*extend
 	return out, nil
 }
 
-// victims are those that an answer names, as the snapshot has them.
+// victims returns an answer's victims, as the snapshot has them.
 func (x *extender) victims(answer *extenderv1.ExtenderPreemptionResult, nodes fwk.NodeInfoLister) (map[string]*extenderv1.Victims, error) {
 	out := make(map[string]*extenderv1.Victims, len(answer.NodeNameToMetaVictims))
 	for name, named := range answer.NodeNameToMetaVictims {
@@ -44,7 +44,7 @@ func (x *extender) victims(answer *extenderv1.ExtenderPreemptionResult, nodes fw
 			return nil, err
 		}
 		if named == nil {
-			out[name] = nil // who asked knows what to make of it
+			out[name] = nil // the caller decides what no victims mean
 			continue
 		}
 		v := &extenderv1.Victims{Pods: []*corev1.Pod{}, NumPDBViolations: named.NumPDBViolations}

@@ -5,7 +5,7 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Asked counts how often a plug-in was asked at an extension point. The zero value counts nothing.
+// Asked counts the calls of a plug-in at an extension point. The zero value counts nothing.
 type Asked struct{ counter prometheus.Counter }
 
 // Asked returns the counter of a plug-in at a point.
@@ -16,7 +16,7 @@ func (p *Profile) Asked(plugin string, at Point) Asked {
 	return Asked{p.all.asked.WithLabelValues(plugin, pointNames[at], p.name)}
 }
 
-// Add counts so many times.
+// Add counts n calls.
 func (a Asked) Add(n int) {
 	if a.counter != nil && n > 0 {
 		a.counter.Add(float64(n))

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// deviceMetrics are of pods that get devices.
+// deviceMetrics are the metrics about pods that get devices.
 type deviceMetrics struct {
 	waits       *prometheus.HistogramVec
 	allocations *prometheus.CounterVec
@@ -39,8 +39,8 @@ func (d *deviceMetrics) all() []prometheus.Collector {
 	return []prometheus.Collector{d.waits, d.allocations, d.claims}
 }
 
-// DevicesAwaited measures how long a pod waited for devices, those of drivers, of which some had to become ready, those of conditional.
-// Both name a driver once for each device. Status is success, failure, timeout or error.
+// DevicesAwaited records how long a pod waited for devices. drivers names the driver of each device, conditional the driver of each device
+// that had to become ready. status is success, failure, timeout or error.
 func (m *Metrics) DevicesAwaited(profile string, drivers, conditional []string, status string, took time.Duration) {
 	if m == nil {
 		return
@@ -53,7 +53,7 @@ func (m *Metrics) DevicesAwaited(profile string, drivers, conditional []string, 
 	}
 }
 
-// ClaimCreated counts a claim for a pod's extended resources that was to be created.
+// ClaimCreated counts an attempt to create a claim for a pod's extended resources.
 func (m *Metrics) ClaimCreated(err error) {
 	if m == nil {
 		return

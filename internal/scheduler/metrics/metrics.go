@@ -3,9 +3,9 @@
 
 // Package metrics has the scheduler's metrics, with kube-scheduler's names, labels and buckets.
 //
-// [Metrics] are those of the whole scheduler, [Profile] those of one scheduler name; both may be nil, and then measure
-// nothing. Frequent counters are looked up beforehand. The sizes of the queue and the cache are computed when the metrics
-// are collected ([Metrics.Attach]), not at each change.
+// [Metrics] are those of the whole scheduler, [Profile] those of one scheduler name; both may be nil, and then measure nothing. The package
+// looks up frequent counters beforehand. It computes the sizes of the queue and the cache when Prometheus collects the metrics
+// ([Metrics.Attach]), not at each change.
 package metrics
 
 import (
@@ -18,7 +18,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// Metrics are a scheduler's. Its methods may be called concurrently.
+// Metrics are the metrics of a scheduler. Its methods may be called concurrently.
 type Metrics struct {
 	attempts, incoming        *prometheus.CounterVec
 	entities                  *prometheus.CounterVec
@@ -31,11 +31,11 @@ type Metrics struct {
 	preemptions               prometheus.Counter
 	goroutines                *prometheus.GaugeVec
 	binding                   prometheus.Gauge
-	first                     prometheus.Observer // of sli, of pods bound at the first attempt
+	first                     prometheus.Observer // of sli, for pods bound at the first attempt
 	state                     state
 }
 
-// New makes the metrics and registers them.
+// New creates the metrics and registers them.
 func New(registry prometheus.Registerer) (*Metrics, error) {
 	name := func(s string) string { return "scheduler_" + s }
 	counter := func(n, help string, labels ...string) *prometheus.CounterVec {
@@ -93,7 +93,7 @@ func New(registry prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// Profile makes the metrics of one scheduler name.
+// Profile creates the metrics of one scheduler name.
 func (m *Metrics) Profile(name string) *Profile {
 	if m == nil {
 		return nil
@@ -108,7 +108,7 @@ func (m *Metrics) Profile(name string) *Profile {
 	return p
 }
 
-// Incoming counts a pod that came into a part of the queue.
+// Incoming counts a pod that enters a part of the queue.
 func (m *Metrics) Incoming(queue, event string) {
 	if m != nil {
 		m.incoming.WithLabelValues(queue, event).Inc()
@@ -116,14 +116,14 @@ func (m *Metrics) Incoming(queue, event string) {
 	}
 }
 
-// Hinted measures how long a plug-in took to say whether an event may help a pod.
+// Hinted records how long a plug-in's queueing hint took.
 func (m *Metrics) Hinted(plugin, event string, hint fwk.QueueingHint, took time.Duration) {
 	if m != nil {
 		m.hints.WithLabelValues(plugin, event, hint.String()).Observe(took.Seconds())
 	}
 }
 
-// Began is the time, for what ends it; the zero time where nothing is measured.
+// Began returns the current time as the start of a measurement; the zero time if nothing is measured.
 func (m *Metrics) Began() time.Time {
 	if m == nil {
 		return time.Time{}
@@ -131,28 +131,28 @@ func (m *Metrics) Began() time.Time {
 	return time.Now()
 }
 
-// Handled measures how long taking over a change of the cluster took.
+// Handled records how long the handling of an event took.
 func (m *Metrics) Handled(event string, began time.Time) {
 	if m != nil {
 		m.events.WithLabelValues(event).Observe(time.Since(began).Seconds())
 	}
 }
 
-// Preempted counts an attempt to make room, Ended its victims.
+// Preempted counts a preemption attempt.
 func (m *Metrics) Preempted() {
 	if m != nil {
 		m.preemptions.Inc()
 	}
 }
 
-// Ended notes how many pods a preemption ends.
+// Ended records the number of victims of a preemption.
 func (m *Metrics) Ended(victims int) {
 	if m != nil {
 		m.victims.Observe(float64(victims))
 	}
 }
 
-// Evicted measures ending the victims of a preemption.
+// Evicted records the eviction of a preemption's victims.
 func (m *Metrics) Evicted(ok bool, began time.Time) {
 	if m == nil {
 		return
@@ -165,7 +165,7 @@ func (m *Metrics) Evicted(ok bool, began time.Time) {
 	m.evicting.WithLabelValues(result).Observe(time.Since(began).Seconds())
 }
 
-// Binding counts a pod on its way to its node, until done is called.
+// Binding counts a pod in its binding cycle, until done is called.
 func (m *Metrics) Binding() (done func()) {
 	if m == nil {
 		return func() {}
@@ -174,7 +174,7 @@ func (m *Metrics) Binding() (done func()) {
 	return m.binding.Dec
 }
 
-// Result is how an attempt ended.
+// Result is the result of an attempt.
 type Result int
 
 // The results.
@@ -190,7 +190,7 @@ var results = [resultCount]string{"scheduled", "unschedulable", "error"}
 // Point is an extension point.
 type Point int
 
-// The extension points that are measured.
+// The measured extension points.
 const (
 	PreFilter Point = iota
 	Filter
@@ -220,10 +220,10 @@ type Profile struct {
 	attempts [resultCount]prometheus.Counter
 	latency  [resultCount]prometheus.Observer
 	points   [pointCount]prometheus.Observer // of success
-	nodes    atomic.Uint32                   // of which one in sixteen is measured
+	nodes    atomic.Uint32                   // one in sixteen of which is measured
 }
 
-// Began is the time, for what ends it; the zero time where nothing is measured.
+// Began returns the current time as the start of a measurement; the zero time if nothing is measured.
 func (p *Profile) Began() time.Time {
 	if p == nil {
 		return time.Time{}
@@ -231,14 +231,14 @@ func (p *Profile) Began() time.Time {
 	return time.Now()
 }
 
-// Decided measures a decision.
+// Decided records a decision.
 func (p *Profile) Decided(took time.Duration) {
 	if p != nil {
 		p.all.algorithm.Observe(took.Seconds())
 	}
 }
 
-// Attempted measures an attempt.
+// Attempted records an attempt.
 func (p *Profile) Attempted(r Result, took time.Duration) {
 	if p != nil {
 		p.attempts[r].Inc()
@@ -246,10 +246,10 @@ func (p *Profile) Attempted(r Result, took time.Duration) {
 	}
 }
 
-// manyAttempts and more are counted together.
+// manyAttempts is the number of attempts from which on pods are counted together.
 const manyAttempts = 15
 
-// Bound measures a pod's way from its first attempt.
+// Bound records the time from a pod's first attempt to its binding.
 func (p *Profile) Bound(attempts int, took time.Duration) {
 	if p == nil {
 		return
@@ -265,7 +265,7 @@ func (p *Profile) Bound(attempts int, took time.Duration) {
 	}
 }
 
-// Passed measures an extension point.
+// Passed records an extension point.
 func (p *Profile) Passed(at Point, s *fwk.Status, began time.Time) {
 	switch {
 	case p == nil:
@@ -276,14 +276,14 @@ func (p *Profile) Passed(at Point, s *fwk.Status, began time.Time) {
 	}
 }
 
-// Waited measures how long a pod waited on Permit plug-ins.
+// Waited records how long a pod waited for Permit plug-ins.
 func (p *Profile) Waited(s *fwk.Status, began time.Time) {
 	if p != nil {
 		p.all.permit.WithLabelValues(s.Code().String()).Observe(time.Since(began).Seconds())
 	}
 }
 
-// Samples says whether plug-ins are measured one by one in an attempt. The zero time tells [Profile.Ran] that they are not.
+// Samples reports whether an attempt measures each plug-in. The zero time tells [Profile.Ran] that it does not.
 func (p *Profile) Samples(state fwk.CycleState) bool {
 	return p != nil && state.ShouldRecordPluginMetrics()
 }
@@ -293,7 +293,7 @@ func (p *Profile) SamplesNode(state fwk.CycleState) bool {
 	return p.Samples(state) && p.nodes.Add(1)%16 == 1
 }
 
-// Begin is the time if sampled, else the zero time.
+// Begin returns the current time if sampled, else the zero time.
 func Begin(sampled bool) time.Time {
 	if !sampled {
 		return time.Time{}
@@ -301,7 +301,7 @@ func Begin(sampled bool) time.Time {
 	return time.Now()
 }
 
-// Ran measures a plug-in, if began is not the zero time.
+// Ran records a plug-in's call unless began is the zero time.
 func (p *Profile) Ran(plugin string, at Point, s *fwk.Status, began time.Time) {
 	if p != nil && !began.IsZero() {
 		p.all.plugins.WithLabelValues(plugin, pointNames[at], s.Code().String()).Observe(time.Since(began).Seconds())

@@ -9,21 +9,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// State is how full a scheduler is.
+// State provides the sizes of a scheduler's queue and cache.
 type State interface {
-	// Pending is how many pods are in each part of the queue, Rejected how many of a profile wait that a plug-in rejected.
+	// Pending returns the number of pods in each part of the queue, Rejected the number of a profile's waiting pods by the plug-in that
+	// rejected them.
 	Pending() map[string]int
 	Rejected() map[Rejector]int
-	// InFlight is how many pods are being tried, and how many events of each sort are kept for them.
+	// InFlight returns the number of pods in progress, and the number of events of each kind that are kept for them.
 	InFlight() (pods int, events map[string]int)
-	// Cached is how many nodes, pods and assumed pods there are in the cache.
+	// Cached returns the number of nodes, pods and assumed pods in the cache.
 	Cached() (nodes, pods, assumed int)
 }
 
 // Rejector is a plug-in of a profile.
 type Rejector struct{ Plugin, Profile string }
 
-// state counts when it is asked.
+// state is a collector that reads a scheduler's State.
 type state struct {
 	mu sync.Mutex
 	of State // nil while no scheduler runs
@@ -40,7 +41,7 @@ var (
 	cacheSize = prometheus.NewDesc("scheduler_cache_size", "Nodes, pods and assumed pods in the scheduler's cache.", []string{"type"}, nil)
 )
 
-// Attach has the metrics ask a running scheduler how full it is, until detach is called.
+// Attach lets the metrics read a running scheduler's sizes, until detach is called.
 func (m *Metrics) Attach(s State) (detach func()) {
 	if m == nil {
 		return func() {}
@@ -57,7 +58,7 @@ func (m *Metrics) Attach(s State) (detach func()) {
 	}
 }
 
-// Describe and Collect are prometheus'.
+// Describe implements [prometheus.Collector].
 func (s *state) Describe(c chan<- *prometheus.Desc) {
 	c <- pendingPods
 	c <- queued
@@ -66,7 +67,7 @@ func (s *state) Describe(c chan<- *prometheus.Desc) {
 	c <- cacheSize
 }
 
-// Collect counts.
+// Collect implements [prometheus.Collector].
 func (s *state) Collect(c chan<- prometheus.Metric) {
 	s.mu.Lock()
 	of := s.of

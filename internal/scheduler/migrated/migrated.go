@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package migrated reads volumes of the former in-tree drivers as those of the CSI drivers that have taken them over (KEP-625).
+// Package migrated translates volumes of the former in-tree drivers to those of the CSI drivers that replace them (KEP-625).
 package migrated
 
 import (
@@ -16,13 +16,13 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Drivers translates.
+// Drivers translates volumes.
 type Drivers struct{ translation.CSITranslator }
 
-// New makes the translator.
+// New returns a translator.
 func New() Drivers { return Drivers{translation.New()} }
 
-// On tells whether the migration of an in-tree driver is done: that of all that are left is.
+// On reports whether an in-tree driver is migrated: all that are left are.
 func On(driver string) bool {
 	switch driver {
 	case plugins.AWSEBSInTreePluginName, plugins.GCEPDInTreePluginName, plugins.AzureDiskInTreePluginName, plugins.CinderInTreePluginName,
@@ -32,7 +32,7 @@ func On(driver string) bool {
 	return false
 }
 
-// Volume is the volume as the node's CSI driver sees it; one that has no such driver there is as it was. The node may be nil.
+// Volume returns the volume as the node's CSI driver sees it, or unchanged if no such driver is on the node. The node may be nil.
 func (d Drivers) Volume(pv *corev1.PersistentVolume, node *storagev1.CSINode) (*corev1.PersistentVolume, error) {
 	if !d.IsPVMigratable(pv) {
 		return pv, nil

@@ -1,13 +1,12 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodeinfo is the scheduler's state of a node and of the pods on it: [NodeInfo], [PodInfo] and [Resource] implement
-// the interfaces of k8s.io/kube-scheduler/framework.
+// Package nodeinfo is the scheduler's state of a node and of the pods on it: [NodeInfo], [PodInfo] and [Resource] implement the interfaces
+// of k8s.io/kube-scheduler/framework.
 //
-// A NodeInfo bears a generation, drawn from one counter for all nodes; whatever changes the node draws the next. Two
-// NodeInfos of equal generation are equal, so everything worked out for one holds for the other: the snapshot copies only
-// nodes whose generation moved, and verdicts are kept by generation. A NodeInfo in a snapshot is not changed any more;
-// [NodeInfo.Snapshot] makes one's own copy.
+// A NodeInfo has a generation, drawn from one counter for all nodes; each change of the node draws the next. Two NodeInfos of equal
+// generation are equal, so every result for one holds for the other: the snapshot copies only nodes with a new generation, and the core
+// caches verdicts by generation. A NodeInfo in a snapshot does not change any more; [NodeInfo.Snapshot] returns a private copy.
 package nodeinfo
 
 import (
@@ -32,7 +31,7 @@ func (g *Generations) next() int64 {
 	return g.last.Add(1)
 }
 
-// NodeInfo is a node and the pods on it, those assumed to be there included. The zero value with a node set is usable.
+// NodeInfo is a node and the pods on it, including the assumed ones. The zero value with a node set is usable.
 type NodeInfo struct {
 	node                             *corev1.Node
 	pods                             []fwk.PodInfo
@@ -44,13 +43,13 @@ type NodeInfo struct {
 	features                         ndf.FeatureSet
 	generation                       int64
 	generations                      *Generations
-	index                            map[types.UID]int // of pods; only while changing
-	slot                             int               // in a snapshot, from 1 on
+	index                            map[types.UID]int // of pods by UID; only while the NodeInfo may change
+	slot                             int               // in a snapshot; counts from 1
 }
 
 var _ fwk.NodeInfo = (*NodeInfo)(nil)
 
-// New makes a NodeInfo of a node, nil for one whose pods are known before itself.
+// New returns the NodeInfo of a node, or of an unknown node (nil) whose pods are known first.
 func New(node *corev1.Node, g *Generations) *NodeInfo {
 	n := &NodeInfo{generations: g, generation: g.next()}
 	if node != nil {
@@ -59,7 +58,7 @@ func New(node *corev1.Node, g *Generations) *NodeInfo {
 	return n
 }
 
-// Node and the rest read the state. Slices and maps are shared: do not change.
+// Node and the following methods read the state. Slices and maps are shared: do not change them.
 func (n *NodeInfo) Node() *corev1.Node                                          { return n.node }
 func (n *NodeInfo) GetPods() []fwk.PodInfo                                      { return n.pods }
 func (n *NodeInfo) GetPodsWithAffinity() []fwk.PodInfo                          { return n.withAffinity }
@@ -73,16 +72,16 @@ func (n *NodeInfo) GetImageStates() map[string]*fwk.ImageStateSummary           
 func (n *NodeInfo) GetPVCRefCounts() map[string]int                             { return n.claims }
 func (n *NodeInfo) GetGeneration() int64                                        { return n.generation }
 
-// Slot is the node's place in the snapshot that it is of, or was copied from.
+// Slot returns the node's index in its snapshot, or in the one that it was copied from.
 func (n *NodeInfo) Slot() (slot int, ok bool) { return n.slot - 1, n.slot > 0 }
 
-// SetSlot tells the place.
+// SetSlot sets the index.
 func (n *NodeInfo) SetSlot(slot int) { n.slot = slot + 1 }
 
-// GetNodeDeclaredFeatures are the features that the node declares.
+// GetNodeDeclaredFeatures returns the features that the node declares.
 func (n *NodeInfo) GetNodeDeclaredFeatures() ndf.FeatureSet { return n.features }
 
-// String names the node.
+// String returns the node's name.
 func (n *NodeInfo) String() string {
 	name := "<nil>"
 	if n.node != nil {
@@ -91,10 +90,10 @@ func (n *NodeInfo) String() string {
 	return fmt.Sprintf("%s: %d pods, generation %d", name, len(n.pods), n.generation)
 }
 
-// Snapshot is a copy of equal generation that can be changed without changing this one.
+// Snapshot returns a copy of equal generation. Changes of the copy do not affect the original.
 func (n *NodeInfo) Snapshot() fwk.NodeInfo { return n.Copy() }
 
-// Copy is Snapshot with the type kept.
+// Copy is Snapshot with the concrete type.
 func (n *NodeInfo) Copy() *NodeInfo {
 	c := *n
 	c.pods = slices.Clone(n.pods)
@@ -121,17 +120,17 @@ func (n *NodeInfo) Copy() *NodeInfo {
 func (n *NodeInfo) SetNode(node *corev1.Node) {
 	n.node = node
 	n.allocatable = *NewResource(node.Status.Allocatable)
-	n.features = ndf.DefaultFramework.TryMap(node.Status.DeclaredFeatures) // unknown features are never required
+	n.features = ndf.DefaultFramework.TryMap(node.Status.DeclaredFeatures) // no pod requires unknown features
 	n.touch()
 }
 
-// SetImages sets which images the node has.
+// SetImages sets the node's images.
 func (n *NodeInfo) SetImages(images map[string]*fwk.ImageStateSummary) {
 	n.images = images
 	n.touch()
 }
 
-// RemoveNode forgets the node but not its pods, which may be told of later than it.
+// RemoveNode removes the node but not its pods, whose deletion events may come later.
 func (n *NodeInfo) RemoveNode() {
 	n.node = nil
 	n.touch()
@@ -159,10 +158,10 @@ func (n *NodeInfo) AddPodInfo(p fwk.PodInfo) {
 	n.touch()
 }
 
-// RemovePod removes the pod of that UID.
+// RemovePod removes the pod with that UID.
 func (n *NodeInfo) RemovePod(_ klog.Logger, pod *corev1.Pod) error { return n.Remove(pod) }
 
-// Remove removes the pod of that UID.
+// Remove removes the pod with that UID.
 func (n *NodeInfo) Remove(pod *corev1.Pod) error {
 	if n.index == nil {
 		n.index = make(map[types.UID]int, len(n.pods))

@@ -10,7 +10,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// PodInfo is a pod with what the scheduler works out of it once. It is immutable.
+// PodInfo is a pod with the values that the scheduler computes from it once. It is immutable.
 type PodInfo struct {
 	Pod *corev1.Pod
 
@@ -24,7 +24,7 @@ type PodInfo struct {
 
 var _ fwk.PodInfo = (*PodInfo)(nil)
 
-// NewPodInfo works a pod out. The error says which affinity term cannot be read; the result is then usable without it.
+// NewPodInfo computes a pod's PodInfo. The error names an affinity term that cannot be parsed; the result is usable without that term.
 func NewPodInfo(pod *corev1.Pod) (*PodInfo, error) {
 	p := &PodInfo{Pod: pod}
 	p.request, p.cpu0, p.memory0 = Requests(pod)
@@ -77,7 +77,7 @@ func (p *PodInfo) readAffinity(pod *corev1.Pod) (err error) {
 	return nil
 }
 
-// GetPod and the rest read the pod.
+// GetPod and the following methods read the pod.
 func (p *PodInfo) GetPod() *corev1.Pod                              { return p.Pod }
 func (p *PodInfo) GetRequiredAffinityTerms() []fwk.AffinityTerm     { return p.required }
 func (p *PodInfo) GetRequiredAntiAffinityTerms() []fwk.AffinityTerm { return p.requiredAnti }
@@ -88,10 +88,10 @@ func (p *PodInfo) GetPreferredAntiAffinityTerms() []fwk.WeightedAffinityTerm {
 	return p.preferredAnti
 }
 
-// HostPorts are the ports that the pod takes of its node.
+// HostPorts returns the host ports that the pod uses.
 func (p *PodInfo) HostPorts() []corev1.ContainerPort { return p.ports }
 
-// CalculateResource is what the pod asks for.
+// CalculateResource returns the pod's requests.
 func (p *PodInfo) CalculateResource() fwk.PodResource {
 	return fwk.PodResource{Resource: p.request, Non0CPU: p.cpu0, Non0Mem: p.memory0}
 }

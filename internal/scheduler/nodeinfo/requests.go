@@ -9,7 +9,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 )
 
-// Requests is what the pod asks for, overhead included, and the same with defaults for containers that ask for nothing.
+// Requests returns the pod's requests, overhead included, and the same with defaults for containers without requests.
 func Requests(pod *corev1.Pod) (exact *Resource, nonZeroCPU, nonZeroMemory int64) {
 	if plain(pod) {
 		if exact, nonZeroCPU, nonZeroMemory, ok := sum(pod.Spec.Containers); ok {
@@ -19,16 +19,16 @@ func Requests(pod *corev1.Pod) (exact *Resource, nonZeroCPU, nonZeroMemory int64
 	return requests(pod)
 }
 
-// plain says that what the pod asks for is what its containers do together: nothing runs before or beside them, nothing is asked for
-// the pod as a whole, and nothing was resized.
+// plain reports whether the pod's requests are the sum of its containers' requests: it has no init containers or sidecars, no pod-level
+// requests, and was not resized.
 func plain(pod *corev1.Pod) bool {
 	return len(pod.Spec.InitContainers) == 0 && pod.Spec.Resources == nil && len(pod.Spec.Overhead) == 0 &&
 		len(pod.Spec.ResourceClaims) == 0 &&
 		len(pod.Status.ContainerStatuses) == 0 && pod.Status.Resources == nil && !resourcehelper.IsPodResizeInfeasible(pod)
 }
 
-// sum adds up what containers ask for. It is not ok where an amount is finer than what nodes count in, which has to be added up before it
-// is rounded.
+// sum adds up the containers' requests. ok is false if an amount is finer than the nodes' unit: such amounts have to be summed before they
+// are rounded.
 func sum(containers []corev1.Container) (exact *Resource, nonZeroCPU, nonZeroMemory int64, ok bool) {
 	exact = &Resource{}
 	for i := range containers {
@@ -66,7 +66,7 @@ func sum(containers []corev1.Container) (exact *Resource, nonZeroCPU, nonZeroMem
 	return exact, nonZeroCPU, nonZeroMemory, true
 }
 
-// requests is what upstream's library makes of any pod.
+// requests computes any pod's requests with upstream's library.
 func requests(pod *corev1.Pod) (exact *Resource, nonZeroCPU, nonZeroMemory int64) {
 	exact = NewResource(resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{UseStatusResources: true}))
 	filled := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{

@@ -12,31 +12,31 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// What a container without requests is taken to use when nodes are scored.
+// The usage that scoring assumes for a container without requests.
 const (
 	DefaultMilliCPU = 100
 	DefaultMemory   = 200 * 1024 * 1024
 )
 
-// Resource is an amount of what nodes have.
+// Resource is an amount of a node's resources.
 type Resource struct {
 	MilliCPU, Memory, EphemeralStorage int64
 	AllowedPodNumber                   int
-	Scalar                             map[corev1.ResourceName]int64 // nil while there is none
+	Scalar                             map[corev1.ResourceName]int64 // nil if there are none
 }
 
 var _ fwk.Resource = (*Resource)(nil)
 
-// GetMilliCPU and the rest read the amount.
+// GetMilliCPU and the following methods read the amount.
 func (r *Resource) GetMilliCPU() int64         { return r.MilliCPU }
 func (r *Resource) GetMemory() int64           { return r.Memory }
 func (r *Resource) GetEphemeralStorage() int64 { return r.EphemeralStorage }
 func (r *Resource) GetAllowedPodNumber() int   { return r.AllowedPodNumber }
 
-// GetScalarResources returns the extended resources, shared: do not change.
+// GetScalarResources returns the extended resources. The map is shared: do not change it.
 func (r *Resource) GetScalarResources() map[corev1.ResourceName]int64 { return r.Scalar }
 
-// SetMaxResource raises each amount to that in rl where it is lower.
+// SetMaxResource raises each amount to that in rl if it is lower.
 func (r *Resource) SetMaxResource(rl corev1.ResourceList) {
 	for name, q := range rl {
 		switch name {
@@ -58,7 +58,7 @@ func (r *Resource) SetMaxResource(rl corev1.ResourceList) {
 	}
 }
 
-// NewResource is the amount that a list says.
+// NewResource converts a resource list.
 func NewResource(rl corev1.ResourceList) *Resource {
 	r := &Resource{}
 	r.SetMaxResource(rl)
@@ -83,7 +83,7 @@ func (r *Resource) add(o *Resource, sign int64) {
 	}
 }
 
-// IsScalar says whether a resource is one that is counted beside cpu, memory, storage and pods.
+// IsScalar reports whether a resource is counted beside cpu, memory, storage and pods.
 func IsScalar(name corev1.ResourceName) bool {
 	switch name {
 	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods:
@@ -92,8 +92,7 @@ func IsScalar(name corev1.ResourceName) bool {
 	return true
 }
 
-// IsExtended says whether a resource is one that a class of devices may stand behind: one of a vendor's domain, or the one that is named
-// for the class itself.
+// IsExtended reports whether a DeviceClass may back a resource: a resource of a vendor's domain, or the one named after the class itself.
 func IsExtended(name corev1.ResourceName) bool {
 	s := string(name)
 	if strings.HasPrefix(s, resourcev1.ResourceDeviceClassPrefix) {

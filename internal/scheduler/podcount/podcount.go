@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podcount counts pods on nodes and in domains by a criterion, and caches the counts: a node whose generation has
-// not changed is not counted again. Spreading and affinity use it, so that a decision reads the nodes that changed since
-// the last one like it, and only the generations of the others.
+// Package podcount counts pods on nodes and in domains by a criterion, and caches the counts: it does not count a node again whose
+// generation is unchanged. Spreading and affinity use it, so that a decision reads the nodes that changed since the last similar decision,
+// and only the generations of the others.
 package podcount
 
 import (
@@ -14,13 +14,13 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// most is how many criteria are kept, mostShares for how many nodes over all of them.
+// most is the number of cached criteria, mostShares the number of nodes over all of them.
 const (
 	most       = 256
 	mostShares = 1 << 21
 )
 
-// Counter keeps counts. The zero value is ready; its methods may be called concurrently.
+// Counter caches counts. The zero value is ready; its methods may be called concurrently.
 type Counter struct {
 	mu      sync.Mutex
 	columns map[string]*column
@@ -28,13 +28,13 @@ type Counter struct {
 	clock   uint64
 }
 
-// List is nodes, and their generations.
+// List is a list of nodes and their generations.
 type List struct {
 	nodes       []fwk.NodeInfo
 	generations []int64
 }
 
-// NewList is what plug-ins are asked about. A snapshot that these nodes come from has their generations in a column.
+// NewList returns the list of the nodes. If they are those of a snapshot, it takes the generations from there.
 func NewList(nodes []fwk.NodeInfo, from fwk.SharedLister) List {
 	if s, ok := from.(interface {
 		Nodes() []fwk.NodeInfo
@@ -51,10 +51,10 @@ func NewList(nodes []fwk.NodeInfo, from fwk.SharedLister) List {
 	return l
 }
 
-// Len is how many nodes there are.
+// Len returns the number of nodes.
 func (l List) Len() int { return len(l.nodes) }
 
-// Tally returns what nodes add up to by domain. Key names the criterion: equal keys mean that find finds the same in a node.
+// Tally returns the sums of nodes by domain. key names the criterion: equal keys mean that find returns the same for a node.
 func (c *Counter) Tally(l List, key string, find func(n fwk.NodeInfo, add Share)) *Tally {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,8 +81,8 @@ type column struct {
 	used       uint64
 }
 
-// Count returns how many pods of each node match, in the order of nodes. Key names the criterion: equal keys mean the same
-// match. The slice is the caller's until the next call with that key.
+// Count returns the number of matching pods on each node, in the order of nodes. key names the criterion: equal keys mean the same match.
+// The slice is valid until the next call with that key.
 func (c *Counter) Count(l List, key string, match func(*corev1.Pod) bool) []int32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,7 +95,7 @@ func (c *Counter) Count(l List, key string, match func(*corev1.Pod) bool) []int3
 		if len(c.columns) >= most {
 			forget(c.columns, func(col *column) uint64 { return col.used })
 		}
-		// Generations are unique to a node's state, so counts of another list of nodes can never be taken for these.
+		// Generations are unique to a node's state, so counts of another list cannot be mistaken for these.
 		col = &column{generation: make([]int64, l.Len()), count: make([]int32, l.Len())}
 		c.columns[key] = col
 	}
@@ -108,7 +108,7 @@ func (c *Counter) Count(l List, key string, match func(*corev1.Pod) bool) []int3
 	return col.count
 }
 
-// Matching is how many pods of a node match.
+// Matching returns the number of matching pods on a node.
 func Matching(n fwk.NodeInfo, match func(*corev1.Pod) bool) (total int32) {
 	for _, p := range n.GetPods() {
 		if match(p.GetPod()) {
@@ -118,7 +118,7 @@ func Matching(n fwk.NodeInfo, match func(*corev1.Pod) bool) (total int32) {
 	return total
 }
 
-// forget drops what was used longest ago.
+// forget drops the least recently used entry.
 func forget[T any](kept map[string]T, used func(T) uint64) {
 	oldest, at := "", uint64(math.MaxUint64)
 	for key, t := range kept {

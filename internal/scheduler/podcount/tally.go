@@ -11,34 +11,34 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// Domain is the nodes that have one value of a topology key.
+// Domain is the set of nodes with one value of a topology key.
 type Domain struct{ Key, Value string }
 
-// Of is the node's domain of a topology key, if it has one.
+// Of returns the node's domain of a topology key, if it has one.
 func Of(node *corev1.Node, key string) (Domain, bool) {
 	value, ok := node.Labels[key]
 	return Domain{key, value}, ok
 }
 
-// Tally is what the nodes of each domain add up to. It is kept from one decision to the next: only nodes whose generation
-// has moved are looked at again. It is its user's until the next question for the same criterion.
+// Tally holds the sums of the nodes by domain. Decisions share it: an update reads only nodes with a new generation. It is valid until the
+// next call for the same criterion.
 type Tally struct {
 	generation []int64
 	shares     [][]share // by node
 	index      map[Domain]int32
 	sums       []sum
-	known      int // of sums, those that a node has a share in
+	known      int // the sums with a share of some node
 	keys       []string
 	indexes    []domainIndex
 	nonzero    int
 	used       uint64
 }
 
-// domainIndex is where in sums each node's domain of a key is, by slot. It holds for a node until its generation moves.
+// domainIndex is the index in sums of each node's domain of a key, by slot. It is valid for a node until its generation changes.
 type domainIndex struct {
 	key        string
 	generation []int64
-	of         []int32 // -1: the node has no such label
+	of         []int32 // -1: the node lacks the label
 }
 
 type share struct {
@@ -49,14 +49,13 @@ type share struct {
 type sum struct {
 	domain Domain
 	n      int64
-	nodes  int // that have a share; 0: the domain is not known
+	nodes  int // nodes with a share; 0: the domain is not known
 }
 
-// Share adds to the domain that a node is in by a topology key; a node without that label is in none. A share of 0 makes the
-// domain known.
+// Share adds to the node's domain of a topology key; a node without that label is in no domain. A share of 0 makes the domain known.
 type Share func(key string, n int64)
 
-// Sum is what the nodes of a domain add up to; 0 where none has a share in it.
+// Sum returns the sum of a domain; 0 if no node has a share.
 func (t *Tally) Sum(d Domain) int64 {
 	if i, ok := t.index[d]; ok {
 		return t.sums[i].n
@@ -64,8 +63,8 @@ func (t *Tally) Sum(d Domain) int64 {
 	return 0
 }
 
-// At is what the nodes of a node's domain add up to; false where the node has no such label. It is [Tally.Sum] without looking labels
-// and domains up each time, since that is most of what a filter does.
+// At returns the sum of a node's domain; false if the node lacks the label. It is [Tally.Sum] without the lookups of labels and domains,
+// which take most of a filter's time.
 func (t *Tally) At(n fwk.NodeInfo, key string) (int64, bool) {
 	s, ok := n.(interface{ Slot() (int, bool) })
 	slot := 0
@@ -102,7 +101,7 @@ func (t *Tally) indexOf(key string) *domainIndex {
 	return &t.indexes[len(t.indexes)-1]
 }
 
-// sumOf is where a domain is in sums, known or not.
+// sumOf returns the index of a domain in sums, and adds an unknown one.
 func (t *Tally) sumOf(d Domain) int32 {
 	i, ok := t.index[d]
 	if !ok {
@@ -113,11 +112,11 @@ func (t *Tally) sumOf(d Domain) int32 {
 	return i
 }
 
-// Len is how many domains are known, NonZero how many of them do not add up to 0.
+// Len returns the number of known domains, NonZero the number of those whose sum is not 0.
 func (t *Tally) Len() int     { return t.known }
 func (t *Tally) NonZero() int { return t.nonzero }
 
-// Keys are the topology keys of the known domains, and maybe of former ones. The slice is shared.
+// Keys returns the topology keys of the known domains, and perhaps of former ones. The slice is shared.
 func (t *Tally) Keys() []string { return t.keys }
 
 // Each calls f with each known domain.
@@ -129,9 +128,9 @@ func (t *Tally) Each(f func(d Domain, n int64)) {
 	}
 }
 
-// update looks again at the nodes that have changed. Domains that are known no more keep their places, until they are many.
+// update reads the changed nodes again. It keeps the entries of domains that are no longer known until there are many.
 func (t *Tally) update(nodes []fwk.NodeInfo, generations []int64, find func(n fwk.NodeInfo, add Share)) {
-	asked := len(nodes) // how many nodes are asked about: here may be those alone that count
+	asked := len(nodes) // the number of examined nodes: the list may hold only those that count
 	for i := range t.indexes {
 		asked = max(asked, len(t.indexes[i].of))
 	}
@@ -173,7 +172,7 @@ func (t *Tally) give(slot int, d Domain, n int64) {
 	t.shares[slot] = append(t.shares[slot], share{i, n})
 }
 
-// take forgets a node's shares.
+// take removes a node's shares.
 func (t *Tally) take(slot int) {
 	for _, s := range t.shares[slot] {
 		t.add(s.of, -s.n)
@@ -194,13 +193,13 @@ func (t *Tally) add(i int32, n int64) {
 	}
 }
 
-// Sums is a tally with what is put and taken for the sake of argument. The zero value is of nothing.
+// Sums is a tally with temporary additions, as for preemption. The zero value has no domains.
 type Sums struct {
 	Tally *Tally
 	more  map[Domain]int64
 }
 
-// Clone is a copy that can be changed apart.
+// Clone returns an independent copy.
 func (s Sums) Clone() Sums {
 	return Sums{Tally: s.Tally, more: maps.Clone(s.more)}
 }
@@ -213,7 +212,7 @@ func (s *Sums) Add(d Domain, n int64) {
 	s.more[d] += n
 }
 
-// Keys are the topology keys that domains may be of.
+// Keys returns the topology keys that domains may have.
 func (s *Sums) Keys() []string {
 	keys := s.Tally.Keys()
 	for d := range s.more {
@@ -224,7 +223,7 @@ func (s *Sums) Keys() []string {
 	return keys
 }
 
-// Of is what a domain adds up to.
+// Of returns the sum of a domain.
 func (s *Sums) Of(d Domain) int64 {
 	n := s.Tally.Sum(d)
 	if len(s.more) > 0 {
@@ -233,7 +232,7 @@ func (s *Sums) Of(d Domain) int64 {
 	return n
 }
 
-// At is what a node's domain adds up to; false where the node has no such label.
+// At returns the sum of a node's domain; false if the node lacks the label.
 func (s *Sums) At(n fwk.NodeInfo, key string) (int64, bool) {
 	if len(s.more) == 0 {
 		return s.Tally.At(n, key)
@@ -242,7 +241,7 @@ func (s *Sums) At(n fwk.NodeInfo, key string) (int64, bool) {
 	return s.Of(d), ok
 }
 
-// Zero says whether all domains add up to 0.
+// Zero reports whether all sums are 0.
 func (s *Sums) Zero() bool {
 	nonzero := s.Tally.NonZero()
 	for d, more := range s.more {
@@ -257,7 +256,7 @@ func (s *Sums) Zero() bool {
 	return nonzero == 0
 }
 
-// Least is the least that a known domain adds up to; 0 if there is none.
+// Least returns the smallest sum of a known domain; 0 if there is none.
 func (s *Sums) Least() (least int64) {
 	first := true
 	s.Tally.Each(func(d Domain, n int64) {

@@ -17,7 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
 )
 
-// RunReservePluginsReserve lets the plug-ins reserve what the pod will need on the node.
+// RunReservePluginsReserve runs the Reserve plug-ins for the pod and node.
 func (p *Profile) RunReservePluginsReserve(ctx context.Context, state framework.CycleState, pod *corev1.Pod,
 	node string) (st *framework.Status) {
 	defer func(began time.Time) { p.meter.Passed(metrics.Reserve, st, began) }(p.meter.Began())
@@ -36,7 +36,7 @@ func (p *Profile) RunReservePluginsReserve(ctx context.Context, state framework.
 	return nil
 }
 
-// RunReservePluginsUnreserve lets all of them go back on it, in the other order, also those that never reserved.
+// RunReservePluginsUnreserve runs Unreserve of all of them, in reverse order, also of those whose Reserve did not run.
 func (p *Profile) RunReservePluginsUnreserve(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node string) {
 	defer func(began time.Time) { p.meter.Passed(metrics.Unreserve, nil, began) }(p.meter.Began())
 	for i := len(p.reserve) - 1; i >= 0; i-- {
@@ -47,7 +47,7 @@ func (p *Profile) RunReservePluginsUnreserve(ctx context.Context, state framewor
 // MaxWait is the longest that a Permit plug-in may let a pod wait.
 const MaxWait = 15 * time.Minute
 
-// RunPermit asks whether the pod may be bound. Wait: it is put among the waiting pods, and [Profile.WaitOnPermit] waits.
+// RunPermit runs the Permit plug-ins. With the status Wait, it adds the pod to the waiting pods, and [Profile.WaitOnPermit] waits.
 func (p *Profile) RunPermit(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node string) (st *framework.Status) {
 	defer func(began time.Time) { p.meter.Passed(metrics.Permit, st, began) }(p.meter.Began())
 	var pending map[string]time.Duration
@@ -76,12 +76,12 @@ func (p *Profile) RunPermit(ctx context.Context, state framework.CycleState, pod
 	return framework.NewStatus(framework.Wait, "one or more plugins asked to wait and no plugin rejected pod") // upstream's words
 }
 
-// failure is the error of a plug-in whose answer is neither a success nor a refusal.
+// failure is the error for a plug-in's status that is neither success nor a rejection.
 func failure(x framework.Plugin, s *framework.Status, format string) *framework.Status {
 	return framework.AsStatus(fmt.Errorf(format, x.Name(), fault(s)))
 }
 
-// fault is the error in a status. Wait and Skip are none where they stand, but nothing to go on with here.
+// fault returns the error in a status. Wait and Skip are valid statuses elsewhere, but errors here.
 func fault(s *framework.Status) error {
 	if err := s.AsError(); err != nil {
 		return err
@@ -89,7 +89,7 @@ func fault(s *framework.Status) error {
 	return fmt.Errorf("unexpected status %v", s.Code())
 }
 
-// Waits says whether the pod waits for a Permit plug-in.
+// Waits reports whether the pod waits for a Permit plug-in.
 func (p *Profile) Waits(pod *corev1.Pod) bool { return p.clients.Waiting.get(pod.UID) != nil }
 
 // WaitOnPermit blocks while the pod waits for a Permit plug-in.
@@ -111,7 +111,7 @@ func (p *Profile) WaitOnPermit(ctx context.Context, pod *corev1.Pod) (st *framew
 	}
 }
 
-// RunPreBindPreFlights asks what there will be to do before the pod is bound: Skip if nothing.
+// RunPreBindPreFlights asks the plug-ins whether PreBind has anything to do; the status is Skip if not.
 func (p *Profile) RunPreBindPreFlights(ctx context.Context, state framework.CycleState, pod *corev1.Pod,
 	node string) (st *framework.Status) {
 	defer func(began time.Time) { p.meter.Passed(metrics.PreBindPreFlight, st, began) }(p.meter.Began())
@@ -142,8 +142,7 @@ func (p *Profile) RunPreBindPreFlights(ctx context.Context, state framework.Cycl
 	return nil
 }
 
-// RunPreBind does what must be done before the pod is bound: neighbours that allow it at once, the others in their order.
-// The first that fails calls the others off.
+// RunPreBind runs the PreBind plug-ins: neighbours that allow it concurrently, the others in order. The first failure cancels the others.
 func (p *Profile) RunPreBind(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node string) (st *framework.Status) {
 	defer func(began time.Time) { p.meter.Passed(metrics.PreBind, st, began) }(p.meter.Began())
 	sampled := p.meter.Samples(state)
@@ -176,10 +175,10 @@ func (p *Profile) RunPreBind(ctx context.Context, state framework.CycleState, po
 	return nil
 }
 
-// preBindGroups are the plug-ins that have work to do, those together that do it at once.
+// preBindGroups returns the plug-ins with work to do, grouped by those that run concurrently.
 func (p *Profile) preBindGroups(state framework.CycleState) (groups [][]framework.PreBindPlugin) {
 	skip, parallel := state.GetSkipPreBindPlugins(), state.GetParallelPreBindPlugins()
-	open := false // whether the last group takes more
+	open := false // whether the last group accepts another plug-in
 	for _, x := range p.preBind {
 		if !parallel.Has(x.Name()) {
 			open = false
@@ -209,7 +208,7 @@ func preBind(ctx context.Context, x framework.PreBindPlugin, state framework.Cyc
 	return failure(x, s, "running PreBind plugin %q: %w")
 }
 
-// RunBind binds by the first plug-in that takes the pod.
+// RunBind binds the pod with the first plug-in that handles it.
 func (p *Profile) RunBind(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node string) (st *framework.Status) {
 	defer func(began time.Time) { p.meter.Passed(metrics.Bind, st, began) }(p.meter.Began())
 	sampled := p.meter.Samples(state)
@@ -230,7 +229,7 @@ func (p *Profile) RunBind(ctx context.Context, state framework.CycleState, pod *
 	return framework.AsStatus(errors.New("all Bind plugins skipped the pod"))
 }
 
-// RunPostBind tells the plug-ins that the pod is bound.
+// RunPostBind runs the PostBind plug-ins.
 func (p *Profile) RunPostBind(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node string) {
 	defer func(began time.Time) { p.meter.Passed(metrics.PostBind, nil, began) }(p.meter.Began())
 	sampled := p.meter.Samples(state)

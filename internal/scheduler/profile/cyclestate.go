@@ -23,13 +23,13 @@ type CycleState struct {
 
 var _ fwk.CycleState = (*CycleState)(nil)
 
-// NewCycleState makes an empty state.
+// NewCycleState returns an empty state.
 func NewCycleState() *CycleState { return &CycleState{data: make(map[fwk.StateKey]fwk.StateData, 8)} }
 
-// Sample has plug-ins be measured one by one in this attempt.
+// Sample enables the metrics of each plug-in for this attempt.
 func (c *CycleState) Sample() { c.sampled = true }
 
-// ShouldRecordPluginMetrics says whether they are.
+// ShouldRecordPluginMetrics reports whether they are enabled.
 func (c *CycleState) ShouldRecordPluginMetrics() bool                    { return c.sampled }
 func (c *CycleState) GetSkipFilterPlugins() sets.Set[string]             { return c.skipFilter }
 func (c *CycleState) SetSkipFilterPlugins(p sets.Set[string])            { c.skipFilter = p }
@@ -44,7 +44,7 @@ func (c *CycleState) IsPodGroupSchedulingCycle() bool                    { retur
 func (c *CycleState) GetPodGroupSchedulingCycle() fwk.PodGroupCycleState { return nil }
 func (c *CycleState) GetPlacementCycleState() fwk.PlacementCycleState    { return nil }
 
-// Read returns what was written under the key, or [fwk.ErrNotFound].
+// Read returns the value of the key, or [fwk.ErrNotFound].
 func (c *CycleState) Read(key fwk.StateKey) (fwk.StateData, error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -54,14 +54,14 @@ func (c *CycleState) Read(key fwk.StateKey) (fwk.StateData, error) {
 	return nil, fwk.ErrNotFound
 }
 
-// Write remembers val.
+// Write stores val.
 func (c *CycleState) Write(key fwk.StateKey, val fwk.StateData) {
 	c.mu.Lock()
 	c.data[key] = val
 	c.mu.Unlock()
 }
 
-// Delete forgets.
+// Delete deletes the value of the key.
 func (c *CycleState) Delete(key fwk.StateKey) {
 	c.mu.Lock()
 	delete(c.data, key)

@@ -17,9 +17,9 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
 )
 
-// RunPreFilter runs the PreFilter plug-ins. It returns the nodes that they leave (nil: all), the refusal, and which plug-ins
-// narrowed the nodes down. After a refusal that preemption may resolve the others are asked too, since PostFilter plug-ins
-// need what they find out; of several such refusals the last counts.
+// RunPreFilter runs the PreFilter plug-ins. It returns the nodes that they leave (nil: all), the rejection, and the plug-ins that narrowed
+// the nodes down. After a rejection that preemption may resolve it runs the others too, since PostFilter plug-ins need their results; of
+// several such rejections the last counts.
 func (p *Profile) RunPreFilter(ctx context.Context, state framework.CycleState, pod *corev1.Pod,
 	nodes []framework.NodeInfo) (_ *framework.PreFilterResult, st *framework.Status, _ sets.Set[string]) {
 	defer func(began time.Time) { p.meter.Passed(metrics.PreFilter, st, began) }(p.meter.Began())
@@ -70,19 +70,19 @@ func (p *Profile) RunPreFilter(ctx context.Context, state framework.CycleState, 
 	return result, refusal, narrowed
 }
 
-// RunFilterPlugins asks all filters about a node; the first refusal is the answer.
+// RunFilterPlugins runs all filters for a node and returns the first rejection.
 func (p *Profile) RunFilterPlugins(ctx context.Context, state framework.CycleState, pod *corev1.Pod,
 	node framework.NodeInfo) *framework.Status {
 	return p.runFilters(ctx, 0, len(p.filter), state, pod, node)
 }
 
-// RunLocalFilters asks the node-local filters alone.
+// RunLocalFilters runs only the node-local filters.
 func (p *Profile) RunLocalFilters(ctx context.Context, state framework.CycleState, pod *corev1.Pod,
 	node framework.NodeInfo) *framework.Status {
 	return p.runFilters(ctx, 0, p.localCount, state, pod, node)
 }
 
-// OtherFilters are the filters after the node-local ones that concern this pod.
+// OtherFilters returns the filters after the node-local ones that did not skip this pod.
 func (p *Profile) OtherFilters(state framework.CycleState) (concerned []int) {
 	skip := state.GetSkipFilterPlugins()
 	for i := p.localCount; i < len(p.filter); i++ {
@@ -93,7 +93,7 @@ func (p *Profile) OtherFilters(state framework.CycleState) (concerned []int) {
 	return concerned
 }
 
-// RunOtherFilters asks those.
+// RunOtherFilters runs those.
 func (p *Profile) RunOtherFilters(ctx context.Context, concerned []int, state framework.CycleState, pod *corev1.Pod,
 	node framework.NodeInfo) *framework.Status {
 	sampled := p.meter.SamplesNode(state)
@@ -105,7 +105,7 @@ func (p *Profile) RunOtherFilters(ctx context.Context, concerned []int, state fr
 	return nil
 }
 
-// runFilters asks the filters from one index up to another.
+// runFilters runs the filters from one index up to another.
 func (p *Profile) runFilters(ctx context.Context, from, to int, state framework.CycleState, pod *corev1.Pod,
 	node framework.NodeInfo) *framework.Status {
 	skip, sampled := state.GetSkipFilterPlugins(), p.meter.SamplesNode(state)
@@ -120,7 +120,7 @@ func (p *Profile) runFilters(ctx context.Context, from, to int, state framework.
 	return nil
 }
 
-// runFilter asks one; nil: the node is good.
+// runFilter runs one filter; nil: the node passes.
 func (p *Profile) runFilter(ctx context.Context, i int, sampled bool, state framework.CycleState, pod *corev1.Pod,
 	node framework.NodeInfo) *framework.Status {
 	x := p.filter[i]
@@ -139,15 +139,15 @@ func (p *Profile) runFilter(ctx context.Context, i int, sampled bool, state fram
 	return s
 }
 
-// RunFilterPluginsWithNominatedPods asks the filters twice where pods of equal or higher priority are nominated to the
-// node: with them on it and, since they may never come, without.
+// RunFilterPluginsWithNominatedPods runs the filters twice if pods of equal or higher priority are nominated to the node: with them on it
+// and, since they may never come, without.
 func (p *Profile) RunFilterPluginsWithNominatedPods(ctx context.Context, state framework.CycleState, pod *corev1.Pod,
 	node framework.NodeInfo) *framework.Status {
 	return p.RunFiltersAfter(ctx, Ahead(p.NominatedPodsForNode(node.Node().Name), pod), state, pod, node)
 }
 
-// Ahead are those of the pods nominated to a node that come before a pod: the others of equal or higher priority. They are shared and
-// read-only: mostly it is all of them.
+// Ahead returns the pods nominated to a node that come before a pod: the others of equal or higher priority. The slice is shared and
+// read-only: mostly it is nominated itself.
 func Ahead(nominated []framework.PodInfo, pod *corev1.Pod) []framework.PodInfo {
 	after := func(n framework.PodInfo) bool {
 		return corev1helpers.PodPriority(n.GetPod()) < corev1helpers.PodPriority(pod) || n.GetPod().UID == pod.UID
@@ -158,7 +158,7 @@ func Ahead(nominated []framework.PodInfo, pod *corev1.Pod) []framework.PodInfo {
 	return slices.DeleteFunc(slices.Clone(nominated), after)
 }
 
-// RunFiltersAfter asks the filters with those on the node that are ahead of the pod, if there are any, and without.
+// RunFiltersAfter runs the filters with the pods in ahead on the node, if there are any, and without.
 func (p *Profile) RunFiltersAfter(ctx context.Context, ahead []framework.PodInfo, state framework.CycleState, pod *corev1.Pod,
 	node framework.NodeInfo) *framework.Status {
 	if len(ahead) > 0 {
@@ -184,7 +184,7 @@ func (p *Profile) RunPreFilterExtensionAddPod(ctx context.Context, state framewo
 	})
 }
 
-// RunPreFilterExtensionRemovePod tells them of one taken away.
+// RunPreFilterExtensionRemovePod runs RemovePod of the PreFilter plug-ins for a pod that is removed temporarily.
 func (p *Profile) RunPreFilterExtensionRemovePod(ctx context.Context, state framework.CycleState, pod *corev1.Pod,
 	removed framework.PodInfo, node framework.NodeInfo) *framework.Status {
 	return p.extend(state, "RemovePod", func(e framework.PreFilterExtensions) *framework.Status {
@@ -206,15 +206,15 @@ func (p *Profile) extend(state framework.CycleState, what string,
 	return nil
 }
 
-// Filtered measures the search for feasible nodes, which began then.
+// Filtered records the search for feasible nodes, which began at began.
 func (p *Profile) Filtered(began time.Time, err error) {
 	p.meter.Passed(metrics.Filter, framework.AsStatus(err), began)
 }
 
-// HasPostFilter says whether any plug-in can make room.
+// HasPostFilter reports whether there is a PostFilter plug-in.
 func (p *Profile) HasPostFilter() bool { return len(p.postFilter) > 0 }
 
-// RunPostFilter asks for a way to make room; the first that finds one wins.
+// RunPostFilter runs the PostFilter plug-ins until one succeeds.
 func (p *Profile) RunPostFilter(ctx context.Context, state framework.CycleState, pod *corev1.Pod,
 	statuses framework.NodeToStatusReader) (_ *framework.PostFilterResult, st *framework.Status) {
 	defer func(began time.Time) { p.meter.Passed(metrics.PostFilter, st, began) }(p.meter.Began())
@@ -248,7 +248,7 @@ func (p *Profile) RunPostFilter(ctx context.Context, state framework.CycleState,
 	return result, framework.NewStatus(framework.Unschedulable, reasons...).WithPlugin(rejector)
 }
 
-// AnyNominated says whether any pod is nominated to any node.
+// AnyNominated reports whether any pod is nominated to any node.
 func (p *Profile) AnyNominated() bool {
 	if n, ok := p.clients.Nominator.(interface{ AnyNominated() bool }); ok {
 		return n.AnyNominated()

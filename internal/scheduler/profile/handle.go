@@ -28,7 +28,7 @@ import (
 	"k8s.io/kube-scheduler/framework"
 )
 
-// handle is the part of [framework.Handle] that is not running plug-ins.
+// handle is the part of [framework.Handle] that does not run plug-ins.
 type handle struct {
 	clients Clients
 	profile *Profile
@@ -36,7 +36,7 @@ type handle struct {
 
 func (h *handle) SnapshotSharedLister() framework.SharedLister { return h.clients.Lister }
 
-// MutableSnapshotSharedLister is nil unless the snapshot can be changed for the sake of argument.
+// MutableSnapshotSharedLister is nil unless the snapshot can be changed temporarily.
 func (h *handle) MutableSnapshotSharedLister() framework.MutableSnapshotSharedLister {
 	m, _ := h.clients.Lister.(framework.MutableSnapshotSharedLister)
 	return m
@@ -56,7 +56,7 @@ func (h *handle) Parallelizer() framework.Parallelizer {
 	return parallelizer(cmp.Or(h.clients.Parallelism, 16))
 }
 
-// SharedCSIManager is nil where there are no informers.
+// SharedCSIManager is nil without informers.
 func (h *handle) SharedCSIManager() framework.CSIManager {
 	if h.clients.Informers == nil {
 		return nil
@@ -64,7 +64,7 @@ func (h *handle) SharedCSIManager() framework.CSIManager {
 	return csi{h.clients.Informers}
 }
 
-// IterateOverWaitingPods goes through the pods that wait for Permit, those of other profiles of this scheduler too.
+// IterateOverWaitingPods calls callback for the pods that wait for Permit, including those of this scheduler's other profiles.
 func (h *handle) IterateOverWaitingPods(callback func(framework.WaitingPod)) {
 	h.clients.Waiting.each(callback)
 }
@@ -94,7 +94,7 @@ func (h *handle) GetPodInPreBind(uid types.UID) framework.PodInPreBind {
 
 func (h *handle) RemovePodInPreBind(uid types.UID) { h.clients.Waiting.removePreBind(uid) }
 
-// The nominator and the activator are the queue's.
+// The queue implements the nominator and the activator.
 
 func (h *handle) AddNominatedPod(logger klog.Logger, pod framework.PodInfo, info *framework.NominatingInfo) {
 	if h.clients.Nominator != nil {
@@ -121,8 +121,8 @@ func (h *handle) NominatedPodsForNode(node string) []framework.PodInfo {
 	return h.clients.Nominator.NominatedPodsForNode(node)
 }
 
-// Nominations are the pods nominated to a node, shared and read-only, and a number that no other set of them has; 0 where that says nothing
-// of who is ahead of the pod: it is not known, or the pod is one of them itself.
+// Nominations returns the pods nominated to a node, shared and read-only, and a number that no other set of them has. The number is 0 if it
+// does not determine which pods are ahead of the pod: it is unknown, or the pod is nominated to the node itself.
 func (h *handle) Nominations(node string, pod *corev1.Pod) (pods []framework.PodInfo, version uint64) {
 	n, ok := h.clients.Nominator.(interface {
 		Nominations(node string) ([]framework.PodInfo, uint64)
@@ -137,8 +137,8 @@ func (h *handle) Nominations(node string, pod *corev1.Pod) (pods []framework.Pod
 	return pods, version
 }
 
-// Alike is equal for pods of equal priority that the filters treat alike as long as a node and the pods nominated to it are the same; empty
-// where filters that look beyond the node concern this one, or nothing is known of it.
+// Alike returns equal strings for pods of equal priority that the filters treat alike as long as a node and the pods nominated to it are
+// the same. It returns "" if filters that depend on more than the node apply to this pod, or if the pod has no signature.
 func (h *handle) Alike(ctx context.Context, state framework.CycleState, pod *corev1.Pod) string {
 	signature := h.profile.Signature(ctx, pod)
 	if len(signature) == 0 || len(h.profile.OtherFilters(state)) > 0 {
@@ -156,13 +156,12 @@ func (h *handle) Activate(logger klog.Logger, pods map[string]*corev1.Pod) {
 // parallelizer is the maximum number of goroutines.
 type parallelizer int
 
-// Until does all pieces concurrently.
+// Until runs all pieces concurrently.
 func (n parallelizer) Until(ctx context.Context, pieces int, do workqueue.DoWorkPieceFunc, _ string) {
 	workqueue.ParallelizeUntil(ctx, int(n), pieces, do, workqueue.WithChunkSize(max(1, pieces/(4*int(n)))))
 }
 
-// csi tells of the storage drivers of nodes. The informer is there from the first question on: a plug-in's factory is the
-// place to ask it.
+// csi lists the CSINodes. The first call starts to use the informer: call it in a plug-in's factory.
 type csi struct {
 	informers informers.SharedInformerFactory
 }
@@ -177,7 +176,7 @@ func (c csiNodes) List() ([]*storagev1.CSINode, error) {
 	return c.CSINodeLister.List(labels.Everything())
 }
 
-// noGroups is the groups of pods where pods are not scheduled in groups, as is the default of 1.37: there are none.
+// noGroups is the empty set of pod groups, since pods are not scheduled in groups, as is the default of 1.37.
 type noGroups struct{}
 
 func (noGroups) PodGroupStates() framework.PodGroupStateLister { return groupStates{} }

@@ -5,7 +5,7 @@ package profile
 
 import "k8s.io/kube-scheduler/framework"
 
-// Scaler is a plug-in whose normalisation looks at the scores alone: it does the same as its NormalizeScore, without names.
+// Scaler is a plug-in whose normalisation depends on the scores alone: Scale does the same as its NormalizeScore, without node names.
 type Scaler interface{ Scale(scores []int64) }
 
 // Scale scales non-negative scores so that the highest is 100; if all are 0 they stay.
@@ -37,7 +37,7 @@ func ScaleReverse(scores []int64) {
 	}
 }
 
-// Normalize is the NormalizeScore of a [Scaler].
+// Normalize implements the NormalizeScore of a [Scaler].
 func Normalize(scores framework.NodeScoreList, by Scaler) {
 	bare := make([]int64, len(scores))
 	for i := range scores {

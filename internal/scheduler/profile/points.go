@@ -18,7 +18,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
 )
 
-// Settings are what a KubeSchedulerConfiguration says of one profile, the default plug-ins merged in.
+// Settings are a profile's settings in a KubeSchedulerConfiguration, merged with the default plug-ins.
 type Settings struct {
 	Name       string
 	Percentage *int32
@@ -26,9 +26,9 @@ type Settings struct {
 	Args       map[string]runtime.Object // by plug-in
 }
 
-// point is an extension point: which plug-ins the settings name for it, and how one is put there.
+// point is an extension point: the plug-ins that the settings name for it, and how to add one.
 type point struct {
-	kind string // of plug-ins, as messages have it
+	kind string // the kind of plug-in, for messages
 	set  configv1.PluginSet
 	has  func(framework.Plugin) bool
 	add  func(framework.Plugin)
@@ -46,8 +46,8 @@ func pointOf[T framework.Plugin](kind string, set configv1.PluginSet, to *[]T) p
 	}
 }
 
-// byPoint is the lists that the points fill which are not a profile's as they stand. Pods are not scheduled in groups, so
-// plug-ins at the groups' points are checked and never asked.
+// byPoint holds the lists of points that a profile does not use unchanged. Pods are not scheduled in groups, so Configure checks the
+// plug-ins at the groups' points, and the profile never calls them.
 type byPoint struct {
 	queueSort []framework.QueueSortPlugin
 	score     []framework.ScorePlugin
@@ -76,7 +76,7 @@ func (p *Profile) points(s *configv1.Plugins, b *byPoint) []point {
 	}
 }
 
-// Configure makes the profile that the settings describe, of the registry's plug-ins. Errors are in kube-scheduler's words.
+// Configure returns the profile for the settings, with the registry's plug-ins. Errors are in kube-scheduler's words.
 func Configure(ctx context.Context, s Settings, registry Registry, clients Clients) (*Profile, error) {
 	if clients.Waiting == nil {
 		clients.Waiting = NewWaiting()
@@ -101,7 +101,7 @@ func Configure(ctx context.Context, s Settings, registry Registry, clients Clien
 	return p, nil
 }
 
-// make makes each plug-in once that is enabled anywhere.
+// make creates each plug-in once that is enabled anywhere.
 func (p *Profile) make(ctx context.Context, s Settings, registry Registry, points []point) (map[string]framework.Plugin, error) {
 	names := slices.Clone(s.Plugins.MultiPoint.Enabled)
 	for _, x := range points {
@@ -111,7 +111,7 @@ func (p *Profile) make(ctx context.Context, s Settings, registry Registry, point
 	for _, n := range names {
 		i := slices.IndexFunc(registry, func(r Registration) bool { return r.Name == n.Name })
 		if i < 0 || made[n.Name] != nil {
-			continue // the points will say that it is not there
+			continue // fill will report that it does not exist
 		}
 		x, err := registry[i].New(ctx, s.Args[n.Name], p)
 		if err != nil {
@@ -127,13 +127,13 @@ func (p *Profile) make(ctx context.Context, s Settings, registry Registry, point
 		}
 	}
 	if len(p.clients.Extenders) > 0 {
-		p.enqueue[ExtenderName] = everyEvent() // extenders do not say what may help
+		p.enqueue[ExtenderName] = everyEvent() // extenders do not register events
 	}
 	return made, nil
 }
 
-// fill puts the plug-ins of one point in order: those named here and for all points, as they are ordered here; those named
-// for all points alone; the others named here.
+// fill orders the plug-ins of one point: first those named both here and for all points, in the order here; then those named for all points
+// only; then the others named here.
 func (x *point) fill(all []configv1.Plugin, made map[string]framework.Plugin) error {
 	here := sets.New[string]()
 	for _, n := range x.set.Enabled {
@@ -183,7 +183,7 @@ func (x *point) fill(all []configv1.Plugin, made map[string]framework.Plugin) er
 	return nil
 }
 
-// finish checks what each profile needs, weighs the scorers and sees who signs.
+// finish checks that the profile has all it needs, sets the scorers' weights and finds the plug-ins that sign.
 func (p *Profile) finish(s Settings, b *byPoint, made map[string]framework.Plugin) error {
 	if n := len(b.queueSort); n != 1 {
 		return fmt.Errorf("only one queue sort plugin required for profile with scheduler name %q, but got %d", s.Name, n) // upstream's words
@@ -235,7 +235,7 @@ func counters[T framework.Plugin](m *metrics.Profile, plugins []T, at metrics.Po
 	return out
 }
 
-// weigh are the weights of the plug-ins of one kind; what is named first counts, and 0 as 1.
+// weigh returns the weights of the plug-ins of one kind; the first mention counts, and 0 means 1.
 func weigh[T framework.Plugin](named []configv1.Plugin, made map[string]framework.Plugin) (map[string]int64, error) {
 	weights, total := map[string]int64{}, int64(0)
 	for _, n := range named {
@@ -254,7 +254,7 @@ func weigh[T framework.Plugin](named []configv1.Plugin, made map[string]framewor
 	return weights, nil
 }
 
-// seeWhoSigns notes whose signatures make that of a pod, and how many of the first filters are node-local.
+// seeWhoSigns finds the plug-ins whose signatures form that of a pod, and the number of leading filters that are node-local.
 func (p *Profile) seeWhoSigns(b *byPoint) {
 	for _, x := range p.filter {
 		if _, local := x.(NodeLocal); !local {
@@ -298,15 +298,15 @@ func (p *Profile) seeWhoSigns(b *byPoint) {
 	}
 }
 
-// ExtenderName is the plug-in that pods count as rejected by which extenders left no node.
+// ExtenderName is the plug-in name under which pods count as rejected if extenders left no node.
 const ExtenderName = "Extender"
 
 func everyEvent() []framework.ClusterEventWithHint {
 	return []framework.ClusterEventWithHint{{Event: framework.ClusterEvent{Resource: framework.WildCard, ActionType: framework.All}}}
 }
 
-// registerEvents notes what may make a pod schedulable that the plug-in rejected: all events, if it does not say. Plug-ins
-// that reject at none of the points before binding have no say.
+// registerEvents records the events that may make a pod schedulable that the plug-in rejected: all events, if it registers none. Plug-ins
+// that reject only when binding do not count.
 func (p *Profile) registerEvents(ctx context.Context, plugin framework.Plugin) error {
 	switch plugin.(type) {
 	case framework.PreEnqueuePlugin, framework.PreFilterPlugin, framework.FilterPlugin, framework.ReservePlugin, framework.PermitPlugin:

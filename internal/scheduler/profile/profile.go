@@ -1,17 +1,16 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package profile is the plug-ins of one scheduler name, sorted by extension point: [Profile] calls them in their order
-// and is the [fwk.Handle] that they see. The interfaces are those of k8s.io/kube-scheduler/framework, so a plug-in written
-// to that module alone compiles in.
+// Package profile is the plug-ins of one scheduler name, sorted by extension point: [Profile] calls them in order and is their
+// [fwk.Handle]. The interfaces are those of k8s.io/kube-scheduler/framework, so a plug-in that imports only that module compiles in.
 //
-// A [Registry] is the plug-ins in order, each with its weight as a scorer. [New] makes each once; a plug-in takes part in
-// every extension point whose interface it has. [Configure] makes those that a KubeSchedulerConfiguration names, at the
-// points where it wants them (points.go).
+// A [Registry] is the plug-ins in order, each with its weight as a scorer. [New] creates each once; a plug-in takes part in every extension
+// point whose interface it implements. [Configure] creates those that a KubeSchedulerConfiguration names, at the points that it names
+// (points.go).
 //
-// Extension points, in the order of a pod's way: PreEnqueue and QueueSort (the queue asks), PreFilter, Filter, PostFilter,
-// PreScore, Score with normalisation, Reserve, Permit, PreBind, Bind, PostBind. A plug-in whose PreFilter answers Skip is
-// left out of Filter for this pod, PreScore's Skip likewise of Score, Bind's Skip passes on to the next binder.
+// Extension points, in the order of scheduling: PreEnqueue and QueueSort (the queue calls them), PreFilter, Filter, PostFilter, PreScore,
+// Score with normalisation, Reserve, Permit, PreBind, Bind, PostBind. A plug-in whose PreFilter returns Skip is left out of Filter for this
+// pod, PreScore's Skip likewise of Score, Bind's Skip passes on to the next binder.
 package profile
 
 import (
@@ -34,36 +33,37 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
 )
 
-// Factory makes a plug-in. It is the factory function of upstream's registries.
+// Factory creates a plug-in. It is the factory function of upstream's registries.
 type Factory = func(ctx context.Context, args runtime.Object, h framework.Handle) (framework.Plugin, error)
 
 // Registration is one plug-in of a registry.
 type Registration struct {
 	Name   string
 	New    Factory
-	Weight int64          // of its scores; 0 counts as 1
+	Weight int64          // of the plug-in's scores; 0 counts as 1
 	Args   runtime.Object // nil: the plug-in's defaults
 }
 
-// Registry is plug-ins in their order.
+// Registry is a list of plug-ins in order.
 type Registry []Registration
 
-// NodeLocal is a promise that a plug-in makes beside the framework's: what its Filter and Score say of a node follows from
-// the pod's signature fragments and the NodeInfo alone. Verdicts of such plug-ins are kept, by the pod's signature and the
-// node's generation, and not asked for again.
+// NodeLocal is a promise that a plug-in makes beside the framework's: the results of its Filter and Score for a node depend on the pod's
+// signature fragments and the NodeInfo alone. The core caches the verdicts of such plug-ins by the pod's signature and the node's
+// generation.
 type NodeLocal interface {
 	framework.SignPlugin
 	NodeLocal()
 }
 
-// Fleeting is an ability of node-local plug-ins that score some pods by more than the node, such as devices: those scores are not kept.
+// Fleeting is implemented by node-local plug-ins whose scores of some pods depend on more than the node, such as devices: those scores are
+// not cached.
 type Fleeting interface {
 	NodeLocal
-	// Fleeting tells whether the pod is one of those. It is asked once a cycle, before the scores.
+	// Fleeting reports whether the pod is one of those. The profile calls it once a cycle, before scoring.
 	Fleeting(state framework.CycleState, pod *corev1.Pod) bool
 }
 
-// Clients are what plug-ins reach through their handle.
+// Clients are the clients and caches that plug-ins reach through their handle.
 type Clients struct {
 	Client    kubernetes.Interface
 	Config    *rest.Config
@@ -73,13 +73,13 @@ type Clients struct {
 	Activator framework.PodActivator
 	Lister    framework.SharedLister
 	Extenders []framework.Extender
-	// Devices are the claims of devices, and what there is of them; nil: plug-ins know of none.
+	// Devices is the manager of ResourceClaims and devices; nil: plug-ins support none.
 	Devices framework.SharedDRAManager
-	// Metrics measure; nil: nothing is measured.
+	// Metrics records metrics; nil: none.
 	Metrics *metrics.Metrics
 	// Parallelism is the number of goroutines for a plug-in's parallel work; 0: 16.
 	Parallelism int
-	// Waiting are the pods on their way to a node, of all profiles that share them; nil: the profile's own.
+	// Waiting are the pods in their binding cycle, shared by profiles; nil: the profile has its own.
 	Waiting *Waiting
 }
 
@@ -90,13 +90,13 @@ type Profile struct {
 	name       string
 	percentage *int32
 	meter      *metrics.Profile   // may be nil
-	plugins    []framework.Plugin // each once, as they are first mentioned
+	plugins    []framework.Plugin // each once, in the order of first mention
 
 	preEnqueue []framework.PreEnqueuePlugin
 	queueSort  framework.QueueSortPlugin
 	preFilter  []framework.PreFilterPlugin
 	filter     []framework.FilterPlugin
-	localCount int // so many filters, from the first, are NodeLocal
+	localCount int // the number of leading filters that are NodeLocal
 	postFilter []framework.PostFilterPlugin
 	preScore   []framework.PreScorePlugin
 	score      []scorer
@@ -106,26 +106,26 @@ type Profile struct {
 	bind       []framework.BindPlugin
 	postBind   []framework.PostBindPlugin
 	sign       []framework.SignPlugin // of the node-local plug-ins
-	signAll    []framework.SignPlugin // of all that a decision asks; nil if one of them does not sign
+	signAll    []framework.SignPlugin // of all plug-ins that a decision calls; nil if one of them does not sign
 	asked      asked
 	enqueue    map[string][]framework.ClusterEventWithHint
 }
 
-// asked are the counters of plug-ins, as they stand in their lists.
+// asked are the plug-ins' counters, in the order of their lists.
 type asked struct{ preFilter, filter, preScore []metrics.Asked }
 
 type scorer struct {
 	framework.ScorePlugin
 	weight   int64
 	local    bool
-	fleeting Fleeting // nil: it is not
+	fleeting Fleeting // nil: the plug-in does not implement it
 	asked    metrics.Asked
-	scale    func(scores []int64) // how scores are normalised, where they alone matter
+	scale    func(scores []int64) // how scores are normalised, if that depends on them alone
 }
 
 var _ framework.Handle = (*Profile)(nil)
 
-// New makes the profile of a scheduler name: all plug-ins of the registry, each at every extension point that it has.
+// New returns the profile of a scheduler name: all plug-ins of the registry, each at every extension point that it implements.
 func New(ctx context.Context, name string, registry Registry, clients Clients) (*Profile, error) {
 	s := Settings{Name: name, Plugins: &configv1.Plugins{}, Args: map[string]runtime.Object{}}
 	for _, r := range registry {
@@ -138,16 +138,16 @@ func New(ctx context.Context, name string, registry Registry, clients Clients) (
 	return Configure(ctx, s, registry, clients)
 }
 
-// Name is the scheduler name whose pods the profile schedules.
+// Name returns the scheduler name whose pods the profile schedules.
 func (p *Profile) Name() string { return p.name }
 
-// QueueSort is the plug-in that orders the queue.
+// QueueSort returns the plug-in that sorts the queue.
 func (p *Profile) QueueSort() framework.QueueSortPlugin { return p.queueSort }
 
-// Events are, by plug-in, what may help pods that it rejected.
+// Events returns, by plug-in, the events that may help pods that it rejected.
 func (p *Profile) Events() map[string][]framework.ClusterEventWithHint { return p.enqueue }
 
-// RunPreEnqueue returns the first plug-in's refusal, or nil.
+// RunPreEnqueue returns the first plug-in's rejection, or nil.
 func (p *Profile) RunPreEnqueue(ctx context.Context, pod *corev1.Pod) *framework.Status {
 	for _, x := range p.preEnqueue {
 		if s := x.PreEnqueue(ctx, pod); !s.IsSuccess() {
@@ -157,13 +157,14 @@ func (p *Profile) RunPreEnqueue(ctx context.Context, pod *corev1.Pod) *framework
 	return nil
 }
 
-// Signature is what the node-local plug-ins go by: the same for pods that all of them treat alike; nil if one does not sign it.
+// Signature returns the node-local plug-ins' signature of the pod: equal for pods that all of them treat alike; nil if one does not sign
+// the pod.
 func (p *Profile) Signature(ctx context.Context, pod *corev1.Pod) framework.PodSignature {
 	return signature(ctx, p.sign, pod, map[string]any{})
 }
 
-// SignPod is the pod's signature: the same for pods that the profile treats alike on the same nodes. It is nil where that is
-// not known: extenders and plug-ins that sign nothing say nothing of it.
+// SignPod returns the pod's signature: equal for pods that the profile treats alike on the same nodes. It is nil if extenders, or plug-ins
+// that do not sign, affect the pod.
 func (p *Profile) SignPod(ctx context.Context, pod *corev1.Pod) framework.PodSignature {
 	if p.signAll == nil || len(p.clients.Extenders) > 0 {
 		return nil
@@ -189,13 +190,13 @@ func signature(ctx context.Context, signers []framework.SignPlugin, pod *corev1.
 	return data
 }
 
-// Metrics are what measures the scheduler; nil: nothing does. Meter are the profile's own.
+// Metrics returns the scheduler's metrics; nil: none. Meter returns the profile's own.
 func (p *Profile) Metrics() *metrics.Metrics { return p.clients.Metrics }
 
-// Meter are the profile's own metrics; nil: nothing is measured.
+// Meter returns the profile's own metrics; nil: none.
 func (p *Profile) Meter() *metrics.Profile { return p.meter }
 
-// Percentage is of how many nodes at least the search for feasible ones goes on; nil: as all profiles have it.
+// Percentage returns the profile's percentage of nodes to find feasible; nil: the scheduler's setting.
 func (p *Profile) Percentage() *int32 { return p.percentage }
 
 // Close closes the plug-ins that can be closed.

@@ -15,7 +15,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
 )
 
-// RunPreScorePlugins prepares the scorers for the feasible nodes.
+// RunPreScorePlugins runs the PreScore plug-ins for the feasible nodes.
 func (p *Profile) RunPreScorePlugins(ctx context.Context, state framework.CycleState, pod *corev1.Pod,
 	nodes []framework.NodeInfo) (st *framework.Status) {
 	defer func(began time.Time) { p.meter.Passed(metrics.PreScore, st, began) }(p.meter.Began())
@@ -43,14 +43,14 @@ func (p *Profile) RunPreScorePlugins(ctx context.Context, state framework.CycleS
 	return nil
 }
 
-// RawScores is how the core offers what it has kept: Raw fills in the scores by the scorer of an index that were found before, and
-// appends the nodes to missing that it knows none of. Keep takes one that was found now.
+// RawScores is the core's cache of raw scores: Raw fills in the cached scores of the scorer at an index, and appends to missing the nodes
+// without one. Keep caches a new score.
 type RawScores interface {
 	Raw(scorer int, scores []int64, missing []int) []int
 	Keep(node, scorer int, score int64)
 }
 
-// RunScorePlugins scores all nodes by all scorers.
+// RunScorePlugins scores all nodes with all scorers.
 func (p *Profile) RunScorePlugins(ctx context.Context, state framework.CycleState, pod *corev1.Pod,
 	nodes []framework.NodeInfo) ([]framework.NodePluginScores, *framework.Status) {
 	var table ScoreTable
@@ -68,8 +68,8 @@ func (p *Profile) RunScorePlugins(ctx context.Context, state framework.CycleStat
 	return out, nil
 }
 
-// ScoreTable is the scores of nodes, a column a plug-in. The zero value is ready; one that is filled again uses its memory
-// again.
+// ScoreTable holds the scores of nodes, one column for each plug-in. The zero value is ready; a table that is filled again reuses its
+// memory.
 type ScoreTable struct {
 	Columns []ScoreColumn
 	Total   []int64
@@ -97,13 +97,13 @@ func resize(s []int64, n int) []int64 {
 	return s[:n]
 }
 
-// ScoreColumn is one plug-in's scores.
+// ScoreColumn holds one plug-in's scores.
 type ScoreColumn struct {
 	Plugin        string
 	Raw, Weighted []int64
 }
 
-// Score fills a table. Raw scores of node-local scorers are taken from kept where they are there, and kept.
+// Score fills a table. It takes the raw scores of node-local scorers from kept where they are cached, and caches the others.
 func (p *Profile) Score(ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo, kept RawScores,
 	table *ScoreTable) (st *framework.Status) {
 	defer func(began time.Time) { p.meter.Passed(metrics.Score, st, began) }(p.meter.Began())
@@ -148,7 +148,7 @@ func (p *Profile) Score(ctx context.Context, state framework.CycleState, pod *co
 	return nil
 }
 
-// scoring is a pod, the nodes that it is scored on, and the raw scores that are kept from before.
+// scoring is a pod, the nodes to score, and the cache of raw scores.
 type scoring struct {
 	state framework.CycleState
 	pod   *corev1.Pod
@@ -156,7 +156,7 @@ type scoring struct {
 	kept  RawScores
 }
 
-// raw fills out with the scores of the plug-in of an index, before they are normalized.
+// raw fills out with the scores of the plug-in at an index, before normalisation.
 func (p *Profile) raw(ctx context.Context, in *scoring, index int, table *ScoreTable, out []int64) *framework.Status {
 	x := &p.score[index]
 	keep, missing := x.local && in.kept != nil && (x.fleeting == nil || !x.fleeting.Fleeting(in.state, in.pod)), table.missing[:0]
@@ -185,5 +185,5 @@ func (p *Profile) raw(ctx context.Context, in *scoring, index int, table *ScoreT
 	return nil
 }
 
-// Scorers is how many scorers there are; the indices of [RawScores] are below it.
+// Scorers returns the number of scorers; the indices of [RawScores] are below it.
 func (p *Profile) Scorers() int { return len(p.score) }

@@ -8,11 +8,11 @@ import (
 	"k8s.io/kube-scheduler/framework"
 )
 
-// VictimsKey is under which a PostFilter plug-in may write, into the cycle's state, the pods that it ended to make room: a
-// [Victims]. Who explains the decision reads it.
+// VictimsKey is the key under which a PostFilter plug-in may write the pods that it evicted into the cycle's state, as [Victims]. The
+// decision log reads it.
 const VictimsKey framework.StateKey = "PostFilter/victims"
 
-// Victims are pods that had to go.
+// Victims are preempted pods.
 type Victims []*corev1.Pod
 
 // Clone returns the value itself, which is immutable.

@@ -15,20 +15,20 @@ import (
 	"k8s.io/kube-scheduler/framework"
 )
 
-// Waiting are the pods on their way to a node that plug-ins can still hold up: those that wait for Permit plug-ins, and those
-// whose PreBind plug-ins work. Its methods may be called concurrently.
+// Waiting are the pods in their binding cycle that can still be stopped: those that wait for Permit plug-ins, and those whose PreBind
+// plug-ins run. Its methods may be called concurrently.
 type Waiting struct {
 	mu      sync.RWMutex
 	pods    map[types.UID]*waitingPod
 	preBind map[types.UID]*podInPreBind
 }
 
-// NewWaiting is without pods.
+// NewWaiting returns an empty set.
 func NewWaiting() *Waiting {
 	return &Waiting{pods: map[types.UID]*waitingPod{}, preBind: map[types.UID]*podInPreBind{}}
 }
 
-// podInPreBind is a pod between Permit and Bind, which a preemptor may call off.
+// podInPreBind is a pod between Permit and Bind, which a preemptor may cancel.
 type podInPreBind struct {
 	mu       sync.Mutex
 	cancel   context.CancelCauseFunc
@@ -127,7 +127,7 @@ func (w *waitingPod) GetPendingPlugins() []string {
 	return out
 }
 
-// Allow takes back one plug-in's wish to wait; the pod goes on after the last.
+// Allow ends one plug-in's wait; the pod continues after the last.
 func (w *waitingPod) Allow(plugin string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -140,12 +140,12 @@ func (w *waitingPod) Allow(plugin string) {
 	}
 }
 
-// Reject ends the waiting: the pod is not scheduled. False: it was decided already.
+// Reject ends the wait: the pod is not scheduled. It returns false if the wait was over already.
 func (w *waitingPod) Reject(plugin, msg string) bool {
 	return w.stop(framework.NewStatus(framework.Unschedulable, msg).WithPlugin(plugin))
 }
 
-// Preempt ends the waiting for the sake of another pod. That is no fault of this one, which is tried again.
+// Preempt ends the wait in favour of another pod. The scheduler retries the pod, which is not at fault.
 func (w *waitingPod) Preempt(plugin, msg string) bool {
 	return w.stop(framework.NewStatus(framework.Error, msg).WithPlugin(plugin))
 }
@@ -159,12 +159,12 @@ func (w *waitingPod) stop(s *framework.Status) bool {
 	return w.decide(s)
 }
 
-// decide tells the verdict, if there is none yet. The lock is held.
+// decide sets the verdict, if there is none yet. The caller holds the lock.
 func (w *waitingPod) decide(s *framework.Status) bool {
 	if w.decided {
 		return false
 	}
 	w.decided = true
-	w.verdict <- s // there is room for one
+	w.verdict <- s // the channel has room for one
 	return true
 }

@@ -14,20 +14,20 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/nodeinfo"
 )
 
-// Item is a pod in the queue, and what is remembered of its attempts. It belongs to the queue while it is in it, to the
-// scheduling loop between [Queue.Pop] and [Queue.Failed] or [Queue.Done].
+// Item is a pod in the queue, with the record of its attempts. The queue owns it while it is queued, the scheduling loop between
+// [Queue.Pop] and [Queue.Failed] or [Queue.Done].
 type Item struct {
 	*nodeinfo.PodInfo
 	Signature fwk.PodSignature
 
-	// What rejected the pod in its last attempt; both empty after an error.
+	// The plug-ins that rejected the pod in its last attempt; both empty after an error.
 	UnschedulablePlugins, PendingPlugins sets.Set[string]
 
-	added         time.Time // when it came into the queue, or back into it
+	added         time.Time // when it entered the queue, or returned to it
 	firstAttempt  *time.Time
 	attempts      int
-	unschedulable int // attempts that plug-ins rejected
-	errors        int // attempts that failed otherwise, since the last that did not
+	unschedulable int // the number of attempts that plug-ins rejected
+	errors        int // the number of consecutive attempts that failed with an error
 	gate          string
 	ready         time.Time // end of the backoff
 	subqueue      subqueue
@@ -41,12 +41,12 @@ type subqueue int
 const (
 	none subqueue = iota
 	active
-	backoff      // after a rejection: may be taken early while there is nothing else to do
-	errorBackoff // after an error: waits it out
-	waiting      // for an event
+	backoff      // after a rejection: Pop may take it early if there is nothing else to do
+	errorBackoff // after an error: Pop does not take it early
+	waiting      // until an event helps
 )
 
-// Type and the rest tell of the item, for plug-ins that sort the queue.
+// Type and the following methods describe the item, for plug-ins that sort the queue.
 func (i *Item) Type() fwk.EntityKeyType                   { return fwk.PodKeyType }
 func (i *Item) GetTimestamp() time.Time                   { return i.added }
 func (i *Item) GetAttempts() int                          { return i.attempts }
@@ -62,14 +62,13 @@ func (i *Item) GetGatingPluginEvents() []fwk.ClusterEvent { return nil }
 // GetPriority is the pod's priority.
 func (i *Item) GetPriority() int32 { return corev1helpers.PodPriority(i.Pod) }
 
-// Event is something that happened to the cluster and may help a pod. Old and New are the object before and after; nil
-// where it did not exist.
+// Event is a change of the cluster that may help a pod. Old and New are the object before and after; nil if it did not exist.
 type Event struct {
 	fwk.ClusterEvent
 	Old, New any
 }
 
-// covers says whether a registered event is one that happened.
+// covers reports whether a registered event includes one that happened.
 func covers(registered, happened fwk.ClusterEvent) bool {
 	if registered.ActionType&happened.ActionType == 0 {
 		return false

@@ -19,7 +19,7 @@ const (
 	partGated         = "gated"
 )
 
-// What brings pods into a part of the queue besides what happens to the cluster.
+// The causes, besides cluster events, for which a pod enters a part of the queue.
 const (
 	scheduleAttemptFailure = "ScheduleAttemptFailure"
 	backoffComplete        = "BackoffComplete"
@@ -49,7 +49,7 @@ func (i *Item) part() string {
 	return ""
 }
 
-// came tells that an item is in another part than before. A gated one counts as unschedulable then, as with kube-scheduler.
+// came records that an item has moved to another part. As in kube-scheduler, a gated one counts as unschedulable.
 func (q *Queue) came(item *Item) {
 	if q.options.Incoming == nil || q.cause == "" {
 		return
@@ -61,7 +61,7 @@ func (q *Queue) came(item *Item) {
 	q.options.Incoming(part, q.cause)
 }
 
-// ask has a plug-in say whether an event may help a pod. An error counts as a hint to try, as it is taken.
+// ask calls a plug-in's queueing hint about an event and a pod. Its metrics count an error as Queue, since the queue treats it so.
 func (q *Queue) ask(plugin string, fn fwk.QueueingHintFn, pod *corev1.Pod, e Event) (fwk.QueueingHint, error) {
 	if q.options.Hinted == nil {
 		return fn(klog.Logger{}, pod, e.Old, e.New)
@@ -75,7 +75,7 @@ func (q *Queue) ask(plugin string, fn fwk.QueueingHintFn, pod *corev1.Pod, e Eve
 	return hint, err
 }
 
-// InFlight is how many pods are being tried, and how many events of each sort are kept for them.
+// InFlight returns the number of pods in flight, and the number of events of each kind that are kept for them.
 func (q *Queue) InFlight() (pods int, events map[string]int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -86,7 +86,7 @@ func (q *Queue) InFlight() (pods int, events map[string]int) {
 	return len(q.inFlight), events
 }
 
-// Pending is how many pods are in each part of the queue.
+// Pending returns the number of pods in each part of the queue.
 func (q *Queue) Pending() map[string]int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -97,7 +97,7 @@ func (q *Queue) Pending() map[string]int {
 	return out
 }
 
-// Rejected is how many pods wait that a plug-in of a profile rejected.
+// Rejected returns the number of waiting pods by the plug-in of a profile that rejected them.
 func (q *Queue) Rejected() map[metrics.Rejector]int {
 	q.mu.Lock()
 	defer q.mu.Unlock()

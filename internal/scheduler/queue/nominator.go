@@ -14,29 +14,29 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// nominator knows which pods are to come to which node once room has been made. It is the framework's PodNominator.
+// nominator records which pods are nominated to which node. It implements the framework's PodNominator.
 type nominator struct {
 	mu      sync.RWMutex
 	byNode  map[string]nominations
 	nodeOf  map[types.UID]string
-	changes uint64 // so many there were
+	changes uint64 // the number of changes
 	count   atomic.Int64
 }
 
-// nominations are a node's. What is in pods is not changed any more.
+// nominations are a node's nominated pods. The slice pods is immutable.
 type nominations struct {
 	pods    []fwk.PodInfo
-	version uint64 // which of the changes was the last
+	version uint64 // the value of changes at its last change
 }
 
 func newNominator() *nominator {
 	return &nominator{byNode: map[string]nominations{}, nodeOf: map[types.UID]string{}}
 }
 
-// AnyNominated says whether any pod is nominated, without a lock.
+// AnyNominated reports whether any pod is nominated, without a lock.
 func (n *nominator) AnyNominated() bool { return n.count.Load() > 0 }
 
-// AddNominatedPod nominates the pod to the node that info names, or, unless info overrides it, that its status names.
+// AddNominatedPod nominates the pod to the node in info or, unless info overrides it, in the pod's status.
 func (n *nominator) AddNominatedPod(_ klog.Logger, pod fwk.PodInfo, info *fwk.NominatingInfo) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -53,7 +53,7 @@ func (n *nominator) AddNominatedPod(_ klog.Logger, pod fwk.PodInfo, info *fwk.No
 	n.count.Add(1)
 }
 
-// DeleteNominatedPodIfExists ends a nomination.
+// DeleteNominatedPodIfExists removes a nomination.
 func (n *nominator) DeleteNominatedPodIfExists(pod *corev1.Pod) {
 	if !n.AnyNominated() {
 		return
@@ -81,7 +81,7 @@ func (n *nominator) put(node string, pods []fwk.PodInfo) {
 	n.byNode[node] = nominations{pods, n.changes}
 }
 
-// UpdateNominatedPod takes over a pod's newest form. A nomination that only the scheduler knows of so far is kept.
+// UpdateNominatedPod replaces a nominated pod by its newest version. It keeps a nomination that only the scheduler knows so far.
 func (n *nominator) UpdateNominatedPod(logger klog.Logger, old *corev1.Pod, pod fwk.PodInfo) {
 	var info *fwk.NominatingInfo
 	if n.AnyNominated() && old.Status.NominatedNodeName == "" && pod.GetPod().Status.NominatedNodeName == "" {
@@ -97,13 +97,13 @@ func (n *nominator) UpdateNominatedPod(logger klog.Logger, old *corev1.Pod, pod 
 	n.AddNominatedPod(logger, pod, info)
 }
 
-// NominatedPodsForNode are the pods nominated to a node.
+// NominatedPodsForNode returns the pods nominated to a node.
 func (n *nominator) NominatedPodsForNode(node string) []fwk.PodInfo {
 	pods, _ := n.Nominations(node)
 	return slices.Clone(pods)
 }
 
-// Nominations are the pods nominated to a node, shared and read-only, and a number that no other set of them has.
+// Nominations returns the pods nominated to a node, shared and read-only, and a number that no other set of them has.
 func (n *nominator) Nominations(node string) (pods []fwk.PodInfo, version uint64) {
 	if !n.AnyNominated() {
 		return nil, 0

@@ -12,17 +12,17 @@ import (
 	"github.com/mortise-dev/mortise/extension/trace"
 )
 
-// Position says where in the queue a pod is: Where is one of trace's places, PlaceTried for a pod in flight, and empty for a pod that the
-// queue does not have.
+// Position is a pod's place in the queue: Where is a place of package trace, PlaceTried for a pod in flight, and empty for a pod that is
+// not in the queue.
 type Position struct {
 	Where        string
 	Since, Until time.Time
-	Plugins      []string // that rejected the pod, or gate it
+	Plugins      []string // that rejected or gate the pod
 	Attempts     int
-	Nominated    string // the node that it is to come to
+	Nominated    string // the node that it is nominated to
 }
 
-// Position finds a pod.
+// Position returns the position of a pod.
 func (q *Queue) Position(uid types.UID) (p Position) {
 	p.Nominated = q.Nominated(uid)
 	q.mu.Lock()
@@ -52,7 +52,7 @@ func (q *Queue) Position(uid types.UID) (p Position) {
 	return p
 }
 
-// Nominated is the node that a pod is nominated to, if it is.
+// Nominated returns the node that a pod is nominated to, or "".
 func (n *nominator) Nominated(uid types.UID) string {
 	if !n.AnyNominated() {
 		return ""

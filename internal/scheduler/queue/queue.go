@@ -1,17 +1,16 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package queue is the pods that wait to be scheduled.
+// Package queue is the queue of pods that wait for scheduling.
 //
-// A pod is in one of these subqueues: active (ready to be scheduled, highest priority first), backoff (rejected recently,
-// and an event since may have made it schedulable), error backoff (its attempt failed for no fault of its own), waiting (no
-// event has made it schedulable), or in flight (the scheduling loop has it). A pod that a PreEnqueue plug-in gates waits
-// too.
+// A pod is in one of these subqueues: active (ready to be scheduled, highest priority first), backoff (rejected recently, and an event
+// since may have made it schedulable), error backoff (its attempt failed through no fault of its own), waiting (no event has made it
+// schedulable), or in flight (the scheduling loop has it). A pod that a PreEnqueue plug-in gates waits too.
 //
-// A waiting pod moves only by an event for which a plug-in that rejected it has registered, and whose hint returns that it
-// may help. Events that happen while a pod is in flight are kept and applied to its rejection, so that none is missed:
-// node-added, between a pod's snapshot and its rejection, moves it as if it had come after. Backoff is 1 s, doubled by each
-// rejection, at most 10 s. A pod that has waited five minutes is retried in any case.
+// A waiting pod moves only when an event comes for which a plug-in that rejected it has registered, and whose hint returns that it may
+// help. The queue keeps events that happen while a pod is in flight and applies them to its rejection, so that it misses none: node-added,
+// between a pod's snapshot and its rejection, moves the pod as if it had come after. Backoff is 1 s, doubled by each rejection, at most 10
+// s. The queue retries a pod that has waited five minutes in any case.
 //
 // The queue does not poll: one timer is set for the next moment at which a pod becomes due.
 package queue
@@ -33,7 +32,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/nodeinfo"
 )
 
-// Profile is what the queue asks a profile. A queue serves several, which sort alike.
+// Profile is the part of a profile that the queue uses. A queue serves several profiles, which sort alike.
 type Profile interface {
 	RunPreEnqueue(ctx context.Context, pod *corev1.Pod) *fwk.Status
 	Signature(ctx context.Context, pod *corev1.Pod) fwk.PodSignature
@@ -53,7 +52,7 @@ type Options struct {
 	Hinted func(plugin, event string, hint fwk.QueueingHint, took time.Duration)
 }
 
-// Queue is the pods that wait. Its methods may be called concurrently.
+// Queue holds the waiting pods. Its methods may be called concurrently.
 type Queue struct {
 	*nominator
 
@@ -61,23 +60,23 @@ type Queue struct {
 	profiles map[string]Profile
 
 	mu       sync.Mutex
-	items    map[string]*Item    // all but those in flight, by UID
-	sort     fwk.QueueSortPlugin // any profile's
+	items    map[string]*Item    // by UID, without those in flight
+	sort     fwk.QueueSortPlugin // from any profile
 	active   order
 	backoff  order
 	errors   order
-	overdue  order                       // the waiting ones that are not gated, longest first
-	waiting  map[string]map[string]*Item // by plug-in that rejected, then UID; "" for errors
-	inFlight map[string]int              // UID to the index, in events, from which they count
-	events   []Event                     // since the oldest attempt in flight began
+	overdue  order                       // the waiting, ungated items, longest first
+	waiting  map[string]map[string]*Item // by the plug-in that rejected them, then UID; "" for errors
+	inFlight map[string]int              // by UID, the index of the first event that counts
+	events   []Event                     // since the start of the oldest attempt in flight
 	first    int                         // index of events[0]
 	wake     chan struct{}               // closed when there may be something to pop
 	timer    clock.Timer                 // for the next moment at which a pod is due, or nil
 	due      time.Time                   // that moment
-	cause    string                      // of what is moved now
+	cause    string                      // of the current move
 }
 
-// New makes an empty queue. There is at least one profile when the first pod is added.
+// New returns an empty queue. At least one profile must exist when the first pod is added.
 func New(profiles map[string]Profile, o Options) *Queue {
 	if o.InitialBackoff == 0 {
 		o.InitialBackoff = time.Second
@@ -105,9 +104,9 @@ func New(profiles map[string]Profile, o Options) *Queue {
 	return q
 }
 
-// Add puts a new pod in.
+// Add adds a new pod.
 func (q *Queue) Add(ctx context.Context, pod *corev1.Pod) {
-	// An unreadable affinity term is the validation's matter; plug-ins that need it refuse.
+	// Ignore an unreadable affinity term: validation rejects those, and so do plug-ins that need the term.
 	info, _ := nodeinfo.NewPodInfo(pod)
 	item := &Item{PodInfo: info}
 	if p := q.profiles[pod.Spec.SchedulerName]; p != nil {
@@ -126,7 +125,7 @@ func (q *Queue) Add(ctx context.Context, pod *corev1.Pod) {
 	}
 }
 
-// enter puts an item where it is tried from, now or after its backoff, or lets it wait where it is gated.
+// enter moves an item to the active or a backoff queue, or to the waiting items if a plug-in gates it.
 func (q *Queue) enter(ctx context.Context, item *Item, to subqueue) {
 	q.take(item)
 	item.gate = ""
@@ -184,7 +183,7 @@ func rejectors(item *Item) sets.Set[string] {
 	return all
 }
 
-// take takes an item out of where it is.
+// take removes an item from its subqueue.
 func (q *Queue) take(item *Item) {
 	switch item.subqueue {
 	case active:
@@ -211,7 +210,7 @@ func (q *Queue) notify() {
 	q.wake = make(chan struct{})
 }
 
-// Pop returns the next pod to try, waiting for one. After it the pod is in flight: [Queue.Failed] or [Queue.Done] must follow.
+// Pop waits for the next pod to try and returns it. The pod is then in flight: [Queue.Failed] or [Queue.Done] must follow.
 func (q *Queue) Pop(ctx context.Context) (*Item, error) {
 	for {
 		q.mu.Lock()
@@ -247,7 +246,7 @@ func (q *Queue) Pop(ctx context.Context) (*Item, error) {
 	}
 }
 
-// Done ends a pod's flight: it is bound, or gone.
+// Done ends a pod's flight: it is bound, or deleted.
 func (q *Queue) Done(pod *corev1.Pod) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -273,7 +272,7 @@ func (q *Queue) land(uid string) {
 	q.events, q.first = q.events[:kept], oldest
 }
 
-// Failed puts a pod in flight back. Its plug-in sets say what rejected it; pod is its newest form.
+// Failed returns a pod in flight to the queue. The item's plug-in sets name the plug-ins that rejected it; pod is its newest version.
 func (q *Queue) Failed(ctx context.Context, item *Item, pod *corev1.Pod) {
 	info, _ := nodeinfo.NewPodInfo(pod)
 	q.mu.Lock()
@@ -310,7 +309,7 @@ func (q *Queue) Failed(ctx context.Context, item *Item, pod *corev1.Pod) {
 	}
 }
 
-// wait is the backoff after the n-th failure.
+// wait returns the backoff after the n-th failure.
 func (q *Queue) wait(n int) time.Duration {
 	d := q.options.InitialBackoff
 	for ; n > 1; n-- {
@@ -321,11 +320,11 @@ func (q *Queue) wait(n int) time.Duration {
 	return d
 }
 
-// What an event is worth to a pod.
+// The effects of an event on a pod.
 const (
 	worthNothing = iota
 	worthBackoff
-	worthNow // by the hint of a plug-in that the pod waited for: no backoff
+	worthNow // a plug-in that the pod waits for returned Queue: no backoff
 )
 
 func (q *Queue) worth(item *Item, e Event) int {
@@ -334,16 +333,16 @@ func (q *Queue) worth(item *Item, e Event) int {
 		return worthNothing
 	}
 	if pod, ok := e.New.(*corev1.Pod); ok && e.Resource == fwk.TargetPod && pod.UID != item.Pod.UID {
-		return worthNothing // of another pod in flight
+		return worthNothing // the event is about another pod
 	}
 	if item.gate != "" && !slices.ContainsFunc(p.Events()[item.gate],
 		func(r fwk.ClusterEventWithHint) bool { return covers(r.Event, e.ClusterEvent) }) {
-		return worthNothing // whatever it is to others that rejected the pod
+		return worthNothing // whatever it means for the other plug-ins that rejected the pod
 	}
 	best := worthNothing
 	for plugin := range rejectors(item) {
 		if plugin == "" {
-			return worthBackoff // the reason of the failure is unknown
+			return worthBackoff // the attempt failed with an error, so any event may help
 		}
 		for _, r := range p.Events()[plugin] {
 			if !covers(r.Event, e.ClusterEvent) {
@@ -383,7 +382,7 @@ func (q *Queue) move(ctx context.Context, item *Item, worth int) {
 	q.enter(ctx, item, active)
 }
 
-// Happened moves the waiting pods that an event may help.
+// MoveOnEvent moves the waiting pods that an event may help.
 func (q *Queue) MoveOnEvent(ctx context.Context, e Event) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -416,7 +415,7 @@ func (q *Queue) happened(ctx context.Context, e Event, but string) {
 	}
 }
 
-// MoveOnEventExcept is Happened for all pods but one, which the event comes of.
+// MoveOnEventExcept is MoveOnEvent for all pods but one, which caused the event.
 func (q *Queue) MoveOnEventExcept(ctx context.Context, e Event, pod *corev1.Pod) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

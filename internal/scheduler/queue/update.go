@@ -13,7 +13,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/nodeinfo"
 )
 
-// Update takes over the newest form of a pod. What changed of it may be what it waited for.
+// Update replaces a pod by its newest version. The change may be what it waited for.
 func (q *Queue) Update(ctx context.Context, old, pod *corev1.Pod, changes []Event) {
 	if q.AnyNominated() || pod.Status.NominatedNodeName != "" {
 		q.UpdateNominatedPod(klog.Logger{}, old, mustInfo(pod))
@@ -22,7 +22,7 @@ func (q *Queue) Update(ctx context.Context, old, pod *corev1.Pod, changes []Even
 	item := q.items[uidOf(pod)]
 	if item == nil {
 		if _, flying := q.inFlight[uidOf(pod)]; flying {
-			// Held against the pod's rejection, should it come.
+			// Keep the changes: they may help if the attempt rejects the pod.
 			q.events = append(q.events, changes...)
 			q.mu.Unlock()
 			return
@@ -33,9 +33,9 @@ func (q *Queue) Update(ctx context.Context, old, pod *corev1.Pod, changes []Even
 	}
 	defer q.mu.Unlock()
 	was := item.subqueue
-	q.cause = "" // it stays where it is, as far as is known yet
+	q.cause = "" // it stays in its subqueue for now
 	if len(changes) == 0 && old.Generation == pod.Generation && old.Generation != 0 {
-		info := *item.PodInfo // nothing but status changed
+		info := *item.PodInfo // only the status changed
 		info.Pod = pod
 		item.PodInfo = &info
 		return
@@ -64,7 +64,7 @@ func mustInfo(pod *corev1.Pod) *nodeinfo.PodInfo {
 	return info
 }
 
-// Delete takes a pod out.
+// Delete removes a pod.
 func (q *Queue) Delete(pod *corev1.Pod) {
 	q.DeleteNominatedPodIfExists(pod)
 	q.mu.Lock()
@@ -74,19 +74,19 @@ func (q *Queue) Delete(pod *corev1.Pod) {
 	}
 }
 
-// Activate makes waiting pods active, whatever they wait for, unless they are gated still. It is the framework's PodActivator.
+// Activate makes waiting pods active, whatever they wait for, unless they are still gated. It implements the framework's PodActivator.
 func (q *Queue) Activate(_ klog.Logger, pods map[string]*corev1.Pod) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, pod := range pods {
 		if item := q.items[uidOf(pod)]; item != nil && item.subqueue != active {
 			q.cause = forceActivate
-			q.enter(context.Background(), item, active) // the framework has no context here
+			q.enter(context.Background(), item, active) // the framework passes no context here
 		}
 	}
 }
 
-// release makes active what has waited out its time, and sets the timer for the next. The lock is held.
+// release makes active the items whose time is over, and sets the timer for the next. The caller holds the lock.
 func (q *Queue) release() {
 	now := q.options.Clock.Now()
 	q.cause = backoffComplete
@@ -102,7 +102,7 @@ func (q *Queue) release() {
 	q.schedule()
 }
 
-// schedule sets the timer for the next moment at which a pod is due by time alone. The lock is held.
+// schedule sets the timer for the next moment at which a pod becomes due by time alone. The caller holds the lock.
 func (q *Queue) schedule() {
 	var next time.Time
 	if q.errors.Len() > 0 {
@@ -114,7 +114,7 @@ func (q *Queue) schedule() {
 		}
 	}
 	if next.IsZero() || q.timer != nil && !next.Before(q.due) {
-		return // nothing is due, or the timer goes off no later; it sets itself again
+		return // nothing is due, or the timer fires early enough and sets itself again
 	}
 	if q.timer != nil {
 		q.timer.Stop()
@@ -137,7 +137,7 @@ func (q *Queue) Close() {
 	}
 }
 
-// Counts are how many pods are active, backing off, waiting for an event, and gated.
+// Counts returns the number of active, backing off, waiting and gated pods.
 func (q *Queue) Counts() (active, backoff, waits, gated int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -18,19 +18,19 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// happening is what an event says. It holds nothing of the objects but their references.
+// happening is the content of an event. It refers to the objects by reference only.
 type happening struct {
 	from                       *source
 	regarding, related         *corev1.ObjectReference // related may be nil
 	annotations                map[string]string
-	at                         int64 // in nanoseconds; of a series, the first event's
+	at                         int64 // in nanoseconds; for a series, the first event's
 	kind, reason, action, note string
 }
 
-// key is what the events of a series have in common, as a hash: two that differ never have the same.
+// key is a hash of the fields that the events of a series share.
 type key [16]byte
 
-// key leaves out time, note and annotations.
+// key hashes all fields but time, note and annotations.
 func (h *happening) key() key {
 	var room [640]byte
 	b := room[:0]
@@ -58,7 +58,8 @@ func appendString(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// name is that of the event which stands for the write. Where the object's name may be none of an event, it is a UUID made of key and time.
+// name returns the name of the event that the write is about. If the object's name is not valid in an event's name, it is a UUID of key and
+// time.
 func (w *write) name() string {
 	var room [256]byte
 	name := string(strconv.AppendInt(append(append(room[:0], w.regarding.Name...), '.'), w.at, 16))
@@ -66,12 +67,12 @@ func (w *write) name() string {
 		return name
 	}
 	u := sha256.Sum256(binary.BigEndian.AppendUint64(w.key[:], uint64(w.at)))
-	u[6], u[8] = u[6]&0x0f|0x80, u[8]&0x3f|0x80 // version 8, which is whatever its maker likes
+	u[6], u[8] = u[6]&0x0f|0x80, u[8]&0x3f|0x80 // version 8, a custom UUID
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:16])
 }
 
-// event is the write as an Event. Of a series it has the second event's note, as nothing is kept of the first one's: it matters where the
-// server does not have the event any more.
+// event converts the write to an Event. For a series it has the second event's note, as the recorder does not keep the first one's: this
+// matters only if the server has lost the event.
 func (w *write) event() *eventsv1.Event {
 	return &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: w.name(), Namespace: cmp.Or(w.regarding.Namespace, metav1.NamespaceDefault),
@@ -89,7 +90,7 @@ func (w *write) event() *eventsv1.Event {
 	}
 }
 
-// toSeries is nil for a single event.
+// toSeries returns nil for a single event.
 func (w *write) toSeries() *eventsv1.EventSeries {
 	if w.count == 0 {
 		return nil
@@ -97,13 +98,13 @@ func (w *write) toSeries() *eventsv1.EventSeries {
 	return &eventsv1.EventSeries{Count: w.count, LastObservedTime: metav1.MicroTime{Time: time.Unix(0, w.seen)}}
 }
 
-// patch is what a series changes of its event.
+// patch returns the patch of a series to its event.
 func (w *write) patch() []byte {
 	b, err := json.Marshal(struct {
 		Series *eventsv1.EventSeries `json:"series"`
 	}{w.toSeries()})
 	if err != nil {
-		panic(err) // a number and a time
+		panic(err) // a number and a time always encode
 	}
 	return b
 }

@@ -1,26 +1,27 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package recorder writes the scheduler's events, behind its bindings.
+// Package recorder writes the scheduler's events, with lower priority than its bindings.
 //
-// A [Reporter] (by [Recorder.For], one for each reporting controller) implements EventRecorder of client-go's tools/events.
-// It enqueues the event and returns; writers, which [Recorder.Run] owns, make the Event and send it. On the wire it equals
-// the output of client-go's broadcaster: names, fields, series and their patches, retries, and when it gives up.
+// A [Reporter] (by [Recorder.For], one for each reporting controller) implements EventRecorder of client-go's tools/events. It enqueues the
+// event and returns; writers, which [Recorder.Run] owns, create the Event and send it. On the wire it equals the output of client-go's
+// broadcaster: names, fields, series and their patches, retries, and when it gives up.
 //
-// The scheduler reports by [Recorder.Throttle] and [Recorder.Unthrottle] when pods are being bound. One writer always runs
-// while there are events, so that events are written however many pods are scheduled; sixteen run when no pods are being
-// bound, or when the number of pending events reaches the bound ([Options.Pending]). Events are not dropped because of
-// their number: at twice the bound Eventf itself waits.
+// The scheduler calls [Recorder.Throttle] and [Recorder.Unthrottle] around the binding of pods. One writer always runs while there are
+// events, so that events are written however many pods are scheduled; sixteen run when no pods are being bound, or when the number of
+// pending events reaches the bound ([Options.Pending]). The recorder does not drop events because of their number: at twice the bound
+// Eventf itself waits.
 //
-// An event like an earlier one (same type, action, reason, reporter and objects, resource version included) of the last six minutes is not
-// written: the two are a series. Its second event patches the first with the count of 2, further ones only count. Every half hour the
-// counts are written, and the last one when nothing was added for six minutes. For an event that stays single all that is kept is a hash
-// and its time, which together give its name back: 100,000 of them hold no pointer.
+// The recorder does not write an event like another one (same type, action, reason, reporter and objects, resource version included) of the
+// last six minutes: the two are a series. The second event patches the first with the count of 2, further ones only count. The recorder
+// writes the counts every half hour, and for the last time when no event was added for six minutes. Of a single event it keeps only a hash
+// and its time, which together give its name: 100,000 of them hold no pointer.
 //
-// Reading order: reporter.go (recording), series.go (aggregation), recorder.go (scheduling of writers), write.go (one
-// write), event.go (the wire).
+// Reading order: reporter.go (recording), series.go (aggregation), recorder.go (scheduling of writers), write.go (one write), event.go (the
+// wire).
 //
-// All methods may be called concurrently; Run once. The clock is never asked under the lock: a fake one calls back under its own.
+// All methods may be called concurrently; Run only once. The recorder never reads the clock under its lock: a fake clock calls back under
+// its own.
 package recorder
 
 import (
@@ -35,13 +36,13 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// most is how many writers there are.
+// most is the number of writers.
 const most = 16
 
 // Options are a recorder's settings.
 type Options struct {
-	// Pending is the number of pending events from which on all writers write, even while bindings have priority; at twice
-	// as many Eventf waits. 0: 65,536.
+	// Pending is the number of pending events from which on all writers write, even while bindings have priority; at twice that number
+	// Eventf waits. 0: 65,536.
 	Pending int
 	Clock   clock.WithDelayedExecution // nil: the real one
 	Logger  *slog.Logger               // nil: nothing is logged
@@ -55,26 +56,26 @@ type Recorder struct {
 	bound    int
 	hostname string
 
-	ahead atomic.Int64 // that events give way to
+	ahead atomic.Int64 // the number of Throttle calls without Unthrottle
 
 	mu      sync.Mutex
-	room    sync.Cond     // there may be room, or it is over
-	over    bool          // nothing is written any more
-	last    int64         // the time of the newest event: no two have the same
-	pending int           // events that are neither written nor given up
-	queue   fifo          // those that a writer may take
-	open    map[key]*fifo // what waits for a write of the same key that was taken and is not settled; nil: nothing
+	room    sync.Cond     // signals room for more events, or the end
+	over    bool          // Run has ended
+	last    int64         // the time of the newest event; each event has its own
+	pending int           // events that are neither written nor dropped
+	queue   fifo          // writes that a writer may take
+	open    map[key]*fifo // writes that wait for a write of the same key in progress; nil: none
 	recent  recent
 	series  map[key]*series
-	writing int             // writers that do
-	woken   int             // writers that were called and have not looked yet
-	idle    []chan struct{} // how to call those that wait; the last one has the deepest stack
+	writing int             // writers at work
+	woken   int             // writers that were woken and have not taken a write yet
+	idle    []chan struct{} // wakes the idle writers; the last one has the deepest stack
 
-	retrying map[*write]clock.Timer // nil for a moment
+	retrying map[*write]clock.Timer // the value is nil until its timer is set
 	retries  sync.WaitGroup
 }
 
-// New makes a recorder that writes through the client once it runs.
+// New returns a recorder that writes through the client once Run is called.
 func New(client eventsv1.EventsGetter, o Options) *Recorder {
 	if o.Pending == 0 {
 		o.Pending = 1 << 16
@@ -85,7 +86,7 @@ func New(client eventsv1.EventsGetter, o Options) *Recorder {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	hostname, _ := os.Hostname() // without one, as with client-go, it is empty
+	hostname, _ := os.Hostname() // empty on an error, as in client-go
 	r := &Recorder{
 		client: client, clock: o.Clock, logger: o.Logger, bound: o.Pending, hostname: hostname,
 		open: map[key]*fifo{}, recent: newRecent(), series: map[key]*series{}, retrying: map[*write]clock.Timer{},
@@ -94,15 +95,15 @@ func New(client eventsv1.EventsGetter, o Options) *Recorder {
 	return r
 }
 
-// For is the reporter of a name: the reportingController of its events, and with the host's name their reportingInstance.
+// For returns the reporter of a name: the reportingController of its events and, with the host's name, their reportingInstance.
 func (r *Recorder) For(name string) *Reporter {
 	return &Reporter{&source{r, name, name + "-" + r.hostname}, logr.FromSlogHandler(r.logger.Handler())}
 }
 
-// Throttle has events wait, but for one at a time, until as many calls of Proceed came: something begins that is more urgent.
+// Throttle limits the recorder to one writer until Unthrottle is called as often: more urgent requests begin.
 func (r *Recorder) Throttle() { r.ahead.Add(1) }
 
-// Proceed ends what a Throttle began.
+// Unthrottle ends the effect of one Throttle.
 func (r *Recorder) Unthrottle() {
 	if r.ahead.Add(-1) == 0 {
 		r.mu.Lock()
@@ -111,8 +112,8 @@ func (r *Recorder) Unthrottle() {
 	}
 }
 
-// Run writes until ctx is done, and returns when nothing of it is left. What is not written then is lost, as it is where a process ends,
-// and nothing is said of each. Events of before Run are written when it begins.
+// Run writes events until ctx is done, and returns when all writers have ended. It drops the remaining events without a log entry, as a
+// process does that ends. When it begins, it writes the events that were recorded before.
 func (r *Recorder) Run(ctx context.Context) {
 	r.mu.Lock()
 	r.woken += most
@@ -130,7 +131,7 @@ func (r *Recorder) Run(ctx context.Context) {
 	r.stopRetrying()
 }
 
-// work is a writer. It keeps its goroutine, whose stack has grown as deep as requests go.
+// work is a writer. It keeps its goroutine, whose stack has grown as deep as requests need.
 func (r *Recorder) work(ctx context.Context) {
 	wake := make(chan struct{}, 1)
 	r.mu.Lock()
@@ -159,7 +160,7 @@ func (r *Recorder) work(ctx context.Context) {
 	r.mu.Unlock()
 }
 
-// limit is how many may write now.
+// limit returns how many writers may write now.
 func (r *Recorder) limit() int {
 	if r.ahead.Load() <= 0 || r.pending >= r.bound {
 		return most
@@ -167,7 +168,7 @@ func (r *Recorder) limit() int {
 	return 1
 }
 
-// call wakes as many writers as may write and find something.
+// call wakes as many writers as may write and find a write.
 func (r *Recorder) call() {
 	for n := min(r.queue.n, r.limit()-r.writing) - r.woken; n > 0 && len(r.idle) > 0; n-- {
 		next := len(r.idle) - 1
@@ -177,13 +178,14 @@ func (r *Recorder) call() {
 	}
 }
 
-// add queues what is new.
+// add enqueues a new write.
 func (r *Recorder) add(w *write) {
 	r.pending++
 	r.queue.push(w)
 }
 
-// take is the next write; nil: there is none, or others are enough. One whose key is being written waits for that.
+// take returns the next write; nil if there is none, or enough writers are at work. It sets a write aside while another of the same key is
+// in progress.
 func (r *Recorder) take() *write {
 	for !r.over && r.queue.n > 0 && r.writing < r.limit() {
 		w := r.queue.pop()
@@ -204,11 +206,11 @@ func (r *Recorder) take() *write {
 	return nil
 }
 
-// settle ends a write, for good or bad, so that others of its key go on, before anything of theirs that came later.
+// settle ends a write, successful or not, and requeues the writes that waited for it before all others.
 func (r *Recorder) settle(w *write) {
 	r.pending--
 	if held := r.open[w.key]; held != nil {
-		r.queue.prepend(held) // the writer that calls this looks next
+		r.queue.prepend(held) // the calling writer takes the next write
 	}
 	delete(r.open, w.key)
 	if r.pending < 2*r.bound {

@@ -16,13 +16,13 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Reporter tells a recorder of events, in one name.
+// Reporter records events under one name.
 type Reporter struct {
 	*source
-	logger klog.Logger // of what is no event
+	logger klog.Logger // logs what cannot become an event
 }
 
-// source is who reports.
+// source identifies the reporter.
 type source struct {
 	recorder             *Recorder
 	controller, instance string
@@ -33,12 +33,12 @@ var (
 	_ events.AnnotatedEventRecorder = (*Reporter)(nil)
 )
 
-// WithLogger is the reporter with another logger for what cannot be made an event.
+// WithLogger returns the reporter with another logger for what cannot become an event.
 func (r *Reporter) WithLogger(logger klog.Logger) events.EventRecorderLogger {
 	return &Reporter{r.source, logger}
 }
 
-// Eventf records an event. It returns before that is written, and waits only where twice as many events as the bound are pending, until
+// Eventf records an event. It returns before the event is written. It waits only if twice as many events as the bound are pending, until
 // there is room or the recorder ends.
 func (r *Reporter) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) {
 	r.record(regarding, related, happening{kind: kind, reason: reason, action: action, note: fmt.Sprintf(note, args...)})
@@ -52,12 +52,12 @@ func (r *Reporter) AnnotatedEventf(regarding, related runtime.Object, annotation
 	})
 }
 
-// Event is Eventf with a note that is ready.
+// Event is Eventf with a formatted note.
 func (r *Reporter) Event(regarding, related runtime.Object, kind, reason, action, note string) {
 	r.record(regarding, related, happening{kind: kind, reason: reason, action: action, note: note})
 }
 
-// record fills in who reports and what about.
+// record adds the reporter and the objects' references.
 func (r *Reporter) record(regarding, related runtime.Object, h happening) {
 	now := r.recorder.clock.Now().UnixNano()
 	about, err := refer(regarding)
@@ -79,7 +79,7 @@ func (r *Reporter) record(regarding, related runtime.Object, h happening) {
 	r.recorder.record(h, now)
 }
 
-// refer makes a new reference, which the caller owns.
+// refer returns a new reference, which the caller owns.
 func refer(to runtime.Object) (*corev1.ObjectReference, error) {
 	ref, err := reference.GetReference(scheme.Scheme, to)
 	if ref != nil && ref == to {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// How long after its last event a series has ended, and how often those that have not are written. As with client-go.
+// How long after its last event a series ends, and how often the recorder writes the others. As in client-go.
 const (
 	finishTime  = 6 * time.Minute
 	refreshTime = 30 * time.Minute
@@ -16,18 +16,18 @@ const (
 
 // series are events with the same key.
 type series struct {
-	happening       // the first one's time, the second one's note
+	happening       // with the first event's time and the second one's note
 	count     int32 // of its events
-	seen      int64 // when the last one was
+	seen      int64 // the time of the last event
 }
 
-// recent has the times of single events by key: those of the last finishTime and perhaps others up to twice as old. Once in a finishTime
-// the newer ones become the older ones, and those are dropped as a whole: a map that only loses entries stays as large as it was.
+// recent holds the times of single events by key: those of the last finishTime and perhaps others up to twice as old. Once in a finishTime
+// the newer ones become the older ones, and those are dropped as a whole: a map that only loses entries keeps its size.
 type recent struct{ newer, older map[key]int64 }
 
 func newRecent() recent { return recent{newer: map[key]int64{}} }
 
-// first is the time of a single event with the key.
+// first returns the time of a single event with the key.
 func (r *recent) first(k key, now int64) (at int64, ok bool) {
 	if at, ok = r.newer[k]; !ok {
 		at, ok = r.older[k]
@@ -35,7 +35,7 @@ func (r *recent) first(k key, now int64) (at int64, ok bool) {
 	return at, ok && now-at <= int64(finishTime)
 }
 
-// record makes a write of what happened now, or counts it. Where twice the bound is pending it waits until there is room or it is over.
+// record adds a write for a new event, or counts it. At twice the bound it waits until there is room or the recorder ends.
 func (r *Recorder) record(h happening, now int64) {
 	k := h.key()
 	r.mu.Lock()
@@ -65,19 +65,19 @@ func (r *Recorder) record(h happening, now int64) {
 	r.call()
 }
 
-// write is the series as it stands.
+// write returns a write of the series' current state.
 func (s *series) write(k key) *write {
 	return &write{key: k, happening: s.happening, count: s.count, seen: s.seen}
 }
 
-// end ends a series that the server refuses: its count is not written again.
+// end ends a series that the server refuses: the recorder does not write its count again.
 func (r *Recorder) end(k key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.series, k)
 }
 
-// sweepFrom looks after series until ctx is done.
+// sweepFrom sweeps the series until ctx is done.
 func (r *Recorder) sweepFrom(ctx context.Context) {
 	timer := r.clock.NewTimer(finishTime)
 	defer timer.Stop()
@@ -92,7 +92,7 @@ func (r *Recorder) sweepFrom(ctx context.Context) {
 	}
 }
 
-// sweep forgets what is old. It writes the series that have ended, or all; these come beyond any bound.
+// sweep drops old entries. It writes the series that have ended, or all of them, whatever the bound.
 func (r *Recorder) sweep(now int64, all bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -18,23 +18,23 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// How often a write is tried in all, and how long it waits before the next time: up to a quarter longer. As with client-go.
+// How often a write is tried in all, and the pause before each retry: up to a quarter longer. As in client-go.
 const (
 	maxTries   = 12
 	retryAfter = 10 * time.Second
 )
 
-// write is an event, or a series' count, that is to be written.
+// write is an event, or a series' count, to be written.
 type write struct {
 	key key
 	happening
 	count int32 // of the series; 0: it is a single event
 	tries int32 // that failed
-	seen  int64 // when the series' last event was
+	seen  int64 // the time of the series' last event
 	next  *write
 }
 
-// write makes one request, or two, and says whether the same is to be tried again.
+// write sends one request, or two, and reports whether to retry.
 func (r *Recorder) write(ctx context.Context, w *write) (again bool) {
 	if ctx.Err() != nil {
 		return false
@@ -58,7 +58,7 @@ func (r *Recorder) write(ctx context.Context, w *write) (again bool) {
 	case errors.As(err, &unmade):
 		log.Warn("Could not create the request for an event")
 		return false
-	case apierrors.IsAlreadyExists(err) && w.count > 0: // it came after the patch found none
+	case apierrors.IsAlreadyExists(err) && w.count > 0: // it was created after the patch had not found it
 	case apierrors.IsAlreadyExists(err):
 		log.Debug("Event already exists")
 		return false
@@ -80,14 +80,14 @@ func (r *Recorder) write(ctx context.Context, w *write) (again bool) {
 	return true
 }
 
-// namespaceGone says whether the server refused an event because its namespace is being deleted or was.
+// namespaceGone reports whether the server refused an event because its namespace is terminating or deleted.
 func namespaceGone(err *apierrors.StatusError) bool {
 	details := err.Status().Details
 	return apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsNotFound(err) && details != nil &&
 		details.Kind == "namespaces"
 }
 
-// tryLater puts a write that failed back after a while.
+// tryLater requeues a failed write after a pause.
 func (r *Recorder) tryLater(w *write) {
 	r.mu.Lock()
 	r.retrying[w] = nil
@@ -108,7 +108,7 @@ func (r *Recorder) tryLater(w *write) {
 	}
 }
 
-// stopRetrying returns when nothing is going to be put back. There are no writers any more.
+// stopRetrying returns when no retry is pending. There are no writers any more.
 func (r *Recorder) stopRetrying() {
 	r.mu.Lock()
 	var timers []clock.Timer
@@ -124,7 +124,7 @@ func (r *Recorder) stopRetrying() {
 	r.retries.Wait()
 }
 
-// fifo is a list of writes. A write is in one at a time.
+// fifo is a list of writes. A write is in one list at a time.
 type fifo struct {
 	first, last *write
 	n           int
@@ -150,7 +150,7 @@ func (q *fifo) pop() *write {
 	return w
 }
 
-// prepend puts those of another list, which has some and is done with, before all others.
+// prepend moves the writes of another list, which is not empty and not used afterwards, before all others.
 func (q *fifo) prepend(others *fifo) {
 	others.last.next = q.first
 	q.first = others.first

@@ -24,8 +24,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 )
 
-// beside is what plug-ins reach of a case's objects other than nodes and pods: clients, informers that know of all of them once the
-// profile is there and start was called, and the claims of devices.
+// beside returns the clients, informers and claim manager for a case's objects other than nodes and pods. The informers have all objects
+// once the profile exists and start was called.
 func beside(t *testing.T, c *Case) (clients profile.Clients, start func()) {
 	t.Helper()
 	var objects []runtime.Object
@@ -63,7 +63,7 @@ func beside(t *testing.T, c *Case) (clients profile.Clients, start func()) {
 	}
 }
 
-// named gives an object of a scenario what the API would have given it.
+// named sets the fields of a scenario's object that the API would set.
 func named(t *testing.T, o runtime.Object) runtime.Object {
 	t.Helper()
 	m, err := meta.Accessor(o)
@@ -77,7 +77,7 @@ func named(t *testing.T, o runtime.Object) runtime.Object {
 	return o
 }
 
-// reservations are the devices that the pod's claims would have on a node, one line a claim.
+// reservations returns the devices that the pod's claims would get on a node, one line a claim.
 func reservations(t *testing.T, p *profile.Profile, pod *corev1.Pod, reserve func() (undo func())) string {
 	t.Helper()
 	manager := p.SharedDRAManager()

@@ -40,15 +40,15 @@ import (
 type Case struct {
 	Name  string        `json:"name"`
 	Nodes []corev1.Node `json:"nodes"`
-	Pods  []corev1.Pod  `json:"pods"` // on their nodes
+	Pods  []corev1.Pod  `json:"pods"` // with their nodes
 	Pod   corev1.Pod    `json:"pod"`
-	// Objects are others that plug-ins look at, with apiVersion and kind. A case that has any, or an empty list of them, has informers.
+	// Objects are other objects that plug-ins read, with apiVersion and kind. A case that has any, or an empty list of them, has informers.
 	Objects []json.RawMessage `json:"objects"`
-	// Args are arguments of plug-ins, as a KubeSchedulerConfiguration has them.
+	// Args are arguments of plug-ins, as in a KubeSchedulerConfiguration.
 	Args map[string]json.RawMessage `json:"args"`
 }
 
-// configured is the registry with the case's arguments.
+// configured returns the registry with the case's arguments.
 func (c *Case) configured(t *testing.T, registry profile.Registry) profile.Registry {
 	t.Helper()
 	type plugin struct {
@@ -78,7 +78,7 @@ func (c *Case) configured(t *testing.T, registry profile.Registry) profile.Regis
 	return registry
 }
 
-// Run runs all scenario files of the calling test's package with these plug-ins. A sorter and a binder are added.
+// Run runs all scenario files of the calling test's package with these plug-ins. It adds a sorter and a binder.
 func Run(t *testing.T, registry profile.Registry) {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*.yaml")
@@ -193,7 +193,7 @@ func complete(pod *corev1.Pod, i int) {
 	pod.UID = types.UID(pod.Namespace + "/" + pod.Name)
 }
 
-// explain asks about every node by itself, without the core.
+// explain runs the plug-ins on every node, without the core.
 func explain(ctx context.Context, p *profile.Profile, s *cache.Snapshot, pod *corev1.Pod) (string, []string) {
 	var out strings.Builder
 	state := profile.NewCycleState()
@@ -244,7 +244,7 @@ func explain(ctx context.Context, p *profile.Profile, s *cache.Snapshot, pod *co
 	return out.String(), best
 }
 
-// NewProfile makes a profile of the plug-ins, with a sorter and a binder of no use.
+// NewProfile returns a profile of the plug-ins, with a dummy sorter and binder.
 func NewProfile(t testing.TB, registry profile.Registry, clients profile.Clients) *profile.Profile {
 	t.Helper()
 	registry = append(slices.Clone(registry), profile.Registration{

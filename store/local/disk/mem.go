@@ -16,14 +16,13 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-const sector = 512 // what a disk writes whole
+const sector = 512 // the unit that a disk writes atomically
 
-// Mem is a file system in memory that remembers which of its state would survive a loss of power. The zero value is not
-// usable; see [NewMem].
+// Mem is a file system in memory that records which of its state would survive a power loss. The zero value is not usable; see [NewMem].
 type Mem struct {
-	// Hook, if set, is called before each operation with its name ("write", "sync", "datasync", "syncdir", "create",
-	// "rename", "remove", "truncate", "allocate") and the file's; an error makes the operation fail. After a failed sync it
-	// is undefined for ever whether the data is durable, as on real disks.
+	// Hook, if set, is called before each operation with its name ("write", "sync", "datasync", "syncdir", "create", "rename", "remove",
+	// "truncate", "allocate") and the file's; an error makes the operation fail. After a failed sync it is undefined for ever whether the
+	// data is durable, as on real disks.
 	Hook func(op, name string) error
 
 	mu      *sync.Mutex
@@ -33,20 +32,20 @@ type Mem struct {
 	locked  map[string]bool
 }
 
-// rename is a change of a directory: the name now means the inode, nil for none.
+// rename is a change of a directory: the name now refers to the inode, nil for none.
 type rename struct {
 	name string
 	to   *inode
 }
 
-// inode is a file's content: stable is durable, and the pending writes lead from it to current.
+// inode is a file's content: stable is durable; stable with the pending writes is current.
 type inode struct {
 	current []byte
 	stable  []byte
 	pending []write
 }
 
-// write puts data at an offset, or, without data, sets the length.
+// write writes data at an offset, or, without data, sets the length.
 type write struct {
 	offset int64
 	data   []byte
@@ -54,14 +53,13 @@ type write struct {
 
 var _ FS = (*Mem)(nil)
 
-// NewMem makes an empty file system.
+// NewMem returns an empty file system.
 func NewMem() *Mem {
 	return &Mem{mu: &sync.Mutex{}, current: map[string]*inode{}, stable: map[string]*inode{}, locked: map[string]bool{}}
 }
 
-// Crash returns a file system as it could be found after a loss of power now. Synced data is there. Of the rest, depending
-// on the seed, writes are there, lost, or torn, in order or not, and changes of names are there up to some point. No locks
-// are held in it. It may be called from a hook.
+// Crash returns a file system as a power loss now could leave it. Synced data survives. Depending on the seed, other writes survive, are
+// lost, or are torn, in order or not, and changes of names survive up to some point. No locks are held in it. A hook may call Crash.
 func (m *Mem) Crash(seed uint64) *Mem {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -159,7 +157,7 @@ func (m *Mem) change(name string, to *inode) {
 	m.changes = append(m.changes, c)
 }
 
-// MkdirAll implements [FS]; directories are there as soon as they are named.
+// MkdirAll implements [FS]; directories need not be created.
 func (m *Mem) MkdirAll(string) error { return nil }
 
 // List implements [FS].

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package defaultbinder is the DefaultBinder plug-in: it binds by the pod's binding subresource.
+// Package defaultbinder is the DefaultBinder plug-in: it binds pods through the binding subresource.
 package defaultbinder
 
 import (
@@ -16,7 +16,7 @@ import (
 // Name is the plug-in's name.
 const Name = "DefaultBinder"
 
-// New makes the plug-in.
+// New returns the plug-in.
 func New(_ context.Context, _ runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
 	return &plugin{handle: h}, nil
 }
@@ -28,7 +28,7 @@ func (*plugin) Name() string { return Name }
 // EventsToRegister is empty: the plug-in rejects nothing.
 func (*plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) { return nil, nil }
 
-// Bind posts the binding. The UID keeps it from a later pod of the same name.
+// Bind creates the binding. Its UID protects a later pod of the same name.
 func (p *plugin) Bind(ctx context.Context, _ fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
 	binding := &corev1.Binding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},

@@ -11,32 +11,33 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// asked keeps who would have to go from a node for a pod, for the next pod like it: those that preempt are mostly many that are alike, and
-// each changes one node. It depends on the node, on the pods that are nominated to it, and on what like pods have in common; nothing is
-// kept where budgets or filters have a say that look beyond the node.
+// asked caches a node's victims for the next pod like the last: preempting pods are mostly many that are alike, and each changes one node.
+// The victims depend on the node, on the pods nominated to it, and on what like pods have in common. Nothing is cached if disruption
+// budgets, or filters that depend on more than the node, affect the result.
 type asked struct {
-	like  string // what the pods have in common; empty: nothing is kept
+	like  string // what the pods have in common; empty: nothing is cached
 	nodes map[string]answer
 	about likeness
 }
 
-// likeness is what a profile's handle tells beside the framework's.
+// likeness is what a profile's handle implements beside the framework's interface.
 type likeness interface {
-	// Alike is equal for pods that the filters treat alike as long as a node and the pods nominated to it are the same; empty: it is not
-	// known.
+	// Alike returns equal strings for pods that the filters treat alike as long as a node and the pods nominated to it are the same; empty:
+	// unknown.
 	Alike(ctx context.Context, state fwk.CycleState, pod *corev1.Pod) string
-	// Nominations are the pods nominated to a node, and a number that no other set of them has; 0 where that says nothing for the pod.
+	// Nominations returns the pods nominated to a node, and a number that no other set of them has; 0 if that number does not determine the
+	// result for the pod.
 	Nominations(node string, pod *corev1.Pod) ([]fwk.PodInfo, uint64)
 }
 
 type answer struct {
-	generation int64 // of the node
+	generation int64 // the node's
 	version    uint64
-	candidate  *candidate // nil: refused
+	candidate  *candidate // nil: the node was rejected
 	refusal    *fwk.Status
 }
 
-// begin is called for each pod, and forgets what was kept for those that are not like it, and of nodes that are no more.
+// begin starts the search for a pod. It drops the cache unless the pod is like the last, and the entries of removed nodes.
 func (a *asked) begin(ctx context.Context, handle fwk.Handle, state fwk.CycleState, pod *corev1.Pod, nodes int, budgets bool) {
 	like := ""
 	var known bool
@@ -48,7 +49,7 @@ func (a *asked) begin(ctx context.Context, handle fwk.Handle, state fwk.CycleSta
 	}
 }
 
-// of is what was found for the node, or what find finds now.
+// of returns the cached result for the node, or the result of find.
 func (a *asked) of(pod *corev1.Pod, node fwk.NodeInfo, find func() (*candidate, *fwk.Status, error)) (*candidate, *fwk.Status, error) {
 	name := node.Node().Name
 	now, keep := answer{generation: node.GetGeneration()}, a.like != ""
@@ -71,7 +72,7 @@ func (a *asked) of(pod *corev1.Pod, node fwk.NodeInfo, find func() (*candidate, 
 	return c, st, err
 }
 
-// again is the same for another pod: extenders may change it.
+// again returns a copy for another pod: extenders may change it.
 func (c *candidate) again() *candidate {
 	if c == nil {
 		return nil

@@ -1,17 +1,17 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package defaultpreemption is the DefaultPreemption plug-in: for a pod that fits nowhere it looks for a node where it would
-// fit without some pods of lower priority, ends those, and nominates the pod to the node.
+// Package defaultpreemption is the DefaultPreemption plug-in: for an unschedulable pod it looks for a node that the pod fits without some
+// pods of lower priority, evicts those, and nominates the pod to the node.
 //
-// On each node all pods of lower priority are taken away for the sake of argument; if the pod fits then, as many as possible
-// are put back, those whose disruption budget would suffer first, then the most important first. The rest are the victims.
-// Of the nodes the one is taken with the fewest budgets hurt, the least important victims, the fewest of them, and then the
-// youngest. Nodes whose refusal no preemption resolves are not looked at.
+// On a copy of each node, the plug-in removes all pods of lower priority. If the pod then fits, the plug-in puts back as many as possible,
+// first those whose disruption budget would be violated, then the most important. The rest are the victims. It selects the node with the
+// fewest violated budgets, the least important victims, the fewest of them, and then the youngest. It skips nodes whose rejection
+// preemption cannot resolve.
 //
-// A pod that has preempted others waits for them: as long as one of its victims is on its nominated node, it preempts no
-// others. The plug-in remembers victims (ended.go), since it takes a moment until the API shows their deletion. It deletes
-// them concurrently with the scheduling of other pods (evict.go).
+// A pod that has preempted others waits for them: as long as one of its victims is on its nominated node, it preempts no others. The
+// plug-in remembers victims (ended.go), since it takes a moment until the API shows their deletion. It deletes them concurrently with the
+// scheduling of other pods (evict.go).
 package defaultpreemption
 
 import (
@@ -43,7 +43,7 @@ import (
 // Name is the plug-in's name.
 const Name = "DefaultPreemption"
 
-// New makes the plug-in.
+// New returns the plug-in.
 func New(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
 	a, err := config.ArgsFor[*configv1.DefaultPreemptionArgs](Name, args)
 	if err != nil {
@@ -62,24 +62,24 @@ func New(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, erro
 
 type plugin struct {
 	handle  fwk.Handle
-	budgets policylisters.PodDisruptionBudgetLister // nil: there are none
+	budgets policylisters.PodDisruptionBudgetLister // nil: there are no budgets
 	lower   podcount.Counter
 	metrics *metrics.Metrics      // nil: nothing is measured
-	pods    corelisters.PodLister // nil: there are none
+	pods    corelisters.PodLister // nil: the handle has no informers
 	next    int                   // where the next search begins
-	asked   asked                 // for pods like the last
-	running sync.WaitGroup        // that end victims
+	asked   asked                 // the cache for pods like the last
+	running sync.WaitGroup        // goroutines that evict victims
 
 	mu     sync.Mutex
-	ended  map[types.UID]ended       // by the pod that was to have the room
-	ending map[types.UID]*corev1.Pod // by the pod whose victims are being ended: the last of them, if only that is left
+	ended  map[types.UID]ended       // by the UID of the preempting pod
+	ending map[types.UID]*corev1.Pod // by preempting pod, while its victims are evicted: the last victim, if only that is left
 
-	percentage, absolute int // of so many nodes with victims, at least, the best is taken
+	percentage, absolute int // the smallest number of candidates to choose from, as a share of the nodes and as a number
 }
 
 func (*plugin) Name() string { return Name }
 
-// PreEnqueue holds a pod back while its victims are being ended.
+// PreEnqueue holds a pod back while the plug-in evicts its victims.
 func (p *plugin) PreEnqueue(_ context.Context, pod *corev1.Pod) *fwk.Status {
 	if p.held(pod.UID) {
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "waiting for the preemption for this pod to be finished") // upstream's words
@@ -87,8 +87,8 @@ func (p *plugin) PreEnqueue(_ context.Context, pod *corev1.Pod) *fwk.Status {
 	return nil
 }
 
-// EventsToRegister is the end of pods, which is when one that is held back is looked at again. Whether it helps is for those to say that
-// rejected the pod.
+// EventsToRegister registers the deletion of pods, which brings a held pod back. The plug-ins that rejected the pod decide whether the
+// deletion helps.
 func (*plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{{
 		Event:          fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete},
@@ -96,20 +96,20 @@ func (*plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, er
 	}}, nil
 }
 
-// Close returns when no victim is being ended any more, which those that do see from the scheduler's context.
+// Close waits for the evictions in progress, which end with the scheduler's context.
 func (p *plugin) Close() error {
 	p.running.Wait()
 	return nil
 }
 
-// candidate is a node with those of its pods that would have to go.
+// candidate is a node with the pods to evict from it.
 type candidate struct {
 	node    fwk.NodeInfo
 	victims []*corev1.Pod // most important first
-	hurt    int           // budgets that would suffer
+	hurt    int           // violated budgets
 }
 
-// PostFilter makes room, or says why there is none to make.
+// PostFilter preempts pods, or returns why it cannot.
 func (p *plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod,
 	statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	defer p.metrics.Preempted()
@@ -124,7 +124,7 @@ func (p *plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *core
 	if err != nil {
 		return nil, fwk.AsStatus(err)
 	}
-	if best == nil && reasons == nil { // extenders left none
+	if best == nil && reasons == nil { // extenders rejected all candidates
 		return nil, fwk.NewStatus(fwk.Unschedulable, "preemption: no candidate node for preemption") // upstream's words
 	}
 	if best == nil {
@@ -141,7 +141,7 @@ func (p *plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *core
 			len(best.victims)))
 }
 
-// ineligible says why the pod may not preempt now: it must never, or victims of its last preemption are still going.
+// ineligible returns why the pod may not preempt now: its policy forbids it, or victims of its last preemption still exist.
 func (p *plugin) ineligible(pod *corev1.Pod, statuses fwk.NodeToStatusReader) string {
 	if pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == corev1.PreemptNever {
 		return "not eligible due to preemptionPolicy=Never."
@@ -172,7 +172,7 @@ func beingPreempted(pod *corev1.Pod) bool {
 	})
 }
 
-// search returns the best candidate, or how many nodes there were of each reason.
+// search returns the best candidate, or the number of nodes by reason.
 func (p *plugin) search(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo,
 	statuses fwk.NodeToStatusReader) (*candidate, map[string]int, error) {
 	priority := corev1helpers.PodPriority(pod)
@@ -213,7 +213,7 @@ func (p *plugin) search(ctx context.Context, state fwk.CycleState, pod *corev1.P
 			continue
 		}
 		spared = spared || c.hurt == 0
-		if found = append(found, c); len(found) >= enough && spared { // a node that hurts no budget is worth looking for
+		if found = append(found, c); len(found) >= enough && spared { // continue until a candidate violates no budget
 			p.next = (k + 1) % len(nodes)
 			break
 		}
@@ -287,7 +287,7 @@ func (p *plugin) take(ctx context.Context, state fwk.CycleState, pod *corev1.Pod
 	return p.handle.RunPreFilterExtensionRemovePod(ctx, state, pod, o, node).AsError()
 }
 
-// importance orders pods: higher priority first, then those that run longest.
+// importance orders pods: higher priority first, then those that have run longest.
 func importance(a, b *corev1.Pod) int {
 	if x, y := corev1helpers.PodPriority(a), corev1helpers.PodPriority(b); x != y {
 		if x > y {
@@ -305,7 +305,7 @@ func started(pod *corev1.Pod) time.Time {
 	return pod.CreationTimestamp.Time
 }
 
-// split parts the pods whose going would hurt a budget from the others, keeping their order.
+// split separates the pods whose eviction would violate a budget from the others, keeping their order.
 func split(pods []fwk.PodInfo, budgets []*policyv1.PodDisruptionBudget) (protected, free []fwk.PodInfo) {
 	left := make([]int32, len(budgets))
 	for i, b := range budgets {
@@ -359,7 +359,7 @@ func compare(a, b *candidate) int {
 	return earliest(b).Compare(earliest(a)) // the later, the better
 }
 
-// earliest is when the first of the most important victims began.
+// earliest returns when the first of the most important victims started.
 func earliest(c *candidate) (t time.Time) {
 	for i, v := range c.victims {
 		if corev1helpers.PodPriority(v) != corev1helpers.PodPriority(c.victims[0]) {

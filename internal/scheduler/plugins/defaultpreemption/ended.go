@@ -9,13 +9,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// ended are the victims that a pod has made room on a node with.
+// ended are the victims of a pod on a node.
 type ended struct {
 	node    string
 	victims sets.Set[types.UID]
 }
 
-// manyEnded is the number of remembered victims from which on abandoned ones are removed.
+// manyEnded is the number of entries from which on the plug-in removes abandoned ones.
 const manyEnded = 256
 
 // remember records the pod's victims.
@@ -39,7 +39,7 @@ func (p *plugin) remember(pod types.UID, node string, victims []*corev1.Pod) {
 	p.ended[pod] = e
 }
 
-// going says whether any of the pod's victims is still on the node, as far as the scheduler knows.
+// going reports whether any of the pod's victims is still on the node, as far as the scheduler knows.
 func (p *plugin) going(pod types.UID, node string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -54,7 +54,7 @@ func (p *plugin) going(pod types.UID, node string) bool {
 	return false
 }
 
-// forget drops what is known of the pod's victims.
+// forget drops the record of the pod's victims.
 func (p *plugin) forget(pod types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -70,8 +70,8 @@ func (p *plugin) spared(pod, victim types.UID) {
 	}
 }
 
-// begin notes that the pod's victims are being ended, lastOf that only one of them is left, over that none is. Where that failed the
-// pod may look for others.
+// begin records that the eviction of the pod's victims has begun, lastOf that only one of them is left, and over that it has ended. After a
+// failure the pod may look for other victims.
 func (p *plugin) begin(pod types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -96,8 +96,8 @@ func (p *plugin) over(pod types.UID, failed bool) {
 	}
 }
 
-// held says whether the pod has to wait until its victims are being deleted. That the last of them is may be heard of before the request
-// returns; nothing else would come that lets the pod be tried.
+// held reports whether the pod has to wait until its victims are being deleted. The scheduler may observe the last deletion before its
+// request returns, and no later event would bring the pod back.
 func (p *plugin) held(pod types.UID) bool {
 	p.mu.Lock()
 	last, ok := p.ending[pod]

@@ -27,12 +27,12 @@ func selects(b *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
 	return err == nil && !s.Empty() && s.Matches(labels.Set(pod.Labels))
 }
 
-// atOnce is how many victims are ended at a time.
+// atOnce is the number of concurrent evictions.
 const atOnce = 16
 
-// evict ends the victims beside the scheduling of others, and takes back the nominations of lesser pods to the node. Until it is over the
-// pod is not tried again (PreEnqueue); it is when there is nothing to wait for, since a victim could not be ended or was not on the node
-// yet.
+// evict evicts the victims concurrently with the scheduling of other pods, and removes the nominations of pods of lower priority to the
+// node. PreEnqueue holds the pod back until evict has ended. evict requeues the pod if there is nothing to wait for: a victim could not be
+// evicted or was not on the node yet.
 func (p *plugin) evict(ctx context.Context, pod *corev1.Pod, c *candidate) {
 	victims := slices.DeleteFunc(slices.Clone(c.victims), func(v *corev1.Pod) bool { return v.DeletionTimestamp != nil })
 	if len(victims) == 0 {
@@ -50,8 +50,8 @@ func (p *plugin) evict(ctx context.Context, pod *corev1.Pod, c *candidate) {
 	})
 }
 
-// evictAll ends the victims, the last of them when the others are done with: by it the pod's waiting ends (see held). It says whether no
-// event will tell of the end of the last.
+// evictAll evicts the victims. It deletes the last one when the others are done, since that event ends the pod's waiting (see held). again
+// reports that no event will come for the last one.
 func (p *plugin) evictAll(ctx context.Context, pod *corev1.Pod, victims []*corev1.Pod, node string) (again bool, err error) {
 	p.takeBack(ctx, pod, node)
 	errs := make([]error, len(victims))
@@ -74,8 +74,8 @@ func (p *plugin) evictAll(ctx context.Context, pod *corev1.Pod, victims []*corev
 	return again || err != nil, err
 }
 
-// preempt ends a victim: one that is not bound yet goes back to the queue at once, others are deleted. It says whether nothing is left to
-// wait for.
+// preempt evicts a victim: it rejects a victim that is not bound yet, which returns to the queue at once, and deletes others. gone reports
+// that there is nothing left to wait for.
 func (p *plugin) preempt(ctx context.Context, pod, victim *corev1.Pod, node string) (gone bool, err error) {
 	stopped := false
 	note := "Preempted by pod %v on node %v" // upstream's words
@@ -88,7 +88,7 @@ func (p *plugin) preempt(ctx context.Context, pod, victim *corev1.Pod, node stri
 		note += " (in kube-scheduler memory)." // upstream's words
 		p.spared(pod.UID, victim.UID)
 	} else if err := p.end(ctx, pod, victim); apierrors.IsNotFound(err) {
-		return true, nil // gone by itself
+		return true, nil // already deleted
 	} else if err != nil {
 		return false, fmt.Errorf("preempt pod %s/%s: %w", victim.Namespace, victim.Name, err)
 	}
@@ -97,7 +97,7 @@ func (p *plugin) preempt(ctx context.Context, pod, victim *corev1.Pod, node stri
 	return stopped, nil
 }
 
-// takeBack ends the nominations of lesser pods to the node, where they may fit no longer, so that they look for another.
+// takeBack removes the nominations of pods of lower priority to the node, which they may not fit any longer, so that they look for another.
 func (p *plugin) takeBack(ctx context.Context, pod *corev1.Pod, node string) {
 	again := map[string]*corev1.Pod{}
 	for _, nominated := range p.handle.NominatedPodsForNode(node) {
@@ -108,7 +108,7 @@ func (p *plugin) takeBack(ctx context.Context, pod *corev1.Pod, node string) {
 		p.handle.AddNominatedPod(klog.Logger{}, nominated, &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride})
 		again[lesser.Namespace+"/"+lesser.Name] = lesser
 		data := fmt.Appendf(nil, `{"metadata":{"uid":%q},"status":{"nominatedNodeName":null}}`, lesser.UID)
-		// What fails here is written at the pod's next attempt.
+		// If this fails, the pod's next attempt writes the nomination.
 		_, _ = p.handle.ClientSet().CoreV1().Pods(lesser.Namespace).Patch(ctx, lesser.Name, types.StrategicMergePatchType, data,
 			metav1.PatchOptions{}, "status")
 	}

@@ -13,8 +13,8 @@ import (
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 )
 
-// askExtenders has the extenders look the candidates through, one after the other. They may leave nodes out, and name other
-// victims; none that are as important as the pod.
+// askExtenders passes the candidates through the extenders, one after the other. An extender may remove nodes, and name other victims, but
+// none with the pod's priority or a higher one.
 func (p *plugin) askExtenders(pod *corev1.Pod, found []*candidate) ([]*candidate, error) {
 	var victims map[string]*extenderv1.Victims
 	nodes := p.handle.SnapshotSharedLister().NodeInfos()
@@ -58,7 +58,7 @@ func (p *plugin) askExtenders(pod *corev1.Pod, found []*candidate) ([]*candidate
 	return out, nil
 }
 
-// check refuses nodes without victims, or drops them where that can be ignored, and victims that may not be.
+// check refuses an answer with invalid victims, or with nodes without victims; it drops such nodes if the extender is ignorable.
 func check(pod *corev1.Pod, left map[string]*extenderv1.Victims, ignorable bool) error {
 	for name, v := range left {
 		if v == nil || len(v.Pods) == 0 {

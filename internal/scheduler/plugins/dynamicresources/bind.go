@@ -21,10 +21,10 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// writing is how long the writes to one claim may take.
+// writing is the timeout for the writes to one claim.
 const writing = time.Minute
 
-// Reserve takes it that the claims get what was found for the node.
+// Reserve assumes the allocations that Filter found for the node.
 func (p *plugin) Reserve(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod, node string) *fwk.Status {
 	s := read(cycle)
 	if s == nil || s.allocator == nil {
@@ -33,7 +33,7 @@ func (p *plugin) Reserve(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod,
 	found := s.on[node]
 	if found == nil {
 		if !slices.ContainsFunc(s.own(), func(c *resourcev1.ResourceClaim) bool { return c.Status.Allocation == nil }) {
-			return nil // the node has the extended resources without any claim
+			return nil // the node has the extended resources without a claim
 		}
 		return fwk.AsStatus(errors.New("claim allocation not found for node")) // upstream's words
 	}
@@ -65,8 +65,7 @@ func (p *plugin) Reserve(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod,
 	return nil
 }
 
-// Unreserve takes that back: devices that were not written to a claim are free again, and claims that were reserved for the pod no
-// longer are.
+// Unreserve undoes Reserve: it frees devices that were not written to a claim, and removes the pod from the claims' reservedFor.
 func (p *plugin) Unreserve(ctx context.Context, cycle fwk.CycleState, pod *corev1.Pod, _ string) {
 	s := read(cycle)
 	if s == nil {
@@ -87,13 +86,13 @@ func (p *plugin) Unreserve(ctx context.Context, cycle fwk.CycleState, pod *corev
 		patch := fmt.Sprintf(`{"metadata": {"uid": %q}, "status": { "reservedFor": [ {"$patch": "delete", "uid": %q} ] }}`, claim.UID, pod.UID)
 		_, err := p.handle.ClientSet().ResourceV1().ResourceClaims(claim.Namespace).Patch(ctx, claim.Name, types.StrategicMergePatchType,
 			[]byte(patch), metav1.PatchOptions{}, "status")
-		if err != nil { // the pod's next try, or its end, comes to the same
+		if err != nil { // the pod's next attempt, or its deletion, does the same
 			klog.FromContext(ctx).Error(err, "unreserve", "resourceclaim", klog.KObj(claim))
 		}
 	}
 }
 
-// PreBindPreFlight tells whether the pod has claims.
+// PreBindPreFlight reports whether the pod has claims.
 func (p *plugin) PreBindPreFlight(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod, _ string) (*fwk.PreBindPreFlightResult,
 	*fwk.Status) {
 	result := &fwk.PreBindPreFlightResult{AllowParallel: true}
@@ -103,7 +102,7 @@ func (p *plugin) PreBindPreFlight(_ context.Context, cycle fwk.CycleState, _ *co
 	return result, nil
 }
 
-// PreBind writes what was reserved, and waits until the devices are ready.
+// PreBind writes the reservations, and waits until the devices are ready.
 func (p *plugin) PreBind(ctx context.Context, cycle fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
 	s := read(cycle)
 	if s == nil {
@@ -142,7 +141,7 @@ func (p *plugin) bindClaim(ctx context.Context, s *state, i int, pod *corev1.Pod
 		return err
 	}
 	s.claims[i] = claim
-	// It fails where the claim is gone by now, and then there is nothing to keep.
+	// This fails if the claim is deleted by now; then there is nothing to assume.
 	_ = p.devices.ResourceClaims().AssumeClaimAfterAPICall(claim)
 	if s.reserved[i] != nil {
 		p.devices.ResourceClaims().MaybeRemoveClaimPendingAllocation(claim.UID, true)
@@ -151,9 +150,9 @@ func (p *plugin) bindClaim(ctx context.Context, s *state, i int, pod *corev1.Pod
 	return nil
 }
 
-// write writes an allocation, if there is one, and the pod in reservedFor to the claim. Other clients may change the claim
-// concurrently; so each attempt checks again whether it can be had. Cancelling the pod does not cancel a write in flight:
-// otherwise it would be unknown whether the devices are taken. The messages are upstream's.
+// write writes an allocation, if there is one, and the pod in reservedFor to the claim. Other clients may change the claim concurrently; so
+// each attempt checks again whether the claim is still available. Cancelling the pod does not cancel a write in flight: otherwise it would
+// be unknown whether the devices are taken. The messages are upstream's.
 func (p *plugin) write(ctx context.Context, claim *resourcev1.ResourceClaim, allocation *resourcev1.AllocationResult,
 	pod *corev1.Pod) (*resourcev1.ResourceClaim, error) {
 	if ctx.Err() != nil {
@@ -213,7 +212,7 @@ func (p *plugin) write(ctx context.Context, claim *resourcev1.ResourceClaim, all
 	return claim, err
 }
 
-// patchPod writes to the pod's status.
+// patchPod patches the pod's status.
 func (p *plugin) patchPod(ctx context.Context, pod *corev1.Pod, status map[string]any) error {
 	data, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
 	if err != nil {

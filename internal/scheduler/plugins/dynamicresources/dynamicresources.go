@@ -1,21 +1,20 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dynamicresources is the plug-in that finds devices for the ResourceClaims of pods (KEP-4381): a pod fits where all of its
-// claims can have devices, or where those are that they have already.
+// Package dynamicresources is the plug-in that allocates devices for the ResourceClaims of pods (KEP-4381): a pod fits a node where all of
+// its claims can get devices, or that can reach the devices which they have already.
 //
-// k8s.io/dynamic-resource-allocation/structured computes a claim's allocation for one node at a time, from the
-// ResourceSlices, the DeviceClasses and the allocations of other claims. The allocation for the selected node is reserved
-// (in flight), written to the claim before the pod is bound, together with the pod in reservedFor, and then the plug-in
-// waits for devices that must become ready first (binding conditions, KEP-5007). A claim whose devices its pods cannot
-// reach is deallocated when no pod uses it.
+// k8s.io/dynamic-resource-allocation/structured computes a claim's allocation for one node at a time, from the ResourceSlices, the
+// DeviceClasses and the allocations of other claims. The plug-in reserves the allocation for the selected node (in flight) and writes it to
+// the claim before the pod is bound, together with the pod in reservedFor; then it waits for devices that must become ready first (binding
+// conditions, KEP-5007). It deallocates a claim whose devices its pods cannot reach when no pod uses it.
 //
-// Worked example: two nodes with one device each, pods p and q with a claim each. p: both nodes fit, one is taken, its device is in
-// flight. q is decided on meanwhile: the device in flight is taken, so the other node it is. A third pod fits nowhere: "cannot allocate
-// all claims". p is deleted before it is bound: its flight ends, the third pod is tried again.
+// Worked example: two nodes with one device each, pods p and q with a claim each. For p, both nodes fit; the scheduler selects one, and its
+// device is in flight. For q, decided meanwhile, that device is taken, so only the other node fits. A third pod fits nowhere: "cannot
+// allocate all claims". A client deletes p before it is bound: its flight ends, and the scheduler tries the third pod again.
 //
-// A pod's extended resources may be backed by devices too (KEP-5004, extended.go): the plug-in creates a claim for them
-// when the pod is bound.
+// A pod's extended resources may be backed by devices too (KEP-5004, extended.go): the plug-in creates a claim for them when the pod is
+// bound.
 package dynamicresources
 
 import (
@@ -50,7 +49,7 @@ const Name = "DynamicResources"
 
 const stateKey fwk.StateKey = Name
 
-// New makes the plug-in.
+// New returns the plug-in.
 func New(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
 	a, err := config.ArgsFor[*configv1.DynamicResourcesArgs](Name, args)
 	if err != nil {
@@ -58,7 +57,7 @@ func New(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, erro
 	}
 	p := &plugin{
 		handle: h, devices: h.SharedDRAManager(), bindingTimeout: configv1.DynamicResourcesBindingTimeoutDefault,
-		// Making the compiler takes a while, and clusters without claims need none.
+		// The compiler takes a while to create, and clusters without claims need none.
 		expressions: sync.OnceValue(func() *cel.Cache { return cel.NewCache(10, cel.Features{EnableConsumableCapacity: true}) }),
 	}
 	if m, ok := h.(interface{ Metrics() *metrics.Metrics }); ok {
@@ -75,14 +74,14 @@ func New(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, erro
 
 type plugin struct {
 	handle         fwk.Handle
-	devices        fwk.SharedDRAManager // nil: there are no claims
-	filterTimeout  time.Duration        // 0: none
+	devices        fwk.SharedDRAManager // nil: no claims are supported
+	filterTimeout  time.Duration        // 0: no timeout
 	bindingTimeout time.Duration
 	expressions    func() *cel.Cache
 	metrics        *metrics.Metrics // nil: nothing is measured
 }
 
-// features are what is on by default.
+// features are the allocator's features that are enabled by default.
 func features() structured.Features {
 	return structured.Features{
 		AdminAccess: true, PrioritizedList: true, PartitionableDevices: true, DeviceTaints: true, DeviceBindingAndStatus: true,
@@ -92,7 +91,7 @@ func features() structured.Features {
 
 func (*plugin) Name() string { return Name }
 
-// SignPod signs pods that need no devices, which all are alike here.
+// SignPod signs pods that need no devices; this plug-in treats all of those alike.
 func (p *plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
 	switch {
 	case len(pod.Spec.ResourceClaims) > 0:
@@ -103,32 +102,32 @@ func (p *plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment
 	return nil, nil
 }
 
-// state is the state of one pod with claims. Filters of several nodes may run concurrently.
+// state is the state of one pod with claims. Filter may run concurrently for several nodes.
 type state struct {
 	claims    []*resourcev1.ResourceClaim // shared until written; the one for extended resources comes last
-	extended  bool                        // there is one for extended resources
-	initial   types.UID                   // of that one, before it is made
+	extended  bool                        // whether the last claim is for extended resources
+	initial   types.UID                   // of the claim for extended resources, before it is created
 	scalars   map[corev1.ResourceName]int64
-	there     []*nodeaffinity.NodeSelector // by claim: where its devices are; nil: anywhere, or it has none
+	there     []*nodeaffinity.NodeSelector // by claim: the nodes that reach its devices; nil: all, or it has none
 	reserved  []*resourcev1.AllocationResult
 	allocator structured.Allocator // nil: all claims have devices
 
 	mu          sync.Mutex
 	on          map[string]*placement // by node
-	unavailable sets.Set[int]         // claims that some node can not reach
+	unavailable sets.Set[int]         // claims that some node cannot reach
 }
 
-// placement is what was found for one node.
+// placement is the result for one node.
 type placement struct {
-	results  []resourcev1.AllocationResult // of the claims without devices, in their order
+	results  []resourcev1.AllocationResult // for the claims without devices, in order
 	extended *resourcev1.ResourceClaim
 	mappings []corev1.ContainerExtendedResourceRequest
 }
 
-// Clone returns the state itself: what preemption takes away is no device.
+// Clone returns the state itself: preemption frees no devices.
 func (s *state) Clone() fwk.StateData { return s }
 
-// forExtended is the claim for extended resources; nil if there is none.
+// forExtended returns the claim for extended resources, or nil.
 func (s *state) forExtended() *resourcev1.ResourceClaim {
 	if !s.extended {
 		return nil
@@ -136,7 +135,7 @@ func (s *state) forExtended() *resourcev1.ResourceClaim {
 	return s.claims[len(s.claims)-1]
 }
 
-// own are the claims that the pod names.
+// own returns the claims that the pod names.
 func (s *state) own() []*resourcev1.ResourceClaim {
 	if s.extended {
 		return s.claims[:len(s.claims)-1]
@@ -144,7 +143,7 @@ func (s *state) own() []*resourcev1.ResourceClaim {
 	return s.claims
 }
 
-// read is the pod's state; nil for pods without claims.
+// read returns the pod's state; nil for pods without claims.
 func read(cycle fwk.CycleState) *state {
 	data, err := cycle.Read(stateKey)
 	if err != nil {
@@ -156,7 +155,7 @@ func read(cycle fwk.CycleState) *state {
 
 func never(why string) *fwk.Status { return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, why) }
 
-// PreEnqueue holds pods back whose claims are not there.
+// PreEnqueue holds back pods whose claims do not exist.
 func (p *plugin) PreEnqueue(_ context.Context, pod *corev1.Pod) *fwk.Status {
 	if p.devices == nil {
 		return nil
@@ -167,7 +166,7 @@ func (p *plugin) PreEnqueue(_ context.Context, pod *corev1.Pod) *fwk.Status {
 	return nil
 }
 
-// claimsOf are the pod's claims; the error is why one of them can not be had. The words are upstream's.
+// claimsOf returns the pod's claims; the error is why one of them is not available. The messages are upstream's.
 func (p *plugin) claimsOf(pod *corev1.Pod) (claims []*resourcev1.ResourceClaim, err error) {
 	for i := range pod.Spec.ResourceClaims {
 		name, own, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
@@ -175,7 +174,7 @@ func (p *plugin) claimsOf(pod *corev1.Pod) (claims []*resourcev1.ResourceClaim, 
 			return nil, err
 		}
 		if name == nil {
-			continue // none was needed
+			continue // the pod turned out to need none
 		}
 		claim, err := p.devices.ResourceClaims().Get(pod.Namespace, *name)
 		switch {
@@ -193,7 +192,7 @@ func (p *plugin) claimsOf(pod *corev1.Pod) (claims []*resourcev1.ResourceClaim, 
 	return claims, nil
 }
 
-// PreFilter sees what the pod's claims have and need, and leaves pods without any out.
+// PreFilter finds out what the pod's claims have and need, and skips pods without claims.
 func (p *plugin) PreFilter(ctx context.Context, cycle fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult,
 	*fwk.Status) {
 	if p.devices == nil || len(pod.Spec.ResourceClaims) == 0 && !asksForExtended(pod) {
@@ -229,7 +228,7 @@ func (p *plugin) PreFilter(ctx context.Context, cycle fwk.CycleState, pod *corev
 			return nil, never(fmt.Sprintf("resource claim %s is in the process of being allocated", klog.KObj(claim))) // upstream's words
 		}
 		if claim == s.forExtended() {
-			continue // what it needs differs by node
+			continue // its requests differ by node
 		}
 		if st := p.checkClasses(claim); !st.IsSuccess() {
 			return nil, st
@@ -244,10 +243,10 @@ func (p *plugin) PreFilter(ctx context.Context, cycle fwk.CycleState, pod *corev
 	return nil, nil
 }
 
-// PreFilterExtensions is nil: other pods do not matter.
+// PreFilterExtensions returns nil: other pods have no effect.
 func (*plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
-// allocator works with what is there and what is taken now. In one cycle that does not change.
+// allocator returns an allocator over the current devices and allocations. They do not change within one cycle.
 func (p *plugin) allocator(ctx context.Context) (structured.Allocator, error) {
 	taken, err := p.devices.ResourceClaims().GatherAllocatedState()
 	if err == nil && taken == nil {
@@ -263,7 +262,7 @@ func (p *plugin) allocator(ctx context.Context) (structured.Allocator, error) {
 	return structured.NewAllocator(ctx, features(), *taken, p.devices.DeviceClasses(), slices, p.expressions())
 }
 
-// checkClasses refuses claims whose classes are not there. The words are upstream's.
+// checkClasses rejects claims whose classes do not exist. The messages are upstream's.
 func (p *plugin) checkClasses(claim *resourcev1.ResourceClaim) *fwk.Status {
 	for i := range claim.Spec.Devices.Requests {
 		r := &claim.Spec.Devices.Requests[i]

@@ -24,10 +24,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/nodeinfo"
 )
 
-// unmade is the name of the claim for extended resources until the API has one; no claim can have it.
+// unmade is the name of the claim for extended resources before it is created; no stored claim can have this name.
 const unmade = "<extended-resources>"
 
-// asksForExtended tells whether any container asks for what a class of devices may stand behind.
+// asksForExtended reports whether any container requests a resource that a DeviceClass may back.
 func asksForExtended(pod *corev1.Pod) bool {
 	for _, list := range [...][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {
@@ -41,8 +41,8 @@ func asksForExtended(pod *corev1.Pod) bool {
 	return false
 }
 
-// addExtended adds the claim for the pod's extended resources that classes stand behind: the one that a cycle before has made, or one
-// that is still to be made, for which each node says what it must have.
+// addExtended adds the claim for the pod's extended resources that DeviceClasses back: the one that an earlier attempt has created, or one
+// to be created, whose requests differ by node.
 func (p *plugin) addExtended(pod *corev1.Pod, s *state) error {
 	if !asksForExtended(pod) {
 		return nil
@@ -73,7 +73,7 @@ func (p *plugin) addExtended(pod *corev1.Pod, s *state) error {
 	return nil
 }
 
-// backs tells whether classes stand behind any of what is asked for.
+// backs reports whether DeviceClasses back any of the requests.
 func (p *plugin) backs(requests corev1.ResourceList) bool {
 	for name, q := range requests {
 		if !q.IsZero() && p.classOf(name) != nil {
@@ -83,7 +83,7 @@ func (p *plugin) backs(requests corev1.ResourceList) bool {
 	return false
 }
 
-// classOf is the class that stands behind a resource; nil if there is none.
+// classOf returns the DeviceClass that backs a resource, or nil.
 func (p *plugin) classOf(name corev1.ResourceName) *resourcev1.DeviceClass {
 	if !nodeinfo.IsExtended(name) {
 		return nil
@@ -91,15 +91,15 @@ func (p *plugin) classOf(name corev1.ResourceName) *resourcev1.DeviceClass {
 	return p.devices.DeviceClassResolver().GetDeviceClass(name)
 }
 
-// extendedOn is the claim for extended resources as the node needs it, and which container has what of it; nil if the node has them all
-// without it.
+// extendedOn returns the claim for extended resources as the node needs it, and which container has which request; nil if the node has all
+// resources without it.
 func (p *plugin) extendedOn(s *state, pod *corev1.Pod, info fwk.NodeInfo) (*resourcev1.ResourceClaim,
 	[]corev1.ContainerExtendedResourceRequest, *fwk.Status) {
 	claim := s.forExtended()
 	if claim == nil {
 		return nil, nil, nil
 	}
-	if claim.ResourceVersion != "" { // a cycle before has made it, in vain
+	if claim.ResourceVersion != "" { // an earlier attempt has created it, in vain
 		return nil, nil, never("cannot schedule extended resource claim") // upstream's words
 	}
 	var by []corev1.ResourceName
@@ -122,7 +122,7 @@ func (p *plugin) extendedOn(s *state, pod *corev1.Pod, info fwk.NodeInfo) (*reso
 	claim = claim.DeepCopy()
 	var mappings []corev1.ContainerExtendedResourceRequest
 	for _, name := range by {
-		if class := p.classOf(name); class != nil { // it may have gone this moment
+		if class := p.classOf(name); class != nil { // it may have been deleted just now
 			r := requestsFor(pod, name, class.Name)
 			claim.Spec.Devices.Requests = append(claim.Spec.Devices.Requests, r.requests...)
 			mappings = append(mappings, r.mappings...)
@@ -132,7 +132,7 @@ func (p *plugin) extendedOn(s *state, pod *corev1.Pod, info fwk.NodeInfo) (*reso
 	return claim, mappings, nil
 }
 
-// bindExtended makes the claim, writes its devices and names it in the pod's status.
+// bindExtended creates the claim, writes its devices and names it in the pod's status.
 func (p *plugin) bindExtended(ctx context.Context, s *state, i int, pod *corev1.Pod, node string) error {
 	found := s.on[node]
 	if found == nil || found.extended == nil {
@@ -168,7 +168,7 @@ func (p *plugin) bindExtended(ctx context.Context, s *state, i int, pod *corev1.
 	return nil
 }
 
-// assume takes a claim that was just made to be as it is, once an informer has told of it: its devices are in flight until then.
+// assume assumes a claim that was just created, once an informer has it: its devices are in flight until then.
 func (p *plugin) assume(ctx context.Context, claim *resourcev1.ResourceClaim) error {
 	for {
 		changed := p.changed()
@@ -184,10 +184,10 @@ func (p *plugin) assume(ctx context.Context, claim *resourcev1.ResourceClaim) er
 	}
 }
 
-// unreserveExtended deletes the claim at i, if it was made, and then lets others have its devices.
+// unreserveExtended deletes the claim at i, if it was created, and then frees its devices.
 func (p *plugin) unreserveExtended(ctx context.Context, s *state, i int) {
 	if s.claims[i].ResourceVersion != "" {
-		if err := p.deleteClaim(ctx, s.claims[i]); err != nil { // the pod's next try, or its end, comes to the same
+		if err := p.deleteClaim(ctx, s.claims[i]); err != nil { // the pod's next attempt, or its deletion, does the same
 			klog.FromContext(ctx).Error(err, "delete", "resourceclaim", klog.KObj(s.claims[i]))
 		}
 	}
@@ -197,7 +197,7 @@ func (p *plugin) unreserveExtended(ctx context.Context, s *state, i int) {
 	}
 }
 
-// deleteClaim deletes a claim, whatever it has.
+// deleteClaim deletes a claim in any state.
 func (p *plugin) deleteClaim(ctx context.Context, claim *resourcev1.ResourceClaim) error {
 	client := p.handle.ClientSet().ResourceV1().ResourceClaims(claim.Namespace)
 	claim, again := claim.DeepCopy(), false
@@ -229,14 +229,14 @@ func (p *plugin) deleteClaim(ctx context.Context, claim *resourcev1.ResourceClai
 	return nil
 }
 
-// asked is what a claim must have for one extended resource, and which container has what of it.
+// asked is a claim's requests for one extended resource, and which container has which request.
 type asked struct {
 	requests []resourcev1.DeviceRequest
 	mappings []corev1.ContainerExtendedResourceRequest
 }
 
-// requestsFor are the requests for one resource. Containers that run to the pod's end each have a request of their own. An init container
-// that ends before those begin uses what the later of them ask for, and the largest of what is missing then is one request for all.
+// requestsFor returns the requests for one resource. Each container that runs until the pod's end has a request of its own. An init
+// container that ends before those start uses the requests of the later ones; one further request covers the largest shortage.
 func requestsFor(pod *corev1.Pod, name corev1.ResourceName, class string) asked {
 	containers := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
 	ends := func(i int) bool {
@@ -287,7 +287,7 @@ func requestsFor(pod *corev1.Pod, name corev1.ResourceName, class string) asked 
 	return out
 }
 
-// requestOf is the request of container i of all, after what it may use of others'.
+// requestOf returns the request of the i-th of all containers, after what it may use of others' requests.
 func requestOf(i int, c *corev1.Container, name corev1.ResourceName, class string, others []*resourcev1.DeviceRequest) (out asked) {
 	q, ok := c.Resources.Requests[name]
 	want, whole := q.AsInt64()

@@ -20,10 +20,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 )
 
-// optionalOperations is the feature that a node declares whose agent heeds that devices need nothing done.
+// optionalOperations is the feature that a node declares if its kubelet supports devices that need no preparation.
 const optionalOperations = "DRAOptionalNodeOperations"
 
-// Filter refuses nodes that can not reach the devices which claims have, and nodes where not all other claims can have some.
+// Filter rejects nodes that cannot reach the devices which claims have, and nodes where some other claim can get none.
 func (p *plugin) Filter(ctx context.Context, cycle fwk.CycleState, pod *corev1.Pod, info fwk.NodeInfo) *fwk.Status {
 	s := read(cycle)
 	if s == nil {
@@ -35,7 +35,7 @@ func (p *plugin) Filter(ctx context.Context, cycle fwk.CycleState, pod *corev1.P
 		return st
 	}
 	if extended == nil && len(s.own()) == 0 {
-		return nil // the node has the extended resources without any claim
+		return nil // the node has the extended resources without a claim
 	}
 	var unavailable []int
 	for i, claim := range s.claims {
@@ -64,7 +64,7 @@ func (p *plugin) Filter(ctx context.Context, cycle fwk.CycleState, pod *corev1.P
 	return nil
 }
 
-// reachable tells whether the node can do with the devices that a claim has, if it has any.
+// reachable reports whether the node can use the devices that a claim has, if it has any.
 func (p *plugin) reachable(s *state, i int, claim *resourcev1.ResourceClaim, node *corev1.Node) bool {
 	a := claim.Status.Allocation
 	if a == nil {
@@ -84,7 +84,7 @@ func (p *plugin) reachable(s *state, i int, claim *resourcev1.ResourceClaim, nod
 	return err == nil && (ready || !p.late(claim))
 }
 
-// allocate works out what the claims without devices would have on the node. The words are upstream's.
+// allocate computes the allocations of the claims without devices for the node. The messages are upstream's.
 func (p *plugin) allocate(ctx context.Context, s *state, node *corev1.Node, found *placement) *fwk.Status {
 	limited := ctx
 	if p.filterTimeout > 0 {
@@ -121,8 +121,7 @@ func (p *plugin) allocate(ctx context.Context, s *state, node *corev1.Node, foun
 	return nil
 }
 
-// PostFilter deallocates a claim that no other pod uses and that some node could not reach: with another allocation the pod
-// may fit.
+// PostFilter deallocates a claim that no other pod uses and that some node could not reach: with another allocation the pod may fit.
 func (p *plugin) PostFilter(ctx context.Context, cycle fwk.CycleState, pod *corev1.Pod, _ fwk.NodeToStatusReader) (*fwk.PostFilterResult,
 	*fwk.Status) {
 	s := read(cycle)
@@ -150,7 +149,7 @@ func (p *plugin) PostFilter(ctx context.Context, cycle fwk.CycleState, pod *core
 		}
 		return nil, fwk.NewStatus(fwk.Unschedulable, "deallocation of ResourceClaim completed") // upstream's words
 	}
-	if made { // by a cycle before, which came to nothing
+	if made { // created by an earlier attempt that failed
 		if err := p.deleteClaim(ctx, extended); err != nil {
 			return nil, fwk.AsStatus(err)
 		}
@@ -159,13 +158,14 @@ func (p *plugin) PostFilter(ctx context.Context, cycle fwk.CycleState, pod *core
 	return nil, fwk.NewStatus(fwk.Unschedulable)
 }
 
-// PodGroupPostFilter does nothing: there are no groups of pods (docs/scheduling.md). A configuration may name the plug-in there.
+// PodGroupPostFilter does nothing: the scheduler has no pod groups (docs/scheduling.md). A configuration may name the plug-in at that
+// point.
 func (*plugin) PodGroupPostFilter(context.Context, fwk.PodGroupCycleState, fwk.PodGroupInfo,
 	fwk.PodGroupSchedulingFunc) (*fwk.PodGroupPostFilterResult, *fwk.Status) {
 	return nil, fwk.NewStatus(fwk.Unschedulable)
 }
 
-// PreScore leaves out pods for which nothing is chosen among alternatives.
+// PreScore skips pods without a choice among alternative requests.
 func (*plugin) PreScore(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod, _ []fwk.NodeInfo) *fwk.Status {
 	s := read(cycle)
 	if s == nil {
@@ -178,10 +178,10 @@ func (*plugin) PreScore(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod, 
 			}
 		}
 	}
-	return fwk.NewStatus(fwk.Skip) // all nodes would have the same
+	return fwk.NewStatus(fwk.Skip) // all nodes would have the same score
 }
 
-// Score is higher where claims get what they name earlier among alternatives (KEP-4816).
+// Score is higher for nodes where claims get earlier alternatives of their requests (KEP-4816).
 func (*plugin) Score(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod, info fwk.NodeInfo) (int64, *fwk.Status) {
 	s := read(cycle)
 	if s == nil || s.on[info.Node().Name] == nil {
@@ -213,13 +213,13 @@ func (*plugin) Score(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod, inf
 	return score, nil
 }
 
-// ScoreExtensions normalises.
+// ScoreExtensions returns the plug-in, which normalises scores.
 func (p *plugin) ScoreExtensions() fwk.ScoreExtensions { return p }
 
-// Scale makes 0 to 100 of scores.
+// Scale scales scores to 0 to 100.
 func (*plugin) Scale(scores []int64) { profile.Scale(scores) }
 
-// NormalizeScore makes the best 100.
+// NormalizeScore scales the best score to 100.
 func (p *plugin) NormalizeScore(_ context.Context, _ fwk.CycleState, _ *corev1.Pod, scores fwk.NodeScoreList) *fwk.Status {
 	profile.Normalize(scores, p)
 	return nil

@@ -13,7 +13,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// EventsToRegister says that other nodes, claims that come or lose their devices, the pod's claims, classes and slices may help.
+// EventsToRegister registers nodes, claims that are added or lose their devices, the pod's claims, classes and slices.
 func (p *plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{
 		{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeLabel | fwk.UpdateNodeAllocatable}},
@@ -24,7 +24,8 @@ func (p *plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 	}, nil
 }
 
-// afterClaim: devices that come free may help all pods, once their own claims are there; what else happens to a claim those that use it.
+// afterClaim returns whether a change of a claim may help. Freed devices may help every pod whose own claims exist; other changes help only
+// the pods that use the claim.
 func (p *plugin) afterClaim(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
 	old, _ := oldObj.(*resourcev1.ResourceClaim)
 	claim, _ := newObj.(*resourcev1.ResourceClaim)
@@ -36,7 +37,7 @@ func (p *plugin) afterClaim(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) 
 	}
 	claims, err := p.claimsOf(pod)
 	if err != nil {
-		return fwk.QueueSkip, nil //nolint:nilerr // a claim is still missing: the pod goes on waiting
+		return fwk.QueueSkip, nil // nolint:nilerr // a claim is still missing: the pod continues to wait
 	}
 	if old != nil && old.Status.Allocation != nil && claim.Status.Allocation == nil {
 		return fwk.Queue, nil
@@ -52,11 +53,11 @@ func (p *plugin) afterClaim(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) 
 	return fwk.QueueSkip, nil
 }
 
-// afterPod: the pod's status may name its claims by now.
+// afterPod queues the pod if its status names its claims by now.
 func (p *plugin) afterPod(_ klog.Logger, _ *corev1.Pod, _, newObj any) (fwk.QueueingHint, error) {
 	if pod, ok := newObj.(*corev1.Pod); ok {
 		if _, err := p.claimsOf(pod); err != nil {
-			return fwk.QueueSkip, nil //nolint:nilerr // a claim is still missing: the pod goes on waiting
+			return fwk.QueueSkip, nil // nolint:nilerr // a claim is still missing: the pod continues to wait
 		}
 	}
 	return fwk.Queue, nil

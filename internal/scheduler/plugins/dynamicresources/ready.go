@@ -21,7 +21,7 @@ var (
 	ErrDeviceBindingFailed  = errors.New("device binding failed")
 )
 
-// conditional tells whether any of a claim's devices must become ready first.
+// conditional reports whether any of a claim's devices must become ready first.
 func conditional(claim *resourcev1.ResourceClaim) bool {
 	return claim.Status.Allocation != nil && slices.ContainsFunc(claim.Status.Allocation.Devices.Results,
 		func(r resourcev1.DeviceRequestAllocationResult) bool {
@@ -29,7 +29,7 @@ func conditional(claim *resourcev1.ResourceClaim) bool {
 		})
 }
 
-// readiness tells whether the driver says that all of a claim's devices are ready; the error is that one never will be.
+// readiness reports whether all of a claim's devices are ready, as their driver reports; the error means that one never will be.
 func readiness(claim *resourcev1.ResourceClaim) (ready bool, err error) {
 	if claim.Status.Allocation == nil {
 		return false, nil
@@ -61,16 +61,16 @@ func readiness(claim *resourcev1.ResourceClaim) (ready bool, err error) {
 	return true, nil
 }
 
-// late tells whether a claim's devices have had their time to become ready.
+// late reports whether the time for a claim's devices to become ready is over.
 func (p *plugin) late(claim *resourcev1.ResourceClaim) bool {
 	return conditional(claim) && claim.Status.Allocation.AllocationTimestamp != nil &&
 		claim.Status.Allocation.AllocationTimestamp.Add(p.bindingTimeout).Before(time.Now())
 }
 
-// follower is a tracker of claims that rings when one has changed.
+// follower is a tracker of claims that signals changes.
 type follower interface{ Changed() <-chan struct{} }
 
-// awaitDevices returns when all devices of the pod's claims are ready, or can no longer be.
+// awaitDevices returns when all devices of the pod's claims are ready, or can no longer become so.
 func (p *plugin) awaitDevices(ctx context.Context, s *state) error {
 	late := time.NewTimer(p.bindingTimeout)
 	defer late.Stop()
@@ -90,7 +90,7 @@ func (p *plugin) awaitDevices(ctx context.Context, s *state) error {
 	}
 }
 
-// awaited measures it.
+// awaited records how long that took.
 func (p *plugin) awaited(s *state, err error, took time.Duration) {
 	status := "success"
 	switch {
@@ -127,7 +127,7 @@ func (p *plugin) changed() <-chan struct{} {
 func (p *plugin) devicesReady(s *state) (bool, error) {
 	for i, claim := range s.claims {
 		if claim.Status.Allocation == nil {
-			continue // of extended resources that the node has without it
+			continue // for extended resources that the node has without it
 		}
 		claim, err := p.devices.ResourceClaims().Get(claim.Namespace, claim.Name)
 		if err != nil {

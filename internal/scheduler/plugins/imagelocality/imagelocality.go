@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package imagelocality is the ImageLocality plug-in: better a node that has the pod's images, the more the bigger they are
-// and the more nodes have them (so that one early node does not draw everything).
+// Package imagelocality is the ImageLocality plug-in: it prefers nodes that have the pod's images. An image counts more the bigger it is
+// and the more nodes have it (so that one early node does not attract every pod).
 package imagelocality
 
 import (
@@ -20,11 +20,11 @@ const Name = "ImageLocality"
 
 const (
 	megabyte  int64 = 1024 * 1024
-	least           = 23 * megabyte   // less is as good as nothing
-	mostOfOne       = 1000 * megabyte // more of one container counts as this
+	least           = 23 * megabyte   // smaller sums score 0
+	mostOfOne       = 1000 * megabyte // the most that one container counts
 )
 
-// New makes the plug-in.
+// New returns the plug-in.
 func New(_ context.Context, _ runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
 	return &plugin{handle: h}, nil
 }
@@ -33,8 +33,8 @@ type plugin struct{ handle fwk.Handle }
 
 func (*plugin) Name() string { return Name }
 
-// NodeLocal promises that scores may be kept: which nodes have an image is part of the NodeInfo, and a change of the number
-// of nodes or of images begins a new epoch of the snapshot.
+// NodeLocal promises that scores may be cached: the node's images are part of the NodeInfo, and a change of the number of nodes or of
+// images begins a new epoch of the snapshot.
 func (*plugin) NodeLocal() {}
 
 // SignPod signs the images.
@@ -44,7 +44,7 @@ func (*plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, 
 	return []fwk.SignFragment{{Key: fwk.ImageNamesSignerName, Value: []any{images, n}}}, nil
 }
 
-// Score adds up the images that the node has.
+// Score adds up the pod's images on the node.
 func (p *plugin) Score(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
 	states := node.GetImageStates()
 	if len(states) == 0 {
@@ -65,7 +65,7 @@ func (p *plugin) Score(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, nod
 	return fwk.MaxNodeScore * (min(max(sum, least), most) - least) / (most - least), nil
 }
 
-// ScoreExtensions is nil: the score is in range already.
+// ScoreExtensions returns nil: the score is in range already.
 func (*plugin) ScoreExtensions() fwk.ScoreExtensions { return nil }
 
 func imagesOf(pod *corev1.Pod) (images []string, n int) {
@@ -83,7 +83,7 @@ func imagesOf(pod *corev1.Pod) (images []string, n int) {
 	return images, len(images)
 }
 
-// canonical adds the tag latest where there is none.
+// canonical adds the tag latest to a name without a tag.
 func canonical(name string) string {
 	if strings.LastIndex(name, ":") <= strings.LastIndex(name, "/") {
 		return name + ":latest"

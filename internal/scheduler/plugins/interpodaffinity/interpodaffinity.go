@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package interpodaffinity is the InterPodAffinity plug-in: pods want to be in one zone, on one host or in another such
-// domain with certain pods, or away from them. Required terms say where a pod fits (the terms of pods that are there
-// already against newcomers, too), preferred ones where better.
+// Package interpodaffinity is the InterPodAffinity plug-in: pods ask to be in the same zone, host or other topology domain as certain pods,
+// or in another. Required terms decide where a pod fits (also the anti-affinity terms of existing pods against incoming ones), preferred
+// terms where it fits better.
 //
-// The number of pods that the incoming pod's terms match, and the results of existing pods' terms for pods like it, are
-// added up by domain and cached (podcount).
+// The plug-in adds up by domain, and caches, the number of pods that the incoming pod's terms match, and the results of existing pods'
+// terms for pods like it (podcount).
 package interpodaffinity
 
 import (
@@ -36,7 +36,7 @@ const (
 	scoreKey  fwk.StateKey = "PreScore" + Name
 )
 
-// New makes the plug-in.
+// New returns the plug-in.
 func New(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
 	a, err := config.ArgsFor[*configv1.InterPodAffinityArgs](Name, args)
 	if err != nil {
@@ -62,13 +62,13 @@ type plugin struct {
 
 	far, crowded, unwelcome *fwk.Status // shared by all rejected pods, immutable
 
-	hardWeight   int64 // of a required term of a pod that is there, in the score of newcomers that it is about
-	ignoreOthers bool  // pods without preferences of their own are not ranked by those of others
+	hardWeight   int64 // the score of an existing pod's required term that matches the incoming pod
+	ignoreOthers bool  // do not score pods without preferences by the preferences of others
 }
 
 func (*plugin) Name() string { return Name }
 
-// EventsToRegister says that other pods, and nodes and their labels, may help.
+// EventsToRegister registers changes of other pods, and of nodes and their labels.
 func (p *plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{
 		{Event: fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Add | fwk.UpdatePodLabel | fwk.Delete}, QueueingHintFn: p.afterPod},
@@ -77,7 +77,7 @@ func (p *plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 	}, nil
 }
 
-// afterPod: a pod that one of either's terms is about.
+// afterPod queues the pod if one of its terms matches the changed pod, or one of that pod's terms matches it.
 func (p *plugin) afterPod(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
 	info, err := nodeinfo.NewPodInfo(pod)
 	if err != nil {
@@ -118,12 +118,12 @@ func (p *plugin) labelsOf(namespace string) labels.Set {
 	return ns.Labels
 }
 
-// resolve turns the namespace selectors of the newcomer's terms into namespaces.
+// resolve converts the namespace selectors of the incoming pod's terms to namespaces.
 func (p *plugin) resolve(terms []fwk.AffinityTerm) []fwk.AffinityTerm {
 	for i := range terms {
 		t := &terms[i]
 		if t.NamespaceSelector == nil || t.NamespaceSelector.Empty() {
-			continue // none, or all: Matches knows
+			continue // none, or all: Matches handles both
 		}
 		if _, selectable := t.NamespaceSelector.Requirements(); !selectable || p.namespaces == nil {
 			continue
@@ -139,19 +139,19 @@ func (p *plugin) resolve(terms []fwk.AffinityTerm) []fwk.AffinityTerm {
 	return terms
 }
 
-// identity names a term's criterion, without its topology.
+// identity returns a key for a term's criterion, without its topology.
 func identity(t *fwk.AffinityTerm) string {
 	all := ""
 	if t.NamespaceSelector != nil && t.NamespaceSelector.Empty() {
 		all = "*"
 	}
 	if _, selectable := t.Selector.Requirements(); !selectable {
-		all += "!" // no pod at all, which looks like any otherwise
+		all += "!" // matches no pod; without this mark it would look like any pod
 	}
 	return all + strings.Join(sets.List(t.Namespaces), ",") + "\x00" + t.Selector.String()
 }
 
-// matching counts the pods that all the terms match, by the domains of a topology key.
+// matching counts the pods that all terms match, by the domains of a topology key.
 func (p *plugin) matching(nodes podcount.List, topology string, terms ...fwk.AffinityTerm) *podcount.Tally {
 	var key strings.Builder
 	key.WriteString(topology)
@@ -167,13 +167,14 @@ func (p *plugin) matching(nodes podcount.List, topology string, terms ...fwk.Aff
 	})
 }
 
-// about names the criterion of what the terms of pods that are there say about a newcomer.
+// about returns a key for the criterion of existing pods' terms about the incoming pod.
 func about(what string, pod *corev1.Pod, nsLabels labels.Set) string {
 	return strings.Join([]string{"\x02" + what, pod.Namespace, labels.Set(pod.Labels).String(), nsLabels.String()}, "\x00")
 }
 
-// holders are the nodes whose pods' terms count: those that have such pods where they are few, since many newcomers have labels of
-// their own (ordinals, indices) and so begin a tally; all of them otherwise, which keep their places when one more gets such a pod.
+// holders returns the nodes whose pods' terms count. If few nodes have such pods, it returns only those, since many incoming pods have
+// unique labels (ordinals, indices) and so begin a new tally; otherwise it returns all nodes, which keep their positions when one more node
+// gets such a pod.
 func holders(have []fwk.NodeInfo, all podcount.List) podcount.List {
 	const few = 8
 	if len(have) < all.Len()/few {
@@ -191,15 +192,15 @@ func matchesAll(terms []fwk.AffinityTerm, pod *corev1.Pod) bool {
 	return len(terms) > 0
 }
 
-// filterState is how many pods of each domain matter.
+// filterState is the number of relevant pods in each domain.
 type filterState struct {
 	pod      *corev1.Pod
-	required []fwk.AffinityTerm // the newcomer's
+	required []fwk.AffinityTerm // the incoming pod's terms
 	anti     []fwk.AffinityTerm
 	nsLabels labels.Set
-	wanted   []podcount.Sums // by required term: pods that all of them match
-	avoided  []podcount.Sums // by anti-affinity term: pods that it matches
-	against  podcount.Sums   // pods whose anti-affinity terms match the newcomer
+	wanted   []podcount.Sums // by required term: pods that match all of them
+	avoided  []podcount.Sums // by anti-affinity term: pods that match it
+	against  podcount.Sums   // existing pods whose anti-affinity terms match the incoming pod
 }
 
 // Clone copies what AddPod and RemovePod change.
@@ -259,7 +260,7 @@ func (p *plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *corev1.
 	return nil, nil
 }
 
-// keptOutBy says which domains a pod that is there keeps the newcomer out of.
+// keptOutBy adds the domains that an existing pod's anti-affinity forbids for the incoming pod.
 func (s *filterState) keptOutBy(other fwk.PodInfo, add podcount.Share) {
 	terms := other.GetRequiredAntiAffinityTerms()
 	for i := range terms {
@@ -269,15 +270,15 @@ func (s *filterState) keptOutBy(other fwk.PodInfo, add podcount.Share) {
 	}
 }
 
-// PreFilterExtensions keep the counts while pods are put and taken for the sake of argument.
+// PreFilterExtensions returns the plug-in, which updates the counts while preemption adds and removes pods.
 func (p *plugin) PreFilterExtensions() fwk.PreFilterExtensions { return p }
 
-// AddPod counts a pod in.
+// AddPod counts an added pod.
 func (p *plugin) AddPod(_ context.Context, state fwk.CycleState, _ *corev1.Pod, added fwk.PodInfo, node fwk.NodeInfo) *fwk.Status {
 	return recount(state, added, node.Node(), 1)
 }
 
-// RemovePod counts a pod out.
+// RemovePod subtracts a removed pod.
 func (p *plugin) RemovePod(_ context.Context, state fwk.CycleState, _ *corev1.Pod, removed fwk.PodInfo, node fwk.NodeInfo) *fwk.Status {
 	return recount(state, removed, node.Node(), -1)
 }
@@ -306,7 +307,7 @@ func recount(state fwk.CycleState, other fwk.PodInfo, node *corev1.Node, by int6
 	return nil
 }
 
-// Filter refuses nodes outside of the wanted domains and in the avoided ones.
+// Filter rejects nodes outside of the wanted domains and in the avoided ones.
 func (p *plugin) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, n fwk.NodeInfo) *fwk.Status {
 	s, st := read[*filterState](state, filterKey)
 	if st != nil {
@@ -328,8 +329,8 @@ func (p *plugin) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, 
 	return nil
 }
 
-// near says whether all wanted pods are in the node's domains. The first pod of a group that wants its own like may go
-// anywhere that has the labels.
+// near reports whether the node's domains have all wanted pods. The first pod of a group whose terms match itself may go to any node with
+// the labels.
 func (s *filterState) near(n fwk.NodeInfo) bool {
 	there := true
 	for i := range s.required {
@@ -342,7 +343,7 @@ func (s *filterState) near(n fwk.NodeInfo) bool {
 	return there || s.nowhere() && matchesAll(s.required, s.pod)
 }
 
-// nowhere says that no pod is there that all required terms match, in any of their domains.
+// nowhere reports that no domain has a pod that matches all required terms.
 func (s *filterState) nowhere() bool {
 	for i := range s.wanted {
 		if !s.wanted[i].Zero() {

@@ -17,23 +17,23 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 )
 
-// scoreState is what domains weigh, by the newcomer's terms and by those of others.
+// scoreState is the weight of the domains, by the incoming pod's terms and by existing pods' terms.
 type scoreState struct {
 	own    []weighed
 	others *podcount.Tally
 }
 
-// weighed is how many pods a term matches, and what each of them weighs.
+// weighed is the number of pods that a term matches, and the weight of each.
 type weighed struct {
 	key    string
 	weight int64
 	tally  *podcount.Tally
 }
 
-// Clone shares the state: nothing changes it.
+// Clone returns the state itself, which is immutable.
 func (s *scoreState) Clone() fwk.StateData { return s }
 
-// PreScore weighs the domains by the preferred terms of the newcomer and of those that are there.
+// PreScore weighs the domains by the preferred terms of the incoming pod and of existing pods.
 func (p *plugin) PreScore(_ context.Context, state fwk.CycleState, pod *corev1.Pod, feasible []fwk.NodeInfo) *fwk.Status {
 	if len(feasible) == 0 {
 		return fwk.NewStatus(fwk.Skip)
@@ -82,7 +82,7 @@ func (p *plugin) weigh(s *scoreState, nodes podcount.List, terms []fwk.WeightedA
 	}
 }
 
-// weighOther says what the terms of a pod that is there make the newcomer weigh in its domains.
+// weighOther adds the weights that an existing pod's terms give its domains for the incoming pod.
 func weighOther(other fwk.PodInfo, pod *corev1.Pod, nsLabels labels.Set, hardWeight int64, add podcount.Share) {
 	required := other.GetRequiredAffinityTerms()
 	for i := range required {
@@ -102,7 +102,7 @@ func weighOther(other fwk.PodInfo, pod *corev1.Pod, nsLabels labels.Set, hardWei
 	}
 }
 
-// Score adds up the node's domains.
+// Score adds up the weights of the node's domains.
 func (p *plugin) Score(_ context.Context, state fwk.CycleState, _ *corev1.Pod, n fwk.NodeInfo) (int64, *fwk.Status) {
 	s, st := read[*scoreState](state, scoreKey)
 	if st != nil {
@@ -120,7 +120,7 @@ func (p *plugin) Score(_ context.Context, state fwk.CycleState, _ *corev1.Pod, n
 	return score, nil
 }
 
-// ScoreExtensions scale, since scores may be below zero.
+// ScoreExtensions returns the plug-in, which scales scores, since they may be negative.
 func (p *plugin) ScoreExtensions() fwk.ScoreExtensions { return p }
 
 // NormalizeScore scales the span of the scores to 0..100.
@@ -129,7 +129,7 @@ func (p *plugin) NormalizeScore(_ context.Context, _ fwk.CycleState, _ *corev1.P
 	return nil
 }
 
-// Scale does that with scores alone.
+// Scale is NormalizeScore for scores alone.
 func (*plugin) Scale(scores []int64) {
 	if len(scores) == 0 {
 		return

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodeaffinity is the NodeAffinity plug-in: a pod's node selector and required node affinity say where it fits, its
-// preferred node affinity where better.
+// Package nodeaffinity is the NodeAffinity plug-in: a pod's node selector and required node affinity decide where it fits, its preferred
+// node affinity where it fits better.
 package nodeaffinity
 
 import (
@@ -30,7 +30,7 @@ const (
 	preferredKey fwk.StateKey = "PreScore" + Name
 )
 
-// New makes the plug-in. Its arguments may add an affinity to that of every pod.
+// New returns the plug-in. Its arguments may add an affinity to that of every pod.
 func New(_ context.Context, args runtime.Object, _ fwk.Handle) (fwk.Plugin, error) {
 	a, err := config.ArgsFor[*configv1.NodeAffinityArgs](Name, args)
 	if err != nil {
@@ -54,13 +54,13 @@ func New(_ context.Context, args runtime.Object, _ fwk.Handle) (fwk.Plugin, erro
 }
 
 type plugin struct {
-	required  *nodeaffinity.NodeSelector             // added to every pod's; nil: nothing is
+	required  *nodeaffinity.NodeSelector             // added to every pod's; nil: none
 	preferred *nodeaffinity.PreferredSchedulingTerms // likewise
 }
 
 func (plugin) Name() string { return Name }
 
-// NodeLocal promises that verdicts may be kept.
+// NodeLocal promises that verdicts may be cached.
 func (plugin) NodeLocal() {}
 
 type required struct {
@@ -75,7 +75,7 @@ type preferred struct {
 
 func (p preferred) Clone() fwk.StateData { return p }
 
-// SignPod signs selector and affinity.
+// SignPod signs the node selector and affinity.
 func (plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
 	var affinity *corev1.NodeAffinity
 	if pod.Spec.Affinity != nil {
@@ -87,7 +87,7 @@ func (plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *
 	}, nil
 }
 
-// EventsToRegister says that a node may help that is new or newly labelled and matches.
+// EventsToRegister registers new and relabelled nodes that match.
 func (p plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{
 		{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeLabel}, QueueingHintFn: p.afterNode},
@@ -118,7 +118,7 @@ func (p plugin) afterNode(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) (f
 	return fwk.Queue, nil
 }
 
-// PreFilter compiles the terms, and where every term names nodes says which.
+// PreFilter compiles the terms. If every term selects nodes by name, it returns those nodes.
 func (p plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	terms := requiredTerms(pod)
 	if terms == nil && pod.Spec.NodeSelector == nil && p.required == nil {
@@ -159,7 +159,7 @@ func requiredTerms(pod *corev1.Pod) *corev1.NodeSelector {
 	return pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 }
 
-// PreFilterExtensions is nil: other pods do not matter.
+// PreFilterExtensions returns nil: other pods have no effect.
 func (plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
 // Filter matches the node.
@@ -171,7 +171,7 @@ func (p plugin) Filter(_ context.Context, state fwk.CycleState, pod *corev1.Pod,
 	if !ok {
 		want = required{nodeaffinity.GetRequiredNodeAffinity(pod)}
 	}
-	// A term that cannot be read matches nothing.
+	// A term that cannot be parsed matches no node.
 	if match, _ := want.Match(node.Node()); match {
 		return nil
 	}
@@ -219,10 +219,10 @@ func (p plugin) Score(_ context.Context, state fwk.CycleState, pod *corev1.Pod, 
 	return score, nil
 }
 
-// ScoreExtensions scales to the best node.
+// ScoreExtensions returns the plug-in, which scales scores by the best node's.
 func (p plugin) ScoreExtensions() fwk.ScoreExtensions { return p }
 
-// Scale makes 0 to 100 of scores.
+// Scale scales scores to 0 to 100.
 func (plugin) Scale(scores []int64) { profile.Scale(scores) }
 
 // NormalizeScore scales to 0..100.

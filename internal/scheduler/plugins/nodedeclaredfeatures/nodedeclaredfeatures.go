@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodedeclaredfeatures is the plug-in that keeps pods away from nodes which do not declare a feature that they need
-// (KEP-5328): a pod whose containers are all to be restarted when one exits needs a node that declares this.
+// Package nodedeclaredfeatures is the plug-in that keeps pods away from nodes which do not declare a feature that the pods need (KEP-5328).
+// For example, a pod whose containers all restart when one exits needs a node that declares this.
 package nodedeclaredfeatures
 
 import (
@@ -23,23 +23,23 @@ const Name = "NodeDeclaredFeatures"
 
 const filterKey fwk.StateKey = "PreFilter" + Name
 
-// New makes the plug-in.
+// New returns the plug-in.
 func New(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
 	return &plugin{release: version.MajorMinor(1, 37)}, nil
 }
 
 type plugin struct {
-	release *version.Version // features that all nodes of its kind have need no declaring
+	release *version.Version // the nodes' release, all of which have certain features without declaring them
 }
 
 func (*plugin) Name() string { return Name }
 
-// needs is what a pod asks of nodes.
+// needs returns the features that a pod needs.
 func (p *plugin) needs(pod *corev1.Pod) (ndf.FeatureSet, error) {
 	return ndf.DefaultFramework.InferForPodScheduling(&ndf.PodInfo{Spec: &pod.Spec}, p.release)
 }
 
-// SignPod signs what the pod asks for.
+// SignPod signs the needed features.
 func (p *plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
 	needs, err := p.needs(pod)
 	if err != nil {
@@ -48,7 +48,7 @@ func (p *plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment
 	return []fwk.SignFragment{{Key: fwk.FeaturesSignerName, Value: needs.String()}}, nil
 }
 
-// EventsToRegister says that nodes which come or declare more may help, and a pod that asks for less.
+// EventsToRegister registers new nodes, nodes that declare more, and pods that need less.
 func (p *plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{
 		{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeDeclaredFeature}, QueueingHintFn: afterNode},
@@ -90,7 +90,7 @@ type state struct{ needs ndf.FeatureSet }
 // Clone returns the state itself, which is immutable.
 func (s *state) Clone() fwk.StateData { return s }
 
-// PreFilter leaves pods out that ask for nothing that nodes declare.
+// PreFilter skips pods that need no declared features.
 func (p *plugin) PreFilter(_ context.Context, cycle fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	needs, err := p.needs(pod)
 	if err != nil {
@@ -103,10 +103,10 @@ func (p *plugin) PreFilter(_ context.Context, cycle fwk.CycleState, pod *corev1.
 	return nil, nil
 }
 
-// PreFilterExtensions is nil: other pods do not matter.
+// PreFilterExtensions returns nil: other pods have no effect.
 func (*plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
-// Filter refuses nodes that do not declare all of it.
+// Filter rejects nodes that do not declare all needed features.
 func (*plugin) Filter(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod, node fwk.NodeInfo) *fwk.Status {
 	data, err := cycle.Read(filterKey)
 	if err != nil {

@@ -15,14 +15,14 @@ import (
 // Name is the plug-in's name.
 const Name = "NodeName"
 
-// New makes the plug-in.
+// New returns the plug-in.
 func New(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return plugin{}, nil }
 
 type plugin struct{}
 
 func (plugin) Name() string { return Name }
 
-// NodeLocal promises that verdicts may be kept.
+// NodeLocal promises that verdicts may be cached.
 func (plugin) NodeLocal() {}
 
 // SignPod signs the node's name.
@@ -30,7 +30,7 @@ func (plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *
 	return []fwk.SignFragment{{Key: fwk.NodeNameSignerName, Value: pod.Spec.NodeName}}, nil
 }
 
-// EventsToRegister says that a new node may help.
+// EventsToRegister registers new nodes.
 func (plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add}}}, nil
 }

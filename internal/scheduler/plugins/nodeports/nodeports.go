@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodeports is the NodePorts plug-in: a host port is given once on a node.
+// Package nodeports is the NodePorts plug-in: one pod on a node can use a host port.
 package nodeports
 
 import (
@@ -16,14 +16,14 @@ import (
 // Name is the plug-in's name.
 const Name = "NodePorts"
 
-// New makes the plug-in.
+// New returns the plug-in.
 func New(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return plugin{}, nil }
 
 type plugin struct{}
 
 func (plugin) Name() string { return Name }
 
-// NodeLocal promises that verdicts may be kept.
+// NodeLocal promises that verdicts may be cached.
 func (plugin) NodeLocal() {}
 
 // SignPod signs the host ports.
@@ -31,7 +31,7 @@ func (plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *
 	return []fwk.SignFragment{{Key: fwk.HostPortsSignerName, Value: hostPorts(pod)}}, nil
 }
 
-// EventsToRegister says that a new node may help, and the end of a pod with one of the ports.
+// EventsToRegister registers new nodes, and the deletion of a pod with one of the ports.
 func (p plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{
 		{Event: fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete}, QueueingHintFn: p.afterPod},
@@ -57,7 +57,7 @@ func (plugin) afterPod(_ klog.Logger, pod *corev1.Pod, oldObj, _ any) (fwk.Queue
 	return fwk.Queue, nil
 }
 
-// PreFilter leaves pods without host ports out.
+// PreFilter skips pods without host ports.
 func (plugin) PreFilter(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	if len(hostPorts(pod)) == 0 {
 		return nil, fwk.NewStatus(fwk.Skip)
@@ -65,10 +65,10 @@ func (plugin) PreFilter(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ 
 	return nil, nil
 }
 
-// PreFilterExtensions is nil: the node's own used ports are enough.
+// PreFilterExtensions returns nil: the node's own used ports are enough.
 func (plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
-// Filter refuses nodes where a port is taken.
+// Filter rejects nodes where a port is taken.
 func (plugin) Filter(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) *fwk.Status {
 	if fits(pod, node.GetUsedPorts()) {
 		return nil

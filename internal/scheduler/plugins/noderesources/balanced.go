@@ -18,7 +18,7 @@ import (
 // BalancedName is the second plug-in's name.
 const BalancedName = "NodeResourcesBalancedAllocation"
 
-// NewBalanced makes NodeResourcesBalancedAllocation; without arguments, over cpu and memory.
+// NewBalanced returns NodeResourcesBalancedAllocation; without arguments, over cpu and memory.
 func NewBalanced(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
 	a, err := config.ArgsFor[*configv1.NodeResourcesBalancedAllocationArgs](BalancedName, args)
 	if err != nil {
@@ -38,7 +38,7 @@ type balanced struct {
 	*weighed // nil: cpu and memory
 }
 
-// indifferent says whether the pod asks for nothing that is to be balanced.
+// indifferent reports whether the pod requests none of the balanced resources.
 func (b balanced) indifferent(r *request) bool {
 	if b.weighed == nil {
 		return r.cpu == 0 && r.memory == 0
@@ -53,7 +53,7 @@ func (b balanced) indifferent(r *request) bool {
 
 func (balanced) Name() string { return BalancedName }
 
-// NodeLocal promises that scores may be kept.
+// NodeLocal promises that scores may be cached.
 func (balanced) NodeLocal() {}
 
 // SignPod signs the requests.
@@ -61,7 +61,7 @@ func (balanced) SignPod(ctx context.Context, pod *corev1.Pod) ([]fwk.SignFragmen
 	return fit{}.SignPod(ctx, pod)
 }
 
-// PreScore leaves pods without requests out: they change no balance.
+// PreScore skips pods without requests: they change no balance.
 func (b balanced) PreScore(_ context.Context, state fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) *fwk.Status {
 	if b.indifferent(readRequest(state, pod)) {
 		return fwk.NewStatus(fwk.Skip)
@@ -90,7 +90,7 @@ func (b balanced) Score(ctx context.Context, state fwk.CycleState, pod *corev1.P
 	return fwk.MaxNodeScore/2 + (fwk.MaxNodeScore/2+with-without)/2, nil
 }
 
-// evenness is 100 where both shares are alike, 50 where one is full and the other empty.
+// evenness returns 100 if both shares are equal, 50 if one is full and the other empty.
 func evenness(cpu, hasCPU, memory, hasMemory int64) int64 {
 	deviation := 0.0
 	if hasCPU != 0 && hasMemory != 0 {
@@ -101,5 +101,5 @@ func evenness(cpu, hasCPU, memory, hasMemory int64) int64 {
 
 func fraction(used, has int64) float64 { return min(float64(used)/float64(has), 1) }
 
-// ScoreExtensions is nil: the score is in range already.
+// ScoreExtensions returns nil: the score is in range already.
 func (balanced) ScoreExtensions() fwk.ScoreExtensions { return nil }

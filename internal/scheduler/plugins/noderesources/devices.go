@@ -14,31 +14,31 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 )
 
-// leaves says whether the resource is left to DynamicResources: a node has none, and a class of devices stands behind it (KEP-5004).
+// leaves reports whether DynamicResources handles the resource: the node has none, and a DeviceClass backs it (KEP-5004).
 func (f fit) leaves(name corev1.ResourceName, has fwk.Resource) bool {
 	return f.devices != nil && nodeinfo.IsExtended(name) && has.GetScalarResources()[name] == 0 &&
 		f.devices.DeviceClassResolver().GetDeviceClass(name) != nil
 }
 
-// fitByDevices is NodeResourcesFit where it scores resources that a class may stand behind.
+// fitByDevices is NodeResourcesFit for scored resources that a DeviceClass may back.
 type fitByDevices struct{ fit }
 
-// Fleeting is the profile's.
+// Fleeting implements [profile.Fleeting].
 func (f fitByDevices) Fleeting(state fwk.CycleState, pod *corev1.Pod) bool {
 	return f.stock.concerns(readRequest(state, pod))
 }
 
-// balancedByDevices is NodeResourcesBalancedAllocation where it is over such resources.
+// balancedByDevices is NodeResourcesBalancedAllocation for such resources.
 type balancedByDevices struct{ balanced }
 
-// Fleeting is the profile's.
+// Fleeting implements [profile.Fleeting].
 func (b balancedByDevices) Fleeting(state fwk.CycleState, pod *corev1.Pod) bool {
 	return b.stock.concerns(readRequest(state, pod))
 }
 
 var _, _ profile.Fleeting = fitByDevices{}, balancedByDevices{}
 
-// afterClass: a class may come to stand behind what the pod asks for.
+// afterClass queues the pod if a DeviceClass has begun to back a resource that the pod requests.
 func afterClass(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
 	class, ok := newObj.(*resourcev1.DeviceClass)
 	if !ok {

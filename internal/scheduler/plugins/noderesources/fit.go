@@ -36,7 +36,7 @@ const FitName = "NodeResourcesFit"
 
 const requestKey fwk.StateKey = "PreFilter" + FitName
 
-// NewFit makes NodeResourcesFit; without arguments, with the LeastAllocated strategy over cpu and memory, equally weighted.
+// NewFit returns NodeResourcesFit; without arguments, with the LeastAllocated strategy over cpu and memory, equally weighted.
 func NewFit(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
 	a, err := config.ArgsFor[*configv1.NodeResourcesFitArgs](FitName, args)
 	if err != nil {
@@ -55,16 +55,16 @@ func NewFit(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, e
 type fit struct {
 	ignored, ignoredGroups sets.Set[string]
 	*weighed                        // nil: cpu and memory
-	score                  strategy // nil: the usual one
+	score                  strategy // nil: the default
 	devices                fwk.SharedDRAManager
 }
 
 func (fit) Name() string { return FitName }
 
-// NodeLocal promises that verdicts may be kept.
+// NodeLocal promises that verdicts may be cached.
 func (fit) NodeLocal() {}
 
-// request is what a pod asks for, and the same with defaults for containers that ask for nothing.
+// request is a pod's requests, and the same with defaults for containers without requests.
 type request struct {
 	exact            *nodeinfo.Resource
 	cpu, memory      int64 // exact
@@ -96,7 +96,7 @@ func (fit) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk
 	return []fwk.SignFragment{{Key: fwk.ResourcesSignerName, Value: []any{r.exact, r.scoreCPU, r.scoreM}}}, nil
 }
 
-// EventsToRegister says that the end or the shrinking of a pod may help, and a node that is new or bigger.
+// EventsToRegister registers the deletion or shrinking of a pod, and new or larger nodes.
 func (f fit) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{
 		{Event: fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete}, QueueingHintFn: f.afterDelete},
@@ -170,7 +170,7 @@ func amount(r *nodeinfo.Resource, name corev1.ResourceName) int64 {
 	return r.Scalar[name]
 }
 
-// names are the resources asked for: cpu, memory, storage, then the rest by name.
+// names returns the requested resources: cpu, memory, storage, then the rest by name.
 func (r *request) names() (out []corev1.ResourceName) {
 	if r.exact.MilliCPU > 0 {
 		out = append(out, corev1.ResourceCPU)
@@ -197,11 +197,10 @@ func (fit) PreFilter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, _
 	return nil, nil
 }
 
-// PreFilterExtensions is nil: the node's own sums are enough.
+// PreFilterExtensions returns nil: the node's own sums are enough.
 func (fit) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
-// Filter refuses nodes with too little left, and says which resources. What the whole node could not give either no
-// preemption resolves.
+// Filter rejects nodes with too little left, and names the resources. Preemption cannot resolve a request that exceeds the whole node.
 func (f fit) Filter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) *fwk.Status {
 	reasons, hopeless := f.insufficient(readRequest(state, pod), node)
 	if len(reasons) == 0 {
@@ -238,7 +237,7 @@ func (f fit) insufficient(r *request, node fwk.NodeInfo) (reasons []string, hope
 	return reasons, hopeless
 }
 
-// ignores says whether the resource is no matter of this plug-in's. Only extended ones can be.
+// ignores reports whether the plug-in ignores the resource. It can ignore only extended ones.
 func (f fit) ignores(name corev1.ResourceName) bool {
 	if len(f.ignored)+len(f.ignoredGroups) == 0 {
 		return false
@@ -250,7 +249,7 @@ func (f fit) ignores(name corev1.ResourceName) bool {
 	return f.ignored.Has(string(name)) || f.ignoredGroups.Has(group)
 }
 
-// Score is, unless another strategy is chosen, the mean share of cpu and memory that stays free.
+// Score is the mean free share of cpu and memory, unless another strategy is configured.
 func (f fit) Score(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
 	r := readRequest(state, pod)
 	if f.score != nil {
@@ -281,5 +280,5 @@ func (f fit) Score(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, n
 	return sum / n, nil
 }
 
-// ScoreExtensions is nil: the score is in range already.
+// ScoreExtensions returns nil: the score is in range already.
 func (fit) ScoreExtensions() fwk.ScoreExtensions { return nil }

@@ -21,12 +21,12 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/nodeinfo"
 )
 
-// stock counts the devices of a node, and how many of them are taken, of the classes behind extended resources that are
-// scored (KEP-5004). All devices of a class count alike: tainted ones, overlapping partitions, those of incomplete pools; a
-// shareable device is taken once any claim has a share. Devices allocated for admin access are not taken.
+// stock counts the devices of a node, and how many of them are taken, of the classes behind scored extended resources (KEP-5004). All
+// devices of a class count alike: tainted ones, overlapping partitions, those of incomplete pools. A shareable device is taken once any
+// claim has a share. Devices allocated for admin access are not taken.
 //
-// Three things are worked out, each for as long as it holds: which devices of a slice are the class's, for as long as the two are the same
-// objects; which nodes reach them, for as long as the slices are the same; and what is taken, for one cycle.
+// It computes three results, each of which it keeps as long as it is valid: the class's devices in a slice, as long as both objects are the
+// same; the nodes that reach them, as long as the slices are the same; and what is taken, for one cycle.
 type stock struct {
 	devices     fwk.SharedDRAManager
 	names       []corev1.ResourceName // the extended ones among what is scored
@@ -36,7 +36,7 @@ type stock struct {
 	supplies map[corev1.ResourceName]*supply
 }
 
-// newStock is nil where no class can stand behind any of the resources.
+// newStock returns nil if no DeviceClass can back any of the resources.
 func newStock(devices fwk.SharedDRAManager, resources []configv1.ResourceSpec) *stock {
 	s := &stock{
 		devices: devices, supplies: map[corev1.ResourceName]*supply{},
@@ -53,16 +53,15 @@ func newStock(devices fwk.SharedDRAManager, resources []configv1.ResourceSpec) *
 	return s
 }
 
-// concerns tells whether the pod asks for something that is scored and that a class stands behind. Its scores then rest on more than what
-// is known of the node.
+// concerns reports whether the pod requests a scored resource that a DeviceClass backs. Its scores then depend on more than the node.
 func (s *stock) concerns(r *request) bool {
 	return slices.ContainsFunc(s.names, func(name corev1.ResourceName) bool {
 		return r.exact.Scalar[name] != 0 && s.devices.DeviceClassResolver().GetDeviceClass(name) != nil
 	})
 }
 
-// on is how many devices of the class behind a resource there are for a node, and how many are taken: none if there is no class, or if it
-// can not be told of one of them whether it is the class's.
+// on returns how many devices of the class behind a resource a node has, and how many are taken: none if there is no class, or if it is
+// unknown for one of them whether the class selects it.
 func (s *stock) on(ctx context.Context, r *request, name corev1.ResourceName, node *corev1.Node) (count, error) {
 	v, err := s.view(ctx, r, name)
 	if err != nil || v == nil {
@@ -71,14 +70,14 @@ func (s *stock) on(ctx context.Context, r *request, name corev1.ResourceName, no
 	return v.on(node), nil
 }
 
-// sight caches what a cycle has seen of devices. It is empty until the first node is scored by them.
+// sight caches a cycle's results about devices. It is empty until the first node is scored by them.
 type sight struct {
 	mu    sync.Mutex
 	taken *taken
 	views map[corev1.ResourceName]*view // nil: there is no class
 }
 
-// view is what the cycle sees of the devices behind a resource.
+// view returns the cycle's view of the devices behind a resource.
 func (s *stock) view(ctx context.Context, r *request, name corev1.ResourceName) (*view, error) {
 	r.sight.mu.Lock()
 	defer r.sight.mu.Unlock()
@@ -108,7 +107,7 @@ func (s *stock) view(ctx context.Context, r *request, name corev1.ResourceName) 
 	return v, nil
 }
 
-// supply is the devices of the class behind a resource; nil if there is no class.
+// supply returns the devices of the class behind a resource; nil if there is no class.
 func (s *stock) supply(ctx context.Context, name corev1.ResourceName) (*supply, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,14 +144,14 @@ func (s *stock) supply(ctx context.Context, name corev1.ResourceName) (*supply, 
 		}
 		current.add(slice, lots)
 	}
-	if ctx.Err() != nil { // it may be why an expression failed
+	if ctx.Err() != nil { // the cancellation may be why an expression failed
 		return nil, fmt.Errorf("find devices of class %s: %w", class.Name, context.Cause(ctx))
 	}
 	s.supplies[name] = current
 	return current, nil
 }
 
-// supply is the devices of one class, as of one set of slices, by which nodes reach them. It does not change.
+// supply is the devices of one class in one set of slices, by the nodes that reach them. It is immutable.
 type supply struct {
 	class      *resourcev1.DeviceClass
 	slices     map[*resourcev1.ResourceSlice][]lot
@@ -161,7 +160,7 @@ type supply struct {
 	bySelector []lot
 }
 
-// of tells whether the supply is that of these slices.
+// of reports whether the supply is that of these slices.
 func (s *supply) of(all []*resourcev1.ResourceSlice) bool {
 	return len(all) == len(s.slices) && !slices.ContainsFunc(all, func(x *resourcev1.ResourceSlice) bool {
 		_, ok := s.slices[x]
@@ -183,15 +182,15 @@ func (s *supply) add(slice *resourcev1.ResourceSlice, lots []lot) {
 	}
 }
 
-// lot is devices of a slice that the same nodes reach: one, some, or all.
+// lot is a number of devices of a slice that the same nodes reach: one node, some, or all.
 type lot struct {
 	node     string
 	selector *nodeaffinity.NodeSelector
 	ids      []structured.DeviceID
-	unknown  bool // there are some of which it can not be told whether they are the class's
+	unknown  bool // for some of them it is unknown whether the class selects them
 }
 
-// lotsOf are the class's devices of a slice.
+// lotsOf returns the class's devices of a slice.
 func lotsOf(ctx context.Context, slice *resourcev1.ResourceSlice, selectors []cel.CompilationResult) (out []lot) {
 	spec := &slice.Spec
 	put := func(l lot, devices []resourcev1.Device) {
@@ -221,7 +220,7 @@ func lotsOf(ctx context.Context, slice *resourcev1.ResourceSlice, selectors []ce
 	return out
 }
 
-// reach is a lot without devices yet; false: no node reaches them.
+// reach returns a lot without devices; false if no node reaches them.
 func reach(all *bool, node *string, selector *corev1.NodeSelector) (lot, bool) {
 	switch {
 	case all != nil && *all:
@@ -238,7 +237,7 @@ func reach(all *bool, node *string, selector *corev1.NodeSelector) (lot, bool) {
 	return lot{}, false
 }
 
-// matches tells whether a device is one that a class selects. As with kube-scheduler, expressions do not see here whether it may be shared.
+// matches reports whether a class selects a device. As in kube-scheduler, the expressions do not see here whether the device may be shared.
 func matches(ctx context.Context, driver string, d *resourcev1.Device, selectors []cel.CompilationResult) (bool, error) {
 	for i := range selectors {
 		if selectors[i].Error != nil {
@@ -252,7 +251,7 @@ func matches(ctx context.Context, driver string, d *resourcev1.Device, selectors
 	return true, nil
 }
 
-// taken is what claims have.
+// taken is the devices that claims have.
 type taken struct {
 	*structured.AllocatedState
 	shared sets.Set[structured.DeviceID]
@@ -284,7 +283,7 @@ func (t *taken) count(l *lot) count {
 	return c
 }
 
-// count is how many devices there are, and are taken.
+// count is the number of devices, and how many of them are taken.
 type count struct {
 	has, taken int64
 	unknown    bool
@@ -294,7 +293,7 @@ func (c *count) add(x count) {
 	c.has, c.taken, c.unknown = c.has+x.has, c.taken+x.taken, c.unknown || x.unknown
 }
 
-// view is a supply and what of it is taken in one cycle. What more than one node reaches is counted beforehand.
+// view is a supply and how much of it is taken in one cycle. It counts devices that several nodes reach beforehand.
 type view struct {
 	supply     *supply
 	taken      *taken

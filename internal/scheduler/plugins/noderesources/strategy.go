@@ -14,14 +14,14 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/nodeinfo"
 )
 
-// usual says whether these are cpu and memory, equally weighted.
+// usual reports whether these are cpu and memory, equally weighted.
 func usual(resources []configv1.ResourceSpec) bool {
 	return len(resources) == 2 && resources[0] == configv1.ResourceSpec{Name: "cpu", Weight: 1} &&
 		resources[1] == configv1.ResourceSpec{Name: "memory", Weight: 1}
 }
 
-// asked is what the pod asks for of a resource, used what is asked for on the node already; both with defaults for containers
-// that ask for no cpu and memory, or without.
+// asked returns the pod's request for a resource; used the requests on the node. With defaults, containers without requests for cpu and
+// memory count as if they had some.
 func (r *request) asked(name corev1.ResourceName, defaults bool) int64 {
 	switch {
 	case defaults && name == corev1.ResourceCPU:
@@ -44,7 +44,7 @@ func used(node fwk.NodeInfo, name corev1.ResourceName, defaults bool) int64 {
 	return of(node.GetRequested(), name)
 }
 
-// of is how much of a resource there is.
+// of returns the amount of a resource.
 func of(r fwk.Resource, name corev1.ResourceName) int64 {
 	switch name {
 	case corev1.ResourceCPU:
@@ -57,21 +57,21 @@ func of(r fwk.Resource, name corev1.ResourceName) int64 {
 	return r.GetScalarResources()[name]
 }
 
-// share is a resource of a node: what would be requested with the pod, what is without, and what there is.
+// share is a resource of a node: the requests with the pod, those without it, and the capacity.
 type share struct {
 	with, without, has int64
 	weight             int64
 }
 
-// weighed is what a plug-in looks at.
+// weighed is the set of resources that a plug-in scores.
 type weighed struct {
 	resources []configv1.ResourceSpec
-	defaults  bool   // containers that ask for no cpu and memory count as if they did
-	stock     *stock // nil: what nodes themselves have alone counts
+	defaults  bool   // count default requests for containers without requests for cpu and memory
+	stock     *stock // nil: count only resources of the nodes themselves
 }
 
-// shares are those of the resources that the node has. One of a kind that few nodes have counts for pods that ask for it; what the node has
-// none of a class of devices may stand behind.
+// shares returns the shares of the node's resources. An extended resource counts only for pods that request it; a DeviceClass may back one
+// that the node lacks.
 func (w *weighed) shares(ctx context.Context, r *request, node fwk.NodeInfo) ([]share, error) {
 	out := make([]share, 0, len(w.resources))
 	for i := range w.resources {
@@ -113,7 +113,7 @@ func strategyOf(s *configv1.ScoringStrategy) strategy {
 	})
 }
 
-// mean is the weighted mean of the shares' scores.
+// mean returns the weighted mean of the shares' scores.
 func mean(score func(share) int64) strategy {
 	return func(all []share) int64 {
 		var sum, weight int64
@@ -127,7 +127,7 @@ func mean(score func(share) int64) strategy {
 	}
 }
 
-// ratio scores how full a resource would be by a line through the points of a shape. Shares with a score of 0 do not count.
+// ratio scores utilization by the lines between the points of a shape. Shares with a score of 0 do not count.
 func ratio(shape []configv1.UtilizationShapePoint) strategy {
 	const most = 10 // of a point's score
 	value := func(p int64) int64 {
@@ -166,7 +166,7 @@ func ratio(shape []configv1.UtilizationShapePoint) strategy {
 	}
 }
 
-// evennessOf is 100 where all shares in use are alike, less the more they deviate.
+// evennessOf returns 100 if all shares are equal, and less the more they deviate.
 func evennessOf(all []share, part func(share) int64) int64 {
 	fractions, sum := make([]float64, len(all)), 0.0
 	for i, x := range all {

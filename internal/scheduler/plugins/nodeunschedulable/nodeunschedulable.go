@@ -17,14 +17,14 @@ import (
 // Name is the plug-in's name.
 const Name = "NodeUnschedulable"
 
-// New makes the plug-in.
+// New returns the plug-in.
 func New(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return plugin{}, nil }
 
 type plugin struct{}
 
 func (plugin) Name() string { return Name }
 
-// NodeLocal promises that verdicts may be kept.
+// NodeLocal promises that verdicts may be cached.
 func (plugin) NodeLocal() {}
 
 // SignPod signs the tolerations.
@@ -32,7 +32,7 @@ func (plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *
 	return []fwk.SignFragment{{Key: fwk.TolerationsSignerName, Value: pod.Spec.Tolerations}}, nil
 }
 
-// EventsToRegister says that a node that is new or uncordoned may help, and a toleration added to the pod.
+// EventsToRegister registers new and uncordoned nodes, and tolerations added to the pod.
 func (p plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{
 		{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeTaint}, QueueingHintFn: p.afterNode},
@@ -59,7 +59,7 @@ func (plugin) afterPod(_ klog.Logger, _ *corev1.Pod, _, newObj any) (fwk.Queuein
 	return fwk.Queue, nil
 }
 
-// Filter refuses cordoned nodes.
+// Filter rejects cordoned nodes.
 func (plugin) Filter(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) *fwk.Status {
 	if !node.Node().Spec.Unschedulable || tolerates(pod) {
 		return nil

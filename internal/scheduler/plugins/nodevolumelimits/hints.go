@@ -15,8 +15,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/claims"
 )
 
-// EventsToRegister says that nodes which tell of drivers or of more room, the end of pods and attachments, and the pod's claims may
-// help.
+// EventsToRegister registers nodes that report drivers or higher limits, the deletion of pods and attachments, and the pod's claims.
 func (p *plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{
 		{Event: fwk.ClusterEvent{Resource: fwk.CSINode, ActionType: fwk.Add}},

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodevolumelimits is the NodeVolumeLimits plug-in: it limits the volumes of a CSI driver on a node to the number
-// in its CSINode (KEP-554), and rejects nodes without the driver if the CSIDriver demands this (KEP-5030).
+// Package nodevolumelimits is the NodeVolumeLimits plug-in: it limits the volumes of a CSI driver on a node to the number in its CSINode
+// (KEP-554), and rejects nodes without the driver if the CSIDriver demands this (KEP-5030).
 //
-// A volume counts once however many pods of the node use it, and also while a VolumeAttachment of no pod is left. A claim that is not
-// bound yet counts as a volume of its class's driver.
+// A volume counts once however many pods of the node use it, and also while a VolumeAttachment without a pod exists. An unbound claim
+// counts as a volume of its class's driver.
 package nodevolumelimits
 
 import (
@@ -32,10 +32,10 @@ import (
 // Name is the plug-in's name.
 const Name = "NodeVolumeLimits"
 
-// byNode is the index of attachments.
+// byNode is the index of attachments by node.
 const byNode = "node"
 
-// New makes the plug-in.
+// New returns the plug-in.
 func New(_ context.Context, _ runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
 	f := h.SharedInformerFactory()
 	attachments := f.Storage().V1().VolumeAttachments().Informer()
@@ -45,7 +45,7 @@ func New(_ context.Context, _ runtime.Object, h fwk.Handle) (fwk.Plugin, error) 
 		}
 		return nil, nil
 	}})
-	// another profile's plug-in may have made it
+	// another profile's plug-in may have added it
 	if _, missing := attachments.GetIndexer().IndexKeys(byNode, ""); err != nil && missing != nil {
 		return nil, fmt.Errorf("index volume attachments: %w", err)
 	}
@@ -70,7 +70,7 @@ type plugin struct {
 
 func (*plugin) Name() string { return Name }
 
-// PreFilter leaves pods without volumes of drivers out.
+// PreFilter skips pods without CSI volumes.
 func (p *plugin) PreFilter(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	if !slices.ContainsFunc(pod.Spec.Volumes, p.counts) {
 		return nil, fwk.NewStatus(fwk.Skip)
@@ -78,19 +78,19 @@ func (p *plugin) PreFilter(_ context.Context, _ fwk.CycleState, pod *corev1.Pod,
 	return nil, nil
 }
 
-// counts tells whether a volume may be a driver's.
+// counts reports whether a volume may belong to a CSI driver.
 func (p *plugin) counts(v corev1.Volume) bool {
 	return v.PersistentVolumeClaim != nil || v.Ephemeral != nil || p.migrated.IsInlineMigratable(&v)
 }
 
-// PreFilterExtensions is nil: the node's pods are looked at.
+// PreFilterExtensions returns nil: Filter reads the node's pods.
 func (*plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
-// Filter refuses nodes that can have no more volumes, or lack a driver.
+// Filter rejects nodes that can have no more volumes, or lack a driver.
 func (p *plugin) Filter(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) *fwk.Status {
 	csi, err := p.nodes.Get(node.Node().Name)
 	if err != nil {
-		csi = nil // the node has told of no driver
+		csi = nil // the node reports no driver
 	}
 	wanted := map[attached]bool{}
 	if err := p.add(wanted, pod, csi, true); err != nil {
@@ -150,7 +150,7 @@ func (p *plugin) Filter(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, no
 // attached is a volume of a driver.
 type attached struct{ driver, volume string }
 
-// add notes a pod's volumes that drivers attach. Of a new pod all claims must be there.
+// add adds a pod's volumes that drivers attach. For an incoming pod, all claims must exist.
 func (p *plugin) add(to map[attached]bool, pod *corev1.Pod, csi *storagev1.CSINode, fresh bool) error {
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
@@ -169,7 +169,7 @@ func (p *plugin) add(to map[attached]bool, pod *corev1.Pod, csi *storagev1.CSINo
 			if fresh {
 				return fmt.Errorf("looking up PVC %s/%s: %w", pod.Namespace, name, err) // upstream's words
 			}
-			continue // nothing tells that it is the driver's
+			continue // its driver is unknown
 		}
 		if own {
 			if err := ephemeral.VolumeIsForPod(pod, claim); err != nil {
@@ -183,7 +183,7 @@ func (p *plugin) add(to map[attached]bool, pod *corev1.Pod, csi *storagev1.CSINo
 	return nil
 }
 
-// addInline notes a volume of a former in-tree driver that the pod itself describes.
+// addInline adds a volume of a former in-tree driver that the pod itself describes.
 func (p *plugin) addInline(to map[attached]bool, pod *corev1.Pod, v *corev1.Volume, csi *storagev1.CSINode) error {
 	if !p.migrated.IsInlineMigratable(v) {
 		return nil
@@ -205,14 +205,14 @@ func (p *plugin) addInline(to map[attached]bool, pod *corev1.Pod, v *corev1.Volu
 	return nil
 }
 
-// of is the volume of a claim; nothing if no driver attaches it.
+// of returns the volume of a claim; the zero value if no driver attaches it.
 func (p *plugin) of(claim *corev1.PersistentVolumeClaim, csi *storagev1.CSINode) attached {
 	if claim.Spec.VolumeName == "" {
 		return p.ofClass(claim, csi)
 	}
 	pv, err := p.volumes.Get(claim.Spec.VolumeName)
 	if err != nil {
-		return p.ofClass(claim, csi) // it is gone, or yet to come
+		return p.ofClass(claim, csi) // it is deleted, or not created yet
 	}
 	source := pv.Spec.CSI
 	if source == nil {
@@ -231,7 +231,7 @@ func (p *plugin) of(claim *corev1.PersistentVolumeClaim, csi *storagev1.CSINode)
 	return attached{source.Driver, source.VolumeHandle}
 }
 
-// ofClass is the volume that the class's driver will make for a claim.
+// ofClass returns the volume that the class's driver will create for a claim.
 func (p *plugin) ofClass(claim *corev1.PersistentVolumeClaim, csi *storagev1.CSINode) attached {
 	name := volume.GetPersistentVolumeClaimClass(claim)
 	if name == "" {
@@ -254,7 +254,7 @@ func (p *plugin) ofClass(claim *corev1.PersistentVolumeClaim, csi *storagev1.CSI
 	return a
 }
 
-// attachedTo are the volumes that are attached to a node.
+// attachedTo returns the volumes that are attached to a node.
 func (p *plugin) attachedTo(node string) (map[attached]bool, error) {
 	objects, err := p.attachments.ByIndex(byNode, node)
 	if err != nil {
@@ -273,7 +273,7 @@ func (p *plugin) attachedTo(node string) (map[attached]bool, error) {
 	return found, nil
 }
 
-// lacks tells whether a driver without which no pod may come is not on the node.
+// lacks reports whether the node lacks a driver whose CSIDriver keeps pods away from such nodes.
 func (p *plugin) lacks(csi *storagev1.CSINode, driver string) (bool, error) {
 	of, err := p.drivers.Get(driver)
 	switch {
@@ -287,7 +287,7 @@ func (p *plugin) lacks(csi *storagev1.CSINode, driver string) (bool, error) {
 	return csi == nil || !slices.ContainsFunc(csi.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == driver }), nil
 }
 
-// limits are how many volumes of each driver a node may have; a driver that is not among them sets none.
+// limits returns the maximum number of volumes of each driver on a node; a driver without an entry has no limit.
 func limits(csi *storagev1.CSINode) map[string]int {
 	if csi == nil {
 		return nil

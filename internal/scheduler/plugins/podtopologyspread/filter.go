@@ -15,12 +15,12 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/podcount"
 )
 
-// filterState is, for each constraint, how many matching pods each domain holds.
+// filterState is, for each constraint, the number of matching pods in each domain.
 type filterState struct {
 	all      []constraint
 	domains  []podcount.Sums
-	least    []int64 // over the domains of each constraint
-	self     []int64 // 1: the pod itself is one of those that the constraint is about
+	least    []int64 // the minimum over the domains of each constraint
+	self     []int64 // 1: the pod matches its own constraint
 	affinity nodeaffinity.RequiredNodeAffinity
 }
 
@@ -68,15 +68,15 @@ func (p *plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *corev1.
 	return nil, nil
 }
 
-// PreFilterExtensions keep the counts while pods are put and taken for the sake of argument.
+// PreFilterExtensions returns the plug-in, which updates the counts while preemption adds and removes pods.
 func (p *plugin) PreFilterExtensions() fwk.PreFilterExtensions { return p }
 
-// AddPod counts a pod in.
+// AddPod counts an added pod.
 func (p *plugin) AddPod(_ context.Context, state fwk.CycleState, pod *corev1.Pod, added fwk.PodInfo, node fwk.NodeInfo) *fwk.Status {
 	return recount(state, pod, added.GetPod(), node.Node(), 1)
 }
 
-// RemovePod counts a pod out.
+// RemovePod subtracts a removed pod.
 func (p *plugin) RemovePod(_ context.Context, state fwk.CycleState, pod *corev1.Pod, removed fwk.PodInfo, node fwk.NodeInfo) *fwk.Status {
 	return recount(state, pod, removed.GetPod(), node.Node(), -1)
 }
@@ -99,7 +99,7 @@ func recount(state fwk.CycleState, pod, other *corev1.Pod, node *corev1.Node, by
 	return nil
 }
 
-// Filter refuses nodes where the skew would be too great.
+// Filter rejects nodes where the skew would be too great.
 func (p *plugin) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, n fwk.NodeInfo) *fwk.Status {
 	s, st := read[*filterState](state, filterKey)
 	if st != nil {

@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podtopologyspread is the PodTopologySpread plug-in: it spreads pods over zones, hosts or other topologies of
-// nodes' labels. A DoNotSchedule constraint rejects nodes where the skew would be exceeded; ScheduleAnyway ones score
-// nodes. Pods without constraints of their own, but of a service or a controller, are scored by the system defaults: hosts
-// with a skew of 3, zones with one of 5.
+// Package podtopologyspread is the PodTopologySpread plug-in: it spreads pods over zones, hosts or other topology domains by nodes' labels.
+// A DoNotSchedule constraint rejects nodes where the skew would be exceeded; ScheduleAnyway constraints score nodes. For pods of a service
+// or controller that have no constraints of their own, the plug-in scores nodes by the system defaults: hosts with a skew of 3, zones with
+// one of 5.
 //
-// Worked example: zones x and y hold 3 and 1 matching pods, maxSkew is 1. In x the skew would be 3+1-1 = 3, refused; in y
-// it is 1+1-1 = 1, allowed.
+// Worked example: zones x and y hold 3 and 1 matching pods, maxSkew is 1. In x the skew would be 3+1-1 = 3, so it is rejected; in y it is
+// 1+1-1 = 1, which is allowed.
 package podtopologyspread
 
 import (
@@ -39,7 +39,7 @@ const (
 	scoreKey  fwk.StateKey = "PreScore" + Name
 )
 
-// New makes the plug-in.
+// New returns the plug-in.
 func New(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
 	a, err := config.ArgsFor[*configv1.PodTopologySpreadArgs](Name, args)
 	if err != nil {
@@ -63,8 +63,8 @@ func New(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, erro
 type plugin struct {
 	handle fwk.Handle
 	owners *owners
-	// defaults are for pods without constraints of their own that belong to something; systems: they are the system's, which
-	// nodes need not have all labels for.
+	// defaults are the constraints for pods of a service or controller without constraints of their own. systems reports that they are the
+	// system defaults, which also score nodes without all labels.
 	defaults []corev1.TopologySpreadConstraint
 	systems  bool
 	counts   podcount.Counter
@@ -74,7 +74,7 @@ type plugin struct {
 
 func (*plugin) Name() string { return Name }
 
-// EventsToRegister says that pods alike, and nodes and their labels and taints, may help.
+// EventsToRegister registers changes of matching pods, and of nodes with their labels and taints.
 func (p *plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{
 		{Event: fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Add | fwk.UpdatePodLabel | fwk.Delete}, QueueingHintFn: p.afterPod},
@@ -98,13 +98,13 @@ func (p *plugin) afterPod(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) (f
 	return fwk.QueueSkip, nil
 }
 
-// constraint is a pod's constraint, compiled.
+// constraint is a compiled constraint of a pod.
 type constraint struct {
 	key                 string
 	maxSkew, minDomains int32
 	selector            labels.Selector
-	anyAffinity         bool // nodes count that the pod's node affinity leaves out
-	mindTaints          bool // nodes with taints that the pod does not tolerate do not count
+	anyAffinity         bool // also count nodes that the pod's node affinity excludes
+	mindTaints          bool // do not count nodes with taints that the pod does not tolerate
 }
 
 func constraints(pod *corev1.Pod, given []corev1.TopologySpreadConstraint, when corev1.UnsatisfiableConstraintAction) ([]constraint,
@@ -138,7 +138,7 @@ func constraints(pod *corev1.Pod, given []corev1.TopologySpreadConstraint, when 
 	return out, nil
 }
 
-// counts says whether a node's pods count for the constraint.
+// counts reports whether a node's pods count for the constraint.
 func (c *constraint) counts(pod *corev1.Pod, node *corev1.Node, affinity nodeaffinity.RequiredNodeAffinity) bool {
 	if !c.anyAffinity {
 		if match, _ := affinity.Match(node); !match {
@@ -153,9 +153,9 @@ func (c *constraint) counts(pod *corev1.Pod, node *corev1.Node, affinity nodeaff
 	return true
 }
 
-// about says which pods the constraint is about: those that are not going.
+// about returns a function that reports whether a pod matches the constraint and is not terminating.
 func (c *constraint) about(namespace string) func(*corev1.Pod) bool {
-	if _, selectable := c.selector.Requirements(); !selectable { // it selects nothing
+	if _, selectable := c.selector.Requirements(); !selectable { // the selector matches nothing
 		return func(*corev1.Pod) bool { return false }
 	}
 	return func(pod *corev1.Pod) bool {
@@ -163,7 +163,7 @@ func (c *constraint) about(namespace string) func(*corev1.Pod) bool {
 	}
 }
 
-// matching counts the pods of each node that the constraint is about.
+// matching counts the pods of each node that match the constraint.
 func (p *plugin) matching(nodes podcount.List, namespace string, c *constraint) []int32 {
 	if _, selectable := c.selector.Requirements(); !selectable {
 		return make([]int32, nodes.Len())
@@ -171,7 +171,7 @@ func (p *plugin) matching(nodes podcount.List, namespace string, c *constraint) 
 	return p.counts.Count(nodes, namespace+"\x00"+c.selector.String(), c.about(namespace))
 }
 
-// tally counts those pods in the constraint's domains, on nodes that count and, where that is wanted, have the labels of all.
+// tally counts those pods in the constraint's domains, on nodes that count and, if required, have the labels of all constraints.
 func (p *plugin) tally(nodes podcount.List, pod *corev1.Pod, c *constraint, all []constraint,
 	affinity nodeaffinity.RequiredNodeAffinity) *podcount.Tally {
 	criterion := struct {
@@ -200,7 +200,7 @@ func (p *plugin) tally(nodes podcount.List, pod *corev1.Pod, c *constraint, all 
 	}
 	key, err := json.Marshal(criterion)
 	if err != nil {
-		panic(fmt.Sprintf("encode a criterion: %v", err)) // of strings and the API's types
+		panic(fmt.Sprintf("encode a criterion: %v", err)) // strings and API types always encode
 	}
 	about := c.about(pod.Namespace)
 	return p.counts.Tally(nodes, string(key), func(n fwk.NodeInfo, add podcount.Share) {

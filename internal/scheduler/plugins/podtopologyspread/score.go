@@ -19,20 +19,20 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/podcount"
 )
 
-// scoreState is what ranks nodes.
+// scoreState is the input of Score.
 type scoreState struct {
 	all     []constraint
-	domains []map[string]int32       // pods of each domain that has a feasible node; nil for hosts
-	hosts   [][]int32                // pods of each node, for constraints over hosts
-	slot    func(n fwk.NodeInfo) int // of hosts
+	domains []map[string]int32       // pods in each domain with a feasible node; nil for constraints over hosts
+	hosts   [][]int32                // pods on each node, for constraints over hosts
+	slot    func(n fwk.NodeInfo) int // index in hosts
 	weight  []float64
 	ignored map[string]bool
 }
 
-// Clone shares the state: nothing changes it.
+// Clone returns the state itself, which is immutable.
 func (s *scoreState) Clone() fwk.StateData { return s }
 
-// PreScore counts the domains of the ScheduleAnyway constraints, or the system's.
+// PreScore counts the domains of the ScheduleAnyway constraints, or of the defaults.
 func (p *plugin) PreScore(_ context.Context, state fwk.CycleState, pod *corev1.Pod, feasible []fwk.NodeInfo) *fwk.Status {
 	all, err := p.constraintsOf(pod, corev1.ScheduleAnyway)
 	if err != nil {
@@ -48,14 +48,14 @@ func (p *plugin) PreScore(_ context.Context, state fwk.CycleState, pod *corev1.P
 	}
 	s := &scoreState{all: all, domains: make([]map[string]int32, len(all)), hosts: make([][]int32, len(all)),
 		weight: make([]float64, len(all)), ignored: map[string]bool{}}
-	// Unless they are the system's, constraints count only nodes that have all the labels.
+	// Constraints other than the system defaults count only nodes that have all the labels.
 	for _, n := range feasible {
 		if strict && !hasAll(n.Node(), all) {
 			s.ignored[n.Node().Name] = true
 		}
 	}
 	affinity, list := nodeaffinity.GetRequiredNodeAffinity(pod), podcount.NewList(nodes, p.handle.SnapshotSharedLister())
-	var labelled []constraint // of which nodes must have all labels
+	var labelled []constraint // nodes must have the labels of all of them
 	if strict {
 		labelled = all
 	}
@@ -83,7 +83,7 @@ func (p *plugin) PreScore(_ context.Context, state fwk.CycleState, pod *corev1.P
 	return nil
 }
 
-// slots says which of the nodes one is. Those of a snapshot know.
+// slots returns a function from a node to its index in nodes. Nodes of a snapshot know their index.
 func slots(nodes []fwk.NodeInfo) func(fwk.NodeInfo) int {
 	var m map[string]int
 	return func(n fwk.NodeInfo) int {
@@ -102,7 +102,7 @@ func slots(nodes []fwk.NodeInfo) func(fwk.NodeInfo) int {
 	}
 }
 
-// Score adds up what the node's domains hold; less is better.
+// Score adds up the counts of the node's domains; less is better.
 func (p *plugin) Score(_ context.Context, state fwk.CycleState, _ *corev1.Pod, n fwk.NodeInfo) (int64, *fwk.Status) {
 	s, st := read[*scoreState](state, scoreKey)
 	if st != nil {
@@ -127,7 +127,7 @@ func (p *plugin) Score(_ context.Context, state fwk.CycleState, _ *corev1.Pod, n
 	return int64(math.Round(score)), nil
 }
 
-// ScoreExtensions turn few pods into a high score.
+// ScoreExtensions returns the plug-in, which converts low counts to high scores.
 func (p *plugin) ScoreExtensions() fwk.ScoreExtensions { return p }
 
 // NormalizeScore scales to 0..100, the emptiest domains best.
@@ -155,7 +155,7 @@ func (p *plugin) NormalizeScore(_ context.Context, state fwk.CycleState, _ *core
 	return nil
 }
 
-// owners find what a pod without constraints of its own belongs to.
+// owners finds the services and controllers of a pod without constraints of its own.
 type owners struct {
 	services     corelisters.ServiceLister
 	controllers  corelisters.ReplicationControllerLister
@@ -174,7 +174,7 @@ func newOwners(h fwk.Handle) *owners {
 	}
 }
 
-// constraintsOf are the pod's constraints, or the default ones with what it belongs to as their selector.
+// constraintsOf returns the pod's constraints, or the default ones with the selector of its services and controller.
 func (p *plugin) constraintsOf(pod *corev1.Pod, when corev1.UnsatisfiableConstraintAction) ([]constraint, error) {
 	if len(pod.Spec.TopologySpreadConstraints) > 0 {
 		return constraints(pod, pod.Spec.TopologySpreadConstraints, when)

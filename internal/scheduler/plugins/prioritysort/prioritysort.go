@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package prioritysort is the PrioritySort plug-in: the queue gives the highest priority first, and of equals the oldest.
+// Package prioritysort is the PrioritySort plug-in: the queue returns the pod with the highest priority first, and of equals the oldest.
 package prioritysort
 
 import (
@@ -14,7 +14,7 @@ import (
 // Name is the plug-in's name.
 const Name = "PrioritySort"
 
-// New makes the plug-in.
+// New returns the plug-in.
 func New(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return plugin{}, nil }
 
 type plugin struct{}

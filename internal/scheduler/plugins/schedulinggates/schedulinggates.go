@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package schedulinggates is the SchedulingGates plug-in: a pod with gates is not queued until the last is taken away.
+// Package schedulinggates is the SchedulingGates plug-in: it holds a pod with scheduling gates back until the last gate is removed.
 package schedulinggates
 
 import (
@@ -16,21 +16,21 @@ import (
 // Name is the plug-in's name.
 const Name = "SchedulingGates"
 
-// New makes the plug-in.
+// New returns the plug-in.
 func New(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return plugin{}, nil }
 
 type plugin struct{}
 
 func (plugin) Name() string { return Name }
 
-// EventsToRegister says that only the pod's own last gate going helps.
+// EventsToRegister registers only the removal of the pod's own last gate.
 func (plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{
 		{Event: fwk.ClusterEvent{Resource: fwk.TargetPod, ActionType: fwk.UpdatePodSchedulingGatesEliminated}},
 	}, nil
 }
 
-// PreEnqueue holds gated pods back.
+// PreEnqueue holds back gated pods.
 func (plugin) PreEnqueue(_ context.Context, pod *corev1.Pod) *fwk.Status {
 	if len(pod.Spec.SchedulingGates) == 0 {
 		return nil

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tainttoleration is the TaintToleration plug-in: a pod fits a node whose NoSchedule and NoExecute taints it
-// tolerates, and better the fewer PreferNoSchedule taints it does not.
+// Package tainttoleration is the TaintToleration plug-in: a pod fits a node whose NoSchedule and NoExecute taints it tolerates, and fits
+// better the fewer PreferNoSchedule taints it does not tolerate.
 package tainttoleration
 
 import (
@@ -20,14 +20,14 @@ import (
 // Name is the plug-in's name.
 const Name = "TaintToleration"
 
-// New makes the plug-in.
+// New returns the plug-in.
 func New(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return plugin{}, nil }
 
 type plugin struct{}
 
 func (plugin) Name() string { return Name }
 
-// NodeLocal promises that verdicts may be kept.
+// NodeLocal promises that verdicts may be cached.
 func (plugin) NodeLocal() {}
 
 // SignPod signs the tolerations.
@@ -35,7 +35,7 @@ func (plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *
 	return []fwk.SignFragment{{Key: fwk.TolerationsSignerName, Value: pod.Spec.Tolerations}}, nil
 }
 
-// EventsToRegister says that a node may help once its taints are tolerated, and a toleration added to the pod.
+// EventsToRegister registers nodes whose taints the pod now tolerates, and tolerations added to the pod.
 func (p plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{
 		{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeTaint}, QueueingHintFn: p.afterNode},
@@ -68,7 +68,7 @@ func untolerated(taints []corev1.Taint, tolerations []corev1.Toleration) bool {
 	return false
 }
 
-// Filter refuses nodes with a taint that is not tolerated.
+// Filter rejects nodes with an untolerated taint.
 func (plugin) Filter(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) *fwk.Status {
 	taints := node.Node().Spec.Taints
 	if len(taints) == 0 || !untolerated(taints, pod.Spec.Tolerations) {
@@ -77,7 +77,7 @@ func (plugin) Filter(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, node 
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) had untolerated taint(s)")
 }
 
-// Score counts the PreferNoSchedule taints that are not tolerated.
+// Score counts the untolerated PreferNoSchedule taints.
 func (plugin) Score(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
 	taints := node.Node().Spec.Taints
 	if len(taints) == 0 {
@@ -98,10 +98,10 @@ func (plugin) Score(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, node f
 	return n, nil
 }
 
-// ScoreExtensions turns many taints into a low score.
+// ScoreExtensions returns the plug-in, which converts many taints to a low score.
 func (p plugin) ScoreExtensions() fwk.ScoreExtensions { return p }
 
-// Scale makes 0 to 100 of scores.
+// Scale scales scores to 0 to 100.
 func (plugin) Scale(scores []int64) { profile.ScaleReverse(scores) }
 
 // NormalizeScore scales to 0..100, fewest taints best.

@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// assumed is the objects of an informer, and over them what decisions have made of some that the API has not been told of yet, or has
-// not told of. An assumption is of one resource version, and ends with it.
+// assumed is an informer's objects, overlaid with decisions about some of them that the scheduler has not written yet, or whose events have
+// not come yet. An assumption refers to one resource version, and ends with it.
 type assumed[T metav1.Object] struct {
 	resource schema.GroupResource
 	objects  cache.Indexer
@@ -29,7 +29,7 @@ func newAssumed[T metav1.Object](resource string, objects cache.Indexer) *assume
 
 func key(o metav1.Object) string { return cache.MetaObjectToName(o).String() }
 
-// told is the object as the API told of it.
+// told returns the informer's object.
 func (a *assumed[T]) told(key string) (o T, err error) {
 	stored, _, err := a.objects.GetByKey(key)
 	if err != nil {
@@ -42,7 +42,7 @@ func (a *assumed[T]) told(key string) (o T, err error) {
 	return o, nil
 }
 
-// get is the object as it is assumed to be.
+// get returns the assumed object, or else the informer's.
 func (a *assumed[T]) get(key string) (T, error) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
@@ -60,7 +60,7 @@ func (a *assumed[T]) as(o T) T {
 	return o
 }
 
-// indexed are the objects of an index, as they are assumed to be.
+// indexed returns the objects of an index, with assumptions.
 func (a *assumed[T]) indexed(index, value string) ([]T, error) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
@@ -77,7 +77,7 @@ func (a *assumed[T]) indexed(index, value string) ([]T, error) {
 	return all, nil
 }
 
-// assume takes the object to be as given. It must be of the version that the API told of last.
+// assume assumes the object. Its version must be that of the informer's object.
 func (a *assumed[T]) assume(o T) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -93,7 +93,7 @@ func (a *assumed[T]) assume(o T) error {
 	return nil
 }
 
-// restore takes back what was assumed.
+// restore drops an assumption.
 func (a *assumed[T]) restore(o T) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -102,7 +102,7 @@ func (a *assumed[T]) restore(o T) {
 	}
 }
 
-// changed forgets what was assumed of an object that is gone, or of which the API has told anew.
+// changed drops the assumption about an object that was updated or deleted.
 func (a *assumed[T]) changed(obj any) {
 	name, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/claims"
 )
 
-// Reserve takes it that the volumes are bound as they were placed, so that no other pod is given them.
+// Reserve assumes the bindings that Filter found, so that no other pod gets the volumes.
 func (p *plugin) Reserve(_ context.Context, cycle fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
 	s, err := read(cycle)
 	if err != nil {
@@ -43,7 +43,7 @@ func (p *plugin) Reserve(_ context.Context, cycle fwk.CycleState, pod *corev1.Po
 		as.bindings = append(as.bindings, binding{pv, b.claim})
 	}
 	for _, m := range there.made {
-		claim := m.claim.DeepCopy() // it is the informer's
+		claim := m.claim.DeepCopy() // the informer owns the original
 		metav1.SetMetaDataAnnotation(&claim.ObjectMeta, volume.AnnSelectedNode, node)
 		if err := p.claims.assume(claim); err != nil {
 			p.restore(as)
@@ -64,7 +64,7 @@ func (p *plugin) allBound(pod *corev1.Pod) bool {
 	return true
 }
 
-// Unreserve takes that back.
+// Unreserve drops these assumptions.
 func (p *plugin) Unreserve(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod, node string) {
 	if s, err := read(cycle); err == nil && s.on[node] != nil {
 		p.restore(s.on[node])
@@ -80,7 +80,7 @@ func (p *plugin) restore(as *placement) {
 	}
 }
 
-// PreBindPreFlight tells whether anything is to be bound.
+// PreBindPreFlight reports whether there is anything to bind.
 func (p *plugin) PreBindPreFlight(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod, node string) (*fwk.PreBindPreFlightResult,
 	*fwk.Status) {
 	result := &fwk.PreBindPreFlightResult{AllowParallel: true}
@@ -96,7 +96,7 @@ func (p *plugin) PreBindPreFlight(_ context.Context, cycle fwk.CycleState, _ *co
 	return result, nil
 }
 
-// PreBind writes what volumes are whose and where others are to be made, and waits until all claims are bound.
+// PreBind writes the bindings and the nodes for provisioning, and waits until all claims are bound.
 func (p *plugin) PreBind(ctx context.Context, cycle fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
 	s, err := read(cycle)
 	switch {
@@ -116,7 +116,7 @@ func (p *plugin) PreBind(ctx context.Context, cycle fwk.CycleState, pod *corev1.
 	return nil
 }
 
-// write tells the API of the bindings. What it takes is not gone back on: it is put right by who binds or makes volumes.
+// write writes the bindings to the API. It does not undo writes that succeeded: the volume controllers and provisioners correct them.
 func (p *plugin) write(ctx context.Context, as *placement) error {
 	for i, b := range as.bindings {
 		pv, err := p.client.CoreV1().PersistentVolumes().Update(ctx, b.pv, metav1.UpdateOptions{})
@@ -156,10 +156,10 @@ func (p *plugin) await(ctx context.Context, as *placement, node string) error {
 	}
 }
 
-// errLater says that not all is heard of yet.
+// errLater reports that some events have not come yet.
 var errLater = errors.New("later")
 
-// followed tells whether all claims are bound. The errors are why they will not be as it was meant; the words are upstream's.
+// followed reports whether all claims are bound. The errors are why they will not be bound as planned; the messages are upstream's.
 func (p *plugin) followed(as *placement, node string) (bool, error) {
 	n, err := p.nodes.Get(node)
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// room tells whether a driver has room for the claim's volume within reach of a node, and which (KEP-1472). A driver that does not
-// tell has.
+// room reports whether a driver has capacity for the claim's volume within reach of a node, and which CSIStorageCapacity has it (KEP-1472).
+// A driver that does not report capacity has it.
 func (p *plugin) room(class *storagev1.StorageClass, claim *corev1.PersistentVolumeClaim,
 	node *corev1.Node) (of *storagev1.CSIStorageCapacity, enough bool, err error) {
 	size, ok := claim.Spec.Resources.Requests[corev1.ResourceStorage]
@@ -53,7 +53,7 @@ func (p *plugin) room(class *storagev1.StorageClass, claim *corev1.PersistentVol
 	return nil, false, nil
 }
 
-// largest is how large a volume may be; nil: unknown.
+// largest returns the largest possible volume; nil: unknown.
 func largest(c *storagev1.CSIStorageCapacity) *resource.Quantity {
 	if c.MaximumVolumeSize != nil {
 		return c.MaximumVolumeSize
@@ -61,12 +61,12 @@ func largest(c *storagev1.CSIStorageCapacity) *resource.Quantity {
 	return c.Capacity
 }
 
-// defaultShape prefers nodes where much is left.
+// defaultShape prefers nodes with much capacity left.
 func defaultShape() []configv1.UtilizationShapePoint {
 	return []configv1.UtilizationShapePoint{{Utilization: 0, Score: 10}, {Utilization: 100, Score: 0}}
 }
 
-// PreScore leaves out pods none of whose claims wait: they score 0 everywhere.
+// PreScore skips pods without waiting claims: they score 0 everywhere.
 func (*plugin) PreScore(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod, _ []fwk.NodeInfo) *fwk.Status {
 	s, err := read(cycle)
 	if err != nil {
@@ -78,7 +78,7 @@ func (*plugin) PreScore(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod, 
 	return nil
 }
 
-// Score is how well the volumes, or what drivers have room for, are used up, by class, on average.
+// Score is how much of the volumes, or of the drivers' capacity, the claims use, by class, on average.
 func (p *plugin) Score(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod, info fwk.NodeInfo) (int64, *fwk.Status) {
 	s, err := read(cycle)
 	if err != nil {
@@ -103,7 +103,7 @@ func (p *plugin) Score(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod, i
 			asked := m.claim.Spec.Resources.Requests[corev1.ResourceStorage]
 			u := use{asked: classes[*m.claim.Spec.StorageClassName].asked + asked.Value()}
 			if m.capacity.Capacity != nil {
-				u.has = m.capacity.Capacity.Value() // all of it is one
+				u.has = m.capacity.Capacity.Value() // the whole capacity counts as one volume
 			}
 			classes[*m.claim.Spec.StorageClassName] = u
 		}
@@ -122,12 +122,12 @@ func (p *plugin) Score(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod, i
 	return int64(math.Round(float64(sum) / float64(len(classes)))), nil
 }
 
-// ScoreExtensions is nil: the scores are what they are.
+// ScoreExtensions returns nil: scores are not normalised.
 func (*plugin) ScoreExtensions() fwk.ScoreExtensions { return nil }
 
-// worth is the score of so many percent used, along the lines between the points of the shape.
+// worth returns the score of a percentage used, by the lines between the points of the shape.
 func (p *plugin) worth(percent int64) int64 {
-	const scale = fwk.MaxNodeScore / 10 // a shape's scores end at 10
+	const scale = fwk.MaxNodeScore / 10 // a shape's scores are at most 10
 	for i, point := range p.shape {
 		at, score := int64(point.Utilization), int64(point.Score)*scale
 		switch {

@@ -16,7 +16,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/claims"
 )
 
-// EventsToRegister says that all that volumes depend on may help: classes, claims, volumes, nodes, drivers and what room they have.
+// EventsToRegister registers all that volumes depend on: classes, claims, volumes, nodes, drivers and their capacity.
 func (*plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{
 		{Event: fwk.ClusterEvent{Resource: fwk.StorageClass, ActionType: fwk.Add | fwk.Update}, QueueingHintFn: afterClass},
@@ -48,7 +48,7 @@ func afterCSINode(_ klog.Logger, _ *corev1.Pod, oldObj, newObj any) (fwk.Queuein
 	return hint(!ok || !ok2 || old.Annotations[corev1.MigratedPluginsAnnotationKey] != node.Annotations[corev1.MigratedPluginsAnnotationKey])
 }
 
-// afterDriver: one that no longer tells what room it has is not asked.
+// afterDriver queues the pod if a driver no longer reports capacity, which is then not checked.
 func afterDriver(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
 	old, ok := oldObj.(*storagev1.CSIDriver)
 	driver, ok2 := newObj.(*storagev1.CSIDriver)

@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package volumebinding is the VolumeBinding plug-in: it selects nodes on which a pod's volumes are or can be available,
-// and binds claims of classes that wait for their first consumer for the selected node.
+// Package volumebinding is the VolumeBinding plug-in: it selects nodes on which a pod's volumes are or can be available, and binds claims
+// of classes that wait for their first consumer for the selected node.
 //
-// A pod's way: PreFilter sorts its claims. For each node, Filter (volumes.go) finds which volumes would be bound to the claims that
-// wait, smallest claim first, and which a driver would have to make there; Score (capacity.go) prefers nodes where more is left over.
-// Reserve takes that to be done (assume.go); PreBind (bind.go) writes it and waits until controllers and drivers have followed.
+// The steps: PreFilter sorts the pod's claims. For each node, Filter (volumes.go) finds the volumes to bind to the waiting claims, smallest
+// claim first, and the claims whose volumes a driver would have to create there; Score (capacity.go) ranks nodes by the capacity left over.
+// Reserve assumes the result (assume.go); PreBind (bind.go) writes it and waits until controllers and drivers have followed.
 //
-// Worked example: claims a (1Gi) and b (3Gi) of class "local" wait; node n has volumes of 2Gi and 5Gi, node m one of 4Gi.
-// On n the plug-in matches the 2Gi volume with a and the other with b; on m only b has a match, so the pod goes to n. The
-// plug-in writes the volumes' claimRefs, and once the claims are bound, the pod is bound.
+// Worked example: claims a (1Gi) and b (3Gi) of class "local" wait; node n has volumes of 2Gi and 5Gi, node m one of 4Gi. On n the plug-in
+// matches the 2Gi volume with a and the other with b; on m only b has a match, so the pod goes to n. The plug-in writes the volumes'
+// claimRefs, and once the claims are bound, the scheduler binds the pod.
 package volumebinding
 
 import (
@@ -45,7 +45,7 @@ const (
 	byClass               = "storageclass" // the index of volumes
 )
 
-// New makes the plug-in. Its arguments are VolumeBindingArgs; nil: upstream's defaults.
+// New returns the plug-in. Its arguments are VolumeBindingArgs; nil: upstream's defaults.
 func New(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
 	a, ok := args.(*configv1.VolumeBindingArgs)
 	if args != nil && !ok {
@@ -60,7 +60,7 @@ func New(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, erro
 		}
 		return nil, nil
 	}})
-	if _, missing := volumes.GetIndexer().IndexKeys(byClass, ""); err != nil && missing != nil { // another profile's plug-in may have made it
+	if _, missing := volumes.GetIndexer().IndexKeys(byClass, ""); err != nil && missing != nil { // another profile's plug-in may have added it
 		return nil, fmt.Errorf("index persistent volumes: %w", err)
 	}
 	p := &plugin{
@@ -102,18 +102,18 @@ type plugin struct {
 
 func (*plugin) Name() string { return Name }
 
-// state is the state of one pod. Filters of several nodes may run concurrently.
+// state is the state of one pod. Filter may run concurrently for several nodes.
 type state struct {
 	bound   []*corev1.PersistentVolumeClaim
-	waiting []*corev1.PersistentVolumeClaim       // for their first pod, smallest first
-	free    map[string][]*corev1.PersistentVolume // of the classes of those that wait
+	waiting []*corev1.PersistentVolumeClaim       // claims that wait for their first pod, smallest first
+	free    map[string][]*corev1.PersistentVolume // unbound volumes by class, for the waiting claims
 
 	mu      sync.Mutex
 	on      map[string]*placement // by node
-	settled bool                  // all are bound: there is nothing to do before the pod is
+	settled bool                  // all claims are bound: there is nothing to do before binding the pod
 }
 
-// Clone returns the state itself: what preemption takes away is no volume.
+// Clone returns the state itself: preemption frees no volumes.
 func (s *state) Clone() fwk.StateData { return s }
 
 func read(cycle fwk.CycleState) (*state, error) {
@@ -128,7 +128,7 @@ func read(cycle fwk.CycleState) (*state, error) {
 	return s, nil
 }
 
-// PreFilter sorts the pod's claims, and leaves pods without any out.
+// PreFilter sorts the pod's claims, and skips pods without claims.
 func (p *plugin) PreFilter(_ context.Context, cycle fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	any, err := p.check(pod)
 	if err != nil {
@@ -149,10 +149,10 @@ func (p *plugin) PreFilter(_ context.Context, cycle fwk.CycleState, pod *corev1.
 	return nil, nil
 }
 
-// PreFilterExtensions is nil: other pods do not matter.
+// PreFilterExtensions returns nil: other pods have no effect.
 func (*plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
-// check tells whether the pod has claims, and what is wrong with one of them. The words are upstream's.
+// check reports whether the pod has claims, and what is wrong with one of them. The messages are upstream's.
 func (p *plugin) check(pod *corev1.Pod) (any bool, err error) {
 	for name, own := range claims.Of(pod) {
 		any = true
@@ -161,7 +161,7 @@ func (p *plugin) check(pod *corev1.Pod) (any bool, err error) {
 		case apierrors.IsNotFound(err) && own:
 			return any, fmt.Errorf("waiting for ephemeral volume controller to create the persistentvolumeclaim %q", name)
 		case apierrors.IsNotFound(err):
-			return any, apierrors.NewNotFound(schema.GroupResource{Resource: "persistentvolumeclaim"}, name) // as a lister says it
+			return any, apierrors.NewNotFound(schema.GroupResource{Resource: "persistentvolumeclaim"}, name) // a lister's message
 		case err != nil:
 			return any, err
 		case claim.Status.Phase == corev1.ClaimLost:
@@ -177,13 +177,13 @@ func (p *plugin) check(pod *corev1.Pod) (any bool, err error) {
 	return any, nil
 }
 
-// bell rings for all who wait when something has changed.
+// bell wakes all waiting goroutines when something has changed.
 type bell struct {
 	mu   sync.Mutex
 	next chan struct{}
 }
 
-// wait is closed by the next ring.
+// wait returns a channel that the next ring closes.
 func (b *bell) wait() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -202,7 +202,7 @@ func (b *bell) ring() {
 	}
 }
 
-// addHandler rings for each change of an informer's objects, after changed, if any, has heard of it.
+// addHandler rings the bell for each change of an informer's objects, after it has called changed, if given.
 func (p *plugin) addHandler(informer cache.SharedIndexInformer, changed func(any)) error {
 	heard := func(obj any) {
 		if changed != nil {

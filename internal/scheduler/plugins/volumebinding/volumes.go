@@ -19,22 +19,22 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/claims"
 )
 
-// placement is what would be done with the waiting claims of a pod on a node.
+// placement is the plan for a pod's waiting claims on a node.
 type placement struct {
 	bindings []binding
 	made     []provision
 }
 
-// binding gives a volume that is there to a claim.
+// binding binds an existing volume to a claim.
 type binding struct {
 	pv    *corev1.PersistentVolume
 	claim *corev1.PersistentVolumeClaim
 }
 
-// provision lets a driver make a volume for a claim.
+// provision lets a driver create a volume for a claim.
 type provision struct {
 	claim    *corev1.PersistentVolumeClaim
-	capacity *storagev1.CSIStorageCapacity // of which it would be made, where the driver tells
+	capacity *storagev1.CSIStorageCapacity // the capacity that the volume would use, if the driver reports it
 }
 
 func bound(claim *corev1.PersistentVolumeClaim) bool {
@@ -42,7 +42,7 @@ func bound(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Spec.VolumeName != "" && completed
 }
 
-// sort reads the pod's claims. Unbound tells that one of a class that does not wait for a pod is not bound.
+// sort reads the pod's claims. unbound reports that a claim whose class binds immediately is not bound.
 func (p *plugin) sort(pod *corev1.Pod) (s *state, unbound bool, err error) {
 	s = &state{free: map[string][]*corev1.PersistentVolume{}, on: map[string]*placement{}}
 	for name := range claims.Of(pod) {
@@ -77,7 +77,7 @@ func (p *plugin) sort(pod *corev1.Pod) (s *state, unbound bool, err error) {
 	return s, unbound, nil
 }
 
-// Filter refuses nodes where the pod's volumes are not and cannot be.
+// Filter rejects nodes where the pod's volumes are not and cannot become available.
 func (p *plugin) Filter(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod, info fwk.NodeInfo) *fwk.Status {
 	s, err := read(cycle)
 	if err != nil {
@@ -96,7 +96,7 @@ func (p *plugin) Filter(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod, 
 	return nil
 }
 
-// findVolumes finds volumes for the claims on a node, or why there are none; the words are upstream's.
+// findVolumes finds volumes for the claims on a node, or why there are none; the messages are upstream's.
 func (p *plugin) findVolumes(s *state, node *corev1.Node) (there *placement, why []string, err error) {
 	reach, exist, err := p.reach(s.bound, node)
 	if err != nil {
@@ -121,7 +121,7 @@ func (p *plugin) findVolumes(s *state, node *corev1.Node) (there *placement, why
 	return there, why, nil
 }
 
-// reach tells whether the volumes that are bound can be reached from a node, and exist.
+// reach reports whether the bound volumes can be reached from a node, and exist.
 func (p *plugin) reach(all []*corev1.PersistentVolumeClaim, node *corev1.Node) (can, exist bool, err error) {
 	for _, claim := range all {
 		pv, err := p.volumes.get(claim.Spec.VolumeName)
@@ -141,14 +141,14 @@ func (p *plugin) reach(all []*corev1.PersistentVolumeClaim, node *corev1.Node) (
 	return true, true, nil
 }
 
-// unreachable says why a volume cannot be reached from a node.
+// unreachable is why a volume cannot be reached from a node.
 type unreachable struct{ error }
 
-// reachable tells in an error why a volume cannot be reached from a node.
+// reachable returns an error if a volume cannot be reached from a node.
 func (p *plugin) reachable(pv *corev1.PersistentVolume, node *corev1.Node) error {
 	csi, err := p.csiNodes.Get(node.Name)
 	if err != nil {
-		csi = nil // it has told of no driver
+		csi = nil // the node reports no driver
 	}
 	if pv, err = p.migrated.Volume(pv, csi); err != nil {
 		return err
@@ -159,14 +159,14 @@ func (p *plugin) reachable(pv *corev1.PersistentVolume, node *corev1.Node) error
 	return nil
 }
 
-// match finds a volume for each claim that waits: one that is there, or one that a driver makes.
+// match finds a volume for each waiting claim: an existing one, or one that a driver creates.
 func (p *plugin) match(s *state, node *corev1.Node) (there *placement, possible, room bool, err error) {
 	there = &placement{}
 	var made []*corev1.PersistentVolumeClaim
 	for _, claim := range s.waiting {
 		if chosen, ok := claim.Annotations[volume.AnnSelectedNode]; ok {
 			if chosen != node.Name {
-				return there, false, true, nil // a driver has been told to make it elsewhere
+				return there, false, true, nil // another node is already selected for its provisioning
 			}
 			made = append(made, claim)
 		}
@@ -191,7 +191,7 @@ func (p *plugin) match(s *state, node *corev1.Node) (there *placement, possible,
 	return there, possible, room, err
 }
 
-// provide lets drivers make volumes, if they can and have room.
+// provide plans provisioning by drivers that support the node and have capacity.
 func (p *plugin) provide(there *placement, made []*corev1.PersistentVolumeClaim, node *corev1.Node) (possible, room bool, err error) {
 	for _, claim := range made {
 		name := volume.GetPersistentVolumeClaimClass(claim)
@@ -218,7 +218,7 @@ func (p *plugin) provide(there *placement, made []*corev1.PersistentVolumeClaim,
 	return true, true, nil
 }
 
-// allowed tells whether one of the terms, if any, has all its labels here.
+// allowed reports whether the labels match one of the terms, if there are any.
 func allowed(terms []corev1.TopologySelectorTerm, labels map[string]string) bool {
 	return len(terms) == 0 || slices.ContainsFunc(terms, func(t corev1.TopologySelectorTerm) bool {
 		return len(t.MatchLabelExpressions) > 0 && !slices.ContainsFunc(t.MatchLabelExpressions,

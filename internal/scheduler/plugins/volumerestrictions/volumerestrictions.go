@@ -27,7 +27,7 @@ const Name = "VolumeRestrictions"
 
 const filterKey fwk.StateKey = "PreFilter" + Name
 
-// New makes the plug-in.
+// New returns the plug-in.
 func New(_ context.Context, _ runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
 	return &plugin{claims: h.SharedInformerFactory().Core().V1().PersistentVolumeClaims().Lister(), lister: h.SnapshotSharedLister()}, nil
 }
@@ -41,7 +41,7 @@ type plugin struct {
 
 func (*plugin) Name() string { return Name }
 
-// EventsToRegister says that the end of a pod with one of the volumes, a new node, and the claim's coming may help.
+// EventsToRegister registers the deletion of a pod with one of the volumes, new nodes, and new claims.
 func (*plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{
 		{Event: fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete}, QueueingHintFn: afterPod},
@@ -71,7 +71,7 @@ func afterPod(_ klog.Logger, pod *corev1.Pod, oldObj, _ any) (fwk.QueueingHint, 
 	return fwk.QueueSkip, nil
 }
 
-// alone is the pod's claims that one pod only may use, and how often pods do.
+// alone is the pod's ReadWriteOncePod claims, and how many pods use them.
 type alone struct {
 	names sets.Set[string]
 	used  int
@@ -120,10 +120,10 @@ func (p *plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *corev1.
 	return nil, nil
 }
 
-// PreFilterExtensions follows pods that preemption takes away.
+// PreFilterExtensions returns the plug-in, which counts the pods that preemption adds and removes.
 func (p *plugin) PreFilterExtensions() fwk.PreFilterExtensions { return p }
 
-// AddPod counts a pod in.
+// AddPod counts an added pod.
 func (*plugin) AddPod(_ context.Context, state fwk.CycleState, _ *corev1.Pod, other fwk.PodInfo, _ fwk.NodeInfo) *fwk.Status {
 	a, err := read(state)
 	if err != nil {
@@ -133,7 +133,7 @@ func (*plugin) AddPod(_ context.Context, state fwk.CycleState, _ *corev1.Pod, ot
 	return nil
 }
 
-// RemovePod counts a pod out.
+// RemovePod subtracts a removed pod.
 func (*plugin) RemovePod(_ context.Context, state fwk.CycleState, _ *corev1.Pod, other fwk.PodInfo, _ fwk.NodeInfo) *fwk.Status {
 	a, err := read(state)
 	if err != nil {
@@ -155,7 +155,7 @@ func read(state fwk.CycleState) (*alone, error) {
 	return a, nil
 }
 
-// Filter refuses nodes where a disk is in use, and all of them while a claim is.
+// Filter rejects nodes where a disk is in use, and all nodes while a ReadWriteOncePod claim is.
 func (*plugin) Filter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) *fwk.Status {
 	for _, other := range node.GetPods() {
 		if conflict(pod, other.GetPod()) {
@@ -177,7 +177,7 @@ func isDisk(v corev1.Volume) bool {
 	return v.GCEPersistentDisk != nil || v.AWSElasticBlockStore != nil || v.RBD != nil || v.ISCSI != nil
 }
 
-// conflict tells whether two pods cannot have the same disk on one node. Those that both only read can, but for EBS.
+// conflict reports whether two pods on one node use the same disk in conflicting ways. Two readers do not conflict, except for EBS.
 func conflict(a, b *corev1.Pod) bool {
 	for i := range a.Spec.Volumes {
 		if !isDisk(a.Spec.Volumes[i]) {

@@ -30,7 +30,7 @@ const Name = "VolumeZone"
 
 const filterKey fwk.StateKey = "PreFilter" + Name
 
-// places are the labels of zones and regions, former names first, with what they are called today.
+// places are the labels of zones and regions, deprecated names first, with their current names.
 var places = [...]struct{ label, today string }{
 	{corev1.LabelFailureDomainBetaZone, corev1.LabelTopologyZone},
 	{corev1.LabelFailureDomainBetaRegion, corev1.LabelTopologyRegion},
@@ -38,7 +38,7 @@ var places = [...]struct{ label, today string }{
 	{corev1.LabelTopologyRegion, corev1.LabelTopologyRegion},
 }
 
-// New makes the plug-in.
+// New returns the plug-in.
 func New(_ context.Context, _ runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
 	f := h.SharedInformerFactory()
 	return &plugin{
@@ -57,8 +57,8 @@ type plugin struct {
 
 func (*plugin) Name() string { return Name }
 
-// EventsToRegister says that classes which wait for a pod, nodes and their labels, the pod's claims, and volumes with other labels
-// may help.
+// EventsToRegister registers classes that wait for the first consumer, nodes and their labels, the pod's claims, and volumes with other
+// labels.
 func (*plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{
 		{Event: fwk.ClusterEvent{Resource: fwk.StorageClass, ActionType: fwk.Add}, QueueingHintFn: afterClass},
@@ -99,13 +99,13 @@ func waits(class *storagev1.StorageClass) bool {
 	return class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
 }
 
-// tie is a place that a volume is tied to: the node's label must have one of the values.
+// tie is a topology requirement of a volume: the node's label must have one of the values.
 type tie struct {
 	label, today string
 	values       []string
 }
 
-// tied are the places that a volume's labels tell. A label with an empty value among its values says nothing.
+// tied returns the requirements in a volume's labels. A label with an empty value among its values has no effect.
 func tied(pv *corev1.PersistentVolume) (ties []tie) {
 	for _, p := range places {
 		value, ok := pv.Labels[p.label]
@@ -129,7 +129,7 @@ type state struct{ ties []tie }
 // Clone returns the state itself, which is immutable.
 func (s *state) Clone() fwk.StateData { return s }
 
-// PreFilter finds the places that the pod's volumes are tied to.
+// PreFilter finds the topology requirements of the pod's volumes.
 func (p *plugin) PreFilter(_ context.Context, cycle fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	var ties []tie
 	for _, v := range pod.Spec.Volumes {
@@ -180,7 +180,7 @@ func (p *plugin) ofClaim(namespace, name string) ([]tie, *fwk.Status) {
 	return nil, nil
 }
 
-// never is the refusal that no change of a node helps; the words are upstream's.
+// never returns a rejection that no change of a node resolves; the messages are upstream's.
 func never(why string) *fwk.Status { return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, why) }
 
 func missing(err error) *fwk.Status {
@@ -190,10 +190,10 @@ func missing(err error) *fwk.Status {
 	return fwk.AsStatus(err)
 }
 
-// PreFilterExtensions is nil: other pods do not matter.
+// PreFilterExtensions returns nil: other pods have no effect.
 func (*plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
-// Filter refuses nodes in other places.
+// Filter rejects nodes in other zones and regions.
 func (*plugin) Filter(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod, node fwk.NodeInfo) *fwk.Status {
 	data, err := cycle.Read(filterKey)
 	if err != nil {
