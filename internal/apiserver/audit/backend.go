@@ -60,7 +60,7 @@ type Backend interface {
 	// take stores or queues an event. line is its encoding, which take must not retain. If take returns false, a strict
 	// backend rejects the request.
 	take(e *auditinternal.Event, line []byte) bool
-	// run does the background work. When ctx ends, the backend accepts no more events; run returns when it has stored
+	// bind sets the counters and the logger.
 	// all accepted ones.
 	run(ctx context.Context)
 	// bind gives the backend what it counts and says errors with.
