@@ -123,8 +123,9 @@ const (
 	tokenFailureTTL = 0
 )
 
-// New makes the authenticators. Background work, such as the discovery of issuers, continues until ctx ends; further are
-// those of third parties, which come before anonymous access. Without a signer in s there are no service account tokens.
+// New makes the authenticators. Background work, such as the discovery of issuers, continues until ctx ends. further
+// are third-party authenticators, which come before anonymous access. Without a signer in s there are no service
+// account tokens.
 func New(ctx context.Context, s Settings, own *Certificate, d Deps, further ...Authenticator) (*Authenticators, error) {
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)

@@ -27,24 +27,24 @@ import (
 	"github.com/mortise-dev/mortise/extension/webhook"
 )
 
-// conversionTimeout bounds one call, as kube-apiserver's clients do.
+// conversionTimeout is the deadline of one call, as in kube-apiserver's clients.
 const conversionTimeout = 30 * time.Second
 
-// Caller makes the calls to conversion webhooks; [webhook.Caller] is one.
+// Caller calls conversion webhooks; [webhook.Caller] is one.
 type Caller interface {
 	Call(ctx context.Context, ref extension.Ref, p extension.Policy, t webhook.Target, request, into runtime.Object) error
 }
 
-// conversion is a definition's webhook that converts its objects from one version to another.
+// conversion is a definition's conversion webhook.
 type conversion struct {
 	call   Caller
 	name   string // the definition's
 	target webhook.Target
-	review []string // versions of ConversionReview, the preferred first
+	review []string // versions of ConversionReview in order of preference
 	done   *converted
 }
 
-// newConversion returns the definition's webhook, nil if it has none.
+// newConversion returns the definition's webhook; nil if it has none.
 func newConversion(def *v1.CustomResourceDefinition, call Caller) *conversion {
 	c := def.Spec.Conversion
 	if c == nil || c.Strategy != v1.WebhookConverter {
@@ -75,7 +75,7 @@ func newConversion(def *v1.CustomResourceDefinition, call Caller) *conversion {
 	return out
 }
 
-// badAuthority says whether a definition has a webhook that cannot be trusted, because what is to vouch for it is no certificate.
+// badAuthority reports whether the CA bundle of a definition's webhook contains no valid certificate.
 func badAuthority(def *v1.CustomResourceDefinition) bool {
 	c := def.Spec.Conversion
 	if c == nil || c.Strategy != v1.WebhookConverter || c.Webhook == nil || c.Webhook.ClientConfig == nil {
@@ -85,8 +85,8 @@ func badAuthority(def *v1.CustomResourceDefinition) bool {
 	return len(bundle) > 0 && !x509.NewCertPool().AppendCertsFromPEM(bundle)
 }
 
-// convert asks for objects in apiVersion, in one call. Objects that are in it already are not sent. The objects are not
-// changed; the error says which webhook, definition and object it is about.
+// convert converts objects to apiVersion in one call. It does not send objects that already have this version, and does
+// not change the objects. The error names the webhook, the definition and the object.
 func (c *conversion) convert(ctx context.Context, objs []*unstructured.Unstructured, apiVersion string) ([]*unstructured.Unstructured,
 	error) {
 	out := make([]*unstructured.Unstructured, len(objs))
@@ -128,7 +128,8 @@ func (c *conversion) convert(ctx context.Context, objs []*unstructured.Unstructu
 	return out, nil
 }
 
-// said is an error without the status that it may carry: it is not the server that answered so, and more is to be said.
+// said removes the status that an error may carry: the status is the webhook's, not this server's, and the caller adds
+// context.
 func said(err error) error {
 	if s := apierrors.APIStatus(nil); errors.As(err, &s) {
 		return errors.New(err.Error())
@@ -136,7 +137,7 @@ func said(err error) error {
 	return err
 }
 
-// about names what an error is about.
+// about returns the text of an error that names the object.
 func (c *conversion) about(o *unstructured.Unstructured, more bool) string {
 	where := c.target.URL
 	if s := c.target.Service; s != nil {
@@ -152,7 +153,7 @@ func (c *conversion) about(o *unstructured.Unstructured, more bool) string {
 	return fmt.Sprintf(" (CustomResourceDefinition %s, webhook %s, object %s)", c.name, where, object)
 }
 
-// ask makes the call, in the first version of ConversionReview that is known here.
+// ask makes the call in the first supported version of ConversionReview.
 func (c *conversion) ask(ctx context.Context, objs []runtime.RawExtension, apiVersion string) ([]runtime.RawExtension, error) {
 	if c.call == nil {
 		return nil, errors.New("this server calls no webhooks")
@@ -199,7 +200,7 @@ func answered(a *v1.ConversionReview, uid types.UID) ([]runtime.RawExtension, er
 	return a.Response.ConvertedObjects, refused(a.Response.Result)
 }
 
-// refused is the error of a result that is no success.
+// refused returns the error of a result that is not a success.
 func refused(r metav1.Status) error {
 	switch {
 	case r.Status == metav1.StatusSuccess:
@@ -210,15 +211,15 @@ func refused(r metav1.Status) error {
 	return fmt.Errorf("response.result.status was '%s', not 'Success'", r.Status)
 }
 
-// empty is true of an object that says nothing but its kind.
+// empty reports whether an object has no fields but its kind and version.
 func empty(o *unstructured.Unstructured) bool {
 	_, kind := o.Object["kind"]
 	_, version := o.Object["apiVersion"]
 	return len(o.Object) == 2 && kind && version
 }
 
-// take checks one converted object: it is the same object in the version that was asked for. Of its metadata only labels
-// and annotations are the webhook's to change; the rest is the original's. What names the part that is wrong.
+// take checks one converted object: it must be the same object in the requested version. The webhook may change only
+// labels and annotations of the metadata; take restores the rest from the original. what names the invalid part.
 func take(original *unstructured.Unstructured, raw runtime.RawExtension, apiVersion string) (u *unstructured.Unstructured, what string,
 	err error) {
 	const object, metadata = "invalid converted object", "invalid metadata"

@@ -9,13 +9,13 @@ import (
 	"github.com/mortise-dev/mortise/extension"
 )
 
-// lister is a [Caller] that gets the list of webhooks before it calls them.
+// lister is a [Caller] that must know the webhooks before it calls them.
 type lister interface {
 	Register(ref extension.Ref, where string)
 	Unregister(ref extension.Ref)
 }
 
-// list tells of the conversion webhook that a definition names, or that there is none any more; a nil definition is gone.
+// list reports the conversion webhook of a definition to the caller, or that it has none. A nil definition was deleted.
 func (r *Registry) list(name string, def *v1.CustomResourceDefinition) {
 	l, ok := r.opts.Caller.(lister)
 	if !ok {

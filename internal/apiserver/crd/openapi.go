@@ -46,7 +46,8 @@ func Schema(d *resource.Descriptor, version string) *spec.Schema {
 	return s
 }
 
-// SchemaV2 is the same for OpenAPI v2, which cannot say all of it; it refers to ObjectMeta under #/definitions/.
+// SchemaV2 returns the schema for OpenAPI v2, which cannot express all of it; it refers to ObjectMeta under
+// #/definitions/.
 func SchemaV2(d *resource.Descriptor, version string) *spec.Schema {
 	v := versionOf(d, version)
 	if v == nil {
@@ -64,7 +65,7 @@ func SchemaV2(d *resource.Descriptor, version string) *spec.Schema {
 	return s
 }
 
-// stripDefaults takes out what fields default to: v2 does not tell of custom kinds.
+// stripDefaults removes the defaults of fields: v2 documents omit them for custom kinds.
 func stripDefaults(s *spec.Schema) {
 	if s == nil {
 		return
@@ -89,7 +90,7 @@ func addMeta(s *spec.Schema, v2 bool) {
 	s.SetProperty("kind", *spec.StringProperty().WithDescription(docs["kind"]))
 }
 
-// SelectableFields are the paths of a version's selectable fields, as OpenAPI lists them; nil if there are none.
+// SelectableFields returns the paths of a version's selectable fields, as OpenAPI lists them; nil if there are none.
 func SelectableFields(d *resource.Descriptor, version string) []any {
 	v := versionOf(d, version)
 	if v == nil {
@@ -102,8 +103,8 @@ func SelectableFields(d *resource.Descriptor, version string) []any {
 	return out
 }
 
-// SchemaDigest stands for all that [Schema], [SchemaV2] and [SelectableFields] say of a version, without making them; nil where
-// these are nil.
+// SchemaDigest identifies the results of [Schema], [SchemaV2] and [SelectableFields] for a version, without making
+// them; nil if these are nil.
 func SchemaDigest(d *resource.Descriptor, version string) []byte {
 	v := versionOf(d, version)
 	if v == nil {
@@ -123,7 +124,7 @@ func IsCustom(d *resource.Descriptor) bool {
 	return ok
 }
 
-// SchemaBytes is the size of a kind's schemas as JSON; 0 if it is not from a definition.
+// SchemaBytes returns the size of a kind's schemas as JSON; 0 if it is not from a definition.
 func SchemaBytes(d *resource.Descriptor) int64 {
 	c, ok := d.Codec.(codec)
 	if !ok {
@@ -142,7 +143,7 @@ func KeepsUnknown(d *resource.Descriptor, version string) bool {
 	return v != nil && v.keep
 }
 
-// ReplicasPath is the path of the field that a version's scale subresource sets; nil if it has none.
+// ReplicasPath returns the path of the field that a version's scale subresource sets; nil if it has none.
 func ReplicasPath(d *resource.Descriptor, version string) []string {
 	v := versionOf(d, version)
 	if v == nil || v.scale() == nil {
@@ -151,7 +152,7 @@ func ReplicasPath(d *resource.Descriptor, version string) []string {
 	return splitPath(v.scale().SpecReplicasPath)
 }
 
-// fresh returns a new copy of the version's schema, for rare callers that change it; nil if there is none.
+// fresh returns a new copy of the version's schema for the rare callers that change it; nil if there is none.
 func (v *version) fresh() *structuralschema.Structural {
 	s, err := v.shape.fresh()
 	if err != nil { // as in structural
@@ -179,7 +180,7 @@ func metadataSchema(v2 bool) spec.Schema {
 	return s
 }
 
-// embed gives embedded resources their apiVersion, kind and metadata.
+// embed adds apiVersion, kind and metadata to embedded resources.
 func embed(s *spec.Schema, v2 bool) {
 	if s == nil {
 		return

@@ -25,39 +25,39 @@ import (
 type Options struct {
 	// BuiltIn reports whether the resource is built in or aggregated; such a definition is stored but not served.
 	BuiltIn func(schema.GroupResource) bool
-	// Changed is called after each change of [Registry.Descriptors], with what came and what went. A changed kind is in both.
-	// Calls are in the order of the changes, one at a time.
+	// Changed is called after each change of [Registry.Descriptors], with the added and the removed descriptors. A
+	// changed kind is in both. Calls are serialized, in the order of the changes.
 	Changed func(added, removed []*resource.Descriptor)
-	// Caller calls conversion webhooks; nil: definitions that have one cannot convert.
+	// Caller calls conversion webhooks; nil: definitions with a webhook cannot convert.
 	Caller Caller
-	// CompiledBytes bounds what is compiled of all schemas together; 0: 24 MiB.
+	// CompiledBytes limits the memory of all compiled schemas together; 0: 24 MiB.
 	CompiledBytes int64
-	// Logger takes what goes wrong outside of a request.
+	// Logger logs errors outside of requests.
 	Logger *slog.Logger
-	// Now is the time of conditions; nil is time.Now.
+	// Now returns the time of conditions; nil: time.Now.
 	Now func() time.Time
 }
 
-// Registry holds the served definitions. The server's feed has it apply each change of a definition, by [Registry.Apply], and the
-// server asks it for the descriptors that follow from them.
+// Registry holds the served definitions. The server's feed calls [Registry.Apply] for each change of a definition. The
+// server reads the resulting descriptors.
 //
-// A definition that has its names is served from the moment that Apply returns: a custom resource can be created as soon as
-// the create of its definition has been answered.
+// A definition with accepted names is served as soon as Apply returns: a custom resource can be created as soon as the
+// create of its definition has been answered.
 type Registry struct {
 	opts    Options
 	schemas *schemas
 
-	mu      sync.Mutex // guards all that follows
+	mu      sync.Mutex // guards the following fields
 	defs    map[string]*defined
 	groups  map[string]map[string]*defined // group → name
 	arrived []string                       // the names in defs, in order of arrival
 	current atomic.Pointer[[]*resource.Descriptor]
 
-	cleaning chan struct{} // holds a token when there may be something to clean up
+	cleaning chan struct{} // holds a token when definitions may need cleanup
 	pending  map[string]bool
 }
 
-// defined is a definition without its schemas, and what was made of it; the descriptor is nil while it has no names.
+// defined is a definition without its schemas, with its descriptor, which is nil as long as it has no names.
 type defined struct {
 	def        *v1.CustomResourceDefinition
 	descriptor *resource.Descriptor
@@ -78,7 +78,8 @@ func NewRegistry(o Options) *Registry {
 		cleaning: make(chan struct{}, 1), pending: map[string]bool{}}
 }
 
-// Descriptors are those of all served definitions, in the order in which they came. The slice is shared, and replaced on change.
+// Descriptors returns the descriptors of all served definitions, in order of arrival. The slice is shared, and replaced
+// on change.
 func (r *Registry) Descriptors() []*resource.Descriptor {
 	if p := r.current.Load(); p != nil {
 		return *p
@@ -86,8 +87,7 @@ func (r *Registry) Descriptors() []*resource.Descriptor {
 	return nil
 }
 
-// Served returns the definitions that are served, in the order in which they came, to be read only and
-// without their schemas.
+// Served returns the served definitions in order of arrival, without their schemas. They are read-only.
 func (r *Registry) Served() []*v1.CustomResourceDefinition {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -100,15 +100,15 @@ func (r *Registry) Served() []*v1.CustomResourceDefinition {
 	return out
 }
 
-// names are those of all definitions that are known, served or not.
+// names returns the names of all known definitions, served or not.
 func (r *Registry) names() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.arrived)
 }
 
-// Load serves the definitions of a snapshot, and no others. One that cannot be served keeps no other from being served: the feed
-// applies it again.
+// Load serves the definitions of a snapshot, and no others. A definition that cannot be served does not affect the
+// others; the feed applies it again.
 func (r *Registry) Load(ctx context.Context, b resource.Backend, s *feed.Snapshot) error {
 	stored, err := s.List(ctx, Resource, "")
 	if err != nil {
@@ -132,8 +132,8 @@ func (r *Registry) Load(ctx context.Context, b resource.Backend, s *feed.Snapsho
 	return nil
 }
 
-// Apply applies a change of a definition. It writes the status that follows, of this definition and of others that wait for its
-// names, through b, which must not hold a lock here.
+// Apply applies a change of a definition. It writes the resulting status of this definition, and of others that wait
+// for its names, through b, without holding the registry's lock.
 func (r *Registry) Apply(ctx context.Context, b resource.Backend, c *feed.Change) error {
 	def, _ := c.Object.(*v1.CustomResourceDefinition)
 	work, err := r.note(c.Name, def)
@@ -148,13 +148,13 @@ func (r *Registry) Apply(ctx context.Context, b resource.Backend, c *feed.Change
 	return nil
 }
 
-// status is one that a definition is to have.
+// status is the new status of a definition.
 type status struct {
 	name string
 	is   v1.CustomResourceDefinitionStatus
 }
 
-// note changes the registry, and returns the statuses to be written.
+// note changes the registry, and returns the statuses to write.
 func (r *Registry) note(name string, def *v1.CustomResourceDefinition) ([]status, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -182,7 +182,7 @@ func (r *Registry) note(name string, def *v1.CustomResourceDefinition) ([]status
 	gr := schema.GroupResource{Group: def.Spec.Group, Resource: is.AcceptedNames.Plural}
 	if named && !r.opts.BuiltIn(gr) {
 		if old != nil && old.descriptor != nil && sameKind(old.def, entry.def) {
-			entry.descriptor = old.descriptor // a change of status or labels: nothing to compile
+			entry.descriptor = old.descriptor // only the status or labels changed: no need to compile
 		} else {
 			d, err := compileWith(full, r.opts.Caller, r.schemas)
 			if err != nil {
@@ -221,7 +221,7 @@ func (r *Registry) note(name string, def *v1.CustomResourceDefinition) ([]status
 	return work, nil
 }
 
-// others are the names of the group that other definitions have.
+// others returns the names of the group that other definitions have.
 func (r *Registry) others(def *v1.CustomResourceDefinition) taken {
 	t := taken{resources: map[string]bool{}, kinds: map[string]bool{}}
 	for name, d := range r.groups[def.Spec.Group] {
@@ -232,7 +232,7 @@ func (r *Registry) others(def *v1.CustomResourceDefinition) taken {
 	return t
 }
 
-// reconsider finds the definitions of a group that may have names which were refused before.
+// reconsider returns new statuses for the definitions of a group that may now get names which were rejected before.
 func (r *Registry) reconsider(group string) []status {
 	var work []status
 	for _, name := range r.arrived {
@@ -247,8 +247,7 @@ func (r *Registry) reconsider(group string) []status {
 	return work
 }
 
-// publish makes the new list of descriptors. It calls the server while it holds the lock, so that the server sees changes
-// in their order.
+// publish replaces the list of descriptors. It calls Changed under the lock, so that the server sees changes in order.
 func (r *Registry) publish(added, removed *resource.Descriptor) {
 	if added == removed {
 		return
@@ -266,7 +265,8 @@ func (r *Registry) publish(added, removed *resource.Descriptor) {
 	}
 }
 
-// listed is the list of descriptors with one changed. What is most frequent does not look at all definitions.
+// listed returns the list of descriptors with one change. The most frequent changes do not iterate over all
+// definitions.
 func (r *Registry) listed(added, removed *resource.Descriptor) []*resource.Descriptor {
 	old := r.Descriptors()
 	i := -1
@@ -283,7 +283,7 @@ func (r *Registry) listed(added, removed *resource.Descriptor) []*resource.Descr
 	case r.defs[r.arrived[len(r.arrived)-1]].descriptor == added:
 		return append(slices.Clip(old), added)
 	}
-	list := []*resource.Descriptor{} // one that waited for its names
+	list := []*resource.Descriptor{} // a definition that waited for its names
 	for _, name := range r.arrived {
 		if d := r.defs[name]; d.descriptor != nil {
 			list = append(list, d.descriptor)
@@ -316,8 +316,8 @@ func withStatus(def *v1.CustomResourceDefinition, is v1.CustomResourceDefinition
 	return &out
 }
 
-// slim is a definition without what is large and in its stored bytes anyway: schemas, columns, managed fields, and all annotations but the
-// one that says that it may be in its group.
+// slim returns a definition without the large parts, which are in its stored bytes anyway: schemas, columns, managed
+// fields, and all annotations except the API approval.
 func slim(def *v1.CustomResourceDefinition) *v1.CustomResourceDefinition {
 	out := *def
 	out.Spec.Versions = slices.Clone(def.Spec.Versions)
@@ -332,14 +332,14 @@ func slim(def *v1.CustomResourceDefinition) *v1.CustomResourceDefinition {
 	return &out
 }
 
-// sameKind says whether two states of a definition compile to the same descriptor.
+// sameKind reports whether two states of a definition compile to the same descriptor.
 func sameKind(a, b *v1.CustomResourceDefinition) bool {
 	return a.UID == b.UID && a.Generation == b.Generation && terminating(a) == terminating(b) && established(a) == established(b) &&
 		apihelpers.IsCRDConditionTrue(a, v1.Terminating) == apihelpers.IsCRDConditionTrue(b, v1.Terminating) &&
 		slices.Equal(allNames(a), allNames(b)) && slices.Equal(a.Status.AcceptedNames.Categories, b.Status.AcceptedNames.Categories)
 }
 
-// established says whether the world is to know of a definition's kind.
+// established reports whether a definition's kind is visible in the API.
 func established(def *v1.CustomResourceDefinition) bool {
 	return apihelpers.IsCRDConditionTrue(def, v1.Established)
 }

@@ -21,11 +21,11 @@ import (
 
 var scaleKind = autoscalingv1.SchemeGroupVersion.WithKind("Scale")
 
-// scale is the window on the fields that say how many replicas there are.
+// scale converts between an object and its Scale.
 type scale struct {
 	specPath               string
 	spec, status, selector []string
-	in                     *version // in which the fields are looked for; nil: in the hub
+	in                     *version // the version of the field paths; nil: the hub
 }
 
 func newScale(s *v1.CustomResourceSubresourceScale, in *version) scale {
@@ -49,17 +49,17 @@ func (s scale) view() *resource.View {
 		Edit: func(parent resource.Object) (resource.Object, error) {
 			return s.make(parent, func() (int64, error) { return unset, nil })
 		},
-		Written: func(parent resource.Object) (resource.Object, error) { // whose schema may have pruned what was written
+		Written: func(parent resource.Object) (resource.Object, error) { // the schema may have pruned the written values
 			return s.make(parent, func() (int64, error) { return 0, nil })
 		},
 		Set: s.set,
 	}
 }
 
-// unset is the number of replicas of an object that does not say it, for a write to replace.
+// unset marks the number of replicas of an object without the field, for a write to replace.
 const unset = math.MinInt32
 
-// make makes the view; absent gives the replicas of an object that does not say them.
+// make makes the Scale. absent returns the replicas of an object without the field.
 func (s scale) make(parent resource.Object, absent func() (int64, error)) (resource.Object, error) {
 	u, err := s.versioned(parent)
 	if err != nil {
@@ -95,7 +95,7 @@ func (s scale) make(parent resource.Object, absent func() (int64, error)) (resou
 	return out, nil
 }
 
-// versioned is a parent in the version whose fields these are. It may share everything with parent.
+// versioned returns a parent in the version of the field paths. The result may share everything with parent.
 func (s scale) versioned(parent resource.Object) (*unstructured.Unstructured, error) {
 	if s.in == nil {
 		return parent.(*unstructured.Unstructured), nil
@@ -109,7 +109,7 @@ func (s scale) set(view, parent resource.Object) error {
 	if err != nil {
 		return err
 	}
-	if u != hub { // it stays in the version until it is stored
+	if u != hub { // it stays in that version until it is stored
 		hub.Object = runtime.DeepCopyJSON(u.Object)
 		u = hub
 	}

@@ -170,8 +170,8 @@ func local(p *apiserver.ProviderConfiguration) (value.PrefixTransformer, error) 
 	return value.PrefixTransformer{}, nil
 }
 
-// padded is AES-CBC with a check of the length: the transformer panics on a value that has an initialization vector and
-// no data. Valid data has at least one block of padding.
+// padded is AES-CBC with a check of the length: the library ends the process on a value that consists of an
+// initialization vector only. Valid data has at least one block of padding.
 type padded struct{ value.Transformer }
 
 // TransformFromStorage implements [value.Transformer].
