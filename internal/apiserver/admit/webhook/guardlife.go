@@ -19,7 +19,7 @@ import (
 // lead before it answers. All of them show this by leases and by the node's status. The guard admits these writes from the
 // component whose heartbeat they are.
 
-// Where signs of life are kept.
+// Where heartbeats are stored.
 const (
 	nodeLeases         = "kube-node-lease"
 	controlPlaneLeases = "kube-system"
@@ -27,7 +27,7 @@ const (
 	accountUsers       = "system:serviceaccount:"
 )
 
-// signOfLife says of whose life the request's object is a sign that pods need to come back; empty: of none.
+// signOfLife describes the heartbeat in the request's object that pods need to recover; empty: it is none.
 func signOfLife(q *matching.Request) string {
 	if q.User == nil || q.Operation == admit.Delete || q.Operation == admit.Connect {
 		return ""
@@ -48,7 +48,7 @@ func signOfLife(q *matching.Request) string {
 	return ""
 }
 
-// nameOf is the name of the request's object, which a create need not say.
+// nameOf returns the name of the request's object. A create may have it only in the object.
 func nameOf(q *matching.Request) string {
 	if q.Name == "" && q.Object != nil {
 		return q.Object.GetName()
@@ -56,8 +56,8 @@ func nameOf(q *matching.Request) string {
 	return q.Name
 }
 
-// leads says whether the request's object is a lease that a pod of the service takes or keeps: client-go's candidates call themselves by
-// their pod's name, and a mark behind an underscore.
+// leads reports whether the request's object is a lease that a pod of the service acquires or renews. client-go's
+// candidates identify themselves by their pod's name, followed by an underscore and a unique suffix.
 func (g *guarded) leads(ctx context.Context, q *matching.Request) bool {
 	l, ok := q.Object.(*coordinationv1.Lease)
 	if !ok || l.Spec.HolderIdentity == nil {
@@ -68,7 +68,7 @@ func (g *guarded) leads(ctx context.Context, q *matching.Request) bool {
 	return err == nil && g.selects(obj)
 }
 
-// pulls says whether an account has its pods' images pulled with a secret, or lets them use it.
+// pulls reports whether a service account lists a secret, as an image pull secret or for its pods.
 func (g *guarded) pulls(ctx context.Context, account, secret string) bool {
 	obj, err := g.backend.Get(ctx, schema.GroupResource{Resource: "serviceaccounts"}, g.namespace, account)
 	if err != nil {
