@@ -15,15 +15,15 @@ import (
 // Aggregation configures the connections to aggregated API servers. The zero value uses the certificate of
 // Options.Material, and connects to endpoints.
 type Aggregation struct {
-	// Certificate is the front proxy's; nil: the material's.
+	// Certificate is the front proxy's certificate; nil: the material's.
 	Certificate func() *tls.Certificate
-	// ClusterIPs has services called at their cluster IP.
+	// ClusterIPs makes the server call services at their cluster IP.
 	ClusterIPs bool
-	// ForwardRedirects hands a server's redirects on to the client.
+	// ForwardRedirects forwards a server's redirects to the client.
 	ForwardRedirects bool
 }
 
-// newAggregator makes what sends requests on to other servers.
+// newAggregator makes the aggregator, which forwards requests to other servers.
 func (s *Server) newAggregator() error {
 	o := &s.opts.Aggregation
 	certificate := o.Certificate
@@ -39,16 +39,16 @@ func (s *Server) newAggregator() error {
 	return s.metrics.Registry().Register(s.aggregator)
 }
 
-// Aggregator knows who else answers for group-versions.
+// Aggregator returns the aggregator, which knows the group-versions of other servers.
 func (s *Server) Aggregator() *aggregate.Aggregator { return s.aggregator }
 
-// delegated sends a request on whose path is another server's; false: it is this one's.
+// delegated forwards a request whose path belongs to another server; false: the path is this server's.
 func (s *Server) delegated(w http.ResponseWriter, r *http.Request, info *requestinfo.Info) bool {
 	to := s.aggregator.Find(r.URL.Path)
 	if to == nil {
 		return false
 	}
-	flowcontrol.Began(r.Context()) // a server that is slow takes no seats of this one's
+	flowcontrol.Began(r.Context()) // a slow server must not use this server's seats
 	lasting := info.Verb == "watch" || longRunning(info)
 	to.Serve(w, r, lasting, s.lifetime.Context)
 	return true

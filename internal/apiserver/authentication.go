@@ -30,8 +30,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
 
-// newAuthentication makes what finds out who asks. Keys and authorities that the settings leave open are those of the
-// server's material.
+// newAuthentication makes the authenticators. Keys and CAs that the settings omit are those of the server's material.
 func (s *Server) newAuthentication(ctx context.Context) error {
 	settings := s.opts.Authentication
 	var own *authenticate.Certificate
@@ -72,7 +71,7 @@ func (s *Server) newAuthentication(ctx context.Context) error {
 	return nil
 }
 
-// labelSecret labels a secret as the server itself, so that its label has an owner and the audit log an event.
+// labelSecret labels a secret as the server itself, so that the label has a field manager and the audit log an event.
 func (s *Server) labelSecret(_ context.Context, namespace, name string, uid types.UID, key, value string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": uid, "labels": map[string]string{key: value}}})
 	if err != nil {
@@ -84,17 +83,18 @@ func (s *Server) labelSecret(_ context.Context, namespace, name string, uid type
 	if err != nil {
 		return fmt.Errorf("make client: %w", err)
 	}
-	// The request is another one than the one that brought the token: it has an audit event and a deadline of its own.
+	// This request is separate from the one with the token: it has an audit event and a deadline of its own.
 	own, cancel := context.WithTimeout(s.lifetime.Context, labelWait)
 	defer cancel()
 	_, err = client.Secrets(namespace).Patch(own, name, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
 
-// labelWait bounds the time that a label takes.
+// labelWait is the deadline of a request that labels a secret.
 const labelWait = 10 * time.Second
 
-// trusted are all authorities of client certificates. The pool is the same one until one of the bundles changes.
+// trusted returns a function that returns all CAs of client certificates. It returns the same pool until one of the
+// bundles changes.
 func trusted(own []byte, bundles ...*authenticate.Bundle) func() *x509.CertPool {
 	type made struct {
 		of  []*x509.CertPool
@@ -129,7 +129,7 @@ func trusted(own []byte, bundles ...*authenticate.Bundle) func() *x509.CertPool 
 	}
 }
 
-// askCertificates has each handshake name the authorities of client certificates as they are then.
+// askCertificates makes each TLS handshake request client certificates of the current CAs.
 func (s *Server) askCertificates(base *tls.Config) {
 	type made struct {
 		pool   *x509.CertPool
@@ -146,11 +146,11 @@ func (s *Server) askCertificates(base *tls.Config) {
 			m = &made{pool, c}
 			last.Store(m)
 		}
-		return m.config, nil // nil: as it was at the beginning
+		return m.config, nil // nil: the initial configuration
 	}
 }
 
-// authenticateStage finds who asks. In-process clients come with their user.
+// authenticateStage determines the user. In-process clients already have one.
 func authenticateStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	if _, ok := request.UserFrom(r.Context()); ok {
 		next.ServeHTTP(w, r)
@@ -175,7 +175,8 @@ func authenticateStage(s *Server, w http.ResponseWriter, r *http.Request, next h
 	next.ServeHTTP(w, r.WithContext(request.WithUser(r.Context(), who)))
 }
 
-// closeAfter ends the HTTP/2 connection of who is not known with this request: such connections are cheap to abuse.
+// closeAfter closes the HTTP/2 connection of an unauthenticated client after this request, because such connections are
+// cheap to abuse.
 func closeAfter(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 2 {
 		w.Header().Set("Connection", "close")
@@ -194,7 +195,7 @@ func nobody(who user.Info) bool {
 	return false
 }
 
-// warner puts warnings of authentication on the answer.
+// warner adds the warnings of authenticators to the response.
 type warner struct{ header http.Header }
 
 // AddWarning implements [warning.Recorder].
@@ -210,10 +211,10 @@ func (w warner) AddWarning(agent, text string) {
 	}
 }
 
-// Authenticators say whose a credential is, and sign tokens.
+// Authenticators returns the authenticators, which verify credentials and sign tokens.
 func (s *Server) Authenticators() *authenticate.Authenticators { return s.authn }
 
-// discoverKeys are the paths at which those look who verify service-account tokens themselves.
+// discoverKeys adds the discovery paths for clients that verify service account tokens themselves.
 func (s *Server) discoverKeys(mux map[string]http.Handler) {
 	a := s.authn.Accounts()
 	if a == nil {
@@ -235,14 +236,14 @@ func (s *Server) discoverKeys(mux map[string]http.Handler) {
 			w.Header().Set("Content-Type", media)
 			w.Header().Set("Cache-Control", "public, max-age="+strconv.Itoa(age))
 			w.Header().Set("Content-Length", strconv.Itoa(len(b)))
-			_, _ = w.Write(b) // a client that went away needs no answer
+			_, _ = w.Write(b) // the client may have left
 		}
 	}
 	routes(mux, "/.well-known/openid-configuration", negotiate.JSON, document(negotiate.JSON, func(config, _ []byte) []byte { return config }))
 	routes(mux, "/openid/v1/jwks", mediaKeySet, document(mediaKeySet, func(_, keys []byte) []byte { return keys }))
 }
 
-// address is where a request came in, as HOST:PORT.
+// address returns the server's address that a request used, as HOST:PORT.
 func address(r *http.Request) string {
 	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
 		return local.String()

@@ -19,8 +19,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
 
-// deadlineStage gives a request the time that its client gives it, and no more than the server does. Those that last long by their
-// nature have no such time. What is answered later, is answered that it is late.
+// deadlineStage sets the deadline of a request: the one that its client requests, or the server's if that is earlier.
+// Long-running requests have no deadline. A request whose handler exceeds the deadline gets a timeout error.
 func deadlineStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	rec := recordOf(r.Context())
 	info := rec.info
@@ -48,8 +48,9 @@ func deadlineStage(s *Server, w http.ResponseWriter, r *http.Request, next http.
 	rec.answer.tooLate()
 }
 
-// timeout is the time that a request has; 0: it needs no bound of its own. Where the server is not told otherwise, requests for
-// resources need none: writes have 34 seconds, reads do not wait, and who sends requests on to another server bounds them.
+// timeout returns the deadline of a request as a duration; 0: it needs no bound of its own. Unless configured, requests
+// for resources need none: writes have 34 seconds, reads do not block, and the aggregator sets a deadline for forwarded
+// requests.
 func (s *Server) timeout(r *http.Request, info *requestinfo.Info) (time.Duration, error) {
 	most := s.opts.FlowControl.RequestTimeout
 	if strings.Contains(r.URL.RawQuery, "timeout=") {
@@ -67,13 +68,13 @@ func (s *Server) timeout(r *http.Request, info *requestinfo.Info) (time.Duration
 	return most, nil
 }
 
-// expired says whether the time that the request had is over.
+// expired reports whether the request's deadline has expired.
 func (w *recorder) expired() bool {
 	allotted := w.record.allotted
 	return allotted != nil && errors.Is(allotted.Err(), context.DeadlineExceeded)
 }
 
-// tooLate answers that the request has taken too long. What its handler says from now on is dropped.
+// tooLate responds that the request has timed out. Later output of its handler is dropped.
 func (w *recorder) tooLate() {
 	w.late, w.code = true, http.StatusGatewayTimeout
 	h := w.Header()
@@ -89,8 +90,8 @@ func (w *recorder) tooLate() {
 	late := apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0).ErrStatus // upstream's words
 	b, err := json.Marshal(&late)
 	if err != nil {
-		panic(fmt.Sprintf("encode status: %v", err)) // a Status is always JSON
+		panic(fmt.Sprintf("encode status: %v", err)) // a Status can always be encoded
 	}
-	n, _ := w.ResponseWriter.Write(append(b, '\n')) // a client that went away needs no answer
+	n, _ := w.ResponseWriter.Write(append(b, '\n')) // the client may have left
 	w.bytes += int64(n)
 }

@@ -16,7 +16,7 @@ import (
 // extensionsPath serves the ledger to users who may get this path.
 const extensionsPath = "/debug/extensions"
 
-// extensions tells what is plugged in and how it does, and the catalogue of what can be.
+// extensions serves the ledger: the plug-ins in use with their state, and the catalogue of available ones.
 func (s *Server) extensions(w http.ResponseWriter, _ *http.Request) {
 	view := extension.View{Extensions: []extension.Row{}, Points: extension.Points()}
 	for _, e := range s.opts.Ledger.Snapshot() {
@@ -28,10 +28,10 @@ func (s *Server) extensions(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(b, '\n')) // a client that went away needs no answer
+	_, _ = w.Write(append(b, '\n')) // the client may have left
 }
 
-// counted tells what audit and the ledger count.
+// counted collects the metrics of audit and of the ledger.
 type counted struct{ server *Server }
 
 var (

@@ -14,7 +14,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/discovery"
 )
 
-// newLearner makes what finds out what other servers serve, and the discovery documents that tell of it.
+// newLearner makes the learner, which runs discovery of other servers, and the discovery documents that contain its
+// results.
 func (s *Server) newLearner() error {
 	s.learner = learn.New(learn.Options{Remotes: s.remotes, Changed: s.aggregator.Changed, Told: s.told, Log: s.opts.Log})
 	s.documents = discovery.New(s.Kinds).With(s.learner.Discovery)
@@ -23,7 +24,7 @@ func (s *Server) newLearner() error {
 	}, func() float64 { return float64(s.documents.Builds()) }))
 }
 
-// told has a registration say whether it is known what its server serves.
+// told sets the condition of a registration that reports whether discovery of its server succeeded.
 func (s *Server) told(r *learn.Remote, err error) {
 	var reason, message string
 	if err != nil {
@@ -35,7 +36,7 @@ func (s *Server) told(r *learn.Remote, err error) {
 	s.aggregator.Read(r.Name, r.Server, reason, message)
 }
 
-// remotes are the group versions that others serve, as the learner wants them.
+// remotes returns the group versions of other servers for the learner.
 func (s *Server) remotes() []learn.Remote {
 	services := s.aggregator.Services()
 	out := make([]learn.Remote, len(services))

@@ -18,7 +18,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/zpages"
 )
 
-// pages are what the server tells of itself.
+// pages adds the server's z-pages.
 func (s *Server) pages(mux map[string]http.Handler) *zpages.Component {
 	pages := zpages.New("apiserver", s.opts.Version)
 	pages.Started, pages.Now, pages.Pretty = s.started, s.opts.Now, negotiate.Pretty
@@ -34,14 +34,14 @@ func (s *Server) pages(mux map[string]http.Handler) *zpages.Component {
 	return pages
 }
 
-// ownPage tells that a path is none of those that /statusz of kube-apiserver lists.
+// ownPage reports whether kube-apiserver's /statusz does not list a path.
 func ownPage(path string) bool {
 	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	return !slices.Contains([]string{"flagz", "healthz", "livez", "metrics", "readyz", "statusz", "version"}, first)
 }
 
-// debugFlags lists the flags that can be changed while the server runs, and changes the one there is: v, how much the libraries
-// of Kubernetes log.
+// debugFlags lists the flags that can be changed at run time, and changes them. There is one: v, the log level of the
+// Kubernetes libraries.
 func (s *Server) debugFlags(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path != "/debug/flags/v" {
 		_, _ = io.WriteString(w, "<html>\n<head>\n<title>/debug/flags/</title>\n</head>\n<body>\n/debug/flags/<br>\n<br>\nflags:<br>\n<table>\n<tr>v<br>\n</table>\n<br>\nfull flags configurable<br>\n</body>\n</html>\n")
