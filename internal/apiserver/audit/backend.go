@@ -60,10 +60,10 @@ type Backend interface {
 	// take stores or queues an event. line is its encoding, which take must not retain. If take returns false, a strict
 	// backend rejects the request.
 	take(e *auditinternal.Event, line []byte) bool
-	// bind sets the counters and the logger.
+	// run does the background work. When ctx ends, the backend accepts no more events; run returns when it has stored
 	// all accepted ones.
 	run(ctx context.Context)
-	// bind gives the backend what it counts and says errors with.
+	// bind sets the counters and the logger.
 	bind(c *Counters, log *slog.Logger)
 }
 

@@ -112,7 +112,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// healthCollector tells the results of health checks.
+// healthCollector collects the results of health checks.
 type healthCollector struct{ health func() []health.Result }
 
 var (

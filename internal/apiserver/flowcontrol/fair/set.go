@@ -41,7 +41,7 @@ import (
 // guess is the estimated duration of a request.
 const guess = 3 * time.Millisecond
 
-// Virtual time goes back by half of what can be told when it gets too far.
+// Virtual time is reduced by half of its range when it gets too large.
 const (
 	back = SeatSeconds(math.MaxInt64 / 2)
 	far  = back + back/2
