@@ -105,7 +105,7 @@ func TestObjectsThatCannotBeEncoded(t *testing.T) {
 	}
 }
 
-// TestDeletionsAreNotPatched checks that webhooks are called for a delete, which has nothing to patch.
+// TestDeletionsAreNotPatched checks that a webhook may admit a delete, and that a patch of it fails.
 func TestDeletionsAreNotPatched(t *testing.T) {
 	for patch, want := range map[string]string{
 		`[]`: "allowed",

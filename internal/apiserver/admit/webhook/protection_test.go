@@ -406,7 +406,8 @@ func TestRequestsWithoutTime(t *testing.T) {
 	}
 }
 
-// TestLeavingWhileItIsAsked checks that nothing is counted for a validating webhook with the failure policy Ignore.
+// TestLeavingWhileItIsAsked checks that a client that leaves during the call of a validating webhook with the failure policy
+// Ignore does not count as a call that failed open.
 func TestLeavingWhileItIsAsked(t *testing.T) {
 	server := newHookServer(t)
 	ctx, cancel := context.WithCancel(t.Context())
