@@ -121,7 +121,7 @@ func TestFrontProxyIsChecked(t *testing.T) {
 	}
 }
 
-// TestNobody checks that an anonymous user is in no other group, and that an unverified token is anonymous.
+// TestNobody checks that an anonymous user is in no other group, and that an unknown token identifies no user.
 func TestNobody(t *testing.T) {
 	w := newWorld(t, Settings{Anonymous: &apiserverconfig.AnonymousAuthConfig{}}, nil)
 	w.requests = []Authenticator{authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {

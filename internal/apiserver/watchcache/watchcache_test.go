@@ -67,7 +67,7 @@ func (f *fixture) put(t *testing.T, name string) *store.Record {
 	return r
 }
 
-// read takes n events from a cursor.
+// read reads n events from a cursor.
 func read(t *testing.T, c *Cursor, n int) []string {
 	t.Helper()
 	var got []string
@@ -140,8 +140,8 @@ func TestSlowCursorIsEnded(t *testing.T) {
 	}
 }
 
-// TestStuckCursorHoldsLittle has a client that nobody can tell anything: the list behind it is cut, so that it holds the
-// node where it stands and what lies before the next milestone.
+// TestStuckCursorHoldsLittle has a client that does not read: the list behind it is cut, so that it holds only its own
+// node and the nodes before the next milestone.
 func TestStuckCursorHoldsLittle(t *testing.T) {
 	for name, bound := range map[string]func(*Feed){
 		"events": func(f *Feed) { f.lag, f.space = 10, 2 },
@@ -166,7 +166,7 @@ func TestStuckCursorHoldsLittle(t *testing.T) {
 				read(t, quick, 1)
 			}
 			f.put(t, "last")
-			read(t, quick, 1) // the feed has cut before it tells of a batch after the next
+			read(t, quick, 1) // the feed cuts the list before it returns the batch after the next
 			held := 0
 			for n := stuck.at; n != nil && n != cut; n = n.next.Load() {
 				held += len(n.events)
@@ -178,7 +178,7 @@ func TestStuckCursorHoldsLittle(t *testing.T) {
 			if _, _, err := stuck.Next(t.Context()); !errors.Is(err, ErrExpired) || stuck.After() != after {
 				t.Errorf("a stuck cursor after %d: %v", stuck.After(), err)
 			}
-			late, err := f.Feed.Cursor(t.Context(), after) // the engine still knows
+			late, err := f.Feed.Cursor(t.Context(), after) // the engine still has these changes
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -270,7 +270,7 @@ func TestSharedObjectIsFoundAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the forms that come of a shared object have a shared one as well, and encodings are counted apart
+	for range 2 { // the encodings of a shared object share it, and are counted separately
 		if _, err := forms(one).Bytes(0, JSON); err != nil {
 			t.Fatal(err)
 		}
@@ -299,7 +299,7 @@ func TestSharedObjectIsFoundAgain(t *testing.T) {
 	}
 }
 
-// TestEncodingWritesNothing: to encode a shared object for one client changes nothing of what others read, not even what is not seen.
+// TestEncodingWritesNothing checks that encoding a shared object for one client writes to no memory that others read.
 func TestEncodingWritesNothing(t *testing.T) {
 	limit := quantity.MustParse("8Mi")
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v",
