@@ -239,9 +239,8 @@ func TestViewsAreBounded(t *testing.T) {
 	}
 }
 
-// TestLargeListsKeepWhatTheyCan lists more than there is room for: each list finds what the first one kept, and another
-// kind's list takes the room over when that is not listed any more.
-// TestSharedObjectIsFoundAgain: an object that somebody still has is not decoded anew when its forms had to go, and one that nobody has is.
+// TestSharedObjectIsFoundAgain checks that an object that a client still holds is not decoded again after its cached object was
+// dropped, and that an object without holders is.
 func TestSharedObjectIsFoundAgain(t *testing.T) {
 	f := newFixture(t, 1500) // room for one
 	f.Versions[0].Weak = func(obj resource.Object) func() resource.Object {
@@ -323,6 +322,8 @@ func TestEncodingWritesNothing(t *testing.T) {
 	}
 }
 
+// TestLargeListsKeepWhatTheyCan lists more objects than fit: each list finds those that the first one cached, and another kind's
+// list displaces them when they are not listed any more.
 func TestLargeListsKeepWhatTheyCan(t *testing.T) {
 	f := newFixture(t, 16<<10)
 	var first, second []*store.Record
