@@ -9,7 +9,7 @@
 //
 // The effects of a schema on an object, in the order of a write:
 //
-//	decode    Version.Coerce     refuse metadata of a wrong shape
+//	decode    Version.Coerce     reject malformed metadata
 //	          Version.Prune      drop unknown fields and nulls that the schema does not allow
 //	          Version.Default    fill in defaults
 //	convert   Version.ToHub      to the stored version, pruned by its schema
