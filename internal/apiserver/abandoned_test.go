@@ -20,12 +20,12 @@ import (
 	"github.com/mortise-dev/mortise/store/local/disk"
 )
 
-// heldDisk is a disk in memory whose next sync can be held.
+// heldDisk is an in-memory disk whose next sync a test can block.
 type heldDisk struct {
 	*disk.Mem
-	hold    chan struct{} // filled by a test that wants the next sync held
-	holding chan struct{} // filled when that sync has begun
-	release chan struct{} // filled to let it go on
+	hold    chan struct{} // the test sends to it to block the next sync
+	holding chan struct{} // receives when that sync has begun
+	release chan struct{} // the test sends to it to continue the sync
 }
 
 func newHeldDisk() *heldDisk {
@@ -45,8 +45,8 @@ func newHeldDisk() *heldDisk {
 	return d
 }
 
-// TestCommitOfClientThatLeaves: a client that disconnects while its write is being synced leaves no follower of commits behind.
-// The write becomes durable, so the roles that it grants or takes away must be in force.
+// TestCommitOfClientThatLeaves checks that followers of commits see a write whose client disconnects while it is being
+// synced. The write becomes durable, so the roles that it grants or removes must be in force.
 func TestCommitOfClientThatLeaves(t *testing.T) {
 	d := newHeldDisk()
 	engine, err := local.Open("/store", local.Options{Disk: d})
@@ -68,7 +68,7 @@ func TestCommitOfClientThatLeaves(t *testing.T) {
 		}
 	})
 	const rbacPath = "/apis/rbac.authorization.k8s.io/v1/"
-	// leave sends a request whose client disconnects during the sync, and returns when the server is done with it.
+	// leave sends a request whose client disconnects during the sync, and returns when the server has finished it.
 	leave := func(method, path, body string) {
 		t.Helper()
 		d.hold <- struct{}{}

@@ -17,12 +17,12 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// typed is what a field manager may be besides: it knows the shapes of kinds.
+// typed is an optional interface of field managers that know the schemas of kinds.
 type typed interface {
 	Types(d *resource.Descriptor) (managedfields.TypeConverter, error)
 }
 
-// joinAdmission gives the plug-ins what they need of the server.
+// joinAdmission connects the plug-ins to the server.
 func (s *Server) joinAdmission(services webhook.Resolver) error {
 	host := &admit.Host{
 		Log: s.opts.Log, Ledger: s.opts.Ledger, Services: services, Egress: s.opts.Egress,
@@ -49,7 +49,7 @@ func (s *Server) joinAdmission(services webhook.Resolver) error {
 	return nil
 }
 
-// runAdmission does what plug-ins do between requests, until ctx ends.
+// runAdmission runs the background work of plug-ins until ctx ends.
 func (s *Server) runAdmission(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, p := range s.opts.Admission {

@@ -15,15 +15,15 @@ import (
 // Aggregation configures the connections to aggregated API servers. The zero value uses the certificate of
 // Options.Material, and connects to endpoints.
 type Aggregation struct {
-	// Certificate is the front proxy's; nil: the material's.
+	// Certificate is the front proxy's certificate; nil: the material's.
 	Certificate func() *tls.Certificate
-	// ClusterIPs has services called at their cluster IP.
+	// ClusterIPs makes the server call services at their cluster IP.
 	ClusterIPs bool
-	// ForwardRedirects hands a server's redirects on to the client.
+	// ForwardRedirects forwards a server's redirects to the client.
 	ForwardRedirects bool
 }
 
-// newAggregator makes what sends requests on to other servers.
+// newAggregator makes the aggregator, which forwards requests to other servers.
 func (s *Server) newAggregator() error {
 	o := &s.opts.Aggregation
 	certificate := o.Certificate
@@ -48,7 +48,7 @@ func (s *Server) delegated(w http.ResponseWriter, r *http.Request, info *request
 	if to == nil {
 		return false
 	}
-	flowcontrol.Began(r.Context()) // a server that is slow takes no seats of this one's
+	flowcontrol.Began(r.Context()) // a slow server must not use this server's seats
 	lasting := info.Verb == "watch" || longRunning(info)
 	to.Serve(w, r, lasting, s.lifetime.Context)
 	return true

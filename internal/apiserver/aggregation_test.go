@@ -44,13 +44,13 @@ var (
 	services    = schema.GroupResource{Resource: "services"}
 )
 
-// aggregating is a server over TLS with one aggregated behind it, which answers as the test says.
+// aggregating is a server over TLS with one aggregated server, which responds as the test defines.
 type aggregating struct {
 	*kept
 	t       *testing.T
 	url     string
 	client  *http.Client // the administrator's, HTTP/1.1
-	jane    *http.Client // may do nothing
+	jane    *http.Client // without permissions
 	ca      []byte       // of the aggregated server
 	tls     *tls.Config  // the administrator's
 	port    int32
@@ -79,14 +79,14 @@ func (a *aggregating) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer(w, r)
 }
 
-// on says how the aggregated server answers from now on.
+// on sets the handler of the aggregated server.
 func (a *aggregating) on(f http.HandlerFunc) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.answer, a.asked = f, nil
 }
 
-// last is the newest request that came.
+// last returns the newest request.
 func (a *aggregating) last() *http.Request {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -166,7 +166,7 @@ func startAggregating(t *testing.T, change func(*apiserver.Options)) *aggregatin
 	return a
 }
 
-// register makes the service and its registration.
+// register creates the service and its registration.
 func (a *aggregating) register(change func(*apiregistrationv1.APIService)) {
 	a.t.Helper()
 	makeObject(a.t, a.kept, services, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "agg"},
@@ -183,7 +183,7 @@ func (a *aggregating) register(change func(*apiregistrationv1.APIService)) {
 	makeObject(a.t, a.kept, apiservices, r)
 }
 
-// reason waits for the registration to say why it is as it is.
+// reason waits for the condition of the registration to have a reason.
 func (a *aggregating) reason(want string) {
 	a.t.Helper()
 	a.until(a.t, "apiregistration.k8s.io/", func() bool {
@@ -194,7 +194,7 @@ func (a *aggregating) reason(want string) {
 		c := obj.(*apiregistrationv1.APIService).Status.Conditions
 		return len(c) == 1 && c[0].Reason == want && (c[0].Status == apiregistrationv1.ConditionTrue) == (want == "Passed" || want == "Local")
 	})
-	for { // what is stored is the truth for requests a moment later
+	for { // the stored condition takes effect for requests a moment later
 		changed := a.Aggregator().Changed()
 		all := a.Aggregator().Services()
 		if want == "Local" && len(all) == 0 || len(all) == 1 && all[0].Reason == want {
@@ -204,7 +204,7 @@ func (a *aggregating) reason(want string) {
 	}
 }
 
-// say asks the server.
+// say sends a request to the server.
 func (a *aggregating) say(c *http.Client, method, path string, headers ...string) (*http.Response, string) {
 	a.t.Helper()
 	r, err := http.NewRequestWithContext(a.t.Context(), method, a.url+path, nil)
@@ -228,7 +228,7 @@ func (a *aggregating) say(c *http.Client, method, path string, headers ...string
 
 const things = "/apis/agg.io/v1/namespaces/default/things"
 
-// A request goes on under the name of its user and of nobody else; refusals are ours, and name the registration.
+// A request is forwarded in the name of its user only. The server's own errors name the registration.
 func TestAggregatedRequest(t *testing.T) {
 	a := startAggregating(t, nil)
 	if resp, _ := a.say(a.client, "GET", things); resp.StatusCode != http.StatusNotFound {
@@ -278,16 +278,16 @@ func TestAggregatedRequest(t *testing.T) {
 		!strings.Contains(body, "redirect this request, which is not permitted") {
 		t.Errorf("redirect: %d %s", resp.StatusCode, body)
 	}
-	// What we do not allow does not come there.
+	// Requests that authorization rejects do not reach the aggregated server.
 	a.on(func(http.ResponseWriter, *http.Request) {})
 	if resp, _ := a.say(a.jane, "GET", things); resp.StatusCode != http.StatusForbidden || a.last() != nil {
 		t.Errorf("forbidden: %d, asked %v", resp.StatusCode, a.last())
 	}
-	// A namespace that is not there is no matter of ours.
+	// This server does not check whether the namespace exists.
 	if resp, _ := a.say(a.client, "POST", "/apis/agg.io/v1/namespaces/nowhere/things"); resp.StatusCode != http.StatusOK || a.last() == nil {
 		t.Errorf("create in a namespace that is not there: %d", resp.StatusCode)
 	}
-	// The ledger knows the calls.
+	// The ledger records the calls.
 	for _, e := range a.ledger.Snapshot() {
 		if e.Point == extension.AggregatedAPI && (e.Name != "v1.agg.io" || e.Calls < 4 || e.State != extension.OK) {
 			t.Errorf("ledger: %+v", e)
@@ -309,8 +309,8 @@ func TestAggregatedRequest(t *testing.T) {
 	}
 }
 
-// What lasts by its nature outlives the time of requests, and is flushed as it comes; what does not is ended, and takes no
-// seats from others meanwhile. A client that goes away is noticed.
+// A long-running request has no deadline, and is flushed as data arrives. A short one has a deadline, and takes no
+// seats from other requests meanwhile. The aggregated server notices a client that leaves.
 func TestAggregatedTimes(t *testing.T) {
 	one := 1
 	a := startAggregating(t, func(o *apiserver.Options) {
@@ -376,7 +376,7 @@ func TestAggregatedTimes(t *testing.T) {
 		}
 	}
 	read("first")
-	after := time.NewTimer(time.Second) // longer than requests may take
+	after := time.NewTimer(time.Second) // longer than short requests may take
 	<-after.C
 	next <- "second\n"
 	read("second")
@@ -385,7 +385,7 @@ func TestAggregatedTimes(t *testing.T) {
 	resp.Body.Close()
 }
 
-// An upgraded connection is tied through, from its first byte on, under the user's name; and ends with the server.
+// An upgraded connection is forwarded from its first byte on, in the user's name, and ends with the server.
 func TestAggregatedUpgrade(t *testing.T) {
 	a := startAggregating(t, nil)
 	a.register(nil)
@@ -429,7 +429,7 @@ func TestAggregatedUpgrade(t *testing.T) {
 	}
 }
 
-// A server that takes an upgrade and never answers holds nothing of ours longer than the client waits.
+// A server that accepts an upgrade and never responds uses no resources after its client has left.
 func TestAggregatedUpgradeStalls(t *testing.T) {
 	a := startAggregating(t, nil)
 	a.register(nil)
@@ -437,7 +437,7 @@ func TestAggregatedUpgradeStalls(t *testing.T) {
 	came, left := make(chan struct{}), make(chan error, 1)
 	a.on(func(_ http.ResponseWriter, r *http.Request) {
 		close(came)
-		<-r.Context().Done() // the server has seen that its client, the proxy, has left
+		<-r.Context().Done() // the server has seen that its client, the proxy, left
 		left <- context.Cause(r.Context())
 	})
 	u, err := url.Parse(a.url)
@@ -456,8 +456,8 @@ func TestAggregatedUpgradeStalls(t *testing.T) {
 	}
 }
 
-// A bundle that holds no certificates, or others than the server's, makes the server unavailable and nothing else; mended, it
-// answers.
+// A bundle without certificates, or with other ones than the server's, only makes the server unavailable. It is
+// available again after a repair.
 func TestAggregatedTrust(t *testing.T) {
 	a := startAggregating(t, nil)
 	a.register(func(r *apiregistrationv1.APIService) { r.Spec.CABundle = []byte("nonsense") })
@@ -480,7 +480,7 @@ func TestAggregatedTrust(t *testing.T) {
 	if resp, _ := a.say(a.client, "GET", things); resp.StatusCode != http.StatusOK {
 		t.Errorf("good bundle: %d", resp.StatusCode)
 	}
-	// a new certificate of the front proxy is shown from then on
+	// a new front-proxy certificate is used from then on
 	m, err := serving.LoadOrCreate("", nil, serving.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -492,7 +492,7 @@ func TestAggregatedTrust(t *testing.T) {
 	if _, body := a.say(a.client, "GET", things); body != "kubernetes-admin" {
 		t.Errorf("after the rotation we are %q", body)
 	}
-	// a registration that names no service any more is local
+	// a registration without a service is local
 	change(func(r *apiregistrationv1.APIService) { r.Spec.Service, r.Spec.CABundle = nil, nil })
 	a.reason("Local")
 	if resp, _ := a.say(a.client, "GET", things); resp.StatusCode != http.StatusNotFound {
@@ -500,8 +500,8 @@ func TestAggregatedTrust(t *testing.T) {
 	}
 }
 
-// A registration that follows a definition says what it must; without the label it is left alone, and with a service it has
-// the requests.
+// The spec of a registration that follows a definition is restored. Without the label it stays unchanged, and with a
+// service its server gets the requests.
 func TestRegistrationsAreKept(t *testing.T) {
 	a := startAggregating(t, nil)
 	makeObject(t, a.kept, schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}, definition("agg.io"))

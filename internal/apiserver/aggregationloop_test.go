@@ -19,8 +19,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// A registration whose service is this server is found out: it says so, and never becomes available. If somebody says that it is, a
-// request goes round once.
+// A registration whose service is this server is detected: its condition reports the loop, and it never becomes
+// available. If a user sets it to available, a request makes one round.
 func TestRegistrationThatLeadsBack(t *testing.T) {
 	a := startAggregating(t, nil)
 	at, err := url.Parse(a.url)
@@ -43,7 +43,7 @@ func TestRegistrationThatLeadsBack(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	for { // until nobody finds out between the two that it is not so
+	for { // until no probe resets the condition between the two requests
 		if err := backend.UpdateStatus(t.Context(), apiservices, "", "v1.agg.io", "liar", func(obj resource.Object) {
 			c := &obj.(*apiregistrationv1.APIService).Status.Conditions[0]
 			c.Status, c.Reason, c.LastTransitionTime = apiregistrationv1.ConditionTrue, "Passed", metav1.Now().Rfc3339Copy()

@@ -18,7 +18,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 )
 
-// What kube-apiserver 1.37.1 answers where a rule holds for all kinds, each by one kind's example.
+// Responses of kube-apiserver 1.37.1 that follow a rule for all kinds, each with one kind as an example.
 func TestAnswersOfRules(t *testing.T) {
 	k := newKept(t)
 	var ps []registry.BootstrapObject

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// nullables defines Widgets in two versions with unlike schemas; v1 is stored.
+// nullables defines Widgets in two versions with different schemas; v1 is stored.
 func nullables() *apiextensionsv1.CustomResourceDefinition {
 	text := apiextensionsv1.JSONSchemaProps{Type: "string"}
 	open := text
@@ -57,8 +57,8 @@ func nullables() *apiextensionsv1.CustomResourceDefinition {
 	}
 }
 
-// TestAppliedNulls applies null to fields of a custom resource, at once and over a value: validation refuses it where the field
-// is not nullable, and a default takes its place where there is one. A PUT drops the field.
+// TestAppliedNulls applies null to fields of a custom resource, in a create and over a value: validation rejects it if
+// the field is not nullable, and a default replaces it if there is one. A PUT drops the field.
 func TestAppliedNulls(t *testing.T) {
 	_, config := startControllers(t)
 	client, err := dynamic.NewForConfig(config)
@@ -115,7 +115,7 @@ func TestAppliedNulls(t *testing.T) {
 					check := func(when string, got *unstructured.Unstructured, err error) {
 						t.Helper()
 						want := c.want
-						if part == "status" { // is validated on its own
+						if part == "status" { // it is validated separately
 							want = strings.TrimPrefix(want, "spec.")
 						}
 						switch {

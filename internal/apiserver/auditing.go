@@ -15,8 +15,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 )
 
-// auditIdentity comes before authentication, so that rejected requests have an audit ID too. From here on handlers may
-// annotate the request's event, if there is one.
+// auditIdentity sets the request's audit ID. It runs before authentication, so that rejected requests have one too.
+// Later handlers may annotate the request's audit event, if there is one.
 func auditIdentity(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	r = audit.With(w, r)
 	if s.opts.Audit != nil {
@@ -25,7 +25,7 @@ func auditIdentity(s *Server, w http.ResponseWriter, r *http.Request, next http.
 	next.ServeHTTP(w, r)
 }
 
-// auditStage writes down what an authenticated client asks, and how it is answered by the stages that follow.
+// auditStage records the requests of authenticated clients, and the responses of the later stages.
 func auditStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	if s.opts.Audit == nil {
 		next.ServeHTTP(w, r)
@@ -35,7 +35,7 @@ func auditStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Han
 	s.opts.Audit.Serve(w, r, audited(r), received(r), lasting(info), next)
 }
 
-// refused answers a request that does not come as far as the audit stage, and writes that down.
+// refused rejects a request that does not reach the audit stage, and records the rejection.
 func (s *Server) refused(w http.ResponseWriter, r *http.Request, message string, answer http.HandlerFunc) {
 	if s.opts.Audit == nil {
 		answer(w, r)
@@ -44,7 +44,7 @@ func (s *Server) refused(w http.ResponseWriter, r *http.Request, message string,
 	s.opts.Audit.Refused(w, r, audited(r), received(r), message, answer)
 }
 
-// audited is what an audit policy looks at.
+// audited returns the attributes for the audit policy.
 func audited(r *http.Request) authorizer.Attributes {
 	info, _ := request.RequestInfoFrom(r.Context())
 	who, _ := request.UserFrom(r.Context())

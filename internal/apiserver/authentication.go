@@ -72,7 +72,7 @@ func (s *Server) newAuthentication(ctx context.Context) error {
 	return nil
 }
 
-// labelSecret labels a secret as the server itself, so that its label has an owner and the audit log an event.
+// labelSecret labels a secret as the server itself, so that the label has a field manager and the audit log an event.
 func (s *Server) labelSecret(_ context.Context, namespace, name string, uid types.UID, key, value string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": uid, "labels": map[string]string{key: value}}})
 	if err != nil {
@@ -91,10 +91,11 @@ func (s *Server) labelSecret(_ context.Context, namespace, name string, uid type
 	return err
 }
 
-// labelWait bounds the time that a label takes.
+// labelWait is the deadline of a request that labels a secret.
 const labelWait = 10 * time.Second
 
-// trusted are all authorities of client certificates. The pool is the same one until one of the bundles changes.
+// trusted returns a function that returns all CAs of client certificates. It returns the same pool until one of the
+// bundles changes.
 func trusted(own []byte, bundles ...*authenticate.Bundle) func() *x509.CertPool {
 	type made struct {
 		of  []*x509.CertPool
@@ -129,7 +130,7 @@ func trusted(own []byte, bundles ...*authenticate.Bundle) func() *x509.CertPool 
 	}
 }
 
-// askCertificates has each handshake name the authorities of client certificates as they are then.
+// askCertificates makes each TLS handshake request client certificates of the current CAs.
 func (s *Server) askCertificates(base *tls.Config) {
 	type made struct {
 		pool   *x509.CertPool
@@ -146,7 +147,7 @@ func (s *Server) askCertificates(base *tls.Config) {
 			m = &made{pool, c}
 			last.Store(m)
 		}
-		return m.config, nil // nil: as it was at the beginning
+		return m.config, nil // nil: the initial configuration
 	}
 }
 
@@ -194,7 +195,7 @@ func nobody(who user.Info) bool {
 	return false
 }
 
-// warner puts warnings of authentication on the answer.
+// warner adds the warnings of authenticators to the response.
 type warner struct{ header http.Header }
 
 // AddWarning implements [warning.Recorder].
@@ -235,14 +236,14 @@ func (s *Server) discoverKeys(mux map[string]http.Handler) {
 			w.Header().Set("Content-Type", media)
 			w.Header().Set("Cache-Control", "public, max-age="+strconv.Itoa(age))
 			w.Header().Set("Content-Length", strconv.Itoa(len(b)))
-			_, _ = w.Write(b) // a client that went away needs no answer
+			_, _ = w.Write(b) // the client may have left
 		}
 	}
 	routes(mux, "/.well-known/openid-configuration", negotiate.JSON, document(negotiate.JSON, func(config, _ []byte) []byte { return config }))
 	routes(mux, "/openid/v1/jwks", mediaKeySet, document(mediaKeySet, func(_, keys []byte) []byte { return keys }))
 }
 
-// address is where a request came in, as HOST:PORT.
+// address returns the server's address that a request used, as HOST:PORT.
 func address(r *http.Request) string {
 	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
 		return local.String()

@@ -25,7 +25,7 @@ import (
 	"github.com/mortise-dev/mortise/store/memory"
 )
 
-// benchServing is a server of ConfigMaps, which ends with the benchmark.
+// benchServing returns a server of ConfigMaps, which ends with the benchmark.
 func benchServing(b *testing.B, explain Explain) *Server {
 	b.Helper()
 	engine := store.New(memory.Open(memory.Options{}))
@@ -53,7 +53,7 @@ func kilobyte(name string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"k": strings.Repeat("x", 1000)}}
 }
 
-// BenchmarkCreate is a client's create and all that the server does for it, in one process.
+// BenchmarkCreate measures a client's create and the server's work for it, in one process.
 func BenchmarkCreate(b *testing.B) {
 	c := benchServer(b).CoreV1().ConfigMaps("ns")
 	var n atomic.Int64
@@ -67,7 +67,7 @@ func BenchmarkCreate(b *testing.B) {
 	})
 }
 
-// BenchmarkCreateExplained is what the server does for a create without traces and with them, and nothing of the client's.
+// BenchmarkCreateExplained measures the server's work for a create without traces and with them, without the client's.
 func BenchmarkCreateExplained(b *testing.B) {
 	for _, on := range []bool{false, true} {
 		b.Run(fmt.Sprintf("traces=%t", on), func(b *testing.B) {
@@ -90,8 +90,8 @@ func BenchmarkCreateExplained(b *testing.B) {
 	}
 }
 
-// BenchmarkCreateAlone is what the server does for a create on a goroutine that has nothing on its stack yet, which is how the HTTP/2
-// server asks.
+// BenchmarkCreateAlone measures the server's work for a create on a goroutine with an empty stack, as with the HTTP/2
+// server.
 func BenchmarkCreateAlone(b *testing.B) {
 	s := benchServing(b, Explain{})
 	ctx := request.WithUser(b.Context(), &user.DefaultInfo{Name: "a", Groups: []string{user.SystemPrivilegedGroup}})
@@ -111,7 +111,7 @@ func BenchmarkCreateAlone(b *testing.B) {
 	}
 }
 
-// BenchmarkGet reads one object again and again.
+// BenchmarkGet reads one object repeatedly.
 func BenchmarkGet(b *testing.B) {
 	c := benchServer(b).CoreV1().ConfigMaps("ns")
 	if _, err := c.Create(b.Context(), kilobyte("a"), metav1.CreateOptions{}); err != nil {
@@ -158,7 +158,7 @@ func (w *sink) Write(p []byte) (int, error) {
 }
 func (w *sink) Flush() { w.once.Do(func() { close(w.ready) }) }
 
-// BenchmarkWatchFanOut is one write and its event to 200 watchers.
+// BenchmarkWatchFanOut measures one write and its event to 200 watchers.
 func BenchmarkWatchFanOut(b *testing.B) {
 	engine := store.New(memory.Open(memory.Options{}))
 	s, err := New(Options{Store: engine, Kinds: []*resource.Descriptor{configMaps()}})

@@ -18,7 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Bounds are the outermost stage: they keep clients of all users from exhausting the server's memory. A nil bound has a
+// Bounds configure the outermost stage: they prevent clients from exhausting the server's memory. A nil bound has a
 // default, 0 is no bound.
 type Bounds struct {
 	// Connections is the maximum number of open connections, ConnectionsPerClient that of one address other than the
@@ -26,24 +26,25 @@ type Bounds struct {
 	Connections, ConnectionsPerClient *int
 	// Streams is the maximum number of concurrent requests of one HTTP/2 connection; nil: 1000.
 	Streams *int
-	// BodyBytes are those of the request bodies under way, administrators' aside; nil: an eighth of the machine's memory, of
-	// 64 MiB to 1 GiB.
+	// BodyBytes is the maximum size of all request bodies in flight, except administrators'; nil: an eighth of the
+	// machine's memory, between 64 MiB and 1 GiB.
 	BodyBytes *int64
-	// Watches are the watches and streams of one user, administrators aside; nil: 10000.
+	// Watches is the maximum number of watches and streams of one user, except administrators; nil: 10000.
 	Watches *int
 	// GoawayChance is the probability that a request closes its HTTP/2 connection by GOAWAY.
 	GoawayChance float64
 }
 
 const (
-	maxHeader  = 1 << 20 // bytes of a request's headers
-	maxBody    = 3 << 20 // bytes of a request's body: more is refused where it is read
+	maxHeader  = 1 << 20 // maximum bytes of a request's headers
+	maxBody    = 3 << 20 // maximum bytes of a request's body; reading more fails
 	maxStreams = 1000
-	// headPart is how many bytes of its head a watch or stream may have for each that it counts as.
+	// headPart is the size of the request head up to which a watch or stream counts as one; each further headPart
+	// counts as one more.
 	headPart = 32 << 10
 )
 
-// bounds counts what is under way.
+// bounds counts requests against the Bounds.
 type bounds struct {
 	bodies     atomic.Int64
 	bodyLimit  int64 // 0: none
@@ -63,7 +64,7 @@ func newBounds(o *Bounds) *bounds {
 	return b
 }
 
-// machineMemory is in bytes; 0 if unknown.
+// machineMemory returns the machine's memory in bytes; 0 if unknown.
 func machineMemory() int64 {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -75,7 +76,7 @@ func machineMemory() int64 {
 	return kb << 10
 }
 
-// body takes room for a request's body; false: there is none.
+// body reserves memory for a request's body; false: there is not enough.
 func (b *bounds) body(r *http.Request, who user.Info) (leave func(), ok bool) {
 	n := r.ContentLength
 	if n == 0 || b.bodyLimit == 0 || administrator(who) {
@@ -91,7 +92,8 @@ func (b *bounds) body(r *http.Request, who user.Info) (leave func(), ok bool) {
 	return func() { b.bodies.Add(-n) }, true
 }
 
-// weight is how many watches a lasting request counts as: its head is kept for as long as it lasts, and most are small.
+// weight returns how many watches a long-running request counts as. Its head stays in memory as long as it runs; most
+// are small.
 func weight(r *http.Request) int {
 	n := len(r.URL.Path) + len(r.URL.RawQuery)
 	for k, vs := range r.Header {
@@ -102,13 +104,13 @@ func weight(r *http.Request) int {
 	return 1 + n/headPart
 }
 
-// lasting counts a request in that lasts, as so many; false: its user has too many.
+// lasting counts a long-running request with a weight; false: its user has too many.
 func (b *bounds) lasting(who user.Info, weight int) (leave func(), ok bool) {
 	if b.watchLimit == 0 || who == nil || administrator(who) {
 		return func() {}, true
 	}
 	name := who.GetName()
-	weight = min(weight, b.watchLimit) // one fits always
+	weight = min(weight, b.watchLimit) // a single request always fits
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.watches[name]+weight > b.watchLimit {
@@ -205,7 +207,7 @@ func (c *connections) leave(from netip.Addr) {
 	}
 }
 
-// countedConn is a connection that is counted out when it is closed.
+// countedConn is a connection that is counted until it is closed.
 type countedConn struct {
 	net.Conn
 	leave func()

@@ -14,9 +14,9 @@ import (
 // compactInterval is kube-apiserver's default of --etcd-compaction-interval.
 const compactInterval = 5 * time.Minute
 
-// compact removes history that is older than an interval, once an interval: a client can read revisions that are at least
-// one interval old, and at most two. This is part of the API's contract, since lists in pages must restart when their
-// revision was compacted; and it bounds memory.
+// compact periodically removes history that is older than an interval: clients can read revisions that are one to two
+// intervals old. This is part of the API's contract, since paginated lists must restart when their revision was
+// compacted. It also bounds the memory.
 func (s *Server) compact(ctx context.Context) {
 	t := time.NewTicker(compactInterval)
 	defer t.Stop()

@@ -21,8 +21,8 @@ import (
 	"github.com/mortise-dev/mortise/store/memory"
 )
 
-// TestHistoryIsForgotten lets a list in pages wait until its revision has gone: it is told so, with a token that goes on
-// from the newest state.
+// TestHistoryIsForgotten lets a paginated list wait until its revision was compacted: the error has a token that
+// continues with the newest state.
 func TestHistoryIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := store.New(memory.Open(memory.Options{}))
@@ -54,7 +54,7 @@ func TestHistoryIsForgotten(t *testing.T) {
 			t.Fatal(page, err)
 		}
 		write("c")
-		time.Sleep(compactInterval + time.Second) // notes the newest revision
+		time.Sleep(compactInterval + time.Second) // records the newest revision
 		if l, err := c.List(ctx, metav1.ListOptions{Limit: 1, Continue: page.Continue}); err != nil || l.Items[0].Name != "b" {
 			t.Fatalf("within the interval: %v, %v", l, err)
 		}

@@ -30,8 +30,8 @@ import (
 	"github.com/mortise-dev/mortise/store/memory"
 )
 
-// TestConnectAsCreate opens a command's stream by GET, as WebSockets do, and by POST: both ask for the verb create. A
-// proxy asks for the verb of its method alone, and takes every method.
+// TestConnectAsCreate opens a command's stream by GET, as WebSockets do, and by POST: both need the verb create. A
+// proxy request needs only the verb of its method, and may have any method.
 func TestConnectAsCreate(t *testing.T) {
 	m, err := serving.LoadOrCreate("", []string{"127.0.0.1"}, serving.Options{})
 	if err != nil {
@@ -58,7 +58,7 @@ func TestConnectAsCreate(t *testing.T) {
 				if slices.Contains(may[a.User.GetName()], a.Verb) {
 					return authorize.Allow, "", nil
 				}
-				return authorize.NoOpinion, "", nil // as RBAC does
+				return authorize.NoOpinion, "", nil // as with RBAC
 			}),
 		}})
 	if err != nil {
@@ -124,7 +124,7 @@ func TestConnectAsCreate(t *testing.T) {
 	for _, one := range slices.Backward(view.Traces) {
 		traces = append(traces, fmt.Sprintf("%s %s %s/%s %d brief=%t", one.User, one.Method, one.Resource, one.Subresource, one.Code, one.Brief))
 	}
-	slices.Sort(traces) // they came within the same second
+	slices.Sort(traces) // they arrived within the same second
 	want := []string{
 		"reader GET pods/exec 403 brief=false", "reader GET pods/proxy 200 brief=true", "reader HEAD pods/proxy 200 brief=true",
 		"runner GET pods/exec 200 brief=false", "runner HEAD pods/exec 405 brief=false", "runner POST pods/exec 200 brief=false",

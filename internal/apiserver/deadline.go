@@ -19,8 +19,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
 
-// deadlineStage gives a request the time that its client gives it, and no more than the server does. Those that last long by their
-// nature have no such time. What is answered later, is answered that it is late.
+// deadlineStage sets the deadline of a request: the one that its client requests, or the server's if that is earlier.
+// Long-running requests have no deadline. A request whose handler exceeds the deadline gets a timeout error.
 func deadlineStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	rec := recordOf(r.Context())
 	info := rec.info
@@ -89,8 +89,8 @@ func (w *recorder) tooLate() {
 	late := apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0).ErrStatus // upstream's words
 	b, err := json.Marshal(&late)
 	if err != nil {
-		panic(fmt.Sprintf("encode status: %v", err)) // a Status is always JSON
+		panic(fmt.Sprintf("encode status: %v", err)) // a Status can always be encoded
 	}
-	n, _ := w.ResponseWriter.Write(append(b, '\n')) // a client that went away needs no answer
+	n, _ := w.ResponseWriter.Write(append(b, '\n')) // the client may have left
 	w.bytes += int64(n)
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/mortise-dev/mortise/store/memory"
 )
 
-// sluggish is a plug-in that takes as long as it may.
+// sluggish is a plug-in that blocks until the request's deadline.
 type sluggish struct{}
 
 func (sluggish) Name() string { return "Slow" }
@@ -33,8 +33,8 @@ func (sluggish) Mutate(ctx context.Context, _ resource.Backend, a *admit.Attribu
 
 const lateAnswer = `{"metadata":{},"status":"Failure","message":"Timeout: request did not complete within the allotted timeout","reason":"Timeout","details":{},"code":504}` + "\n"
 
-// TestLateAnswers: a request has the time that its client gives it, and no more than the server gives it; what comes later is that it
-// is late, in upstream's words, with nothing of what the handler said.
+// TestLateAnswers checks that a request has the deadline of its client, at most that of the server. A late response is
+// a timeout error in upstream's words, without any output of the handler.
 func TestLateAnswers(t *testing.T) {
 	engine := store.New(memory.Open(memory.Options{}))
 	s, err := New(Options{Store: engine, Kinds: []*resource.Descriptor{configMaps()}, Admission: admit.Chain{sluggish{}}})

@@ -19,12 +19,12 @@ import (
 // Explain configures traces of writes.
 type Explain struct {
 	On    bool
-	Bytes int64 // that they take at most; 0: 16 MiB
-	// Scheduling has the scheduler's decisions; nil: there are none.
+	Bytes int64 // maximum memory of traces; 0: 16 MiB
+	// Scheduling returns the scheduler's decisions; nil: there are none.
 	Scheduling Schedulings
 }
 
-// newExplain makes the recorder, if it is enabled.
+// newExplain makes the recorder if it is enabled.
 func (s *Server) newExplain() {
 	if !s.opts.Explain.On {
 		return
@@ -41,13 +41,13 @@ func (s *Server) newExplain() {
 	s.explain = explain.New(explain.Options{Bytes: s.opts.Explain.Bytes, Started: s.started, Mutators: mutators, Validators: validators})
 }
 
-// explaining answers questions about traces.
+// explaining adds the paths for queries about traces.
 func (s *Server) explaining(mux map[string]http.Handler) {
 	h := s.scheduling(s.explain.Handler(s.api.Explained(), status.Write))
 	mux[trace.Route], mux[trace.Route+"/"] = h, h
 }
 
-// entered are the stages of a trace by their names in the table; those that are not there belong to the one before them.
+// entered returns the trace's stage for a name in the stages table. Stages without an entry belong to the previous one.
 func entered(name string) (explain.Stage, bool) {
 	switch name {
 	case "authenticate":
@@ -64,7 +64,7 @@ func entered(name string) (explain.Stage, bool) {
 	return 0, false
 }
 
-// explained is a stage that records its entry, and the user after it, in the request's trace.
+// explained wraps a stage to record its entry, and the user after it, in the request's trace.
 func explained(name string, next http.Handler) http.Handler {
 	at, ok := entered(name)
 	if !ok {
@@ -82,7 +82,7 @@ func explained(name string, next http.Handler) http.Handler {
 	})
 }
 
-// dispatched is what follows the last stage.
+// dispatched wraps the handler after the last stage.
 func dispatched(inner http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		recordOf(r.Context()).trace.Enter(explain.Decode)
@@ -90,7 +90,7 @@ func dispatched(inner http.Handler) http.Handler {
 	})
 }
 
-// finished writes a trace down when the request has been answered.
+// finished stores a trace when the request has been answered.
 func finished(rec *requestRecord, took time.Duration) {
 	if rec.trace == nil {
 		return

@@ -28,7 +28,7 @@ func (s *Server) extensions(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(b, '\n')) // a client that went away needs no answer
+	_, _ = w.Write(append(b, '\n')) // the client may have left
 }
 
 // counted collects the metrics of audit and of the ledger.

@@ -35,7 +35,7 @@ func raw(t *testing.T, f *fixture, http2 bool) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// watchRaw begins a watch after a revision and returns its body.
+// watchRaw starts a watch after a revision and returns its body.
 func watchRaw(ctx context.Context, client *http.Client, f *fixture, rv string) (io.ReadCloser, error) {
 	r, err := http.NewRequestWithContext(ctx, "GET", f.tls.Host+"/api/v1/namespaces/ns/configmaps?watch=1&resourceVersion="+rv, nil)
 	if err != nil {
@@ -51,7 +51,7 @@ func watchRaw(ctx context.Context, client *http.Client, f *fixture, rv string) (
 	return response.Body, nil
 }
 
-// told is a line of a watch.
+// told is an event of a watch.
 type told struct {
 	Type   string
 	Object struct {
@@ -63,17 +63,17 @@ type told struct {
 	}
 }
 
-// used is the memory of this process, client and server, that something lives in.
+// used returns the memory that this process, client and server, uses.
 func used() int64 {
 	runtime.GC()
-	runtime.GC() // what the first finds dead may have held more
+	runtime.GC() // objects freed by the first run may have held others
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc + m.StackInuse)
 }
 
-// TestThousandWatchers lets a thousand clients watch one kind: all see the same changes in the same order, an idle one
-// takes little memory, and all end with the server, leaving nothing behind.
+// TestThousandWatchers lets a thousand clients watch one kind. All receive the same changes in the same order, an idle
+// one takes little memory, and all end with the server and leave nothing behind.
 func TestThousandWatchers(t *testing.T) {
 	const watchers, writes = 1000, 10
 	f := start(t)
@@ -83,7 +83,7 @@ func TestThousandWatchers(t *testing.T) {
 		t.Fatal(err)
 	}
 	client := raw(t, f, true)
-	warm, err := watchRaw(t.Context(), client, f, first.ResourceVersion) // the others find its connection
+	warm, err := watchRaw(t.Context(), client, f, first.ResourceVersion) // the other watches reuse its connection
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func TestThousandWatchers(t *testing.T) {
 	f.end() // the server ends its watches
 	ended.Wait()
 	client.CloseIdleConnections()
-	// the clients have their ends before the server's goroutines are through with them
+	// the clients see the end before the server's goroutines have finished
 	late, look := time.After(20*time.Second), time.NewTicker(time.Millisecond)
 	defer look.Stop()
 	for n := runtime.NumGoroutine(); n > goroutines+100; n = runtime.NumGoroutine() {
@@ -145,11 +145,11 @@ func TestThousandWatchers(t *testing.T) {
 	}
 }
 
-// TestStuckWatcher has one client that does not read while others do: nobody waits for it, neither writers nor watchers.
-// When it reads again the server says that it was too slow. Where the writes took longer than the server waits for a client
-// that takes no bytes (30 s), the connection may have been cut instead.
+// TestStuckWatcher has one client that does not read: it delays neither writers nor other watchers. When it reads
+// again, the server reports that it was too slow. If the writes took longer than the server waits for a client that
+// takes no bytes (30 s), the connection may have been closed instead.
 func TestStuckWatcher(t *testing.T) {
-	const others, writes = 2, 110 // 100 MB, of which a watch may be 64 behind, and sockets hold some
+	const others, writes = 2, 110 // 100 MB, of which a watch may lag 64; sockets buffer some
 	f := start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()

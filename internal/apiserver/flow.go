@@ -24,21 +24,21 @@ import (
 
 // FlowControl limits concurrent requests. The zero value has kube-apiserver's defaults.
 type FlowControl struct {
-	// MaxReads and MaxWrites bound the requests under way, and together are the seats that priority levels share; nil: 400
-	// and 200; 0: no bound.
+	// MaxReads and MaxWrites are the maximum numbers of requests in flight. Their sum is the number of seats that
+	// priority levels share. Nil: 400 and 200; 0: no bound.
 	MaxReads, MaxWrites *int
-	// Plain bounds them by the two numbers alone, without priorities.
+	// Plain applies the two bounds only, without priorities.
 	Plain bool
-	// RequestTimeout is the most time that a request has which ends; 0: a minute.
+	// RequestTimeout is the maximum time of a request that is not long-running; 0: a minute.
 	RequestTimeout time.Duration
-	// Bounds are those that keep clients from exhausting the server's memory.
+	// Bounds prevent clients from exhausting the server's memory.
 	Bounds Bounds
 }
 
 func (o *FlowControl) reads() int64  { return int64(ptr.Deref(o.MaxReads, 400)) }
 func (o *FlowControl) writes() int64 { return int64(ptr.Deref(o.MaxWrites, 200)) }
 
-// newFlow makes what flow control needs.
+// newFlow makes the flow controller or the limiter.
 func (s *Server) newFlow() error {
 	o := &s.opts.FlowControl
 	if o.RequestTimeout == 0 {
@@ -58,10 +58,10 @@ func (s *Server) newFlow() error {
 	return s.metrics.Registry().Register(s.flow)
 }
 
-// sample is how many objects of a kind are looked at for their size.
+// sample is the number of objects of a kind that are read to estimate their size.
 const sample = 8
 
-// stored counts the objects of a resource, and guesses their size.
+// stored returns the number of objects of a resource and their estimated size.
 func (s *Server) stored(r schema.GroupResource) (count, size int64, ok bool) {
 	k := s.registry.Kinds().Get(r)
 	if k == nil || k.Root == "" {
@@ -71,7 +71,8 @@ func (s *Server) stored(r schema.GroupResource) (count, size int64, ok bool) {
 	return count, size, err == nil
 }
 
-// flowControl gives requests their turn. Streams last long and take none, watches take one until they have begun.
+// flowControl applies flow control to requests. Streams are long-running and take no seats. Watches take one until they
+// have begun.
 func flowControl(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	info, _ := request.RequestInfoFrom(r.Context())
 	who, _ := request.UserFrom(r.Context())
@@ -114,7 +115,7 @@ func flowControl(s *Server, w http.ResponseWriter, r *http.Request, next http.Ha
 	}
 }
 
-// bounded serves a request when there is room for its body.
+// bounded serves a request if there is memory for its body.
 func (s *Server) bounded(w http.ResponseWriter, r *http.Request, info *requestinfo.Info, who user.Info, next http.Handler) {
 	leave, ok := s.bounds.body(r, who)
 	if !ok {
@@ -127,7 +128,7 @@ func (s *Server) bounded(w http.ResponseWriter, r *http.Request, info *requestin
 	next.ServeHTTP(w, r)
 }
 
-// inTurn serves a request when its priority level has seats for it, and, where it does nothing but compute, it is its turn.
+// inTurn serves a request when its priority level has seats for it. A request that only computes also waits for a turn.
 func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinfo.Info, who user.Info, next http.Handler) {
 	ctx := r.Context()
 	class := s.flow.Match(info, who)
@@ -135,7 +136,7 @@ func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinf
 	rec := recordOf(ctx)
 	rec.trace.Queued(class.Name, class.Level)
 	work := s.flow.Estimate(r, info, class)
-	var turns *flowcontrol.Turns // nil: it needs none
+	var turns *flowcontrol.Turns // nil: it needs no turn
 	elsewhere := s.aggregator.Find(r.URL.Path) != nil
 	if who != nil && !class.Exempt() && !elsewhere {
 		turns = s.turns.of(info.Verb, work.Seats() > 1, rec.inProcess)
@@ -143,7 +144,7 @@ func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinf
 	refuse := func() { s.tooMany(w, r, info, s.flow.RetryAfter(class)) }
 	var release func()
 	if turns != nil {
-		// seats are not held while a turn is waited for, so that a user's many do not take all of a level's
+		// no seats are held while waiting for a turn, so that one user's requests do not take all seats of a level
 		if rec.turn = turns.Take(ctx, who.GetName(), s.flow.Wait(ctx, rec.begun)); rec.turn == nil {
 			s.flow.Refuse(class)
 			refuse()
@@ -161,7 +162,7 @@ func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinf
 		rec.ticket = ticket
 		defer rec.leaveSeat()
 		if turns != nil {
-			rec.turn.Yield(ctx) // takes it again, if it was given up meanwhile
+			rec.turn.Yield(ctx) // takes the turn again if it was given up meanwhile
 		}
 		s.bounded(w, r, info, who, next)
 		return
@@ -174,14 +175,14 @@ func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinf
 	next.ServeHTTP(w, r.WithContext(flowcontrol.WithBeginning(ctx, leave)))
 }
 
-// turns share the processors: those of reads leave one of them free for other requests, including writes, which mostly wait
-// for the disk. The server's own components have turns of their own for writes: they are few and bound their requests
-// themselves, and with as few turns as users have, a scheduler that binds thousands of pods a second would wait for the
-// disk once for every eight.
+// turns share the processors. The turns of reads leave one processor free for other requests, including writes, which
+// mostly wait for the disk. The server's own components have separate turns for writes: they are few and limit their
+// requests themselves. With as few turns as users have, a scheduler that binds thousands of pods a second would wait
+// for the disk once for every eight.
 type turns struct{ narrow, wide, writes, own *flowcontrol.Turns }
 
 func newTurns() turns {
-	n := min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) // of which there can be more than processors
+	n := min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) // GOMAXPROCS can exceed the number of processors
 	return turns{narrow: flowcontrol.NewTurns(max(1, n-1)), wide: flowcontrol.NewLongTurns(max(1, n-1)), writes: flowcontrol.NewTurns(4 * n),
 		own: flowcontrol.NewTurns(32 * n)}
 }
@@ -202,14 +203,14 @@ func (t *turns) of(verb string, wide, within bool) *flowcontrol.Turns {
 	return nil
 }
 
-// tooMany refuses a request.
+// tooMany rejects a request with a 429.
 func (s *Server) tooMany(w http.ResponseWriter, r *http.Request, info *requestinfo.Info, after int64) {
 	s.metrics.Dropped(s.droppedLabel(info, r))
 	w.Header().Set("Retry-After", strconv.FormatInt(after, 10))
 	http.Error(w, "Too many requests, please try again later.", http.StatusTooManyRequests) // upstream's words
 }
 
-// longRunning is true of requests that last by their nature, watches aside.
+// longRunning reports whether a request is long-running; watches do not count.
 func longRunning(info *requestinfo.Info) bool {
 	switch info.Subresource {
 	case "log", "exec", "attach", "portforward", "proxy":

@@ -27,7 +27,7 @@ import (
 	"github.com/mortise-dev/mortise/store/memory"
 )
 
-// as says a request as somebody.
+// as sends a request as a user.
 func as(s *Server, name, method, path, body string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
 	r.Header.Set("Content-Type", "application/json")
@@ -40,7 +40,8 @@ func as(s *Server, name, method, path, body string) *httptest.ResponseRecorder {
 	return w
 }
 
-// TestClassTold: every answer tells the classes of its request, also that of one who is refused, by headers that upstream has.
+// TestClassTold checks that every response, including a rejection, has upstream's headers with the request's flow
+// schema and priority level.
 func TestClassTold(t *testing.T) {
 	d := converse(t, configMaps())
 	for _, who := range []string{"root", "jane"} {
@@ -56,7 +57,8 @@ func TestClassTold(t *testing.T) {
 	}
 }
 
-// TestBodiesBounded: bodies that there is no room for are refused, those of administrators are not; what is over leaves room.
+// TestBodiesBounded checks that bodies beyond the limit are rejected, except administrators', and that finished
+// requests free their share.
 func TestBodiesBounded(t *testing.T) {
 	d := converse(t, configMaps())
 	d.bounds.bodyLimit = 100
@@ -78,7 +80,7 @@ func TestBodiesBounded(t *testing.T) {
 	}
 }
 
-// TestWatchesBounded: a user has so many watches and streams, an administrator any number.
+// TestWatchesBounded checks that a user has a limited number of watches and streams, and an administrator any number.
 func TestWatchesBounded(t *testing.T) {
 	b := newBounds(&Bounds{Watches: new(2)})
 	jane, root := &user.DefaultInfo{Name: "jane"}, &user.DefaultInfo{Name: "root", Groups: []string{user.SystemPrivilegedGroup}}
@@ -104,7 +106,7 @@ func TestWatchesBounded(t *testing.T) {
 	}
 }
 
-// TestHeadsOfWatchesBounded: what a watch keeps of its request counts, not only that it is there.
+// TestHeadsOfWatchesBounded checks that the size of a watch's request head counts too.
 func TestHeadsOfWatchesBounded(t *testing.T) {
 	watch := func(query, header string) *http.Request {
 		r := httptest.NewRequest(http.MethodGet, "/api/v1/configmaps?watch=1&labelSelector="+query, http.NoBody)
@@ -134,7 +136,8 @@ func TestHeadsOfWatchesBounded(t *testing.T) {
 	}
 }
 
-// TestConnectionsBounded: connections of one address and of all are bounded, and those of the machine itself are not.
+// TestConnectionsBounded checks the limits of connections of one address and of all, and that the machine's own
+// connections are not limited.
 func TestConnectionsBounded(t *testing.T) {
 	remote := func(ip string) net.Conn {
 		return &addressed{addr: &net.TCPAddr{IP: net.ParseIP(ip), Port: 1}}
@@ -174,7 +177,7 @@ type addressed struct {
 func (a *addressed) RemoteAddr() net.Addr { return a.addr }
 func (a *addressed) Close() error         { return nil }
 
-// TestGoaway: a connection of HTTP/2 is told to end, one of HTTP/1 is not.
+// TestGoaway checks that an HTTP/2 connection gets a GOAWAY, and that an HTTP/1 connection does not.
 func TestGoaway(t *testing.T) {
 	h := goaway(1, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	for major, want := range map[int]string{1: "", 2: "close"} {
@@ -194,7 +197,8 @@ func (anybody) Authorize(context.Context, *authorize.Attributes) (authorize.Deci
 	return authorize.Allow, "", nil
 }
 
-// TestTurnsOfThisProcess: while users' writes have taken all their turns, a part of this process writes at once, and another user waits.
+// TestTurnsOfThisProcess checks that while users' writes use all their turns, a component of this process writes
+// immediately, and another user waits.
 func TestTurnsOfThisProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := store.New(memory.Open(memory.Options{}))

@@ -16,10 +16,10 @@ import (
 // storeWait is the timeout of the check that the store can be written.
 const storeWait = 2 * time.Second
 
-// checks are the parts of the server's health, in kube-apiserver's order and under its names, for which scripts wait. Its
+// checks returns the server's health checks, in kube-apiserver's order and under its names, for which scripts wait. Its
 // post-start hooks are work that this server does before it responds: each check passes once the objects that it names
-// exist. Checks of other parts of the process (Options.Checks) come before the last, which fails as soon as the server
-// begins to shut down.
+// exist. Checks of other parts of the process (Options.Checks) come before the last one, which fails as soon as the
+// server begins to shut down.
 func (s *Server) checks() []health.Check {
 	ok := func(context.Context) error { return nil }
 	alive := []health.Root{health.Healthz, health.Livez}
@@ -44,7 +44,7 @@ func (s *Server) checks() []health.Check {
 	return append(cs, health.Check{Name: "shutdown", Run: s.staying, Only: ready})
 }
 
-// hooks are kube-apiserver's. Those of objects make what every cluster has.
+// hooks are kube-apiserver's post-start hooks. Those for objects create the objects that every cluster has.
 var hooks = []struct {
 	name    string
 	objects bool
@@ -81,8 +81,8 @@ var hooks = []struct {
 	{"poststarthook/apiservice-openapiv3-controller", false},
 }
 
-// writable asks the store to delete what is not there: a commit that changes nothing, and that a store which cannot be
-// written refuses.
+// writable asks the store to delete a missing key: a commit that changes nothing, and that fails if the store cannot be
+// written.
 func (s *Server) writable(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, storeWait)
 	defer cancel()
@@ -94,7 +94,7 @@ func (s *Server) writable(ctx context.Context) error {
 	return fmt.Errorf("commit to store: %w", err)
 }
 
-// loaded fails until what the store holds has been put to work.
+// loaded fails until the stored objects have been loaded.
 func (s *Server) loaded(context.Context) error {
 	select {
 	case <-s.ready:
@@ -104,7 +104,7 @@ func (s *Server) loaded(context.Context) error {
 	}
 }
 
-// bootstrapped fails until the objects that every cluster has are there.
+// bootstrapped fails until the objects that every cluster has exist.
 func (s *Server) bootstrapped(ctx context.Context) error {
 	if s.opts.Bootstrapped == nil {
 		return s.loaded(ctx)

@@ -12,7 +12,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
 
-// impersonateStage replaces the request's user by the one that its headers name, if the user may impersonate it.
+// impersonateStage replaces the request's user with the one in its headers, if the user may impersonate that one.
 func impersonateStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	if !impersonate.Wanted(r.Header) {
 		next.ServeHTTP(w, r)

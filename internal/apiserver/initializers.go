@@ -20,7 +20,7 @@ var (
 	notCheckedAgain = []string{initializers.Name, "ResourceQuota", "NamespaceLifecycle"}
 )
 
-// initialization is what verbs must know when objects may wait for initializers; nil: none does.
+// initialization returns the admission chains for initialized objects; nil: no objects wait for initializers.
 func initialization(all admit.Chain) *verbs.Initialization {
 	if !slices.ContainsFunc(all, func(p admit.Plugin) bool { return p.Name() == initializers.Name }) {
 		return nil
@@ -36,8 +36,8 @@ func initialization(all admit.Chain) *verbs.Initialization {
 	return &verbs.Initialization{Fill: without(notFilledAgain), Check: without(notCheckedAgain)}
 }
 
-// initializersStage lets a request that creates an object, and then waits for it to be initialised, give up what it holds of the
-// server meanwhile: its seat, and its turn if it has one. The stage is there when objects may wait.
+// initializersStage releases the seat and the turn of a request that created an object and waits for its
+// initialization. The stage exists only if objects may wait.
 func initializersStage(_ *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	rec := recordOf(r.Context())
 	verb := rec.info.Verb

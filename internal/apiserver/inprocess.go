@@ -15,11 +15,12 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// inProcessHost is what in-process clients call the server; it is never resolved.
+// inProcessHost is the server's host for in-process clients; it is never resolved.
 const inProcessHost = "http://in-process"
 
-// inProcess is a transport that calls the handler. Answers that end are made on the caller's goroutine; streams (watches,
-// logs, proxied answers) have their own, which ends with the request's context or when the body is closed.
+// inProcess is a transport that calls the handler. Normal responses are made on the caller's goroutine. Streams
+// (watches, logs, proxied responses) have a goroutine of their own, which ends with the request's context or when the
+// body is closed.
 type inProcess struct {
 	handler http.Handler
 	user    user.Info
@@ -71,7 +72,7 @@ func response(r *http.Request, code int, h http.Header, body io.ReadCloser, leng
 	}
 }
 
-// unary collects an answer.
+// unary collects a response.
 type unary struct {
 	header http.Header
 	code   int
@@ -115,13 +116,13 @@ func (t *inProcess) stream(r *http.Request) (*http.Response, error) {
 	}()
 	select {
 	case <-w.begun:
-	case <-r.Context().Done(): // not ctx, which an answer that has ended already has ended too
+	case <-r.Context().Done(): // not ctx, which also ends when the handler returns
 		cancel()
 		err := r.Context().Err()
 		_ = reader.CloseWithError(err)
 		return nil, err
 	}
-	// the end of the context must end a read that waits
+	// the end of the context must end a blocked read
 	stop := context.AfterFunc(ctx, func() { _ = writer.CloseWithError(ctx.Err()) })
 	return response(r, w.code, w.sent, &streamBody{PipeReader: reader, end: func() { stop(); cancel() }}, -1), nil
 }
@@ -137,7 +138,7 @@ func (b *streamBody) Close() error {
 	return b.PipeReader.Close()
 }
 
-// streamed hands an answer over as it is written.
+// streamed passes a response to the client as it is written.
 type streamed struct {
 	header http.Header
 	sent   http.Header

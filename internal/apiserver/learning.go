@@ -35,7 +35,7 @@ func (s *Server) told(r *learn.Remote, err error) {
 	s.aggregator.Read(r.Name, r.Server, reason, message)
 }
 
-// remotes are the group versions that others serve, as the learner wants them.
+// remotes returns the group versions of other servers for the learner.
 func (s *Server) remotes() []learn.Remote {
 	services := s.aggregator.Services()
 	out := make([]learn.Remote, len(services))

@@ -18,8 +18,8 @@ import (
 	"github.com/mortise-dev/mortise/store/memory"
 )
 
-// TestSeveralListeners: a server answers on all of its listeners. It ends when ctx does,
-// or when one of the listeners fails, which the error names.
+// TestSeveralListeners checks that a server serves all of its listeners. It ends with ctx, or when one of the listeners
+// fails, which the error names.
 func TestSeveralListeners(t *testing.T) {
 	for _, fails := range []bool{false, true} {
 		m, err := serving.LoadOrCreate("", []string{"127.0.0.1", "127.0.0.2"}, serving.Options{})

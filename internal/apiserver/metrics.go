@@ -20,8 +20,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 )
 
-// observe counts a request that was answered. As upstream, those count that a kind's verb answered, and a few paths; what was
-// refused before that, or is not served at all, does not.
+// observe counts an answered request. As upstream, it counts requests that a verb of a kind answered, and those of a
+// few paths. It does not count requests that were rejected before, or that are not served.
 func (s *Server) observe(rec *requestRecord, took time.Duration) {
 	k, ok := label(rec)
 	if !ok {
@@ -33,7 +33,7 @@ func (s *Server) observe(rec *requestRecord, took time.Duration) {
 	}
 }
 
-// Routed is called when a kind and a verb have been found for the request.
+// Routed records that a kind and a verb were found for the request.
 func (c *requestRecord) Routed(deprecated bool) {
 	c.routed, c.deprecated = true, deprecated
 	if c.info.Verb == "watch" || longRunning(c.info) {
@@ -41,7 +41,7 @@ func (c *requestRecord) Routed(deprecated bool) {
 	}
 }
 
-// label is what a request is counted by.
+// label returns the labels by which a request is counted.
 func label(rec *requestRecord) (k meter.Request, ok bool) {
 	if rec.routed {
 		k = resourceLabel(rec.info, rec.request)
@@ -52,13 +52,13 @@ func label(rec *requestRecord) (k meter.Request, ok bool) {
 	return k, true
 }
 
-// resourceLabel is that of a request for a resource.
+// resourceLabel returns the labels of a request for a resource.
 func resourceLabel(info *requestinfo.Info, r *http.Request) meter.Request {
 	k := meter.Request{
 		Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource, Subresource: info.Subresource,
 		Scope: "cluster", Component: meter.Component,
 	}
-	switch { // by the path: a field selector may give the request a name too
+	switch { // by the path, because a field selector may give the request a name too
 	case len(info.Parts) > 1 || info.Verb == "create":
 		k.Scope = "resource"
 	case info.Namespace != "":
@@ -86,7 +86,8 @@ func resourceLabel(info *requestinfo.Info, r *http.Request) meter.Request {
 	return k
 }
 
-// droppedLabel is that of a request that was refused before its kind was looked for; what clients make up has none.
+// droppedLabel returns the labels of a request that was rejected before its kind was looked up. Invented resources get
+// none.
 func (s *Server) droppedLabel(info *requestinfo.Info, r *http.Request) meter.Request {
 	k := s.registry.Kinds().Get(schema.GroupResource{Group: info.APIGroup, Resource: info.Resource})
 	if !info.IsResourceRequest || k == nil || k.Version(info.APIVersion) == nil || info.Subresource != "" &&
@@ -118,7 +119,7 @@ func method(r *http.Request, scope string) string {
 	return "other"
 }
 
-// pathLabel is that of one of the paths that are counted.
+// pathLabel returns the labels of a counted path.
 func pathLabel(rec *requestRecord) (meter.Request, bool) {
 	r, w := rec.request, &rec.answer
 	k := meter.Request{Verb: method(r, "")}
@@ -169,7 +170,7 @@ func (s *Server) countObjects(tell func(r schema.GroupResource, n int64)) {
 		}
 		n, _, err := s.registry.Reader().Count(ctx, k, 1)
 		if err != nil {
-			continue // an answer without this count is better than none
+			continue // a response without this count is better than none
 		}
 		tell(d.GroupResource(), n)
 	}

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// TestNameAndGenerateName gives both: the name counts, and when it is taken the client may try again.
+// TestNameAndGenerateName sets both: the name is used, and if it is taken the client may try again.
 func TestNameAndGenerateName(t *testing.T) {
 	c := kubernetes.NewForConfigOrDie(start(t).inProcess).CoreV1().ConfigMaps("ns")
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x", GenerateName: "g", SelfLink: "said"}}
@@ -43,7 +43,8 @@ func TestNameAndGenerateName(t *testing.T) {
 	}
 }
 
-// TestScaleOfAnotherGroup puts scales of groups that had their own once: they are known, yet not what the path takes.
+// TestScaleOfAnotherGroup puts scales of groups that formerly had one: they are known, but the path does not accept
+// them.
 func TestScaleOfAnotherGroup(t *testing.T) {
 	_, config := startControllers(t)
 	c := kubernetes.NewForConfigOrDie(config).CoreV1()

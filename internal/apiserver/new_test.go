@@ -29,7 +29,7 @@ import (
 
 var _ admit.Follower = failing{}
 
-// failing is an admission plug-in that may fail to join a server, and to load what it follows.
+// failing is an admission plug-in that can fail to join a server, and to load the objects that it follows.
 type failing struct{ join, load error }
 
 func (failing) Name() string { return "Failing" }
@@ -44,14 +44,15 @@ func (f failing) Load(context.Context, feed.Lister) error { return f.load }
 
 func (failing) Apply(context.Context, *feed.Change) error { return nil }
 
-// TestNewLeavesNothing fails each step of New in turn. A goroutine that stayed would keep the bubble from ending, and files are counted.
+// TestNewLeavesNothing lets each step of New fail in turn. A leaked goroutine would keep the bubble from ending; open
+// files are counted.
 func TestNewLeavesNothing(t *testing.T) {
 	broken := errors.New("broken on purpose")
 	material, err := serving.LoadOrCreate("", []string{"localhost"}, serving.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	unsigned := *material // a key of a curve that signs no tokens
+	unsigned := *material // a key of a curve that cannot sign tokens
 	if unsigned.ServiceAccount, err = ecdsa.GenerateKey(elliptic.P224(), rand.Reader); err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +122,7 @@ func TestNewLeavesNothing(t *testing.T) {
 	}
 }
 
-// openFiles counts this process's open files, listeners among them.
+// openFiles returns the number of this process's open files, including listeners.
 func openFiles(t *testing.T) int {
 	t.Helper()
 	files, err := os.ReadDir("/proc/self/fd")

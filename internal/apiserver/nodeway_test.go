@@ -25,7 +25,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/servingkey"
 )
 
-// TestKubeletClientCertificate: what the server shows to nodes names no group, and is nobody at the API.
+// TestKubeletClientCertificate checks that the certificate for nodes names no group, and that the API rejects it.
 func TestKubeletClientCertificate(t *testing.T) {
 	f := start(t)
 	m := f.opts.Material
@@ -43,8 +43,8 @@ func TestKubeletClientCertificate(t *testing.T) {
 	}
 }
 
-// TestNodeProxyDoesNotReachTheServer: a node that names the server's own address is not connected to, by no writing of the
-// address, and not by another address that leads there.
+// TestNodeProxyDoesNotReachTheServer checks that the server does not connect to a node that names the server's own
+// address, in any notation, or another address that leads to the server.
 func TestNodeProxyDoesNotReachTheServer(t *testing.T) {
 	f := start(t)
 	if f.nodes.Dial != nil {
@@ -91,7 +91,7 @@ func TestNodeProxyDoesNotReachTheServer(t *testing.T) {
 		}
 	}
 
-	// Another port that leads to the server, as an address translation does.
+	// Another port that leads to the server, like an address translation.
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -122,8 +122,8 @@ func TestNodeProxyDoesNotReachTheServer(t *testing.T) {
 	}
 }
 
-// TestNodeProxyVerifiesTheAgent: requests reach a node that shows a certificate of the cluster's or the key that it has published, and
-// nobody else.
+// TestNodeProxyVerifiesTheAgent checks that requests reach only a node that presents a certificate of the cluster's CA
+// or the key that it has published.
 func TestNodeProxyVerifiesTheAgent(t *testing.T) {
 	f := start(t)
 	f.AddKinds(nodes())
@@ -132,7 +132,8 @@ func TestNodeProxyVerifiesTheAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := kubernetes.NewForConfigOrDie(f.inProcess).CoreV1().Nodes()
-	// ask sends a request to a node at whose address somebody shows a certificate of signer's that is of another node or its own.
+	// ask sends a request to a node, at whose address a server presents a certificate of signer for another node or for
+	// this one.
 	ask := func(name string, signer *serving.Material, of string, publish bool) (string, error) {
 		t.Helper()
 		pair, err := signer.Node(of, []string{"127.0.0.1"}, time.Now())
@@ -170,7 +171,7 @@ func TestNodeProxyVerifiesTheAgent(t *testing.T) {
 		signer  *serving.Material
 		of      string
 		publish bool
-		want    string // in the error; empty: it answers
+		want    string // in the error; empty: the node responds
 	}{
 		{"signed", f.opts.Material, "signed", false, ""},
 		{"signed-for-another", f.opts.Material, "signed", false, "another node answers there: signed"},

@@ -17,8 +17,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol/fair"
 )
 
-// What the stages do is done here, observed: metrics, the audit event and the trace of a request learn from these functions what
-// was decided and how long it took. The stages themselves only decide.
+// Decisions are observed here: these functions report the results and durations of stages to metrics, the audit event
+// and the trace of a request. The stages themselves only decide.
 
 // authenticated returns the user of a request.
 func (s *Server) authenticated(r *http.Request, asks *http.Request) (user.Info, error) {
@@ -28,7 +28,7 @@ func (s *Server) authenticated(r *http.Request, asks *http.Request) (user.Info, 
 	return who, err
 }
 
-// impersonated returns the user that a user impersonates; nil: none.
+// impersonated returns the user whom the user impersonates; nil: none.
 func (s *Server) impersonated(r *http.Request, from user.Info) (user.Info, error) {
 	ctx := r.Context()
 	begun := time.Now()
@@ -47,7 +47,7 @@ func (s *Server) authorized(ctx context.Context, a *authorize.Attributes) (d aut
 	took := time.Since(begun)
 	s.attempts.Observe(d, err, took)
 	request.TrackAuthorizationLatency(ctx, took)
-	allowed := d == authorize.Allow // whatever else went wrong
+	allowed := d == authorize.Allow // despite other errors
 	if !allowed && err != nil {
 		audit.Undecided(ctx)
 		return d, reason, err
@@ -62,7 +62,7 @@ func (s *Server) authorized(ctx context.Context, a *authorize.Attributes) (d aut
 	return d, reason, err
 }
 
-// queued waits for the seats that a request needs at its priority level; nil: it is refused.
+// queued waits for the seats of a request at its priority level; nil: it is rejected.
 func (s *Server) queued(
 	ctx context.Context, schema *flowcontrol.Schema, work fair.Work, who user.Info, release func(),
 ) *flowcontrol.Ticket {

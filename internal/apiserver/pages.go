@@ -40,8 +40,8 @@ func ownPage(path string) bool {
 	return !slices.Contains([]string{"flagz", "healthz", "livez", "metrics", "readyz", "statusz", "version"}, first)
 }
 
-// debugFlags lists the flags that can be changed while the server runs, and changes the one there is: v, how much the libraries
-// of Kubernetes log.
+// debugFlags lists the flags that can be changed at run time, and changes them. There is one: v, the log level of the
+// Kubernetes libraries.
 func (s *Server) debugFlags(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path != "/debug/flags/v" {
 		_, _ = io.WriteString(w, "<html>\n<head>\n<title>/debug/flags/</title>\n</head>\n<body>\n/debug/flags/<br>\n<br>\nflags:<br>\n<table>\n<tr>v<br>\n</table>\n<br>\nfull flags configurable<br>\n</body>\n</html>\n")

@@ -17,7 +17,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
 
-// paths is the dispatch at the pipeline's end: resources to their verbs, everything else by its path.
+// paths returns the handler at the end of the pipeline: it dispatches resources to their verbs, and other requests by
+// path.
 func (s *Server) paths() http.Handler {
 	found := s.discovery()
 	mux := s.mux()
@@ -52,7 +53,8 @@ func (s *Server) paths() http.Handler {
 	})
 }
 
-// mux are the handlers of the paths that are neither resources nor discovery, by path; one that ends in a slash takes all below it.
+// mux returns the handlers of the paths that are neither resources nor discovery. A path that ends in a slash includes
+// all paths below it.
 func (s *Server) mux() map[string]http.Handler {
 	documents := openapi.New(s.Kinds, s.opts.Log).With(s.learner.OpenAPI)
 	flags := http.HandlerFunc(s.debugFlags)
@@ -89,7 +91,7 @@ func (s *Server) mux() map[string]http.Handler {
 
 const mediaKeySet = "application/jwk-set+json"
 
-// routes puts a route that takes GET alone and produces one media type at a path, with a slash at its end or without.
+// routes adds a GET-only route that produces one media type, with and without a slash at the end of its path.
 func routes(mux map[string]http.Handler, path, produces string, serve http.HandlerFunc) {
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -106,7 +108,7 @@ func routes(mux map[string]http.Handler, path, produces string, serve http.Handl
 	mux[path], mux[path+"/"] = h, h
 }
 
-// lookup finds the handler of a path: its own, or that of the longest path with a slash at its end above it.
+// lookup returns the handler of a path, or of the longest parent path that ends in a slash.
 func lookup(mux map[string]http.Handler, path string) http.Handler {
 	if h := mux[path]; h != nil {
 		return h
@@ -121,7 +123,7 @@ func lookup(mux map[string]http.Handler, path string) http.Handler {
 	return nil
 }
 
-// listed are the paths there are, without those for debugging and without /configz, which kube-apiserver has not.
+// listed returns all paths except those for debugging and /configz, which kube-apiserver does not list.
 func (s *Server) listed(mux map[string]http.Handler) []string {
 	paths := []string{"/api", "/apis", "/apis/"}
 	for _, d := range s.Kinds() {
@@ -145,7 +147,7 @@ func (s *Server) listed(mux map[string]http.Handler) []string {
 	return slices.Compact(paths)
 }
 
-// writeJSON sends a value as people read it.
+// writeJSON writes a value as indented JSON.
 func writeJSON(w http.ResponseWriter, v any) {
 	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
@@ -153,7 +155,7 @@ func writeJSON(w http.ResponseWriter, v any) {
 		return
 	}
 	w.Header().Set("Content-Type", negotiate.JSON)
-	_, _ = w.Write(b) // a client that went away needs no answer
+	_, _ = w.Write(b) // the client may have left
 }
 
 func (s *Server) version(w http.ResponseWriter, _ *http.Request) { writeJSON(w, s.opts.Version) }

@@ -41,7 +41,7 @@ func bare(t *testing.T, checks ...health.Check) (*Server, *store.Store) {
 	return s, st
 }
 
-// say asks as an administrator.
+// say sends a request as an administrator.
 func say(s *Server, method, path, body string, header ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
 	for i := 0; i < len(header); i += 2 {
@@ -115,7 +115,8 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// TestHealthOfTheStore fails when the store cannot be written, and tells why only below the roots.
+// TestHealthOfTheStore checks that health fails when the store cannot be written, and that only the paths below the
+// roots show the reason.
 func TestHealthOfTheStore(t *testing.T) {
 	s, st := bare(t)
 	if w := say(s, "GET", "/livez/etcd", ""); w.Code != http.StatusOK {
@@ -138,7 +139,8 @@ func TestHealthOfTheStore(t *testing.T) {
 	}
 }
 
-// TestWhatIsCounted counts requests that a kind's verb answered, by upstream's labels, and a few paths.
+// TestWhatIsCounted checks that requests that a kind's verb answered, and a few paths, are counted under upstream's
+// labels.
 func TestWhatIsCounted(t *testing.T) {
 	s, _ := bare(t)
 	const base = "/api/v1/namespaces/default/configmaps"
@@ -150,13 +152,13 @@ func TestWhatIsCounted(t *testing.T) {
 		{"GET", "/api/v1/configmaps", "", ""},
 		{"GET", base + "/a", "", ""},
 		{"GET", base + "/made-up-by-the-client", "", ""},
-		{"GET", base + "/a?watch=1", "", ""}, // a plain read, that upstream counts so
+		{"GET", base + "/a?watch=1", "", ""}, // a plain read, which upstream counts like this
 		{"GET", base + "?watch=1&timeoutSeconds=1&resourceVersion=1000&fieldSelector=metadata.name%3Da&limit=x", "", ""},
 		{"PATCH", base + "/a", `{}`, "application/merge-patch+json"},
 		{"PATCH", base + "/a?fieldManager=x", object, "application/apply-patch+yaml"},
 		{"DELETE", base + "/a", "", ""},
 		{"DELETE", base, "", ""},
-		{"PUT", base, "{}", "application/json"}, // not a verb
+		{"PUT", base, "{}", "application/json"}, // not a supported verb
 		{"GET", "/api/v1/namespaces/default/made-up", "", ""},
 		{"GET", "/api/v1/namespaces/default/configmaps/a/made-up", "", ""},
 		{"GET", "/version", "", ""},
@@ -194,7 +196,7 @@ func TestWhatIsCounted(t *testing.T) {
 	}
 }
 
-// TestRefusedHaveAnIdentity: the audit identity is told also to those whom authentication refuses.
+// TestRefusedHaveAnIdentity checks that a response that rejects authentication has an audit ID too.
 func TestRefusedHaveAnIdentity(t *testing.T) {
 	s, _ := bare(t)
 	r := httptest.NewRequest("GET", "/version", nil)

@@ -21,13 +21,13 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
 
-// stage is one step that each request passes. It hands on to next, or answers itself.
+// stage is one step of the request pipeline. It calls next, or responds itself.
 type stage struct {
 	name string
 	step func(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler)
 }
 
-// stages is THE order, outermost first. What follows the last is dispatch, in paths.go.
+// stages returns THE order, outermost first. Dispatch, in paths.go, follows the last stage.
 func (s *Server) stages() []stage {
 	all := []stage{
 		{"request info", requestInfo},
@@ -47,8 +47,8 @@ func (s *Server) stages() []stage {
 
 var uncached = []string{"no-cache, private"}
 
-// pipeline folds the stages around the innermost handler. Around them all come the count of requests, their latency, and
-// the answer to a panic; what the stages decide is observed in observers.go, so that no stage carries bookkeeping.
+// pipeline wraps the innermost handler with the stages. Outside of all stages it counts requests, measures their
+// latency, and handles panics. Decisions of stages are observed in observers.go, so that no stage carries bookkeeping.
 func (s *Server) pipeline(inner http.Handler) http.Handler {
 	h, told := inner, dispatched(inner) // told is the same handler, for writes that are traced
 	all := s.stages()
@@ -107,7 +107,7 @@ func (s *Server) panicked(w *recorder, r *http.Request, p any) {
 	panic(http.ErrAbortHandler)
 }
 
-// requestInfo has been read by the fold, which counts by it; here it is checked.
+// requestInfo checks the request info, which the pipeline has parsed already for its metrics.
 func requestInfo(_ *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	if r.URL.Path == "" || r.URL.Path[0] != '/' {
 		status.Write(w, r, apierrors.NewBadRequest("the path must begin with a slash"))
@@ -121,7 +121,7 @@ func requestInfo(_ *Server, w http.ResponseWriter, r *http.Request, next http.Ha
 	next.ServeHTTP(w, r)
 }
 
-// internalError is the plain answer of a stage that broke down.
+// internalError writes a plain-text error for a stage that failed.
 func internalError(w http.ResponseWriter, r *http.Request, err error) {
 	text := fmt.Sprintf("Internal Server Error: %q: %v", r.RequestURI, err) // upstream's words
 	http.Error(w, markup.Escape(text), http.StatusInternalServerError)
@@ -133,7 +133,7 @@ func authorizeStage(s *Server, w http.ResponseWriter, r *http.Request, next http
 	a := authorize.Of(recordOf(ctx).info, who)
 	d, reason, err := s.authorized(ctx, &a)
 	switch {
-	case d == authorize.Allow: // whatever else went wrong
+	case d == authorize.Allow: // despite other errors
 		next.ServeHTTP(w, r)
 	case err != nil:
 		internalError(w, r, err)

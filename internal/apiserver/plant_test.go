@@ -24,7 +24,7 @@ import (
 	"github.com/mortise-dev/mortise/store/memory"
 )
 
-// The objects of a start say who owns their fields without asking the field manager. Here it is asked.
+// Bootstrap objects have fixed managed fields. This compares them with the field manager's.
 func TestObjectsOfStartOwnTheirFields(t *testing.T) {
 	kindsOf := map[schema.GroupResource]*resource.Descriptor{}
 	for _, d := range kinds.All(kinds.Options{}) {
@@ -38,7 +38,7 @@ func TestObjectsOfStartOwnTheirFields(t *testing.T) {
 	for _, o := range objects {
 		d := kindsOf[o.Resource]
 		obj := o.Object.DeepCopyObject().(resource.Object)
-		d.Hub().Default(obj) // what that adds is its creator's too
+		d.Hub().Default(obj) // the creator owns the defaults too
 		last := o.Fields[len(o.Fields)-1]
 		asked, err := fields.Update(d, d.Storage, "", nil, obj, last.Manager)
 		if err != nil {
@@ -57,7 +57,7 @@ func TestObjectsOfStartOwnTheirFields(t *testing.T) {
 	}
 }
 
-// Planting makes what is missing in one commit, and tells what was there.
+// CreateMissing creates the missing objects in one commit, and returns the existing ones.
 func TestPlantOnce(t *testing.T) {
 	s := store.New(memory.Open(memory.Options{}))
 	srv, err := apiserver.New(apiserver.Options{Store: s, Kinds: kinds.All(kinds.Options{})})

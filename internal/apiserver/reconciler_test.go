@@ -22,7 +22,7 @@ import (
 	"github.com/mortise-dev/mortise/store/memory"
 )
 
-// kept is a server that runs, and its store, which tells when it changes.
+// kept is a running server with its store, which reports changes.
 type kept struct {
 	*apiserver.Server
 	store *store.Store
@@ -47,7 +47,7 @@ func newKept(t *testing.T) *kept {
 	return &kept{srv, s}
 }
 
-// until waits for a kind's objects to be as they should.
+// until waits until a kind's objects satisfy a condition.
 func (k *kept) until(t *testing.T, prefix string, ok func() bool) {
 	t.Helper()
 	w, err := k.store.Watch(t.Context(), "/registry/"+prefix, k.store.Revision())
@@ -62,7 +62,7 @@ func (k *kept) until(t *testing.T, prefix string, ok func() bool) {
 	}
 }
 
-// A flow schema learns whether its priority level exists, again when the level comes.
+// The status of a flow schema shows whether its priority level exists, also after the level is created.
 func TestFlowSchemaDangles(t *testing.T) {
 	k := newKept(t)
 	schemas := schema.GroupResource{Group: "flowcontrol.apiserver.k8s.io", Resource: "flowschemas"}
@@ -93,7 +93,7 @@ func TestFlowSchemaDangles(t *testing.T) {
 		`This FlowSchema references the PriorityLevelConfiguration object named "late" and it exists`))
 }
 
-// The registration of another API server says what is missing of its service.
+// The registration of another API server shows which part of its service is missing.
 func TestRegistrationWithoutService(t *testing.T) {
 	k := newKept(t)
 	registrations := schema.GroupResource{Group: "apiregistration.k8s.io", Resource: "apiservices"}
@@ -129,7 +129,7 @@ func TestRegistrationWithoutService(t *testing.T) {
 	k.until(t, "apiregistration.k8s.io/", says("EndpointsNotFound"))
 }
 
-// The versions of a definition are registered for as long as they are served.
+// The versions of a definition are registered as long as they are served.
 func TestDefinitionsAreRegistered(t *testing.T) {
 	k := newKept(t)
 	registrations := schema.GroupResource{Group: "apiregistration.k8s.io", Resource: "apiservices"}
@@ -158,7 +158,7 @@ func TestDefinitionsAreRegistered(t *testing.T) {
 	k.until(t, "apiregistration.k8s.io/", func() bool { return !registered() })
 }
 
-// definition is one of Thing in a group.
+// definition returns a definition of Thing in a group.
 func definition(group string) *apiextensionsv1.CustomResourceDefinition {
 	return &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: "things." + group},

@@ -13,26 +13,26 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 )
 
-// requestRecord is what one request carries from stage to stage. It is a part of the request's context itself, and holds the
-// recorder of the answer, so that all three are one allocation.
+// requestRecord is the state of one request across the stages. It implements the request's context and contains the
+// response recorder, so that all three are one allocation.
 type requestRecord struct {
-	context.Context // that the request came with
+	context.Context // the original context
 
 	server  *Server
-	request *http.Request // as it came
+	request *http.Request // the original request
 	info    *requestinfo.Info
 	begun   time.Time
 	answer  recorder
 
-	trace      *explain.Trace      // of a write; nil: it is not kept
-	allotted   context.Context     // ends when the request's time is over; nil: it has no bound
-	ticket     *flowcontrol.Ticket // of the seats that the request has; nil: it has none
-	turn       *flowcontrol.Turn   // that the request has of the processors; nil: it needs none
-	inProcess  bool                // a part of this process asks
-	limited    bool                // it is counted by the limiter, which has no tickets
-	routed     bool                // a kind and a verb were found for it
-	deprecated bool                // its version is
-	left       func()              // counts a request that lasts out again; nil for others
+	trace      *explain.Trace      // of a write; nil: it is not traced
+	allotted   context.Context     // ends at the request's deadline; nil: it has none
+	ticket     *flowcontrol.Ticket // the request's seats; nil: it has none
+	turn       *flowcontrol.Turn   // the request's turn on the processors; nil: it needs none
+	inProcess  bool                // the client is a part of this process
+	limited    bool                // counted by the limiter, which has no tickets
+	routed     bool                // a kind and a verb were found
+	deprecated bool                // the requested version is deprecated
+	left       func()              // ends the count of a long-running request; nil for others
 }
 
 type recordKey struct{}
@@ -45,13 +45,13 @@ func (c *requestRecord) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// recordOf is the record of the request that ctx belongs to. Within the pipeline there is always one.
+// recordOf returns the record of the request that ctx belongs to. Within the pipeline there always is one.
 func recordOf(ctx context.Context) *requestRecord {
 	c, _ := ctx.Value(recordKey{}).(*requestRecord)
 	return c
 }
 
-// leaveSeat gives up what the request holds of flow control, if it has not yet.
+// leaveSeat releases the request's seats, unless it has been called before.
 func (c *requestRecord) leaveSeat() {
 	switch {
 	case c.ticket != nil:

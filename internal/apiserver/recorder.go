@@ -9,15 +9,15 @@ import (
 	"net/http"
 )
 
-// turnBytes is how much of an answer is written before others have their turn.
+// turnBytes is the number of response bytes after which the request yields its turn.
 const turnBytes = 16 << 10
 
-// recorder remembers of an answer what is counted: its code and its size.
+// recorder records the code and size of a response for metrics.
 type recorder struct {
 	http.ResponseWriter
 	record *requestRecord
 
-	late  bool // it was answered that the request's time is over
+	late  bool // the timeout error was sent
 	code  int
 	bytes int64
 }
@@ -39,7 +39,7 @@ func (w *recorder) WriteHeader(code int) {
 	}
 }
 
-// Write sends a part of the body.
+// Write writes a part of the body.
 func (w *recorder) Write(p []byte) (int, error) {
 	if w.code == 0 {
 		if w.expired() {
@@ -60,7 +60,7 @@ func (w *recorder) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Flush sends what is buffered.
+// Flush sends buffered data.
 func (w *recorder) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
 
 // Hijack takes the connection over, for protocols that upgrade it.

@@ -11,7 +11,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// TestRecords has many writers raise one record that is no object: each sees what the last one wrote.
+// TestRecords has many writers increase one record that is not an object: each sees the last value.
 func TestRecords(t *testing.T) {
 	f := start(t)
 	k, ok := f.Backend().(resource.RecordStore)

@@ -22,7 +22,7 @@ type Schedulings interface {
 	Scheduling(namespace, name string) *trace.Scheduling
 }
 
-// scheduling answers questions about the scheduler's decisions, and leaves the others to next.
+// scheduling answers queries about the scheduler's decisions, and passes other requests to next.
 func (s *Server) scheduling(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
@@ -47,7 +47,7 @@ func (s *Server) scheduling(next http.Handler) http.Handler {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(append(b, '\n')) // a client that went away needs no answer
+		_, _ = w.Write(append(b, '\n')) // the client may have left
 	})
 }
 

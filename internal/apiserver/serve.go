@@ -27,8 +27,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
 
-// Serve answers TLS connections of the listeners, and runs the server, until ctx ends; then it lets requests finish, and ends watches.
-// It closes the listeners. A listener that fails ends the server.
+// Serve serves TLS connections of the listeners, and runs the server, until ctx ends. Then it lets requests finish, and
+// ends watches. It closes the listeners. An error of a listener ends the server.
 func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	m := s.opts.Material
 	if m == nil {
@@ -43,7 +43,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	srv.TLSConfig = &tls.Config{
 		Certificates: []tls.Certificate{m.Server.TLS()}, MinVersion: tls.VersionTLS12,
 		ClientAuth: tls.RequestClientCert, ClientCAs: m.CA.Pool(), NextProtos: []string{"h2", "http/1.1"},
-		DynamicRecordSizingDisabled: true, // small first records are for browsers that show half an answer
+		DynamicRecordSizingDisabled: true, // small first records help browsers that render partial responses
 	}
 	s.askCertificates(srv.TLSConfig)
 	running, stop := context.WithCancel(ctx)
@@ -79,8 +79,8 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 // streamWait is how long connections may stay open after their streams have ended.
 const streamWait = 5 * time.Second
 
-// drain shuts the server down as kube-apiserver does: /readyz fails and the server accepts no new requests; it finishes
-// requests in flight; only then it ends watches and streams, and with them the connections.
+// drain shuts the server down as kube-apiserver does. First /readyz fails and the server accepts no new requests. Then
+// it finishes the requests in flight. Only then does it end watches and streams, and with them the connections.
 func (s *Server) drain(srv *http.Server, end func()) {
 	s.Leave()
 	closing := make(chan struct{})
@@ -88,7 +88,7 @@ func (s *Server) drain(srv *http.Server, end func()) {
 	defer done()
 	go func() {
 		defer close(closing)
-		_ = srv.Shutdown(grace) // what is still open when it gives up is closed below
+		_ = srv.Shutdown(grace) // connections that are still open afterwards are closed below
 	}()
 	finished := time.NewTimer(s.opts.FinishWait)
 	defer finished.Stop()
@@ -113,8 +113,8 @@ type gate struct {
 	n       atomic.Int64
 	closed  atomic.Bool
 	once    sync.Once
-	closing chan struct{} // closed when the gate is
-	drained chan struct{} // closed when the gate is, and all have left
+	closing chan struct{} // closed with the gate
+	drained chan struct{} // closed when the gate is closed and all requests have left
 }
 
 func newGate() *gate { return &gate{closing: make(chan struct{}), drained: make(chan struct{})} }
@@ -134,7 +134,7 @@ func (g *gate) leave() {
 	}
 }
 
-// close returns what is closed when all have left.
+// close closes the gate. The returned channel is closed when all requests have left.
 func (g *gate) close() <-chan struct{} {
 	if g.closed.CompareAndSwap(false, true) {
 		close(g.closing)

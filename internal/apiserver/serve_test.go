@@ -22,8 +22,8 @@ import (
 	"github.com/mortise-dev/mortise/store/memory"
 )
 
-// TestServerEndsGracefully: readiness fails at once; what is under way is finished, and what comes on the same connection refused;
-// only then do watches end; and the listener is closed.
+// TestServerEndsGracefully checks a shutdown: readiness fails immediately, requests in flight are finished, new
+// requests on the same connection are rejected, only then watches end, and the listener is closed.
 func TestServerEndsGracefully(t *testing.T) {
 	m, err := serving.LoadOrCreate("", []string{"127.0.0.1"}, serving.Options{})
 	if err != nil {

@@ -1,17 +1,18 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package apiserver is the API server: it answers Kubernetes' API over HTTP from a store.
+// Package apiserver is the API server: it serves the Kubernetes API over HTTP from a store.
 //
-// [New] makes a [Server] from descriptors, a store and an admission chain. Requests pass the stages of the one ordered
-// table in pipeline.go and end at a resource's verb (package verbs) or at one of the other paths (paths.go). There are two
-// ways in: [Server.Serve] for TLS connections, and [Server.Config] for components in the same process, which reach the
-// same handler without sockets, TLS or credentials.
+// [New] makes a [Server] from descriptors, a store and an admission chain. Requests pass through the stages of the
+// ordered table in pipeline.go, and end at a resource's verb (package verbs) or at one of the other paths (paths.go).
+// There are two ways in: [Server.Serve] for TLS connections, and [Server.Config] for components in the same process,
+// which reach the same handler without sockets, TLS or credentials.
 //
 // # Lifetimes
 //
-// A Server answers as soon as New returns; Run and Serve block until their context ends, and then end all watches. One that
-// neither of them ran is ended by [Server.Close]. The store is the caller's, and is closed after the server has ended.
+// A Server responds as soon as New returns. Run and Serve block until their context ends, and then end all watches.
+// [Server.Close] ends a server on which neither was called. The caller owns the store, and closes it after the server
+// has ended.
 package apiserver
 
 import (
@@ -64,17 +65,17 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// Options of [New]. Store is required; the rest has useful zero values.
+// Options of [New]. Store is required; the other fields have useful zero values.
 type Options struct {
 	Store *store.Store
 	Kinds []*resource.Descriptor
-	// MoreKinds returns kinds that ask the server itself, such as reviews. It is called once, when s can authenticate, authorize and read
-	// what is stored. Nil: there are none.
+	// MoreKinds returns kinds that call the server itself, such as reviews. New calls it once, when s can authenticate,
+	// authorize and read stored objects. Nil: there are none.
 	MoreKinds func(s *Server) []*resource.Descriptor
 	Admission admit.Chain
 	// Material is the server's keys and certificates; nil: in-process clients only, and no tokens.
 	Material *serving.Material
-	// NodeCAs verify what nodes show when the server connects to them; nil: the cluster's authority does, or a key that the node published.
+	// NodeCAs verify the serving certificates of nodes; nil: the cluster's CA does, or a key that the node published.
 	NodeCAs *x509.CertPool
 	Version apimachineryversion.Info
 	Log     *slog.Logger
@@ -82,21 +83,21 @@ type Options struct {
 
 	// Authentication configures authentication; the zero value accepts client certificates and service account tokens.
 	Authentication authenticate.Settings
-	// Authenticators come before anonymity, Authorizers after the administrators and before roles.
+	// Authenticators come before anonymous access, Authorizers after the administrators and before roles.
 	Authenticators []authenticate.Authenticator
 	Authorizers    []authorize.Authorizer
 	// Authorization comes after the administrators and Authorizers; nil: Roles.
 	Authorization authorize.Authorizer
-	// Nodes is the graph of objects bound to nodes, which the server updates. Nil: it is not needed.
+	// Nodes is the graph of objects related to nodes, which the server updates. Nil: it is not needed.
 	Nodes *node.Graph
-	// Collectors are shown on /metrics beside the server's own.
+	// Collectors appear on /metrics beside the server's own.
 	Collectors []prometheus.Collector
 	// Follower decorates each part of the server that follows the store; nil: none is decorated.
 	Follower func(feed.Follower) feed.Follower
 	// Roles is the index of roles and bindings, which the server updates. Kinds may hold it, to prevent users from granting
 	// more rights than they have. Nil: the server makes one.
 	Roles *rbac.Index
-	// Ledger makes the calls to webhooks; nil: one of the server's own.
+	// Ledger makes the calls to webhooks; nil: the server makes its own.
 	Ledger *extension.Ledger
 	// Egress selects the proxies of outgoing connections; nil: none.
 	Egress *egress.Selector
@@ -104,27 +105,28 @@ type Options struct {
 	Explain Explain
 	// Audit records requests and responses; nil: there is no auditing.
 	Audit *audit.Auditor
-	// Paths are further handlers, by path; one that ends in a slash takes all below it.
+	// Paths are additional handlers by path. A path that ends in a slash includes all paths below it.
 	Paths map[string]http.Handler
-	// Checks are further parts of the server's health. Bootstrapped is closed when the objects that every cluster has are
-	// there; nil: with New.
+	// Checks are additional health checks. Bootstrapped is closed when the objects that every cluster has exist; nil:
+	// they exist when New returns.
 	Checks       []health.Check
 	Bootstrapped <-chan struct{}
 	// Flags and Config are the contents of /flagz and /configz: the flags of the process, and the configuration by
 	// component.
 	Flags  map[string]string
 	Config map[string]any
-	// Fields keeps managedFields; nil: the built-in one.
+	// Fields maintains managedFields; nil: the built-in manager.
 	Fields verbs.FieldManager
 	// FlowControl limits concurrent requests.
 	FlowControl FlowControl
 	// Aggregation configures the connections to aggregated API servers.
 	Aggregation Aggregation
-	// CBOR lets clients speak CBOR, as upstream's feature gate CBORServingAndStorage does. Objects are stored as ever.
+	// CBOR enables CBOR for clients, as upstream's feature gate CBORServingAndStorage does. The stored encoding does
+	// not change.
 	CBOR bool
 	// FinishWait is the maximum time for requests in flight during a shutdown; 0: a minute.
 	FinishWait time.Duration
-	// ViewBytes bounds what decoded objects and their encodings take; 0: 64 MiB.
+	// ViewBytes limits the memory of decoded objects and their encodings; 0: 64 MiB.
 	ViewBytes int64
 }
 
@@ -135,13 +137,13 @@ type Server struct {
 	api          *verbs.API
 	handler      http.Handler
 	authn        *authenticate.Authenticators
-	trust        func() *x509.CertPool // authorities of client certificates
+	trust        func() *x509.CertPool // CAs of client certificates
 	authz        authorize.Chain
 	attempts     *authorize.Attempts
 	impersonator *impersonate.Impersonator
-	explain      *explain.Recorder // nil: no traces are kept
+	explain      *explain.Recorder // nil: writes are not traced
 	limiter      flowcontrol.Limiter
-	flow         *flowcontrol.Controller // nil: the limiter alone
+	flow         *flowcontrol.Controller // nil: the limiter only
 	turns        turns
 	bounds       *bounds
 	crds         *crd.Registry
@@ -171,8 +173,8 @@ type Server struct {
 
 var definitions = schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}
 
-// New makes a server, and puts the custom resource definitions that the store holds to work. When it returns an error, nothing that
-// it started is left.
+// New makes a server, and serves the custom resource definitions in the store. If it returns an error, nothing that it
+// started keeps running.
 func New(o Options) (_ *Server, err error) {
 	if o.Store == nil {
 		return nil, errors.New("make API server: no store")
@@ -199,7 +201,7 @@ func New(o Options) (_ *Server, err error) {
 	s.newExplain()
 	s.reconciler = reconciler.New(reconciler.Options{Log: o.Log})
 	s.metrics = meter.New(s.started, s.sources())
-	ctx, end := context.WithCancel(context.Background()) // the server's own life: until Run or Serve ends
+	ctx, end := context.WithCancel(context.Background()) // the server's lifetime: until Run or Serve ends
 	s.end, s.lifetime = end, &watchcache.Lifetime{Context: ctx}
 	defer func() {
 		if err != nil {
@@ -289,7 +291,7 @@ func New(o Options) (_ *Server, err error) {
 	return s, nil
 }
 
-// AddKinds serves further kinds, or others in the place of those of the same resource.
+// AddKinds serves additional kinds, or replaces those of the same resource.
 func (s *Server) AddKinds(ds ...*resource.Descriptor) { s.ChangeKinds(ds, nil) }
 
 // RemoveKinds stops serving resources.
@@ -311,7 +313,7 @@ func (s *Server) ChangeKinds(added, removed []*resource.Descriptor) {
 	s.relist()
 }
 
-// Kinds are all descriptors that are served now; the slice is shared, and the same until they change.
+// Kinds returns all served descriptors. The slice is shared, and the same until they change.
 func (s *Server) Kinds() []*resource.Descriptor {
 	s.discovered.Lock()
 	defer s.discovered.Unlock()
@@ -321,7 +323,7 @@ func (s *Server) Kinds() []*resource.Descriptor {
 	return s.discovered.kinds
 }
 
-// relist marks the list for the next reader to rebuild: with thousands of definitions, one more costs no more.
+// relist marks the list for a rebuild by the next reader, so that with thousands of definitions one more is cheap.
 func (s *Server) relist() {
 	s.discovered.Lock()
 	defer s.discovered.Unlock()
@@ -330,7 +332,7 @@ func (s *Server) relist() {
 
 func (s *Server) list() []*resource.Descriptor {
 	kinds := s.registry.Kinds().Descriptors()
-	if s.crds != nil { // kinds of definitions come last, in the order in which they came
+	if s.crds != nil { // kinds of definitions come last, in order of arrival
 		custom := s.crds.Descriptors()
 		at := make(map[*resource.Descriptor]int, len(custom))
 		for i, d := range custom {
@@ -341,16 +343,16 @@ func (s *Server) list() []*resource.Descriptor {
 	return kinds
 }
 
-// Definitions are the custom resource definitions that are served.
+// Definitions returns the served custom resource definitions.
 func (s *Server) Definitions() *crd.Registry { return s.crds }
 
-// Handler is the whole pipeline.
+// Handler returns the whole pipeline.
 func (s *Server) Handler() http.Handler { return s.handler }
 
-// Backend gives components access to objects without the pipeline.
+// Backend returns access to objects without the pipeline.
 func (s *Server) Backend() resource.Backend { return s.registry.Backend() }
 
-// CreateMissing makes, in one commit, those objects that are missing; see [registry.Backend.CreateMissing].
+// CreateMissing creates the missing objects in one commit; see [registry.Backend.CreateMissing].
 func (s *Server) CreateMissing(ctx context.Context, objects []registry.BootstrapObject) ([]resource.Object, error) {
 	return s.registry.Backend().CreateMissing(ctx, objects)
 }
@@ -358,16 +360,17 @@ func (s *Server) CreateMissing(ctx context.Context, objects []registry.Bootstrap
 // Repair sets the function that restores bootstrap objects some time after they were changed or deleted.
 func (s *Server) Repair(f func(context.Context) error) { s.reconciler.Repair(f) }
 
-// Keep has sync see to a config map of kube-system; see [reconciler.Reconciler.Keep]. The function that it returns asks for it.
+// Keep makes the reconciler call sync for a config map of kube-system; see [reconciler.Reconciler.Keep]. The returned
+// function requests a call.
 func (s *Server) Keep(name string, after time.Duration, sync func(context.Context) (again time.Duration, err error)) (look func()) {
 	s.reconciler.Keep(name, after, sync)
 	return func() { s.reconciler.Look(name) }
 }
 
-// Authorizer decides as the pipeline does.
+// Authorizer returns the pipeline's authorizer.
 func (s *Server) Authorizer() authorize.Authorizer { return s.authz }
 
-// Ready is closed when the server answers as it should.
+// Ready returns a channel that is closed when the server is ready.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
 // Config returns a client configuration for a component in this process, with the user u.
@@ -375,7 +378,8 @@ func (s *Server) Config(u user.Info) *rest.Config {
 	return &rest.Config{Host: inProcessHost, Transport: &inProcess{handler: s.handler, user: u}, QPS: -1}
 }
 
-// Leave lets /readyz fail from now on, so that load balancers stop sending requests. It is the first step of a shutdown.
+// Leave makes /readyz fail from now on, so that load balancers stop sending requests. It is the first step of a
+// shutdown.
 func (s *Server) Leave() {
 	s.leaving.Store(true)
 	if s.leave != nil {
@@ -383,13 +387,13 @@ func (s *Server) Leave() {
 	}
 }
 
-// Close ends what New started. Run and Serve do so before they return; more calls change nothing.
+// Close ends what New started. Run and Serve call it before they return; further calls have no effect.
 func (s *Server) Close() {
 	s.end()
 	s.lifetime.Group.Wait()
 }
 
-// Run does what the server does between requests, until ctx ends; then it ends all watches.
+// Run runs the server's background work until ctx ends; then it ends all watches.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.Close()
 	var err error
@@ -424,7 +428,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// bookmarks lets idle watches learn how far the store has gone.
+// bookmarks makes the store send bookmarks periodically, so that idle watches learn its current revision.
 func (s *Server) bookmarks(ctx context.Context) {
 	t := time.NewTicker(30 * time.Second)
 	defer t.Stop()
@@ -438,5 +442,5 @@ func (s *Server) bookmarks(ctx context.Context) {
 	}
 }
 
-// discovery makes the handler of the discovery documents.
+// discovery returns the handler of the discovery documents.
 func (s *Server) discovery() http.Handler { return s.documents }

@@ -51,7 +51,7 @@ func configMaps() *resource.Descriptor {
 	}
 }
 
-// pods is enough of a Pod for graceful deletion and a selectable field.
+// pods is a simplified Pod kind, with graceful deletion and a selectable field.
 func pods() *resource.Descriptor {
 	empty := func() resource.Object { return &corev1.Pod{} }
 	grace := int64(30)
@@ -83,7 +83,7 @@ func (mapCodec) Decode(data []byte) (resource.Object, error) {
 	return u, json.Unmarshal(data, &u.Object)
 }
 
-// widgets are what a CRD would make.
+// widgets is a kind as a CRD would define it.
 func widgets() *resource.Descriptor {
 	return &resource.Descriptor{
 		Group: "example.com", Resource: "widgets", Singular: "widget", Kind: "Widget", ListKind: "WidgetList", Namespaced: true,

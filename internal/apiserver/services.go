@@ -18,7 +18,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// backendServices is what the registry's backend offers besides objects.
+// backendServices are the services of the registry's backend besides objects.
 type backendServices struct {
 	objects func() resource.Backend
 	issue   func(ctx context.Context, c resource.TokenClaims) (resource.IssuedToken, error) // nil: the server has no key
@@ -35,7 +35,7 @@ func (s *backendServices) IssueToken(ctx context.Context, c resource.TokenClaims
 	return s.issue(ctx, c)
 }
 
-// Node returns where the named node's agent answers, and the transport that it trusts.
+// Node returns the address of the named node's agent, and the transport for it.
 func (s *backendServices) Node(ctx context.Context, name string) (*url.URL, http.RoundTripper, error) {
 	obj, err := s.objects().Get(ctx, schema.GroupResource{Resource: "nodes"}, "", name)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/sharedobjects"
 )
 
-// handed watches config maps, without their bytes where the server can. plain counts the watches that had to be of bytes.
+// handed watches config maps, without encodings if the server supports that. plain counts the watches with encodings.
 func handed(t *testing.T, config *rest.Config, o metav1.ListOptions, plain *int) watch.Interface {
 	t.Helper()
 	c := kubernetes.NewForConfigOrDie(config).CoreV1()
@@ -40,7 +40,8 @@ func handed(t *testing.T, config *rest.Config, o metav1.ListOptions, plain *int)
 	return w
 }
 
-// TestHandedOver: a watch without bytes tells what one with bytes tells, and of all its clients each the same object.
+// TestHandedOver checks that a watch without encodings delivers the same events as one with encodings, and that all its
+// clients share each object.
 func TestHandedOver(t *testing.T) {
 	f := start(t)
 	yes, plain := true, 0
@@ -94,7 +95,8 @@ func TestHandedOver(t *testing.T) {
 	}
 }
 
-// TestHandedOverEnds: a watch without bytes ends with its context, by being stopped, and by itself, and says why it could not go on.
+// TestHandedOverEnds checks that a watch without encodings ends with its context, when it is stopped, and by an error,
+// which it reports.
 func TestHandedOverEnds(t *testing.T) {
 	f := start(t)
 	plain := 0
@@ -129,7 +131,7 @@ func TestHandedOverEnds(t *testing.T) {
 	}
 	cancel()
 	drained(w)
-	f = start(t) // whose feed of changes begins after what is forgotten
+	f = start(t) // its feed begins after the compacted revisions
 	c = kubernetes.NewForConfigOrDie(f.inProcess).CoreV1()
 	for _, name := range []string{"a", "b"} {
 		if _, err := c.ConfigMaps("ns").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}},

@@ -31,7 +31,7 @@ import (
 	"github.com/mortise-dev/mortise/store/memory"
 )
 
-// controllers are replication controllers with every sort of subresource; their default is to orphan.
+// controllers are replication controllers with all kinds of subresources; their default is to orphan dependents.
 func controllers() *resource.Descriptor {
 	empty := func() resource.Object { return &corev1.ReplicationController{} }
 	rc := func(o resource.Object) *corev1.ReplicationController { return o.(*corev1.ReplicationController) }
@@ -189,7 +189,7 @@ func TestDeletions(t *testing.T) {
 	}
 	for name, want := range map[string]struct {
 		opts metav1.DeleteOptions
-		has  []string // finalizers afterwards; nil: gone
+		has  []string // finalizers afterwards; nil: deleted
 	}{
 		"silent":     {metav1.DeleteOptions{}, []string{"orphan"}},
 		"background": {policy(metav1.DeletePropagationBackground), nil},

@@ -62,7 +62,7 @@ func TestWatchOverWebSocket(t *testing.T) {
 	for _, c := range []struct {
 		name, accept string
 		binary       bool
-		// name reads an event: its type, and the name of its object or of its row's object.
+		// name decodes an event and returns its type, and the name of its object or of its row's object.
 		read func(t *testing.T, b []byte) (string, string)
 	}{
 		{"JSON", "application/json", false, func(t *testing.T, b []byte) (string, string) {
@@ -162,7 +162,7 @@ func TestWatchOverWebSocket(t *testing.T) {
 	})
 }
 
-// slow answers like a client that takes its time, and remembers how much memory was in use while it took.
+// slow receives a response slowly, and records the memory in use meanwhile.
 type slow struct {
 	header http.Header
 	code   int
@@ -191,7 +191,8 @@ func (w *slow) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestListsAreStreamed lists 32 MiB of objects in each medium, and allows the server a few on top of what it holds anyway.
+// TestListsAreStreamed lists 32 MiB of objects in each medium, and allows the server a few MiB beyond its previous
+// memory.
 func TestListsAreStreamed(t *testing.T) {
 	const objects, size = 2048, 16 << 10
 	kind := configMaps()
@@ -245,7 +246,7 @@ func TestListsAreStreamed(t *testing.T) {
 				}()
 				f.handler.ServeHTTP(w, r.WithContext(request.WithUser(ctx, admin)))
 			}
-			ask(t.Context(), &slow{header: http.Header{}, each: 1 << 30}) // the forms that are kept within their bound are there
+			ask(t.Context(), &slow{header: http.Header{}, each: 1 << 30}) // fills the cache of encodings
 			runtime.GC()
 			var before runtime.MemStats
 			runtime.ReadMemStats(&before)
@@ -260,18 +261,18 @@ func TestListsAreStreamed(t *testing.T) {
 			if w.peak > before.HeapAlloc+most {
 				t.Errorf("%d MiB of heap on top of %d", (w.peak-before.HeapAlloc)>>20, before.HeapAlloc>>20)
 			}
-			// a client that goes away is not sent the rest
+			// a client that leaves does not receive the rest
 			ctx, cancel := context.WithCancel(t.Context())
 			gone := &slow{header: http.Header{}, each: 1, stop: cancel}
 			ask(ctx, gone)
-			if gone.writes > 16 { // a compressor writes in pieces
+			if gone.writes > 16 { // a compressor makes several writes
 				t.Errorf("%d writes to a client that is gone", gone.writes)
 			}
 		})
 	}
 }
 
-// TestCompression tells which answers are compressed, and what they say of it.
+// TestCompression checks which responses are compressed, and their headers.
 func TestCompression(t *testing.T) {
 	f := start(t)
 	maps := kubernetes.NewForConfigOrDie(f.tls).CoreV1().ConfigMaps("zip")
@@ -344,7 +345,7 @@ func TestCompression(t *testing.T) {
 	}
 }
 
-// TestCompressedWatchIsNotHeldBack waits for an event of a compressed watch that goes on.
+// TestCompressedWatchIsNotHeldBack waits for an event of an open compressed watch.
 func TestCompressedWatchIsNotHeldBack(t *testing.T) {
 	f := start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -27,7 +27,7 @@ import (
 	"github.com/mortise-dev/mortise/store/memory"
 )
 
-// dialogue is a server that is spoken to without a network, by an administrator.
+// dialogue is a server that an administrator calls without a network.
 type dialogue struct {
 	*Server
 	store *store.Store
@@ -50,11 +50,11 @@ func converse(t *testing.T, kinds ...*resource.Descriptor) *dialogue {
 	return &dialogue{s, engine}
 }
 
-// exchange is one request, and what its answer must hold. {continue} is the last continue token.
+// exchange is one request and its expected response. {continue} is the last continue token.
 type exchange struct {
 	method, path, body string
 	code               int
-	holds              string // some text of the answer; empty: any
+	holds              string // a text in the response; empty: any
 }
 
 var media = map[string]string{http.MethodPatch: "application/merge-patch+json"}
@@ -106,7 +106,7 @@ func TestListOptions(t *testing.T) {
 	es = append(es, []exchange{
 		{"GET", at + "?limit=2", "", 200, `"remainingItemCount":3`},
 		{"GET", at + "?limit=2&continue={continue}", "", 200, `"name":"c2"`},
-		{"GET", at + "?limit=2&resourceVersion=0&continue={continue}", "", 200, `"name":"c4"`}, // limits do not bind what any revision may answer
+		{"GET", at + "?limit=2&resourceVersion=0&continue={continue}", "", 200, `"name":"c4"`}, // limits do not apply to lists at any revision
 		{"GET", at + "?continue={continue}&resourceVersion=7", "", 400, "specifying resource version is not allowed when using continue"},
 		{"GET", at + "?continue=zz&resourceVersion=7", "", 400, "invalid continue token: continue key is not valid: "},
 		{"GET", at + "?resourceVersion=abc", "", 400, `invalid resource version: resourceVersion: Invalid value: \"abc\": strconv.ParseUint`},
@@ -116,7 +116,7 @@ func TestListOptions(t *testing.T) {
 		{"GET", at + "?labelSelector=odd%3D1&limit=1", "", 200, `"continue":"ey`},
 		{"GET", at + "?fieldSelector=metadata.name%3Dc1&resourceVersion=2&limit=1", "", 200, `"name":"c1"`}, // one object is the newest one
 		{"GET", at + "/c1?export=true", "", 400, "no longer supported"},
-		{"GET", at + "/c1?watch=true", "", 200, `"kind":"ConfigMap"`}, // of a name it is a get
+		{"GET", at + "/c1?watch=true", "", 200, `"kind":"ConfigMap"`}, // with a name it is a get
 	}...)
 	d.run(t, es)
 	if got := d.say("GET", at+"?labelSelector=odd%3D1&limit=1", "").Body.String(); strings.Contains(got, "remainingItemCount") {
@@ -164,7 +164,7 @@ func TestDeleteOptions(t *testing.T) {
 		{"DELETE", at + "?limit=1", "", 200, `"name":"a"`},
 		{"GET", at + "/a", "", 404, ""},
 		{"POST", pod, `{"metadata":{"name":"p","generation":1},"spec":{"containers":[{"name":"c"}]}}`, 201, ""},
-		{"DELETE", pod + "/p?gracePeriodSeconds=0&dryRun=All", "", 200, `"deletionGracePeriodSeconds":0`}, // as it would be marked
+		{"DELETE", pod + "/p?gracePeriodSeconds=0&dryRun=All", "", 200, `"deletionGracePeriodSeconds":0`}, // the object as it would be marked
 		{"GET", pod + "/p", "", 200, `"generation":1`},
 		{"POST", at, `{"metadata":{"name":"held","finalizers":["a.b/c"]}}`, 201, ""},
 		{"DELETE", at + "/held", "", 200, `"deletionTimestamp"`},
@@ -182,7 +182,7 @@ func TestDeleteOptions(t *testing.T) {
 	}
 }
 
-// What cannot be read is deleted by those who say that they know.
+// Objects that cannot be decoded can be deleted with an explicit option.
 func TestDeleteUnreadable(t *testing.T) {
 	d := converse(t, configMaps())
 	if _, err := d.store.Create(t.Context(), "/registry/configmaps/ns/broken", []byte("{"), 0); err != nil {
@@ -199,7 +199,7 @@ func TestDeleteUnreadable(t *testing.T) {
 	})
 }
 
-// A graceful object that goes at once changes first, and many objects go in the end.
+// A graceful object that is deleted immediately is updated first, and many objects are deleted at the end.
 func TestDeletionsAsWatched(t *testing.T) {
 	d := converse(t, configMaps(), pods())
 	c := kubernetes.NewForConfigOrDie(d.Config(&user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}})).CoreV1()
@@ -240,7 +240,7 @@ func TestDeletionsAsWatched(t *testing.T) {
 	}
 }
 
-// A watch that cannot begin where it should says so as an event.
+// A watch that cannot begin at its revision reports this as an event.
 func TestWatchRefusals(t *testing.T) {
 	d := converse(t, configMaps())
 	const at = "/api/v1/namespaces/ns/configmaps"
@@ -262,7 +262,7 @@ func TestWatchRefusals(t *testing.T) {
 	})
 }
 
-// A PUT may create where the kind allows that, but not what it says has been.
+// A PUT may create an object if the kind allows that, but not with a UID.
 func TestUpdateThatCreates(t *testing.T) {
 	kind := configMaps()
 	kind.Strategy.CreateOnUpdate = true
@@ -298,7 +298,7 @@ func TestPatchOfKind(t *testing.T) {
 	})
 }
 
-// What is applied to a scale is its manager's, and conflicts with what others said of the parent.
+// Fields applied to a scale belong to its manager, and conflict with the managers of the parent's fields.
 func TestApplyToScale(t *testing.T) {
 	d := converse(t, controllers())
 	const at = "/api/v1/namespaces/ns/replicationcontrollers"
@@ -322,7 +322,7 @@ func TestApplyToScale(t *testing.T) {
 	})
 }
 
-// An object is as large as etcd takes it, and gives up its managed fields for that if it must.
+// An object may be as large as etcd allows, and loses its managed fields if necessary.
 func TestObjectLimit(t *testing.T) {
 	d := converse(t, widgets())
 	const cr = "/apis/example.com/v1/namespaces/ns/widgets"
@@ -341,7 +341,7 @@ func TestObjectLimit(t *testing.T) {
 	})
 }
 
-// Bookmarks come once more shortly before a watch ends.
+// A bookmark is sent shortly before a watch ends.
 func TestLastBookmark(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := converse(t, configMaps())
@@ -349,7 +349,7 @@ func TestLastBookmark(t *testing.T) {
 		d.say("POST", at, `{"metadata":{"name":"a"}}`)
 		for query, want := range map[string]int{"timeoutSeconds=5": 0, "allowWatchBookmarks=1&timeoutSeconds=5": 1,
 			"allowWatchBookmarks=1&timeoutSeconds=1": 0, "allowWatchBookmarks=1&timeoutSeconds=150": 3} {
-			go func() { // or there is nothing to tell
+			go func() { // otherwise there is nothing to report
 				time.Sleep(500 * time.Millisecond)
 				d.say("POST", at, `{"metadata":{"generateName":"a"}}`)
 			}()
@@ -360,7 +360,7 @@ func TestLastBookmark(t *testing.T) {
 	})
 }
 
-// Who is no administrator waits when there is too much under way.
+// A user who is not an administrator waits when there are too many requests in flight.
 func TestTooManyRequests(t *testing.T) {
 	d := converse(t, configMaps())
 	d.flow, d.limiter.MaxReads = nil, 1 // without priorities

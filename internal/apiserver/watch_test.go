@@ -92,7 +92,7 @@ func TestWatchSelectsTransitions(t *testing.T) {
 		label(v)
 	}
 	want := []watch.EventType{watch.Added, watch.Deleted, watch.Added, watch.Deleted}
-	// once live or from the feed, once from before the feed began
+	// once live or from the feed, once from before the feed's beginning
 	for _, from := range []string{first.ResourceVersion, "2"} {
 		w, err := c.Watch(ctx, metav1.ListOptions{ResourceVersion: from, LabelSelector: "l=in"})
 		if err != nil {
@@ -260,7 +260,7 @@ func TestTokens(t *testing.T) {
 		metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
 		t.Errorf("a wrong token: %v", err)
 	}
-	// an administrator may act as others
+	// an administrator may impersonate others
 	config = rest.CopyConfig(f.tls)
 	config.Impersonate = rest.ImpersonationConfig{UserName: "bob", Groups: []string{"g"}}
 	if _, err = kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("ns").List(t.Context(),
@@ -269,7 +269,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// TestInProcessWatchEnds shows that a watch whose context ends leaves nothing behind.
+// TestInProcessWatchEnds checks that a watch whose context ends leaves nothing behind.
 func TestInProcessWatchEnds(t *testing.T) {
 	f := start(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -278,7 +278,7 @@ func TestInProcessWatchEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	cancel()
-	for e := range w.ResultChan() { // ends, or the test does not
+	for e := range w.ResultChan() { // ends, or the test hangs
 		if e.Type != watch.Error {
 			t.Errorf("event %v", e)
 		}

@@ -14,7 +14,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// TestWatchDoesNotGet: who may only watch a subresource does not read it by /watch/… in front of its path. There is no such path.
+// TestWatchDoesNotGet checks that a user who may only watch a subresource cannot read it with the prefix /watch/….
+// There is no such path.
 func TestWatchDoesNotGet(t *testing.T) {
 	connected := 0
 	connect := &resource.Connect{

@@ -14,7 +14,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// step is a plug-in that writes down when it is called.
+// step is a plug-in that records its calls.
 type step struct {
 	name  string
 	calls *[]string
@@ -43,7 +43,7 @@ func (s validatingStep) Validate(_ context.Context, _ resource.Backend, a *Attri
 	return s.call(a)
 }
 
-// TestChain calls mutators and validators apart, in their order, up to the first that refuses.
+// TestChain checks that mutators and validators are called separately, in order, up to the first error.
 func TestChain(t *testing.T) {
 	var calls []string
 	refused := errors.New("refused")
@@ -81,7 +81,7 @@ func TestChain(t *testing.T) {
 	}
 }
 
-// TestCallAgain calls all mutators a second time when one asks for it, and never a third time.
+// TestCallAgain checks that all mutators are called a second time if one requests it, and never a third time.
 func TestCallAgain(t *testing.T) {
 	var calls []string
 	var rounds []int
@@ -99,7 +99,7 @@ func TestCallAgain(t *testing.T) {
 	}
 }
 
-// TestRemember keeps what each plug-in says, under its own name.
+// TestRemember checks that each plug-in has its own value.
 func TestRemember(t *testing.T) {
 	var a Attributes
 	if got := a.Recall("one"); got != nil {
@@ -113,7 +113,7 @@ func TestRemember(t *testing.T) {
 	}
 }
 
-// TestEnd tells everybody once how a write ended, and anew when the write is tried again.
+// TestEnd checks that each function is called once when a write has ended, and again after a retry.
 func TestEnd(t *testing.T) {
 	var told []string
 	tell := func(name string) func(error) {
@@ -138,7 +138,7 @@ func errString(err error) string {
 	return err.Error()
 }
 
-// TestKind is the subresource's own kind where it has one, and the resource's kind for all else.
+// TestKind checks that a subresource has its own kind if there is one, and otherwise the resource's.
 func TestKind(t *testing.T) {
 	scale := schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}
 	deployment := schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}

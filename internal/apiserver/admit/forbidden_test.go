@@ -14,7 +14,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// TestForbidden names the object by what is known of its name.
+// TestForbidden checks how errors name the object.
 func TestForbidden(t *testing.T) {
 	named := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "inside", GenerateName: "prefix-"}}
 	generated := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "prefix-"}}
@@ -40,7 +40,7 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
-// TestIs tells a resource by its group and name, and its subresources from it.
+// TestIs checks that group, resource and subresource must match.
 func TestIs(t *testing.T) {
 	for _, c := range []struct {
 		group, name, subresource string
@@ -58,7 +58,7 @@ func TestIs(t *testing.T) {
 	}
 }
 
-// TestObjectsOf are the objects in a type, if the new one is of it.
+// TestObjectsOf checks the typed objects, and whether the new one has the type.
 func TestObjectsOf(t *testing.T) {
 	pod, was, other := &corev1.Pod{}, &corev1.Pod{}, &corev1.ConfigMap{}
 	for _, c := range []struct {

@@ -19,7 +19,7 @@ import (
 
 var quotas = schema.GroupResource{Resource: "resourcequotas"}
 
-// shelf holds objects in the order in which they came, or fails.
+// shelf lists objects in order of arrival, or fails.
 type shelf struct {
 	objects []resource.Object
 	err     error
@@ -33,7 +33,7 @@ func quota(namespace, name, version string) *corev1.ResourceQuota {
 	return &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, ResourceVersion: version}}
 }
 
-// known are the names and versions of what the index has in each namespace.
+// known returns the names and versions of the indexed objects in each namespace.
 func known(x *Index[*corev1.ResourceQuota]) map[string][]string {
 	out := map[string][]string{}
 	for _, namespace := range []string{"a", "b"} {
@@ -44,7 +44,7 @@ func known(x *Index[*corev1.ResourceQuota]) map[string][]string {
 	return out
 }
 
-// TestIndexLoad knows what is stored, in the order of names, and forgets what was known before.
+// TestIndexLoad checks that Load replaces the contents with the stored objects, sorted by name.
 func TestIndexLoad(t *testing.T) {
 	var x Index[*corev1.ResourceQuota]
 	for _, c := range []struct {
@@ -70,7 +70,7 @@ func TestIndexLoad(t *testing.T) {
 	}
 }
 
-// TestIndexApply follows creations, changes and deletions one at a time, and touches no list that was handed out.
+// TestIndexApply checks that creates, updates and deletes are applied without changing lists that were returned before.
 func TestIndexApply(t *testing.T) {
 	var x Index[*corev1.ResourceQuota]
 	apply := func(name string, obj resource.Object, want map[string][]string) {
@@ -94,7 +94,7 @@ func TestIndexApply(t *testing.T) {
 	}
 }
 
-// TestIndexFails keeps what it knows when the store fails, and says so.
+// TestIndexFails checks that the index keeps its contents when the store fails, and returns the error.
 func TestIndexFails(t *testing.T) {
 	var x Index[*corev1.ResourceQuota]
 	s := &shelf{objects: []resource.Object{quota("a", "z", "1")}}

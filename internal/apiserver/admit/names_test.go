@@ -5,7 +5,7 @@ package admit
 
 import "testing"
 
-// TestCheckName refuses what no object can be called, in a client's words.
+// TestCheckName checks the errors of invalid names, in client-go's words.
 func TestCheckName(t *testing.T) {
 	for name, want := range map[string]string{
 		"a": "", "A.b:c": "", "": "resource name may not be empty", "a/b": `invalid resource name "a/b": [may not contain '/']`,

@@ -13,7 +13,8 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// TestMayFor asks for the signer by its name and then for all of its domain. An authorizer that fails allows nothing.
+// TestMayFor checks that the signer's name and then its whole domain are authorized, and that an error of the
+// authorizer allows nothing.
 func TestMayFor(t *testing.T) {
 	for _, c := range []struct {
 		allowed string // the name that the user may approve for
@@ -53,7 +54,7 @@ func TestMayFor(t *testing.T) {
 	}
 }
 
-// TestAuthorizer hands the question to the function, and its answer back.
+// TestAuthorizer checks that the attributes reach the function, and that its result is returned.
 func TestAuthorizer(t *testing.T) {
 	fail := errors.New("no answer")
 	var a authorizer.UnconditionalAuthorizer = Authorizer(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string,

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// TestSpending follows the worked example: of calls at once, the time counts once for the request and in full for each extension.
+// TestSpending plays the worked example: the time of concurrent calls counts once for the request and in full for each
+// extension.
 func TestSpending(t *testing.T) {
 	var s Spending
 	start := time.Unix(1000, 0)
@@ -22,7 +23,7 @@ func TestSpending(t *testing.T) {
 	}
 	begin(0, 0)
 	s.End("a", at(0), at(300))
-	begin(400, 300) // nobody was called for 100 ms
+	begin(400, 300) // no call for 100 ms
 	begin(400, 300)
 	s.End("b", at(400), at(500))
 	s.End("a", at(400), at(900))
@@ -38,7 +39,7 @@ func TestSpending(t *testing.T) {
 	}
 }
 
-// TestSpendingOf is the one of the request, or an empty one where there is none.
+// TestSpendingOf checks that the request's spending is returned, or an empty one.
 func TestSpendingOf(t *testing.T) {
 	var s Spending
 	if got := SpendingOf(WithSpending(t.Context(), &s)); got != &s {

@@ -25,7 +25,7 @@ func withPaths(paths map[string]*Service) *Aggregator {
 	return a
 }
 
-// A path is another server's when its group-version is; the legacy group has /api whole.
+// A path belongs to another server if its group-version does; the legacy group includes all of /api.
 func TestFind(t *testing.T) {
 	x, legacy := &Service{Name: "v1.x.io"}, &Service{Name: "v1."}
 	one := withPaths(map[string]*Service{"x.io/v1": x})
@@ -62,7 +62,7 @@ func FuzzFind(f *testing.F) {
 	})
 }
 
-// Finding costs requests of this server's own groups nothing that must be collected.
+// Find makes no allocation for requests of this server's own groups.
 func TestFindCostsNothing(t *testing.T) {
 	a := withPaths(map[string]*Service{"x.io/v1": {}})
 	if n := testing.AllocsPerRun(100, func() { a.Find("/apis/apps/v1/namespaces/default/deployments") }); n != 0 {
@@ -70,7 +70,7 @@ func TestFindCostsNothing(t *testing.T) {
 	}
 }
 
-// Discovery has five seconds, what ends the request's time, what lasts none.
+// Discovery has five seconds, short requests have the configured time, long-running ones have no deadline.
 func TestBound(t *testing.T) {
 	a := New(Options{RequestTimeout: time.Hour})
 	s := &Service{aggregator: a}
@@ -96,7 +96,7 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// The headers name the user, escaped, and nobody whom the client named.
+// The headers name the user, escaped, and none of the users that the client named.
 func TestIdentify(t *testing.T) {
 	h := http.Header{}
 	for _, k := range []string{"X-Remote-User", "X-Remote-Uid", "X-Remote-Group", "X-Remote-Extra-Foo"} {
@@ -112,7 +112,7 @@ func TestIdentify(t *testing.T) {
 	}
 }
 
-// Ready endpoints of the service's first family are called; of another if there are none.
+// Calls go to the ready endpoints of the service's first family, or of another if there are none.
 func TestReady(t *testing.T) {
 	slice := func(family discoveryv1.AddressType, port string, ready bool, address string) *discoveryv1.EndpointSlice {
 		return &discoveryv1.EndpointSlice{
@@ -142,7 +142,7 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// A request beyond those that a server may have under way is told to come again; one that lasts is not counted.
+// A request beyond the limit of a server gets a 429; a long-running one is not counted.
 func TestMost(t *testing.T) {
 	a := New(Options{Most: 1})
 	e := &entry{gate: make(chan struct{}, 1)}

@@ -9,7 +9,8 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
-// A registration that was always well has no condition but Available; one that was not read has two from then on.
+// A registration that could always be read has only the condition Available. One that could not be read has both
+// conditions from then on.
 func TestReadable(t *testing.T) {
 	well := finding{apiregistrationv1.Available, apiregistrationv1.ConditionTrue, "Passed", ""}
 	r := &apiregistrationv1.APIService{}
@@ -17,7 +18,7 @@ func TestReadable(t *testing.T) {
 		name  string
 		read  *reading
 		found finding
-		want  string // what the condition says afterwards
+		want  string // the condition afterwards
 	}{
 		{"nobody asked", nil, well, ""},
 		{"it is read", &reading{}, well, ""},

@@ -4,11 +4,12 @@
 // Package audit records the requests to the API and their responses, as kube-apiserver does: by a policy of
 // audit.k8s.io/v1, to a log or a webhook.
 //
-// Every request has an identity, the Audit-ID header ([With]), which the client sends or the server draws, and which the
-// response returns. If there is a policy, an [Auditor] evaluates it for each request and creates an event for each stage
-// that the policy does not omit ([Auditor.Serve], [Auditor.Refused]). Handlers add what they know to the event: [Annotate],
-// [Request], [Patch], [Status]; all of them do nothing without auditing. An event is encoded once (encode.go) and given to
-// each [Backend]: a log ([NewLog], [File]) or a webhook ([NewWebhook]), whose [Mode] decides whether the request waits.
+// Every request has an audit ID, the Audit-ID header ([With]), which the client sends or the server generates, and
+// which the response returns. If there is a policy, an [Auditor] evaluates it for each request and creates an event for
+// each stage that the policy does not omit ([Auditor.Serve], [Auditor.Refused]). Handlers add data to the event:
+// [Annotate], [Request], [Patch], [Status]; all of them do nothing without auditing. An event is encoded once
+// (encode.go) and passed to each [Backend]: a log ([NewLog], [File]) or a webhook ([NewWebhook]), whose [Mode] decides
+// whether the request waits.
 //
 // # Concurrency and bounds
 //
@@ -27,12 +28,12 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// Header carries the identity, both ways.
+// Header is the header of the audit ID, in requests and responses.
 const Header = "Audit-Id"
 
 type key struct{}
 
-// With answers with the request's identity in its context and in the answer's headers.
+// With adds the request's audit ID to its context and to the response's headers.
 func With(w http.ResponseWriter, r *http.Request) *http.Request {
 	id := r.Header.Get(Header)
 	if id == "" {
@@ -42,32 +43,33 @@ func With(w http.ResponseWriter, r *http.Request) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), key{}, id))
 }
 
-// ID is the identity of the request that the context belongs to; empty if it has none.
+// ID returns the audit ID of ctx's request; empty if it has none.
 func ID(ctx context.Context) string {
 	id, _ := ctx.Value(key{}).(string)
 	return id
 }
 
-// Annotate adds an annotation to the audit event of ctx's request; it does nothing without auditing. The first value of a
-// key stays. It has the effect of upstream's audit.AddAuditAnnotation, so that libraries that call that annotate too.
+// Annotate adds an annotation to the audit event of ctx's request; it does nothing without auditing. The first value of
+// a key stays. Upstream's audit.AddAuditAnnotation has the same effect, so annotations of libraries work too.
 func Annotate(ctx context.Context, key, value string) {
 	audit.AddAuditAnnotation(ctx, key, value)
 }
 
-// AnnotateAt is Annotate for what belongs only into events of a level, and above: a webhook's patch, say.
+// AnnotateAt is Annotate for data that only belongs into events of a level and above, such as a webhook's patch.
 func AnnotateAt(ctx context.Context, level auditinternal.Level, key, value string) {
 	if Reaches(ctx, level) {
 		audit.AddAuditAnnotation(ctx, key, value)
 	}
 }
 
-// Reaches reports whether the request is audited at the level or above, for data that is expensive to make.
+// Reaches reports whether the request is audited at the level or above. Callers check it before they compute expensive
+// data.
 func Reaches(ctx context.Context, level auditinternal.Level) bool {
 	ac := audit.AuditContextFrom(ctx)
 	return ac != nil && ac.GetEventLevel().GreaterOrEqual(level)
 }
 
-// Decided adds what was decided of the request that ctx belongs to, and why.
+// Decided records the authorization decision and its reason for ctx's request.
 func Decided(ctx context.Context, allowed bool, reason string) {
 	ac := audit.AuditContextFrom(ctx)
 	if !ac.Enabled() {
@@ -80,12 +82,13 @@ func Decided(ctx context.Context, allowed bool, reason string) {
 	audit.AddAuditAnnotations(ctx, "authorization.k8s.io/decision", decision, "authorization.k8s.io/reason", reason)
 }
 
-// Undecided adds that nothing could be decided.
+// Undecided records that authorization failed with an error.
 func Undecided(ctx context.Context) {
 	audit.AddAuditAnnotation(ctx, "authorization.k8s.io/reason", "internal error")
 }
 
-// Impersonated adds who the request's user is taken for. constraint is the verb that allowed constrained impersonation.
+// Impersonated records the impersonated user of the request. constraint is the verb that allowed constrained
+// impersonation.
 func Impersonated(ctx context.Context, who user.Info, constraint string) {
 	audit.LogImpersonatedUser(ctx, who, constraint)
 }

@@ -33,16 +33,16 @@ func ReadPolicy(b []byte) (*auditinternal.Policy, error) {
 	return p, nil
 }
 
-// Auditor records requests and responses by its policy. A nil Auditor audits nothing, and costs nothing.
+// Auditor records requests and responses according to its policy. A nil Auditor records nothing.
 type Auditor struct {
 	rules    audit.PolicyRuleEvaluator
 	backends []Backend
-	strict   bool // some backend refuses requests
+	strict   bool // a backend can reject requests
 	log      *slog.Logger
 	counters *Counters
 }
 
-// New makes an auditor that writes to backends. Counters may be read from the start.
+// New makes an auditor that writes to backends. Its counters are readable immediately.
 func New(p *auditinternal.Policy, log *slog.Logger, backends ...Backend) *Auditor {
 	a := &Auditor{rules: policy.NewPolicyRuleEvaluator(p), backends: backends, log: log, counters: &Counters{}}
 	for _, b := range backends {
@@ -57,7 +57,7 @@ func New(p *auditinternal.Policy, log *slog.Logger, backends ...Backend) *Audito
 	return a
 }
 
-// Run does what backends do meanwhile, until ctx ends and all events that they took are gone.
+// Run runs the backends until ctx ends and they have sent all accepted events.
 func (a *Auditor) Run(ctx context.Context) error {
 	var g sync.WaitGroup
 	for _, b := range a.backends {
@@ -67,7 +67,7 @@ func (a *Auditor) Run(ctx context.Context) error {
 	return nil
 }
 
-// Counts returns the counters; also of a nil auditor.
+// Counts returns the counters. It works for a nil auditor too.
 func (a *Auditor) Counts() *Counters {
 	if a == nil {
 		return &Counters{}
@@ -75,7 +75,7 @@ func (a *Auditor) Counts() *Counters {
 	return a.counters
 }
 
-// With is a context under which a request gathers what its event will say.
+// With returns a context in which a request collects the data of its event.
 func (a *Auditor) With(ctx context.Context) context.Context {
 	if a == nil {
 		return ctx
@@ -85,13 +85,13 @@ func (a *Auditor) With(ctx context.Context) context.Context {
 	return request.WithLatencyTrackers(ctx)
 }
 
-// lines are the rooms in which events are encoded.
+// lines pools the buffers in which events are encoded.
 var lines = sync.Pool{New: func() any { return new([]byte) }}
 
-// maxRoom is the largest room that is kept.
+// maxRoom is the maximum size of a pooled buffer.
 const maxRoom = 64 << 10
 
-// ProcessEvents implements upstream's audit.Sink: an event is encoded once, and each backend takes it.
+// ProcessEvents implements upstream's audit.Sink: it encodes an event once, and passes it to each backend.
 func (a *Auditor) ProcessEvents(events ...*auditinternal.Event) bool {
 	room := lines.Get().(*[]byte)
 	ok := true
@@ -109,7 +109,7 @@ func (a *Auditor) ProcessEvents(events ...*auditinternal.Event) bool {
 	return ok
 }
 
-// judge finds the request's level and begins its event; nil: it is not audited.
+// judge evaluates the policy for a request and begins its event; nil: it is not audited.
 func (a *Auditor) judge(r *http.Request, at authorizer.Attributes, received time.Time) (ac *audit.AuditContext,
 	config audit.RequestAuditConfig) {
 	ctx := r.Context()
@@ -119,14 +119,14 @@ func (a *Auditor) judge(r *http.Request, at authorizer.Attributes, received time
 	config = a.rules.EvaluatePolicyRule(at)
 	a.counters.level(config.Level)
 	if err := ac.Init(config, a); err != nil || config.Level == auditinternal.LevelNone {
-		return nil, config // a request comes by once
+		return nil, config // Init cannot fail: it is called once per request
 	}
 	audit.LogRequestMetadata(ctx, r, received, at)
 	return ac, config
 }
 
-// Serve has next answer a request, and writes down that it came, what it was, and how it was answered. long is for requests
-// that last by their nature: of them it is written down, too, when the answer begins.
+// Serve calls next and records the request, its object and its response. long is true for long-running requests: for
+// them it also records the start of the response.
 func (a *Auditor) Serve(w http.ResponseWriter, r *http.Request, at authorizer.Attributes, received time.Time, long bool,
 	next http.Handler) {
 	ac, config := a.judge(r, at, received)
@@ -167,7 +167,7 @@ func (a *Auditor) Serve(w http.ResponseWriter, r *http.Request, at authorizer.At
 	next.ServeHTTP(t, r)
 }
 
-// complete ends a request's event, and then lets go of the answer if it was held back.
+// complete ends a request's event, and then releases the response if it was held back.
 func (a *Auditor) complete(t *tap) {
 	if t.copies {
 		if body, err := answered(t.Header(), t.body); err != nil {
@@ -183,8 +183,8 @@ func (a *Auditor) complete(t *tap) {
 	t.release()
 }
 
-// Refused has next refuse a request before it is known who asks or for how long, and writes that down with the message. There
-// is one event of it.
+// Refused calls next, which rejects a request before it reaches the audit stage, and records one event with the
+// message.
 func (a *Auditor) Refused(w http.ResponseWriter, r *http.Request, at authorizer.Attributes, received time.Time, message string,
 	next http.HandlerFunc) {
 	if a == nil {
@@ -200,7 +200,7 @@ func (a *Auditor) Refused(w http.ResponseWriter, r *http.Request, at authorizer.
 	next(&tap{ResponseWriter: w, ctx: r.Context(), ac: ac, long: true}, r)
 }
 
-// Attempted names the authentication methods that a request tried, in upstream's words.
+// Attempted returns the authentication methods that a request tried, in upstream's words.
 func Attempted(r *http.Request) string {
 	var all []string
 	if _, _, ok := r.BasicAuth(); ok {

@@ -14,17 +14,17 @@ import (
 	"k8s.io/apiserver/pkg/audit"
 )
 
-// Mode is whether a request waits for its events to be taken.
+// Mode determines whether a request waits for its events to be stored.
 type Mode string
 
 // The modes.
 const (
-	Batch          Mode = "batch"           // it does not; events are dropped when they come faster than they go
-	Blocking       Mode = "blocking"        // it does; what is lost is counted
-	BlockingStrict Mode = "blocking-strict" // it does, and is refused when its first event is lost
+	Batch          Mode = "batch"           // it does not wait; events are dropped when the buffer is full
+	Blocking       Mode = "blocking"        // it waits; lost events are counted
+	BlockingStrict Mode = "blocking-strict" // it waits, and is rejected if its first event is lost
 )
 
-// Names of plug-ins that errors are counted under.
+// Names of the plug-ins in the error metric.
 const (
 	pluginLog      = "log"
 	pluginWebhook  = "webhook"
@@ -32,10 +32,11 @@ const (
 	pluginTruncate = "truncate"
 )
 
-// Truncate bounds the sizes of events and of batches in bytes. The zero value bounds nothing.
+// Truncate limits the sizes of events and of batches in bytes. The zero value sets no limits.
 type Truncate struct{ Event, Batch int64 }
 
-// fit shortens an event whose line is too long: first it loses the objects, then itself. ok is false if it is dropped.
+// fit shortens an event whose line is too long: it removes the objects, and if that does not suffice, drops the event.
+// ok is false if it is dropped.
 func (t Truncate) fit(e *auditinternal.Event, line []byte) (shorter []byte, ok bool) {
 	if t.Event <= 0 || int64(len(line)) <= t.Event {
 		return line, true
@@ -54,17 +55,19 @@ func (t Truncate) fit(e *auditinternal.Event, line []byte) (shorter []byte, ok b
 	return shorter, int64(len(shorter)) <= t.Event
 }
 
-// Backend takes events.
+// Backend stores events.
 type Backend interface {
-	// take takes an event, and its line, which it must not keep. false refuses the request that waits for it.
+	// take stores or queues an event. line is its encoding, which take must not retain. If take returns false, a strict
+	// backend rejects the request.
 	take(e *auditinternal.Event, line []byte) bool
-	// run does what there is to do meanwhile. When ctx ends nothing new is taken; run returns when all that was is gone.
+	// run does the background work. When ctx ends, the backend accepts no more events; run returns when it has stored
+	// all accepted ones.
 	run(ctx context.Context)
-	// bind gives the backend what it counts and says errors with.
+	// bind sets the counters and the logger.
 	bind(c *Counters, log *slog.Logger)
 }
 
-// duties are what backends have in common.
+// duties are the common parts of backends.
 type duties struct {
 	counters *Counters
 	log      *slog.Logger
@@ -72,7 +75,7 @@ type duties struct {
 
 func (d *duties) bind(c *Counters, log *slog.Logger) { d.counters, d.log = c, log }
 
-// lost counts events that a plug-in did not store, and logs the first, and then each doubling of the number.
+// lost counts events that a plug-in did not store. It logs the first one, and then each doubling of the number.
 func (d *duties) lost(plugin string, n int, err error) {
 	total := d.counters.failed(plugin, n)
 	if before := total - int64(n); before == 0 || bits(before) != bits(total) {
@@ -87,26 +90,26 @@ func bits(n int64) (b int) {
 	return b
 }
 
-// LogOptions are those of [NewLog].
+// LogOptions are the options of [NewLog].
 type LogOptions struct {
 	Mode     Mode
-	Legacy   bool // a line of text for each event, not JSON
+	Legacy   bool // one line of text per event instead of JSON
 	Truncate Truncate
 	// Buffer is the number of events to buffer in batch mode.
 	Buffer int
 }
 
-// logger writes events into a file, a line each.
+// logger writes events to a file, one a line.
 type logger struct {
 	duties
 	o     LogOptions
 	out   io.Writer
-	mu    sync.Mutex // of out
+	mu    sync.Mutex // guards out
 	queue *queue     // in batch mode
 }
 
-// NewLog writes events to out, which is used by one goroutine at a time. If out is a [File], it is looked after, and closed at
-// the end.
+// NewLog writes events to out. Only one goroutine at a time uses out. If out is a [File], the backend runs it, and
+// closes it at the end.
 func NewLog(out io.Writer, o LogOptions) Backend {
 	l := &logger{o: o, out: out}
 	if o.Mode == Batch {
@@ -161,10 +164,10 @@ func (l *logger) run(ctx context.Context) {
 	}
 }
 
-// writeAtOnce is how much of what waits is written by one system call.
+// writeAtOnce is the maximum number of queued bytes in one system call.
 const writeAtOnce = 256 << 10
 
-// drain writes what is queued until ctx ends and nothing is left.
+// drain writes queued events until ctx ends and the queue is empty.
 func (l *logger) drain(ctx context.Context) {
 	stop := context.AfterFunc(ctx, l.queue.close)
 	defer stop()
@@ -190,15 +193,15 @@ func (l *logger) drain(ctx context.Context) {
 	}
 }
 
-// maxQueued bounds the bytes of events that wait, or are on their way, whatever their number.
+// maxQueued limits the size of queued and unsent events in bytes, whatever their number.
 const maxQueued = 64 << 20
 
-// queue holds events until a backend takes them. Putting an event never waits.
+// queue holds events until a backend takes them. put never blocks.
 type queue struct {
 	lines chan []byte
-	bytes atomic.Int64 // of what was put and is not done
+	bytes atomic.Int64 // of lines that were put and are not done
 
-	mu     sync.RWMutex // held by writers: the channel is not closed meanwhile
+	mu     sync.RWMutex // read-locked by put, so that the channel is not closed meanwhile
 	closed bool
 }
 
@@ -215,7 +218,7 @@ func (q *queue) put(line []byte) error {
 		q.bytes.Add(-int64(len(line)))
 		return errFull
 	}
-	if len(q.lines) < cap(q.lines) { // else the copy would be for nothing
+	if len(q.lines) < cap(q.lines) { // otherwise the copy would be wasted
 		select {
 		case q.lines <- append([]byte(nil), line...):
 			return nil
@@ -226,10 +229,10 @@ func (q *queue) put(line []byte) error {
 	return errFull
 }
 
-// done says that lines of so many bytes are gone.
+// done reports that lines of so many bytes have been stored or dropped.
 func (q *queue) done(size int) { q.bytes.Add(-int64(size)) }
 
-// close ends the queue: what is in it can still be taken out.
+// close ends the queue. Its lines can still be taken.
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -32,12 +32,12 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// policyOf is a policy of one rule.
+// policyOf returns a policy with one rule.
 func policyOf(level auditinternal.Level) *auditinternal.Policy {
 	return &auditinternal.Policy{Rules: []auditinternal.PolicyRule{{Level: level}}}
 }
 
-// ask has an auditor serve one request.
+// ask makes an auditor serve one request.
 func ask(a *Auditor, method, path string, answer http.HandlerFunc) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest(method, path, nil)
@@ -56,7 +56,7 @@ type receiver struct {
 	mu     sync.Mutex
 	events []auditv1.Event
 	posts  int
-	got    chan int // how many events there are, after each post
+	got    chan int // receives the number of events after each post
 	code   func(post int) int
 }
 
@@ -85,7 +85,7 @@ func receive(t *testing.T, code func(post int) int) *receiver {
 	return r
 }
 
-// kubeconfig names the webhook.
+// kubeconfig returns a kubeconfig for the webhook.
 func (r *receiver) kubeconfig(t *testing.T) string {
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: r.Certificate().Raw})
 	config := map[string]any{
@@ -104,7 +104,7 @@ func (r *receiver) kubeconfig(t *testing.T) string {
 	return file
 }
 
-// start makes an auditor with a webhook and runs it; the function ends it.
+// start runs an auditor with a webhook; the returned function ends it.
 func start(t *testing.T, r *receiver, o WebhookOptions) (*Auditor, *extension.Ledger, func()) {
 	t.Helper()
 	l := extension.NewLedger(clock.RealClock{})
@@ -200,8 +200,8 @@ func lostBy(a *Auditor) map[string]int64 {
 	return out
 }
 
-// TestBatchNeverWaits fills a queue whose webhook does not answer: requests go on, what waits is bounded in number and bytes, and
-// what is dropped is counted.
+// TestBatchNeverWaits fills the queue of a webhook that does not respond: requests continue, the number and size of
+// queued events are bounded, and dropped events are counted.
 func TestBatchNeverWaits(t *testing.T) {
 	for name, c := range map[string]struct {
 		buffer, uri, requests int
@@ -284,7 +284,7 @@ func TestPanicsAreWrittenDown(t *testing.T) {
 	}
 }
 
-// TestStrictAnswersAfterTheEvent wants a write's last event in the log before its answer goes out.
+// TestStrictAnswersAfterTheEvent checks that the last event of a write is in the log before its response is sent.
 func TestStrictAnswersAfterTheEvent(t *testing.T) {
 	var out bytes.Buffer
 	a := New(policyOf(auditinternal.LevelMetadata), quiet, NewLog(&out, LogOptions{Mode: BlockingStrict}))
@@ -314,7 +314,7 @@ func (w *watchful) WriteHeader(code int) {
 	w.ResponseRecorder.WriteHeader(code)
 }
 
-// TestBatchedLog is flushed when the server ends, and takes nothing more.
+// TestBatchedLog checks that the log is flushed when the server ends, and accepts nothing afterwards.
 func TestBatchedLog(t *testing.T) {
 	file, err := OpenFile(FileOptions{Path: filepath.Join(t.TempDir(), "a", "audit.log"), Log: quiet, Clock: clock.RealClock{}})
 	if err != nil {
@@ -354,7 +354,7 @@ type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
 
-// BenchmarkServe is what a request costs that is audited at level Metadata into a log.
+// BenchmarkServe measures a request that is audited at level Metadata to a log.
 func BenchmarkServe(b *testing.B) {
 	file, err := OpenFile(FileOptions{Path: filepath.Join(b.TempDir(), "audit.log"), Log: quiet, Clock: clock.RealClock{}})
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 )
 
-// Counters count events, as upstream's metrics do. The zero value is ready.
+// Counters count events under the names of upstream's metrics. The zero value is ready to use.
 type Counters struct {
 	events, rejected atomic.Int64
 	levels           [4]atomic.Int64
@@ -39,7 +39,8 @@ func (c *Counters) failed(plugin string, n int) (total int64) {
 	return total
 }
 
-// Events are those that were made, Rejected the requests that were refused because one was lost.
+// Events returns the number of created events; Rejected returns the number of requests that were rejected because an
+// event was lost.
 func (c *Counters) Events() int64   { return c.events.Load() }
 func (c *Counters) Rejected() int64 { return c.rejected.Load() }
 

@@ -16,11 +16,12 @@ import (
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 )
 
-// head begins each line of a log. In a list the events say neither kind nor version: there it is a brace.
+// head begins each line of a log. Events in a list have no kind and version, and begin with a brace instead.
 const head = `{"kind":"Event","apiVersion":"audit.k8s.io/v1",`
 
-// appendEvent appends an event as one line of audit.k8s.io/v1 JSON, byte for byte as upstream's codec writes it. Each event
-// is encoded once for all backends, and nearly every request has two events: that justifies a specialised encoder.
+// appendEvent appends an event as one line of audit.k8s.io/v1 JSON, byte for byte as upstream's codec writes it. Each
+// event is encoded once for all backends, and nearly every request has two events: that justifies a specialised
+// encoder.
 func appendEvent(b []byte, e *auditinternal.Event) []byte {
 	b = append(b, head...)
 	b = appendString(append(b, `"level":`...), string(e.Level))
@@ -82,7 +83,7 @@ func appendEvent(b []byte, e *auditinternal.Event) []byte {
 	return append(b, '}', '\n')
 }
 
-// separator begins an object, or goes on with it.
+// separator returns the byte before member i of an object.
 func separator(i int) byte {
 	if i == 0 {
 		return '{'
@@ -90,7 +91,7 @@ func separator(i int) byte {
 	return ','
 }
 
-// object writes an object of fields that are left out when they are empty.
+// object writes a JSON object and omits empty fields.
 type object struct {
 	b []byte
 	n int
@@ -169,7 +170,7 @@ func appendStatus(b []byte, s *metav1.Status) []byte {
 	return w.end()
 }
 
-// appendRaw appends an object that is JSON already, on one line.
+// appendRaw appends an object in JSON as one line.
 func appendRaw(b []byte, u *runtime.Unknown) []byte {
 	if len(u.Raw) == 0 {
 		return append(b, "null"...)
@@ -185,7 +186,7 @@ func appendAny(b []byte, v any) []byte {
 	return append(b, j...)
 }
 
-// appendTime appends a time as metav1.RFC3339Micro has it.
+// appendTime appends a time in the format metav1.RFC3339Micro.
 func appendTime(b []byte, t metav1.MicroTime) []byte {
 	if t.IsZero() {
 		return append(b, "null"...)
@@ -229,7 +230,8 @@ func appendStrings(b []byte, all []string) []byte {
 	return append(b, ']')
 }
 
-// What of a JSON string stands as it is, and what needs no more than a backslash; all else is left to the library.
+// The classes of bytes in a JSON string: bytes that need no escape, bytes that need a backslash, and bytes that the
+// library escapes.
 const (
 	plain = iota
 	quoted

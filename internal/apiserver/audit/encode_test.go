@@ -101,7 +101,7 @@ func TestManagedFieldsAreLeftOut(t *testing.T) {
 	}
 }
 
-// FuzzStrip wants of every JSON what a decoder would leave of it.
+// FuzzStrip compares the result for any JSON with that of a decoder.
 func FuzzStrip(f *testing.F) {
 	f.Add([]byte(`{"items":[{"metadata":{"managedFields":[{"a":"\\\""}],"name":"b"}}],"rows":[{"object":{"metadata":{"managedFields":{}}}}]}`))
 	f.Add([]byte(`{"metadata":{"managedFields":1,"managedFields":2,"x":[]}}`))
@@ -109,7 +109,7 @@ func FuzzStrip(f *testing.F) {
 		out := withoutManagedFields(bytes.Clone(in))
 		var line bytes.Buffer
 		if json.Compact(&line, in) != nil || !bytes.Equal(line.Bytes(), in) || in[0] != '{' {
-			return // all that it is given is compact
+			return // its input is always compact
 		}
 		var want, got map[string]any
 		if json.Unmarshal(in, &want) != nil {
@@ -134,7 +134,7 @@ func FuzzStrip(f *testing.F) {
 		}
 		for _, o := range []map[string]any{want, got} {
 			if bytes.Count(in, []byte(`"metadata"`)) > 1 && bytes.Count(in, []byte(`"items"`)) == 0 && bytes.Count(in, []byte(`"rows"`)) == 0 {
-				return // which of two keys of one name counts is nobody's promise
+				return // which of two keys of one name counts is unspecified
 			}
 			bare(o)
 			each(o["items"], bare)

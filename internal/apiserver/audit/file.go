@@ -20,12 +20,12 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// FileOptions say when a log file is put aside, and how long such files are kept.
+// FileOptions determine when a log file is rotated, and how long rotated files are kept.
 type FileOptions struct {
 	Path string
 	// MaxSize is the maximum size of a file in bytes; 0: it is never rotated.
 	MaxSize int64
-	// MaxAge and MaxBackups bound the files that are kept; 0: nothing does.
+	// MaxAge and MaxBackups limit the rotated files; 0: no limit.
 	MaxAge     time.Duration
 	MaxBackups int
 	Compress   bool
@@ -33,21 +33,22 @@ type FileOptions struct {
 	Clock      clock.PassiveClock
 }
 
-// File is a log file that is put aside when it is full, under its name with the time in it: audit-2026-11-21T10-30-00.000.log,
-// with .gz when it is compressed. Lines are written whole, by one system call each: what was written outlasts the process.
+// File is a log file with rotation. A full file is renamed with the time in its name:
+// audit-2026-11-21T10-30-00.000.log, with .gz if it is compressed. Each write is one system call with whole lines, so
+// written lines survive the process.
 type File struct {
 	o     FileOptions
-	aside chan struct{} // a file was put aside: the others are to be looked at
+	aside chan struct{} // receives when there are rotated files to tidy
 
 	mu   sync.Mutex
 	file *os.File
 	size int64
 }
 
-// backupTime is the time in a name.
+// backupTime is the format of the time in a name.
 const backupTime = "2006-01-02T15-04-05.000"
 
-// OpenFile opens a log file, or makes it, with the directories above it. Only its owner may read it.
+// OpenFile opens or creates a log file and its directories. Only its owner may read it.
 func OpenFile(o FileOptions) (*File, error) {
 	if err := os.MkdirAll(filepath.Dir(o.Path), 0o700); err != nil {
 		return nil, fmt.Errorf("make directory of audit log: %w", err)
@@ -56,7 +57,7 @@ func OpenFile(o FileOptions) (*File, error) {
 	if err := f.open(); err != nil {
 		return nil, err
 	}
-	f.aside <- struct{}{} // what earlier runs left counts too
+	f.aside <- struct{}{} // files of earlier runs must be tidied too
 	return f, nil
 }
 
@@ -73,7 +74,7 @@ func (f *File) open() error {
 	return nil
 }
 
-// Write appends lines, and puts the file aside before that if they have no room in it.
+// Write appends lines. It first rotates the file if they do not fit.
 func (f *File) Write(lines []byte) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -99,7 +100,7 @@ func (f *File) putAside() error {
 		return fmt.Errorf("close audit log: %w", err)
 	}
 	to := f.backup(f.o.Clock.Now())
-	for n := 1; exists(to) || exists(to+".gz"); n++ { // two within a millisecond
+	for n := 1; exists(to) || exists(to+".gz"); n++ { // two rotations within a millisecond
 		to = f.backup(f.o.Clock.Now().Add(time.Duration(n) * time.Millisecond))
 	}
 	if err := os.Rename(f.o.Path, to); err != nil {
@@ -127,7 +128,7 @@ func (f *File) backup(at time.Time) string {
 	return prefix + at.UTC().Format(backupTime) + suffix
 }
 
-// Run looks after the files that were put aside until ctx ends.
+// Run tidies rotated files until ctx ends.
 func (f *File) Run(ctx context.Context) {
 	for {
 		select {
@@ -141,14 +142,14 @@ func (f *File) Run(ctx context.Context) {
 	}
 }
 
-// kept is a file that was put aside.
+// kept is a rotated file.
 type kept struct {
 	path string
 	at   time.Time
 	gz   bool
 }
 
-// tidy removes files that are too old or too many, and compresses the others.
+// tidy removes rotated files that are too old or too many, and compresses the others.
 func (f *File) tidy() error {
 	prefix, suffix := f.names()
 	entries, err := os.ReadDir(filepath.Dir(f.o.Path))
@@ -164,7 +165,7 @@ func (f *File) tidy() error {
 		}
 		at, err := time.Parse(backupTime, strings.TrimSuffix(stamp, suffix))
 		if err != nil {
-			continue // another's file
+			continue // not a rotated file
 		}
 		k := kept{path: name, at: at, gz: gz}
 		if gz {
@@ -185,8 +186,8 @@ func (f *File) tidy() error {
 	return errors.Join(errs...)
 }
 
-// compress replaces a file by its compressed form. A crash in the middle leaves the file, and a beginning that the next try
-// overwrites.
+// compress replaces a file with its compressed form. A crash in the middle leaves the file, and a partial result that
+// the next attempt overwrites.
 func compress(path string) (err error) {
 	in, err := os.Open(path)
 	if err != nil {

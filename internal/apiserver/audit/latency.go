@@ -11,10 +11,10 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// slow is from when on the event of a request tells what it spent its time on.
+// slow is the duration from which on the event of a request contains its latencies.
 const slow = 500 * time.Millisecond
 
-// annotateLatency adds to the event of a slow request what it spent its time on, under the keys of apiserver.latency.k8s.io.
+// annotateLatency adds the latencies of a slow request to its event, under the keys of apiserver.latency.k8s.io.
 func annotateLatency(ctx context.Context, received time.Time) {
 	took := time.Since(received)
 	if received.IsZero() || took <= slow {

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// The event of a request that takes more than half a second says what it spent its time on; others say nothing of it.
+// The event of a request that takes more than half a second contains its latencies; other events do not.
 func TestSlowRequestsTellWhatTheySpendTimeOn(t *testing.T) {
 	const prefix = "apiserver.latency.k8s.io/"
 	for name, c := range map[string]struct {

@@ -30,9 +30,9 @@ type Object interface {
 	runtime.Object
 }
 
-// Request adds the request's object to the event of ctx's request, as it was decoded: in the version in which it was sent,
-// with defaults, before admission. It appears in events of level Request; its name and the like appear in those of level
-// Metadata too. It is encoded only if the policy needs it.
+// Request adds the request's object to the event of ctx's request, as it was decoded: in the version in which it was
+// sent, with defaults, before admission. Events of level Request contain the object; events of level Metadata contain
+// its name and similar data. It is encoded only if the policy needs it.
 func Request(ctx context.Context, obj Object, gvk schema.GroupVersionKind, r schema.GroupVersionResource, subresource string) {
 	ac := audit.AuditContextFrom(ctx)
 	if ac == nil || ac.GetEventLevel().Less(auditinternal.LevelMetadata) {
@@ -60,7 +60,7 @@ func Patch(ctx context.Context, patch []byte, convert func([]byte) ([]byte, erro
 	var err error
 	if convert != nil {
 		if patch, err = convert(patch); err != nil {
-			return // it is refused for that
+			return // the request is rejected for that
 		}
 	}
 	if line, err := json.Marshal(json.RawMessage(patch)); err == nil {
@@ -81,7 +81,7 @@ func Status(ctx context.Context, s *metav1.Status) {
 	ac.LogResponseObject(s, obj)
 }
 
-// sent is an object that a request brought, in a form that the library need not copy to have its managed fields left out.
+// sent is the object of a request, in a form that the library can strip of managed fields without a deep copy.
 type sent struct {
 	Object
 	bare bool
@@ -94,7 +94,7 @@ func (s *sent) DeepCopyObject() runtime.Object {
 
 func (s *sent) SetManagedFields([]metav1.ManagedFieldsEntry) { s.bare = true }
 
-// encoder is what the library has objects encoded by: as JSON of the kind, or not at all below level Request.
+// encoder is the codec that the library uses: it encodes objects as JSON of the kind, and nothing below level Request.
 type encoder struct {
 	gvk   schema.GroupVersionKind
 	level auditinternal.Level
@@ -137,7 +137,8 @@ func (e encoder) Encode(obj runtime.Object, w io.Writer) error {
 	return err
 }
 
-// answered is an answer's body as an object for an event: JSON, on one line. It is nil for what is no API object.
+// answered converts a response's body to an object for an event: JSON on one line. It returns nil if the body is not an
+// API object.
 func answered(h http.Header, body []byte) ([]byte, error) {
 	if h.Get("Content-Encoding") == "gzip" {
 		z, err := gzip.NewReader(bytes.NewReader(body))
@@ -195,7 +196,7 @@ func fromProtobuf(body []byte) ([]byte, error) {
 	}
 	gvk := u.GroupVersionKind()
 	var obj runtime.Object
-	switch { // these are of any group
+	switch { // kinds of any group
 	case gvk.Kind == "Status":
 		obj = &metav1.Status{}
 	case gvk.Kind == "PartialObjectMetadata" && gvk.Group == metav1.GroupName:

@@ -34,7 +34,7 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// TestDocumentedPolicy keeps secrets out of the log.
+// TestDocumentedPolicy checks that the documented policy keeps secrets out of the log.
 func TestDocumentedPolicy(t *testing.T) {
 	doc, err := os.ReadFile("../../../docs/audit.md")
 	if err != nil {

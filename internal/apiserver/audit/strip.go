@@ -5,7 +5,7 @@ package audit
 
 import "bytes"
 
-// position is the position of a value in a response, as far as managed fields may be below it.
+// position is the position of a value in a response, as far as managed fields can occur below it.
 type position int
 
 const (
@@ -45,8 +45,8 @@ func (p position) element() position {
 	return elsewhere
 }
 
-// withoutManagedFields is an object, list or table in compact JSON without metadata.managedFields, all else as it was. What is
-// no JSON is left as it is.
+// withoutManagedFields returns an object, list or table in compact JSON without metadata.managedFields, and otherwise
+// unchanged. It returns input that is not JSON as it is.
 func withoutManagedFields(b []byte) []byte {
 	if !bytes.Contains(b, []byte(`"managedFields"`)) {
 		return b
@@ -150,7 +150,7 @@ func (s *stripper) array(p position) bool {
 	}
 }
 
-// skip goes past a value.
+// skip skips a value.
 func (s *stripper) skip() bool {
 	depth := 0
 	for s.at < len(s.in) {

@@ -16,11 +16,11 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// maxHeld bounds what is held back of an answer.
+// maxHeld is the maximum number of response bytes that are held back.
 const maxHeld = 4 << 20
 
-// tap sees an answer go by: its code, and its body where the event is to have it. Where an acknowledged write must have left
-// its event, the answer is held back until that is written down.
+// tap observes a response: its code, and its body if the event needs it. If a write may only be acknowledged after its
+// event was stored, it holds the response back until then.
 type tap struct {
 	http.ResponseWriter
 	ctx    context.Context
@@ -28,10 +28,10 @@ type tap struct {
 	long   bool
 	copies bool
 	holds  bool
-	bare   bool // managed fields are left out
+	bare   bool // omit managed fields
 
 	code int
-	body []byte // a copy, or what is held back
+	body []byte // a copy, or the held-back response
 }
 
 // Unwrap lets http.ResponseController reach the connection.
@@ -77,7 +77,7 @@ func (t *tap) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// release sends what was held back; from then on nothing is.
+// release sends the held-back response. Later writes are sent immediately.
 func (t *tap) release() {
 	if !t.holds {
 		return
@@ -86,10 +86,10 @@ func (t *tap) release() {
 	if t.code != 0 {
 		t.ResponseWriter.WriteHeader(t.code)
 	}
-	_, _ = t.ResponseWriter.Write(t.body) // a client that went away needs no answer
+	_, _ = t.ResponseWriter.Write(t.body) // the client may have left
 }
 
-// Flush sends what is buffered.
+// Flush sends buffered data.
 func (t *tap) Flush() {
 	if !t.holds {
 		_ = http.NewResponseController(t.ResponseWriter).Flush()

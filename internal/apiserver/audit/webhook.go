@@ -30,28 +30,29 @@ var (
 	errTooLarge = errors.New("event is too large even after truncating") // upstream's words
 )
 
-// WebhookOptions are those of [NewWebhook].
+// WebhookOptions are the options of [NewWebhook].
 type WebhookOptions struct {
 	Mode     Mode
 	Truncate Truncate
-	// Backoff is the pause after a failed call; each further pause is half as long again.
+	// Backoff is the pause after a failed call; each further pause is 1.5 times as long.
 	Backoff time.Duration
-	// In batch mode: how many events wait, are sent at once, and how long they wait at most for more of them.
+	// Settings of batch mode: the number of buffered events, of events in one batch, and how long a batch waits for
+	// more events.
 	Buffer, BatchSize int
 	BatchWait         time.Duration
-	// Rate and Burst bound the batches a second; Rate 0: nothing does.
+	// Rate and Burst limit the batches per second; Rate 0: no limit.
 	Rate  float32
 	Burst int
-	// Dial is the way to the webhook; nil: the ordinary one.
+	// Dial connects to the webhook; nil: the default dialer.
 	Dial egress.Dial
 }
 
 const (
-	tries     = 5                // of each batch
-	factor    = 1.5              // from one wait to the next
+	tries     = 5                // for each batch
+	factor    = 1.5              // between two waits
 	jitter    = 0.2              // of the first wait
-	inFlight  = 32               // maximum of concurrent batches
-	flushWait = 30 * time.Second // what is still on its way when the server ends may take so long
+	inFlight  = 32               // maximum number of concurrent batches
+	flushWait = 30 * time.Second // maximum time for unsent events when the server ends
 )
 
 // sender posts events to a webhook.
@@ -64,7 +65,7 @@ type sender struct {
 	queue  *queue
 }
 
-// NewWebhook posts events to the server that a kubeconfig names. Calls are booked under the server's host.
+// NewWebhook posts events to the server in a kubeconfig. The ledger records the calls under the server's host.
 func NewWebhook(kubeconfig string, l *extension.Ledger, o WebhookOptions) (Backend, error) {
 	config, err := webhook.LoadKubeconfig(kubeconfig, o.Dial)
 	if err != nil {
@@ -104,7 +105,7 @@ func (s *sender) take(e *auditinternal.Event, line []byte) bool {
 	return true
 }
 
-// send posts a list of n events, as often as it takes or may.
+// send posts a list of n events, with retries.
 func (s *sender) send(ctx context.Context, body []byte, n int) bool {
 	p := extension.Policy{Retries: tries - 1, Factor: factor, Backoff: s.o.Backoff + time.Duration(jitter*rand.Float64()*float64(s.o.Backoff))}
 	err := s.ledger.Call(ctx, s.ref, p, func(ctx context.Context) error {
@@ -116,7 +117,7 @@ func (s *sender) send(ctx context.Context, body []byte, n int) bool {
 	return err == nil
 }
 
-// list is lines as an EventList.
+// list returns lines as an EventList.
 func list(lines [][]byte) []byte {
 	size := 128
 	for _, l := range lines {
@@ -133,7 +134,7 @@ func list(lines [][]byte) []byte {
 	return append(b, "]}\n"...)
 }
 
-// run posts what is queued until ctx ends and nothing is left, or it takes too long.
+// run posts queued events until ctx ends and the queue is empty, or until the flush takes too long.
 func (s *sender) run(ctx context.Context) {
 	if s.queue == nil {
 		return
@@ -159,12 +160,12 @@ func (s *sender) run(ctx context.Context) {
 		if len(batch) == 0 {
 			return
 		}
-		// an abandoned batch is sent all the same: it fails immediately, and is counted
+		// an abandoned batch is sent as well: it fails immediately, and is counted
 		if limit != nil {
 			_ = limit.Wait(sending)
 		}
 		slots <- struct{}{}
-		body, n := list(batch), len(batch) // from here on the lines themselves may go
+		body, n := list(batch), len(batch) // from here on the lines may be reused
 		g.Go(func() {
 			defer func() { <-slots; s.queue.done(size) }()
 			s.send(sending, body, n)
@@ -172,8 +173,7 @@ func (s *sender) run(ctx context.Context) {
 	}
 }
 
-// collect waits for events: as many as go into a batch, or those that have come within the time for that. None: there will be
-// no more.
+// collect waits for a batch of events: until it is full, or until its time is over. Without events the queue has ended.
 func (s *sender) collect() (batch [][]byte, size int) {
 	var wait <-chan time.Time
 	for len(batch) < s.o.BatchSize {

@@ -30,26 +30,26 @@ const Issuer = "https://kubernetes.default.svc.cluster.local"
 // legacyIssuer is the issuer of the tokens of secrets.
 const legacyIssuer = "kubernetes/serviceaccount"
 
-// leeway is how much clocks may differ.
+// leeway is the maximum difference between clocks.
 const leeway = time.Minute
 
-// AccountSettings say how service-account tokens are signed and verified.
+// AccountSettings configure how service account tokens are signed and verified.
 type AccountSettings struct {
 	// Issuers are the accepted issuers of tokens; the first one issues. Nil: [Issuer].
 	Issuers []string
-	// Signer signs; nil: there are no service-account tokens.
+	// Signer signs tokens; nil: there are no service account tokens.
 	Signer Signer
-	// Keys verify; nil: the signer's.
+	// Keys verify tokens; nil: the signer's keys.
 	Keys Keys
-	// JWKSURI is the URI of the keys in the discovery document; empty: this server's.
+	// JWKSURI is the URI of the keys in the discovery document; empty: that of this server.
 	JWKSURI string
-	// NoLookup takes legacy tokens also when their secret is gone.
+	// NoLookup accepts legacy tokens even if their secret was deleted.
 	NoLookup bool
-	// MaxExpiration bounds the life of tokens; 0: it does not.
+	// MaxExpiration limits the lifetime of tokens; 0: no limit.
 	MaxExpiration time.Duration
-	// MaxExtended bounds the life of those that are extended; 0: a year.
+	// MaxExtended limits the lifetime of extended tokens; 0: a year.
 	MaxExtended time.Duration
-	// NoExtend gives pods' default tokens the life that they ask for.
+	// NoExtend disables the extension of the lifetime of pods' default tokens.
 	NoExtend bool
 }
 
@@ -88,7 +88,7 @@ func newAccounts(s AccountSettings, audiences []string, d Deps, m *Metrics) *Acc
 	return a
 }
 
-// claims are what a token says, bound or legacy.
+// claims are the claims of a bound or legacy token.
 type claims struct {
 	Issuer    string   `json:"iss"`
 	Subject   string   `json:"sub"`
@@ -105,7 +105,7 @@ type claims struct {
 	LegacyNamespace  string `json:"kubernetes.io/serviceaccount/namespace,omitempty"`
 }
 
-// private is the part that is ours.
+// private is the claim with Kubernetes' data.
 type private struct {
 	Namespace      string `json:"namespace,omitempty"`
 	Node           *ref   `json:"node,omitempty"`
@@ -122,10 +122,10 @@ type ref struct {
 	UID  string `json:"uid,omitempty"`
 }
 
-// number is seconds since 1970; a token may write them with a fraction.
+// number is a time in seconds since 1970. A token may contain a fraction.
 type number int64
 
-// UnmarshalJSON takes what JSON knows as a number.
+// UnmarshalJSON decodes a JSON number.
 func (n *number) UnmarshalJSON(b []byte) error {
 	var f float64
 	if err := json.Unmarshal(b, &f); err != nil {
@@ -138,10 +138,10 @@ func (n *number) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// audience is one string or a list of them.
+// audience is one string or a list of strings.
 type audience []string
 
-// UnmarshalJSON takes both forms.
+// UnmarshalJSON decodes both forms.
 func (a *audience) UnmarshalJSON(b []byte) error {
 	var one string
 	if json.Unmarshal(b, &one) == nil {
@@ -151,16 +151,17 @@ func (a *audience) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*[]string)(a))
 }
 
-// algorithms are all that there are: a signature by one that does not fit the key is wrong like any other that does not verify.
+// algorithms lists all signature algorithms. A signature by an algorithm that does not fit the key fails like any other
+// invalid signature.
 var algorithms = []jose.SignatureAlgorithm{
 	"none", jose.HS256, jose.HS384, jose.HS512, jose.EdDSA,
 	jose.RS256, jose.RS384, jose.RS512, jose.ES256, jose.ES384, jose.ES512, jose.PS256, jose.PS384, jose.PS512,
 }
 
-// maxToken bounds what is looked at as a token.
+// maxToken is the maximum size of a token.
 const maxToken = 1 << 20
 
-// AuthenticateToken implements [authenticator.Token]: tokens of other issuers are none of its business.
+// AuthenticateToken implements [authenticator.Token]. It has no opinion about tokens of other issuers.
 func (a *Accounts) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 	c, info, err := a.signed(ctx, token)
 	if c == nil || err != nil {
@@ -191,12 +192,13 @@ func (a *Accounts) AuthenticateToken(ctx context.Context, token string) (*authen
 	return &authenticator.Response{User: info.Info, Audiences: shared}, true, nil
 }
 
-// signed is what a token says, and who its bearer is, if its issuer is one of ours and the signature is good; nil for tokens of others.
+// signed returns the claims of a token and its user if it has one of the server's issuers and a valid signature; nil
+// for tokens of other issuers.
 func (a *Accounts) signed(ctx context.Context, token string) (*claims, *known, error) {
 	return a.known.get(token, a.Keys.Generation(), func() (*claims, error) { return a.parse(ctx, token) })
 }
 
-// parse reads a token and verifies its signature.
+// parse parses a token and verifies its signature.
 func (a *Accounts) parse(ctx context.Context, token string) (*claims, error) {
 	if len(token) > maxToken || !a.ours(token) {
 		return nil, nil
@@ -252,8 +254,8 @@ var (
 	errInvalidated  = errors.New("service account token has been invalidated") // upstream's words
 )
 
-// bound refuses a token that is not valid now, or whose service account, pod, node or secret is gone or is another one of the
-// same name.
+// bound rejects a token that is not valid now, or whose service account, pod, node or secret was deleted or replaced by
+// another one of the same name.
 func (a *Accounts) bound(ctx context.Context, c *claims) error {
 	now := a.deps.Now()
 	switch unix := number(now.Unix()); {
@@ -297,7 +299,7 @@ func (a *Accounts) bound(ctx context.Context, c *claims) error {
 		if err := check(pods, p.Namespace, "pod", "pod", p.Pod); err != nil {
 			return err
 		}
-	} else if p.Node != nil { // the node of a pod is only told
+	} else if p.Node != nil { // the node of a pod's token is informational
 		if err := check(nodes, "", "node", "node", p.Node); err != nil {
 			return err
 		}
@@ -322,7 +324,7 @@ func deleted(obj resource.Object, before time.Time) bool {
 	return d != nil && d.Time.Before(before)
 }
 
-// who is the bearer of a token.
+// who returns the service account of a token.
 func who(c *claims) *serviceaccount.ServiceAccountInfo {
 	if c.Issuer == legacyIssuer {
 		return &serviceaccount.ServiceAccountInfo{Namespace: c.LegacyNamespace, Name: c.LegacyAccount, UID: c.LegacyAccountUID}
@@ -341,7 +343,7 @@ func who(c *claims) *serviceaccount.ServiceAccountInfo {
 	return info
 }
 
-// secret finds a token's secret.
+// secret returns a token's secret.
 func (a *Accounts) secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
 	obj, err := a.deps.Objects().Get(ctx, secrets, namespace, name)
 	if err != nil {

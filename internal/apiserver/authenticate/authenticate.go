@@ -11,16 +11,16 @@
 //
 //	file → service account (legacy, then bound) → bootstrap → issuers of JWTs → webhook
 //
-// A request with a valid certificate and an unknown token is rejected, though: kube-apiserver ignores that token.
+// Unlike kube-apiserver, which ignores an unknown token beside a valid certificate, this server rejects such a request.
 //
 // The first authenticator that knows the credential decides ([Authenticators.Authenticate]). A credential that no
-// authenticator knows is an error, never anonymous. Answers of issuers and of the webhook are cached for ten seconds by
-// token, with one call for concurrent requests; decisions from the store alone (service accounts, bootstrap tokens) are
-// made each time, so that a token ends with the commit that deletes the object it is bound to. Only signatures are cached
-// ([Accounts]).
+// authenticator knows is an error, never anonymous. Results of issuers and of the webhook are cached for ten seconds by
+// token, with one call for concurrent requests. Decisions that depend on the store alone (service accounts, bootstrap
+// tokens) are made each time, so that a token ends with the commit that deletes the object it is bound to. Only
+// signatures are cached ([Accounts]).
 //
-// [Accounts] also signs the tokens of service accounts, by a key of ours or by another process ([External]), and publishes
-// the keys ([Accounts.Discovery]). [Authenticators.Run] keeps up with files that change.
+// [Accounts] also signs service account tokens, with a local key or through an external process ([External]), and
+// publishes the keys ([Accounts.Discovery]). [Authenticators.Run] follows files that change.
 package authenticate
 
 import (
@@ -50,14 +50,14 @@ import (
 // ErrUnauthorized is the error of an unknown token.
 var ErrUnauthorized = errors.New("invalid bearer token") // upstream's words
 
-// Groups and users that authentication gives.
+// Groups and users that authentication assigns.
 const (
 	Authenticated   = user.AllAuthenticated
 	Unauthenticated = user.AllUnauthenticated
 	AnonymousUser   = user.Anonymous
 )
 
-// Authenticator knows one kind of credential. It answers false when the request carries none that it knows.
+// Authenticator verifies one kind of credential. It returns false if the request has no such credential.
 type Authenticator = authenticator.Request
 
 // Settings are a server's authentication options, read and validated. The zero value accepts client certificates and
@@ -65,7 +65,8 @@ type Authenticator = authenticator.Request
 type Settings struct {
 	// ServerID is the server's identity, for metrics.
 	ServerID string
-	// Audiences are the identifiers of the API, of which a token must have one; nil: the issuers of service account tokens.
+	// Audiences are the identifiers of the API, one of which a token must contain; nil: the issuers of service account
+	// tokens.
 	Audiences []string
 	// ClientCAs verify client certificates, besides the server's own CA; nil: none.
 	ClientCAs *Bundle
@@ -73,13 +74,13 @@ type Settings struct {
 	FrontProxy *FrontProxy
 	// Accounts configures how service account tokens are signed and verified.
 	Accounts AccountSettings
-	// StaticTokens are those of a file; nil: none.
+	// StaticTokens are the tokens of a file; nil: none.
 	StaticTokens authenticator.Token
-	// BootstrapTokens takes the tokens of bootstrap secrets.
+	// BootstrapTokens accepts the tokens of bootstrap secrets.
 	BootstrapTokens bool
-	// JWT are issuers of tokens, by flags or by a file; nil: none.
+	// JWT configures issuers of tokens, from flags or a file; nil: none.
 	JWT *JWTSettings
-	// Webhook is asked last; nil: none.
+	// Webhook is called last; nil: none.
 	Webhook *WebhookSettings
 	// Anonymous configures anonymous access; nil: allowed everywhere.
 	Anonymous *apiserverconfig.AnonymousAuthConfig
@@ -87,12 +88,12 @@ type Settings struct {
 
 // Deps are the dependencies of authenticators.
 type Deps struct {
-	// Objects reads what tokens are bound to.
+	// Objects reads the objects that tokens are bound to.
 	Objects func() Objects
-	// Label labels the secret of that uid.
+	// Label sets a label of the secret with that UID.
 	Label  func(ctx context.Context, namespace, name string, uid types.UID, key, value string) error
 	Ledger *extension.Ledger
-	Egress *egress.Selector // the way to issuers that ask for one
+	Egress *egress.Selector // the proxies for issuers that request one
 	Log    *slog.Logger
 	Now    func() time.Time
 	ID     string // the server's identity, for metrics
@@ -106,7 +107,7 @@ type Objects interface {
 // Authenticators are the authenticators of a server. They are safe for concurrent use.
 type Authenticators struct {
 	audiences []string
-	accounts  *Accounts // nil: there is no key
+	accounts  *Accounts // nil: there is no signer
 	requests  []Authenticator
 	tokens    authenticator.Token
 	anonymous func(path string) bool
@@ -116,14 +117,15 @@ type Authenticators struct {
 	runs      []func(ctx context.Context)
 }
 
-// Tokens that others verify are asked about once in so long a time.
+// The lifetimes of cached results for tokens that others verify.
 const (
 	tokenSuccessTTL = 10 * time.Second
 	tokenFailureTTL = 0
 )
 
-// New makes the authenticators. Background work, such as the discovery of issuers, continues until ctx ends; further are
-// those of third parties, which come before anonymous access. Without a signer in s there are no service account tokens.
+// New makes the authenticators. Background work, such as the discovery of issuers, continues until ctx ends. further
+// are third-party authenticators, which come before anonymous access. Without a signer in s there are no service
+// account tokens.
 func New(ctx context.Context, s Settings, own *Certificate, d Deps, further ...Authenticator) (*Authenticators, error) {
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)
@@ -205,7 +207,7 @@ func New(ctx context.Context, s Settings, own *Certificate, d Deps, further ...A
 	return a, nil
 }
 
-// forServer gives t the server's audiences if the context has none.
+// forServer sets the server's audiences for t if the context has none.
 func (a *Authenticators) forServer(t authenticator.Token) authenticator.Token {
 	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 		if _, ok := authenticator.AudiencesFrom(ctx); !ok && len(a.audiences) > 0 {
@@ -215,16 +217,16 @@ func (a *Authenticators) forServer(t authenticator.Token) authenticator.Token {
 	})
 }
 
-// Accounts signs and verifies service-account tokens; nil without a signer.
+// Accounts returns the signer and verifier of service account tokens; nil without a signer.
 func (a *Authenticators) Accounts() *Accounts { return a.accounts }
 
-// Audiences are the default audiences of tokens.
+// Audiences returns the default audiences of tokens.
 func (a *Authenticators) Audiences() []string { return a.audiences }
 
-// Metrics counts what was asked and answered.
+// Metrics returns the metrics of authentication.
 func (a *Authenticators) Metrics() *Metrics { return a.metrics }
 
-// Run keeps up with files that change until ctx ends.
+// Run follows files that change until ctx ends.
 func (a *Authenticators) Run(ctx context.Context) {
 	ended := make(chan struct{})
 	for _, run := range a.runs {
@@ -238,7 +240,7 @@ func (a *Authenticators) Run(ctx context.Context) {
 	}
 }
 
-// Authenticate returns the user of the request, and counts the result; it removes the credential from the request's
+// Authenticate returns the user of the request, and counts the result. It removes the credential from the request's
 // headers. Without a credential, if that is allowed, the user is [AnonymousUser].
 func (a *Authenticators) Authenticate(r *http.Request) (user.Info, error) {
 	begun := a.now()
@@ -271,7 +273,7 @@ func (a *Authenticators) acceptable(got []string) bool {
 	return len(a.audiences) == 0 || len(got) == 0 || len(authenticator.Audiences(a.audiences).Intersect(got)) > 0
 }
 
-// ask asks in order. A user who is not anonymous is in the group of all authenticated users.
+// ask calls the authenticators in order. It adds the group of all authenticated users unless the user is anonymous.
 func (a *Authenticators) ask(r *http.Request) (*authenticator.Response, error) {
 	var errs []error
 	for _, q := range a.requests {
@@ -320,10 +322,10 @@ func (a *Authenticators) Verify(ctx context.Context, token string, audiences []s
 	if len(audiences) == 0 {
 		audiences = a.audiences
 	}
-	// as if a request came with nothing but the token: what looks at requests is asked too
+	// like a request with nothing but the token, because request authenticators are called too
 	r := &http.Request{Header: http.Header{"Authorization": {"Bearer " + token}}}
 	resp, err := a.ask(r.WithContext(authenticator.WithAudiences(bare{ctx}, audiences)))
-	if err != nil { // upstream first asks one who knows only its own token
+	if err != nil { // upstream first calls an authenticator that knows only its own token
 		return nil, nil, utilerrors.NewAggregate([]error{ErrUnauthorized, err})
 	}
 	if resp == nil {
@@ -335,10 +337,11 @@ func (a *Authenticators) Verify(ctx context.Context, token string, audiences []s
 	return resp.User, resp.Audiences, nil
 }
 
-// bare is a context without its values: warnings and annotations about a token are not the reviewer's.
+// bare is a context without its values, so that warnings and annotations about a token do not reach the reviewer's
+// request.
 type bare struct{ context.Context }
 
-// Value knows nothing.
+// Value returns nil.
 func (bare) Value(any) any { return nil }
 
 // ErrAudiences is returned when an authenticator returns audiences that were not requested.
@@ -352,7 +355,7 @@ func (audiencesError) InvalidAudiences() {}
 // anonymousUser is the user of requests without credentials.
 var anonymousUser = &user.DefaultInfo{Name: AnonymousUser, Groups: []string{Unauthenticated}}
 
-// anonymity reports at which paths anonymous requests are allowed.
+// anonymity returns a function that reports whether anonymous requests are allowed at a path.
 func anonymity(c *apiserverconfig.AnonymousAuthConfig) func(path string) bool {
 	if c == nil {
 		return func(string) bool { return true }

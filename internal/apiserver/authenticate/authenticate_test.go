@@ -80,7 +80,7 @@ func (s *shelf) label(ctx context.Context, namespace, name string, uid types.UID
 	return nil
 }
 
-// world is a server's authentication with what is around it.
+// world is a server's authentication with its dependencies.
 type world struct {
 	*Authenticators
 	shelf  *shelf
@@ -131,7 +131,7 @@ func (w *world) issue(t testing.TB, c resource.TokenClaims) string {
 	return issued.Token
 }
 
-// with asks as a request with a bearer token does.
+// with authenticates a request with a bearer token.
 func (w *world) with(ctx context.Context, token string) (user.Info, error) {
 	r := httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx)
 	r.Header.Set("Authorization", "Bearer "+token)
@@ -192,7 +192,7 @@ func TestServiceAccountTokens(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			w.now = begin
 			token := w.issue(t, c.claims)
-			if c.error == "" || c.change != nil { // so that it is remembered
+			if c.error == "" || c.change != nil { // so that it is cached
 				if _, err := w.with(t.Context(), token); err != nil {
 					t.Fatalf("before: %v", err)
 				}
@@ -231,7 +231,7 @@ func TestServiceAccountTokens(t *testing.T) {
 	}
 }
 
-// TestForgedTokens has all that is wrong with a signature.
+// TestForgedTokens covers invalid signatures.
 func TestForgedTokens(t *testing.T) {
 	w, stranger := newWorld(t, Settings{}, nil), newWorld(t, Settings{}, nil)
 	token := w.issue(t, resource.TokenClaims{})
@@ -264,7 +264,7 @@ func TestForgedTokens(t *testing.T) {
 	}
 }
 
-// TestKeys shows several keys, their rotation, and several issuers.
+// TestKeys covers several keys, their rotation, and several issuers.
 func TestKeys(t *testing.T) {
 	old, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -308,7 +308,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestExpirations shows what becomes of the life that a token asks for.
+// TestExpirations checks the lifetime of a token against the requested one.
 func TestExpirations(t *testing.T) {
 	for _, c := range []struct {
 		name                 string
@@ -348,7 +348,7 @@ func TestExpirations(t *testing.T) {
 			if c.lives <= c.said || c.lives != yearSeconds {
 				return
 			}
-			ctx := audit.WithAuditContext(t.Context()) // it is noted who uses a token after the life that it asked for
+			ctx := audit.WithAuditContext(t.Context()) // the use of a token after its requested lifetime is recorded
 			w.now = w.now.Add(2 * time.Hour)
 			if _, err := w.with(ctx, issued.Token); err != nil {
 				t.Fatal(err)
@@ -474,7 +474,7 @@ func TestVerify(t *testing.T) {
 	warned := &warnings{}
 	if who, _, err := w.Verify(warning.WithWarningRecorder(t.Context(), warned), " x", nil); err != nil || who.GetName() != AnonymousUser ||
 		len(*warned) > 0 {
-		t.Errorf("a token behind a space: %v %v %q", who, err, *warned) // as upstream has it
+		t.Errorf("a token behind a space: %v %v %q", who, err, *warned) // as in upstream
 	}
 	if _, _, err := w.Verify(t.Context(), "a.b", nil); err == nil || err.Error() != "invalid bearer token" {
 		t.Errorf("nobody's token: %v", err)
@@ -485,7 +485,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestSignaturesAreForgotten shows that the memory of tokens is bounded, and that new keys empty it.
+// TestSignaturesAreForgotten checks that the cache of tokens is bounded, and that new keys clear it.
 func TestSignaturesAreForgotten(t *testing.T) {
 	var s signatures
 	s.init()
@@ -508,7 +508,7 @@ func TestSignaturesAreForgotten(t *testing.T) {
 	if parsed != 3*maxKnown+2 {
 		t.Error("new keys did not make it look again")
 	}
-	for _, generation := range []uint64{0, 0, 1, 1} { // its keys were replaced while it was verified
+	for _, generation := range []uint64{0, 0, 1, 1} { // the keys were replaced during the verification
 		get("late", generation)
 	}
 	if parsed != 3*maxKnown+5 {

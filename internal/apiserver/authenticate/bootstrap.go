@@ -20,7 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// bootstrapTokens knows the tokens with which nodes join: ID.SECRET, kept in secrets of kube-system.
+// bootstrapTokens verifies the tokens with which nodes join: ID.SECRET, stored in secrets of kube-system.
 type bootstrapTokens struct {
 	objects func() Objects
 	now     func() time.Time
@@ -75,7 +75,7 @@ func (b *bootstrapTokens) AuthenticateToken(ctx context.Context, token string) (
 	return &authenticator.Response{User: &user.DefaultInfo{Name: "system:bootstrap:" + m[1], Groups: groups}}, true, nil
 }
 
-// extraGroups are the groups of a token's bearer: all bootstrappers', and those that the secret names.
+// extraGroups returns the groups of a token's user: the group of all bootstrappers, and those that the secret lists.
 func extraGroups(list string) ([]string, error) {
 	groups := []string{bootstrappers}
 	if list == "" {

@@ -18,10 +18,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/reload"
 )
 
-// rereadEvery is how often files are read again whose directory tells nothing.
+// rereadEvery is the interval at which files are read again without a file event.
 const rereadEvery = time.Minute
 
-// Bundle is certificates of authorities that can change: a file's.
+// Bundle is a set of CA certificates that can change: that of a file.
 type Bundle struct {
 	path string // empty: they do not change
 	held atomic.Pointer[held]
@@ -34,7 +34,7 @@ type held struct {
 	pool  *x509.CertPool
 }
 
-// LoadBundle reads certificates, PEM, from a file.
+// LoadBundle reads PEM certificates from a file.
 func LoadBundle(path string) (*Bundle, error) {
 	b := &Bundle{path: path}
 	if _, err := b.load(); err != nil {
@@ -43,7 +43,7 @@ func LoadBundle(path string) (*Bundle, error) {
 	return b, nil
 }
 
-// NewBundle is certificates that do not change.
+// NewBundle returns a bundle that does not change.
 func NewBundle(pem []byte) (*Bundle, error) {
 	h, err := parseBundle(pem)
 	if err != nil {
@@ -66,7 +66,7 @@ func parseBundle(pem []byte) (*held, error) {
 	return &held{pem: pem, certs: certs, pool: pool}, nil
 }
 
-// load reads the file again and reports whether it says something else.
+// load reads the file again and reports whether its contents changed.
 func (b *Bundle) load() (bool, error) {
 	pem, err := os.ReadFile(b.path)
 	if err != nil {
@@ -83,13 +83,13 @@ func (b *Bundle) load() (bool, error) {
 	return true, nil
 }
 
-// Pool are the certificates. It is the same one until they change.
+// Pool returns the certificates. It returns the same pool until they change.
 func (b *Bundle) Pool() *x509.CertPool { return b.held.Load().pool }
 
-// PEM are the certificates as they were read.
+// PEM returns the certificates as they were read.
 func (b *Bundle) PEM() []byte { return b.held.Load().pem }
 
-// Overlaps reports whether the two have a CA in common.
+// Overlaps reports whether two bundles have a CA in common.
 func (b *Bundle) Overlaps(with *Bundle) bool {
 	for _, c := range b.held.Load().certs {
 		for _, d := range with.held.Load().certs {
@@ -101,10 +101,10 @@ func (b *Bundle) Overlaps(with *Bundle) bool {
 	return false
 }
 
-// OnChange has f called whenever the certificates have changed. It is called before Run.
+// OnChange registers f, which is called after each change of the certificates. OnChange must be called before Run.
 func (b *Bundle) OnChange(f func()) { b.told = append(b.told, f) }
 
-// Run reads the file again when it changes, until ctx ends. A bad one leaves the certificates as they are.
+// Run reads the file again when it changes, until ctx ends. An invalid file leaves the certificates unchanged.
 func (b *Bundle) Run(ctx context.Context, log *slog.Logger) {
 	if b.path == "" {
 		<-ctx.Done()

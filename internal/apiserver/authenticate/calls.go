@@ -11,8 +11,8 @@ import (
 	"github.com/mortise-dev/mortise/extension"
 )
 
-// booked makes each HTTP request to an extension a call in the ledger. What answers that it cannot answer has failed too,
-// and the answer is handed on.
+// booked records each HTTP request to an extension as a call in the ledger. A response with a status of 400 or above
+// counts as a failed call, and is returned as well.
 type booked struct {
 	ledger *extension.Ledger
 	ref    extension.Ref

@@ -19,37 +19,38 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// Connection caches the user of a connection's client certificate, so that it is verified once.
+// Connection caches the user of a connection's client certificate, so that the certificate is verified once.
 type Connection struct{ known atomic.Pointer[verified] }
 
 type verified struct {
 	leaf  *x509.Certificate
-	roots *x509.CertPool // of the further authorities when it was verified
+	roots *x509.CertPool // of Further at the time of verification
 	until time.Time
 	resp  *authenticator.Response
 }
 
 type connectionKey struct{}
 
-// WithConnection is the context of all requests of one new connection; give it to http.Server's ConnContext.
+// WithConnection returns the context of all requests of a new connection; use it as http.Server's ConnContext.
 func WithConnection(ctx context.Context) context.Context {
 	return context.WithValue(ctx, connectionKey{}, &Connection{})
 }
 
-// KubeletClientName is the common name of the certificate that API servers present to nodes. The API rejects it as a user,
-// whatever its groups: a node that redirected the server to an API server would otherwise get responses with the server's
-// rights.
+// KubeletClientName is the common name of the certificate that API servers present to nodes. The API rejects it as a
+// user, whatever its groups: otherwise a node could redirect the server to an API server, and receive responses with
+// the server's permissions.
 const KubeletClientName = "kube-apiserver-kubelet-client"
 
-// Certificate takes the subject of a verified client certificate: common name is the user, organizations the groups.
+// Certificate authenticates by the subject of a verified client certificate: the common name is the user, the
+// organizations are the groups.
 type Certificate struct {
 	Roots *x509.CertPool
-	// Further are authorities from a file; nil: there are none.
+	// Further are CAs from a file; nil: none.
 	Further *Bundle
 	Now     func() time.Time
-	// Own is the certificate that the server created for its administrator. Its serial number is left out of the user's
-	// extra data, so that objects that store that (CertificateSigningRequests) are the same in every cluster. Nil: there is
-	// none.
+	// Own is the certificate that the server created for its administrator. Its serial number is omitted from the
+	// user's extra data, so that objects that store this data (CertificateSigningRequests) are the same in every
+	// cluster. Nil: none.
 	Own *x509.Certificate
 	// Tokens, when set, rejects a request that also has an unknown token. The certificate still determines the user.
 	Tokens func(r *http.Request) error
@@ -57,7 +58,7 @@ type Certificate struct {
 	Seen func(left time.Duration)
 }
 
-// AuthenticateRequest verifies the certificate that the TLS handshake asked for.
+// AuthenticateRequest verifies the client certificate of the TLS handshake.
 func (c *Certificate) AuthenticateRequest(r *http.Request) (*authenticator.Response, bool, error) {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return nil, false, nil
@@ -96,7 +97,7 @@ func (c *Certificate) AuthenticateRequest(r *http.Request) (*authenticator.Respo
 	return c.beside(r, resp)
 }
 
-// beside looks at a token that stands beside the certificate.
+// beside checks a token beside the certificate.
 func (c *Certificate) beside(r *http.Request, resp *authenticator.Response) (*authenticator.Response, bool, error) {
 	if resp == nil {
 		return nil, false, nil
@@ -129,7 +130,7 @@ func verify(r *http.Request, roots *x509.CertPool, now time.Time) ([][]*x509.Cer
 	return chains, nil
 }
 
-// ends is when the chain that lives longest is no longer valid.
+// ends returns the latest expiration of the chains.
 func ends(chains [][]*x509.Certificate) time.Time {
 	var longest time.Time
 	for _, chain := range chains {
@@ -146,7 +147,7 @@ func ends(chains [][]*x509.Certificate) time.Time {
 	return longest
 }
 
-// subject is the user that a verified certificate names; nil if it names none.
+// subject returns the user in a verified certificate; nil if it contains none.
 func subject(leaf *x509.Certificate, own bool) (*authenticator.Response, error) {
 	switch leaf.Subject.CommonName {
 	case "":
@@ -167,7 +168,7 @@ func subject(leaf *x509.Certificate, own bool) (*authenticator.Response, error) 
 	return withGroup(&authenticator.Response{User: who}), nil
 }
 
-// UIDAttribute names the attribute of a certificate's subject that holds the user's uid, as Kubernetes registered it.
+// UIDAttribute returns the OID of the subject attribute with the user's UID, as Kubernetes registered it.
 func UIDAttribute() asn1.ObjectIdentifier { return asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57683, 2} }
 
 func uid(c *x509.Certificate) (string, error) {

@@ -13,9 +13,9 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// Discovery returns the documents for clients that verify service account tokens themselves: the configuration, which names
-// the URL of the keys, and the keys, each as JSON. External is the address of this server, HOST:PORT. ok is false when the
-// issuer is not a URL that can serve documents.
+// Discovery returns the documents for clients that verify service account tokens themselves: the configuration, which
+// names the URL of the keys, and the keys, both as JSON. external is the address of this server, HOST:PORT. ok is false
+// if the issuer is not a URL that can serve documents.
 func (a *Accounts) Discovery(external string) (config, keys []byte, maxAge int, ok bool, err error) {
 	iss, err := url.Parse(a.Issuers[0])
 	if err != nil || iss.Scheme != "https" || iss.RawQuery != "" || iss.Fragment != "" {

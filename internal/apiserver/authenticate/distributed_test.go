@@ -12,8 +12,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 )
 
-// TestDistributedClaims: groups that a token does not list are fetched from where it says that they are, with the access
-// token that it brings, and only if they are signed.
+// TestDistributedClaims checks that groups that a token does not contain are fetched from the source that it names,
+// with the token's access token, and only used if they are signed.
 func TestDistributedClaims(t *testing.T) {
 	i := newIssuer(t)
 	w, _ := withIssuers(t, configuration(t, "v1", trusting(i)))
@@ -30,7 +30,7 @@ func TestDistributedClaims(t *testing.T) {
 	}
 	claims := i.token(t, map[string]any{"groups": []string{"far", "away"}})
 	i.claims.Store(&claims)
-	// The issuer of the claims is looked for when a token first names it.
+	// The issuer of the claims is discovered when a token first names it.
 	eventually(t, "the issuer of the claims is found", func() bool { return w.knows(t, elsewhere("access", nil)) })
 	who, err := w.with(t.Context(), elsewhere("access", nil))
 	if err != nil || who.GetName() != "idp:alice" || !slices.Equal(who.GetGroups(), []string{"far", "away", Authenticated}) {
@@ -50,15 +50,15 @@ func TestDistributedClaims(t *testing.T) {
 		"of another claim": i.token(t, map[string]any{"groups": nil}),
 	} {
 		i.claims.Store(&answer)
-		// Each token is another one, so that no answer is remembered.
+		// Each token is different, so that no result is cached.
 		if who, err := w.with(t.Context(), elsewhere("access", map[string]any{"jti": name})); err == nil {
 			t.Errorf("%s: taken as %v", name, who)
 		}
 	}
 }
 
-// TestTokensAreNotIgnored: with anonymous access on, who shows a token that nobody knows, or that could not be looked at, is
-// refused, not taken as nobody.
+// TestTokensAreNotIgnored checks that with anonymous access enabled a request with an unknown token, or one that could
+// not be verified, is rejected rather than anonymous.
 func TestTokensAreNotIgnored(t *testing.T) {
 	for name, answer := range map[string]func(w http.ResponseWriter, r *authenticationv1.TokenReview){
 		"unknown": func(w http.ResponseWriter, r *authenticationv1.TokenReview) {

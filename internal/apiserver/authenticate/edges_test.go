@@ -34,7 +34,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// TestCertificateBesideAToken: a token beside a certificate is looked at where there is one, and an error lets nobody in.
+// TestCertificateBesideAToken checks that a token beside a certificate is verified, and that its error rejects the
+// request.
 func TestCertificateBesideAToken(t *testing.T) {
 	ours, others := newAuthority(t, "ours"), newAuthority(t, "others")
 	now := time.Date(2026, 11, 20, 0, 0, 0, 0, time.UTC)
@@ -88,7 +89,7 @@ func TestCertificateBesideAToken(t *testing.T) {
 	}
 }
 
-// TestFrontProxyIsChecked: headers are believed of the proxies alone, and none of them stays.
+// TestFrontProxyIsChecked checks that only headers of the proxies are trusted, and that all are removed.
 func TestFrontProxyIsChecked(t *testing.T) {
 	front, others := newAuthority(t, "front"), newAuthority(t, "others")
 	now := time.Date(2026, 11, 20, 0, 0, 0, 0, time.UTC)
@@ -120,7 +121,7 @@ func TestFrontProxyIsChecked(t *testing.T) {
 	}
 }
 
-// TestNobody: who is anonymous is in no other group, and a token that nobody looked at is nobody's.
+// TestNobody checks that an anonymous user is in no other group, and that an unknown token identifies no user.
 func TestNobody(t *testing.T) {
 	w := newWorld(t, Settings{Anonymous: &apiserverconfig.AnonymousAuthConfig{}}, nil)
 	w.requests = []Authenticator{authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
@@ -140,7 +141,7 @@ func TestNobody(t *testing.T) {
 		w.metrics.observe("jane", "success", time.Second)
 	}
 	w.metrics.observe("ann@example.com", "success", time.Second)
-	if n := counted(w.metrics.users.WithLabelValues("other")); n != 3 { // nobody, and jane twice
+	if n := counted(w.metrics.users.WithLabelValues("other")); n != 3 { // anonymous, and jane twice
 		t.Errorf("%v others", n)
 	}
 	_, err := New(t.Context(), Settings{Webhook: &WebhookSettings{Config: &rest.Config{Host: "https://x"}, Version: "v9"}}, nil,
@@ -148,7 +149,7 @@ func TestNobody(t *testing.T) {
 	refuses(t, "a webhook of another version", err, "make token webhook")
 }
 
-// TestSecretThatIsNone: what stands in a secret's place is none.
+// TestSecretThatIsNone covers objects of another type in place of a secret.
 func TestSecretThatIsNone(t *testing.T) {
 	w := newWorld(t, Settings{}, nil)
 	w.shelf.put("secrets", "ns", "s", "su", &corev1.Pod{})
@@ -163,7 +164,7 @@ func TestSecretThatIsNone(t *testing.T) {
 	}
 }
 
-// TestNoWarning: a life as long as it may be is not shortened.
+// TestNoWarning checks that a lifetime up to the maximum is not shortened.
 func TestNoWarning(t *testing.T) {
 	w, warned := newWorld(t, Settings{Accounts: AccountSettings{MaxExpiration: time.Hour}}, nil), &warnings{}
 	issued, err := w.Accounts().Issue(warning.WithWarningRecorder(t.Context(), warned),
@@ -173,7 +174,7 @@ func TestNoWarning(t *testing.T) {
 	}
 }
 
-// TestOldKeys: what was verified by keys that have been replaced meanwhile is good this once, and not remembered.
+// TestOldKeys checks that a token verified with keys that were replaced meanwhile is accepted once, and not cached.
 func TestOldKeys(t *testing.T) {
 	var s signatures
 	s.init()
@@ -193,7 +194,7 @@ func TestOldKeys(t *testing.T) {
 	}
 }
 
-// TestFilesThatAreWrong: a file that cannot be read, or that has another key, is refused; what is followed is told of.
+// TestFilesThatAreWrong checks that an unreadable file or an unsuitable key is rejected, and that files are followed.
 func TestFilesThatAreWrong(t *testing.T) {
 	one := newAuthority(t, "one")
 	file := filepath.Join(t.TempDir(), "file")
@@ -241,7 +242,7 @@ func TestFilesThatAreWrong(t *testing.T) {
 	}
 }
 
-// TestWaysToIssuers: an issuer is reached by the way that its configuration names.
+// TestWaysToIssuers checks that an issuer is reached through the proxy in its configuration.
 func TestWaysToIssuers(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "egress.yaml")
 	text := "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\negressSelections:\n"
@@ -267,7 +268,7 @@ func TestWaysToIssuers(t *testing.T) {
 	}
 }
 
-// TestLongestKeyID of an external signer.
+// TestLongestKeyID checks the maximum length of an external signer's key ID.
 func TestLongestKeyID(t *testing.T) {
 	x := &External{now: time.Now}
 	id := strings.Repeat("x", maxKeyID)

@@ -27,8 +27,8 @@ import (
 	"github.com/mortise-dev/mortise/extension"
 )
 
-// External signs and verifies by an external process, at a socket, with externaljwt v1. It fetches the keys as often as the
-// signer demands, and when a token names an unknown one.
+// External signs and verifies tokens through an external process on a socket, with externaljwt v1. It fetches the keys
+// as often as the signer demands, and when a token names an unknown key.
 type External struct {
 	path   string
 	ledger *extension.Ledger
@@ -39,7 +39,7 @@ type External struct {
 
 	held    atomic.Pointer[heldKeys]
 	fetches singleflight.Group
-	mu      sync.Mutex // one set of keys after the other
+	mu      sync.Mutex // serializes fetches
 	metrics atomic.Pointer[Metrics]
 }
 
@@ -53,14 +53,14 @@ type heldKeys struct {
 
 // Times of the external signer's calls.
 const (
-	externalWait    = 10 * time.Second // for the keys
-	externalRetry   = 10 * time.Second // after they could not be fetched
+	externalWait    = 10 * time.Second // for fetching the keys
+	externalRetry   = 10 * time.Second // after a failed fetch
 	externalSigning = 30 * time.Second
-	minExpiration   = 600 // seconds that every signer must allow
+	minExpiration   = 600 // seconds of token lifetime that every signer must support
 )
 
-// DialExternal connects to the signer at a socket and fetches its keys and metadata. A signer that does not respond is an
-// error: no service account could log in without it. The caller closes it.
+// DialExternal connects to the signer on a socket and fetches its keys and metadata. It returns an error if the signer
+// does not respond, because no service account could log in without it. The caller closes it.
 func DialExternal(ctx context.Context, path string, ledger *extension.Ledger, now func() time.Time) (*External, error) {
 	x := &External{path: path, ledger: ledger, now: now}
 	conn, err := grpc.NewClient("passthrough:///"+path, grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -102,20 +102,20 @@ func (x *External) start(ctx context.Context) error {
 	return nil
 }
 
-// measure has what the signer does counted from now on; that it was asked for its keys once is.
+// measure counts the signer's calls from now on, including the first fetch of the keys.
 func (x *External) measure(m *Metrics) {
 	m.fetched.WithLabelValues(code(nil)).Inc()
 	m.holds(x.held.Load())
 	x.metrics.Store(m)
 }
 
-// holds tells of the keys that are held.
+// holds records the current keys.
 func (m *Metrics) holds(h *heldKeys) {
 	m.fetchedAt.WithLabelValues().Set(float64(h.fetched.UnixNano()) / 1e9)
 	m.keysOf.WithLabelValues().Set(float64(h.stamp.UnixNano()) / 1e9)
 }
 
-// timed measures a call.
+// timed observes the duration of a call.
 func (x *External) timed(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	opts ...grpc.CallOption) error {
 	began := x.now()
@@ -126,7 +126,7 @@ func (x *External) timed(ctx context.Context, method string, req, reply any, con
 	return err
 }
 
-// code is gRPC's for an error, or says that it is none of gRPC's.
+// code returns the gRPC code of an error, or marks it as another error.
 func code(err error) string {
 	if err == nil {
 		return codes.OK.String()
@@ -138,18 +138,18 @@ func code(err error) string {
 	return "unknown-non-grpc"
 }
 
-// MaxExpiration is the longest life of a token that it signs.
+// MaxExpiration is the maximum lifetime of a token that the signer signs.
 func (x *External) MaxExpiration() time.Duration { return x.most }
 
-// Close ends the connection of a signer that is not run.
+// Close closes the connection of a signer whose Run is not called.
 func (x *External) Close() error { return x.conn.Close() }
 
 func (x *External) call(ctx context.Context, timeout time.Duration, f func(ctx context.Context) error) error {
 	return x.ledger.Call(ctx, extension.Ref{Point: extension.TokenSigner, Name: x.path}, extension.Policy{Timeout: timeout}, f)
 }
 
-// Run fetches the keys as often as the signer demands, until ctx ends; then it closes the connection. Without a response
-// the previous keys stay.
+// Run fetches the keys as often as the signer demands, until ctx ends; then it closes the connection. If a fetch fails,
+// the previous keys stay valid.
 func (x *External) Run(ctx context.Context, log *slog.Logger) {
 	defer x.conn.Close()
 	t := time.NewTimer(x.held.Load().refresh.Sub(x.now()))
@@ -169,7 +169,7 @@ func (x *External) Run(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// fetch asks for the keys, once for all who want to know at a time.
+// fetch fetches the keys, once for all concurrent callers.
 func (x *External) fetch(ctx context.Context) error {
 	_, err, _ := x.fetches.Do("", func() (any, error) {
 		var said *v1.FetchKeysResponse
@@ -230,7 +230,7 @@ func (x *External) read(said *v1.FetchKeysResponse) (*heldKeys, error) {
 
 const maxKeyID = 1024
 
-// Find implements [Keys]. A key that is not known is asked for.
+// Find implements [Keys]. It fetches the keys if the ID is unknown.
 func (x *External) Find(ctx context.Context, id string) []Key {
 	found := x.held.Load().find(id)
 	if len(found) == 0 && x.fetch(ctx) == nil {
@@ -283,7 +283,7 @@ func (x *External) Sign(ctx context.Context, claims []byte) (token string, err e
 	return said.Header + "." + payload + "." + said.Signature, nil
 }
 
-// check refuses a header that says other things than which key signed and how.
+// check rejects a token header that has fields other than type, key ID and algorithm, or invalid values.
 func (x *External) check(ctx context.Context, encoded string) error {
 	b, err := base64.RawURLEncoding.DecodeString(encoded)
 	if err != nil {

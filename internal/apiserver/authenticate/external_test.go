@@ -26,15 +26,15 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// signingProcess is an external signer at a socket.
+// signingProcess is an external signer on a socket.
 type signingProcess struct {
 	v1.UnimplementedExternalJWTSignerServer
 	mu      sync.Mutex
 	keys    map[string]*ecdsa.PrivateKey
-	sign    string // the key that signs
-	hidden  string // one that is not published
+	sign    string // the signing key
+	hidden  string // an unpublished key
 	most    int64
-	header  map[string]string // instead of what it should be
+	header  map[string]string // replaces the token's header
 	fetched int
 }
 
@@ -88,7 +88,7 @@ func (p *signingProcess) Sign(_ context.Context, r *v1.SignJWTRequest) (*v1.Sign
 	return &v1.SignJWTResponse{Header: parts[0], Signature: parts[2]}, nil
 }
 
-// listen serves at a socket of its own.
+// listen serves on a new socket.
 func (p *signingProcess) listen(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
@@ -125,7 +125,7 @@ func TestExternalSigner(t *testing.T) {
 	if err != nil || !ok || strings.Count(string(keys), `"kid"`) != 1 || age < 3500 || age > 3600 {
 		t.Errorf("discovery: %s for %d s, %v", keys, age, err)
 	}
-	// a key that nobody knows yet is asked for
+	// an unknown key makes the server fetch the keys
 	p.mu.Lock()
 	p.keys["b"], p.sign = ecdsaKey(t), "b"
 	before := p.fetched
@@ -136,7 +136,7 @@ func TestExternalSigner(t *testing.T) {
 	if p.fetched != before+1 {
 		t.Errorf("keys were fetched %d times", p.fetched-before)
 	}
-	// tokens end with their key, also those that are remembered
+	// tokens end with their key, including cached ones
 	p.mu.Lock()
 	delete(p.keys, "a")
 	p.mu.Unlock()
@@ -168,7 +168,7 @@ func TestExternalSigner(t *testing.T) {
 	}
 }
 
-// TestExternalSignerIsChecked has signers that a server does not start with.
+// TestExternalSignerIsChecked covers signers with which a server does not start.
 func TestExternalSignerIsChecked(t *testing.T) {
 	ledger := extension.NewLedger(clock.RealClock{})
 	short := &signingProcess{keys: map[string]*ecdsa.PrivateKey{"a": ecdsaKey(t)}, most: 60}

@@ -40,7 +40,7 @@ import (
 	"github.com/mortise-dev/mortise/extension"
 )
 
-// anybody takes every request, with a token for these audiences.
+// anybody accepts every request, with a token for these audiences.
 func anybody(audiences []string) func(*http.Request) (*authenticator.Response, bool, error) {
 	return func(*http.Request) (*authenticator.Response, bool, error) {
 		return &authenticator.Response{User: &user.DefaultInfo{Name: "ann@example.com", Groups: []string{Authenticated}}, Audiences: audiences},
@@ -55,7 +55,7 @@ func shows(t testing.TB, certs ...*x509.Certificate) *http.Request {
 	return r.WithContext(WithConnection(t.Context()))
 }
 
-// TestCertificateIsRemembered for its connection, until it or its authority is good no more.
+// TestCertificateIsRemembered checks that a connection's certificate is cached until it or its CA is no longer valid.
 func TestCertificateIsRemembered(t *testing.T) {
 	ours, theirs, others := newAuthority(t, "ours"), newAuthority(t, "theirs"), newAuthority(t, "others")
 	begin := time.Date(2026, 11, 20, 0, 0, 0, 0, time.UTC)
@@ -114,7 +114,7 @@ func TestCertificateIsRemembered(t *testing.T) {
 		t.Errorf("without an authority: %s", got)
 	}
 
-	// it ends with the first of its chain that ends, and lives as long as the chain that lives longest
+	// a chain expires with its first certificate, and the user with the last chain
 	short, long := ours.sign(t, pkix.Name{}, begin), ours.sign(t, pkix.Name{}, begin.Add(time.Hour))
 	if got := ends([][]*x509.Certificate{{long, short}, {short}}); !got.Equal(begin) {
 		t.Errorf("ends %s", got)
@@ -124,7 +124,7 @@ func TestCertificateIsRemembered(t *testing.T) {
 	}
 }
 
-// TestSubject: the user that a certificate names.
+// TestSubject covers the user in a certificate.
 func TestSubject(t *testing.T) {
 	name := func(values ...any) *x509.Certificate {
 		c := &x509.Certificate{Subject: pkix.Name{CommonName: "alice", Organization: []string{"dev"}}}
@@ -155,7 +155,7 @@ func TestSubject(t *testing.T) {
 			t.Errorf("%s: %+v", what, resp)
 		}
 	}
-	if got, want := UIDAttribute().String(), "1.3.6.1.4.1.57683.2"; got != want { // in certificates that others made
+	if got, want := UIDAttribute().String(), "1.3.6.1.4.1.57683.2"; got != want { // in certificates of other issuers
 		t.Errorf("uids are in attribute %s, want %s", got, want)
 	}
 	if resp, err := subject(name(), true); err != nil || len(resp.User.GetExtra()) != 0 {
@@ -163,7 +163,7 @@ func TestSubject(t *testing.T) {
 	}
 }
 
-// TestFrontProxyHeaders: which headers name the user, and that none of them stays.
+// TestFrontProxyHeaders checks which headers name the user, and that all are removed.
 func TestFrontProxyHeaders(t *testing.T) {
 	front := newAuthority(t, "front")
 	f := &FrontProxy{Authorities: front.bundle(t), Headers: Headers{
@@ -193,7 +193,7 @@ func TestFrontProxyHeaders(t *testing.T) {
 	if _, ok, err := a.AuthenticateRequest(r); ok || err != nil {
 		t.Errorf("without a name: %t, %v", ok, err)
 	}
-	// without a front proxy the usual headers are nobody's business either
+	// without a front proxy the standard headers are removed as well
 	w := newWorld(t, Settings{}, nil)
 	r = httptest.NewRequest(http.MethodGet, "/", nil)
 	for _, want := range []http.Header{{"Other": {"5"}}, {}} {
@@ -208,7 +208,7 @@ func TestFrontProxyHeaders(t *testing.T) {
 	}
 }
 
-// TestCounts: each answer is counted, and of users only who is one of few.
+// TestCounts checks that each result is counted, and that only a few users have their own series.
 func TestCounts(t *testing.T) {
 	w := newWorld(t, Settings{ServerID: "me", Anonymous: &apiserverconfig.AnonymousAuthConfig{}}, nil)
 	_, _ = w.Authenticate(httptest.NewRequest(http.MethodGet, "/", nil)) // a failure
@@ -259,7 +259,7 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// TestBundle: authorities of a file are read again when it changes, and a bad file changes nothing.
+// TestBundle checks that the CAs of a file are read again when it changes, and that an invalid file changes nothing.
 func TestBundle(t *testing.T) {
 	one, two := newAuthority(t, "one"), newAuthority(t, "two")
 	file := filepath.Join(t.TempDir(), "ca.pem")
@@ -308,7 +308,7 @@ func TestBundle(t *testing.T) {
 	<-ended
 }
 
-// TestDiscoveryDocuments: for which issuers there are some, and what they say.
+// TestDiscoveryDocuments covers which issuers have documents, and their contents.
 func TestDiscoveryDocuments(t *testing.T) {
 	for issuer, want := range map[string]bool{"https://a.example": true, "http://a.example": false, "https://a.example?q=1": false,
 		"https://a.example#f": false, "://": false} {
@@ -332,7 +332,7 @@ func TestDiscoveryDocuments(t *testing.T) {
 	}
 }
 
-// TestExternalKeys: which keys of an external signer are taken.
+// TestExternalKeys covers which keys of an external signer are accepted.
 func TestExternalKeys(t *testing.T) {
 	der, err := x509.MarshalPKIXPublicKey(&ecdsaKey(t).PublicKey)
 	if err != nil {
@@ -386,7 +386,7 @@ func TestExternalKeys(t *testing.T) {
 	}
 }
 
-// TestExternalSignerRuns: the keys are fetched when it is time, and the connection ends with Run.
+// TestExternalSignerRuns checks that the keys are fetched in time, and that the connection ends with Run.
 func TestExternalSignerRuns(t *testing.T) {
 	p := &signingProcess{keys: map[string]*ecdsa.PrivateKey{"a": ecdsaKey(t)}, sign: "a", most: 600}
 	late := make(chan time.Duration, 1)
@@ -447,12 +447,12 @@ func TestExternalSignerRuns(t *testing.T) {
 	}
 }
 
-// answers is a transport.
+// answers is a transport with a fixed response.
 type answers func(*http.Request) (*http.Response, error)
 
 func (f answers) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// TestBooked: what counts as a failure of who was asked, and that the answer is handed on all the same.
+// TestBooked checks which responses count as failures of the extension, and that they are returned in any case.
 func TestBooked(t *testing.T) {
 	for _, c := range []struct {
 		code   int
@@ -489,7 +489,7 @@ func TestBooked(t *testing.T) {
 	}
 }
 
-// TestIssuersAreChecked: what is wrong with issuers that flags name.
+// TestIssuersAreChecked covers invalid issuers in flags.
 func TestIssuersAreChecked(t *testing.T) {
 	i := newIssuer(t)
 	prefix := "-"
@@ -535,7 +535,7 @@ func TestIssuersAreChecked(t *testing.T) {
 	refuses(t, "no file", err, "read authentication configuration")
 }
 
-// TestLoadedKeys: a signer and its public half are read from a file.
+// TestLoadedKeys checks that a signer and its public half are read from a file.
 func TestLoadedKeys(t *testing.T) {
 	der, err := x509.MarshalECPrivateKey(ecdsaKey(t))
 	if err != nil {

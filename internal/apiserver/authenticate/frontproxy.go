@@ -15,29 +15,29 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// Headers are those by which a front proxy names the user.
+// Headers are the headers in which a front proxy names the user.
 type Headers struct{ Username, UID, Group, ExtraPrefixes []string }
 
-// standardHeaders never reach what comes after authentication.
+// standardHeaders are removed from each request after authentication.
 var standardHeaders = Headers{
 	Username: []string{"X-Remote-User"}, UID: []string{"X-Remote-Uid"}, Group: []string{"X-Remote-Group"},
 	ExtraPrefixes: []string{"X-Remote-Extra-"},
 }
 
-// StandardHeaders are the headers that the server sends to aggregated API servers.
+// StandardHeaders returns the headers that the server sends to aggregated API servers.
 func StandardHeaders() Headers { return standardHeaders }
 
-// FrontProxy believes the headers of a proxy that shows a certificate of the authorities.
+// FrontProxy trusts the headers of a proxy that presents a certificate of one of its CAs.
 type FrontProxy struct {
 	Authorities *Bundle
-	Names       []string // common names of the proxies; none: all
+	Names       []string // allowed common names of proxies; none: all
 	Headers     Headers
 }
 
 func (f *FrontProxy) authenticator(now func() time.Time) authenticator.Request {
 	return authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
 		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || first(r.Header, f.Headers.Username) == "" {
-			return nil, false, nil // without a name it does not matter whose certificate it is
+			return nil, false, nil // without a user header the certificate does not matter
 		}
 		if _, err := verify(r, f.Authorities.Pool(), now()); err != nil {
 			return nil, false, err

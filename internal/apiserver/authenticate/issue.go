@@ -18,14 +18,14 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// podSeconds is the life that pods' default tokens ask for. It marks them: they are extended, and it is noted when they are used
-// after it.
+// podSeconds is the lifetime that pods' default tokens request. It marks these tokens: their lifetime is extended, and
+// their use after podSeconds is recorded.
 const podSeconds = 60*60 + 7
 
-// yearSeconds is how long an extended token lives.
+// yearSeconds is the lifetime of an extended token.
 const yearSeconds = 24 * 365 * 60 * 60
 
-// Issue signs a token. It may live shorter than it asks for.
+// Issue signs a token. Its lifetime may be shorter than requested.
 func (a *Accounts) Issue(ctx context.Context, c resource.TokenClaims) (resource.IssuedToken, error) {
 	out := resource.IssuedToken{Audiences: c.Audiences, Seconds: c.Seconds}
 	if len(out.Audiences) == 0 {
@@ -70,7 +70,7 @@ func (a *Accounts) Issue(ctx context.Context, c resource.TokenClaims) (resource.
 	return out, nil
 }
 
-// Legacy signs the token that a secret holds: it lives as long as the secret.
+// Legacy signs the token of a secret: it is valid as long as the secret exists.
 func (a *Accounts) Legacy(ctx context.Context, namespace, secret, account, uid string) (string, error) {
 	payload, err := json.Marshal(struct {
 		Issuer     string `json:"iss"`

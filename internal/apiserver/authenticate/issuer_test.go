@@ -26,9 +26,9 @@ type issuer struct {
 	key  *ecdsa.PrivateKey
 	id   string
 	down atomic.Bool
-	sets atomic.Int64 // how often the keys were asked for
+	sets atomic.Int64 // how often the keys were fetched
 
-	claims atomic.Pointer[string] // what /claims answers who shows the access token
+	claims atomic.Pointer[string] // the response of /claims to a request with the access token
 }
 
 func newIssuer(t testing.TB) *issuer {
@@ -65,12 +65,12 @@ func newIssuer(t testing.TB) *issuer {
 	return i
 }
 
-// authority is the issuer's CA, PEM.
+// authority returns the issuer's CA as PEM.
 func (i *issuer) authority() string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: i.Certificate().Raw}))
 }
 
-// rotate has the issuer sign with another key from now on.
+// rotate makes the issuer sign with another key from now on.
 func (i *issuer) rotate(t testing.TB) {
 	t.Helper()
 	i.mu.Lock()
@@ -78,7 +78,7 @@ func (i *issuer) rotate(t testing.TB) {
 	i.key, i.id = ecdsaKey(t), i.id+"1"
 }
 
-// token signs claims: those of a good token, changed; nil takes one away.
+// token signs the claims of a valid token with changes; nil removes a claim.
 func (i *issuer) token(t testing.TB, change map[string]any) string {
 	t.Helper()
 	claims := map[string]any{
@@ -108,7 +108,7 @@ func (i *issuer) token(t testing.TB, change map[string]any) string {
 	return out
 }
 
-// unsigned is a token with the algorithm none.
+// unsigned returns a token with the algorithm none.
 func unsigned(payload string) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`)) + "." + payload + "."
 }

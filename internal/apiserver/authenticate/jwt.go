@@ -33,18 +33,18 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/reload"
 )
 
-// JWTSettings are issuers whose tokens are taken.
+// JWTSettings configure the accepted issuers of JWTs.
 type JWTSettings struct {
 	Config *apiserverconfig.AuthenticationConfiguration
-	// Algorithms of signatures that are taken; nil: all.
+	// Algorithms are the accepted signature algorithms; nil: all.
 	Algorithms []string
-	// File is the file of the configuration, and Data its content; empty: the configuration is from flags, and does not
+	// File is the path of the configuration, and Data its content. Empty: the configuration is from flags, and does not
 	// change.
 	File string
 	Data []byte
 }
 
-// LoadJWT reads an AuthenticationConfiguration. Issuers of service-account tokens must not be in it.
+// LoadJWT reads an AuthenticationConfiguration. It must not contain issuers of service account tokens.
 func LoadJWT(file string, accountIssuers []string) (*JWTSettings, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -61,7 +61,7 @@ func LoadJWT(file string, accountIssuers []string) (*JWTSettings, error) {
 	return s, nil
 }
 
-// Check validates the configuration, expressions and all.
+// Check validates the configuration including its expressions.
 func (s *JWTSettings) Check(accountIssuers []string) error {
 	if len(accountIssuers) == 0 {
 		accountIssuers = []string{Issuer}
@@ -82,7 +82,7 @@ func (s *JWTSettings) Check(accountIssuers []string) error {
 	return nil
 }
 
-// parseConfiguration reads any version of an AuthenticationConfiguration; what it does not know is an error.
+// parseConfiguration decodes any version of an AuthenticationConfiguration strictly.
 func parseConfiguration(data []byte) (*apiserverconfig.AuthenticationConfiguration, error) {
 	if len(data) == 0 {
 		return nil, errors.New("empty config data") // upstream's words
@@ -100,7 +100,7 @@ func parseConfiguration(data []byte) (*apiserverconfig.AuthenticationConfigurati
 	return c, nil
 }
 
-// jwt asks the issuers that are in force.
+// jwt authenticates by the issuers of the current configuration.
 type jwt struct {
 	JWTSettings
 	context   context.Context // of all issuers
@@ -110,23 +110,23 @@ type jwt struct {
 	metrics   *Metrics
 	now       atomic.Pointer[issuers]
 
-	seen []byte // what the file said when it was last read and there is no use in trying again
+	seen []byte // the last read content that needs no further attempt
 	wait time.Duration
 	keep time.Duration
 }
 
-// issuers are those of one configuration.
+// issuers are the issuers of one configuration.
 type issuers struct {
 	authenticator.Token
 	healthy func() error
 	cancel  context.CancelFunc
 }
 
-// Times of a new configuration.
+// Times for the change to a new configuration.
 const (
-	issuersWait  = time.Minute            // for the issuers of a new file to be found
-	issuersCheck = 100 * time.Millisecond // whether they are
-	issuersKeep  = time.Minute            // for requests that still look at the old ones
+	issuersWait  = time.Minute            // for the discovery of new issuers
+	issuersCheck = 100 * time.Millisecond // interval of the check for discovery
+	issuersKeep  = time.Minute            // for requests that still use the old issuers
 )
 
 func newJWT(ctx context.Context, s JWTSettings, audiences, accountIssuers []string, d Deps, m *Metrics) (*jwt, error) {
@@ -151,7 +151,8 @@ func (j *jwt) AuthenticateToken(ctx context.Context, token string) (*authenticat
 	return j.now.Load().AuthenticateToken(ctx, token)
 }
 
-// build makes the issuers of a configuration. They are discovered in the background: one that is down delays no request.
+// build makes the issuers of a configuration. Their discovery runs in the background: an unavailable issuer delays no
+// request.
 func (j *jwt) build(c *apiserverconfig.AuthenticationConfiguration) (_ *issuers, err error) {
 	ctx, cancel := context.WithCancel(j.context)
 	defer func() {
@@ -209,7 +210,7 @@ func (j *jwt) client(i apiserverconfig.Issuer) (*http.Client, error) {
 	return &http.Client{Timeout: 30 * time.Second, Transport: &shortLived{called}}, nil
 }
 
-// way is how an issuer is reached that asks to be reached so.
+// way returns the dialer of the proxy that an issuer requests.
 func (j *jwt) way(t apiserverconfig.EgressSelectorType) (dial egress.Dial, err error) {
 	switch s := j.deps.Egress; {
 	case t == "":
@@ -227,11 +228,12 @@ func (j *jwt) way(t apiserverconfig.EgressSelectorType) (dial egress.Dial, err e
 	return dial, nil
 }
 
-// keysLife is how many seconds an issuer's keys are kept, at most, while tokens name others. The library takes thirty off.
+// keysLife is the maximum time in seconds that an issuer's keys are cached while tokens name unknown keys. The library
+// subtracts thirty.
 const keysLife = 31
 
-// shortLived has the keys of an issuer asked for again when a token names one that is not known, at most once a second. Many issuers
-// say that their keys may be kept for hours: tokens signed with a new one would be refused for so long.
+// shortLived makes the library fetch an issuer's keys again when a token names an unknown key, at most once a second.
+// Many issuers allow caching their keys for hours: tokens signed with a new key would be rejected for so long.
 type shortLived struct{ next http.RoundTripper }
 
 // RoundTrip implements [http.RoundTripper].
@@ -261,7 +263,8 @@ func (j *jwt) run(ctx context.Context) {
 	reload.Watch(ctx, rereadEvery, j.deps.Log, func() { j.reload(ctx) }, j.File)
 }
 
-// reload takes what the file says by now, if it is good and its issuers are there; else the old configuration stays.
+// reload applies the current content of the file if it is valid and its issuers are discovered; otherwise the old
+// configuration stays in force.
 func (j *jwt) reload(ctx context.Context) {
 	failed := func(doing string, err error) {
 		if ctx.Err() != nil {
@@ -281,7 +284,7 @@ func (j *jwt) reload(ctx context.Context) {
 	}
 	c, err := parseConfiguration(data)
 	if err != nil {
-		j.seen = data // it will never be good
+		j.seen = data // this content can never become valid
 		failed("read", err)
 		return
 	}
@@ -295,7 +298,7 @@ func (j *jwt) reload(ctx context.Context) {
 		return
 	}
 	if err := j.replace(ctx, c); err != nil {
-		failed("apply", err) // it may be good the next time
+		failed("apply", err) // a later attempt may succeed
 		return
 	}
 	j.seen = data
@@ -303,7 +306,7 @@ func (j *jwt) reload(ctx context.Context) {
 	j.metrics.reloaded(j.deps.ID, true, j.deps.Now(), data)
 }
 
-// replace waits for the new issuers to be found and puts them in the place of the old ones.
+// replace waits for the discovery of the new issuers and replaces the old ones.
 func (j *jwt) replace(ctx context.Context, c *apiserverconfig.AuthenticationConfiguration) error {
 	next, err := j.build(c)
 	if err != nil {
@@ -311,7 +314,7 @@ func (j *jwt) replace(ctx context.Context, c *apiserverconfig.AuthenticationConf
 	}
 	late := time.NewTimer(j.wait)
 	defer late.Stop()
-	look := time.NewTicker(issuersCheck) // the library tells only who asks
+	look := time.NewTicker(issuersCheck) // the library only answers polls
 	defer look.Stop()
 	for err = next.healthy(); err != nil; err = next.healthy() {
 		select {

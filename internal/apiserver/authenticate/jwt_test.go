@@ -16,7 +16,7 @@ import (
 	"github.com/mortise-dev/mortise/extension"
 )
 
-// configuration is an AuthenticationConfiguration; changes go into its one issuer.
+// configuration returns an AuthenticationConfiguration with one issuer, to which it applies changes.
 func configuration(t testing.TB, version string, issuers ...map[string]any) []byte {
 	t.Helper()
 	b, err := json.Marshal(map[string]any{"apiVersion": "apiserver.config.k8s.io/" + version, "kind": "AuthenticationConfiguration",
@@ -35,7 +35,7 @@ func trusting(i *issuer) map[string]any {
 	}
 }
 
-// write puts a file in the place of another, as an administrator would.
+// write replaces a file, as an administrator would.
 func write(t testing.TB, file string, data []byte) {
 	t.Helper()
 	if err := os.WriteFile(file+".new", data, 0o600); err != nil {
@@ -46,7 +46,7 @@ func write(t testing.TB, file string, data []byte) {
 	}
 }
 
-// eventually waits for what the discovery of an issuer brings about, which nobody is told of.
+// eventually waits for the effect of an issuer's discovery, which sends no notification.
 func eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	look := time.NewTicker(5 * time.Millisecond)
@@ -105,7 +105,7 @@ func TestIssuer(t *testing.T) {
 				t.Errorf("%s: taken as %v", name, who)
 			}
 		}
-		// a new key is asked for when a token names one, whatever the issuer says of keeping the old ones
+		// a new key is fetched when a token names one, whatever the issuer says about caching
 		i.rotate(t)
 		eventually(t, "the new key is known", func() bool { return w.knows(t, i.token(t, nil)) })
 		if n := i.sets.Load(); n > 20 {
@@ -119,9 +119,9 @@ func TestIssuer(t *testing.T) {
 	}
 }
 
-// TestIssuerIsDown shows that nothing waits for an issuer, and that it is known when it comes.
+// TestIssuerIsDown checks that nothing waits for an issuer, and that it is used once it is up.
 func TestIssuerIsDown(t *testing.T) {
-	t.Parallel() // it is asked again after ten seconds
+	t.Parallel() // the next attempt comes after ten seconds
 	i := newIssuer(t)
 	i.down.Store(true)
 	w, _ := withIssuers(t, configuration(t, "v1", trusting(i)))
@@ -203,7 +203,7 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// TestNewIssuerIsDown keeps the old configuration when the issuers of a new one cannot be found.
+// TestNewIssuerIsDown checks that the old configuration stays in force if the new issuers cannot be discovered.
 func TestNewIssuerIsDown(t *testing.T) {
 	one, two := newIssuer(t), newIssuer(t)
 	two.down.Store(true)
@@ -230,13 +230,13 @@ func TestNewIssuerIsDown(t *testing.T) {
 	})
 	two.down.Store(false)
 	j.wait = 20 * time.Second
-	j.reload(t.Context()) // it is tried again, though the file says the same
+	j.reload(t.Context()) // another attempt, though the file has not changed
 	if _, ok, err := j.AuthenticateToken(t.Context(), two.token(t, nil)); !ok {
 		t.Errorf("the new issuer: %v", err)
 	}
 }
 
-// TestConfigurationIsChecked has what is refused before the server starts.
+// TestConfigurationIsChecked covers configurations that are rejected before the server starts.
 func TestConfigurationIsChecked(t *testing.T) {
 	i := newIssuer(t)
 	own := trusting(i)

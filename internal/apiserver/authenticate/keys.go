@@ -23,21 +23,21 @@ import (
 type Key struct {
 	ID     string
 	Public crypto.PublicKey
-	// Unpublished keys are not told to others.
+	// Unpublished keys are not part of the discovery document.
 	Unpublished bool
 }
 
-// Keys are those that verify tokens.
+// Keys are the keys that verify tokens.
 type Keys interface {
-	// Find returns the keys of an ID; all, for none.
+	// Find returns the keys with an ID; all keys for an empty ID.
 	Find(ctx context.Context, id string) []Key
-	// Generation changes when the keys do.
+	// Generation changes when the keys change.
 	Generation() uint64
-	// MaxAge is for how many seconds others may keep the keys that they were told.
+	// MaxAge is the time in seconds for which clients may cache the published keys.
 	MaxAge() int
 }
 
-// KeyID names a public key in a token's header.
+// KeyID returns the ID of a public key in a token's header.
 func KeyID(key crypto.PublicKey) (string, error) {
 	der, err := x509.MarshalPKIXPublicKey(key)
 	if err != nil {
@@ -47,10 +47,10 @@ func KeyID(key crypto.PublicKey) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(sum[:]), nil
 }
 
-// fixed are keys that do not change.
+// fixed is a set of keys that does not change.
 type fixed []Key
 
-// NewKeys are keys that do not change, each under its [KeyID].
+// NewKeys returns keys that do not change, each with its [KeyID].
 func NewKeys(public ...crypto.PublicKey) (Keys, error) {
 	var out fixed
 	for _, p := range public {
@@ -78,7 +78,7 @@ func (f fixed) Find(_ context.Context, id string) []Key {
 func (fixed) Generation() uint64 { return 0 }
 func (fixed) MaxAge() int        { return 3600 }
 
-// LoadKeys reads the keys of PEM files, public ones, or of private ones the public halves.
+// LoadKeys reads public keys from PEM files. Of a private key it returns the public half.
 func LoadKeys(files ...string) ([]crypto.PublicKey, error) {
 	var out []crypto.PublicKey
 	for _, f := range files {
@@ -93,7 +93,7 @@ func LoadKeys(files ...string) ([]crypto.PublicKey, error) {
 	return out, nil
 }
 
-// LoadSigner reads a private key, PEM, and returns its signer and its public half.
+// LoadSigner reads a PEM private key, and returns its signer and its public half.
 func LoadSigner(file string) (Signer, crypto.PublicKey, error) {
 	k, err := keyutil.PrivateKeyFromFile(file)
 	if err != nil {
@@ -106,13 +106,13 @@ func LoadSigner(file string) (Signer, crypto.PublicKey, error) {
 	return s, k.(crypto.Signer).Public(), nil
 }
 
-// signer signs with a key of ours.
+// signer signs with a local key.
 type signer struct {
 	jose.Signer
 	fixed
 }
 
-// NewSigner signs with an RSA or ECDSA key; it is the [Keys] of its public half.
+// NewSigner returns a signer for an RSA or ECDSA key. It also implements [Keys] with the public half.
 func NewSigner(private any) (Signer, error) {
 	var public crypto.PublicKey
 	switch k := private.(type) {
@@ -148,7 +148,7 @@ func (s *signer) Sign(_ context.Context, claims []byte) (string, error) {
 	return signed.CompactSerialize()
 }
 
-// algorithm is the one by which a key signs.
+// algorithm returns the signature algorithm of a key.
 func algorithm(public crypto.PublicKey) (jose.SignatureAlgorithm, error) {
 	switch k := public.(type) {
 	case *rsa.PublicKey:

@@ -21,8 +21,8 @@ const (
 	invalidSinceLabel = "kubernetes.io/legacy-token-invalid-since"
 )
 
-// legacy refuses the token of a secret when the secret or its account is gone, or holds another token, and notes the day on
-// which it was used.
+// legacy rejects the token of a secret if the secret or its service account was deleted, or if the secret contains
+// another token. It records the day of the token's last use.
 func (a *Accounts) legacy(ctx context.Context, token string, c *claims) error {
 	switch {
 	case c.Subject == "":
@@ -84,7 +84,8 @@ func (a *Accounts) legacy(ctx context.Context, token string, c *claims) error {
 	return nil
 }
 
-// used labels a secret with the date, unless it has the label already, or a clock ahead of ours has written tomorrow's.
+// used labels a secret with the date, unless it has the label already, or a server whose clock is ahead has written
+// tomorrow's date.
 func (a *Accounts) used(ctx context.Context, s *corev1.Secret) {
 	now := a.deps.Now().UTC()
 	today := now.Format("2006-01-02")

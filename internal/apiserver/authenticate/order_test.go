@@ -25,7 +25,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// authority signs client certificates.
+// authority is a CA of client certificates.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -77,7 +77,7 @@ func (a *authority) bundle(t testing.TB) *Bundle {
 	return b
 }
 
-// TestOrder shows who decides when a request shows several credentials, and what a wrong one comes to.
+// TestOrder checks which of several credentials in a request decides, and the effect of invalid ones.
 func TestOrder(t *testing.T) {
 	ours, theirs, front, foreign := newAuthority(t, "ours"), newAuthority(t, "theirs"), newAuthority(t, "front"), newAuthority(t, "foreign")
 	roots := x509.NewCertPool()
@@ -142,7 +142,7 @@ func TestOrder(t *testing.T) {
 				r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{c.cert}}
 			}
 			r = r.WithContext(WithConnection(r.Context()))
-			for range 2 { // the second time it is remembered
+			for range 2 { // the second time it is cached
 				r := r.Clone(r.Context())
 				who, err := w.Authenticate(r)
 				if c.who == "" {

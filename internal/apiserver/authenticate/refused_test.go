@@ -27,7 +27,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// signs signs what it is told, by the world's own key.
+// signs signs arbitrary claims with the world's key.
 func (w *world) signs(t testing.TB, claims any) string {
 	t.Helper()
 	b, err := json.Marshal(claims)
@@ -41,7 +41,7 @@ func (w *world) signs(t testing.TB, claims any) string {
 	return token
 }
 
-// refuses fails the test unless an error is as it should be; empty: there is none.
+// refuses fails the test unless an error contains a text; empty: there must be none.
 func refuses(t testing.TB, what string, err error, want string) {
 	t.Helper()
 	if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
@@ -49,7 +49,7 @@ func refuses(t testing.TB, what string, err error, want string) {
 	}
 }
 
-// TestClaims: what a token with a good signature may say.
+// TestClaims covers the allowed claims of a token with a valid signature.
 func TestClaims(t *testing.T) {
 	w := newWorld(t, Settings{}, nil)
 	w.shelf.put("pods", "ns", "p", "pu", &corev1.Pod{})
@@ -123,7 +123,7 @@ func TestClaims(t *testing.T) {
 	refuses(t, "a token without end", err, ErrUnauthorized.Error())
 }
 
-// TestUnknownKey: a token of our issuer that names a key that is not ours is an error, not a stranger's.
+// TestUnknownKey checks that a token with a known issuer and an unknown key is an error, not a token of another issuer.
 func TestUnknownKey(t *testing.T) {
 	w := newWorld(t, Settings{}, nil)
 	token := newWorld(t, Settings{}, nil).issue(t, resource.TokenClaims{})
@@ -131,7 +131,7 @@ func TestUnknownKey(t *testing.T) {
 	refuses(t, "an unknown key", err, "invalid signature, no keys found")
 }
 
-// TestLegacyClaims: what the token of a secret must say, and what must be so for it to be good.
+// TestLegacyClaims covers the claims of a secret's token, and the conditions under which it is valid.
 func TestLegacyClaims(t *testing.T) {
 	w, trusting := newWorld(t, Settings{}, nil), newWorld(t, Settings{Accounts: AccountSettings{NoLookup: true}}, nil)
 	good := map[string]any{
@@ -241,7 +241,7 @@ func (failing) Get(context.Context, schema.GroupResource, string, string) (resou
 	return nil, errors.New("the store is closed")
 }
 
-// TestBootstrapGroups: the groups of a bootstrap token's bearer, and that a store that cannot be read is an error.
+// TestBootstrapGroups covers the groups of a bootstrap token's user, and a store that cannot be read.
 func TestBootstrapGroups(t *testing.T) {
 	for list, want := range map[string][]string{
 		"": {bootstrappers}, "system:bootstrappers:b,system:bootstrappers:a,system:bootstrappers:b": {bootstrappers, "system:bootstrappers:a",
@@ -267,7 +267,7 @@ func TestBootstrapGroups(t *testing.T) {
 	refuses(t, "no secret", err, ErrUnauthorized.Error())
 }
 
-// TestIssued: what the tokens that the server signs say of what they are bound to.
+// TestIssued covers the claims of tokens that the server signs.
 func TestIssued(t *testing.T) {
 	w := newWorld(t, Settings{Accounts: AccountSettings{MaxExpiration: time.Hour}}, nil)
 	c := resource.TokenClaims{Namespace: "ns", ServiceAccount: "sa", ServiceAccountUID: "u", Seconds: 3600, SecretName: "s", SecretUID: "su",
@@ -310,7 +310,7 @@ type broken struct{}
 
 func (broken) Sign(context.Context, []byte) (string, error) { return "", errors.New("out of ink") }
 
-// TestAudiences: of an authenticator that says for whom a token is, the server takes what is for it.
+// TestAudiences checks that the server accepts an authenticator's audiences only if it requested them.
 func TestAudiences(t *testing.T) {
 	for _, c := range []struct {
 		own, has []string
@@ -338,7 +338,7 @@ func TestAudiences(t *testing.T) {
 	refuses(t, "a bad token", err, "[invalid bearer token, invalid signature, no keys found]")
 }
 
-// TestKeyFormats: which keys sign, by which algorithm, and which are refused.
+// TestKeyFormats covers the keys that can sign, their algorithms, and rejected keys.
 func TestKeyFormats(t *testing.T) {
 	for _, c := range []struct {
 		curve elliptic.Curve

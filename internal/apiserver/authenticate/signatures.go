@@ -17,9 +17,9 @@ import (
 // maxKnown bounds the memory of verified signatures.
 const maxKnown = 16384
 
-// signatures caches the tokens with valid signatures, and their claims, by a keyed hash: it does not keep tokens
-// themselves, and clients cannot choose collisions. Two halves take turns, so that a token in use stays when the younger
-// half is full. A new generation of keys clears it.
+// signatures caches the claims of tokens with valid signatures by a keyed hash. So it does not keep the tokens
+// themselves, and clients cannot choose collisions. Two halves take turns: a token in use stays when the younger half
+// is full. A new generation of keys clears the cache.
 type signatures struct {
 	hashes sync.Pool
 
@@ -28,7 +28,7 @@ type signatures struct {
 	young, old map[[sha256.Size]byte]*known
 }
 
-// known is a token that was verified.
+// known is the result for one verified token.
 type known struct {
 	user.Info
 	claims *claims
@@ -36,7 +36,7 @@ type known struct {
 
 func (s *signatures) init() {
 	key := make([]byte, 32)
-	_, _ = rand.Read(key) // it never fails
+	_, _ = rand.Read(key) // never fails
 	s.hashes.New = func() any { return hmac.New(sha256.New, key) }
 	s.young = map[[sha256.Size]byte]*known{}
 }
@@ -44,14 +44,13 @@ func (s *signatures) init() {
 func (s *signatures) key(token string) (sum [sha256.Size]byte) {
 	h := s.hashes.Get().(hash.Hash)
 	h.Reset()
-	_, _ = h.Write([]byte(token)) // it never fails
+	_, _ = h.Write([]byte(token)) // never fails
 	h.Sum(sum[:0])
 	s.hashes.Put(h)
 	return sum
 }
 
-// get returns the cached claims of a token, or parses and caches them. A token for which parse returns nil is not one of
-// this server's.
+// get returns the cached claims of a token, or parses and caches them. parse returns nil for a token of another issuer.
 func (s *signatures) get(token string, generation uint64, parse func() (*claims, error)) (*claims, *known, error) {
 	key := s.key(token)
 	s.mu.RLock()
@@ -76,7 +75,7 @@ func (s *signatures) get(token string, generation uint64, parse func() (*claims,
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.generation > generation {
-		return k.claims, k, nil // verified by keys that are gone by now: this once
+		return k.claims, k, nil // verified by keys that have changed since: not cached
 	}
 	if s.generation < generation {
 		s.generation, s.young, s.old = generation, map[[sha256.Size]byte]*known{}, nil

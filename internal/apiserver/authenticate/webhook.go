@@ -19,17 +19,17 @@ import (
 	"github.com/mortise-dev/mortise/extension/egress"
 )
 
-// WebhookSettings say who is asked whose a token is.
+// WebhookSettings configure the webhook that authenticates tokens.
 type WebhookSettings struct {
 	Config  *rest.Config
-	File    string        // where the configuration is from
-	Version string        // of the TokenReview: v1 or v1beta1
-	TTL     time.Duration // how long answers are kept; 0: they are not
+	File    string        // the file of the configuration
+	Version string        // of TokenReview: v1 or v1beta1
+	TTL     time.Duration // how long results are cached; 0: not at all
 	// Retry configures the retries of a failed call; zero: upstream's.
 	Retry wait.Backoff
 }
 
-// LoadWebhook reads a kubeconfig: the cluster is the webhook, the user is us.
+// LoadWebhook reads a kubeconfig: its cluster is the webhook, its user is this server.
 func LoadWebhook(file, version string, ttl time.Duration) (*WebhookSettings, error) {
 	switch version {
 	case "v1", "v1beta1":
@@ -47,7 +47,7 @@ func LoadWebhook(file, version string, ttl time.Duration) (*WebhookSettings, err
 	return &WebhookSettings{Config: c, File: file, Version: version, TTL: ttl}, nil
 }
 
-// newWebhook asks the webhook, and keeps its answers, errors aside.
+// newWebhook calls the webhook, and caches its results except errors.
 func newWebhook(s WebhookSettings, audiences []string, d Deps, _ *Metrics) (authenticator.Token, error) {
 	c := rest.CopyConfig(s.Config)
 	ref := extension.Ref{Point: extension.TokenWebhook, Name: c.Host}
@@ -65,5 +65,5 @@ func newWebhook(s WebhookSettings, audiences []string, d Deps, _ *Metrics) (auth
 	return cache.New(w, false, s.TTL, s.TTL), nil
 }
 
-// webhookRetry equals upstream's: a call with a retriable answer is repeated four times.
+// webhookRetry equals upstream's: a call with a retriable error is repeated four times.
 var webhookRetry = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5}

@@ -33,12 +33,12 @@ func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 func claimsOf() resource.TokenClaims { return resource.TokenClaims{} }
 
-// reloadedTimes is how often the configuration was read again with that outcome.
+// reloadedTimes returns the number of reloads with that outcome.
 func (m *Metrics) reloadedTimes(status string) float64 {
 	return counted(m.reloads.WithLabelValues(status, ""))
 }
 
-// counted is a counter's value; -1 if it has none.
+// counted returns a counter's value; -1 if it has none.
 func counted(c prometheus.Counter) float64 {
 	var out dto.Metric
 	if err := c.Write(&out); err != nil {
@@ -106,7 +106,7 @@ func (v *reviewer) world(t *testing.T, version string, ttl time.Duration) *world
 	return newWorld(t, Settings{Webhook: s}, nil)
 }
 
-// say answers a review with a status, in the version of the question.
+// say answers a review with a status, in the version of the request.
 func say(w http.ResponseWriter, r *authenticationv1.TokenReview, s authenticationv1.TokenReviewStatus) {
 	w.Header().Set("Content-Type", "application/json")
 	r.Status = s
@@ -126,7 +126,7 @@ func TestWebhook(t *testing.T) {
 		name   string
 		answer func(w http.ResponseWriter, n int, r *authenticationv1.TokenReview)
 		error  string // empty: allowed
-		again  bool   // the second request asks again
+		again  bool   // the second request calls the webhook again
 		calls  int    // of the first request
 	}{
 		{name: "allow", answer: func(w http.ResponseWriter, _ int, r *authenticationv1.TokenReview) { say(w, r, allow) }, calls: 1},
@@ -199,7 +199,7 @@ func TestWebhook(t *testing.T) {
 	}
 }
 
-// TestWebhookIsDown shows that a webhook that is away fails its own tokens alone.
+// TestWebhookIsDown checks that an unavailable webhook affects only its own tokens.
 func TestWebhookIsDown(t *testing.T) {
 	v := newReviewer(t, nil)
 	w := v.world(t, "v1", time.Hour)
@@ -212,7 +212,8 @@ func TestWebhookIsDown(t *testing.T) {
 	}
 }
 
-// TestWebhookIsSlow shows that one call serves all who come with the same token, and that one of them may go without the others.
+// TestWebhookIsSlow checks that concurrent requests with the same token share one call, and that one of them may leave
+// without affecting the others.
 func TestWebhookIsSlow(t *testing.T) {
 	begun, go_ := make(chan struct{}), make(chan struct{})
 	v := newReviewer(t, func(w http.ResponseWriter, _ int, r *authenticationv1.TokenReview) {

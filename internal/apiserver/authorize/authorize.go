@@ -3,10 +3,11 @@
 
 // Package authorize decides whether a user may do what a request asks for.
 //
-// An [Authorizer] allows, denies, or has no opinion; a [Chain] calls authorizers in order, and denies what none allows.
-// Every server has [Administrators]: system:masters may do everything. The others are configured as for kube-apiserver
-// (package modes): nodes (package node), roles (rbac), policies from a file (abac), webhooks (review), in the
-// administrator's order. Servers without roles have [Open], which lets all users read health and version.
+// An [Authorizer] allows, denies, or has no opinion. A [Chain] calls authorizers in order, and denies a request that
+// none of them allows. Every server has [Administrators]: system:masters may do everything. The others are configured
+// as for kube-apiserver (package modes), in the administrator's order: nodes (package node), roles (rbac), policies
+// from a file (abac), webhooks (review). Servers without roles have [Open], which lets all users read health and
+// version.
 package authorize
 
 import (

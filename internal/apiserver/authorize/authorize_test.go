@@ -65,7 +65,8 @@ func TestChain(t *testing.T) {
 	}
 }
 
-// TestSelectors: what can be read of selectors is told, in both forms of attributes; what cannot is an error that narrows nothing.
+// TestSelectors checks that valid requirements appear in both forms of attributes, and that invalid ones are an error
+// and narrow nothing.
 func TestSelectors(t *testing.T) {
 	a := authorize.Of(&request.RequestInfo{Verb: "list", Resource: "pods", IsResourceRequest: true,
 		FieldSelector: "spec.nodeName=a,status.phase!=Failed", LabelSelector: "app in (x,y),!z"}, &user.DefaultInfo{Name: "jane"})

@@ -75,7 +75,7 @@ func TestForbiddenSaysWhatIsNotAllowed(t *testing.T) {
 	}
 }
 
-// TestStandardForm sends each decision through the form of the field's libraries and back.
+// TestStandardForm converts each decision to the libraries' form and back.
 func TestStandardForm(t *testing.T) {
 	broken := errors.New("broken")
 	for ours, theirs := range map[authorize.Decision]authorizer.Decision{

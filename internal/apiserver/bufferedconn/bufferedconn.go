@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bufferedconn buffers the writes of a handler to its connection. Between the handler and the socket are a chunk encoder, a buffer
-// and TLS, each of which may split a write: a batch of events of 10 KB leaves as four writes, of which those of the socket are by far the
-// most expensive. A handler that holds the connection while it writes, and then releases it, sends them as one, as with TCP_CORK.
+// Package bufferedconn buffers the writes of a handler to its connection. A chunk encoder, a buffer and TLS lie between
+// the handler and the socket, and each may split a write: a batch of events of 10 KB leaves as four writes, of which
+// those to the socket are by far the most expensive. A handler that holds the connection while it writes, and then
+// releases it, sends them as one, as with TCP_CORK.
 //
 //	conn := bufferedconn.FromContext(ctx)
 //	conn.Hold()

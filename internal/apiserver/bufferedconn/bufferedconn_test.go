@@ -27,7 +27,7 @@ func (s *sink) Write(p []byte) (int, error) {
 	return s.got.Write(p)
 }
 
-// one is a listener of one connection.
+// one is a listener for one connection.
 type one struct {
 	net.Listener
 	conn net.Conn

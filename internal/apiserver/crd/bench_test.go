@@ -12,7 +12,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// BenchmarkCompile is what a definition costs when it is stored.
+// BenchmarkCompile measures the compilation of a stored definition.
 func BenchmarkCompile(b *testing.B) {
 	def := definition(b, "gadget")
 	b.ReportAllocs()
@@ -48,7 +48,7 @@ func BenchmarkCreate(b *testing.B) {
 	}
 }
 
-// BenchmarkMemory reports what a definition takes once a first object was created.
+// BenchmarkMemory reports the memory of a definition after the create of its first object.
 func BenchmarkMemory(b *testing.B) {
 	def := definition(b, "gadget")
 	body := []byte(`{"apiVersion":"dlg.example.com/v1","kind":"Gadget","metadata":{"name":"g"},"spec":{"size":3}}`)

@@ -55,14 +55,14 @@ const (
 	lastPause  = 30 * time.Second
 )
 
-// retry keeps a definition for the next round.
+// retry schedules a definition for the next round.
 func (r *Registry) retry(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pending[name] = true
 }
 
-// clean asks Run to look at a definition. The lock is held.
+// clean asks Run to process a definition. The caller holds the lock.
 func (r *Registry) clean(name string) {
 	r.pending[name] = true
 	select {
@@ -83,7 +83,7 @@ func (r *Registry) takePending() []string {
 	return names
 }
 
-// watchDeletes makes each deletion of an object of a terminating definition a reason to look whether it was the last.
+// watchDeletes asks Run to check a terminating definition after each deletion of one of its objects.
 func (r *Registry) watchDeletes(d *resource.Descriptor, name string) {
 	d.Strategy.Allocate = func(_ context.Context, _ resource.Backend, obj, _ resource.Object, dryRun bool) (func(bool), error) {
 		return func(committed bool) {
@@ -118,7 +118,7 @@ func (r *Registry) cleanUp(ctx context.Context, b resource.Backend, name string)
 			}, false)
 			return errors.Join(failure, err)
 		}
-		if left > 0 { // the last one's deletion comes back here
+		if left > 0 { // the deletion of the last object calls clean again
 			_, err := r.terminate(ctx, b, name, v1.CustomResourceDefinitionCondition{
 				Type: v1.Terminating, Status: v1.ConditionTrue, Reason: "InstanceDeletionInProgress", Message: "CustomResource deletion is in progress",
 			}, false)
@@ -137,8 +137,8 @@ func (r *Registry) cleanUp(ctx context.Context, b resource.Backend, name string)
 	return nil
 }
 
-// terminate writes the progress of a definition's deletion, and removes the finalizer when done. It reports whether there
-// is no other finalizer.
+// terminate writes the progress of a definition's deletion, and removes the finalizer at the end. It reports whether
+// there is no other finalizer.
 func (r *Registry) terminate(ctx context.Context, b resource.Backend, name string, condition v1.CustomResourceDefinitionCondition,
 	done bool) (free bool, err error) {
 	_, err = b.Update(ctx, Resource, "", name, false, func(obj resource.Object) error {

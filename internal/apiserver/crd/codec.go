@@ -15,11 +15,12 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// codec stores objects as JSON in the hub version. What is read was perhaps written under an older schema, or in an older
-// storage version: it is pruned and defaulted by the one that it names, then made a hub object.
+// codec stores objects as JSON in the hub version. A stored object may have been written under an older schema or in an
+// older storage version. So it is pruned and defaulted by the version that it names, and then converted to a hub
+// object.
 type codec struct{ k *kind }
 
-// Encode returns the JSON of the object in the hub version, whichever it is in.
+// Encode returns the JSON of the object in the hub version. The object may be in any version.
 func (c codec) Encode(obj resource.Object) ([]byte, error) {
 	u, err := c.k.in(context.Background(), c.k.hub, obj)
 	if err != nil {

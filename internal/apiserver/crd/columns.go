@@ -19,7 +19,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// columns are a version's additionalPrinterColumns, after the name.
+// columns are a version's additionalPrinterColumns after the name.
 type columns struct {
 	definitions []metav1.TableColumnDefinition
 	paths       []*jsonpath.JSONPath // of the definitions after the first
@@ -50,10 +50,10 @@ func newColumns(of []v1.CustomResourceColumnDefinition) (*columns, error) {
 	return c, nil
 }
 
-// Definitions are the columns.
+// Definitions returns the columns.
 func (c *columns) Definitions() []metav1.TableColumnDefinition { return c.definitions }
 
-// Cells are an object's values, nil where it has none of the column's type.
+// Cells returns an object's values. A cell is nil if the object has no value of the column's type.
 func (c *columns) Cells(obj resource.Object) ([]any, error) {
 	content := obj.(*unstructured.Unstructured).Object
 	cells := make([]any, 1, len(c.definitions))
@@ -116,7 +116,7 @@ func cell(path *jsonpath.JSONPath, columnType string, content map[string]any) an
 	return nil
 }
 
-// selectable is a field that a fieldSelector may name.
+// selectable is a field that a field selector may use.
 type selectable struct {
 	name string
 	path *jsonpath.JSONPath
@@ -131,7 +131,7 @@ func newSelectable(path string) (selectable, error) {
 	return s, nil
 }
 
-// value is the field's as text, empty where there is none.
+// value returns the field as text; empty if the object does not have it.
 func (s selectable) value(content map[string]any) string {
 	results, err := s.path.FindResults(content)
 	if err != nil || len(results) != 1 || len(results[0]) != 1 {

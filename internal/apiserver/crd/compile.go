@@ -26,22 +26,22 @@ import (
 
 // kind is a compiled definition.
 type kind struct {
-	group, name string // name is the kind's
+	group, name string // name is the name of the kind
 	namespaced  bool
 	hub         *version
 	versions    map[string]*version
 	conversion  *conversion // nil: versions differ in apiVersion alone
-	alike       bool        // all versions have the same schema, so that conversion has nothing to prune
+	alike       bool        // all versions have the same schema, so conversion need not prune
 }
 
-// Compile makes the descriptor of a valid definition. Names are the accepted ones, those of the spec where none are accepted
-// yet. Of a definition that is being deleted the descriptor refuses creation. A conversion webhook is called by call; nil:
-// its versions cannot be converted.
+// Compile makes the descriptor of a valid definition. It uses the accepted names, or those of the spec if none are
+// accepted yet. The descriptor of a terminating definition rejects creates. call calls conversion webhooks; nil:
+// versions with a webhook cannot be converted.
 func Compile(def *v1.CustomResourceDefinition, call Caller) (*resource.Descriptor, error) {
 	return compileWith(def, call, newSchemas(0))
 }
 
-// compileWith is Compile, sharing what is made of schemas with other definitions.
+// compileWith is Compile with compiled schemas that are shared with other definitions.
 func compileWith(def *v1.CustomResourceDefinition, call Caller, of *schemas) (*resource.Descriptor, error) {
 	names := def.Status.AcceptedNames
 	if names.Plural == "" || names.Kind == "" {
@@ -126,7 +126,7 @@ func terminating(def *v1.CustomResourceDefinition) bool {
 	return !def.DeletionTimestamp.IsZero() || apihelpers.IsCRDConditionTrue(def, v1.Terminating)
 }
 
-// order names the versions, the most preferred first.
+// order returns the names of the versions, the most preferred first.
 func (k *kind) order() []string {
 	names := make([]string, 0, len(k.versions))
 	for name := range k.versions {
@@ -140,7 +140,7 @@ func (k *kind) gvk(version string) schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: k.group, Version: version, Kind: k.name}
 }
 
-// of is the version that an object is in.
+// of returns the version of an object.
 func (k *kind) of(obj resource.Object) *version {
 	if gv := obj.GetObjectKind().GroupVersionKind(); gv.Group == k.group {
 		if v := k.versions[gv.Version]; v != nil {
@@ -150,12 +150,12 @@ func (k *kind) of(obj resource.Object) *version {
 	return k.hub
 }
 
-// match returns old in the version that obj is in.
+// match converts old to the version of obj.
 func (k *kind) match(ctx context.Context, obj, old resource.Object) (resource.Object, error) {
 	return k.in(ctx, k.of(obj), old)
 }
 
-// in returns an object in a version. What it returns may share everything with obj and is only to be read.
+// in converts an object to a version. The result may share everything with obj, and is read-only.
 func (k *kind) in(ctx context.Context, v *version, obj resource.Object) (*unstructured.Unstructured, error) {
 	u := obj.(*unstructured.Unstructured)
 	apiVersion := k.group + "/" + v.name
@@ -192,7 +192,7 @@ func (k *kind) fields(obj resource.Object) fields.Set {
 	return set
 }
 
-// subresources adds status and scale; where versions differ in having them, they are limited to those that do.
+// subresources adds status and scale. If only some versions have them, they are limited to these versions.
 func (k *kind) subresources(d *resource.Descriptor) {
 	verbs := []string{"get", "patch", "update"}
 	var status []string

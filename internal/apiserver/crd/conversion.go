@@ -27,24 +27,24 @@ import (
 	"github.com/mortise-dev/mortise/extension/webhook"
 )
 
-// conversionTimeout bounds one call, as kube-apiserver's clients do.
+// conversionTimeout is the deadline of one call, as in kube-apiserver's clients.
 const conversionTimeout = 30 * time.Second
 
-// Caller makes the calls to conversion webhooks; [webhook.Caller] is one.
+// Caller calls conversion webhooks; [webhook.Caller] is one.
 type Caller interface {
 	Call(ctx context.Context, ref extension.Ref, p extension.Policy, t webhook.Target, request, into runtime.Object) error
 }
 
-// conversion is a definition's webhook that converts its objects from one version to another.
+// conversion is a definition's conversion webhook.
 type conversion struct {
 	call   Caller
 	name   string // the definition's
 	target webhook.Target
-	review []string // versions of ConversionReview, the preferred first
+	review []string // versions of ConversionReview in order of preference
 	done   *converted
 }
 
-// newConversion returns the definition's webhook, nil if it has none.
+// newConversion returns the definition's webhook; nil if it has none.
 func newConversion(def *v1.CustomResourceDefinition, call Caller) *conversion {
 	c := def.Spec.Conversion
 	if c == nil || c.Strategy != v1.WebhookConverter {
@@ -136,7 +136,7 @@ func said(err error) error {
 	return err
 }
 
-// about names what an error is about.
+// about returns the text of an error that names the object.
 func (c *conversion) about(o *unstructured.Unstructured, more bool) string {
 	where := c.target.URL
 	if s := c.target.Service; s != nil {
@@ -152,7 +152,7 @@ func (c *conversion) about(o *unstructured.Unstructured, more bool) string {
 	return fmt.Sprintf(" (CustomResourceDefinition %s, webhook %s, object %s)", c.name, where, object)
 }
 
-// ask makes the call, in the first version of ConversionReview that is known here.
+// ask makes the call in the first supported version of ConversionReview.
 func (c *conversion) ask(ctx context.Context, objs []runtime.RawExtension, apiVersion string) ([]runtime.RawExtension, error) {
 	if c.call == nil {
 		return nil, errors.New("this server calls no webhooks")
@@ -199,7 +199,7 @@ func answered(a *v1.ConversionReview, uid types.UID) ([]runtime.RawExtension, er
 	return a.Response.ConvertedObjects, refused(a.Response.Result)
 }
 
-// refused is the error of a result that is no success.
+// refused returns the error of a result that is not a success.
 func refused(r metav1.Status) error {
 	switch {
 	case r.Status == metav1.StatusSuccess:

@@ -25,7 +25,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// converter is a webhook over TLS that renames spec.size (v1) to spec.height (v2) and back. Spoil changes its answer.
+// converter is a webhook over TLS that renames spec.size (v1) to spec.height (v2) and back. spoil changes its response.
 type converter struct {
 	*httptest.Server
 	calls, objects atomic.Int64
@@ -37,7 +37,7 @@ type converter struct {
 func startConverter(t *testing.T) *converter {
 	c := &converter{}
 	c.Server = httptest.NewUnstartedServer(http.HandlerFunc(c.serve))
-	c.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo) // of clients that do not trust it
+	c.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo) // errors of clients that do not trust it
 	c.StartTLS()
 	t.Cleanup(c.Close)
 	return c
@@ -94,7 +94,7 @@ func (c *converter) authority() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate().Raw})
 }
 
-// boxes is a definition with v1 (stored) and v2, converted by a webhook.
+// boxes returns a definition with v1 (stored) and v2, converted by a webhook.
 func boxes(t *testing.T, url string, authority []byte, reviews ...string) *v1.CustomResourceDefinition {
 	schema := func(field string) *v1.CustomResourceValidation {
 		return &v1.CustomResourceValidation{OpenAPIV3Schema: &v1.JSONSchemaProps{Type: "object", Properties: map[string]v1.JSONSchemaProps{
@@ -212,8 +212,8 @@ func first(review map[string]any) map[string]any {
 	return review["response"].(map[string]any)["convertedObjects"].([]any)[0].(map[string]any)
 }
 
-// TestWebhooksMistakes makes each mistake that a webhook can make, and wants it named together with the webhook, the
-// definition and the object; the next good answer is taken.
+// TestWebhooksMistakes makes each possible mistake of a webhook, and checks that the error names it together with the
+// webhook, the definition and the object. The next valid response is accepted.
 func TestWebhooksMistakes(t *testing.T) {
 	c := startConverter(t)
 	about := fmt.Sprintf(" (CustomResourceDefinition boxes.dlg.example.com, webhook %s, object ns/b)", c.URL)

@@ -16,15 +16,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// convertedBytes bounds what a definition's converted objects take, as JSON.
+// convertedBytes bounds the size of a definition's cached conversions as JSON.
 const convertedBytes = 16 << 20
 
-// converted caches which object a webhook returned for which object, keyed by the whole object, its revision included: the
-// webhook is called once for each (revision, version). The oldest entries are dropped first.
+// converted caches the results of a conversion webhook, keyed by the whole original object including its revision. So
+// the webhook is called once for each revision and version. The oldest entries are dropped first.
 type converted struct {
 	mu    sync.Mutex
 	by    map[digest]*list.Element
-	order *list.List // of *conversionResult, the newest first
+	order *list.List // of *conversionResult, newest first
 	size  int
 }
 
@@ -40,7 +40,7 @@ func newConverted() *converted {
 	return &converted{by: map[digest]*list.Element{}, order: list.New()}
 }
 
-// key identifies an object and the version that it is wanted in.
+// key identifies an object and its target version.
 func key(o *unstructured.Unstructured, apiVersion string) (digest, int, error) {
 	h := sha256.New()
 	_, _ = io.WriteString(h, apiVersion+"\n")

@@ -13,8 +13,8 @@ import (
 	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// TestCostOfRules has rules that are cheap enough to be written, each by itself, and too dear for one object: what they cost
-// together is bounded, and what one of them costs. Both answers have kube-apiserver's words.
+// TestCostOfRules has rules that are cheap enough for a definition but too expensive for one object: the total cost and
+// the cost of one rule are limited. Both errors have kube-apiserver's words.
 func TestCostOfRules(t *testing.T) {
 	const budget, one = "validation failed due to running out of cost budget, no further validation rules will be run",
 		"call cost exceeds limit for rule"

@@ -22,7 +22,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// definition reads a definition as its create would store it, without names.
+// definition decodes a definition as its create would store it, without accepted names.
 func definition(t testing.TB, name string) *v1.CustomResourceDefinition {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("testdata", name+".json"))
@@ -64,7 +64,7 @@ func in(version string) context.Context {
 	return request.WithRequestInfo(context.Background(), &request.RequestInfo{APIGroup: "dlg.example.com", APIVersion: version})
 }
 
-// create is what the server does with a body, up to the store.
+// create processes a body as the server does, up to the store.
 func create(ctx context.Context, d *resource.Descriptor, version string, u *unstructured.Unstructured) (resource.Object, []string, error) {
 	v := d.Version(version)
 	if err := v.Coerce(u); err != nil {
@@ -87,7 +87,8 @@ func create(ctx context.Context, d *resource.Descriptor, version string, u *unst
 	return hub, unknown, nil
 }
 
-// TestCreates puts objects to the recorded definition and compares with what kube-apiserver 1.37.1 said.
+// TestCreates validates objects by the recorded definition, and compares the errors with those of kube-apiserver
+// 1.37.1.
 func TestCreates(t *testing.T) {
 	d := compile(t, "gadget")
 	b, err := os.ReadFile("testdata/creates.json")
@@ -110,7 +111,7 @@ func TestCreates(t *testing.T) {
 	}
 	for _, c := range cases {
 		if c.Status != 422 && c.Status != 201 {
-			continue // refused by the decoder
+			continue // rejected by the decoder
 		}
 		t.Run(c.Name, func(t *testing.T) {
 			hub, _, err := create(in(c.Version), d, c.Version, object(t, c.Object))
@@ -275,7 +276,7 @@ func TestColumnsAndFields(t *testing.T) {
 	}
 }
 
-// A field may be selected by in the versions that say so, though the kind as a whole knows it.
+// A field is selectable only in the versions that list it, though the kind as a whole knows it.
 func TestSelectableFieldsAreAVersions(t *testing.T) {
 	def := definition(t, "gadget")
 	for i := range def.Spec.Versions {
@@ -298,7 +299,7 @@ func TestSelectableFieldsAreAVersions(t *testing.T) {
 	}
 }
 
-// Looking whether the metadata of objects in the object is well formed does not drop what is unknown in it.
+// Checking the metadata of embedded objects does not drop its unknown fields.
 func TestUnknownFieldsOfEmbeddedObjectsAreNamed(t *testing.T) {
 	d := compile(t, "gadget")
 	v := d.Version("v1")
@@ -311,7 +312,7 @@ func TestUnknownFieldsOfEmbeddedObjectsAreNamed(t *testing.T) {
 	}
 }
 
-// The same definition written with other spaces is no change.
+// The same definition with other white space is unchanged.
 func TestGenerationIsOfMeaning(t *testing.T) {
 	update := Definitions().Strategy.PrepareUpdate
 	for raw, want := range map[string]int64{`{"a": 1}`: 1, `{"a":1}`: 1, `{"a":2}`: 2} {
@@ -381,13 +382,13 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !reflect.DeepEqual(obj, again) { // which costs a fuzzing run less than a difference that is empty
+		if !reflect.DeepEqual(obj, again) { // cheaper for a fuzzing run than an empty diff
 			t.Errorf("not the same after storing: %s", cmp.Diff(obj, again))
 		}
 	})
 }
 
-// FuzzPruneDefault proves that pruning and defaulting twice is the same as once.
+// FuzzPruneDefault checks that pruning and defaulting twice equals once.
 func FuzzPruneDefault(f *testing.F) {
 	d := compile(f, "gadget")
 	f.Add([]byte(`{"apiVersion":"dlg.example.com/v1","kind":"Gadget","metadata":{"name":"g","labels":{"a":null}},"spec":{"nest":null,"maybe":null,"parts":[{},{"key":null,"x":1}]}}`))

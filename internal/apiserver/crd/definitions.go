@@ -28,7 +28,7 @@ import (
 // Resource is the CustomResourceDefinition resource.
 var Resource = schema.GroupResource{Group: v1.GroupName, Resource: "customresourcedefinitions"}
 
-// Definitions is the descriptor of the CustomResourceDefinition kind itself. It belongs into the server's list of kinds.
+// Definitions is the descriptor of the CustomResourceDefinition kind itself. It belongs in the server's list of kinds.
 func Definitions() *resource.Descriptor {
 	return &resource.Descriptor{
 		Group: v1.GroupName, Resource: "customresourcedefinitions", Singular: "customresourcedefinition",
@@ -92,7 +92,7 @@ func sameSpec(d, old *v1.CustomResourceDefinition) bool {
 	return err == nil && apiequality.Semantic.DeepEqual(x.Spec, y.Spec)
 }
 
-// rememberStored adds the storage version to those in which objects may be stored.
+// rememberStored adds the storage version to the versions in which objects may be stored.
 func rememberStored(d *v1.CustomResourceDefinition) {
 	for _, v := range d.Spec.Versions {
 		if v.Storage {
@@ -104,7 +104,7 @@ func rememberStored(d *v1.CustomResourceDefinition) {
 	}
 }
 
-// internal converts to the form that apiextensions' validation reads. It shares nothing with obj.
+// internal converts a definition to the form that apiextensions' validation uses. The result shares nothing with obj.
 func internal(obj resource.Object) (*apiextensions.CustomResourceDefinition, error) {
 	out := &apiextensions.CustomResourceDefinition{}
 	in := obj.(*v1.CustomResourceDefinition).DeepCopy()
@@ -143,8 +143,8 @@ func validatePair(ctx context.Context, obj, old resource.Object,
 	return validate(ctx, d, o)
 }
 
-// pendingCleanup blocks the deletion of a definition until its objects are deleted: before the deletion begins there is
-// something to do; afterwards metadata.finalizers decides.
+// pendingCleanup blocks the deletion of a definition until its objects are deleted. It applies before the deletion
+// begins; afterwards metadata.finalizers decides.
 func pendingCleanup(obj resource.Object) []string {
 	if obj.GetDeletionTimestamp() != nil {
 		return nil
@@ -205,7 +205,7 @@ func (definitionColumns) Definitions() []metav1.TableColumnDefinition {
 	}
 }
 
-// Cells are a definition's.
+// Cells returns the cells of a definition.
 func (definitionColumns) Cells(obj resource.Object) ([]any, error) {
 	d := obj.(*v1.CustomResourceDefinition)
 	var versions []string

@@ -1,14 +1,15 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package crd serves CustomResourceDefinitions. [Compile] turns a CustomResourceDefinition into a resource.Descriptor, so
-// that a custom resource uses the same code as a Pod; [Definitions] is the descriptor of the CustomResourceDefinition kind
-// itself; and a [Registry] follows the stored definitions, decides conflicts of names, publishes the descriptors, writes
-// the definitions' status, and deletes the objects of a definition that is being deleted.
+// Package crd serves CustomResourceDefinitions. [Compile] turns a CustomResourceDefinition into a resource.Descriptor,
+// so that a custom resource uses the same code as a Pod. [Definitions] is the descriptor of the
+// CustomResourceDefinition kind itself. A [Registry] follows the stored definitions: it resolves conflicts of names,
+// publishes the descriptors, writes the definitions' status, and deletes the objects of a definition that is being
+// deleted.
 //
-// What a schema does to an object, in the order of a write:
+// The effects of a schema on an object, in the order of a write:
 //
-//	decode    Version.Coerce     refuse metadata of a wrong shape
+//	decode    Version.Coerce     reject malformed metadata
 //	          Version.Prune      drop unknown fields and nulls that the schema does not allow
 //	          Version.Default    fill in defaults
 //	convert   Version.ToHub      to the stored version, pruned by its schema

@@ -26,7 +26,7 @@ func reason(d *v1.CustomResourceDefinition, t v1.CustomResourceDefinitionConditi
 	return ""
 }
 
-// What others make of the conditions stays, as long as the definition has the names that it wants.
+// Conditions that others changed stay as long as the definition has its requested names.
 func TestConditionsOfOthersStay(t *testing.T) {
 	b := newBackend(Options{})
 	b.put(t, definition(t, "gadget"))
@@ -45,7 +45,7 @@ func TestConditionsOfOthersStay(t *testing.T) {
 	}
 }
 
-// A definition whose webhook cannot be trusted has its names, but is not established, and its kind cannot be used.
+// A definition whose webhook cannot be trusted has its names, but is not established, and its kind is not served.
 func TestInvalidAuthority(t *testing.T) {
 	for bundle, usable := range map[string]bool{"no certificate": false, "-----BEGIN CERTIFICATE-----\n": false, " ": true} {
 		b := newBackend(Options{})
@@ -109,7 +109,7 @@ func TestOwnedSince(t *testing.T) {
 	}
 }
 
-// unlisted is a backend whose objects cannot be read, as with a converter that does not answer.
+// unlisted is a backend whose objects cannot be read, as with an unavailable conversion webhook.
 type unlisted struct {
 	*backend
 	broken bool
@@ -123,7 +123,7 @@ func (u *unlisted) List(ctx context.Context, gr schema.GroupResource, ns string)
 	return u.backend.List(ctx, gr, ns)
 }
 
-// A clean-up that fails says so in the condition, and is tried again without anybody asking.
+// A failed clean-up appears in the condition, and is retried without a request.
 func TestCleanUpGoesOn(t *testing.T) {
 	b := &unlisted{backend: newBackend(Options{}), broken: true}
 	b.put(t, definition(t, "gadget"))

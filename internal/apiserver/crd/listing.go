@@ -9,7 +9,7 @@ import (
 	"github.com/mortise-dev/mortise/extension"
 )
 
-// lister is a [Caller] that gets the list of webhooks before it calls them.
+// lister is a [Caller] that must know the webhooks before it calls them.
 type lister interface {
 	Register(ref extension.Ref, where string)
 	Unregister(ref extension.Ref)

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/util/webhook"
 )
 
-// taken are the names that the other definitions of a group have been given.
+// taken are the accepted names of the other definitions of a group.
 type taken struct {
 	resources map[string]bool // plural, singular, short
 	kinds     map[string]bool // kind and list kind
@@ -30,10 +30,11 @@ func (t *taken) add(n v1.CustomResourceDefinitionNames) {
 	t.kinds[n.Kind], t.kinds[n.ListKind] = true, true
 }
 
-// accept gives a definition its names and, with them, the conditions NamesAccepted and Established. A name that another
-// definition has is refused, and the definition keeps the one it had. The result is a new status; def is not changed.
+// accept decides which names a definition gets, and sets the conditions NamesAccepted and Established. It rejects a
+// name that another definition has; the definition then keeps its previous name. It returns a new status and does not
+// change def.
 //
-// What others wrote into the status stays as it is while the definition has all the names that it wants.
+// What others wrote into the status stays unchanged while the definition has all the names that it requests.
 func accept(def *v1.CustomResourceDefinition, others taken, now time.Time) v1.CustomResourceDefinitionStatus {
 	out := withStatus(def, *def.Status.DeepCopy())
 	status := &out.Status
@@ -59,7 +60,7 @@ func accept(def *v1.CustomResourceDefinition, others taken, now time.Time) v1.Cu
 	return *status
 }
 
-// establish is the condition of a definition that has its names.
+// establish returns the condition of a definition that has its names.
 func establish(def *v1.CustomResourceDefinition) v1.CustomResourceDefinitionCondition {
 	if c := def.Spec.Conversion; c != nil && c.Webhook != nil && c.Webhook.ClientConfig != nil &&
 		len(webhook.ValidateCABundle(field.NewPath(""), c.Webhook.ClientConfig.CABundle)) > 0 {

@@ -89,7 +89,7 @@ func addMeta(s *spec.Schema, v2 bool) {
 	s.SetProperty("kind", *spec.StringProperty().WithDescription(docs["kind"]))
 }
 
-// SelectableFields are the paths of a version's selectable fields, as OpenAPI lists them; nil if there are none.
+// SelectableFields returns the paths of a version's selectable fields, as OpenAPI lists them; nil if there are none.
 func SelectableFields(d *resource.Descriptor, version string) []any {
 	v := versionOf(d, version)
 	if v == nil {
@@ -123,7 +123,7 @@ func IsCustom(d *resource.Descriptor) bool {
 	return ok
 }
 
-// SchemaBytes is the size of a kind's schemas as JSON; 0 if it is not from a definition.
+// SchemaBytes returns the size of a kind's schemas as JSON; 0 if it is not from a definition.
 func SchemaBytes(d *resource.Descriptor) int64 {
 	c, ok := d.Codec.(codec)
 	if !ok {
@@ -142,7 +142,7 @@ func KeepsUnknown(d *resource.Descriptor, version string) bool {
 	return v != nil && v.keep
 }
 
-// ReplicasPath is the path of the field that a version's scale subresource sets; nil if it has none.
+// ReplicasPath returns the path of the field that a version's scale subresource sets; nil if it has none.
 func ReplicasPath(d *resource.Descriptor, version string) []string {
 	v := versionOf(d, version)
 	if v == nil || v.scale() == nil {
@@ -151,7 +151,7 @@ func ReplicasPath(d *resource.Descriptor, version string) []string {
 	return splitPath(v.scale().SpecReplicasPath)
 }
 
-// fresh returns a new copy of the version's schema, for rare callers that change it; nil if there is none.
+// fresh returns a new copy of the version's schema for the rare callers that change it; nil if there is none.
 func (v *version) fresh() *structuralschema.Structural {
 	s, err := v.shape.fresh()
 	if err != nil { // as in structural
@@ -179,7 +179,7 @@ func metadataSchema(v2 bool) spec.Schema {
 	return s
 }
 
-// embed gives embedded resources their apiVersion, kind and metadata.
+// embed adds apiVersion, kind and metadata to embedded resources.
 func embed(s *spec.Schema, v2 bool) {
 	if s == nil {
 		return

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// own records that the server manages the status' fields, and wrote some of them now, as kube-apiserver does.
+// own records the server as the manager of the status fields that it wrote now, as kube-apiserver does.
 func own(d *v1.CustomResourceDefinition, now time.Time) error {
 	none := map[string]any{}
 	names, conditions := map[string]any{}, map[string]any{}
@@ -30,7 +30,7 @@ func own(d *v1.CustomResourceDefinition, now time.Time) error {
 	for _, c := range d.Status.Conditions {
 		switch {
 		case c.Type == v1.Terminating && c.Reason != "InstanceDeletionPending":
-			// It was the delete request that added the condition; of that the server changes parts.
+			// The delete request added the condition; the server owns only the parts that it changes.
 			fields := map[string]any{"f:message": none, "f:reason": none}
 			if c.Status == v1.ConditionFalse {
 				fields["f:status"] = none

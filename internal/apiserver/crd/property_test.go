@@ -32,9 +32,9 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// These tests take more cases with -rapid.checks=N, and what they find again with -rapid.seed.
+// -rapid.checks=N runs more cases in these tests; -rapid.seed repeats a failure.
 
-// library is what apiextensions-apiserver makes of a definition's schema, at once and with nothing of this package.
+// library processes objects with apiextensions-apiserver's libraries, without this package.
 type library struct {
 	props      *apiextensions.JSONSchemaProps
 	structural *structuralschema.Structural
@@ -42,7 +42,7 @@ type library struct {
 	rules      *cel.Validator
 }
 
-// randomDefinition draws a definition that upstream's validation accepts, and both ways to read it.
+// randomDefinition returns a definition that upstream's validation accepts, with both implementations.
 func randomDefinition(t *rapid.T) (shapeOf, *resource.Descriptor, *library) {
 	root := shapeOf{"type": "object", "properties": shapeOf{"spec": randomObject(t, 3), "more": randomSchema(t, 2)}}
 	if chance(t, 30) {
@@ -81,7 +81,7 @@ func randomDefinition(t *rapid.T) (shapeOf, *resource.Descriptor, *library) {
 		t.Skip("not a definition: " + said.ToAggregate().Error())
 	}
 
-	// A pool with hardly any room makes everything again and again.
+	// A pool that is almost too small recomputes everything again and again.
 	d, err := compileWith(def, nil, newSchemas(int64(rapid.SampledFrom([]int{1, 64 << 10, 1 << 20}).Draw(t, "room"))))
 	if err != nil {
 		t.Fatalf("accepted, and not compiled: %v\n%s", err, raw)
@@ -112,7 +112,7 @@ func newLibrary(t *rapid.T, def *v1.CustomResourceDefinition) *library {
 	return l
 }
 
-// read is what upstream's decoder does to an object: never by a short way.
+// read processes an object as upstream's decoder does, without shortcuts.
 func (l *library) read(u *unstructured.Unstructured) (unknown []string, err error) {
 	if _, _, _, err := objectmeta.GetObjectMetaWithOptions(u.Object, objectmeta.ObjectMetaOptions{}); err != nil {
 		return nil, err
@@ -181,7 +181,7 @@ func (l *library) validateUpdate(u, old *unstructured.Unstructured) field.ErrorL
 	return l.rulesOn(errs, u, old, pair)
 }
 
-// same compares all that errors say, in any order: maps are walked in none.
+// same compares all errors regardless of their order, because maps have none.
 func same(t *rapid.T, what string, want, got field.ErrorList) {
 	list := func(errs field.ErrorList) []string {
 		out := []string{}
@@ -200,7 +200,7 @@ func same(t *rapid.T, what string, want, got field.ErrorList) {
 	}
 }
 
-// decoded is content as the server decodes it.
+// decoded returns content as the server decodes it.
 func decoded(t *rapid.T, content any) *unstructured.Unstructured {
 	raw, err := json.Marshal(content)
 	if err != nil {
@@ -227,7 +227,7 @@ func randomThing(t *rapid.T, root shapeOf, good int) shapeOf {
 	return out
 }
 
-// readBoth reads an object here and with the library, and wants the same of both.
+// readBoth reads an object with both implementations, and compares the results.
 func readBoth(t *rapid.T, d *resource.Descriptor, l *library, content shapeOf) (mine, theirs *unstructured.Unstructured) {
 	mine, theirs = decoded(t, content), decoded(t, content)
 	v := d.Version("v1")
@@ -237,7 +237,7 @@ func readBoth(t *rapid.T, d *resource.Descriptor, l *library, content shapeOf) (
 		t.Fatalf("refused: here %v, library %v", err, wantErr)
 	}
 	if err != nil {
-		// Of several fields that are wrong the library names the one that it comes to first in the order of a map.
+		// Of several invalid fields the library reports the first one in the random order of a map.
 		for range 200 {
 			if err.Error() == wantErr.Error() {
 				return nil, nil
@@ -255,7 +255,7 @@ func readBoth(t *rapid.T, d *resource.Descriptor, l *library, content shapeOf) (
 	if diff := cmp.Diff(append([]string{}, wantUnknown...), append([]string{}, unknown...)); diff != "" {
 		t.Fatalf("unknown fields (-library +here):\n%s", diff)
 	}
-	// The short way leaves metadata as it came; the long one writes down that there is no creationTimestamp.
+	// The shortcut does not change the metadata; the complete check adds a null creationTimestamp.
 	if diff := cmp.Diff(plain(theirs), plain(mine)); diff != "" {
 		t.Fatalf("read (-library +here):\n%s", diff)
 	}
@@ -270,7 +270,7 @@ func plain(u *unstructured.Unstructured) map[string]any {
 	return c.Object
 }
 
-// TestReadingTwiceIsReadingOnce prunes and defaults what was pruned and defaulted, also by way of the store.
+// TestReadingTwiceIsReadingOnce prunes and defaults a result again, also after storing it.
 func TestReadingTwiceIsReadingOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		root, d, l := randomDefinition(t)
@@ -303,7 +303,7 @@ func TestReadingTwiceIsReadingOnce(t *testing.T) {
 	})
 }
 
-// TestValidatesAsTheLibrary compares what is said of new objects, and of changes to objects that were valid or not.
+// TestValidatesAsTheLibrary compares the errors of new objects, and of updates of valid and invalid objects.
 func TestValidatesAsTheLibrary(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		root, d, l := randomDefinition(t)

@@ -11,19 +11,19 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Random schemas and objects for them. Most schemas are structural and most objects nearly valid; what is not is the more
-// interesting part.
+// Random schemas and objects. Most schemas are structural and most objects nearly valid; the others are more
+// interesting.
 
 type shapeOf = map[string]any
 
-// chance is true in about so many of a hundred draws.
+// chance returns true with a probability in percent.
 func chance(t *rapid.T, percent int) bool { return rapid.IntRange(0, 99).Draw(t, "chance") < percent }
 
 func oneOf[T any](t *rapid.T, of ...T) T { return rapid.SampledFrom(of).Draw(t, "one of") }
 
 var fieldNames = []string{"a", "b", "c", "name", "x-y"}
 
-// randomSchema draws a schema with so many levels below it.
+// randomSchema returns a random schema with a number of levels below it.
 func randomSchema(t *rapid.T, depth int) shapeOf {
 	kinds := []string{"string", "string", "integer", "number", "boolean", "int-or-string", "free"}
 	if depth > 0 {
@@ -208,7 +208,7 @@ func randomObject(t *rapid.T, depth int) shapeOf {
 	return s
 }
 
-// randomValue draws a value for a schema, of whose parts about so many of a hundred are as the schema wants them.
+// randomValue returns a random value for a schema; a percentage of its parts is valid.
 func randomValue(t *rapid.T, s shapeOf, good int) any {
 	if !chance(t, good) {
 		return randomJunk(t)
@@ -286,7 +286,7 @@ func randomMeta(t *rapid.T, good int) shapeOf {
 	return m
 }
 
-// changed draws what somebody makes of a value: parts of it are drawn anew, the rest stays.
+// changed returns an edited value: some parts are random, the others unchanged.
 func changed(t *rapid.T, s shapeOf, old any, good int) any {
 	if chance(t, 20) {
 		return randomValue(t, s, good)

@@ -28,41 +28,41 @@ import (
 type Options struct {
 	// BuiltIn reports whether the resource is built in or aggregated; such a definition is stored but not served.
 	BuiltIn func(schema.GroupResource) bool
-	// Changed is called after each change of [Registry.Descriptors], with what came and what went. A changed kind is in both.
-	// Calls are in the order of the changes, one at a time.
+	// Changed is called after each change of [Registry.Descriptors], with the added and the removed descriptors. A
+	// changed kind is in both. Calls are serialized, in the order of the changes.
 	Changed func(added, removed []*resource.Descriptor)
-	// Caller calls conversion webhooks; nil: definitions that have one cannot convert.
+	// Caller calls conversion webhooks; nil: definitions with a webhook cannot convert.
 	Caller Caller
-	// CompiledBytes bounds what is compiled of all schemas together; 0: 24 MiB.
+	// CompiledBytes limits the memory of all compiled schemas together; 0: 24 MiB.
 	CompiledBytes int64
-	// Logger takes what goes wrong outside of a request.
+	// Logger logs errors outside of requests.
 	Logger *slog.Logger
-	// Now is the time of conditions; nil is time.Now.
+	// Now returns the time of conditions; nil: time.Now.
 	Now func() time.Time
 }
 
-// Registry holds the served definitions. The server's feed has it apply each change of a definition, by [Registry.Apply], and the
-// server asks it for the descriptors that follow from them.
+// Registry holds the served definitions. The server's feed calls [Registry.Apply] for each change of a definition. The
+// server reads the resulting descriptors.
 //
-// A definition that has its names is served from the moment that Apply returns: a custom resource can be created as soon as
-// the create of its definition has been answered.
+// A definition with accepted names is served as soon as Apply returns: a custom resource can be created as soon as the
+// create of its definition has been answered.
 type Registry struct {
 	opts    Options
 	schemas *schemas
 
-	mu      sync.Mutex // guards all that follows
+	mu      sync.Mutex // guards the following fields
 	defs    map[string]*defined
 	groups  map[string]map[string]*defined // group → name
 	arrived []string                       // the names in defs, in order of arrival
 	current atomic.Pointer[[]*resource.Descriptor]
 
-	cleaning chan struct{} // holds a token when there may be something to clean up
+	cleaning chan struct{} // holds a token when definitions may need cleanup
 	pending  map[string]bool
 
 	unwritten map[string]bool // names of definitions whose status is to be written; for Load and Apply alone
 }
 
-// defined is a definition without its schemas, and what was made of it; the descriptor is nil while it has no names.
+// defined is a definition without its schemas, with its descriptor, which is nil as long as it has no names.
 type defined struct {
 	def        *v1.CustomResourceDefinition
 	descriptor *resource.Descriptor
@@ -83,7 +83,8 @@ func NewRegistry(o Options) *Registry {
 		cleaning: make(chan struct{}, 1), pending: map[string]bool{}, unwritten: map[string]bool{}}
 }
 
-// Descriptors are those of all served definitions, in the order in which they came. The slice is shared, and replaced on change.
+// Descriptors returns the descriptors of all served definitions, in order of arrival. The slice is shared, and replaced
+// on change.
 func (r *Registry) Descriptors() []*resource.Descriptor {
 	if p := r.current.Load(); p != nil {
 		return *p
@@ -91,8 +92,7 @@ func (r *Registry) Descriptors() []*resource.Descriptor {
 	return nil
 }
 
-// Served returns the definitions that are served, in the order in which they came, to be read only and
-// without their schemas.
+// Served returns the served definitions in order of arrival, without their schemas. They are read-only.
 func (r *Registry) Served() []*v1.CustomResourceDefinition {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,15 +105,15 @@ func (r *Registry) Served() []*v1.CustomResourceDefinition {
 	return out
 }
 
-// names are those of all definitions that are known, served or not.
+// names returns the names of all known definitions, served or not.
 func (r *Registry) names() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.arrived)
 }
 
-// Load serves the definitions of a snapshot, and no others. One that cannot be served keeps no other from being served: the feed
-// applies it again.
+// Load serves the definitions of a snapshot, and no others. A definition that cannot be served does not affect the
+// others; the feed applies it again.
 func (r *Registry) Load(ctx context.Context, b resource.Backend, s *feed.Snapshot) error {
 	stored, err := s.List(ctx, Resource, "")
 	if err != nil {
@@ -211,7 +211,7 @@ func (r *Registry) note(name string, def *v1.CustomResourceDefinition) ([]string
 	gr := schema.GroupResource{Group: def.Spec.Group, Resource: is.AcceptedNames.Plural}
 	if named && !r.opts.BuiltIn(gr) {
 		if old != nil && old.descriptor != nil && sameKind(old.def, entry.def) {
-			entry.descriptor = old.descriptor // a change of status or labels: nothing to compile
+			entry.descriptor = old.descriptor // only the status or labels changed: no need to compile
 		} else {
 			d, err := compileWith(full, r.opts.Caller, r.schemas)
 			if err != nil {
@@ -247,7 +247,7 @@ func (r *Registry) note(name string, def *v1.CustomResourceDefinition) ([]string
 	return work, nil
 }
 
-// others are the names of the group that other definitions have.
+// others returns the names of the group that other definitions have.
 func (r *Registry) others(def *v1.CustomResourceDefinition) taken {
 	t := taken{resources: map[string]bool{}, kinds: map[string]bool{}}
 	for name, d := range r.groups[def.Spec.Group] {
@@ -273,8 +273,7 @@ func (r *Registry) reconsider(group string) []string {
 	return work
 }
 
-// publish makes the new list of descriptors. It calls the server while it holds the lock, so that the server sees changes
-// in their order.
+// publish replaces the list of descriptors. It calls Changed under the lock, so that the server sees changes in order.
 func (r *Registry) publish(added, removed *resource.Descriptor) {
 	if added == removed {
 		return
@@ -292,7 +291,8 @@ func (r *Registry) publish(added, removed *resource.Descriptor) {
 	}
 }
 
-// listed is the list of descriptors with one changed. What is most frequent does not look at all definitions.
+// listed returns the list of descriptors with one change. The most frequent changes do not iterate over all
+// definitions.
 func (r *Registry) listed(added, removed *resource.Descriptor) []*resource.Descriptor {
 	old := r.Descriptors()
 	i := -1
@@ -309,7 +309,7 @@ func (r *Registry) listed(added, removed *resource.Descriptor) []*resource.Descr
 	case r.defs[r.arrived[len(r.arrived)-1]].descriptor == added:
 		return append(slices.Clip(old), added)
 	}
-	list := []*resource.Descriptor{} // one that waited for its names
+	list := []*resource.Descriptor{} // a definition that waited for its names
 	for _, name := range r.arrived {
 		if d := r.defs[name]; d.descriptor != nil {
 			list = append(list, d.descriptor)

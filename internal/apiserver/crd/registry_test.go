@@ -22,13 +22,13 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// backend keeps definitions and objects in memory, and tells the registry of each change, as the server does.
+// backend stores definitions and objects in memory, and notifies the registry of each change, as the server does.
 type backend struct {
 	resource.Backend
 	r       *Registry
 	defs    map[string]*v1.CustomResourceDefinition
 	objects map[string]*unstructured.Unstructured
-	gone    chan string // names of definitions that were removed
+	gone    chan string // names of removed definitions
 }
 
 func newBackend(o Options) *backend {
@@ -149,7 +149,7 @@ func TestNamesConflict(t *testing.T) {
 	if n := len(b.r.Descriptors()); n != 1 {
 		t.Errorf("%d descriptors", n)
 	}
-	// When the first one goes, its names are free.
+	// When the first definition is deleted, its names are free.
 	delete(b.defs, "gadgets.dlg.example.com")
 	if err := b.r.Apply(context.Background(), b, &feed.Change{Name: "gadgets.dlg.example.com"}); err != nil {
 		t.Fatal(err)
@@ -213,7 +213,7 @@ func TestCleanUp(t *testing.T) {
 	if c := apihelpers.FindCRDCondition(b.defs[def.Name], v1.Terminating); c == nil || c.Reason != "InstanceDeletionInProgress" {
 		t.Errorf("condition %v", c)
 	}
-	// The finalizer goes, then the object, and with it the definition.
+	// The finalizer is removed, then the object, and with it the definition.
 	b.objects["held"].SetFinalizers(nil)
 	if err := b.Delete(ctx, b.r.Descriptors()[0].GroupResource(), "", "held", nil); err != nil {
 		t.Fatal(err)

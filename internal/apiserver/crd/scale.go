@@ -25,7 +25,7 @@ var scaleKind = autoscalingv1.SchemeGroupVersion.WithKind("Scale")
 type scale struct {
 	specPath               string
 	spec, status, selector []string
-	in                     *version // in which the fields are looked for; nil: in the hub
+	in                     *version // the version of the field paths; nil: the hub
 }
 
 func newScale(s *v1.CustomResourceSubresourceScale, in *version) scale {
@@ -49,7 +49,7 @@ func (s scale) view() *resource.View {
 		Edit: func(parent resource.Object) (resource.Object, error) {
 			return s.make(parent, func() (int64, error) { return unset, nil })
 		},
-		Written: func(parent resource.Object) (resource.Object, error) { // whose schema may have pruned what was written
+		Written: func(parent resource.Object) (resource.Object, error) { // the schema may have pruned the written values
 			return s.make(parent, func() (int64, error) { return 0, nil })
 		},
 		Set: s.set,
@@ -109,7 +109,7 @@ func (s scale) set(view, parent resource.Object) error {
 	if err != nil {
 		return err
 	}
-	if u != hub { // it stays in the version until it is stored
+	if u != hub { // it stays in that version until it is stored
 		hub.Object = runtime.DeepCopyJSON(u.Object)
 		u = hub
 	}

@@ -52,18 +52,18 @@ func newSchemas(max int64) *schemas {
 	return &schemas{pool: ondemand.NewPool(max), by: map[digest]weak.Pointer[shape]{}}
 }
 
-// shape is one schema. An idle one is little more than its bytes, compressed; the rest is made when an object is first read
-// or written, and again if it had to make room meanwhile.
+// shape is one schema. An unused one holds little more than its compressed bytes. The compiled forms are made when an
+// object is first read or written, and again after they were evicted.
 type shape struct {
 	fields digest // of the JSON
 	size   int64  // of the JSON
 	packed []byte // the JSON of a CustomResourceValidation, deflated
-	// keep: unknown fields of the whole object are kept, and the schema need not be structural.
+	// keep: the whole object keeps unknown fields, and the schema need not be structural.
 	keep   bool
-	status bool // status is validated on its own, too
-	none   bool // there is no structural schema
-	embeds bool // there are whole objects in it
-	// unknown: fields that it does not name are kept at its root.
+	status bool // status is also validated separately
+	none   bool // it has no structural schema
+	embeds bool // it contains embedded resources
+	// unknown: the root keeps unknown fields.
 	unknown bool
 
 	structural *ondemand.Value[*structuralschema.Structural]
@@ -75,7 +75,7 @@ type validators struct {
 	cel            *cel.Validator // nil: no rules
 }
 
-// shape finds or makes the shape of a schema, which it checks by making the structural schema once.
+// shape returns the shape of a schema, or makes it. It checks a new schema by making the structural schema once.
 func (s *schemas) shape(schema *v1.CustomResourceValidation, keep, status bool) (*shape, error) {
 	raw, err := json.Marshal(schema)
 	if err != nil {
@@ -126,7 +126,7 @@ func (x *shape) sameFields(other *shape) bool {
 	return x.fields == other.fields && x.keep == other.keep
 }
 
-// forget takes out a schema that no definition has any more.
+// forget removes a schema that no definition uses any more.
 func (s *schemas) forget(id digest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +167,7 @@ func (x *shape) unpack() (*v1.CustomResourceValidation, error) {
 	return schema, nil
 }
 
-// fresh is a structural schema that is the caller's own; nil if there is none.
+// fresh returns a structural schema that the caller owns; nil if there is none.
 func (x *shape) fresh() (*structuralschema.Structural, error) {
 	if x.none {
 		return nil, nil
@@ -179,7 +179,7 @@ func (x *shape) fresh() (*structuralschema.Structural, error) {
 	return makeStructural(schema, x.keep)
 }
 
-// makeStructural shares nothing with schema.
+// makeStructural returns a structural schema that shares nothing with schema.
 func makeStructural(schema *v1.CustomResourceValidation, keep bool) (*structuralschema.Structural, error) {
 	props, err := internalSchema(schema)
 	if err != nil || props == nil {
@@ -187,7 +187,7 @@ func makeStructural(schema *v1.CustomResourceValidation, keep bool) (*structural
 	}
 	s, err := structuralschema.NewStructural(props)
 	if keep {
-		return s.DeepCopy(), nil // whatever there is of it
+		return s.DeepCopy(), nil // as far as it could be converted
 	}
 	if err != nil {
 		return nil, fmt.Errorf("make structural schema: %w", err)
@@ -199,7 +199,7 @@ func makeStructural(schema *v1.CustomResourceValidation, keep bool) (*structural
 	return s, nil
 }
 
-// internalSchema converts a version's schema to the form that apiextensions' libraries work on; nil if there is none.
+// internalSchema converts a version's schema to the form that apiextensions' libraries use; nil if there is none.
 func internalSchema(schema *v1.CustomResourceValidation) (*apiextensions.JSONSchemaProps, error) {
 	if schema == nil || schema.OpenAPIV3Schema == nil {
 		return nil, nil

@@ -40,7 +40,7 @@ func TestSchemasAreSharedByWhatTheySay(t *testing.T) {
 	}
 }
 
-// TestCompiledAgain writes to two kinds in turn where there is room for what is compiled of neither.
+// TestCompiledAgain alternates writes to two kinds with room for the compiled forms of neither.
 func TestCompiledAgain(t *testing.T) {
 	set := newSchemas(1)
 	body := []byte(`{"apiVersion":"dlg.example.com/v1","kind":"Gadget","metadata":{"name":"g"},"spec":{"size":"none"}}`)
@@ -69,7 +69,7 @@ func TestCompiledAgain(t *testing.T) {
 	}
 }
 
-// TestKeptDefinitionsAreSlim wants the registry to keep no schemas.
+// TestKeptDefinitionsAreSlim checks that the registry keeps no schemas.
 func TestKeptDefinitionsAreSlim(t *testing.T) {
 	def := definition(t, "gadget")
 	def.Annotations = map[string]string{"note": "long", v1.KubeAPIApprovedAnnotation: "unapproved"}

@@ -51,7 +51,7 @@ func (k *kind) prepareUpdate(_ context.Context, obj, old resource.Object) {
 	}
 }
 
-// sameContent compares all but the metadata.
+// sameContent compares everything except the metadata.
 func sameContent(a, b map[string]any) bool {
 	count := func(m map[string]any) int {
 		if _, ok := m["metadata"]; ok {
@@ -115,7 +115,7 @@ func (k *kind) validateStatus(ctx context.Context, obj, old resource.Object) fie
 	return k.validateChange(ctx, obj, old, change.validateStatus)
 }
 
-// change is an update of an object, or of its status alone.
+// change is an update of an object or of its status only.
 type change struct {
 	version *version
 	with    *validators
@@ -123,7 +123,8 @@ type change struct {
 	pair    *common.CorrelatedObject
 }
 
-// validate checks the whole object against the schema. Metadata of embedded objects is checked even if the object's own type is wrong.
+// validate validates the whole object by its schema. It checks the metadata of embedded objects even if the object's
+// own type is wrong.
 func (c change) validate(ctx context.Context, typed bool) field.ErrorList {
 	var errs field.ErrorList
 	if typed {
@@ -135,7 +136,7 @@ func (c change) validate(ctx context.Context, typed bool) field.ErrorList {
 	return append(errs, objectmeta.Validate(ctx, nil, c.obj.Object, c.version.structural(), false)...)
 }
 
-// validateStatus checks the status alone.
+// validateStatus validates only the status.
 func (c change) validateStatus(_ context.Context, typed bool) (errs field.ErrorList) {
 	if !typed {
 		return nil
@@ -171,7 +172,7 @@ func (k *kind) validateChange(
 	return v.validateRules(ctx, with, errs, u, o, pair)
 }
 
-// validateLists checks sets and maps, unless they were wrong before.
+// validateLists checks sets and maps, unless they were invalid before.
 func (v *version) validateLists(u, old *unstructured.Unstructured) field.ErrorList {
 	errs := listtype.ValidateListSetsAndMaps(nil, v.structural(), u.Object)
 	if len(errs) > 0 && len(listtype.ValidateListSetsAndMaps(nil, v.structural(), old.Object)) > 0 {
@@ -180,7 +181,7 @@ func (v *version) validateLists(u, old *unstructured.Unstructured) field.ErrorLi
 	return errs
 }
 
-// validateRules runs the CEL rules if there is no error that could mislead them.
+// validateRules runs the CEL rules, unless earlier errors could mislead them.
 func (v *version) validateRules(ctx context.Context, with *validators, errs field.ErrorList, u, old *unstructured.Unstructured,
 	pair *common.CorrelatedObject) field.ErrorList {
 	if with.cel == nil {
@@ -285,7 +286,7 @@ func validateReplicas(u *unstructured.Unstructured, path string) field.ErrorList
 	return field.ErrorList{field.Invalid(field.NewPath(path), n, text)}
 }
 
-// warnFinalizers warns of finalizers, added by this write, whose names could clash with those of others.
+// warnFinalizers warns about finalizers that this write adds and whose names could clash with those of others.
 func warnFinalizers(_ context.Context, obj, old resource.Object) []string {
 	added := slices.Clone(obj.GetFinalizers())
 	if old != nil {

@@ -28,7 +28,7 @@ type version struct {
 	served  bool
 	subs    *v1.CustomResourceSubresources
 	warning string
-	// keep: unknown fields of the whole object are kept (spec.preserveUnknownFields of old definitions).
+	// keep: the whole object keeps unknown fields (spec.preserveUnknownFields of old definitions).
 	keep       bool
 	shape      *shape
 	columns    resource.Columns
@@ -57,10 +57,10 @@ func newVersion(k *kind, of *schemas, def *v1.CustomResourceDefinition, dv *v1.C
 	return v, nil
 }
 
-// structural is the version's schema, shared and to be read only; nil if there is none.
+// structural returns the version's schema, which is shared and read-only; nil if there is none.
 func (v *version) structural() *structuralschema.Structural {
 	s, err := v.shape.structural.Get()
-	if err != nil { // it could be made of the same bytes when the definition came
+	if err != nil { // cannot fail: the same bytes were parsed when the definition arrived
 		panic(fmt.Sprintf("schema of %s %s cannot be read again: %v", v.k.name, v.name, err))
 	}
 	return s
@@ -79,7 +79,7 @@ func (v *version) scale() *v1.CustomResourceSubresourceScale {
 	return v.subs.Scale
 }
 
-// descriptor is the version as the server sees it.
+// descriptor returns the version for the kind's descriptor.
 func (v *version) descriptor() resource.Version {
 	gvk := v.k.gvk(v.name)
 	out := resource.Version{
@@ -111,7 +111,8 @@ func (v *version) descriptor() resource.Version {
 	return out
 }
 
-// fields are those that a hub object has in the version: its webhook may have other names and values for them.
+// fields returns the selectable fields of a hub object in the version: the webhook may use other names and values for
+// them.
 func (v *version) fields(hub resource.Object) (fields.Set, error) {
 	u, err := v.k.in(context.Background(), v, hub)
 	if err != nil {
@@ -124,7 +125,7 @@ func (v *version) fields(hub resource.Object) (fields.Set, error) {
 	return set, nil
 }
 
-// fieldLabel refuses the labels of fields that are selectable in other versions only.
+// fieldLabel rejects the labels of fields that are selectable in other versions only.
 func (v *version) fieldLabel(label, value string) (string, string, error) {
 	known := label == "metadata.name" || label == "metadata.namespace" && v.k.namespaced ||
 		slices.ContainsFunc(v.selectable, func(f selectable) bool { return f.name == label })
@@ -134,13 +135,13 @@ func (v *version) fieldLabel(label, value string) (string, string, error) {
 	return label, value, nil
 }
 
-// converted changes obj to the version to, and drops what that does not know.
+// converted converts obj to the version to, and drops unknown fields.
 func (v *version) converted(obj resource.Object, to *version) (resource.Object, error) {
 	u := obj.(*unstructured.Unstructured)
 	if u.Object == nil {
 		u.Object = map[string]any{}
 	}
-	if v.k.conversion != nil { // upstream, too, waits for a webhook whatever becomes of the request
+	if v.k.conversion != nil { // upstream also waits for the webhook when the request is cancelled
 		return v.k.in(context.Background(), to, u)
 	}
 	if u.GetAPIVersion() == v.k.group+"/"+to.name {
@@ -159,16 +160,16 @@ type convertedColumns struct {
 	v *version
 }
 
-// Cells are those of the hub object's form in the version.
+// Cells returns the cells of the hub object's form in the version.
 func (c convertedColumns) Cells(obj resource.Object) ([]any, error) {
-	u, err := c.v.k.in(context.Background(), c.v, obj) // mostly cached by Foresee, so that no webhook is called
+	u, err := c.v.k.in(context.Background(), c.v, obj) // Foresee has mostly cached it, so that no webhook is called
 	if err != nil {
 		return nil, err
 	}
 	return c.Columns.Cells(u)
 }
 
-// foresee has hub objects converted to the version in one call, so that FromHub finds them done.
+// foresee converts hub objects to the version in one call, so that FromHub finds the results in the cache.
 func (v *version) foresee(ctx context.Context, hubs []resource.Object) error {
 	objs := make([]*unstructured.Unstructured, len(hubs))
 	for i, o := range hubs {
@@ -184,7 +185,7 @@ func (v *version) setDefaults(obj resource.Object) {
 	}
 }
 
-// coerce refuses metadata that is none, of the object and of objects embedded in it.
+// coerce rejects invalid metadata of the object and of embedded objects.
 func (v *version) coerce(obj resource.Object) error {
 	u := obj.(*unstructured.Unstructured)
 	if !plainMetadata(u.Object) {
@@ -289,7 +290,7 @@ func plainMetadata(content map[string]any) bool {
 	return true
 }
 
-// deprecation is the warning that goes with each answer in a deprecated version.
+// deprecation returns the warning for responses in a deprecated version.
 func deprecation(def *v1.CustomResourceDefinition, dv *v1.CustomResourceDefinitionVersion) string {
 	if dv.DeprecationWarning != nil {
 		return *dv.DeprecationWarning

@@ -17,7 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// warnDefinition warns of formats that are not checked, and of sets that are none; of those that this write brought.
+// warnDefinition warns about unknown formats and invalid sets that this write adds.
 func warnDefinition(_ context.Context, obj, old resource.Object) []string {
 	formats, lists, err := questionable(obj)
 	if err != nil {
@@ -42,8 +42,8 @@ func warnDefinition(_ context.Context, obj, old resource.Object) []string {
 	return warnings
 }
 
-// questionable finds formats that validation does not know, in the order of the schemas, and the types, sorted, of set items
-// that are not scalars.
+// questionable returns the formats that validation does not know, in the order of the schemas, and, sorted, the types
+// of set items that are not scalars.
 func questionable(obj resource.Object) (formats, lists []string, err error) {
 	d, err := internal(obj)
 	if err != nil {

@@ -30,7 +30,7 @@ import (
 
 const acceptAggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 
-// golden returns what kube-apiserver 1.37 answers.
+// golden returns a response of kube-apiserver 1.37.
 func golden(t *testing.T, name string) map[string]any {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("testdata", name+".json"))
@@ -44,7 +44,7 @@ func golden(t *testing.T, name string) map[string]any {
 	return m
 }
 
-// descriptors are made from the golden resource lists, in an order that is not that of the answers.
+// descriptors returns descriptors made from the golden resource lists, in another order than the responses.
 func descriptors(t *testing.T) []*resource.Descriptor {
 	t.Helper()
 	var list []*resource.Descriptor
@@ -272,7 +272,8 @@ func FuzzAccept(f *testing.F) {
 	})
 }
 
-// TestLegacyGroupOrder orders the groups of CRDs in /apis by their smallest VERSION.GROUP, in the aggregated document by name.
+// TestLegacyGroupOrder checks that groups of CRDs are ordered in /apis by their smallest VERSION.GROUP, and in the
+// aggregated document by name.
 func TestLegacyGroupOrder(t *testing.T) {
 	list := []*resource.Descriptor{
 		customKind("aaa.example.com", "zebras", "v1"),
@@ -318,7 +319,7 @@ func customKind(group, name string, versions ...string) *resource.Descriptor {
 	return d
 }
 
-// TestRoutesAndHandlers tells the paths that are routes, with a router's words, from those that are plain handlers.
+// TestRoutesAndHandlers checks which paths are routes, with a router's errors, and which are plain handlers.
 func TestRoutesAndHandlers(t *testing.T) {
 	list := append(descriptors(t), customKind("docs.example.com", "widgets", "v1"))
 	h := New(func() []*resource.Descriptor { return list })
@@ -357,7 +358,7 @@ func TestRoutesAndHandlers(t *testing.T) {
 	}
 }
 
-// TestCBOR tells who speaks CBOR where the server does: all but the versions of groups that came at run time.
+// TestCBOR checks which paths support CBOR: all but the versions of custom groups.
 func TestCBOR(t *testing.T) {
 	list := append(descriptors(t), customKind("docs.example.com", "widgets", "v1"))
 	h := New(func() []*resource.Descriptor { return list })
@@ -383,7 +384,7 @@ func TestCBOR(t *testing.T) {
 	}
 }
 
-// TestLargeDocumentsAreCompressed for those who take them so.
+// TestLargeDocumentsAreCompressed checks compression for clients that accept it.
 func TestLargeDocumentsAreCompressed(t *testing.T) {
 	list := descriptors(t)
 	for i := range 600 {
@@ -399,7 +400,7 @@ func TestLargeDocumentsAreCompressed(t *testing.T) {
 		return w
 	}
 	plain := ask("/apis", "")
-	for range 2 { // made, and kept
+	for range 2 { // made, and cached
 		w := ask("/apis", "br, gzip")
 		z, err := gzip.NewReader(w.Body)
 		if err != nil {

@@ -17,16 +17,16 @@ import (
 	types "github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 )
 
-// message is a document's content: a Kubernetes type with a protobuf form.
+// message is a document's content: a Kubernetes type with a protobuf encoding.
 type message interface {
 	runtime.Object
 	Marshal() ([]byte, error)
 }
 
-// document is one answer and its encodings, each made when it is first asked for.
+// document is one response and its encodings, each made at its first request.
 type document struct {
 	content message
-	// etag is the quoted tag of an aggregated document, made when it is first asked for; nil for others.
+	// etag returns the quoted ETag of an aggregated document, computed at its first request; nil for other documents.
 	etag func() (string, error)
 
 	json, protobuf, yaml, cbor func() ([]byte, error)
@@ -34,7 +34,7 @@ type document struct {
 	zipped sync.Map // format → []byte: large encodings, compressed
 }
 
-// zipFrom is the size above which a document is compressed for clients that accept it.
+// zipFrom is the size above which a document is compressed if the client accepts it.
 const zipFrom = 128 << 10
 
 // compress returns an encoding of the document compressed.
@@ -72,7 +72,7 @@ func newDocument(m message) *document {
 	return d
 }
 
-// encode returns the document in a form of [negotiate].
+// encode returns the document in a format of [negotiate].
 func (d *document) encode(f format) ([]byte, error) {
 	switch {
 	case f.mediaType == mediaProtobuf:
@@ -95,7 +95,7 @@ func (d *document) encode(f format) ([]byte, error) {
 	return d.json()
 }
 
-// encodeProtobuf puts a message into Kubernetes' envelope: four bytes of magic, then the type and the message's bytes.
+// encodeProtobuf wraps a message in Kubernetes' envelope: four bytes of magic, then the type and the message's bytes.
 func encodeProtobuf(m message) ([]byte, error) {
 	raw, err := m.Marshal()
 	if err != nil {

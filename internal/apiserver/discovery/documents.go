@@ -22,7 +22,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// documents are all answers for one list of descriptors. They do not change once they are made.
+// documents are all responses for one list of descriptors. They are immutable.
 type documents struct {
 	from   []*resource.Descriptor
 	remote *Remote
@@ -33,7 +33,7 @@ type documents struct {
 	aggregated *document            // /apis
 	core       *document            // /api, aggregated
 	custom     map[string]bool      // groups that only CRDs serve
-	warning    string               // the header that names versions whose servers do not answer; empty: all do
+	warning    string               // the Warning header that names versions whose servers do not respond; empty: all do
 }
 
 // entry is one resource in one version.
@@ -71,7 +71,7 @@ func build(list []*resource.Descriptor, remote *Remote) *documents {
 	ranks := rank(versions, docs.custom, remote)
 	for name := range ranks {
 		if len(versions[name]) == 0 {
-			docs.custom[name] = true // without routes
+			docs.custom[name] = true // its versions are plain handlers
 		}
 	}
 	docs.warning = ranks.warning()
@@ -91,7 +91,7 @@ func build(list []*resource.Descriptor, remote *Remote) *documents {
 			entries := byVersion[gv]
 			byName := slices.Clone(entries)
 			slices.SortFunc(byName, func(a, b entry) int { return cmp.Compare(a.d.Resource, b.d.Resource) })
-			if !docs.custom[name] { // CRDs stay in the order in which they came
+			if !docs.custom[name] { // CRDs stay in order of arrival
 				entries = byName
 			}
 			resources := metav1.APIResourceList{
@@ -134,7 +134,7 @@ func build(list []*resource.Descriptor, remote *Remote) *documents {
 }
 
 func newAggregated(list *apidiscoveryv2.APIGroupDiscoveryList) *document {
-	untyped := *list // the tag is that of the list without its type
+	untyped := *list // the ETag is that of the list without its type
 	list.TypeMeta = metav1.TypeMeta{Kind: "APIGroupDiscoveryList", APIVersion: "apidiscovery.k8s.io/v2"}
 	doc := newDocument(list)
 	doc.etag = sync.OnceValues(func() (string, error) {
@@ -167,7 +167,7 @@ func (e entry) verbs() []string {
 	return []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
 }
 
-// subresources are those that the version has: of built-in kinds sorted, of CRDs in the order of the descriptor.
+// subresources returns the subresources of the version: sorted for built-in kinds, in the descriptor's order for CRDs.
 func (e entry) subresources() []*resource.Subresource {
 	var subs []*resource.Subresource
 	for i := range e.d.Subresources {
@@ -181,7 +181,7 @@ func (e entry) subresources() []*resource.Subresource {
 	return subs
 }
 
-// kind is what a subresource speaks; group and version are empty where they are the parent's.
+// kind returns the kind of a subresource. Its group and version are empty if they are the parent's.
 func (e entry) kind(s *resource.Subresource) metav1.GroupVersionKind {
 	gvk := s.GroupVersionKind
 	if gvk.Kind == "" {
@@ -234,14 +234,14 @@ func (e entry) aggregated() apidiscoveryv2.APIResourceDiscovery {
 	return r
 }
 
-// verbs of a subresource, in the order that discovery lists them.
+// verbs returns the verbs of a subresource in the order of discovery.
 func verbs(s *resource.Subresource) []string {
 	v := slices.Clone(s.Verbs)
 	slices.Sort(v)
 	return v
 }
 
-// storageVersionHash tells clients when the stored version of a kind has changed.
+// storageVersionHash returns a hash that changes with the stored version of a kind.
 func storageVersionHash(d *resource.Descriptor) string {
 	gv := storedGroupVersion(d.GroupResource(), d.Storage)
 	sum := sha256.Sum256([]byte(gv.Group + "/" + gv.Version + "/" + d.Kind))

@@ -19,7 +19,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Handler answers the discovery paths.
+// Handler serves the discovery paths.
 type Handler struct {
 	list   func() []*resource.Descriptor
 	remote func() *Remote
@@ -30,30 +30,30 @@ type Handler struct {
 	address  atomic.Pointer[string]
 }
 
-// New returns a handler for the kinds that list returns. list is called on each request, must be quick, and must return
-// the same pointers as long as nothing changes; their order does not matter, but a new order counts as a change.
+// New returns a handler for the kinds that list returns. The handler calls list on each request. list must be fast and
+// return the same pointers as long as nothing changes. Their order does not matter, but a new order counts as a change.
 func New(list func() []*resource.Descriptor) *Handler {
 	return &Handler{list: list, remote: func() *Remote { return nil }}
 }
 
-// With adds what other servers serve. remote is called on each request, and must return the same pointer as long as nothing
-// changes; nil: no other servers.
+// With adds the resources of other servers. The handler calls remote on each request. It must return the same pointer
+// as long as nothing changes; nil: no other servers.
 func (h *Handler) With(remote func() *Remote) *Handler {
 	h.remote = remote
 	return h
 }
 
-// Builds is the number of times that the documents were made.
+// Builds returns how often the documents were made.
 func (h *Handler) Builds() int64 { return h.builds.Load() }
 
 // SetServerAddress sets the host:port in /api; by default it is the address of the request's connection.
 func (h *Handler) SetServerAddress(hostPort string) { h.address.Store(&hostPort) }
 
-// ServeHTTP answers on /api, /apis and the paths below that name groups and versions.
+// ServeHTTP serves /api, /apis and the paths below that name groups and versions.
 //
-// As with kube-apiserver, there are two ways to one of these paths: /api, /api/v1 and the versions of built-in groups are routes,
-// which take GET alone and refuse media types by a router's words; /apis, the groups, and the versions of custom groups
-// are plain handlers.
+// As in kube-apiserver, there are two kinds of these paths. /api, /api/v1 and the versions of built-in groups are
+// routes, which allow only GET and reject media types with a router's errors. /apis, the groups, and the versions of
+// custom groups are plain handlers.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	docs := h.documents()
 	path := strings.TrimRight(r.URL.Path, "/")
@@ -73,7 +73,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		status.Write(w, r, status.Route(http.StatusMethodNotAllowed, ""))
 		return
 	}
-	if docs.ofCustom(path) { // a handler of its own, which does not speak CBOR
+	if docs.ofCustom(path) { // a separate handler, which does not support CBOR
 		r = r.WithContext(types.WithCBOR(r.Context(), false))
 	}
 	media := types.Types(types.SpeaksCBOR(r.Context()))
@@ -122,11 +122,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", f.contentType())
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(http.StatusOK)
-	// The client's connection is the only thing that can fail here, and it is the client's to notice.
+	// Only the client's connection can fail here, and the client sees that itself.
 	_, _ = w.Write(body)
 }
 
-// documents returns those of the present list, made anew if it has changed.
+// documents returns the documents of the current list, and rebuilds them if it has changed.
 func (h *Handler) documents() *documents {
 	list, remote := h.list(), h.remote()
 	if d := h.current.Load(); d != nil && d.remote == remote && slices.Equal(d.from, list) {
@@ -186,7 +186,7 @@ func (d *documents) ofCustom(path string) bool {
 	return ok && d.custom[group]
 }
 
-// notFound tells of a version that a built-in group does not have with a Status, of all else as plain text.
+// notFound reports a missing version of a built-in group with a Status, and everything else as plain text.
 func (d *documents) notFound(w http.ResponseWriter, r *http.Request, path string) {
 	parts := strings.Split(strings.TrimPrefix(path, "/"), "/")
 	builtIn := parts[0] == "api" || len(parts) > 2 && d.group[parts[1]] != nil && !d.custom[parts[1]]

@@ -15,14 +15,14 @@ const (
 	mediaProtobuf = types.Protobuf
 )
 
-// format is how an answer is encoded.
+// format is the encoding of a response.
 type format struct {
 	mediaType  string
 	pretty     bool
 	aggregated bool
 }
 
-// contentType is the header of an answer in this format.
+// contentType returns the Content-Type header of the format.
 func (f format) contentType() string {
 	if f.aggregated {
 		return f.mediaType + ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
@@ -30,8 +30,8 @@ func (f format) contentType() string {
 	return f.mediaType
 }
 
-// negotiate picks the first clause of the Accept header that the server can meet; not ok: there is none. Clauses that
-// ask for the aggregated form count only where there is one.
+// negotiate returns the first clause of the Accept header that the server supports; not ok: there is none. Clauses for
+// the aggregated form count only if aggregates is true.
 func negotiate(r *http.Request, media []string, aggregates bool) (format, bool) {
 	header := r.Header.Get("Accept")
 	f, ok := types.Parse(header).Choose(header, &types.Offer{Media: media, Discovery: aggregates})

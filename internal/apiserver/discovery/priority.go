@@ -13,11 +13,11 @@ import (
 const (
 	customGroup   = 1000
 	customVersion = 100
-	// unlistedVersion is that of a built-in version without a figure of its own.
+	// unlistedVersion is the priority of a built-in version that is not listed.
 	unlistedVersion = 15
 )
 
-// groupPriority orders the built-in groups; higher comes first, equal ones go by name.
+// groupPriority orders the built-in groups: higher ones first, equal ones by name.
 func groupPriority(group string) int {
 	switch group {
 	case "apiregistration.k8s.io":
@@ -68,7 +68,7 @@ func groupPriority(group string) int {
 	return customGroup
 }
 
-// versionPriority orders the versions of a built-in group; of equal ones the order of version names decides.
+// versionPriority orders the versions of a built-in group. Versions with equal priority are ordered by name.
 func versionPriority(gv schema.GroupVersion) int {
 	switch gv.Group + "/" + gv.Version {
 	case "autoscaling/v2":
@@ -102,13 +102,14 @@ func versionPriority(gv schema.GroupVersion) int {
 	return unlistedVersion
 }
 
-// Priorities are those of a built-in group and of a version in it, as an APIService has them.
+// Priorities returns the priorities of a built-in group and of a version in it, as in an APIService.
 func Priorities(gv schema.GroupVersion) (group, version int) {
 	return groupPriority(gv.Group), versionPriority(gv)
 }
 
-// storedGroupVersion is the group and version that storageVersionHash is made of. For most kinds it is the hub's; events of both
-// groups are stored as the core group's, and kinds that are new in a version are stored as the release before it knows them.
+// storedGroupVersion returns the group and version of which storageVersionHash is made. For most kinds it is the hub's.
+// Events of both groups are stored as the core group's, and kinds that are new in a version are stored as the release
+// before it knows them.
 func storedGroupVersion(gr schema.GroupResource, hub string) schema.GroupVersion {
 	switch gr {
 	case schema.GroupResource{Group: "events.k8s.io", Resource: "events"}:

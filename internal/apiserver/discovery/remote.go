@@ -19,33 +19,33 @@ import (
 // Remote has the resources of aggregated API servers: one immutable state.
 type Remote struct{ Versions []RemoteVersion }
 
-// RemoteVersion is one version of a group that another server serves. It takes the place of this server's own, if there is one.
+// RemoteVersion is one version of a group that another server serves. It replaces this server's own, if there is one.
 type RemoteVersion struct {
 	Group, Version string
-	// GroupPriority and VersionPriority are those of the APIService. A group has the highest that one of its versions has.
+	// GroupPriority and VersionPriority are those of the APIService. A group has the highest priority of its versions.
 	GroupPriority, VersionPriority int
 	// Document is the server's last document, marked Current or Stale.
 	Document apidiscoveryv2.APIVersionDiscovery
 }
 
-// ranked is a version of a group and what decides on its place.
+// ranked is a version of a group with its priorities.
 type ranked struct {
 	schema.GroupVersion
 	group, version int
 	remote         *RemoteVersion // nil: this server's own
 }
 
-// ranking are the versions of each group, in their order.
+// ranking has the sorted versions of each group.
 type ranking map[string][]ranked
 
-// rank puts own and remote versions of groups together.
+// rank combines own and remote versions of groups.
 func rank(own map[string][]string, custom map[string]bool, remote *Remote) ranking {
 	r := ranking{}
 	if remote != nil {
 		for i := range remote.Versions {
 			v := &remote.Versions[i]
 			if v.Group == "" {
-				continue // the core group is not listed in /apis
+				continue // /apis does not list the core group
 			}
 			r[v.Group] = append(r[v.Group], ranked{schema.GroupVersion{Group: v.Group, Version: v.Version}, v.GroupPriority, v.VersionPriority, v})
 		}
@@ -71,7 +71,7 @@ func rank(own map[string][]string, custom map[string]bool, remote *Remote) ranki
 	return r
 }
 
-// priority of a group is the highest of its versions'.
+// priority returns the priority of a group: the highest of its versions'.
 func (r ranking) priority(group string) int {
 	highest := 0
 	for _, v := range r[group] {
@@ -80,12 +80,13 @@ func (r ranking) priority(group string) int {
 	return highest
 }
 
-// groups are the names in the order of the aggregated document: by priority, then by name.
+// groups returns the names in the order of the aggregated document: by priority, then by name.
 func (r ranking) groups() []string {
 	return r.sorted(func(group string) string { return group })
 }
 
-// legacy are the names in the order of /apis: of equal priority, the group whose first VERSION.GROUP of this priority comes first.
+// legacy returns the names in the order of /apis: by priority, then by the group's first VERSION.GROUP of this
+// priority.
 func (r ranking) legacy() []string {
 	return r.sorted(func(group string) string {
 		highest, first := r.priority(group), ""
@@ -115,11 +116,11 @@ func (r ranking) sorted(key func(group string) string) []string {
 	return names
 }
 
-// namedStale is how many stale versions a warning names.
+// namedStale is the maximum number of stale versions that a warning names.
 const namedStale = 10
 
-// warning is a Warning header that names the versions whose servers do not respond; empty: all do. Clients silently skip
-// stale versions, but kubectl prints warnings: so a user who misses a resource learns the reason.
+// warning returns a Warning header that names the versions whose servers do not respond; empty: all do. Clients
+// silently skip stale versions, but kubectl prints warnings: so a user who misses a resource learns the reason.
 func (r ranking) warning() string {
 	var names []string
 	for _, versions := range r {
@@ -141,13 +142,13 @@ func (r ranking) warning() string {
 		"stale discovery: the API server of APIService "+strings.Join(names, ", ")+more+
 			" cannot be discovered; see its conditions Available and DiscoveryReadable")
 	if err != nil {
-		return "" // a name that no header can hold
+		return "" // a header cannot contain such a name
 	}
 	return text
 }
 
-// Legacy turns a version's list of resources of old into the aggregated form. Subresources of unknown resources get a resource without a
-// kind; the scope of a subresource that is not its resource's is left aside.
+// Legacy converts a version's APIResource list to the aggregated form. A subresource of an unknown resource gets a
+// resource without a kind. A subresource's scope is ignored if it differs from its resource's.
 func Legacy(list []metav1.APIResource) []apidiscoveryv2.APIResourceDiscovery {
 	var out []apidiscoveryv2.APIResourceDiscovery
 	at := map[string]int{}

@@ -28,14 +28,14 @@ import (
 	"github.com/mortise-dev/mortise/store/sealed"
 )
 
-// Config is a file that was read and found right.
+// Config is an encryption configuration that was read and validated.
 type Config struct {
 	File   string
 	hash   string
 	config *apiserver.EncryptionConfiguration
 }
 
-// Load reads and checks a file. With reload it must be fit to be followed.
+// Load reads and validates a file. With reload it must be suitable for reloads.
 func Load(file string, reload bool) (*Config, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -71,8 +71,8 @@ func Parse(file string, data []byte, reload bool) (*Config, error) {
 	return c, nil
 }
 
-// checkRules refuses what validation lets pass and what could not be put to work: rules that an earlier one hides, the old
-// version of KMS.
+// checkRules rejects configurations that pass validation but cannot be used: rules that an earlier one hides, and
+// version 1 of KMS.
 func (c *Config) checkRules() error {
 	seen := map[schema.GroupResource]bool{}
 	for i := range c.config.Resources {
@@ -95,7 +95,7 @@ func (c *Config) checkRules() error {
 	return nil
 }
 
-// written is a resource as files write it.
+// written returns a resource as files write it.
 func written(gr schema.GroupResource) string {
 	if gr.Group == "" && gr.Resource == "*" {
 		return "*."
@@ -103,7 +103,7 @@ func written(gr schema.GroupResource) string {
 	return gr.String()
 }
 
-// setUp makes the ciphers of a configuration, and the plug-ins' clients.
+// setUp makes the ciphers of a configuration, and the clients of its plug-ins.
 func (t *Transformers) setUp(c *Config) (*setup, error) {
 	ctx, end := context.WithCancel(t.context)
 	s := &setup{hash: c.hash, ciphers: map[schema.GroupResource]*cipher{}, needs: map[schema.GroupResource][]*plugin{}, end: end}
@@ -145,7 +145,7 @@ func (t *Transformers) setUp(c *Config) (*setup, error) {
 	return s, nil
 }
 
-// local is a provider that has its keys in the file; nothing for KMS.
+// local returns the transformer of a provider whose keys are in the file; nil for KMS.
 func local(p *apiserver.ProviderConfiguration) (value.PrefixTransformer, error) {
 	switch {
 	case p.AESGCM != nil:
@@ -170,8 +170,8 @@ func local(p *apiserver.ProviderConfiguration) (value.PrefixTransformer, error) 
 	return value.PrefixTransformer{}, nil
 }
 
-// padded is AES-CBC, which ends the process over a value that has an initialization vector and nothing behind it. There is always
-// a block of padding at least.
+// padded is AES-CBC with a check of the length: the library ends the process on a value that consists of an
+// initialization vector only. Valid data has at least one block of padding.
 type padded struct{ value.Transformer }
 
 // TransformFromStorage implements [value.Transformer].
@@ -192,7 +192,7 @@ func aesBlock(make func(gocipher.Block) (value.Transformer, error)) func([]byte)
 	}
 }
 
-// keyed is a provider with named keys: the first seals, all open.
+// keyed returns a provider with named keys: the first key encrypts, all keys decrypt.
 func keyed(prefix, title string, keys []apiserver.Key, make func(key []byte) (value.Transformer, error)) (value.PrefixTransformer, error) {
 	var list []value.PrefixTransformer
 	for _, k := range keys {

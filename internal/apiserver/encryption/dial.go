@@ -16,16 +16,18 @@ import (
 	kmsservice "k8s.io/kms/pkg/service"
 )
 
-// reconnect is how a plug-in that went away is looked for: soon, since a call waits only some seconds for it.
+// reconnect sets short retry intervals for a lost connection to a plug-in, since a call waits only a few seconds for
+// it.
 var reconnect = grpc.ConnectParams{
 	Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 	MinConnectTimeout: time.Second,
 }
 
-// dial makes the client of the plug-in on a socket, until ctx ends. Calls wait for it to be there, until their own deadline.
+// dial makes the client of the plug-in on a socket. It is closed when ctx ends. Calls wait for the connection until
+// their own deadline.
 func dial(ctx context.Context, socket string) (kmsservice.Service, error) {
 	conn, err := grpc.NewClient("passthrough:///"+socket,
-		grpc.WithAuthority("localhost"), // the only one that servers on sockets all take
+		grpc.WithAuthority("localhost"), // the only authority that all servers on sockets accept
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
 		grpc.WithConnectParams(reconnect),
@@ -36,11 +38,11 @@ func dial(ctx context.Context, socket string) (kmsservice.Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make client of %s: %w", socket, err)
 	}
-	context.AfterFunc(ctx, func() { _ = conn.Close() }) // its error does not matter
+	context.AfterFunc(ctx, func() { _ = conn.Close() }) // the error does not matter
 	return &client{kmsapi.NewKeyManagementServiceClient(conn)}, nil
 }
 
-// client is a plug-in by gRPC.
+// client calls a plug-in through gRPC.
 type client struct {
 	kmsapi.KeyManagementServiceClient
 }

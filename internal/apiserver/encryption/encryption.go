@@ -1,20 +1,20 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package encryption implements encryption at rest by an EncryptionConfiguration file: it selects the resources that are
-// encrypted before they reach the store, and their providers and keys.
+// Package encryption implements encryption at rest by an EncryptionConfiguration file, which selects the resources that
+// are encrypted before they reach the store, and their providers and keys.
 //
 // [Parse] reads and validates a file, without side effects. [Start] returns [Transformers], the [sealed.Ciphers] of a
-// store. The first provider of a resource encrypts; all of them decrypt, so that keys are rotated by adding the new one in
-// front and writing all objects once. The stored bytes equal kube-apiserver's, with an object's key in the store as
-// authenticated data for providers that have such data: aesgcm and kms. Data of secretbox can be decrypted under another
-// key of the store as well, and aescbc detects changes by its padding only.
+// store. The first provider of a resource encrypts; all of them decrypt. So keys are rotated by adding the new one in
+// front and writing all objects once. The stored bytes equal kube-apiserver's. The object's key in the store is the
+// authenticated data for aesgcm and kms. secretbox has no such data, so its values can be decrypted under another key
+// of the store as well; aescbc detects changes by its padding only.
 //
-// A KMS v2 plug-in ([plugin]) wraps a seed that the server draws; each object's key is derived from the seed and a nonce.
-// Reads call the plug-in once for each seed, writes never: while it is down, writes continue for three minutes after its
-// last good status. When a plug-in is down at the start, the server waits for it only if it encrypts resources that the
-// start needs ([Transformers.Await]): otherwise the resources that it encrypts cannot be read or written until it responds,
-// and the health check kms-providers fails.
+// A KMS v2 plug-in ([plugin]) wraps a seed that the server generates; each object's key is derived from the seed and a
+// nonce. Reads call the plug-in once for each seed, writes never: while it is down, writes continue for three minutes
+// after its last good status. If a plug-in is down at the start, the server waits for it only if it encrypts resources
+// that the start needs ([Transformers.Await]). Otherwise the resources that it encrypts cannot be read or written until
+// it responds, and the health check kms-providers fails.
 //
 // # Concurrency
 //
@@ -42,29 +42,29 @@ import (
 	"github.com/mortise-dev/mortise/store/sealed"
 )
 
-// CheckName is the health check's.
+// CheckName is the name of the health check.
 const CheckName = "kms-providers"
 
 // Options of [Start].
 type Options struct {
-	// Reload follows the file.
+	// Reload enables reloads of the file.
 	Reload bool
 	Ledger *extension.Ledger
 	Log    *slog.Logger
-	// ServerID appears, hashed, in metrics.
+	// ServerID is the server's identity, whose hash appears in metrics.
 	ServerID string
-	// Dial makes the client of a KMS plug-in, until ctx ends; nil: gRPC over its socket.
+	// Dial makes the client of a KMS plug-in, which is closed when ctx ends; nil: gRPC over its socket.
 	Dial func(ctx context.Context, endpoint string) (kmsservice.Service, error)
 }
 
-// Transformers seal and open values by their keys. They are made by [Start].
+// Transformers encrypt and decrypt values by their keys. [Start] makes them.
 type Transformers struct {
 	opts      Options
 	file      string
 	current   atomic.Pointer[setup]
 	resources atomic.Pointer[map[string]schema.GroupResource]
 	metrics   *Metrics
-	context   context.Context // of everything; ended by Close
+	context   context.Context // for all background work; Close ends it
 	end       context.CancelFunc
 	group     sync.WaitGroup
 }
@@ -74,17 +74,17 @@ var (
 	_ sealed.Whole   = (*Transformers)(nil)
 )
 
-// setup is one state of the file, at work.
+// setup is one configuration in use.
 type setup struct {
 	hash    string
 	ciphers map[schema.GroupResource]*cipher
 	plugins []*plugin
-	needs   map[schema.GroupResource][]*plugin // as the file names resources
+	needs   map[schema.GroupResource][]*plugin // resources as the file names them
 	end     context.CancelFunc
 }
 
-// Start puts a configuration to work. Plug-ins are asked for their status once; those that do not answer are no error. Close
-// ends it all.
+// Start puts a configuration into force. It requests the status of each plug-in once, and ignores failures. Close ends
+// all background work.
 func Start(ctx context.Context, c *Config, o Options) (*Transformers, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -101,7 +101,7 @@ func Start(ctx context.Context, c *Config, o Options) (*Transformers, error) {
 		return nil, err
 	}
 	for _, p := range s.plugins {
-		_ = p.check(ctx) // which tells the log
+		_ = p.check(ctx) // it logs the error
 	}
 	t.register(s)
 	t.follow(s)
@@ -110,8 +110,8 @@ func Start(ctx context.Context, c *Config, o Options) (*Transformers, error) {
 	return t, nil
 }
 
-// Await returns when every plug-in was healthy once that encrypts resources other than the dispensable ones; a wildcard is
-// such a resource. It logs the plug-ins that it waits for.
+// Await returns when every plug-in that encrypts resources other than the dispensable ones was healthy once; a wildcard
+// is such a resource. It logs the plug-ins that it waits for.
 func (t *Transformers) Await(ctx context.Context, dispensable func(schema.GroupResource) bool) error {
 	for gr, plugins := range t.current.Load().needs {
 		if dispensable(gr) {
@@ -132,20 +132,20 @@ func (t *Transformers) Await(ctx context.Context, dispensable func(schema.GroupR
 	return nil
 }
 
-// Close ends the connections to plug-ins, and what follows them.
+// Close ends the background work and closes the connections to plug-ins.
 func (t *Transformers) Close() {
 	t.end()
 	t.group.Wait()
 }
 
-// Know sets the prefixes of keys of the built-in resources.
+// Know sets the key prefixes of the built-in resources.
 func (t *Transformers) Know(ds []*resource.Descriptor) {
 	known := map[string]schema.GroupResource{
 		"ranges/serviceips":       {Resource: "serviceipallocations"},
 		"ranges/servicenodeports": {Resource: "servicenodeportallocations"},
 	}
 	for _, d := range ds {
-		if _, twice := known[d.Prefix]; d.Prefix != "" && (!twice || d.Group == "") { // events are core's
+		if _, twice := known[d.Prefix]; d.Prefix != "" && (!twice || d.Group == "") { // events belong to the core group
 			known[d.Prefix] = d.GroupResource()
 		}
 	}
@@ -154,8 +154,8 @@ func (t *Transformers) Know(ds []*resource.Descriptor) {
 
 const root = "/registry/"
 
-// resource returns the resource of a key; whole is true if the key contains its whole prefix: all longer keys belong to the
-// same resource.
+// resource returns the resource of a key. whole is true if the key contains its whole prefix: then all longer keys
+// belong to the same resource.
 func (t *Transformers) resource(key string) (gr schema.GroupResource, whole bool) {
 	rest, ok := strings.CutPrefix(key, root)
 	if !ok {
@@ -176,7 +176,7 @@ func (t *Transformers) resource(key string) (gr schema.GroupResource, whole bool
 	if gr, ok := known[first]; ok {
 		return gr, more
 	}
-	if strings.Contains(first, ".") { // of a definition
+	if strings.Contains(first, ".") { // a custom resource
 		return schema.GroupResource{Group: first, Resource: after[:second]}, complete
 	}
 	return schema.GroupResource{Resource: first}, false
@@ -197,7 +197,7 @@ func (t *Transformers) Whole(prefix string) bool {
 	return whole
 }
 
-// of is what seals a resource: what names it, its group, or everything, in this order.
+// of returns the cipher of a resource: by its name, its group, or the wildcard, in this order.
 func (s *setup) of(gr schema.GroupResource) *cipher {
 	if c := s.ciphers[gr]; c != nil {
 		return c
@@ -210,7 +210,7 @@ func (s *setup) of(gr schema.GroupResource) *cipher {
 
 var everything = schema.GroupResource{Group: "*", Resource: "*"}
 
-// cipher is the providers of a resource as a [sealed.Cipher].
+// cipher adapts the providers of a resource to [sealed.Cipher].
 type cipher struct{ value.Transformer }
 
 // Seal implements [sealed.Cipher].
@@ -223,7 +223,7 @@ func (c *cipher) Open(ctx context.Context, key string, stored []byte) ([]byte, b
 	return c.TransformFromStorage(ctx, stored, value.DefaultContext(key))
 }
 
-// Checks reports whether there is a health check: if a plug-in is configured, or a reload could add one.
+// Checks reports whether there is a health check: a plug-in is configured, or a reload could add one.
 func (t *Transformers) Checks() bool { return t.opts.Reload || len(t.current.Load().plugins) > 0 }
 
 // Check is the health check of all plug-ins.
@@ -251,14 +251,14 @@ func (t *Transformers) register(s *setup) {
 	t.opts.Ledger.RegisterAll(extension.KMS, maps.Clone(where))
 }
 
-// follow keeps the plug-ins of a setup up to date until it ends.
+// follow keeps the status of the plug-ins of a setup up to date until the setup ends.
 func (t *Transformers) follow(s *setup) {
 	for _, p := range s.plugins {
 		t.group.Go(func() { p.follow() })
 	}
 }
 
-// grace is how long requests may still use what a new configuration took the place of.
+// grace is how long requests may continue to use a replaced configuration.
 func (s *setup) grace() time.Duration {
 	var sum time.Duration
 	for _, p := range s.plugins {

@@ -35,7 +35,7 @@ func secret(c string, n int) string {
 	return base64.StdEncoding.EncodeToString(bytes.Repeat([]byte(c), n))
 }
 
-// document is a configuration of rules, each "resources => providers" with providers as YAML flow.
+// document returns a configuration with rules, each "resources => providers" with providers as YAML flow.
 func document(rules ...string) []byte {
 	b := &strings.Builder{}
 	fmt.Fprintln(b, "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:")
@@ -50,7 +50,8 @@ func keyed(kind, name, c string) string {
 	return fmt.Sprintf("{%s: {keys: [{name: %s, secret: %s}]}}", kind, name, secret(c, 32))
 }
 
-// kms is a plug-in in a folder that does not exist: nothing is to watch there, which a bubble's clock would wait for.
+// kms is a plug-in in a folder that does not exist, so that there is nothing to watch, which a bubble's clock would
+// wait for.
 func kms(name string) string {
 	return fmt.Sprintf("{kms: {apiVersion: v2, name: %s, endpoint: 'unix:///nowhere/%s.sock'}}", name, name)
 }
@@ -70,7 +71,8 @@ func start(t *testing.T, data []byte, o encryption.Options) *encryption.Transfor
 	return tr
 }
 
-// TestResources: rules for a resource come before those for its group, and these before those for all; keys tell whose they are.
+// TestResources checks that rules for a resource come before those for its group, and these before the wildcard, and
+// that keys determine their resource.
 func TestResources(t *testing.T) {
 	tr := start(t, document(
 		"secrets, events => "+keyed("aesgcm", "s", "a"),
@@ -125,7 +127,7 @@ func TestResources(t *testing.T) {
 	}
 }
 
-// TestRefused: what is wrong with a file is said before anything is started.
+// TestRefused checks that errors of a file are reported before anything is started.
 func TestRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		data []byte
@@ -159,7 +161,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestRotation: keys and providers are changed by putting the new one in front; what is old is read, and stale.
+// TestRotation checks that keys and providers are rotated by adding the new one in front. Old values can be read, and
+// are stale.
 func TestRotation(t *testing.T) {
 	under := memory.Open(memory.Options{})
 	defer under.Close()
@@ -195,7 +198,7 @@ func TestRotation(t *testing.T) {
 			t.Errorf("stored as %.40q, want %s", raw.Value, step.prefix)
 		}
 	}
-	// without a key it cannot be read, and that says which
+	// without a key the value cannot be read, and the error names the key
 	s := store.New(sealed.New(under, start(t, document("secrets => "+box), encryption.Options{})))
 	if _, _, err := s.Get(t.Context(), key); err == nil ||
 		!strings.Contains(err.Error(), `"/registry/secrets/ns/x": no matching prefix found`) {
@@ -205,7 +208,7 @@ func TestRotation(t *testing.T) {
 
 var errDown = errors.New("connection refused")
 
-// dialer gives plug-ins without sockets, each of which may be down.
+// dialer makes plug-ins without sockets, each of which can be down.
 type dialer struct {
 	*kmstest.Plugin
 	down atomic.Bool
@@ -271,7 +274,7 @@ func TestPlugin(t *testing.T) {
 			t.Errorf("asked %d times in ten minutes for its status", after-statuses)
 		}
 
-		// another key: within a minute it is written with, and what the old one wrote is stale but read
+		// another key: within a minute writes use it, and values of the old one are stale but readable
 		d.Rotate("key-2")
 		wait(time.Minute + 10*time.Second)
 		if !s.Stale(ctx, first) {
@@ -284,7 +287,7 @@ func TestPlugin(t *testing.T) {
 			t.Errorf("%d seeds for two keys", encryptions)
 		}
 
-		// a status that names another key than the one that wraps: the old seed coasts, and then ends
+		// a status that names another key than the one that wraps: the old seed stays in use until it expires
 		d.Disagree("key-3")
 		wait(time.Minute + 10*time.Second)
 		if err := tr.Check(ctx); err == nil || !strings.Contains(err.Error(), "the plug-in's status names key") {
@@ -307,7 +310,7 @@ func TestPlugin(t *testing.T) {
 			t.Errorf("a write after the plug-in has come to its senses: %v", err)
 		}
 
-		// down: reads of seeds that are known go on, also of records that are new in memory
+		// down: reads with known seeds continue, also of values that are new in memory
 		d.down.Store(true)
 		wait(5 * time.Minute)
 		if _, err := put("a"); err == nil {
@@ -330,7 +333,7 @@ func TestPlugin(t *testing.T) {
 			t.Errorf("the ledger says %+v", entries)
 		}
 
-		// ill by its own words, or of another version
+		// unhealthy by its own status, or with another version
 		d.down.Store(false)
 		wait(11 * time.Second)
 		for _, c := range []struct{ health, version, want string }{
@@ -352,7 +355,8 @@ func TestPlugin(t *testing.T) {
 	})
 }
 
-// TestPluginDownAtStart: the server starts without it, and what it seals is neither read nor written until it is there.
+// TestPluginDownAtStart checks that the server starts without the plug-in, and that its resources can be neither read
+// nor written until it is up.
 func TestPluginDownAtStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &dialer{Plugin: kmstest.New(t, "")}
@@ -378,7 +382,7 @@ func TestPluginDownAtStart(t *testing.T) {
 	})
 }
 
-// TestReload: a good file takes effect, a bad one changes nothing and is counted.
+// TestReload checks that a valid file takes effect, and that an invalid one is counted and changes nothing.
 func TestReload(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	write := func(data []byte) {

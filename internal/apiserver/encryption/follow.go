@@ -15,12 +15,12 @@ import (
 
 const (
 	reread      = time.Minute
-	healthyIn   = 10 * time.Second // at least so long may new plug-ins take to be well
+	healthyIn   = 10 * time.Second // minimum time for new plug-ins to become healthy
 	healthRetry = 100 * time.Millisecond
 )
 
-// Run follows the file until ctx ends, if that was asked for: a new one takes effect once its plug-ins are well, a bad one
-// changes nothing, is logged and counted.
+// Run follows the file until ctx ends, if reloads are enabled. A new configuration takes effect once its plug-ins are
+// healthy. An invalid file is logged and counted, and changes nothing.
 func (t *Transformers) Run(ctx context.Context) error {
 	if !t.opts.Reload {
 		<-ctx.Done()
@@ -41,7 +41,7 @@ func (t *Transformers) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Reload applies the current content of the file, if it has changed.
+// Reload applies the current content of the file if it has changed.
 func (t *Transformers) Reload(ctx context.Context) error {
 	data, err := os.ReadFile(t.file)
 	if err != nil {
@@ -70,7 +70,7 @@ func (t *Transformers) Reload(ctx context.Context) error {
 	t.metrics.reloaded(true, now)
 	t.metrics.inForce(s.hash)
 	t.opts.Log.InfoContext(ctx, "Reloaded the encryption configuration", "file", t.file, "hash", s.hash)
-	t.group.Go(func() { // requests under way may use the old one for a while
+	t.group.Go(func() { // requests in flight may use the old one for a while
 		timer := time.NewTimer(old.grace())
 		defer timer.Stop()
 		select {
@@ -82,7 +82,7 @@ func (t *Transformers) Reload(ctx context.Context) error {
 	return nil
 }
 
-// healthy waits until all plug-ins are well, but not for long.
+// healthy waits a limited time until all plug-ins are healthy.
 func (s *setup) healthy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, max(s.grace(), healthyIn))
 	defer cancel()

@@ -33,7 +33,7 @@ import (
 
 const aSecret = "/registry/secrets/ns/x"
 
-// journal is a log that keeps its messages and hands each on.
+// journal is a log that keeps its messages and passes each on.
 type journal struct {
 	slog.Handler
 	mu    sync.Mutex
@@ -56,7 +56,7 @@ func (j *journal) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// said are the lines since the last call.
+// said returns the lines since the last call.
 func (j *journal) said() []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -65,12 +65,12 @@ func (j *journal) said() []string {
 	return out
 }
 
-// moody is a plug-in of which one method fails.
+// moody is a plug-in with one method that fails.
 type moody struct {
 	*kmstest.Plugin
 	mu    sync.Mutex
 	fails string
-	asked chan struct{} // gets a value at each call of Status
+	asked chan struct{} // receives at each call of Status
 	until []context.Context
 }
 
@@ -131,7 +131,7 @@ func seal(t *testing.T, tr *encryption.Transformers) ([]byte, error) {
 	return tr.Cipher(aSecret).Seal(t.Context(), aSecret, []byte("hello"))
 }
 
-// says fails the test if an error does not contain a text; empty: if there is one.
+// says fails the test unless an error contains a text; empty: there must be none.
 func says(t *testing.T, what string, err error, want string) {
 	t.Helper()
 	if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
@@ -139,7 +139,7 @@ func says(t *testing.T, what string, err error, want string) {
 	}
 }
 
-// TestSocket: a plug-in is called over its socket, and the errors that it answers with are told.
+// TestSocket checks that a plug-in is called over its socket, and that its errors are returned.
 func TestSocket(t *testing.T) {
 	m := newMoody(t)
 	folder, err := os.MkdirTemp("", "kms") // t.TempDir is too long for a socket's path
@@ -182,8 +182,8 @@ func TestSocket(t *testing.T) {
 	}
 }
 
-// TestAwait: what the server cannot come up without waits for its plug-in; the log says of a plug-in that it is ill, and that it
-// is well again, once each.
+// TestAwait checks that the server waits for the plug-ins that it needs to start, and that the log reports an unhealthy
+// plug-in and its recovery once each.
 func TestAwait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, log, ledger := newMoody(t), newJournal(), extension.NewLedger(clock.RealClock{})
@@ -218,7 +218,7 @@ func TestAwait(t *testing.T) {
 		says(t, "the wait for one who comes", <-awaited, "")
 		says(t, "a wait for one who is there", tr.Await(t.Context(), none), "")
 		says(t, "health", tr.Check(t.Context()), "")
-		time.Sleep(5*time.Minute + time.Second) // longer than one status lets it write
+		time.Sleep(5*time.Minute + time.Second) // longer than writes are allowed after one status
 		synctest.Wait()
 		_, err := seal(t, tr)
 		says(t, "a write with a key that stays", err, "")
@@ -231,14 +231,15 @@ func TestAwait(t *testing.T) {
 	})
 }
 
-// TestSocketComes: a plug-in is asked at once when its socket comes to be or is another, long before its next turn.
+// TestSocketComes checks that a plug-in is called immediately when its socket appears or is replaced, long before the
+// next interval.
 func TestSocketComes(t *testing.T) {
 	m, socket := newMoody(t), filepath.Join(t.TempDir(), "kms.sock")
 	tr := start(t, document("secrets => {kms: {apiVersion: v2, name: vault, endpoint: 'unix://"+socket+"'}}"),
 		encryption.Options{Dial: m.dial})
 	<-m.asked
 	for n := range 2 {
-		other := fmt.Sprintf("%s.%d", socket, n) // both exist at once, so that they are two files
+		other := fmt.Sprintf("%s.%d", socket, n) // both exist at the same time, so that they are two files
 		if err := os.WriteFile(other, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -250,7 +251,7 @@ func TestSocketComes(t *testing.T) {
 	tr.Close()
 }
 
-// TestChecks: there is a health check where there is a plug-in, or where one could come to be.
+// TestChecks checks that there is a health check if there is a plug-in, or if a reload could add one.
 func TestChecks(t *testing.T) {
 	local := document("secrets => " + keyed("aesgcm", "k", "a"))
 	for _, c := range []struct {
@@ -264,7 +265,7 @@ func TestChecks(t *testing.T) {
 	}
 }
 
-// TestTwoParts: services and endpoints share the first part of their prefixes.
+// TestTwoParts checks resources whose prefixes share the first part: services and endpoints.
 func TestTwoParts(t *testing.T) {
 	tr := start(t, document("services => "+keyed("aesgcm", "k", "a")), encryption.Options{})
 	for key, want := range map[string]bool{
@@ -277,7 +278,7 @@ func TestTwoParts(t *testing.T) {
 	}
 }
 
-// TestLoad: what cannot be read or is something else is refused.
+// TestLoad checks that unreadable and invalid files are rejected.
 func TestLoad(t *testing.T) {
 	_, err := encryption.Load(filepath.Join(t.TempDir(), "none.yaml"), false)
 	says(t, "no file", err, "no such file")
@@ -295,7 +296,7 @@ func TestLoad(t *testing.T) {
 	says(t, "no client", err, "use KMS provider vault: no Dial today")
 }
 
-// series are the values of a server's metrics, without the times.
+// series returns the values of a server's metrics, without times.
 func series(t *testing.T, tr *encryption.Transformers) map[string]float64 {
 	t.Helper()
 	registry := prometheus.NewRegistry()
@@ -321,8 +322,8 @@ func series(t *testing.T, tr *encryption.Transformers) map[string]float64 {
 
 func hash(data []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(data)) }
 
-// TestReloadPlugins: the plug-ins of a new file are followed, and those of the old one are let go once nobody can use them any
-// more; a new file whose plug-ins are ill changes nothing.
+// TestReloadPlugins checks that the plug-ins of a new file are followed, and that those of the old one are closed once
+// no request can use them. A new file with unhealthy plug-ins changes nothing.
 func TestReloadPlugins(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	synctest.Test(t, func(t *testing.T) {
@@ -398,7 +399,8 @@ func TestReloadPlugins(t *testing.T) {
 	})
 }
 
-// TestRun: the file is followed where that was asked for. One that is refused is counted each time, and told once.
+// TestRun checks that the file is followed if reloads are enabled. An invalid file is counted each time, and logged
+// once.
 func TestRun(t *testing.T) {
 	file, log := filepath.Join(t.TempDir(), "c.yaml"), newJournal()
 	write := func(data []byte) {
@@ -458,7 +460,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestClosedConnections: a plug-in's connections end with what uses them.
+// TestClosedConnections checks that a plug-in's connections are closed with their user.
 func TestClosedConnections(t *testing.T) {
 	folder, err := os.MkdirTemp("", "kms")
 	if err != nil {
@@ -498,7 +500,7 @@ func TestClosedConnections(t *testing.T) {
 	}
 }
 
-// lingering is a plug-in that takes a moment to notice that nobody waits for its status any more.
+// lingering is a plug-in that takes a moment to notice that its caller has left.
 type lingering struct {
 	*moody
 	over atomic.Bool
@@ -516,7 +518,7 @@ func (l *lingering) Status(ctx context.Context) (*kmsservice.StatusResponse, err
 	return nil, ctx.Err()
 }
 
-// TestCloseWaits: nothing is asked of a plug-in any more when Close returns.
+// TestCloseWaits checks that a plug-in receives no call after Close has returned.
 func TestCloseWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &lingering{moody: newMoody(t)}
@@ -530,7 +532,7 @@ func TestCloseWaits(t *testing.T) {
 	})
 }
 
-// TestHealthIsKept: who asks for health is told what a plug-in said a moment ago: for 20 seconds if it was well, else for 3.
+// TestHealthIsKept checks that health checks use a recent status: for 20 seconds if it was healthy, otherwise for 3.
 func TestHealthIsKept(t *testing.T) {
 	for _, c := range []struct {
 		fails, want string
@@ -552,7 +554,7 @@ func TestHealthIsKept(t *testing.T) {
 	}
 }
 
-// TestReloadThatFails: what a new file has already connected is let go if the rest of it cannot be used.
+// TestReloadThatFails checks that the connections of a new file are closed if the rest of it cannot be used.
 func TestReloadThatFails(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	m := newMoody(t)

@@ -13,7 +13,7 @@ import (
 
 // Metrics counts reloads, under upstream's names. It is a [prometheus.Collector].
 type Metrics struct {
-	id       string // of the server, hashed
+	id       string // hash of the server's ID
 	reloads  *prometheus.CounterVec
 	newest   *prometheus.GaugeVec
 	inEffect *prometheus.GaugeVec
@@ -55,7 +55,7 @@ func (m *Metrics) inForce(hash string) {
 	m.inEffect.WithLabelValues(m.id, hash).Set(1)
 }
 
-// Metrics are the transformers'.
+// Metrics returns the metrics of the transformers.
 func (t *Transformers) Metrics() *Metrics { return t.metrics }
 
 // Describe implements [prometheus.Collector].

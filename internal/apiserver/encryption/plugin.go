@@ -25,29 +25,29 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/reload"
 )
 
-// Upstream's times. How long a key may be written with after the plug-in's last good status is a promise: so long after the
-// key was changed, everything is written with the new one or not at all.
+// Upstream's times. The time for which a key may be used for writes after the plug-in's last good status is a promise:
+// that long after a change of the key, all writes use the new key or fail.
 const (
-	statusEvery     = time.Minute      // asked of one that is well
-	statusEveryIll  = 10 * time.Second // of one that is not
+	statusEvery     = time.Minute      // between status calls to a healthy plug-in
+	statusEveryIll  = 10 * time.Second // to an unhealthy one
 	writeFor        = 3 * time.Minute
-	healthKept      = 20 * time.Second // a status, for health checks
+	healthKept      = 20 * time.Second // how long health checks reuse a status
 	illnessKept     = 3 * time.Second
 	providerHealthy = "ok"
 )
 
-// plugin is a KMS v2 plug-in: its client, its newest status, and the seed that is written with now.
+// plugin is a KMS v2 plug-in: its client, its latest status, and the seed for new writes.
 type plugin struct {
 	name, socket string
 	timeout      time.Duration
 	service      kmsservice.Service
 	log          *slog.Logger
-	context      context.Context // until it is configured no more
+	context      context.Context // until it is removed from the configuration
 	state        atomic.Pointer[kmsv2.State]
-	met          chan struct{} // closed when it was well for the first time
-	seen         os.FileInfo   // its socket, before it was first asked; then of who follows it
+	met          chan struct{} // closed when the plug-in was healthy for the first time
+	seen         os.FileInfo   // the socket's: before the first call, then updated by follow
 
-	mu      sync.Mutex // of a check, which is one at a time
+	mu      sync.Mutex // serializes checks
 	version string
 	last    error
 	asked   time.Time
@@ -69,7 +69,7 @@ func (t *Transformers) newPlugin(ctx context.Context, k *apiserver.KMSConfigurat
 	return p, nil
 }
 
-// now is the state for reads and writes. It is good for reads for ever; writes look at its end too.
+// now returns the state for reads and writes. Reads may use it without a time limit; writes must check its expiration.
 func (p *plugin) now() (kmsv2.State, error) {
 	s := *p.state.Load()
 	if s.Transformer == nil {
@@ -78,7 +78,7 @@ func (p *plugin) now() (kmsv2.State, error) {
 	return s, nil
 }
 
-// checkCached is check, or what it said a moment ago.
+// checkCached returns the result of check, or a recent one.
 func (p *plugin) checkCached(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -92,7 +92,7 @@ func (p *plugin) checkCached(ctx context.Context) error {
 	return p.ask(ctx)
 }
 
-// check asks for the status, and draws a new seed if the plug-in's key is another.
+// check requests the status, and generates a new seed if the plug-in's key has changed.
 func (p *plugin) check(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -111,7 +111,7 @@ func (p *plugin) ask(ctx context.Context) error {
 	case err != nil:
 		p.log.ErrorContext(ctx, "Could not get the status of a KMS plug-in", "plugin", p.name, "error", err)
 	case p.last != nil:
-		p.log.WarnContext(ctx, "KMS plug-in is healthy again", "plugin", p.name) // as loud as what it ends
+		p.log.WarnContext(ctx, "KMS plug-in is healthy again", "plugin", p.name) // the same level as the error before it
 	}
 	p.last, p.asked = err, time.Now()
 	if err == nil && !p.isMet() {
@@ -130,7 +130,7 @@ func (p *plugin) isMet() bool {
 	}
 }
 
-// take judges a status, and follows its key.
+// take validates a status, and rotates the seed if necessary.
 func (p *plugin) take(ctx context.Context, s *kmsservice.StatusResponse) error {
 	var errs []error
 	if s.Healthz != providerHealthy {
@@ -156,11 +156,12 @@ func (p *plugin) take(ctx context.Context, s *kmsservice.StatusResponse) error {
 	return errors.Join(errs...)
 }
 
-// rotate draws a new seed if the plug-in's key is no longer the one that wrapped ours; else ours may be written with for
-// longer. A seed that the plug-in wraps with another key than its status says is not taken: the old one is kept.
+// rotate generates a new seed if the plug-in's key is no longer the one that wrapped the current seed; otherwise it
+// extends the time in which writes may use the seed. If the plug-in wraps the new seed with another key than its status
+// names, rotate keeps the old seed.
 func (p *plugin) rotate(ctx context.Context, keyID string) error {
 	old, none := p.now()
-	until := time.Now().Add(writeFor) // from before the call
+	until := time.Now().Add(writeFor) // counted from before the call
 	if none == nil && old.EncryptedObjectKeyID == keyID {
 		old.ExpirationTimestamp = until
 		p.state.Store(&old)
@@ -184,7 +185,7 @@ func (p *plugin) rotate(ctx context.Context, keyID string) error {
 	return nil
 }
 
-// follow asks for the status at upstream's times, and at once when the socket comes to be.
+// follow requests the status at upstream's intervals, and immediately when the socket appears.
 func (p *plugin) follow() {
 	reload.Watch(p.context, statusEveryIll, p.log, func() {
 		p.mu.Lock()
@@ -196,11 +197,11 @@ func (p *plugin) follow() {
 		if !came && since < statusEvery && (!ill || since < statusEveryIll) {
 			return
 		}
-		_ = p.check(p.context) // which logs the result, and keeps it for health checks
+		_ = p.check(p.context) // it logs the result, and caches it for health checks
 	}, p.socket)
 }
 
-// booked makes a plug-in's calls through the ledger. Errors are the plug-in's own: their texts reach clients.
+// booked calls a plug-in through the ledger. It returns the plug-in's own errors, because their texts reach clients.
 type booked struct {
 	kmsservice.Service
 	ledger  *extension.Ledger

@@ -15,13 +15,13 @@ import (
 	"github.com/mortise-dev/mortise/store/sealed"
 )
 
-// TestTampering changes what is stored, as somebody can who writes to the disk or to etcd: every provider answers with an error
-// that names the key, or, where its format does not authenticate (aescbc), with something else than what was sealed.
+// TestTampering changes stored values, as a user can who writes to the disk or to etcd. Every provider returns an error
+// that names the key or, if its format is not authenticated (aescbc), another value than the original.
 func TestTampering(t *testing.T) {
 	const key, other, hello = "/registry/secrets/ns/x", "/registry/secrets/ns/y", "hello, this is longer than a block of a cipher"
 	for _, c := range []struct {
 		name, provider string
-		// authentic formats notice each change; bound ones open a value under no other key. Both are the formats of
+		// authentic formats detect each change; bound ones decrypt a value under no other key. Both are the formats of
 		// kube-apiserver, byte for byte.
 		authentic, bound bool
 	}{
@@ -48,7 +48,7 @@ func TestTampering(t *testing.T) {
 				}
 				return bytes.Clone(r.Value)
 			}
-			// read puts a value into the store, past what seals, and reads it as the server does.
+			// read writes the value to the store without encryption, and reads it as the server does.
 			read := func(value []byte) (string, error) {
 				t.Helper()
 				if _, _, err := under.Commit(ctx, store.Op{Key: key, Value: value, Expect: store.Any}); err != nil {

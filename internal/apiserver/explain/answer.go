@@ -16,17 +16,17 @@ import (
 	"github.com/mortise-dev/mortise/extension/trace"
 )
 
-// Objects read what traces keep of objects. The answers are decoded JSON.
+// Objects decodes the objects in traces. The results are decoded JSON.
 type Objects interface {
-	// Stored decodes an object as a kind stored it, in one of its versions.
+	// Stored decodes a stored object of a kind, in one of its versions.
 	Stored(r schema.GroupResource, version string, data []byte) (map[string]any, error)
 	// Sent decodes an object as a client sent it, and returns it also with the kind's defaults.
 	Sent(r schema.GroupResource, version, media string, body []byte) (said, filled map[string]any, err error)
-	// Live is an object as it is now, in the version that is stored.
+	// Live returns the current object in its stored version.
 	Live(ctx context.Context, r schema.GroupResource, namespace, name string) (obj map[string]any, version string, err error)
 }
 
-// kept says what there is.
+// kept returns the totals of the stored traces.
 func (r *Recorder) kept() trace.Kept {
 	k := trace.Kept{Started: r.started.UTC().Format(time.RFC3339), Bound: r.bound}
 	for _, from := range []*ring{&r.full, &r.refused, &r.brief} {
@@ -50,13 +50,13 @@ func oldest(from *ring) (at string) {
 
 func (r *record) time() time.Time { return time.Unix(0, r.numbers[numTime]) }
 
-// question is what a client wants to know.
+// question is a client's query.
 type question struct {
 	id                                            string // empty: any
 	rejected, brief                               bool
 	since                                         time.Time // zero: any
-	object                                        bool      // group, resource and name are an object's, which was written
-	group, resource, namespace, name, subresource string    // empty: any, but for the group of a resource
+	object                                        bool      // group, resource and name identify an object that was written
+	group, resource, namespace, name, subresource string    // empty: any, except for the group of a resource
 	limit                                         int
 }
 
@@ -83,7 +83,7 @@ func (q *question) is(group, resource, namespace, name []byte) bool {
 	return string(group) == q.group && string(resource) == q.resource && string(name) == q.name && string(namespace) == q.namespace
 }
 
-// find is the records that are asked for, the newest first, and whether there are more.
+// find returns the matching records, newest first, and whether there are more.
 func (r *Recorder) find(q *question) (found []*record, more bool) {
 	rings := []*ring{&r.full, &r.refused, &r.brief}
 	switch {
@@ -107,7 +107,7 @@ func (r *Recorder) find(q *question) (found []*record, more bool) {
 	return found, false
 }
 
-// view is a record in words.
+// view converts a record for the response.
 func (r *Recorder) view(rec *record, objects Objects) (trace.Trace, error) {
 	t := trace.Trace{
 		AuditID: rec.text(textID), Time: rec.time().UTC().Format(time.RFC3339Nano), User: rec.text(textUser), As: rec.text(textAs),
@@ -142,7 +142,7 @@ func (r *Recorder) view(rec *record, objects Objects) (trace.Trace, error) {
 	return t, nil
 }
 
-// walk is a record read through: the object's states one after the other.
+// walk is a decoded record with the successive states of the object.
 type walk struct {
 	rec     *record
 	hands   []hand
@@ -151,14 +151,14 @@ type walk struct {
 	commits []commit // of the object that the request names first
 }
 
-// hand is what one step made of the object.
+// hand is the change of the object by one step.
 type hand struct {
 	kind, configuration, name string
 	before, after             map[string]any
-	step                      *step // nil: it is not one that was told of
+	step                      *step // nil: the step was not recorded as such
 }
 
-// state is contents as decoded JSON, without what every write changes.
+// state decodes contents to JSON values, without the fields that every write changes.
 func state(objects Objects, r schema.GroupResource, version string, f form, b []byte) (map[string]any, error) {
 	if len(b) == 0 {
 		return nil, nil
@@ -179,7 +179,7 @@ func state(objects Objects, r schema.GroupResource, version string, f form, b []
 	return clean(m), err
 }
 
-// clean takes away what is no news: managed fields, the revision, and what is not there.
+// clean removes fields that are not informative: managed fields, the revision, and empty fields.
 func clean(m map[string]any) map[string]any {
 	meta, ok := m["metadata"].(map[string]any)
 	if !ok {
@@ -243,7 +243,7 @@ func (r *Recorder) walk(rec *record, objects Objects) (*walk, error) {
 	return w, w.follow(objects, gr, version, old, final)
 }
 
-// follow puts the object's states in order: what was asked for, what was filled in, what each step made of it, what was stored.
+// follow reconstructs the object's states in order: as requested, with defaults, after each step, as stored.
 func (w *walk) follow(objects Objects, gr schema.GroupResource, version string, old, final map[string]any) error {
 	var mutations []hand
 	for i := range w.steps {
@@ -260,7 +260,7 @@ func (w *walk) follow(objects Objects, gr schema.GroupResource, version string, 
 		}
 		mutations = append(mutations, h)
 	}
-	given := final // what admission was given
+	given := final // the object before admission
 	last := map[string]any(nil)
 	for _, h := range mutations {
 		if h.after != nil {
@@ -272,7 +272,7 @@ func (w *walk) follow(objects Objects, gr schema.GroupResource, version string, 
 	}
 	var said, filled map[string]any
 	if len(w.rec.body) > 0 && w.rec.text(textSubresource) != "scale" {
-		said, filled, _ = objects.Sent(gr, version, w.rec.text(textMedia), w.rec.body) // what cannot be read is not told of
+		said, filled, _ = objects.Sent(gr, version, w.rec.text(textMedia), w.rec.body) // unreadable objects are omitted
 		said, filled = clean(said), clean(filled)
 	}
 	whole := said != nil && old == nil && final != nil
@@ -304,7 +304,7 @@ func same(a, b map[string]any) bool {
 	return a["apiVersion"] == b["apiVersion"] && a["kind"] == b["kind"]
 }
 
-// told are the steps in words, with the plug-ins that had nothing against the object.
+// told returns the steps for the response, including the plug-ins that allowed the object.
 func (w *walk) told(validators []string, ran int) []trace.Step {
 	var out []trace.Step
 	for _, h := range w.hands {
@@ -326,7 +326,7 @@ func (w *walk) told(validators []string, ran int) []trace.Step {
 			switch {
 			case h.after != nil:
 				if s.Changes = trace.Diff(h.before, h.after); len(s.Changes) == 0 && s.Kind == trace.Defaulting {
-					continue // nothing was left out
+					continue // there were no defaults to apply
 				}
 			case h.step.form == tooLarge:
 				s.Untold = "it is too large to be kept"
@@ -342,7 +342,7 @@ func (w *walk) told(validators []string, ran int) []trace.Step {
 		return s.Phase == trace.Validate && (s.Result == trace.Denied || s.Result == trace.Failed)
 	})
 	at := len(out)
-	for i, s := range out { // those that allowed came before the hooks, and the one that denied
+	for i, s := range out { // plug-ins that allowed the object came before the webhooks, and before the one that denied it
 		if s.Phase == trace.Validate {
 			at = i
 			break

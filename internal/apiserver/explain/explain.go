@@ -1,25 +1,25 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package explain records traces of writes: the user, the duration of each stage, the changes of each mutating step, the step that
-// rejected the write, and the stored objects. `mortise explain` reads them at [trace.Route].
+// Package explain records traces of writes: the user, the duration of each stage, the changes of each mutating step,
+// the step that rejected the write, and the stored objects. `mortise explain` reads them at [trace.Route].
 //
-// A [Recorder] begins a [Trace] for a write request; the trace is in the request's context ([With], [From]), and each step records its
-// part with one call. All methods of a nil Trace do nothing, so that steps need not know whether traces are recorded. [Trace.Finish]
-// stores the trace.
+// A [Recorder] begins a [Trace] for a write request. The request's context carries the trace ([With], [From]), and each
+// step records its part with one call. All methods of a nil Trace do nothing, so that steps need not know whether
+// traces are recorded. [Trace.Finish] stores the trace.
 //
 // # Memory
 //
-// Traces are in memory, as compact bytes in rings of a bounded size (ring.go, record.go): objects are decoded, and diffs computed, only on
-// request (answer.go, field.go). There is no index: a request reads all traces, which are some megabytes. Three rings share the bound, so
-// that frequent writes do not displace rare ones: seven tenths for writes with their contents, two tenths for rejected ones, one tenth for
-// brief ones. Brief are leases, events, reviews, and the status that the cluster's own components write: their traces have stages and
-// verdicts, but no contents.
+// Traces are kept in memory, as compact bytes in rings of a bounded size (ring.go, record.go). Objects are decoded and
+// diffs computed only on request (answer.go, field.go). There is no index: a query reads all traces, which are a few
+// megabytes. Three rings share the bound, so that frequent writes do not displace rare ones: seven tenths for writes
+// with their contents, two tenths for rejected ones, one tenth for brief ones. Brief are leases, events, reviews, and
+// the status that the cluster's own components write: their traces have stages and verdicts, but no contents.
 //
 // # Secrets
 //
-// Values of Secrets are replaced before they are recorded (redact.go), each by a mark that is the same for the same value within a write,
-// so that a change shows; bodies with tokens are not recorded at all.
+// Values of Secrets are replaced before they are recorded (redact.go), each by a mark that is the same for the same
+// value within a write, so that a change is visible. Bodies with tokens are not recorded at all.
 package explain
 
 import (
@@ -37,10 +37,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 )
 
-// Stage is a part of the server that a write passes.
+// Stage is a part of the server that a write passes through.
 type Stage uint8
 
-// The stages in their order. Time that passes belongs to the stage that was entered last.
+// The stages in order. Elapsed time belongs to the stage that was entered last.
 const (
 	Receive Stage = iota
 	Authenticate
@@ -62,7 +62,7 @@ var stageNames = [stageCount]string{
 	"respond",
 }
 
-// String is the stage's name.
+// String returns the stage's name.
 func (s Stage) String() string { return stageNames[s] }
 
 // DefaultBytes is the default maximum of the memory of traces.
@@ -70,28 +70,28 @@ const DefaultBytes = 16 << 20
 
 // Options of [New].
 type Options struct {
-	Bytes   int64     // that traces take at most; 0: DefaultBytes
-	Started time.Time // of the server
-	// Mutators and Validators are the names of the admission plug-ins that are one, in their order.
+	Bytes   int64     // maximum memory of traces; 0: DefaultBytes
+	Started time.Time // start of the server
+	// Mutators and Validators are the names of the mutating and validating admission plug-ins, in order.
 	Mutators, Validators []string
 	Now                  func() time.Time // nil: time.Now
 }
 
-// Recorder keeps traces. A nil one keeps none.
+// Recorder keeps traces. A nil Recorder keeps none.
 type Recorder struct {
 	started    time.Time
 	now        func() time.Time
 	bound      int64
-	large      int          // contents of more bytes are not kept
+	large      int          // larger contents are not kept
 	key        [32]byte     // of marks
 	numbers    atomic.Int64 // of traces
 	validators []string
-	watched    map[string]bool     // resources that some built-in plug-in changes
-	changes    map[string][]string // by plug-in, as in the table
-	foreign    bool                // there are plug-ins of which nothing is known
+	watched    map[string]bool     // resources that a built-in plug-in changes
+	changes    map[string][]string // resources by plug-in, as in the table
+	foreign    bool                // there are plug-ins with unknown effects
 
 	full, refused, brief ring
-	buffers              sync.Pool // in which records are made
+	buffers              sync.Pool // for encoding records
 }
 
 // New makes a recorder.
@@ -119,7 +119,7 @@ func (r *Recorder) Traces(info *request.RequestInfo) bool {
 	return r != nil && (requestinfo.Writes(info) || requestinfo.Connects(info))
 }
 
-// Begin begins the trace of a request that came at a time.
+// Begin begins the trace of a request that arrived at the given time.
 func (r *Recorder) Begin(info *request.RequestInfo, at time.Time) *Trace {
 	t := &Trace{recorder: r, info: info, begun: at, since: at, number: r.numbers.Add(1)}
 	t.secret = secret(info.APIGroup, info.Resource, info.Subresource)
@@ -134,16 +134,16 @@ func (r *Recorder) Begin(info *request.RequestInfo, at time.Time) *Trace {
 
 type key struct{}
 
-// With is a context that carries a trace.
+// With returns a context that carries a trace.
 func With(ctx context.Context, t *Trace) context.Context { return context.WithValue(ctx, key{}, t) }
 
-// From is the trace of the write that ctx belongs to; nil: it is not kept.
+// From returns the trace of the write that ctx belongs to; nil: it is not traced.
 func From(ctx context.Context) *Trace {
 	t, _ := ctx.Value(key{}).(*Trace)
 	return t
 }
 
-// Trace is one write on its way. It may be used by many goroutines.
+// Trace is the trace of one write in progress. It is safe for concurrent use.
 type Trace struct {
 	recorder *Recorder
 	info     *request.RequestInfo
@@ -160,30 +160,30 @@ type Trace struct {
 	decided, allowed, refused bool
 	refusedAt                 Stage
 	user, as                  string
-	name                      string // of what is created
+	name                      string // of the created object
 	by, why                   string
 	schema, level             string
 	manager, operation, media string
 	body                      []byte
 	commits                   []commit
-	first                     [1]commit // most writes are of one object
-	changes, denials          int32     // steps that were told of
-	seen                      [2]int32  // those of them that the plug-ins are known by
-	ran                       int32     // how many of the plug-ins validated
+	first                     [1]commit // most writes store one object
+	changes, denials          int32     // number of recorded steps
+	seen                      [2]int32  // number of these steps that are attributed to plug-ins
+	ran                       int32     // number of plug-ins that have validated
 	more                      int
-	odd                       *odd // nil of most writes: there is nothing out of the ordinary
+	odd                       *odd // rare data; nil for most writes
 }
 
-// odd is what few traces have.
+// odd is the data that few traces have.
 type odd struct {
 	steps   []step
-	patched [3][]byte // what a patch of a hook was applied to, what it made, and that filled in
+	patched [3][]byte // the object before a webhook's patch, after it, and with defaults
 	plugins watching
 	reason  metav1.StatusReason
 	message string
 }
 
-// oddly is the place for what few traces have.
+// oddly returns the rare data, and allocates it if necessary.
 func (t *Trace) oddly() *odd {
 	if t.odd == nil {
 		t.odd = new(odd)
@@ -191,7 +191,7 @@ func (t *Trace) oddly() *odd {
 	return t.odd
 }
 
-// Enter says that the request comes to a stage.
+// Enter records that the request enters a stage.
 func (t *Trace) Enter(s Stage) {
 	if t == nil {
 		return
@@ -206,7 +206,7 @@ func (t *Trace) enter(s Stage, now time.Time) {
 	t.took[t.at] += now.Sub(t.since)
 	t.at, t.since = s, now
 	if s == Authorize {
-		t.by = "" // who decided about impersonation is another matter
+		t.by = "" // the authorizer that decided about impersonation does not count
 	}
 }
 
@@ -238,7 +238,7 @@ func component(name string) bool {
 	return !ok || strings.HasPrefix(account, "kube-system:")
 }
 
-// DecidedBy says which authorizer has an opinion.
+// DecidedBy records the authorizer that decided.
 func (t *Trace) DecidedBy(name string) {
 	if t == nil {
 		return
@@ -250,7 +250,7 @@ func (t *Trace) DecidedBy(name string) {
 	t.mu.Unlock()
 }
 
-// Decided says what authorization decided, and why.
+// Decided records the authorization decision and its reason.
 func (t *Trace) Decided(allowed bool, why string) {
 	if t == nil {
 		return
@@ -260,7 +260,7 @@ func (t *Trace) Decided(allowed bool, why string) {
 	t.mu.Unlock()
 }
 
-// Queued says among which requests it had its turn.
+// Queued records the flow schema and priority level of the request.
 func (t *Trace) Queued(schema, level string) {
 	if t == nil {
 		return
@@ -270,7 +270,7 @@ func (t *Trace) Queued(schema, level string) {
 	t.mu.Unlock()
 }
 
-// Body is what the client sent. The bytes must not change any more.
+// Body records the request's body. The bytes must not change any more.
 func (t *Trace) Body(media string, body []byte) {
 	if t == nil || t.secret || t.brief || len(body) > t.recorder.large {
 		return
@@ -280,7 +280,7 @@ func (t *Trace) Body(media string, body []byte) {
 	t.mu.Unlock()
 }
 
-// Managed records the manager of the fields that the write sets.
+// Managed records the field manager of the write.
 func (t *Trace) Managed(manager, operation string) {
 	if t == nil {
 		return
@@ -290,7 +290,7 @@ func (t *Trace) Managed(manager, operation string) {
 	t.mu.Unlock()
 }
 
-// DryRun says that nothing is stored.
+// DryRun records that the write is a dry run.
 func (t *Trace) DryRun() {
 	if t == nil {
 		return
@@ -300,7 +300,7 @@ func (t *Trace) DryRun() {
 	t.mu.Unlock()
 }
 
-// Refused says how a write is answered that is not done.
+// Refused records the status of a rejected write.
 func (t *Trace) Refused(s *metav1.Status) {
 	if t == nil {
 		return
@@ -314,14 +314,14 @@ func (t *Trace) Refused(s *metav1.Status) {
 	}
 }
 
-// Step is what may change or refuse a write.
+// Step is a step that may change or reject a write.
 type Step struct {
 	Phase, Kind, Configuration, Name, Result, Reason string // as in [trace.Step]
 	Took                                             time.Duration
-	Before, After                                    []byte // JSON, of one that changed the object
+	Before, After                                    []byte // JSON, if the step changed the object
 }
 
-// Step says what came of a step. What [Trace.Patched] said before belongs to it.
+// Step records the result of a step, with the data of a preceding [Trace.Patched].
 func (t *Trace) Step(s Step) {
 	if t == nil {
 		return
@@ -343,7 +343,7 @@ func (t *Trace) Step(s Step) {
 	}
 }
 
-// contents is a step with what is kept of its contents.
+// contents returns a step with the contents that are kept.
 func (t *Trace) contents(s Step) step {
 	kept := step{Step: s}
 	if s.After == nil {
@@ -379,8 +379,8 @@ func (t *Trace) add(s step) {
 	}
 }
 
-// Patched says what a hook's answer makes of the object, and what that is when what it leaves out is filled in, all in JSON. The
-// step follows.
+// Patched records the object before a webhook's patch, after it, and with defaults applied, all in JSON. A call of Step
+// follows.
 func (t *Trace) Patched(before, after, filled []byte) {
 	if t == nil {
 		return
@@ -399,15 +399,15 @@ type step struct {
 	form form
 }
 
-// form is what bytes are.
+// form is the format of recorded contents.
 type form uint8
 
 const (
 	nothing  form = iota
-	inJSON        // as the request's version
+	inJSON        // in the request's version
 	stored        // as the kind stores it
-	tooLarge      // they were too large to keep
-	hidden        // they were secret
+	tooLarge      // omitted because of their size
+	hidden        // omitted because they were secret
 	bound         // a core/v1 Binding as protobuf
 )
 

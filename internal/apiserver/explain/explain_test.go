@@ -27,7 +27,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// pods are stored as JSON here.
+// pods is a kind that this test stores as JSON.
 func pods() *resource.Descriptor {
 	return kind("pods", func() resource.Object { return &corev1.Pod{} })
 }
@@ -46,7 +46,7 @@ func (c codec) Decode(b []byte) (resource.Object, error) {
 	return obj, json.Unmarshal(b, obj)
 }
 
-// objects read JSON, and fill in a restart policy.
+// objects decodes JSON, and defaults the restart policy.
 type objects struct{ live map[string]any }
 
 func (objects) Stored(_ schema.GroupResource, _ string, data []byte) (m map[string]any, err error) {
@@ -160,7 +160,7 @@ func encoded(t *testing.T, v any) []byte {
 	return b
 }
 
-// create makes a pod as a server does: a plug-in sets the account, a webhook adds a container.
+// create creates a pod as a server does: a plug-in sets the service account, a webhook adds a container.
 func (s *server) create() {
 	t := s.begin("create", "pods", "", "")
 	t.Asks("kubernetes-admin")
@@ -196,7 +196,7 @@ func (s *server) create() {
 	s.finish(t, "create-1", http.StatusCreated)
 }
 
-// update changes the sidecar's image.
+// update updates the sidecar's image.
 func (s *server) update() {
 	t := s.begin("update", "pods", "", "web")
 	t.Asks("joe")
@@ -269,7 +269,7 @@ func TestFieldIsToldByWhomItWasSet(t *testing.T) {
 	s.update()
 	for path, want := range map[string][]string{
 		"spec.containers[0].image":            {"update-1 request proxy:2", "create-1 webhook inject.example.com proxy, request nginx"},
-		"spec.containers[name=c1].image":      nil, // the update left it as it was
+		"spec.containers[name=c1].image":      nil, // the update did not change it
 		"spec.containers[name=sidecar].image": {"create-1 webhook inject.example.com proxy"},
 		"spec.serviceAccountName":             {"create-1 plug-in ServiceAccount default"},
 		"spec.restartPolicy":                  {"create-1 defaulting Always"},
@@ -386,7 +386,8 @@ func TestBadQuestions(t *testing.T) {
 	}
 }
 
-// secrets are hidden under everything a Secret's write leaves: what was stored, what a webhook saw and made, why it was refused.
+// secrets are hidden in all parts of the trace of a Secret's write: the stored object, the webhook's input and output,
+// the reason of the rejection.
 func TestSecretsAreNotKept(t *testing.T) {
 	const password, other = "hunter2-hunter2", "correct-horse"
 	s := newServer(t, 1<<20)
@@ -450,7 +451,7 @@ func TestSecretsAreNotKept(t *testing.T) {
 	}
 }
 
-// A flood of writes takes what memory it may, and what was refused outlives it.
+// A flood of writes uses no more memory than allowed, and does not displace rejected writes.
 func TestMemoryIsBounded(t *testing.T) {
 	const bound = 1 << 20
 	s := newServer(t, bound)
@@ -513,7 +514,7 @@ func TestBriefWritesHaveNoContents(t *testing.T) {
 	}
 }
 
-// TestSegmentsThatWereRead are not written anew: who reads them goes on while others write.
+// TestSegmentsThatWereRead checks that segments that readers use are not overwritten.
 func TestSegmentsThatWereRead(t *testing.T) {
 	r := ring{bound: 64, segment: 16}
 	add := func(from byte, n int) {

@@ -20,12 +20,12 @@ import (
 // maxSettings is the maximum number of reported writes that set a field.
 const maxSettings = 20
 
-// settings are the writes that changed a field of an object, the newest first.
+// settings returns the writes that changed a field of an object, newest first.
 //
 // Worked example: a pod was created without an image tag, a webhook added one, and a user changed it later. The newest
 // setting is the user's request; before it the create, by the webhook, and before that in the same write the request.
 //
-// The marks are those that the newest has for values of secrets; without any, marks of no write.
+// It also returns the marks of the newest write for values of secrets; without a write, marks of no write.
 func (r *Recorder) settings(q *question, path trace.Path, objects Objects) ([]trace.Setting, marks, error) {
 	m := marks{key: &r.key, write: r.numbers.Add(1)}
 	found, _ := r.find(&question{object: true, group: q.group, resource: q.resource, namespace: q.namespace, name: q.name})
@@ -88,11 +88,11 @@ func (r *Recorder) settings(q *question, path trace.Path, objects Objects) ([]tr
 	return out, m, nil
 }
 
-// hands are the steps of a write that touched a field: the last, and those before it.
+// hands returns the steps of a write that changed a field: the last one, and the ones before it.
 func (r *Recorder) hands(rec *record, c *commit, path trace.Path, objects Objects, s trace.Setting) (trace.Hand, []trace.Hand, error) {
 	own := trace.Hand{Kind: trace.Request, Present: s.Present, Value: s.Value}
 	if rec.text(textResource) != c.resource || rec.text(textGroup) != c.group {
-		own.Kind = trace.Server // the object was written on behalf of another
+		own.Kind = trace.Server // the object was written as a side effect of another request
 		return own, nil, nil
 	}
 	w, err := r.walk(rec, objects)
@@ -109,7 +109,7 @@ func (r *Recorder) hands(rec *record, c *commit, path trace.Path, objects Object
 		if has == had && reflect.DeepEqual(v, was) {
 			continue
 		}
-		if h.before != nil && h.kind != trace.Request { // what it found may be in another version
+		if h.before != nil && h.kind != trace.Request { // the previous value may be in another version
 			if found, ok := path.In(h.before); ok == has && reflect.DeepEqual(found, v) {
 				continue
 			}
@@ -124,7 +124,7 @@ func (r *Recorder) hands(rec *record, c *commit, path trace.Path, objects Object
 	return all[0], all[1:], nil
 }
 
-// managers are the entries of an object's managedFields that a field is booked to.
+// managers returns the managedFields entries that own a field.
 func managers(obj map[string]any, path trace.Path) []trace.Manager {
 	meta, _ := obj["metadata"].(map[string]any)
 	entries, _ := meta["managedFields"].([]any)
@@ -145,7 +145,8 @@ func managers(obj map[string]any, path trace.Path) []trace.Manager {
 
 // owns reports whether a set of fields has the one that the path leads to, one above it that is owned as a whole, or some below it.
 //
-// Of a list whose elements have keys, a set names them by their keys: {"f:containers": {"k:{\"name\":\"web\"}": {"f:image": {}}}}.
+// A field set names elements of a list with keys by their keys: {"f:containers": {"k:{\"name\":\"web\"}": {"f:image":
+// {}}}}.
 func owns(fields map[string]any, at any, path trace.Path) bool {
 	for _, e := range path {
 		if len(fields) == 0 {
@@ -171,14 +172,14 @@ func owns(fields map[string]any, at any, path trace.Path) bool {
 		}
 		below, _ := next.(map[string]any)
 		if len(below) == 0 {
-			return true // a leaf, or owned as a whole
+			return true // a leaf, or atomic
 		}
 		fields = below
 	}
 	return true
 }
 
-// fieldsOf finds a list's element in a set of fields: by its key, by its value, by its index.
+// fieldsOf finds a list element in a field set by its key, its value or its index.
 func fieldsOf(fields map[string]any, index int, v any) (any, bool) {
 	for name, below := range fields {
 		switch {

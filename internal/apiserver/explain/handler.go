@@ -20,13 +20,13 @@ import (
 	"github.com/mortise-dev/mortise/extension/trace"
 )
 
-// How many traces an answer has at most, and how many unless the client says.
+// The maximum and the default number of traces in a response.
 const (
 	maxLimit     = 1000
 	defaultLimit = 100
 )
 
-// Handler answers questions. refuse answers errors as the API does.
+// Handler answers queries about traces. refuse writes errors as the API does.
 func (r *Recorder) Handler(objects Objects, refuse func(w http.ResponseWriter, r *http.Request, err error) int) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		v, err := r.answer(q, objects)
@@ -40,7 +40,7 @@ func (r *Recorder) Handler(objects Objects, refuse func(w http.ResponseWriter, r
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(append(b, '\n')) // a client that went away needs no answer
+		_, _ = w.Write(append(b, '\n')) // the client may have left
 	})
 }
 
@@ -75,7 +75,7 @@ func (r *Recorder) answer(req *http.Request, objects Objects) (any, error) {
 	v := &trace.View{Traces: []trace.Trace{}, More: more, Kept: r.kept()}
 	for _, rec := range found {
 		t, err := r.view(rec, objects)
-		if err != nil { // its kind is not served any more, say
+		if err != nil { // for example, its kind is no longer served
 			t.Message = strings.TrimSpace(t.Message + " (contents are hidden: " + err.Error() + ")")
 		}
 		v.Traces = append(v.Traces, t)
@@ -122,7 +122,7 @@ func (r *Recorder) question(v url.Values) (*question, error) {
 	return q, nil
 }
 
-// field answers who set a field.
+// field answers which writes set a field.
 func (r *Recorder) field(req *http.Request, q *question, path trace.Path, objects Objects) (*trace.Field, error) {
 	f := &trace.Field{Group: q.group, Resource: q.resource, Namespace: q.namespace, Name: q.name, Field: path.String(), Kept: r.kept()}
 	live, _, err := objects.Live(req.Context(), schema.GroupResource{Group: q.group, Resource: q.resource}, q.namespace, q.name)

@@ -15,7 +15,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// The plug-ins that tell of what they call themselves.
+// The names of the plug-ins that record their own steps.
 const (
 	initializers       = "Initializers"
 	mutatingPolicies   = "MutatingAdmissionPolicy"
@@ -33,7 +33,7 @@ func hooks(name string) bool {
 	return false
 }
 
-// mutates are the resources whose objects the built-in plug-ins change; others need no look at what they were before. A plug-in
+// mutates returns the resources that each built-in plug-in changes; objects of others need no comparison. A plug-in
 // that is not in the table may change any.
 func mutates() map[string][]string {
 	pods, none := []string{"pods"}, []string{}
@@ -53,14 +53,14 @@ func mutates() map[string][]string {
 	}
 }
 
-// Foreign are those of the plug-ins of which it is not known what they change: with one of them, every object is looked at before
-// and after, which is slower.
+// Foreign returns the plug-ins whose changes are unknown. With such a plug-in every object is compared before and
+// after, which is slower.
 func Foreign(names []string) []string {
 	known := mutates()
 	return slices.DeleteFunc(slices.Clone(names), func(n string) bool { _, ok := known[n]; return ok })
 }
 
-// concerns are the resources that some of the plug-ins change.
+// concerns returns the resources that the given plug-ins change.
 func concerns(names []string) map[string]bool {
 	known, watched := mutates(), map[string]bool{}
 	for _, n := range names {
@@ -71,15 +71,15 @@ func concerns(names []string) map[string]bool {
 	return watched
 }
 
-// watching is how a trace sees what plug-ins change.
+// watching is the state with which a trace detects changes by plug-ins.
 type watching struct {
 	kind        *resource.Descriptor
 	subresource string
-	last        []byte // the object when it was last compared; nil: no trace is recorded
+	last        []byte // the object at the last comparison; nil: no trace is recorded
 	form        form
 }
 
-// Given records the object with which mutating admission begins.
+// Given records the object before mutating admission.
 func (t *Trace) Given(d *resource.Descriptor, subresource string, obj resource.Object) {
 	if t == nil {
 		return
@@ -99,10 +99,10 @@ func (t *Trace) Given(d *resource.Descriptor, subresource string, obj resource.O
 	}
 }
 
-// noted says that the steps told of so far are accounted for.
+// noted marks the steps recorded so far as attributed.
 func (t *Trace) noted() { t.seen = [2]int32{t.changes, t.denials} }
 
-// look is an object as bytes that can be compared, and read later.
+// look encodes an object for comparison and for later decoding.
 func (t *Trace) look(p *watching, obj resource.Object) ([]byte, form) {
 	if t.secret {
 		return t.marks(0).redactObject(t.info, obj)
@@ -112,7 +112,7 @@ func (t *Trace) look(p *watching, obj resource.Object) ([]byte, form) {
 			return b, stored
 		}
 	}
-	if binding, ok := obj.(*corev1.Binding); ok { // of every pod there is one
+	if binding, ok := obj.(*corev1.Binding); ok { // every pod has one
 		if b, err := binding.Marshal(); err == nil {
 			return b, bound
 		}
@@ -143,7 +143,7 @@ func (t *Trace) Mutated(name string, took time.Duration, obj resource.Object, er
 		return
 	}
 	p := &t.odd.plugins
-	if t.changes != t.seen[0] { // a hook that tells of itself
+	if t.changes != t.seen[0] { // a webhook plug-in records its own steps
 		p.last, p.form = t.look(p, obj)
 		t.noted()
 		return

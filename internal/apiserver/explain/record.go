@@ -15,17 +15,17 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// A record is a trace as bytes: numbers as varints, texts after their length, then steps and commits. Texts of a record that is
-// read are parts of its bytes.
+// record is a trace as bytes: numbers as varints, texts after their length, then steps and commits. The texts of a
+// decoded record are slices of its bytes.
 type record struct {
 	numbers [numberCount]int64
 	texts   [textCount][]byte
 	body    []byte
-	steps   []byte // see each
+	steps   []byte // see eachStep and eachCommit
 	commits []byte
 }
 
-// The numbers of a record; after these come the stages.
+// The numbers of a record; the stages follow them.
 const (
 	numTime = iota
 	numFlags
@@ -79,14 +79,14 @@ const (
 	textCount
 )
 
-// commit is one object that was written.
+// commit is one written object.
 type commit struct {
 	group, resource, namespace, name, uid string
 	revision                              int64
 	action                                byte
 	form                                  form
 	before, after                         []byte
-	nth                                   int // of the write's
+	nth                                   int // among the objects of the write
 }
 
 // The actions.
@@ -146,7 +146,7 @@ func (t *Trace) Committed(d *resource.Descriptor, old, obj resource.Object, befo
 	t.commits = append(t.commits, c)
 }
 
-// Answer is the response to a request, with further data that is known by then.
+// Answer is the response to a request, with further data known at that time.
 type Answer struct {
 	ID     string
 	Code   int
@@ -154,7 +154,7 @@ type Answer struct {
 	Took   time.Duration
 }
 
-// Finish stores the trace. Later changes of it are lost.
+// Finish stores the trace. Later changes of the trace have no effect.
 func (t *Trace) Finish(r *http.Request, a Answer) {
 	if t == nil {
 		return
@@ -169,7 +169,7 @@ func (t *Trace) Finish(r *http.Request, a Answer) {
 	t.ended = true
 	if refused := a.Code >= http.StatusBadRequest; refused {
 		t.body, t.media = nil, ""
-		if !t.refused { // answered without a status
+		if !t.refused { // the response had no status
 			t.refusedAt, t.refused = lastOf(&t.took), true
 		}
 	} else {
@@ -188,7 +188,7 @@ func (t *Trace) Finish(r *http.Request, a Answer) {
 		to = &t.recorder.brief
 	}
 	if !to.add(*b) {
-		if t.body, t.commits = nil, nil; t.odd != nil { // it is larger than all that is kept: without its contents
+		if t.body, t.commits = nil, nil; t.odd != nil { // larger than a ring: stored without its contents
 			t.odd.steps = nil
 		}
 		*b = t.encode((*b)[:0], r, a)
@@ -199,7 +199,7 @@ func (t *Trace) Finish(r *http.Request, a Answer) {
 	}
 }
 
-// lastOf is the last stage that was entered.
+// lastOf returns the stage that was entered last.
 func lastOf(took *[stageCount]time.Duration) Stage {
 	last := Receive
 	for s := range Respond {
@@ -229,7 +229,7 @@ func (t *Trace) encode(b []byte, r *http.Request, a Answer) []byte {
 	}
 	i := t.info
 	name := i.Name
-	if name == "" && i.Verb == "create" { // what it was given a name for may have been written with it
+	if name == "" && i.Verb == "create" { // a create without a name: its commit has the generated one
 		if at := slices.IndexFunc(t.commits, func(c commit) bool { return c.resource == i.Resource && c.group == i.APIGroup }); at >= 0 {
 			name = t.commits[at].name
 		} else {
@@ -274,7 +274,7 @@ func bit(is bool, flag int64) int64 {
 	return 0
 }
 
-// uri is what the client asked for. What a connection to a pod says in its query is not kept.
+// uri returns the request's URI. It omits the query of connections to pods.
 func uri(r *http.Request, subresource string) string {
 	switch subresource {
 	case "exec", "attach", "portforward", "proxy":
@@ -287,7 +287,8 @@ func appendText[T string | []byte](b []byte, s T) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// appendContents writes the contents before, and of the contents after only the part between the common prefix and suffix.
+// appendContents writes the contents before, and of the contents after only the part between their common prefix and
+// suffix.
 func appendContents(b []byte, f form, before, after []byte) []byte {
 	b = append(b, byte(f))
 	if !f.read() {
@@ -305,7 +306,7 @@ func appendContents(b []byte, f form, before, after []byte) []byte {
 	return appendText(b, after[begin:len(after)-end])
 }
 
-// reader reads what the functions above wrote.
+// reader decodes what the functions above encoded.
 type reader struct {
 	b   []byte
 	bad bool
@@ -371,7 +372,7 @@ func (r *reader) contents() (f form, before, after []byte) {
 	return f, before, after
 }
 
-// skip passes contents over.
+// skip skips contents.
 func (r *reader) skip() {
 	if f := form(r.byte()); !f.read() {
 		return
@@ -382,7 +383,7 @@ func (r *reader) skip() {
 	r.text()
 }
 
-// read reads a record, but for its steps and commits.
+// read decodes a record except for its steps and commits.
 func read(b []byte) (*record, error) {
 	out, r := &record{}, &reader{b: b}
 	for i := range out.numbers {
@@ -413,7 +414,7 @@ func (r *record) flag(f int64) bool { return r.numbers[numFlags]&f != 0 }
 
 func (r *record) text(i int) string { return string(r.texts[i]) }
 
-// eachStep reads the steps.
+// eachStep decodes the steps.
 func (r *record) eachStep() ([]step, error) {
 	in := &reader{b: r.steps}
 	var out []step
@@ -432,7 +433,7 @@ func (r *record) eachStep() ([]step, error) {
 	return out, nil
 }
 
-// eachCommit reads those commits that want names; nil: all.
+// eachCommit decodes the commits whose names want accepts; nil: all.
 func (r *record) eachCommit(want func(group, resource, namespace, name []byte) bool) ([]commit, error) {
 	in := &reader{b: r.commits}
 	var out []commit

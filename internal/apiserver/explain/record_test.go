@@ -18,7 +18,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// What nobody listens to costs nothing.
+// A nil trace costs nothing.
 func TestNoTraceCostsNothing(t *testing.T) {
 	var none *Recorder
 	if none.Traces(&request.RequestInfo{IsResourceRequest: true, Verb: "create"}) {
@@ -43,8 +43,8 @@ func TestNoTraceCostsNothing(t *testing.T) {
 	}
 }
 
-// FuzzRecord wants every record to be read or refused. It begins with a small one, that has one of each: what is found to be
-// interesting is made smaller byte by byte, which of a large one takes minutes.
+// FuzzRecord checks that every record is decoded or rejected. It begins with a small record with one item of each type:
+// the fuzzer minimizes interesting inputs byte by byte, which takes minutes for a large one.
 func FuzzRecord(f *testing.F) {
 	s := newServer(&testing.T{}, 1<<20)
 	small := s.begin("create", "pods", "", "")

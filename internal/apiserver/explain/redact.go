@@ -20,7 +20,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// withheld stands where a text may quote a secret.
+// withheld replaces a text that may quote a secret.
 const withheld = "[redacted]"
 
 // secret reports whether requests for a resource contain secrets: the values of Secrets, and tokens.
@@ -36,7 +36,7 @@ func secret(group, resource, subresource string) bool {
 	return false
 }
 
-// harmless are the reasons of refusals whose texts quote nothing of an object's contents.
+// harmless reports whether rejections with a reason quote nothing of an object's contents.
 func harmless(r metav1.StatusReason) bool {
 	switch r {
 	case metav1.StatusReasonUnauthorized, metav1.StatusReasonNotFound, metav1.StatusReasonAlreadyExists, metav1.StatusReasonConflict,
@@ -52,16 +52,16 @@ func free(obj runtime.Object) bool {
 	return ok
 }
 
-// marks make what stands for the values of one object in one write. Within these, the same member has the same mark as long as it
-// has the same value, so that what changed can be told. Another member, object or write has other marks: who may write secrets, and
-// read traces, must not learn what secrets hold by writing guesses and comparing.
+// marks replaces the values of one object in one write. Within these, a member has the same mark as long as its value
+// is the same, so that changes are visible. Another member, object or write has other marks: a user who may write
+// secrets and read traces must not be able to learn their values by writing guesses and comparing marks.
 type marks struct {
-	key   *[32]byte // drawn when the server starts
+	key   *[32]byte // generated when the server starts
 	write int64     // the trace's number
-	nth   int       // of the objects that the write stored; what admission sees is the first
+	nth   int       // index among the stored objects of the write; admission sees the first
 }
 
-// marks are those of an object of the write.
+// marks returns the marks of an object of the write.
 func (t *Trace) marks(nth int) marks { return marks{&t.recorder.key, t.number, nth} }
 
 // The kinds of members.
@@ -70,7 +70,7 @@ const (
 	ofAnnotation = "annotation"
 )
 
-// of is the mark of a member's value.
+// of returns the mark of a member's value.
 func (m marks) of(kind, name string, value []byte) string {
 	h := hmac.New(sha256.New, m.key[:])
 	b := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, uint64(m.write)), uint64(m.nth))
@@ -82,10 +82,11 @@ func (m marks) of(kind, name string, value []byte) string {
 	return "[redacted " + hex.EncodeToString(h.Sum(nil)[:16]) + "]"
 }
 
-// lastApplied is where kubectl apply keeps what it sent, which of a secret is all of it.
+// lastApplied is the annotation in which kubectl apply stores the whole object that it sent.
 const lastApplied = corev1.LastAppliedConfigAnnotation
 
-// redactObject is an object of a secret kind as JSON without its values; of others than Secrets, nothing.
+// redactObject encodes an object of a secret kind as JSON without its values. Of kinds other than Secret it keeps
+// nothing.
 func (m marks) redactObject(info *request.RequestInfo, obj resource.Object) ([]byte, form) {
 	s, ok := obj.(*corev1.Secret)
 	if !ok {
@@ -137,7 +138,8 @@ func (m marks) redactAnnotations(has map[string]string) map[string]string {
 	return out
 }
 
-// redactJSON is the same for an object of a hook, as JSON. What is no Secret, or cannot be read, is not kept at all.
+// redactJSON does the same for an object in JSON from a webhook. It keeps nothing of objects that are not Secrets or
+// cannot be decoded.
 func (m marks) redactJSON(info *request.RequestInfo, b []byte) []byte {
 	if info.APIGroup != "" || info.Resource != "secrets" {
 		return nil

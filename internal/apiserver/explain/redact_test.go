@@ -25,7 +25,7 @@ func secretWith(name string, data map[string]string) *corev1.Secret {
 	return s
 }
 
-// wroteSecrets traces one write of several secrets, each with what it was and is.
+// wroteSecrets traces one write of several secrets, each with its old and new state.
 func (s *server) wroteSecrets(id string, pairs ...[2]*corev1.Secret) {
 	d := kind("secrets", func() resource.Object { return &corev1.Secret{} })
 	w := s.begin("update", "secrets", "", pairs[0][1].Name)
@@ -35,7 +35,7 @@ func (s *server) wroteSecrets(id string, pairs ...[2]*corev1.Secret) {
 	s.finish(w, id, http.StatusOK)
 }
 
-// marksOf are the marks of what an object's members are after a write, by field.
+// marksOf returns the marks of an object's members after a write, by field.
 func (s *server) marksOf(id string, object int) map[string]string {
 	s.t.Helper()
 	out := map[string]string{}
@@ -48,7 +48,7 @@ func (s *server) marksOf(id string, object int) map[string]string {
 	return out
 }
 
-// TestMarksTellNoValue has somebody write guesses next to secrets that hold the same: no two marks are equal, so that nobody can tell.
+// TestMarksTellNoValue writes guesses next to secrets with the same values: all marks differ, so they reveal nothing.
 func TestMarksTellNoValue(t *testing.T) {
 	s := newServer(t, 1<<20)
 	empty := func(name string) *corev1.Secret { return secretWith(name, map[string]string{"kept": "as it is"}) }
@@ -79,7 +79,7 @@ func TestMarksTellNoValue(t *testing.T) {
 	}
 }
 
-// TestMarksOfOneWrite tells within one write what changed, and what did not.
+// TestMarksOfOneWrite checks that the marks within one write show which values changed.
 func TestMarksOfOneWrite(t *testing.T) {
 	s := newServer(t, 1<<20)
 	s.wroteSecrets("w", [2]*corev1.Secret{secretWith("s", map[string]string{"a": "1", "b": "2"}),
@@ -89,7 +89,8 @@ func TestMarksOfOneWrite(t *testing.T) {
 	}
 }
 
-// TestFieldOfSecret asks who set a secret's member: the live object has the mark of the newest write while it holds what that wrote.
+// TestFieldOfSecret queries the writes of a secret's member: the live object has the mark of the newest write while it
+// has that write's value.
 func TestFieldOfSecret(t *testing.T) {
 	s := newServer(t, 1<<20)
 	first, second := secretWith("s", map[string]string{"p": "1"}), secretWith("s", map[string]string{"p": "2"})

@@ -8,28 +8,28 @@ import (
 	"sync"
 )
 
-// ring keeps records, the newest that fit into its bound. They lie one behind the other in segments, each after its length in
-// four bytes; the oldest segment goes when a new one is needed and there is no room.
+// ring keeps the newest records that fit into its bound. They are stored in segments, each record after its length in
+// four bytes. When a new segment does not fit, the oldest one is dropped.
 //
-// A segment's bytes are written once and do not change while readers may use them, so that readers need the lock only to
-// list the segments. A segment that no reader has used is reused when its records are dropped.
+// A segment's bytes are written once and do not change while readers may use them, so that readers need the lock only
+// to list the segments. A dropped segment is reused if no reader has used it.
 type ring struct {
 	bound   int64
 	segment int
 
 	mu       sync.Mutex
 	segments [][]byte
-	size     int64 // of all segments, whether they are full or not
+	size     int64 // of all segments, full or not
 	count    int
-	counts   []int // of records, by segment
-	read     int   // how many segments, of the oldest, were handed to readers
+	counts   []int // number of records by segment
+	read     int   // number of the oldest segments that readers received
 	spare    []byte
 }
 
-// lengthBytes is what a record's length takes.
+// lengthBytes is the size of a record's length.
 const lengthBytes = 4
 
-// add keeps a record, which must be shorter than the bound.
+// add stores a record, which must be shorter than the bound.
 func (r *ring) add(record []byte) bool {
 	need := len(record) + lengthBytes
 	if int64(need) > r.bound {
@@ -58,7 +58,7 @@ func (r *ring) add(record []byte) bool {
 	return true
 }
 
-// drop forgets the oldest segment.
+// drop drops the oldest segment.
 func (r *ring) drop() {
 	r.size -= int64(cap(r.segments[0]))
 	r.count -= r.counts[0]
@@ -71,7 +71,7 @@ func (r *ring) drop() {
 	r.segments, r.counts = r.segments[1:], r.counts[1:]
 }
 
-// kept are the segments there are now, the oldest first.
+// kept returns the current segments, oldest first.
 func (r *ring) kept() [][]byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -79,14 +79,14 @@ func (r *ring) kept() [][]byte {
 	return append([][]byte(nil), r.segments...)
 }
 
-// totals are how many records there are, and the bytes that they take.
+// totals returns the number of records and their size.
 func (r *ring) totals() (count int, size int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.count, r.size
 }
 
-// each hands over every record, the oldest first, until f says that it has enough.
+// each calls f for every record, oldest first, until f returns false.
 func (r *ring) each(f func(record []byte) bool) {
 	for _, s := range r.kept() {
 		for len(s) >= lengthBytes {

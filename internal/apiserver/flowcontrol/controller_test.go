@@ -29,7 +29,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// whole is a controller of the objects that every cluster has.
+// whole returns a controller with the objects that every cluster has.
 func whole(seats int) *Controller {
 	c := New(Options{Seats: seats})
 	for _, l := range bootstrap.SuggestedPriorityLevelConfigurations {
@@ -41,7 +41,7 @@ func whole(seats int) *Controller {
 	return c
 }
 
-// apply has a controller apply the change of an object; nil: it is gone.
+// apply makes a controller apply the change of an object; nil: it was deleted.
 func apply(c *Controller, r schema.GroupResource, name string, obj resource.Object) {
 	_ = c.Apply(context.Background(), &feed.Change{Resource: r, Name: name, Object: obj})
 }
@@ -81,7 +81,8 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-// TestSeats are those that kube-apiserver 1.37.1 reports for its defaults, and for a tenth of its seats.
+// TestSeats compares the seats with those that kube-apiserver 1.37.1 reports for its defaults, and for a tenth of its
+// seats.
 func TestSeats(t *testing.T) {
 	for seats, want := range map[int]string{
 		600: "catch-all 13/13/613 exempt 0/0/600 global-default 49/24/649 leader-election 25/25/625 node-high 98/73/698 system 74/50/674 workload-high 98/49/698 workload-low 245/24/845",
@@ -96,7 +97,7 @@ func TestSeats(t *testing.T) {
 	}
 }
 
-// TestAllocate: shares are within their bounds, add up, and are in proportion where no bound keeps them from it.
+// TestAllocate checks that shares are within their bounds, add up, and are proportional where no bound prevents it.
 func TestAllocate(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 1))
 	for range 20_000 {
@@ -136,7 +137,7 @@ func quiet(name string) *user.DefaultInfo {
 	return &user.DefaultInfo{Name: name, Groups: []string{"system:authenticated"}}
 }
 
-// TestBorrowing: seats that a level has no use for go to one that wants them, and come back when they are needed.
+// TestBorrowing checks that a level borrows unused seats of another, and that they return when they are needed.
 func TestBorrowing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := whole(60)
@@ -177,7 +178,8 @@ func TestBorrowing(t *testing.T) {
 	})
 }
 
-// TestWaiting: whoever waits too long, or goes away, is refused; what is full refuses at once, and says for how long.
+// TestWaiting checks that a request that waits too long, or whose client leaves, is rejected, and that a full queue
+// rejects requests immediately with a Retry-After.
 func TestWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := whole(10)
@@ -253,7 +255,8 @@ func schemaFor(name, level string, precedence int32) *flowcontrolv1.FlowSchema {
 	return s
 }
 
-// TestGoing: a level that is deleted while somebody runs in it stays until he leaves; its schemas match nothing at once.
+// TestGoing checks that a deleted level stays until its last request has left, while its schemas match nothing
+// immediately.
 func TestGoing(t *testing.T) {
 	c := whole(10)
 	apply(c, priorityLevels, "one", level1("one", nil))
@@ -275,7 +278,7 @@ func TestGoing(t *testing.T) {
 		t.Error("the level did not go when it was idle")
 	}
 	apply(c, flowSchemas, "one", nil)
-	for _, name := range []string{"exempt", "catch-all"} { // these are there also when nothing is stored
+	for _, name := range []string{"exempt", "catch-all"} { // these are mandatory, even if they are not stored
 		if c.levels[name] == nil {
 			t.Errorf("no level %s", name)
 		}
@@ -296,10 +299,10 @@ func TestEstimate(t *testing.T) {
 	}})
 	s := &Schema{maxSeats: 37, level: &level{}, flow: fair.NewFlow("f")}
 	for path, want := range map[string]int{
-		"/api/v1/pods":                                                  10, // a megabyte at most is in memory
+		"/api/v1/pods":                                                  10, // at most a megabyte is in memory
 		"/api/v1/pods?limit=100":                                        2,
 		"/api/v1/pods?limit=500&continue=x":                             10,
-		"/api/v1/pods?continue=x":                                       37, // all, as much as the level lets one have
+		"/api/v1/pods?continue=x":                                       37, // all objects, up to the maximum of the level
 		"/api/v1/pods?resourceVersion=5&limit=50":                       1,
 		"/api/v1/pods?resourceVersion=5&limit=50&labelSelector=a":       37,
 		"/api/v1/pods?resourceVersion=5&resourceVersionMatch=Exact":     37,
@@ -308,7 +311,7 @@ func TestEstimate(t *testing.T) {
 		"/api/v1/pods?watch=1&resourceVersion=0":                        10,
 		"/api/v1/pods?watch=1&resourceVersion=5":                        1,
 		"/api/v1/pods?watch=1&resourceVersion=5&sendInitialEvents=true": 10,
-		"/api/v1/pods?limit=x":                                          37, // refused later
+		"/api/v1/pods?limit=x":                                          37, // rejected later
 		"/api/v1/few":                                                   1,
 		"/api/v1/none":                                                  1,
 		"/api/v1/unheard":                                               1,
@@ -333,7 +336,7 @@ func TestEstimate(t *testing.T) {
 		return c.Estimate(r, requestinfo.Parse(r), s)
 	}
 	for path, want := range map[string]fair.Work{
-		"/api/v1/namespaces/a/pods": {Initial: 1}, // of nine watchers nobody notices
+		"/api/v1/namespaces/a/pods": {Initial: 1}, // nine watchers cost nothing
 		"/api/v1/namespaces/b/pods": {Initial: 1, Final: 6, Linger: 5 * time.Millisecond},
 	} {
 		if got := write(path); got != want {
@@ -352,7 +355,7 @@ func TestEstimate(t *testing.T) {
 	}
 }
 
-// TestDropped: who is refused often stays away longer, up to half a minute, and less long when it gets better.
+// TestDropped checks that Retry-After grows with rejections, up to half a minute, and shrinks again.
 func TestDropped(t *testing.T) {
 	var d dropped
 	second, seen := int64(1000), []int64{}
@@ -377,7 +380,7 @@ func TestDropped(t *testing.T) {
 	}
 }
 
-// TestMetrics are upstream's, as far as numbers are known beforehand.
+// TestMetrics compares the metrics with upstream's, where the numbers are predictable.
 func TestMetrics(t *testing.T) {
 	c := whole(600)
 	info, jane := asked("GET", "/api/v1/pods"), quiet("jane")

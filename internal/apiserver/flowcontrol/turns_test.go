@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// line has users wait for turns in an order, and returns what tells in which order they got them. Each keeps its turn until
-// the next is sent for.
+// line makes users wait for turns in an order, and returns a function that returns the order in which they got them.
+// Each keeps its turn until the next call.
 func (s *Turns) line(ctx context.Context, users ...string) (came chan string, next chan struct{}) {
 	came, next = make(chan string, len(users)), make(chan struct{})
 	for _, u := range users {
@@ -29,7 +29,8 @@ func (s *Turns) line(ctx context.Context, users ...string) (came chan string, ne
 	return came, next
 }
 
-// TestTurnsAreFair: a user's one request comes after one of each other's, not after all of them.
+// TestTurnsAreFair checks that a user's single request comes after one request of each other user, not after all of
+// them.
 func TestTurnsAreFair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewTurns(1)
@@ -49,7 +50,7 @@ func TestTurnsAreFair(t *testing.T) {
 	})
 }
 
-// TestYield: who has begun lets another user go between, and then goes on before its own user's others.
+// TestYield checks that a running request yields to another user, and continues before its own user's other requests.
 func TestYield(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewTurns(1)
@@ -77,7 +78,8 @@ func TestYield(t *testing.T) {
 	})
 }
 
-// TestSlowClient: a turn that waits for a slow client is taken away, and given back to nobody else's loss.
+// TestSlowClient checks that a turn that waits for a slow client is taken away, and that the request continues without
+// a turn.
 func TestSlowClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewTurns(1)
@@ -88,7 +90,7 @@ func TestSlowClient(t *testing.T) {
 		if took := time.Since(began); took < tooLong || took > 3*tooLong {
 			t.Errorf("the other waited %v", took)
 		}
-		slow.Yield(t.Context()) // its client took it at last; it goes on without a turn
+		slow.Yield(t.Context()) // its client read at last; it continues without a turn
 		if slow.held || !slow.slow {
 			t.Errorf("%+v", slow)
 		}
@@ -100,7 +102,8 @@ func TestSlowClient(t *testing.T) {
 	})
 }
 
-// TestTurnsEnd: whoever goes away or waits too long leaves nothing behind, and too many are refused.
+// TestTurnsEnd checks that a request that leaves or waits too long leaves nothing behind, and that too many are
+// rejected.
 func TestTurnsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewTurns(1)

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package health answers /healthz, /livez and /readyz, and each check by its name below them.
+// Package health serves /healthz, /livez and /readyz, and each check by its name below them.
 //
-// A [Check] is one part of a server's health: it has a name and returns an error. The roots run all their checks and print
-// only names, since all users may read them; a check's own path prints its error. The query can exclude checks (exclude)
-// and request all names (verbose). [Handler.Results] counts the roots' results, for /metrics/slis.
+// A [Check] is one part of a server's health: it has a name and returns an error. The roots run all their checks and
+// print only names, since all users may read them. A check's own path prints its error. The query can exclude checks
+// (exclude) and request all names (verbose). [Handler.Results] counts the roots' results, for /metrics/slis.
 package health
 
 import (
@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// Root is one of the three paths that ask all checks.
+// Root is one of the three paths that run all checks.
 type Root string
 
 // The roots.
@@ -30,36 +30,36 @@ const (
 	Readyz  Root = "readyz"
 )
 
-// Roots are all roots.
+// Roots returns all roots.
 func Roots() []Root { return []Root{Healthz, Livez, Readyz} }
 
-// Check is one part of the health.
+// Check is one health check.
 type Check struct {
 	Name string
-	// Run returns what is wrong.
+	// Run returns an error if the check fails.
 	Run func(ctx context.Context) error
-	// Only are the roots that ask the check; nil: all.
+	// Only lists the roots that run the check; nil: all.
 	Only []Root
 }
 
 func (c *Check) of(r Root) bool { return c.Only == nil || slices.Contains(c.Only, r) }
 
-// limit is how long the checks of one request may take together.
+// limit is the total time of the checks of one request.
 const limit = 5 * time.Second
 
-// Handler answers the paths.
+// Handler serves the health paths.
 type Handler struct {
 	checks []Check
 	log    *slog.Logger
 	tally  tally
 }
 
-// New returns a handler of checks, which it reports in their order.
+// New returns a handler that runs checks in the given order.
 func New(log *slog.Logger, checks ...Check) *Handler {
 	return &Handler{checks: checks, log: log, tally: newTally(checks)}
 }
 
-// Paths are all paths that the handler answers, the roots first.
+// Paths returns all paths of the handler, the roots first.
 func (h *Handler) Paths() []string {
 	var paths []string
 	for _, root := range Roots() {
@@ -73,7 +73,7 @@ func (h *Handler) Paths() []string {
 	return paths
 }
 
-// ServeHTTP answers a root, or one check below it.
+// ServeHTTP serves a root, or one check below it.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), limit)
 	defer cancel()
@@ -97,10 +97,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	} else {
 		fmt.Fprintf(out, "%s check passed\n", name)
 	}
-	_, _ = w.Write(out.Bytes()) // a client that went away needs no answer
+	_, _ = w.Write(out.Bytes()) // the client may have left
 }
 
-// one answers for a single check, with its error.
+// one serves a single check with its error.
 func (h *Handler) one(ctx context.Context, w http.ResponseWriter, root Root, name string) {
 	i := slices.IndexFunc(h.checks, func(c Check) bool { return c.Name == name && c.of(root) })
 	if i < 0 {
@@ -115,7 +115,7 @@ func (h *Handler) one(ctx context.Context, w http.ResponseWriter, root Root, nam
 	_, _ = io.WriteString(w, "ok")
 }
 
-// ask runs the checks of a root and writes a line for each. Why one failed is for the log alone.
+// ask runs the checks of a root and writes a line for each. Errors only appear in the log.
 func (h *Handler) ask(ctx context.Context, root Root, exclude []string) (out *bytes.Buffer, failed bool) {
 	out = &bytes.Buffer{}
 	unknown := slices.Clone(exclude)

@@ -9,12 +9,12 @@ import "sync/atomic"
 type Result struct {
 	Check string
 	Root  Root
-	// Passed and Failed count; OK is the last one.
+	// Passed and Failed are counts; OK is the latest result.
 	Passed, Failed int64
 	OK             bool
 }
 
-// tally counts results, a counter for each check and root.
+// tally has a counter for each check and root.
 type tally [][3]counter
 
 type counter struct {
@@ -39,7 +39,7 @@ func (t tally) count(check int, root Root, ok bool) {
 	}
 }
 
-// Results are those of all checks that a root has asked yet.
+// Results returns the results of all checks that a root has run.
 func (h *Handler) Results() []Result {
 	var all []Result
 	for i := range h.checks {

@@ -1,12 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package impersonate lets one user act as another, with the Impersonate-* headers, when the authorizer lets the first
-// impersonate the second.
+// Package impersonate lets a user act as another user through the Impersonate-* headers, if the authorizer allows it.
 //
-// There are several ways to be allowed to impersonate ([modes]), and one is enough. The verb impersonate allows everything
+// A user may be allowed to impersonate in several ways ([modes]); one is enough. The verb impersonate allows everything
 // that the other user may do. Constrained impersonation needs two verbs: impersonate:MODE, to be that user, and
-// impersonate-on:MODE:VERB, to make this request as that user. The mode of a request depends on the user that it names: the
+// impersonate-on:MODE:VERB, to make this request as that user. The mode depends on the user that the request names: the
 // node of the requester's own pod, any node, a service account, or another user.
 package impersonate
 
@@ -34,7 +33,7 @@ const (
 	extraPrefix = "Impersonate-Extra-"
 )
 
-// Requested returns the user that the headers name; nil if they name none. It then removes the headers, so that no later
+// Requested returns the user that the headers name; nil if they name none. It removes the headers, so that no later
 // stage depends on them.
 func Requested(h http.Header) (*user.DefaultInfo, error) {
 	who := &user.DefaultInfo{Name: h.Get(userHeader), UID: h.Get(uidHeader)}
@@ -74,15 +73,15 @@ func Requested(h http.Header) (*user.DefaultInfo, error) {
 // Impersonator decides which users may impersonate which others. It is safe for concurrent use.
 type Impersonator struct {
 	may  authorize.Authorizer
-	last *lru.Cache // by the asker's name: the mode that allowed, which is tried first
+	last *lru.Cache // by the requester's name: the mode that allowed it, which is tried first
 
 	metrics *metrics
 }
 
-// maxRemembered bounds the memory of modes that allowed.
+// maxRemembered is the maximum number of cached modes.
 const maxRemembered = 10_000
 
-// New asks an authorizer.
+// New returns an Impersonator that uses an authorizer.
 func New(may authorize.Authorizer) *Impersonator {
 	m := newMetrics()
 	return &Impersonator{may: measured{may, m}, last: lru.New(maxRemembered), metrics: m}
@@ -98,8 +97,8 @@ func Wanted(h http.Header) bool {
 	return false
 }
 
-// As returns the user that the headers name and, if constrained impersonation allowed it, the verb that did. A nil user:
-// the headers name none. request is the original request.
+// As returns the user that the headers name and, if constrained impersonation allowed it, the verb that did. The user
+// is nil if the headers name none. request has the attributes of the original request.
 func (i *Impersonator) As(ctx context.Context, h http.Header, request authorize.Attributes) (as user.Info, constraint string, err error) {
 	who, err := Requested(h)
 	if who == nil || err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 )
 
-// rules allow what they name: VERB RESOURCE[/SUB] NAME.
+// rules allow the listed permissions: VERB RESOURCE[/SUB] NAME.
 type rules []string
 
 func said(a *authorize.Attributes) string {
@@ -113,7 +113,7 @@ func TestAs(t *testing.T) {
 				request.User = c.from
 			}
 			i := New(c.may)
-			for range 2 { // the second time the mode that allowed is tried first
+			for range 2 { // the second time the cached mode is tried first
 				h := c.headers.Clone()
 				who, constraint, err := i.As(t.Context(), h, request)
 				if c.error != "" {

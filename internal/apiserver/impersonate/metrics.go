@@ -56,7 +56,7 @@ func (i *Impersonator) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// attempted counts an attempt. One that was denied had no mode.
+// attempted counts an attempt. A denied attempt has no mode.
 func (m *metrics) attempted(constraint string, err error, took time.Duration) {
 	mode, decision := "", denied
 	if err == nil {
@@ -68,7 +68,7 @@ func (m *metrics) attempted(constraint string, err error, took time.Duration) {
 
 const granted, denied = "allowed", "denied"
 
-// modeOf is the mode that a verb belongs to; what needs none is the old one.
+// modeOf returns the mode of a verb. The mode of unconstrained impersonation is legacy.
 func modeOf(verb string) string {
 	if verb == "" || verb == "impersonate" {
 		return "legacy"
@@ -81,7 +81,7 @@ func modeOf(verb string) string {
 	return "unknown"
 }
 
-// measured is an authorizer whose answers are counted.
+// measured is an authorizer whose decisions are counted.
 type measured struct {
 	authorize.Authorizer
 	metrics *metrics

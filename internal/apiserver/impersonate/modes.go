@@ -21,9 +21,9 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 )
 
-// mode is one way to be allowed to act as another.
+// mode is one way in which impersonation can be allowed.
 type mode struct {
-	name    string                                           // empty: the old way, unconstrained
+	name    string                                           // empty: unconstrained impersonation
 	applies func(who *user.DefaultInfo, from user.Info) bool // nil: always
 }
 
@@ -38,12 +38,12 @@ func modes() []mode {
 	}
 }
 
-// associatedNode lets what runs on a node act as that node. It is allowed for all nodes at once.
+// associatedNode lets a pod act as the node that it runs on. The permission applies to all nodes at once.
 const associatedNode = "associated-node"
 
 func (m *mode) constrained() bool { return m.name != "" }
 
-// verb is the one by which a user may be impersonated.
+// verb returns the verb that allows being the user.
 func (m *mode) verb() string {
 	if !m.constrained() {
 		return "impersonate"
@@ -51,7 +51,7 @@ func (m *mode) verb() string {
 	return "impersonate:" + m.name
 }
 
-// constraint is what the audit log says of how it was allowed.
+// constraint returns the verb for the audit log; empty for unconstrained impersonation.
 func (m *mode) constraint() string {
 	if !m.constrained() {
 		return ""
@@ -81,15 +81,15 @@ func runsOn(from user.Info, name string) bool {
 	return isNode(name) && isServiceAccount(from.GetName()) && len(node) == 1 && nodePrefix+node[0] == name
 }
 
-// onNode is a service account as authorizers see it who are asked about the node that it runs on: what differs from pod to pod is
-// left out.
+// onNode returns a service account for authorization checks about its node, without the data that differs from pod to
+// pod.
 func onNode(from user.Info) user.Info {
 	return &user.DefaultInfo{Name: from.GetName(), UID: from.GetUID(), Groups: from.GetGroups(), Extra: map[string][]string{
 		"authentication.kubernetes.io/associated-node-keys": slices.Sorted(maps.Keys(from.GetExtra())),
 	}}
 }
 
-// check asks whether one mode allows a request.
+// check checks whether one mode allows a request.
 type check struct {
 	may     authorize.Authorizer
 	mode    *mode
@@ -141,13 +141,13 @@ func with(groups []string, g string) []string {
 	return append(slices.Clone(groups), g)
 }
 
-// attributes ask for the mode's verb on something of the user.
+// attributes returns attributes that check the mode's verb on a part of the user.
 func (c *check) attributes(group, resource, name string) authorize.Attributes {
 	return authorize.Attributes{User: c.from, Verb: c.mode.verb(), Group: group, Version: "v1", Resource: resource, Name: name,
 		ResourceRequest: true}
 }
 
-// userGroup is the API group of users and groups: the old mode has them in the core.
+// userGroup returns the API group of users and groups. For unconstrained impersonation that is the core group.
 func (c *check) userGroup() string {
 	if c.mode.constrained() {
 		return "authentication.k8s.io"
@@ -173,7 +173,7 @@ func (c *check) name(ctx context.Context, as *user.DefaultInfo) error {
 	return c.ask(ctx, &a)
 }
 
-// many is from how many on it is first asked for all of them at once.
+// many is the number of items from which on one check for all of them comes first.
 const many = 4
 
 func (c *check) groups(ctx context.Context, groups []string) error {
@@ -230,7 +230,7 @@ func (c *check) extra(ctx context.Context, extra map[string][]string) error {
 	return nil
 }
 
-// checkExtra refuses keys and values that the old mode takes.
+// checkExtra rejects keys and values that unconstrained impersonation accepts.
 func checkExtra(extra map[string][]string) error {
 	for _, key := range slices.Sorted(maps.Keys(extra)) {
 		if key == "" {
@@ -252,7 +252,7 @@ func checkExtra(extra map[string][]string) error {
 	return nil
 }
 
-// ask is nil if the authorizer allows it.
+// ask returns nil if the authorizer allows a request.
 func (c *check) ask(ctx context.Context, a *authorize.Attributes) error {
 	decision, reason, err := c.may.Authorize(ctx, a)
 	switch {

@@ -41,7 +41,7 @@ func TestRequestedExtra(t *testing.T) {
 	}
 }
 
-// asked are the questions that an authorizer was asked.
+// asked records the checks that an authorizer received.
 type asked struct {
 	rules rules
 	all   []string
@@ -52,8 +52,8 @@ func (z *asked) Authorize(ctx context.Context, a *authorize.Attributes) (authori
 	return z.rules.Authorize(ctx, a)
 }
 
-// TestConstrainedExtra: what the old mode takes as extra, the constrained modes refuse in kube-apiserver's words. As headers cannot
-// say all of it, the check is asked itself.
+// TestConstrainedExtra checks that constrained modes reject extra values that unconstrained impersonation accepts, in
+// kube-apiserver's words. Headers cannot express all of them, so the test calls the check directly.
 func TestConstrainedExtra(t *testing.T) {
 	for _, c := range []struct {
 		extra map[string][]string
@@ -73,7 +73,7 @@ func TestConstrainedExtra(t *testing.T) {
 	}
 }
 
-// TestQuestions: which questions each request puts to the authorizer when it allows all that it knows.
+// TestQuestions checks which authorization checks each request makes when all are allowed.
 func TestQuestions(t *testing.T) {
 	const on, bob = "impersonate-on:user-info:list pods ", "impersonate:user-info users.authentication.k8s.io bob"
 	const extras = "impersonate:user-info userextras.authentication.k8s.io/"
@@ -123,11 +123,11 @@ func TestQuestions(t *testing.T) {
 	}
 }
 
-// TestTheModeThatAllowedIsTriedFirst counts the questions of the first and the second request.
+// TestTheModeThatAllowedIsTriedFirst counts the checks of the first and the second request.
 func TestTheModeThatAllowedIsTriedFirst(t *testing.T) {
 	z := &asked{rules: rules{"impersonate users bob"}}
 	i := New(z)
-	for n, want := range []int{2, 1} { // user-info refuses first, then the old mode allows
+	for n, want := range []int{2, 1} { // user-info rejects first, then the unconstrained mode allows
 		z.all = nil
 		if _, _, err := i.As(t.Context(), http.Header{"Impersonate-User": {"bob"}},
 			authorize.Attributes{User: &user.DefaultInfo{Name: "alice"}, Verb: "get", Resource: "pods", ResourceRequest: true}); err != nil ||
@@ -137,7 +137,7 @@ func TestTheModeThatAllowedIsTriedFirst(t *testing.T) {
 	}
 }
 
-// TestAnErrorIsToldToTheUser: an authorizer's error stands in the refusal, before its reason; a refusal of its own stands alone.
+// TestAnErrorIsToldToTheUser checks that an authorizer's error precedes its reason in the rejection.
 func TestAnErrorIsToldToTheUser(t *testing.T) {
 	own := authorize.Forbidden(&authorize.Attributes{Verb: "get", Path: "/own"}, "")
 	for _, c := range []struct {

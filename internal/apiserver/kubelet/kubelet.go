@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubelet makes the API server's connections to kubelets, for logs, exec and nodes/NAME/proxy, with the server's own client
-// certificate.
+// Package kubelet makes the API server's connections to kubelets, for logs, exec and nodes/NAME/proxy, with the
+// server's own client certificate.
 //
-// A node reports its own address, so it must not be able to direct the server's certificate back to the server. A [Transports]
-// knows the addresses on which the server listens ([Transports.Listens]). It makes no connection to them, and closes one on which
-// an API server of the cluster presents its certificate, whatever its address.
+// A node reports its own address, so it must not be able to direct the server's client certificate back to the server.
+// [Transports] knows the addresses on which the server listens ([Transports.Listens]). It does not connect to them, and
+// closes a connection on which an API server of the cluster presents its certificate, whatever the address.
 //
-// A node identifies itself by a certificate that the cluster's CA signed, or by a key that it has published on its Node
-// ([servingkey.Annotation]). This is verified for each node separately, so that a node at another's address does not pass
-// for it.
+// A node identifies itself by a certificate of the cluster's CA, or by a key that it has published on its Node
+// ([servingkey.Annotation]). The server verifies this for each node separately, so that a node at another node's
+// address cannot impersonate that node.
 package kubelet
 
 import (
@@ -34,15 +34,16 @@ import (
 	"github.com/mortise-dev/mortise/internal/servingkey"
 )
 
-// Transports has a transport for each node. Its fields must not be changed once it is in use; its methods are safe for concurrent use.
+// Transports has a transport for each node. Its fields must not be changed once it is in use. Its methods are safe for
+// concurrent use.
 type Transports struct {
 	// Client is the client certificate that the server presents to nodes.
 	Client tls.Certificate
 	// Roots verify the nodes' serving certificates.
 	Roots *x509.CertPool
-	// Keys also accepts a certificate that is not trusted, if its key is the one that the node has published.
+	// Keys also accepts an untrusted certificate if its key is the one that the node has published.
 	Keys bool
-	// Server is the server's own serving certificate, and CA the cluster's CA, which signs those of other servers.
+	// Server is the server's own serving certificate. CA is the cluster's CA, which signs those of other servers.
 	Server, CA *x509.Certificate
 	// Dial makes connections through a proxy; nil: directly.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
@@ -70,8 +71,8 @@ var (
 	errOtherNode  = errors.New("another node answers there")
 )
 
-// To returns the transport for requests to a node, at one of its hosts. When the node publishes another key, connections
-// are closed.
+// To returns the transport for requests to a node, at one of its hosts. When the node publishes another key, To closes
+// its connections.
 func (w *Transports) To(node *corev1.Node, host string) http.RoundTripper {
 	to := peer{node: node.Name, host: host}
 	if w.Keys {
@@ -99,7 +100,7 @@ func (w *Transports) To(node *corev1.Node, host string) http.RoundTripper {
 	made := &nodeTransport{to, &http.Transport{
 		DialContext: egress.Bounded(w.dial),
 		TLSClientConfig: &tls.Config{
-			InsecureSkipVerify: true, //nolint:gosec // verify does it, which knows of published keys
+			InsecureSkipVerify: true, //nolint:gosec // verify checks the certificate, and knows published keys
 			Certificates:       []tls.Certificate{w.Client}, MinVersion: tls.VersionTLS12,
 			VerifyConnection: func(state tls.ConnectionState) error { return w.verify(to, state.PeerCertificates) },
 		},
@@ -113,14 +114,14 @@ func (w *Transports) To(node *corev1.Node, host string) http.RoundTripper {
 func (w *Transports) Listens(a net.Addr) {
 	at, err := netip.ParseAddrPort(a.String())
 	if err != nil {
-		return // no address that a node could name
+		return // not an address that a node can name
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.listeners = append(w.listeners, at)
 }
 
-// dial looks at each address that a name has, at the moment when it would be connected to.
+// dial checks each address of a name when it connects to it.
 func (w *Transports) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if w.Dial == nil {
 		d := net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second,
@@ -133,7 +134,7 @@ func (w *Transports) dial(ctx context.Context, network, address string) (net.Con
 	if err != nil {
 		return nil, fmt.Errorf("dial %s: %w", address, err)
 	}
-	// The proxy resolves the name itself, so what this host makes of it is looked at only if it makes anything of it.
+	// The proxy resolves the name itself, so this host's result is checked only if there is one.
 	found, _ := net.DefaultResolver.LookupHost(ctx, host)
 	for _, one := range append(found, host) {
 		if err := w.check(net.JoinHostPort(one, port)); err != nil {
@@ -143,7 +144,7 @@ func (w *Transports) dial(ctx context.Context, network, address string) (net.Con
 	return w.Dial(ctx, network, address)
 }
 
-// check refuses an address with a port of the server's on this host.
+// check rejects an address of this host with a port on which the server listens.
 func (w *Transports) check(address string) error {
 	host, portText, err := net.SplitHostPort(address)
 	if err != nil {
@@ -155,7 +156,7 @@ func (w *Transports) check(address string) error {
 	}
 	ip, err := netip.ParseAddr(host)
 	if err != nil {
-		return nil // a name, for a proxy
+		return nil // a name, which the proxy resolves
 	}
 	ip = ip.Unmap().WithZone("")
 	w.mu.Lock()
@@ -185,8 +186,8 @@ func local(ip netip.Addr) bool {
 	return false
 }
 
-// verify closes a connection to any peer that is not the node: an API server of the cluster, which an address translation
-// may have led to, another node, which may have got the address, and a peer whose certificate is not trusted.
+// verify closes a connection to any peer that is not the node: an API server of the cluster behind an address
+// translation, another node that now has the address, or a peer whose certificate is not trusted.
 func (w *Transports) verify(to peer, shown []*x509.Certificate) error {
 	if len(shown) == 0 {
 		return errors.New("no certificate")

@@ -35,7 +35,7 @@ func TestOwnAddresses(t *testing.T) {
 	}
 }
 
-// TestNamesAreResolved: a name that leads to the server is refused too, by either way.
+// TestNamesAreResolved checks that a name that resolves to the server is rejected, with and without a proxy.
 func TestNamesAreResolved(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -67,7 +67,7 @@ func TestNamesAreResolved(t *testing.T) {
 	}
 }
 
-// TestUpgradesAreBounded: an upgrade that its client has left makes no connection to a node.
+// TestUpgradesAreBounded checks that an upgrade whose client has left makes no connection to a node.
 func TestUpgradesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &Transports{Dial: func(context.Context, string, string) (net.Conn, error) {
@@ -84,7 +84,7 @@ func TestUpgradesAreBounded(t *testing.T) {
 		left := errors.New("the client has left")
 		cancel(left)
 		synctest.Wait()
-		// The context of the dial has ended too; only the bound knows why.
+		// The context of the dial has ended too; only the bound has the cause.
 		if _, err := transport.DialContext(context.WithoutCancel(bounded), "tcp", "192.0.2.1:10250"); !errors.Is(err, left) {
 			t.Errorf("dialled: %v", err)
 		}

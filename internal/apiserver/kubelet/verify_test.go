@@ -25,7 +25,7 @@ func authority(t *testing.T) *serving.Material {
 	return m
 }
 
-// certificate is what an authority has signed for a node.
+// certificate returns a certificate that a CA has signed for a node.
 func certificate(t *testing.T, m *serving.Material, node string, hosts ...string) *x509.Certificate {
 	t.Helper()
 	pair, err := m.Node(node, hosts, time.Now())
@@ -35,7 +35,8 @@ func certificate(t *testing.T, m *serving.Material, node string, hosts ...string
 	return pair.Certificate
 }
 
-// TestVerify: a node is known by the cluster's signature or by its published key, and is no other node.
+// TestVerify checks that a node is identified by the cluster's signature or by its published key, and that other nodes
+// are rejected.
 func TestVerify(t *testing.T) {
 	ours, other := authority(t), authority(t)
 	w := &Transports{Roots: ours.CA.Pool(), Server: ours.Server.Certificate, CA: ours.CA.Certificate}
@@ -74,7 +75,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestVerifyEachByItself: nodes at one address share no connections, and what was made for a key is not used for the next one.
+// TestVerifyEachByItself checks that nodes at one address share no connections, and that a new key gets new ones.
 func TestVerifyEachByItself(t *testing.T) {
 	node := func(name, key string) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{servingkey.Annotation: key}}}

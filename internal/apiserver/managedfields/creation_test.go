@@ -28,11 +28,11 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// TestLikeCreations creates random objects of every version of every kind, each followed by some that differ from it a little, and compares
-// what is recorded of them by a manager that remembers all of them with what one records that remembers none.
+// TestLikeCreations creates random objects of every version of every kind, each followed by some slightly different
+// ones. It compares the entries of a manager with a cache with those of a manager without.
 func TestLikeCreations(t *testing.T) {
 	types := runtime.NewScheme()
-	metav1.AddToGroupVersion(types, runtimeschema.GroupVersion{Version: "v1"}) // what raw extensions are filled with
+	metav1.AddToGroupVersion(types, runtimeschema.GroupVersion{Version: "v1"}) // raw extensions contain it
 	codecs := serializer.NewCodecFactory(types)
 	remembers, forgets := managedfields.New(nil), managedfields.New(nil)
 	tried, again := 0, 0
@@ -75,7 +75,7 @@ func TestLikeCreations(t *testing.T) {
 	t.Logf("%d objects, %d of them like ones before", tried, again)
 }
 
-// hub makes of a version's object, which it does not change, the hub's.
+// hub converts a version's object, which it does not change, to the hub.
 func hub(t *testing.T, v *resource.Version, obj resource.Object) resource.Object {
 	t.Helper()
 	obj = obj.DeepCopyObject().(resource.Object)
@@ -89,7 +89,7 @@ func hub(t *testing.T, v *resource.Version, obj resource.Object) resource.Object
 	return out
 }
 
-// said tells an object's entries, without the time.
+// said returns an object's entries without the time.
 func said(obj resource.Object) []string {
 	var out []string
 	for _, e := range obj.GetManagedFields() {
@@ -99,7 +99,7 @@ func said(obj resource.Object) []string {
 	return out
 }
 
-// change changes a share of the values in v: to others, to none, to empty ones, or in how many there are.
+// change changes a share of the values in v: to other values, to nil, to empty ones, or in their number.
 func change(v reflect.Value, random *rand.Rand, share float64) {
 	now := random.Float64() < share && v.CanSet()
 	switch v.Kind() {
@@ -126,7 +126,7 @@ func change(v reflect.Value, random *rand.Rand, share float64) {
 				*x = []apiresource.Quantity{{}, apiresource.MustParse("0"), apiresource.MustParse("0Gi"), apiresource.MustParse("7m")}[random.Intn(4)]
 			}
 			return
-		case json.Marshaler: // whose text has to stay one
+		case json.Marshaler: // its text must stay valid
 			if now {
 				v.SetZero()
 			}
@@ -144,7 +144,7 @@ func change(v reflect.Value, random *rand.Rand, share float64) {
 		switch {
 		case !now:
 		case v.Len() > 0 && random.Intn(2) == 0:
-			v.Set(reflect.Append(v, v.Index(random.Intn(v.Len())))) // the same twice, until it is changed
+			v.Set(reflect.Append(v, v.Index(random.Intn(v.Len())))) // a duplicate until it is changed
 		case v.Len() > 0 && random.Intn(2) == 0:
 			v.Set(v.Slice(0, v.Len()-1))
 		case random.Intn(2) == 0:
@@ -195,7 +195,8 @@ func named(t testing.TB, group, name string) *resource.Descriptor {
 	return nil
 }
 
-// What is like an object that was created is not looked at again; what differs in more than values is.
+// The fields of an object like an earlier one are not computed again; those of one that differs in more than values
+// are.
 func TestWhatIsLike(t *testing.T) {
 	m := managedfields.New(nil)
 	write := func(d *resource.Descriptor, obj resource.Object) {

@@ -16,7 +16,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// podWith is a pod with so many annotations.
+// podWith returns a pod with a number of annotations.
 func podWith(n int) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Annotations: map[string]string{}}}
 	for i := range n {
@@ -25,7 +25,8 @@ func podWith(n int) *corev1.Pod {
 	return p
 }
 
-// TestCrowdedObjects: fields are not kept track of where that is work without proportion. It is again when the object has become smaller.
+// TestCrowdedObjects checks that the fields of very large objects are not tracked, and that tracking resumes when the
+// object becomes smaller.
 func TestCrowdedObjects(t *testing.T) {
 	m := New(nil)
 	update := func(live, obj *corev1.Pod) int {
@@ -70,7 +71,7 @@ func TestCrowdedObjects(t *testing.T) {
 	}
 }
 
-// TestCrowded finds maps and lists wherever they are.
+// TestCrowded checks that large maps and lists are found at any depth.
 func TestCrowded(t *testing.T) {
 	const n = maxMembers + 1
 	many, keys := make([]any, n), map[string][]byte{}

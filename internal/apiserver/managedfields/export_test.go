@@ -3,14 +3,14 @@
 
 package managedfields
 
-// Forget drops what is known of objects that were created.
+// Forget drops the cached field sets of created objects.
 func (m *Manager) Forget() {
 	m.alike.mu.Lock()
 	defer m.alike.mu.Unlock()
 	m.alike.young, m.alike.aged, m.alike.bytes = nil, nil, 0
 }
 
-// Known is of how many sorts of new objects the fields are known.
+// Known returns the number of cached field sets.
 func (m *Manager) Known() int {
 	m.alike.mu.RLock()
 	defer m.alike.mu.RUnlock()

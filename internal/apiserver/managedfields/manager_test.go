@@ -33,7 +33,7 @@ func pods() *resource.Descriptor {
 	}
 }
 
-// events has a hub that is of another group.
+// events has a hub of another group.
 func events() *resource.Descriptor {
 	return &resource.Descriptor{
 		Group: "events.k8s.io", Resource: "events", Kind: "Event", Storage: "core", Namespaced: true,
@@ -106,7 +106,7 @@ func cr(t testing.TB, data string) *unstructured.Unstructured {
 	return u
 }
 
-// owners tells the entries as text.
+// owners returns the entries as text.
 func owners(obj resource.Object) []string {
 	var out []string
 	for _, e := range obj.GetManagedFields() {
@@ -166,7 +166,7 @@ func TestCreateAndUpdate(t *testing.T) {
 	}
 	equal(t, got, created, `kubelet Update v1 status {"f:status":{"f:phase":{}}}`)
 
-	// A client that does not know of managedFields does not lose them.
+	// A client that does not know managedFields does not lose them.
 	bare := live.DeepCopy()
 	bare.ManagedFields = nil
 	bare.Labels["a"] = "c"
@@ -273,7 +273,7 @@ func TestCustomKind(t *testing.T) {
 	if err != nil || len(parts) != 2 {
 		t.Errorf("parts %v, %v", parts, err)
 	}
-	// What an applier no longer says goes.
+	// Fields that an applier no longer sets are removed.
 	dropped, err := m.Apply(d, "v1", "", applied, Configuration{cr(t,
 		`{apiVersion: stable.example.com/v1, kind: CronTab, metadata: {name: a}, spec: {}}`), "m1", false})
 	if err != nil {
@@ -310,7 +310,7 @@ func TestCustomKind(t *testing.T) {
 	if got.GetManagedFields()[0].Time != nil {
 		t.Error("scale's first entry has a time")
 	}
-	// applied, it is another's field until that one is forced
+	// an apply of a field that another manager owns must be forced
 	scale := cr(t, `{apiVersion: autoscaling/v1, kind: Scale, metadata: {name: a}, spec: {replicas: 7}}`)
 	if _, err := m.ApplyScale(before, scale, "hpa", false); !apierrors.IsConflict(err) {
 		t.Errorf("not a conflict: %v", err)
@@ -344,7 +344,7 @@ func TestHubOfAnotherGroup(t *testing.T) {
 	}
 }
 
-// TestConversionThatFillsIn has a conversion that fills a field in: who creates the object owns it.
+// TestConversionThatFillsIn has a conversion that fills in a field: the creator of the object owns it.
 func TestConversionThatFillsIn(t *testing.T) {
 	m, d := New(nil), events()
 	plain := d.Versions[1].ToHub
@@ -366,7 +366,7 @@ func TestConversionThatFillsIn(t *testing.T) {
 	equal(t, got, `x Update events.k8s.io/v1 {"f:note":{}}`)
 }
 
-// FuzzApplyTwice proves that applying the same configuration again changes nothing.
+// FuzzApplyTwice checks that applying the same configuration again changes nothing.
 func FuzzApplyTwice(f *testing.F) {
 	m, d := New(nil), crontabs(f)
 	f.Add([]byte(`{"spec":{"cronSpec":"x","parts":[{"key":"a"},{"key":"b","val":"c"}]},"metadata":{"labels":{"a":"b"}}}`))
@@ -442,7 +442,7 @@ func BenchmarkUpdatePod(b *testing.B) {
 	}
 }
 
-// A request for a token says who wrote what it asks for, and nothing of the answer.
+// The entries of a token request contain the fields that the client set, and none of the response.
 func TestAnswered(t *testing.T) {
 	seconds := int64(600)
 	empty := func() resource.Object { return &authenticationv1.TokenRequest{} }

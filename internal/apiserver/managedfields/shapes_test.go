@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
-// TestShapesAreClientGos compares every type with what client-go parses.
+// TestShapesAreClientGos compares every type with the one that client-go parses.
 func TestShapesAreClientGos(t *testing.T) {
 	pod := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}}
 	value, err := clientgoapply.NewTypeConverter(scheme.Scheme).ObjectToTyped(pod)
@@ -62,8 +62,8 @@ func FuzzReadShapes(f *testing.F) {
 	})
 }
 
-// TestTrusting compares and merges all pairs of some pods, with lists that say something twice, lack keys or are empty, as objects that
-// were looked at before and as such that were not.
+// TestTrusting compares and merges all pairs of some pods whose lists have duplicates, lack keys or are empty, with and
+// without prior validation.
 func TestTrusting(t *testing.T) {
 	builtIn, err := builtInTypes()
 	if err != nil {
@@ -118,7 +118,7 @@ func TestTrusting(t *testing.T) {
 			return false, err.Error()
 		}
 		merged, err := lhs.Merge(rhs)
-		if err != nil { // as where something is there twice
+		if err != nil { // as with duplicates
 			return compared.IsSame(), compared.String() + err.Error()
 		}
 		text, err := value.ToJSON(merged.AsValue())

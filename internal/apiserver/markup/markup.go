@@ -8,5 +8,6 @@ import "strings"
 
 var escapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
-// Escape escapes the characters that begin tags and entities; quotes stay, as in kube-apiserver's answers.
+// Escape escapes the characters that begin tags and entities. It does not escape quotes, as in kube-apiserver's
+// responses.
 func Escape(text string) string { return escapes.Replace(text) }

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// many is a list of n elements.
+// many returns a list of n elements.
 func many(n int, element func(i int) any) []any {
 	out := make([]any, n)
 	for i := range out {
@@ -25,7 +25,7 @@ func named(i int) any { return map[string]any{"name": fmt.Sprint("n", i)} }
 
 func text(i int) any { return fmt.Sprint("t", i) }
 
-// work is the processor time of a function.
+// work returns the processor time of a function.
 func work(t *testing.T, f func()) time.Duration {
 	t.Helper()
 	now := func() time.Duration {
@@ -40,8 +40,8 @@ func work(t *testing.T, f func()) time.Duration {
 	return now() - begun
 }
 
-// TestMergeCost: 16 times as large an object and patch are about 16 times the work. Where the work grew with the square of the size it
-// would be 256 times as much.
+// TestMergeCost checks that an object and patch 16 times as large take about 16 times the work. Work that grew with the
+// square of the size would be 256 times as much.
 func TestMergeCost(t *testing.T) {
 	const small, factor, most = 500, 16, 80
 	type object = map[string]any
@@ -86,7 +86,7 @@ func TestMergeCost(t *testing.T) {
 		"of an object that is deep":  func(t *testing.T, n int) func() { return patched(t, deep(n/2), deep(n/2)) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			// Of three times the least is what other work has disturbed least.
+			// The smallest of three times is the one that other work has disturbed least.
 			least := func(n int) time.Duration {
 				var out time.Duration
 				for range 3 {
@@ -103,7 +103,7 @@ func TestMergeCost(t *testing.T) {
 	}
 }
 
-// deep is an object of n levels with as much text for each at the bottom.
+// deep returns an object of n levels with as much text per level at the bottom.
 func deep(n int) string {
 	return strings.Repeat(`{"a":`, n) + `"` + strings.Repeat("x", 20*n) + `"` + strings.Repeat("}", n)
 }
@@ -117,7 +117,7 @@ func patched(t *testing.T, doc, patch string) func() {
 	}
 }
 
-// TestOperationsAreBounded: a JSON patch that would be out of proportion to its size is refused, and no ordinary one is.
+// TestOperationsAreBounded checks that a JSON patch with excessive work for its size is rejected, and no ordinary one.
 func TestOperationsAreBounded(t *testing.T) {
 	array := func(n int) string { return "[" + strings.TrimSuffix(strings.Repeat("0,", n), ",") + "]" }
 	object := `{"a":` + array(100_000) + `}`

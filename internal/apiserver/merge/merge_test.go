@@ -18,7 +18,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// outcome is what a library, or we, make of a patch.
+// outcome is the result of a patch, by a library or by this package.
 type outcome struct{ result, err string }
 
 func outcomeOf(result any, err error) outcome {
@@ -35,7 +35,7 @@ func outcomeOf(result any, err error) outcome {
 	return outcome{result: string(text)}
 }
 
-// TestJSON: a merge patch gives what the library of kube-apiserver gives, byte for byte.
+// TestJSON compares the results of merge patches with those of kube-apiserver's library, byte for byte.
 func TestJSON(t *testing.T) {
 	for _, c := range []struct{ doc, patch string }{
 		{`{}`, `{}`}, {`{"a":1}`, `null`}, {`{"a":1}`, `"x"`}, {`{"a":1}`, `12`}, {`{"a":1}`, `true`}, {`{"a":1}`, ` [] `},
@@ -67,7 +67,7 @@ func compareJSON(t failing, doc, patch string) {
 	}
 }
 
-// FuzzJSON: so it does for any object and patch.
+// FuzzJSON does the same for any object and patch.
 func FuzzJSON(f *testing.F) {
 	f.Add(`{"a":{"b":[1,"\\\"]"],"c":null}}`, ` { "a" : {"b":null,"d":[{"e":null}] } , "f":1.0}`)
 	f.Add(`{"a":[{}]}`, `[{"a":null}]`)
@@ -76,7 +76,7 @@ func FuzzJSON(f *testing.F) {
 		if json.Unmarshal([]byte(doc), &m) != nil || m == nil || !json.Valid([]byte(patch)) {
 			return
 		}
-		canonical, err := json.Marshal(m) // a stored object has no name twice
+		canonical, err := json.Marshal(m) // a stored object has no duplicate names
 		if err != nil || strings.Contains(doc, `{`) && strings.Count(doc, `"`) != strings.Count(string(canonical), `"`) {
 			return
 		}
@@ -114,7 +114,7 @@ func repeated(d *json.Decoder) bool {
 	return false
 }
 
-// shape has all that tags can say of a field.
+// shape has fields with all combinations of tags.
 type shape struct {
 	Name   string            `json:"name,omitempty"`
 	Items  []shape           `json:"items,omitempty" patchStrategy:"merge" patchMergeKey:"name"`
@@ -128,7 +128,7 @@ type shape struct {
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
-// scalars are few, so that elements meet.
+// scalars are few values, so that elements coincide.
 func scalar() *rapid.Generator[any] {
 	return rapid.SampledFrom([]any{"a", "b", "c", "d", int64(1), 1.5, true, nil})
 }
@@ -137,7 +137,7 @@ func name() *rapid.Generator[any] {
 	return rapid.SampledFrom([]any{"a", "b", "c", "d", "e", "f", "a", "b", "c", "d", "e", "f", int64(1), nil})
 }
 
-// drawn is an object of the shape, or a patch of one.
+// drawn returns a random object of the shape, or a patch of one.
 func drawn(t *rapid.T, depth int, patch bool) map[string]any {
 	out := map[string]any{}
 	if rapid.IntRange(0, 9).Draw(t, "named") > 0 {
@@ -230,7 +230,7 @@ func addDirectives(t *rapid.T, patch map[string]any) {
 	}
 }
 
-// outcomes are what the library makes of a patch. There are several where its result is a matter of chance.
+// outcomes returns the library's results of a patch. There are several if its result is random.
 func outcomes(original, patch map[string]any) (all map[outcome]bool) {
 	all = map[outcome]bool{}
 	for range 12 {
@@ -246,7 +246,8 @@ func outcomes(original, patch map[string]any) (all map[outcome]bool) {
 	return all
 }
 
-// TestStrategic: a strategic merge patch gives what the library of kube-apiserver gives, with the same order of lists and the same errors.
+// TestStrategic compares the results of strategic merge patches with those of kube-apiserver's library, including the
+// order of lists and the errors.
 func TestStrategic(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		original, patch := drawn(t, 2, false), drawn(t, 2, true)
@@ -270,8 +271,8 @@ func TestStrategic(t *testing.T) {
 	})
 }
 
-// TestStrategicRefuses: there are no tags to go by where an object has no type of its own, and a list with nulls is refused in words
-// where the library panics.
+// TestStrategicRefuses covers objects without a Go type, which have no tags, and lists with nulls, which are an error
+// here and a panic in the library.
 func TestStrategicRefuses(t *testing.T) {
 	if _, err := Strategic(map[string]any{}, map[string]any{},
 		&unstructured.Unstructured{}); err != mergepatch.ErrUnsupportedStrategicMergePatchFormat {

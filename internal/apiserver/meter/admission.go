@@ -26,7 +26,8 @@ const (
 
 var admissionTypes = [2]string{"admit", "validate"}
 
-// Admission is a chain of one plug-in, which runs those of c in their order and times them, one by one and together.
+// Admission returns a chain with a single plug-in, which runs the plug-ins of c in order and measures their durations,
+// separately and in total.
 func (m *Meter) Admission(c admit.Chain) admit.Chain {
 	if len(c) == 0 {
 		return nil
@@ -49,23 +50,23 @@ func (m *Meter) Admission(c admit.Chain) admit.Chain {
 
 type plugin struct {
 	name      string
-	place     int // among the validators
+	place     int // index among the validators
 	mutator   admit.Mutator
 	validator admit.Validator
 	steps     *steps
 }
 
-// timed is a chain as one plug-in.
+// timed is a chain that acts as one plug-in.
 type timed struct {
 	meter   *Meter
 	plugins []plugin
 	steps   *steps
 }
 
-// Name is never reported: the plug-ins inside reject under their own names.
+// Name is never reported: the plug-ins inside reject requests under their own names.
 func (t *timed) Name() string { return "chain" }
 
-// Mutate calls every mutator in order, all of them again if one asks for it; the first error ends it.
+// Mutate calls every mutator in order, and all of them again if one requests it. It stops at the first error.
 func (t *timed) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) (err error) {
 	tr := explain.From(ctx)
 	tr.Enter(explain.Mutate)
@@ -94,7 +95,7 @@ func (t *timed) Mutate(ctx context.Context, b resource.Backend, a *admit.Attribu
 	return err
 }
 
-// Validate calls every validator in order; the first error ends it.
+// Validate calls every validator in order. It stops at the first error.
 func (t *timed) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) (err error) {
 	tr := explain.From(ctx)
 	tr.Enter(explain.Validate)
@@ -117,14 +118,13 @@ func (t *timed) Validate(ctx context.Context, b resource.Backend, a *admit.Attri
 	return err
 }
 
-// steps are the histograms of one plug-in, or of the chain, each looked up when it is first needed: by type, operation, and
-// whether it refused.
+// steps caches the histograms of one plug-in or of the chain, by type, operation, and whether it rejected the request.
 type steps struct {
 	lookup func(labels ...string) prometheus.Observer
 	known  [2][4][2]atomic.Pointer[step]
 }
 
-// step is good until the metrics are reset.
+// step is valid until the metrics are reset.
 type step struct {
 	prometheus.Observer
 	resets int64

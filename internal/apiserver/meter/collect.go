@@ -11,20 +11,20 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/health"
 )
 
-// Sources are read when metrics are collected. A nil function has no metrics.
+// Sources provide values when metrics are collected. A nil function has no metrics.
 type Sources struct {
 	Version version.Info
 	// Inflight returns the maximum number of concurrent requests in the last second.
 	Inflight func() (reads, writes int64)
-	// Objects counts what is stored of each resource.
+	// Objects calls tell with the number of stored objects of each resource.
 	Objects func(tell func(r schema.GroupResource, n int64))
 	// Storage returns the size of the store on disk in bytes.
 	Storage func() int64
 	// Watches calls tell with the traffic of watches.
 	Watches func(tell func(Watched))
-	// Health are the results of the health checks.
+	// Health returns the results of the health checks.
 	Health func() []health.Result
-	// Libraries are metrics that libraries collect themselves; nil: there are none.
+	// Libraries has metrics that libraries collect themselves; nil: none.
 	Libraries prometheus.Gatherer
 }
 
@@ -32,21 +32,21 @@ type Sources struct {
 type Watched struct {
 	schema.GroupVersionResource
 	Events int64
-	// Bytes is their size in all, Sizes how many events there are of each size: up to each of SizeBounds, and beyond.
+	// Bytes is the total size of the events. Sizes counts the events by size: up to each of SizeBounds, and beyond.
 	Bytes int64
 	Sizes []int64
 	// Ended is the number of watches that were ended because their clients were too slow.
 	Ended int64
 }
 
-// SizeBounds are the upper bounds of the sizes of watch events.
+// SizeBounds returns the upper bounds of the size classes of watch events.
 func SizeBounds() []float64 { return prometheus.ExponentialBuckets(1024, 2, 8) }
 
 func describe(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, labels, nil)
 }
 
-// collector tells what its sources say.
+// collector collects the metrics of its sources.
 type collector struct{ sources Sources }
 
 var (
@@ -112,7 +112,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// healthCollector tells the results of health checks.
+// healthCollector collects the results of health checks.
 type healthCollector struct{ health func() []health.Result }
 
 var (

@@ -11,9 +11,9 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// withLibraries adds to the meter's own metrics those that Kubernetes' libraries count in a registry of theirs: token caches,
-// issuers, envelope encryption, expressions. What both have is the meter's. The libraries' registry is one for a process: two
-// servers in it tell the same.
+// withLibraries adds the metrics of Kubernetes' libraries, which they count in a registry of their own: token caches,
+// issuers, envelope encryption, expressions. If both have a metric, the meter's is used. The libraries have one
+// registry per process: two servers in it report the same values.
 type withLibraries struct {
 	own, libraries prometheus.Gatherer
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// TestLibraries: what libraries count is told beside the meter's own, which come first where both have one.
+// TestLibraries checks that the libraries' metrics appear beside the meter's own, which take precedence.
 func TestLibraries(t *testing.T) {
 	theirs := prometheus.NewRegistry()
 	for _, name := range []string{"apiserver_request_total", "authentication_token_cache_request_total", "go_goroutines", "process_open_fds"} {

@@ -1,11 +1,12 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package meter counts what the server does, under the names, labels and buckets that kube-apiserver's stable metrics have.
+// Package meter collects the server's metrics, under the names, labels and buckets of kube-apiserver's stable metrics.
 //
 // A [Meter] has the metrics of one server. Metrics of every request use series that are looked up once for each kind of
-// request ([Meter.Request], [Meter.Admission]); values that exist elsewhere are read at collection, by the functions of
-// [Sources]. Clients cannot invent labels: a request counts for its resource only after the server has found the resource.
+// request ([Meter.Request], [Meter.Admission]). Values that exist elsewhere are read at collection, by the functions of
+// [Sources]. Clients cannot invent labels: a request counts for its resource only after the server has found the
+// resource.
 package meter
 
 import (
@@ -25,7 +26,7 @@ const Component = "apiserver"
 
 // Meter has all metrics of a server. It is safe for concurrent use.
 type Meter struct {
-	libraries prometheus.Gatherer // nil: there are none
+	libraries prometheus.Gatherer // nil: none
 
 	started  time.Time
 	registry *prometheus.Registry
@@ -47,7 +48,7 @@ type Meter struct {
 
 var requestLabels = []string{"verb", "group", "version", "resource", "subresource", "scope", "component"}
 
-// New makes the metrics of a server that began at started.
+// New makes the metrics of a server that started at started.
 func New(started time.Time, sources Sources) *Meter {
 	m := &Meter{
 		started: started, registry: prometheus.NewRegistry(), slis: prometheus.NewRegistry(),
@@ -111,16 +112,16 @@ func New(started time.Time, sources Sources) *Meter {
 	return m
 }
 
-// Request has the metrics of one kind of request, by its labels.
+// Request is one kind of request, identified by its labels.
 type Request struct {
 	Verb, DryRun, Group, Version, Resource, Subresource, Scope, Component string
 	Code                                                                  int
 }
 
-// series is what one kind of request counts into, looked up once.
+// series has the metrics of one kind of request, looked up once.
 type series struct {
 	total                prometheus.Counter
-	duration, sli, sizes prometheus.Observer // sli: nil for dry runs; sizes: nil unless something is read
+	duration, sli, sizes prometheus.Observer // sli: nil for dry runs; sizes: nil unless objects are read
 }
 
 func (m *Meter) series(k Request) *series {
@@ -143,7 +144,7 @@ func (m *Meter) series(k Request) *series {
 	return v.(*series)
 }
 
-// Request counts a request that has been answered with so many bytes.
+// Request counts a request and the bytes of its response.
 func (m *Meter) Request(k Request, took time.Duration, bytes int64) {
 	s := m.series(k)
 	s.total.Inc()
@@ -156,19 +157,19 @@ func (m *Meter) Request(k Request, took time.Duration, bytes int64) {
 	}
 }
 
-// Dropped counts a request that was refused because there were too many.
+// Dropped counts a request that was rejected because there were too many.
 func (m *Meter) Dropped(k Request) {
 	k.Code = http.StatusTooManyRequests
 	m.series(k).total.Inc()
 	m.terminations.WithLabelValues(k.Verb, k.Group, k.Version, k.Resource, k.Subresource, k.Scope, k.Component, strconv.Itoa(k.Code)).Inc()
 }
 
-// Deprecated notes that a version was asked for that is deprecated.
+// Deprecated records a request for a deprecated version.
 func (m *Meter) Deprecated(group, version, resource, subresource string) {
 	m.deprecated.WithLabelValues(group, version, resource, subresource, "").Set(1)
 }
 
-// Long counts a request in that lasts; the answer counts it out.
+// Long counts a long-running request until out is called.
 func (m *Meter) Long(k Request) (out func()) {
 	k.DryRun, k.Code = "", 0
 	v, ok := m.long.Load(k)
@@ -180,21 +181,21 @@ func (m *Meter) Long(k Request) (out func()) {
 	return g.Dec
 }
 
-// Handshake counts a TLS handshake that went wrong.
+// Handshake counts a failed TLS handshake.
 func (m *Meter) Handshake() { m.tls.Inc() }
 
-// Certificate notes how long the certificate lives yet by which a client was authenticated.
+// Certificate records the remaining validity of a client certificate that authenticated a request.
 func (m *Meter) Certificate(left time.Duration) { m.certificates.Observe(left.Seconds()) }
 
-// Metrics answers /metrics; DELETE forgets what was counted.
+// Metrics serves /metrics; DELETE resets the metrics.
 func (m *Meter) Metrics(w http.ResponseWriter, r *http.Request) {
 	m.serve(w, r, withLibraries{m.registry, m.libraries})
 }
 
-// Registry takes further metrics, which /metrics shows beside the meter's own.
+// Registry registers additional metrics, which /metrics shows beside the meter's own.
 func (m *Meter) Registry() prometheus.Registerer { return m.registry }
 
-// SLIs answers /metrics/slis: what the health checks came to.
+// SLIs serves /metrics/slis: the results of the health checks.
 func (m *Meter) SLIs(w http.ResponseWriter, r *http.Request) { m.serve(w, r, m.slis) }
 
 func (m *Meter) serve(w http.ResponseWriter, r *http.Request, of prometheus.Gatherer) {
@@ -209,7 +210,7 @@ func (m *Meter) serve(w http.ResponseWriter, r *http.Request, of prometheus.Gath
 	promhttp.HandlerFor(of, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, ProcessStartTime: m.started}).ServeHTTP(w, r)
 }
 
-// reset forgets what was counted of requests and admission. Series in use go on unseen until they are looked up again.
+// reset resets the metrics of requests and admission. Series in use are not visible until they are looked up again.
 func (m *Meter) reset() {
 	for _, v := range m.resettable {
 		v.Reset()

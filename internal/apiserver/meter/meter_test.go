@@ -21,7 +21,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// stable are the metrics that kube-apiserver 1.37.1 calls stable and that are told from the first request on, with their types.
+// stable lists the stable metrics of kube-apiserver 1.37.1 that exist from the first request on, with their types.
 const stable = `# TYPE apiserver_admission_controller_admission_duration_seconds histogram
 # TYPE apiserver_admission_step_admission_duration_seconds histogram
 # TYPE apiserver_current_inflight_requests gauge
@@ -179,7 +179,7 @@ func TestFormsAndReset(t *testing.T) {
 	}
 }
 
-// BenchmarkRequest is what counting adds to every request.
+// BenchmarkRequest measures what the metrics add to every request.
 func BenchmarkRequest(b *testing.B) {
 	m := New(time.Now(), Sources{})
 	k := Request{Verb: "GET", Version: "v1", Resource: "pods", Scope: "resource", Component: Component, Code: 200}

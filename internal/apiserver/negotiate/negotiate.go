@@ -1,15 +1,16 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package negotiate selects the media type of a response and determines that of a body, from a request's headers.
+// Package negotiate selects the media type of a response and determines that of a request's body, from the request's
+// headers.
 //
 // kube-apiserver evaluates Accept twice. Its router compares the literal media types with those that a route produces
-// ([Routed]); a handler then selects a form by the clauses' order, quality and parameters ([Clauses.Choose]), from those
-// that its endpoint offers ([Offer]). Errors are offered without transformations; a client that accepts none of their forms
-// gets indented JSON.
+// ([Routed]). A handler then selects a form by the clauses' order, quality and parameters ([Clauses.Choose]), from
+// those that its endpoint offers ([Offer]). Errors are offered without transformations; a client that accepts none of
+// their forms gets indented JSON.
 //
-// Worked example: "application/json;as=Table;v=v1;g=meta.k8s.io,application/json", which kubectl sends. A list of pods is
-// a Table, by the first clause. A 404 is plain JSON, by the second: a Status has no columns.
+// Worked example: kubectl sends "application/json;as=Table;v=v1;g=meta.k8s.io,application/json". A list of pods is a
+// Table, by the first clause. A 404 is plain JSON, by the second: a Status has no columns.
 //
 // # Concurrency
 //
@@ -38,7 +39,7 @@ const (
 	CBORSequence = "application/cbor-seq"
 )
 
-// Types are the media types that this server speaks, in order of preference.
+// Types returns the media types that this server supports, in order of preference.
 func Types(cbor bool) []string {
 	if cbor {
 		return withCBOR
@@ -51,7 +52,7 @@ var (
 	withCBOR    = []string{JSON, YAML, Protobuf, CBOR}
 )
 
-// Streams are the media types in which watches are sent.
+// Streams returns the media types of watches.
 func Streams(cbor bool) []string {
 	s := []string{JSON + ";stream=watch", Protobuf + ";stream=watch"}
 	if cbor {
@@ -62,7 +63,7 @@ func Streams(cbor bool) []string {
 
 type cborKey struct{}
 
-// WithCBOR sets in a request's context whether its handler supports CBOR; the default is not.
+// WithCBOR sets in a request's context whether its handler supports CBOR; by default it does not.
 func WithCBOR(ctx context.Context, speaks bool) context.Context {
 	return context.WithValue(ctx, cborKey{}, speaks)
 }
@@ -73,7 +74,7 @@ func SpeaksCBOR(ctx context.Context) bool {
 	return speaks
 }
 
-// Target is the form that a client asks an object to be turned into, by the as, g and v parameters.
+// Target is the form in which a client requests an object, by the as, g and v parameters.
 type Target struct{ Kind, Group, Version string }
 
 // Form is the negotiated result of a request's Accept header.
@@ -86,23 +87,25 @@ type Form struct {
 // Offer is the list of an endpoint's media types.
 type Offer struct {
 	Media []string // in order of preference
-	// Plain are the media in which objects go as they are; nil: all. CRs have no protobuf form, but their metadata has.
+	// Plain are the media types of untransformed objects; nil: all. Custom resources have no protobuf form, but their
+	// metadata has.
 	Plain []string
-	// Transforms allows Table and PartialObjectMetadata, NoTable excludes Table.
+	// Transforms allows Table and PartialObjectMetadata; NoTable excludes Table.
 	Transforms, NoTable bool
 	// Discovery allows the aggregated form of discovery.
 	Discovery bool
-	// ServerVersion is the only value that the sv parameter may have.
+	// ServerVersion is the only allowed value of the sv parameter.
 	ServerVersion string
 }
 
-// Clauses are those of an Accept header, best first.
+// Clauses are the clauses of an Accept header, best first.
 type Clauses []goautoneg.Accept
 
-// Parse reads an Accept header.
+// Parse parses an Accept header.
 func Parse(header string) Clauses { return Clauses(goautoneg.ParseAccept(header)) }
 
-// Choose picks the first clause that the offer meets; without clauses in an empty header, the first media type.
+// Choose returns the form of the first clause that the offer supports. For an empty header it returns the first media
+// type.
 func (cs Clauses) Choose(header string, o *Offer) (Form, bool) {
 	if header == "" {
 		return Form{Media: o.Media[0]}, true
@@ -160,7 +163,7 @@ func (o *Offer) form(params map[string]string, media string) (Form, bool) {
 	return f, o.gives(f.Target, media)
 }
 
-// aggregated is the form of discovery that tells of all groups at once.
+// aggregated is the aggregated form of discovery.
 var aggregated = Target{Kind: "APIGroupDiscoveryList", Group: "apidiscovery.k8s.io", Version: "v2"}
 
 func (o *Offer) gives(t *Target, media string) bool {
@@ -214,7 +217,7 @@ func Pretty(r *http.Request) bool {
 	return strings.HasPrefix(agent, "curl") || strings.HasPrefix(agent, "Wget") || strings.HasPrefix(agent, "Mozilla/5.0")
 }
 
-// Body is the medium of a request's body by its Content-Type, one of accepted; without the header, the first.
+// Body returns the accepted media type that matches the Content-Type of a request; without the header, the first one.
 func Body(contentType string, accepted []string) (string, bool) {
 	if contentType == "" || contentType == accepted[0] {
 		return accepted[0], true
@@ -223,8 +226,8 @@ func Body(contentType string, accepted []string) (string, bool) {
 	return m, err == nil && slices.Contains(accepted, m)
 }
 
-// AcceptsGzip reports whether a client accepts compressed responses. As in kube-apiserver, gzip with a quality does not
-// count.
+// AcceptsGzip reports whether a client accepts compressed responses. As in kube-apiserver, gzip with a quality
+// parameter does not count.
 func AcceptsGzip(r *http.Request) bool {
 	header := r.Header.Get("Accept-Encoding")
 	for header != "" {
@@ -236,7 +239,7 @@ func AcceptsGzip(r *http.Request) bool {
 	return false
 }
 
-// Cache remembers parsed headers; clients send few different ones. Its zero value is ready.
+// Cache caches parsed headers; clients send few different ones. The zero value is ready to use.
 type Cache struct {
 	mu sync.RWMutex
 	m  map[string]Clauses
@@ -247,7 +250,7 @@ const (
 	longestRemember = 512
 )
 
-// Clauses are those of an Accept header.
+// Clauses returns the clauses of an Accept header.
 func (c *Cache) Clauses(header string) Clauses {
 	c.mu.RLock()
 	cs, ok := c.m[header]

@@ -17,7 +17,7 @@ func TestChoose(t *testing.T) {
 	for _, c := range []struct {
 		header string
 		offer  *Offer
-		want   string // media, target, pretty; empty: nothing fits
+		want   string // media, target, pretty; empty: none
 	}{
 		{"", typed, JSON},
 		{"*/*", typed, JSON},

@@ -1,14 +1,15 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ondemand keeps what can be made again, as much of it as there is room for.
+// Package ondemand caches values that can be computed again, within a bound of memory.
 //
-// A [Value] is computed when it is first requested. A [Pool] bounds the memory of its values: when a new one does not fit,
-// it drops those that were not requested since its last pass, by the clock algorithm. Callers that hold the result of a
-// dropped value may go on using it; the next request computes it again.
+// A [Value] is computed when it is first requested. A [Pool] bounds the memory of its values. When a new one does not
+// fit, it drops those that were not requested since its last pass, by the clock algorithm. Callers may go on using the
+// result of a dropped value; the next request computes it again.
 //
-// Worked example: the pool has room for three, and a, b and c are in it. All were asked for lately, so d makes the hand go
-// round once, which takes the marks off, and drops a. When b is asked for it gets its mark back, and e drops c.
+// Worked example: the pool has room for three values and contains a, b and c, which were all requested recently.
+// Computing d makes the clock hand go round once, which clears their marks, and drops a. A request for b sets its mark
+// again, so e drops c.
 //
 // # Concurrency
 //
@@ -23,7 +24,7 @@ import (
 	"weak"
 )
 
-// Pool bounds what values take together.
+// Pool bounds the total memory of its values.
 type Pool struct {
 	max int64
 
@@ -33,22 +34,23 @@ type Pool struct {
 	hand  int
 }
 
-// entry is a computed value. The pool does not keep it alive: a value that is no longer used is freed before its entry.
+// entry is a computed value. The pool does not keep the value alive: a value that is no longer used is freed before its
+// entry.
 type entry struct {
 	slot weak.Pointer[slot]
 	cost int64
 }
 
-// slot is what the pool sees of a value.
+// slot is the part of a value that the pool needs.
 type slot struct {
 	made atomic.Pointer[any]
 	used atomic.Bool
 }
 
-// NewPool bounds values at about max bytes.
+// NewPool limits its values to about max bytes.
 func NewPool(max int64) *Pool { return &Pool{max: max} }
 
-// Used is the approximate memory of the values, some of which are no longer used.
+// Used returns the approximate memory of the values, some of which are no longer used.
 func (p *Pool) Used() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -58,7 +60,7 @@ func (p *Pool) Used() int64 {
 func (p *Pool) add(s *slot, cost int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// Each entry is looked at twice at most: once to take its mark, once to drop it.
+	// Each entry is visited at most twice: once to clear its mark, once to drop it.
 	for tries := 2 * len(p.ring); p.total+cost > p.max && tries > 0 && len(p.ring) > 0; tries-- {
 		if p.hand >= len(p.ring) {
 			p.hand = 0
@@ -82,22 +84,22 @@ func (p *Pool) add(s *slot, cost int64) {
 	p.total += cost
 }
 
-// Value is something that is made when it is asked for.
+// Value is a value that is computed on demand.
 type Value[T any] struct {
 	pool *Pool
 	cost int64
 	make func() (T, error)
 
-	mu   sync.Mutex // held by who makes it
+	mu   sync.Mutex // held during the computation
 	slot *slot
 }
 
-// New returns a value that takes about cost bytes once it is made. A pool of nil keeps it for good.
+// New returns a value that takes about cost bytes once it is computed. With a nil pool it is never dropped.
 func New[T any](p *Pool, cost int64, make func() (T, error)) *Value[T] {
 	return &Value[T]{pool: p, cost: cost, make: make, slot: &slot{}}
 }
 
-// Get returns the value. An error is not kept: the next one who asks tries again.
+// Get returns the value. It does not cache an error: the next call computes the value again.
 func (v *Value[T]) Get() (T, error) {
 	if p := v.slot.made.Load(); p != nil {
 		if !v.slot.used.Load() {

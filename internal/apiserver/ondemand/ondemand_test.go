@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// counted makes values that count how often they were made.
+// counted makes values that count their computations.
 func counted(p *Pool, cost int64) (*Value[*int], *int) {
 	made := 0
 	return New(p, cost, func() (*int, error) { made++; n := made; return &n, nil }), &made
@@ -45,7 +45,7 @@ func TestWhatWasNotAskedForLatelyGoesFirst(t *testing.T) {
 	for i := range values {
 		values[i], made[i] = counted(p, 1)
 	}
-	for _, i := range []int{0, 1, 2, 3, 1, 4, 1, 3} { // as the package's worked example: 0 goes for 3, 2 for 4
+	for _, i := range []int{0, 1, 2, 3, 1, 4, 1, 3} { // as in the package's worked example: 3 displaces 0, 4 displaces 2
 		get(t, values[i])
 	}
 	for i, want := range [5]int{1, 1, 1, 1, 1} {

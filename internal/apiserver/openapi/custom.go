@@ -25,12 +25,12 @@ import (
 const (
 	schemaRef = "#/components/schemas/"
 	metaModel = "io.k8s.apimachinery.pkg.apis.meta.v1."
-	// The models that list and scale refer to.
+	// The models that lists and Scale refer to.
 	listMeta   = metaModel + "ListMeta"
 	scaleModel = "io.k8s.api.autoscaling.v1.Scale"
 )
 
-// customDocument is the v3 document of a group version that definitions make, made when it is first asked for.
+// customDocument returns the v3 document of a group version of custom resources, which is made at its first request.
 func customDocument(s *static, version string, kinds []*resource.Descriptor) *document {
 	made := sync.OnceValues(func() ([]byte, error) { return makeCustom(s, version, kinds) })
 	return &document{
@@ -56,11 +56,12 @@ func customDocument(s *static, version string, kinds []*resource.Descriptor) *do
 	}
 }
 
-// layout is raised when the same definition makes another document than before, since clients keep documents by their hash.
+// layout is increased when the same definition results in another document than before, since clients cache documents
+// by hash.
 const layout = 1
 
-// customHash stands for what makeCustom makes, and costs next to nothing: the index tells the hashes of all documents, and who
-// asks for it rarely wants more than one of them.
+// customHash identifies the result of makeCustom, and costs next to nothing: the index contains the hashes of all
+// documents, and its clients rarely request more than one of them.
 func customHash(version string, kinds []*resource.Descriptor) string {
 	sum := sha512.New()
 	fmt.Fprintf(sum, "%d %q\n", layout, version)
@@ -93,7 +94,7 @@ func makeCustom(s *static, version string, kinds []*resource.Descriptor) ([]byte
 		schemas[crd.ModelName(d.Group, version, d.ListKind)] = list
 		routes(d, version, paths)
 	}
-	// What the schemas and paths refer to, and what that refers to.
+	// The schemas that the schemas and paths refer to, and so on.
 	b, err := json.Marshal([]any{schemas, paths})
 	if err != nil {
 		return nil, fmt.Errorf("encode document: %w", err)
@@ -123,7 +124,7 @@ func makeCustom(s *static, version string, kinds []*resource.Descriptor) ([]byte
 	return deflate(b)
 }
 
-// inOrder writes a v3 document in the order of fields in which kube-apiserver writes it.
+// inOrder encodes a v3 document with its fields in kube-apiserver's order.
 func inOrder(b []byte) ([]byte, error) {
 	var doc spec3.OpenAPI
 	if err := json.Unmarshal(b, &doc); err != nil {
@@ -151,7 +152,7 @@ func inOrder(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// rulesInOrder does it for the validation rules of a schema and of all below it.
+// rulesInOrder does the same for the validation rules of a schema and of all schemas below it.
 func rulesInOrder(s *spec.Schema) error {
 	const key = "x-kubernetes-validations"
 	if raw, ok := s.Extensions[key]; ok {
@@ -190,7 +191,7 @@ type gvkInOrder struct {
 	Kind    any `json:"kind"`
 }
 
-// references finds the names after a prefix in JSON.
+// references returns the names that follow a prefix in JSON.
 func references(b []byte, prefix string) []string {
 	var names []string
 	marker := []byte(`"` + prefix)
@@ -208,11 +209,11 @@ func references(b []byte, prefix string) []string {
 	}
 }
 
-// listSchema is that of a kind's list. refs is where schemas are.
+// listSchema returns the schema of a kind's list. refs is the prefix of references to schemas.
 func listSchema(d *resource.Descriptor, version, refs string) map[string]any {
 	docs := metav1.TypeMeta{}.SwaggerDoc()
 	meta := map[string]any{"$ref": refs + listMeta}
-	if refs == schemaRef { // beside $ref there may be nothing else
+	if refs == schemaRef { // a $ref must not have siblings
 		meta = map[string]any{"allOf": []any{meta}}
 	}
 	meta["description"] = metav1.PartialObjectMetadataList{}.SwaggerDoc()["metadata"]

@@ -23,7 +23,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Handler answers /openapi/v2, /openapi/v3 and what is below.
+// Handler serves /openapi/v2, /openapi/v3 and the paths below.
 type Handler struct {
 	list   func() []*resource.Descriptor
 	remote func() *Remote
@@ -43,8 +43,8 @@ func New(list func() []*resource.Descriptor, log *slog.Logger) *Handler {
 	return &Handler{list: list, remote: func() *Remote { return nil }, log: log, now: time.Now, static: sync.OnceValues(readStatic)}
 }
 
-// With adds the documents of other servers. remote is called on each request, and must return the same pointer as long as nothing
-// changes; nil: no other servers.
+// With adds the documents of other servers. The handler calls remote on each request. It must return the same pointer
+// as long as nothing changes; nil: no other servers.
 func (h *Handler) With(remote func() *Remote) *Handler {
 	h.remote = remote
 	return h
@@ -58,18 +58,18 @@ type documents struct {
 	v3     map[string]*document
 	index  func() ([]byte, error)
 	v2     *document
-	parts  map[string]*part // what v2 has beside the default documents, by path
+	parts  map[string]*part // additions to the default documents of v2, by path
 }
 
-// part is what the custom kinds of one group version make, or a preview adds to v2. It is kept as long as they are the same, so that a new
-// definition costs no more where there are many.
+// part is the addition to v2 of the custom kinds of one group version, or of a preview. It is reused as long as they
+// stay the same, so that a new definition costs no more if there are many.
 type part struct {
 	kinds []*resource.Descriptor
 	v3    *document
 	v2    func() (*addition, error)
 }
 
-// documents returns those of the present list.
+// documents returns the documents of the current list.
 func (h *Handler) documents() (*documents, error) {
 	list, remote := h.list(), h.remote()
 	if d := h.current.Load(); d != nil && d.remote == remote && sameKinds(d.from, list) {
@@ -90,10 +90,10 @@ func (h *Handler) documents() (*documents, error) {
 	return d, nil
 }
 
-// remotePart is the name of the part of other servers, after those of all paths.
+// remotePart is the name of the part of other servers. It sorts after all paths.
 const remotePart = "~"
 
-// sameKinds compares two lists without regard to their order.
+// sameKinds compares two lists regardless of their order.
 func sameKinds(a, b []*resource.Descriptor) bool {
 	if len(a) != len(b) {
 		return false
@@ -108,10 +108,10 @@ func sameKinds(a, b []*resource.Descriptor) bool {
 	return !slices.ContainsFunc(b, func(d *resource.Descriptor) bool { return !in[d] })
 }
 
-// assemble makes the documents of a list, with the parts of the one before, if any, that have not changed.
+// assemble makes the documents of a list. It reuses the unchanged parts of the previous documents, if any.
 func assemble(s *static, list []*resource.Descriptor, remote *Remote, now time.Time, before *documents, log *slog.Logger) *documents {
 	if before != nil && now.Unix() <= before.since.Unix() {
-		// Clients ask whether something is newer than what they have, by the second: no two states may share one.
+		// Clients ask for newer documents by the second: no two states may share one.
 		now = before.since.Add(time.Second)
 	}
 	d := &documents{from: slices.Clone(list), remote: remote, since: now, v3: map[string]*document{}, parts: map[string]*part{}}
@@ -179,7 +179,7 @@ func byName(kinds []*resource.Descriptor) {
 	})
 }
 
-// makeIndex is the JSON of /openapi/v3.
+// makeIndex returns the JSON of /openapi/v3.
 func (d *documents) makeIndex() ([]byte, error) {
 	type entry struct {
 		ServerRelativeURL string `json:"serverRelativeURL"`
@@ -208,7 +208,7 @@ func (d *documents) makeIndex() ([]byte, error) {
 
 func relative(p, hash string) string { return "/openapi/v3/" + p + "?hash=" + url.QueryEscape(hash) }
 
-// ServeHTTP answers every method alike, as kube-apiserver does.
+// ServeHTTP serves all methods alike, as in kube-apiserver.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	docs, err := h.documents()
 	if err == nil && docs.remote != nil {
@@ -233,7 +233,7 @@ func (d *documents) serve(w http.ResponseWriter, r *http.Request, now time.Time)
 		if err != nil {
 			return err
 		}
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8") // as kube-apiserver calls it, and without a tag
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8") // as in kube-apiserver, and without an ETag
 		http.ServeContent(w, r, "", d.since, bytes.NewReader(index))
 		return nil
 	case "/openapi/v2":
@@ -261,8 +261,8 @@ func (d *documents) serve(w http.ResponseWriter, r *http.Request, now time.Time)
 	})
 }
 
-// send answers with a document in the first form that the client accepts. cache, if not nil, sets headers, or answers itself and returns
-// false.
+// send writes a document in the first form that the client accepts. cache, if not nil, sets headers, or writes the
+// response itself and returns false.
 func (d *documents) send(w http.ResponseWriter, r *http.Request, doc *document, proto string, cache func(hash string) bool) error {
 	contentType, ok := form(r.Header.Get("Accept"), proto)
 	w.Header().Add("Vary", "Accept")
@@ -299,7 +299,7 @@ func (d *documents) send(w http.ResponseWriter, r *http.Request, doc *document, 
 	return nil
 }
 
-// form is the content type for an Accept header.
+// form returns the content type for an Accept header.
 func form(accept, proto string) (string, bool) {
 	if accept == "" {
 		return "application/json", true

@@ -14,7 +14,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// TestCustomHash: definitions that make other documents have other hashes, and those that make the same have the same.
+// TestCustomHash checks that the hashes of definitions are equal exactly if their documents are.
 func TestCustomHash(t *testing.T) {
 	s, err := readStatic()
 	if err != nil {

@@ -23,9 +23,9 @@ import (
 
 const definitionRef = "#/definitions/"
 
-// mergedV2 is the v2 document with the paths and definitions of custom kinds added to the embedded one. Neither form is parsed for
-// that: the JSON of what is new is put in before the closing braces of the old objects; of the protobuf form the new message is
-// appended to the old one, which is how protobuf merges messages.
+// mergedV2 returns the embedded v2 document with the paths and definitions of custom kinds added. It parses neither
+// form: it inserts the new JSON before the closing braces of the old objects, and appends the new protobuf message to
+// the old one, which is how protobuf merges messages.
 func mergedV2(s *static, parts map[string]*part) *document {
 	old := embedded(s.V2.File, s.V2.Hash)
 	added := sync.OnceValues(func() (*addition, error) { return sum(parts) })
@@ -104,13 +104,13 @@ func unzip(get func() ([]byte, error)) ([]byte, error) {
 // addition is what custom kinds add to the v2 document: JSON objects.
 type addition struct {
 	paths, definitions []byte
-	changed            map[string]change // definitions of this server's own, by name
+	changed            map[string]change // this server's own definitions, by name
 }
 
-// change is a definition as it stands in the document, and as it is to stand.
+// change is a definition in the document and its replacement.
 type change struct{ from, to json.RawMessage }
 
-// changes are the changed definitions: an object.
+// changes returns the changed definitions as an object.
 func (a *addition) changes() []byte {
 	out := []byte("{")
 	for _, name := range slices.Sorted(maps.Keys(a.changed)) {
@@ -119,7 +119,7 @@ func (a *addition) changes() []byte {
 	return append(out, '}')
 }
 
-// sum puts the additions of all parts together, in the order of their paths.
+// sum combines the additions of all parts, sorted by path.
 func sum(parts map[string]*part) (*addition, error) {
 	all := &addition{paths: []byte("{"), definitions: []byte("{")}
 	for _, p := range slices.Sorted(maps.Keys(parts)) {
@@ -128,7 +128,7 @@ func sum(parts map[string]*part) (*addition, error) {
 			return nil, err
 		}
 		all.paths, all.definitions = join(all.paths, a.paths), join(all.definitions, a.definitions)
-		if a.changed != nil { // other servers' alone
+		if a.changed != nil { // only by other servers
 			all.changed = a.changed
 		}
 	}
@@ -136,7 +136,7 @@ func sum(parts map[string]*part) (*addition, error) {
 	return all, nil
 }
 
-// join appends the members of an object to an object that is not closed yet.
+// join appends the members of an object to an unclosed object.
 func join(open, object []byte) []byte {
 	members := object[1 : len(object)-1]
 	if len(members) > 0 && len(open) > 1 {
@@ -145,7 +145,7 @@ func join(open, object []byte) []byte {
 	return append(open, members...)
 }
 
-// additions are those of the kinds of one group version.
+// additions returns the additions of the kinds of one group version.
 func additions(s *static, version string, kinds []*resource.Descriptor) (*addition, error) {
 	models, paths := map[string]any{}, map[string]any{}
 	for _, d := range kinds {

@@ -80,7 +80,7 @@ func decode(t *testing.T, b []byte) map[string]any {
 	return m
 }
 
-// TestCustomGolden compares with what kube-apiserver 1.37.1 makes of the same two definitions.
+// TestCustomGolden compares the documents with those of kube-apiserver 1.37.1 for the same two definitions.
 func TestCustomGolden(t *testing.T) {
 	z, err := os.ReadFile("testdata/gadget.json.gz")
 	if err != nil {
@@ -144,7 +144,7 @@ func TestIndexAndHashes(t *testing.T) {
 	}
 }
 
-// TestIndexOfTheSameSecond asks anew for an index that has changed within the second in which the client got its own.
+// TestIndexOfTheSameSecond requests an index that has changed within the second of the previous request.
 func TestIndexOfTheSameSecond(t *testing.T) {
 	all := gadgets(t)
 	list := all[:1]
@@ -220,7 +220,7 @@ func TestV2(t *testing.T) {
 	}
 }
 
-// checkGadgetPaths compares with what kube-apiserver 1.37.1 makes of the paths: parameters that others have too are referred to.
+// checkGadgetPaths compares the paths with those of kube-apiserver 1.37.1: shared parameters are references.
 func checkGadgetPaths(t *testing.T, paths map[string]any) {
 	t.Helper()
 	path := "/apis/dlg.example.com/v1/namespaces/{namespace}/gadgets/{name}"
@@ -236,7 +236,7 @@ func checkGadgetPaths(t *testing.T, paths map[string]any) {
 			"202": {"description": "Accepted", "schema": {"$ref": "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.Status"}},
 			"401": {"description": "Unauthorized"}}}}`))["delete"].(map[string]any)
 	got := paths[path].(map[string]any)["delete"].(map[string]any)
-	// the one parameter that kinds word each in their own way is written out
+	// the one parameter whose description differs by kind is inlined
 	for i, p := range got["parameters"].([]any) {
 		if p.(map[string]any)["name"] == "dryRun" {
 			got["parameters"].([]any)[i] = map[string]any{"$ref": "#/parameters/dryRun"}
@@ -280,7 +280,7 @@ func TestBuiltInDocuments(t *testing.T) {
 		t.Fatal(err)
 	}
 	files := map[string]string{"v2": s.V2.File}
-	previews := regexp.MustCompile(`/v\d+(alpha|beta)\d+$`) // and groups of nothing else
+	previews := regexp.MustCompile(`/v\d+(alpha|beta)\d+$`) // and groups without other versions
 	for p, e := range s.V3 {
 		if !previews.MatchString(p) && p != "apis/internal.apiserver.k8s.io" && p != "apis/lifecycle.k8s.io" {
 			files[p] = e.File
@@ -304,7 +304,7 @@ func TestBuiltInDocuments(t *testing.T) {
 	}
 }
 
-// TestPartsAreKept: a new definition leaves the documents of other groups as they are.
+// TestPartsAreKept checks that a new definition does not change the documents of other groups.
 func TestPartsAreKept(t *testing.T) {
 	list := gadgets(t)
 	h := New(func() []*resource.Descriptor { return list }, nil)
@@ -340,7 +340,7 @@ func TestPartsAreKept(t *testing.T) {
 	}
 }
 
-// TestPreviews: versions that are not served by default have documents where they are served, and only there.
+// TestPreviews checks that versions that are not served by default have documents only where they are served.
 func TestPreviews(t *testing.T) {
 	preview := &resource.Descriptor{Group: "resource.k8s.io", Resource: "resourceslices", Storage: "v1", Versions: []resource.Version{
 		{Name: "v1", New: func() resource.Object { return &corev1.Pod{} }},

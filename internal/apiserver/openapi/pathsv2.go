@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// asV2 turns the paths of custom kinds, as [routes] makes them, into those of v2. A parameter that the embedded document
-// shares (named is their names, by their JSON with sorted keys) is referred to.
+// asV2 converts the paths of custom kinds, as [routes] makes them, to v2. It replaces parameters that the embedded
+// document shares with references; named has their names, by their JSON with sorted keys.
 func asV2(paths map[string]any, named map[string]string) (map[string]any, error) {
 	out := make(map[string]any, len(paths))
 	for path, v := range paths {
@@ -72,7 +72,7 @@ func operationV2(op map[string]any, named map[string]string) (map[string]any, er
 	return out, nil
 }
 
-// schemaV2 is what all media of a v3 content refer to, under #/definitions/.
+// schemaV2 returns the schema of all media types of a v3 content, with references under #/definitions/.
 func schemaV2(content map[string]any) map[string]any {
 	for _, media := range content {
 		ref := media.(map[string]any)["schema"].(map[string]any)["$ref"].(string)
@@ -91,7 +91,7 @@ func parametersV2(params []map[string]any, named map[string]string) ([]any, erro
 				v2[key] = value
 				continue
 			}
-			for k, v := range schema { // v2 has the type beside the name
+			for k, v := range schema { // v2 puts the type beside the name
 				v2[k] = v
 			}
 		}

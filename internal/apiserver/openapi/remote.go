@@ -24,17 +24,18 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// Remote are the documents of other servers under this one's roof: one state of them, which does not change.
+// Remote has the documents of other servers: one immutable state.
 type Remote struct {
 	V3 map[string]*RemoteDocument // by path: apis/GROUP/VERSION
 	V2 []RemoteV2
 }
 
-// RemoteDocument is the v3 document of a group version. It is fetched when it is first asked for.
+// RemoteDocument is the v3 document of a group version. It is fetched at its first request.
 type RemoteDocument struct {
 	Name string // of the APIService
-	Hash string // as the server's index says; empty: it says none
-	// Get returns the document in one of its content types, compressed. current reports whether it is the one of this hash.
+	Hash string // from the server's index; empty: it has none
+	// Get returns the document in one of its content types, compressed. current reports whether it is the one with
+	// Hash.
 	Get func(ctx context.Context, contentType string) (body []byte, current bool, err error)
 }
 
@@ -43,8 +44,8 @@ type RemoteV2 struct {
 	Name                           string // of the APIService
 	Group, Version                 string
 	GroupPriority, VersionPriority int
-	Tag                            string // another one where the content is another
-	Body                           []byte // a document of the version's paths and what they refer to: JSON, compressed
+	Tag                            string // changes with the content
+	Body                           []byte // a document of the version's paths and the schemas that they refer to: compressed JSON
 }
 
 // NewRemoteV2 extracts the part about one group version from a server's v2 document.
@@ -57,7 +58,7 @@ func NewRemoteV2(whole *spec.Swagger, group, version string) ([]byte, error) {
 	return deflate(b)
 }
 
-// NewRemoteDocument is a document that is known whole, as JSON: one that was made from a v2 document.
+// NewRemoteDocument returns a document with known JSON, one that was converted from a v2 document.
 func NewRemoteDocument(name string, b []byte) (*RemoteDocument, error) {
 	z, err := deflate(b)
 	if err != nil {
@@ -84,10 +85,10 @@ func NewRemoteDocument(name string, b []byte) (*RemoteDocument, error) {
 		}}, nil
 }
 
-// Pack compresses a document as [RemoteDocument.Get] returns it.
+// Pack compresses a document in the form that [RemoteDocument.Get] returns.
 func Pack(b []byte) ([]byte, error) { return deflate(b) }
 
-// Order puts the parts of the v2 document in the order in which they are merged: by priority, then by name.
+// Order sorts the parts of the v2 document in merge order: by priority, then by name.
 func (r *Remote) Order() {
 	group := map[string]int{}
 	for i := range r.V2 {
@@ -106,7 +107,7 @@ func (r *Remote) Equal(o *Remote) bool {
 	return maps.Equal(r.V3, o.V3) && slices.EqualFunc(r.V2, o.V2, func(a, b RemoteV2) bool { return a.Name == b.Name && a.Tag == b.Tag })
 }
 
-// serveRemote answers with another server's document.
+// serveRemote writes another server's document.
 func (h *Handler) serveRemote(w http.ResponseWriter, r *http.Request, name string, doc *RemoteDocument) {
 	contentType, ok := form(r.Header.Get("Accept"), "v3@v1.0")
 	w.Header().Add("Vary", "Accept")
@@ -148,9 +149,9 @@ func (h *Handler) serveRemote(w http.ResponseWriter, r *http.Request, name strin
 
 const parameterRef = "#/parameters/"
 
-// remoteAdditions are what other servers add to the v2 document. A definition that is other than one of this name that is there already
-// gets another name, NAME_v2; parameters that are not among the shared ones stand where they are used. A document that cannot be merged is
-// left out.
+// remoteAdditions returns the additions of other servers to the v2 document. A definition that differs from an existing
+// one of the same name is renamed to NAME_v2. Parameters that are not shared are inlined. A document that cannot be
+// merged is omitted.
 func remoteAdditions(s *static, remote *Remote, served func(path string) bool, log *slog.Logger) (*addition, error) {
 	own, err := ownDefinitions(s)
 	if err != nil {
@@ -194,7 +195,8 @@ func remoteAdditions(s *static, remote *Remote, served func(path string) bool, l
 	return a, nil
 }
 
-// merge adds a server's part to what is there. Of this server's own definitions those come in that it has by the same name.
+// merge adds a server's part. It first includes those of this server's own definitions that the part has under the same
+// name.
 func merge(all *spec.Swagger, v *RemoteV2, own map[string]json.RawMessage, ours map[string]int) error {
 	b, err := inflate(v.Body)
 	if err != nil {
@@ -224,13 +226,13 @@ func merge(all *spec.Swagger, v *RemoteV2, own map[string]json.RawMessage, ours 
 	return nil
 }
 
-// kindsOf is how many kinds a definition is of. Options and events are of the kinds of all groups that have them.
+// kindsOf returns the number of kinds of a definition. Options and events have a kind in each group that contains them.
 func kindsOf(s *spec.Schema) int {
 	kinds, _ := s.Extensions[kindExtension].([]any)
 	return len(kinds)
 }
 
-// ownDefinitions are those of the embedded v2 document.
+// ownDefinitions returns the definitions of the embedded v2 document.
 func ownDefinitions(s *static) (map[string]json.RawMessage, error) {
 	b, err := unzip(embedded(s.V2.File, s.V2.Hash).json)
 	if err != nil {
@@ -245,8 +247,8 @@ func ownDefinitions(s *static) (map[string]json.RawMessage, error) {
 	return doc.Definitions, nil
 }
 
-// inlined are the paths of a document with its shared parameters put where they are referred to, but for those that are named: shared by
-// this server's document too.
+// inlined returns the paths of a document with its shared parameters inlined, except for named ones, which this
+// server's document shares too.
 func inlined(doc *spec.Swagger, named map[string]string) (any, error) {
 	params := map[string]any{}
 	for name, p := range doc.Parameters {
@@ -277,7 +279,7 @@ func inlined(doc *spec.Swagger, named map[string]string) (any, error) {
 	return replaced(paths, params), nil
 }
 
-// replaced puts parameters in the place of references to them.
+// replaced replaces references to parameters with the parameters.
 func replaced(v any, params map[string]any) any {
 	switch v := v.(type) {
 	case map[string]any:

@@ -21,7 +21,7 @@ import (
 
 const deleteOptions = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"
 
-// remoteV2 is the v2 part of a server whose own kind is called Thing, made from a document.
+// remoteV2 returns the v2 part of a server whose own kind is Thing.
 func remoteV2(t *testing.T, group string, doc map[string]any) RemoteV2 {
 	t.Helper()
 	b, err := json.Marshal(doc)
@@ -39,7 +39,7 @@ func remoteV2(t *testing.T, group string, doc map[string]any) RemoteV2 {
 	return RemoteV2{Name: "v1." + group, Group: group, Version: "v1", Tag: "x", Body: body}
 }
 
-// served are the documents of a server without kinds of its own, beside those of others.
+// served returns the documents of a server without kinds of its own, with those of other servers.
 func served(t *testing.T, remote *Remote) *Handler {
 	t.Helper()
 	return New(func() []*resource.Descriptor { return nil }, nil).With(func() *Remote { return remote })
@@ -54,7 +54,8 @@ func read(t *testing.T, h *Handler, path, accept string) *httptest.ResponseRecor
 	return w
 }
 
-// TestRemoteV2IsMerged renames what is other, shares what is the same, adds kinds to what all groups have, and leaves garbage out.
+// TestRemoteV2IsMerged checks that different definitions are renamed, equal ones shared, kinds added to definitions of
+// all groups, and invalid documents omitted.
 func TestRemoteV2IsMerged(t *testing.T) {
 	s, err := readStatic()
 	if err != nil {
@@ -144,7 +145,7 @@ func TestRemoteV2IsMerged(t *testing.T) {
 	}
 }
 
-// TestRemoteV3 lists, fetches, redirects and refuses.
+// TestRemoteV3 lists, fetches, redirects and rejects documents.
 func TestRemoteV3(t *testing.T) {
 	good, err := Pack([]byte(`{"openapi":"3.0.0"}`))
 	if err != nil {

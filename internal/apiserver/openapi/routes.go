@@ -19,13 +19,13 @@ import (
 type route struct {
 	method  string // get, put …
 	action  string // x-kubernetes-action
-	verb    string // of the operation's id and description
-	suffix  string // of the id, after the kind
+	verb    string // used in the operation's id and description
+	suffix  string // of the operation's id, after the kind
 	body    string // model; empty: none
 	patch   bool
 	answer  string // model
 	codes   []string
-	options documented // whose fields are the query's
+	options documented // its fields are query parameters
 }
 
 // documented is an options type of metav1.
@@ -78,7 +78,7 @@ type routeBuilder struct {
 	paths   map[string]any
 }
 
-// add makes one path. Parameters that all its operations have are the path's.
+// add adds one path. Parameters that all its operations share become parameters of the path.
 func (b *routeBuilder) add(path, sub string, namespaced bool, rs ...route) {
 	item := map[string]any{}
 	var common []map[string]any
@@ -150,7 +150,7 @@ func content(model string, types ...string) map[string]any {
 	return out
 }
 
-// describe is an operation's description.
+// describe returns an operation's description.
 func describe(verb, sub, kind string) string {
 	of := ""
 	if sub != "" {
@@ -176,7 +176,7 @@ func describe(verb, sub, kind string) string {
 	return verb + of + article + kind
 }
 
-// words joins the words of a name, each with a capital: dlg.example.com is DlgExampleCom.
+// words joins the words of a name in camel case: dlg.example.com becomes DlgExampleCom.
 func words(name string) string {
 	var b strings.Builder
 	for _, w := range strings.FieldsFunc(name, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
@@ -200,7 +200,7 @@ func parameter(name, in, description, kind string) map[string]any {
 	return p
 }
 
-// parameters are the fields of an options type that a query can say.
+// parameters returns the fields of an options type that can be query parameters.
 func parameters(options documented) []map[string]any {
 	docs := options.SwaggerDoc()
 	var out []map[string]any

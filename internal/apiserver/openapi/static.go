@@ -16,18 +16,18 @@ import (
 //go:embed z_data
 var data embed.FS
 
-// static is what go generate made.
+// static is the result of go generate.
 type static struct {
 	V3 map[string]struct{ File, Hash string } // by path: apis/apps/v1
 	V2 struct{ File, Hash string }
-	// Definitions and Paths are the offsets of the ends of the objects of these names in the JSON of V2.
+	// Definitions and Paths are the offsets of the closing braces of these objects in the JSON of V2.
 	Definitions, Paths int
-	// Parameters are the names of those that operations of v2 share, by their JSON with sorted keys.
+	// Parameters are the names of the parameters that operations of v2 share, by their JSON with sorted keys.
 	Parameters map[string]string
-	// V2Parts are the files of what versions that are not served by default add to V2, by their path.
+	// V2Parts are the files with the additions to V2 of versions that are not served by default, by path.
 	V2Parts map[string]string
 
-	// schemas are those that documents of custom kinds share, by name.
+	// schemas returns the schemas that documents of custom kinds share, by name.
 	schemas func() (map[string]json.RawMessage, error)
 }
 
@@ -58,7 +58,7 @@ func readStatic() (*static, error) {
 	return s, nil
 }
 
-// preview is what a version that is not served by default adds to the v2 document.
+// preview returns the addition to the v2 document of a version that is not served by default.
 func preview(file string) (*addition, error) {
 	z, err := data.ReadFile("z_data/" + file)
 	if err != nil {
@@ -75,7 +75,7 @@ func preview(file string) (*addition, error) {
 	return &addition{paths: parts.Paths, definitions: parts.Definitions}, nil
 }
 
-// embedded is an embedded document.
+// embedded returns an embedded document.
 func embedded(file, hash string) *document {
 	read := func(suffix string) func() ([]byte, error) {
 		return func() ([]byte, error) { return data.ReadFile("z_data/" + file + suffix) }
@@ -83,7 +83,7 @@ func embedded(file, hash string) *document {
 	return &document{hash: func() (string, error) { return hash, nil }, json: read(".json.gz"), protobuf: read(".pb.gz")}
 }
 
-// document is one document; its forms are compressed.
+// document is one document in compressed forms.
 type document struct {
 	hash           func() (string, error)
 	json, protobuf func() ([]byte, error)

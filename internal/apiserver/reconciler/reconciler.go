@@ -66,9 +66,9 @@ type Reconciler struct {
 	mu     sync.Mutex
 	todo   map[key]bool
 	order  []key
-	wake   chan struct{}                             // holds one when there is something to do
-	known  map[string]map[string]schema.GroupVersion // definition → the registrations that its served versions want
-	wants  map[string]int                            // by how many definitions a registration is wanted
+	wake   chan struct{}                             // holds a token when there is work
+	known  map[string]map[string]schema.GroupVersion // definition → the registrations of its served versions
+	wants  map[string]int                            // registration → number of definitions that need it
 	repair func(context.Context) error               // nil: bootstrap objects are not restored
 	due    bool                                      // a repair is scheduled
 	kept   map[string]kept                           // config maps of kube-system, by name

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reload notifies of changed files: of events in their directories, so that it notices files that are replaced by
-// renaming or through a symbolic link, and periodically, for file systems without events.
+// Package reload reports changes of files. It watches their directories, so that it notices files that are replaced by
+// renaming or through a symbolic link. It also reports periodically, for file systems without events.
 package reload
 
 import (
@@ -15,8 +15,9 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Watch calls changed, on its own goroutine, whenever one of the files may have changed, and once in every, until ctx ends. Whether
-// something did change is for changed to find out; it is called once at the beginning, for what happened before.
+// Watch calls changed, on its own goroutine, whenever one of the files may have changed, and at least once per interval
+// every, until ctx ends. changed must check itself whether there was a change. Watch calls it once at the beginning,
+// for changes before that.
 func Watch(ctx context.Context, every time.Duration, log *slog.Logger, changed func(), files ...string) {
 	w, err := watcher(files)
 	if err != nil {
@@ -62,7 +63,7 @@ func watcher(files []string) (*fsnotify.Watcher, error) {
 	return w, nil
 }
 
-// drain takes what has happened already: one look at the files is enough for it all.
+// drain removes pending events: one check of the files covers them all.
 func drain(w *fsnotify.Watcher) {
 	for {
 		select {

@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package requestinfo reads from a request's method, path and query what it asks for: the first stage of the pipeline.
+// Package requestinfo parses a request's method, path and query: the first stage of the pipeline.
 //
-// [Parse] follows the shape of Kubernetes' paths:
+// [Parse] supports the path formats of Kubernetes:
 //
 //	/api/v1/namespaces/NS/pods/NAME/log          core group
 //	/apis/apps/v1/namespaces/NS/deployments      every other group
 //	/apis/GROUP/VERSION/RESOURCE/NAME            cluster-scoped
 //	/healthz, /version, /apis, /apis/GROUP       no resource
 //
-// The answer is k8s.io/apiserver's RequestInfo, so that authorizers and CEL libraries written to it work here.
+// The result is k8s.io/apiserver's RequestInfo, so that authorizers and CEL libraries written for it work here.
 package requestinfo
 
 import (
@@ -26,10 +26,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/selectors"
 )
 
-// Info is what a request asks for.
+// Info is a parsed request.
 type Info = request.RequestInfo
 
-// Parse reads a request. It never fails: what is not a resource's path is a non-resource request. See [Check].
+// Parse parses a request. It never fails: a path that is not a resource's is a non-resource request. See [Check].
 func Parse(r *http.Request) *Info {
 	path := r.URL.Path
 	i := &Info{Path: path, Verb: strings.ToLower(r.Method)}
@@ -63,7 +63,7 @@ func Parse(r *http.Request) *Info {
 
 	viaPath := false
 	switch rest[0] {
-	case "watch", "proxy": // the deprecated form /watch/…, and one that is gone
+	case "watch", "proxy": // the deprecated form /watch/…, and one that was removed
 		if len(rest) < 2 {
 			return i
 		}
@@ -88,7 +88,7 @@ func Parse(r *http.Request) *Info {
 	if rest[0] == "namespaces" {
 		if len(rest) > 1 {
 			i.Namespace = rest[1]
-			// what follows is a resource in the namespace, unless it is a subresource of the namespace itself
+			// the rest is a resource in the namespace, unless it is a subresource of the namespace itself
 			if len(rest) > 2 && rest[2] != "status" && rest[2] != "finalize" {
 				rest = rest[2:]
 			}
@@ -105,7 +105,7 @@ func Parse(r *http.Request) *Info {
 	collection(i, r.URL)
 	if !viaPath && r.URL.RawQuery != "" {
 		switch i.Verb {
-		case "list", "watch", "deletecollection": // what selectors narrow, an authorizer may allow
+		case "list", "watch", "deletecollection": // an authorizer may consider the selectors
 			q := r.URL.Query()
 			i.FieldSelector, i.LabelSelector = q.Get("fieldSelector"), q.Get("labelSelector")
 		}
@@ -113,7 +113,7 @@ func Parse(r *http.Request) *Info {
 	return i
 }
 
-// Check refuses the one form of path that [Parse] cannot read: a special verb with nothing behind it.
+// Check rejects the one form of path that [Parse] cannot parse: a special verb without a path after it.
 func Check(i *Info, u *url.URL) error {
 	if i.IsResourceRequest && i.Parts == nil {
 		return fmt.Errorf("unable to determine kind and namespace from url, %v", u)
@@ -121,7 +121,7 @@ func Check(i *Info, u *url.URL) error {
 	return nil
 }
 
-// collection finds the verbs of requests without a name in the path.
+// collection sets the verbs of requests without a name in the path.
 func collection(i *Info, u *url.URL) {
 	if i.Name == "" && i.Verb == "get" {
 		i.Verb = "list"
@@ -141,8 +141,8 @@ func collection(i *Info, u *url.URL) {
 	}
 }
 
-// selected is the one name that a query selects: the request is authorized as that name. A query of which anything cannot be
-// read selects none.
+// selected returns the single name that a query selects: the request is authorized for that name. An invalid query
+// selects none.
 func selected(q url.Values) string {
 	var o metav1.ListOptions
 	if err := scheme.ParameterCodec.DecodeParameters(q, metav1.SchemeGroupVersion, &o); err != nil {

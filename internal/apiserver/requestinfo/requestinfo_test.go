@@ -73,7 +73,7 @@ func TestParseIsUpstreams(t *testing.T) {
 							if err := Check(got, u); (err == nil) != (wantErr == nil) || err != nil && err.Error() != wantErr.Error() {
 								t.Fatalf("%s %s: error %v, want %v", method, u, err, wantErr)
 							}
-							if !got.IsResourceRequest { // which of these are there, nobody asks
+							if !got.IsResourceRequest { // these values do not matter
 								got.APIPrefix, got.APIGroup, got.APIVersion = want.APIPrefix, want.APIGroup, want.APIVersion
 							}
 							if !reflect.DeepEqual(want, got) {

@@ -8,14 +8,15 @@ import (
 	"time"
 )
 
-// The times that a server gives its clients.
+// The timeouts of connections.
 const (
-	headerTime = 32 * time.Second // for the head of a request over HTTP/1.1
-	idleTime   = 90 * time.Second // without a request. Over HTTP/2 frames of other kinds, and a head that does not end, are no request
-	takeTime   = 30 * time.Second // to take at least one byte of what HTTP/2 sends them
+	headerTime = 32 * time.Second // to receive the head of a request over HTTP/1.1
+	idleTime   = 90 * time.Second // without a request. Other HTTP/2 frames, and an endless head, do not count as one
+	takeTime   = 30 * time.Second // for the client to receive at least one byte over HTTP/2
 )
 
-// HTTPServer is a server with bounds for clients: one HTTP/2 connection has at most that many concurrent requests.
+// HTTPServer returns a server with limits: of the bytes of a request's headers, and of the concurrent requests of one
+// HTTP/2 connection.
 func HTTPServer(handler http.Handler, headerBytes, streams int) *http.Server {
 	return &http.Server{
 		Handler: handler, MaxHeaderBytes: headerBytes, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime,

@@ -20,7 +20,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// pipes is a listener for connections within the process.
+// pipes is a listener for in-process connections.
 type pipes struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -39,15 +39,15 @@ func (p *pipes) Accept() (net.Conn, error) {
 func (p *pipes) Close() error   { p.once.Do(func() { close(p.closed) }); return nil }
 func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-// client is a connection of HTTP/2 at the level of frames.
+// client is an HTTP/2 connection at the frame level.
 type client struct {
 	*http2.Framer
 	conn net.Conn
-	took chan struct{} // closed when reading has ended, which it does with the connection
+	took chan struct{} // closed when reading has ended, together with the connection
 }
 
-// attack has f do with a connection what it wants until it fails, and returns how long the connection was open. What the server sends is
-// read up to its first acknowledgement, and after that only if listening.
+// attack calls f with a connection until it fails, and returns how long the connection was open. It reads the server's
+// data up to the first acknowledgement, and after that only if listening is set.
 func attack(t *testing.T, listening bool, f func(c *client) error) (open time.Duration) {
 	t.Helper()
 	material, err := LoadOrCreate("", []string{"localhost"}, Options{})
@@ -113,7 +113,7 @@ func attack(t *testing.T, listening bool, f func(c *client) error) (open time.Du
 	return open
 }
 
-// head is the beginning of a request, and opens it.
+// head opens a request with the beginning of its head.
 func (c *client) head(stream uint32, whole bool) error {
 	var block bytes.Buffer
 	e := hpack.NewEncoder(&block)
@@ -125,8 +125,8 @@ func (c *client) head(stream uint32, whole bool) error {
 	return c.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: whole})
 }
 
-// TestConnectionsWithoutRequests: frames that are no request do not keep a connection of HTTP/2 open, and neither does a head that does
-// not end.
+// TestConnectionsWithoutRequests checks that neither frames without a request nor an endless head keep an HTTP/2
+// connection open.
 func TestConnectionsWithoutRequests(t *testing.T) {
 	begun := false
 	for name, f := range map[string]func(c *client) error{
@@ -160,8 +160,8 @@ func TestConnectionsWithoutRequests(t *testing.T) {
 	}
 }
 
-// TestDeafClients: a client that takes nothing of what the server has to send is given up, whether the server owes it anything else or not,
-// and at once where that becomes too much.
+// TestDeafClients checks that the connection of a client that reads nothing is closed, whether the server has data for
+// it or not, and immediately when there is too much data.
 func TestDeafClients(t *testing.T) {
 	stream := uint32(1)
 	for name, c := range map[string]struct {

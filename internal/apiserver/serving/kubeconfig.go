@@ -10,7 +10,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Kubeconfig is a kubeconfig file (YAML) for the pair's user at the server's address, with everything embedded.
+// Kubeconfig returns a kubeconfig file (YAML) for the user's certificate at the server's address, with everything
+// embedded.
 func Kubeconfig(server string, ca *Pair, user *Pair) ([]byte, error) {
 	name := user.Certificate.Subject.CommonName
 	c := clientcmdapi.Config{

@@ -46,24 +46,24 @@ type Pair struct {
 	KeyPEM      []byte
 }
 
-// TLS is the pair as crypto/tls wants it.
+// TLS returns the pair as a certificate of crypto/tls.
 func (p *Pair) TLS() tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{p.Certificate.Raw}, PrivateKey: p.Key, Leaf: p.Certificate}
 }
 
-// Pool is a pool of the pair's certificate alone.
+// Pool returns a pool that contains only the pair's certificate.
 func (p *Pair) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(p.Certificate)
 	return pool
 }
 
-// Material is all that a server needs.
+// Material is all keys and certificates of a server.
 type Material struct {
-	CA               *Pair // signs everything below but the front proxy
+	CA               *Pair // signs everything below except the front proxy's
 	Server           *Pair
 	Admin            *Pair // CN kubernetes-admin, O system:masters
-	KubeletClient    *Pair // CN kube-apiserver-kubelet-client, no group; the API itself refuses it
+	KubeletClient    *Pair // CN kube-apiserver-kubelet-client, no group; the API itself rejects it
 	FrontProxyCA     *Pair
 	FrontProxyClient *Pair // CN front-proxy-client
 	ServiceAccount   *ecdsa.PrivateKey
@@ -74,8 +74,8 @@ type Options struct {
 	Now func() time.Time // nil: time.Now
 }
 
-// LoadOrCreate reads the material in dir, creates missing parts, and renews the server's certificate when hosts are missing
-// in it. Without a dir it creates all of it and stores nothing.
+// LoadOrCreate reads the material in dir, creates missing parts, and renews the server's certificate when it lacks some
+// of the hosts. Without a dir it creates all of it and stores nothing.
 func LoadOrCreate(dir string, hosts []string, o Options) (*Material, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -112,12 +112,12 @@ func LoadOrCreate(dir string, hosts []string, o Options) (*Material, error) {
 	return m, nil
 }
 
-// Client signs a client certificate; it is not kept.
+// Client signs a client certificate and does not store it.
 func (m *Material) Client(name string, groups []string, now time.Time) (*Pair, error) {
 	return sign(m.CA, subject{name: name, groups: groups}, now)
 }
 
-// Node signs a certificate that a node's agent both serves and calls with.
+// Node signs the certificate that a node's agent uses both as a server and as a client.
 func (m *Material) Node(node string, hosts []string, now time.Time) (*Pair, error) {
 	return sign(m.CA, subject{name: "system:node:" + node, groups: []string{"system:nodes"}, hosts: hosts, server: true, client: true}, now)
 }
@@ -193,7 +193,7 @@ func (k *pairDirectory) key(name string) (*ecdsa.PrivateKey, error) {
 	return key, durable.Write(path, 0o600, pemBytes)
 }
 
-// fresh is true until nine tenths of a certificate's life are over.
+// fresh reports whether less than nine tenths of a certificate's lifetime have passed.
 func (k *pairDirectory) fresh(c *x509.Certificate) bool {
 	return k.now.After(c.NotBefore) && k.now.Before(c.NotAfter.Add(-c.NotAfter.Sub(c.NotBefore)/10))
 }
@@ -314,7 +314,7 @@ func (k *pairDirectory) read(name string) (*Pair, error) {
 		return nil, err
 	}
 	if !key.PublicKey.Equal(cert.PublicKey) {
-		return nil, nil // a renewal that was cut short between its two files; made anew
+		return nil, nil // a renewal was interrupted between its two files; the pair is created again
 	}
 	return &Pair{Certificate: cert, Key: key, CertPEM: c, KeyPEM: kb}, nil
 }

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status turns errors into the metav1.Status answers that clients of Kubernetes know, and writes them.
+// Package status converts errors to metav1.Status responses, as clients of Kubernetes expect them, and writes them.
 //
-// [Of] is the one place where classes of errors (API statuses, store errors, contexts that ended) become codes and
-// reasons. [Write] sends one in the form that the client accepts.
+// [Of] is the one place that maps classes of errors (API statuses, store errors, ended contexts) to codes and reasons.
+// [Write] sends a status in the form that the client accepts.
 package status
 
 import (
@@ -28,7 +28,7 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// Of is the status of an error.
+// Of returns the status of an error.
 func Of(err error) *metav1.Status {
 	var api apierrors.APIStatus
 	if errors.As(err, &api) {
@@ -64,8 +64,8 @@ func Of(err error) *metav1.Status {
 	}
 }
 
-// Expired is the 410 of a revision that history no longer holds. A continue token, when given, lets the client go on
-// with a list that is not of one revision.
+// Expired returns the 410 for a revision that history no longer contains. With a continue token the client can continue
+// the list, although not at one revision.
 func Expired(continueToken string) error {
 	if continueToken == "" {
 		return apierrors.NewResourceExpired("The resourceVersion for the provided watch is too old.")
@@ -78,31 +78,31 @@ func Expired(continueToken string) error {
 	return e
 }
 
-// TooLarge is the 504 of a revision that the store has not reached.
+// TooLarge returns the 504 for a revision that the store has not reached.
 func TooLarge(want, current int64) error {
 	e := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", want, current), 1)
 	e.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
 	return e
 }
 
-// Route is the answer to a request that no handler takes: 404, 405, 406 and 415 as routers give them.
+// Route returns the error for a request that no handler serves: 404, 405, 406 and 415 as routers return them.
 func Route(code int, message string) error {
 	return apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", message, 0, false)
 }
 
-// Media is a status about media types, which has no details.
+// Media returns an error about media types, which has no details.
 func Media(code int, reason metav1.StatusReason, message string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message}}
 }
 
-// Refuse is Write for authorization failures: the message repeats the client's text, which browsers must not interpret as a
-// page.
+// Refuse is Write for authorization failures. The message repeats the client's text, which browsers must not interpret
+// as a page.
 func Refuse(w http.ResponseWriter, r *http.Request, err error) int {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	return Write(w, r, err)
 }
 
-// Write answers with the error's status, and returns the code.
+// Write writes the error's status, and returns the code.
 func Write(w http.ResponseWriter, r *http.Request, err error) int {
 	s := Of(err)
 	audit.Status(r.Context(), s)
@@ -118,12 +118,12 @@ func Write(w http.ResponseWriter, r *http.Request, err error) int {
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(code)
 	if r.Method != http.MethodHead {
-		_, _ = w.Write(body) // a client that went away needs no answer
+		_, _ = w.Write(body) // the client may have left
 	}
 	return code
 }
 
-// encode gives a status in the form that the client accepts; for one that accepts none, as indented JSON.
+// encode encodes a status in a form that the client accepts, or else as indented JSON.
 func encode(s *metav1.Status, r *http.Request) ([]byte, string) {
 	accept := r.Header.Get("Accept")
 	f, ok := negotiate.Parse(accept).Choose(accept, &negotiate.Offer{Media: negotiate.Types(negotiate.SpeaksCBOR(r.Context()))})
@@ -147,13 +147,13 @@ func encode(s *metav1.Status, r *http.Request) ([]byte, string) {
 	if !ok || f.Pretty || negotiate.Pretty(r) {
 		b, err := json.MarshalIndent(s, "", "  ")
 		if err != nil {
-			panic(fmt.Sprintf("encode status: %v", err)) // a Status is always JSON
+			panic(fmt.Sprintf("encode status: %v", err)) // a Status can always be encoded
 		}
 		return b, negotiate.JSON
 	}
 	b, err := json.Marshal(s)
 	if err != nil {
-		panic(fmt.Sprintf("encode status: %v", err)) // a Status is always JSON
+		panic(fmt.Sprintf("encode status: %v", err)) // a Status can always be encoded
 	}
 	return append(b, '\n'), negotiate.JSON
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Scale are the columns of the scale subresource. Those of custom resources say the same in slightly other words.
+// Scale has the columns of the scale subresource. Those of custom resources have slightly different descriptions.
 type Scale struct{ Custom bool }
 
-// Definitions are the four columns.
+// Definitions returns the four columns.
 func (s Scale) Definitions() []metav1.TableColumnDefinition {
 	docs := metav1.ObjectMeta{}.SwaggerDoc()
 	desired, available := autoscalingv1.ScaleSpec{}.SwaggerDoc()["replicas"], autoscalingv1.ScaleStatus{}.SwaggerDoc()["replicas"]
@@ -33,7 +33,7 @@ func (s Scale) Definitions() []metav1.TableColumnDefinition {
 	}
 }
 
-// Cells are one scale's.
+// Cells returns the cells of a Scale.
 func (Scale) Cells(obj resource.Object) ([]any, error) {
 	s, ok := obj.(*autoscalingv1.Scale)
 	if !ok {

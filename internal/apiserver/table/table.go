@@ -22,13 +22,13 @@ import (
 
 // Options are the query parameters of a request for a table.
 type Options struct {
-	// Include selects the object of a row: none, the metadata, or all. Empty is the metadata.
+	// Include selects the object in a row: none, the metadata, or the whole object. Empty is the metadata.
 	Include metav1.IncludeObjectPolicy
-	// NoHeaders leaves out the column definitions.
+	// NoHeaders omits the column definitions.
 	NoHeaders bool
 }
 
-// ParseOptions reads includeObject from a query, and refuses values that are none.
+// ParseOptions reads includeObject from a query, and rejects invalid values.
 func ParseOptions(q url.Values) (Options, error) {
 	o := metav1.TableOptions{IncludeObject: metav1.IncludeObjectPolicy(q.Get("includeObject"))}
 	switch errs := validation.ValidateTableOptions(&o); len(errs) {
@@ -41,7 +41,7 @@ func ParseOptions(q url.Values) (Options, error) {
 	}
 }
 
-// Orderer is an optional interface of columns whose rows have an order of their own, not by name.
+// Orderer is an optional interface of columns whose rows are not sorted by name.
 type Orderer interface {
 	// Order sorts hub objects, in place.
 	Order(objs []resource.Object)
@@ -49,29 +49,29 @@ type Orderer interface {
 
 // Converter makes the tables of one request.
 type Converter struct {
-	// Columns of the version that is asked for; nil: [Default].
+	// Columns are those of the requested version; nil: [Default].
 	Columns resource.Columns
 	// Target is the table's own group version, meta.k8s.io/v1 or v1beta1.
 	Target Target
 	Options
-	// Object gives the object of a row as a client of the version sees it, for includeObject=Object.
+	// Object returns the object of a row in the client's version, for includeObject=Object.
 	Object func(hub resource.Object) (runtime.RawExtension, error)
 }
 
-// One is the table of a single object.
+// One returns the table of a single object.
 func (c *Converter) One(hub resource.Object) (*metav1.Table, error) {
 	t, err := c.List([]resource.Object{hub}, metav1.ListMeta{ResourceVersion: hub.GetResourceVersion()})
 	return t, err
 }
 
-// Event is the table of a watch event's object. Only the first one of a watch has column definitions.
+// Event returns the table of a watch event's object. Only the first table of a watch has column definitions.
 func (c *Converter) Event(hub resource.Object) (*metav1.Table, error) {
 	t, err := c.One(hub)
 	c.NoHeaders = true
 	return t, err
 }
 
-// List is the table of a list.
+// List returns the table of a list.
 func (c *Converter) List(hubs []resource.Object, list metav1.ListMeta) (*metav1.Table, error) {
 	columns := c.Columns
 	if columns == nil {
@@ -119,7 +119,7 @@ func (c *Converter) object(hub resource.Object) (runtime.RawExtension, error) {
 	}
 }
 
-// Partial is the metadata of an object, in the form that the target's version has.
+// Partial returns the metadata of an object, in the form of the target's version.
 func Partial(t Target, hub metav1.Object) *metav1.PartialObjectMetadata {
 	p := meta.AsPartialObjectMetadata(hub)
 	if key := inPlaceOfField(hub); key != "" && p.Annotations[key] != "" {
@@ -130,8 +130,8 @@ func Partial(t Target, hub metav1.Object) *metav1.PartialObjectMetadata {
 	return p
 }
 
-// inPlaceOfField is the annotation in which a kind's served version says what it has no field for. It is no metadata, so
-// forms of the metadata alone go without; "" for most kinds.
+// inPlaceOfField is the annotation in which a kind's served version stores data for which it has no field. It is not
+// metadata, so metadata forms omit it; "" for most kinds.
 func inPlaceOfField(hub metav1.Object) string {
 	switch hub.(type) {
 	case *appsv1.DaemonSet:
@@ -142,7 +142,7 @@ func inPlaceOfField(hub metav1.Object) string {
 	return ""
 }
 
-// PartialList is the metadata of a list's objects. An empty one has no list, as upstream's.
+// PartialList returns the metadata of a list's objects. The items of an empty one are nil, as upstream's.
 func PartialList(t Target, hubs []resource.Object, list metav1.ListMeta) *metav1.PartialObjectMetadataList {
 	l := &metav1.PartialObjectMetadataList{
 		TypeMeta: metav1.TypeMeta{APIVersion: t.GroupVersion(), Kind: "PartialObjectMetadataList"},
@@ -157,10 +157,10 @@ func PartialList(t Target, hubs []resource.Object, list metav1.ListMeta) *metav1
 	return l
 }
 
-// Default is the columns of kinds that have none of their own: the name and the time of creation.
+// Default has the columns of kinds without columns of their own: the name and the time of creation.
 type Default struct{}
 
-// Definitions are the two columns.
+// Definitions returns the two columns.
 func (Default) Definitions() []metav1.TableColumnDefinition {
 	docs := metav1.ObjectMeta{}.SwaggerDoc()
 	return []metav1.TableColumnDefinition{
@@ -169,7 +169,7 @@ func (Default) Definitions() []metav1.TableColumnDefinition {
 	}
 }
 
-// Cells are the name and the time, as RFC 3339.
+// Cells returns the name, and the time as RFC 3339.
 func (Default) Cells(obj resource.Object) ([]any, error) {
 	return []any{obj.GetName(), obj.GetCreationTimestamp().UTC().Format(time.RFC3339)}, nil
 }

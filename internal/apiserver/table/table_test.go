@@ -141,7 +141,7 @@ func TestTarget(t *testing.T) {
 	}
 }
 
-// Columns may have an order of their own for the rows of a list; the list itself keeps its own.
+// Columns may define the order of a list's rows; the list itself keeps its order.
 func TestRowsInTheColumnsOrder(t *testing.T) {
 	hubs := []resource.Object{&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "b"}}}

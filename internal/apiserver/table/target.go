@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Target is the form that a client asked for with the as, g and v parameters of a media type.
+// Target is the form that a client requests with the as, g and v parameters of a media type.
 type Target struct {
 	Kind    string // Table, PartialObjectMetadata, PartialObjectMetadataList
 	Group   string // meta.k8s.io
@@ -26,11 +26,11 @@ func (t Target) Known() bool {
 	return t.Kind == "Table" || t.Kind == "PartialObjectMetadata" || t.Kind == "PartialObjectMetadataList"
 }
 
-// GroupVersion is the apiVersion of the form.
+// GroupVersion returns the apiVersion of the form.
 func (t Target) GroupVersion() string { return t.Group + "/" + t.Version }
 
-// Check refuses forms that the answer cannot take: a list as one object's metadata, or the other way round. goType names
-// the Go type of the answer (*v1.PodList).
+// Check rejects forms that the response cannot have: list metadata for a single object, or the reverse. goType is the
+// Go type of the response (*v1.PodList).
 func (t Target) Check(list bool, goType string) error {
 	switch {
 	case list && t.Kind == "PartialObjectMetadata":
@@ -41,7 +41,7 @@ func (t Target) Check(list bool, goType string) error {
 	return nil
 }
 
-// NotAcceptable is the 406 of a form that the server cannot give.
+// NotAcceptable returns the 406 for a form that the server does not support.
 func NotAcceptable(message string) error {
 	return &errors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable, Message: message,

@@ -14,13 +14,14 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// TestNoEventIsLostAfterABookmark has a client that is cut off again and again, and resumes where its last bookmark was: it is told
-// every change of its kind once, in order, whatever changes in between, and however many changes of other kinds there are.
+// TestNoEventIsLostAfterABookmark has a client whose watch is interrupted again and again, and resumes at its last
+// bookmark. It receives every change of its kind once, in order, whatever changes in between, and however many changes
+// of other kinds there are.
 func TestNoEventIsLostAfterABookmark(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFixture(t, 1<<20)
-			f.Feed.capacity = 5 // some resume within the feed, and some from the store
+			f.Feed.capacity = 5 // some watches resume within the feed, and some from the store
 			random := rand.New(rand.NewPCG(seed, 1))
 			c, err := f.Feed.Cursor(t.Context(), f.store.Revision())
 			if err != nil {
@@ -39,7 +40,7 @@ func TestNoEventIsLostAfterABookmark(t *testing.T) {
 			bookmark := f.store.Revision()
 			resume := func() {
 				c.Close()
-				got = slices.DeleteFunc(got, func(r int64) bool { return r > bookmark }) // the client hears of these again
+				got = slices.DeleteFunc(got, func(r int64) bool { return r > bookmark }) // the client receives these again
 				if c, err = f.Feed.Cursor(t.Context(), bookmark); err != nil {
 					t.Fatal(err)
 				}
@@ -53,7 +54,7 @@ func TestNoEventIsLostAfterABookmark(t *testing.T) {
 						t.Fatal(err)
 					}
 				case 3:
-					synctest.Wait() // the feed has all of it
+					synctest.Wait() // the feed has all of them
 					for c.More() {
 						take()
 					}
@@ -84,11 +85,11 @@ func TestNoEventIsLostAfterABookmark(t *testing.T) {
 	}
 }
 
-// told is a store whose watcher tells what the test gives it.
+// told is a store whose watcher returns the test's events.
 type told struct {
 	Storage
 	batches chan store.Batch
-	asked   chan struct{} // the watcher has been asked for the next batch
+	asked   chan struct{} // receives when the watcher is asked for the next batch
 }
 
 func (s *told) Revision() int64 { return 10 }
@@ -111,7 +112,8 @@ func (s *told) Next(ctx context.Context) (store.Batch, error) {
 
 func (s *told) Close() {}
 
-// TestSeenNeverRunsAhead: a cursor has seen what it was told, and what the feed knows only once it was told everything before that.
+// TestSeenNeverRunsAhead checks that a cursor's Seen reaches the feed's revision only after the cursor has returned
+// every event before it.
 func TestSeenNeverRunsAhead(t *testing.T) {
 	f := newFixture(t, 1<<20)
 	s := &told{batches: make(chan store.Batch), asked: make(chan struct{})}

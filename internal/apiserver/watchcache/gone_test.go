@@ -14,7 +14,7 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// heldCodec decodes nothing before it is let go.
+// heldCodec blocks decoding until it is released.
 type heldCodec struct {
 	codec
 	release chan struct{}
@@ -25,7 +25,7 @@ func (c heldCodec) Decode(data []byte) (resource.Object, error) {
 	return c.codec.Decode(data)
 }
 
-// heldKind is a kind that decodes nothing before release is closed.
+// heldKind returns a kind whose decoding blocks until release is closed.
 func heldKind() (k *Kind, release chan struct{}) {
 	release = make(chan struct{})
 	return NewKind(&resource.Descriptor{
@@ -34,7 +34,7 @@ func heldKind() (k *Kind, release chan struct{}) {
 	}, nil, NewViews(1<<20), nil), release
 }
 
-// TestFormsAreMadeOnce: readers that come to a record at the same time have one object of it.
+// TestFormsAreMadeOnce checks that concurrent readers of a record get one object.
 func TestFormsAreMadeOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, release := heldKind()
@@ -50,7 +50,7 @@ func TestFormsAreMadeOnce(t *testing.T) {
 				got[i] = f
 			})
 		}
-		synctest.Wait() // each of them has found that nobody has decoded the record yet
+		synctest.Wait() // each reader has found that the record is not decoded yet
 		close(release)
 		readers.Wait()
 		for i, f := range got {
@@ -61,7 +61,7 @@ func TestFormsAreMadeOnce(t *testing.T) {
 	})
 }
 
-// TestGoneIsOneObject: watchers that come to a deletion at the same time are told of the same object.
+// TestGoneIsOneObject checks that concurrent watchers of a deletion get the same object.
 func TestGoneIsOneObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, release := heldKind()
@@ -79,7 +79,7 @@ func TestGoneIsOneObject(t *testing.T) {
 				told[i] = f
 			})
 		}
-		synctest.Wait() // each of them has found that nobody has made the object yet
+		synctest.Wait() // each watcher has found that the object does not exist yet
 		close(release)
 		watchers.Wait()
 		for i, f := range told {

@@ -67,7 +67,7 @@ func (f *fixture) put(t *testing.T, name string) *store.Record {
 	return r
 }
 
-// read takes n events from a cursor.
+// read reads n events from a cursor.
 func read(t *testing.T, c *Cursor, n int) []string {
 	t.Helper()
 	var got []string
@@ -140,8 +140,8 @@ func TestSlowCursorIsEnded(t *testing.T) {
 	}
 }
 
-// TestStuckCursorHoldsLittle has a client that nobody can tell anything: the list behind it is cut, so that it holds the
-// node where it stands and what lies before the next milestone.
+// TestStuckCursorHoldsLittle has a client that does not read: the list behind it is cut, so that it holds only its own
+// node and the nodes before the next milestone.
 func TestStuckCursorHoldsLittle(t *testing.T) {
 	for name, bound := range map[string]func(*Feed){
 		"events": func(f *Feed) { f.lag, f.space = 10, 2 },
@@ -166,7 +166,7 @@ func TestStuckCursorHoldsLittle(t *testing.T) {
 				read(t, quick, 1)
 			}
 			f.put(t, "last")
-			read(t, quick, 1) // the feed has cut before it tells of a batch after the next
+			read(t, quick, 1) // the feed cuts the list before it returns the batch after the next
 			held := 0
 			for n := stuck.at; n != nil && n != cut; n = n.next.Load() {
 				held += len(n.events)
@@ -178,7 +178,7 @@ func TestStuckCursorHoldsLittle(t *testing.T) {
 			if _, _, err := stuck.Next(t.Context()); !errors.Is(err, ErrExpired) || stuck.After() != after {
 				t.Errorf("a stuck cursor after %d: %v", stuck.After(), err)
 			}
-			late, err := f.Feed.Cursor(t.Context(), after) // the engine still knows
+			late, err := f.Feed.Cursor(t.Context(), after) // the engine still has these changes
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -239,9 +239,8 @@ func TestViewsAreBounded(t *testing.T) {
 	}
 }
 
-// TestLargeListsKeepWhatTheyCan lists more than there is room for: each list finds what the first one kept, and another
-// kind's list takes the room over when that is not listed any more.
-// TestSharedObjectIsFoundAgain: an object that somebody still has is not decoded anew when its forms had to go, and one that nobody has is.
+// TestSharedObjectIsFoundAgain checks that an object that a client still holds is not decoded again after its cached object was
+// dropped, and that an object without holders is.
 func TestSharedObjectIsFoundAgain(t *testing.T) {
 	f := newFixture(t, 1500) // room for one
 	f.Versions[0].Weak = func(obj resource.Object) func() resource.Object {
@@ -270,7 +269,7 @@ func TestSharedObjectIsFoundAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the forms that come of a shared object have a shared one as well, and encodings are counted apart
+	for range 2 { // the encodings of a shared object share it, and are counted separately
 		if _, err := forms(one).Bytes(0, JSON); err != nil {
 			t.Fatal(err)
 		}
@@ -299,7 +298,7 @@ func TestSharedObjectIsFoundAgain(t *testing.T) {
 	}
 }
 
-// TestEncodingWritesNothing: to encode a shared object for one client changes nothing of what others read, not even what is not seen.
+// TestEncodingWritesNothing checks that encoding a shared object for one client writes to no memory that others read.
 func TestEncodingWritesNothing(t *testing.T) {
 	limit := quantity.MustParse("8Mi")
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v",
@@ -323,6 +322,8 @@ func TestEncodingWritesNothing(t *testing.T) {
 	}
 }
 
+// TestLargeListsKeepWhatTheyCan lists more objects than fit: each list finds those that the first one cached, and another kind's
+// list displaces them when they are not listed any more.
 func TestLargeListsKeepWhatTheyCan(t *testing.T) {
 	f := newFixture(t, 16<<10)
 	var first, second []*store.Record

@@ -27,7 +27,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// backend answers reviews, and keeps what it was asked.
+// backend answers reviews, and records them.
 type backend struct {
 	answer func(call int) (int, string)
 	asked  []map[string]any
@@ -71,7 +71,7 @@ func newPlugin(t *testing.T, b *backend, more string) (admit.Validator, *extensi
 	return p.(admit.Validator), l
 }
 
-// ask validates a pod with that image, and returns the refusal with the audit annotations.
+// ask validates a pod with the image, and returns the rejection with the audit annotations.
 func ask(t *testing.T, p admit.Validator, image, subresource string) (string, map[string]string) {
 	t.Helper()
 	notes := map[string]string{}
@@ -97,7 +97,7 @@ func status(s string) string {
 	return `{"apiVersion":"imagepolicy.k8s.io/v1alpha1","kind":"ImageReview","status":` + s + `}`
 }
 
-// TestReview: what the backend is asked, and what becomes of its answers.
+// TestReview covers the review that the backend receives, and the effects of its response.
 func TestReview(t *testing.T) {
 	for name, c := range map[string]struct {
 		subresource, status, want string
@@ -146,7 +146,7 @@ func TestReview(t *testing.T) {
 	}
 }
 
-// TestRemembered: equal questions are asked once, unless the answers are not to be kept.
+// TestRemembered checks that equal reviews are sent once, unless caching is disabled.
 func TestRemembered(t *testing.T) {
 	b := newBackend(t, func(int) (int, string) { return 200, status(`{"allowed":true}`) })
 	p, _ := newPlugin(t, b, "")
@@ -165,7 +165,7 @@ func TestRemembered(t *testing.T) {
 	}
 }
 
-// TestAnswersAreRememberedWhole: who asks again hears the same, reason and audit annotations included.
+// TestAnswersAreRememberedWhole checks that a cached response has the same reason and audit annotations.
 func TestAnswersAreRememberedWhole(t *testing.T) {
 	for say, want := range map[string]string{
 		`{"allowed":true,"auditAnnotations":{"a":"b"}}`:     "",
@@ -182,7 +182,8 @@ func TestAnswersAreRememberedWhole(t *testing.T) {
 	}
 }
 
-// TestWhatIsAskedAbout: pods that are created and changed, and nothing else; what says that it is one and is not is refused.
+// TestWhatIsAskedAbout checks that only creates and updates of pods are reviewed. An object that is not a pod is
+// rejected.
 func TestWhatIsAskedAbout(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}
 	for _, c := range []struct {
@@ -216,7 +217,7 @@ func TestWhatIsAskedAbout(t *testing.T) {
 	}
 }
 
-// TestAnswersThatAreNone: what cannot be read as an answer is a failure of the backend, and is not asked for again.
+// TestAnswersThatAreNone checks that an invalid response counts as a failure of the backend, and is not retried.
 func TestAnswersThatAreNone(t *testing.T) {
 	for _, answer := range []string{"nonsense", `{"apiVersion":"v1","kind":"Pod"}`, status(`7`)} {
 		b := newBackend(t, func(int) (int, string) { return 200, answer })
@@ -236,7 +237,7 @@ func TestAnswersThatAreNone(t *testing.T) {
 	}
 }
 
-// TestFailing: a backend that breaks down is asked five times; then the configuration decides.
+// TestFailing checks that a failing backend is called five times, and that the configuration then decides.
 func TestFailing(t *testing.T) {
 	broken := func(int) (int, string) {
 		return 500, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"InternalError","code":500,"message":"too busy"}`
@@ -275,7 +276,7 @@ func TestFailing(t *testing.T) {
 	}
 }
 
-// TestConfiguration: a bad one is refused, and times may be as short and as long as they may.
+// TestConfiguration checks that invalid configurations are rejected, and the limits of durations.
 func TestConfiguration(t *testing.T) {
 	b := newBackend(t, func(int) (int, string) { return 200, status(`{}`) })
 	for _, times := range []string{"", ", allowTTL: 1, denyTTL: 1", ", allowTTL: 1800, denyTTL: 1800", ", allowTTL: -1, denyTTL: -1"} {

@@ -33,17 +33,17 @@ import (
 const (
 	a      = `{"name":"a.example.com"}`
 	b      = `{"name":"b.example.com"}`
-	none   = "none" // there is no annotation
+	none   = "none" // without an annotation
 	before = `,"since":"2027-01-15T08:00:00.000000Z"`
 	now    = `,"since":"2027-01-15T08:00:10.000000Z"`
 )
 
-// list is an annotation of what is pending.
+// list returns an annotation with pending initializers.
 func list(more string, pending ...string) string {
 	return `{"pending":[` + strings.Join(pending, ",") + `]` + more + `}`
 }
 
-// at has the plug-in's clock ten seconds after "before", and lets the user do as decided.
+// at sets the plug-in's clock to ten seconds after "before", and the authorizer's decision.
 func (p *Plugin) at(decision authorizer.Decision, err error) *Plugin {
 	p.clock = clocktesting.NewFakeClock(time.Date(2027, 1, 15, 8, 0, 10, 0, time.UTC))
 	p.host.Authorize = func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
@@ -52,7 +52,7 @@ func (p *Plugin) at(decision authorizer.Decision, err error) *Plugin {
 	return p
 }
 
-// annotated is a config map with that annotation, and another.
+// annotated returns a config map with this annotation and another one.
 func annotated(value string) *corev1.ConfigMap {
 	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m", Namespace: "ns", Annotations: map[string]string{"other": "x"}}}
 	if value != none {
@@ -61,7 +61,7 @@ func annotated(value string) *corev1.ConfigMap {
 	return m
 }
 
-// outcome is the annotation after a write, or the error.
+// outcome returns the annotation after a write, or the error.
 func outcome(t *testing.T, p *Plugin, a *admit.Attributes, b resource.Backend) string {
 	t.Helper()
 	if err := p.Mutate(t.Context(), b, a); err != nil {
@@ -76,7 +76,7 @@ func outcome(t *testing.T, p *Plugin, a *admit.Attributes, b resource.Backend) s
 	return none
 }
 
-// TestUpdates is what an object waits for after somebody who may initialise it has written it.
+// TestUpdates covers what an object waits for after a user with the verb initialize has updated it.
 func TestUpdates(t *testing.T) {
 	const (
 		invalid  = `ConfigMap "m" is invalid: metadata.annotations[extension.mortise.dev/initializers]`
@@ -144,14 +144,14 @@ func TestUpdates(t *testing.T) {
 	}
 }
 
-// TestWhoMayInitialize: who is not allowed to initialise objects of a resource neither changes one that waits nor says what a new one
-// waits for. What the authorizer allows counts, whatever else went wrong.
+// TestWhoMayInitialize checks that a user without the verb initialize can neither change a waiting object nor set the
+// initializers of a new one. A decision to allow counts despite other errors.
 func TestWhoMayInitialize(t *testing.T) {
 	broken := errors.New("disk full")
 	for _, c := range []struct {
 		decision authorizer.Decision
 		err      error
-		want     string // empty: it may
+		want     string // empty: it is allowed
 	}{
 		{authorizer.DecisionAllow, nil, ""},
 		{authorizer.DecisionAllow, broken, ""},
@@ -186,7 +186,8 @@ func TestWhoMayInitialize(t *testing.T) {
 	}
 }
 
-// TestNewLists: who may initialise may say what a new object waits for; the server sets the rest.
+// TestNewLists checks that a user with the verb initialize may set the initializers of a new object. The server sets
+// the other fields.
 func TestNewLists(t *testing.T) {
 	const invalid = `ConfigMap "m" is invalid: metadata.annotations[extension.mortise.dev/initializers]`
 	own := &v1alpha1.Initializer{Name: "own.example.com", DeadlineSeconds: 5, FailurePolicy: v1alpha1.Ignore}
@@ -214,7 +215,7 @@ func TestNewLists(t *testing.T) {
 	}
 }
 
-// TestPodsThatRun: a node's mirror of a pod that runs already waits for nobody.
+// TestPodsThatRun checks that a mirror pod, which runs already, does not wait.
 func TestPodsThatRun(t *testing.T) {
 	for _, c := range []struct {
 		plural, annotation string
@@ -229,7 +230,7 @@ func TestPodsThatRun(t *testing.T) {
 	}
 }
 
-// TestWithoutConfigurations: a plug-in that has read none has nobody wait.
+// TestWithoutConfigurations checks that without configurations no object waits.
 func TestWithoutConfigurations(t *testing.T) {
 	p := New(clocktesting.NewFakeClock(time.Now()))
 	if p.Name() != "Initializers" {
@@ -251,8 +252,8 @@ func (h holding) Get(context.Context, schema.GroupResource, string, string) (res
 	return h.obj, nil
 }
 
-// TestWritesBelow: by way of a subresource, an object that waits is changed only by who may initialise it. What does not change it, and
-// what ends it, is for whoever may that.
+// TestWritesBelow checks that only users with the verb initialize change a waiting object through a subresource. Writes
+// that do not change it, and those that complete its deletion, need no such permission.
 func TestWritesBelow(t *testing.T) {
 	waiting, done, ending := annotated(list("", a)), annotated(none), annotated(list("", a))
 	ending.DeletionTimestamp = &metav1.Time{}
@@ -265,7 +266,7 @@ func TestWritesBelow(t *testing.T) {
 		operation   admit.Operation
 		subresource string
 		old, stored resource.Object
-		sets        string // the annotation that is written
+		sets        string // the annotation of the write
 		want        string
 	}{
 		{"its status", admit.Update, "status", waiting, nil, list("", a), denied},
@@ -304,7 +305,7 @@ func TestWritesBelow(t *testing.T) {
 	}
 }
 
-// inJSON reads what traces keep.
+// inJSON decodes the objects in traces.
 type inJSON struct{}
 
 func (inJSON) Stored(_ schema.GroupResource, _ string, data []byte) (m map[string]any, err error) {
@@ -320,7 +321,7 @@ func (inJSON) Live(context.Context, schema.GroupResource, string, string) (map[s
 	return nil, "", errors.New("nothing is there")
 }
 
-// TestTraces: the trace of a request tells what the plug-in made the object wait for, and nothing where that did not change.
+// TestTraces checks that the trace of a request contains what the plug-in made the object wait for, if that changed.
 func TestTraces(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -27,7 +27,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// listing is a backend of configurations, and of no namespace.
+// listing is a backend of configurations without namespaces.
 type listing struct {
 	empty
 	objects []resource.Object
@@ -38,7 +38,7 @@ func (l *listing) List(context.Context, schema.GroupResource, string) ([]resourc
 	return slices.Clone(l.objects), l.err
 }
 
-// configuration reads one in YAML.
+// configuration decodes a configuration in YAML.
 func configuration(t *testing.T, name, initializers string) resource.Object {
 	t.Helper()
 	u := &unstructured.Unstructured{}
@@ -47,7 +47,7 @@ func configuration(t *testing.T, name, initializers string) resource.Object {
 	if err := yaml.Unmarshal([]byte(text), &u.Object); err != nil {
 		t.Fatal(err)
 	}
-	b, err := u.MarshalJSON() // numbers as the server reads them
+	b, err := u.MarshalJSON() // numbers as the server decodes them
 	if err == nil {
 		err = u.UnmarshalJSON(b)
 	}
@@ -57,8 +57,9 @@ func configuration(t *testing.T, name, initializers string) resource.Object {
 	return u
 }
 
-// TestConfigurationsAreFollowed: the initializers of all configurations apply, in the order of the configurations' names and of each one's
-// list; of one name the first counts. A configuration that cannot be read keeps no other from being in force.
+// TestConfigurationsAreFollowed checks that the initializers of all configurations apply, in the order of the
+// configurations' names and of their lists; the first one of a name counts. A configuration that cannot be read does
+// not affect the others.
 func TestConfigurationsAreFollowed(t *testing.T) {
 	const everything = `rules: [{apiGroups: ["*"], apiVersions: ["*"], resources: ["*"]}]`
 	p, ledger := New(clock.RealClock{}), extension.NewLedger(clock.RealClock{})
@@ -162,7 +163,7 @@ func TestConfigurationsAreFollowed(t *testing.T) {
 	}
 }
 
-// TestUpdatesAreChecked: an update of a configuration is checked as a new one is.
+// TestUpdatesAreChecked checks that an update of a configuration is validated like a create.
 func TestUpdatesAreChecked(t *testing.T) {
 	kind, err := Kind()
 	if err != nil {
@@ -181,7 +182,7 @@ func TestUpdatesAreChecked(t *testing.T) {
 	}
 }
 
-// TestColumns are what kubectl get shows.
+// TestColumns checks the columns of kubectl get.
 func TestColumns(t *testing.T) {
 	kind, err := Kind()
 	if err != nil {
@@ -205,7 +206,7 @@ func TestColumns(t *testing.T) {
 	}
 }
 
-// unreadable are columns that nobody can fill.
+// unreadable are columns whose cells fail.
 type unreadable struct{ resource.Columns }
 
 func (unreadable) Cells(resource.Object) ([]any, error) { return nil, errors.New("disk full") }

@@ -90,7 +90,7 @@ func (h *held) see(at objectRef, obj resource.Object, gone bool) *turn {
 			}
 			is.due = is.until()
 			if is.rejected {
-				is.due = time.Time{} // at once
+				is.due = time.Time{} // immediately
 			}
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// TestConfigurationsAreChecked writes configurations that are wrong in one thing each.
+// TestConfigurationsAreChecked validates configurations with one error each.
 func TestConfigurationsAreChecked(t *testing.T) {
 	kind, err := Kind()
 	if err != nil {
@@ -63,7 +63,7 @@ func TestConfigurationsAreChecked(t *testing.T) {
 	}
 }
 
-// TestConfigurationsHaveDefaults reads a configuration that says next to nothing.
+// TestConfigurationsHaveDefaults decodes a nearly empty configuration.
 func TestConfigurationsHaveDefaults(t *testing.T) {
 	kind, err := Kind()
 	if err != nil {

@@ -111,9 +111,9 @@ func (p *Plugin) explain(t *explain.Trace, a *admit.Attributes, write func() err
 	return nil
 }
 
-// mayBelow rejects changes of a waiting object by subresources (its status, its scale, the node of a pod) from users
-// without the verb initialize. It allows requests that do not change the object (a token, an eviction), and those that
-// complete a deletion.
+// mayBelow rejects changes of a waiting object through subresources (its status, its scale, the node of a pod) by users
+// without the verb initialize. It allows requests that do not change the object (a token, an eviction), and requests
+// that complete a deletion.
 func (p *Plugin) mayBelow(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	if a.Operation == admit.Create && a.Subresource != "binding" {
 		return nil

@@ -20,7 +20,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// configured is a plug-in of which nobody may initialise, with one initializer of config maps that are labelled on=yes.
+// configured returns a plug-in without users with the verb initialize, and with one initializer of config maps that are
+// labelled on=yes.
 func configured() *Plugin {
 	p := New(clocktesting.NewFakeClock(metav1.Now().Time))
 	p.host = &admit.Host{Authorize: func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
@@ -44,7 +45,7 @@ func creation(group string) *admit.Attributes {
 	}
 }
 
-// TestSecondRound has the mutators called again: what the plug-in wrote itself is nobody's wish, and is made anew.
+// TestSecondRound checks that in a second round the plug-in replaces its own annotation, which no user requested.
 func TestSecondRound(t *testing.T) {
 	for name, c := range map[string]struct {
 		between   func(obj resource.Object)
@@ -76,7 +77,7 @@ func TestSecondRound(t *testing.T) {
 	}
 }
 
-// TestNobodyWaits creates what rules cannot be about.
+// TestNobodyWaits creates objects that never wait, whatever the rules.
 func TestNobodyWaits(t *testing.T) {
 	for name, change := range map[string]func(a *admit.Attributes){
 		"a group that configures the server": func(a *admit.Attributes) { a.Descriptor.Group = "rbac.authorization.k8s.io" },
@@ -96,7 +97,7 @@ func TestNobodyWaits(t *testing.T) {
 	}
 }
 
-// TestSubresources keeps the list from being written by another way.
+// TestSubresources checks that a write to a subresource does not change the list.
 func TestSubresources(t *testing.T) {
 	const list = `{"pending":[{"name":"a.example.com"}]}`
 	p, a := configured(), creation("")
@@ -125,14 +126,15 @@ func TestSubresources(t *testing.T) {
 	}
 }
 
-// TestExplained: the plug-in tells of what it changes, so that nobody need look at every object before and after it.
+// TestExplained checks that the plug-in records its own changes in traces, so that objects need no comparison before
+// and after it.
 func TestExplained(t *testing.T) {
 	if foreign := explain.Foreign([]string{Name}); len(foreign) > 0 {
 		t.Errorf("package explain does not know what these change: %v", foreign)
 	}
 }
 
-// empty is a backend that holds nothing.
+// empty is a backend without objects.
 type empty struct{ resource.Backend }
 
 func (empty) Get(_ context.Context, r schema.GroupResource, _, name string) (resource.Object, error) {

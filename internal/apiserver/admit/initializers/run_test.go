@@ -29,24 +29,24 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// kept is a backend that keeps config maps in a map.
+// kept is a backend that stores config maps in a map.
 type kept struct {
 	resource.Backend
 
 	mu      sync.Mutex
 	objects map[string]*corev1.ConfigMap
 	changes chan change
-	fails   int   // how many changes still fail
-	blind   error // of who follows what waits
-	mute    error // of who records events
+	fails   int   // number of changes that still fail
+	blind   error // the error of FollowHeld
+	mute    error // the error of recording events
 	history []string
 	events  []*corev1.Event
 	begun   time.Time
 	metrics *prometheus.Registry
-	kind    *resource.Descriptor // nil: it is not served
+	kind    *resource.Descriptor // nil: its kind is not served
 }
 
-// change is what an object is after one.
+// change is the state of an object after a change.
 type change struct {
 	name string
 	is   *corev1.ConfigMap
@@ -58,7 +58,7 @@ func (k *kept) note(format string, args ...any) {
 	k.history = append(k.history, fmt.Sprintf("%v: ", time.Since(k.begun))+fmt.Sprintf(format, args...))
 }
 
-// put stores an object that waits; nil: for nothing.
+// put stores a waiting object; nil: it waits for nothing.
 func (k *kept) put(name string, i *v1alpha1.Initializers) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -69,7 +69,7 @@ func (k *kept) put(name string, i *v1alpha1.Initializers) {
 	k.store(name, m)
 }
 
-// behind stores what nobody is told of; without a UID the object is gone.
+// behind changes an object without a notification; without a UID the object is deleted.
 func (k *kept) behind(name string, i *v1alpha1.Initializers, uid types.UID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -154,7 +154,7 @@ func (k *kept) Create(_ context.Context, _ schema.GroupResource, obj resource.Ob
 	return obj, nil
 }
 
-// logged writes errors down as what happened to what is kept.
+// logged records errors among the changes of the backend.
 type logged struct {
 	slog.Handler
 	*kept
@@ -174,7 +174,7 @@ func (l logged) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// running has a plug-in follow what is kept, and ends it with the test.
+// running makes a plug-in follow the backend, and ends it with the test.
 func running(t *testing.T, k *kept) *extension.Ledger {
 	k.objects, k.changes, k.begun, k.metrics = map[string]*corev1.ConfigMap{}, make(chan change, 100), time.Now(), prometheus.NewRegistry()
 	p := New(clock.RealClock{})
@@ -293,7 +293,7 @@ func TestDeadlinesPass(t *testing.T) {
 	}
 }
 
-// TestWaitingIsTold shows what waits, with the time that it still has, and books what came of it.
+// TestWaitingIsTold checks that the ledger lists waiting objects with their remaining time, and records the outcomes.
 func TestWaitingIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kept{}
@@ -327,7 +327,7 @@ func TestWaitingIsTold(t *testing.T) {
 	})
 }
 
-// TestTurnsAreCounted: by what became of each, with what waits now and since when.
+// TestTurnsAreCounted checks the metrics of turns by outcome, and of the waiting objects.
 func TestTurnsAreCounted(t *testing.T) {
 	a := v1alpha1.Pending{Name: "a.example.com", DeadlineSeconds: 10, FailurePolicy: v1alpha1.Ignore}
 	b := v1alpha1.Pending{Name: "b.example.com", DeadlineSeconds: 20}
@@ -381,7 +381,7 @@ func TestTurnsAreCounted(t *testing.T) {
 	})
 }
 
-// counted are the metrics: gauges of times as seconds since then.
+// counted returns the metrics, with gauges of times as seconds since then.
 func (k *kept) counted(t *testing.T, since time.Time) (out []string) {
 	t.Helper()
 	families, err := k.metrics.Gather()
@@ -404,7 +404,7 @@ func (k *kept) counted(t *testing.T, since time.Time) (out []string) {
 	return out
 }
 
-// TestRunEnds when nobody can tell what waits, and says why.
+// TestRunEnds checks that Run returns the error of a backend that cannot follow waiting objects.
 func TestRunEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kept{blind: errors.New("the disk is full")}
@@ -422,7 +422,7 @@ func TestRunEnds(t *testing.T) {
 	})
 }
 
-// TestRejectionsThatCannotBeRecorded are logged.
+// TestRejectionsThatCannotBeRecorded checks that they are logged.
 func TestRejectionsThatCannotBeRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kept{mute: errors.New("the disk is full")}
@@ -441,7 +441,8 @@ func TestRejectionsThatCannotBeRecorded(t *testing.T) {
 	})
 }
 
-// TestHeld: what waits no more is not looked at again, and people are told of objects by where they are.
+// TestHeld checks that an object that no longer waits is not processed again, and the references of objects in
+// messages.
 func TestHeld(t *testing.T) {
 	h, at := newHeld(), objectRef{schema.GroupResource{Group: "example.com", Resource: "widgets"}, "", "w"}
 	if at.String() != "widgets.example.com w" {

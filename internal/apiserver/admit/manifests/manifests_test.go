@@ -30,7 +30,7 @@ func of(plural string) schema.GroupResource {
 	return schema.GroupResource{Group: group, Resource: plural}
 }
 
-// kind is a kind of the group. Its validation refuses what the API does: the names that files must have.
+// kind returns a kind of the group. Its validation rejects the names that files must have, as the API does.
 func kind(plural, name string, fill func(resource.Object), check func(resource.Object, *field.Path) field.ErrorList) *resource.Descriptor {
 	d := &resource.Descriptor{
 		Group: group, Resource: plural, Kind: name, ListKind: name + "List",
@@ -49,7 +49,7 @@ func kind(plural, name string, fill func(resource.Object), check func(resource.O
 	return d
 }
 
-// host serves the four kinds of policies and bindings, and configurations of validating webhooks.
+// host returns a server with the four kinds of policies and bindings, and configurations of validating webhooks.
 func host() *admit.Host {
 	ignore := admissionregistrationv1.Ignore
 	all := []*resource.Descriptor{
@@ -91,7 +91,7 @@ func host() *admit.Host {
 	}}
 }
 
-// files writes documents into a new directory: a.yaml, b.yaml and so on.
+// files writes documents to a new directory: a.yaml, b.yaml and so on.
 func files(t *testing.T, documents ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -103,7 +103,7 @@ func files(t *testing.T, documents ...string) string {
 	return dir
 }
 
-// said is an error's text without the directory; empty: none.
+// said returns an error's text without the directory; empty: none.
 func said(err error, dir string) string {
 	if err == nil {
 		return ""
@@ -126,7 +126,7 @@ func configuration(name string) string {
 		"webhooks": [{"name": "w.example.com", "clientConfig": {"url": "https://example.com"}}]}`
 }
 
-// TestWebhooks reads configurations one by one and in lists, fills in defaults, sorts them, and refuses whatever the API would.
+// TestWebhooks reads single configurations and lists, applies defaults, sorts them, and rejects what the API rejects.
 func TestWebhooks(t *testing.T) {
 	const empty = head + `"ValidatingWebhookConfiguration", "metadata": {"name": "e.static.k8s.io"}}`
 	const a, b = "a.static.k8s.io", "b.static.k8s.io"
@@ -187,7 +187,7 @@ func TestWebhooks(t *testing.T) {
 	}
 }
 
-// TestHash: the hash changes with what is in the files, and with nothing else.
+// TestHash checks that the hash changes only with the contents of the files.
 func TestHash(t *testing.T) {
 	hash := func(documents ...string) string {
 		_, h, err := Webhooks(host(), of("validatingwebhookconfigurations"), files(t, documents...))
@@ -205,7 +205,7 @@ func TestHash(t *testing.T) {
 	}
 }
 
-// TestPolicies reads policies with their bindings, which have to be of each other.
+// TestPolicies reads policies and bindings, which must refer to each other.
 func TestPolicies(t *testing.T) {
 	policy := func(kind, name string) string {
 		spec := ""
@@ -225,7 +225,7 @@ func TestPolicies(t *testing.T) {
 	const nowhere = `binding "b.static.k8s.io" references policy "p.static.k8s.io" which does not exist in the manifest directory`
 	for _, c := range []struct {
 		name               string
-		prefix             string // of the kinds
+		prefix             string // of the kinds' names
 		documents          []string
 		policies, bindings string
 		err                string
@@ -284,7 +284,7 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// lines passes what is written to it on, a line at a time.
+// lines passes the written lines on.
 type lines chan string
 
 func (l lines) Write(b []byte) (int, error) {
@@ -294,14 +294,14 @@ func (l lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestFollow: the directory is read at once and after each change. What is new and what is wrong is logged; what did not change
-// is not.
+// TestFollow checks that the directory is read immediately and after each change, and that only new and invalid
+// contents are logged.
 func TestFollow(t *testing.T) {
 	dir := files(t, "first")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	logged, loads, ended := make(lines, 100), make(chan string, 100), make(chan struct{})
-	var want []string // by the loads, what is logged
+	var want []string // the logged loads
 	last := "first"
 	go func() {
 		defer close(ended)

@@ -18,7 +18,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// widgets are a custom kind in v1, which is the hub, and v2 and v3, which are converted. What is converted says by which ways in "by".
+// widgets returns a custom kind in v1, which is the hub, and in v2 and v3, which are converted. A converted object
+// lists its conversions in "by".
 func widgets() *resource.Descriptor {
 	to := func(version, way string) func(resource.Object) (resource.Object, error) {
 		return func(obj resource.Object) (resource.Object, error) {
@@ -60,8 +61,8 @@ func said(obj runtime.Object) string {
 	return strings.TrimSpace(u.GetAPIVersion() + " " + by)
 }
 
-// TestCustomForms: custom objects in another version, converted by way of the hub, and what a mutation made of one in the request's own
-// version again.
+// TestCustomForms converts custom objects to another version through the hub, and a mutated one back to the request's
+// version.
 func TestCustomForms(t *testing.T) {
 	for _, c := range []struct{ own, form, want, back string }{
 		{"v1", "v1", "example.com/v1", "example.com/v1"},
@@ -90,7 +91,7 @@ func TestCustomForms(t *testing.T) {
 	}
 }
 
-// TestCustomObjectsThatCannotBeConverted: what is of another group or version, or what a conversion refuses.
+// TestCustomObjectsThatCannotBeConverted covers objects of another group or version, and failed conversions.
 func TestCustomObjectsThatCannotBeConverted(t *testing.T) {
 	const other = "request to convert CR from an invalid group/version: "
 	for _, c := range []struct {
@@ -116,7 +117,7 @@ func TestCustomObjectsThatCannotBeConverted(t *testing.T) {
 	}
 }
 
-// TestConvert: an object of any kind in one of its versions; what is shared stays as it is.
+// TestConvert converts objects of any kind to one of their versions. Shared objects stay unchanged.
 func TestConvert(t *testing.T) {
 	d, _ := deployments()
 	for _, c := range []struct {
@@ -149,7 +150,7 @@ func TestConvert(t *testing.T) {
 	}
 }
 
-// TestEmpty: JSON of a custom object is read into one that may be anything, other into its own type.
+// TestEmpty checks that JSON of a custom object is decoded to an unstructured object, and other JSON to its Go type.
 func TestEmpty(t *testing.T) {
 	q := requestOf(asked(), nil)
 	for _, like := range []resource.Object{deployment("d"), widget("example.com/v1", "w")} {
@@ -160,7 +161,7 @@ func TestEmpty(t *testing.T) {
 	}
 }
 
-// TestDefaultsOfSubresources: a subresource that is created is filled in by its own rules, if it has any.
+// TestDefaultsOfSubresources checks that a created subresource gets its own defaults, if it has any.
 func TestDefaultsOfSubresources(t *testing.T) {
 	own := &resource.Create{Default: func(obj resource.Object) { obj.SetGenerateName("by the subresource") }}
 	for _, c := range []struct {

@@ -22,7 +22,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// namespaces is a backend of the namespace ns, whose label env is prod; or of none.
+// namespaces is a backend with the namespace ns, whose label env is prod, or with none.
 type namespaces struct {
 	resource.Backend
 	err   error
@@ -37,7 +37,8 @@ func (n *namespaces) Get(_ context.Context, r schema.GroupResource, _, name stri
 	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"env": "prod"}}}, nil
 }
 
-// deployments are in apps/v1, apps/v1beta1 (whose objects say so in an annotation), apps/v0 (not served) and extensions/v1.
+// deployments returns deployments in apps/v1, apps/v1beta1 (whose objects have an annotation), apps/v0 (not served) and
+// extensions/v1.
 func deployments() (*resource.Descriptor, *admit.Host) {
 	made := func() resource.Object { return &appsv1.Deployment{} }
 	note := func(value string) func(resource.Object) (resource.Object, error) {
@@ -76,7 +77,7 @@ func deployment(name string) *appsv1.Deployment {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{"team": "a"}}}
 }
 
-// asked is the creation of deployment d as apps/v1.
+// asked returns the creation of the deployment d as apps/v1.
 func asked() *admit.Attributes {
 	d, _ := deployments()
 	return &admit.Attributes{Operation: admit.Create, Descriptor: d, Version: "v1", Namespace: "ns", Name: "d", Object: deployment("d")}
@@ -87,7 +88,7 @@ func requestOf(a *admit.Attributes, b resource.Backend) *Request {
 	return NewRequest(h, b, a)
 }
 
-// rule reads "operations group version resources scope".
+// rule parses "operations group version resources scope".
 func rule(text string) admissionregistrationv1.RuleWithOperations {
 	f := strings.Fields(text)
 	r := admissionregistrationv1.RuleWithOperations{Rule: admissionregistrationv1.Rule{APIGroups: strings.Split(f[1], ","),
@@ -107,8 +108,8 @@ func everywhere(c Criteria) *Criteria {
 	return &c
 }
 
-// TestRules is which requests a rule is about: operation, group, version, resource with its subresource, scope; and its
-// equivalents, where these are asked for.
+// TestRules covers the requests that a rule matches: operation, group, version, resource with its subresource, scope,
+// and equivalent resources if enabled.
 func TestRules(t *testing.T) {
 	const own, beta, old = "apps/v1, Resource=deployments", "apps/v1beta1, Resource=deployments", "extensions/v1, Resource=deployments"
 	for _, c := range []struct {
@@ -132,7 +133,7 @@ func TestRules(t *testing.T) {
 		{"* * * */status", "status", false, own},
 		{"* * * */*", "status", false, own},
 		{"* * * deployments/status", "", false, ""},
-		{"* * * deployments/*", "", false, own}, // as upstream has it
+		{"* * * deployments/*", "", false, own}, // as in upstream
 		{"* * * * *", "", false, own},
 		{"* * * * Namespaced", "", false, own},
 		{"* * * * Cluster", "", false, ""},
@@ -158,7 +159,7 @@ func TestRules(t *testing.T) {
 			}
 		}
 		q := requestOf(a, &namespaces{})
-		for range 2 { // other rules have asked for the equivalents before
+		for range 2 { // other rules may have computed the equivalents before
 			form, err := criteria.Match(t.Context(), q)
 			got := ""
 			if form != nil {
@@ -171,7 +172,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestNamesAndExclusions: rules may be limited to names, excluded rules win, and no rules mean everything where that is asked for.
+// TestNamesAndExclusions checks that rules may be limited to names, that excluded rules take precedence, and that no
+// rules match everything if enabled.
 func TestNamesAndExclusions(t *testing.T) {
 	all, beta := rule("* * * *"), rule("* apps v1beta1 deployments")
 	for name, c := range map[string]struct {
@@ -210,7 +212,8 @@ func TestNamesAndExclusions(t *testing.T) {
 	}
 }
 
-// TestSelectors: labels of the namespace and of the objects. What a request does not come to never fails it.
+// TestSelectors covers the labels of the namespace and of the objects. A selector that a request does not reach never
+// fails it.
 func TestSelectors(t *testing.T) {
 	env := func(value string) *metav1.LabelSelector {
 		return &metav1.LabelSelector{MatchLabels: map[string]string{"env": value}}
@@ -291,8 +294,8 @@ func TestSelectors(t *testing.T) {
 	}
 }
 
-// TestForms: the objects of a request in the form that a rule names, what a mutation made of one, and all of it in the
-// request's own form again.
+// TestForms covers the objects of a request in the form that a rule names, the result of a mutation, and its conversion
+// to the request's own form.
 func TestForms(t *testing.T) {
 	beta := &Form{Resource: schema.GroupVersionResource{Group: "apps", Version: "v1beta1", Resource: "deployments"},
 		Kind: schema.GroupVersionKind{Group: "apps", Version: "v1beta1", Kind: "Deployment"}}
@@ -326,7 +329,7 @@ func TestForms(t *testing.T) {
 	if a.Object.GetAnnotations() != nil || a.Old.GetAnnotations() != nil {
 		t.Error("a shared object was changed")
 	}
-	// one kind by another name of its resource
+	// one kind under another resource name
 	renamed := &Form{Resource: schema.GroupVersionResource{Group: "apps", Version: "v1beta1", Resource: "others"}, Kind: beta.Kind}
 	if v, err := q.In(t.Context(), renamed); err != nil || v.Form != *renamed || see(v.Object) != "apps/v1beta1 v1beta1" {
 		t.Errorf("renamed: %v, %v", v, err)
@@ -384,7 +387,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// TestScale: a subresource that has a kind of its own has one form.
+// TestScale checks that a subresource with a kind of its own has one form.
 func TestScale(t *testing.T) {
 	a := asked()
 	a.Subresource = "scale"
@@ -413,7 +416,7 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// TestConnect: what a connection says are its options, which are its object.
+// TestConnect checks that the options of a connection are its object.
 func TestConnect(t *testing.T) {
 	a := asked()
 	a.Operation, a.Object, a.Options = admit.Connect, nil, &corev1.PodExecOptions{Container: "c"}

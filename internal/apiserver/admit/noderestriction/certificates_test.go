@@ -87,7 +87,7 @@ func TestSigningRequests(t *testing.T) {
 	}
 }
 
-// TestPodCertificateFaults: requests of the wrong shape, of mirror pods, and where something cannot be found.
+// TestPodCertificateFaults covers invalid requests, requests of mirror pods, and missing objects.
 func TestPodCertificateFaults(t *testing.T) {
 	base := func() *certificatesv1.PodCertificateRequest {
 		r := &certificatesv1.PodCertificateRequest{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "r"}}

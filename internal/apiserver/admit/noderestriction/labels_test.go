@@ -12,9 +12,9 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 )
 
-// TestNodesLabelThemselves is the whole table of labels that a kubelet may and may not set on its own node: upstream's
-// IsKubeletLabel, everything outside kubernetes.io and k8s.io, and nothing below node-restriction.kubernetes.io. What it may
-// not set it may not change or remove either.
+// TestNodesLabelThemselves covers the whole table of labels that a kubelet may and may not set on its own node:
+// upstream's IsKubeletLabel, everything outside kubernetes.io and k8s.io, and nothing below
+// node-restriction.kubernetes.io. A kubelet may not change or remove a label that it may not set.
 func TestNodesLabelThemselves(t *testing.T) {
 	may := []string{
 		"app", "example.com/rack", "xkubernetes.io/a", "x-k8s.io/a", "notnode-restriction.example.com/a",
@@ -23,7 +23,7 @@ func TestNodesLabelThemselves(t *testing.T) {
 		"beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type",
 		"topology.kubernetes.io/zone", "topology.kubernetes.io/region",
 		"failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region",
-		// the prefixes that are the kubelet's
+		// the kubelet's prefixes
 		"node.kubernetes.io/anything", "a.node.kubernetes.io/b", "kubelet.kubernetes.io/anything", "a.kubelet.kubernetes.io/b",
 	}
 	mayNot := []string{
@@ -83,7 +83,7 @@ func TestNodesLabelThemselves(t *testing.T) {
 			t.Errorf("many labels: got %q, want %q", got, want)
 		}
 	}
-	// one that differs on both sides is named once
+	// a label that differs on both sides is listed once
 	if got, want := fmt.Sprint(forbidden(map[string]string{"k8s.io/a": "1"}, map[string]string{"k8s.io/a": "2"})), "[k8s.io/a]"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

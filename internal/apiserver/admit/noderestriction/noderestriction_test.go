@@ -23,8 +23,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// What a node is refused over the wire stands in test/authorization_test.go, as kube-apiserver says it. Here are tokens and
-// certificates, whose requests name what differs from run to run.
+// test/authorization_test.go has a node's rejections over the wire, as kube-apiserver returns them. This test covers
+// tokens and certificates, whose requests contain data that differs from run to run.
 
 type objects struct {
 	resource.Backend
@@ -91,7 +91,7 @@ func admitted(t *testing.T, granted string, a *admit.Attributes) string {
 func TestTokens(t *testing.T) {
 	for _, c := range []struct{ pod, uid, audience, granted, want string }{
 		{"mine", "mine", "vault", "", ""},
-		{"mine", "mine", "driven", "", ""}, // its volume's driver asks for it
+		{"mine", "mine", "driven", "", ""}, // requested by its volume's driver
 		{"mine", "mine", "bank", "", `system:node:n1 is not authorized to request tokens for audience "bank"`},
 		{"mine", "mine", "bank", "bank", ""},
 		{"mine", "mine", "a b", "", "node may only request 0 or 1 audiences"},

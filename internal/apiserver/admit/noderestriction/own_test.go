@@ -24,7 +24,7 @@ func kindOf(group, plural string) *resource.Descriptor {
 	return &resource.Descriptor{Group: group, Resource: plural}
 }
 
-// asNode is what the plug-in says to a request of node n1; empty: nothing.
+// asNode returns the plug-in's error for a request of node n1; empty: none.
 func asNode(t *testing.T, a *admit.Attributes) string {
 	t.Helper()
 	a.User = &user.DefaultInfo{Name: "system:node:n1", Groups: []string{"system:nodes"}}
@@ -38,7 +38,7 @@ func said(err error) string {
 	return err.Error()
 }
 
-// refusal is the whole message of a refusal that says why; empty: none.
+// refusal returns the whole message of a rejection with a reason; empty: none.
 func refusal(what, why string) string {
 	if why == "" {
 		return ""
@@ -46,8 +46,8 @@ func refusal(what, why string) string {
 	return what + " is forbidden: " + why
 }
 
-// TestWho: users who are no nodes are not looked at, connects are not, and who is in the group of nodes without being one may
-// do nothing.
+// TestWho checks that requests of other users, and connects, are admitted, and that a user in the group of nodes
+// without a node name is rejected.
 func TestWho(t *testing.T) {
 	for _, c := range []struct {
 		user      string
@@ -80,7 +80,7 @@ func mirrorPod() *corev1.Pod {
 	return p
 }
 
-// TestMirrorPods: a node makes only pods that show what it runs already, and that take nothing out of the API.
+// TestMirrorPods checks that a node creates only mirror pods, without references to API objects.
 func TestMirrorPods(t *testing.T) {
 	yes, no := true, false
 	const notItself = `node "n1" can only create pods with an owner reference set to itself`
@@ -137,7 +137,7 @@ func TestMirrorPods(t *testing.T) {
 	}
 }
 
-// TestMirrorPodVolumes is which volumes a mirror pod may have: those that need nothing of the API.
+// TestMirrorPodVolumes checks that a mirror pod may only have volumes that need no API objects.
 func TestMirrorPodVolumes(t *testing.T) {
 	source := func(s corev1.VolumeProjection) corev1.VolumeSource {
 		return corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
@@ -208,7 +208,7 @@ func TestMirrorPodVolumes(t *testing.T) {
 	}
 }
 
-// TestPods is what else a node does with pods: delete and evict its own, and report their status.
+// TestPods checks that a node may delete and evict its own pods, and update their status.
 func TestPods(t *testing.T) {
 	eviction := func(name string) *policyv1.Eviction {
 		return &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -231,7 +231,7 @@ func TestPods(t *testing.T) {
 			`unexpected pod subresource "ephemeralcontainers", only 'status' and 'eviction' are allowed`},
 		{"mine", admit.Create, "eviction", eviction("mine"), ""},
 		{"other", admit.Create, "eviction", eviction("other"), "node n1 can only evict pods with spec.nodeName set to itself"},
-		{"other", admit.Create, "eviction", eviction("mine"), "node n1 can only evict pods with spec.nodeName set to itself"}, // the path counts
+		{"other", admit.Create, "eviction", eviction("mine"), "node n1 can only evict pods with spec.nodeName set to itself"}, // the path decides
 		{"", admit.Create, "eviction", eviction("mine"), ""},
 		{"", admit.Create, "eviction", eviction("other"), "node n1 can only evict pods with spec.nodeName set to itself"},
 		{"", admit.Create, "eviction", eviction(""), "could not determine pod from request data"},
@@ -290,7 +290,7 @@ func TestPodStatus(t *testing.T) {
 			`node "n1" cannot update extended resource claim status`},
 		{"node allocatable", func(p *corev1.Pod) { p.Status.NodeAllocatableResourceClaimStatuses = nil },
 			`node "n1" cannot update node allocatable resource claim statuses`},
-		// what the request says of where it runs counts for nothing
+		// the node name in the request does not count
 		{"its node", func(p *corev1.Pod) { p.Spec.NodeName = "n2" }, ""},
 	} {
 		p := base()
@@ -443,7 +443,7 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// TestNamedAfterNodes: leases, CSINodes and slices of resources are the node's by a name.
+// TestNamedAfterNodes checks that leases, CSINodes and resource slices belong to the node that they name.
 func TestNamedAfterNodes(t *testing.T) {
 	lease := func(name string) *coordinationv1.Lease {
 		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -471,7 +471,7 @@ func TestNamedAfterNodes(t *testing.T) {
 		want                  string
 	}{
 		{leases, "kube-node-lease", "n1", admit.Create, "", lease("n1"), nil, ""},
-		{leases, "kube-node-lease", "n1", admit.Create, "", lease("n2"), nil, otherLease}, // the object's name counts
+		{leases, "kube-node-lease", "n1", admit.Create, "", lease("n2"), nil, otherLease}, // the object's name decides
 		{leases, "kube-node-lease", "n1", admit.Create, "", csi("n1"), nil, "unexpected type *v1.CSINode"},
 		{leases, "kube-node-lease", "n1", admit.Update, "", lease("n1"), lease("n1"), ""},
 		{leases, "kube-node-lease", "n2", admit.Update, "", lease("n2"), lease("n2"), otherLease},
@@ -489,7 +489,7 @@ func TestNamedAfterNodes(t *testing.T) {
 		{slices, "", "s", admit.Create, "", slice("n2"), nil, "can only create ResourceSlice with the same NodeName as the requesting node"},
 		{slices, "", "s", admit.Create, "", slice(""), nil, "can only create ResourceSlice with the same NodeName as the requesting node"},
 		{slices, "", "s", admit.Create, "", csi("n1"), nil, "unexpected type *v1.CSINode"},
-		{slices, "", "s", admit.Update, "", slice("n2"), slice("n2"), ""}, // the authorizer and the kind's validation see to it
+		{slices, "", "s", admit.Update, "", slice("n2"), slice("n2"), ""}, // the authorizer and the kind's validation check it
 		{slices, "", "s", admit.Delete, "", nil, slice("n1"), ""},
 		{slices, "", "s", admit.Delete, "", nil, slice("n2"), "can only delete ResourceSlice with the same NodeName as the requesting node"},
 		{slices, "", "s", admit.Delete, "", nil, nil, ""},

@@ -27,7 +27,7 @@ func TestScenarios(t *testing.T) {
 	admittest.Run(t, plugin)
 }
 
-// TestConfigured runs the scenarios of a plug-in with defaults and exemptions, and counts what it did.
+// TestConfigured runs the scenarios of a plug-in with defaults and exemptions, and checks its metrics.
 func TestConfigured(t *testing.T) {
 	t.Chdir("testdata/configured")
 	config, err := os.Open("config")
@@ -60,7 +60,7 @@ pod_security_exemptions_total{request_operation=create,resource=pod,subresource=
 	}
 }
 
-// TestRefused: bad configurations are refused, and say why.
+// TestRefused checks the errors of invalid configurations.
 func TestRefused(t *testing.T) {
 	const head = "apiVersion: pod-security.admission.config.k8s.io/v1\nkind: PodSecurityConfiguration\n"
 	for config, want := range map[string]string{

@@ -24,8 +24,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// TestAuthorizerIsAskedOnce is number 3 of A11: whatever the policies of one request ask, however often, the authorizer is asked each
-// question once; the next request asks anew.
+// TestAuthorizerIsAskedOnce is number 3 of A11: the authorizer decides each check once per request, however often the
+// policies of the request repeat it. The next request checks again.
 func TestAuthorizerIsAskedOnce(t *testing.T) {
 	v1 := []resource.Version{{Name: "v1", New: func() resource.Object { return &corev1.Pod{} }}}
 	d := &resource.Descriptor{Resource: "pods", Kind: "Pod", Namespaced: true, Versions: v1, Storage: "v1", Prefix: "pods"}
@@ -118,7 +118,7 @@ func TestAuthorizerIsAskedOnce(t *testing.T) {
 	}
 }
 
-// TestNames wants a policy to have a variable that it names, in whichever of its expressions.
+// TestNames checks that a policy has a variable that one of its expressions names.
 func TestNames(t *testing.T) {
 	const asks, asksNot = "authorizer.path('/x').check('get').allowed()", "object.metadata.name != 'x'"
 	for name, c := range map[string]struct {

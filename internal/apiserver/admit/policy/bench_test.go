@@ -22,7 +22,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// shelf is a backend that holds some objects by their name.
+// shelf is a backend that holds a few objects by name.
 type shelf struct {
 	resource.Backend
 	objects map[string]resource.Object
@@ -40,7 +40,8 @@ func pod() *corev1.Pod {
 	return p
 }
 
-// BenchmarkPolicy is what one policy adds to the create of a pod: none, one with one expression, one with three and a message.
+// BenchmarkPolicy measures what no policy, one with one expression, and one with three expressions and a message add to
+// the create of a pod.
 func BenchmarkPolicy(b *testing.B) {
 	v1 := []resource.Version{{Name: "v1", New: func() resource.Object { return &corev1.Pod{} }}}
 	d := &resource.Descriptor{Resource: "pods", Kind: "Pod", Namespaced: true, Versions: v1, Storage: "v1", Prefix: "pods"}

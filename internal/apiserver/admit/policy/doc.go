@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policy is the two admission plug-ins that decide by CEL expressions: ValidatingAdmissionPolicy and
-// MutatingAdmissionPolicy, as kube-apiserver has them.
+// Package policy implements the two admission plug-ins with CEL expressions: ValidatingAdmissionPolicy and
+// MutatingAdmissionPolicy, as in kube-apiserver.
 //
 // A policy applies through its bindings. A [Validating] or [Mutating] plug-in holds each policy with its bindings
-// (source.go), compiled when a request first matches it; the feed hands it each change of either before the write is
-// answered. Parameters are objects of any served kind, read when they are needed (params.go), so that there is nothing to
-// wait for. The libraries of the expressions decide; this package matches, orders, and applies the verdicts (validate.go,
-// mutate.go).
+// (source.go), and compiles it when a request first matches it. The feed applies each change of either before the write
+// is answered. Parameters are objects of any served kind, read when they are needed (params.go), so that there is
+// nothing to wait for. Upstream's libraries evaluate the expressions; this package matches, orders, and applies the
+// verdicts (validate.go, mutate.go).
 //
 // # Concurrency
 //

@@ -18,7 +18,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/explain"
 )
 
-// explainMutation tells the request's trace what a policy made of the object.
+// explainMutation records in the request's trace how a policy changed the object.
 func explainMutation(ctx context.Context, c *call, begun time.Time, before, after runtime.Object) {
 	t := explain.From(ctx)
 	if !t.Keeps() {
@@ -32,14 +32,14 @@ func explainMutation(ctx context.Context, c *call, begun time.Time, before, afte
 		if s.Before, err = json.Marshal(before); err == nil {
 			s.After, err = json.Marshal(after)
 		}
-		if err != nil { // what changed is not told then, but that it did
+		if err != nil { // the trace then says only that there was a change
 			s.Before, s.After = nil, nil
 		}
 	}
 	t.Step(s)
 }
 
-// explainRefusal tells it that a policy cannot be applied, and whether the request goes on in spite of that.
+// explainRefusal records that a policy cannot be applied, and whether the request continues in spite of that.
 func explainRefusal[E any](t *explain.Trace, phase string, p *policy[E], b *binding, err error) {
 	if !t.Keeps() {
 		return
@@ -54,8 +54,8 @@ func explainRefusal[E any](t *explain.Trace, phase string, p *policy[E], b *bind
 	t.Step(s)
 }
 
-// explainVerdict tells it what a policy has against the object through a binding: a denial where the binding denies, otherwise
-// what the request goes on in spite of.
+// explainVerdict records the violations of a policy through a binding: a denial if the binding denies, otherwise
+// violations in spite of which the request continues.
 func explainVerdict(t *explain.Trace, p *policy[validating.Validator], b *binding, begun time.Time, r *validating.ValidateResult) {
 	if !t.Keeps() {
 		return

@@ -18,8 +18,9 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// interfaces are the kind of an object that a JSON patch changes, as the library that applies it wants to know it; and the
-// built-in kinds that a patch may make of it, which is refused only when it is to be that kind again.
+// interfaces describes the kind of an object that a JSON patch changes to upstream's library. It also knows the
+// built-in kinds into which a patch may turn the object: the library must be able to make these before the result is
+// rejected.
 type interfaces struct {
 	v     *matching.Versioned
 	q     *matching.Request
@@ -38,13 +39,13 @@ func (i interfaces) GetObjectCreater() runtime.ObjectCreater { return i }
 // GetObjectTyper returns i.
 func (i interfaces) GetObjectTyper() runtime.ObjectTyper { return i }
 
-// GetObjectDefaulter is not asked for: what is left out is filled in afterwards.
+// GetObjectDefaulter is not used: defaults are applied afterwards.
 func (interfaces) GetObjectDefaulter() runtime.ObjectDefaulter { return nil }
 
-// GetObjectConvertor is not asked for: nothing is converted meanwhile.
+// GetObjectConvertor is not used: the patch converts nothing.
 func (interfaces) GetObjectConvertor() runtime.ObjectConvertor { return nil }
 
-// GetEquivalentResourceMapper is not asked for: matching is over.
+// GetEquivalentResourceMapper is not used: matching is complete.
 func (interfaces) GetEquivalentResourceMapper() runtime.EquivalentResourceMapper { return nil }
 
 // New returns an empty object of the kind, or of another built-in one.
@@ -79,7 +80,7 @@ func sameKind(v *matching.Versioned, obj runtime.Object) error {
 	return fmt.Errorf("failed to convert object: converting (%s.%s) to (%s.%s): unknown conversion", version, is, group, was.Kind)
 }
 
-// ObjectKinds is the kind.
+// ObjectKinds returns the kind of the object.
 func (i interfaces) ObjectKinds(obj runtime.Object) ([]schema.GroupVersionKind, bool, error) {
 	if u, ok := obj.(*unstructured.Unstructured); ok && u.GetKind() != "" {
 		return []schema.GroupVersionKind{u.GroupVersionKind()}, false, nil
@@ -87,5 +88,5 @@ func (i interfaces) ObjectKinds(obj runtime.Object) ([]schema.GroupVersionKind, 
 	return []schema.GroupVersionKind{i.v.Kind}, false, nil
 }
 
-// Recognizes reports whether it is the kind.
+// Recognizes reports whether gvk is the object's kind.
 func (i interfaces) Recognizes(gvk schema.GroupVersionKind) bool { return gvk == i.v.Kind }

@@ -15,7 +15,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 )
 
-// meters are what a plug-in counts, under kube-apiserver's names: evaluations that had consequences, and how long they took.
+// meters are a plug-in's metrics, under kube-apiserver's names: evaluations with consequences, and their durations.
 type meters struct {
 	checks   *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -43,7 +43,7 @@ func (m *meters) observe(took time.Duration, labels ...string) {
 	m.duration.WithLabelValues(labels...).Observe(took.Seconds())
 }
 
-// Join learns where the plug-in is.
+// Join implements [admit.Hosted].
 func (s *Validating) Join(h *admit.Host) (err error) {
 	if s.meters, err = newMeters(h.Metrics, "validating_admission_policy", "policy", "policy_binding", "error_type",
 		"enforcement_action"); err != nil {
@@ -52,7 +52,7 @@ func (s *Validating) Join(h *admit.Host) (err error) {
 	return s.source.Join(h)
 }
 
-// Join learns where the plug-in is.
+// Join implements [admit.Hosted].
 func (s *Mutating) Join(h *admit.Host) (err error) {
 	if s.meters, err = newMeters(h.Metrics, "mutating_admission_policy", "policy", "policy_binding", "error_type"); err != nil {
 		return err
@@ -60,12 +60,12 @@ func (s *Mutating) Join(h *admit.Host) (err error) {
 	return s.source.Join(h)
 }
 
-// decided counts one decision of a validating policy.
+// decided counts a decision of a validating policy.
 func (m *meters) decided(p *policy[validating.Validator], b *binding, d *validating.PolicyDecision, action string) {
 	m.observe(d.Elapsed, p.name, b.name, string(validating.ErrorType(d)), action)
 }
 
-// mutated counts one mutation. One that was cut short by the request's end is the request's.
+// mutated counts a mutation. A mutation that the end of the request cut short is not the policy's error.
 func (m *meters) mutated(c *call, took time.Duration, err error) {
 	if errors.Is(err, context.Canceled) {
 		return

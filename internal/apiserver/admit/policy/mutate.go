@@ -34,7 +34,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// admissionAuthorizer answers expressions that ask who may do what.
+// admissionAuthorizer answers the authorization checks of expressions.
 type admissionAuthorizer = authorizer.UnconditionalAuthorizer
 
 // Mutating is the plug-in MutatingAdmissionPolicy.
@@ -49,7 +49,7 @@ var (
 	_ admit.Follower = (*Mutating)(nil)
 )
 
-// mutations is what a policy's expressions compile to.
+// mutations are a policy's compiled expressions.
 type mutations struct {
 	compiler *cel.CompositedCompiler
 	matcher  matchconditions.Matcher
@@ -112,7 +112,7 @@ func compileMutating(p *admissionregistrationv1.MutatingAdmissionPolicy) *mutati
 	return m
 }
 
-// call is one policy through one binding with one parameter.
+// call is the call of one policy through one binding with one parameter.
 type call struct {
 	policy  *policy[*mutations]
 	binding *binding
@@ -120,7 +120,7 @@ type call struct {
 	param   runtime.Object
 }
 
-// key names a call across the rounds of a request.
+// key identifies a call across the rounds of a request.
 type key struct{ policy, binding, namespace, param string }
 
 func (c *call) key() key {
@@ -131,11 +131,11 @@ func (c *call) key() key {
 	return k
 }
 
-// round is what a request remembers of the first round of its mutation. There are two rounds at most.
+// round is the state of a request after the first round of its mutation. There are at most two rounds.
 type round struct {
 	output  resource.Object
-	patched bool         // some policy was applied
-	again   map[key]bool // what was called and may be called again
+	patched bool         // a policy was applied
+	again   map[key]bool // calls that may be repeated
 }
 
 // mutation is one round of a request's mutation.
@@ -144,10 +144,10 @@ type mutation struct {
 	wrong *refusals
 	ns    *corev1.Namespace
 	authz admissionAuthorizer
-	due   map[key]bool // what is called in the second round
+	due   map[key]bool // calls of the second round
 }
 
-// refusals gathers what goes wrong.
+// refusals collects errors of policies.
 type refusals struct {
 	q      *matching.Request
 	ledger *extension.Ledger
@@ -189,7 +189,7 @@ func (r *refusals) status() error {
 	return err
 }
 
-// Mutate applies the policies that match, one after the other.
+// Mutate applies the matching policies one after the other.
 func (s *Mutating) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	policies := s.relevant(a)
 	if len(policies) == 0 {
@@ -209,7 +209,7 @@ func (s *Mutating) Mutate(ctx context.Context, b resource.Backend, a *admit.Attr
 	return wrong.status()
 }
 
-// calls adds what a policy is to be called for.
+// calls adds the calls of a policy.
 func (s *Mutating) calls(ctx context.Context, b resource.Backend, q *matching.Request, p *policy[*mutations], wrong *refusals,
 	calls []call) []call {
 	form, err := match(ctx, p, q)
@@ -245,8 +245,8 @@ func (s *Mutating) calls(ctx context.Context, b resource.Backend, q *matching.Re
 	return calls
 }
 
-// apply calls policies in their order, each with what the one before made of the object. In the second round it calls those that
-// ask for it, if the object has changed since they were called.
+// apply calls policies in order, each with the object that the previous one returned. In the second round it repeats
+// the calls that request it, if the object has changed since.
 func (s *Mutating) apply(ctx context.Context, q *matching.Request, calls []call, wrong *refusals) error {
 	m := &mutation{q: q, wrong: wrong}
 	first, _ := q.Recall(s.name).(*round)
@@ -284,10 +284,10 @@ func (s *Mutating) apply(ctx context.Context, q *matching.Request, calls []call,
 	return nil
 }
 
-// done says what came of a call.
+// done is the result of a call.
 type done struct{ called, patched bool }
 
-// one calls one policy. What is wrong with it is gathered; an error ends the request.
+// one calls one policy. It collects the policy's errors; a returned error ends the request.
 func (s *Mutating) one(ctx context.Context, m *mutation, c *call) (did done, err error) {
 	compiled := c.policy.evaluator()
 	if compiled.err != nil {
@@ -378,7 +378,7 @@ func (s *Mutating) patch(ctx context.Context, m *mutation, v *matching.Versioned
 				return nil, err
 			}
 		}
-	} else if out == v.Object { // a test in a JSON patch was not met
+	} else if out == v.Object { // a test operation of a JSON patch failed
 		obj = out.DeepCopyObject().(resource.Object)
 	}
 	q.Default(obj, &v.Form)

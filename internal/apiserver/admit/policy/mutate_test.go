@@ -27,7 +27,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// labelling is a policy that sets the label "x" of what matches to what its expression says, and its binding.
+// labelling returns a policy, with its binding, that sets the label "x" of matching objects to the value of an
+// expression.
 func labelling(
 	value string, match *admissionregistrationv1.MatchResources,
 ) (*admissionregistrationv1.MutatingAdmissionPolicy, *admissionregistrationv1.MutatingAdmissionPolicyBinding) {
@@ -44,7 +45,7 @@ func labelling(
 	return p, b
 }
 
-// about are constraints by one rule. They are about the same objects in other versions as well.
+// about returns match constraints with one rule, which also matches the same objects in other versions.
 func about(group, version, plural string) *admissionregistrationv1.MatchResources {
 	m, equivalent := everything(), admissionregistrationv1.Equivalent
 	m.MatchPolicy = &equivalent
@@ -62,7 +63,7 @@ func creation(d *resource.Descriptor, obj resource.Object) *admit.Attributes {
 	}
 }
 
-// later is a plug-in that has all of them called again, and sets a label unless it is empty.
+// later is a plug-in that requests another round, and sets a label unless it is empty.
 type later struct{ label string }
 
 func (later) Name() string { return "Later" }
@@ -75,7 +76,8 @@ func (l later) Mutate(_ context.Context, _ resource.Backend, a *admit.Attributes
 	return nil
 }
 
-// TestCalledAgain: a policy that asks for it is called again when another plug-in has changed the object since, and only then.
+// TestCalledAgain checks that a policy that requests it is called again only if another plug-in has changed the object
+// since.
 func TestCalledAgain(t *testing.T) {
 	const failed, applied = "error_type=invalid_error,policy=m,policy_binding=b} ", "error_type=no_error,policy=m,policy_binding=b} "
 	for _, c := range []struct {
@@ -119,7 +121,7 @@ func TestCalledAgain(t *testing.T) {
 	}
 }
 
-// widgets are a kind of pods in two versions. Conversion to and from the second fails while the errors are set.
+// widgets returns a kind of pods in two versions. Conversion to and from the second fails while the errors are set.
 type widgets struct{ from, to error }
 
 func (w *widgets) kind() *resource.Descriptor {
@@ -136,14 +138,14 @@ func (w *widgets) kind() *resource.Descriptor {
 	}
 }
 
-// TestConversions: an object that cannot be converted to the version of a policy, or back from it, is refused.
+// TestConversions checks that an object is rejected if it cannot be converted to the version of a policy or back.
 func TestConversions(t *testing.T) {
 	broken := errors.New("no such field")
 	const v = "ValidatingAdmissionPolicy 'd' with binding 'd-binding' denied request: "
 	for _, c := range []struct {
 		name                 string
 		from, to             error
-		mutating, validating string // what they say
+		mutating, validating string // the errors
 	}{
 		{"both ways", nil, nil, "", ""},
 		{"to the policy's", broken, nil, `policy "m" denied request: failed to configure policy: no such field`,
@@ -182,7 +184,7 @@ func TestConversions(t *testing.T) {
 	}
 }
 
-// TestParamsConvert: parameters that cannot be converted to the version that a policy names make the policy fail.
+// TestParamsConvert checks that a policy fails if its parameters cannot be converted to the version that it names.
 func TestParamsConvert(t *testing.T) {
 	h, v, _ := server(t, Options{})
 	w := &widgets{from: errors.New("no such field")}
@@ -203,8 +205,8 @@ func TestParamsConvert(t *testing.T) {
 	}
 }
 
-// TestShapes: mutations are applied by the shape of the object's kind; an object of another kind in a subresource has no known
-// shape. Without shapes there are no mutations.
+// TestShapes checks that mutations use the schema of the object's kind. An object of another kind in a subresource has
+// no known schema. Without schemas mutations fail.
 func TestShapes(t *testing.T) {
 	h, _, m := server(t, Options{})
 	deployments := h.Kinds()[1]

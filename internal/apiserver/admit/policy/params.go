@@ -22,13 +22,13 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// paramKind is a kind of parameters that is served.
+// paramKind is a served kind of parameters.
 type paramKind struct {
 	gvk        schema.GroupVersionKind
 	descriptor *resource.Descriptor
 }
 
-// findParams finds the kind that a policy names; nil when it names none. The error is one of the policy.
+// findParams returns the kind that a policy names; nil when it names none. The error is an error of the policy.
 func findParams(h *admit.Host, k *admissionregistrationv1.ParamKind) (*paramKind, error) {
 	if k == nil {
 		return nil, nil
@@ -46,7 +46,7 @@ func findParams(h *admit.Host, k *admissionregistrationv1.ParamKind) (*paramKind
 	return nil, fmt.Errorf("failed to find resource referenced by paramKind: '%v'", gvk) // upstream's words
 }
 
-// collect gives the parameters with which a binding evaluates its policy: a nil one if it has none.
+// collect returns the parameters with which a binding evaluates its policy: a single nil if it has none.
 func (k *paramKind) collect(ctx context.Context, b resource.Backend, ref *admissionregistrationv1.ParamRef,
 	namespace string) ([]runtime.Object, error) {
 	if k == nil || ref == nil {

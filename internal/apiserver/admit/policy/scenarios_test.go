@@ -51,7 +51,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// scenario is one request that meets some policies.
+// scenario is one request and the policies that apply to it.
 type scenario struct {
 	Name        string           `json:"name"`
 	Stored      []map[string]any `json:"stored"` // policies, bindings, parameters, namespaces
@@ -64,7 +64,7 @@ type scenario struct {
 	Old         map[string]any   `json:"old"`
 }
 
-// library is a backend of a few objects. Reads of the resource that is unreadable fail.
+// library is a backend of a few objects. Reads of the unreadable resource fail.
 type library struct {
 	resource.Backend
 	objects    map[string]resource.Object
@@ -86,7 +86,7 @@ func (l *library) List(_ context.Context, r schema.GroupResource, namespace stri
 		return nil, errors.New("disk full")
 	}
 	var out []resource.Object
-	for _, k := range slices.Backward(slices.Sorted(maps.Keys(l.objects))) { // nobody promises an order
+	for _, k := range slices.Backward(slices.Sorted(maps.Keys(l.objects))) { // the order of a list is not guaranteed
 		if strings.HasPrefix(k, r.Resource+"/") && (namespace == "" || strings.HasPrefix(k, r.Resource+"/"+namespace+"/")) {
 			out = append(out, l.objects[k])
 		}
@@ -94,7 +94,7 @@ func (l *library) List(_ context.Context, r schema.GroupResource, namespace stri
 	return out, nil
 }
 
-// kinds are those that the server of the scenarios serves. Deployments are in two versions, and in a group of old besides.
+// kinds returns the kinds of the scenarios' server. Deployments have two versions, and another one in an old group.
 func kinds() []*resource.Descriptor {
 	one := func(group, plural, kind string, namespaced bool, made func() resource.Object) *resource.Descriptor {
 		return &resource.Descriptor{Group: group, Resource: plural, Kind: kind, ListKind: kind + "List", Namespaced: namespaced, Storage: "v1",
@@ -129,7 +129,7 @@ func kinds() []*resource.Descriptor {
 	}
 }
 
-// server is the host of the plug-ins, and both of them.
+// server returns the host of the plug-ins, and both plug-ins.
 func server(t *testing.T, o Options) (*admit.Host, *Validating, *Mutating) {
 	t.Helper()
 	all := kinds()
@@ -184,25 +184,25 @@ type said []string
 
 func (s *said) AddWarning(_, text string) { *s = append(*s, text) }
 
-// TestActions is what comes of a verdict: denials, warnings, audit annotations and their texts.
+// TestActions covers the results of verdicts: denials, warnings, audit annotations and their texts.
 func TestActions(t *testing.T) { playFile(t, "actions") }
 
-// TestBudgets is what expressions may cost.
+// TestBudgets covers the cost limits of expressions.
 func TestBudgets(t *testing.T) { playFile(t, "budgets") }
 
-// TestFailures is what comes of a policy or a binding that cannot be evaluated.
+// TestFailures covers policies and bindings that cannot be evaluated.
 func TestFailures(t *testing.T) { playFile(t, "failure") }
 
-// TestMatching is which requests a policy and its bindings are about.
+// TestMatching covers the requests that a policy and its bindings match.
 func TestMatching(t *testing.T) { playFile(t, "matching") }
 
-// TestMutations is what mutating policies make of an object.
+// TestMutations covers the changes of objects by mutating policies.
 func TestMutations(t *testing.T) { playFile(t, "mutations") }
 
-// TestParams is with which parameters a policy is evaluated.
+// TestParams covers the parameters with which a policy is evaluated.
 func TestParams(t *testing.T) { playFile(t, "params") }
 
-// TestEveryFileIsPlayed: each file of scenarios has its test above.
+// TestEveryFileIsPlayed checks that each file of scenarios has a test above.
 func TestEveryFileIsPlayed(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	want := []string{
@@ -214,9 +214,9 @@ func TestEveryFileIsPlayed(t *testing.T) {
 	}
 }
 
-// playFile has requests meet policies: testdata/NAME.yaml are the scenarios, NAME.golden what came of each: the verdict of all
-// mutating and then of all validating policies, what they made of the object, warnings, audit annotations, what was counted, and what the
-// request's trace was told.
+// playFile plays the scenarios in testdata/NAME.yaml. NAME.golden has the results of each: the verdicts of all mutating
+// and then of all validating policies, their changes of the object, warnings, audit annotations, metrics, and the steps
+// in the request's trace.
 func playFile(t *testing.T, name string) {
 	t.Helper()
 	data, err := os.ReadFile("testdata/" + name + ".yaml")
@@ -308,7 +308,7 @@ func play(t *testing.T, c *scenario) string {
 	return out.String()
 }
 
-// traced calls f with a context that carries a trace, and returns the steps that the trace was told of, one a line.
+// traced calls f with a context that carries a trace, and returns the recorded steps, one a line.
 func traced(ctx context.Context, t *testing.T, f func(context.Context)) string {
 	t.Helper()
 	recorder := explain.New(explain.Options{})

@@ -23,7 +23,7 @@ import (
 
 const group = "admissionregistration.k8s.io"
 
-// policy is one policy with its bindings. E is what its expressions compile to.
+// policy is one policy with its bindings. E is the type of its compiled expressions.
 type policy[E any] struct {
 	name     string
 	static   bool
@@ -32,9 +32,9 @@ type policy[E any] struct {
 	object   resource.Object
 	bindings []*binding
 
-	criteria   *matching.Criteria // nil: none are stated, which is wrong
-	authorizes bool               // its expressions may ask the authorizer
-	namespaced bool               // they may look at the namespace
+	criteria   *matching.Criteria // nil: it has none, which is an error
+	authorizes bool               // its expressions may use the authorizer
+	namespaced bool               // they may read the namespace
 	evaluator  func() E
 }
 
@@ -43,16 +43,16 @@ func (p *policy[E]) ignores() bool {
 	return p.failure != nil && *p.failure == admissionregistrationv1.Ignore
 }
 
-// binding puts a policy to work.
+// binding is one binding of a policy.
 type binding struct {
 	name     string
 	policy   string
 	params   *admissionregistrationv1.ParamRef
 	actions  []admissionregistrationv1.ValidationAction
-	criteria *matching.Criteria // nil: all that the policy is about
+	criteria *matching.Criteria // nil: everything that the policy matches
 }
 
-// criteriaOf reads constraints; nil: there are none.
+// criteriaOf parses constraints; nil: there are none.
 func criteriaOf(m *admissionregistrationv1.MatchResources) *matching.Criteria {
 	if m == nil {
 		return nil
@@ -83,7 +83,7 @@ func (b *binding) matches(ctx context.Context, q *matching.Request) (bool, error
 	return f != nil, err
 }
 
-// source is what both plug-ins have in common: policies of one kind, and their bindings.
+// source is the common part of both plug-ins: policies of one kind, and their bindings.
 type source[E any] struct {
 	name               string
 	policies, bindings schema.GroupResource
@@ -91,7 +91,7 @@ type source[E any] struct {
 	readBinding        func(resource.Object) (*binding, error)
 
 	host   *admit.Host
-	active atomic.Pointer[[]*policy[E]] // those with bindings, by name; nil: none
+	active atomic.Pointer[[]*policy[E]] // policies with bindings, by name; nil: none
 
 	// manifests is a directory of policies that come before those of the API; empty: none.
 	manifests string
@@ -100,8 +100,8 @@ type source[E any] struct {
 	policy   map[string]*policy[E]
 	bound    map[string]*binding
 	fromFile []*policy[E]
-	hash     string          // of what fromFile was read from
-	listed   map[string]bool // the policies that the ledger has
+	hash     string          // hash of the source of fromFile
+	listed   map[string]bool // the policies in the ledger
 }
 
 // Options of the plug-ins.
@@ -120,7 +120,7 @@ func (s *source[E]) Run(ctx context.Context) error {
 	return nil
 }
 
-// readManifests reads the directory, and says whether there was anything new.
+// readManifests reads the directory, and reports whether there were changes.
 func (s *source[E]) readManifests() (bool, error) {
 	ps, bs, hash, err := manifests.Policies(s.host, s.policies, s.bindings, s.manifests)
 	if err != nil {
@@ -154,21 +154,21 @@ func (s *source[E]) readManifests() (bool, error) {
 	return true, nil
 }
 
-// Name is upstream's.
+// Name returns upstream's name of the plug-in.
 func (s *source[E]) Name() string { return s.name }
 
-// Join learns where the plug-in is.
+// Join implements [admit.Hosted].
 func (s *source[E]) Join(h *admit.Host) error {
 	s.host, s.policy, s.bound = h, map[string]*policy[E]{}, map[string]*binding{}
 	return nil
 }
 
-// Follows are the kinds of policies and of bindings.
+// Follows returns the kinds of policies and of bindings.
 func (s *source[E]) Follows() []schema.GroupResource {
 	return []schema.GroupResource{s.policies, s.bindings}
 }
 
-// Load replaces all policies and bindings with those that are stored.
+// Load replaces all policies and bindings with the stored ones.
 func (s *source[E]) Load(ctx context.Context, stored feed.Lister) error {
 	if s.manifests != "" {
 		if _, err := s.readManifests(); err != nil {
@@ -233,12 +233,12 @@ func (s *source[E]) Apply(_ context.Context, c *feed.Change) error {
 	return nil
 }
 
-// ledgerRef is what the ledger calls a policy.
+// ledgerRef returns the reference of a policy in the ledger.
 func ledgerRef(policy string) extension.Ref {
 	return extension.Ref{Point: extension.AdmissionPolicy, Name: policy}
 }
 
-// arrange makes the list that requests see: policies from files first, then by name. Bindings stand by name.
+// arrange rebuilds the list that requests read: policies from files first, then by name. Bindings are sorted by name.
 func (s *source[E]) arrange() {
 	of := map[string][]*binding{}
 	for _, name := range slices.Sorted(maps.Keys(s.bound)) {
@@ -272,8 +272,8 @@ func (s *source[E]) arrange() {
 	s.active.Store(&all)
 }
 
-// relevant are the policies that a request may meet. Reviews of users meet none; policies and bindings themselves
-// meet those from files alone.
+// relevant returns the policies that may apply to a request. No policy applies to reviews of users. To policies and
+// bindings themselves only policies from files apply.
 func (s *source[E]) relevant(a *admit.Attributes) []*policy[E] {
 	all := s.active.Load()
 	if all == nil || a.Descriptor.Group == "authorization.k8s.io" || a.Descriptor.Group == "authentication.k8s.io" {

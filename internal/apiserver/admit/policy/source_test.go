@@ -31,12 +31,12 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// everything matches all requests.
+// everything returns constraints that match all requests.
 func everything() *admissionregistrationv1.MatchResources {
 	return &admissionregistrationv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{}}
 }
 
-// denial is a policy that refuses whatever its expression says is wrong, and its binding.
+// denial returns a policy with a validation expression, and its binding.
 func denial(name, expression string, failure admissionregistrationv1.FailurePolicyType) (*admissionregistrationv1.ValidatingAdmissionPolicy,
 	*admissionregistrationv1.ValidatingAdmissionPolicyBinding) {
 	p := &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -66,12 +66,12 @@ func (l *library) put(obj resource.Object) {
 	l.objects[plural+"//"+obj.GetName()] = obj
 }
 
-// change is that of an object to what it is now.
+// change returns the change of an object to its current state.
 func (l *library) change(r schema.GroupResource, name string) *feed.Change {
 	return &feed.Change{Resource: r, Name: name, Object: l.objects[r.Resource+"//"+name]}
 }
 
-// verdictOn is what the policies say of the creation of an object; empty: nothing.
+// verdictOn returns the verdict of the policies on the creation of an object; empty: it is admitted.
 func verdictOn(t *testing.T, h *admit.Host, v *Validating, l *library, obj resource.Object) string {
 	t.Helper()
 	var d *resource.Descriptor
@@ -90,8 +90,8 @@ func verdictOn(t *testing.T, h *admit.Host, v *Validating, l *library, obj resou
 	return ""
 }
 
-// TestFailurePolicy: what a policy cannot decide it refuses, unless its failure policy is Ignore; what it decides against it
-// refuses in any case. All other ways to fail stand in testdata/failure.yaml.
+// TestFailurePolicy checks that a policy that cannot be evaluated rejects the request unless its failure policy is
+// Ignore, and that a denial rejects it in any case. testdata/failure.yaml has all other failures.
 func TestFailurePolicy(t *testing.T) {
 	const by = `pods "p" is forbidden: ValidatingAdmissionPolicy 'd' with binding 'd-binding' denied request: `
 	for _, c := range []struct {
@@ -119,7 +119,7 @@ func TestFailurePolicy(t *testing.T) {
 	}
 }
 
-// TestFollows: a policy or binding counts from its commit on, and no longer when it is gone.
+// TestFollows checks that a policy or binding is in force from its commit on, until it is deleted.
 func TestFollows(t *testing.T) {
 	h, v, m := server(t, Options{})
 	l := shelved()
@@ -187,7 +187,8 @@ metadata: {name: binding.static.k8s.io}
 spec: {policyName: file.static.k8s.io, validationActions: [Deny], matchResources: {namespaceSelector: {}, objectSelector: {}}}
 `
 
-// TestManifests: policies from files come before those of the API, see what those do not, and cannot be taken away through it.
+// TestManifests checks that policies from files come before those of the API, apply to requests that those do not, and
+// cannot be removed through the API.
 func TestManifests(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "policy.yaml")
@@ -247,7 +248,7 @@ func TestManifests(t *testing.T) {
 	}
 }
 
-// TestRunWithoutManifests: there is nothing to follow, until the end.
+// TestRunWithoutManifests checks that Run without a directory runs until its context ends.
 func TestRunWithoutManifests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, v, _ := server(t, Options{})
@@ -267,7 +268,7 @@ func TestRunWithoutManifests(t *testing.T) {
 	})
 }
 
-// TestAuditBounds: at most 50 failures go into the audit log, and at most 10 KiB of an annotation.
+// TestAuditBounds checks that the audit event contains at most 50 failures, and at most 10 KiB of an annotation.
 func TestAuditBounds(t *testing.T) {
 	for _, n := range []int{1, 50, 51} {
 		h, v, _ := server(t, Options{})
@@ -303,7 +304,7 @@ func TestAuditBounds(t *testing.T) {
 	}
 }
 
-// TestInterfaces is what the library that applies JSON patches may ask.
+// TestInterfaces covers the methods that the library for JSON patches may call.
 func TestInterfaces(t *testing.T) {
 	h, _, _ := server(t, Options{})
 	obj := pod()
@@ -356,7 +357,7 @@ func TestInterfaces(t *testing.T) {
 	}
 }
 
-// TestManifestWithoutBinding: a policy in a file counts through a binding alone, even where it is wrong.
+// TestManifestWithoutBinding checks that a policy in a file applies only through a binding, even if it is invalid.
 func TestManifestWithoutBinding(t *testing.T) {
 	dir := t.TempDir()
 	alone, _, _ := strings.Cut(manifest, "---")
@@ -385,7 +386,7 @@ func (l loads) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// TestRun: a plug-in with a directory of manifests follows it until the end.
+// TestRun checks that a plug-in with a directory of manifests follows it until its context ends.
 func TestRun(t *testing.T) {
 	dir := t.TempDir()
 	h, v, _ := server(t, Options{Manifests: dir})
@@ -422,7 +423,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestLedger: the ledger of extensions lists policies that count, and where they are configured.
+// TestLedger checks that the ledger lists the policies in force with their source.
 func TestLedger(t *testing.T) {
 	h, v, _ := server(t, Options{})
 	p, b := denial("d", "false", admissionregistrationv1.Fail)
@@ -445,7 +446,8 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// TestLedgerCounts: the ledger counts what policies are asked, what they could not say, and no denial as a failure.
+// TestLedgerCounts checks that the ledger counts evaluations of policies and their errors, and that a denial is not an
+// error.
 func TestLedgerCounts(t *testing.T) {
 	h, v, m := server(t, Options{})
 	denies, first := denial("denies", "false", admissionregistrationv1.Fail)
@@ -483,7 +485,7 @@ func TestLedgerCounts(t *testing.T) {
 	}
 }
 
-// TestConfigurationsOfWebhooks: policies are about these, unlike about policies.
+// TestConfigurationsOfWebhooks checks that policies apply to configurations of webhooks, unlike to policies.
 func TestConfigurationsOfWebhooks(t *testing.T) {
 	_, v, _ := server(t, Options{})
 	p, b := denial("d", "false", admissionregistrationv1.Fail)
@@ -501,7 +503,7 @@ func TestConfigurationsOfWebhooks(t *testing.T) {
 	}
 }
 
-// TestJoinTwice: a server has one plug-in of each name, as their counters have one name.
+// TestJoinTwice checks that a server has only one plug-in of each name, because their metrics have the same names.
 func TestJoinTwice(t *testing.T) {
 	h, _, _ := server(t, Options{})
 	for _, p := range []admit.Hosted{NewValidating(Options{}), NewMutating(Options{})} {

@@ -50,7 +50,7 @@ var (
 	_ admit.Follower  = (*Validating)(nil)
 )
 
-// Bounds of what goes into the audit log.
+// Limits of data in the audit log.
 const (
 	maxFailures   = 50
 	maxAnnotation = 10 * 1024
@@ -132,16 +132,16 @@ func compileValidating(p *admissionregistrationv1.ValidatingAdmissionPolicy) val
 		compiled(audits, with, len(audits) > 0), compiled(messages, without, saying), p.Spec.FailurePolicy, nil)
 }
 
-// silent are no expressions, for which nothing need be made ready.
+// silent replaces an empty list of expressions, which need no preparation.
 type silent struct{}
 
-// ForInput takes nothing of the budget.
+// ForInput returns no results and the whole budget.
 func (silent) ForInput(_ context.Context, _ *admission.VersionedAttributes, _ *admissionv1.AdmissionRequest, _ cel.OptionalVariableBindings,
 	_ *corev1.Namespace, budget int64) ([]cel.EvaluationResult, int64, error) {
 	return nil, budget, nil
 }
 
-// CompilationErrors are none.
+// CompilationErrors returns nil.
 func (silent) CompilationErrors() []error { return nil }
 
 func variables(vs []admissionregistrationv1.Variable) []cel.NamedExpressionAccessor {
@@ -160,18 +160,18 @@ func conditionsOf(cs []admissionregistrationv1.MatchCondition) []cel.ExpressionA
 	return out
 }
 
-// verdict gathers what policies have against a request.
+// verdict collects the violations of a request.
 type verdict struct {
 	q        *matching.Request
 	meters   *meters
 	ledger   *extension.Ledger
 	trace    *explain.Trace
-	denial   string // the first; empty: none
+	denial   string // the first denial; empty: none
 	reason   metav1.StatusReason
 	failures []failure
 }
 
-// failure is the form in which the audit log has it.
+// failure is a violation as in the audit log.
 type failure struct {
 	Message           string                                     `json:"message"`
 	Policy            string                                     `json:"policy"`
@@ -191,7 +191,7 @@ func (v *verdict) deny(policy, binding, message string, reason metav1.StatusReas
 	}
 }
 
-// wrong is that a policy or its binding cannot be evaluated.
+// wrong records that a policy or its binding cannot be evaluated.
 func (v *verdict) wrong(p *policy[validating.Validator], b *binding, err error) {
 	explainRefusal(v.trace, trace.Validate, p, b, err)
 	v.ledger.Book(ledgerRef(p.name), 0, err)
@@ -204,14 +204,14 @@ func (v *verdict) wrong(p *policy[validating.Validator], b *binding, err error) 
 	}
 }
 
-// Validate evaluates the policies that match.
+// Validate evaluates the matching policies.
 func (s *Validating) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	policies := s.relevant(a)
 	if len(policies) == 0 {
 		return nil
 	}
 	v := &verdict{q: matching.NewRequest(s.host, b, a), meters: s.meters, ledger: s.host.Ledger, trace: explain.From(ctx)}
-	var authz admissionAuthorizer // of all policies that ask it; it remembers what it said
+	var authz admissionAuthorizer // shared by all policies that use it; it caches its decisions
 	for _, p := range policies {
 		if p.authorizes && authz == nil {
 			authz = admissionauthorizer.NewCachingAuthorizer(admit.Authorizer(s.host.Authorize))
@@ -224,7 +224,7 @@ func (s *Validating) Validate(ctx context.Context, b resource.Backend, a *admit.
 	return v.status()
 }
 
-// evaluate asks one policy, through each of its bindings. authz is nil for those that ask none.
+// evaluate evaluates one policy through each of its bindings. authz is nil for policies that do not use it.
 func (s *Validating) evaluate(ctx context.Context, b resource.Backend, v *verdict, p *policy[validating.Validator],
 	authz admissionAuthorizer) error {
 	form, err := match(ctx, p, v.q)
@@ -268,7 +268,7 @@ func (s *Validating) evaluate(ctx context.Context, b resource.Backend, v *verdic
 			return err
 		}
 		if !p.namespaced {
-			ns = nil // so that no form of it is made for expressions
+			ns = nil // so that it is not converted for expressions
 		}
 		for _, param := range params {
 			begun := time.Now()
@@ -286,7 +286,7 @@ func (s *Validating) evaluate(ctx context.Context, b resource.Backend, v *verdic
 	return nil
 }
 
-// evaluationError is why a policy could not be evaluated; nil: it was. A denial is no error.
+// evaluationError returns why a policy could not be evaluated; nil: it could. A denial is not an error.
 func evaluationError(r *validating.ValidateResult) error {
 	for i := range r.Decisions {
 		if d := &r.Decisions[i]; d.Evaluation == validating.EvalError {
@@ -296,7 +296,7 @@ func evaluationError(r *validating.ValidateResult) error {
 	return nil
 }
 
-// match says in which form a request is what a policy is about.
+// match returns the form in which a request matches a policy.
 func match[E any](ctx context.Context, p *policy[E], q *matching.Request) (*matching.Form, error) {
 	if p.criteria == nil {
 		return nil, errors.New("policy contained no match constraints, a required field") // upstream's words
@@ -304,7 +304,7 @@ func match[E any](ctx context.Context, p *policy[E], q *matching.Request) (*matc
 	return p.criteria.Match(ctx, q)
 }
 
-// namespaceOf is the namespace that expressions see: none for what is in none, and none for a namespace itself.
+// namespaceOf returns the namespace for expressions: nil for cluster-scoped objects and for namespaces themselves.
 func namespaceOf(ctx context.Context, q *matching.Request) (*corev1.Namespace, error) {
 	if q.Namespace == "" || q.Kind() == corev1.SchemeGroupVersion.WithKind("Namespace") {
 		return nil, nil
@@ -312,7 +312,7 @@ func namespaceOf(ctx context.Context, q *matching.Request) (*corev1.Namespace, e
 	return q.NamespaceObject(ctx)
 }
 
-// take takes the result of one evaluation.
+// take adds the result of one evaluation.
 func (v *verdict) take(ctx context.Context, p *policy[validating.Validator], b *binding, r *validating.ValidateResult,
 	notes map[string][]string) error {
 	for i, d := range r.Decisions {
@@ -359,7 +359,7 @@ func (v *verdict) take(ctx context.Context, p *policy[validating.Validator], b *
 	return nil
 }
 
-// audit writes down what bindings with the action Audit found.
+// audit adds the violations of bindings with the action Audit to the audit event.
 func (v *verdict) audit() {
 	if len(v.failures) == 0 {
 		return
@@ -369,7 +369,7 @@ func (v *verdict) audit() {
 	}
 }
 
-// status is the refusal, nil when there is nothing to refuse.
+// status returns the status of the rejection; nil if the request is admitted.
 func (v *verdict) status() error {
 	if v.denial == "" {
 		return nil

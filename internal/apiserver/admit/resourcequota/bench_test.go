@@ -5,7 +5,7 @@ package resourcequota
 
 import "testing"
 
-// TestCostsNothing: in a namespace without quotas a request is looked up and let through.
+// TestCostsNothing checks that a request in a namespace without quotas costs only a look-up.
 func TestCostsNothing(t *testing.T) {
 	other := newQuota("q", amounts("configmaps", "1"), amounts("configmaps", "1"))
 	other.Namespace = "other"
@@ -20,8 +20,8 @@ func TestCostsNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkValidate is the plug-in's own part: without quotas, with one that does not speak of the resource, and with one that
-// does, whose write costs nothing here.
+// BenchmarkValidate measures the plug-in alone: without quotas, with a quota that does not match the resource, and with
+// one that does, whose write costs nothing here.
 func BenchmarkValidate(b *testing.B) {
 	for _, c := range []struct {
 		name  string

@@ -13,7 +13,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 )
 
-// podOf asks for an amount of CPU by its one container; empty: it says nothing of it.
+// podOf returns a pod whose container requests an amount of CPU; empty: it has no request.
 func podOf(name, cpu string) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
@@ -31,8 +31,8 @@ func (b *backend) usedText(name string) string {
 	return show(b.quotas[name].Status.Used)
 }
 
-// TestCharges: a write that fits is charged once to each quota that speaks of it; one that is refused, dry, or none of a
-// quota's business is charged to none.
+// TestCharges checks that a write that fits is charged once to each quota that matches it. A rejected write, a dry run,
+// or a write that no quota matches is not charged.
 func TestCharges(t *testing.T) {
 	const exceeded = `pods "p" is forbidden: exceeded quota: q, requested: `
 	for _, c := range []struct {
@@ -40,7 +40,7 @@ func TestCharges(t *testing.T) {
 		hard, used corev1.ResourceList
 		change     func(*admit.Attributes)
 		want       string
-		left       string // what is used then
+		left       string // used afterwards
 	}{
 		{"fits", amounts("pods", "2", "cpu", "2"), amounts("pods", "1", "cpu", "1"), nil, "", "cpu=2,pods=2"},
 		{"a limit of what it does not use", amounts("services", "1"), amounts("services", "1"), nil, "", "services=1"},
@@ -104,7 +104,7 @@ func TestCharges(t *testing.T) {
 	}
 }
 
-// TestPluginItself is what the plug-in says of itself.
+// TestPluginItself checks the plug-in's name and the resources that it follows.
 func TestPluginItself(t *testing.T) {
 	p, _ := setup(t, "")
 	if p.Name() != "ResourceQuota" || len(p.Follows()) == 0 || p.Follows()[0] != quotas {

@@ -19,7 +19,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// claimOf asks for an amount of storage of a class; empty: of none.
+// claimOf returns a claim that requests an amount of storage of a class; empty: of none.
 func claimOf(class, storage string) *corev1.PersistentVolumeClaim {
 	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "c"}}
 	c.Spec.Resources.Requests = amounts("storage", storage)
@@ -29,14 +29,14 @@ func claimOf(class, storage string) *corev1.PersistentVolumeClaim {
 	return c
 }
 
-// updateOf is the update of an object.
+// updateOf returns the attributes of an object's update.
 func updateOf(plural string, old, now resource.Object) *admit.Attributes {
 	a := request("", plural, now)
 	a.Operation, a.Old = admit.Update, old
 	return a
 }
 
-// TestUpdates: an update is charged what it uses more than before: all of it where a quota did not count the object before.
+// TestUpdates checks that an update is charged the increase, or everything if a quota did not count the object before.
 func TestUpdates(t *testing.T) {
 	const storage, claim = "requests.storage", `persistentvolumeclaims "c" is forbidden: `
 	const uncovered = "insufficient quota to consume: gold.storageclass.storage.k8s.io/requests.storage"
@@ -129,13 +129,13 @@ func TestUpdates(t *testing.T) {
 	}
 }
 
-// faulty is an evaluator of pods that fails where it is told to.
+// faulty is an evaluator of pods that fails on demand.
 type faulty struct {
 	quota.Evaluator
 	names, usage, oldUsage, scope, oldScope error
 }
 
-// old is the object that an update replaces.
+// old reports whether an object is the one that an update replaces.
 func (faulty) old(obj runtime.Object) bool { return obj.(*corev1.Pod).Name == "old" }
 
 func (f faulty) Names(ctx context.Context, of []corev1.ResourceName) ([]corev1.ResourceName, error) {
@@ -159,7 +159,7 @@ func (f faulty) Usage(ctx context.Context, obj runtime.Object) (corev1.ResourceL
 	return used, errors.Join(err, f.usage)
 }
 
-// TestCheckFails: whatever cannot be measured is refused, and not let through.
+// TestCheckFails checks that a request whose usage cannot be measured is rejected.
 func TestCheckFails(t *testing.T) {
 	broken := errors.New("no such thing")
 	limited := []quotaconfig.LimitedResource{{

@@ -23,7 +23,7 @@ var (
 	claims      = schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceclaims"}
 )
 
-// claimOfDevices asks for a number of devices of the class gpu.
+// claimOfDevices returns a claim that requests a number of devices of the class gpu.
 func claimOfDevices(name string, count int64) *resourcev1.ResourceClaim {
 	c := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}}
 	c.Spec.Devices.Requests = []resourcev1.DeviceRequest{{Name: "r", Exactly: &resourcev1.ExactDeviceRequest{
@@ -32,14 +32,14 @@ func claimOfDevices(name string, count int64) *resourcev1.ResourceClaim {
 	return c
 }
 
-// madeFor is a claim that a pod's extended resources need.
+// madeFor returns a claim for a pod's extended resources.
 func madeFor(c *resourcev1.ResourceClaim, pod *corev1.Pod) *resourcev1.ResourceClaim {
 	c.Annotations = map[string]string{resourcev1.ExtendedResourceClaimAnnotation: "true"}
 	c.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(pod, corev1.SchemeGroupVersion.WithKind("Pod"))}
 	return c
 }
 
-// TestDevices: claims of devices are charged by the device classes, pods and claims that the store has.
+// TestDevices checks that claims of devices are charged according to the stored device classes, pods and claims.
 func TestDevices(t *testing.T) {
 	const extended = "requests.example.com/gpu"
 	name := "example.com/gpu"
@@ -109,7 +109,8 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// TestDevicesUnreadable: a claim is refused when nobody knows the device classes. A server without that kind has none.
+// TestDevicesUnreadable checks that a claim is rejected if device classes cannot be read. A server without that kind
+// has none.
 func TestDevicesUnreadable(t *testing.T) {
 	for _, c := range []struct {
 		blind error

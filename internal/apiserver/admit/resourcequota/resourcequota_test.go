@@ -29,24 +29,24 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// backend keeps quotas, with versions. Meddle is called before each write.
+// backend stores quotas with versions. It calls meddle before each write.
 type backend struct {
-	resource.Backend // the rest is not there: a plug-in that calls it panics
+	resource.Backend // other methods panic
 
 	mu      sync.Mutex
 	version int
 	quotas  map[string]*corev1.ResourceQuota
 	writes  int
-	blind   error // why nothing can be read
+	blind   error // the error of all reads
 	others  map[schema.GroupResource][]resource.Object
 	meddle  func()
 	broken  error
 	plugin  admit.Follower
 	syncs   int  // how often the plug-in waited for the index
-	behind  bool // the index learns of nothing until somebody waits for that
+	behind  bool // the index is only updated when the plug-in waits for it
 }
 
-// tell has the plug-in apply the change of a quota to what it is now.
+// tell makes the plug-in apply the change of a quota to its current state.
 func (b *backend) tell(ctx context.Context, name string) error {
 	b.mu.Lock()
 	c := &feed.Change{Resource: quotas, Namespace: "team", Name: name}
@@ -61,7 +61,7 @@ func (b *backend) tell(ctx context.Context, name string) error {
 	return b.plugin.Apply(ctx, c)
 }
 
-// synced has the plug-in apply all that is stored.
+// synced makes the plug-in apply everything that is stored.
 func (b *backend) synced(ctx context.Context, _ schema.GroupResource) {
 	b.mu.Lock()
 	b.syncs++
@@ -133,7 +133,7 @@ func (b *backend) Update(ctx context.Context, r schema.GroupResource, namespace,
 	return now, b.tell(ctx, name)
 }
 
-// write changes a quota behind the plug-in's back, as another server or a controller would.
+// write changes a quota without notifying the plug-in, as another server or a controller would.
 func (b *backend) write(t *testing.T, name string, change func(*corev1.ResourceQuota)) {
 	t.Helper()
 	meddle := b.meddle
@@ -199,8 +199,8 @@ func (b *backend) used(name, what string) int64 {
 	return q.Value()
 }
 
-// TestGivenBack: a charge whose write certainly came to nothing is taken back, once; one of which nobody knows is not, nor one
-// that somebody has counted over.
+// TestGivenBack checks that a charge is released once if its write certainly failed. A charge with an unknown outcome,
+// or one that a recount may have included, is not released.
 func TestGivenBack(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -253,7 +253,7 @@ func TestGivenBack(t *testing.T) {
 	}
 }
 
-// TestBatch: those who come while a quota is being written are charged together, in one write.
+// TestBatch checks that requests that arrive while a quota is being written are charged together, in one write.
 func TestBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, b := setup(t, "", newQuota("q", amounts("configmaps", "40"), amounts("configmaps", "0")))
@@ -283,14 +283,14 @@ func TestBatch(t *testing.T) {
 	})
 }
 
-// TestOthersWrite: a quota that somebody else changes meanwhile is looked at anew, and what was charged to another quota for a
-// request that is then refused is taken back.
+// TestOthersWrite checks that a quota that another writer changes meanwhile is checked again, and that the charge to
+// another quota is released if the request is then rejected.
 func TestOthersWrite(t *testing.T) {
 	p, b := setup(t, "", newQuota("a", amounts("configmaps", "5"), amounts("configmaps", "0")),
 		newQuota("b", amounts("count/configmaps", "5"), amounts("count/configmaps", "0")))
 	n := 0
 	b.meddle = func() {
-		if n++; n == 2 { // a has been written
+		if n++; n == 2 { // a is written
 			b.write(t, "b", func(q *corev1.ResourceQuota) { q.Status.Used = amounts("count/configmaps", "5") })
 		}
 	}
@@ -318,7 +318,7 @@ func status(q *corev1.ResourceQuota, dryRun bool) *admit.Attributes {
 	return a
 }
 
-// TestCountWaits: a write of a quota's status waits for writes that were charged and have not ended, and for no others.
+// TestCountWaits checks that a write of a quota's status waits only for writes that were charged and have not ended.
 func TestCountWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQuota("q", amounts("configmaps", "9"), amounts("configmaps", "0"))
@@ -331,7 +331,7 @@ func TestCountWaits(t *testing.T) {
 		go func() { counted <- p.Validate(t.Context(), b, status(q, true)) }()
 		synctest.Wait()
 		began := time.Now()
-		if err := p.Validate(t.Context(), b, later); err != nil { // the quota is in force: nobody waits for the count
+		if err := p.Validate(t.Context(), b, later); err != nil { // the quota is in force: no write waits for the count
 			t.Fatal(err)
 		}
 		select {
@@ -353,7 +353,7 @@ func TestCountWaits(t *testing.T) {
 	})
 }
 
-// TestFirstCount: while the limits of a quota are not in force and its count is being made, writes wait for it, but not for long.
+// TestFirstCount checks that writes wait a limited time for the first count of a quota whose limits are not in force.
 func TestFirstCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQuota("q", amounts("configmaps", "1"), nil)
@@ -365,7 +365,7 @@ func TestFirstCount(t *testing.T) {
 		done := make(chan error, 1)
 		began := time.Now()
 		go func() { done <- p.Validate(t.Context(), b, configMap("a")) }()
-		if err := p.Validate(t.Context(), b, podCreation("p", "1")); err != nil { // the quota says nothing of pods
+		if err := p.Validate(t.Context(), b, podCreation("p", "1")); err != nil { // the quota does not limit pods
 			t.Error(err)
 		}
 		b.write(t, "q", func(q *corev1.ResourceQuota) { q.Labels = map[string]string{"a": "b"} })
@@ -390,7 +390,7 @@ func TestFirstCount(t *testing.T) {
 			t.Fatal(err)
 		}
 		began = time.Now()
-		if err := p.Validate(t.Context(), b, configMap("a")); err != nil { // whoever counted is gone
+		if err := p.Validate(t.Context(), b, configMap("a")); err != nil { // the counter is gone
 			t.Error(err)
 		}
 		if waited := time.Since(began); waited != shutFor {
@@ -399,7 +399,7 @@ func TestFirstCount(t *testing.T) {
 	})
 }
 
-// TestGivesUp: a request that ends while it waits to be checked is not charged.
+// TestGivesUp checks that a request that ends while it waits for its check is not charged.
 func TestGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, b := setup(t, "", newQuota("q", amounts("configmaps", "9"), amounts("configmaps", "0")))
@@ -435,7 +435,7 @@ limitedResources:
   matchScopes: [{scopeName: PriorityClass, operator: In, values: [vital]}]
 `
 
-// TestLimited is what may not be used without a quota that covers it.
+// TestLimited covers resources that may not be used without a quota that covers them.
 func TestLimited(t *testing.T) {
 	claim := func(class string) *admit.Attributes {
 		c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "c"}}
@@ -486,7 +486,7 @@ func TestLimited(t *testing.T) {
 	}
 }
 
-// TestConfig is which configurations are taken.
+// TestConfig covers valid and invalid configurations.
 func TestConfig(t *testing.T) {
 	v1, beta := "apiVersion: apiserver.config.k8s.io/v1\nkind: ResourceQuotaConfiguration\n",
 		"apiVersion: resourcequota.admission.k8s.io/v1beta1\nkind: Configuration\n"
@@ -509,7 +509,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// FuzzConfig reads anything without harm.
+// FuzzConfig checks that no configuration panics.
 func FuzzConfig(f *testing.F) {
 	f.Add([]byte(limitedConfig))
 	f.Add([]byte(`{"apiVersion": "resourcequota.admission.k8s.io/v1beta1", "kind": "Configuration"}`))
@@ -521,8 +521,8 @@ func FuzzConfig(f *testing.F) {
 	})
 }
 
-// TestRoomNotHeardOf: the store has a count that the index has not been told of yet. Who has seen it by a watch may use the
-// room; and a refusal speaks of the newest.
+// TestRoomNotHeardOf checks that a count that is stored but not yet in the index takes effect: a client that has seen
+// it by a watch may use the room, and the error of a rejection contains the latest numbers.
 func TestRoomNotHeardOf(t *testing.T) {
 	p, b := setup(t, "", newQuota("q", amounts("configmaps", "5"), amounts("configmaps", "5")))
 	counted := b.quotas["q"].DeepCopy()

@@ -24,7 +24,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/quota"
 )
 
-// TestAttempts: a quota that others change each time is looked at 16 times; then the request is refused as a conflict.
+// TestAttempts checks that a quota that others change each time is checked 16 times, and that the request is then
+// rejected as a conflict.
 func TestAttempts(t *testing.T) {
 	for _, c := range []struct{ changes, used, attempts int }{{15, 1, 16}, {16, 0, 16}} {
 		p, b := setup(t, "", newQuota("q", amounts("configmaps", "5"), amounts("configmaps", "0")))
@@ -44,8 +45,8 @@ func TestAttempts(t *testing.T) {
 	}
 }
 
-// TestIndexBehind: a write that quotas leave enough for does not wait for the index. One that would be refused does, once: a client may
-// have seen that there is room.
+// TestIndexBehind checks that a write that fits does not wait for the index. A write that would be rejected waits once,
+// because a client may have seen a quota with room.
 func TestIndexBehind(t *testing.T) {
 	p, b := setup(t, "", newQuota("q", amounts("configmaps", "1"), amounts("configmaps", "0")))
 	for i, want := range []int{0, 1} {
@@ -61,7 +62,7 @@ func TestIndexBehind(t *testing.T) {
 	}
 }
 
-// TestDryRunInBatch: a dry run that fits is let through though another request's charge cannot be written.
+// TestDryRunInBatch checks that a dry run that fits is admitted even if another request's charge cannot be written.
 func TestDryRunInBatch(t *testing.T) {
 	p, b := setup(t, "", newQuota("q", amounts("configmaps", "5"), amounts("configmaps", "0")))
 	b.broken = errors.New("disk full")
@@ -82,7 +83,7 @@ func TestDryRunInBatch(t *testing.T) {
 	}
 }
 
-// TestGivenBackTwice: two charges are taken back one after the other, but not from what somebody has counted in between.
+// TestGivenBackTwice checks that two charges are released one after the other, but not from a recount made in between.
 func TestGivenBackTwice(t *testing.T) {
 	for _, c := range []struct {
 		counted bool
@@ -107,7 +108,8 @@ func TestGivenBackTwice(t *testing.T) {
 	}
 }
 
-// TestGivenBackAfterLeaving: the charge of a client that left is given back also when it has to wait for others that are being checked.
+// TestGivenBackAfterLeaving checks that the charge of a client that left is released even if it must wait for other
+// checks.
 func TestGivenBackAfterLeaving(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, b := setup(t, "", newQuota("q", amounts("configmaps", "9"), amounts("configmaps", "0")))
@@ -136,7 +138,7 @@ func TestGivenBackAfterLeaving(t *testing.T) {
 	})
 }
 
-// TestNotGivenBack: a charge that cannot be taken back is logged, and nothing else is.
+// TestNotGivenBack checks that a charge that cannot be released is only logged.
 func TestNotGivenBack(t *testing.T) {
 	for _, broken := range []error{nil, errors.New("disk full"), apierrors.NewNotFound(quotas, "q")} {
 		p, b := setup(t, "", newQuota("q", amounts("configmaps", "9"), amounts("configmaps", "0")))
@@ -160,7 +162,7 @@ func TestNotGivenBack(t *testing.T) {
 	}
 }
 
-// TestMemory: what is remembered of quotas and namespaces goes when they do.
+// TestMemory checks that the state of deleted quotas and namespaces is dropped.
 func TestMemory(t *testing.T) {
 	p, b := setup(t, "", newQuota("q", amounts("configmaps", "1000"), amounts("configmaps", "0")))
 	for i := range 100 {
@@ -193,8 +195,8 @@ func TestMemory(t *testing.T) {
 	})
 }
 
-// TestEndsWhileChecked: a request that ends while it is being checked waits for its result, and one that ends while it checks others
-// goes on for them.
+// TestEndsWhileChecked checks that a request that ends while it is being checked waits for its result, and that one
+// that ends while it checks others completes their checks.
 func TestEndsWhileChecked(t *testing.T) {
 	for _, leaves := range []int{1, 2} {
 		synctest.Test(t, func(t *testing.T) {
@@ -214,7 +216,7 @@ func TestEndsWhileChecked(t *testing.T) {
 				synctest.Wait()
 			}
 			release <- struct{}{}
-			<-writes // the second, who has taken the third with it
+			<-writes // the second request, which checks the third one too
 			cancel()
 			synctest.Wait()
 			close(release)
@@ -226,7 +228,7 @@ func TestEndsWhileChecked(t *testing.T) {
 	}
 }
 
-// TestWithdraw: a request leaves the queue unless it is being checked or is to check.
+// TestWithdraw checks that a request can leave the queue unless it is being checked or is the next checker.
 func TestWithdraw(t *testing.T) {
 	s := newSpace()
 	first, second := &work{lead: make(chan struct{})}, &work{lead: make(chan struct{})}
@@ -243,7 +245,7 @@ func TestWithdraw(t *testing.T) {
 	}
 }
 
-// TestEndsWhileCounted: a request that ends while its namespace is being counted is refused.
+// TestEndsWhileCounted checks that a request is rejected if it ends while its namespace is being counted.
 func TestEndsWhileCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQuota("q", amounts("configmaps", "1"), nil)
@@ -260,7 +262,7 @@ func TestEndsWhileCounted(t *testing.T) {
 	})
 }
 
-// TestCountAgain: a second count has as much time as the first, whenever that ended.
+// TestCountAgain checks that a second count has as much time as the first one, whenever that ended.
 func TestCountAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSpace()
@@ -280,7 +282,7 @@ func TestCountAgain(t *testing.T) {
 	})
 }
 
-// TestCountGivesUp: a count does not wait for ever for a write that does not end.
+// TestCountGivesUp checks that a count does not wait forever for a write that does not end.
 func TestCountGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSpace()
@@ -295,7 +297,8 @@ func TestCountGivesUp(t *testing.T) {
 	})
 }
 
-// TestEndedPod: what a pod uses that ought to have ended long ago is not counted, by the time that the plug-in is given.
+// TestEndedPod checks that a pod whose deletion grace period has long passed is not counted, according to the plug-in's
+// clock.
 func TestEndedPod(t *testing.T) {
 	gone, grace := metav1.NewTime(time.Unix(1000, 0)), int64(30)
 	for at, want := range map[int64]string{1029: "cpu=2", 1031: "cpu=1"} {

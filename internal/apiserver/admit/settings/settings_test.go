@@ -21,7 +21,7 @@ type thing struct {
 
 var kind = schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Thing"}
 
-// TestDecode reads a kind and nothing else.
+// TestDecode checks that only the given kind is decoded.
 func TestDecode(t *testing.T) {
 	const head = "apiVersion: example.com/v1\nkind: Thing\n"
 	for in, want := range map[string]string{
@@ -46,7 +46,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// TestPlain reads what is of no kind.
+// TestPlain decodes a configuration without apiVersion and kind.
 func TestPlain(t *testing.T) {
 	var got struct{ Sizes []int }
 	if err := Plain(strings.NewReader("sizes: [3]"), &got); err != nil || len(got.Sizes) != 1 || got.Sizes[0] != 3 {
@@ -57,7 +57,7 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-// TestLength: a configuration may have a megabyte, and no byte more.
+// TestLength checks that a configuration may have up to a megabyte.
 func TestLength(t *testing.T) {
 	const text = "sizes: [3] #"
 	for more, want := range map[int]string{0: "", 1: "longer than 1048576 bytes"} {
@@ -69,7 +69,7 @@ func TestLength(t *testing.T) {
 	}
 }
 
-// TestReadErrors: a file that cannot be read to its end is not read at all.
+// TestReadErrors checks that a partly readable file is an error.
 func TestReadErrors(t *testing.T) {
 	broken := errors.New("disk full")
 	in := func() io.Reader { return io.MultiReader(strings.NewReader("sizes: [3]"), iotest.ErrReader(broken)) }

@@ -17,23 +17,24 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// answer is what a webhook said, of either version.
+// answer is a webhook's response, of either version of AdmissionReview.
 type answer struct {
 	annotations map[string]string
 	allowed     bool
 	patch       []byte
 	patchType   admissionv1.PatchType
-	changes     jsonpatch.Patch // patch, read
-	unreadable  error           // why it could not be
+	changes     jsonpatch.Patch // patch, decoded
+	unreadable  error           // why patch is invalid
 	result      *metav1.Status
 	warnings    []string
 }
 
-// failed is that a webhook could not be asked, or did not answer as it should. Its failure policy decides what comes of it.
+// failed means that a webhook could not be called, or that its response was invalid. The webhook's failure policy
+// decides whether the request continues.
 type failed struct {
-	webhook string // its title
+	webhook string // its name, as in errors
 	reason  error
-	code    int32 // as metrics count it
+	code    int32 // the status code for metrics
 }
 
 func (e *failed) Error() string {
@@ -42,7 +43,7 @@ func (e *failed) Error() string {
 
 func (e *failed) Unwrap() error { return e.reason }
 
-// rejected is that a webhook said no.
+// rejected means that a webhook rejected the request.
 type rejected struct{ *apierrors.StatusError }
 
 func emptyAnswer(version string) runtime.Object {
@@ -52,7 +53,8 @@ func emptyAnswer(version string) runtime.Object {
 	return &admissionv1beta1.AdmissionReview{}
 }
 
-// check reads an answer. One in v1 must be to this review and say nothing that its sender may not say.
+// check validates a response. A v1 response must belong to this review, and may only have the fields that its kind of
+// webhook may set.
 func check(uid types.UID, mutating bool, review runtime.Object) (*answer, error) {
 	switch r := review.(type) {
 	case *admissionv1.AdmissionReview:
@@ -71,7 +73,8 @@ func check(uid types.UID, mutating bool, review runtime.Object) (*answer, error)
 	return nil, fmt.Errorf("unexpected response type %T", review) // upstream's words
 }
 
-// readPatch reads the patch of an answer that lets the object pass. The error is what is wrong with it whatever it is applied to.
+// readPatch decodes the patch of a response that allows the object. It returns errors that do not depend on the patched
+// object.
 func (a *answer) readPatch() error {
 	if !a.allowed || len(a.patch) == 0 {
 		return nil
@@ -121,7 +124,7 @@ func checkV1(uid types.UID, mutating bool, r *admissionv1.AdmissionReview) (*ans
 	return a, nil
 }
 
-// refusal is the API status of a webhook's no. It is an error whatever the webhook made of it.
+// refusal returns the API status of a webhook's rejection. It is an error even if the webhook's status is not.
 func refusal(title string, result *metav1.Status) *apierrors.StatusError {
 	st := metav1.Status{Status: metav1.StatusFailure}
 	if result != nil {

@@ -23,14 +23,14 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// FuzzAnswer reads whatever a webhook says, in both versions and from both kinds: an answer that is believed keeps the rules, and what
-// its patch makes of an object is read as an object of the same kind or not at all.
+// FuzzAnswer parses arbitrary responses in both versions and from both kinds of webhooks. An accepted response follows
+// the rules, and its patch results in an object of the same kind or in an error.
 func FuzzAnswer(f *testing.F) {
 	for _, seed := range []string{
 		`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"u","allowed":true}}`,
 		`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"u","allowed":true,"patchType":"JSONPatch","patch":"W3sib3AiOiJhZGQiLCJwYXRoIjoiL2RhdGEvYiIsInZhbHVlIjoiYyJ9XQ=="}}`,
 		`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"u","allowed":false,"status":{"code":200,"status":"Success","message":"no"},"warnings":["w"],"auditAnnotations":{"a":"b"}}}`,
-		// a word of its own: told on as it is, as upstream tells it
+		// an unknown status, which is passed on unchanged, as upstream does
 		`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"u","allowed":false,"status":{"status":"Refused"}}}`,
 		`{"response":{"uid":"u","patchType":"","patch":"e30="}}`, `{"response":null}`, `[]`, `7`,
 		`{"response":{"uid":"u","allowed":true,"patchType":"JSONPatch","patch":"W3sib3AiOiJyZW1vdmUiLCJwYXRoIjoiIn1d"}}`,
@@ -92,8 +92,8 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// TestReviewVersions: a webhook is asked in the first version of its list that the server knows. Answers in v1 say what they are and to
-// which review they belong; those in v1beta1 need not, and their patches are JSON patches.
+// TestReviewVersions checks that a webhook is called in the first version of its list that the server supports. v1
+// responses must name their version and their review. v1beta1 responses need not, and their patches are JSON patches.
 func TestReviewVersions(t *testing.T) {
 	const (
 		plain   = `{"response":{"allowed":true}}`
@@ -144,7 +144,7 @@ func TestReviewVersions(t *testing.T) {
 	}
 }
 
-// TestRefusals: what a webhook says of its no is told to the client, as far as it is an error.
+// TestRefusals checks that a webhook's rejection reaches the client as an error status.
 func TestRefusals(t *testing.T) {
 	const by = `admission webhook "w.example.com" denied the request`
 	for say, want := range map[string]metav1.Status{
@@ -170,7 +170,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestAnswersAreBooked: the ledger has a call failed when the answer is none, whatever is wrong with it; and not when it is no.
+// TestAnswersAreBooked checks that the ledger counts an invalid response as a failed call, and a rejection as a
+// successful one.
 func TestAnswersAreBooked(t *testing.T) {
 	for say, want := range map[string]extension.State{
 		answerOf(`"allowed":true`):                                                extension.OK,

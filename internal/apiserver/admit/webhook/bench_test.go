@@ -40,8 +40,8 @@ func (s shelf) Get(context.Context, schema.GroupResource, string, string) (resou
 	return s.Object, nil
 }
 
-// BenchmarkWebhook is what one webhook of this machine adds to the create of a pod, and what none adds. The webhook's own time is
-// told apart.
+// BenchmarkWebhook measures what one webhook on this machine adds to the create of a pod, and what no webhook adds. It
+// reports the webhook's own time separately.
 func BenchmarkWebhook(b *testing.B) {
 	var own atomic.Int64
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {

@@ -19,7 +19,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
 )
 
-// call asks a webhook, and passes on what it says beside its verdict. The error is a *failed, a rejected, or one of ours.
+// call calls a webhook, and passes its warnings and audit annotations on. The error is a *failed, a rejected, or an
+// internal one.
 func (p *generic) call(ctx context.Context, h *hook, q *matching.Request, r *reviews, v *matching.Versioned, mutating bool) (*answer,
 	error) {
 	if q.DryRun {
@@ -51,7 +52,7 @@ func (p *generic) call(ctx context.Context, h *hook, q *matching.Request, r *rev
 	case wrong != nil:
 		// upstream's words
 		return nil, &failed{h.title, fmt.Errorf("received invalid webhook response: %w", wrong), http.StatusServiceUnavailable}
-	case a == nil && err != nil: // there was none; an invalid patch is reported after the rest of the webhook's answer
+	case a == nil && err != nil: // no response; an invalid patch is reported after the rest of the response
 		code := int32(http.StatusServiceUnavailable)
 		if errors.Is(err, errSpent) {
 			code = http.StatusGatewayTimeout
@@ -76,7 +77,7 @@ func (p *generic) call(ctx context.Context, h *hook, q *matching.Request, r *rev
 	return a, nil
 }
 
-// annotate adds an audit annotation whose key a webhook had a part in.
+// annotate adds an audit annotation whose key contains a text of the webhook.
 func (p *generic) annotate(q *matching.Request, key, value string) {
 	if strings.Count(key, "/") != 1 || len(validation.IsQualifiedName(key)) > 0 {
 		p.host.Log.Warn("Dropped an audit annotation of a webhook with an invalid key", "key", key)
@@ -85,7 +86,7 @@ func (p *generic) annotate(q *matching.Request, key, value string) {
 	q.Annotate(key, value)
 }
 
-// observe counts a call.
+// observe records a call in the metrics.
 func (p *generic) observe(h *hook, q *matching.Request, took time.Duration, err error) {
 	op := string(q.Operation)
 	var f *failed
@@ -107,7 +108,7 @@ func (p *generic) observe(h *hook, q *matching.Request, took time.Duration, err 
 	}
 }
 
-// late is the error of a request that has no time left.
+// late returns the error of a request whose deadline has expired.
 func late() error {
 	return apierrors.NewTimeoutError("request did not complete within requested timeout", 0)
 }

@@ -17,15 +17,15 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 )
 
-// TestFailurePolicy: a webhook that cannot be asked, or answers what it may not, refuses the request, unless its failure policy
-// is Ignore; what it says no to is refused in any case.
+// TestFailurePolicy checks that a webhook that cannot be called, or returns an invalid response, rejects the request
+// unless its failure policy is Ignore. A rejection by the webhook counts in any case.
 func TestFailurePolicy(t *testing.T) {
 	const failed = "500 InternalError: Internal error occurred: failed calling webhook \"w.example.com\": "
 	for _, c := range []struct {
 		name    string
 		status  int
 		say     string
-		refused string // also by one that is to be ignored
+		refused string // also with the failure policy Ignore
 		failed  string // empty: it does not fail
 		code    int
 	}{
@@ -91,7 +91,7 @@ func TestFailurePolicy(t *testing.T) {
 	}
 }
 
-// TestUnreachable: nobody listens, or with a certificate that the configuration does not trust.
+// TestUnreachable covers webhooks without a listener and with an untrusted certificate.
 func TestUnreachable(t *testing.T) {
 	server := newHookServer(t)
 	server.say = answerOf(`"allowed":true`)
@@ -112,7 +112,7 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestMutations is what becomes of a mutating webhook's patch.
+// TestMutations covers the results of a mutating webhook's patch.
 func TestMutations(t *testing.T) {
 	const failed = `500 InternalError: Internal error occurred: failed calling webhook "w.example.com": `
 	note := func(mutated bool) string {
@@ -171,7 +171,7 @@ func TestMutations(t *testing.T) {
 	}
 }
 
-// TestValidatorsMayNotPatch: an answer that says more than a verdict is no answer.
+// TestValidatorsMayNotPatch checks that a validating webhook's response with a patch is invalid.
 func TestValidatorsMayNotPatch(t *testing.T) {
 	for say, want := range map[string]string{
 		patchOf(`[{"op":"add","path":"/metadata/labels/a","value":"b"}]`): "received invalid webhook response: validating webhook may not return response.patch",
@@ -188,7 +188,7 @@ func TestValidatorsMayNotPatch(t *testing.T) {
 	}
 }
 
-// TestDryRun: only webhooks without side effects are called.
+// TestDryRun checks that a dry run calls only webhooks without side effects.
 func TestDryRun(t *testing.T) {
 	for class, want := range map[admissionregistrationv1.SideEffectClass]string{
 		"None": "allowed", "NoneOnDryRun": "allowed",
@@ -215,7 +215,7 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// TestReinvocation: a webhook that wants it is called again when others changed the object after it.
+// TestReinvocation checks that a webhook that requests it is called again when others changed the object after it.
 func TestReinvocation(t *testing.T) {
 	for _, c := range []struct {
 		again  bool
@@ -242,8 +242,8 @@ func TestReinvocation(t *testing.T) {
 	}
 }
 
-// TestMatchConditions: a webhook is called where all its conditions hold; one that cannot be evaluated refuses, unless the failure
-// policy is Ignore, and the webhook is then not called.
+// TestMatchConditions checks that a webhook is called if all its conditions match. A condition that cannot be evaluated
+// rejects the request, or with the failure policy Ignore skips the webhook.
 func TestMatchConditions(t *testing.T) {
 	for _, c := range []struct {
 		expression string

@@ -27,7 +27,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 )
 
-// called are the webhooks that the creation of a pod meets, mutating ones first.
+// called returns the webhooks that the creation of a pod calls, mutating ones first.
 func (s *setting) called(t *testing.T, server *hookServer) string {
 	t.Helper()
 	before := len(server.paths())
@@ -37,7 +37,7 @@ func (s *setting) called(t *testing.T, server *hookServer) string {
 	return strings.Join(server.paths()[before:], " ")
 }
 
-// listed are the webhooks that the ledger has, each with what configures it.
+// listed returns the webhooks in the ledger with their configurations.
 func (s *setting) listed() (out []string) {
 	for _, e := range s.host.Ledger.Snapshot() {
 		out = append(out, fmt.Sprintf("%s %s %s", e.Point, e.Name, e.Where))
@@ -45,8 +45,8 @@ func (s *setting) listed() (out []string) {
 	return out
 }
 
-// TestConfigurationsAreFollowed: webhooks are called in the order of their configurations' names and of each one's list, from the first
-// request on, and as they are stored now when something was written.
+// TestConfigurationsAreFollowed checks that webhooks are called in the order of their configurations' names and of
+// their lists, from the first request on, and according to the stored configurations.
 func TestConfigurationsAreFollowed(t *testing.T) {
 	server := newHookServer(t)
 	server.say = answerOf(`"allowed":true`)
@@ -89,7 +89,7 @@ func TestConfigurationsAreFollowed(t *testing.T) {
 	}
 }
 
-// TestNames are those by which the plug-ins are switched on and off, and what they follow.
+// TestNames checks the names by which the plug-ins are enabled and disabled, and the resources that they follow.
 func TestNames(t *testing.T) {
 	for p, want := range map[admit.Follower]string{
 		NewMutating(Options{}):   "MutatingAdmissionWebhook mutatingwebhookconfigurations.admissionregistration.k8s.io",
@@ -101,7 +101,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestConfigurationsThatCannotBeRead: what was known before stays in force.
+// TestConfigurationsThatCannotBeRead checks that the previous configuration stays in force.
 func TestConfigurationsThatCannotBeRead(t *testing.T) {
 	server := newHookServer(t)
 	server.say = answerOf(`"allowed":true`)
@@ -132,7 +132,8 @@ func TestConfigurationsThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestSameName: a configuration may have several webhooks of one name, and each is called again on its own account.
+// TestSameName checks that several webhooks of a configuration may have one name, and that each is called again
+// independently.
 func TestSameName(t *testing.T) {
 	server := newHookServer(t)
 	server.say = answerOf(`"allowed":true`)
@@ -147,7 +148,8 @@ func TestSameName(t *testing.T) {
 	}
 }
 
-// TestWhoIsNotAsked: reviews of users meet no webhook, configurations of webhooks and policies only those that come from files.
+// TestWhoIsNotAsked checks that no webhook is called for reviews of users, and only webhooks from files for
+// configurations of webhooks and policies.
 func TestWhoIsNotAsked(t *testing.T) {
 	server := newHookServer(t)
 	server.say = answerOf(`"allowed":true`)
@@ -186,7 +188,7 @@ func TestWhoIsNotAsked(t *testing.T) {
 				t.Errorf("%s: %s", path, got)
 			}
 			got := server.paths()[before:]
-			slices.Sort(got) // validating webhooks are asked at once
+			slices.Sort(got) // validating webhooks are called concurrently
 			if slices.Sort(asked); !slices.Equal(got, asked) {
 				t.Errorf("%s, webhooks from %+v: asked %q, want %q", path, c, got, asked)
 			}
@@ -194,7 +196,7 @@ func TestWhoIsNotAsked(t *testing.T) {
 	}
 }
 
-// fromFile has one webhook read from a file.
+// fromFile registers one webhook in a file.
 func (s *setting) fromFile(t *testing.T, mutating bool, hooks ...admissionregistrationv1.MutatingWebhook) {
 	t.Helper()
 	dir := t.TempDir()
@@ -209,7 +211,7 @@ func (s *setting) fromFile(t *testing.T, mutating bool, hooks ...admissionregist
 	}
 }
 
-// write puts a configuration into a file of a directory.
+// write writes a configuration to a file of a directory.
 func (s *setting) write(t *testing.T, dir string, mutating bool, name string, hooks ...admissionregistrationv1.MutatingWebhook) {
 	t.Helper()
 	key := s.store(mutating, name+".static.k8s.io", hooks...)
@@ -232,7 +234,7 @@ func (s *setting) write(t *testing.T, dir string, mutating bool, name string, ho
 	}
 }
 
-// told is a log whose lines are heard by the test.
+// told is a log that passes its lines to the test.
 type told struct {
 	slog.Handler
 	lines chan string
@@ -252,7 +254,8 @@ func (l told) Handle(_ context.Context, r slog.Record) error {
 
 func newTold() told { return told{slog.DiscardHandler, make(chan string, 100)} }
 
-// TestFilesAreFollowed: webhooks from files are called first, and as the files are now; what cannot be read changes nothing.
+// TestFilesAreFollowed checks that webhooks from files are called first, that changes of the files take effect, and
+// that invalid files change nothing.
 func TestFilesAreFollowed(t *testing.T) {
 	server := newHookServer(t)
 	server.say = answerOf(`"allowed":true`)
@@ -316,7 +319,7 @@ func TestFilesAreFollowed(t *testing.T) {
 	}
 }
 
-// TestRunWithoutFiles: there is nothing to follow, and that is no reason to end.
+// TestRunWithoutFiles checks that Run without a directory does not end early.
 func TestRunWithoutFiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSetting(t, Protection{})
@@ -333,14 +336,15 @@ func TestRunWithoutFiles(t *testing.T) {
 	})
 }
 
-// oneEndpoint is a cluster whose services are all in one place.
+// oneEndpoint is a cluster whose services all have one endpoint.
 type oneEndpoint struct{}
 
 func (oneEndpoint) ResolveEndpoint(string, string, int32) (*url.URL, error) {
 	return &url.URL{Scheme: "https", Host: "127.0.0.1:1"}, nil
 }
 
-// proxied has services called by the proxy DIR/cluster.sock, and URLs by DIR/controlplane.sock. Nobody listens there.
+// proxied configures the proxy DIR/cluster.sock for services, and DIR/controlplane.sock for URLs. Neither has a
+// listener.
 func proxied(t *testing.T, dir string) func(*setting) {
 	t.Helper()
 	file := filepath.Join(dir, "egress.yaml")
@@ -360,8 +364,8 @@ func proxied(t *testing.T, dir string) func(*setting) {
 	}
 }
 
-// TestJoin: credentials that cannot be read end the start, and webhooks are called by the ways of the cluster: services by one, URLs
-// by another.
+// TestJoin checks that invalid credentials end the start, and that webhooks are called through the cluster's proxies:
+// one for services, another for URLs.
 func TestJoin(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing")
 	for _, p := range []admit.Hosted{NewMutating(Options{Kubeconfig: missing}), NewValidating(Options{Kubeconfig: missing})} {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package webhook is the two admission plug-ins that ask HTTPS servers: MutatingAdmissionWebhook and
-// ValidatingAdmissionWebhook, as kube-apiserver has them.
+// Package webhook implements the two admission plug-ins that call HTTPS servers: MutatingAdmissionWebhook and
+// ValidatingAdmissionWebhook, as in kube-apiserver.
 //
 // A [Plugin] holds the webhooks of all configurations of its kind (hooks.go), ready for matching and calls; the feed hands
 // it each change of a configuration before the write is answered. [Plugin.Mutate] calls the matching webhooks one after the

@@ -23,7 +23,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/explain"
 )
 
-// inJSON reads what traces keep.
+// inJSON decodes the objects in traces.
 type inJSON struct{}
 
 func (inJSON) Stored(_ schema.GroupResource, _ string, data []byte) (m map[string]any, err error) {
@@ -39,8 +39,7 @@ func (inJSON) Live(context.Context, schema.GroupResource, string, string) (map[s
 	return nil, "", errors.New("nothing is there")
 }
 
-// explained admits the creation of a pod that is traced, and returns what its trace tells of the webhooks: a line for each, and what it
-// changed.
+// explained admits the creation of a traced pod, and returns the webhooks in its trace, one a line with their changes.
 func (s *setting) explained(t *testing.T) (told []string) {
 	t.Helper()
 	r := explain.New(explain.Options{Started: time.Now()})
@@ -76,7 +75,7 @@ func (s *setting) explained(t *testing.T) (told []string) {
 	return told
 }
 
-// TestExplained: the trace of a request tells of each webhook that was asked what it answered and changed, and what came of it.
+// TestExplained checks that the trace of a request contains each webhook's response, its changes and the outcome.
 func TestExplained(t *testing.T) {
 	label := patchOf(`[{"op":"add","path":"/metadata/labels/a","value":"b"}]`)
 	for _, c := range []struct {
@@ -123,7 +122,7 @@ func TestExplained(t *testing.T) {
 	}
 }
 
-// TestLatencies: how long webhooks took is told to the audit log, mutating and validating ones apart.
+// TestLatencies checks that the audit event contains the durations of mutating and of validating webhooks.
 func TestLatencies(t *testing.T) {
 	for _, mutating := range []bool{true, false} {
 		server := newHookServer(t)

@@ -22,18 +22,18 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// The lock-out guard: a webhook that cannot be called and whose failure policy is Fail would also keep away what brings it back.
-// An object that does is let through: the webhook's service and its namespace, the service's endpoints, the pods that the service
-// selects and what makes them, what those pods refer to, and the signs of life that they need (guardlife.go). What the webhook
-// itself refused stays refused.
+// The lock-out guard: a webhook that cannot be called and whose failure policy is Fail would also reject the objects
+// that it needs to recover. The guard admits these objects: the webhook's service and its namespace, the service's
+// endpoints, the pods that the service selects and their controllers, the objects that those pods refer to, and the
+// heartbeats that they need (guardlife.go). It never overrides a webhook's own rejection.
 
-// guardAnnotation begins the keys of audit annotations.
+// guardAnnotation is the prefix of the keys of audit annotations.
 const guardAnnotation = "passed.lockout-guard.extension.mortise.dev/"
 
 // letThrough reports whether the request continues without a failed webhook, and reports why in a warning, the log and the
 // audit event.
 func (p *generic) letThrough(ctx context.Context, h *hook, q *matching.Request, i int, f *failed) bool {
-	if f.code == http.StatusBadRequest || ctx.Err() != nil { // it was not called, or the client has left
+	if f.code == http.StatusBadRequest || ctx.Err() != nil { // the webhook was not called, or the client left
 		return false
 	}
 	because := p.mends(ctx, h, q)
@@ -53,7 +53,7 @@ func (p *generic) letThrough(ctx context.Context, h *hook, q *matching.Request, 
 	return true
 }
 
-// mends says what of the webhook's service the request's object is; empty: nothing.
+// mends describes the relation of the request's object to the webhook's service; empty: none.
 func (p *generic) mends(ctx context.Context, h *hook, q *matching.Request) string {
 	s := h.service
 	if s.Name == "" {
@@ -89,7 +89,7 @@ func (p *generic) mends(ctx context.Context, h *hook, q *matching.Request) strin
 	}
 	if servers[what] {
 		objs := []resource.Object{q.Object, q.Old}
-		if q.Subresource != "" && q.Name != "" { // which may have a kind of its own
+		if q.Subresource != "" && q.Name != "" { // a subresource may have a kind of its own
 			if obj, err := g.backend.Get(ctx, what, q.Namespace, q.Name); err == nil {
 				objs = append(objs, obj)
 			}
@@ -117,7 +117,7 @@ func said(yes bool, what string) string {
 	return ""
 }
 
-// servers are the resources of pods, and of what makes them.
+// servers are the resources of pods and of their controllers.
 var servers = map[schema.GroupResource]bool{
 	{Resource: "pods"}: true, {Resource: "replicationcontrollers"}: true,
 	{Group: "apps", Resource: "deployments"}: true, {Group: "apps", Resource: "replicasets"}: true,
@@ -126,14 +126,14 @@ var servers = map[schema.GroupResource]bool{
 	{Group: "batch", Resource: "jobs"}: true,
 }
 
-// guarded is a webhook's service with what it selects.
+// guarded is a webhook's service with its namespace and selector.
 type guarded struct {
 	backend   resource.Backend
 	namespace string
 	selector  labels.Selector
 }
 
-// guarded reads the webhook's service; nil: it is not there, or selects nothing.
+// guarded reads the webhook's service; nil: it does not exist, or selects nothing.
 func (p *generic) guarded(ctx context.Context, h *hook) *guarded {
 	b := p.host.Backend()
 	obj, err := b.Get(ctx, schema.GroupResource{Resource: "services"}, h.service.Namespace, h.service.Name)
@@ -156,7 +156,7 @@ func (g *guarded) selects(obj resource.Object) bool {
 	return g.selector.Matches(set)
 }
 
-// templateOf is what obj makes pods from; nil: it makes none.
+// templateOf returns the pod template of obj; nil: it has none.
 func templateOf(obj resource.Object) *corev1.PodTemplateSpec {
 	switch o := obj.(type) {
 	case *corev1.ReplicationController:
@@ -177,7 +177,7 @@ func templateOf(obj resource.Object) *corev1.PodTemplateSpec {
 
 // refersTo reports whether pods of the service, or those that would be made, refer to an object of their namespace.
 func (g *guarded) refersTo(ctx context.Context, kind podrefs.Kind, name string) bool {
-	asked := map[string]bool{} // accounts
+	asked := map[string]bool{} // service accounts
 	for r := range servers {
 		objs, err := g.backend.List(ctx, r, g.namespace)
 		if err != nil {

@@ -33,7 +33,7 @@ func (noEndpoints) ResolveEndpoint(_, name string, _ int32) (*url.URL, error) {
 
 func withoutEndpoints(s *setting) { s.host.Services = noEndpoints{} }
 
-// behind is a webhook on all resources that the service hooks/hook serves.
+// behind is a webhook for all resources behind the service hooks/hook.
 func behind(server *hookServer) admissionregistrationv1.MutatingWebhook {
 	h := webhookOf(server, "w")
 	h.ClientConfig.URL, h.ClientConfig.Service = nil, &admissionregistrationv1.ServiceReference{Namespace: "hooks", Name: "hook"}
@@ -41,7 +41,7 @@ func behind(server *hookServer) admissionregistrationv1.MutatingWebhook {
 	return h
 }
 
-// requestFor is one about GROUP/RESOURCE/NAMESPACE/NAME[/SUBRESOURCE].
+// requestFor returns a request for GROUP/RESOURCE/NAMESPACE/NAME[/SUBRESOURCE].
 func requestFor(op admit.Operation, path string, obj, old resource.Object) *admit.Attributes {
 	p := strings.Split(path+"/", "/")
 	made := func() resource.Object { return &corev1.Pod{} }
@@ -70,8 +70,9 @@ func sliceOf(service string) *discoveryv1.EndpointSlice {
 	return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{discoveryv1.LabelServiceName: service}}}
 }
 
-// TestGuard goes through what the lock-out guard lets through while the only webhook, on everything, is dead: what its service is made of
-// and what brings its pods back; and what is like that but is not.
+// TestGuard covers the requests that the lock-out guard admits while the only webhook, for all resources, is down:
+// those for the webhook's service and for what its pods need to recover. It also covers similar requests that the guard
+// does not admit.
 func TestGuard(t *testing.T) {
 	service := func(selector map[string]string) *corev1.Service {
 		return &corev1.Service{Spec: corev1.ServiceSpec{Selector: selector}}
@@ -127,7 +128,7 @@ passed.lockout-guard.extension.mortise.dev/validating_round_0_index_0 = c/w.exam
 		name   string
 		asked  *admit.Attributes
 		stored map[string]resource.Object
-		why    string // empty: it is not let through
+		why    string // empty: it is not admitted
 	}{
 		{"its service", requestFor("CREATE", "/services/hooks/hook", service(nil), nil), nil, "its service hooks/hook"},
 		{"its service's end", requestFor("DELETE", "/services/hooks/hook", nil, service(nil)), nil, "its service hooks/hook"},
@@ -282,8 +283,8 @@ passed.lockout-guard.extension.mortise.dev/validating_round_0_index_0 = c/w.exam
 	}
 }
 
-// TestGuardedWebhooks are the webhooks whose failures the lock-out guard forgives: those that could not be asked, as long as somebody waits
-// for the answer, and whose service is known, by a reference or by the name in a URL.
+// TestGuardedWebhooks covers the webhooks whose failures the lock-out guard overrides: those that could not be called
+// while the client waits, and whose service is known by a reference or by the name in a URL.
 func TestGuardedWebhooks(t *testing.T) {
 	atURL := func(text string) func(*admissionregistrationv1.MutatingWebhook) {
 		return func(h *admissionregistrationv1.MutatingWebhook) {
@@ -323,7 +324,7 @@ func TestGuardedWebhooks(t *testing.T) {
 			}
 		}
 	}
-	// nobody waits any more
+	// the client has left
 	server := newHookServer(t)
 	s := newSetting(t, Protection{Guard: true}, withoutEndpoints)
 	s.register(t, true, behind(server))
@@ -332,7 +333,7 @@ func TestGuardedWebhooks(t *testing.T) {
 	if got := s.outcomeIn(ctx, server, requestFor("UPDATE", "/services/hooks/hook", &corev1.Service{}, nil)); !strings.HasPrefix(got, "500") {
 		t.Errorf("a request that was given up: %s", got)
 	}
-	// what it refuses stays refused
+	// a rejection by the webhook counts
 	server.say = answerOf(`"allowed":false`)
 	s = newSetting(t, Protection{Guard: true})
 	h := webhookOf(server, "w")
@@ -344,7 +345,7 @@ func TestGuardedWebhooks(t *testing.T) {
 	}
 }
 
-// TestGuardTellsWhich: the audit log says in which round and at which place the webhook was that the guard did without.
+// TestGuardTellsWhich checks that the audit event contains the round and the index of a skipped webhook.
 func TestGuardTellsWhich(t *testing.T) {
 	server := newHookServer(t)
 	server.say = answerOf(`"allowed":true`)

@@ -19,7 +19,7 @@ import (
 // lead before it answers. All of them show this by leases and by the node's status. The guard admits these writes from the
 // component whose heartbeat they are.
 
-// Where signs of life are kept.
+// Where heartbeats are stored.
 const (
 	nodeLeases         = "kube-node-lease"
 	controlPlaneLeases = "kube-system"
@@ -27,7 +27,7 @@ const (
 	accountUsers       = "system:serviceaccount:"
 )
 
-// signOfLife says of whose life the request's object is a sign that pods need to come back; empty: of none.
+// signOfLife describes the heartbeat in the request's object that pods need to recover; empty: it is none.
 func signOfLife(q *matching.Request) string {
 	if q.User == nil || q.Operation == admit.Delete || q.Operation == admit.Connect {
 		return ""
@@ -48,7 +48,7 @@ func signOfLife(q *matching.Request) string {
 	return ""
 }
 
-// nameOf is the name of the request's object, which a create need not say.
+// nameOf returns the name of the request's object. A create may have it only in the object.
 func nameOf(q *matching.Request) string {
 	if q.Name == "" && q.Object != nil {
 		return q.Object.GetName()

@@ -36,29 +36,29 @@ import (
 
 const group = "admissionregistration.k8s.io"
 
-// hook is one webhook, read and ready.
+// hook is one parsed webhook.
 type hook struct {
-	uid           string // of its place: configuration, name, and which of that name it is
+	uid           string // of configuration, name, and index among the webhooks of that name
 	configuration string
 	name          string
-	title         string // the name in quotes, as errors call it
-	static        bool   // from a file: it sees what webhooks of the API do not
+	title         string // the quoted name for errors
+	static        bool   // from a file: it also sees requests that webhooks of the API do not see
 	criteria      matching.Criteria
-	ignore        bool // failures to call it
+	ignore        bool // continue when a call fails
 	sideEffects   *admissionregistrationv1.SideEffectClass
-	timeout       time.Duration // 0: only the request's
+	timeout       time.Duration // 0: only the request's deadline
 	versions      []string
-	again         bool // when others changed the object after it
+	again         bool // call again when others changed the object after it
 
 	ref     extension.Ref
-	service types.NamespacedName // that it is behind; empty: none
-	target  [sha256.Size]byte    // of all that says how it is called
+	service types.NamespacedName // the webhook's; empty: none
+	target  [sha256.Size]byte    // hash of all settings of the calls
 	policy  extension.Policy
 	client  func() (*webhook.Client, error)
 	matcher func() matchconditions.Matcher // nil: no conditions
 }
 
-// common is what mutating and validating webhooks both say.
+// common is the common part of mutating and validating webhooks.
 type common struct {
 	name          string
 	client        admissionregistrationv1.WebhookClientConfig
@@ -92,7 +92,7 @@ func validating(c *admissionregistrationv1.ValidatingWebhookConfiguration) []com
 	return out
 }
 
-// read makes the webhooks of a configuration.
+// read parses the webhooks of a configuration.
 func (p *generic) read(obj resource.Object, static bool) ([]*hook, error) {
 	var said []common
 	switch c := obj.(type) {
@@ -117,7 +117,7 @@ func (p *generic) read(obj resource.Object, static bool) ([]*hook, error) {
 
 func (p *generic) hook(w *common, configuration string, nth int) *hook {
 	h := &hook{
-		uid:           fmt.Sprintf("%s/%s/%d", configuration, w.name, nth), // no configuration of the API has the name of one from a file
+		uid:           fmt.Sprintf("%s/%s/%d", configuration, w.name, nth), // names of configurations from files differ from those of the API
 		configuration: configuration,
 		name:          w.name,
 		ignore:        w.failure != nil && *w.failure == admissionregistrationv1.Ignore,
@@ -173,8 +173,8 @@ func targetOf(w *common) webhook.Target {
 // generic is the common part of both plug-ins: the webhooks of one kind of configuration.
 type generic struct {
 	name       string // of the plug-in
-	kind       string // of its configurations
-	step       string // "admit" or "validating", as metrics call it
+	kind       string // the configurations' kind
+	step       string // "admit" or "validating", as in metrics
 	point      extension.Point
 	resource   schema.GroupResource
 	options    Options
@@ -184,26 +184,26 @@ type generic struct {
 	caller *webhook.Caller
 	meter  *meters
 
-	hooks atomic.Pointer[[]*hook] // all, in their order; nil: none
+	hooks atomic.Pointer[[]*hook] // all, in order; nil: none
 
 	mu     sync.Mutex
-	by     map[string][]*hook // of the API, by configuration
+	by     map[string][]*hook // those of the API, by configuration
 	static []*hook
-	hash   string // of what static was read from
+	hash   string // of the source of static
 }
 
 // Options of the plug-ins.
 type Options struct {
-	// Kubeconfig is a file of the credentials with which webhooks are called; empty: none.
+	// Kubeconfig is a file with the credentials for calls of webhooks; empty: none.
 	Kubeconfig string
 	// Manifests is a directory of configurations that come before those of the API; empty: none.
 	Manifests string
 }
 
-// Name is upstream's.
+// Name returns upstream's name of the plug-in.
 func (p *generic) Name() string { return p.name }
 
-// Join makes the way out.
+// Join makes the client for calls of webhooks.
 func (p *generic) Join(h *admit.Host) (err error) {
 	p.host = h
 	p.by = map[string][]*hook{}
@@ -216,12 +216,12 @@ func (p *generic) Join(h *admit.Host) (err error) {
 	return nil
 }
 
-// compiler makes match conditions.
+// compiler returns the compiler of match conditions.
 func (p *generic) compiler() celplugin.ConditionCompiler {
 	return celplugin.NewConditionCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
 }
 
-// Follows returns the kind of configuration; and endpoint slices, whose changes reset breakers.
+// Follows returns the kind of configuration, and endpoint slices, whose changes reset breakers.
 func (p *generic) Follows() []schema.GroupResource {
 	return []schema.GroupResource{p.resource, endpointSlices}
 }
@@ -236,7 +236,7 @@ func (p *generic) Run(ctx context.Context) error {
 	return nil
 }
 
-// readManifests reads the directory, and says whether there was anything new.
+// readManifests reads the directory, and reports whether there were changes.
 func (p *generic) readManifests() (bool, error) {
 	all, hash, err := manifests.Webhooks(p.host, p.resource, p.options.Manifests)
 	if err != nil {
@@ -260,7 +260,7 @@ func (p *generic) readManifests() (bool, error) {
 	return true, nil
 }
 
-// Load replaces all configurations with those that are stored.
+// Load replaces all configurations with the stored ones.
 func (p *generic) Load(ctx context.Context, stored feed.Lister) error {
 	if p.options.Manifests != "" {
 		if _, err := p.readManifests(); err != nil {
@@ -287,7 +287,7 @@ func (p *generic) Load(ctx context.Context, stored feed.Lister) error {
 // Apply applies a change of a configuration or of an endpoint slice.
 func (p *generic) Apply(_ context.Context, c *feed.Change) error {
 	if c.Resource == endpointSlices {
-		if c.Object != nil { // a deleted service helps no webhook
+		if c.Object != nil { // a deleted slice makes no webhook reachable
 			p.moved(c.Namespace, c.Object.GetLabels()[discoveryv1.LabelServiceName])
 		}
 		return nil
@@ -308,7 +308,7 @@ func (p *generic) Apply(_ context.Context, c *feed.Change) error {
 	return nil
 }
 
-// arrange makes the list that requests see: those from files first, then by configuration.
+// arrange rebuilds the list that requests read: webhooks from files first, then by configuration.
 func (p *generic) arrange() {
 	all := slices.Clone(p.static)
 	for _, name := range slices.Sorted(maps.Keys(p.by)) {
@@ -326,8 +326,8 @@ func (p *generic) arrange() {
 	p.hooks.Store(&all)
 }
 
-// relevant are the webhooks that a request may meet. Reviews of users are not for webhooks; configurations of webhooks and policies only
-// for those from files, so that none of the others can keep itself from being mended.
+// relevant returns the webhooks that may apply to a request. No webhook applies to reviews of users. To configurations
+// of webhooks and policies only webhooks from files apply, so that no other one can prevent its own repair.
 func (p *generic) relevant(a *admit.Attributes) []*hook {
 	all := p.hooks.Load()
 	if all == nil || virtual(a.Descriptor) {
@@ -358,7 +358,7 @@ func virtual(d *resource.Descriptor) bool {
 	return false
 }
 
-// matches says in which form a webhook is to be called for the request; nil: not at all.
+// matches returns the form in which a webhook must be called for the request; nil: not at all.
 func (p *generic) matches(ctx context.Context, h *hook, q *matching.Request) (*matching.Form, error) {
 	form, err := h.criteria.Match(ctx, q)
 	if form == nil || err != nil || h.matcher == nil {
@@ -375,7 +375,7 @@ func (p *generic) matches(ctx context.Context, h *hook, q *matching.Request) (*m
 	case !r.Matches:
 		step := p.step
 		if step != "admit" {
-			step = "validate" // upstream's word here, unlike everywhere else
+			step = "validate" // upstream's word here, unlike elsewhere
 		}
 		metrics.Metrics.ObserveMatchConditionExclusion(ctx, h.name, "webhook", step, string(q.Operation))
 		return nil, nil

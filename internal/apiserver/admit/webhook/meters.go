@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// meters are what both plug-ins count, under kube-apiserver's names.
+// meters are the metrics of both plug-ins, under kube-apiserver's names.
 type meters struct {
 	duration  *prometheus.HistogramVec
 	requests  *prometheus.CounterVec
@@ -46,7 +46,7 @@ func newMeters(r prometheus.Registerer) *meters {
 	return m
 }
 
-// shared registers c, or finds what the other plug-in has registered.
+// shared registers c, or returns the collector that the other plug-in has registered.
 func shared[T prometheus.Collector](r prometheus.Registerer, c T) T {
 	var there prometheus.AlreadyRegisteredError
 	if err := r.Register(c); errors.As(err, &there) {

@@ -47,20 +47,20 @@ func NewMutating(o Options) *Mutating {
 		resource: schema.GroupResource{Group: group, Resource: "mutatingwebhookconfigurations"}}}
 }
 
-// The beginnings of audit annotations' keys.
+// The prefixes of audit annotations' keys.
 const (
 	patchAnnotation    = "patch.webhook.admission.k8s.io/"
 	mutationAnnotation = "mutation.webhook.admission.k8s.io/"
 )
 
-// rounds is what a request remembers between the rounds of its mutation.
+// rounds is the state of a request between the rounds of its mutation.
 type rounds struct {
-	output  resource.Object // of the first round
-	invoked map[string]bool // webhooks that want to be called again when others change the object after them
-	due     map[string]bool // webhooks that are to be called again
+	output  resource.Object // the object after the first round
+	invoked map[string]bool // called webhooks that request another call when others change the object after them
+	due     map[string]bool // webhooks that must be called again
 }
 
-// require has those called again that were called before and want it.
+// require marks the called webhooks that request it for another call.
 func (r *rounds) require() {
 	for uid := range r.invoked {
 		if r.due == nil {
@@ -77,7 +77,7 @@ func (r *rounds) invoke(uid string) {
 	r.invoked[uid] = true
 }
 
-// Mutate calls the webhooks that match, one after the other.
+// Mutate calls the matching webhooks one after the other.
 func (p *Mutating) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	hooks := p.relevant(a)
 	if len(hooks) == 0 {
@@ -124,13 +124,13 @@ func (p *Mutating) Mutate(ctx context.Context, b resource.Backend, a *admit.Attr
 	if err := q.Settle(); err != nil {
 		return err
 	}
-	if called && a.Round == 0 && a.Object != nil { // needed only if something has all called again
+	if called && a.Round == 0 && a.Object != nil { // needed only if a mutator requests another round
 		memory.output = a.Object.DeepCopyObject().(resource.Object)
 	}
 	return nil
 }
 
-// settle is what comes of a call that did not end well: nil if the request goes on.
+// settle decides what a failed call means: nil if the request continues.
 func (p *generic) settle(ctx context.Context, h *hook, q *matching.Request, i int, err error) error {
 	var f *failed
 	if !errors.As(err, &f) {
@@ -157,7 +157,7 @@ func (p *generic) settle(ctx context.Context, h *hook, q *matching.Request, i in
 	return nil
 }
 
-// passedOver counts that the request continues without a failed webhook, and records it in the audit log.
+// passedOver counts a request that continues without a failed webhook, and records it in the audit log.
 func (p *generic) passedOver(h *hook, q *matching.Request, i int) {
 	p.meter.failOpen.WithLabelValues(h.name, p.step).Inc()
 	begin, round := "failed-open.validating.webhook.admission.k8s.io/", 0
@@ -225,8 +225,8 @@ func (p *Mutating) mutate(ctx context.Context, h *hook, q *matching.Request, r *
 	return changed, nil
 }
 
-// decode reads a patched object. What it says no longer of its kind is as before; if it has become another kind, it is read as
-// that, and refused.
+// decode decodes a patched object. Without an apiVersion or kind it keeps the previous one. If the kind has changed,
+// decode decodes it as the new kind and rejects it.
 func (p *Mutating) decode(q *matching.Request, v *matching.Versioned, data []byte) (resource.Object, error) {
 	obj := q.Empty(v.Object)
 	if u, ok := obj.(*unstructured.Unstructured); ok {
@@ -263,7 +263,7 @@ func (p *Mutating) decode(q *matching.Request, v *matching.Versioned, data []byt
 	return obj, nil
 }
 
-// empty is an object of another built-in kind, nil if there is no such kind.
+// empty returns an empty object of another built-in kind; nil if there is no such kind.
 func (p *Mutating) empty(gvk schema.GroupVersionKind) resource.Object {
 	for _, d := range p.host.Kinds() {
 		if v := d.Version(gvk.Version); d.Group == gvk.Group && d.Kind == gvk.Kind && v != nil && v.New != nil {

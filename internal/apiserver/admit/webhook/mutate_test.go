@@ -23,7 +23,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// patchingBy is a setting with one mutating webhook that patches.
+// patchingBy returns a setting with one mutating webhook that patches objects.
 func patchingBy(t *testing.T, patch string) (*setting, *hookServer) {
 	t.Helper()
 	server := newHookServer(t)
@@ -35,8 +35,8 @@ func patchingBy(t *testing.T, patch string) (*setting, *hookServer) {
 	return s, server
 }
 
-// TestPatchesThatMakeNoObject: what a patch makes is read as the API reads objects; what is none refuses the request, and counts as the
-// server's own error.
+// TestPatchesThatMakeNoObject checks that the result of a patch is decoded as the API decodes objects. An invalid
+// result rejects the request as an internal error.
 func TestPatchesThatMakeNoObject(t *testing.T) {
 	const note = "\nmutation.webhook.admission.k8s.io/round_0_index_0 = {\"configuration\":\"c\",\"webhook\":\"w.example.com\",\"mutated\":false}"
 	for patch, want := range map[string]string{
@@ -62,7 +62,7 @@ func TestPatchesThatMakeNoObject(t *testing.T) {
 	}
 }
 
-// TestCustomObjects are patched as they are, without a Go type.
+// TestCustomObjects checks that custom objects are patched without a Go type.
 func TestCustomObjects(t *testing.T) {
 	for patch, want := range map[string]string{
 		`[{"op":"add","path":"/size","value":7}]`: "allowed map[apiVersion:example.com/v1 kind:Widget metadata:map[name:p] size:7]",
@@ -83,7 +83,7 @@ func TestCustomObjects(t *testing.T) {
 	}
 }
 
-// TestObjectsThatCannotBeEncoded: no webhook can be asked about them.
+// TestObjectsThatCannotBeEncoded checks that no webhook is called for them.
 func TestObjectsThatCannotBeEncoded(t *testing.T) {
 	widget := func(more any) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Widget", "more": more}}
@@ -105,7 +105,7 @@ func TestObjectsThatCannotBeEncoded(t *testing.T) {
 	}
 }
 
-// TestDeletionsAreNotPatched: there is nothing to patch; a webhook may still be asked.
+// TestDeletionsAreNotPatched checks that a webhook may admit a delete, and that a patch of it fails.
 func TestDeletionsAreNotPatched(t *testing.T) {
 	for patch, want := range map[string]string{
 		`[]`: "allowed",
@@ -122,7 +122,7 @@ func TestDeletionsAreNotPatched(t *testing.T) {
 	}
 }
 
-// audited is a context of a request that is audited at a level; empty: not at all.
+// audited returns the context of a request with an audit level; empty: not audited.
 func audited(t *testing.T, level auditinternal.Level) context.Context {
 	t.Helper()
 	if level == "" {
@@ -135,7 +135,7 @@ func audited(t *testing.T, level auditinternal.Level) context.Context {
 	return ctx
 }
 
-// TestPatchesAreAudited where whole requests are.
+// TestPatchesAreAudited checks that patches are audited at the level of whole requests.
 func TestPatchesAreAudited(t *testing.T) {
 	const patch = `[{"op":"add","path":"/metadata/labels/a","value":"b"}]`
 	for level, want := range map[auditinternal.Level]string{
@@ -158,7 +158,8 @@ func TestPatchesAreAudited(t *testing.T) {
 	}
 }
 
-// TestSecondRound: when other plug-ins have all called again, the webhooks that want it are, if the object has changed since they saw it.
+// TestSecondRound checks which webhooks are called again when another plug-in requests a second round: those that
+// request it, if the object has changed since their call.
 func TestSecondRound(t *testing.T) {
 	label := func(obj resource.Object) { obj.GetLabels()["x"] = "y" }
 	for _, c := range []struct {
@@ -193,8 +194,8 @@ func TestSecondRound(t *testing.T) {
 	}
 }
 
-// TestFirstCallInSecondRound: a webhook that did not match in the first round is not called in the second; what is passed over then is
-// marked with the round.
+// TestFirstCallInSecondRound checks that a webhook that did not match in the first round is not called in the second,
+// and that a webhook skipped there is marked with the round.
 func TestFirstCallInSecondRound(t *testing.T) {
 	server := newHookServer(t)
 	server.other = map[string]string{"patch": patchOf(`[{"op":"add","path":"/metadata/labels/late","value":"b"}]`)}
@@ -218,8 +219,8 @@ func TestFirstCallInSecondRound(t *testing.T) {
 	}
 }
 
-// TestEquivalents: a webhook whose rules name another version of the same objects sees them in that version, if its match policy is
-// Equivalent; what it makes of one is stored as the request's own.
+// TestEquivalents checks that a webhook whose rules name another version of the same objects sees them in that version,
+// if its match policy is Equivalent, and that its result is stored in the request's version.
 func TestEquivalents(t *testing.T) {
 	const patch = `[{"op":"add","path":"/metadata/labels/a","value":"b"}]`
 	for _, c := range []struct {
@@ -227,7 +228,7 @@ func TestEquivalents(t *testing.T) {
 		policy *admissionregistrationv1.MatchPolicyType
 		change func(*corev1.Pod)
 		patch  string
-		want   string // empty: it is not asked
+		want   string // empty: it is not called
 	}{
 		{"no policy", nil, nil, patch, ""},
 		{"exact", ptr.To(admissionregistrationv1.Exact), nil, patch, ""},
@@ -278,7 +279,8 @@ func TestEquivalents(t *testing.T) {
 	}
 }
 
-// TestSelectors: webhooks are asked about what their selectors select; a namespace that is not there refuses the request.
+// TestSelectors checks that webhooks are called for what their selectors match. A missing namespace rejects the
+// request.
 func TestSelectors(t *testing.T) {
 	stored := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns", Labels: map[string]string{"env": "prod"}}}
 	label := func(key, value string) *metav1.LabelSelector {
@@ -315,7 +317,8 @@ func TestSelectors(t *testing.T) {
 	}
 }
 
-// TestConditionsOfForms: match conditions see the object in the form that the webhook would be sent; one that cannot be made refuses.
+// TestConditionsOfForms checks that match conditions see the object in the form that the webhook would receive. A
+// failed conversion rejects the request.
 func TestConditionsOfForms(t *testing.T) {
 	for name, want := range map[string]string{"p": "allowed", "no-beta": "500 InternalError: Internal error occurred: no such form"} {
 		for _, mutating := range []bool{true, false} {
@@ -336,7 +339,7 @@ func TestConditionsOfForms(t *testing.T) {
 	}
 }
 
-// TestExclusionsAreCounted: a webhook whose conditions do not hold is counted under upstream's names.
+// TestExclusionsAreCounted checks that a webhook whose conditions do not match is counted under upstream's names.
 func TestExclusionsAreCounted(t *testing.T) {
 	for mutating, kind := range map[bool]string{true: "admit", false: "validate"} {
 		server := newHookServer(t)
@@ -354,7 +357,7 @@ func TestExclusionsAreCounted(t *testing.T) {
 	}
 }
 
-// exclusions are those of one webhook that the libraries have counted, for creates.
+// exclusions returns how often the libraries excluded one webhook for creates.
 func exclusions(t *testing.T, name, kind string) (n float64) {
 	t.Helper()
 	families, err := legacyregistry.DefaultGatherer.Gather()
@@ -378,7 +381,7 @@ func exclusions(t *testing.T, name, kind string) (n float64) {
 	return n
 }
 
-// TestWithoutMetrics: nobody need count.
+// TestWithoutMetrics checks that the plug-ins work without a registry.
 func TestWithoutMetrics(t *testing.T) {
 	server := newHookServer(t)
 	server.say = answerOf(`"allowed":true`)

@@ -22,13 +22,14 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 )
 
-// Protection limits the effects of a failing webhook. The zero value has no limits, as kube-apiserver.
+// Protection limits the effects of a failing webhook. The zero value has no limits, as in kube-apiserver.
 type Protection struct {
-	// Deadline is the maximum total time of the webhooks of one request; 0: only each one's timeout. A webhook that is not called by then
-	// counts as failed.
+	// Deadline is the maximum total time of the webhooks of one request; 0: only each one's timeout. A webhook that was
+	// not called by then counts as failed.
 	Deadline time.Duration
-	// Failures is the number of consecutive failures after which a webhook is not called for Pause (0: [DefaultPause]); its failure policy
-	// then decides without a call. 0: only for configurations with [BreakerAnnotation], after [DefaultFailures].
+	// Failures is the number of consecutive failures after which a webhook is not called for Pause (0: [DefaultPause]);
+	// its failure policy then decides without a call. 0: only for configurations with [BreakerAnnotation], after
+	// [DefaultFailures].
 	Failures int
 	Pause    time.Duration
 	// Guard admits objects that a failing webhook needs to recover.
@@ -46,7 +47,7 @@ const (
 // BreakerAnnotation on a configuration turns the breakers of its webhooks "on" or "off".
 const BreakerAnnotation = "extension.mortise.dev/breaker"
 
-// Protect sets the protection against the plug-in's webhooks. It is called before Join.
+// Protect sets the protection of the plug-in's webhooks. It must be called before Join.
 func (p *generic) Protect(protection Protection) { p.protection = protection }
 
 // Protected is implemented by both plug-ins.
@@ -54,7 +55,8 @@ type Protected interface{ Protect(protection Protection) }
 
 var endpointSlices = schema.GroupResource{Group: discoveryv1.GroupName, Resource: "endpointslices"}
 
-// titleOf is how errors call a webhook: its name as kube-apiserver has it, and its configuration where that was asked for.
+// titleOf returns a webhook's title for errors: its name as in kube-apiserver, with its configuration if that is
+// enabled.
 func (p *generic) titleOf(h *hook) string {
 	if p.protection.Configurations {
 		return fmt.Sprintf("%q of %s %q", h.name, p.kind, h.configuration)
@@ -62,7 +64,7 @@ func (p *generic) titleOf(h *hook) string {
 	return fmt.Sprintf("%q", h.name)
 }
 
-// serviceOf is the service that a target is behind, also where a URL names it.
+// serviceOf returns the service of a target, also if a URL names it.
 func serviceOf(t *webhook.Target) types.NamespacedName {
 	if t.Service != nil {
 		return types.NamespacedName{Namespace: t.Service.Namespace, Name: t.Service.Name}
@@ -78,7 +80,7 @@ func serviceOf(t *webhook.Target) types.NamespacedName {
 	return types.NamespacedName{Namespace: labels[1], Name: labels[0]}
 }
 
-// breaker gives a webhook its breaker.
+// breaker sets a webhook's breaker.
 func (p *generic) breaker(h *hook, said string) {
 	if said == "off" || said != "on" && p.protection.Failures == 0 {
 		return
@@ -94,7 +96,8 @@ func (p *generic) breaker(h *hook, said string) {
 	}
 }
 
-// forgive closes the breakers of webhooks that are called in another way than before: who mends a configuration need not wait.
+// forgive closes the breakers of webhooks whose call settings have changed, so that a repaired configuration takes
+// effect immediately.
 func (p *generic) forgive(before, now []*hook) {
 	old := make(map[string][sha256.Size]byte, len(before))
 	for _, h := range before {
@@ -107,7 +110,7 @@ func (p *generic) forgive(before, now []*hook) {
 	}
 }
 
-// moved closes the breakers of the webhooks behind a service that has other endpoints.
+// moved closes the breakers of the webhooks of a service whose endpoints have changed.
 func (p *generic) moved(namespace, service string) {
 	all := p.hooks.Load()
 	if all == nil {
@@ -120,10 +123,11 @@ func (p *generic) moved(namespace, service string) {
 	}
 }
 
-// errSpent is that a request has no time left for webhooks.
+// errSpent means that a request has no time left for webhooks.
 var errSpent = errors.New("the deadline of admission is used up")
 
-// post calls a webhook, in the time that the request has left for it. An answer that check has something against counts as a failure.
+// post calls a webhook in the time that the request has left for it. A response for which check returns an error counts
+// as a failure.
 func (p *generic) post(ctx context.Context, h *hook, c *webhook.Client, body []byte, into runtime.Object, check func() error) error {
 	policy := h.policy
 	if p.protection.Deadline == 0 {
@@ -140,7 +144,7 @@ func (p *generic) post(ctx context.Context, h *hook, c *webhook.Client, body []b
 	}
 	within, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
-	if policy.Failures > 0 { // who was left too little is not to blame, unless it took the most of all
+	if policy.Failures > 0 { // a webhook with too little time is not to blame, unless it took the most of all
 		policy.Excused = func(error) bool {
 			return errors.Is(ctx.Err(), context.Canceled) || within.Err() != nil && time.Since(begun) < p.protection.Deadline/2
 		}
@@ -153,7 +157,7 @@ func (p *generic) post(ctx context.Context, h *hook, c *webhook.Client, body []b
 	return err
 }
 
-// spent says who used the time up: each webhook with what it took, the one that took most first.
+// spent returns an error with the time that each webhook took, the longest first.
 func (p *generic) spent(s *admit.Spending) error {
 	took := s.Took()
 	parts := make([]string, len(took))

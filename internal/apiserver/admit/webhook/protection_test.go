@@ -20,7 +20,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// TestConfigurationsInErrors: errors and warnings name the webhook's configuration where that was asked for.
+// TestConfigurationsInErrors checks that errors and warnings name the webhook's configuration if that is enabled.
 func TestConfigurationsInErrors(t *testing.T) {
 	for say, want := range map[string]map[bool]string{
 		answerOf(`"allowed":false`): {
@@ -44,7 +44,7 @@ func TestConfigurationsInErrors(t *testing.T) {
 	}
 }
 
-// breaking is a webhook that always fails, on a clock that the test moves; and the log.
+// breaking is a webhook that always fails, with a clock that the test moves and a log.
 type breaking struct {
 	*setting
 	t      *testing.T
@@ -65,7 +65,7 @@ func newBreaking(t *testing.T, protection Protection) *breaking {
 	return b
 }
 
-// annotated is register with what the configuration's annotation says of breakers; empty: there is none.
+// annotated is register with the value of the configuration's breaker annotation; empty: none.
 func (b *breaking) annotated(said string) {
 	b.t.Helper()
 	obj := b.objects.objects[b.store(false, "c", b.hook)]
@@ -75,7 +75,7 @@ func (b *breaking) annotated(said string) {
 	b.committed(b.t, "c")
 }
 
-// asked is how often the webhook was called for so many requests, all of which are refused.
+// asked sends a number of requests, which are all rejected, and returns how often the webhook was called.
 func (b *breaking) asked(requests int) int {
 	b.t.Helper()
 	before := len(b.server.paths())
@@ -87,8 +87,8 @@ func (b *breaking) asked(requests int) int {
 	return len(b.server.paths()) - before
 }
 
-// TestBreakers: a webhook that failed so many times in a row is not called for a while, for all configurations or for those whose
-// annotation says so; and what is logged then.
+// TestBreakers checks that a webhook is not called for a while after a number of consecutive failures, either for all
+// configurations or for those with the annotation, and what is logged.
 func TestBreakers(t *testing.T) {
 	for _, c := range []struct {
 		name       string
@@ -134,7 +134,7 @@ func TestBreakers(t *testing.T) {
 	}
 }
 
-// TestBreakersAreClosed: a webhook that is not called any more is called again at once when it is configured to be called in another way.
+// TestBreakersAreClosed checks that a skipped webhook is called again immediately after its call settings change.
 func TestBreakersAreClosed(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*admissionregistrationv1.MutatingWebhook)
@@ -145,7 +145,7 @@ func TestBreakersAreClosed(t *testing.T) {
 		"at another address": {func(h *admissionregistrationv1.MutatingWebhook) {
 			h.ClientConfig.URL = ptr.To(*h.ClientConfig.URL + "/x")
 		}, 1},
-		"of another name": {func(h *admissionregistrationv1.MutatingWebhook) { h.Name = "x.example.com" }, 1}, // it is another
+		"of another name": {func(h *admissionregistrationv1.MutatingWebhook) { h.Name = "x.example.com" }, 1}, // it is another webhook
 		"trusting another": {func(h *admissionregistrationv1.MutatingWebhook) {
 			h.ClientConfig.CABundle = append([]byte("\n"), h.ClientConfig.CABundle...)
 		}, 1},
@@ -163,7 +163,7 @@ func TestBreakersAreClosed(t *testing.T) {
 	}
 }
 
-// TestBreakersAndEndpoints: a webhook behind a service is tried again when the service has other endpoints.
+// TestBreakersAndEndpoints checks that a webhook of a service is called again when the service's endpoints change.
 func TestBreakersAndEndpoints(t *testing.T) {
 	for name, c := range map[string]struct {
 		namespace string
@@ -202,7 +202,7 @@ func TestBreakersAndEndpoints(t *testing.T) {
 	}
 }
 
-// TestSecondServiceOfSlices: of several webhooks in a namespace, those behind the slice's service are tried again.
+// TestSecondServiceOfSlices checks that only the webhooks of the slice's service are called again.
 func TestSecondServiceOfSlices(t *testing.T) {
 	server := newHookServer(t)
 	s := newSetting(t, Protection{Failures: 1}, withoutEndpoints)
@@ -226,7 +226,7 @@ func TestSecondServiceOfSlices(t *testing.T) {
 	}
 }
 
-// TestLeavingIsNotItsFault: a client that went away does not count against the webhook.
+// TestLeavingIsNotItsFault checks that a client that leaves does not count as a failure of the webhook.
 func TestLeavingIsNotItsFault(t *testing.T) {
 	for _, protection := range []Protection{{Failures: 1}, {Failures: 1, Deadline: time.Hour}} {
 		b := newBreaking(t, protection)
@@ -243,13 +243,13 @@ func TestLeavingIsNotItsFault(t *testing.T) {
 		if got := b.counted(t); strings.Contains(got, "rejection_count") {
 			t.Errorf("deadline %v: counted %s", protection.Deadline, got)
 		}
-		if n := b.asked(2); n != 1 { // it failed by itself then
+		if n := b.asked(2); n != 1 { // it failed in these calls
 			t.Errorf("deadline %v: called %d times", protection.Deadline, n)
 		}
 	}
 }
 
-// spent is a context of a request of which webhooks took some time already: m/a a third, m/b two thirds.
+// spent returns the context of a request whose webhooks already took some time: m/a a third, m/b two thirds.
 func spent(t *testing.T, all time.Duration) context.Context {
 	s, begun := &admit.Spending{}, time.Now()
 	s.Begin(begun)
@@ -259,8 +259,8 @@ func spent(t *testing.T, all time.Duration) context.Context {
 	return admit.WithSpending(t.Context(), s)
 }
 
-// TestDeadline: a request for whose webhooks no time is left counts the next one as failed, and says who took how long. The failure
-// policy decides.
+// TestDeadline checks that a request without time for further webhooks counts the next one as failed, and reports the
+// time of each webhook. The failure policy decides.
 func TestDeadline(t *testing.T) {
 	for _, mutating := range []bool{true, false} {
 		server := newHookServer(t)
@@ -300,7 +300,8 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// TestDeadlinePasses while a webhook is asked: that counts against it, unless others had left it little.
+// TestDeadlinePasses checks a deadline that expires during a call: it counts as the webhook's failure, unless other
+// webhooks left it little time.
 func TestDeadlinePasses(t *testing.T) {
 	const little = 20 * time.Millisecond
 	for _, c := range []struct {
@@ -336,7 +337,7 @@ func TestDeadlinePasses(t *testing.T) {
 	}
 }
 
-// TestDeadlineOfTheRequest: where the request's own time is over first, that is what is said.
+// TestDeadlineOfTheRequest checks the error when the request's own deadline expires first.
 func TestDeadlineOfTheRequest(t *testing.T) {
 	server := newHookServer(t)
 	server.meet = func(q *http.Request) { <-q.Context().Done() }
@@ -349,7 +350,7 @@ func TestDeadlineOfTheRequest(t *testing.T) {
 	}
 }
 
-// TestTimeout: a webhook has the time that its configuration gives it, which it is told.
+// TestTimeout checks that a webhook has the time in its configuration, which the call contains as a parameter.
 func TestTimeout(t *testing.T) {
 	server := newHookServer(t)
 	queries := make(chan string, 10)
@@ -359,7 +360,7 @@ func TestTimeout(t *testing.T) {
 	for _, c := range []struct {
 		seconds *int32
 		want    string
-	}{{ptr.To(int32(7)), "timeout=7s"}, {nil, "timeout=30s"}} { // client-go's
+	}{{ptr.To(int32(7)), "timeout=7s"}, {nil, "timeout=30s"}} { // client-go's default
 
 		h.TimeoutSeconds = c.seconds
 		s.register(t, false, h)
@@ -372,7 +373,8 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// TestRequestsWithoutTime: what cannot be answered any more asks nobody, and is not let through by a failure policy.
+// TestRequestsWithoutTime checks that a request whose deadline has expired calls no webhook, and that no failure policy
+// admits it.
 func TestRequestsWithoutTime(t *testing.T) {
 	server := newHookServer(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -404,7 +406,8 @@ func TestRequestsWithoutTime(t *testing.T) {
 	}
 }
 
-// TestLeavingWhileItIsAsked: of a validating webhook that is to be ignored nothing is counted then.
+// TestLeavingWhileItIsAsked checks that a client that leaves during the call of a validating webhook with the failure policy
+// Ignore does not count as a call that failed open.
 func TestLeavingWhileItIsAsked(t *testing.T) {
 	server := newHookServer(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -21,14 +21,14 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
 )
 
-// reviews encodes what webhooks are asked: the objects once for each form, the whole once for each form and review version,
-// so that webhooks that are asked the same differ in the review's uid alone.
+// reviews encodes the reviews of a request: each object once per form, and the whole review once per form and version,
+// so that equal reviews differ only in their uid.
 type reviews struct {
 	q *matching.Request
 
 	mu      sync.Mutex
-	objects map[runtime.Object][]byte // the JSON of each
-	whole   map[reviewKey][2][]byte   // what comes before the uid, and after it
+	objects map[runtime.Object][]byte // the JSON of each object
+	whole   map[reviewKey][2][]byte   // the parts before and after the uid
 }
 
 type reviewKey struct {
@@ -36,7 +36,7 @@ type reviewKey struct {
 	version string
 }
 
-// of is the review of a version that the webhook takes, with its uid.
+// of returns the review in a version that the webhook accepts, with its uid.
 func (r *reviews) of(h *hook, v *matching.Versioned) (types.UID, string, []byte, error) {
 	version := ""
 	for _, said := range h.versions {
@@ -75,7 +75,7 @@ func (r *reviews) parts(k reviewKey) ([2][]byte, error) {
 	return p, nil
 }
 
-// raw is an object's JSON, made once.
+// raw returns an object's JSON, encoded once.
 func (r *reviews) raw(obj runtime.Object) (runtime.RawExtension, error) {
 	if obj == nil {
 		return runtime.RawExtension{}, nil
@@ -94,8 +94,8 @@ func (r *reviews) raw(obj runtime.Object) (runtime.RawExtension, error) {
 	return runtime.RawExtension{Raw: b}, nil
 }
 
-// make writes a review as the encoder of package json would, which reads and copies the objects inside twice. The versions differ in
-// their name alone.
+// make encodes a review as package json would. That package would read and copy the objects inside twice. The versions
+// differ only in their name.
 func (r *reviews) make(k reviewKey) (parts [2][]byte, err error) {
 	q := r.q
 	object, err := r.raw(k.Object)
@@ -146,12 +146,12 @@ func (w *writer) raw(texts ...string) {
 	}
 }
 
-// text writes a member: its name as it stands, its value as a string.
+// text writes a member with a string value.
 func (w *writer) text(name, value string) {
 	w.b = append(w.b, name...)
 	for i := range len(value) {
 		if c := value[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
-			b, _ := json.Marshal(value) // a string always can be
+			b, _ := json.Marshal(value) // a string always can be encoded
 			w.b = append(w.b, b...)
 			return
 		}
@@ -159,7 +159,7 @@ func (w *writer) text(name, value string) {
 	w.b = append(append(append(w.b, '"'), value...), '"')
 }
 
-// some writes a member unless it is empty.
+// some writes a member with a string value unless it is empty.
 func (w *writer) some(name, value string) {
 	if value != "" {
 		w.text(name, value)

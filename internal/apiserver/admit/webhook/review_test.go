@@ -23,7 +23,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// TestReviewsAreWhatTheEncoderWrites compares, byte by byte, with the encoding of upstream's types.
+// TestReviewsAreWhatTheEncoderWrites compares reviews, byte by byte, with the encoding of upstream's types.
 func TestReviewsAreWhatTheEncoderWrites(t *testing.T) {
 	d := &resource.Descriptor{Group: "g.example.com", Resource: "things", Kind: "Thing", Namespaced: true,
 		Versions: []resource.Version{{Name: "v1"}}, Storage: "v1"}

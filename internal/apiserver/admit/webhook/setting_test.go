@@ -39,20 +39,20 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// hookServer answers reviews: what it says is a response, UID in it stands for the review's.
+// hookServer answers reviews with a fixed response, in which UID stands for the review's uid.
 type hookServer struct {
 	*httptest.Server
 	status int
 	say    string
-	other  map[string]string   // what it says of other paths
-	meet   func(*http.Request) // called before it answers
+	other  map[string]string   // the responses at other paths
+	meet   func(*http.Request) // called before each response
 
 	mu    sync.Mutex
 	asked []string                       // by path
-	about []*admissionv1.AdmissionReview // what was asked
+	about []*admissionv1.AdmissionReview // the received reviews
 }
 
-// paths are what was asked so far, in the order in which it came.
+// paths returns the paths of all calls so far, in order of arrival.
 func (s *hookServer) paths() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +87,7 @@ func newHookServer(t *testing.T) *hookServer {
 	return s
 }
 
-// newest is what was asked last.
+// newest returns the last received review.
 func (s *hookServer) newest(t *testing.T) *admissionv1.AdmissionReview {
 	t.Helper()
 	s.mu.Lock()
@@ -98,7 +98,7 @@ func (s *hookServer) newest(t *testing.T) *admissionv1.AdmissionReview {
 	return s.about[len(s.about)-1]
 }
 
-// answerOf is a review with a response.
+// answerOf returns a review with a response.
 func answerOf(response string) string {
 	return `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"UID",` + response + `}}`
 }
@@ -114,7 +114,7 @@ type setting struct {
 	validating *Validating
 	objects    *cupboard
 	kinds      []*resource.Descriptor
-	panics     string // the key of an audit annotation that may not be
+	panics     string // the key of an audit annotation that panics
 }
 
 // cupboard is a backend of a few objects, by resource and name.
@@ -156,7 +156,8 @@ func (s *setting) kind(r schema.GroupResource) *resource.Descriptor {
 	return nil
 }
 
-// kinds are pods, in two versions of which the second says so in an annotation; config maps; the two configurations; and widgets, which
+// kinds returns pods in two versions, of which the second has an annotation; config maps; the two kinds of
+// configurations; and widgets, a custom kind.
 // are custom.
 func kinds() []*resource.Descriptor {
 	one := func(group, plural, kind string, made func() resource.Object) *resource.Descriptor {
@@ -220,7 +221,7 @@ func newSetting(t *testing.T, protection Protection, prepare ...func(*setting)) 
 	return s
 }
 
-// webhookOf is one that is about all pods and config maps.
+// webhookOf returns a webhook for all pods and config maps.
 func webhookOf(server *hookServer, name string) admissionregistrationv1.MutatingWebhook {
 	url := server.URL + "/" + name
 	return admissionregistrationv1.MutatingWebhook{
@@ -236,14 +237,14 @@ func webhookOf(server *hookServer, name string) admissionregistrationv1.Mutating
 	}
 }
 
-// register has the webhooks called: by mutation, or by validation.
+// register registers mutating or validating webhooks.
 func (s *setting) register(t *testing.T, mutating bool, hooks ...admissionregistrationv1.MutatingWebhook) {
 	t.Helper()
 	s.store(mutating, "c", hooks...)
 	s.committed(t, "c")
 }
 
-// store keeps a configuration, of which nobody is told. It returns the key by which the backend keeps it.
+// store stores a configuration without notifying the plug-ins, and returns its key in the backend.
 func (s *setting) store(mutating bool, name string, hooks ...admissionregistrationv1.MutatingWebhook) (key string) {
 	if mutating {
 		key = "mutatingwebhookconfigurations//" + name
@@ -263,12 +264,12 @@ func (s *setting) store(mutating bool, name string, hooks ...admissionregistrati
 	return key
 }
 
-// change is that of an object to what it is now.
+// change returns the change of an object to its current state.
 func (s *setting) change(r schema.GroupResource, namespace, name string) *feed.Change {
 	return &feed.Change{Resource: r, Namespace: namespace, Name: name, Object: s.objects.objects[r.Resource+"/"+namespace+"/"+name]}
 }
 
-// committed tells the plug-ins that the configurations of a name have changed.
+// committed notifies the plug-ins of a change of the configurations with a name.
 func (s *setting) committed(t *testing.T, name string) {
 	t.Helper()
 	for _, p := range []admit.Follower{s.mutating, s.validating} {
@@ -294,7 +295,7 @@ type heard []string
 
 func (h *heard) AddWarning(_, text string) { *h = append(*h, text) }
 
-// admit has both plug-ins look at a request.
+// admit passes a request through both plug-ins.
 func (s *setting) admit(ctx context.Context, a *admit.Attributes) error {
 	chain := admit.Chain{s.mutating, s.validating}
 	if err := chain.Mutate(ctx, s.objects, a); err != nil {
@@ -303,7 +304,7 @@ func (s *setting) admit(ctx context.Context, a *admit.Attributes) error {
 	return chain.Validate(ctx, s.objects, a)
 }
 
-// verdict is an error with its code and reason, or "allowed".
+// verdict formats an error with its code and reason, or returns "allowed".
 func verdict(err error) string {
 	var st apierrors.APIStatus
 	switch {
@@ -315,13 +316,13 @@ func verdict(err error) string {
 	return err.Error()
 }
 
-// outcome is all that came of a request, a line each.
+// outcome returns all results of a request, one a line.
 func (s *setting) outcome(t *testing.T, server *hookServer, a *admit.Attributes) string {
 	t.Helper()
 	return s.outcomeIn(t.Context(), server, a)
 }
 
-// outcomeIn is outcome of a request with a context.
+// outcomeIn is outcome with a context.
 func (s *setting) outcomeIn(ctx context.Context, server *hookServer, a *admit.Attributes) string {
 	if a.Descriptor == nil {
 		a.Descriptor = s.kinds[0]
@@ -352,7 +353,7 @@ func (s *setting) outcomeIn(ctx context.Context, server *hookServer, a *admit.At
 	return strings.Join(lines, "\n")
 }
 
-// counted is what the plug-ins counted, but for how long calls took.
+// counted returns the plug-ins' metrics without the durations.
 func (s *setting) counted(t *testing.T) string {
 	t.Helper()
 	var out []string

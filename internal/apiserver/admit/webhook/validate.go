@@ -36,13 +36,13 @@ func NewValidating(o Options) *Validating {
 		resource: schema.GroupResource{Group: group, Resource: "validatingwebhookconfigurations"}}}
 }
 
-// asked is one webhook that matches.
+// asked is one matching webhook.
 type asked struct {
 	*hook
 	in *matching.Versioned
 }
 
-// Validate calls the matching webhooks concurrently. The first error is the request's.
+// Validate calls the matching webhooks concurrently. The first error rejects the request.
 func (p *Validating) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	hooks := p.relevant(a)
 	if len(hooks) == 0 {

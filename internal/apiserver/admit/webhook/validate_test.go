@@ -13,7 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// TestValidatorsAtOnce: validating webhooks are asked at the same time, and each one's no counts.
+// TestValidatorsAtOnce checks that validating webhooks are called concurrently, and that each can reject the request.
 func TestValidatorsAtOnce(t *testing.T) {
 	names := []string{"a", "b", "c"}
 	for _, no := range append(names, "") {
@@ -23,7 +23,7 @@ func TestValidatorsAtOnce(t *testing.T) {
 		met.Add(len(names))
 		server.meet = func(*http.Request) {
 			met.Done()
-			met.Wait() // all of them are asked before the first answers
+			met.Wait() // all of them are called before the first responds
 		}
 		s := newSetting(t, Protection{})
 		var hooks []admissionregistrationv1.MutatingWebhook
@@ -41,8 +41,8 @@ func TestValidatorsAtOnce(t *testing.T) {
 	}
 }
 
-// TestPanics: a panic while one webhook is asked refuses the request, unless its failure policy is Ignore: then the request goes on as
-// after any other failure.
+// TestPanics checks that a panic during a call rejects the request, unless the webhook's failure policy is Ignore: then
+// the request continues as after any other failure.
 func TestPanics(t *testing.T) {
 	for _, others := range []bool{false, true} {
 		for policy, want := range map[admissionregistrationv1.FailurePolicyType]string{
@@ -72,7 +72,7 @@ func TestPanics(t *testing.T) {
 	}
 }
 
-// TestFailuresAreMarked: the audit log says at which place the webhook was that was passed over.
+// TestFailuresAreMarked checks that the audit event contains the index of a skipped webhook.
 func TestFailuresAreMarked(t *testing.T) {
 	server := newHookServer(t)
 	server.say, server.other = answerOf(`"allowed":true`), map[string]string{"b": "nonsense"}

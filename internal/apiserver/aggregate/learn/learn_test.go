@@ -74,7 +74,7 @@ func (f *fake) remote(name, state string) Remote {
 		Base: base, Discovery: http.DefaultTransport, OpenAPI: http.DefaultTransport}
 }
 
-// timed is a clock that tells of each timer.
+// timed is a clock that reports each timer.
 type timed struct {
 	*clocktesting.FakeClock
 	timers chan struct{}
@@ -85,15 +85,15 @@ func (c *timed) NewTimer(d time.Duration) clock.Timer {
 	return c.FakeClock.NewTimer(d)
 }
 
-// plant is a learner and what it is told.
+// plant is a learner with its inputs.
 type plant struct {
 	*Learner
 	mu      sync.Mutex
 	remotes []Remote
 	changed chan struct{}
 	log     bytes.Buffer
-	states  chan struct{} // holds one when a state was published, or told
-	told    []string      // what was told, in order: NAME, and REASON URL if something was wrong
+	states  chan struct{} // receives when a state was published or reported
+	told    []string      // the reports in order: NAME, and REASON URL for a failure
 }
 
 func (p *plant) tell(remotes ...Remote) {
@@ -148,7 +148,7 @@ func learner(t *testing.T, c clock.Clock, remotes ...Remote) *plant {
 	return p
 }
 
-// await waits until something is so, looking again after each state that is published.
+// await waits for a condition, and checks it again after each published state.
 func (p *plant) await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	late := time.After(20 * time.Second)
@@ -206,7 +206,8 @@ func good(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestOneServerIsAskedOnce takes two versions from one answer, and asks by its tag after a minute.
+// TestOneServerIsAskedOnce checks that one response serves two versions, and that the next request, after a minute, has
+// its ETag.
 func TestOneServerIsAskedOnce(t *testing.T) {
 	f := newFake(t, good)
 	c := &timed{clocktesting.NewFakeClock(time.Unix(0, 0)), make(chan struct{}, 10)}
@@ -230,16 +231,17 @@ func TestOneServerIsAskedOnce(t *testing.T) {
 		}
 		good(w, r)
 	})
-	for range 2 { // both workers rest
+	for range 2 { // both workers are idle
 		<-c.timers
 	}
 	c.Step(period)
 	<-again
-	p.tell() // and nobody is left
+	p.tell() // and no registration is left
 	p.await(t, "documents of servers that are gone go", func() bool { return p.Discovery() == nil && p.OpenAPI() == nil })
 }
 
-// TestWhatGoesWrong keeps what was said last, as stale, names the APIService in the log, and is well again by itself.
+// TestWhatGoesWrong checks that after a failure the last results stay, marked stale, that the log names the APIService,
+// and that the learner recovers.
 func TestWhatGoesWrong(t *testing.T) {
 	stop := make(chan struct{})
 	t.Cleanup(func() { close(stop) })
@@ -274,7 +276,7 @@ func TestWhatGoesWrong(t *testing.T) {
 		},
 		"NoAnswer /apis": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
 	}
-	other := map[string]http.HandlerFunc{ // the same in other ways
+	other := map[string]http.HandlerFunc{ // the same by other responses
 		"Refused /apis/wardle.example.com/v1": func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusFound)
 		},
@@ -332,7 +334,7 @@ func TestWhatGoesWrong(t *testing.T) {
 	}
 }
 
-// TestSlowServersHoldUpNobody has a server that does not answer, beside one that does.
+// TestSlowServersHoldUpNobody has a server that does not respond beside one that does.
 func TestSlowServersHoldUpNobody(t *testing.T) {
 	release := make(chan struct{})
 	slow := newFake(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -353,7 +355,7 @@ func TestSlowServersHoldUpNobody(t *testing.T) {
 	}
 }
 
-// crowd answers nobody until n ask at the same time.
+// crowd responds when n requests have arrived.
 type crowd struct {
 	mu   sync.Mutex
 	n    int
@@ -361,7 +363,7 @@ type crowd struct {
 	all  chan struct{}
 }
 
-// wait is false if the one who asks went away before the others came.
+// wait returns false if the client left before the other requests arrived.
 func (c *crowd) wait(ctx context.Context) bool {
 	c.mu.Lock()
 	if c.here++; c.here == c.n {
@@ -379,8 +381,8 @@ func (c *crowd) wait(ctx context.Context) bool {
 	}
 }
 
-// TestServersAreAskedAtTheSameTime has servers that answer when all of them are being asked, which never is where one is asked after
-// the other; and discovery and OpenAPI do not wait for each other.
+// TestServersAreAskedAtTheSameTime has servers that respond only when all of them have received a request. Sequential
+// requests would never end. Discovery and OpenAPI do not wait for each other either.
 func TestServersAreAskedAtTheSameTime(t *testing.T) {
 	const n = 4
 	c := &crowd{n: 2 * n, all: make(chan struct{})}
@@ -414,8 +416,8 @@ func TestServersAreAskedAtTheSameTime(t *testing.T) {
 	})
 }
 
-// TestUnavailableServersAreNotBelieved has a server that answers well whose registration is not available: what it said before is kept
-// as stale, and it is asked again as soon as the registration is available.
+// TestUnavailableServersAreNotBelieved has a server that responds but whose registration is not available: its last
+// results stay, marked stale, and it is asked again as soon as the registration is available.
 func TestUnavailableServersAreNotBelieved(t *testing.T) {
 	f, other := newFake(t, good), newFake(t, good)
 	r := f.remote("v1.wardle.example.com", "a")
@@ -439,7 +441,8 @@ func TestUnavailableServersAreNotBelieved(t *testing.T) {
 	p.until(t, "stale", func(d *discovery.Remote) bool { return states(d)["wardle.example.com/v1"] == "Stale flunders" })
 }
 
-// TestLegacyDiscovery asks servers that know no aggregated discovery for each version, and no more of one that fails than of the others.
+// TestLegacyDiscovery covers servers without aggregated discovery: each version is requested separately, and a failing
+// one as often as the others.
 func TestLegacyDiscovery(t *testing.T) {
 	f := newFake(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -463,7 +466,8 @@ func (p *plant) untilDocuments(t *testing.T, what string, ok func(a *openapi.Rem
 	return a
 }
 
-// TestOpenAPI lists the documents of registered versions alone, fetches each once, and keeps the last good ones.
+// TestOpenAPI checks that only documents of registered versions are listed, that each is fetched once, and that the
+// last valid ones stay.
 func TestOpenAPI(t *testing.T) {
 	var fetched atomic.Int64
 	serve := func(w http.ResponseWriter, r *http.Request) {
@@ -489,7 +493,7 @@ func TestOpenAPI(t *testing.T) {
 	if n := fetched.Load(); n != 1 {
 		t.Errorf("fetched %d times", n)
 	}
-	// it is asked beside the documents
+	// the server is asked while the documents are fetched
 	p.until(t, "current", func(d *discovery.Remote) bool { return states(d)["wardle.example.com/v1"] == "Current flunders" })
 	f.set(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "}garbage") })
 	p.tell(f.remote("v1.wardle.example.com", "b"))
@@ -500,7 +504,7 @@ func TestOpenAPI(t *testing.T) {
 	}
 }
 
-// TestOldServersGetV3FromV2 makes the v3 document of a server that has none from its v2 document.
+// TestOldServersGetV3FromV2 checks that the v3 document of a server without v3 is converted from its v2 document.
 func TestOldServersGetV3FromV2(t *testing.T) {
 	f := newFake(t, func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/openapi/v3") {

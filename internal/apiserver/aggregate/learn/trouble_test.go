@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Trouble that comes once is chance: the second time running, in the same state of the registration, it is told of.
+// A single failure may be chance. Two in succession, in the same state of the registration, are reported.
 func TestTroubleIsToldOfTheSecondTime(t *testing.T) {
 	var told []string
 	s := &server{learner: New(Options{Told: func(r *Remote, err error) { told = append(told, fmt.Sprint(r.Name, " ", err)) }})}

@@ -12,7 +12,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 )
 
-// TestAlways: AlwaysAllow allows and lists everything, AlwaysDeny has no opinion, says why, and lists nothing.
+// TestAlways checks that AlwaysAllow allows and lists everything, and that AlwaysDeny has no opinion, a reason, and an
+// empty list.
 func TestAlways(t *testing.T) {
 	all := []string{"*"}
 	for _, c := range []struct {

@@ -32,7 +32,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize/rbac"
 )
 
-// webhook is an authorizer on HTTPS.
+// webhook is an authorization webhook on HTTPS.
 type webhook struct {
 	*httptest.Server
 	kubeconfig string
@@ -42,13 +42,13 @@ type webhook struct {
 	answer  func(r *authorizationv1.SubjectAccessReview, w http.ResponseWriter)
 }
 
-// asked is where an answer goes; gone is closed when nobody waits for it any more.
+// asked is the response writer of one call; gone is closed when its client has left.
 type asked struct {
 	http.ResponseWriter
 	gone <-chan struct{}
 }
 
-// says is a webhook's answer.
+// says is a webhook's response.
 func says(status authorizationv1.SubjectAccessReviewStatus) func(*authorizationv1.SubjectAccessReview, http.ResponseWriter) {
 	return func(r *authorizationv1.SubjectAccessReview, w http.ResponseWriter) {
 		r.Status = status
@@ -107,7 +107,7 @@ func (h *webhook) calls() []authorizationv1.SubjectAccessReview {
 	return h.reviews
 }
 
-// configuration is an AuthorizationConfiguration with the webhook and what else it is told.
+// configuration returns an AuthorizationConfiguration with the webhook and additional settings.
 func (h *webhook) configuration(more, others string) string {
 	return fmt.Sprintf(`apiVersion: apiserver.config.k8s.io/v1
 kind: AuthorizationConfiguration
@@ -124,7 +124,7 @@ authorizers:
 %s`, h.kubeconfig, more, others)
 }
 
-// logged is what a chain logs.
+// logged is the log of a chain.
 type logged struct {
 	mu    sync.Mutex
 	text  strings.Builder
@@ -142,7 +142,7 @@ func (l *logged) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// await waits until something is logged that has all parts.
+// await waits for a log line that contains all parts.
 func (l *logged) await(t *testing.T, parts ...string) {
 	t.Helper()
 	late := time.After(20 * time.Second)
@@ -179,7 +179,7 @@ func build(t *testing.T, o options.Authorization) (*Chain, *extension.Ledger, *l
 	return c, ledger, log
 }
 
-// count is a counter's value.
+// count returns a counter's value.
 func count(t *testing.T, c prometheus.Collector, name string, labels map[string]string) float64 {
 	t.Helper()
 	r := prometheus.NewRegistry()
@@ -215,18 +215,18 @@ func pods(name string) *authorize.Attributes {
 	return &authorize.Attributes{User: jane, Verb: "get", Version: "v1", Resource: "pods", Namespace: "ns", Name: name, ResourceRequest: true}
 }
 
-// TestWebhookAnswers: what each answer of a webhook means, with both failure policies.
+// TestWebhookAnswers covers the effect of each response of a webhook, with both failure policies.
 func TestWebhookAnswers(t *testing.T) {
 	type status = authorizationv1.SubjectAccessReviewStatus
-	hang := func(_ *authorizationv1.SubjectAccessReview, w http.ResponseWriter) { <-w.(*asked).gone } // until the client has enough
+	hang := func(_ *authorizationv1.SubjectAccessReview, w http.ResponseWriter) { <-w.(*asked).gone } // until the client leaves
 	for _, c := range []struct {
 		name   string
 		answer func(*authorizationv1.SubjectAccessReview, http.ResponseWriter)
-		deny   bool // by failure policy
+		deny   bool // the failure policy
 		d      authorize.Decision
 		reason string
 		err    string
-		result string // how upstream's metric calls it
+		result string // the label in upstream's metric
 	}{
 		{"allowed", says(status{Allowed: true, Reason: "a friend"}), false, authorize.Allow, "a friend", "", "success"},
 		{"denied", says(status{Denied: true, Reason: "an enemy"}), false, authorize.Deny, "an enemy", "", "success"},
@@ -240,7 +240,7 @@ func TestWebhookAnswers(t *testing.T) {
 		{"forbidden, and the policy is to deny", func(_ *authorizationv1.SubjectAccessReview, w http.ResponseWriter) {
 			http.Error(w, "go away", http.StatusForbidden)
 		}, true, authorize.Deny, "", "go away", "error"},
-		// the client has two clocks, and each its words,
+		// the client has two timeouts with different errors,
 		{"slow, and the policy is to deny", hang, true, authorize.Deny, "", "/decide", "timeout"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -273,7 +273,8 @@ func TestWebhookAnswers(t *testing.T) {
 	}
 }
 
-// TestWebhookDown: one that does not answer at all leaves the decision to the next, with its error when there is none.
+// TestWebhookDown checks that a webhook that does not respond leaves the decision to the next authorizer; its error
+// appears if there is none.
 func TestWebhookDown(t *testing.T) {
 	t.Parallel()
 	h := newWebhook(t)
@@ -300,7 +301,7 @@ func TestWebhookDown(t *testing.T) {
 	}
 }
 
-// TestRetries: a webhook that answers 500 is asked again.
+// TestRetries checks that a call with a response of 500 is retried.
 func TestRetries(t *testing.T) {
 	t.Parallel()
 	h := newWebhook(t)
@@ -321,7 +322,7 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// TestWebhookSays: the whole user is in the question, selectors as requirements, and what cannot be read of them is not.
+// TestWebhookSays checks that a review contains the whole user and the selectors as requirements, without invalid ones.
 func TestWebhookSays(t *testing.T) {
 	h := newWebhook(t)
 	ttl := time.Duration(0)
@@ -364,7 +365,7 @@ func TestWebhookSays(t *testing.T) {
 	}
 }
 
-// TestCaches: answers are kept by the whole question; long questions and errors are not.
+// TestCaches checks that responses are cached by the whole review, and that long reviews and errors are not cached.
 func TestCaches(t *testing.T) {
 	h := newWebhook(t)
 	chain, _, _ := build(t, options.Authorization{ConfigFile: file(t, h.configuration("    authorizedTTL: 5m\n    unauthorizedTTL: 5m", ""))})
@@ -406,7 +407,7 @@ func TestCaches(t *testing.T) {
 	if n := calls(pods(strings.Repeat("x", 10_000))); n != 3 {
 		t.Errorf("a long question was asked %d times, want each time", n)
 	}
-	// and with the caches off, each time
+	// without the caches, each time
 	none, _, _ := build(t, options.Authorization{ConfigFile: file(t,
 		h.configuration("    authorizedTTL: 5m\n    unauthorizedTTL: 5m\n    cacheAuthorizedRequests: false\n    cacheUnauthorizedRequests: false", ""))})
 	before := len(h.calls())
@@ -420,7 +421,8 @@ func TestCaches(t *testing.T) {
 	}
 }
 
-// TestMatchConditions: a false one leaves the webhook out, even beside an error; an error alone means the failure policy.
+// TestMatchConditions checks that a false condition skips the webhook, even beside an error, and that an error alone
+// applies the failure policy.
 func TestMatchConditions(t *testing.T) {
 	h := newWebhook(t)
 	h.does(says(authorizationv1.SubjectAccessReviewStatus{Allowed: true}))
@@ -432,7 +434,7 @@ func TestMatchConditions(t *testing.T) {
 	strict, _, _ := build(t, options.Authorization{ConfigFile: file(t, deny)})
 	other := pods("x")
 	other.Namespace = "other"
-	path := &authorize.Attributes{User: jane, Verb: "get", Path: "/metrics"} // has no resourceAttributes: the first is an error
+	path := &authorize.Attributes{User: jane, Verb: "get", Path: "/metrics"} // without resourceAttributes: the first is an error
 	joes := &authorize.Attributes{User: &user.DefaultInfo{Name: "joe"}, Verb: "get", Path: "/metrics"}
 	for _, c := range []struct {
 		name  string
@@ -471,8 +473,8 @@ func TestMatchConditions(t *testing.T) {
 	}
 }
 
-// TestReload: a changed file is followed; one that is wrong, that adds what must be there from the start, or that leaves it out
-// changes nothing, is logged and counted.
+// TestReload checks that changes of the file take effect. A file that is invalid, or that adds or removes types that
+// need data from the start, changes nothing, is logged and counted.
 func TestReload(t *testing.T) {
 	h := newWebhook(t)
 	h.does(says(authorizationv1.SubjectAccessReviewStatus{Denied: true, Reason: "new"}))
@@ -489,7 +491,7 @@ func TestReload(t *testing.T) {
 		return fmt.Sprint(d, reason, err)
 	}
 	old := decide()
-	put := func(text string) { // by renaming, so that no half of it is ever read
+	put := func(text string) { // by renaming, so that a partial file is never read
 		t.Helper()
 		must(t, os.WriteFile(path+".new", []byte(text), 0o600))
 		must(t, os.Rename(path+".new", path))
@@ -536,7 +538,7 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// FuzzConfiguration: no configuration brings the server down.
+// FuzzConfiguration checks that no configuration panics.
 func FuzzConfiguration(f *testing.F) {
 	f.Add([]byte("apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers: [{type: RBAC, name: rbac}]\n"))
 	f.Add([]byte(`{"apiVersion":"apiserver.config.k8s.io/v1alpha1","kind":"AuthorizationConfiguration","authorizers":[{"type":"Webhook","name":"a","webhook":{"matchConditions":[{"expression":"request.user"}]}}]}`))

@@ -23,7 +23,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize/rbac"
 )
 
-// TestFlags: which flags go together, and what they come to.
+// TestFlags covers valid and invalid combinations of flags, and the resulting configurations.
 func TestFlags(t *testing.T) {
 	hook := options.AuthorizationWebhook{ConfigFile: "hook.kubeconfig"}
 	for name, c := range map[string]struct {
@@ -79,7 +79,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestLoad refuses what cannot be read, and a file beside flags.
+// TestLoad rejects unreadable files, and a file together with flags.
 func TestLoad(t *testing.T) {
 	h := newWebhook(t)
 	none := filepath.Join(t.TempDir(), "none")
@@ -108,7 +108,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestBuild: the authorizers of each type, and what is told of them.
+// TestBuild covers the authorizers of each type and their metrics.
 func TestBuild(t *testing.T) {
 	log := &logged{heard: make(chan struct{}, 1)}
 	o := Options{Roles: &rbac.Index{}, Node: &node.Authorizer{}, Ledger: extension.NewLedger(clock.RealClock{}),
@@ -157,7 +157,7 @@ func TestBuild(t *testing.T) {
 
 const lastConfigName = "apiserver_authorization_config_controller_last_config_info"
 
-// TestSameConfiguration: a file that says the same in other words is no reload; denials are counted.
+// TestSameConfiguration checks that a file with an equal configuration is no reload, and that denials are counted.
 func TestSameConfiguration(t *testing.T) {
 	h := newWebhook(t)
 	text := h.configuration("", "")

@@ -28,11 +28,11 @@ var (
 	requestKind = schema.GroupResource{Group: "certificates.k8s.io", Resource: "podcertificaterequests"}
 )
 
-// faulty is what cannot be listed while there is an error.
+// faulty is a lister that fails for one resource while its error is set.
 type faulty struct {
 	*objects
 	err error
-	of  schema.GroupResource // the resource that is not listed
+	of  schema.GroupResource // the resource that cannot be listed
 }
 
 func (f *faulty) List(ctx context.Context, r schema.GroupResource, namespace string) ([]resource.Object, error) {
@@ -42,7 +42,7 @@ func (f *faulty) List(ctx context.Context, r schema.GroupResource, namespace str
 	return f.objects.List(ctx, r, namespace)
 }
 
-// follower is a graph that was loaded when there was nothing.
+// follower returns a graph that was loaded from an empty store.
 type follower struct {
 	*testing.T
 	*Graph
@@ -57,7 +57,7 @@ func newFollower(t *testing.T) *follower {
 	return f
 }
 
-// commit has the graph apply an object's change, and checks whether that changes relations.
+// commit makes the graph apply an object's change, and checks whether that changes relations.
 func (f *follower) commit(r schema.GroupResource, obj resource.Object, changes bool) {
 	f.Helper()
 	if f.same(followed[r], obj.GetNamespace(), obj.GetName(), obj) == changes {
@@ -79,8 +79,8 @@ func (f *follower) wants(node string, k kind, name string, want bool) {
 	}
 }
 
-// TestPodsThatChange: a node reads what its pod has come to refer to, and no more what a pod of the same name referred to before. Changes
-// that bring no references hold nobody up.
+// TestPodsThatChange checks that a node may read new references of its pod, and no longer those of an earlier pod of
+// the same name. Changes without new references block no reader.
 func TestPodsThatChange(t *testing.T) {
 	f := newFollower(t)
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "1"}}
@@ -90,7 +90,7 @@ func TestPodsThatChange(t *testing.T) {
 		how(p)
 		f.commit(podKind, p, changes)
 	}
-	change(func(p *corev1.Pod) { p.Spec.ServiceAccountName = "sa" }, false) // it is bound to no node
+	change(func(p *corev1.Pod) { p.Spec.ServiceAccountName = "sa" }, false) // it is not bound to a node
 	f.wants("n1", accounts, "sa", false)
 	change(func(p *corev1.Pod) { p.Spec.NodeName = "n1" }, true)
 	f.wants("n1", accounts, "sa", true)
@@ -127,7 +127,7 @@ func TestPodsThatChange(t *testing.T) {
 	f.wants("n2", accounts, "other", true)
 }
 
-// TestBoundObjectsThatChange: what names its node itself belongs to the node that it names now.
+// TestBoundObjectsThatChange checks that an object that names its node belongs to the node that it currently names.
 func TestBoundObjectsThatChange(t *testing.T) {
 	f := newFollower(t)
 	for _, c := range []struct {
@@ -158,7 +158,8 @@ func TestBoundObjectsThatChange(t *testing.T) {
 	}
 }
 
-// TestGraphThatCannotBeLoaded: while the store cannot be read, a node is allowed nothing by the graph, and the error is told.
+// TestGraphThatCannotBeLoaded checks that the graph allows nothing and returns the error while the store cannot be
+// read.
 func TestGraphThatCannotBeLoaded(t *testing.T) {
 	z, o := fixture(t)
 	b := &faulty{objects: o, err: errors.New("no quorum"), of: attachmentKind}
@@ -172,7 +173,7 @@ func TestGraphThatCannotBeLoaded(t *testing.T) {
 		if err := z.Graph.Load(t.Context(), b); !errors.Is(err, b.err) {
 			t.Errorf("loaded: %v", err)
 		}
-		gone := &feed.Change{Resource: podKind, Namespace: "ns", Name: "p"} // is in the next snapshot
+		gone := &feed.Change{Resource: podKind, Namespace: "ns", Name: "p"} // contained in the next snapshot
 		if err := z.Graph.Apply(t.Context(), gone); err != nil {
 			t.Error(err)
 		}
@@ -189,7 +190,7 @@ func TestGraphThatCannotBeLoaded(t *testing.T) {
 	}
 }
 
-// TestFirstQuestion has the graph loaded, and waits for that as long as the client does.
+// TestFirstQuestion checks that the first use loads the graph, and waits for that as long as its client does.
 func TestFirstQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGraph()
@@ -224,7 +225,7 @@ func TestFirstQuestion(t *testing.T) {
 	})
 }
 
-// TestVolumesOfSecrets: a secret of two volumes is read for the one that is left.
+// TestVolumesOfSecrets checks that a secret of two volumes stays readable while one of them is left.
 func TestVolumesOfSecrets(t *testing.T) {
 	f := newFollower(t)
 	for _, name := range []string{"a", "b", "c"} {
@@ -246,7 +247,7 @@ func TestVolumesOfSecrets(t *testing.T) {
 	}
 }
 
-// TestFollowed: the graph knows what to make of the resources that it follows.
+// TestFollowed checks that the graph supports all resources that it follows.
 func TestFollowed(t *testing.T) {
 	for _, r := range Kinds() {
 		if _, ok := followed[r]; !ok {

@@ -22,7 +22,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// objects are what a graph is loaded from.
+// objects is the store from which a graph is loaded.
 type objects struct {
 	mu  sync.Mutex
 	all map[schema.GroupResource]map[string]resource.Object
@@ -55,7 +55,7 @@ var (
 	attachmentKind = schema.GroupResource{Group: "storage.k8s.io", Resource: "volumeattachments"}
 )
 
-// related is the slow and obvious answer: it walks over all objects.
+// related is the slow reference implementation: it iterates over all objects.
 func (o *objects) related(node string, k kind, namespace, name string) bool {
 	claims := func(namespace, claim string) bool {
 		for _, obj := range o.all[podKind] {
@@ -103,8 +103,8 @@ func (o *objects) related(node string, k kind, namespace, name string) bool {
 
 const claimsKind = claims
 
-// TestGraphAgainstWalking: after any sequence of changes, of which some were missed and loaded, the graph answers as a walk over all
-// objects does, and keeps nothing of what is gone.
+// TestGraphAgainstWalking checks that after any sequence of changes, some of which were missed and loaded, the graph's
+// results equal those of the reference implementation, and that it keeps nothing of deleted objects.
 func TestGraphAgainstWalking(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -202,7 +202,7 @@ func kindName(k kind) string {
 		"certificate request"}[k]
 }
 
-// TestCountsOfManyNodes: what is read on many nodes is counted as what is read on few.
+// TestCountsOfManyNodes checks that counts of many nodes equal those of few.
 func TestCountsOfManyNodes(t *testing.T) {
 	var c counts
 	for n := range int32(100) {
@@ -224,7 +224,8 @@ func TestCountsOfManyNodes(t *testing.T) {
 	}
 }
 
-// large is 100,000 pods on 1,000 nodes in 100 namespaces, each with an account, a secret of its own and the config map that all have.
+// large returns 100,000 pods on 1,000 nodes in 100 namespaces, each with a service account, a secret of its own and the
+// shared config map.
 func large(tb testing.TB) (*Graph, *objects) {
 	tb.Helper()
 	o := &objects{}
@@ -246,7 +247,7 @@ func large(tb testing.TB) (*Graph, *objects) {
 	return g, o
 }
 
-// BenchmarkAuthorize is what the Node authorizer costs a request: of a node among 100,000 pods, and of somebody else.
+// BenchmarkAuthorize measures the Node authorizer: for a node among 100,000 pods, and for another user.
 func BenchmarkAuthorize(b *testing.B) {
 	g, _ := large(b)
 	z := &Authorizer{Graph: g}
@@ -269,7 +270,7 @@ func BenchmarkAuthorize(b *testing.B) {
 	}
 }
 
-// BenchmarkStatus is what the graph costs a write of a pod's status.
+// BenchmarkStatus measures what the graph adds to a write of a pod's status.
 func BenchmarkStatus(b *testing.B) {
 	g, o := large(b)
 	c := &feed.Change{Resource: podKind, Namespace: "ns1", Name: "pod-1", Object: o.all[podKind]["ns1/pod-1"]}

@@ -22,7 +22,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/podrefs"
 )
 
-// fixture is a node n1 with one of everything, and a node n2 with a pod that refers to nothing.
+// fixture has a node n1 with one object of each kind, and a node n2 with a pod without references.
 func fixture(t *testing.T) (*Authorizer, *objects) {
 	t.Helper()
 	o := &objects{}
@@ -60,7 +60,7 @@ func ofNode(name string) user.Info {
 	return &user.DefaultInfo{Name: userPrefix + name, Groups: []string{user.NodesGroup}}
 }
 
-// ask reads "VERB [GROUP:]RESOURCE[/SUB] [[NAMESPACE]/NAME] [FIELD=VALUE]".
+// ask parses "VERB [GROUP:]RESOURCE[/SUB] [[NAMESPACE]/NAME] [FIELD=VALUE]" and authorizes the request.
 func ask(s string) *authorize.Attributes {
 	f := strings.Fields(s)
 	a := &authorize.Attributes{Verb: f[0], ResourceRequest: true}
@@ -79,7 +79,8 @@ func ask(s string) *authorize.Attributes {
 	return a
 }
 
-// TestNodesReadTheSecretsOfTheirPods asks for one of everything as the node that it belongs to, and as another.
+// TestNodesReadTheSecretsOfTheirPods requests one object of each kind as the node that it belongs to, and as another
+// node.
 func TestNodesReadTheSecretsOfTheirPods(t *testing.T) {
 	z, _ := fixture(t)
 	for _, c := range []string{
@@ -106,7 +107,7 @@ func TestNodesReadTheSecretsOfTheirPods(t *testing.T) {
 	}
 }
 
-// TestDecisions has what a node is allowed without the graph, and what it is refused, with kube-apiserver's reasons.
+// TestDecisions covers what a node may do without the graph, and rejections with kube-apiserver's reasons.
 func TestDecisions(t *testing.T) {
 	const (
 		individually = "can only get individual resources of this type"
@@ -206,7 +207,7 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// TestReferences puts a reference of its own into every place of a pod that has one.
+// TestReferences puts a separate reference into every field of a pod that can have one.
 func TestReferences(t *testing.T) {
 	local := func(name string) *corev1.LocalObjectReference { return &corev1.LocalObjectReference{Name: name} }
 	from := func(name string) ([]corev1.EnvFromSource, []corev1.EnvVar) {
@@ -261,7 +262,7 @@ func TestReferences(t *testing.T) {
 	}
 }
 
-// TestSecretsOfVolumes puts a secret of its own into every volume source that nodes read one for.
+// TestSecretsOfVolumes puts a separate secret into every volume source whose secrets nodes read.
 func TestSecretsOfVolumes(t *testing.T) {
 	bare, full := &corev1.SecretReference{Name: "s"}, &corev1.SecretReference{Name: "s", Namespace: "other"}
 	for _, c := range []struct {

@@ -24,7 +24,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// objects is a backend that holds what an index reads.
+// objects is a backend with the objects of an index.
 type objects struct {
 	resource.Backend
 	mu  sync.Mutex
@@ -119,7 +119,8 @@ func load(t *testing.T, objs []resource.Object) (*Index, *objects) {
 	return x, b
 }
 
-// ask reads "USER[+GROUP...] VERB [GROUP:]RESOURCE[/SUB] [NAMESPACE[/NAME]]" or "USER VERB /PATH".
+// ask parses "USER[+GROUP...] VERB [GROUP:]RESOURCE[/SUB] [NAMESPACE[/NAME]]" or "USER VERB /PATH", and authorizes the
+// request.
 func ask(s string) *authorize.Attributes {
 	f := strings.Fields(s)
 	names := strings.Split(f[0], "+")
@@ -151,7 +152,7 @@ func TestAuthorize(t *testing.T) {
 		{"zoe watch pods a", "no: "},
 		{"zoe get apps:pods a", "no: "},
 		{"zoe get /logs", "no: "},
-		{"viewers get pods", "no: "}, // a user of a group's name
+		{"viewers get pods", "no: "}, // a user with a group's name
 		{"system:serviceaccount:kube-system:root delete apps:deployments/scale x/y",
 			`yes: RBAC: allowed by ClusterRoleBinding "roots" of ClusterRole "all" to ServiceAccount "root/kube-system"`},
 		{"system:serviceaccount:kube-system:root post /metrics",
@@ -205,8 +206,8 @@ func TestRulesAreListedByBinding(t *testing.T) {
 	}
 }
 
-// TestFollowsChanges changes random objects, and wants the answers that an index has which reads everything anew. Some changes
-// are missed, and then everything is loaded.
+// TestFollowsChanges changes random objects, and compares the index with one that is loaded from scratch. Some changes
+// are missed; then everything is loaded.
 func TestFollowsChanges(t *testing.T) {
 	for seed := range uint64(20) {
 		rnd := rand.New(rand.NewPCG(seed, 1))

@@ -17,8 +17,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// allowedBySets is the slow and obvious evaluator: a user is the set of its names, a request the set of all words by which a rule
-// may mean it, and a rule holds when it shares a word with each.
+// allowedBySets is the slow reference implementation: a user is the set of its names, a request the set of all words by
+// which a rule can match it, and a rule matches if it shares a word with each.
 func allowedBySets(objs []resource.Object, a *authorize.Attributes) bool {
 	me := []string{"User " + a.User.GetName()}
 	for _, g := range a.User.GetGroups() {
@@ -92,7 +92,7 @@ func allowedBySets(objs []resource.Object, a *authorize.Attributes) bool {
 	return false
 }
 
-// TestAgainstReference asks both over random roles, bindings and requests.
+// TestAgainstReference compares both implementations on random roles, bindings and requests.
 func TestAgainstReference(t *testing.T) {
 	yes, asked := 0, 0
 	for seed := range uint64(150) {

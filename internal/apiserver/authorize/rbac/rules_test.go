@@ -24,7 +24,8 @@ func TestAllow(t *testing.T) {
 	}
 }
 
-// TestUnknownKinds: a subject that is nothing known gets nothing, and a reference to no role is an error.
+// TestUnknownKinds checks that a subject of an unknown kind gets no permissions, and that a reference to a missing role
+// is an error.
 func TestUnknownKinds(t *testing.T) {
 	if at, ok := subject(rbacv1.Subject{Kind: "Robot", Name: "zoe"}, "a"); ok {
 		t.Errorf("a robot is %+v", at)
@@ -39,7 +40,7 @@ func TestUnknownKinds(t *testing.T) {
 	}
 }
 
-// broken cannot be listed.
+// broken is a lister that fails.
 type broken struct{}
 
 var errBroken = errors.New("broken")
@@ -48,7 +49,7 @@ func (broken) List(context.Context, schema.GroupResource, string) ([]resource.Ob
 	return nil, errBroken
 }
 
-// TestUnreadable: what cannot be read is an error, and takes nothing away.
+// TestUnreadable checks that objects that cannot be read are an error, and remove nothing.
 func TestUnreadable(t *testing.T) {
 	x, _ := load(t, fixture())
 	if err := x.Load(t.Context(), broken{}); !errors.Is(err, errBroken) {

@@ -32,7 +32,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 )
 
-// kubeconfig leads to a server.
+// kubeconfig returns a kubeconfig for a server.
 func kubeconfig(t *testing.T, s *httptest.Server) *string {
 	t.Helper()
 	dir := t.TempDir()
@@ -48,7 +48,7 @@ func kubeconfig(t *testing.T, s *httptest.Server) *string {
 	return &file
 }
 
-// configuration asks a server, and keeps its answers for an hour.
+// configuration returns a configuration that calls a server, and caches its responses for an hour.
 func configuration(file *string) *apiserver.WebhookConfiguration {
 	hour := metav1.Duration{Duration: time.Hour}
 	return &apiserver.WebhookConfiguration{
@@ -63,7 +63,7 @@ func options() Options {
 		Metrics: metrics.NoopAuthorizerMetrics{}}
 }
 
-// TestAuthorizer: answers are decisions, and are kept as the configuration says.
+// TestAuthorizer checks that responses become decisions, and that they are cached as configured.
 func TestAuthorizer(t *testing.T) {
 	var calls atomic.Int64
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -120,10 +120,10 @@ func TestAuthorizer(t *testing.T) {
 	}
 }
 
-// TestTimeout: a webhook that does not answer in time decides as its failure policy says.
+// TestTimeout checks that the failure policy decides if a webhook does not respond in time.
 func TestTimeout(t *testing.T) {
 	s := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // so that the end of the connection is noticed
+		_, _ = io.Copy(io.Discard, r.Body) // so that the server notices the end of the connection
 		<-r.Context().Done()
 	}))
 	t.Cleanup(s.Close)
@@ -142,7 +142,7 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// TestNew refuses what cannot work.
+// TestNew covers invalid configurations.
 func TestNew(t *testing.T) {
 	s := httptest.NewTLSServer(http.NotFoundHandler())
 	t.Cleanup(s.Close)
@@ -163,12 +163,13 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// transport answers with a function.
+// transport is a function as a transport.
 type transport func(*http.Request) (*http.Response, error)
 
 func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// TestBooked: which calls the ledger counts as failures, and that the client sees each answer, and each error, as it was.
+// TestBooked checks which calls the ledger counts as failures, and that the client receives each response and each
+// error unchanged.
 func TestBooked(t *testing.T) {
 	const review = `{"apiVersion":"authorization.k8s.io/v1","kind":"SubjectAccessReview"}`
 	gone, cancel := context.WithCancel(t.Context())
@@ -181,7 +182,7 @@ func TestBooked(t *testing.T) {
 		err    error  // of the transport
 		error  string // of the call
 		read   error  // of the answer's body
-		failed string // what the ledger has; empty: no failure
+		failed string // the error in the ledger; empty: no failure
 	}{
 		"a review":             {code: 200, body: strings.NewReader(review)},
 		"the last good status": {code: 299, body: strings.NewReader(review)},
@@ -225,7 +226,7 @@ func TestBooked(t *testing.T) {
 	}
 }
 
-// broken is a body that cannot be read.
+// broken is a body whose reads fail.
 type broken struct{ err error }
 
 func (b broken) Read([]byte) (int, error) { return 0, b.err }

@@ -17,8 +17,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/crd"
 )
 
-// Compare returns the errors of the server for an update from old to def, and what the update would break: removed versions
-// and fields, and values that become invalid.
+// Compare returns the errors of the server for an update from old to def, and the breaking changes of the update:
+// removed versions and fields, and values that become invalid.
 func Compare(ctx context.Context, old, def *v1.CustomResourceDefinition) []Finding {
 	kind := crd.Definitions()
 	before, after := old.DeepCopy(), def.DeepCopy()
@@ -99,7 +99,7 @@ func (c *comparison) versions(path *field.Path, old, v *v1.CustomResourceDefinit
 	c.schemas(path.Child("schema", "openAPIV3Schema"), old.Schema.OpenAPIV3Schema, v.Schema.OpenAPIV3Schema)
 }
 
-// schemas compares two nodes of the same place.
+// schemas compares two schema nodes at the same path.
 func (c *comparison) schemas(path *field.Path, old, s *v1.JSONSchemaProps) {
 	if old == nil || s == nil {
 		return
@@ -136,12 +136,12 @@ func (c *comparison) schemas(path *field.Path, old, s *v1.JSONSchemaProps) {
 	}
 }
 
-// keeps is true of a node that keeps fields that it does not name.
+// keeps reports whether a node keeps unknown fields.
 func keeps(s *v1.JSONSchemaProps) bool {
 	return s.XPreserveUnknownFields != nil && *s.XPreserveUnknownFields || s.AdditionalProperties != nil
 }
 
-// kinds compares what sort of value a node is.
+// kinds compares the types of two nodes.
 func (c *comparison) kinds(path *field.Path, old, s *v1.JSONSchemaProps) {
 	if old.Type != s.Type && !(old.Type == "integer" && s.Type == "number") && !(s.Type == "" && s.XIntOrString) {
 		c.breaks(path.Child("type"), "changed from %s to %s", orNone(old.Type), orNone(s.Type))
@@ -197,7 +197,7 @@ func mapType(s *v1.JSONSchemaProps) string {
 	return *s.XMapType
 }
 
-// values compares which values a node takes.
+// values compares the values that two nodes allow.
 func (c *comparison) values(path *field.Path, old, s *v1.JSONSchemaProps) {
 	if len(s.Enum) > 0 {
 		if len(old.Enum) == 0 {
@@ -240,7 +240,7 @@ func (c *comparison) values(path *field.Path, old, s *v1.JSONSchemaProps) {
 	}
 }
 
-// tighter tells of a bound that is new or excludes more than before; least bounds exclude what is smaller.
+// tighter reports a bound that is new or stricter than before. least is true for lower bounds.
 func tighter[T int64 | float64](c *comparison, path *field.Path, old, now *T, least bool) {
 	switch {
 	case now == nil:

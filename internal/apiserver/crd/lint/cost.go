@@ -19,8 +19,8 @@ import (
 	"k8s.io/apiserver/pkg/cel/environment"
 )
 
-// costs says what the CEL rules of each version are estimated to cost, where that is a tenth of what a server allows or
-// more; and what all of a version's cost together.
+// costs returns the estimated cost of each CEL rule from a tenth of the server's limit on, and the total cost of each
+// version.
 func costs(def *v1.CustomResourceDefinition) []Finding {
 	var out []Finding
 	for i, version := range def.Spec.Versions {
@@ -69,11 +69,11 @@ func (w *costing) walk(path *field.Path, s *apiextensions.JSONSchemaProps, c *va
 	}
 }
 
-// price estimates the rules of one schema node: the cost of one evaluation times how often the node can be there.
+// price estimates the rules of one schema node: the cost of one evaluation times the maximum number of such nodes.
 func (w *costing) price(path *field.Path, c *validation.CELSchemaContext) {
 	info, err := c.TypeInfo()
 	if err != nil || info == nil {
-		return // validation has said so
+		return // validation has reported it
 	}
 	results, err := cel.Compile(info.Schema, info.DeclType, celconfig.PerCallLimit, w.env, cel.StoredExpressionsEnvLoader())
 	if err != nil {

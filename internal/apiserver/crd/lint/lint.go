@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lint judges CustomResourceDefinitions offline, with the server's own rules.
+// Package lint validates CustomResourceDefinitions offline, with the server's own rules.
 //
-// [Read] finds the definitions in a file, [Check] reports what a server would reject or warn about and the estimated cost
-// of the CEL rules, and [Compare] reports which users of the older definition a newer one would break.
+// [Read] finds the definitions in a file. [Check] reports what a server would reject or warn about, and the estimated
+// cost of the CEL rules. [Compare] reports which users of the older definition a newer one would break.
 package lint
 
 import (
@@ -29,20 +29,20 @@ type Level string
 
 // The levels.
 const (
-	Error    Level = "error"    // the server would refuse it
+	Error    Level = "error"    // the server would reject it
 	Breaking Level = "breaking" // it would break clients or stored objects
-	Warning  Level = "warning"  // the server would warn of it
+	Warning  Level = "warning"  // the server would warn about it
 	Note     Level = "note"     // worth knowing
 )
 
-// Finding is one thing that was found.
+// Finding is one result.
 type Finding struct {
 	Level   Level  `json:"level"`
 	Path    string `json:"path,omitempty"`
 	Message string `json:"message"`
 }
 
-// String is the finding on one line.
+// String formats the finding as one line.
 func (f Finding) String() string {
 	if f.Path == "" {
 		return fmt.Sprintf("%s: %s", f.Level, f.Message)
@@ -50,10 +50,10 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s: %s: %s", f.Level, f.Path, f.Message)
 }
 
-// maxDocument bounds one document, as the server bounds a request.
+// maxDocument is the maximum size of a document, equal to that of a request.
 const maxDocument = 3 << 20
 
-// Read returns the definitions among the YAML or JSON documents of a file, in order. Other kinds are passed over. An unknown
+// Read returns the definitions among the YAML or JSON documents of a file, in order. It skips other kinds. An unknown
 // or repeated field is an error, as is a definition of another version than apiextensions.k8s.io/v1.
 func Read(r io.Reader) ([]*v1.CustomResourceDefinition, error) {
 	var out []*v1.CustomResourceDefinition
@@ -90,8 +90,8 @@ func Read(r io.Reader) ([]*v1.CustomResourceDefinition, error) {
 	}
 }
 
-// Check returns the errors and warnings of the server for the creation of a definition, and the cost of its rules. It does
-// not change the definition.
+// Check returns the errors and warnings of the server for the creation of a definition, and the cost of its rules. It
+// does not change the definition.
 func Check(ctx context.Context, def *v1.CustomResourceDefinition) []Finding {
 	kind := crd.Definitions()
 	d := def.DeepCopy()
@@ -110,7 +110,7 @@ func Check(ctx context.Context, def *v1.CustomResourceDefinition) []Finding {
 	return append(out, costs(d)...)
 }
 
-// refused are validation's errors as findings.
+// refused converts validation errors to findings.
 func refused(errs field.ErrorList) []Finding {
 	var out []Finding
 	for _, e := range errs {

@@ -18,8 +18,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite what was found")
 
-// TestFindings judges each archive of testdata: the definition in new.yaml, against that in old.yaml if there is one. What
-// was found stands in found.txt; -update writes it anew.
+// TestFindings checks each archive of testdata: the definition in new.yaml, compared with the one in old.yaml if there
+// is one. found.txt has the findings; -update writes it.
 func TestFindings(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {

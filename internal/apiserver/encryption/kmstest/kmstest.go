@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kmstest is a KMS v2 plug-in for tests: it encrypts with AES-GCM under keys that survive its restarts, and tests
+// Package kmstest is a KMS v2 plug-in for tests. It encrypts with AES-GCM under keys that survive its restarts. Tests
 // can stop it, start it and rotate its key at any time.
 package kmstest
 
@@ -37,7 +37,7 @@ type Plugin struct {
 
 var _ service.Service = (*Plugin)(nil)
 
-// New makes a plug-in with a first key, "key-1". It is stopped with the test.
+// New makes a plug-in with a first key, "key-1". It stops when the test ends.
 func New(t testing.TB, socket string) *Plugin {
 	p := &Plugin{Socket: socket, keys: map[string]cipher.AEAD{}, version: "v2"}
 	p.Rotate("key-1")
@@ -51,10 +51,10 @@ func (p *Plugin) Rotate(id string) {
 	defer p.mu.Unlock()
 	if p.keys[id] == nil {
 		raw := make([]byte, 32)
-		_, _ = rand.Read(raw) // it never fails
+		_, _ = rand.Read(raw) // never fails
 		block, err := aes.NewCipher(raw)
 		if err != nil {
-			panic(err) // 32 bytes are a key
+			panic(err) // 32 bytes are a valid key
 		}
 		if p.keys[id], err = cipher.NewGCM(block); err != nil {
 			panic(err)
@@ -63,7 +63,7 @@ func (p *Plugin) Rotate(id string) {
 	p.current, p.wraps = id, id
 }
 
-// Disagree makes the status name another key than the one that wraps.
+// Disagree makes the status name another key than the one that wraps seeds.
 func (p *Plugin) Disagree(status string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,7 +90,7 @@ func (p *Plugin) Calls() (statuses, encryptions, decryptions int) {
 // Start listens on the socket.
 func (p *Plugin) Start() error {
 	p.Stop()
-	_ = os.Remove(p.Socket) // of a plug-in that was killed
+	_ = os.Remove(p.Socket) // a plug-in that was killed leaves it
 	p.server, p.ended = service.NewGRPCService(p.Socket, 5*time.Second, p), make(chan error, 1)
 	go func(s *service.GRPCService, ended chan<- error) { ended <- s.ListenAndServe() }(p.server, p.ended)
 	return nil
@@ -123,7 +123,7 @@ func (p *Plugin) Encrypt(_ context.Context, _ string, data []byte) (*service.Enc
 	defer p.mu.Unlock()
 	p.encryptions++
 	nonce := make([]byte, 12)
-	_, _ = rand.Read(nonce) // it never fails
+	_, _ = rand.Read(nonce) // never fails
 	return &service.EncryptResponse{
 		Ciphertext: p.keys[p.wraps].Seal(nonce, nonce, data, nil), KeyID: p.wraps,
 		Annotations: map[string][]byte{"kmstest.mortise.dev": []byte("1")},

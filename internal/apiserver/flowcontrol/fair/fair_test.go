@@ -21,7 +21,7 @@ func made(c Config, limit int) *Set {
 	return s
 }
 
-// TestWorkedExample is the one of the package's comment, in thousandths.
+// TestWorkedExample plays the example of the package's comment, in thousandths.
 func TestWorkedExample(t *testing.T) {
 	s := made(Config{Queues: 2, Hand: 1, Length: 10}, 1)
 	var told []string
@@ -52,8 +52,8 @@ func TestWorkedExample(t *testing.T) {
 	}
 }
 
-// serve runs flows that always have so many requests waiting, each of which takes so long, and counts the seat-seconds that
-// each is given.
+// serve runs flows that always have a number of waiting requests of a given duration, and returns the seat-seconds of
+// each flow.
 func serve(s *Set, flows map[uint64]func() (Work, time.Duration), depth int, until time.Duration) map[uint64]float64 {
 	type run struct {
 		r    *Request
@@ -106,7 +106,8 @@ func serve(s *Set, flows map[uint64]func() (Work, time.Duration), depth int, unt
 	return given
 }
 
-// TestFairness: flows that want as much as they can get are given the same, however wide and long their requests are.
+// TestFairness checks that flows that request as much as possible get the same, however wide and long their requests
+// are.
 func TestFairness(t *testing.T) {
 	for name, flows := range map[string]map[uint64]func() (Work, time.Duration){
 		"alike": {
@@ -131,7 +132,7 @@ func TestFairness(t *testing.T) {
 			const limit = 10
 			off := 0.15
 			if name == "wide and narrow" {
-				off = 0.35 // while eight seats are gathered for the wide one, what the narrow one would have had is lost to it
+				off = 0.35 // while eight seats are gathered for the wide request, the narrow flow loses its share of them
 			}
 			given := serve(made(Config{Queues: len(flows), Hand: 1, Length: 100}, limit), flows, 40, 20*time.Second)
 			total := 0.0
@@ -150,8 +151,8 @@ func TestFairness(t *testing.T) {
 	}
 }
 
-// TestQuietFlow: one request at a time of a quiet flow waits no longer than for a seat to become free, whatever a noisy one
-// does.
+// TestQuietFlow checks that a single request of a quiet flow waits no longer than for the next free seat, whatever a
+// noisy flow does.
 func TestQuietFlow(t *testing.T) {
 	s := made(Config{Queues: 64, Hand: 6, Length: 50}, 10)
 	noisy, quiet := NewFlow("noisy"), NewFlow("quiet")
@@ -160,7 +161,7 @@ func TestQuietFlow(t *testing.T) {
 	now := at(0)
 	worst := time.Duration(0)
 	for round := range 2000 {
-		for range 64 { // as much as is let in
+		for range 64 { // as many as are admitted
 			r := &Request{Work: Work{Initial: 1}, Flow: noisy}
 			if d := s.Start(now, 12345, r); d == Full {
 				break
@@ -226,7 +227,7 @@ func TestRejectAndUnlimited(t *testing.T) {
 	}
 }
 
-// TestFewerQueues: queues that are too many go when they are empty, and nothing that waits in them is lost.
+// TestFewerQueues checks that surplus queues are removed when they are empty, and that no waiting request is lost.
 func TestFewerQueues(t *testing.T) {
 	s := made(Config{Queues: 16, Hand: 1, Length: 10}, 1)
 	flow := NewFlow("f")
@@ -254,7 +255,7 @@ func TestFewerQueues(t *testing.T) {
 	}
 }
 
-// TestEpoch: virtual time that goes back changes no decision.
+// TestEpoch checks that reducing the virtual time changes no decision.
 func TestEpoch(t *testing.T) {
 	order := func(r SeatSeconds) string {
 		s := made(Config{Queues: 3, Hand: 1, Length: 50}, 1)

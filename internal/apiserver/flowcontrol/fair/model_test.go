@@ -13,7 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/util/shufflesharding"
 )
 
-// model is a set as slow and as plain as can be: one list of requests, of which everything is counted anew each time.
+// model is a simple and slow set: one list of requests, from which everything is counted each time.
 type model struct {
 	config       Config
 	limit        int
@@ -194,7 +194,7 @@ func (m *model) String() (s string) {
 	return fmt.Sprintf("running %v waiting %v lingering %v held %d R %v next %v", run, wait, linger, m.held(), m.r, m.nextR)
 }
 
-// TestSetIsTheModel holds a set against the model, after each of many steps taken at random.
+// TestSetIsTheModel compares the set with the model after each of many random steps.
 func TestSetIsTheModel(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { against(t, seed, 400) })
@@ -295,7 +295,7 @@ func against(t *testing.T, seed uint64, steps int) {
 		}
 		check(t, s, m)
 	}
-	// everything ends: nothing is left over, and nothing starves
+	// everything ends: no request is left over or starves
 	for len(real) > 0 {
 		now = now.Add(time.Millisecond)
 		if x := pick(running); x != nil {
@@ -319,10 +319,10 @@ func against(t *testing.T, seed uint64, steps int) {
 	}
 }
 
-// check finds a set that gave more seats than it has, or that keeps seats free which somebody waits for.
+// check reports a set that granted more seats than it has, or that keeps seats free while a request waits for them.
 func check(t *testing.T, s *Set, m *model) {
 	t.Helper()
-	wide := func(r *modelled) int { // one that wants more than there are runs alone, though others may linger
+	wide := func(r *modelled) int { // a request with more seats than the limit runs alone, though others may linger
 		if (r.state == running || r.state == lingering) && r.work.Seats() > s.limit {
 			return r.work.Seats()
 		}

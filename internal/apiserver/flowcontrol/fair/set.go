@@ -16,9 +16,9 @@
 // work is done after nextR, and the request that would end first runs next. An example with one seat and requests of 1
 // seat-second each: queue A has three requests at R 0, queue B has one at R 0.5.
 //
-//	R 0    A's first runs: A's nextR is 1, its second would end at 2
-//	R 0.5  B's comes: B's nextR is 0.5, it would end at 1.5
-//	R 1    the seat is free: B's ends first, so B's runs; then A's second and third
+//	R 0    A's first request runs: A's nextR is 1, its second request would end at 2
+//	R 0.5  B's request arrives: B's nextR is 0.5, its request would end at 1.5
+//	R 1    the seat is free: B's request would end first, so it runs; then A's second and third
 //
 // The work of a request is known only after it has run. It is estimated as 3 ms for each of its seats, and corrected at
 // the end. Seats that are held for a while after the end, while watchers receive the event, count as work from the
@@ -41,7 +41,7 @@ import (
 // guess is the estimated duration of a request.
 const guess = 3 * time.Millisecond
 
-// Virtual time goes back by half of what can be told when it gets too far.
+// Virtual time is reduced by half of its range when it gets too large.
 const (
 	back = SeatSeconds(math.MaxInt64 / 2)
 	far  = back + back/2

@@ -15,17 +15,17 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// enum is what the Go source of the definitions says of a field of a type of enumerated strings.
+// enum is the information in the Go source of the definitions about a field with an enumerated string type.
 type enum struct {
 	description string // with a line for each value
 	values      []any
 }
 
-// enums are those of all models, by model and then by field; a field of lists of such a type has "[]" after its name, one of maps "{}".
-// The documents that the module carries were made without them.
+// enums has the enumerations of all models, by model and then by field. The key of a list field has the suffix "[]",
+// that of a map field "{}". The documents in the module were made without enumerations.
 type enums map[string]map[string]enum
 
-// readEnums reads the generated Go source of the definitions. Functions are named after models:
+// readEnums parses the generated Go source of the definitions. Its functions are named after models:
 // schema_k8sio_api_core_v1_Probe makes io.k8s.api.core.v1.Probe.
 func readEnums(module string) (enums, error) {
 	file := filepath.Join(module, "pkg", "generated", "openapi", "zz_generated.openapi.go")
@@ -64,7 +64,7 @@ func readEnums(module string) (enums, error) {
 	return all, nil
 }
 
-// collect finds the enumerations of a field, and of what it is a list or map of.
+// collect finds the enumerations of a field and of its list or map elements.
 func collect(field string, n ast.Node, found map[string]enum) {
 	ast.Inspect(n, func(n ast.Node) bool {
 		lit, ok := n.(*ast.CompositeLit)
@@ -120,7 +120,7 @@ func text(e ast.Expr) string {
 	return s
 }
 
-// add puts the enumerations into a model's schema.
+// add adds the enumerations to a model's schema.
 func (es enums) add(model string, s *spec.Schema) {
 	for field, e := range es[function(model)] {
 		bare := strings.TrimRight(field, "[]{}")
@@ -143,7 +143,7 @@ func (es enums) add(model string, s *spec.Schema) {
 	}
 }
 
-// function is the name of the Go function that makes a model.
+// function returns the name of the Go function that makes a model.
 func function(model string) string {
 	i := strings.LastIndexByte(model, '.')
 	path := strings.ReplaceAll(model[:i], ".", "_")

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Gen makes the OpenAPI documents of the built-in kinds: it takes those that the k8s.io/kubernetes module carries, drops the groups
-// and versions that are not served by default, makes the protobuf form of each, and compresses all.
+// Gen makes the OpenAPI documents of the built-in kinds: it takes those in the k8s.io/kubernetes module, drops the
+// groups and versions that are not served by default, makes the protobuf form of each, and compresses all.
 //
 // It writes into the directory z_data below the working directory: NAME.json.gz and NAME.pb.gz for each document, and index.json,
 // which names them with their hashes (see the type index of package openapi, whose reader it must suit).
@@ -42,11 +42,11 @@ type index struct {
 	Paths       int `json:"paths"`
 	// Parameters are the names of the parameters that operations of v2 share, by their JSON with sorted keys.
 	Parameters map[string]string `json:"parameters"`
-	// V2Parts are the files of what versions that are not served by default add to V2, by their path.
+	// V2Parts are the files with the additions to V2 of versions that are not served by default, by path.
 	V2Parts map[string]string `json:"v2parts"`
 }
 
-// preview is a version that is not served by default.
+// preview matches versions that are not served by default.
 var preview = regexp.MustCompile(`^v\d+(alpha|beta)\d+$`)
 
 func main() {
@@ -91,7 +91,8 @@ func run() error {
 	return os.WriteFile("z_data/index.json", append(b, '\n'), 0o644)
 }
 
-// v3 writes a document a group version, previews too, and returns the paths' prefixes that are served by default.
+// v3 writes one document per group version, including previews, and returns the prefixes of the paths that are served
+// by default.
 func v3(dir string, es enums, ix *index) (map[string]bool, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "v3", "*.json"))
 	if err != nil {
@@ -107,7 +108,7 @@ func v3(dir string, es enums, ix *index) (map[string]bool, error) {
 	}
 	for _, f := range files {
 		p := pathOf(f)
-		if p == "logs" { // only with --enable-logs-handler
+		if p == "logs" { // served only with --enable-logs-handler
 			continue
 		}
 		raw, err := os.ReadFile(f)
@@ -131,13 +132,13 @@ func v3(dir string, es enums, ix *index) (map[string]bool, error) {
 	return served, nil
 }
 
-// pathOf is the path that a file documents: apis/apps/v1 of apis__apps__v1_openapi.json.
+// pathOf returns the path that a file documents: apis/apps/v1 for apis__apps__v1_openapi.json.
 func pathOf(file string) string {
 	p := strings.TrimSuffix(filepath.Base(file), "_openapi.json")
 	return strings.ReplaceAll(p, "__", "/")
 }
 
-// v2 writes the one document of all groups.
+// v2 writes the single document of all groups.
 func v2(dir string, es enums, served map[string]bool, ix *index) error {
 	raw, err := os.ReadFile(filepath.Join(dir, "swagger.json"))
 	if err != nil {
@@ -181,7 +182,8 @@ func v2(dir string, es enums, served map[string]bool, ix *index) error {
 	return previews(raw, es, doc, ix)
 }
 
-// previews writes what each version that is not served by default adds to the v2 document, and each group of nothing else.
+// previews writes the additions to the v2 document of each version that is not served by default, and of each group
+// without other versions.
 func previews(raw []byte, es enums, base *spec.Swagger, ix *index) error {
 	ix.V2Parts = map[string]string{}
 	written := map[string]bool{}
@@ -224,7 +226,7 @@ func previews(raw []byte, es enums, base *spec.Swagger, ix *index) error {
 	return nil
 }
 
-// plain is JSON that leaves <, > and & as they are, as kube-apiserver writes v2 but not v3.
+// plain encodes JSON without escaping <, > and &, as kube-apiserver does for v2 but not for v3.
 func plain(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -233,7 +235,7 @@ func plain(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
-// end is where an object of a document ends: the offset of its closing brace.
+// end returns the offset of the closing brace of an object in a document.
 func end(doc []byte, name string, object []byte) (int, error) {
 	i := bytes.Index(doc, append([]byte(strconv.Quote(name)+":"), object...))
 	if i < 0 {
@@ -242,11 +244,11 @@ func end(doc []byte, name string, object []byte) (int, error) {
 	return i + len(name) + 3 + len(object) - 1, nil
 }
 
-// canonical is JSON with sorted keys.
+// canonical returns JSON with sorted keys.
 func canonical(b []byte) string {
 	var v any
 	if err := json.Unmarshal(b, &v); err != nil {
-		panic(err) // it was just marshalled
+		panic(err) // it was just encoded
 	}
 	b, _ = json.Marshal(v)
 	return string(b)
@@ -300,7 +302,7 @@ func compress(b []byte) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// shared writes the v3 schemas that the documents of custom kinds refer to.
+// shared writes the v3 schemas that documents of custom kinds refer to.
 func shared(dir string) error {
 	z, err := os.ReadFile("z_data/v3_apis_apps_v1.json.gz")
 	if err != nil {
@@ -342,7 +344,8 @@ func shared(dir string) error {
 	return os.WriteFile("z_data/shared.json.gz", packed, 0o644)
 }
 
-// deleteOptions gives DeleteOptions the group versions that client-go knows, as kube-apiserver does in documents of custom kinds.
+// deleteOptions sets the group versions of DeleteOptions to those that client-go knows, as kube-apiserver does in
+// documents of custom kinds.
 func deleteOptions(dir string, schemas map[string]json.RawMessage) error {
 	const name, extension = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions", "x-kubernetes-group-version-kind"
 	raw, err := os.ReadFile(filepath.Join(dir, "swagger.json"))

@@ -13,13 +13,13 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// release is what the documents say of their version; the module's say unversioned.
+// release is the version in the served documents; the module's documents contain "unversioned".
 const release = "1.37"
 
 // off reports whether a media type is served only behind a feature gate that is off by default.
 func off(media string) bool { return strings.Contains(media, "cbor") }
 
-// serveV3 makes of a document in the module the one that a server with default feature gates sends.
+// serveV3 converts a document in the module to the one that a server with default feature gates sends.
 func serveV3(raw []byte, es enums) ([]byte, error) {
 	var doc spec3.OpenAPI
 	if err := json.Unmarshal(raw, &doc); err != nil {
@@ -51,7 +51,7 @@ func serveV3(raw []byte, es enums) ([]byte, error) {
 	return json.Marshal(&doc)
 }
 
-// ordered has an operation say group, version and kind in the order in which kube-apiserver writes them.
+// ordered sorts the group, version and kind of an operation in kube-apiserver's order.
 func ordered(extensions spec.Extensions) {
 	const key = "x-kubernetes-group-version-kind"
 	if gvk, ok := extensions[key].(map[string]any); ok {
@@ -71,7 +71,8 @@ func drop(content map[string]*spec3.MediaType) {
 	}
 }
 
-// serveV2 does the same with the one document of v2, and leaves out the paths that are not served and what only they refer to.
+// serveV2 does the same with the v2 document, and omits the paths that are not served and the schemas that only they
+// refer to.
 func serveV2(raw []byte, es enums, served func(path string) bool) (*spec.Swagger, error) {
 	var doc spec.Swagger
 	if err := json.Unmarshal(raw, &doc); err != nil {
@@ -85,7 +86,7 @@ func serveV2(raw []byte, es enums, served func(path string) bool) (*spec.Swagger
 		}
 		for _, op := range []*spec.Operation{item.Get, item.Put, item.Post, item.Delete, item.Options, item.Head, item.Patch} {
 			if op != nil {
-				if strings.HasPrefix(path, "/apis/apiregistration.k8s.io/") { // which the aggregator adds itself; the others it has parsed
+				if strings.HasPrefix(path, "/apis/apiregistration.k8s.io/") { // the aggregator adds these itself; it has parsed the others
 					ordered(op.Extensions)
 				}
 				op.Consumes, op.Produces = without(op.Consumes), without(op.Produces)
@@ -111,7 +112,7 @@ func without(media []string) []string {
 
 var reference = regexp.MustCompile(`"#/(definitions|parameters)/([^"]+)"`)
 
-// prune removes the definitions and parameters that nothing served refers to.
+// prune removes the definitions and parameters that no served path refers to.
 func prune(doc *spec.Swagger) error {
 	b, err := json.Marshal(doc.Paths)
 	if err != nil {
