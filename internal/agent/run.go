@@ -202,7 +202,7 @@ func (n *node) makeRooms(ctx context.Context, services corev1listers.ServiceList
 		VolumePeriod: n.Kubelet.VolumeStatsAggPeriod.Duration,
 	})
 	meter := &eviction.Meter{
-		Runtime: n.cri, Volumes: n.volumes, Resources: n.resources, Config: n.config, RootDir: n.RootDir, Logger: n.Logger,
+		Runtime: n.cri, Volumes: n.volumes, Resources: n.resources, Config: n.config, RootDir: n.RootDir, Clock: n.Clock, Logger: n.Logger,
 	}
 	if n.Measure == nil {
 		n.Measure = meter.Observe
