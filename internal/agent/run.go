@@ -155,6 +155,7 @@ func Run(ctx context.Context, options Options) error {
 	parts := []part{
 		{name: "static pods", run: n.static.Run},
 		{name: "pod lifecycle events", run: events.Run},
+		{name: "pod network", run: n.nodeStatus.WatchNetwork},
 		{name: "node addresses", run: n.followAddresses},
 		{name: "pod directories", run: n.garbage.Run},
 		{name: "log rotation", run: logs.Run},

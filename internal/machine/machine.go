@@ -16,9 +16,13 @@
 //	DIR/containerd/containerd.log   what it said
 //	DIR/containerd/containerd.pid   who it is
 //	DIR/containerd/containerd.sock  where it answers (below /run when this path is too long for a socket)
+//	DIR/containerd/cni              its network configurations: the node writes one, in no other runtime's way
 //	DIR/containerd/root, state      its own
 //
 // Prepare takes a file lock on DIR/containerd, so that several processes may call it concurrently.
+//
+// A node with real containers uses things of which the machine, or the network namespace, has one: the pods' bridge, the rules of Services
+// and the host ports. It takes a [Claim] on them while it runs, so that a second one is refused.
 package machine
 
 import (
@@ -50,7 +54,7 @@ type Options struct {
 	NoInstall bool
 	// NoImages leaves the local images out.
 	NoImages bool
-	// CNIConfDir is the directory of network configurations of the started containerd; default /etc/cni/net.d.
+	// CNIConfDir is the directory of network configurations of the started containerd; default DIR/containerd/cni, which is its own.
 	CNIConfDir string
 	// Progress receives a line for each step that takes more than a second; nil discards them.
 	Progress io.Writer
@@ -60,9 +64,6 @@ type Options struct {
 func Prepare(ctx context.Context, o Options) (socket string, err error) {
 	if o.DataDir == "" {
 		return "", fmt.Errorf("prepare machine: no data directory given")
-	}
-	if o.CNIConfDir == "" {
-		o.CNIConfDir = cni.DefaultDir
 	}
 	if o.Socket != "" {
 		if err := Answers(ctx, o.Socket); err != nil {
@@ -90,7 +91,7 @@ func arrange(ctx context.Context, o Options) (string, error) {
 		return "", err
 	}
 	if os.Geteuid() == 0 {
-		if err := removeIdleBridge(); err != nil {
+		if err := removeIdleBridge(ctx); err != nil {
 			return "", err
 		}
 	}
@@ -119,6 +120,12 @@ func arrange(ctx context.Context, o Options) (string, error) {
 	defer unlock()
 	if Answers(ctx, d.socket) == nil { // another process was faster
 		return d.socket, nil
+	}
+	if o.CNIConfDir == "" {
+		o.CNIConfDir = d.cniConfDir()
+		if other := cni.Other(cni.DefaultDir); other != "" && o.Progress != nil {
+			fmt.Fprintf(o.Progress, "mortise: the network of %s is not used; --cni-conf-dir %s uses it\n", other, cni.DefaultDir)
+		}
 	}
 	return d.socket, step(o.Progress, "starting containerd", func() error { return d.start(ctx, o) })
 }
