@@ -169,7 +169,7 @@ func Run(ctx context.Context, options Options) error {
 		// All above goes on without an API server; the next begins when there is one. The parts stop in this order: the API server
 		// first, which brings work, then the workers, then what they use.
 		{name: "API server", run: func(ctx context.Context) error { return n.join(ctx, following, group.Go) }, stop: following.stop},
-		{name: "pod workers", stop: n.workers.Wait},
+		{name: "pod workers", run: n.workers.Run},
 		{name: "object cache", stop: n.objects.Stop},
 	}
 	for _, p := range parts {
@@ -258,9 +258,10 @@ func (n *node) makeRooms(ctx context.Context, services corev1listers.ServiceList
 	resizes := podresize.New(podresize.Config{
 		Runtime: n.cri, Cgroups: bounds, Node: n.nodeStatus, Admission: admission, Limits: n.config, Events: n.recorder,
 	})
-	n.workers.Start(ctx, podworkers.Managers{
-		Services: services, Events: n.recorder, Objects: n.objects, Volumes: n.volumes, Images: n.images, NodeStatus: n.nodeStatus,
-		Static: n.static, Cgroups: bounds, Users: users, Lifecycle: lifecycle, Killer: killer, Admission: admission, Resizes: resizes,
+	n.workers.Start(podworkers.Dependencies{
+		Services: services, Events: n.recorder, References: n.objects, Objects: n.objects, Volumes: n.volumes, Mounts: n.volumes,
+		Images: n.images, NodeStatus: n.nodeStatus, Mirrors: n.static, Static: n.static, Cgroups: bounds, Users: users,
+		Lifecycle: lifecycle, Killer: killer, Deleter: killer, Admission: admission, Resizes: resizes,
 	})
 	return nil
 }

@@ -132,7 +132,6 @@ func TestBannedCalls(t *testing.T) {
 // storedContexts are the structs that may hold a context, with the reason.
 var storedContexts = map[string]string{
 	"extension/webhook Endpoints":                 "one value for the whole server, which asks the backend while it runs",
-	"internal/agent/podworkers Manager":           "of the workers of pods, which are started after Run",
 	"internal/apiserver requestRecord":            "it is the context of one request",
 	"internal/apiserver/aggregate Aggregator":     "of the goroutines that entries start after Run",
 	"internal/apiserver/aggregate tied":           "of one connection that is taken over",

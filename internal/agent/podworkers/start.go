@@ -232,7 +232,7 @@ func (m *Manager) containerConfig(ctx context.Context, s starting) (*runtimeapi.
 	if err != nil {
 		return nil, err
 	}
-	mounts, err := m.Volumes.Mounts(ctx, pod, c, env, s.volumes)
+	mounts, err := m.Mounts.Mounts(ctx, pod, c, env, s.volumes)
 	if err != nil {
 		return nil, err
 	}
@@ -283,7 +283,7 @@ func (m *Manager) writeHosts(pod *corev1.Pod, ips []string) (string, error) {
 		}
 		hostFile = string(text)
 	}
-	path := filepath.Join(m.Volumes.PodDir(pod.UID), "etc-hosts")
+	path := filepath.Join(m.Mounts.PodDir(pod.UID), "etc-hosts")
 	text := m.RunConfig.Hosts(pod, ips, hostFile)
 	// Containers may write there: what is longer than the text is other than it.
 	if old, err := safepath.ReadRegular(path, int64(len(text))+1); err == nil && string(old) == text {

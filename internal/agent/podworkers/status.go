@@ -252,7 +252,7 @@ func (w *worker) shown(ctx context.Context, api *corev1.Pod) *corev1.Pod {
 	if !podspec.IsStatic(api) {
 		return api
 	}
-	mirror, err := w.m.Static.Mirror(ctx, api)
+	mirror, err := w.m.Mirrors.Mirror(ctx, api)
 	if err != nil {
 		w.written.retry = w.failed(ctx, api, createMirror, err) // the pod runs on in any case
 		return nil

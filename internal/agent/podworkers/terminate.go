@@ -28,11 +28,11 @@ type ending struct {
 
 // terminate makes the next step of ending a pod: stop, take down, write the last status,
 // and for a deleted pod remove all traces and let the API server forget it.
-func (w *worker) terminate(ctx context.Context, pod *corev1.Pod, grace int64, deleted bool) time.Duration {
+func (w *worker) terminate(life, ctx context.Context, pod *corev1.Pod, grace int64, deleted bool) time.Duration {
 	m := w.m
 	if len(w.state.Running()) > 0 || slices.ContainsFunc(w.state.Sandboxes, func(s podstate.Sandbox) bool { return s.Ready }) {
 		pod = w.writeStatus(ctx, pod)
-		return w.keepStopping(ctx, pod, grace)
+		return w.keepStopping(life, ctx, pod, grace)
 	}
 	w.ending = nil
 	if !w.tornDown {
@@ -52,7 +52,7 @@ func (w *worker) terminate(ctx context.Context, pod *corev1.Pod, grace int64, de
 	if !deleted {
 		return ended // nothing of it changes any more
 	}
-	if wait := w.kill(ctx, pod, func() error { return m.Killer.Remove(ctx, pod, w.state) }); wait > 0 {
+	if wait := w.kill(ctx, pod, func() error { return m.Deleter.Remove(ctx, pod, w.state) }); wait > 0 {
 		return wait
 	}
 	if err := m.DeletePod(ctx, pod); err != nil {
@@ -64,7 +64,7 @@ func (w *worker) terminate(ctx context.Context, pod *corev1.Pod, grace int64, de
 }
 
 // keepStopping starts the stopping of the pod, or again with a shorter grace.
-func (w *worker) keepStopping(ctx context.Context, pod *corev1.Pod, grace int64) time.Duration {
+func (w *worker) keepStopping(life, ctx context.Context, pod *corev1.Pod, grace int64) time.Duration {
 	m := w.m
 	m.mu.Lock()
 	e := w.ending
@@ -87,11 +87,11 @@ func (w *worker) keepStopping(ctx context.Context, pod *corev1.Pod, grace int64)
 	if wait := w.held(killPod, m.Clock.Now()); wait > 0 {
 		return wait
 	}
-	stopping, cancel := context.WithCancel(m.ctx)
+	stopping, cancel := context.WithCancel(life)
 	e = &ending{grace: grace, cancel: cancel}
 	w.ending = e
 	state := w.state
-	m.running.Go(func() {
+	w.stopping.Go(func() {
 		defer cancel()
 		err := m.Killer.StopPod(stopping, pod, state, grace)
 		m.mu.Lock()
@@ -103,7 +103,7 @@ func (w *worker) keepStopping(ctx context.Context, pod *corev1.Pod, grace int64)
 }
 
 // bury ends what is left of a pod that the API server does not have (any more).
-func (w *worker) bury(ctx context.Context, pod *corev1.Pod) (time.Duration, bool) {
+func (w *worker) bury(life, ctx context.Context, pod *corev1.Pod) (time.Duration, bool) {
 	m := w.m
 	if pod == nil && !m.sourcesRead() {
 		return retrySoon, false // it may be known in a moment
@@ -117,10 +117,10 @@ func (w *worker) bury(ctx context.Context, pod *corev1.Pod) (time.Duration, bool
 		if pod.DeletionTimestamp != nil {
 			seconds = graceOf(pod)
 		}
-		return w.keepStopping(ctx, pod, seconds), false
+		return w.keepStopping(life, ctx, pod, seconds), false
 	}
 	if wait := w.kill(ctx, pod, func() error {
-		return errors.Join(m.TearDown(ctx, w.uid), m.Killer.Remove(ctx, pod, w.state))
+		return errors.Join(m.TearDown(ctx, w.uid), m.Deleter.Remove(ctx, pod, w.state))
 	}); wait > 0 {
 		return wait, false
 	}

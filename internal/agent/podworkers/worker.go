@@ -62,6 +62,7 @@ type worker struct {
 	inherited  inherited               // if the pod is in the node's network
 	final      *podadmission.Rejection // the node has ended the pod
 	ending     *ending
+	stopping   sync.WaitGroup // of endings
 	tornDown   bool
 	mountTries int
 	removed    bool // from the API server, by us
@@ -81,7 +82,7 @@ type written struct {
 // PodAdded takes what the API server says of a pod.
 func (m *Manager) PodAdded(pod *corev1.Pod) {
 	if podspec.IsMirror(pod) {
-		m.Static.MirrorSeen(pod, false)
+		m.Mirrors.MirrorSeen(pod, false)
 		return
 	}
 	m.SetPod(pod)
@@ -99,7 +100,7 @@ func (m *Manager) PodUpdated(old, pod *corev1.Pod) {
 // PodDeleted hears that the API server does not have a pod any more.
 func (m *Manager) PodDeleted(pod *corev1.Pod) {
 	if podspec.IsMirror(pod) {
-		m.Static.MirrorSeen(pod, true)
+		m.Mirrors.MirrorSeen(pod, true)
 		return
 	}
 	m.RemovePod(pod)
@@ -168,7 +169,7 @@ func (m *Manager) RemovePod(pod *corev1.Pod) {
 	}
 }
 
-// workerOf finds or starts a pod's worker; the caller holds the lock.
+// workerOf finds or makes a pod's worker; the caller holds the lock.
 func (m *Manager) workerOf(uid types.UID) *worker {
 	w := m.workers[uid]
 	if w == nil {
@@ -177,7 +178,11 @@ func (m *Manager) workerOf(uid types.UID) *worker {
 			resizer: m.Resizes.NewPod(),
 		}
 		m.workers[uid] = w
-		m.running.Go(func() { w.run(m.ctx) })
+		m.new = append(m.new, w)
+		select {
+		case m.begun <- struct{}{}:
+		default:
+		}
 	}
 	return w
 }
@@ -207,6 +212,8 @@ func (w *worker) wake() {
 
 // run is the worker's life: rounds, until the pod is gone and nothing is left of it.
 func (w *worker) run(ctx context.Context) {
+	defer w.stopping.Wait()
+	defer w.m.probes.Keep(w.uid, nil)
 	for ctx.Err() == nil {
 		round, cancel := context.WithCancel(ctx)
 		w.m.mu.Lock()
@@ -217,7 +224,7 @@ func (w *worker) run(ctx context.Context) {
 		default:
 		}
 		w.written.retry = 0
-		next, done := w.round(round)
+		next, done := w.round(ctx, round)
 		w.written.writing.Wait()
 		cancel()
 		if done {
@@ -246,8 +253,8 @@ const (
 	ended = time.Hour        // for a pod that is over
 )
 
-// round looks at everything once and does the next step.
-func (w *worker) round(ctx context.Context) (next time.Duration, done bool) {
+// round looks at everything once and does the next step. What it starts that outlasts the round ends with life.
+func (w *worker) round(life, ctx context.Context) (next time.Duration, done bool) {
 	m := w.m
 	m.mu.Lock()
 	pod, gone, evicted := w.spec, w.gone, w.evicted
@@ -273,19 +280,19 @@ func (w *worker) round(ctx context.Context) (next time.Duration, done bool) {
 	w.messages.fillIn(pod, state, &m.RunConfig)
 
 	if pod == nil || gone {
-		return w.bury(ctx, pod)
+		return w.bury(life, ctx, pod)
 	}
 	pod = w.withStatus(pod)
 	w.probe(ctx, pod, state)
 	switch {
 	case pod.DeletionTimestamp != nil:
-		next = w.terminate(ctx, pod, graceOf(pod), true)
+		next = w.terminate(life, ctx, pod, graceOf(pod), true)
 	case w.final != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
 		seconds := podspec.Grace(pod)
 		if evicted != nil {
 			seconds = evicted.Grace
 		}
-		next = w.terminate(ctx, pod, seconds, false)
+		next = w.terminate(life, ctx, pod, seconds, false)
 	case pastDeadline(pod, m.Clock.Now()):
 		w.final = &podadmission.Rejection{
 			Reason: "DeadlineExceeded", Message: "Pod was active on the node longer than the specified deadline",
@@ -372,7 +379,7 @@ func (w *worker) proceed(ctx context.Context, pod *corev1.Pod) time.Duration {
 	}
 	switch {
 	case len(act.Reset) > 0:
-		if wait := w.kill(ctx, pod, func() error { return m.Killer.Reset(ctx, pod, act.Reset) }); wait > 0 {
+		if wait := w.kill(ctx, pod, func() error { return m.Deleter.Reset(ctx, pod, act.Reset) }); wait > 0 {
 			return wait
 		}
 		return again
@@ -438,7 +445,7 @@ func (w *worker) proceed(ctx context.Context, pod *corev1.Pod) time.Duration {
 	if renewal := m.Volumes.NextRenewal(w.uid); !renewal.IsZero() {
 		next = min(next, max(renewal.Sub(m.Clock.Now()), retrySoon))
 	}
-	if err := m.Killer.Prune(ctx, w.state); err != nil {
+	if err := m.Deleter.Prune(ctx, w.state); err != nil {
 		w.failed(ctx, pod, pruneContainers, err) // the next round tries again
 	} else {
 		w.succeeded(pruneContainers)
@@ -502,7 +509,7 @@ func (w *worker) probe(ctx context.Context, pod *corev1.Pod, state *podstate.Pod
 			continue
 		}
 		keep[c.ID] = true
-		m.ensureProbed(pod, spec, c, ips)
+		m.ensureProbed(ctx, pod, spec, c, ips)
 		if !first {
 			continue
 		}
