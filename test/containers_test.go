@@ -19,17 +19,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/mortise-dev/mortise/internal/agent/netlab"
 )
 
 // TestContainers is the newcomer's first hour on a real node: real containers through containerd, pod addresses from CNI,
 // and a Mortise that is killed while they run.
 func TestContainers(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("real containers need root; as root this test installs and starts containerd itself")
+	if !alone(t) {
+		return
 	}
-	if testing.Short() {
-		t.Skip("-short: containers are left to the full run")
-	}
+	netlab.Outside(t) // the network that the node has its address of
 	path, err := binary()
 	if err != nil {
 		t.Fatal(err)

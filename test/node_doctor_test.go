@@ -135,7 +135,7 @@ func (n *realNode) wantWrong(t *testing.T, want map[string]string) {
 func (n *realNode) litter(t *testing.T) {
 	t.Helper()
 	makeNamespace(t, deadNetns)
-	text, err := os.ReadFile("/etc/cni/net.d/10-mortise.conflist")
+	text, err := os.ReadFile(filepath.Join(n.dir, "containerd", "cni", "10-mortise.conflist"))
 	if err != nil {
 		t.Fatal(err)
 	}

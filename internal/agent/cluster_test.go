@@ -7,8 +7,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -35,7 +37,32 @@ type cluster struct {
 	options Options
 	node    Node
 	policy  corev1.PullPolicy
+	log     logText
 	stop    func()
+}
+
+// logText is what a node has logged.
+type logText struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// lines are those that have the text.
+func (l *logText) lines(text string) (out []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.text.String()) {
+		if strings.Contains(line, text) {
+			out = append(out, line)
+		}
+	}
+	return out
 }
 
 func newCluster(t *testing.T, options Options) *cluster {
@@ -87,7 +114,7 @@ func (c *cluster) start() {
 	started, over := make(chan Node, 1), make(chan error, 1)
 	o := c.options
 	o.Started = func(n Node) { started <- n }
-	o.Logger = slog.New(slog.NewTextHandler(c.t.Output(), nil))
+	o.Logger = slog.New(slog.NewTextHandler(io.MultiWriter(c.t.Output(), &c.log), nil))
 	go func() { over <- Run(ctx, o) }()
 	stopped := false
 	c.stop = func() {

@@ -6,11 +6,13 @@ package agent
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -34,6 +36,12 @@ func realRuntime(t *testing.T) (socket, dir string) {
 		t.Skip("SKIPPED: real containers need root")
 	}
 	dir = t.TempDir()
+	before := machineFiles(t)
+	t.Cleanup(func() {
+		if after := machineFiles(t); !slices.Equal(before, after) {
+			t.Errorf("files of the machine before the test: %q, after it: %q", before, after)
+		}
+	})
 	socket, err := machine.Prepare(t.Context(), machineOptions(t, dir))
 	if err != nil && strings.Contains(err.Error(), "not installed") {
 		t.Skipf("SKIPPED: %v; make up installs it", err)
@@ -49,8 +57,32 @@ func realRuntime(t *testing.T) (socket, dir string) {
 	return socket, dir
 }
 
+// machineFiles are the machine's files that nodes, runtimes and networks keep: those that a test with its own containerd must not touch.
+// Files of CNI's configuration are with their content.
+func machineFiles(t *testing.T) (out []string) {
+	t.Helper()
+	for _, pattern := range []string{
+		"/etc/cni/net.d/*", "/run/containerd/*.sock*", "/var/lib/containerd/*", "/var/lib/cni/networks/*", "/var/lib/kubelet/*",
+		"/var/lib/mortise/*",
+	} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range found {
+			text := path
+			if strings.HasPrefix(path, "/etc/cni/") {
+				content, err := os.ReadFile(path)
+				text += fmt.Sprintf(": %s %v", content, err)
+			}
+			out = append(out, text)
+		}
+	}
+	return out
+}
+
 func machineOptions(t *testing.T, dir string) machine.Options {
-	return machine.Options{DataDir: dir, Private: true, NoInstall: true, CNIConfDir: filepath.Join(dir, "cni"), Progress: t.Output()}
+	return machine.Options{DataDir: dir, Private: true, NoInstall: true, Progress: t.Output()}
 }
 
 // TestEndToEnd runs pods as real containers. One containerd serves all of it.
@@ -66,7 +98,8 @@ func TestEndToEnd(t *testing.T) {
 	paged := reservePages(t, 8)
 	c := newCluster(t, Options{
 		NodeName: "n1", RuntimeEndpoint: socket, RootDir: filepath.Join(dir, "kubelet"), LogDir: filepath.Join(dir, "pods"),
-		CNIConfDir: filepath.Join(dir, "cni"), CNIDataDir: filepath.Join(dir, "networks"), PodCIDR: "10.213.0.0/24", CNIBridge: "mortise-test0",
+		CNIConfDir: filepath.Join(dir, "containerd", "cni"), CNIDataDir: filepath.Join(dir, "networks"),
+		PodCIDR: "10.213.0.0/24", CNIBridge: "mortise-test0",
 	})
 
 	t.Run("web", func(t *testing.T) {

@@ -43,7 +43,8 @@ func TestPodLife(t *testing.T) {
 	}
 	c := newCluster(t, Options{
 		NodeName: "n1", RuntimeEndpoint: socket, RootDir: filepath.Join(dir, "kubelet"), LogDir: filepath.Join(dir, "pods"),
-		CNIConfDir: filepath.Join(dir, "cni"), CNIDataDir: filepath.Join(dir, "networks"), PodCIDR: "10.214.0.0/24", CNIBridge: bridge,
+		CNIConfDir: filepath.Join(dir, "containerd", "cni"), CNIDataDir: filepath.Join(dir, "networks"),
+		PodCIDR: "10.214.0.0/24", CNIBridge: bridge,
 		Kubelet: configured(t, "staticPodPath: "+manifests+
 			"\nallowedUnsafeSysctls: ['kernel.msg*']\npodPidsLimit: 40\nevictionHard: {}\npodLogsDir: "+filepath.Join(dir, "pods")+"\n"),
 		DecodePods: upstream.StaticPods,

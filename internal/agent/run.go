@@ -155,6 +155,7 @@ func Run(ctx context.Context, options Options) error {
 	parts := []part{
 		{name: "static pods", run: n.static.Run},
 		{name: "pod lifecycle events", run: events.Run},
+		{name: "pod network", run: n.nodeStatus.WatchNetwork},
 		{name: "node addresses", run: n.followAddresses},
 		{name: "pod directories", run: n.garbage.Run},
 		{name: "log rotation", run: logs.Run},
@@ -168,7 +169,7 @@ func Run(ctx context.Context, options Options) error {
 		// All above goes on without an API server; the next begins when there is one. The parts stop in this order: the API server
 		// first, which brings work, then the workers, then what they use.
 		{name: "API server", run: func(ctx context.Context) error { return n.join(ctx, following, group.Go) }, stop: following.stop},
-		{name: "pod workers", stop: n.workers.Wait},
+		{name: "pod workers", run: n.workers.Run},
 		{name: "object cache", stop: n.objects.Stop},
 	}
 	for _, p := range parts {
@@ -202,7 +203,7 @@ func (n *node) makeRooms(ctx context.Context, services corev1listers.ServiceList
 		VolumePeriod: n.Kubelet.VolumeStatsAggPeriod.Duration,
 	})
 	meter := &eviction.Meter{
-		Runtime: n.cri, Volumes: n.volumes, Resources: n.resources, Config: n.config, RootDir: n.RootDir, Logger: n.Logger,
+		Runtime: n.cri, Volumes: n.volumes, Resources: n.resources, Config: n.config, RootDir: n.RootDir, Clock: n.Clock, Logger: n.Logger,
 	}
 	if n.Measure == nil {
 		n.Measure = meter.Observe
@@ -257,9 +258,10 @@ func (n *node) makeRooms(ctx context.Context, services corev1listers.ServiceList
 	resizes := podresize.New(podresize.Config{
 		Runtime: n.cri, Cgroups: bounds, Node: n.nodeStatus, Admission: admission, Limits: n.config, Events: n.recorder,
 	})
-	n.workers.Start(ctx, podworkers.Managers{
-		Services: services, Events: n.recorder, Objects: n.objects, Volumes: n.volumes, Images: n.images, NodeStatus: n.nodeStatus,
-		Static: n.static, Cgroups: bounds, Users: users, Lifecycle: lifecycle, Killer: killer, Admission: admission, Resizes: resizes,
+	n.workers.Start(podworkers.Dependencies{
+		Services: services, Events: n.recorder, References: n.objects, Objects: n.objects, Volumes: n.volumes, Mounts: n.volumes,
+		Images: n.images, NodeStatus: n.nodeStatus, Mirrors: n.static, Static: n.static, Cgroups: bounds, Users: users,
+		Lifecycle: lifecycle, Killer: killer, Deleter: killer, Admission: admission, Resizes: resizes,
 	})
 	return nil
 }

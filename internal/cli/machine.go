@@ -21,6 +21,8 @@ func runMachine(ctx context.Context, p Program, args []string) int {
 	f.StringVar(&o.DataDir, "data-dir", defaultDataDir(), "Directory of the containerd that the command starts if the machine has none.")
 	f.StringVar(&o.Socket, "cri-socket", "", "Socket of an existing container runtime to use.")
 	f.BoolVar(&o.NoInstall, "no-install", false, "Fail if programs are missing instead of installing them.")
+	f.StringVar(&o.CNIConfDir, "cni-conf-dir", "",
+		"Directory of CNI configurations of the containerd that the command starts. Default: a directory of its own below --data-dir.")
 	f.BoolVar(&o.NoImages, "no-images", false, "Do not load the local images.")
 	f.Usage = func() {
 		fmt.Fprintf(p.Err, "Usage: mortise machine prepare|stop|destroy [flags]\n\nprepare installs and starts what real containers need, and loads the local images. stop stops the containerd that prepare\nstarted; its pods keep running. destroy stops the pods too, and removes the network rules of Services and pods.\n\n%s", f.FlagUsages())
@@ -42,7 +44,7 @@ func runMachine(ctx context.Context, p Program, args []string) int {
 	case "stop":
 		err = machine.Stop(ctx, o.DataDir)
 	case "destroy":
-		err = errors.Join(machine.Destroy(ctx, o.DataDir), machine.RemoveNetwork(ctx))
+		err = destroyMachine(ctx, o.DataDir)
 	default:
 		f.Usage()
 		return 2
@@ -51,4 +53,14 @@ func runMachine(ctx context.Context, p Program, args []string) int {
 		return fail(p, err)
 	}
 	return 0
+}
+
+// destroyMachine removes what real containers left on this machine. While a node with real containers runs, that is the node's.
+func destroyMachine(ctx context.Context, dataDir string) error {
+	claim, err := machine.Claim(ctx)
+	if err != nil {
+		return err
+	}
+	defer claim.Close()
+	return errors.Join(machine.Destroy(ctx, dataDir), machine.RemoveNetwork(ctx))
 }

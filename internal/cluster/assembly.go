@@ -4,6 +4,7 @@
 package cluster
 
 import (
+	"io"
 	"net"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -57,6 +58,7 @@ type checked struct {
 
 // opened is what only this process may use.
 type opened struct {
+	claim      io.Closer // of the machine
 	listener   net.Listener
 	forPods    podAccess    // beside a listener on loopback
 	dir        *datadir.Dir // nil: there is no data directory

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/agent/podaccess"
 	"github.com/mortise-dev/mortise/internal/node"
 )
@@ -31,7 +30,7 @@ func openPodAccess(ctx context.Context, s *settings, plan *node.Plan, server net
 	a := podAccess{
 		addresses: podaccess.Addresses(s.podCIDRs),
 		filter: podaccess.Filter{
-			Pods: s.podCIDRs, Foreign: func() bool { return cni.Other(cni.DefaultDir) != "" }, Logger: s.Logger.With("part", "apiserver"),
+			Pods: s.podCIDRs, Foreign: plan.ForeignNetwork, Logger: s.Logger.With("part", "apiserver"),
 		},
 	}
 	if err := podaccess.Open(a.addresses); err != nil {

@@ -92,6 +92,14 @@ func checks() []step {
 func openings() []step {
 	return []step{
 		{
+			Name: "claim the machine",
+			Start: func(ctx context.Context, a *assembly) (err error) {
+				a.claim, err = a.node.Claim(ctx)
+				return err
+			},
+			Stop: func(a *assembly) error { return a.claim.Close() },
+		},
+		{
 			Name: "listen",
 			Start: func(ctx context.Context, a *assembly) (err error) {
 				a.listener, err = listen(ctx, a.settings)

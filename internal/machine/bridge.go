@@ -4,8 +4,10 @@
 package machine
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/vishvananda/netlink"
 
@@ -15,9 +17,12 @@ import (
 // bridge is the bridge of the pods' network on this machine, named in the node's CNI configuration.
 const bridge = "mortise0"
 
-// removeIdleBridge removes a bridge without pods. The CNI plug-in creates it again with the next pod; but it refuses an existing one with
-// another address, as after a change of the pod network.
-func removeIdleBridge() error {
+// removeIdleBridge removes a bridge that no pod is plugged into. The CNI plug-in makes it anew with the next pod; but it
+// refuses one that is there with another address, as after a change of the pod network. The bridge of a node that runs is the node's.
+func removeIdleBridge(ctx context.Context) error {
+	if taken := holder(ctx, claimAddress); taken != nil && taken.PID != os.Getpid() {
+		return nil
+	}
 	link, err := netlink.LinkByName(bridge)
 	var absent netlink.LinkNotFoundError
 	if errors.As(err, &absent) {

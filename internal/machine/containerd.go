@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/machine/images"
 )
 
@@ -50,7 +51,10 @@ func at(dataDir string) (daemon, error) {
 
 func (d daemon) path(name string) string { return filepath.Join(d.dir, name) }
 
-// facts are the properties of the machine that the configuration depends on.
+// cniConfDir is its own directory of network configurations.
+func (d daemon) cniConfDir() string { return d.path("cni") }
+
+// facts are what the configuration depends on.
 type facts struct {
 	dir, socket        string
 	cniBin, cniConf    string
@@ -253,16 +257,45 @@ func SandboxImage(ctx context.Context, socket string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read status of container runtime: %w", err)
 	}
-	var c struct{ SandboxImage string }
-	if info := s.GetInfo()["config"]; info != "" {
-		if err := json.Unmarshal([]byte(info), &c); err != nil {
-			return "", fmt.Errorf("read configuration of container runtime: %w", err)
-		}
+	c, err := parseConfig(s.GetInfo()["config"])
+	if err != nil {
+		return "", fmt.Errorf("read configuration of container runtime: %w", err)
 	}
 	return c.SandboxImage, nil
 }
 
-// pid returns the process that runs from this directory; os.ErrNotExist if none does.
+// CNIConfDir is the directory in which the runtime looks for network configurations; the usual one if it does not say.
+func CNIConfDir(ctx context.Context, socket string) (string, error) {
+	conn, err := dial(socket)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	s, err := runtimeapi.NewRuntimeServiceClient(conn).Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
+	if err != nil {
+		return "", fmt.Errorf("read status of container runtime: %w", err)
+	}
+	if c, err := parseConfig(s.GetInfo()["config"]); err == nil && filepath.IsAbs(c.CNI.ConfDir) {
+		return filepath.Clean(c.CNI.ConfDir), nil
+	}
+	return cni.DefaultDir, nil // other runtimes than containerd describe themselves in their own ways
+}
+
+// runtimeConfig is what of containerd's configuration counts here.
+type runtimeConfig struct {
+	SandboxImage string
+	CNI          struct{ ConfDir string }
+}
+
+// parseConfig reads the configuration that a runtime shows in its status; empty: it shows none.
+func parseConfig(text string) (c runtimeConfig, err error) {
+	if text != "" {
+		err = json.Unmarshal([]byte(text), &c)
+	}
+	return c, err
+}
+
+// pid is the process that runs from this directory; os.ErrNotExist if none does.
 func (d daemon) pid() (int, error) {
 	data, err := os.ReadFile(d.path("containerd.pid"))
 	if err != nil {
@@ -332,7 +365,7 @@ func Destroy(ctx context.Context, dataDir string) error {
 	if Answers(ctx, d.socket) == nil {
 		errs = append(errs, d.removePods(ctx))
 	}
-	errs = append(errs, Stop(ctx, dataDir), unmountBelow(filepath.Dir(d.dir)), removeIdleBridge())
+	errs = append(errs, Stop(ctx, dataDir), unmountBelow(filepath.Dir(d.dir)), removeIdleBridge(ctx), cni.Remove(d.cniConfDir()))
 	return errors.Join(errs...)
 }
 

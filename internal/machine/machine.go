@@ -12,12 +12,16 @@
 // [Destroy] stops the pods too.
 //
 //	DIR/containerd/config.toml      written at each start
-//	DIR/containerd/containerd.log   its log
-//	DIR/containerd/containerd.pid   its process ID
-//	DIR/containerd/containerd.sock  its socket (below /run when this path is too long for a socket)
-//	DIR/containerd/root, state      its data
+//	DIR/containerd/containerd.log   what it said
+//	DIR/containerd/containerd.pid   who it is
+//	DIR/containerd/containerd.sock  where it answers (below /run when this path is too long for a socket)
+//	DIR/containerd/cni              its network configurations: the node writes one, in no other runtime's way
+//	DIR/containerd/root, state      its own
 //
 // Prepare takes a file lock on DIR/containerd, so that several processes may call it concurrently.
+//
+// A node with real containers uses things of which the machine, or the network namespace, has one: the pods' bridge, the rules of Services
+// and the host ports. It takes a [Claim] on them while it runs, so that a second one is refused.
 package machine
 
 import (
@@ -49,7 +53,7 @@ type Options struct {
 	NoInstall bool
 	// NoImages does not load the local images.
 	NoImages bool
-	// CNIConfDir is the directory of network configurations of the started containerd; default /etc/cni/net.d.
+	// CNIConfDir is the directory of network configurations of the started containerd; default DIR/containerd/cni, which is its own.
 	CNIConfDir string
 	// Progress receives a line for each step that takes more than a second; nil discards them.
 	Progress io.Writer
@@ -59,9 +63,6 @@ type Options struct {
 func Prepare(ctx context.Context, o Options) (socket string, err error) {
 	if o.DataDir == "" {
 		return "", fmt.Errorf("prepare machine: no data directory given")
-	}
-	if o.CNIConfDir == "" {
-		o.CNIConfDir = cni.DefaultDir
 	}
 	if o.Socket != "" {
 		if err := Answers(ctx, o.Socket); err != nil {
@@ -89,7 +90,7 @@ func arrange(ctx context.Context, o Options) (string, error) {
 		return "", err
 	}
 	if os.Geteuid() == 0 {
-		if err := removeIdleBridge(); err != nil {
+		if err := removeIdleBridge(ctx); err != nil {
 			return "", err
 		}
 	}
@@ -118,6 +119,12 @@ func arrange(ctx context.Context, o Options) (string, error) {
 	defer unlock()
 	if Answers(ctx, d.socket) == nil { // another process was faster
 		return d.socket, nil
+	}
+	if o.CNIConfDir == "" {
+		o.CNIConfDir = d.cniConfDir()
+		if other := cni.Other(cni.DefaultDir); other != "" && o.Progress != nil {
+			fmt.Fprintf(o.Progress, "mortise: the network of %s is not used; --cni-conf-dir %s uses it\n", other, cni.DefaultDir)
+		}
 	}
 	return d.socket, step(o.Progress, "starting containerd", func() error { return d.start(ctx, o) })
 }

@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"path/filepath"
@@ -60,6 +61,7 @@ type joining struct {
 	options    Options
 	to         JoinOptions
 	plan       *Plan
+	claim      io.Closer // of the machine
 	dir        *datadir.Dir
 	parts      *lifecycle.Group // the clients of the API server
 	identity   *join.Identity
@@ -75,6 +77,14 @@ func joinSteps() []lifecycle.Step[*joining] {
 			j.plan, err = Check(ctx, j.options)
 			return err
 		}},
+		{
+			Name: "claim the machine",
+			Start: func(ctx context.Context, j *joining) (err error) {
+				j.claim, err = j.plan.Claim(ctx)
+				return err
+			},
+			Stop: func(j *joining) error { return j.claim.Close() },
+		},
 		{
 			Name: "open the data directory",
 			Start: func(_ context.Context, j *joining) (err error) {

@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/mortise-dev/mortise/extension"
-	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/agent/dns"
 	"github.com/mortise-dev/mortise/internal/agent/gateway"
 	"github.com/mortise-dev/mortise/internal/agent/netfilter"
@@ -72,7 +71,7 @@ func (p *Plan) RunNetwork(ctx context.Context, node *Connection, metrics *proxy.
 		plan: p, node: node, parts: parts, metrics: metrics, client: client, caches: informers.NewSharedInformerFactory(client, 0),
 		log: p.Logger.With("part", "network"),
 	}
-	other := cni.Other(cni.DefaultDir) != "" // another network plug-in has routes of its own
+	other := p.ForeignNetwork()
 	rules := ruler{mode: settings.ProxyMode, log: w.log, shown: &atomic.Value{}}
 	if p.proxying != nil {
 		rules.mode = string(p.proxying.Mode)

@@ -13,6 +13,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -26,6 +27,7 @@ import (
 	"github.com/mortise-dev/mortise/embed/options"
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/agent"
+	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
 	"github.com/mortise-dev/mortise/internal/agent/proxyconfig"
 	"github.com/mortise-dev/mortise/internal/agent/server"
@@ -75,8 +77,9 @@ type Plan struct {
 	Text    string // describes what runs pods, with the reason if Check chose it
 
 	socket   string              // of the container runtime
-	kubelet  *kubelet            // nil: no file
-	proxying *proxyconfig.Config // of the service proxy; nil: no file
+	cniDir   string              // of the container runtime's network configurations
+	kubelet  *kubelet            // nil: there is no file
+	proxying *proxyconfig.Config // of Services; nil: there is no file
 	groups   []simulated.Group   // none: simulated nodes are all alike
 	phases   simulated.Phases
 }
@@ -127,7 +130,8 @@ func (p *Plan) findRuntime(ctx context.Context) error {
 			err := p.Ledger.Call(ctx, ref, extension.Policy{}, func(ctx context.Context) error { return machine.Answers(ctx, s) })
 			if err == nil {
 				p.Mode, p.socket, p.Text = CRI, s, "containerd"
-				return nil
+				p.cniDir, err = machine.CNIConfDir(ctx, s)
+				return err
 			}
 			p.Ledger.Unregister(ref)
 			reason = fmt.Sprintf("no container runtime answers at %s", s)
@@ -140,7 +144,19 @@ func (p *Plan) findRuntime(ctx context.Context) error {
 	return nil
 }
 
-// Connection describes how a node and the API server reach each other.
+// Claim claims the machine for a node with real containers, until the claim is closed or the process ends. Another such node on the machine
+// is an error.
+func (p *Plan) Claim(ctx context.Context) (io.Closer, error) {
+	if p.Mode != CRI {
+		return io.NopCloser(nil), nil
+	}
+	return machine.Claim(ctx)
+}
+
+// ForeignNetwork says whether the pods' network is not Mortise's: its own ways are needed then, and none of ours.
+func (p *Plan) ForeignNetwork() bool { return cni.Other(p.cniDir) != "" }
+
+// Connection says how a node and the API server reach each other.
 type Connection struct {
 	Name      string
 	Addresses *nodeaddress.Addresses // for other hosts: the first, and with two IP families the other's
@@ -244,7 +260,7 @@ func (p *Plan) runAgent(ctx context.Context, c *Connection, n Network, parts *li
 			NodeName: c.Name, Config: c.Config, RuntimeEndpoint: p.socket, RootDir: p.Settings.Root(p.DataDir),
 			PodCIDR: c.PodCIDR, Masqueraded: n.masqueraded, PodMTU: n.podMTU, Addresses: c.Addresses, ClusterDNS: n.clusterDNS,
 			Listen: p.kubelet.listenAt(c.listen()), Admit: p.kubelet.admits(c.Admit), TLS: p.kubelet.secured(c.Serving), API: api, Logger: log,
-			Kubelet: p.kubelet.configuration(), DecodePods: staticPods(), Metrics: measured,
+			Kubelet: p.kubelet.configuration(), DecodePods: staticPods(), Metrics: measured, CNIConfDir: p.cniDir,
 			Volumes: builtin.VolumePlugins(),
 		})
 	})

@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package backoff counts the waits of containers that keep ending and of images
+// Package backoff bounds what is tried again and again. Table has the waits of containers that keep ending and of images
 // that cannot be pulled: ten seconds, doubled each time, at most five minutes, and
-// forgotten after twice the most without another failure. The most may be less. It reads no clock.
+// forgotten after twice the most without another failure. The most may be less. Failures is a series of failures of any other operation:
+// how long to wait, and which of them to log. Neither reads a clock.
 package backoff
 
 import (

@@ -20,6 +20,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
+	"github.com/mortise-dev/mortise/internal/agent/backoff"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 )
@@ -52,6 +53,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	if m.MaxBytes < 0 {
 		return nil
 	}
+	var failures backoff.Failures
 	ticker := m.Clock.NewTicker(m.Period)
 	defer ticker.Stop()
 	for {
@@ -60,8 +62,11 @@ func (m *Manager) Run(ctx context.Context) error {
 			return nil
 		case <-ticker.C():
 		}
-		if err := m.Rotate(ctx); err != nil && ctx.Err() == nil {
-			m.Logger.Warn("Could not rotate container logs", "err", err)
+		switch err := m.Rotate(ctx); {
+		case err == nil:
+			failures.Clear()
+		case ctx.Err() == nil:
+			failures.Log(m.Clock.Now(), m.Logger.Warn, "Could not rotate container logs, retrying", "err", err)
 		}
 	}
 }

@@ -23,6 +23,7 @@ import (
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
 
+	"github.com/mortise-dev/mortise/internal/agent/backoff"
 	"github.com/mortise-dev/mortise/internal/agent/evict"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
@@ -98,6 +99,9 @@ type Manager struct {
 
 	mu         sync.Mutex
 	conditions []corev1.NodeConditionType
+
+	// Of what is tried, or looked for, each time that the node is short of something.
+	containers, images, victims backoff.Failures
 }
 
 // New makes the manager; Run does its work.
@@ -147,6 +151,7 @@ func (m *Manager) relieve(ctx context.Context, core *evict.Manager) {
 		}
 	}
 	if step.Starved == nil {
+		m.victims.Clear()
 		return
 	}
 	m.Events.Eventf(m.Node, corev1.EventTypeWarning, "EvictionThresholdMet", "Attempting to reclaim %s", step.Starved.Resource)
@@ -158,19 +163,27 @@ func (m *Manager) relieve(ctx context.Context, core *evict.Manager) {
 	}
 	victims := core.Victims(step.Starved, m.Meter.usage(ctx, m.Pods.ActivePods()))
 	if len(victims) == 0 {
-		m.Logger.Warn("Node is short of a resource and has no pod to evict", "resource", step.Starved.Resource)
+		m.victims.Log(m.Clock.Now(), m.Logger.Warn, "Node is short of a resource and has no pod to evict",
+			"resource", step.Starved.Resource)
 		return
 	}
+	m.victims.Clear()
 	m.evict(victims[0])
 }
 
 // freeDisk removes everything that is not used: dead containers of pods that are over, and images.
 func (m *Manager) freeDisk(ctx context.Context) {
-	if err := m.Containers.DeleteDeadContainers(ctx); err != nil && ctx.Err() == nil {
-		m.Logger.Warn("Could not remove dead containers", "err", err)
+	switch err := m.Containers.DeleteDeadContainers(ctx); {
+	case err == nil:
+		m.containers.Clear()
+	case ctx.Err() == nil:
+		m.containers.Log(m.Clock.Now(), m.Logger.Warn, "Could not remove dead containers", "err", err)
 	}
-	if err := m.Images.DeleteUnused(ctx); err != nil && ctx.Err() == nil {
-		m.Logger.Warn("Could not collect images", "err", err)
+	switch err := m.Images.DeleteUnused(ctx); {
+	case err == nil:
+		m.images.Clear()
+	case ctx.Err() == nil:
+		m.images.Log(m.Clock.Now(), m.Logger.Warn, "Could not collect images", "err", err)
 	}
 }
 

@@ -67,7 +67,7 @@ func short(t *testing.T, n *node) (*Manager, *evict.Manager) {
 	}
 	m := New(Config{
 		Pods: n, Containers: n, Killer: n, Images: n, Status: n, Shutdown: n,
-		Meter: &Meter{Runtime: runtime, RootDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)},
+		Meter: &Meter{Runtime: runtime, RootDir: t.TempDir(), Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler)},
 		Measure: func(context.Context) evict.Observations {
 			return evict.Observations{evict.NodeFSAvailable: {Available: 1, Capacity: 100}}
 		},

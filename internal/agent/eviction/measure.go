@@ -12,8 +12,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/internal/agent/allocatable"
+	"github.com/mortise-dev/mortise/internal/agent/backoff"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/evict"
 	"github.com/mortise-dev/mortise/internal/agent/hardware"
@@ -33,14 +35,17 @@ type Volumes interface {
 	Path(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume) (string, error)
 }
 
-// Meter measures what can run short. All fields are required.
+// Meter measures what can run short. All exported fields are required.
 type Meter struct {
 	Runtime   *cri.Client
 	Volumes   Volumes
 	Resources allocatable.Node
 	Config    runconfig.Node // says where pods' cgroups and logs are
 	RootDir   string
+	Clock     clock.PassiveClock
 	Logger    *slog.Logger
+
+	failures backoff.Failures // of the measurement of containers
 }
 
 // Observe finds out what there is of everything that can run short. What cannot be measured is left out.
@@ -96,7 +101,9 @@ func (m *Meter) usage(ctx context.Context, pods []*corev1.Pod) []evict.Pod {
 	stats := map[types.UID]map[string]*runtimeapi.ContainerStats{}
 	list, err := m.Runtime.Runtime.ListContainerStats(cri.Quiet(ctx), nil)
 	if err != nil {
-		m.Logger.Warn("Could not measure containers", "err", err)
+		m.failures.Log(m.Clock.Now(), m.Logger.Warn, "Could not measure containers", "err", err)
+	} else {
+		m.failures.Clear()
 	}
 	for _, s := range list {
 		labels := s.GetAttributes().GetLabels()

@@ -24,6 +24,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/knftables"
 
+	"github.com/mortise-dev/mortise/internal/agent/backoff"
 	"github.com/mortise-dev/mortise/internal/agent/netfilter"
 )
 
@@ -198,6 +199,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := o.clearOther(ctx); err != nil && ctx.Err() == nil {
 		o.Logger.Warn("Could not remove the pod gateway's rules of another backend", "error", err)
 	}
+	var failures backoff.Failures
 	again := o.Clock.NewTimer(wholeAfter)
 	defer again.Stop()
 	for {
@@ -207,8 +209,11 @@ func Run(ctx context.Context, o Options) error {
 		case <-again.C():
 		}
 		next := wholeAfter
-		if err := o.write(ctx, o.Pods); err != nil && ctx.Err() == nil {
-			o.Logger.Error("Could not write the pod gateway's rules, retrying", "error", err, "again", retry)
+		switch err := o.write(ctx, o.Pods); {
+		case err == nil:
+			failures.Clear()
+		case ctx.Err() == nil:
+			failures.Log(o.Clock.Now(), o.Logger.Error, "Could not write the pod gateway's rules, retrying", "error", err, "again", retry)
 			next = retry
 		}
 		again.Reset(next)

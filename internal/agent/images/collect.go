@@ -6,6 +6,7 @@ package images
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"regexp"
@@ -16,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/mortise-dev/mortise/internal/agent/backoff"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/evict"
 	"github.com/mortise-dev/mortise/internal/agent/imagegc"
@@ -26,11 +28,15 @@ const imageCheck = 5 * time.Minute
 
 // Collect looks at images from time to time, until ctx is done.
 func (m *Manager) Collect(ctx context.Context) error {
+	var failures backoff.Failures
 	ticker := m.Clock.NewTicker(imageCheck)
 	defer ticker.Stop()
 	for {
-		if err := m.trimImages(ctx); err != nil && ctx.Err() == nil {
-			m.Logger.Warn("Could not collect images", "err", err)
+		switch err := m.trimImages(ctx); {
+		case err == nil:
+			failures.Clear()
+		case ctx.Err() == nil:
+			failures.Log(m.Clock.Now(), m.Logger.Warn, "Could not collect images, retrying", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -52,22 +58,22 @@ func (m *Manager) trimImages(ctx context.Context) error {
 		High: int(*k.ImageGCHighThresholdPercent), Low: int(*k.ImageGCLowThresholdPercent),
 		MinAge: k.ImageMinimumGCAge.Duration, MaxAge: k.ImageMaximumGCAge.Duration,
 	}
-	m.removeImages(ctx, m.table.Old(now, s))
+	failed := m.removeImages(ctx, m.table.Old(now, s))
 	disk, ok := m.Measure(ctx)[evict.ImageFSAvailable]
 	if !ok || s.High >= 100 {
-		return nil
+		return failed
 	}
 	need := imagegc.Need(s, disk.Capacity, disk.Available)
 	if need == 0 {
-		return nil
+		return failed
 	}
 	images, bytes := m.table.Free(now, need, s.MinAge)
-	m.removeImages(ctx, images)
+	failed = errors.Join(failed, m.removeImages(ctx, images))
 	if bytes < need {
 		m.Events.Eventf(m.Node, corev1.EventTypeWarning, "FreeDiskSpaceFailed", "Failed to garbage collect required amount of images. "+
 			"Attempted to free %d bytes, but only found %d bytes eligible to free.", need, bytes)
 	}
-	return nil
+	return failed
 }
 
 // DeleteUnused removes all unused images.
@@ -78,8 +84,7 @@ func (m *Manager) DeleteUnused(ctx context.Context) error {
 		return err
 	}
 	images, _ := m.table.Free(m.Clock.Now(), math.MaxInt64, 0)
-	m.removeImages(ctx, images)
-	return nil
+	return m.removeImages(ctx, images)
 }
 
 // seeImages takes note of the images that there are, and of who uses them.
@@ -103,7 +108,9 @@ func (m *Manager) seeImages(ctx context.Context) error {
 			refs = append(refs, i.Id)
 		}
 		if err := m.pulls.Prune(refs, listed); err != nil {
-			m.Logger.Warn("Could not remove the records of removed images", "err", err)
+			m.unpruned.Log(m.Clock.Now(), m.Logger.Warn, "Could not remove the records of removed images, retrying", "err", err)
+		} else {
+			m.unpruned.Clear()
 		}
 	}
 	used := map[string]bool{m.sandboxImage(ctx): true}
@@ -155,16 +162,17 @@ func (m *Manager) sandboxImage(ctx context.Context) string {
 	return ""
 }
 
-func (m *Manager) removeImages(ctx context.Context, images []imagegc.Image) {
+// removeImages removes each image that can be removed.
+func (m *Manager) removeImages(ctx context.Context, images []imagegc.Image) error {
+	var failed []error
 	for _, i := range images {
 		if err := m.Runtime.Images.RemoveImage(cri.Quiet(ctx), &runtimeapi.ImageSpec{Image: i.ID}); err != nil && !cri.IsNotFound(err) {
-			if ctx.Err() == nil {
-				m.Logger.Warn("Could not remove an image", "image", i.ID, "err", err)
-			}
+			failed = append(failed, fmt.Errorf("remove image %s: %w", i.ID, err))
 			continue
 		}
 		m.Logger.Info("Removed an image", "image", i.ID, "bytes", i.Bytes)
 	}
+	return errors.Join(failed...)
 }
 
 // List are the images that pods start fastest with; nil when the runtime does not say.

@@ -81,6 +81,7 @@ type Manager struct {
 
 	collecting sync.Mutex // held while images are collected
 	table      *imagegc.Table
+	unpruned   backoff.Failures // of the removal of records
 }
 
 // New makes the manager, with what is on record of images that were pulled before.

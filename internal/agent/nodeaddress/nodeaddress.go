@@ -21,6 +21,8 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+
+	"github.com/mortise-dev/mortise/internal/agent/backoff"
 )
 
 // Options select the addresses. The zero value selects the source address of the default route.
@@ -43,6 +45,8 @@ type Addresses struct {
 	mu   sync.Mutex
 	now  []netip.Addr
 	told []func()
+
+	failures backoff.Failures // of looking at the machine
 }
 
 // Find finds the machine's addresses. The address of a machine without any is 127.0.0.1.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/mortise-dev/mortise/internal/agent/backoff"
 	"github.com/mortise-dev/mortise/internal/agent/device"
 )
 
@@ -27,12 +28,13 @@ func (a *Addresses) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
+	var failures backoff.Failures
 	for ctx.Err() == nil {
 		err := a.follow(ctx)
 		if ctx.Err() != nil {
 			break
 		}
-		a.options.Logger.Error("Could not watch the machine's addresses, retrying", "error", err, "again", reopened)
+		failures.Log(time.Now(), a.options.Logger.Error, "Could not watch the machine's addresses, retrying", "error", err, "again", reopened)
 		wait := time.NewTimer(reopened)
 		select {
 		case <-ctx.Done():
@@ -103,10 +105,12 @@ func (a *Addresses) see(ctx context.Context, over bool) bool {
 	v, err := a.look(ctx, a.options)
 	if err != nil {
 		if ctx.Err() == nil {
-			a.options.Logger.Error("Could not find the machine's addresses, retrying", "error", err, "again", holding)
+			a.failures.Log(time.Now(), a.options.Logger.Error, "Could not find the machine's addresses, retrying",
+				"error", err, "again", holding)
 		}
 		return true
 	}
+	a.failures.Clear()
 	a.mu.Lock()
 	now := slices.Clone(a.now)
 	a.mu.Unlock()

@@ -6,44 +6,113 @@ package nodestatus
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
 
+	"github.com/mortise-dev/mortise/internal/agent/backoff"
 	"github.com/mortise-dev/mortise/internal/agent/cni"
 )
+
+// podNetwork is the configuration of the pods' network that the node writes for its runtime.
+type podNetwork struct {
+	options cni.Options // Dir is "-" where the node configures nothing
+	fixed   string      // the range that the node was configured with; empty: the Node is given its ranges
+	clock   clock.PassiveClock
+	logger  *slog.Logger
+
+	reminders backoff.Failures // of a runtime that says that it has no network
+
+	mu    sync.Mutex
+	given []string // the ranges that the Node was given, once they are configured
+}
+
+// install configures the pod network if no other configuration exists. Again: also if it is configured already.
+func (n *podNetwork) install(again bool, cidrs ...string) error {
+	if n.options.Dir == "-" {
+		return nil
+	}
+	options := n.options
+	options.PodCIDRs, options.Again = cidrs, again
+	path, ours, err := cni.Install(options)
+	if err != nil {
+		return fmt.Errorf("install CNI configuration: %w", err)
+	}
+	if !again {
+		n.logger.Info("Pod network is configured", "file", path, "ours", ours)
+	}
+	return nil
+}
+
+// ranges are those that the pod network is configured for; none: it is not configured yet.
+func (n *podNetwork) ranges() []string {
+	if n.fixed != "" {
+		return []string{n.fixed}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.given
+}
+
+// wantsRange says whether the node waits for the range of its pods' addresses. Until then a configuration that is there, if it is ours, is
+// of another node or of an earlier one: pods that got addresses of it would lose their gateway when the right one comes.
+func (n *podNetwork) wantsRange() bool {
+	return n.options.Dir != "-" && len(n.ranges()) == 0 && cni.Other(n.options.Dir) == ""
+}
+
+// remind writes the configuration of the pod network again where the runtime still says that it has none. A runtime watches the directory,
+// and may miss a change: without another it would never look again. The configuration may also have been removed.
+func (n *podNetwork) remind(unplugged bool) {
+	cidrs := n.ranges()
+	if !unplugged || len(cidrs) == 0 {
+		n.reminders.Clear()
+		return
+	}
+	now := n.clock.Now()
+	if err := n.install(true, cidrs...); err != nil {
+		n.reminders.Log(now, n.logger.Error, "Could not update the pod network of the container runtime, retrying", "err", err)
+		return
+	}
+	n.reminders.Log(now, n.logger.Info, "Wrote the configuration of the pod network again, because the container runtime has no network",
+		"dir", n.options.Dir)
+}
 
 // InstallNetwork configures the pod network for the range that the node was configured with, if any.
 func (m *Manager) InstallNetwork() error {
 	if m.PodCIDR == "" {
 		return nil
 	}
-	return m.installCNI(false, m.PodCIDR)
+	return m.pods.install(false, m.PodCIDR)
 }
 
-// installCNI configures the pod network if no other configuration exists. Again: also if it is configured already.
-func (m *Manager) installCNI(again bool, cidrs ...string) error {
+// WatchNetwork writes the configuration of the pod network again when somebody removes it, until ctx is done.
+func (m *Manager) WatchNetwork(ctx context.Context) error {
 	if m.Network.Dir == "-" {
 		return nil
 	}
-	options := m.Network
-	options.PodCIDRs, options.Again = cidrs, again
-	path, ours, err := cni.Install(options)
-	if err != nil {
-		return fmt.Errorf("install CNI configuration: %w", err)
+	var removals backoff.Failures
+	err := cni.Watch(ctx, m.Network.Dir, func() {
+		cidrs := m.pods.ranges()
+		if len(cidrs) == 0 {
+			return
+		}
+		err := m.pods.install(true, cidrs...)
+		removals.Log(m.Clock.Now(), m.Logger.Warn, "The configuration of the pod network was removed, writing it again",
+			"dir", m.Network.Dir, "err", err)
+		m.Resync()
+	})
+	if err != nil && ctx.Err() == nil {
+		m.Logger.Error("Could not watch the configuration of the pod network, so that it is not written again at once when it is removed",
+			"err", err)
 	}
-	m.Logger.Info("Pod network is configured", "file", path, "ours", ours, "again", again)
 	return nil
-}
-
-// wantsRange says whether the node waits for the range of its pods' addresses. Until then a configuration that is there, if it is ours, is
-// of another node or of an earlier one: pods that got addresses of it would lose their gateway when the right one comes.
-func (m *Manager) wantsRange() bool {
-	return m.PodCIDR == "" && m.Network.Dir != "-" && m.installed == nil && cni.Other(m.Network.Dir) == ""
 }
 
 // network installs the pod network that the API server has given to the node, if it has
@@ -56,33 +125,17 @@ func (m *Manager) network(ctx context.Context, node *corev1.Node) error {
 	if len(cidrs) == 0 && node.Spec.PodCIDR != "" {
 		cidrs = []string{node.Spec.PodCIDR}
 	}
-	if len(cidrs) == 0 || slices.Equal(cidrs, m.installed) {
+	if len(cidrs) == 0 || slices.Equal(cidrs, m.pods.ranges()) {
 		return nil
 	}
-	if err := m.installCNI(false, cidrs...); err != nil {
+	if err := m.pods.install(false, cidrs...); err != nil {
 		return err
 	}
-	m.installed = cidrs
+	m.pods.mu.Lock()
+	m.pods.given = cidrs
+	m.pods.mu.Unlock()
 	m.CheckRuntime(ctx)
 	return nil
-}
-
-// remind writes the configuration of the pod network again where the runtime still says that it has none. A runtime watches the directory,
-// and may miss a change: without another it would never look again. The configuration may also have been removed.
-func (m *Manager) remind() {
-	m.mu.Lock()
-	unplugged := m.ready.unplugged
-	m.mu.Unlock()
-	cidrs := m.installed
-	if m.PodCIDR != "" {
-		cidrs = []string{m.PodCIDR}
-	}
-	if !unplugged || len(cidrs) == 0 {
-		return
-	}
-	if err := m.installCNI(true, cidrs...); err != nil {
-		m.Logger.Error("Could not update the pod network of the container runtime", "err", err)
-	}
 }
 
 // Informer makes the informer of the Node. By it the manager knows the Node as the API server has it, and hears when the Node is given

@@ -85,9 +85,9 @@ type Config struct {
 // Manager keeps the Node object, its conditions and its lease as they should be.
 type Manager struct {
 	Config
-	installed []string      // the ranges of the CNI configuration; read and written by registration and the heartbeat alone
-	changed   chan struct{} // the node's condition may have changed
-	lease     *lease
+	changed chan struct{} // the node's condition may have changed
+	lease   *lease
+	pods    *podNetwork
 
 	mu           sync.Mutex
 	newest       *corev1.Node // that the API server has shown
@@ -104,6 +104,7 @@ type Manager struct {
 func New(c Config) *Manager {
 	return &Manager{
 		Config: c, changed: make(chan struct{}, 1),
+		pods:  &podNetwork{options: c.Network, fixed: c.PodCIDR, clock: c.Clock, logger: c.Logger},
 		lease: &lease{client: c.Client, clock: c.Clock, node: c.NodeName, seconds: c.Kubelet.NodeLeaseDurationSeconds},
 	}
 }
@@ -217,7 +218,7 @@ func (m *Manager) CheckRuntime(ctx context.Context) bool {
 			}
 		}
 	}
-	if m.wantsRange() {
+	if m.pods.wantsRange() {
 		problems = append(problems, "container runtime network not ready: the node has no podCIDR yet")
 	}
 	images := m.Images.List(ctx)

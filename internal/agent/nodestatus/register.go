@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mortise-dev/mortise/internal/agent/backoff"
 )
 
 // passing says whether an error may be gone in a moment: the API server did not answer, or not for itself.
@@ -86,17 +88,24 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer ticker.Stop()
 	defer renew.Stop()
 	written := m.Clock.Now()
+	var unrenewed, unwritten backoff.Failures
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-renew.C():
-			if err := m.lease.renew(ctx); err != nil && ctx.Err() == nil {
-				m.Logger.Error("Could not renew the node's Lease", "err", err)
+			switch err := m.lease.renew(ctx); {
+			case err == nil:
+				unrenewed.Clear()
+			case ctx.Err() == nil:
+				unrenewed.Log(m.Clock.Now(), m.Logger.Error, "Could not renew the node's Lease, retrying", "err", err)
 			}
 			continue
 		case <-ticker.C():
-			m.remind()
+			m.mu.Lock()
+			unplugged := m.ready.unplugged
+			m.mu.Unlock()
+			m.pods.remind(unplugged)
 			m.CheckRuntime(ctx)
 		case <-m.changed:
 			m.CheckRuntime(ctx)
@@ -104,10 +113,11 @@ func (m *Manager) Run(ctx context.Context) error {
 		due := m.Clock.Since(written) >= m.Kubelet.NodeStatusReportFrequency.Duration
 		if err := m.sync(ctx, due); err != nil {
 			if ctx.Err() == nil {
-				m.Logger.Error("Could not write the node status", "err", err)
+				unwritten.Log(m.Clock.Now(), m.Logger.Error, "Could not write the node status, retrying", "err", err)
 			}
 			continue
 		}
+		unwritten.Clear()
 		if due {
 			written = m.Clock.Now()
 		}

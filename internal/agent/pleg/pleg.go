@@ -33,6 +33,8 @@ type Workers interface {
 	// Relisted makes the pod's worker look, unless its last look has seen just the sum. It starts a worker for a pod that has none; false:
 	// it cannot yet, because the pods of the API server are not known.
 	Relisted(pod types.UID, sum uint64) bool
+	// WakeAll makes all workers look: the runtime answers again, which those wait for that it did not answer.
+	WakeAll()
 }
 
 // Status is what the node says of itself.
@@ -137,6 +139,7 @@ func (g *Generator) Run(ctx context.Context) error {
 		if failing {
 			failing = false
 			g.Status.Resync()
+			g.Workers.WakeAll()
 			if !l.listening {
 				l.start(ctx)
 			}

@@ -48,8 +48,9 @@ type Handler interface {
 	Deregister(ctx context.Context, plugin Plugin)
 }
 
-// Clock makes timers.
+// Clock tells the time and makes timers.
 type Clock interface {
+	Now() time.Time
 	After(d time.Duration) <-chan time.Time
 }
 

@@ -171,6 +171,8 @@ type stepped struct {
 	end   chan time.Time
 }
 
+func (s *stepped) Now() time.Time { return time.Unix(0, 0) }
+
 func (s *stepped) After(d time.Duration) <-chan time.Time {
 	s.asked <- d
 	return s.end

@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/mortise-dev/mortise/internal/agent/backoff"
 )
 
 // kubelet's times.
@@ -36,6 +38,7 @@ type socket struct {
 
 // serve registers the plug-in of a socket, again and again until that succeeds, and deregisters it when the socket is removed.
 func (m *manager) serve(ctx context.Context, s *socket) {
+	var failures backoff.Failures
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		plugin, err := m.register(ctx, s.path)
 		if err == nil {
@@ -51,7 +54,7 @@ func (m *manager) serve(ctx context.Context, s *socket) {
 		if ctx.Err() != nil {
 			return
 		}
-		m.Logger.Warn("Could not register a plug-in, retrying", "socket", s.path, "retryAfter", wait, "err", err)
+		failures.Log(m.Clock.Now(), m.Logger.Warn, "Could not register a plug-in, retrying", "socket", s.path, "retryAfter", wait, "err", err)
 		select {
 		case <-ctx.Done():
 			return

@@ -19,6 +19,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
+	"github.com/mortise-dev/mortise/internal/agent/backoff"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 )
@@ -44,10 +45,13 @@ type Config struct {
 }
 
 // Manager removes what is left; Run does its work.
-type Manager struct{ Config }
+type Manager struct {
+	Config
+	failures backoff.Failures
+}
 
 // New makes the manager.
-func New(c Config) *Manager { return &Manager{c} }
+func New(c Config) *Manager { return &Manager{Config: c} }
 
 // Run looks every minute for directories of pods that are no more, until ctx is done.
 func (m *Manager) Run(ctx context.Context) error {
@@ -59,8 +63,11 @@ func (m *Manager) Run(ctx context.Context) error {
 			return nil
 		case <-ticker.C():
 		}
-		if err := m.removeDirs(ctx); err != nil && ctx.Err() == nil {
-			m.Logger.Warn("Could not collect garbage", "err", err)
+		switch err := m.removeDirs(ctx); {
+		case err == nil:
+			m.failures.Clear()
+		case ctx.Err() == nil:
+			m.failures.Log(m.Clock.Now(), m.Logger.Warn, "Could not collect garbage, retrying", "err", err)
 		}
 	}
 }

@@ -34,10 +34,10 @@ func hooks(m *Manager) []hook {
 	return []hook{
 		{name: "admission", setUp: m.admit},
 		{name: "references", setUp: func(ctx context.Context, _ *worker, pod *corev1.Pod) error {
-			m.Objects.RegisterPod(ctx, pod)
+			m.References.RegisterPod(ctx, pod)
 			return nil
 		}, tearDown: func(_ context.Context, uid types.UID) error {
-			m.Objects.UnregisterPod(uid)
+			m.References.UnregisterPod(uid)
 			return nil
 		}},
 		{name: "users", tearDown: m.Users.Release},

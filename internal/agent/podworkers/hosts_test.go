@@ -18,7 +18,7 @@ import (
 
 // A container may make its hosts file as long as it likes: the node reads no more than the text that is to be there, and writes it anew.
 func TestHostsFileThatContainersChanged(t *testing.T) {
-	m := &Manager{Managers: Managers{Volumes: volumes.NewManager(&volumes.Host{Root: t.TempDir()}, nil)}}
+	m := &Manager{Dependencies: Dependencies{Mounts: volumes.NewManager(&volumes.Host{Root: t.TempDir()}, nil)}}
 	pod := onePod("p")
 	pod.UID = types.UID("u")
 	path, err := m.writeHosts(pod, []string{"10.0.0.7"})

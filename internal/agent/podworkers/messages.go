@@ -21,7 +21,7 @@ const maxMessage = 4096
 
 // messageFile makes the file that the container may write its last words to.
 func (m *Manager) messageFile(pod *corev1.Pod, c *corev1.Container) (string, error) {
-	dir := m.Volumes.ContainerDir(pod.UID, c.Name)
+	dir := m.Mounts.ContainerDir(pod.UID, c.Name)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return "", fmt.Errorf("make directory of container %s: %w", c.Name, err)
 	}

@@ -25,12 +25,23 @@ type podTable struct {
 
 	mu      sync.Mutex // guards also the entry of each worker
 	workers map[types.UID]*worker
+	new     []*worker     // not running yet
+	begun   chan struct{} // there are such
 	synced  bool          // the pods that the API server has for the node are known
 	killed  chan struct{} // closed when a pod that the node ends has ended, and made anew
 }
 
 func newPodTable(c clock.WithTicker, logger *slog.Logger) *podTable {
-	return &podTable{clock: c, logger: logger, workers: map[types.UID]*worker{}, killed: make(chan struct{})}
+	return &podTable{clock: c, logger: logger, workers: map[types.UID]*worker{}, begun: make(chan struct{}, 1), killed: make(chan struct{})}
+}
+
+// takeNew takes the workers that do not run yet.
+func (t *podTable) takeNew() []*worker {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	taken := t.new
+	t.new = nil
+	return taken
 }
 
 // AdmittedPods are the pods that run or are about to.
@@ -302,7 +313,7 @@ func (m *Manager) FindPod(t podspec.Target) (*corev1.Pod, error) {
 	defer m.mu.Unlock()
 	for _, w := range m.workers {
 		if p := w.spec; p != nil && !w.gone && p.Namespace == t.Namespace && p.Name == t.Pod &&
-			(t.UID == "" || t.UID == p.UID || m.Static.IsMirror(p, t.UID)) {
+			(t.UID == "" || t.UID == p.UID || m.Mirrors.IsMirror(p, t.UID)) {
 			return p, nil
 		}
 	}

@@ -21,7 +21,8 @@ func TestPodIsReplacedUnnoticed(t *testing.T) {
 	named := func(uid types.UID) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: uid}}
 	}
-	m := &Manager{podTable: newPodTable(nil, nil), Managers: Managers{Static: static.New(static.Config{Kubelet: kubeletconfig.Default()})}}
+	mirrors := static.New(static.Config{Kubelet: kubeletconfig.Default()})
+	m := &Manager{podTable: newPodTable(nil, nil), Dependencies: Dependencies{Mirrors: mirrors}}
 	for _, uid := range []types.UID{"u1", "u2"} {
 		m.workers[uid] = &worker{m: m, uid: uid, wakes: make(chan struct{}, 1)}
 	}

@@ -3,9 +3,11 @@
 
 // Package podworkers makes the pods of the node real: each pod has a worker, which looks at everything, decides (package decide) and acts.
 //
-//	podworkers.go  the Manager and its neighbours
+//	podworkers.go  the Manager
+//	dependencies.go  what it needs of other rooms
 //	pods.go        the table of pods, and what other rooms ask about them
 //	worker.go      the rounds of one worker
+//	steps.go       what it tries again when it fails
 //	hooks.go       THE ordered table of what is done for a pod before it has a sandbox
 //	start.go       carrying a decision out: sandboxes and containers
 //	probes.go      probing what runs
@@ -24,41 +26,15 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
-	corev1listers "k8s.io/client-go/listers/core/v1"
-	"k8s.io/client-go/tools/record"
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/internal/agent/allocatable"
 	"github.com/mortise-dev/mortise/internal/agent/backoff"
-	"github.com/mortise-dev/mortise/internal/agent/cgroups"
-	"github.com/mortise-dev/mortise/internal/agent/containerhooks"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
-	"github.com/mortise-dev/mortise/internal/agent/images"
-	"github.com/mortise-dev/mortise/internal/agent/objectcache"
-	"github.com/mortise-dev/mortise/internal/agent/podadmission"
-	"github.com/mortise-dev/mortise/internal/agent/podkiller"
-	"github.com/mortise-dev/mortise/internal/agent/podresize"
 	"github.com/mortise-dev/mortise/internal/agent/probe"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
-	"github.com/mortise-dev/mortise/internal/agent/static"
-	"github.com/mortise-dev/mortise/internal/agent/userns"
-	"github.com/mortise-dev/mortise/internal/agent/volumes"
 )
-
-// Addresses are where others reach the node.
-type Addresses interface {
-	// Texts are the addresses of now, the one that counts first.
-	Texts() []string
-}
-
-// NodeStatus is what the node says of itself.
-type NodeStatus interface {
-	// Resync makes the node look at the runtime, and write what has changed.
-	Resync()
-	// NetworkReady reports whether pods with a network of their own can be made, and if not, why.
-	NetworkReady() (ready bool, why string)
-}
 
 // Config is what a Manager is made from. All of it is required.
 type Config struct {
@@ -74,49 +50,41 @@ type Config struct {
 	Logger    *slog.Logger
 }
 
-// Managers are the neighbours of a Manager. Some are made with the Manager, so that it gets them with Start.
-type Managers struct {
-	Services   corev1listers.ServiceLister
-	Events     record.EventRecorder
-	Objects    *objectcache.Manager
-	Volumes    *volumes.Manager
-	Images     *images.Manager
-	NodeStatus NodeStatus
-	Static     *static.Manager
-	Cgroups    *cgroups.Manager
-	Users      *userns.Manager
-	Lifecycle  *containerhooks.Runner
-	Killer     *podkiller.Killer
-	Admission  *podadmission.Manager
-	Resizes    *podresize.Manager
-}
-
 // Manager has the workers of the node's pods.
 type Manager struct {
 	Config
-	Managers
+	Dependencies
 	*podTable
-	probes  *probe.Manager
-	hooks   []hook
-	running sync.WaitGroup  // of workers
-	ctx     context.Context // of workers
+	probes *probe.Manager
+	hooks  []hook
 }
 
-// New makes the manager. Pods may come after Start.
+// New makes the manager. Pods may come after Start; their workers begin with Run.
 func New(c Config) *Manager {
 	m := &Manager{Config: c, podTable: newPodTable(c.Clock, c.Logger)}
 	m.probes = &probe.Manager{Prober: &probe.Prober{Exec: c.Runtime.ExecSync}, Clock: c.Clock, Changed: m.Wake, Report: m.reportProbe}
 	return m
 }
 
-// Start takes the neighbours. Workers run until ctx is done.
-func (m *Manager) Start(ctx context.Context, managers Managers) {
-	m.ctx, m.Managers = ctx, managers
+// Start takes what the workers need of other rooms.
+func (m *Manager) Start(d Dependencies) {
+	m.Dependencies = d
 	m.hooks = hooks(m)
 }
 
-// Wait waits until all workers have ended, and then all probes.
-func (m *Manager) Wait() {
-	m.running.Wait()
-	m.probes.Wait()
+// Run runs the workers until ctx is done, and returns when all have ended, and all probes.
+func (m *Manager) Run(ctx context.Context) error {
+	var running sync.WaitGroup
+	for {
+		for _, w := range m.takeNew() {
+			running.Go(func() { w.run(ctx) })
+		}
+		select {
+		case <-ctx.Done():
+			running.Wait()
+			m.probes.Wait()
+			return nil
+		case <-m.begun:
+		}
+	}
 }

@@ -4,6 +4,7 @@
 package podworkers
 
 import (
+	"context"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,12 +13,13 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/probe"
 )
 
-func (m *Manager) ensureProbed(pod *corev1.Pod, spec *corev1.Container, c *podstate.Container, ips []string) {
+// ensureProbed has the container probed until it is not kept any more.
+func (m *Manager) ensureProbed(ctx context.Context, pod *corev1.Pod, spec *corev1.Container, c *podstate.Container, ips []string) {
 	in := probe.Instance{Pod: pod, Container: spec, ID: c.ID, Started: c.Started}
 	if len(ips) > 0 {
 		in.PodIP = ips[0]
 	}
-	m.probes.Ensure(m.ctx, in)
+	m.probes.Ensure(context.WithoutCancel(ctx), in)
 }
 
 // reportProbe turns an attempt that was not a success into an event.

@@ -35,13 +35,6 @@ func backoffKey(uid types.UID, c *corev1.Container) string {
 // makeSandbox asks the runtime for a sandbox.
 func (w *worker) makeSandbox(ctx context.Context, pod *corev1.Pod, attempt uint32) time.Duration {
 	m := w.m
-	failed := func(message string) time.Duration {
-		if ctx.Err() != nil {
-			return retrySoon
-		}
-		m.Events.Event(pod, corev1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: "+message)
-		return retryLate
-	}
 	if ok, why := m.NodeStatus.NetworkReady(); !ok && !pod.Spec.HostNetwork {
 		m.Events.Event(pod, corev1.EventTypeWarning, "NetworkNotReady", "network is not ready: "+why)
 		m.NodeStatus.Resync()
@@ -49,22 +42,23 @@ func (w *worker) makeSandbox(ctx context.Context, pod *corev1.Pod, attempt uint3
 	}
 	handler, err := m.runtimeHandler(ctx, pod)
 	if err != nil {
-		return failed(err.Error())
+		return w.failed(ctx, pod, createSandbox, err)
 	}
 	users, err := m.Users.Give(pod, handler)
 	if err != nil {
-		return failed(err.Error())
+		return w.failed(ctx, pod, createSandbox, err)
 	}
 	config, err := m.RunConfig.Sandbox(pod, attempt, users)
 	if err != nil {
-		return failed(err.Error())
+		return w.failed(ctx, pod, createSandbox, err)
 	}
 	if err := os.MkdirAll(config.LogDirectory, 0o755); err != nil {
-		return failed(err.Error())
+		return w.failed(ctx, pod, createSandbox, err)
 	}
 	if _, err := m.Runtime.Runtime.RunPodSandbox(cri.Quiet(ctx), config, handler); err != nil {
-		return failed(err.Error())
+		return w.failed(ctx, pod, createSandbox, err)
 	}
+	w.succeeded(createSandbox)
 	if m.RunConfig.LacksClusterDNS(pod) {
 		const text = `kubelet does not have ClusterDNS IP configured and cannot create Pod using "ClusterFirst" policy. ` +
 			`Falling back to "Default" policy.`
@@ -238,7 +232,7 @@ func (m *Manager) containerConfig(ctx context.Context, s starting) (*runtimeapi.
 	if err != nil {
 		return nil, err
 	}
-	mounts, err := m.Volumes.Mounts(ctx, pod, c, env, s.volumes)
+	mounts, err := m.Mounts.Mounts(ctx, pod, c, env, s.volumes)
 	if err != nil {
 		return nil, err
 	}
@@ -289,7 +283,7 @@ func (m *Manager) writeHosts(pod *corev1.Pod, ips []string) (string, error) {
 		}
 		hostFile = string(text)
 	}
-	path := filepath.Join(m.Volumes.PodDir(pod.UID), "etc-hosts")
+	path := filepath.Join(m.Mounts.PodDir(pod.UID), "etc-hosts")
 	text := m.RunConfig.Hosts(pod, ips, hostFile)
 	// Containers may write there: what is longer than the text is other than it.
 	if old, err := safepath.ReadRegular(path, int64(len(text))+1); err == nil && string(old) == text {

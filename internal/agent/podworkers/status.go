@@ -124,13 +124,15 @@ func (w *worker) newStatus(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, f
 	}
 	return &copied, func() {
 		made, err := w.sendStatus(ctx, api, base, status)
-		if err != nil {
-			if ctx.Err() == nil && !apierrors.IsNotFound(err) {
-				m.Logger.Warn("Could not write the pod status", "pod", pod.Namespace+"/"+pod.Name, "err", err)
-			}
-			w.wakeLater(ctx)
+		switch {
+		case apierrors.IsNotFound(err):
+			w.written.retry = retrySoon // it is about to be gone here too
+			return
+		case err != nil:
+			w.written.retry = w.failed(ctx, pod, writePodStatus, err)
 			return
 		}
+		w.succeeded(writePodStatus)
 		w.written.status, w.written.at = &status, made.ResourceVersion
 		m.mu.Lock()
 		if w.made = made; w.spec != nil && !later(made.ResourceVersion, w.spec.ResourceVersion) {
@@ -212,19 +214,6 @@ func byType(list []corev1.PodCondition) []corev1.PodCondition {
 	return list
 }
 
-// wakeLater is for a status that could not be written: the next round tries again.
-func (w *worker) wakeLater(ctx context.Context) {
-	timer := w.m.Clock.NewTimer(retrySoon)
-	w.m.running.Go(func() {
-		defer timer.Stop()
-		select {
-		case <-w.m.ctx.Done():
-		case <-timer.C():
-			w.wake()
-		}
-	})
-}
-
 // patchStatus sends what differs from a status, with the pod's UID, so that a pod of the same name made since is not hit.
 func (m *Manager) patchStatus(ctx context.Context, api *corev1.Pod, base, status corev1.PodStatus) (*corev1.Pod, error) {
 	before, err := json.Marshal(corev1.Pod{Status: base})
@@ -259,17 +248,12 @@ func (w *worker) shown(ctx context.Context, api *corev1.Pod) *corev1.Pod {
 	if !podspec.IsStatic(api) {
 		return api
 	}
-	mirror, err := w.m.Static.Mirror(ctx, api)
+	mirror, err := w.m.Mirrors.Mirror(ctx, api)
 	if err != nil {
-		// The pod runs on in any case; what is wrong is said once.
-		if text := err.Error(); text != w.written.complaint && ctx.Err() == nil {
-			w.written.complaint = text
-			w.m.Logger.Warn("Could not create the mirror of a static pod", "err", err)
-		}
-		w.wakeLater(ctx)
+		w.written.retry = w.failed(ctx, api, createMirror, err) // the pod runs on in any case
 		return nil
 	}
-	w.written.complaint = ""
+	w.succeeded(createMirror)
 	if mirror != nil && mirror.UID != w.written.mirror {
 		w.written.mirror, w.written.status = mirror.UID, nil
 	}

@@ -28,16 +28,16 @@ type ending struct {
 
 // terminate makes the next step of ending a pod: stop, take down, write the last status,
 // and for a deleted pod remove all traces and let the API server forget it.
-func (w *worker) terminate(ctx context.Context, pod *corev1.Pod, grace int64, deleted bool) time.Duration {
+func (w *worker) terminate(life, ctx context.Context, pod *corev1.Pod, grace int64, deleted bool) time.Duration {
 	m := w.m
 	if len(w.state.Running()) > 0 || slices.ContainsFunc(w.state.Sandboxes, func(s podstate.Sandbox) bool { return s.Ready }) {
 		pod = w.writeStatus(ctx, pod)
-		return w.keepStopping(pod, grace)
+		return w.keepStopping(life, ctx, pod, grace)
 	}
 	w.ending = nil
 	if !w.tornDown {
-		if err := m.TearDown(ctx, w.uid); err != nil {
-			return w.trouble(ctx, pod, "FailedKillPod", "error killing pod: ", err)
+		if wait := w.kill(ctx, pod, func() error { return m.TearDown(ctx, w.uid) }); wait > 0 {
+			return wait
 		}
 		w.tornDown = true
 	}
@@ -52,21 +52,19 @@ func (w *worker) terminate(ctx context.Context, pod *corev1.Pod, grace int64, de
 	if !deleted {
 		return ended // nothing of it changes any more
 	}
-	if err := m.Killer.Remove(ctx, pod, w.state); err != nil {
-		return w.trouble(ctx, pod, "FailedKillPod", "error killing pod: ", err)
+	if wait := w.kill(ctx, pod, func() error { return m.Deleter.Remove(ctx, pod, w.state) }); wait > 0 {
+		return wait
 	}
 	if err := m.DeletePod(ctx, pod); err != nil {
-		if ctx.Err() == nil {
-			m.Logger.Warn("Could not delete a pod", "pod", podspec.Describe(pod), "err", err)
-		}
-		return retrySoon
+		return w.failed(ctx, pod, deletePod, err)
 	}
+	w.succeeded(deletePod)
 	w.removed = true
 	return idle // until the API server says that it is gone
 }
 
 // keepStopping starts the stopping of the pod, or again with a shorter grace.
-func (w *worker) keepStopping(pod *corev1.Pod, grace int64) time.Duration {
+func (w *worker) keepStopping(life, ctx context.Context, pod *corev1.Pod, grace int64) time.Duration {
 	m := w.m
 	m.mu.Lock()
 	e := w.ending
@@ -82,16 +80,20 @@ func (w *worker) keepStopping(pod *corev1.Pod, grace int64) time.Duration {
 		e.cancel()
 	case over && err != nil:
 		w.ending = nil
-		m.Events.Event(pod, corev1.EventTypeWarning, "FailedKillPod", "error killing pod: "+err.Error())
-		return retrySoon
+		return w.failed(ctx, pod, killPod, err)
+	case over:
+		w.succeeded(killPod)
 	}
-	ctx, cancel := context.WithCancel(m.ctx)
+	if wait := w.held(killPod, m.Clock.Now()); wait > 0 {
+		return wait
+	}
+	stopping, cancel := context.WithCancel(life)
 	e = &ending{grace: grace, cancel: cancel}
 	w.ending = e
 	state := w.state
-	m.running.Go(func() {
+	w.stopping.Go(func() {
 		defer cancel()
-		err := m.Killer.StopPod(ctx, pod, state, grace)
+		err := m.Killer.StopPod(stopping, pod, state, grace)
 		m.mu.Lock()
 		e.over, e.err = true, err
 		m.mu.Unlock()
@@ -101,7 +103,7 @@ func (w *worker) keepStopping(pod *corev1.Pod, grace int64) time.Duration {
 }
 
 // bury ends what is left of a pod that the API server does not have (any more).
-func (w *worker) bury(ctx context.Context, pod *corev1.Pod) (time.Duration, bool) {
+func (w *worker) bury(life, ctx context.Context, pod *corev1.Pod) (time.Duration, bool) {
 	m := w.m
 	if pod == nil && !m.sourcesRead() {
 		return retrySoon, false // it may be known in a moment
@@ -115,13 +117,12 @@ func (w *worker) bury(ctx context.Context, pod *corev1.Pod) (time.Duration, bool
 		if pod.DeletionTimestamp != nil {
 			seconds = graceOf(pod)
 		}
-		return w.keepStopping(pod, seconds), false
+		return w.keepStopping(life, ctx, pod, seconds), false
 	}
-	if err := errors.Join(m.TearDown(ctx, w.uid), m.Killer.Remove(ctx, pod, w.state)); err != nil {
-		if ctx.Err() == nil {
-			m.Logger.Warn("Could not remove the rest of a pod", "pod", podspec.Describe(pod), "err", err)
-		}
-		return retryLate, false
+	if wait := w.kill(ctx, pod, func() error {
+		return errors.Join(m.TearDown(ctx, w.uid), m.Deleter.Remove(ctx, pod, w.state))
+	}); wait > 0 {
+		return wait, false
 	}
 	m.probes.Keep(w.uid, nil)
 	m.Backoff.Forget(func(key string) bool { return startsWith(key, string(w.uid)) })

@@ -62,25 +62,27 @@ type worker struct {
 	inherited  inherited               // if the pod is in the node's network
 	final      *podadmission.Rejection // the node has ended the pod
 	ending     *ending
+	stopping   sync.WaitGroup // of endings
 	tornDown   bool
 	mountTries int
 	removed    bool // from the API server, by us
 	written    written
+	attempts
 }
 
 // written is what was last written of the pod's status.
 type written struct {
-	status    *corev1.PodStatus
-	at        string         // the revision that came of it
-	mirror    types.UID      // of what the API server shows of a static pod
-	complaint string         // why it shows nothing
-	writing   sync.WaitGroup // beside what the round does
+	status  *corev1.PodStatus
+	at      string         // the revision that came of it
+	mirror  types.UID      // of what the API server shows of a static pod
+	writing sync.WaitGroup // beside what the round does
+	retry   time.Duration  // when to write what could not be written in the present round; zero: nothing
 }
 
 // PodAdded takes what the API server says of a pod.
 func (m *Manager) PodAdded(pod *corev1.Pod) {
 	if podspec.IsMirror(pod) {
-		m.Static.MirrorSeen(pod, false)
+		m.Mirrors.MirrorSeen(pod, false)
 		return
 	}
 	m.SetPod(pod)
@@ -98,7 +100,7 @@ func (m *Manager) PodUpdated(old, pod *corev1.Pod) {
 // PodDeleted hears that the API server does not have a pod any more.
 func (m *Manager) PodDeleted(pod *corev1.Pod) {
 	if podspec.IsMirror(pod) {
-		m.Static.MirrorSeen(pod, true)
+		m.Mirrors.MirrorSeen(pod, true)
 		return
 	}
 	m.RemovePod(pod)
@@ -139,7 +141,7 @@ func begunBefore(pod *corev1.Pod) bool {
 // graceOf is how long a pod that is being deleted has; minus one for one that is not.
 func graceOf(pod *corev1.Pod) int64 {
 	switch {
-	case pod.DeletionTimestamp == nil:
+	case pod == nil || pod.DeletionTimestamp == nil:
 		return -1
 	case pod.DeletionGracePeriodSeconds == nil:
 		return 0
@@ -167,7 +169,7 @@ func (m *Manager) RemovePod(pod *corev1.Pod) {
 	}
 }
 
-// workerOf finds or starts a pod's worker; the caller holds the lock.
+// workerOf finds or makes a pod's worker; the caller holds the lock.
 func (m *Manager) workerOf(uid types.UID) *worker {
 	w := m.workers[uid]
 	if w == nil {
@@ -176,7 +178,11 @@ func (m *Manager) workerOf(uid types.UID) *worker {
 			resizer: m.Resizes.NewPod(),
 		}
 		m.workers[uid] = w
-		m.running.Go(func() { w.run(m.ctx) })
+		m.new = append(m.new, w)
+		select {
+		case m.begun <- struct{}{}:
+		default:
+		}
 	}
 	return w
 }
@@ -206,6 +212,8 @@ func (w *worker) wake() {
 
 // run is the worker's life: rounds, until the pod is gone and nothing is left of it.
 func (w *worker) run(ctx context.Context) {
+	defer w.stopping.Wait()
+	defer w.m.probes.Keep(w.uid, nil)
 	for ctx.Err() == nil {
 		round, cancel := context.WithCancel(ctx)
 		w.m.mu.Lock()
@@ -215,11 +223,15 @@ func (w *worker) run(ctx context.Context) {
 		case <-w.wakes: // what it was woken for, this round sees
 		default:
 		}
-		next, done := w.round(round)
+		w.written.retry = 0
+		next, done := w.round(ctx, round)
 		w.written.writing.Wait()
 		cancel()
 		if done {
 			return
+		}
+		if w.written.retry > 0 {
+			next = min(next, w.written.retry)
 		}
 		if next == again {
 			continue
@@ -241,8 +253,8 @@ const (
 	ended = time.Hour        // for a pod that is over
 )
 
-// round looks at everything once and does the next step.
-func (w *worker) round(ctx context.Context) (next time.Duration, done bool) {
+// round looks at everything once and does the next step. What it starts that outlasts the round ends with life.
+func (w *worker) round(life, ctx context.Context) (next time.Duration, done bool) {
 	m := w.m
 	m.mu.Lock()
 	pod, gone, evicted := w.spec, w.gone, w.evicted
@@ -254,29 +266,33 @@ func (w *worker) round(ctx context.Context) (next time.Duration, done bool) {
 	state, err := m.Runtime.Observe(ctx, w.uid)
 	if err != nil {
 		if ctx.Err() == nil {
-			m.Logger.Warn("Container runtime does not answer", "pod", w.uid, "err", err)
 			m.NodeStatus.Resync()
 		}
-		return retrySoon, false
+		if pod == nil {
+			pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: w.uid}}
+		}
+		return w.failed(ctx, pod, observePod, err), false
 	}
+	w.succeeded(observePod)
 	w.state = state
 	w.seen.Store(pleg.Sum(state))
+	w.compare(circumstances{w.seen.Load(), gone, graceOf(pod)})
 	w.messages.fillIn(pod, state, &m.RunConfig)
 
 	if pod == nil || gone {
-		return w.bury(ctx, pod)
+		return w.bury(life, ctx, pod)
 	}
 	pod = w.withStatus(pod)
 	w.probe(ctx, pod, state)
 	switch {
 	case pod.DeletionTimestamp != nil:
-		next = w.terminate(ctx, pod, graceOf(pod), true)
+		next = w.terminate(life, ctx, pod, graceOf(pod), true)
 	case w.final != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
 		seconds := podspec.Grace(pod)
 		if evicted != nil {
 			seconds = evicted.Grace
 		}
-		next = w.terminate(ctx, pod, seconds, false)
+		next = w.terminate(life, ctx, pod, seconds, false)
 	case pastDeadline(pod, m.Clock.Now()):
 		w.final = &podadmission.Rejection{
 			Reason: "DeadlineExceeded", Message: "Pod was active on the node longer than the specified deadline",
@@ -363,41 +379,53 @@ func (w *worker) proceed(ctx context.Context, pod *corev1.Pod) time.Duration {
 	}
 	switch {
 	case len(act.Reset) > 0:
-		if err := m.Killer.Reset(ctx, pod, act.Reset); err != nil {
-			return w.trouble(ctx, pod, "FailedKillPod", "error killing pod: ", err)
+		if wait := w.kill(ctx, pod, func() error { return m.Deleter.Reset(ctx, pod, act.Reset) }); wait > 0 {
+			return wait
 		}
 		return again
 	case act.Done:
 		return w.complete(ctx, pod, act)
 	case act.KillPod:
+		if wait := w.held(createSandbox, m.Clock.Now()); wait > 0 && act.CreateSandbox && len(w.state.Running()) == 0 {
+			return wait
+		}
 		if len(w.state.Sandboxes) > 0 || len(w.state.Running()) > 0 {
-			if act.SandboxChanged {
-				m.Events.Event(pod, corev1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
-			}
-			if err := m.Killer.StopPod(ctx, pod, w.state, podspec.Grace(pod)); err != nil {
-				return w.trouble(ctx, pod, "FailedKillPod", "error killing pod: ", err)
+			if wait := w.kill(ctx, pod, func() error {
+				if act.SandboxChanged {
+					m.Events.Event(pod, corev1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
+				}
+				return m.Killer.StopPod(ctx, pod, w.state, podspec.Grace(pod))
+			}); wait > 0 {
+				return wait
 			}
 		}
 		if act.CreateSandbox {
 			if err := m.Cgroups.Create(pod); err != nil {
-				return w.trouble(ctx, pod, "FailedCreatePodContainer", "unable to ensure pod container exists: ", err)
+				return w.failed(ctx, pod, createCgroup, err)
 			}
+			w.succeeded(createCgroup)
 			return w.makeSandbox(ctx, pod, act.Attempt)
 		}
 		return again
 	}
 	if len(act.Kill) > 0 {
-		for _, k := range act.Kill {
-			if err := m.Killer.StopOne(ctx, pod, k); err != nil {
-				return w.trouble(ctx, pod, "FailedKillPod", "error killing pod: ", err)
+		if wait := w.kill(ctx, pod, func() error {
+			for _, k := range act.Kill {
+				if err := m.Killer.StopOne(ctx, pod, k); err != nil {
+					return err
+				}
 			}
+			return nil
+		}); wait > 0 {
+			return wait
 		}
 		return again
 	}
 	if len(act.Start)+len(act.Ephemeral) > 0 {
 		if err := m.Cgroups.Bound(pod); err != nil {
-			return w.trouble(ctx, pod, "FailedCreatePodContainer", "unable to ensure pod container exists: ", err)
+			return w.failed(ctx, pod, createCgroup, err)
 		}
+		w.succeeded(createCgroup)
 	}
 	started, retry := w.startContainers(ctx, pod, act)
 	if started {
@@ -417,8 +445,10 @@ func (w *worker) proceed(ctx context.Context, pod *corev1.Pod) time.Duration {
 	if renewal := m.Volumes.NextRenewal(w.uid); !renewal.IsZero() {
 		next = min(next, max(renewal.Sub(m.Clock.Now()), retrySoon))
 	}
-	if err := m.Killer.Prune(ctx, w.state); err != nil && ctx.Err() == nil {
-		m.Logger.Warn("Could not remove dead containers", "pod", pod.Name, "err", err)
+	if err := m.Deleter.Prune(ctx, w.state); err != nil {
+		w.failed(ctx, pod, pruneContainers, err) // the next round tries again
+	} else {
+		w.succeeded(pruneContainers)
 	}
 	return next
 }
@@ -433,23 +463,14 @@ func startsSomething(act decide.Action) bool {
 // status says how it went.
 func (w *worker) complete(ctx context.Context, pod *corev1.Pod, act decide.Action) time.Duration {
 	if act.KillPod && (len(w.state.Running()) > 0 || w.state.ReadySandbox() != nil) {
-		if err := w.m.Killer.StopPod(ctx, pod, w.state, podspec.Grace(pod)); err != nil {
-			return w.trouble(ctx, pod, "FailedKillPod", "error killing pod: ", err)
+		if wait := w.kill(ctx, pod, func() error { return w.m.Killer.StopPod(ctx, pod, w.state, podspec.Grace(pod)) }); wait > 0 {
+			return wait
 		}
 		return again
 	}
 	if w.written.status != nil && (w.written.status.Phase == corev1.PodSucceeded || w.written.status.Phase == corev1.PodFailed) {
 		return again // the round sees the phase, and ends the pod
 	}
-	return retryLate
-}
-
-// trouble says what went wrong, and when to try again.
-func (w *worker) trouble(ctx context.Context, pod *corev1.Pod, reason, prefix string, err error) time.Duration {
-	if ctx.Err() != nil {
-		return retrySoon
-	}
-	w.m.Events.Event(pod, corev1.EventTypeWarning, reason, prefix+err.Error())
 	return retryLate
 }
 
@@ -488,7 +509,7 @@ func (w *worker) probe(ctx context.Context, pod *corev1.Pod, state *podstate.Pod
 			continue
 		}
 		keep[c.ID] = true
-		m.ensureProbed(pod, spec, c, ips)
+		m.ensureProbed(ctx, pod, spec, c, ips)
 		if !first {
 			continue
 		}

@@ -27,6 +27,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/knftables"
 
+	"github.com/mortise-dev/mortise/internal/agent/backoff"
 	"github.com/mortise-dev/mortise/internal/agent/netfilter"
 )
 
@@ -354,6 +355,7 @@ func (f *follower) see(n *corev1.Node) {
 func (f *follower) loop(ctx context.Context, s *syncer) error {
 	o := f.options
 	var sweep, again <-chan time.Time
+	var failures backoff.Failures
 	first := min(retryFirst, o.SyncPeriod)
 	retry := first
 	whole := o.Clock.NewTimer(wholeAfter)
@@ -411,11 +413,12 @@ func (f *follower) loop(ctx context.Context, s *syncer) error {
 			rested = pause
 		}
 		if err != nil {
-			o.Logger.Error("Could not write the rules of Services, retrying", "error", err, "again", retry)
+			failures.Log(now, o.Logger.Error, "Could not write the rules of Services, retrying", "error", err, "again", retry)
 			again, retry = o.Clock.After(retry), min(2*retry, o.SyncPeriod)
 			continue
 		}
 		retry = first
+		failures.Clear()
 		if all {
 			o.Logger.Debug("Wrote all rules of Services", "took", took)
 		}

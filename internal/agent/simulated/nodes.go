@@ -66,7 +66,9 @@ func (f *fleet) beatAll(ctx context.Context) {
 		f.due.Done(name)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			f.log.Warn("Could not renew the Lease of a simulated node, retrying", "node", name, "error", err)
+			if n := f.due.NumRequeues(name); seldom(n) {
+				f.log.Warn("Could not renew the Lease of a simulated node, retrying", "node", name, "error", err, "failures", n+1)
+			}
 			f.due.AddRateLimited(name)
 		case first:
 			f.due.Forget(name)
@@ -78,6 +80,9 @@ func (f *fleet) beatAll(ctx context.Context) {
 		}
 	}
 }
+
+// seldom says whether to log a failure after so many others in a row: the first, the second, and from then on each that doubles them.
+func seldom(others int) bool { return others&(others-1) == 0 }
 
 // together is about how many nodes beat at once: not all, which the server would feel, and not each alone, since what wakes for one
 // heartbeat, and the disk's sync, do as well for many.

@@ -126,7 +126,9 @@ func (f *fleet) podsAll(ctx context.Context) {
 		f.podQueue.Done(key)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			f.log.Warn("Could not start a simulated pod, retrying", "pod", key, "error", err)
+			if n := f.podQueue.NumRequeues(key); seldom(n) {
+				f.log.Warn("Could not start a simulated pod, retrying", "pod", key, "error", err, "failures", n+1)
+			}
 			f.podQueue.AddRateLimited(key)
 		default:
 			f.podQueue.Forget(key)

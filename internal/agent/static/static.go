@@ -21,6 +21,7 @@ import (
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
 
+	"github.com/mortise-dev/mortise/internal/agent/backoff"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/staticpods"
 )
@@ -226,7 +227,9 @@ func (m *Manager) IsMirror(pod *corev1.Pod, uid types.UID) bool {
 // RemoveOrphans takes away what the API server shows of static pods that are no more, when all sources have been read, until ctx is done.
 func (m *Manager) RemoveOrphans(ctx context.Context) error {
 	var again <-chan time.Time // when what could not be removed is tried again
+	var failures backoff.Failures
 	for {
+		var failed []error
 		select {
 		case <-ctx.Done():
 			return nil
@@ -252,9 +255,15 @@ func (m *Manager) RemoveOrphans(ctx context.Context) error {
 				continue
 			}
 			if err := m.Deleter.DeletePod(ctx, mirror); err != nil && ctx.Err() == nil {
-				m.Logger.Warn("Could not remove the mirror of a static pod", "pod", podspec.Describe(mirror), "err", err)
-				again = m.Clock.After(retryLate)
+				failed = append(failed, fmt.Errorf("pod %s: %w", podspec.Describe(mirror), err))
 			}
 		}
+		if len(failed) == 0 {
+			failures.Clear()
+			continue
+		}
+		now := m.Clock.Now()
+		failures.Log(now, m.Logger.Warn, "Could not remove the mirrors of static pods, retrying", "err", errors.Join(failed...))
+		again = m.Clock.After(failures.Wait(now, retryLate, backoff.Max))
 	}
 }

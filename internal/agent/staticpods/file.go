@@ -16,6 +16,8 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/mortise-dev/mortise/internal/agent/backoff"
 )
 
 // files is the source of manifests on disk.
@@ -28,8 +30,9 @@ type files struct {
 
 // manifest is one file, as it was when it was read last.
 type manifest struct {
-	sum  [sha256.Size]byte
-	pods []*corev1.Pod // of the last time that it could be read
+	sum      [sha256.Size]byte
+	pods     []*corev1.Pod // of the last time that it could be read
+	failures backoff.Failures
 }
 
 func newFiles(o Options) *files { return &files{o: o, known: map[string]*manifest{}} }
@@ -139,28 +142,22 @@ func (f *files) list() ([]string, error) {
 
 // read reads a file anew if it has changed. It returns whether its pods have.
 func (f *files) read(path string) bool {
-	file, err := os.Open(path)
-	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) {
-			f.o.Logger.Warn("Could not read a static pod", "file", path, "err", err)
-		}
-		return false
-	}
-	defer file.Close()
-	data, err := io.ReadAll(io.LimitReader(file, largest+1))
-	if err == nil && len(data) > largest {
-		err = fmt.Errorf("it is larger than %d bytes", largest)
-	}
-	if err != nil {
-		f.o.Logger.Warn("Could not read a static pod", "file", path, "err", err)
-		return false
-	}
-	sum := sha256.Sum256(data)
 	m := f.known[path]
 	if m == nil {
 		m = &manifest{}
 		f.known[path] = m
-	} else if m.sum == sum {
+	}
+	data, err := content(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false
+	case err != nil:
+		m.failures.Log(f.o.Clock.Now(), f.o.Logger.Warn, "Could not read a static pod, retrying", "file", path, "err", err)
+		return false
+	}
+	m.failures.Clear()
+	sum := sha256.Sum256(data)
+	if m.sum == sum {
 		return false
 	}
 	m.sum = sum
@@ -171,4 +168,18 @@ func (f *files) read(path string) bool {
 	}
 	m.pods = pods
 	return true
+}
+
+// content is what is in a file.
+func content(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, largest+1))
+	if err == nil && len(data) > largest {
+		err = fmt.Errorf("it is larger than %d bytes", largest)
+	}
+	return data, err
 }

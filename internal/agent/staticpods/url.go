@@ -11,6 +11,8 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/mortise-dev/mortise/internal/agent/backoff"
 )
 
 // page is the source of manifests at a URL.
@@ -18,7 +20,6 @@ type page struct {
 	o      Options
 	client *http.Client
 	data   []byte
-	failed string // the last complaint
 }
 
 func newPage(o Options) *page {
@@ -27,6 +28,8 @@ func newPage(o Options) *page {
 
 // run polls: there is no notification of changed URLs.
 func (p *page) run(ctx context.Context) error {
+	var failures backoff.Failures
+	failing := false
 	ticker := p.o.Clock.NewTicker(p.o.URLPeriod)
 	defer ticker.Stop()
 	for {
@@ -34,12 +37,13 @@ func (p *page) run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err == nil && p.failed != "":
+		case err != nil:
+			failing = true
+			failures.Log(p.o.Clock.Now(), p.o.Logger.Warn, "Could not read static pods, retrying", "url", p.o.URL, "err", err)
+		case failing:
+			failing = false
+			failures.Clear()
 			p.o.Logger.Info("Read static pods again after a failure", "url", p.o.URL)
-			p.failed = ""
-		case err != nil && err.Error() != p.failed:
-			p.o.Logger.Warn("Could not read static pods", "url", p.o.URL, "err", err)
-			p.failed = err.Error()
 		}
 		select {
 		case <-ctx.Done():

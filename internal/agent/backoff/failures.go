@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package backoff
+
+import (
+	"sync"
+	"time"
+)
+
+// The shortest and the longest time between two logged failures of a series.
+const (
+	firstQuiet = time.Minute
+	mostQuiet  = time.Hour
+)
+
+// Failures is a series of failures of one operation that is tried again and again: it counts them, says how long to wait before the next
+// try, and logs the first and then fewer and fewer of them. The zero value has seen none. It is safe for concurrent use.
+type Failures struct {
+	mu     sync.Mutex
+	count  int
+	wait   time.Duration
+	until  time.Time     // when to try again
+	logged time.Time     // the last failure that was logged
+	quiet  time.Duration // how long none is logged after it
+}
+
+// Log counts a failure at the time, and logs it when its turn has come: the first, then one after a minute, after two, four, and so on up
+// to an hour. From the second on the line has the number of failures so far. The function is a method of the logger, such as Warn.
+func (f *Failures) Log(now time.Time, log func(message string, args ...any), message string, args ...any) {
+	f.mu.Lock()
+	f.count++
+	count, due := f.count, f.count == 1 || now.Sub(f.logged) >= f.quiet
+	if due {
+		f.logged, f.quiet = now, min(max(2*f.quiet, firstQuiet), mostQuiet)
+	}
+	f.mu.Unlock()
+	switch {
+	case !due:
+	case count == 1:
+		log(message, args...)
+	default:
+		log(message, append(args[:len(args):len(args)], "failures", count)...)
+	}
+}
+
+// Wait returns how long to wait after a failure at the time: first, then twice as long each time, at most most.
+func (f *Failures) Wait(now time.Time, first, most time.Duration) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.wait = min(max(2*f.wait, first), most)
+	f.until = now.Add(f.wait)
+	return f.wait
+}
+
+// Left is how much of the wait is left; zero: the operation may be tried.
+func (f *Failures) Left(now time.Time) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.until.IsZero() {
+		return 0
+	}
+	return max(f.until.Sub(now), 0)
+}
+
+// Release ends the present wait, because something has changed. The series goes on: the next wait is longer.
+func (f *Failures) Release() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.until = time.Time{}
+}
+
+// Clear ends the series: the operation has succeeded.
+func (f *Failures) Clear() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.count, f.wait, f.until, f.logged, f.quiet = 0, 0, time.Time{}, time.Time{}, 0
+}
