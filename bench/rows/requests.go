@@ -103,9 +103,10 @@ func gets(ctx context.Context, b *bench, t *load.Target, add adder) error {
 		return err
 	}
 	name := some(base, thousand)
-	return loops16(ctx, b, t, add, closedLoop{"GET", report.ShareOf(upstreamGet, fifth), func(ctx context.Context, client *http.Client) error {
-		return load.Expect(ctx, client, http.StatusOK, "GET", name(), "", "")
-	}})
+	return loops16(ctx, b, t, add, closedLoop{"GET", report.ShareOf(upstreamGet, fifth),
+		func(ctx context.Context, client *http.Client) error {
+			return load.Expect(ctx, client, http.StatusOK, "GET", name(), "", "")
+		}})
 }
 
 func updates(ctx context.Context, b *bench, t *load.Target, add adder) error {
@@ -115,11 +116,12 @@ func updates(ctx context.Context, b *bench, t *load.Target, add adder) error {
 	}
 	name := some(base, thousand)
 	var serial atomic.Int64
-	return loops16(ctx, b, t, add, closedLoop{"update", report.ShareOf(upstreamUpdate, fifth), func(ctx context.Context, client *http.Client) error {
-		url := name()
-		return load.Expect(ctx, client, http.StatusOK, "PUT", url, "application/json",
-			configMap(url[len(base)+1:], fmt.Sprint(serial.Add(1), kilobyte)))
-	}})
+	return loops16(ctx, b, t, add, closedLoop{"update", report.ShareOf(upstreamUpdate, fifth),
+		func(ctx context.Context, client *http.Client) error {
+			url := name()
+			return load.Expect(ctx, client, http.StatusOK, "PUT", url, "application/json",
+				configMap(url[len(base)+1:], fmt.Sprint(serial.Add(1), kilobyte)))
+		}})
 }
 
 func merges(ctx context.Context, b *bench, t *load.Target, add adder) error {
@@ -129,10 +131,11 @@ func merges(ctx context.Context, b *bench, t *load.Target, add adder) error {
 	}
 	name := some(base, thousand)
 	var serial atomic.Int64
-	return loops16(ctx, b, t, add, closedLoop{"merge patch", report.ShareOf(upstreamMerge, fifth), func(ctx context.Context, client *http.Client) error {
-		return load.Expect(ctx, client, http.StatusOK, "PATCH", name(), "application/merge-patch+json",
-			fmt.Sprintf(`{"data":{"p":"%d"}}`, serial.Add(1)))
-	}})
+	return loops16(ctx, b, t, add, closedLoop{"merge patch", report.ShareOf(upstreamMerge, fifth),
+		func(ctx context.Context, client *http.Client) error {
+			return load.Expect(ctx, client, http.StatusOK, "PATCH", name(), "application/merge-patch+json",
+				fmt.Sprintf(`{"data":{"p":"%d"}}`, serial.Add(1)))
+		}})
 }
 
 func applies(ctx context.Context, b *bench, t *load.Target, add adder) error {

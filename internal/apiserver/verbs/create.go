@@ -180,7 +180,7 @@ func sameNamespace(ns string, obj resource.Object) error {
 }
 
 // samePath refuses an object of another namespace or name than the path's.
-func (q *req) samePath(obj resource.Object) error {
+func samePath(q *req, obj resource.Object) error {
 	if err := sameNamespace(q.ns, obj); err != nil {
 		return err
 	}

@@ -127,7 +127,7 @@ func patch(q *req) error {
 		if err != nil {
 			return nil, err
 		}
-		return obj, q.samePath(obj)
+		return obj, samePath(q, obj)
 	})
 }
 

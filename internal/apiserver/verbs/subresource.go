@@ -163,7 +163,7 @@ func updateView(q *req) error {
 	if err != nil {
 		return err
 	}
-	if err := q.samePath(obj); err != nil {
+	if err := samePath(q, obj); err != nil {
 		return err
 	}
 	c := q.alteration(toCreate(opts), opts, len(opts.DryRun) > 0)
@@ -199,7 +199,7 @@ func patchView(q *req) error {
 		if err != nil {
 			return nil, err
 		}
-		return obj, q.samePath(obj)
+		return obj, samePath(q, obj)
 	})
 }
 

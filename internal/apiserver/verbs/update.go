@@ -31,7 +31,7 @@ func update(q *req) error {
 	if err != nil {
 		return err
 	}
-	if err := q.samePath(obj); err != nil {
+	if err := samePath(q, obj); err != nil {
 		return err
 	}
 	q.dedupOwners(obj, false)
