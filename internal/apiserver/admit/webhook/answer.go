@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// answer is what a webhook said, of either version.
+// answer is the response of a webhook, of either version.
 type answer struct {
 	annotations map[string]string
 	allowed     bool
@@ -29,7 +29,7 @@ type answer struct {
 	warnings    []string
 }
 
-// failed is that a webhook could not be asked, or did not answer as it should. Its failure policy decides what comes of it.
+// failed is the error of a webhook that could not be called, or whose response is invalid. The failure policy decides what follows.
 type failed struct {
 	webhook string // its title
 	reason  error
@@ -42,7 +42,7 @@ func (e *failed) Error() string {
 
 func (e *failed) Unwrap() error { return e.reason }
 
-// rejected is that a webhook said no.
+// rejected is the error of a request that a webhook denied.
 type rejected struct{ *apierrors.StatusError }
 
 func emptyAnswer(version string) runtime.Object {
@@ -52,7 +52,7 @@ func emptyAnswer(version string) runtime.Object {
 	return &admissionv1beta1.AdmissionReview{}
 }
 
-// check reads an answer. One in v1 must be to this review and say nothing that its sender may not say.
+// check reads a response. One in v1 must have the review's uid and only fields that the kind of webhook may set.
 func check(uid types.UID, mutating bool, review runtime.Object) (*answer, error) {
 	switch r := review.(type) {
 	case *admissionv1.AdmissionReview:

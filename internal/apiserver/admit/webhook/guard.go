@@ -22,10 +22,10 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// The lock-out guard: a webhook that cannot be called and whose failure policy is Fail would also keep away what brings it back.
-// An object that does is let through: the webhook's service and its namespace, the service's endpoints, the pods that the service
-// selects and what makes them, what those pods refer to, and the signs of life that they need (guardlife.go). What the webhook
-// itself refused stays refused.
+// The lock-out guard: a webhook that cannot be called and whose failure policy is Fail would also reject the writes that repair it.
+// The guard admits these: the webhook's service and its namespace, the service's endpoints, the pods that the service selects and
+// their owners, the objects that those pods refer to, and the heartbeats that they need (guardlife.go). A request that the webhook
+// itself denied stays denied.
 
 // guardAnnotation begins the keys of audit annotations.
 const guardAnnotation = "passed.lockout-guard.extension.mortise.dev/"
@@ -53,7 +53,7 @@ func (p *generic) letThrough(ctx context.Context, h *hook, q *matching.Request, 
 	return true
 }
 
-// mends says what of the webhook's service the request's object is; empty: nothing.
+// mends returns how the request's object belongs to the webhook's service; empty: it does not.
 func (p *generic) mends(ctx context.Context, h *hook, q *matching.Request) string {
 	s := h.service
 	if s.Name == "" {
@@ -89,7 +89,7 @@ func (p *generic) mends(ctx context.Context, h *hook, q *matching.Request) strin
 	}
 	if servers[what] {
 		objs := []resource.Object{q.Object, q.Old}
-		if q.Subresource != "" && q.Name != "" { // which may have a kind of its own
+		if q.Subresource != "" && q.Name != "" { // which may be of another kind
 			if obj, err := g.backend.Get(ctx, what, q.Namespace, q.Name); err == nil {
 				objs = append(objs, obj)
 			}

@@ -27,7 +27,7 @@ const (
 	accountUsers       = "system:serviceaccount:"
 )
 
-// signOfLife says of whose life the request's object is a sign that pods need to come back; empty: of none.
+// signOfLife returns the component whose heartbeat the request writes, if pods need that component to recover; empty: none.
 func signOfLife(q *matching.Request) string {
 	if q.User == nil || q.Operation == admit.Delete || q.Operation == admit.Connect {
 		return ""
@@ -48,7 +48,7 @@ func signOfLife(q *matching.Request) string {
 	return ""
 }
 
-// nameOf is the name of the request's object, which a create need not say.
+// nameOf returns the name of the request's object, which the path of a create does not have.
 func nameOf(q *matching.Request) string {
 	if q.Name == "" && q.Object != nil {
 		return q.Object.GetName()

@@ -225,8 +225,8 @@ func (p *Mutating) mutate(ctx context.Context, h *hook, q *matching.Request, r *
 	return changed, nil
 }
 
-// decode reads a patched object. What it says no longer of its kind is as before; if it has become another kind, it is read as
-// that, and refused.
+// decode decodes a patched object. If the patch removed the kind, it stays the same; if the patch changed it, the object is decoded as
+// that kind, and refused.
 func (p *Mutating) decode(q *matching.Request, v *matching.Versioned, data []byte) (resource.Object, error) {
 	obj := q.Empty(v.Object)
 	if u, ok := obj.(*unstructured.Unstructured); ok {

@@ -21,8 +21,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
 )
 
-// reviews encodes what webhooks are asked: the objects once for each form, the whole once for each form and review version,
-// so that webhooks that are asked the same differ in the review's uid alone.
+// reviews encodes the reviews for webhooks: the objects once for each form, the whole once for each form and review version, so that
+// equal reviews differ in their uid alone.
 type reviews struct {
 	q *matching.Request
 
