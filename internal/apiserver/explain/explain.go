@@ -167,7 +167,7 @@ type Trace struct {
 	body                      []byte
 	commits                   []commit
 	first                     [1]commit // most writes are of one object
-	changes, denials          int32     // steps that were told of
+	changes, denials          int32     // reported steps
 	seen                      [2]int32  // those of them that the plug-ins are known by
 	ran                       int32     // how many of the plug-ins validated
 	more                      int
@@ -191,7 +191,7 @@ func (t *Trace) oddly() *odd {
 	return t.odd
 }
 
-// Enter says that the request comes to a stage.
+// Enter records that the request has reached a stage.
 func (t *Trace) Enter(s Stage) {
 	if t == nil {
 		return
@@ -206,7 +206,7 @@ func (t *Trace) enter(s Stage, now time.Time) {
 	t.took[t.at] += now.Sub(t.since)
 	t.at, t.since = s, now
 	if s == Authorize {
-		t.by = "" // who decided about impersonation is another matter
+		t.by = "" // the decision about impersonation is a separate one
 	}
 }
 
@@ -238,7 +238,7 @@ func component(name string) bool {
 	return !ok || strings.HasPrefix(account, "kube-system:")
 }
 
-// DecidedBy says which authorizer has an opinion.
+// DecidedBy records the authorizer that decided.
 func (t *Trace) DecidedBy(name string) {
 	if t == nil {
 		return
@@ -250,7 +250,7 @@ func (t *Trace) DecidedBy(name string) {
 	t.mu.Unlock()
 }
 
-// Decided says what authorization decided, and why.
+// Decided records the decision of authorization and its reason.
 func (t *Trace) Decided(allowed bool, why string) {
 	if t == nil {
 		return
@@ -260,7 +260,7 @@ func (t *Trace) Decided(allowed bool, why string) {
 	t.mu.Unlock()
 }
 
-// Queued says among which requests it had its turn.
+// Queued records the flow schema and priority level of the request.
 func (t *Trace) Queued(schema, level string) {
 	if t == nil {
 		return
@@ -290,7 +290,7 @@ func (t *Trace) Managed(manager, operation string) {
 	t.mu.Unlock()
 }
 
-// DryRun says that nothing is stored.
+// DryRun records that the request stores nothing.
 func (t *Trace) DryRun() {
 	if t == nil {
 		return
@@ -300,7 +300,7 @@ func (t *Trace) DryRun() {
 	t.mu.Unlock()
 }
 
-// Refused says how a write is answered that is not done.
+// Refused records the response to a write that was refused.
 func (t *Trace) Refused(s *metav1.Status) {
 	if t == nil {
 		return
@@ -321,7 +321,7 @@ type Step struct {
 	Before, After                                    []byte // JSON, of one that changed the object
 }
 
-// Step says what came of a step. What [Trace.Patched] said before belongs to it.
+// Step records the result of a step. The last call of [Trace.Patched] belongs to it.
 func (t *Trace) Step(s Step) {
 	if t == nil {
 		return
@@ -379,8 +379,8 @@ func (t *Trace) add(s step) {
 	}
 }
 
-// Patched says what a hook's answer makes of the object, and what that is when what it leaves out is filled in, all in JSON. The
-// step follows.
+// Patched records the object before and after a webhook's patch, and with the defaults that were filled in then, all in JSON. A call of
+// [Trace.Step] follows.
 func (t *Trace) Patched(before, after, filled []byte) {
 	if t == nil {
 		return

@@ -274,7 +274,7 @@ func bit(is bool, flag int64) int64 {
 	return 0
 }
 
-// uri is what the client asked for. What a connection to a pod says in its query is not kept.
+// uri returns the request's path and query. The query of a connection to a pod is left out.
 func uri(r *http.Request, subresource string) string {
 	switch subresource {
 	case "exec", "attach", "portforward", "proxy":
