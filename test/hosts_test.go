@@ -223,9 +223,8 @@ func (h *host) removeCgroups(t *testing.T) {
 // newNode is a node that is about to be on the host, with a containerd of its own.
 func (h *host) newNode(pods map[string]bool) *realNode {
 	h.t.Helper()
-	n := &realNode{t: h.t, host: h, dir: filepath.Join(h.t.TempDir(), "data"), pods: pods}
-	path, err := binary()
-	try(h.t, err)
+	path := built(h.t)
+	n := &realNode{t: h.t, path: path, host: h, dir: filepath.Join(h.t.TempDir(), "data"), pods: pods}
 	try(h.t, os.MkdirAll(n.dir, 0o755))
 	said := strings.Split(strings.TrimSpace(h.run(path, "machine", "prepare", "--no-install", "--data-dir", n.dir)), "\n")
 	n.socket = said[len(said)-1]

@@ -37,6 +37,7 @@ const nodeAddress = "192.168.50.1"
 type realNode struct {
 	*program
 	t       *testing.T
+	path    string // of the binary
 	c       kubernetes.Interface
 	dir     string // of data
 	socket  string // of the runtime
@@ -101,9 +102,15 @@ func startNode(t *testing.T) *realNode {
 // startNodeWith is startNode with flags in place of that address.
 func startNodeWith(t *testing.T, flags ...string) *realNode {
 	t.Helper()
-	n := &realNode{t: t, dir: filepath.Join(t.TempDir(), "data"), outside: netlab.Outside(t), pods: map[string]bool{}}
+	return startNodeFrom(t, built(t), flags...)
+}
+
+// startNodeFrom is startNodeWith for another binary than the one that the tests build.
+func startNodeFrom(t *testing.T, path string, flags ...string) *realNode {
+	t.Helper()
+	n := &realNode{t: t, path: path, dir: filepath.Join(t.TempDir(), "data"), outside: netlab.Outside(t), pods: map[string]bool{}}
 	// A data directory is Mortise's before others put something there.
-	up(t, n.dir, "--node", "none").stop()
+	upFrom(t, path, n.dir, "--node", "none").stop()
 	n.mountSmall(t)
 	n.prepare(t)
 	t.Cleanup(func() {
@@ -130,7 +137,7 @@ shutdownGracePeriod: 0s
 // up starts the server, and waits until it has a node that is ready.
 func (n *realNode) up(t *testing.T) {
 	t.Helper()
-	n.program = up(n.t, n.dir, n.args...)
+	n.program = upFrom(n.t, n.path, n.dir, n.args...)
 	n.c = n.client()
 	awaitEvent(t, n.c, "nodes", "", fields.Everything(), &corev1.Node{}, patience, func(e watch.Event) bool {
 		node, ok := e.Object.(*corev1.Node)

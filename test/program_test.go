@@ -148,12 +148,26 @@ func launch(t *testing.T, dataDir string, args ...string) *program {
 	return launchIn(t, nil, dataDir, args...)
 }
 
+// upFrom is up for another binary than the one that the tests build.
+func upFrom(t *testing.T, path, dataDir string, args ...string) *program {
+	t.Helper()
+	p := launchFrom(t, path, nil, dataDir, args...)
+	p.comesUp()
+	return p
+}
+
 // launchIn is launch by a command that runs others, which is how they get elsewhere.
 func launchIn(t *testing.T, where []string, dataDir string, args ...string) *program {
 	t.Helper()
+	return launchFrom(t, built(t), where, dataDir, args...)
+}
+
+// launchFrom is launchIn for another binary.
+func launchFrom(t *testing.T, path string, where []string, dataDir string, args ...string) *program {
+	t.Helper()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	p := begin(t, where, kubeconfig, append([]string{"up", "--data-dir", dataDir, "--kubeconfig", kubeconfig, "--listen", "127.0.0.1:0"},
-		args...)...)
+	p := beginFrom(t, path, where, kubeconfig, append([]string{"up", "--data-dir", dataDir, "--kubeconfig", kubeconfig,
+		"--listen", "127.0.0.1:0"}, args...)...)
 	t.Cleanup(func() {
 		if t.Failed() && len(p.exited) == 0 {
 			t.Log(p.state())
@@ -162,13 +176,25 @@ func launchIn(t *testing.T, where []string, dataDir string, args ...string) *pro
 	return p
 }
 
-// begin starts the binary, whose process is ended with the test.
-func begin(t *testing.T, where []string, kubeconfig string, args ...string) *program {
+// built is the binary that the tests build.
+func built(t *testing.T) string {
 	t.Helper()
 	path, err := binary()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return path
+}
+
+// begin starts the binary, whose process is ended with the test.
+func begin(t *testing.T, where []string, kubeconfig string, args ...string) *program {
+	t.Helper()
+	return beginFrom(t, built(t), where, kubeconfig, args...)
+}
+
+// beginFrom is begin for another binary.
+func beginFrom(t *testing.T, path string, where []string, kubeconfig string, args ...string) *program {
+	t.Helper()
 	p := &program{t: t, binary: path, kubeconfig: kubeconfig, output: &tail{}, ready: make(chan string, 1), exited: make(chan error, 1)}
 	line := append(append(slices.Clone(where), path), args...)
 	p.command = exec.Command(line[0], line[1:]...)

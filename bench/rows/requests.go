@@ -103,9 +103,10 @@ func gets(ctx context.Context, b *bench, t *load.Target, add adder) error {
 		return err
 	}
 	name := some(base, thousand)
-	return loops16(ctx, b, t, add, closedLoop{"GET", report.ShareOf(upstreamGet, fifth), func(ctx context.Context, client *http.Client) error {
-		return load.Expect(ctx, client, http.StatusOK, "GET", name(), "", "")
-	}})
+	return loops16(ctx, b, t, add, closedLoop{"GET", report.ShareOf(upstreamGet, fifth),
+		func(ctx context.Context, client *http.Client) error {
+			return load.Expect(ctx, client, http.StatusOK, "GET", name(), "", "")
+		}})
 }
 
 func updates(ctx context.Context, b *bench, t *load.Target, add adder) error {

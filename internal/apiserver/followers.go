@@ -52,11 +52,6 @@ func (s *Server) followers() []feed.Follower {
 			fs = append(fs, feed.Follower{Name: name, Resources: f.Follows(), Load: loadFrom(f.Load), Apply: f.Apply})
 		}
 	}
-	if s.opts.Follower != nil {
-		for i, f := range fs {
-			fs[i] = s.opts.Follower(f)
-		}
-	}
 	return fs
 }
 
@@ -66,10 +61,16 @@ func loadFrom(load func(context.Context, feed.Lister) error) func(context.Contex
 }
 
 // newFeed makes the feed, which is started when all followers are there.
-func (s *Server) newFeed() {
+func (s *Server) newFeed(decorate []func(feed.Follower) feed.Follower) {
+	fs := s.followers()
+	for _, d := range decorate {
+		for i, f := range fs {
+			fs[i] = d(f)
+		}
+	}
 	s.feed = feed.New(feed.Options{
 		Source: s.opts.Store, Log: s.opts.Log, Kind: func(r schema.GroupResource) *registry.Kind { return s.registry.Kinds().Get(r) },
-	}, s.followers()...)
+	}, fs...)
 }
 
 // feedChecks fail while a follower could not apply what is stored.

@@ -92,8 +92,6 @@ type Options struct {
 	Nodes *node.Graph
 	// Collectors appear on /metrics beside the server's own.
 	Collectors []prometheus.Collector
-	// Follower decorates each part of the server that follows the store; nil: none is decorated.
-	Follower func(feed.Follower) feed.Follower
 	// Roles is the index of roles and bindings, which the server updates. Kinds may hold it, to prevent users from granting
 	// more rights than they have. Nil: the server makes one.
 	Roles *rbac.Index
@@ -173,9 +171,9 @@ type Server struct {
 
 var definitions = schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}
 
-// New makes a server, and serves the custom resource definitions in the store. If it returns an error, nothing that it
-// started keeps running.
-func New(o Options) (_ *Server, err error) {
+// New makes a server, and puts the custom resource definitions that the store holds to work. When it returns an error, nothing that
+// it started is left. Each function of decorate wraps the parts that follow the store, so that a test can let them fail.
+func New(o Options, decorate ...func(feed.Follower) feed.Follower) (_ *Server, err error) {
 	if o.Store == nil {
 		return nil, errors.New("make API server: no store")
 	}
@@ -211,7 +209,7 @@ func New(o Options) (_ *Server, err error) {
 	if err := errors.Join(s.newFlow(), s.newAggregator(), s.newLearner()); err != nil {
 		return nil, fmt.Errorf("make API server: %w", err)
 	}
-	s.newFeed()
+	s.newFeed(decorate)
 	s.health = health.New(o.Log, s.checks()...)
 	s.authz = append(append(authorize.Chain{authorize.Administrators{}}, o.Authorizers...), o.Authorization)
 	if o.Authorization == nil {

@@ -23,6 +23,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize/node"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize/rbac"
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/internal/kinds"
 	"github.com/mortise-dev/mortise/internal/kinds/upstream"
 	"github.com/mortise-dev/mortise/store"
@@ -103,6 +104,13 @@ type member struct {
 
 func newMember(t *testing.T, s *store.Store, configure ...func(*apiserver.Options)) *member {
 	t.Helper()
+	return newMemberWith(t, s, nil, configure...)
+}
+
+// newMemberWith is newMember with decorated followers.
+func newMemberWith(t *testing.T, s *store.Store, decorate []func(feed.Follower) feed.Follower,
+	configure ...func(*apiserver.Options)) *member {
+	t.Helper()
 	m, roles := &member{t: t}, &rbac.Index{}
 	authorized := func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		return authorize.Standard(m.server.Authorizer())(ctx, a)
@@ -121,7 +129,7 @@ func newMember(t *testing.T, s *store.Store, configure ...func(*apiserver.Option
 	for _, f := range configure {
 		f(&o)
 	}
-	if m.server, err = apiserver.New(o); err != nil {
+	if m.server, err = apiserver.New(o, decorate...); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { // until then the server does nothing between requests, so that what is synced is what the test writes

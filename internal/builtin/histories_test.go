@@ -133,7 +133,7 @@ func newHistory(t *testing.T, seed uint64) *history {
 		f := &faults{applies: map[string]int{}}
 		runs := i == 0 || h.random.IntN(2) == 0
 		h.faults[i] = f
-		h.servers[i] = h.start(faulty.New(h.store.engine, f.plan), runs, func(o *apiserver.Options) { o.Follower = f.decorate })
+		h.servers[i] = h.start(faulty.New(h.store.engine, f.plan), runs, f.decorate)
 	}
 	for _, name := range []string{"ns", "other"} {
 		h.servers[0].does("POST", "/api/v1/namespaces", `{"metadata":{"name":"`+name+`"}}`)
@@ -142,15 +142,15 @@ func newHistory(t *testing.T, seed uint64) *history {
 }
 
 // start makes a server. If it runs, it does until the test ends what it does between requests.
-func (h *history) start(engine store.Engine, runs bool, configure ...func(*apiserver.Options)) *member {
+func (h *history) start(engine store.Engine, runs bool, decorate ...func(feed.Follower) feed.Follower) *member {
 	kind, err := initializers.Kind()
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	m := newMember(h.t, store.New(engine), append(configure, func(o *apiserver.Options) {
+	m := newMemberWith(h.t, store.New(engine), decorate, func(o *apiserver.Options) {
 		o.Log = slog.New(slog.DiscardHandler)
 		o.Kinds, o.Admission = append(o.Kinds, kind), append(o.Admission, initializers.New(clock.RealClock{}))
-	})...)
+	})
 	if !runs {
 		return m
 	}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -59,7 +58,7 @@ type Registry struct {
 	cleaning chan struct{} // holds a token when definitions may need cleanup
 	pending  map[string]bool
 
-	unwritten map[string]bool // names of definitions whose status is to be written; for Load and Apply alone
+	unwritten map[string]bool // names of definitions whose status is to be written
 }
 
 // defined is a definition without its schemas, with its descriptor, which is nil as long as it has no names.
@@ -168,18 +167,29 @@ func (r *Registry) Apply(ctx context.Context, b resource.Backend, c *feed.Change
 	if err != nil {
 		return err
 	}
-	for _, name := range names {
-		r.unwritten[name] = true
-	}
 	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(r.unwritten)) {
+	for _, name := range r.pendingStatus(names) {
 		if err := r.writeStatus(ctx, b, name); err != nil {
+			r.mu.Lock()
+			r.unwritten[name] = true
+			r.mu.Unlock()
 			errs = append(errs, err)
-		} else {
-			delete(r.unwritten, name)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// pendingStatus returns the names of the definitions whose status is to be written: those given, and those of earlier calls that failed.
+func (r *Registry) pendingStatus(names []string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name := range r.unwritten {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	clear(r.unwritten)
+	return names
 }
 
 // note changes the registry, and returns the names of the definitions whose status is to be written.

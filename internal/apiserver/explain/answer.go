@@ -26,7 +26,7 @@ type Objects interface {
 	Live(ctx context.Context, r schema.GroupResource, namespace, name string) (obj map[string]any, version string, err error)
 }
 
-// kept returns the totals of the stored traces.
+// kept returns how many records there are, and since when.
 func (r *Recorder) kept() trace.Kept {
 	k := trace.Kept{Started: r.started.UTC().Format(time.RFC3339), Bound: r.bound}
 	for _, from := range []*ring{&r.full, &r.refused, &r.brief} {
@@ -60,7 +60,7 @@ type question struct {
 	limit                                         int
 }
 
-// wants reports whether a record is one that is asked for.
+// wants reports whether a record matches the question.
 func (q *question) wants(rec *record) bool {
 	if q.id != "" && string(rec.texts[textID]) != q.id || !q.since.IsZero() && rec.time().Before(q.since) {
 		return false
@@ -78,12 +78,12 @@ func (q *question) wants(rec *record) bool {
 		(q.resource == "" || string(rec.texts[textResource]) == q.resource && string(rec.texts[textGroup]) == q.group)
 }
 
-// is reports whether a commit is of the object that is asked for.
+// is reports whether a commit is of the object in question.
 func (q *question) is(group, resource, namespace, name []byte) bool {
 	return string(group) == q.group && string(resource) == q.resource && string(name) == q.name && string(namespace) == q.namespace
 }
 
-// find returns the matching records, newest first, and whether there are more.
+// find returns the records that match the question, the newest first, and whether there are more.
 func (r *Recorder) find(q *question) (found []*record, more bool) {
 	rings := []*ring{&r.full, &r.refused, &r.brief}
 	switch {
@@ -155,7 +155,7 @@ type walk struct {
 type hand struct {
 	kind, configuration, name string
 	before, after             map[string]any
-	step                      *step // nil: the step was not recorded as such
+	step                      *step // nil: no step reported it
 }
 
 // state decodes contents to JSON values, without the fields that every write changes.
@@ -243,7 +243,7 @@ func (r *Recorder) walk(rec *record, objects Objects) (*walk, error) {
 	return w, w.follow(objects, gr, version, old, final)
 }
 
-// follow reconstructs the object's states in order: as requested, with defaults, after each step, as stored.
+// follow orders the object's states: as the client sent it, with defaults, after each step, as stored.
 func (w *walk) follow(objects Objects, gr schema.GroupResource, version string, old, final map[string]any) error {
 	var mutations []hand
 	for i := range w.steps {
@@ -272,7 +272,7 @@ func (w *walk) follow(objects Objects, gr schema.GroupResource, version string, 
 	}
 	var said, filled map[string]any
 	if len(w.rec.body) > 0 && w.rec.text(textSubresource) != "scale" {
-		said, filled, _ = objects.Sent(gr, version, w.rec.text(textMedia), w.rec.body) // unreadable objects are omitted
+		said, filled, _ = objects.Sent(gr, version, w.rec.text(textMedia), w.rec.body) // a body that cannot be read is left out
 		said, filled = clean(said), clean(filled)
 	}
 	whole := said != nil && old == nil && final != nil
@@ -304,7 +304,7 @@ func same(a, b map[string]any) bool {
 	return a["apiVersion"] == b["apiVersion"] && a["kind"] == b["kind"]
 }
 
-// told returns the steps for the response, including the plug-ins that allowed the object.
+// told returns the steps as the API shows them, with the plug-ins that allowed the object.
 func (w *walk) told(validators []string, ran int) []trace.Step {
 	var out []trace.Step
 	for _, h := range w.hands {

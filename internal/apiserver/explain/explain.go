@@ -166,10 +166,10 @@ type Trace struct {
 	manager, operation, media string
 	body                      []byte
 	commits                   []commit
-	first                     [1]commit // most writes store one object
-	changes, denials          int32     // number of recorded steps
-	seen                      [2]int32  // number of these steps that are attributed to plug-ins
-	ran                       int32     // number of plug-ins that have validated
+	first                     [1]commit // most writes are of one object
+	changes, denials          int32     // reported steps
+	seen                      [2]int32  // those of them that the plug-ins are known by
+	ran                       int32     // how many of the plug-ins validated
 	more                      int
 	odd                       *odd // rare data; nil for most writes
 }
@@ -191,7 +191,7 @@ func (t *Trace) oddly() *odd {
 	return t.odd
 }
 
-// Enter records that the request enters a stage.
+// Enter records that the request has reached a stage.
 func (t *Trace) Enter(s Stage) {
 	if t == nil {
 		return
@@ -206,7 +206,7 @@ func (t *Trace) enter(s Stage, now time.Time) {
 	t.took[t.at] += now.Sub(t.since)
 	t.at, t.since = s, now
 	if s == Authorize {
-		t.by = "" // the authorizer that decided about impersonation does not count
+		t.by = "" // the decision about impersonation is a separate one
 	}
 }
 
@@ -250,7 +250,7 @@ func (t *Trace) DecidedBy(name string) {
 	t.mu.Unlock()
 }
 
-// Decided records the authorization decision and its reason.
+// Decided records the decision of authorization and its reason.
 func (t *Trace) Decided(allowed bool, why string) {
 	if t == nil {
 		return
@@ -290,7 +290,7 @@ func (t *Trace) Managed(manager, operation string) {
 	t.mu.Unlock()
 }
 
-// DryRun records that the write is a dry run.
+// DryRun records that the request stores nothing.
 func (t *Trace) DryRun() {
 	if t == nil {
 		return
@@ -300,7 +300,7 @@ func (t *Trace) DryRun() {
 	t.mu.Unlock()
 }
 
-// Refused records the status of a rejected write.
+// Refused records the response to a write that was refused.
 func (t *Trace) Refused(s *metav1.Status) {
 	if t == nil {
 		return
@@ -321,7 +321,7 @@ type Step struct {
 	Before, After                                    []byte // JSON, if the step changed the object
 }
 
-// Step records the result of a step, with the data of a preceding [Trace.Patched].
+// Step records the result of a step. The last call of [Trace.Patched] belongs to it.
 func (t *Trace) Step(s Step) {
 	if t == nil {
 		return
@@ -379,8 +379,8 @@ func (t *Trace) add(s step) {
 	}
 }
 
-// Patched records the object before a webhook's patch, after it, and with defaults applied, all in JSON. A call of Step
-// follows.
+// Patched records the object before and after a webhook's patch, and with the defaults that were filled in then, all in JSON. A call of
+// [Trace.Step] follows.
 func (t *Trace) Patched(before, after, filled []byte) {
 	if t == nil {
 		return

@@ -143,7 +143,7 @@ func managers(obj map[string]any, path trace.Path) []trace.Manager {
 	return out
 }
 
-// owns reports whether a set of fields has the one that the path leads to, one above it that is owned as a whole, or some below it.
+// owns reports whether a set of fields contains the field at a path, a field above it that is owned as a whole, or fields below it.
 //
 // A field set names elements of a list with keys by their keys: {"f:containers": {"k:{\"name\":\"web\"}": {"f:image":
 // {}}}}.

@@ -20,7 +20,7 @@ import (
 	"github.com/mortise-dev/mortise/extension/trace"
 )
 
-// The maximum and the default number of traces in a response.
+// The maximum number of traces in a response, and the default.
 const (
 	maxLimit     = 1000
 	defaultLimit = 100
@@ -75,7 +75,7 @@ func (r *Recorder) answer(req *http.Request, objects Objects) (any, error) {
 	v := &trace.View{Traces: []trace.Trace{}, More: more, Kept: r.kept()}
 	for _, rec := range found {
 		t, err := r.view(rec, objects)
-		if err != nil { // for example, its kind is no longer served
+		if err != nil { // for example, its kind is not served any more
 			t.Message = strings.TrimSpace(t.Message + " (contents are hidden: " + err.Error() + ")")
 		}
 		v.Traces = append(v.Traces, t)
@@ -122,7 +122,7 @@ func (r *Recorder) question(v url.Values) (*question, error) {
 	return q, nil
 }
 
-// field answers which writes set a field.
+// field returns which write set a field.
 func (r *Recorder) field(req *http.Request, q *question, path trace.Path, objects Objects) (*trace.Field, error) {
 	f := &trace.Field{Group: q.group, Resource: q.resource, Namespace: q.namespace, Name: q.name, Field: path.String(), Kept: r.kept()}
 	live, _, err := objects.Live(req.Context(), schema.GroupResource{Group: q.group, Resource: q.resource}, q.namespace, q.name)

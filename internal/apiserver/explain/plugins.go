@@ -15,7 +15,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// The names of the plug-ins that record their own steps.
+// The plug-ins that record their steps themselves.
 const (
 	initializers       = "Initializers"
 	mutatingPolicies   = "MutatingAdmissionPolicy"
@@ -33,8 +33,8 @@ func hooks(name string) bool {
 	return false
 }
 
-// mutates returns the resources that each built-in plug-in changes; objects of others need no comparison. A plug-in
-// that is not in the table may change any.
+// mutates returns the resources whose objects the built-in plug-ins change; the objects of others need not be compared. A plug-in that is
+// not in the table may change any.
 func mutates() map[string][]string {
 	pods, none := []string{"pods"}, []string{}
 	return map[string][]string{
@@ -99,7 +99,7 @@ func (t *Trace) Given(d *resource.Descriptor, subresource string, obj resource.O
 	}
 }
 
-// noted marks the steps recorded so far as attributed.
+// noted marks the steps that were recorded so far as seen.
 func (t *Trace) noted() { t.seen = [2]int32{t.changes, t.denials} }
 
 // look encodes an object for comparison and for later decoding.
@@ -143,7 +143,7 @@ func (t *Trace) Mutated(name string, took time.Duration, obj resource.Object, er
 		return
 	}
 	p := &t.odd.plugins
-	if t.changes != t.seen[0] { // a webhook plug-in records its own steps
+	if t.changes != t.seen[0] { // a webhook, which records its own step
 		p.last, p.form = t.look(p, obj)
 		t.noted()
 		return

@@ -274,7 +274,7 @@ func bit(is bool, flag int64) int64 {
 	return 0
 }
 
-// uri returns the request's URI. It omits the query of connections to pods.
+// uri returns the request's path and query. The query of a connection to a pod is left out.
 func uri(r *http.Request, subresource string) string {
 	switch subresource {
 	case "exec", "attach", "portforward", "proxy":

@@ -36,7 +36,7 @@ func secret(group, resource, subresource string) bool {
 	return false
 }
 
-// harmless reports whether rejections with a reason quote nothing of an object's contents.
+// harmless reports whether texts of refusals with a reason quote nothing of an object's contents.
 func harmless(r metav1.StatusReason) bool {
 	switch r {
 	case metav1.StatusReasonUnauthorized, metav1.StatusReasonNotFound, metav1.StatusReasonAlreadyExists, metav1.StatusReasonConflict,
@@ -52,9 +52,9 @@ func free(obj runtime.Object) bool {
 	return ok
 }
 
-// marks replaces the values of one object in one write. Within these, a member has the same mark as long as its value
-// is the same, so that changes are visible. Another member, object or write has other marks: a user who may write
-// secrets and read traces must not be able to learn their values by writing guesses and comparing marks.
+// marks replace the values of one object in one write. Within these, a field keeps its mark as long as it keeps its value, which shows
+// what changed. Another field, object or write has other marks: a user that may write secrets and read traces must not learn the
+// contents of secrets by writing guesses and comparing.
 type marks struct {
 	key   *[32]byte // generated when the server starts
 	write int64     // the trace's number

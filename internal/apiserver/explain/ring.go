@@ -86,7 +86,7 @@ func (r *ring) totals() (count int, size int64) {
 	return r.count, r.size
 }
 
-// each calls f for every record, oldest first, until f returns false.
+// each calls f for every record, the oldest first, until f returns false.
 func (r *ring) each(f func(record []byte) bool) {
 	for _, s := range r.kept() {
 		for len(s) >= lengthBytes {

@@ -13,14 +13,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// continueToken says where a list goes on, in the form that kube-apiserver gives it.
+// continueToken is the position at which a list continues, in kube-apiserver's format.
 type continueToken struct {
 	APIVersion      string `json:"v"`
 	ResourceVersion int64  `json:"rv"`
 	StartKey        string `json:"start"`
 }
 
-// encodeContinue makes the token to go on at a key, which is said without the kind's prefix.
+// encodeContinue makes the token to continue at a key, which it holds without the kind's prefix.
 func encodeContinue(start string, rv int64) string {
 	b, err := json.Marshal(continueToken{APIVersion: "meta.k8s.io/v1", ResourceVersion: rv, StartKey: start})
 	if err != nil {
@@ -29,8 +29,8 @@ func encodeContinue(start string, rv int64) string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// decodeContinue is the key after which the list goes on, and its revision; -1 is whatever is newest. A token says the first key
-// that may come: nearly always the last one that came and a zero byte.
+// decodeContinue returns the key after which the list continues, and its revision; -1 is the newest. A token holds the first key that may
+// follow: nearly always the last key of the page and a zero byte.
 func decodeContinue(token, prefix string) (after string, rv int64, err error) {
 	bad := func(format string, args ...any) error {
 		return apierrors.NewBadRequest("invalid continue token: continue key is not valid: " + fmt.Sprintf(format, args...))

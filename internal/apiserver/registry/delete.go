@@ -30,7 +30,7 @@ type Deletion struct {
 	Options         *metav1.DeleteOptions
 	// Validate is admission; nil: none.
 	Validate func(ctx context.Context, old resource.Object) error
-	// marked is the object as this deletion has told that its grace is over. From then on any change of it ends it.
+	// marked is the object after this deletion has set its grace period to 0. From then on any change of the object deletes it.
 	marked *watchcache.CachedObject
 }
 
@@ -143,8 +143,8 @@ func (w *Writer) deleteNow(ctx context.Context, d *Deletion, rec *store.Record, 
 	return k.NewCachedObject(last), nil
 }
 
-// beginDelete marks an object whose deletion is a state of its own (namespaces, definitions): the mark says when it began, and
-// nothing of grace.
+// beginDelete marks an object whose deletion is a separate state (namespaces, definitions): it sets the deletion timestamp, and no grace
+// period.
 func (w *Writer) beginDelete(
 	ctx context.Context, d *Deletion, rec *store.Record, cur *watchcache.CachedObject, opts *metav1.DeleteOptions,
 ) (*watchcache.CachedObject, error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// DeleteUnreadable takes a record away whose value does not decode. One that does is kept: there is a better way for it.
+// DeleteUnreadable deletes a record whose value cannot be decoded. It keeps one that can: an ordinary deletion is the way for it.
 func (w *Writer) DeleteUnreadable(ctx context.Context, d *Deletion) error {
 	key := d.Kind.Key(d.Namespace, d.Name)
 	for {

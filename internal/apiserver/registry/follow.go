@@ -123,7 +123,7 @@ func (f *following) run(ctx context.Context) error {
 	}
 }
 
-// see looks at what a key holds now, and says whether it waits.
+// see reads the current object of a key, and reports whether it waits for initializers.
 func (f *following) see(key string, rec *store.Record) bool {
 	if rec == nil || !marked(rec.Value) {
 		f.forget(key, rec == nil)

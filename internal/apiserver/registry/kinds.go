@@ -121,7 +121,7 @@ func (ks *Kinds) Group(group string) map[string]*Kind { return ks.table.Load().b
 // HasGroup is true when some resource of the group is served.
 func (ks *Kinds) HasGroup(group string) bool { return len(ks.Group(group)) > 0 }
 
-// at is the kind whose objects have keys such as this one; nil if none is served.
+// at returns the served kind whose objects have keys such as this one, nil if there is none.
 func (ks *Kinds) at(key string) *Kind {
 	var found *Kind
 	for _, group := range ks.table.Load().byGroup {

@@ -21,11 +21,11 @@ import (
 // writeOptions is how an object is to be stored in the place of another.
 type writeOptions struct {
 	dryRun  bool
-	applied bool // it is an applied configuration, whose managed fields are not given up to make room
+	applied bool // it was made by server-side apply: managed fields are not dropped to make room
 	exact   bool // it is what would be read back, see [resource.Backend]
 }
 
-// replace stores obj in the place of rec, unless it says the same, and returns the record that is stored afterwards.
+// replace stores obj in the place of rec unless both are equal, and returns the record that is stored afterwards.
 func (w *Writer) replace(ctx context.Context, k *Kind, rec *store.Record, cur *watchcache.CachedObject, obj resource.Object,
 	how writeOptions,
 ) (*store.Record, *watchcache.CachedObject, error) {

@@ -10,7 +10,7 @@
 //     and releases it again, keeps managed fields within bounds, and decides when finalizers and grace let an object go.
 //   - [Backend] is the same for kinds' own actions, admission plug-ins and the server's components, by resource and name.
 //
-// The registry knows no requests. Admission is asked through the functions of a [Creation], an [Update] or a [Deletion], warnings and
+// The registry knows no requests. It calls admission through the functions of a [Creation], an [Update] or a [Deletion]; warnings and
 // traces go to the context.
 //
 // # Concurrency
@@ -106,7 +106,7 @@ func Copy(f *watchcache.CachedObject) resource.Object {
 	return f.Hub.DeepCopyObject().(resource.Object)
 }
 
-// WipeSystemFields removes what only the server may say of an object.
+// WipeSystemFields clears the fields of an object that only the server may set.
 func WipeSystemFields(obj resource.Object) {
 	obj.SetDeletionTimestamp(nil)
 	obj.SetDeletionGracePeriodSeconds(nil)

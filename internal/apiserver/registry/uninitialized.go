@@ -49,7 +49,7 @@ func (u *uninitialized) note(k *Kind, obj resource.Object) {
 	}
 }
 
-// changed reports whether a write changes an object that waits, rather than a part of it that has a strategy of its own.
+// changed reports whether a write changes a waiting object itself, rather than a subresource with a separate strategy.
 func (u *uninitialized) changed(k *Kind, st *resource.Strategy, old resource.Object) bool {
 	return u != nil && st == &k.Strategy && Initializing(old)
 }
@@ -68,7 +68,7 @@ func Initializing(obj resource.Object) bool {
 	return obj != nil && obj.GetDeletionTimestamp() == nil && v1alpha1.Uninitialized(obj)
 }
 
-// The annotation's key is looked for by its end, whose first byte is rare in what is stored.
+// The search for the annotation's key begins with its end, whose first byte is rare in stored objects.
 var heldGroup, heldMark = []byte(v1alpha1.Group), []byte(strings.TrimPrefix(v1alpha1.InitializersAnnotation, v1alpha1.Group))
 
 // marked reports whether a stored object may wait: whether it has the annotation's key somewhere, other than after a colon, where
@@ -174,7 +174,8 @@ func (rd *Reader) AwaitInitialized(ctx context.Context, k *Kind, f *watchcache.C
 	}
 }
 
-// gone is the answer to a create whose object was deleted before it was initialised: what its initializer said, if it rejected it.
+// gone returns the error of a create whose object was deleted before it was initialized: that of the initializer that rejected it, if one
+// did.
 func gone(obj resource.Object) error {
 	if i, err := v1alpha1.InitializersOf(obj); err == nil && i != nil && i.Result != nil {
 		return &apierrors.StatusError{ErrStatus: *i.Result}
@@ -182,7 +183,7 @@ func gone(obj resource.Object) error {
 	return apierrors.NewInternalError(errors.New("object deleted while waiting for creation")) // upstream's words
 }
 
-// stillWaits is the answer to a create whose time is over before the object is initialised. It names where things are.
+// stillWaits returns the error of a create that times out before the object is initialized. It names the pending initializer.
 func (rd *Reader) stillWaits(k *Kind, obj resource.Object) error {
 	i, err := v1alpha1.InitializersOf(obj)
 	if err != nil || i == nil {

@@ -214,9 +214,8 @@ func beforeUpdate(ctx context.Context, k *Kind, st *resource.Strategy, obj, old 
 	return nil
 }
 
-// together joins what is wrong with any object's metadata and what a kind found. Nothing is said twice: what the kind's
-// declared rules say wins over the same from outside of them, and what comes first over what comes later. Kinds without
-// declared rules repeat themselves.
+// together joins the errors of an object's metadata and of the kind's validation without duplicates: an error of the kind's declared
+// rules replaces the same error from elsewhere, and the first of equal errors stays. Kinds without declared rules keep duplicates.
 func together(ctx context.Context, common, own field.ErrorList, undeclared bool) field.ErrorList {
 	if undeclared || len(common) == 0 {
 		return append(common, own...)
@@ -235,8 +234,8 @@ func together(ctx context.Context, common, own field.ErrorList, undeclared bool)
 	return errs
 }
 
-// keepTimes gives managed-field entries their old times if a write changes nothing, so that it is no change. Where it does
-// change something, the entry of who wrote it has the time of the write, whether or not its fields are the same.
+// keepTimes gives managed-field entries their old times if a write changes nothing else, so that nothing is stored. If it does, the
+// writer's entry has the time of the write, even if its fields are the same.
 func keepTimes(obj, old resource.Object) {
 	entries, was := obj.GetManagedFields(), old.GetManagedFields()
 	if len(entries) == 0 || len(entries) != len(was) {

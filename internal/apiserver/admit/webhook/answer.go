@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// answer is a webhook's response, of either version of AdmissionReview.
+// answer is the response of a webhook, of either version.
 type answer struct {
 	annotations map[string]string
 	allowed     bool
@@ -29,8 +29,7 @@ type answer struct {
 	warnings    []string
 }
 
-// failed means that a webhook could not be called, or that its response was invalid. The webhook's failure policy
-// decides whether the request continues.
+// failed is the error of a webhook that could not be called, or whose response is invalid. The failure policy decides what follows.
 type failed struct {
 	webhook string // its name, as in errors
 	reason  error
@@ -43,7 +42,7 @@ func (e *failed) Error() string {
 
 func (e *failed) Unwrap() error { return e.reason }
 
-// rejected means that a webhook rejected the request.
+// rejected is the error of a request that a webhook denied.
 type rejected struct{ *apierrors.StatusError }
 
 func emptyAnswer(version string) runtime.Object {
@@ -53,8 +52,7 @@ func emptyAnswer(version string) runtime.Object {
 	return &admissionv1beta1.AdmissionReview{}
 }
 
-// check validates a response. A v1 response must belong to this review, and may only have the fields that its kind of
-// webhook may set.
+// check reads a response. One in v1 must have the review's uid and only fields that the kind of webhook may set.
 func check(uid types.UID, mutating bool, review runtime.Object) (*answer, error) {
 	switch r := review.(type) {
 	case *admissionv1.AdmissionReview:

@@ -19,8 +19,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
 )
 
-// call calls a webhook, and passes its warnings and audit annotations on. The error is a *failed, a rejected, or an
-// internal one.
+// call calls a webhook, and passes on its warnings and audit annotations. The error is a *failed, a rejected, or the server's own.
 func (p *generic) call(ctx context.Context, h *hook, q *matching.Request, r *reviews, v *matching.Versioned, mutating bool) (*answer,
 	error) {
 	if q.DryRun {
@@ -77,7 +76,7 @@ func (p *generic) call(ctx context.Context, h *hook, q *matching.Request, r *rev
 	return a, nil
 }
 
-// annotate adds an audit annotation whose key contains a text of the webhook.
+// annotate adds an audit annotation whose key is partly the webhook's.
 func (p *generic) annotate(q *matching.Request, key, value string) {
 	if strings.Count(key, "/") != 1 || len(validation.IsQualifiedName(key)) > 0 {
 		p.host.Log.Warn("Dropped an audit annotation of a webhook with an invalid key", "key", key)

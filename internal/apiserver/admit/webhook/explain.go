@@ -16,8 +16,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/explain"
 )
 
-// explained settles the result of a call, and records in the request's trace what the webhook responded, and whether
-// the request continues in spite of a failure.
+// explained applies the failure policy to the result of a call, and records in the request's trace what the webhook responded and whether
+// the request goes on.
 func explained(ctx context.Context, phase string, h *hook, begun time.Time, changed bool, err error, settle func(error) error) error {
 	took := time.Since(begun)
 	if spent, ok := request.LatencyTrackersFrom(ctx); ok { // for the audit log
@@ -56,7 +56,7 @@ func explained(ctx context.Context, phase string, h *hook, begun time.Time, chan
 	return settled
 }
 
-// patchedTo records in the request's trace the object after a webhook's patch, and after defaults were applied.
+// patchedTo records in the request's trace the object after a webhook's patch, and the defaults that were filled in then.
 func patchedTo(ctx context.Context, before, patched []byte, filled runtime.Object, changed bool) {
 	if t := explain.From(ctx); changed && t.Keeps() {
 		b, err := json.Marshal(filled)

@@ -22,10 +22,10 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// The lock-out guard: a webhook that cannot be called and whose failure policy is Fail would also reject the objects
-// that it needs to recover. The guard admits these objects: the webhook's service and its namespace, the service's
-// endpoints, the pods that the service selects and their controllers, the objects that those pods refer to, and the
-// heartbeats that they need (guardlife.go). It never overrides a webhook's own rejection.
+// The lock-out guard: a webhook that cannot be called and whose failure policy is Fail would also reject the writes that repair it.
+// The guard admits these: the webhook's service and its namespace, the service's endpoints, the pods that the service selects and
+// their owners, the objects that those pods refer to, and the heartbeats that they need (guardlife.go). A request that the webhook
+// itself denied stays denied.
 
 // guardAnnotation is the prefix of the keys of audit annotations.
 const guardAnnotation = "passed.lockout-guard.extension.mortise.dev/"
@@ -53,7 +53,7 @@ func (p *generic) letThrough(ctx context.Context, h *hook, q *matching.Request, 
 	return true
 }
 
-// mends describes the relation of the request's object to the webhook's service; empty: none.
+// mends returns how the request's object belongs to the webhook's service; empty: it does not.
 func (p *generic) mends(ctx context.Context, h *hook, q *matching.Request) string {
 	s := h.service
 	if s.Name == "" {
@@ -89,7 +89,7 @@ func (p *generic) mends(ctx context.Context, h *hook, q *matching.Request) strin
 	}
 	if servers[what] {
 		objs := []resource.Object{q.Object, q.Old}
-		if q.Subresource != "" && q.Name != "" { // a subresource may have a kind of its own
+		if q.Subresource != "" && q.Name != "" { // which may be of another kind
 			if obj, err := g.backend.Get(ctx, what, q.Namespace, q.Name); err == nil {
 				objs = append(objs, obj)
 			}

@@ -27,7 +27,7 @@ const (
 	accountUsers       = "system:serviceaccount:"
 )
 
-// signOfLife describes the heartbeat in the request's object that pods need to recover; empty: it is none.
+// signOfLife returns the component whose heartbeat the request writes, if pods need that component to recover; empty: none.
 func signOfLife(q *matching.Request) string {
 	if q.User == nil || q.Operation == admit.Delete || q.Operation == admit.Connect {
 		return ""
@@ -48,7 +48,7 @@ func signOfLife(q *matching.Request) string {
 	return ""
 }
 
-// nameOf returns the name of the request's object. A create may have it only in the object.
+// nameOf returns the name of the request's object, which the path of a create does not have.
 func nameOf(q *matching.Request) string {
 	if q.Name == "" && q.Object != nil {
 		return q.Object.GetName()

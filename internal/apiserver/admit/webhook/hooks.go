@@ -51,14 +51,14 @@ type hook struct {
 	again         bool // call again when others changed the object after it
 
 	ref     extension.Ref
-	service types.NamespacedName // the webhook's; empty: none
-	target  [sha256.Size]byte    // hash of all settings of the calls
+	service types.NamespacedName // that it is behind; empty: none
+	target  [sha256.Size]byte    // digest of the settings that decide how it is called
 	policy  extension.Policy
 	client  func() (*webhook.Client, error)
 	matcher func() matchconditions.Matcher // nil: no conditions
 }
 
-// common is the common part of mutating and validating webhooks.
+// common has the fields that mutating and validating webhooks share.
 type common struct {
 	name          string
 	client        admissionregistrationv1.WebhookClientConfig
@@ -236,7 +236,7 @@ func (p *generic) Run(ctx context.Context) error {
 	return nil
 }
 
-// readManifests reads the directory, and reports whether there were changes.
+// readManifests reads the directory, and reports whether its content has changed.
 func (p *generic) readManifests() (bool, error) {
 	all, hash, err := manifests.Webhooks(p.host, p.resource, p.options.Manifests)
 	if err != nil {
@@ -358,7 +358,7 @@ func virtual(d *resource.Descriptor) bool {
 	return false
 }
 
-// matches returns the form in which a webhook must be called for the request; nil: not at all.
+// matches returns the form in which the webhook is called for the request; nil: it is not called.
 func (p *generic) matches(ctx context.Context, h *hook, q *matching.Request) (*matching.Form, error) {
 	form, err := h.criteria.Match(ctx, q)
 	if form == nil || err != nil || h.matcher == nil {

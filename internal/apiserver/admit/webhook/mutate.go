@@ -225,8 +225,8 @@ func (p *Mutating) mutate(ctx context.Context, h *hook, q *matching.Request, r *
 	return changed, nil
 }
 
-// decode decodes a patched object. Without an apiVersion or kind it keeps the previous one. If the kind has changed,
-// decode decodes it as the new kind and rejects it.
+// decode decodes a patched object. If the patch removed the kind, it stays the same; if the patch changed it, the object is decoded as
+// that kind, and refused.
 func (p *Mutating) decode(q *matching.Request, v *matching.Versioned, data []byte) (resource.Object, error) {
 	obj := q.Empty(v.Object)
 	if u, ok := obj.(*unstructured.Unstructured); ok {

@@ -55,8 +55,7 @@ type Protected interface{ Protect(protection Protection) }
 
 var endpointSlices = schema.GroupResource{Group: discoveryv1.GroupName, Resource: "endpointslices"}
 
-// titleOf returns a webhook's title for errors: its name as in kube-apiserver, with its configuration if that is
-// enabled.
+// titleOf returns how errors name a webhook: by its name, as in kube-apiserver, and by its configuration if that is configured.
 func (p *generic) titleOf(h *hook) string {
 	if p.protection.Configurations {
 		return fmt.Sprintf("%q of %s %q", h.name, p.kind, h.configuration)
@@ -96,8 +95,7 @@ func (p *generic) breaker(h *hook, said string) {
 	}
 }
 
-// forgive closes the breakers of webhooks whose call settings have changed, so that a repaired configuration takes
-// effect immediately.
+// forgive closes the breakers of webhooks whose target has changed, so that a repaired configuration takes effect at once.
 func (p *generic) forgive(before, now []*hook) {
 	old := make(map[string][sha256.Size]byte, len(before))
 	for _, h := range before {
@@ -144,7 +142,7 @@ func (p *generic) post(ctx context.Context, h *hook, c *webhook.Client, body []b
 	}
 	within, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
-	if policy.Failures > 0 { // a webhook with too little time is not to blame, unless it took the most of all
+	if policy.Failures > 0 { // a webhook that had too little time left is not to blame, unless it took the most
 		policy.Excused = func(error) bool {
 			return errors.Is(ctx.Err(), context.Canceled) || within.Err() != nil && time.Since(begun) < p.protection.Deadline/2
 		}
@@ -157,7 +155,7 @@ func (p *generic) post(ctx context.Context, h *hook, c *webhook.Client, body []b
 	return err
 }
 
-// spent returns an error with the time that each webhook took, the longest first.
+// spent returns the error of a request that is out of time: each webhook with the time that it took, the slowest first.
 func (p *generic) spent(s *admit.Spending) error {
 	took := s.Took()
 	parts := make([]string, len(took))

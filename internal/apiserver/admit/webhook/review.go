@@ -21,8 +21,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
 )
 
-// reviews encodes the reviews of a request: each object once per form, and the whole review once per form and version,
-// so that equal reviews differ only in their uid.
+// reviews encodes the reviews for webhooks: the objects once for each form, the whole once for each form and review version, so that
+// equal reviews differ in their uid alone.
 type reviews struct {
 	q *matching.Request
 

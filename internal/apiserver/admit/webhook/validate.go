@@ -36,7 +36,7 @@ func NewValidating(o Options) *Validating {
 		resource: schema.GroupResource{Group: group, Resource: "validatingwebhookconfigurations"}}}
 }
 
-// asked is one matching webhook.
+// asked is one webhook that matches the request.
 type asked struct {
 	*hook
 	in *matching.Versioned
