@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -67,10 +68,11 @@ func TestWhoReachesIt(t *testing.T) {
 func TestForeignNetwork(t *testing.T) {
 	lab := netlab.New(t)
 	pods := prefixes("10.88.0.0/16") // not those of the lab
-	foreign := false
-	port := serve(t, lab.Node, Filter{Pods: pods, Foreign: func() bool { return foreign }}, Addresses(pods))
+	var isForeign atomic.Bool        // the listener's goroutine reads it
+	port := serve(t, lab.Node, Filter{Pods: pods, Foreign: isForeign.Load}, Addresses(pods))
 	at := Addresses(pods)[0]
-	for _, foreign = range []bool{false, true} {
+	for _, foreign := range []bool{false, true} {
+		isForeign.Store(foreign)
 		if got := reaches(t, lab.Pod1, at, port); got != foreign {
 			t.Errorf("with a foreign network: %v; a pod reaches the listener: %v", foreign, got)
 		}
