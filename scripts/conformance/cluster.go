@@ -69,7 +69,8 @@ func (s settings) start(ctx context.Context, r run, out string) (*cluster, error
 	return c, nil
 }
 
-// prepareContainers starts the registry, makes it the mirror of the registries that the tests name, and returns the flags of `mortise up`.
+// prepareContainers starts the registry, makes it the mirror of the registries that the tests name, starts containerd, and returns the flags
+// of `mortise up`.
 func (c *cluster) prepareContainers(ctx context.Context, peers string) ([]string, error) {
 	layers := filepath.Join(c.dir, "layers")
 	if err := os.Mkdir(layers, 0o755); err != nil {
@@ -90,6 +91,10 @@ func (c *cluster) prepareContainers(ctx context.Context, peers string) ([]string
 		if err := os.WriteFile(filepath.Join(d, "hosts.toml"), fmt.Appendf(nil, hosts, c.registry.address), 0o644); err != nil {
 			return nil, err
 		}
+	}
+	prepare := exec.CommandContext(ctx, c.binary, "machine", "prepare", "--data-dir", filepath.Join(c.dir, "data"))
+	if out, err := prepare.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("prepare machine: %w: %s", err, out)
 	}
 	config := filepath.Join(c.dir, "kubelet.yaml")
 	if err := os.WriteFile(config, []byte(kubeletConfig), 0o644); err != nil {
