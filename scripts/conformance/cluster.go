@@ -69,8 +69,8 @@ func (s settings) start(ctx context.Context, r run, out string) (*cluster, error
 	return c, nil
 }
 
-// prepareContainers starts the registry, makes it the mirror of the registries that the tests name, starts containerd, and returns the flags
-// of `mortise up`.
+// prepareContainers starts the registry, makes it the mirror of the registries that the tests name, starts containerd, and returns the
+// flags of `mortise up`.
 func (c *cluster) prepareContainers(ctx context.Context, peers string) ([]string, error) {
 	layers := filepath.Join(c.dir, "layers")
 	if err := os.Mkdir(layers, 0o755); err != nil {

@@ -33,8 +33,7 @@ const report = `[{"SuiteDescription": "Kubernetes e2e suite", "SpecReports": [
 {"LeafNodeType": "ReportAfterSuite", "LeafNodeText": "Kubernetes e2e suite report", "State": "passed"}]}]`
 
 func TestReport(t *testing.T) {
-	all := func(string) bool { return true }
-	got, err := readReport(strings.NewReader(report), all)
+	got, err := readReport(strings.NewReader(report))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,9 +70,8 @@ func TestReport(t *testing.T) {
 }
 
 func TestFailedPreparationIsAFailure(t *testing.T) {
-	none := func(string) bool { return false }
 	got, err := readReport(strings.NewReader(`[{"SpecReports": [{"LeafNodeType": "SynchronizedBeforeSuite", "State": "failed",
-"Failure": {"Message": "no node"}}]}]`), none)
+"Failure": {"Message": "no node"}}]}]`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,8 +88,17 @@ func TestTables(t *testing.T) {
 		t.Error(err)
 	}
 	for _, r := range runs() {
-		if _, err := regexp.Compile(r.focus + r.skip); err != nil {
+		focus, err := r.focus(`\[sig-api-machinery\]`)
+		if err != nil {
 			t.Errorf("%s: %v", r.name, err)
+		}
+		focused := regexp.MustCompile(focus)
+		if !focused.MatchString("[sig-api-machinery] Discovery should validate PreferredVersion for each APIGroup [Conformance]") ||
+			focused.MatchString("[sig-node] Pods should validate PreferredVersion for each APIGroup [Conformance]") {
+			t.Errorf("%s: focus %s", r.name, focus)
+		}
+		if _, err := r.focus("nothing"); (err == nil) != (r.tests == nil) {
+			t.Errorf("%s: a focus on nothing: %v", r.name, err)
 		}
 	}
 	if _, err := readKnown("simulated\tname without a cause\n"); err == nil {

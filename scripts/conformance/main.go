@@ -61,27 +61,40 @@ type settings struct {
 type run struct {
 	name       string
 	containers bool
-	focus      string // a regular expression of names
-	skip       string
+	labels     string   // ginkgo's filter
+	tests      []string // "[sig-x] text" of each test; nil: all that the labels select
 	procs      int
 }
 
-// runs are all runs, in order. Serial tests cannot share a cluster with others, and take the longest for their number.
+// runs are all runs, in order. Serial tests cannot share a cluster with others, and take the longest for their number. Disruptive tests end
+// the processes of nodes over SSH.
 func runs() []run {
 	return []run{
-		{name: "simulated", focus: anyOf(strings.Split(strings.TrimSpace(simulatedTests), "\n")), procs: 4},
-		{name: "containers", containers: true, focus: `\[Conformance\]`, skip: `\[Serial\]|\[Disruptive\]`, procs: 3},
-		{name: "serial", containers: true, focus: `\[Serial\].*\[Conformance\]`, skip: `\[Disruptive\]`, procs: 1},
+		{name: "simulated", labels: "Conformance && !Disruptive", tests: strings.Split(strings.TrimSpace(simulatedTests), "\n"), procs: 4},
+		{name: "containers", labels: "Conformance && !Serial && !Disruptive", containers: true, procs: 3},
+		{name: "serial", labels: "Conformance && Serial && !Disruptive", containers: true, procs: 1},
 	}
 }
 
-// anyOf is a regular expression of the names.
-func anyOf(names []string) string {
-	quoted := make([]string, len(names))
-	for i, n := range names {
-		quoted[i] = regexp.QuoteMeta(n)
+// focus is a regular expression of the run's tests whose names match another.
+func (r run) focus(match string) (string, error) {
+	if r.tests == nil {
+		return match, nil
 	}
-	return strings.Join(quoted, "|")
+	re, err := regexp.Compile(match)
+	if err != nil {
+		return "", err
+	}
+	var out []string
+	for _, t := range r.tests {
+		if sig, text, ok := strings.Cut(t, " "); ok && re.MatchString(t) {
+			out = append(out, regexp.QuoteMeta(sig)+".*"+regexp.QuoteMeta(text))
+		}
+	}
+	if len(out) == 0 {
+		return "", fmt.Errorf("no test of %s matches %q", r.name, match)
+	}
+	return strings.Join(out, "|"), nil
 }
 
 func main() {
@@ -192,13 +205,7 @@ func (s settings) one(ctx context.Context, r run) (results, error) {
 		return nil, fmt.Errorf("the suite wrote no report, see %s: %w", filepath.Join(out, "ginkgo.log"), err)
 	}
 	defer f.Close()
-	return readReport(f, s.only())
-}
-
-// only is what the flags leave of a run's tests.
-func (s settings) only() func(name string) bool {
-	focus, skip := regexp.MustCompile(s.focus), regexp.MustCompile(s.skip)
-	return func(name string) bool { return focus.MatchString(name) && (s.skip == "" || !skip.MatchString(name)) }
+	return readReport(f)
 }
 
 // suite runs ginkgo. That tests fail is no error: the report tells it.
@@ -208,23 +215,24 @@ func (s settings) suite(ctx context.Context, r run, out, kubeconfig string) erro
 		return err
 	}
 	defer log.Close()
-	procs, skip, focus := r.procs, r.skip, r.focus
+	procs := r.procs
 	if s.procs > 0 {
 		procs = s.procs
 	}
-	if s.skip != "" {
-		skip = strings.TrimPrefix(skip+"|"+s.skip, "|")
-	}
-	if s.focus != "" && r.containers {
-		focus = s.focus + `.*\[Conformance\]`
+	focus, err := r.focus(s.focus)
+	if err != nil {
+		return err
 	}
 	nodes, ready := "1", "0"
 	if !r.containers {
 		nodes, ready = "0", "-1" // simulated nodes are nothing to the suite: it waits for no pods of the cluster's own
 	}
-	args := []string{"--procs", strconv.Itoa(procs), "--no-color", "--timeout", s.timeout.String(), "--focus", focus}
-	if skip != "" {
-		args = append(args, "--skip", skip)
+	args := []string{"--procs", strconv.Itoa(procs), "--no-color", "--timeout", s.timeout.String(), "--label-filter", r.labels}
+	if focus != "" {
+		args = append(args, "--focus", focus)
+	}
+	if s.skip != "" {
+		args = append(args, "--skip", s.skip)
 	}
 	args = append(args, "--json-report", "report.json", "--output-dir", out, filepath.Join(s.peers, "bin", "e2e.test"), "--",
 		"--kubeconfig", kubeconfig, "--kubectl-path", filepath.Join(s.peers, "bin", "kubectl"), "--provider=skeleton",
