@@ -7,6 +7,7 @@ import (
 	"context"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
@@ -32,7 +33,10 @@ func (s *Server) followers() []feed.Follower {
 		},
 		{Name: "rbac", Resources: rbac.Kinds(), Load: loadFrom(s.opts.Roles.Load), Apply: s.opts.Roles.Apply},
 		{Name: "aggregation", Resources: aggregate.Kinds(), Load: loadFrom(s.aggregator.Load), Apply: s.aggregator.Apply},
-		{Name: "reconciler", Resources: reconciler.Kinds(), Background: true, Load: loadFrom(s.reconciler.Load), Apply: s.reconciler.Apply},
+		{
+			Name: "reconciler", Resources: reconciler.Kinds(), Namespace: metav1.NamespaceSystem, Background: true,
+			Load: loadFrom(s.reconciler.Load), Apply: s.reconciler.Apply,
+		},
 	}
 	if s.flow != nil {
 		fs = append(fs, feed.Follower{Name: "flowcontrol", Resources: flowcontrol.Kinds(), Load: loadFrom(s.flow.Load), Apply: s.flow.Apply})

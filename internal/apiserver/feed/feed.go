@@ -65,6 +65,8 @@ type Follower struct {
 	Name string
 	// Resources are those whose changes it is given.
 	Resources []schema.GroupResource
+	// Namespace is the only one of whose namespaced objects the follower is given changes; empty: all namespaces.
+	Namespace string
 	// Load replaces the follower's state by that of a snapshot. It is called before the first Apply, and again when the
 	// follower has missed changes.
 	Load func(ctx context.Context, s *Snapshot) error
@@ -268,15 +270,20 @@ func (f *Feed) hand(e *store.Event) {
 	}
 	c := changeAt(k, e.Key, e.Revision)
 	var undecoded error
-	if e.Record != nil {
-		cached, err := k.Cached(e.Record)
-		if err != nil {
-			undecoded = err
-		} else {
-			c.Object = cached.Hub
-		}
-	}
+	decoded := e.Record == nil
 	for _, each := range f.by[r] {
+		if !each.concerned(c) {
+			continue
+		}
+		if !decoded {
+			cached, err := k.Cached(e.Record)
+			if err != nil {
+				undecoded = err
+			} else {
+				c.Object = cached.Hub
+			}
+			decoded = true
+		}
 		each.queue(queued{c, e.Record, undecoded})
 	}
 }

@@ -55,6 +55,16 @@ type failure struct {
 	err error
 }
 
+// concerned reports whether the follower is to be given a change. An idle one loads a snapshot when it is needed.
+func (f *follower) concerned(c *Change) bool {
+	if f.Namespace != "" && c.Namespace != "" && c.Namespace != f.Namespace {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return !f.idle
+}
+
 // queue adds a change; handed is called after the last one of a batch.
 func (f *follower) queue(q queued) {
 	f.mu.Lock()

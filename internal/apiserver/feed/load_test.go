@@ -113,3 +113,23 @@ func TestWanted(t *testing.T) {
 		}
 	})
 }
+
+// TestNamespace: a follower of one namespace is given no changes of others, which are not even decoded, and nobody waits for it longer.
+func TestNamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		x := &index{}
+		f := x.follower("x", configMaps)
+		f.Namespace = "kube-system"
+		defer b.start(f)()
+		b.write(map[string]string{"configmaps/kube-system/a": "1", "configmaps/ns/a": "1", "configmaps/ns/b": "broken"})
+		revision := b.write(map[string]string{"configmaps/ns/a": ""})
+		b.feed.Wait(t.Context(), configMaps, revision)
+		if x.has() != "map[configmaps/kube-system/a:1]" || len(x.seen) != 1 {
+			t.Errorf("the follower has %s of %d changes", x.has(), len(x.seen))
+		}
+		if err := b.feed.Check("x"); err != nil {
+			t.Errorf("an object of another namespace was decoded: %v", err)
+		}
+	})
+}
