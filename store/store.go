@@ -120,6 +120,12 @@ type (
 	}
 )
 
+// Decorator is embedded in engines that decorate another one: they override the operations that they change.
+type Decorator struct{ Engine }
+
+// Unwrap implements [Unwrapper].
+func (d Decorator) Unwrap() Engine { return d.Engine }
+
 // Size is how much a store holds.
 type Size struct {
 	Keys    int64 // live keys

@@ -80,13 +80,20 @@ func creates(ctx context.Context, b *bench, t *load.Target, add adder) error {
 	return nil
 }
 
-// loops16 is a closed loop of 16 clients as a line.
-func loops16(ctx context.Context, b *bench, t *load.Target, add adder, what string, cpu report.Bound, do load.Does) error {
-	r, err := load.Loop(ctx, t, 16, b.length(), do)
+// closedLoop is what each of some clients does time and again.
+type closedLoop struct {
+	what string
+	cpu  report.Bound
+	do   load.Does
+}
+
+// loops16 adds the line of a closed loop of 16 clients.
+func loops16(ctx context.Context, b *bench, t *load.Target, add adder, l closedLoop) error {
+	r, err := load.Loop(ctx, t, 16, b.length(), l.do)
 	if err != nil {
 		return err
 	}
-	add(what+", 16 clients", r.Values(report.Bound{}, cpu)...)
+	add(l.what+", 16 clients", r.Values(report.Bound{}, l.cpu)...)
 	return nil
 }
 
@@ -96,9 +103,9 @@ func gets(ctx context.Context, b *bench, t *load.Target, add adder) error {
 		return err
 	}
 	name := some(base, thousand)
-	return loops16(ctx, b, t, add, "GET", report.ShareOf(upstreamGet, fifth), func(ctx context.Context, client *http.Client) error {
+	return loops16(ctx, b, t, add, closedLoop{"GET", report.ShareOf(upstreamGet, fifth), func(ctx context.Context, client *http.Client) error {
 		return load.Expect(ctx, client, http.StatusOK, "GET", name(), "", "")
-	})
+	}})
 }
 
 func updates(ctx context.Context, b *bench, t *load.Target, add adder) error {
@@ -108,11 +115,12 @@ func updates(ctx context.Context, b *bench, t *load.Target, add adder) error {
 	}
 	name := some(base, thousand)
 	var serial atomic.Int64
-	return loops16(ctx, b, t, add, "update", report.ShareOf(upstreamUpdate, fifth), func(ctx context.Context, client *http.Client) error {
-		url := name()
-		return load.Expect(ctx, client, http.StatusOK, "PUT", url, "application/json",
-			configMap(url[len(base)+1:], fmt.Sprint(serial.Add(1), kilobyte)))
-	})
+	return loops16(ctx, b, t, add, closedLoop{"update", report.ShareOf(upstreamUpdate, fifth),
+		func(ctx context.Context, client *http.Client) error {
+			url := name()
+			return load.Expect(ctx, client, http.StatusOK, "PUT", url, "application/json",
+				configMap(url[len(base)+1:], fmt.Sprint(serial.Add(1), kilobyte)))
+		}})
 }
 
 func merges(ctx context.Context, b *bench, t *load.Target, add adder) error {
@@ -122,10 +130,11 @@ func merges(ctx context.Context, b *bench, t *load.Target, add adder) error {
 	}
 	name := some(base, thousand)
 	var serial atomic.Int64
-	return loops16(ctx, b, t, add, "merge patch", report.ShareOf(upstreamMerge, fifth), func(ctx context.Context, client *http.Client) error {
-		return load.Expect(ctx, client, http.StatusOK, "PATCH", name(), "application/merge-patch+json",
-			fmt.Sprintf(`{"data":{"p":"%d"}}`, serial.Add(1)))
-	})
+	return loops16(ctx, b, t, add, closedLoop{"merge patch", report.ShareOf(upstreamMerge, fifth),
+		func(ctx context.Context, client *http.Client) error {
+			return load.Expect(ctx, client, http.StatusOK, "PATCH", name(), "application/merge-patch+json",
+				fmt.Sprintf(`{"data":{"p":"%d"}}`, serial.Add(1)))
+		}})
 }
 
 func applies(ctx context.Context, b *bench, t *load.Target, add adder) error {
@@ -138,18 +147,18 @@ func applies(ctx context.Context, b *bench, t *load.Target, add adder) error {
 		return load.Expect(ctx, client, want, "PATCH", base+"/"+name+"?fieldManager=bench", "application/apply-patch+yaml",
 			configMap(name, value))
 	}
-	if err := loops16(ctx, b, t, add, "server-side apply, creating", report.ShareOf(upstreamApply, fifth),
+	if err := loops16(ctx, b, t, add, closedLoop{"server-side apply, creating", report.ShareOf(upstreamApply, fifth),
 		func(ctx context.Context, client *http.Client) error {
 			return apply(ctx, client, http.StatusCreated, fmt.Sprint("a-", serial.Add(1)), kilobyte)
-		}); err != nil {
+		}}); err != nil {
 		return err
 	}
 	var turn atomic.Int64
 	made := min(serial.Load(), thousand)
-	return loops16(ctx, b, t, add, "server-side apply, changing", report.ShareOf(upstreamApply, fifth),
+	return loops16(ctx, b, t, add, closedLoop{"server-side apply, changing", report.ShareOf(upstreamApply, fifth),
 		func(ctx context.Context, client *http.Client) error {
 			return apply(ctx, client, http.StatusOK, fmt.Sprint("a-", turn.Add(1)%made+1), fmt.Sprint(serial.Add(1), kilobyte))
-		})
+		}})
 }
 
 func customs(ctx context.Context, b *bench, t *load.Target, add adder) error {
@@ -168,16 +177,16 @@ func customs(ctx context.Context, b *bench, t *load.Target, add adder) error {
 	}
 	base := d.objects(t, ns)
 	var serial atomic.Int64
-	if err := loops16(ctx, b, t, add, "custom resource (10 fields, a CEL rule): create", report.ShareOf(1.7, fifth),
+	if err := loops16(ctx, b, t, add, closedLoop{"custom resource (10 fields, a CEL rule): create", report.ShareOf(1.7, fifth),
 		func(ctx context.Context, client *http.Client) error {
 			return load.Expect(ctx, client, http.StatusCreated, "POST", base, "application/json",
 				d.object(fmt.Sprint("m-", serial.Add(1)), kilobyte))
-		}); err != nil {
+		}}); err != nil {
 		return err
 	}
 	name := some(base, int(min(serial.Load(), thousand)))
-	return loops16(ctx, b, t, add, "custom resource: GET", report.ShareOf(upstreamGet, fifth),
+	return loops16(ctx, b, t, add, closedLoop{"custom resource: GET", report.ShareOf(upstreamGet, fifth),
 		func(ctx context.Context, client *http.Client) error {
 			return load.Expect(ctx, client, http.StatusOK, "GET", name(), "", "")
-		})
+		}})
 }

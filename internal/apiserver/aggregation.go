@@ -39,10 +39,10 @@ func (s *Server) newAggregator() error {
 	return s.metrics.Registry().Register(s.aggregator)
 }
 
-// Aggregator knows who else answers for group-versions.
+// Aggregator returns the registrations of group-versions that other servers serve.
 func (s *Server) Aggregator() *aggregate.Aggregator { return s.aggregator }
 
-// delegated sends a request on whose path is another server's; false: it is this one's.
+// delegated forwards a request for a path of another server; false: this server serves the path.
 func (s *Server) delegated(w http.ResponseWriter, r *http.Request, info *requestinfo.Info) bool {
 	to := s.aggregator.Find(r.URL.Path)
 	if to == nil {

@@ -59,7 +59,7 @@ func received(r *http.Request) time.Time {
 	return t
 }
 
-// lasting says whether a request lasts by its nature, so that the beginning of its answer is an event of its own.
+// lasting reports whether a request is long-running, so that audit has the stage ResponseStarted.
 func lasting(info *requestinfo.Info) bool {
 	return info.Verb == "watch" || info.Verb == "proxy" || longRunning(info) || !info.IsResourceRequest &&
 		strings.HasPrefix(info.Path, "/debug/pprof/")

@@ -30,8 +30,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
 
-// newAuthentication makes what finds out who asks. Keys and authorities that the settings leave open are those of the
-// server's material.
+// newAuthentication makes the authenticators. Keys and authorities that the settings leave open come from the server's
+// material.
 func (s *Server) newAuthentication(ctx context.Context) error {
 	settings := s.opts.Authentication
 	var own *authenticate.Certificate
@@ -84,7 +84,7 @@ func (s *Server) labelSecret(_ context.Context, namespace, name string, uid type
 	if err != nil {
 		return fmt.Errorf("make client: %w", err)
 	}
-	// The request is another one than the one that brought the token: it has an audit event and a deadline of its own.
+	// This request is separate from the one with the token: it has its own audit event and deadline.
 	own, cancel := context.WithTimeout(s.lifetime.Context, labelWait)
 	defer cancel()
 	_, err = client.Secrets(namespace).Patch(own, name, types.MergePatchType, patch, metav1.PatchOptions{})
@@ -150,7 +150,7 @@ func (s *Server) askCertificates(base *tls.Config) {
 	}
 }
 
-// authenticateStage finds who asks. In-process clients come with their user.
+// authenticateStage authenticates the request. In-process clients have set their user already.
 func authenticateStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	if _, ok := request.UserFrom(r.Context()); ok {
 		next.ServeHTTP(w, r)
@@ -175,7 +175,7 @@ func authenticateStage(s *Server, w http.ResponseWriter, r *http.Request, next h
 	next.ServeHTTP(w, r.WithContext(request.WithUser(r.Context(), who)))
 }
 
-// closeAfter ends the HTTP/2 connection of who is not known with this request: such connections are cheap to abuse.
+// closeAfter closes the HTTP/2 connection of an unauthenticated client after this request: such connections are cheap to abuse.
 func closeAfter(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 2 {
 		w.Header().Set("Connection", "close")
@@ -210,10 +210,10 @@ func (w warner) AddWarning(agent, text string) {
 	}
 }
 
-// Authenticators say whose a credential is, and sign tokens.
+// Authenticators returns the authenticators, which also sign tokens.
 func (s *Server) Authenticators() *authenticate.Authenticators { return s.authn }
 
-// discoverKeys are the paths at which those look who verify service-account tokens themselves.
+// discoverKeys serves the paths from which clients that verify service-account tokens themselves read the keys.
 func (s *Server) discoverKeys(mux map[string]http.Handler) {
 	a := s.authn.Accounts()
 	if a == nil {

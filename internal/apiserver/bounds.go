@@ -124,7 +124,7 @@ func (b *bounds) lasting(who user.Info, weight int) (leave func(), ok bool) {
 	}, true
 }
 
-// goaway tells some of the connections of HTTP/2 to end.
+// goaway sends GOAWAY on some of the HTTP/2 connections.
 func goaway(chance float64, next http.Handler) http.Handler {
 	if chance <= 0 {
 		return next
@@ -153,7 +153,7 @@ func (o *Bounds) connections() *connections {
 	}
 }
 
-// listen returns a listener whose connections count.
+// listen returns a listener that counts its connections.
 func (c *connections) listen(l net.Listener) net.Listener {
 	if c.most == 0 && c.mostOfOne == 0 {
 		return l
@@ -176,7 +176,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		if in, ok := l.connections.enter(c); ok {
 			return in, nil
 		}
-		_ = c.Close() // it was told nothing, and knows what that means
+		_ = c.Close() // without a response the client retries
 	}
 }
 

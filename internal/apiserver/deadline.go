@@ -48,8 +48,8 @@ func deadlineStage(s *Server, w http.ResponseWriter, r *http.Request, next http.
 	rec.answer.tooLate()
 }
 
-// timeout is the time that a request has; 0: it needs no bound of its own. Where the server is not told otherwise, requests for
-// resources need none: writes have 34 seconds, reads do not wait, and who sends requests on to another server bounds them.
+// timeout returns the timeout of a request; 0: it needs none here. By default requests for resources need none: writes have 34 seconds,
+// reads do not wait, and the aggregator sets the timeout of requests that it forwards.
 func (s *Server) timeout(r *http.Request, info *requestinfo.Info) (time.Duration, error) {
 	most := s.opts.FlowControl.RequestTimeout
 	if strings.Contains(r.URL.RawQuery, "timeout=") {
@@ -67,13 +67,13 @@ func (s *Server) timeout(r *http.Request, info *requestinfo.Info) (time.Duration
 	return most, nil
 }
 
-// expired says whether the time that the request had is over.
+// expired reports whether the time that the request had is over.
 func (w *recorder) expired() bool {
 	allotted := w.record.allotted
 	return allotted != nil && errors.Is(allotted.Err(), context.DeadlineExceeded)
 }
 
-// tooLate answers that the request has taken too long. What its handler says from now on is dropped.
+// tooLate responds that the request has timed out. Whatever its handler writes from now on is dropped.
 func (w *recorder) tooLate() {
 	w.late, w.code = true, http.StatusGatewayTimeout
 	h := w.Header()

@@ -13,10 +13,10 @@ import (
 	"github.com/mortise-dev/mortise/extension"
 )
 
-// extensionsPath serves the ledger to users who may get this path.
+// extensionsPath serves the ledger to users with the right to get this path.
 const extensionsPath = "/debug/extensions"
 
-// extensions tells what is plugged in and how it does, and the catalogue of what can be.
+// extensions responds with the registered extensions, their state, and the catalogue of extension points.
 func (s *Server) extensions(w http.ResponseWriter, _ *http.Request) {
 	view := extension.View{Extensions: []extension.Row{}, Points: extension.Points()}
 	for _, e := range s.opts.Ledger.Snapshot() {
@@ -31,7 +31,7 @@ func (s *Server) extensions(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(append(b, '\n')) // a client that went away needs no answer
 }
 
-// counted tells what audit and the ledger count.
+// counted collects the metrics of audit and of the ledger.
 type counted struct{ server *Server }
 
 var (

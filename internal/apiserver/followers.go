@@ -52,6 +52,11 @@ func (s *Server) followers() []feed.Follower {
 			fs = append(fs, feed.Follower{Name: name, Resources: f.Follows(), Load: loadFrom(f.Load), Apply: f.Apply})
 		}
 	}
+	if s.opts.Follower != nil {
+		for i, f := range fs {
+			fs[i] = s.opts.Follower(f)
+		}
+	}
 	return fs
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// storeWait is how long the store may take to say that it can be written.
+// storeWait is the timeout of the check that the store can be written.
 const storeWait = 2 * time.Second
 
 // checks are the parts of the server's health, in kube-apiserver's order and under its names, for which scripts wait. Its
@@ -117,7 +117,7 @@ func (s *Server) bootstrapped(ctx context.Context) error {
 	}
 }
 
-// staying fails from the moment on at which the server was told to end.
+// staying fails once the shutdown has begun.
 func (s *Server) staying(context.Context) error {
 	if s.leaving.Load() || s.lifetime.Context.Err() != nil {
 		return errors.New("process is shutting down") // upstream's words

@@ -13,8 +13,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/verbs"
 )
 
-// Plug-ins that are not asked again as about a new object when an initializer has changed one that waits: the mutating hooks, of
-// which initializers come after; the quota, which has counted the object; and whether the namespace takes new objects.
+// Plug-ins that do not review an object again as a new one when an initializer has changed it: the mutating webhooks, which run before
+// initializers; the quota, which has counted the object; and the check that the namespace accepts new objects.
 var (
 	notFilledAgain  = []string{initializers.Name, "MutatingAdmissionPolicy", "MutatingAdmissionWebhook", "NamespaceLifecycle"}
 	notCheckedAgain = []string{initializers.Name, "ResourceQuota", "NamespaceLifecycle"}

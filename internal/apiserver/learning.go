@@ -14,7 +14,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/discovery"
 )
 
-// newLearner makes what finds out what other servers serve, and the discovery documents that tell of it.
+// newLearner makes the learner, which reads the discovery of other servers, and the handler of the merged discovery documents.
 func (s *Server) newLearner() error {
 	s.learner = learn.New(learn.Options{Remotes: s.remotes, Changed: s.aggregator.Changed, Told: s.told, Log: s.opts.Log})
 	s.documents = discovery.New(s.Kinds).With(s.learner.Discovery)
@@ -23,7 +23,7 @@ func (s *Server) newLearner() error {
 	}, func() float64 { return float64(s.documents.Builds()) }))
 }
 
-// told has a registration say whether it is known what its server serves.
+// told reports to the aggregator whether the discovery of a registration's server could be read.
 func (s *Server) told(r *learn.Remote, err error) {
 	var reason, message string
 	if err != nil {

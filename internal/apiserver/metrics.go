@@ -96,7 +96,7 @@ func (s *Server) droppedLabel(info *requestinfo.Info, r *http.Request) meter.Req
 	return resourceLabel(info, r)
 }
 
-// asksWatch says whether the query asks for a watch, be it of a path that gives none.
+// asksWatch reports whether the query asks for a watch, be it of a path that gives none.
 func asksWatch(u *url.URL) bool {
 	if !strings.Contains(u.RawQuery, "watch") {
 		return false
@@ -175,7 +175,7 @@ func (s *Server) countObjects(tell func(r schema.GroupResource, n int64)) {
 	}
 }
 
-// countWatched tells what the watches of each kind were sent, where there were any.
+// countWatched reports the events and bytes sent to the watches of each kind.
 func (s *Server) countWatched(tell func(meter.Watched)) {
 	for _, d := range s.Kinds() {
 		k := s.registry.Kinds().Get(d.GroupResource())

@@ -20,7 +20,7 @@ import (
 // What the stages do is done here, observed: metrics, the audit event and the trace of a request learn from these functions what
 // was decided and how long it took. The stages themselves only decide.
 
-// authenticated finds who asks.
+// authenticated returns the user of a request.
 func (s *Server) authenticated(r *http.Request, asks *http.Request) (user.Info, error) {
 	begun := time.Now()
 	who, err := s.authn.Authenticate(asks)

@@ -18,7 +18,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/zpages"
 )
 
-// pages are what the server tells of itself.
+// pages registers the handlers of /statusz, /flagz and /configz.
 func (s *Server) pages(mux map[string]http.Handler) *zpages.Component {
 	pages := zpages.New("apiserver", s.opts.Version)
 	pages.Started, pages.Now, pages.Pretty = s.started, s.opts.Now, negotiate.Pretty
@@ -34,7 +34,7 @@ func (s *Server) pages(mux map[string]http.Handler) *zpages.Component {
 	return pages
 }
 
-// ownPage tells that a path is none of those that /statusz of kube-apiserver lists.
+// ownPage reports whether a path is Mortise's own: /statusz of kube-apiserver does not list it.
 func ownPage(path string) bool {
 	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	return !slices.Contains([]string{"flagz", "healthz", "livez", "metrics", "readyz", "statusz", "version"}, first)

@@ -50,7 +50,7 @@ var uncached = []string{"no-cache, private"}
 // pipeline folds the stages around the innermost handler. Around them all come the count of requests, their latency, and
 // the answer to a panic; what the stages decide is observed in observers.go, so that no stage carries bookkeeping.
 func (s *Server) pipeline(inner http.Handler) http.Handler {
-	h, told := inner, dispatched(inner) // told is the same for writes whose traces are kept
+	h, told := inner, dispatched(inner) // told is the same handler, for writes that are traced
 	all := s.stages()
 	fold := func(next http.Handler, step func(*Server, http.ResponseWriter, *http.Request, http.Handler)) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { step(s, w, r, next) })
@@ -67,7 +67,7 @@ func (s *Server) pipeline(inner http.Handler) http.Handler {
 		rec := &requestRecord{server: s, request: r, info: info, begun: begun}
 		rec.answer.ResponseWriter, rec.answer.record = w, rec
 		_, rec.inProcess = w.(*unary)
-		w.Header()["Cache-Control"] = uncached // unless the handler says otherwise
+		w.Header()["Cache-Control"] = uncached // unless the handler sets it
 		defer func() {
 			if p := recover(); p != nil {
 				s.panicked(&rec.answer, r, p)
@@ -93,7 +93,7 @@ func (s *Server) pipeline(inner http.Handler) http.Handler {
 	})
 }
 
-// panicked answers a request whose handler broke down; the abort of a half-sent answer is passed on.
+// panicked responds to a request whose handler panicked; it passes on http.ErrAbortHandler, which ends a response half-way.
 func (s *Server) panicked(w *recorder, r *http.Request, p any) {
 	if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(p)

@@ -76,7 +76,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	return errors.Join(err, accepting.Wait())
 }
 
-// streamWait is for connections whose streams have been ended.
+// streamWait is how long connections may stay open after their streams have ended.
 const streamWait = 5 * time.Second
 
 // drain shuts the server down as kube-apiserver does: /readyz fails and the server accepts no new requests; it finishes
@@ -145,7 +145,7 @@ func (g *gate) close() <-chan struct{} {
 	return g.drained
 }
 
-// late says whether a request is answered also while the server ends.
+// late reports whether a request is answered also while the server ends.
 func late(path string) bool {
 	for _, p := range []string{"/healthz", "/livez", "/readyz", "/metrics", "/debug/pprof"} {
 		if strings.HasPrefix(path, p) {
@@ -155,14 +155,14 @@ func late(path string) bool {
 	return false
 }
 
-// refuseLate answers who comes on an open connection while the server ends.
+// refuseLate refuses requests that arrive on open connections during the shutdown.
 func refuseLate(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Retry-After", "1")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	status.Write(w, r, apierrors.NewServiceUnavailable("apiserver is shutting down")) // upstream's words
 }
 
-// connectionLog takes what net/http says of connections: failed handshakes are counted.
+// connectionLog receives the log of net/http about connections, and counts failed handshakes.
 type connectionLog struct{ server *Server }
 
 func (c *connectionLog) Write(line []byte) (int, error) {

@@ -91,6 +91,8 @@ type Options struct {
 	Nodes *node.Graph
 	// Collectors are shown on /metrics beside the server's own.
 	Collectors []prometheus.Collector
+	// Follower decorates each part of the server that follows the store; nil: none is decorated.
+	Follower func(feed.Follower) feed.Follower
 	// Roles is the index of roles and bindings, which the server updates. Kinds may hold it, to prevent users from granting
 	// more rights than they have. Nil: the server makes one.
 	Roles *rbac.Index
@@ -151,7 +153,7 @@ type Server struct {
 	metrics      *meter.Meter
 	health       *health.Handler
 	started      time.Time
-	leaving      atomic.Bool // the server was told to end
+	leaving      atomic.Bool // the shutdown has begun
 	initializes  bool        // whether objects may wait for initializers
 	leave        func()      // called when the server shuts down, for handlers that wait; nil: none do
 	underway     *gate
@@ -232,7 +234,8 @@ func New(o Options) (_ *Server, err error) {
 	}
 	offered := &backendServices{objects: s.Backend}
 	if s.initializes = vo.Initialization != nil; s.initializes {
-		vo.Initialization.Serving, s.leave = context.WithCancel(ctx)
+		serving, leave := context.WithCancel(ctx)
+		vo.Initialization.Leaving, s.leave = serving.Done(), leave
 	}
 	if m := o.Material; m != nil {
 		s.nodes = &kubelet.Transports{

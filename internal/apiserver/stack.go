@@ -3,13 +3,13 @@
 
 package apiserver
 
-// stackOfWrite is how deep a write goes, in bytes: through the stages, admission, validation and the merge of managed fields,
-// with a policy or two. What goes deeper grows it once more.
+// stackOfWrite is the stack that a write uses, in bytes: through the stages, admission, validation and the merge of managed fields, with a
+// policy or two. A deeper write grows the stack again.
 const stackOfWrite = 20 << 10
 
-// deepen grows the goroutine's stack for a write while there is next to nothing on it. The HTTP/2 server gives each request a
-// goroutine of its own, on 2 KB; the runtime doubles that whenever it is used up, and copies and mends what is on it, frame by
-// frame. In the depths of a write that was a tenth of what a create cost. It answers one of the zeros, so that they are made.
+// deepen grows the goroutine's stack for a write while it is nearly empty. The HTTP/2 server starts each request on a new goroutine with
+// a stack of 2 KB; the runtime doubles it whenever it is full, and copies and adjusts it frame by frame, which cost a tenth of a
+// create. The result is one of the zeros, so that the compiler keeps the array.
 //
 //go:noinline
 func deepen(n int) byte {

@@ -86,7 +86,11 @@ func (h *heldStore) disconnect(m *member, n int, method, path, body string) (*ht
 		h.release <- struct{}{}
 		return <-served, true
 	case w := <-served:
-		<-h.hold
+		select {
+		case <-h.hold:
+		case <-h.holding: // a write of a follower or controller, which came later
+			h.release <- struct{}{}
+		}
 		return w, false
 	}
 }

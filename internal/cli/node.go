@@ -74,32 +74,28 @@ func newNodeFlags(p Program, o *NodeOptions) (f *pflag.FlagSet, level *string, h
 func parseNode(p Program, args []string) (o NodeOptions, code int, ok bool) {
 	o.Started = processStart()
 	f, level, help := newNodeFlags(p, &o)
-	if err := f.Parse(args); err != nil {
-		fmt.Fprintf(p.Err, "mortise node: %v\n", err)
-		return o, 2, false
+	if code, done := parseFlags(p, f, args, help, func() int { return help.print(p, f, nodeUsage, nodeFlags) }); done {
+		return o, code, false
 	}
-	if *help != "" {
-		return o, help.print(p, f, nodeUsage, nodeFlags), false
+	if err := o.finish(p, *level); err != nil {
+		return o, refuse(p, "node", err), false
 	}
-	wrong := func(format string, a ...any) (NodeOptions, int, bool) {
-		fmt.Fprintf(p.Err, "mortise node: "+format+"\n", a...)
-		return o, 2, false
-	}
-	if f.NArg() > 0 {
-		return wrong("unexpected argument %q", f.Arg(0))
-	}
+	return o, 0, true
+}
+
+// finish checks the flags and fills in what follows from them.
+func (o *NodeOptions) finish(p Program, level string) (err error) {
 	if o.Node == "real" {
 		o.Node = "cri"
 	}
 	if !slices.Contains([]string{"auto", "cri", "simulated"}, o.Node) {
-		return wrong("--node %q: want auto, cri or simulated", o.Node)
+		return fmt.Errorf("--node %q: want auto, cri or simulated", o.Node)
 	}
-	var err error
-	if o.Logger, err = newLogger(p, *level); err != nil {
-		return wrong("%v", err)
+	if o.Logger, err = newLogger(p, level); err != nil {
+		return err
 	}
 	if o.DataDir, err = filepath.Abs(o.DataDir); err != nil {
-		return wrong("--data-dir: %v", err)
+		return fmt.Errorf("--data-dir: %w", err)
 	}
-	return o, 0, true
+	return nil
 }

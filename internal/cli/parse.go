@@ -20,6 +20,26 @@ func parse(p Program, f *pflag.FlagSet, command string, args []string) (code int
 	case errors.Is(err, pflag.ErrHelp):
 		return 0, true
 	}
+	return refuse(p, command, err), true
+}
+
+// parseFlags is parse for a command that takes no arguments but flags, and prints its help itself.
+func parseFlags(p Program, f *pflag.FlagSet, args []string, help *helpFlag, printHelp func() int) (code int, done bool) {
+	err := f.Parse(args)
+	switch {
+	case err != nil:
+	case *help != "":
+		return printHelp(), true
+	case f.NArg() > 0:
+		err = fmt.Errorf("unexpected argument %q", f.Arg(0))
+	default:
+		return 0, false
+	}
+	return refuse(p, f.Name(), err), true
+}
+
+// refuse prints what is wrong in the arguments of a command, and returns its exit code.
+func refuse(p Program, command string, err error) int {
 	fmt.Fprintf(p.Err, "mortise %s: %v\n", command, err)
-	return 2, true
+	return 2
 }

@@ -163,16 +163,8 @@ func newUpFlags(name string, p Program, o *UpOptions) *upFlags {
 // read parses the command line, and the file that it names. When ok is false the command ends with code.
 func (u *upFlags) read(p Program, args []string) (applied *config.Applied, code int, ok bool) {
 	f := u.set
-	if err := f.Parse(args); err != nil {
-		fmt.Fprintf(p.Err, "mortise %s: %v\n", f.Name(), err)
-		return nil, 2, false
-	}
-	if u.help != "" {
-		return nil, u.printHelp(p), false
-	}
-	if f.NArg() > 0 {
-		fmt.Fprintf(p.Err, "mortise %s: unexpected argument %q\n", f.Name(), f.Arg(0))
-		return nil, 2, false
+	if code, done := parseFlags(p, f, args, &u.help, func() int { return u.printHelp(p) }); done {
+		return nil, code, false
 	}
 	if u.config == "" {
 		return nil, 0, true
@@ -196,8 +188,7 @@ func parseUp(p Program, args []string) (o UpOptions, code int, ok bool) {
 		return o, code, false
 	}
 	if err := u.finish(p, &o); err != nil {
-		fmt.Fprintf(p.Err, "mortise up: %v\n", applied.Explain(err))
-		return o, 2, false
+		return o, refuse(p, "up", applied.Explain(err)), false
 	}
 	o.applied = applied
 	return o, 0, true

@@ -1,24 +1,22 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package controllers runs the control loops: the parts of the system that watch objects through the API and write other
-// objects until what is matches what was asked for.
+// Package controllers runs the control loops: each watches objects through the API and writes other objects until the cluster's state
+// matches the desired state.
 //
-// A [Controller] is a value: a name, what it reads, what it writes, and a function that builds its [Runner] from [Deps].
-// Each lives in a package of its own below this one, and knows the API server as a client only. [Run] starts those that
-// are selected on one shared set of informers, so that every object is held once however many controllers look at it.
+// A [Controller] is a value: a name, the resources it reads and writes, and a function that builds its [Runner] from [Deps]. Each
+// controller has a package of its own below this one, and knows the API server as a client only. [Run] starts the selected controllers on
+// one shared set of informers, so that memory holds every object once, however many controllers read it.
 //
-// The pattern inside a controller is always the same. Its constructor subscribes to informers with [Subscribe]; the
-// handlers do nothing but put keys into a [Queue]; the queue's workers call a sync function with a key; the sync function
-// reads the caches, asks a pure function what ought to be done, and does it. The sync is level-based: it never learns
-// which event woke it, so lost, doubled and reordered events change nothing. There are no resyncs: where time itself
-// matters (a deadline, a schedule, minReadySeconds), the sync puts its key back with a delay.
+// Every controller follows one pattern. Its constructor subscribes to informers with [Subscribe]; the handlers only add keys to a [Queue];
+// the queue's workers call a sync function with a key; the sync function reads the caches, asks a pure function what to do, and does it.
+// The sync is level-based: it never learns which event woke it, so lost, doubled and reordered events change nothing. Informers do not
+// resync: where time itself matters (a deadline, a schedule, minReadySeconds), the sync requeues its key with a delay.
 //
-// Controllers fail alone. A panic in a handler or a worker, or an error returned by a Runner, ends that incarnation of
-// that controller; its subscriptions are removed and after a back-off it is built anew. Nothing else notices.
+// Controllers fail alone. A panic in a handler or a worker, or an error returned by a Runner, ends that incarnation of that controller. Run
+// then removes its subscriptions and, after a back-off, builds the controller anew. The other controllers go on.
 //
-// Lifetimes: Deps belong to one incarnation. Objects that informers hand out are shared and must not be changed; copy
-// first.
+// Lifetimes: Deps belong to one incarnation. Objects that informers return are shared: copy them before changing them.
 package controllers
 
 import (
@@ -46,34 +44,34 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Manager is the user that all controllers together are: it reads for the shared informers, and writes for those that have no account
-// of their own.
+// Manager is the user that all controllers share: the shared informers read as this user, and controllers without an account of their own
+// write as it.
 const Manager = "system:kube-controller-manager"
 
 // Controller describes one control loop.
 type Controller struct {
-	// Name is what --controllers selects by: upstream's name where upstream has the controller.
+	// Name is the name in --controllers: upstream's name where upstream has the controller.
 	Name string
-	// Account is the service account of kube-system that the controller acts as: roles are written for these names, which are older
-	// than those of --controllers. [Manager] is for one that acts as all controllers together. A controller without an account acts as
-	// the account of its own name, which is an administrator.
+	// Account is the service account in kube-system that the controller acts as. Roles are written for these names, which are older than
+	// those in --controllers. [Manager] means that the controller acts as all controllers together. Without an Account, the controller acts
+	// as the account named Name, which is an administrator.
 	Account string
-	// Rules are the role of Account, where Kubernetes has no such role. They allow what the controller does beside reading by the shared
-	// informers.
+	// Rules are the role of Account where Kubernetes has no such role. They allow what the controller does beyond reading through the
+	// shared informers.
 	Rules []rbacv1.PolicyRule
 	// Component is the event source that its events carry; Name when empty.
 	Component string
-	// Inputs are the resources whose events drive it and all of whose objects it sees by the shared informers; Outputs are
-	// those that it writes.
+	// Inputs are the resources whose events drive the controller and whose objects it reads through the shared informers. Outputs are the
+	// resources that it writes.
 	Inputs, Outputs []schema.GroupVersionResource
-	// Syncs is the setting of how many objects are synced concurrently; nil: it is always one.
+	// Syncs is the setting for the number of concurrent syncs; nil: always one.
 	Syncs *Syncs
-	// Settings are the controller's other settings. They are set by [Configure], before New is called, and hold for all that is
-	// made of this Controller: one with settings is of one cluster.
+	// Settings are the controller's other settings. [Configure] sets them before New is called, and they hold for every incarnation of this
+	// Controller: a Controller with settings belongs to one cluster.
 	Settings []Setting
-	// Check refuses settings that are invalid in a cluster of these address ranges; nil: all are valid.
+	// Check refuses settings that are invalid for the cluster's address ranges; nil: all are valid.
 	Check func(*Cluster) error
-	// New builds one incarnation. It subscribes to informers and must not block or talk to the server.
+	// New builds one incarnation. It subscribes to informers and must neither block nor send requests.
 	New func(*Deps) (Runner, error)
 }
 
@@ -84,29 +82,29 @@ type Runner interface {
 	Run(ctx context.Context) error
 }
 
-// RunnerFunc is a function as a Runner.
+// RunnerFunc makes a function a Runner.
 type RunnerFunc func(ctx context.Context) error
 
 // Run calls f.
 func (f RunnerFunc) Run(ctx context.Context) error { return f(ctx) }
 
-// Cluster is what all controllers know of the cluster. The settings of one controller are its own.
+// Cluster is what all controllers know about the cluster. The settings of one controller are in its Settings.
 type Cluster struct {
 	RootCA           []byte         // PEM; what kube-root-ca.crt publishes
 	PodRootCA        []byte         // the same where it is not to be RootCA
-	Signer           *Authority     // signs certificates; nil: nobody does
-	Tokens           TokenSigner    // signs the tokens that secrets hold; nil: nobody does
+	Signer           *Authority     // signs certificates; nil: the cluster signs none
+	Tokens           TokenSigner    // signs the tokens that secrets hold; nil: secrets get no tokens
 	PodCIDRs         []netip.Prefix // the ranges nodes' pod CIDRs are cut from; none: nodes get none
 	ServiceCIDR      netip.Prefix   // its first address is the service "kubernetes"
-	AdvertiseAddress netip.Addr     // where the API server can be reached from pods
+	AdvertiseAddress netip.Addr     // the address at which pods reach the API server
 	AdvertisePort    int            // 6443 when 0
 
-	Signers map[string]func() *Authority // by signer name, where it is not to be Signer
+	Signers map[string]func() *Authority // by signer name, where another authority than Signer signs
 
 	Initializers bool // objects may be hidden while they wait for initializers: Metadata shows them, Informers do not
 }
 
-// Trusted is what pods are told to trust.
+// Trusted returns the certificate authorities that pods trust.
 func (c *Cluster) Trusted() []byte {
 	if len(c.PodRootCA) > 0 {
 		return c.PodRootCA
@@ -123,16 +121,16 @@ type Authority struct {
 	Key         crypto.Signer
 }
 
-// Deps are what a controller works with. The shared parts are shared by all controllers, the rest is its own.
+// Deps are what a controller works with. All controllers share the first part; the rest belongs to one controller.
 type Deps struct {
 	Client     kubernetes.Interface
 	Dynamic    dynamic.Interface
 	Metadata   metadata.Interface
 	Discovery  discovery.DiscoveryInterface
-	RESTMapper meta.ResettableRESTMapper // deferred; reset when a CRD comes, changes or goes
+	RESTMapper meta.ResettableRESTMapper // deferred; reset when a CRD is created, updated or deleted
 
-	// Watcher is who reads for the shared informers. One that a controller makes for itself, narrowed by a selector, is made
-	// on it: a controller's own account may write what it has to, but not always read.
+	// Watcher is the client that the shared informers read with. A controller that makes an informer of its own, narrowed by a selector,
+	// makes it on this client: the controller's own account may write what it has to, but may not always read.
 	Watcher kubernetes.Interface
 
 	Informers         informers.SharedInformerFactory
@@ -141,19 +139,19 @@ type Deps struct {
 	Clock   clock.WithTicker
 	Cluster Cluster
 
-	// Typed tells which resources the selected controllers watch in full, so that one that needs only metadata may use
-	// the same cache.
+	// Typed are the resources that the selected controllers watch as full objects. A controller that needs only metadata may use the same
+	// cache for them.
 	Typed map[schema.GroupVersionResource]bool
 
-	// Its own.
+	// The controller's own.
 	Logger   *slog.Logger
 	Recorder record.EventRecorder
-	Metrics  *Metrics // nil: not measured
+	Metrics  *Metrics // nil: nothing is measured
 	Name     string
 
 	syncs *Syncs // nil: one object at a time
 	scope *scope
-	start func() // starts informers that were asked for since the last call
+	start func() // starts the informers that were requested since the last call
 	turn  func(what string) time.Duration
 }
 
@@ -165,14 +163,14 @@ func (d *Deps) Syncs() int {
 	return d.syncs.effective()
 }
 
-// Await makes the incarnation wait for informer's initial list although it does not subscribe to its events.
+// Await makes the incarnation wait for the informer's initial list although it does not subscribe to its events.
 func (d *Deps) Await(informer cache.SharedIndexInformer) {
 	d.scope.mu.Lock()
 	defer d.scope.mu.Unlock()
 	d.scope.awaited = append(d.scope.awaited, informer)
 }
 
-// scope collects what an incarnation must leave behind when it ends.
+// scope collects what an incarnation has to release when it ends.
 type scope struct {
 	mu            sync.Mutex
 	subscriptions []subscription
@@ -187,7 +185,7 @@ type subscription struct {
 	handle   cache.ResourceEventHandlerRegistration
 }
 
-// errPanic is the class of errors that panics become.
+// errPanic is the class of the errors that recovered panics become.
 var errPanic = errors.New("panic")
 
 func panicError(what string, v any, stack []byte) error {
@@ -209,7 +207,7 @@ func (s *scope) close() error {
 	return errors.Join(errs...)
 }
 
-// synced waits until every subscription has delivered its initial list; false when ctx ended first.
+// synced waits until every subscription has delivered its initial list. It returns false when ctx ended first.
 func (s *scope) synced(ctx context.Context) bool {
 	s.mu.Lock()
 	var waits []cache.DoneChecker

@@ -10,8 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are what the control loops measure of themselves, under kube-controller-manager's names where it has them.
-// The nil value measures nothing.
+// Metrics are the metrics of the control loops, under kube-controller-manager's names where it has them. The nil value measures nothing.
 type Metrics struct {
 	depth, managed  *prometheus.GaugeVec
 	leading         *prometheus.GaugeVec
@@ -22,7 +21,7 @@ type Metrics struct {
 	registry        prometheus.Registerer
 }
 
-// NewMetrics makes the metrics and registers them.
+// NewMetrics creates the metrics and registers them.
 func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	name, controller := []string{"name"}, []string{"controller"}
 	m := &Metrics{
@@ -57,8 +56,8 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// Register registers metrics that a controller keeps of its own, and returns those to use, in the same order: the ones that an
-// earlier incarnation registered go on counting.
+// Register registers a controller's own metrics and returns those to use, in the same order. Metrics that an earlier incarnation registered
+// go on counting.
 func (m *Metrics) Register(own ...prometheus.Collector) ([]prometheus.Collector, error) {
 	if m == nil {
 		return own, nil
@@ -76,7 +75,7 @@ func (m *Metrics) Register(own ...prometheus.Collector) ([]prometheus.Collector,
 	return own, nil
 }
 
-// Keep is Register for one metric. What fails is joined to failure.
+// Keep is Register for one metric. It joins an error to failure.
 func Keep[C prometheus.Collector](m *Metrics, failure *error, own C) C {
 	kept, err := m.Register(own)
 	if err != nil {
@@ -91,7 +90,7 @@ func Keep[C prometheus.Collector](m *Metrics, failure *error, own C) C {
 	return c
 }
 
-// Leading says whether this process holds the Lease of a component.
+// Leading records whether this process holds the Lease of a component.
 func (m *Metrics) Leading(component string, holds bool) {
 	if m == nil {
 		return

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Queue holds the keys that a controller has to look at. A key is in it once however often it is added, and never with
-// two workers at a time; one that is added while it is worked on is worked on again afterwards.
+// Queue holds the keys that a controller has to sync. It holds a key once, however often it is added, and never gives it to two workers at
+// a time: a key that is added during its sync is synced again afterwards.
 type Queue[K comparable] struct {
 	work    workqueue.TypedRateLimitingInterface[K]
 	name    string
@@ -30,8 +30,8 @@ type Queue[K comparable] struct {
 	turn    func(what string) time.Duration
 }
 
-// NewQueue makes the queue of a controller. With several queues in one controller, name tells them apart. Failed keys
-// come back after 5 ms, doubling up to 1000 s, and no more than ten of them a second over all, after a burst of a hundred.
+// NewQueue creates a controller's queue. The name tells several queues of one controller apart. A failed key comes back after 5 ms,
+// doubling up to 1000 s; over all keys, the queue retries no more than ten a second after a burst of a hundred.
 func NewQueue[K comparable](d *Deps, name string, workers int) *Queue[K] {
 	q := &Queue[K]{name: name, log: d.Logger.With("queue", name), metrics: d.Metrics.queue(name), workers: workers, turn: d.turn}
 	config := workqueue.TypedRateLimitingQueueConfig[K]{Clock: d.Clock}
@@ -46,11 +46,11 @@ func NewQueue[K comparable](d *Deps, name string, workers int) *Queue[K] {
 	q.work = workqueue.NewTypedRateLimitingQueueWithConfig(workqueue.DefaultTypedControllerRateLimiter[K](), config)
 	d.scope.mu.Lock()
 	defer d.scope.mu.Unlock()
-	d.scope.stops = append(d.scope.stops, q.work.ShutDown) // also when it is never run
+	d.scope.stops = append(d.scope.stops, q.work.ShutDown) // also if Run is never called
 	return q
 }
 
-// Add puts a key in.
+// Add enqueues a key.
 func (q *Queue[K]) Add(key K) {
 	if q.turn != nil {
 		q.work.AddAfter(key, q.turn(fmt.Sprintf("%s %v", q.name, key)))
@@ -59,7 +59,7 @@ func (q *Queue[K]) Add(key K) {
 	q.work.Add(key)
 }
 
-// AddAfter puts a key in when d has passed; at once when d is not positive.
+// AddAfter enqueues a key after d, or at once if d is not positive.
 func (q *Queue[K]) AddAfter(key K, d time.Duration) {
 	if d <= 0 {
 		q.Add(key)
@@ -68,12 +68,11 @@ func (q *Queue[K]) AddAfter(key K, d time.Duration) {
 	q.work.AddAfter(key, d)
 }
 
-// AddRateLimited puts a key in after its back-off, as a failed sync does.
+// AddRateLimited enqueues a key after its back-off, as a failed sync does.
 func (q *Queue[K]) AddRateLimited(key K) { q.work.AddRateLimited(key) }
 
-// Run works on keys until ctx ends, then waits for the syncs that are under way. A sync that fails is logged and tried
-// again after the key's back-off, for ever: nothing else would bring the key back. A sync that panics ends Run with an
-// error.
+// Run syncs keys until ctx ends, then waits for the syncs in progress. It logs a failed sync and retries the key after its back-off, for
+// ever: nothing else would bring the key back. A sync that panics ends Run with an error.
 func (q *Queue[K]) Run(ctx context.Context, sync func(context.Context, K) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -97,24 +96,24 @@ func (q *Queue[K]) Run(ctx context.Context, sync func(context.Context, K) error)
 	return group.Wait()
 }
 
-// Conflicts mean that the cache is behind, not that the key is in trouble: each event brings the key back, to conflict once more until
-// the cache has caught up. From the eighth on they are not counted, or the first failure of another sort would be tried again after as
-// much as a quarter of an hour, when nothing else may come that brings the key back.
+// A conflict means that the cache is behind, not that the key has a problem: each event brings the key back, to conflict again until the
+// cache has caught up. The queue does not count conflicts from the eighth on. Otherwise the first failure of another kind would wait up to
+// a quarter of an hour, and perhaps no other event would bring the key back earlier.
 const (
 	behind  = 8
-	catchUp = time.Second // about what the back-off has come to by then
+	catchUp = time.Second // about the back-off after that many tries
 )
 
-// Behind is what a sync returns that found its cache behind what it wrote itself, where the event of that write wakes nobody: a conflict,
-// so that the key comes back by itself.
+// Behind returns the error of a sync that found its cache older than its own last write, where no event of that write enqueues the key: a
+// conflict, so that the queue retries the key.
 func Behind(of schema.GroupResource, name, why string) error {
 	return apierrors.NewConflict(of, name, errors.New(why))
 }
 
-// soon is how many tries of a key the first second has.
+// soon is the number of tries that a key gets in its first second.
 const soon = 8
 
-// one syncs one key; only a panic is an error.
+// one syncs one key. It returns an error only for a panic.
 func (q *Queue[K]) one(ctx context.Context, key K, sync func(context.Context, K) error) (err error) {
 	defer q.work.Done(key)
 	defer func() {
@@ -127,16 +126,16 @@ func (q *Queue[K]) one(ctx context.Context, key K, sync func(context.Context, K)
 	case failure == nil, ctx.Err() != nil:
 		q.work.Forget(key)
 	case apierrors.HasStatusCause(failure, corev1.NamespaceTerminatingCause):
-		// Nothing can be made in a namespace that is going; its objects' deletion brings the key back.
+		// A terminating namespace admits no new objects; the deletion of its objects brings the key back.
 		q.work.Forget(key)
 	default:
 		level := slog.LevelWarn
 		if apierrors.IsConflict(failure) || apierrors.IsAlreadyExists(failure) || apierrors.IsNotFound(failure) {
-			level = slog.LevelDebug // the cache is behind; the next event brings it up
+			level = slog.LevelDebug // the cache is behind; its next event brings the key back
 		}
 		tries := q.work.NumRequeues(key) + 1
 		if tries > 1 && tries <= soon {
-			level = slog.LevelDebug // it has just been said; from then on each line counts the tries
+			level = slog.LevelDebug // the first try was logged a moment ago; from soon on each line counts the tries
 		}
 		q.log.Log(ctx, level, "Could not sync an object, retrying", "key", fmt.Sprint(key), "tries", tries, "error", failure)
 		q.metrics.retried()

@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// queueMetrics are those of one queue; nil measures nothing.
+// queueMetrics are the metrics of one queue; nil measures nothing.
 type queueMetrics struct {
 	depth        prometheus.Gauge
 	adds, fail   prometheus.Counter
@@ -35,15 +35,15 @@ func (q *queueMetrics) retried() {
 	}
 }
 
-// running says which queue has a name now.
+// running records which queue has a name now.
 func (m *Metrics) running(name string, q timedQueue) {
 	m.queues.mu.Lock()
 	defer m.queues.mu.Unlock()
 	m.queues.of[name] = q
 }
 
-// measuredQueue is a queue that takes the time of its keys. It counts what the queue keeps: a key that is in already is not
-// added again.
+// measuredQueue is a queue that measures the time of its keys. It counts the keys that the queue keeps: adding a key that is queued already
+// changes nothing.
 type measuredQueue[K comparable] struct {
 	workqueue.TypedInterface[K]
 	metrics *queueMetrics
@@ -53,7 +53,7 @@ type measuredQueue[K comparable] struct {
 	added, began map[K]time.Time
 }
 
-// Add puts a key in.
+// Add enqueues a key.
 func (q *measuredQueue[K]) Add(key K) {
 	q.mu.Lock()
 	if _, ok := q.added[key]; !ok && !q.ShuttingDown() {
@@ -65,7 +65,7 @@ func (q *measuredQueue[K]) Add(key K) {
 	q.TypedInterface.Add(key)
 }
 
-// Get takes a key out.
+// Get dequeues a key.
 func (q *measuredQueue[K]) Get() (K, bool) {
 	key, shutdown := q.TypedInterface.Get()
 	if shutdown {
@@ -83,7 +83,7 @@ func (q *measuredQueue[K]) Get() (K, bool) {
 	return key, false
 }
 
-// Done ends the work on a key.
+// Done ends the sync of a key.
 func (q *measuredQueue[K]) Done(key K) {
 	q.mu.Lock()
 	if at, ok := q.began[key]; ok {
@@ -94,7 +94,7 @@ func (q *measuredQueue[K]) Done(key K) {
 	q.TypedInterface.Done(key)
 }
 
-// underWay is for how long the keys that are worked on have been: all together, and the one that has been longest.
+// underWay returns how long the keys in progress have been in progress: the sum, and the longest.
 func (q *measuredQueue[K]) underWay() (all, longest time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -109,7 +109,7 @@ type timedQueue interface {
 	underWay() (all, longest time.Duration)
 }
 
-// queueTimes tells, when it is asked, what takes long in the queues. Nothing has to be kept up to date for that meanwhile.
+// queueTimes reads the times of the keys in progress when Prometheus collects it. No sync has to update it meanwhile.
 type queueTimes struct {
 	mu sync.Mutex
 	of map[string]timedQueue

@@ -33,28 +33,28 @@ import (
 	"github.com/mortise-dev/mortise/api/extension/v1alpha1"
 )
 
-// Options of Run. The zero value runs everything on the real clock, silently.
+// Options are the options of Run. With the zero value, Run starts all controllers on the real clock and logs nothing.
 type Options struct {
 	Selection []string // see Select
 	Cluster   Cluster
 	Clock     clock.WithTicker
 	Logger    *slog.Logger
 	Metrics   *Metrics
-	// Ready is called once, when every selected controller has built its first incarnation and its caches are filled.
+	// Ready, if set, is called once, when every selected controller has built its first incarnation and filled its caches.
 	Ready func()
-	// Health is told what each controller is up to; nil tells nobody. It is called from many goroutines.
+	// Health takes each controller's latest result; nil: results are not reported. It is called from many goroutines.
 	Health func(controller string, err error)
-	// As is the client configuration of a controller; nil: all have the one that is shared. Informers are shared always.
+	// As returns the client configuration of a controller; nil: all controllers use the shared one. Informers are always shared.
 	As func(c Controller) *rest.Config
-	// Turn says how long a key waits that is added to a queue, given the names of both; nil: not at all. In simulations each has
-	// a moment of its own.
+	// Turn returns how long a key waits before it enters a queue, given the names of both; nil: keys do not wait. Simulations use it to
+	// give each key a moment of its own.
 	Turn func(what string) time.Duration
 	// BackOff is the first pause before a failed controller starts again; it doubles up to 64 times that. 1 s when 0.
 	BackOff time.Duration
 }
 
-// Run runs the selected controllers until ctx ends, on clients made from config, and returns when all have stopped.
-// An error means that it could not begin: an unknown name in the selection, or a config no client can be made of.
+// Run runs the selected controllers until ctx ends, on clients made from config, and returns when all have stopped. It returns an error if
+// it cannot begin: the selection names an unknown controller, or config is not enough to create a client.
 func Run(ctx context.Context, all []Controller, config *rest.Config, options Options) error {
 	selected, err := Select(all, options.Selection)
 	if err != nil {
@@ -67,14 +67,14 @@ func Run(ctx context.Context, all []Controller, config *rest.Config, options Opt
 	return RunWith(ctx, selected, deps, options)
 }
 
-// clients makes the shared part of Deps. With initializers the metadata client sees what others do not see yet: those who use
-// it clean up, and must find everything.
+// clients makes the shared part of Deps. With initializers the metadata client also lists objects that still wait for them: the
+// controllers that use it clean up, and must find everything.
 func clients(config *rest.Config, initializers bool) (*Deps, error) {
 	config = rest.AddUserAgent(rest.CopyConfig(config), "controllers")
 	if config.QPS == 0 && config.RateLimiter == nil {
-		config.QPS = -1 // the server's own flow control is the limit
+		config.QPS = -1 // the server's flow control sets the limit
 	}
-	config.WarningHandler = rest.NoWarnings{} // what a controller writes it writes on purpose
+	config.WarningHandler = rest.NoWarnings{} // controllers write deprecated fields on purpose
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make client: %w", err)
@@ -94,8 +94,8 @@ func clients(config *rest.Config, initializers bool) (*Deps, error) {
 	return &Deps{Client: client, Dynamic: dyn, Metadata: meta, Discovery: client.Discovery()}, nil
 }
 
-// RunWith is Run with the clients given and the selection made: shared needs Client, Metadata and Discovery, and gets
-// what else is missing.
+// RunWith is Run with given clients and a resolved selection. The caller sets Client, Metadata and Discovery in shared; RunWith fills in
+// the rest.
 func RunWith(ctx context.Context, selected []Controller, shared *Deps, options Options) error {
 	if options.Clock == nil {
 		options.Clock = clock.RealClock{}
@@ -172,10 +172,10 @@ func RunWith(ctx context.Context, selected []Controller, shared *Deps, options O
 	return nil
 }
 
-// source is what the events of a controller say they come from.
+// source is the component name in a controller's events.
 func source(c Controller) string { return cmp.Or(c.Component, c.Name) }
 
-// become makes shared Deps those of a controller.
+// become turns the shared Deps into those of controller c.
 func (d *Deps) become(c Controller, options Options) error {
 	d.Name, d.syncs = c.Name, c.Syncs
 	d.Logger = options.Logger.With("controller", c.Name)
@@ -190,7 +190,7 @@ func (d *Deps) become(c Controller, options Options) error {
 	return nil
 }
 
-// sinks write the events of each source as who has them.
+// sinks write events with the client of their source, by the source's name.
 type sinks map[string]record.EventSink
 
 // Create implements [record.EventSink].
@@ -231,13 +231,13 @@ func supervise(ctx context.Context, c Controller, d Deps, options Options, ready
 		if pause *= 2; d.Clock.Since(began) > 128*options.BackOff || pause > 64*options.BackOff {
 			pause = min(pause, 64*options.BackOff)
 			if d.Clock.Since(began) > 128*options.BackOff {
-				pause = options.BackOff // it ran well for long; this is a new trouble
+				pause = options.BackOff // it ran well for long; this failure is a new one
 			}
 		}
 	}
 }
 
-// incarnate builds a controller and runs it to its end.
+// incarnate builds a controller and runs it until it ends.
 func incarnate(ctx context.Context, c Controller, d Deps, options Options, ready func()) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -269,7 +269,7 @@ func incarnate(ctx context.Context, c Controller, d Deps, options Options, ready
 	return errors.New("run: ended by itself")
 }
 
-// resetOnDefinitions makes the REST mapper forget what it knows when resources come or go.
+// resetOnDefinitions resets the REST mapper when a CRD changes.
 func resetOnDefinitions(d *Deps) error {
 	definitions := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 	informer := d.MetadataInformers.ForResource(definitions).Informer()
@@ -280,7 +280,7 @@ func deferredMapper(client discovery.DiscoveryInterface) *restmapper.DeferredDis
 	return restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client))
 }
 
-// DropManagedFields spares the memory of what no controller reads.
+// DropManagedFields removes managed fields, which no controller reads, to save memory.
 func DropManagedFields(obj any) (any, error) {
 	if o, ok := obj.(metav1.Object); ok && o.GetManagedFields() != nil {
 		o.SetManagedFields(nil)

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Select picks the controllers that selection names, in the order of all. An item is a name (run it), -name (do not),
-// '*' (run all that no item excludes) or 'none' (run nothing; it stands alone). An empty selection is '*'. The first item that speaks of a
-// controller wins. The suffix -controller may be left out. Names that do not exist are errors, all of them in one.
+// Select returns the controllers that selection names, in the order of all. An item is a name (run it), -name (do not run it), '*' (run all
+// that no item excludes) or 'none' (run nothing; it must be the only item). An empty selection means '*'. The first item that names a
+// controller wins. The suffix -controller is optional. Select reports all unknown names in one error.
 func Select(all []Controller, selection []string) ([]Controller, error) {
 	if len(selection) == 0 {
 		selection = []string{"*"}

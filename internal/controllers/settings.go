@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Setting is one setting of a controller, declared beside it: a flag, and the field of a server's configuration file that sets the same.
+// Setting is one setting of a controller, declared beside it: a flag, and the equivalent field in ServerConfiguration.
 type Setting struct {
 	// Flag is the name of the flag: upstream's where upstream has it.
 	Flag string
@@ -28,7 +28,7 @@ type Setting struct {
 	Optional bool
 }
 
-// Value makes the value of a setting that is kept in a variable. The variable holds the default.
+// Value returns the value of a setting that a variable keeps. The variable holds the default.
 func Value[T int | float32 | time.Duration](to *T) pflag.Value { return &value[T]{to} }
 
 type value[T int | float32 | time.Duration] struct{ to *T }
@@ -71,11 +71,11 @@ func (v *value[T]) Type() string {
 	return fmt.Sprintf("%T", *v.to)
 }
 
-// Syncs is the setting of how many objects a controller syncs concurrently. It is a [pflag.Value] itself.
+// Syncs is the setting for the number of a controller's concurrent syncs. It is a [pflag.Value] itself.
 type Syncs struct {
 	Flag    string
 	Default int
-	Max     int // 0: any number
+	Max     int // 0: no limit
 
 	number *int // nil: the default
 }
@@ -112,7 +112,7 @@ func (s *Syncs) check() error {
 	return nil
 }
 
-// AllSettings are the settings of a controller, that of its concurrent syncs included.
+// AllSettings returns the settings of a controller, including the number of concurrent syncs.
 func (c Controller) AllSettings() []Setting {
 	all := slices.Clone(c.Settings)
 	if c.Syncs != nil {
@@ -124,7 +124,7 @@ func (c Controller) AllSettings() []Setting {
 	return all
 }
 
-// Configure sets settings of controllers, by the names of their flags.
+// Configure sets the settings of controllers, by flag name.
 func Configure(all []Controller, settings map[string]string) error {
 	values := map[string]pflag.Value{}
 	for _, c := range all {
@@ -144,8 +144,7 @@ func Configure(all []Controller, settings map[string]string) error {
 	return nil
 }
 
-// Check refuses settings of controllers that are invalid in a cluster of these address ranges. Nothing else of the cluster needs to be
-// known yet.
+// Check refuses settings of controllers that are invalid for the cluster's address ranges. It needs no other field of cluster.
 func Check(all []Controller, cluster *Cluster) error {
 	var errs []error
 	for _, c := range all {
@@ -159,7 +158,7 @@ func Check(all []Controller, cluster *Cluster) error {
 	return errors.Join(errs...)
 }
 
-// AboveZero refuses durations that are not above 0, by the names of their flags.
+// AboveZero refuses durations that are not above 0. The keys are flag names.
 func AboveZero(durations map[string]time.Duration) error {
 	for _, flag := range slices.Sorted(maps.Keys(durations)) {
 		if durations[flag] <= 0 {

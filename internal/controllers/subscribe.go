@@ -12,28 +12,27 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Handler reacts to one kind of object. Functions that are nil ignore their events.
+// Handler handles the events of one type of object. A nil function ignores its events.
 type Handler[T metav1.Object] struct {
 	Add    func(T)
 	Update func(before, now T)
-	Delete func(T) // the last known state, which may be older than the one that was deleted
+	Delete func(T) // gets the last known state, which may be older than the deleted one
 }
 
-// OnAny is the handler that treats every event alike: f sees each object that came, changed or went, and of a change
-// the new state.
+// OnAny returns a handler that treats every event alike: f receives each object that was added, updated (its new state) or deleted.
 func OnAny[T metav1.Object](f func(T)) Handler[T] {
 	return Handler[T]{Add: f, Update: func(_, now T) { f(now) }, Delete: f}
 }
 
-// Subscribe makes h see the events of informer for as long as this incarnation of the controller lives. Updates that
-// change nothing (equal resourceVersion) are not delivered. A panic in h ends the incarnation.
+// Subscribe delivers the informer's events to h until this incarnation of the controller ends. It drops updates that change nothing (equal
+// resourceVersion). A panic in h ends the incarnation.
 func Subscribe[T metav1.Object](d *Deps, informer cache.SharedIndexInformer, h Handler[T]) error {
 	_, err := subscribe(d, informer, h)
 	return err
 }
 
-// SubscribeWhileRunning is Subscribe after Run has begun. It starts the informer if necessary, and returns a function that
-// reports whether the initial list was delivered.
+// SubscribeWhileRunning is Subscribe for controllers whose Run has begun. It starts the informer if necessary, and returns a function that
+// reports whether h has received the initial list.
 func SubscribeWhileRunning[T metav1.Object](d *Deps, informer cache.SharedIndexInformer,
 	h Handler[T]) (cache.ResourceEventHandlerRegistration, error) {
 	registration, err := subscribe(d, informer, h)
@@ -83,8 +82,8 @@ func subscribe[T metav1.Object](d *Deps, informer cache.SharedIndexInformer, h H
 	return registration, nil
 }
 
-// SubscribeLate is Subscribe for informers whose initial list the incarnation must not wait for: those that its own Run
-// starts, or whose resource may not be served.
+// SubscribeLate is Subscribe for informers whose initial list the incarnation must not wait for: those that its own Run starts, or whose
+// resource may not be served.
 func (d *Deps) SubscribeLate(informer cache.SharedIndexInformer, f func(metav1.Object)) error {
 	late := *d
 	late.scope = &scope{fail: d.scope.fail}
@@ -95,20 +94,20 @@ func (d *Deps) SubscribeLate(informer cache.SharedIndexInformer, f func(metav1.O
 	return err
 }
 
-// Index makes sure that informer has the named index. Controllers that start at the same time may want the same one.
+// Index adds the named index to informer unless it is there. Controllers that start at the same time may add the same one.
 func Index(informer cache.SharedIndexInformer, name string, f cache.IndexFunc) error {
 	err := informer.AddIndexers(cache.Indexers{name: f})
 	if err == nil {
 		return nil
 	}
-	// Only what takes the indexer's lock may say that it is there already: GetIndexers gives out the map itself.
+	// Check with a method that takes the indexer's lock: GetIndexers returns the map itself.
 	if _, missing := informer.GetIndexer().IndexKeys(name, ""); missing != nil {
 		return fmt.Errorf("add index %s: %w", name, err)
 	}
 	return nil
 }
 
-// Key is the queue key of an object.
+// Key returns the queue key of an object.
 func Key(o metav1.Object) types.NamespacedName {
 	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
 }

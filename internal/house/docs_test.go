@@ -4,8 +4,6 @@
 package house
 
 import (
-	"cmp"
-	"fmt"
 	"go/ast"
 	"go/token"
 	"os"
@@ -52,27 +50,16 @@ func TestDocsArePlain(t *testing.T) {
 	}
 }
 
-// riddlesLeft are how many comments still hold such phrases, by folder as in longLines. The numbers may only fall.
-var riddlesLeft = map[string]int{"internal/agent": 10, "internal/controllers": 35}
-
 // TestCommentsArePlain reads the comments of the code beside tests, as TestDocsArePlain reads the guides.
 func TestCommentsArePlain(t *testing.T) {
-	found, first := map[string]int{}, map[string]string{}
 	for _, s := range tree(t) {
 		if s.isTest() || s.generated() {
 			continue
 		}
 		for _, group := range s.file.Comments {
-			for _, phrase := range commentRiddles.FindAllString(strings.ReplaceAll(group.Text(), "\n", " "), -1) {
-				found[s.top()]++
-				first[s.top()] = cmp.Or(first[s.top()], fmt.Sprintf("%s:%d: %q", s.path, s.line(group), phrase))
+			if phrase := commentRiddles.FindString(strings.ReplaceAll(group.Text(), "\n", " ")); phrase != "" {
+				t.Errorf("%s:%d: %q: name the actor, in the active voice", s.path, s.line(group), phrase)
 			}
-		}
-	}
-	for top, n := range found {
-		if n > riddlesLeft[top] {
-			t.Errorf("%s has %d phrases that hide the actor, %d were left, the first is %s: name the actor, in the active voice", top, n,
-				riddlesLeft[top], first[top])
 		}
 	}
 }

@@ -131,23 +131,19 @@ func TestBannedCalls(t *testing.T) {
 
 // storedContexts are the structs that may hold a context, with the reason.
 var storedContexts = map[string]string{
-	"extension/webhook Endpoints":                 "one value for the whole server, which asks the backend while it runs",
-	"internal/agent/podworkers Manager":           "of the workers of pods, which are started after Run",
-	"internal/apiserver requestRecord":            "it is the context of one request",
-	"internal/apiserver/aggregate Aggregator":     "of the goroutines that entries start after Run",
-	"internal/apiserver/aggregate tied":           "of one connection that is taken over",
-	"internal/apiserver/audit tap":                "of one request: http.ResponseWriter's methods take none",
-	"internal/apiserver/authenticate bare":        "it is a context, without the values of the one that it wraps",
-	"internal/apiserver/authenticate jwt":         "of the issuers, which a changed configuration starts",
-	"internal/apiserver/encryption Transformers":  "of the plug-ins, which a changed configuration starts",
-	"internal/apiserver/encryption plugin":        "until the plug-in is configured no more",
-	"internal/apiserver/verbs Initialization":     "ends when the server is told to end",
-	"internal/apiserver/verbs req":                "of one request",
-	"internal/apiserver/watchcache Lifetime":      "of all feeds",
-	"internal/controllers/controllertest World":   "ends when the simulated controllers die",
-	"internal/controllers/resourcequota follower": "of Run, which its goroutines belong to",
-	"internal/kinds/core reservation":             "of one write, without its end",
-	"store/storetest fixture":                     "of one test",
+	"extension/webhook Endpoints":                "one value for the whole server, which asks the backend while it runs",
+	"internal/agent/podworkers Manager":          "of the workers of pods, which are started after Run",
+	"internal/apiserver requestRecord":           "it is the context of one request",
+	"internal/apiserver/aggregate tied":          "of one connection that is taken over",
+	"internal/apiserver/audit tap":               "of one request: http.ResponseWriter's methods take none",
+	"internal/apiserver/authenticate bare":       "it is a context, without the values of the one that it wraps",
+	"internal/apiserver/authenticate jwt":        "of the issuers, which a changed configuration starts",
+	"internal/apiserver/encryption Transformers": "of the plug-ins, which a changed configuration starts",
+	"internal/apiserver/encryption plugin":       "until the plug-in is configured no more",
+	"internal/apiserver/verbs req":               "of one request",
+	"internal/apiserver/watchcache Lifetime":     "of all feeds",
+	"internal/controllers/controllertest World":  "ends when the simulated controllers die",
+	"store/storetest fixture":                    "of one test",
 }
 
 // TestContextsAreArguments looks for contexts in structs, tests left out: a function takes its context first, so that its caller sees when

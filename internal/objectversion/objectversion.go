@@ -9,9 +9,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
+// Less reports whether resource version a is older than b. It is false if they cannot be compared, as before the first write.
+func Less(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && order < 0
+}
+
 // Older reports whether a is an older version than b, by their resourceVersions. It is false if they cannot be compared, as before the
 // first write.
 func Older(a, b metav1.Object) bool {
-	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
-	return err == nil && order < 0
+	return Less(a.GetResourceVersion(), b.GetResourceVersion())
 }

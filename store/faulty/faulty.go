@@ -58,8 +58,8 @@ type Plan func(Call) Fault
 
 // Engine decorates another.
 type Engine struct {
-	under store.Engine
-	plan  Plan
+	store.Decorator // its other calls do not fail on demand
+	plan            Plan
 
 	mu     sync.Mutex
 	counts map[Op]int
@@ -72,7 +72,7 @@ var (
 
 // New decorates an engine.
 func New(under store.Engine, plan Plan) *Engine {
-	return &Engine{under: under, plan: plan, counts: map[Op]int{}}
+	return &Engine{Decorator: store.Decorator{Engine: under}, plan: plan, counts: map[Op]int{}}
 }
 
 // Randomly is a plan that fails each call with the given probability, before or after, in the order of a seed.
@@ -123,7 +123,7 @@ func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (revision int64, r
 		key = ops[0].Key
 	}
 	err = e.call(ctx, Commit, key, func() (err error) {
-		revision, records, err = e.under.Commit(ctx, ops...)
+		revision, records, err = e.Engine.Commit(ctx, ops...)
 		return err
 	})
 	if err != nil {
@@ -135,7 +135,7 @@ func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (revision int64, r
 // Get implements [store.Engine].
 func (e *Engine) Get(ctx context.Context, key string) (r *store.Record, revision int64, err error) {
 	err = e.call(ctx, Get, key, func() (err error) {
-		r, revision, err = e.under.Get(ctx, key)
+		r, revision, err = e.Engine.Get(ctx, key)
 		return err
 	})
 	if err != nil {
@@ -147,7 +147,7 @@ func (e *Engine) Get(ctx context.Context, key string) (r *store.Record, revision
 // Range implements [store.Engine].
 func (e *Engine) Range(ctx context.Context, r store.Range) (page store.Page, err error) {
 	err = e.call(ctx, Range, r.Prefix, func() (err error) {
-		page, err = e.under.Range(ctx, r)
+		page, err = e.Engine.Range(ctx, r)
 		return err
 	})
 	if err != nil {
@@ -160,7 +160,7 @@ func (e *Engine) Range(ctx context.Context, r store.Range) (page store.Page, err
 func (e *Engine) Watch(ctx context.Context, prefix string, after int64) (store.Watcher, error) {
 	w := &watcher{engine: e, prefix: prefix}
 	err := e.call(ctx, Watch, prefix, func() (err error) {
-		w.Watcher, err = e.under.Watch(ctx, prefix, after)
+		w.Watcher, err = e.Engine.Watch(ctx, prefix, after)
 		return err
 	})
 	if err != nil {
@@ -201,19 +201,7 @@ func (w *watcher) Next(ctx context.Context) (b store.Batch, err error) {
 	return b, nil
 }
 
-// Revision implements [store.Engine].
-func (e *Engine) Revision() int64 { return e.under.Revision() }
-
-// Compacted implements [store.Engine].
-func (e *Engine) Compacted() int64 { return e.under.Compacted() }
-
 // Compact implements [store.Engine].
 func (e *Engine) Compact(ctx context.Context, revision int64) error {
-	return e.call(ctx, Compact, "", func() error { return e.under.Compact(ctx, revision) })
+	return e.call(ctx, Compact, "", func() error { return e.Engine.Compact(ctx, revision) })
 }
-
-// Close implements [store.Engine]; it does not fail on demand.
-func (e *Engine) Close() error { return e.under.Close() }
-
-// Unwrap implements [store.Unwrapper].
-func (e *Engine) Unwrap() store.Engine { return e.under }

@@ -81,7 +81,7 @@ type counters struct {
 
 // Engine decorates another.
 type Engine struct {
-	under    store.Engine
+	store.Decorator
 	now      func() time.Time
 	ops      [operations]counters
 	watchers atomic.Int64
@@ -101,7 +101,7 @@ func New(under store.Engine, now func() time.Time) *Engine {
 	if now == nil {
 		now = time.Now
 	}
-	return &Engine{under: under, now: now}
+	return &Engine{Decorator: store.Decorator{Engine: under}, now: now}
 }
 
 // done counts a call that began at a time.
@@ -132,7 +132,7 @@ func bucket(took time.Duration) int {
 // Commit implements [store.Engine].
 func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (int64, []*store.Record, error) {
 	began := e.now()
-	revision, records, err := e.under.Commit(ctx, ops...)
+	revision, records, err := e.Engine.Commit(ctx, ops...)
 	e.done(Commit, began, err)
 	if err == nil {
 		n := 0
@@ -147,7 +147,7 @@ func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (int64, []*store.R
 // Get implements [store.Engine].
 func (e *Engine) Get(ctx context.Context, key string) (*store.Record, int64, error) {
 	began := e.now()
-	r, revision, err := e.under.Get(ctx, key)
+	r, revision, err := e.Engine.Get(ctx, key)
 	e.done(Get, began, err)
 	if r != nil {
 		e.read.Add(1)
@@ -158,7 +158,7 @@ func (e *Engine) Get(ctx context.Context, key string) (*store.Record, int64, err
 // Range implements [store.Engine].
 func (e *Engine) Range(ctx context.Context, r store.Range) (store.Page, error) {
 	began := e.now()
-	page, err := e.under.Range(ctx, r)
+	page, err := e.Engine.Range(ctx, r)
 	e.done(Range, began, err)
 	e.read.Add(uint64(len(page.Records)))
 	return page, err
@@ -167,7 +167,7 @@ func (e *Engine) Range(ctx context.Context, r store.Range) (store.Page, error) {
 // Watch implements [store.Engine].
 func (e *Engine) Watch(ctx context.Context, prefix string, after int64) (store.Watcher, error) {
 	began := e.now()
-	w, err := e.under.Watch(ctx, prefix, after)
+	w, err := e.Engine.Watch(ctx, prefix, after)
 	e.done(Watch, began, err)
 	if err != nil {
 		return nil, err
@@ -206,25 +206,13 @@ func (w *watcher) Close() {
 	w.Watcher.Close()
 }
 
-// Revision implements [store.Engine].
-func (e *Engine) Revision() int64 { return e.under.Revision() }
-
-// Compacted implements [store.Engine].
-func (e *Engine) Compacted() int64 { return e.under.Compacted() }
-
 // Compact implements [store.Engine].
 func (e *Engine) Compact(ctx context.Context, revision int64) error {
 	began := e.now()
-	err := e.under.Compact(ctx, revision)
+	err := e.Engine.Compact(ctx, revision)
 	e.done(Compact, began, err)
 	return err
 }
-
-// Close implements [store.Engine].
-func (e *Engine) Close() error { return e.under.Close() }
-
-// Unwrap implements [store.Unwrapper].
-func (e *Engine) Unwrap() store.Engine { return e.under }
 
 // Snapshot reads all counters. Each is exact; calls that end meanwhile may be in some and not in others.
 func (e *Engine) Snapshot() Snapshot {
@@ -238,7 +226,7 @@ func (e *Engine) Snapshot() Snapshot {
 		Read:       e.read.Load(),
 		Written:    e.written.Load(),
 	}
-	if z, ok := store.Ability[store.Sizer](e.under); ok {
+	if z, ok := store.Ability[store.Sizer](e.Engine); ok {
 		s.Size = z.Size()
 	}
 	for op := range operations {

@@ -44,7 +44,7 @@ var ErrSealed = errors.New("identity transformer tried to read encrypted data") 
 
 // Engine decorates another.
 type Engine struct {
-	under   store.Engine
+	store.Decorator
 	ciphers Ciphers
 }
 
@@ -55,10 +55,7 @@ var (
 )
 
 // New decorates an engine.
-func New(under store.Engine, c Ciphers) *Engine { return &Engine{under: under, ciphers: c} }
-
-// Unwrap implements [store.Unwrapper].
-func (e *Engine) Unwrap() store.Engine { return e.under }
+func New(under store.Engine, c Ciphers) *Engine { return &Engine{store.Decorator{Engine: under}, c} }
 
 // plain is the view that a sealed record has: the same record, opened.
 type plain struct{ *store.Record }
@@ -121,7 +118,7 @@ func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (int64, []*store.R
 		}
 		ops[i].Value, ops[i].Made = value, nil // users read another record than the one below
 	}
-	revision, records, err := e.under.Commit(ctx, ops...)
+	revision, records, err := e.Engine.Commit(ctx, ops...)
 	if err != nil {
 		var conflict *store.ConflictError
 		if errors.As(err, &conflict) && conflict.Current != nil {
@@ -148,7 +145,7 @@ func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (int64, []*store.R
 
 // Get implements [store.Engine].
 func (e *Engine) Get(ctx context.Context, key string) (*store.Record, int64, error) {
-	r, revision, err := e.under.Get(ctx, key)
+	r, revision, err := e.Engine.Get(ctx, key)
 	if err != nil || r == nil {
 		return r, revision, err
 	}
@@ -184,7 +181,7 @@ func (l *lookup) cipher(key string) Cipher {
 
 // Range implements [store.Engine].
 func (e *Engine) Range(ctx context.Context, r store.Range) (store.Page, error) {
-	p, err := e.under.Range(ctx, r)
+	p, err := e.Engine.Range(ctx, r)
 	if err != nil {
 		return p, err
 	}
@@ -199,7 +196,7 @@ func (e *Engine) Range(ctx context.Context, r store.Range) (store.Page, error) {
 
 // Watch implements [store.Engine].
 func (e *Engine) Watch(ctx context.Context, prefix string, after int64) (store.Watcher, error) {
-	w, err := e.under.Watch(ctx, prefix, after)
+	w, err := e.Engine.Watch(ctx, prefix, after)
 	if err != nil {
 		return nil, err
 	}
@@ -238,7 +235,7 @@ func (w *watcher) Next(ctx context.Context) (store.Batch, error) {
 // Stale implements [store.Staler]: whether the value that a key holds, if it is still of that revision, would be sealed
 // otherwise now.
 func (e *Engine) Stale(ctx context.Context, key string, revision int64) bool {
-	r, _, err := e.under.Get(ctx, key)
+	r, _, err := e.Engine.Get(ctx, key)
 	if err != nil || r == nil || r.Revision != revision {
 		return false
 	}
@@ -249,17 +246,3 @@ func (e *Engine) Stale(ctx context.Context, key string, revision int64) bool {
 	_, stale, err := c.Open(ctx, key, r.Value)
 	return err == nil && stale
 }
-
-// Revision implements [store.Engine].
-func (e *Engine) Revision() int64 { return e.under.Revision() }
-
-// Compacted implements [store.Engine].
-func (e *Engine) Compacted() int64 { return e.under.Compacted() }
-
-// Compact implements [store.Engine].
-func (e *Engine) Compact(ctx context.Context, revision int64) error {
-	return e.under.Compact(ctx, revision)
-}
-
-// Close implements [store.Engine].
-func (e *Engine) Close() error { return e.under.Close() }

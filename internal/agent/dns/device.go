@@ -24,7 +24,7 @@ const deviceName = "mortise-dns"
 func Remove() error { return device.Remove(deviceName) }
 
 // Probe asks the cluster DNS of this machine for a name. It returns the addresses that the device has, none without a device; the error is
-// that of the first address at which nobody answers.
+// that of the first address that does not answer.
 func Probe(ctx context.Context) (addresses []netip.Addr, err error) {
 	link, err := netlink.LinkByName(deviceName)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
-	"k8s.io/utils/ptr"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
@@ -59,7 +59,8 @@ const Reason = "Evicted"
 // atOnce is the grace of pods that have to go now, in seconds.
 const atOnce = 1
 
-func priority(pod *corev1.Pod) int32 { return ptr.Deref(pod.Spec.Priority, 0) }
+// byPriority orders pods by their priority, the lowest first.
+func byPriority(a, b Pod) int { return cmp.Compare(corev1helpers.PodPriority(a.Pod), corev1helpers.PodPriority(b.Pod)) }
 
 // Victims are the pods to end for what is short, the first to go first; those that are critical are left out.
 func (m *Manager) Victims(s *Starvation, pods []Pod) []Eviction {
@@ -87,7 +88,7 @@ func (m *Manager) Victims(s *Starvation, pods []Pod) []Eviction {
 func (m *Manager) compare(s *Starvation) func(a, b Pod) int {
 	if s.Resource == pids {
 		return func(a, b Pod) int {
-			return cmp.Or(cmp.Compare(priority(a.Pod), priority(b.Pod)), first(!a.Known, !b.Known), cmp.Compare(b.Processes, a.Processes))
+			return cmp.Or(byPriority(a, b), first(!a.Known, !b.Known), cmp.Compare(b.Processes, a.Processes))
 		}
 	}
 	above := func(p Pod) (exceeds bool, by int64) {
@@ -101,11 +102,11 @@ func (m *Manager) compare(s *Starvation) func(a, b Pod) int {
 	}
 	return func(a, b Pod) int {
 		if !a.Known || !b.Known {
-			return cmp.Or(first(!a.Known, !b.Known), cmp.Compare(priority(a.Pod), priority(b.Pod)))
+			return cmp.Or(first(!a.Known, !b.Known), byPriority(a, b))
 		}
 		aExceeds, aBy := above(a)
 		bExceeds, bBy := above(b)
-		return cmp.Or(first(aExceeds, bExceeds), cmp.Compare(priority(a.Pod), priority(b.Pod)), cmp.Compare(bBy, aBy))
+		return cmp.Or(first(aExceeds, bExceeds), byPriority(a, b), cmp.Compare(bBy, aBy))
 	}
 }
 

@@ -12,16 +12,8 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/decide"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
+	"github.com/mortise-dev/mortise/internal/podconditions"
 )
-
-func condition(conditions []corev1.PodCondition, t corev1.PodConditionType) *corev1.PodCondition {
-	for i := range conditions {
-		if conditions[i].Type == t {
-			return &conditions[i]
-		}
-	}
-	return nil
-}
 
 // count is how many containers are in which position, for the phase.
 type count struct {
@@ -142,7 +134,7 @@ func conditions(in Input, state *podstate.Pod, out *corev1.PodStatus) {
 	if d := in.Disruption; d != nil {
 		own := *d
 		own.ObservedGeneration, own.LastTransitionTime = in.Pod.Generation, in.Now
-		if old := condition(out.Conditions, d.Type); old == nil {
+		if old := podconditions.Find(out.Conditions, d.Type); old == nil {
 			out.Conditions = append(out.Conditions, own)
 		} else if old.Status != own.Status || old.Reason != own.Reason || old.Message != own.Message {
 			*old = own
@@ -152,7 +144,7 @@ func conditions(in Input, state *podstate.Pod, out *corev1.PodStatus) {
 	add := func(c corev1.PodCondition) {
 		c.ObservedGeneration = in.Pod.Generation
 		c.LastTransitionTime = in.Now
-		if old := condition(in.Pod.Status.Conditions, c.Type); old != nil && old.Status == c.Status {
+		if old := podconditions.Find(in.Pod.Status.Conditions, c.Type); old != nil && old.Status == c.Status {
 			c.LastTransitionTime = old.LastTransitionTime
 		}
 		out.Conditions = append(out.Conditions, c)
@@ -207,7 +199,7 @@ func initializedCondition(pod *corev1.Pod, all []corev1.ContainerStatus, p corev
 		}
 	}
 	if message := lists("containers with unknown status", missing, "containers with incomplete status", incomplete); message != "" {
-		if old := condition(pod.Status.Conditions, corev1.PodInitialized); old != nil && old.Status == corev1.ConditionTrue {
+		if old := podconditions.Find(pod.Status.Conditions, corev1.PodInitialized); old != nil && old.Status == corev1.ConditionTrue {
 			return yes // what was initialized once stays so, also while all containers begin again
 		}
 		return corev1.PodCondition{Type: corev1.PodInitialized, Status: corev1.ConditionFalse, Reason: "ContainersNotInitialized",
@@ -257,7 +249,7 @@ func ready(pod *corev1.Pod, present []corev1.PodCondition, containers corev1.Pod
 	}
 	var messages []string
 	for _, gate := range pod.Spec.ReadinessGates {
-		c := condition(present, gate.ConditionType)
+		c := podconditions.Find(present, gate.ConditionType)
 		switch {
 		case c == nil:
 			messages = append(messages, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", string(gate.ConditionType)))

@@ -22,6 +22,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/decide"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
+	"github.com/mortise-dev/mortise/internal/podconditions"
 )
 
 // Input is what a status is made from.
@@ -105,7 +106,7 @@ func Make(in Input) corev1.PodStatus {
 	out.EphemeralContainerStatuses = containers(in, state, ephemeral(in.Pod), old.EphemeralContainerStatuses, kindEphemeral, hasInit)
 
 	probes(in, state, &out)
-	initialized := condition(old.Conditions, corev1.PodInitialized)
+	initialized := podconditions.Find(old.Conditions, corev1.PodInitialized)
 	out.Phase = phase(in.Pod, &out, in.Terminal || ended(old.Phase), initialized != nil && initialized.Status == corev1.ConditionTrue)
 	switch {
 	case in.Terminal && in.Reason != "":

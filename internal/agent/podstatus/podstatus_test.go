@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
+	"github.com/mortise-dev/mortise/internal/podconditions"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden statuses")
@@ -177,7 +178,8 @@ func TestDeletedBeforeStart(t *testing.T) {
 		if got.Phase != want || end == nil || end.Reason != "ContainerStatusUnknown" || end.ExitCode != 137 {
 			t.Errorf("static %t: phase %s, container %+v", static, got.Phase, got.ContainerStatuses[0].State)
 		}
-		if c := condition(got.Conditions, corev1.PodReady); c == nil || c.Status != corev1.ConditionFalse || c.Reason != "ContainersNotReady" {
+		if c := podconditions.Find(got.Conditions, corev1.PodReady); c == nil || c.Status != corev1.ConditionFalse ||
+			c.Reason != "ContainersNotReady" {
 			t.Errorf("static %t: condition Ready is %+v", static, c)
 		}
 	}

@@ -17,11 +17,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
+	"github.com/mortise-dev/mortise/internal/objectversion"
 )
 
 // withStatus is the pod with the newest status that this node knows.
@@ -163,11 +163,7 @@ func (w *worker) sendStatus(ctx context.Context, api *corev1.Pod, base, status c
 
 // later says whether a revision is later than another; any is later than none.
 func later(a, b string) bool {
-	if b == "" {
-		return true
-	}
-	order, err := resourceversion.CompareResourceVersion(a, b)
-	return err == nil && order > 0
+	return b == "" || objectversion.Less(b, a)
 }
 
 // sameText says whether two statuses are the same but for the order of conditions: as text, since times are whole seconds there.

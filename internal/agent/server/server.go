@@ -18,7 +18,7 @@
 // simulated one. Streams are proxied to the streaming server of the container runtime, which speaks SPDY; newer
 // WebSocket clients are translated here.
 //
-// Without a kubelet configuration, every request needs a client certificate that the cluster's CA signed, of a user whom Options.Allow
+// Without a kubelet configuration, every request needs a client certificate that the cluster's CA signed, of a user that Options.Allow
 // accepts. With one, the API server also reviews tokens and other users (review.go). One Server serves any number of connections, which
 // end when Serve's context ends. [ServeNodes] serves many nodes on one listener (nodes.go).
 package server
@@ -47,7 +47,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/zpages"
 )
 
-// Options say whom a Server lets in and what it tells beside the node's own. The zero value lets nobody in.
+// Options decide which clients a Server accepts and what it serves beside the node's own. The zero value accepts no client.
 type Options struct {
 	// ClientCAs verify client certificates. Nil: whatever the listener's own TLS configuration has verified.
 	ClientCAs *x509.CertPool
@@ -64,13 +64,13 @@ type Options struct {
 	Clock func() time.Time
 	// MoreClientCAs verify client certificates beside ClientCAs; nil: none.
 	MoreClientCAs *x509.CertPool
-	// Kubelet says who else is let in and what is served. Nil: clients need certificates, and Allow alone decides.
+	// Kubelet decides which other clients the server accepts and what it serves. Nil: clients need certificates, and Allow alone decides.
 	Kubelet *configv1beta1.KubeletConfiguration
 	// Effective is what /configz shows; nil: there is no such page.
 	Effective *configv1beta1.KubeletConfiguration
 	// Pages are /statusz and /flagz, but for their paths; nil: there are none.
 	Pages *zpages.Component
-	// Reviews is asked about tokens and users, with Kubelet; nil: nobody is.
+	// Reviews reviews tokens and users, with Kubelet; nil: there are no reviews.
 	Reviews kubernetes.Interface
 }
 
@@ -81,7 +81,7 @@ type Server struct {
 	mux    *http.ServeMux
 	closed streams
 
-	reviews *reviewer // nil: nobody is asked
+	reviews *reviewer // nil: there are no reviews
 	rates   rates
 }
 

@@ -15,9 +15,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
@@ -137,7 +137,7 @@ func (m *Manager) Run(outer, inner context.Context, cancel context.CancelFunc) e
 	for i, g := range all {
 		var uids []types.UID
 		for _, pod := range m.Pods.ActivePods() {
-			if groupOf(all, ptr.Deref(pod.Spec.Priority, 0)) != i {
+			if groupOf(all, corev1helpers.PodPriority(pod)) != i {
 				continue
 			}
 			seconds := g.ShutdownGracePeriodSeconds

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package admit decides whether a write may be, and changes it on its way: the admission stage between decoding and the
+// Package admit decides whether a write is allowed, and may change it: the admission stage between decoding and the
 // kind's strategy.
 //
 // A [Plugin] is one built-in admission plug-in, one package each below this one. The order is the order of the [Chain]
@@ -48,15 +48,15 @@ type Attributes struct {
 	Warn     func(text string)
 	Annotate func(key, value string)
 
-	// Round is 0 while the mutators are called for the first time, and 1 when a mutator had them all called again.
+	// Round is 0 during the first calls of the mutators. It is 1 when one mutator requested that all be called again.
 	Round  int
 	again  bool
 	memory map[string]any
 	ends   []func(error)
 }
 
-// OnEnd has f called once when the write that a validator had nothing against has ended: with nil when it was committed, else
-// with what became of it. A write that is tried again after a conflict is validated again, and ends each time.
+// OnEnd registers f, which is called once when an admitted write has ended: with nil if it was committed, otherwise
+// with its error. A write that is retried after a conflict is validated again, and ends each time.
 func (a *Attributes) OnEnd(f func(error)) { a.ends = append(a.ends, f) }
 
 // End reports the end of the write.
@@ -68,8 +68,8 @@ func (a *Attributes) End(err error) {
 	}
 }
 
-// CallAgain has all mutators called once more when they are through, since what came before did not see this change. They are
-// called twice at most.
+// CallAgain requests one more call of all mutators after they have all run, because earlier ones did not see this
+// change. They are called at most twice.
 func (a *Attributes) CallAgain() { a.again = true }
 
 // Again reports whether the mutators must run once more, and begins the second round if so.
@@ -84,7 +84,8 @@ func (a *Attributes) Again() bool {
 // Recall returns the value that a plug-in stored for the request under its name; nil: none.
 func (a *Attributes) Recall(name string) any { return a.memory[name] }
 
-// Remember keeps what a plug-in wants to know of the request in the second round, or in others of its phases.
+// Remember stores a value for the plug-in's later calls for the same request: those of the second round, or of another
+// phase.
 func (a *Attributes) Remember(name string, what any) {
 	if a.memory == nil {
 		a.memory = map[string]any{}
@@ -92,7 +93,7 @@ func (a *Attributes) Remember(name string, what any) {
 	a.memory[name] = what
 }
 
-// Kind is the kind that the request speaks: of a subresource its own, where it has one.
+// Kind is the request's kind. For a subresource it is the subresource's own kind, if it has one.
 func (a *Attributes) Kind() schema.GroupVersionKind {
 	if a.Subresource != "" {
 		if s := a.Descriptor.Subresource(a.Subresource); s != nil && s.GroupVersionKind.Kind != "" {
@@ -118,7 +119,7 @@ type Mutator interface {
 	Mutate(ctx context.Context, b resource.Backend, a *Attributes) error
 }
 
-// Validator refuses with an API status error, or has nothing against it.
+// Validator rejects a request with an API status error, or returns nil.
 type Validator interface {
 	Plugin
 	Validate(ctx context.Context, b resource.Backend, a *Attributes) error
@@ -127,7 +128,7 @@ type Validator interface {
 // Chain is the plug-ins in their order.
 type Chain []Plugin
 
-// Mutate calls every mutator in order, all of them again if one asks for it; the first error ends it.
+// Mutate calls every mutator in order, and all of them again if one requests it. It stops at the first error.
 func (c Chain) Mutate(ctx context.Context, b resource.Backend, a *Attributes) error {
 	for {
 		for _, p := range c {
@@ -143,7 +144,7 @@ func (c Chain) Mutate(ctx context.Context, b resource.Backend, a *Attributes) er
 	}
 }
 
-// Validate calls every validator in order; the first error ends it.
+// Validate calls every validator in order. It stops at the first error.
 func (c Chain) Validate(ctx context.Context, b resource.Backend, a *Attributes) error {
 	for _, p := range c {
 		if v, ok := p.(Validator); ok {

@@ -13,8 +13,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Forbidden is the status error of a plug-in that refuses: 403, naming the object by its name, or by its generateName
-// while it has none. An error that already is a 403 is returned as it is.
+// Forbidden returns the 403 status error of a plug-in that rejects the request. The error names the object by its name,
+// or by its generateName as long as it has no name. A reason that is a 403 already is returned as it is.
 func Forbidden(a *Attributes, reason error) error {
 	if apierrors.IsForbidden(reason) {
 		return reason
@@ -37,19 +37,19 @@ func (a *Attributes) displayName() string {
 	return "Unknown"
 }
 
-// Is reports whether the request is for the resource or the subresource of that name; "" is the resource itself.
+// Is reports whether the request is for the named resource or subresource; "" means the resource itself.
 func (a *Attributes) Is(group, name, subresource string) bool {
 	return a.Descriptor.Group == group && a.Descriptor.Resource == name && a.Subresource == subresource
 }
 
-// ObjectsOf are the request's objects in their type, and whether the new one has it.
+// ObjectsOf returns the request's objects as T, and whether the new object is one.
 func ObjectsOf[T resource.Object](a *Attributes) (obj, old T, ok bool) {
 	obj, ok = a.Object.(T)
 	old, _ = a.Old.(T)
 	return obj, old, ok
 }
 
-// CheckName refuses a name that no object can have, as a client does before it asks for one.
+// CheckName rejects a name that no object can have, as client-go does before it sends a request.
 func CheckName(name string) error {
 	if name == "" {
 		return errors.New("resource name may not be empty")

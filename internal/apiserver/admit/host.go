@@ -20,58 +20,60 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Host is the server that a plug-in works in. Its functions answer for the present moment.
+// Host is the server in which a plug-in runs. Its functions return the current state.
 type Host struct {
 	Log      *slog.Logger
 	Ledger   *extension.Ledger
 	Services webhook.Resolver
 	Egress   *egress.Selector
 	Backend  func() resource.Backend
-	// Kind is the descriptor that serves a resource, nil if none does; Kinds are all.
+	// Kind returns the descriptor that serves a resource, or nil; Kinds returns all descriptors.
 	Kind  func(schema.GroupResource) *resource.Descriptor
 	Kinds func() []*resource.Descriptor
-	// Authorize decides as the pipeline does.
+	// Authorize makes the same decisions as the request pipeline.
 	Authorize func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
-	// Types returns which lists of a kind are sets or maps, and which objects are atomic. Nil: this is unknown.
+	// Types returns which lists of a kind are sets or maps, and which objects are atomic. Nil means that this is
+	// unknown.
 	Types func(d *resource.Descriptor) (managedfields.TypeConverter, error)
-	// Synced returns when all that follows a resource has applied what is stored of it now, or ctx ends. Nil: it always has.
+	// Synced blocks until all followers of a resource have applied what is stored now, or until ctx ends. Nil means
+	// that they always have.
 	Synced func(ctx context.Context, r schema.GroupResource)
-	// Metrics takes the plug-in's own.
+	// Metrics registers the plug-in's own metrics.
 	Metrics prometheus.Registerer
 }
 
-// Configured is a plug-in that an AdmissionConfiguration may say something for, under its name. Configure is called once, before
-// Join: config is nil where nothing is said. Its error ends the start.
+// Configured is a plug-in that an AdmissionConfiguration can configure, under the plug-in's name. Configure is called
+// once, before Join, with a nil config if the AdmissionConfiguration has none. An error stops the start.
 type Configured interface {
 	Plugin
 	Configure(config io.Reader) error
 }
 
-// Hosted is a plug-in that wants to know its server. Join is called once, before the first request.
+// Hosted is a plug-in that needs its server. Join is called once, before the first request.
 type Hosted interface {
 	Plugin
 	Join(h *Host) error
 }
 
-// Follower is a plug-in that is configured by objects: the server's feed has it apply each change of them before the write is
-// answered, so that the next request meets it. The feed calls Load and Apply one at a time.
+// Follower is a plug-in that is configured by objects. The server's feed applies each change of them before it answers
+// the write, so that the next request sees it. The feed calls Load and Apply one at a time.
 type Follower interface {
 	Plugin
 	Follows() []schema.GroupResource
-	// Load replaces what the plug-in knows with what is stored. It is called after Join, before the first request, and again when
-	// changes were missed.
+	// Load replaces the plug-in's state with what is stored. The feed calls it after Join, before the first request,
+	// and again after it missed changes.
 	Load(ctx context.Context, stored feed.Lister) error
-	// Apply applies a change of an object of a resource that the plug-in follows.
+	// Apply applies a change of one object of a followed resource.
 	Apply(ctx context.Context, c *feed.Change) error
 }
 
-// Runner is a plug-in that does something between requests. Run blocks until ctx ends.
+// Runner is a plug-in with background work. Run blocks until ctx ends.
 type Runner interface {
 	Plugin
 	Run(ctx context.Context) error
 }
 
-// Authorizer is a function in the form that libraries of the field want.
+// Authorizer is a function that implements the authorizer interface of the Kubernetes libraries.
 type Authorizer func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
 
 // Authorize calls the function.
@@ -79,7 +81,7 @@ func (f Authorizer) Authorize(ctx context.Context, a authorizer.Attributes) (aut
 	return f(ctx, a)
 }
 
-// Authorizing is embedded by plug-ins that ask whether a user may do something: it is their [Hosted] part.
+// Authorizing is embedded by plug-ins that check a user's permissions. It implements [Hosted].
 type Authorizing struct{ Authorize Authorizer }
 
 // Join implements [Hosted].

@@ -15,14 +15,14 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Index is all objects of one namespaced resource that configures a plug-in, by their namespaces: a [Follower] keeps it, and
-// a request in a namespace without any pays one look-up and no lock. The zero value is empty.
+// Index holds all objects of one namespaced resource that configures a plug-in, by namespace. A [Follower] updates it.
+// A request in a namespace without such objects costs one look-up and no lock. The zero value is empty.
 type Index[T resource.Object] struct {
 	mu     sync.Mutex // held by writers
 	spaces sync.Map   // namespace → []T, in the order of their names, immutable
 }
 
-// In are the objects of a namespace, in the order of their names. They are shared.
+// In returns the objects of a namespace, sorted by name. They are shared.
 func (x *Index[T]) In(namespace string) []T {
 	found, ok := x.spaces.Load(namespace)
 	if !ok {
@@ -31,7 +31,7 @@ func (x *Index[T]) In(namespace string) []T {
 	return found.([]T)
 }
 
-// Load replaces all objects with those of a resource that are stored.
+// Load replaces all objects with the stored objects of a resource.
 func (x *Index[T]) Load(ctx context.Context, stored feed.Lister, r schema.GroupResource) error {
 	objs, err := stored.List(ctx, r, "")
 	if err != nil {

@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package aggregate lets other API servers answer for group-versions: those whose APIService names a service.
+// Package aggregate delegates group-versions to other API servers: those whose APIService names a service.
 //
-// An [Aggregator] knows all registrations. It follows the store ([Aggregator.Apply]) and so knows a registration before the
-// request that created it is answered. [Aggregator.Find] reports whether a path belongs to another server; it is one lookup
-// in a map, and nothing without registrations. [Aggregator.ServeHTTP] forwards a request (proxy.go) in the name of its
-// user: the front-proxy certificate authorizes the server to name users, and headers name the user (identity.go). The
-// service and its endpoint slices determine the server's address (resolve.go).
+// An [Aggregator] holds all registrations (APIServices). The server's feed applies each change of one
+// ([Aggregator.Apply]) before the write is answered. [Aggregator.Find] reports whether a path belongs to another
+// server; it is one lookup in a map, and costs nothing without registrations. [Aggregator.ServeHTTP] forwards a request
+// (proxy.go) in the name of its user: the front-proxy certificate authorizes the server to name users, and headers name
+// the user (identity.go). The service and its endpoint slices determine the server's address (resolve.go).
 //
 // Each registration has a worker in [Aggregator.Run] that probes its server, and writes the condition Available (probe.go):
 // when the registration, the service or its endpoints change, and every half minute. A server that hangs delays its own
@@ -56,7 +56,7 @@ var (
 	endpointSlices = schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
 )
 
-// Kinds are those that an aggregator follows.
+// Kinds returns the kinds that an aggregator follows.
 func Kinds() []schema.GroupResource {
 	return []schema.GroupResource{registrations, services, endpointSlices}
 }
@@ -71,15 +71,16 @@ type Backend interface {
 type Options struct {
 	Backend func() Backend
 	Ledger  *extension.Ledger
-	// Certificate is the front-proxy client's; it is asked at each handshake. Nil: none is shown.
+	// Certificate returns the front-proxy client's certificate, at each handshake. Nil: the client shows none.
 	Certificate func() *tls.Certificate
-	// ClusterIPs has services called at their cluster IP, as kube-apiserver does without --enable-aggregator-routing.
+	// ClusterIPs makes the aggregator call services at their cluster IP, as kube-apiserver does without
+	// --enable-aggregator-routing.
 	ClusterIPs bool
-	// Dial is the way to the servers; nil: the ordinary one.
+	// Dial connects to the servers; nil: the default dialer.
 	Dial egress.Dial
-	// ForwardRedirects hands redirects on to the client, which is else not allowed to servers.
+	// ForwardRedirects forwards redirects to the client. By default servers may not redirect.
 	ForwardRedirects bool
-	// RequestTimeout is the most time that a request has which ends; 0: a minute.
+	// RequestTimeout is the maximum time of a request that is not long-running; 0: a minute.
 	RequestTimeout time.Duration
 	// Most is the maximum number of concurrent short requests to one server; 0: 400. Further requests get a 429.
 	Most  int
@@ -90,34 +91,34 @@ type Options struct {
 // Aggregator has the registrations of one server. It is safe for concurrent use.
 type Aggregator struct {
 	o       Options
-	paths   atomic.Pointer[map[string]*Service] // by GROUP/VERSION; "" is the legacy group. Nil: none
+	paths   atomic.Pointer[map[string]*Service] // by GROUP/VERSION; "" is the legacy group. Nil: no registrations
 	metrics *metrics
 	buffers buffers
 
 	mu      sync.Mutex
 	entries map[string]*entry
-	at      map[reference][]*entry // who is behind a service
+	at      map[reference][]*entry // entries by their service
 	list    []*Service             // sorted; nil: to be made again
 	changed chan struct{}
-	locals  map[string]bool // registrations without a service whose condition is to be written
+	locals  map[string]bool // registrations without a service that lack the condition Available
 	due     chan struct{}   // holds one when there are such
-	running context.Context // nil: not yet
+	start   func(*entry)    // starts an entry's worker; nil: not yet
 	workers sync.WaitGroup
 }
 
-// entry is what lives as long as a registration does.
+// entry is the state that lives as long as a registration.
 type entry struct {
 	service *Service
 	way     *way
 	target  atomic.Pointer[target]
-	epoch   atomic.Int64 // of the service and its endpoints: a target of another is to be found again
+	epoch   atomic.Int64 // of the service and its endpoints: a target with another epoch must be resolved again
 	reading atomic.Pointer[reading]
-	gate    chan struct{}      // holds one for each request under way
-	wake    chan struct{}      // holds one when there is something to find out
-	stop    context.CancelFunc // nil: no worker yet
+	gate    chan struct{}      // holds a token for each request in flight
+	wake    chan struct{}      // holds a token when the server must be checked
+	stop    context.CancelFunc // nil: it has no worker yet
 }
 
-// New makes an aggregator that knows no registrations yet.
+// New makes an aggregator without registrations.
 func New(o Options) *Aggregator {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -131,7 +132,7 @@ func New(o Options) *Aggregator {
 		locals: map[string]bool{}, due: make(chan struct{}, 1), metrics: newMetrics()}
 }
 
-// Load replaces all registrations with those that are stored. Where their servers are is found again.
+// Load replaces all registrations with the stored ones. The addresses of their servers are resolved again.
 func (a *Aggregator) Load(ctx context.Context, stored feed.Lister) error {
 	all, err := stored.List(ctx, registrations, "")
 	if err != nil {
@@ -151,7 +152,7 @@ func (a *Aggregator) Load(ctx context.Context, stored feed.Lister) error {
 	return nil
 }
 
-// names are those of all registrations that are known.
+// names returns the names of all known registrations.
 func (a *Aggregator) names() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -175,7 +176,7 @@ func (a *Aggregator) Apply(_ context.Context, c *feed.Change) error {
 	return nil
 }
 
-// registered puts a registration in the place of the one of its name; nil takes it away.
+// registered sets the registration of a name; a nil object removes it.
 func (a *Aggregator) registered(name string, obj resource.Object) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -220,7 +221,7 @@ func (a *Aggregator) registered(name string, obj resource.Object) {
 	a.work(e)
 }
 
-// adopt makes s the state of an entry, with the way there that it has if that is the same. It wants the lock.
+// adopt makes s the state of an entry, and keeps the entry's connections if they still fit. The caller holds mu.
 func (a *Aggregator) adopt(e *entry, s *Service, r *apiregistrationv1.APIService) {
 	s.entry, s.aggregator = e, a
 	if e.way == nil || !e.way.fits(r) {
@@ -233,7 +234,7 @@ func (a *Aggregator) adopt(e *entry, s *Service, r *apiregistrationv1.APIService
 	e.service = s
 }
 
-// forget ends what is known of a registration. It wants the lock.
+// forget removes an entry and ends its worker. The caller holds mu.
 func (a *Aggregator) forget(e *entry) {
 	s := e.service
 	delete(a.entries, s.Name)
@@ -248,7 +249,7 @@ func (a *Aggregator) forget(e *entry) {
 	a.o.Ledger.Unregister(s.ref())
 }
 
-// publish makes what is known the truth for requests. It wants the lock.
+// publish makes the current entries visible to requests. The caller holds mu.
 func (a *Aggregator) publish() {
 	a.list = nil
 	var paths *map[string]*Service
@@ -264,7 +265,7 @@ func (a *Aggregator) publish() {
 	a.changed = make(chan struct{})
 }
 
-// Services are the registrations that other servers answer for, by name. The slice is shared.
+// Services returns the registrations of other servers, sorted by name. The slice is shared.
 func (a *Aggregator) Services() []*Service {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -278,14 +279,14 @@ func (a *Aggregator) Services() []*Service {
 	return a.list
 }
 
-// Changed is closed when [Aggregator.Services] has something else to say.
+// Changed returns a channel that is closed when the result of [Aggregator.Services] changes.
 func (a *Aggregator) Changed() <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.changed
 }
 
-// Find returns whose path it is; nil: this server's own.
+// Find returns the registration that a path belongs to; nil: this server serves the path.
 func (a *Aggregator) Find(path string) *Service {
 	paths := a.paths.Load()
 	if paths == nil {
@@ -307,7 +308,8 @@ func (a *Aggregator) Find(path string) *Service {
 	return nil
 }
 
-// moved has the servers behind a service found again; no name: behind all services of the namespace, and no namespace: behind all.
+// moved makes the aggregator resolve the servers behind a service again: without a name those behind all services of
+// the namespace, and without a namespace all servers.
 func (a *Aggregator) moved(namespace, name string) {
 	if a.paths.Load() == nil {
 		return
@@ -326,7 +328,7 @@ func (a *Aggregator) moved(namespace, name string) {
 		}
 	}
 	if moved {
-		a.publish() // another server may serve other things
+		a.publish() // the server at the new address may serve other resources
 	}
 }
 
@@ -351,17 +353,21 @@ func (e *entry) poke() {
 	}
 }
 
-// Run finds out whether the servers answer, until ctx ends.
+// Run checks whether the servers respond, until ctx ends.
 func (a *Aggregator) Run(ctx context.Context) {
 	a.mu.Lock()
-	a.running = ctx
+	a.start = func(e *entry) {
+		ctx, stop := context.WithCancel(ctx)
+		e.stop = stop
+		a.workers.Go(func() { a.keep(ctx, e) })
+	}
 	for _, e := range a.entries {
 		a.work(e)
 	}
 	a.mu.Unlock()
 	a.keepLocals(ctx)
 	a.mu.Lock()
-	a.running = nil
+	a.start = nil
 	for _, e := range a.entries {
 		e.way.close()
 	}
@@ -369,12 +375,9 @@ func (a *Aggregator) Run(ctx context.Context) {
 	a.workers.Wait()
 }
 
-// work starts the worker of an entry. It wants the lock.
+// work starts the worker of an entry once the aggregator runs. The caller holds mu.
 func (a *Aggregator) work(e *entry) {
-	if a.running == nil || e.stop != nil {
-		return
+	if a.start != nil && e.stop == nil {
+		a.start(e)
 	}
-	ctx, stop := context.WithCancel(a.running)
-	e.stop = stop
-	a.workers.Go(func() { a.keep(ctx, e) })
 }

@@ -17,10 +17,10 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// writer is who writes the conditions.
+// writer is the field manager of the conditions.
 const writer = "kube-apiserver"
 
-// finding is what a condition says, its time aside.
+// finding is the content of a condition without its time.
 type finding struct {
 	kind            apiregistrationv1.APIServiceConditionType
 	status          apiregistrationv1.ConditionStatus
@@ -35,7 +35,7 @@ func doubt(reason, format string, args ...any) finding {
 	return finding{apiregistrationv1.Available, apiregistrationv1.ConditionUnknown, reason, fmt.Sprintf(format, args...)}
 }
 
-// find says whether a server is there and answers. The error is that of a look that is worth repeating soon.
+// find reports whether a server is there and answers. The error is that of a look that is worth repeating soon.
 func (a *Aggregator) find(ctx context.Context, s *Service) (finding, error) {
 	b, at := a.o.Backend(), s.at
 	obj, err := b.Get(ctx, services, at.namespace, at.name)
@@ -67,7 +67,7 @@ func (a *Aggregator) find(ctx context.Context, s *Service) (finding, error) {
 	return finding{apiregistrationv1.Available, apiregistrationv1.ConditionTrue, "Passed", "all checks passed"}, nil
 }
 
-// longest bounds a message: a server says what it likes.
+// longest is the maximum length of a message, which may come from the other server.
 const longest = 4096
 
 func clip(s string) string {
@@ -77,13 +77,13 @@ func clip(s string) string {
 	return s
 }
 
-// answers is true of a slice with a ready address behind a port.
+// answers reports whether a slice has a ready address for a port.
 func answers(s *discoveryv1.EndpointSlice, port string) bool {
 	return slices.ContainsFunc(s.Endpoints, func(e discoveryv1.Endpoint) bool { return e.Conditions.Ready == nil || *e.Conditions.Ready }) &&
 		slices.ContainsFunc(s.Ports, func(p discoveryv1.EndpointPort) bool { return p.Name != nil && *p.Name == port && p.Port != nil })
 }
 
-// condition is what a registration says of one thing; nil: nothing yet.
+// condition returns a registration's condition of a type, nil if there is none.
 func condition(r *apiregistrationv1.APIService, kind apiregistrationv1.APIServiceConditionType) *apiregistrationv1.APIServiceCondition {
 	for i := range r.Status.Conditions {
 		if c := &r.Status.Conditions[i]; c.Type == kind {
@@ -132,7 +132,7 @@ func (f finding) said(r *apiregistrationv1.APIService) bool {
 	return c != nil && c.Status == f.status && c.Reason == f.reason && c.Message == f.message
 }
 
-// set makes f the registration's condition. Its time is that of the newest change of the status.
+// set writes f into the registration's conditions, with the time of the newest change of the status.
 func (f finding) set(r *apiregistrationv1.APIService, now metav1.Time) {
 	next := apiregistrationv1.APIServiceCondition{
 		Type: f.kind, Status: f.status, Reason: f.reason, Message: f.message, LastTransitionTime: now,
@@ -147,10 +147,10 @@ func (f finding) set(r *apiregistrationv1.APIService, now metav1.Time) {
 	r.Status.Conditions = append(r.Status.Conditions, next)
 }
 
-// isLocal is what a registration without a service says.
+// isLocal is the condition of a registration without a service.
 var isLocal = finding{apiregistrationv1.Available, apiregistrationv1.ConditionTrue, "Local", "Local APIServices are always available"}
 
-// localLater has the condition of a registration without a service written, if it is not. It wants the lock.
+// localLater schedules the write of the condition of a registration without a service, if it differs. The caller holds mu.
 func (a *Aggregator) localLater(r *apiregistrationv1.APIService) {
 	if isLocal.said(r) {
 		return

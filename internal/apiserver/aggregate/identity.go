@@ -22,13 +22,14 @@ const (
 	masters = "system:masters"
 )
 
-// Discovery is who asks a server what it serves, and whether it is there.
+// Discovery returns the user that reads a server's discovery documents and probes its availability.
 func Discovery() user.Info { return &user.DefaultInfo{Name: prober, Groups: []string{masters}} }
 
-// OpenAPI is who asks a server for its documents.
+// OpenAPI returns the user that reads a server's OpenAPI documents.
 func OpenAPI() user.Info { return &user.DefaultInfo{Name: reader, Groups: []string{masters}} }
 
-// As is the way to the server under a user's name: each call goes to one of its endpoints, and is booked in the ledger.
+// As returns the transport to the server under a user's name: each call goes to one of its endpoints, and is recorded
+// in the ledger.
 func (s *Service) As(who user.Info) http.RoundTripper { return &named{s, who} }
 
 type named struct {
@@ -55,7 +56,7 @@ func identify(h http.Header, who user.Info) {
 	transport.SetAuthProxyHeaders(&http.Request{Header: h}, who.GetName(), who.GetUID(), who.GetGroups(), who.GetExtra())
 }
 
-// send makes a call, whose headers name the user, and books it.
+// send makes a call, whose headers name the user, through the ledger.
 func (s *Service) send(r *http.Request) (*http.Response, error) {
 	if s.way.err != nil {
 		return nil, s.way.err
@@ -66,7 +67,7 @@ func (s *Service) send(r *http.Request) (*http.Response, error) {
 		resp, own = s.way.transport.RoundTrip(r.WithContext(ctx))
 		switch {
 		case own != nil && errors.Is(r.Context().Err(), context.Canceled):
-			return nil // who asked went away
+			return nil // the client disconnected
 		case own != nil:
 			return own
 		case resp.StatusCode >= http.StatusInternalServerError:

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are upstream's, of registrations.
+// metrics are upstream's metrics of registrations.
 type metrics struct {
 	mu   sync.Mutex
 	is   map[string]bool
@@ -26,7 +26,7 @@ func newMetrics() *metrics {
 	}, []string{"name", "reason"})}
 }
 
-// says notes whether a registration's server answers.
+// says records whether a registration's server is available.
 func (m *metrics) says(name string, available bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -39,7 +39,7 @@ func (m *metrics) forget(name string) {
 	delete(m.is, name)
 }
 
-// lost counts a server that answers no more.
+// lost counts a server that became unavailable.
 func (m *metrics) lost(name, reason string) { m.less.WithLabelValues(name, reason).Inc() }
 
 // Describe implements [prometheus.Collector].

@@ -14,12 +14,12 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
-// Times of probes, upstream's where it has them.
+// Times of probes; upstream's where it has them.
 const (
-	probeAgain    = 30 * time.Second // whatever happens
+	probeAgain    = 30 * time.Second // interval between probes
 	probeTime     = 5 * time.Second  // of one attempt
 	probeAttempts = 5
-	probeAhead    = 500 * time.Millisecond // how long the first attempt has before the others are made beside it
+	probeAhead    = 500 * time.Millisecond // delay before the concurrent attempts begin
 	backOffFirst  = 5 * time.Millisecond
 	backOffMost   = 30 * time.Second
 )
@@ -47,7 +47,7 @@ func (a *Aggregator) keep(ctx context.Context, e *entry) {
 	}
 }
 
-// check is one look. The error is that of the server, or of writing down what was found.
+// check probes the server once and writes the condition. The error is the server's, or that of the write.
 func (a *Aggregator) check(ctx context.Context, e *entry) error {
 	a.mu.Lock()
 	s := e.service
@@ -61,13 +61,14 @@ func (a *Aggregator) check(ctx context.Context, e *entry) error {
 		return e
 	}
 	if found.status != apiregistrationv1.ConditionTrue {
-		e.reading.Store(nil) // what could not be read before is of no account when it is back
+		e.reading.Store(nil) // earlier read errors do not count once the server is available again
 	}
 	return err
 }
 
-// probe asks the server for what it must serve. The first attempt goes ahead; if it fails or takes long, the others are made
-// at once, so that one of several endpoints is enough. The error is that of the last to fail.
+// probe requests the group version that the server must serve. It makes one attempt first. If that fails or takes long,
+// it makes the others concurrently, so that one of several endpoints is enough. The error is that of the last attempt
+// to fail.
 func (a *Aggregator) probe(ctx context.Context, s *Service) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -130,7 +131,7 @@ func (a *Aggregator) attempt(ctx context.Context, s *Service) error {
 	return fmt.Errorf("failing or missing response from %v: %w", url, err)
 }
 
-// fixed is the way to one endpoint of a server.
+// fixed is the transport to one endpoint of a server.
 type fixed struct {
 	service *Service
 	host    string

@@ -30,15 +30,15 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/bufferedconn"
 )
 
-// Refusals in upstream's words.
+// Responses to requests that cannot be forwarded, in upstream's words.
 const (
 	textUnavailable = "service unavailable"
 	textRedirect    = "the backend attempted to redirect this request, which is not permitted"
 	textTooMany     = "Too many requests, please try again later."
 )
 
-// Serve sends a request on to the server. lasting are requests that last by their nature: watches, and streams of either way.
-// end ends them; nothing else does but client and server.
+// Serve forwards a request to the server. lasting is true for long-running requests: watches, and streams in either
+// direction. Only the client, the server or the end of end ends those.
 func (s *Service) Serve(w http.ResponseWriter, r *http.Request, lasting bool, end context.Context) {
 	a := s.aggregator
 	who, ok := request.UserFrom(r.Context())
@@ -94,13 +94,13 @@ func (s *Service) Serve(w http.ResponseWriter, r *http.Request, lasting bool, en
 	s.forward(w, out, who, lasting)
 }
 
-// refuse answers in the server's stead: in upstream's words, and with a warning that tells whose fault it is.
+// refuse responds in place of the server, with upstream's text and a warning that names the registration.
 func (s *Service) refuse(w http.ResponseWriter, text string, code int) {
 	s.name(w, "")
 	http.Error(w, text, code)
 }
 
-// name tells the client in a warning which registration an answer comes of that is not its server's.
+// name warns the client that the response is not the server's, and names the registration.
 func (s *Service) name(w http.ResponseWriter, why string) {
 	text := fmt.Sprintf("APIService %s", s.Name)
 	switch {
@@ -114,8 +114,8 @@ func (s *Service) name(w http.ResponseWriter, why string) {
 	w.Header().Add("Warning", `299 - "`+text+`"`)
 }
 
-// bound is the time that a request has: none of ours if it lasts by its nature; little for discovery, by which clients of all
-// groups would be held up.
+// bound returns a context with the request's deadline: none for a long-running request, a short one for discovery,
+// which would otherwise delay the clients of all groups.
 func (s *Service) bound(r *http.Request, lasting bool) (context.Context, context.CancelFunc) {
 	switch {
 	case lasting:
@@ -126,13 +126,13 @@ func (s *Service) bound(r *http.Request, lasting bool) (context.Context, context
 	return context.WithTimeout(r.Context(), s.aggregator.o.RequestTimeout)
 }
 
-// discovers is true of requests like /apis/GROUP/VERSION.
+// discovers reports whether a request has the form /apis/GROUP/VERSION.
 func discovers(r *http.Request) bool {
 	info, _ := request.RequestInfoFrom(r.Context())
 	return info != nil && !info.IsResourceRequest && strings.Count(strings.Trim(info.Path, "/"), "/") == 2
 }
 
-// late answers a request whose time is over, as a stage does that wraps them all.
+// late responds to a request that has timed out, as the stage for deadlines does.
 func (s *Service) late(w http.ResponseWriter) {
 	h := w.Header()
 	h.Del("X-Kubernetes-Pf-Flowschema-Uid")
@@ -141,11 +141,11 @@ func (s *Service) late(w http.ResponseWriter) {
 	s.name(w, "no answer in time")
 	w.WriteHeader(http.StatusGatewayTimeout)
 	status := apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0).ErrStatus // upstream's words
-	// a client that went away needs no answer
+	// the client may have left
 	_ = json.NewEncoder(w).Encode(&status)
 }
 
-// buffers are what answers are copied through.
+// buffers pools the buffers for copying responses.
 type buffers struct{ pool sync.Pool }
 
 const bufferSize = 256 << 10
@@ -161,13 +161,13 @@ func (b *buffers) Get() []byte {
 // Put implements [httputil.BufferPool].
 func (b *buffers) Put(p []byte) { b.pool.Put(&p) }
 
-// forward sends on a request that is answered as such.
+// forward forwards a request that is not upgraded.
 func (s *Service) forward(w http.ResponseWriter, r *http.Request, who user.Info, lasting bool) {
 	p := httputil.ReverseProxy{
-		Director:   func(*http.Request) {}, // the request is what is to be sent
+		Director:   func(*http.Request) {}, // the request is complete
 		Transport:  &forwarding{s, who},
 		BufferPool: &s.aggregator.buffers,
-		ErrorLog:   log.New(io.Discard, "", 0), // of bodies that broke off: who asked sees that
+		ErrorLog:   log.New(io.Discard, "", 0), // about interrupted bodies, which the client notices
 		ModifyResponse: func(resp *http.Response) error {
 			if c := resp.StatusCode; !s.aggregator.o.ForwardRedirects && c >= 300 && c <= 399 && resp.Header.Get("Location") != "" {
 				_ = resp.Body.Close()
@@ -195,7 +195,7 @@ func (s *Service) forward(w http.ResponseWriter, r *http.Request, who user.Info,
 	p.ServeHTTP(w, r)
 }
 
-// bufferedWriter sends each copied block by one write to the socket: TLS makes a write of every 16 KB.
+// bufferedWriter sends each copied block with one write to the socket. TLS alone makes a write for every 16 KB.
 type bufferedWriter struct {
 	http.ResponseWriter
 	conn *bufferedconn.Conn
@@ -221,7 +221,7 @@ func (s *Service) Error(w http.ResponseWriter, _ *http.Request, err error) {
 	http.Error(w, clip(err.Error()), http.StatusServiceUnavailable)
 }
 
-// forwarding is the way of one request: it says who asks, and where they asked.
+// forwarding is the transport of one request: it adds the headers for the user and for the original address.
 type forwarding struct {
 	service *Service
 	who     user.Info
@@ -241,20 +241,20 @@ func (f *forwarding) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// foreign are headers of a server that are ours to say.
+// foreign are the headers that this server sets in place of the other one's.
 var foreign = []string{"Access-Control-Allow-Credentials", "Access-Control-Allow-Headers", "Access-Control-Allow-Methods",
 	"Access-Control-Allow-Origin"}
 
 type sending struct{ service *Service }
 
-// most is how much of a page there may be: its links are rewritten, for which all of it is read.
+// most is the maximum size of a page whose links are rewritten, because all of it is read.
 const most = 8 << 20
 
 // RoundTrip implements [http.RoundTripper].
 func (s sending) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := s.service.send(r)
 	if err != nil && s.service.Available {
-		s.service.entry.poke() // perhaps it is not there any more
+		s.service.entry.poke() // the server may be gone
 	}
 	if err == nil && strings.HasPrefix(strings.TrimSpace(resp.Header.Get("Content-Type")), "text/html") {
 		resp.Body = http.MaxBytesReader(nil, resp.Body, most)
@@ -262,7 +262,7 @@ func (s sending) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// upgrade sends on a request that makes a connection of its own, whose two ends are tied together.
+// upgrade forwards a request that upgrades its connection, and copies between both connections.
 func (s *Service) upgrade(w http.ResponseWriter, r *http.Request, end context.Context) {
 	ctx, bounded, stop := egress.BoundUpgrade(r.Context(), w)
 	defer stop()
@@ -270,7 +270,7 @@ func (s *Service) upgrade(w http.ResponseWriter, r *http.Request, end context.Co
 	h.ServeHTTP(&tied{ResponseWriter: bounded, end: end}, r.WithContext(ctx))
 }
 
-// dialing is the way of a connection of its own, which is booked like a call.
+// dialing returns a transport for one upgraded connection, which the ledger counts like a call.
 func (s *Service) dialing() *http.Transport {
 	dial := egress.Bounded(s.way.transport.DialContext)
 	return &http.Transport{
@@ -285,7 +285,7 @@ func (s *Service) dialing() *http.Transport {
 	}
 }
 
-// tied closes the connection that is taken over when the server ends.
+// tied closes the hijacked connection when the server ends.
 type tied struct {
 	http.ResponseWriter
 	end context.Context
@@ -305,7 +305,7 @@ func (t *tied) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 
 type tiedConn struct {
 	net.Conn
-	from *bufio.Reader // what the client sent before it was answered comes first
+	from *bufio.Reader // returns first what the client sent before the response
 	stop func() bool
 }
 

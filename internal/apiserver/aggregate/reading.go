@@ -10,11 +10,11 @@ import (
 )
 
 // Readable is the type of the condition that reports whether the server's discovery and OpenAPI are readable. Available
-// only reports that the server responds. The condition appears beside Available when an available server first could not be
-// read; other registrations do not have it.
+// only reports that the server responds. The condition appears beside Available when an available server could not be
+// read for the first time; other registrations do not have it.
 const Readable apiregistrationv1.APIServiceConditionType = "DiscoveryReadable"
 
-// reading is what came of the newest attempt to learn what a server serves. Empty: it was understood.
+// reading is the result of the latest discovery of a server. Empty: it succeeded.
 type reading struct{ reason, message string }
 
 // Read receives the result of discovery at host (that of [Service.URL]) for a registration. Reason and message are empty if
@@ -24,7 +24,7 @@ func (a *Aggregator) Read(name, host, reason, message string) {
 	defer a.mu.Unlock()
 	e := a.entries[name]
 	if e == nil || e.service.URL("").Host != host {
-		return // it leads elsewhere by now
+		return // the registration names another server by now
 	}
 	if reason != "" && !e.service.Available {
 		return
@@ -37,7 +37,7 @@ func (a *Aggregator) Read(name, host, reason, message string) {
 	e.poke()
 }
 
-// finding is what the condition is to say of a registration whose availability was found out just now; false: what it says is left.
+// finding returns the new content of the condition after a probe of the registration's availability; false: the condition stays.
 func (r *reading) finding(of *apiregistrationv1.APIService, availability finding) (finding, bool) {
 	switch {
 	case r == nil || availability.status != apiregistrationv1.ConditionTrue:
@@ -50,7 +50,7 @@ func (r *reading) finding(of *apiregistrationv1.APIService, availability finding
 	return finding{Readable, apiregistrationv1.ConditionTrue, "Read", "the server's discovery and OpenAPI documents are readable"}, true
 }
 
-// unread is the text of a warning for discovery of a server that cannot be understood; empty: there is none.
+// unread returns the warning for discovery of a server that cannot be read; empty: none.
 func (s *Service) unread() string {
 	if s.Unreadable == "" {
 		return ""

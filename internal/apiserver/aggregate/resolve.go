@@ -15,16 +15,16 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// target is where a server answers: HOST:PORT of each ready endpoint.
+// target is the addresses of a server: HOST:PORT of each ready endpoint.
 type target struct {
 	epoch int64
 	hosts []string
 }
 
-// host is the HOST:PORT that the next call goes to.
+// host returns the HOST:PORT for the next call.
 func (s *Service) host(ctx context.Context) (string, error) {
 	e := s.entry
-	epoch := e.epoch.Load() // before what it counts is read
+	epoch := e.epoch.Load() // loaded before the objects that it versions
 	t := e.target.Load()
 	if t == nil || t.epoch != epoch {
 		hosts, err := s.aggregator.resolve(ctx, s.at)
@@ -40,7 +40,7 @@ func (s *Service) host(ctx context.Context) (string, error) {
 	return t.hosts[rand.IntN(len(t.hosts))], nil
 }
 
-// resolve finds where a service answers.
+// resolve returns the addresses of a service.
 func (a *Aggregator) resolve(ctx context.Context, at address) ([]string, error) {
 	b := a.o.Backend()
 	obj, err := b.Get(ctx, services, at.namespace, at.name)
@@ -52,7 +52,7 @@ func (a *Aggregator) resolve(ctx context.Context, at address) ([]string, error) 
 		return nil, fmt.Errorf("service %s/%s is a %T", at.namespace, at.name, obj)
 	}
 	join := func(host string) []string { return []string{net.JoinHostPort(host, strconv.Itoa(int(at.port)))} }
-	if svc.Spec.Type == corev1.ServiceTypeExternalName { // perhaps a process on this machine
+	if svc.Spec.Type == corev1.ServiceTypeExternalName { // it may be a process on this machine
 		return join(svc.Spec.ExternalName), nil
 	}
 	port := listens(svc, at.port)
@@ -74,7 +74,7 @@ func (a *Aggregator) resolve(ctx context.Context, at address) ([]string, error) 
 	return join(svc.Spec.ClusterIP), nil
 }
 
-// listens is the service's port of that number; nil: it has none.
+// listens returns the service's port with that number; nil: it has none.
 func listens(svc *corev1.Service, number int32) *corev1.ServicePort {
 	for i, p := range svc.Spec.Ports {
 		if p.Port == number {
@@ -84,7 +84,7 @@ func listens(svc *corev1.Service, number int32) *corev1.ServicePort {
 	return nil
 }
 
-// endpoints are the slices of a service.
+// endpoints returns the endpoint slices of a service.
 func endpoints(ctx context.Context, b Backend, r reference) ([]*discoveryv1.EndpointSlice, error) {
 	all, err := b.List(ctx, endpointSlices, r.namespace)
 	if err != nil {
@@ -99,8 +99,8 @@ func endpoints(ctx context.Context, b Backend, r reference) ([]*discoveryv1.Endp
 	return out, nil
 }
 
-// ready are the ready endpoints behind a port, as HOST:PORT: those of the service's first IP family, or of another if there
-// are none.
+// ready returns the ready endpoints for a port as HOST:PORT: those of the service's first IP family, or of another if
+// there are none.
 func ready(slices []*discoveryv1.EndpointSlice, port string, families []corev1.IPFamily) []string {
 	var first, other []string
 	for _, s := range slices {

@@ -20,14 +20,14 @@ import (
 	"github.com/mortise-dev/mortise/extension"
 )
 
-// Service is an APIService that another server answers for, as it stood at one time.
+// Service is the state of an APIService of another server at one time.
 type Service struct {
 	Name                           string // VERSION.GROUP
 	Group, Version                 string
 	GroupPriority, VersionPriority int32
 	UID                            types.UID
 	Created                        metav1.Time
-	// Available, Reason and Message are the condition's.
+	// Available, Reason and Message are those of the condition.
 	Available       bool
 	Reason, Message string
 	// Unreadable is why discovery or OpenAPI of an available server failed; empty: it succeeded, or is not known yet.
@@ -46,7 +46,7 @@ type address struct {
 	port int32
 }
 
-// describe reads a registration.
+// describe converts a registration to a Service.
 func (a *Aggregator) describe(r *apiregistrationv1.APIService) *Service {
 	s := &Service{
 		Name: r.Name, Group: r.Spec.Group, Version: r.Spec.Version, UID: r.UID, Created: r.CreationTimestamp,
@@ -65,13 +65,13 @@ func (a *Aggregator) describe(r *apiregistrationv1.APIService) *Service {
 	return s
 }
 
-// says is true if o says the same, its way aside.
+// says reports whether o has the same content, apart from its connections.
 func (s *Service) says(o *Service) bool {
 	return s.UID == o.UID && s.GroupPriority == o.GroupPriority && s.VersionPriority == o.VersionPriority &&
 		s.Available == o.Available && s.Reason == o.Reason && s.Message == o.Message && s.Unreadable == o.Unreadable
 }
 
-// path is what [Aggregator.Find] finds it by.
+// path returns the key by which [Aggregator.Find] finds the service.
 func (s *Service) path() string {
 	if s.Group == "" {
 		return ""
@@ -79,7 +79,7 @@ func (s *Service) path() string {
 	return s.Group + "/" + s.Version
 }
 
-// root is where it tells of itself.
+// root is the path of the server's own discovery document.
 func (s *Service) root() string {
 	if s.Group == "" {
 		return "/api/" + s.Version
@@ -87,30 +87,30 @@ func (s *Service) root() string {
 	return "/apis/" + s.Group + "/" + s.Version
 }
 
-// Epoch is another one after each change of the service and its endpoints.
+// Epoch changes with each change of the service or its endpoints.
 func (s *Service) Epoch() int64 { return s.entry.epoch.Load() }
 
 func (s *Service) ref() extension.Ref {
 	return extension.Ref{Point: extension.AggregatedAPI, Name: s.Name}
 }
 
-// URL is that of a path at the server. The host is the service's name: which endpoint of it is called is found at each call.
+// URL returns the URL of a path at the server. Its host is the service's name; each call resolves it to an endpoint.
 func (s *Service) URL(path string) *url.URL {
 	return &url.URL{Scheme: "https", Host: net.JoinHostPort(s.at.serverName(), strconv.Itoa(int(s.at.port))), Path: path}
 }
 
 func (r reference) serverName() string { return r.name + "." + r.namespace + ".svc" }
 
-// way is how the server is reached: the certificate that it must have, and ours.
+// way is how to connect to the server: the certificate that it must present, and ours.
 type way struct {
 	name      string
 	insecure  bool
 	authority []byte
 	transport *http.Transport
-	err       error // why there is none
+	err       error // why there is no transport
 }
 
-// fits is true if the way is the registration's still.
+// fits reports whether the way still matches the registration.
 func (w *way) fits(r *apiregistrationv1.APIService) bool {
 	return w.name == serverName(r) && w.insecure == r.Spec.InsecureSkipTLSVerify && bytes.Equal(w.authority, r.Spec.CABundle)
 }
@@ -125,11 +125,11 @@ func (w *way) close() {
 	}
 }
 
-// Sizes and times of connections. What one stream of a connection does not read holds up that stream alone.
+// Sizes and times of connections. A client that does not read one stream delays only that stream.
 const (
 	streamBuffer = 1 << 20
 	frameSize    = 1 << 20
-	pingAfter    = 30 * time.Second // of silence on a connection
+	pingAfter    = 30 * time.Second // without data on a connection
 	pingWait     = 15 * time.Second
 )
 
@@ -164,7 +164,7 @@ func (a *Aggregator) open(w *way) *way {
 	w.transport = &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: dial, TLSClientConfig: conf, TLSHandshakeTimeout: 10 * time.Second,
 		MaxIdleConnsPerHost: 25, IdleConnTimeout: 90 * time.Second, ForceAttemptHTTP2: true,
-		DisableCompression: true, // what the client takes is the client's to say
+		DisableCompression: true, // the client decides which encodings it accepts
 		ReadBufferSize:     64 << 10, WriteBufferSize: 64 << 10,
 		HTTP2: &http.HTTP2Config{
 			SendPingTimeout: pingAfter, PingTimeout: pingWait, MaxReadFrameSize: frameSize,

@@ -302,7 +302,7 @@ func TestStrictAnswersAfterTheEvent(t *testing.T) {
 	}
 }
 
-// watchful says whether an answer was sent before the log had its last event.
+// watchful reports whether an answer was sent before the log had its last event.
 type watchful struct {
 	*httptest.ResponseRecorder
 	log   *bytes.Buffer

@@ -228,7 +228,7 @@ func (a *Accounts) parse(ctx context.Context, token string) (*claims, error) {
 	return nil, utilerrors.NewAggregate(errs)
 }
 
-// ours says whether a token names one of our issuers. Nothing of it is verified yet.
+// ours reports whether a token names one of our issuers. Nothing of it is verified yet.
 func (a *Accounts) ours(token string) bool {
 	_, rest, ok := strings.Cut(token, ".")
 	payload, sum, ok2 := strings.Cut(rest, ".")

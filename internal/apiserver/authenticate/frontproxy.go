@@ -84,7 +84,7 @@ func hasPrefix(s, prefix string) bool {
 	return len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix)
 }
 
-// hasRemote says whether a header may be one of the standard ones, so that most requests need no closer look.
+// hasRemote reports whether a header may be one of the standard ones, so that most requests need no closer look.
 func hasRemote(h http.Header) bool {
 	for name := range h {
 		if hasPrefix(name, "X-Remote-") {

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Attempts are upstream's metrics of what requests were decided to be, and how long that took.
+// Attempts are upstream's metrics of authorization decisions and their latency.
 type Attempts struct {
 	total    *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -21,7 +21,7 @@ type result struct {
 	duration prometheus.Observer
 }
 
-// NewAttempts returns the metrics with nothing in them.
+// NewAttempts returns the metrics without observations.
 func NewAttempts() *Attempts {
 	m := &Attempts{
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{

@@ -29,10 +29,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/selectors"
 )
 
-// Decision is an authorizer's answer.
+// Decision is the result of an authorizer.
 type Decision int
 
-// The answers. What ends without Allow is forbidden.
+// The decisions. Unless a request is allowed in the end, it is forbidden.
 const (
 	NoOpinion Decision = iota
 	Deny
@@ -47,14 +47,14 @@ type Attributes struct {
 	ResourceRequest                             bool
 	Path                                        string
 
-	// What the selectors of a list, watch or deletecollection require, and why one of them could not be read. A selector only
-	// narrows: an authorizer may take no notice of it, or of a part.
+	// The requirements of the selectors of a list, watch or deletecollection, and the error of parsing them. A selector
+	// only narrows a request: an authorizer may ignore it or a part of it.
 	Fields                   fields.Requirements
 	Labels                   labels.Requirements
 	FieldsError, LabelsError error
 }
 
-// Of are the attributes of a request.
+// Of returns the attributes of a request.
 func Of(info *request.RequestInfo, u user.Info) Attributes {
 	a := Attributes{
 		User: u, Verb: info.Verb, Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource, Subresource: info.Subresource,
@@ -64,7 +64,7 @@ func Of(info *request.RequestInfo, u user.Info) Attributes {
 	return a
 }
 
-// Select reads the selectors; empty ones require nothing.
+// Select parses the selectors; empty ones require nothing.
 func (a *Attributes) Select(fieldSelector, labelSelector string) {
 	if fieldSelector != "" {
 		if s, err := selectors.ParseFields(fieldSelector); err != nil {
@@ -82,12 +82,12 @@ func (a *Attributes) Select(fieldSelector, labelSelector string) {
 	}
 }
 
-// Authorizer decides. The user sees the reason if no authorizer allows the request.
+// Authorizer decides about requests. The user sees the reason if no authorizer allows the request.
 type Authorizer interface {
 	Authorize(ctx context.Context, a *Attributes) (Decision, string, error)
 }
 
-// Func is a function as an Authorizer.
+// Func adapts a function to an Authorizer.
 type Func func(ctx context.Context, a *Attributes) (Decision, string, error)
 
 // Authorize calls f.
@@ -95,17 +95,18 @@ func (f Func) Authorize(ctx context.Context, a *Attributes) (Decision, string, e
 	return f(ctx, a)
 }
 
-// Named is an authorizer whose reasons for not allowing are shown behind its name.
+// Named is an authorizer whose name precedes its reasons for not allowing a request.
 type Named interface {
 	Authorizer
-	// Name is as in an AuthorizationConfiguration: "rbac", "node".
+	// Name is the type in an AuthorizationConfiguration: "rbac", "node".
 	Name() string
 }
 
-// Chain asks in order.
+// Chain calls authorizers in order.
 type Chain []Authorizer
 
-// Authorize returns the first opinion; without any, the reasons and errors of all.
+// Authorize returns the first decision to allow or deny. Without one, it returns the reasons and errors of all
+// authorizers.
 func (c Chain) Authorize(ctx context.Context, a *Attributes) (Decision, string, error) {
 	var reasons []string
 	var errs []error
@@ -130,7 +131,7 @@ func (c Chain) Authorize(ctx context.Context, a *Attributes) (Decision, string, 
 	return NoOpinion, strings.Join(reasons, "\n"), nil
 }
 
-// Masters is the group that may all.
+// Masters is the group of administrators.
 const Masters = user.SystemPrivilegedGroup
 
 // Administrators allows everything to the group system:masters.
@@ -159,7 +160,7 @@ func (Open) Authorize(_ context.Context, a *Attributes) (Decision, string, error
 	return NoOpinion, "", nil
 }
 
-// Forbidden is the 403 of a denied request.
+// Forbidden returns the 403 of a denied request.
 func Forbidden(a *Attributes, reason string) error {
 	msg := markup.Escape(describe(a))
 	if reason != "" {

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// Standard is z in the form that libraries of the field ask in.
+// Standard adapts z to the authorizer function of the Kubernetes libraries.
 func Standard(z Authorizer) func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	return func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		at := &Attributes{
@@ -30,7 +30,7 @@ func Standard(z Authorizer) func(ctx context.Context, a authorizer.Attributes) (
 	}
 }
 
-// Standard are the attributes in the form in which libraries of the field are asked.
+// Standard converts the attributes to those of the Kubernetes libraries.
 func (a *Attributes) Standard() authorizer.AttributesRecord {
 	return authorizer.AttributesRecord{
 		User: a.User, Verb: a.Verb, Namespace: a.Namespace, APIGroup: a.Group, APIVersion: a.Version, Resource: a.Resource,
@@ -40,7 +40,7 @@ func (a *Attributes) Standard() authorizer.AttributesRecord {
 	}
 }
 
-// Library is an authorizer of the field's libraries as one of ours.
+// Library adapts an authorizer function of the Kubernetes libraries to an Authorizer.
 func Library(z func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)) Authorizer {
 	return Func(func(ctx context.Context, a *Attributes) (Decision, string, error) {
 		d, reason, err := z(ctx, a.Standard())

@@ -49,7 +49,7 @@ func (r *Registry) Run(ctx context.Context, b resource.Backend) error {
 	}
 }
 
-// Pauses before what failed is tried again; nothing tells of a webhook that has come back.
+// Delays of retries. No event reports that a webhook works again.
 const (
 	firstPause = 100 * time.Millisecond
 	lastPause  = 30 * time.Second
@@ -162,7 +162,7 @@ func (r *Registry) terminate(ctx context.Context, b resource.Backend, name strin
 	return free, nil
 }
 
-// deleteObjects deletes all objects of a kind, and says how many are still there because of their finalizers.
+// deleteObjects deletes all objects of a kind, and returns how many remain because of their finalizers.
 func deleteObjects(ctx context.Context, b resource.Backend, d *resource.Descriptor) (int, error) {
 	gr := d.GroupResource()
 	objects, err := b.List(ctx, gr, "")

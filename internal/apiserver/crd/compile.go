@@ -199,7 +199,7 @@ func (k *kind) subresources(d *resource.Descriptor) {
 	served := 0
 	type scaled struct {
 		of       *v1.CustomResourceSubresourceScale
-		in       *version // whose objects the paths are of; nil: of any
+		in       *version // version of the objects that the paths refer to; nil: any
 		versions []string
 	}
 	var scales []scaled

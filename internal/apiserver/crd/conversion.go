@@ -75,7 +75,7 @@ func newConversion(def *v1.CustomResourceDefinition, call Caller) *conversion {
 	return out
 }
 
-// badAuthority says whether a definition has a webhook that cannot be trusted, because what is to vouch for it is no certificate.
+// badAuthority reports whether a definition has a webhook that cannot be trusted, because what is to vouch for it is no certificate.
 func badAuthority(def *v1.CustomResourceDefinition) bool {
 	c := def.Spec.Conversion
 	if c == nil || c.Strategy != v1.WebhookConverter || c.Webhook == nil || c.Webhook.ClientConfig == nil {
@@ -85,8 +85,8 @@ func badAuthority(def *v1.CustomResourceDefinition) bool {
 	return len(bundle) > 0 && !x509.NewCertPool().AppendCertsFromPEM(bundle)
 }
 
-// convert asks for objects in apiVersion, in one call. Objects that are in it already are not sent. The objects are not
-// changed; the error says which webhook, definition and object it is about.
+// convert converts objects to apiVersion, in one call. Objects of that version are not sent. The given objects are not changed; the error
+// names the webhook, the definition and the object.
 func (c *conversion) convert(ctx context.Context, objs []*unstructured.Unstructured, apiVersion string) ([]*unstructured.Unstructured,
 	error) {
 	out := make([]*unstructured.Unstructured, len(objs))
@@ -128,7 +128,7 @@ func (c *conversion) convert(ctx context.Context, objs []*unstructured.Unstructu
 	return out, nil
 }
 
-// said is an error without the status that it may carry: it is not the server that answered so, and more is to be said.
+// said returns an error without the API status that it may carry, since that is not this server's.
 func said(err error) error {
 	if s := apierrors.APIStatus(nil); errors.As(err, &s) {
 		return errors.New(err.Error())
@@ -210,15 +210,15 @@ func refused(r metav1.Status) error {
 	return fmt.Errorf("response.result.status was '%s', not 'Success'", r.Status)
 }
 
-// empty is true of an object that says nothing but its kind.
+// empty reports whether an object has no fields but its kind.
 func empty(o *unstructured.Unstructured) bool {
 	_, kind := o.Object["kind"]
 	_, version := o.Object["apiVersion"]
 	return len(o.Object) == 2 && kind && version
 }
 
-// take checks one converted object: it is the same object in the version that was asked for. Of its metadata only labels
-// and annotations are the webhook's to change; the rest is the original's. What names the part that is wrong.
+// take checks one converted object: it must be the same object in the requested version. The webhook may change only labels and
+// annotations of its metadata; the rest stays the original's. What names the part that is wrong.
 func take(original *unstructured.Unstructured, raw runtime.RawExtension, apiVersion string) (u *unstructured.Unstructured, what string,
 	err error) {
 	const object, metadata = "invalid converted object", "invalid metadata"

@@ -78,7 +78,7 @@ func (c *converted) put(r *conversionResult) {
 	}
 }
 
-// memoized is convert, asked only for what it has not been asked before. The objects that it returns are the caller's own.
+// memoized is convert with a cache of earlier results. The returned objects belong to the caller.
 func (c *conversion) memoized(ctx context.Context, objs []*unstructured.Unstructured, apiVersion string) ([]*unstructured.Unstructured,
 	error) {
 	out := make([]*unstructured.Unstructured, len(objs))

@@ -79,7 +79,7 @@ func prepareDefinitionUpdate(_ context.Context, obj, old resource.Object) {
 	rememberStored(d)
 }
 
-// sameSpec compares what specs say: defaults and enumerations in schemas are JSON, which may be written in many ways.
+// sameSpec compares specs by their meaning: defaults and enumerations in schemas are JSON, which can be written in many ways.
 func sameSpec(d, old *v1.CustomResourceDefinition) bool {
 	if apiequality.Semantic.DeepEqual(old.Spec, d.Spec) {
 		return true

@@ -15,7 +15,7 @@ type lister interface {
 	Unregister(ref extension.Ref)
 }
 
-// list tells of the conversion webhook that a definition names, or that there is none any more; a nil definition is gone.
+// list registers the conversion webhook of a definition in the ledger, or removes it; nil: the definition was deleted.
 func (r *Registry) list(name string, def *v1.CustomResourceDefinition) {
 	l, ok := r.opts.Caller.(lister)
 	if !ok {

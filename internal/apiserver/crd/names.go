@@ -72,7 +72,7 @@ func establish(def *v1.CustomResourceDefinition) v1.CustomResourceDefinitionCond
 	}
 }
 
-// give returns the names that a definition gets, and the condition that says whether these are all that it wants.
+// give returns the names that a definition gets, and the condition NamesAccepted.
 func (t taken) give(def *v1.CustomResourceDefinition) (v1.CustomResourceDefinitionNames, v1.CustomResourceDefinitionCondition) {
 	want, have := def.Spec.Names, def.Status.AcceptedNames
 	got := *have.DeepCopy()
@@ -112,7 +112,7 @@ func free(want, have string, used map[string]bool) error {
 	return fmt.Errorf("%q is already in use", want)
 }
 
-// approval tells whether a definition in a group of the Kubernetes community may be there; nil for all other groups.
+// approval reports whether a definition in a group of the Kubernetes community may be there; nil for all other groups.
 func approval(def *v1.CustomResourceDefinition) *v1.CustomResourceDefinitionCondition {
 	if !apihelpers.IsProtectedCommunityGroup(def.Spec.Group) {
 		return nil
@@ -150,7 +150,7 @@ func setCondition(s *v1.CustomResourceDefinitionStatus, c v1.CustomResourceDefin
 	s.Conditions = append(s.Conditions, c)
 }
 
-// sameStatus says whether there is nothing to write.
+// sameStatus reports whether there is nothing to write.
 func sameStatus(a, b v1.CustomResourceDefinitionStatus) bool {
 	return apiequality.Semantic.DeepEqual(a, b)
 }

@@ -46,7 +46,7 @@ func Schema(d *resource.Descriptor, version string) *spec.Schema {
 	return s
 }
 
-// SchemaV2 is the same for OpenAPI v2, which cannot say all of it; it refers to ObjectMeta under #/definitions/.
+// SchemaV2 is the same for OpenAPI v2, which cannot express all of it; it refers to ObjectMeta under #/definitions/.
 func SchemaV2(d *resource.Descriptor, version string) *spec.Schema {
 	v := versionOf(d, version)
 	if v == nil {
@@ -64,7 +64,7 @@ func SchemaV2(d *resource.Descriptor, version string) *spec.Schema {
 	return s
 }
 
-// stripDefaults takes out what fields default to: v2 does not tell of custom kinds.
+// stripDefaults removes default values, which upstream's OpenAPI v2 omits for custom kinds.
 func stripDefaults(s *spec.Schema) {
 	if s == nil {
 		return
@@ -102,8 +102,8 @@ func SelectableFields(d *resource.Descriptor, version string) []any {
 	return out
 }
 
-// SchemaDigest stands for all that [Schema], [SchemaV2] and [SelectableFields] say of a version, without making them; nil where
-// these are nil.
+// SchemaDigest returns a digest of the results of [Schema], [SchemaV2] and [SelectableFields] for a version, without computing them; nil
+// where these are nil.
 func SchemaDigest(d *resource.Descriptor, version string) []byte {
 	v := versionOf(d, version)
 	if v == nil {

@@ -64,7 +64,7 @@ func own(d *v1.CustomResourceDefinition, now time.Time) error {
 	return nil
 }
 
-// ours says whether the server writes a condition as a whole.
+// ours reports whether the server writes a condition as a whole.
 func ours(t v1.CustomResourceDefinitionConditionType) bool {
 	return t == v1.NamesAccepted || t == v1.Established || t == v1.KubernetesAPIApprovalPolicyConformant
 }

@@ -5,9 +5,12 @@ package crd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,6 +58,8 @@ type Registry struct {
 
 	cleaning chan struct{} // holds a token when there may be something to clean up
 	pending  map[string]bool
+
+	unwritten map[string]bool // names of definitions whose status is to be written; for Load and Apply alone
 }
 
 // defined is a definition without its schemas, and what was made of it; the descriptor is nil while it has no names.
@@ -75,7 +80,7 @@ func NewRegistry(o Options) *Registry {
 		o.BuiltIn = func(schema.GroupResource) bool { return false }
 	}
 	return &Registry{opts: o, schemas: newSchemas(o.CompiledBytes), defs: map[string]*defined{}, groups: map[string]map[string]*defined{},
-		cleaning: make(chan struct{}, 1), pending: map[string]bool{}}
+		cleaning: make(chan struct{}, 1), pending: map[string]bool{}, unwritten: map[string]bool{}}
 }
 
 // Descriptors are those of all served definitions, in the order in which they came. The slice is shared, and replaced on change.
@@ -114,65 +119,89 @@ func (r *Registry) Load(ctx context.Context, b resource.Backend, s *feed.Snapsho
 	if err != nil {
 		return err
 	}
+	r.reserve(stored)
 	names := make(map[string]bool, len(stored))
 	for _, obj := range stored {
 		names[obj.GetName()] = true
+	}
+	var errs []error
+	for _, name := range r.names() {
+		if !names[name] {
+			errs = append(errs, r.Apply(ctx, b, &feed.Change{Name: name}))
+		}
+	}
+	for _, obj := range stored {
 		if err := r.Apply(ctx, b, &feed.Change{Name: obj.GetName(), Object: obj}); err != nil {
 			r.opts.Logger.ErrorContext(ctx, "Could not serve a stored CustomResourceDefinition", "name", obj.GetName(), "error", err)
 			s.Fail(Resource, obj, err)
 		}
 	}
-	for _, name := range r.names() {
-		if !names[name] {
-			if err := r.Apply(ctx, b, &feed.Change{Name: name}); err != nil {
-				return err
-			}
+	return errors.Join(errs...)
+}
+
+// reserve takes note of the names that stored definitions have accepted. Without it a definition that is applied before another one
+// would be given a name that the other one has.
+func (r *Registry) reserve(stored []resource.Object) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, obj := range stored {
+		if def, ok := obj.(*v1.CustomResourceDefinition); ok {
+			r.group(def.Spec.Group)[def.Name] = &defined{def: slim(def)}
 		}
 	}
-	return nil
+}
+
+// group returns the definitions of a group by their names. The caller holds mu.
+func (r *Registry) group(name string) map[string]*defined {
+	if r.groups[name] == nil {
+		r.groups[name] = map[string]*defined{}
+	}
+	return r.groups[name]
 }
 
 // Apply applies a change of a definition. It writes the status that follows, of this definition and of others that wait for its
-// names, through b, which must not hold a lock here.
+// names, through b, which must not hold a lock here. A status that could not be written is written by the next call, whatever that
+// is about.
 func (r *Registry) Apply(ctx context.Context, b resource.Backend, c *feed.Change) error {
 	def, _ := c.Object.(*v1.CustomResourceDefinition)
-	work, err := r.note(c.Name, def)
+	names, err := r.note(c.Name, def)
 	if err != nil {
 		return err
 	}
-	for _, w := range work {
-		if err := r.writeStatus(ctx, b, w); err != nil {
-			return err
+	for _, name := range names {
+		r.unwritten[name] = true
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(r.unwritten)) {
+		if err := r.writeStatus(ctx, b, name); err != nil {
+			errs = append(errs, err)
+		} else {
+			delete(r.unwritten, name)
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
-// status is one that a definition is to have.
-type status struct {
-	name string
-	is   v1.CustomResourceDefinitionStatus
-}
-
-// note changes the registry, and returns the statuses to be written.
-func (r *Registry) note(name string, def *v1.CustomResourceDefinition) ([]status, error) {
+// note changes the registry, and returns the names of the definitions whose status is to be written.
+func (r *Registry) note(name string, def *v1.CustomResourceDefinition) ([]string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := r.defs[name]
 	if def == nil {
+		_, group, _ := strings.Cut(name, ".")
+		delete(r.groups[group], name)
+		if len(r.groups[group]) == 0 {
+			delete(r.groups, group)
+		}
 		if old == nil {
-			return nil, nil
+			return r.reconsider(group), nil
 		}
 		r.list(name, nil)
 		delete(r.defs, name)
-		delete(r.groups[old.def.Spec.Group], name)
-		if len(r.groups[old.def.Spec.Group]) == 0 {
-			delete(r.groups, old.def.Spec.Group)
-		}
 		delete(r.pending, name)
 		r.arrived = slices.DeleteFunc(r.arrived, func(n string) bool { return n == name })
 		r.publish(nil, old.descriptor)
-		return r.reconsider(old.def.Spec.Group), nil
+		return r.reconsider(group), nil
 	}
 	now := r.opts.Now()
 	is := accept(def, r.others(def), now)
@@ -196,10 +225,7 @@ func (r *Registry) note(name string, def *v1.CustomResourceDefinition) ([]status
 	}
 	r.defs[name] = entry
 	r.list(name, def)
-	if r.groups[def.Spec.Group] == nil {
-		r.groups[def.Spec.Group] = map[string]*defined{}
-	}
-	r.groups[def.Spec.Group][name] = entry
+	r.group(def.Spec.Group)[name] = entry
 	if old == nil {
 		r.arrived = append(r.arrived, name)
 	}
@@ -211,9 +237,9 @@ func (r *Registry) note(name string, def *v1.CustomResourceDefinition) ([]status
 	if !def.DeletionTimestamp.IsZero() && slices.Contains(def.Finalizers, v1.CustomResourceCleanupFinalizer) {
 		r.clean(name)
 	}
-	var work []status
+	var work []string
 	if !sameStatus(def.Status, is) {
-		work = append(work, status{name, is})
+		work = append(work, name)
 	}
 	if old != nil && !slices.Equal(allNames(old.def), allNames(entry.def)) {
 		work = append(work, r.reconsider(def.Spec.Group)...)
@@ -233,15 +259,15 @@ func (r *Registry) others(def *v1.CustomResourceDefinition) taken {
 }
 
 // reconsider finds the definitions of a group that may have names which were refused before.
-func (r *Registry) reconsider(group string) []status {
-	var work []status
+func (r *Registry) reconsider(group string) []string {
+	var work []string
 	for _, name := range r.arrived {
 		d := r.groups[group][name]
 		if d == nil || apihelpers.IsCRDConditionTrue(d.def, v1.NamesAccepted) {
 			continue
 		}
 		if is := accept(d.def, r.others(d.def), r.opts.Now()); !sameStatus(is, d.def.Status) {
-			work = append(work, status{name, is})
+			work = append(work, name)
 		}
 	}
 	return work
@@ -292,8 +318,8 @@ func (r *Registry) listed(added, removed *resource.Descriptor) []*resource.Descr
 	return list
 }
 
-func (r *Registry) writeStatus(ctx context.Context, b resource.Backend, w status) error {
-	_, err := b.Update(ctx, Resource, "", w.name, false, func(obj resource.Object) error {
+func (r *Registry) writeStatus(ctx context.Context, b resource.Backend, name string) error {
+	_, err := b.Update(ctx, Resource, "", name, false, func(obj resource.Object) error {
 		d := obj.(*v1.CustomResourceDefinition)
 		r.mu.Lock()
 		is := accept(d, r.others(d), r.opts.Now())
@@ -305,7 +331,7 @@ func (r *Registry) writeStatus(ctx context.Context, b resource.Backend, w status
 		return own(d, r.opts.Now())
 	})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("write status of %s: %w", w.name, err)
+		return fmt.Errorf("write status of %s: %w", name, err)
 	}
 	return nil
 }
@@ -316,8 +342,8 @@ func withStatus(def *v1.CustomResourceDefinition, is v1.CustomResourceDefinition
 	return &out
 }
 
-// slim is a definition without what is large and in its stored bytes anyway: schemas, columns, managed fields, and all annotations but the
-// one that says that it may be in its group.
+// slim returns a definition without its large parts, which the stored bytes have anyway: schemas, columns, managed fields, and all
+// annotations but the approval of a protected group.
 func slim(def *v1.CustomResourceDefinition) *v1.CustomResourceDefinition {
 	out := *def
 	out.Spec.Versions = slices.Clone(def.Spec.Versions)
@@ -332,14 +358,14 @@ func slim(def *v1.CustomResourceDefinition) *v1.CustomResourceDefinition {
 	return &out
 }
 
-// sameKind says whether two states of a definition compile to the same descriptor.
+// sameKind reports whether two states of a definition compile to the same descriptor.
 func sameKind(a, b *v1.CustomResourceDefinition) bool {
 	return a.UID == b.UID && a.Generation == b.Generation && terminating(a) == terminating(b) && established(a) == established(b) &&
 		apihelpers.IsCRDConditionTrue(a, v1.Terminating) == apihelpers.IsCRDConditionTrue(b, v1.Terminating) &&
 		slices.Equal(allNames(a), allNames(b)) && slices.Equal(a.Status.AcceptedNames.Categories, b.Status.AcceptedNames.Categories)
 }
 
-// established says whether the world is to know of a definition's kind.
+// established reports whether the world is to know of a definition's kind.
 func established(def *v1.CustomResourceDefinition) bool {
 	return apihelpers.IsCRDConditionTrue(def, v1.Established)
 }

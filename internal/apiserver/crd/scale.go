@@ -21,7 +21,7 @@ import (
 
 var scaleKind = autoscalingv1.SchemeGroupVersion.WithKind("Scale")
 
-// scale is the window on the fields that say how many replicas there are.
+// scale is the subresource scale, which shows the fields with the numbers of replicas.
 type scale struct {
 	specPath               string
 	spec, status, selector []string
@@ -56,10 +56,10 @@ func (s scale) view() *resource.View {
 	}
 }
 
-// unset is the number of replicas of an object that does not say it, for a write to replace.
+// unset stands for a missing number of replicas, until a write sets it.
 const unset = math.MinInt32
 
-// make makes the view; absent gives the replicas of an object that does not say them.
+// make makes the Scale; absent returns the replicas of an object without that field.
 func (s scale) make(parent resource.Object, absent func() (int64, error)) (resource.Object, error) {
 	u, err := s.versioned(parent)
 	if err != nil {
@@ -95,7 +95,7 @@ func (s scale) make(parent resource.Object, absent func() (int64, error)) (resou
 	return out, nil
 }
 
-// versioned is a parent in the version whose fields these are. It may share everything with parent.
+// versioned converts a parent to the version of the fields. The result may share memory with parent.
 func (s scale) versioned(parent resource.Object) (*unstructured.Unstructured, error) {
 	if s.in == nil {
 		return parent.(*unstructured.Unstructured), nil

@@ -25,19 +25,18 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/ondemand"
 )
 
-// compiledBytes bounds what is compiled of all schemas together, unless [Options] say otherwise.
+// compiledBytes is the default limit of the memory for the compiled forms of all schemas.
 const compiledBytes = 24 << 20
 
-// What the compiled forms of a schema take, measured: so many times its JSON, and so much for each CEL rule, whose program
-// has a table of all functions.
+// Memory of the compiled forms of a schema, as measured: a multiple of its JSON, and a constant for each CEL rule, whose program has a
+// table of all functions.
 const (
 	structuralTimes = 8
 	validatorTimes  = 9
 	ruleCost        = 130 << 10
 )
 
-// schemas are those of the definitions, each once: versions that say the same, of whatever definitions, share what is
-// compiled of it.
+// schemas holds each distinct schema once: versions with equal schemas share the compiled form, even of different definitions.
 type schemas struct {
 	pool    *ondemand.Pool
 	writers sync.Pool // of *flate.Writer, which are large
@@ -122,7 +121,7 @@ func (s *schemas) shape(schema *v1.CustomResourceValidation, keep, status bool) 
 	return x, nil
 }
 
-// sameFields says whether two shapes know the same fields.
+// sameFields reports whether two shapes know the same fields.
 func (x *shape) sameFields(other *shape) bool {
 	return x.fields == other.fields && x.keep == other.keep
 }

@@ -74,7 +74,7 @@ func sameContent(a, b map[string]any) bool {
 	return true
 }
 
-// prepareStatus keeps all but the status and who manages which fields.
+// prepareStatus keeps all but the status and the managed fields.
 func (k *kind) prepareStatus(_ context.Context, obj, old resource.Object) {
 	u := obj.(*unstructured.Unstructured)
 	status, ok := u.Object["status"]
@@ -150,7 +150,7 @@ func (c change) validateStatus(_ context.Context, typed bool) (errs field.ErrorL
 	return append(errs, c.version.validateScaleStatus(c.obj)...)
 }
 
-// validateChange is what updates of objects and of their status have in common. It tells part whether the object's type is right.
+// validateChange is what updates of objects and of their status have in common. It passes to part whether the object's type is right.
 func (k *kind) validateChange(
 	ctx context.Context, obj, old resource.Object, part func(c change, ctx context.Context, typed bool) field.ErrorList,
 ) field.ErrorList {

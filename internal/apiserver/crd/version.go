@@ -195,7 +195,7 @@ func (v *version) coerce(obj resource.Object) error {
 	if !v.shape.embeds {
 		return nil
 	}
-	// Coercing drops what it does not know, of which prune is to tell: hence the copy.
+	// Coercing drops unknown fields, which prune has to report: hence the copy.
 	if err, _ := objectmeta.CoerceWithOptions(nil, u.DeepCopy().Object, v.structural(), false, objectmeta.CoerceOptions{}); err != nil {
 		return err
 	}
@@ -217,7 +217,7 @@ func (v *version) pruneUnknown(u *unstructured.Unstructured) []string {
 			objectmeta.ObjectMetaOptions{DropMalformedFields: true, ReturnUnknownFieldPaths: true})
 		unknown = append(unknown, paths...)
 		if err == nil && found {
-			// It was a map of JSON values a moment ago, and is one again.
+			// It was made from a map of JSON values, and becomes one again.
 			if err := objectmeta.SetObjectMeta(u.Object, meta); err != nil {
 				delete(u.Object, "metadata")
 			}
@@ -236,7 +236,7 @@ func (v *version) pruneUnknown(u *unstructured.Unstructured) []string {
 	return unknown
 }
 
-// pruneFields is prune for an object whose metadata is known to be right.
+// pruneFields is prune for an object with valid metadata.
 func (v *version) pruneFields(content map[string]any) {
 	if !v.keep {
 		pruning.PruneWithOptions(content, v.structural(), true, structuralschema.UnknownFieldPathOptions{})
@@ -251,7 +251,7 @@ func (v *version) pruneNulls(content map[string]any) {
 	}
 }
 
-// plainMetadata says whether metadata holds nothing but the fields that clients send, well formed, so that there is nothing to
+// plainMetadata reports whether metadata holds nothing but the fields that clients send, well formed, so that there is nothing to
 // refuse or drop. It is the common case, and much cheaper than the thorough way.
 func plainMetadata(content map[string]any) bool {
 	raw, ok := content["metadata"]

@@ -21,7 +21,7 @@ import (
 func warnDefinition(_ context.Context, obj, old resource.Object) []string {
 	formats, lists, err := questionable(obj)
 	if err != nil {
-		return nil // validation tells
+		return nil // validation reports it
 	}
 	if old != nil {
 		knownFormats, knownLists, err := questionable(old)

@@ -147,7 +147,7 @@ func newAggregated(list *apidiscoveryv2.APIGroupDiscoveryList) *document {
 	return doc
 }
 
-// custom says whether a kind comes from a CRD.
+// custom reports whether a kind comes from a CRD.
 func custom(d *resource.Descriptor) bool {
 	hub := d.Hub()
 	if hub == nil || hub.New == nil {

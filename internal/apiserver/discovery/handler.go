@@ -168,7 +168,7 @@ func (d *documents) find(path string) (doc, aggregated *document) {
 	return d.group[name], nil
 }
 
-// plain says whether a path with a document is no route.
+// plain reports whether a path with a document is no route.
 func (d *documents) plain(path string) bool {
 	parts := strings.Split(strings.TrimPrefix(path, "/"), "/")
 	switch {
@@ -180,7 +180,7 @@ func (d *documents) plain(path string) bool {
 	return d.custom[parts[1]]
 }
 
-// ofCustom says whether the path is that of a version of a group whose kinds came at run time.
+// ofCustom reports whether the path is that of a version of a group whose kinds came at run time.
 func (d *documents) ofCustom(path string) bool {
 	group, _, ok := strings.Cut(strings.TrimPrefix(path, "/apis/"), "/")
 	return ok && d.custom[group]

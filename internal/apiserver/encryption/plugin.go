@@ -120,7 +120,7 @@ func (p *plugin) ask(ctx context.Context) error {
 	return err
 }
 
-// isMet says whether the plug-in has ever been well.
+// isMet reports whether the plug-in has ever been well.
 func (p *plugin) isMet() bool {
 	select {
 	case <-p.met:

@@ -60,7 +60,7 @@ type question struct {
 	limit                                         int
 }
 
-// wants says whether a record is one that is asked for.
+// wants reports whether a record is one that is asked for.
 func (q *question) wants(rec *record) bool {
 	if q.id != "" && string(rec.texts[textID]) != q.id || !q.since.IsZero() && rec.time().Before(q.since) {
 		return false
@@ -78,7 +78,7 @@ func (q *question) wants(rec *record) bool {
 		(q.resource == "" || string(rec.texts[textResource]) == q.resource && string(rec.texts[textGroup]) == q.group)
 }
 
-// is says whether a commit is of the object that is asked for.
+// is reports whether a commit is of the object that is asked for.
 func (q *question) is(group, resource, namespace, name []byte) bool {
 	return string(group) == q.group && string(resource) == q.resource && string(name) == q.name && string(namespace) == q.namespace
 }
@@ -299,7 +299,7 @@ func (w *walk) follow(objects Objects, gr schema.GroupResource, version string, 
 	return nil
 }
 
-// same says whether two states are of the same version, so that they can be compared.
+// same reports whether two states are of the same version, so that they can be compared.
 func same(a, b map[string]any) bool {
 	return a["apiVersion"] == b["apiVersion"] && a["kind"] == b["kind"]
 }

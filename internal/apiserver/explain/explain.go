@@ -114,7 +114,7 @@ func New(o Options) *Recorder {
 	return r
 }
 
-// Traces says whether a request is one whose trace is kept: a write, or a connection, on which admission decides too.
+// Traces reports whether a request is one whose trace is kept: a write, or a connection, on which admission decides too.
 func (r *Recorder) Traces(info *request.RequestInfo) bool {
 	return r != nil && (requestinfo.Writes(info) || requestinfo.Connects(info))
 }
@@ -228,7 +228,7 @@ func (t *Trace) Asks(name string) {
 	}
 }
 
-// component says whether a user is a part of the cluster itself.
+// component reports whether a user is a part of the cluster itself.
 func component(name string) bool {
 	rest, ok := strings.CutPrefix(name, "system:")
 	if !ok {
@@ -390,7 +390,7 @@ func (t *Trace) Patched(before, after, filled []byte) {
 	t.mu.Unlock()
 }
 
-// Keeps says whether what steps change is written down, for what is costly to make.
+// Keeps reports whether what steps change is written down, for what is costly to make.
 func (t *Trace) Keeps() bool { return t != nil }
 
 // step is a Step with the form of its contents.
@@ -411,5 +411,5 @@ const (
 	bound         // a core/v1 Binding as protobuf
 )
 
-// read says whether the bytes can be read later.
+// read reports whether the bytes can be read later.
 func (f form) read() bool { return f == inJSON || f == stored || f == bound }

@@ -143,7 +143,7 @@ func managers(obj map[string]any, path trace.Path) []trace.Manager {
 	return out
 }
 
-// owns says whether a set of fields has the one that the path leads to, one above it that is owned as a whole, or some below it.
+// owns reports whether a set of fields has the one that the path leads to, one above it that is owned as a whole, or some below it.
 //
 // Of a list whose elements have keys, a set names them by their keys: {"f:containers": {"k:{\"name\":\"web\"}": {"f:image": {}}}}.
 func owns(fields map[string]any, at any, path trace.Path) bool {

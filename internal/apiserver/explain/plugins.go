@@ -24,7 +24,7 @@ const (
 	validatingWebhooks = "ValidatingAdmissionWebhook"
 )
 
-// hooks says whether a plug-in is one of those.
+// hooks reports whether a plug-in is one of those.
 func hooks(name string) bool {
 	switch name {
 	case mutatingPolicies, mutatingWebhooks, validatingPolicies, validatingWebhooks:

@@ -46,7 +46,7 @@ func harmless(r metav1.StatusReason) bool {
 	return false
 }
 
-// free says whether an object has no Go type.
+// free reports whether an object has no Go type.
 func free(obj runtime.Object) bool {
 	_, ok := obj.(*unstructured.Unstructured)
 	return ok

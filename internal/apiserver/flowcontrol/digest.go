@@ -18,10 +18,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol/fair"
 )
 
-// config is what requests are held against: schemas in the order in which they are tried. It never changes.
+// config is the configuration that requests are matched with: schemas in matching order. It is immutable.
 type config struct {
 	schemas []*Schema
-	rest    *Schema // for those that no schema matches
+	rest    *Schema // for requests that no schema matches
 }
 
 // Schema is a flow schema in use.
@@ -34,23 +34,23 @@ type Schema struct {
 	by            flowcontrolv1.FlowDistinguisherMethodType
 	level         *level
 	flow          *fair.Flow
-	deal          bool // flows are dealt hands
-	maxSeats      int  // that one request may take; 0: no bound of the level's own
+	deal          bool // requests of a flow go to a shuffle-sharded hand of queues
+	maxSeats      int  // maximum seats of one request; 0: the level sets no bound
 }
 
-// level is a priority level: its queues, and how many seats it has.
+// level is a priority level with its queues and seats.
 type level struct {
 	name    string
 	exempt  bool
 	dropped dropped
 
-	mu    sync.Mutex // of set and flows; taken after the controller's
+	mu    sync.Mutex // guards set and flows; locked after the controller's mutex
 	set   *fair.Set
 	flows map[string]*fair.Flow
 
-	going atomic.Bool // it is wanted no more, and goes when it is idle
+	going atomic.Bool // the level was removed, and is dropped when it is idle
 
-	// These are the controller's.
+	// The controller's mutex guards the following fields.
 	config                        *flowcontrolv1.PriorityLevelConfiguration
 	shares                        float64
 	nominal, least, most, current int
@@ -60,7 +60,7 @@ type level struct {
 	set0                          bool // has had its seats
 }
 
-// shape reads how a level queues, and refuses what makes no sense.
+// shape returns the queue configuration of a level, and rejects an invalid one.
 func shape(p *flowcontrolv1.PriorityLevelConfiguration) (fair.Config, error) {
 	exempt := p.Spec.Type == flowcontrolv1.PriorityLevelEnablementExempt
 	switch {
@@ -83,14 +83,14 @@ func shape(p *flowcontrolv1.PriorityLevelConfiguration) (fair.Config, error) {
 	return c, c.Check()
 }
 
-// digest makes a configuration of what is stored. It wants the controller's lock.
+// digest builds the configuration from the stored objects. The caller holds the controller's mutex.
 func (c *Controller) digest() {
 	now := c.o.Now()
 	next := map[string]*level{}
 	use := func(name string, p *flowcontrolv1.PriorityLevelConfiguration) {
 		shaped, err := shape(p)
 		if err != nil {
-			return // validation lets none of these in; one that came otherwise is as none
+			return // validation rejects these; an object that bypassed it is ignored
 		}
 		l := c.levels[name]
 		if l == nil {
@@ -110,7 +110,7 @@ func (c *Controller) digest() {
 		switch was := c.levels[p.Name]; {
 		case next[p.Name] != nil:
 		case was != nil:
-			use(p.Name, was.config) // deleted, but there as long as the server lives
+			use(p.Name, was.config) // deleted, but mandatory
 		default:
 			use(p.Name, p)
 		}
@@ -131,7 +131,7 @@ func (c *Controller) digest() {
 	c.config.Store(c.compile(next))
 }
 
-// share divides the server's seats among levels by their shares.
+// share divides the server's seats among the levels in proportion to their shares.
 func (c *Controller) share(now time.Time, levels map[string]*level) {
 	sum := 0.0
 	for _, l := range levels {
@@ -181,7 +181,7 @@ func (c *Controller) share(now time.Time, levels map[string]*level) {
 	c.lend(now, levels)
 }
 
-// compile makes the configuration that requests read. Schemas whose level does not exist match nothing.
+// compile builds the configuration that requests read. A schema whose level does not exist matches nothing.
 func (c *Controller) compile(levels map[string]*level) *config {
 	out := &config{}
 	flows := map[*level]map[string]*fair.Flow{}
@@ -240,7 +240,7 @@ func (c *Controller) compile(levels map[string]*level) *config {
 	return out
 }
 
-// flow is the counts of a schema's requests.
+// flow returns the counters of a schema's requests.
 func (l *level) flow(schema string) *fair.Flow {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -252,7 +252,7 @@ func (l *level) flow(schema string) *fair.Flow {
 	return f
 }
 
-// forget drops the counts of schemas that are no more, once they are not needed.
+// forget drops the counters of deleted schemas once no request uses them.
 func (l *level) forget(used map[string]*fair.Flow) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

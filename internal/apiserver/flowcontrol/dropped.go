@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// maxAfter bounds for how many seconds a client is sent away.
+// maxAfter is the maximum Retry-After in seconds.
 const maxAfter = 32
 
 // dropped computes the Retry-After of rejected requests: twice as long when many were rejected during that time, a second
@@ -24,7 +24,7 @@ type dropped struct {
 
 type tally struct{ second, n int64 }
 
-// note counts a request that was refused in a second.
+// note counts a request that was rejected in the given second.
 func (d *dropped) note(second int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

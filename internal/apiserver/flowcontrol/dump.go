@@ -19,7 +19,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol/fair"
 )
 
-// Dumps are the pages that show what is going on, by path.
+// Dumps returns the debug pages by path.
 func (c *Controller) Dumps() map[string]http.Handler {
 	const under = "/debug/api_priority_and_fairness/"
 	return map[string]http.Handler{
@@ -29,7 +29,7 @@ func (c *Controller) Dumps() map[string]http.Handler {
 	}
 }
 
-// table writes rows in columns that commas end.
+// table serves rows as columns that are separated by commas.
 func table(rows func(r *http.Request, row func(cells ...string))) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		t := tabwriter.NewWriter(w, 8, 0, 1, ' ', 0)
@@ -40,7 +40,7 @@ func table(rows func(r *http.Request, row func(cells ...string))) http.Handler {
 	})
 }
 
-// each calls f for all levels in the order of their names, locked.
+// each locks each level and calls f for it, sorted by name.
 func (c *Controller) each(f func(l *level)) {
 	c.mu.Lock()
 	levels := slices.SortedFunc(maps.Values(c.levels), func(a, b *level) int { return cmp.Compare(a.name, b.name) })

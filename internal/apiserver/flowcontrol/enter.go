@@ -15,10 +15,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 )
 
-// maxWait bounds how long any request waits.
+// maxWait is the maximum waiting time of any request.
 const maxWait = time.Minute
 
-// Ticket is held by a request that runs.
+// Ticket is the admission of one running request.
 type Ticket struct {
 	fair.Request
 	c      *Controller
@@ -28,14 +28,14 @@ type Ticket struct {
 	writes bool
 }
 
-// The headers that tell a client how its request was classified, by the UIDs of schema and level and not by their names,
-// which not all users may know.
+// These headers tell a client how its request was classified. They contain the UIDs of schema and level rather than the
+// names, which not all users may know.
 var (
 	schemaHeader = http.CanonicalHeaderKey(flowcontrolv1.ResponseHeaderMatchedFlowSchemaUID)
 	levelHeader  = http.CanonicalHeaderKey(flowcontrolv1.ResponseHeaderMatchedPriorityLevelConfigurationUID)
 )
 
-// Tell puts them into an answer.
+// Tell sets the headers on a response.
 func (s *Schema) Tell(h http.Header) { h[schemaHeader], h[levelHeader] = s.uid, s.levelUID }
 
 // Exempt reports whether requests of the schema's level never wait.
@@ -88,7 +88,7 @@ func (c *Controller) Enter(ctx context.Context, begun time.Time, s *Schema, w fa
 	return t, true
 }
 
-// Refuse counts a request that was refused before it entered.
+// Refuse counts a request that was rejected before Enter.
 func (c *Controller) Refuse(s *Schema) {
 	l := s.level
 	l.dropped.note(c.o.Now().Unix())
@@ -98,7 +98,7 @@ func (c *Controller) Refuse(s *Schema) {
 	s.flow.Full++
 }
 
-// Wait is the maximum waiting time of a request that arrived at begun.
+// Wait returns the maximum waiting time of a request that arrived at begun.
 func (c *Controller) Wait(ctx context.Context, begun time.Time) time.Duration {
 	limit := c.o.Wait
 	if deadline, ok := ctx.Deadline(); ok {
@@ -114,7 +114,7 @@ func (c *Controller) refused(t *Ticket) {
 	c.put(t)
 }
 
-// wait blocks until the request may run; false: it may not.
+// wait blocks until the request may run, or reports false if it may not.
 func (t *Ticket) wait(ctx context.Context, begun time.Time) bool {
 	t.c.peaks.wait(t.writes, 1, t.Arrived)
 	defer func() { t.c.peaks.wait(t.writes, -1, t.c.o.Now()) }()
@@ -138,7 +138,7 @@ func (t *Ticket) wait(ctx context.Context, begun time.Time) bool {
 	return admitted
 }
 
-// Leave gives the seats back.
+// Leave releases the seats.
 func (t *Ticket) Leave() {
 	c, l := t.c, t.schema.level
 	now := c.o.Now()
@@ -169,13 +169,13 @@ func (t *Ticket) release() {
 	c.put(t)
 }
 
-// put keeps a ticket that is over for the next request.
+// put recycles a finished ticket.
 func (c *Controller) put(t *Ticket) {
 	*t = Ticket{}
 	c.tickets.Put(t)
 }
 
-// reap lets a level go that is wanted no more, when its last request has left.
+// reap drops a removed level when its last request has left.
 func (c *Controller) reap(l *level) {
 	if !l.going.Load() {
 		return
@@ -194,5 +194,5 @@ func (c *Controller) reap(l *level) {
 // rejected recently.
 func (c *Controller) RetryAfter(s *Schema) int64 { return max(s.level.dropped.after.Load(), 1) }
 
-// writes says whether a verb is one of those that change something.
+// writes reports whether a verb is one of those that change something.
 func writes(verb string) bool { return verb != "get" && verb != "list" && verb != "watch" }

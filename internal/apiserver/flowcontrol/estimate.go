@@ -16,18 +16,18 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 )
 
-// What a seat is worth. The numbers are upstream's.
+// The cost of requests in seats, as upstream estimates it.
 const (
 	bytesPerSeat    = 100_000   // of objects that a response holds in memory
-	streamedBytes   = 1_000_000 // what an answer from the cache has in memory at most: it is sent in parts
+	streamedBytes   = 1_000_000 // maximum memory of a response from the cache, which is sent in parts
 	maxObject       = 1_500_000 // of objects of unknown size
 	maxReadSeats    = 100
 	maxWriteSeats   = 10
 	watchersPerSeat = 10.0
-	perWatcher      = 5 * time.Millisecond // that a seat is held for its watchers after a write
+	perWatcher      = 5 * time.Millisecond // how long a write holds a seat for each of its watchers
 )
 
-// Estimate guesses how many seats a request takes, and for how long after its end.
+// Estimate estimates how many seats a request takes, and for how long after its end.
 func (c *Controller) Estimate(r *http.Request, info *requestinfo.Info, s *Schema) fair.Work {
 	switch info.Verb {
 	case "list", "watch":
@@ -47,12 +47,12 @@ func (c *Controller) readSeats(r *http.Request, info *requestinfo.Info, s *Schem
 	if r.URL.RawQuery != "" {
 		q := r.URL.Query()
 		if metav1.Convert_url_Values_To_v1_ListOptions(&q, &o, nil) != nil {
-			return most // it will be refused
+			return most // the request will be rejected
 		}
 	}
 	watch := info.Verb == "watch"
 	if watch && (o.SendInitialEvents == nil || !*o.SendInitialEvents) && o.ResourceVersion != "" && o.ResourceVersion != "0" {
-		return 1 // it begins with nothing
+		return 1 // the watch begins without initial objects
 	}
 	if c.o.Stored == nil {
 		return 1
@@ -82,7 +82,7 @@ func (c *Controller) readSeats(r *http.Request, info *requestinfo.Info, s *Schem
 	return max(1, min(int(math.Ceil(float64(bytes)/bytesPerSeat)), most))
 }
 
-// fromCache says whether upstream would answer a list from its cache.
+// fromCache reports whether upstream would answer a list from its cache.
 func fromCache(o *metav1.ListOptions) bool {
 	switch o.ResourceVersionMatch {
 	case metav1.ResourceVersionMatchNotOlderThan:
@@ -96,7 +96,7 @@ func fromCache(o *metav1.ListOptions) bool {
 func (c *Controller) writeWork(info *requestinfo.Info, s *Schema) fair.Work {
 	w := fair.Work{Initial: 1}
 	if info.Resource == "serviceaccounts" && info.Subresource == "token" {
-		return w // no watcher gets it
+		return w // no watcher receives the change
 	}
 	n := c.watchers(info)
 	l := s.level
@@ -117,10 +117,10 @@ func (c *Controller) writeWork(info *requestinfo.Info, s *Schema) fair.Work {
 	return w
 }
 
-// fresh is for how long the number of a resource's objects and their size are not asked for again.
+// fresh is how long the number and size of a resource's objects are cached.
 const fresh = time.Second
 
-// sizes remembers them.
+// sizes caches the number and size of objects by resource.
 type sizes struct {
 	mu   sync.Mutex
 	seen map[schema.GroupResource]sized
@@ -142,7 +142,7 @@ func (s *sizes) of(r schema.GroupResource, now time.Time, ask func(schema.GroupR
 	}
 	is := sized{at: now}
 	if is.count, is.size, is.ok = ask(r); !is.ok {
-		return 0, 0, false // not remembered: clients make resources up
+		return 0, 0, false // not cached: clients can invent resources
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

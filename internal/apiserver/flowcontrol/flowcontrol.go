@@ -42,25 +42,25 @@ var (
 	priorityLevels = schema.GroupResource{Group: "flowcontrol.apiserver.k8s.io", Resource: "prioritylevelconfigurations"}
 )
 
-// Kinds are those resources.
+// Kinds returns the resources that a [Controller] follows.
 func Kinds() []schema.GroupResource { return []schema.GroupResource{flowSchemas, priorityLevels} }
 
-// adjustment is how often levels lend and take back.
+// adjustment is the interval at which levels lend and reclaim seats.
 const adjustment = 10 * time.Second
 
 // Options of [New]. Seats is required.
 type Options struct {
-	// Seats are those of the whole server.
+	// Seats is the number of seats of the whole server.
 	Seats int
 	// Wait is the maximum waiting time of a request without a deadline; 0: 15 s.
 	Wait time.Duration
-	// Now is the clock; nil: the real one.
+	// Now returns the current time; nil: time.Now.
 	Now func() time.Time
 	// Stored returns the number of objects of a resource and their average size; false: unknown.
 	Stored func(r schema.GroupResource) (count, size int64, ok bool)
 }
 
-// Controller is one server's.
+// Controller applies priority and fairness for one server.
 type Controller struct {
 	o       Options
 	config  atomic.Pointer[config]
@@ -69,7 +69,7 @@ type Controller struct {
 	sizes   sizes
 	peaks   peaks
 
-	mu      sync.Mutex // of all that follows, and of changing config; taken before a level's
+	mu      sync.Mutex // guards the following fields and changes of config; locked before a level's mutex
 	schemas map[string]*flowcontrolv1.FlowSchema
 	configs map[string]*flowcontrolv1.PriorityLevelConfiguration
 	levels  map[string]*level
@@ -77,7 +77,7 @@ type Controller struct {
 	fair    float64
 }
 
-// New makes a controller that knows the mandatory schemas and levels alone.
+// New makes a controller with the mandatory schemas and levels only.
 func New(o Options) *Controller {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -98,7 +98,7 @@ func New(o Options) *Controller {
 	return c
 }
 
-// Load replaces all schemas and levels with those that are stored.
+// Load replaces all schemas and levels with the stored ones.
 func (c *Controller) Load(ctx context.Context, stored feed.Lister) error {
 	found := map[schema.GroupResource][]resource.Object{}
 	for _, r := range Kinds() {
@@ -121,7 +121,7 @@ func (c *Controller) Load(ctx context.Context, stored feed.Lister) error {
 	return nil
 }
 
-// Apply applies a change of an object of one of [Kinds]. The change is in force for later requests when it returns.
+// Apply applies a change of an object of one of [Kinds]. When it returns, the change is in force for later requests.
 func (c *Controller) Apply(_ context.Context, change *feed.Change) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,7 +131,7 @@ func (c *Controller) Apply(_ context.Context, change *feed.Change) error {
 	return nil
 }
 
-// note remembers an object, and says whether that changes anything. The caller holds mu.
+// note stores an object, and reports whether it changes the configuration. The caller holds mu.
 func (c *Controller) note(r schema.GroupResource, name string, obj resource.Object) bool {
 	switch r {
 	case flowSchemas:
@@ -156,7 +156,7 @@ func (c *Controller) note(r schema.GroupResource, name string, obj resource.Obje
 	return false
 }
 
-// Run lets levels lend to each other until ctx ends.
+// Run adjusts the borrowed seats regularly, until ctx ends.
 func (c *Controller) Run(ctx context.Context) {
 	t := time.NewTicker(adjustment)
 	defer t.Stop()
@@ -170,7 +170,7 @@ func (c *Controller) Run(ctx context.Context) {
 	}
 }
 
-// Adjust gives levels the seats that they are to have until the next time.
+// Adjust computes the seats of all levels until the next adjustment.
 func (c *Controller) Adjust() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// smoothing is how much of a level's demand is remembered from one adjustment to the next: half of it for five minutes.
+// smoothing is the weight of a level's previous demand at each adjustment: half of it remains after five minutes.
 const smoothing = 0.977
 
-// lend gives each level the seats that it is to have now. It wants the controller's lock.
+// lend computes the current seats of each level. The caller holds the controller's mutex.
 //
-// A level that may not lend keeps its nominal seats; of others, those that they had no use for go to those that could have
-// used more, in proportion to what all wanted lately. What exempt requests take is taken off first.
+// A level that may not lend keeps its nominal seats. The seats that other levels did not use go to levels that could
+// have used more, in proportion to their recent demand. The seats of exempt requests are subtracted first.
 func (c *Controller) lend(now time.Time, levels map[string]*level) {
 	var limited []*level
 	var items []claim
@@ -72,14 +72,14 @@ func (c *Controller) lend(now time.Time, levels map[string]*level) {
 	}
 }
 
-// claim is what one may have at least and at most, and would have.
+// claim is a level's minimum, maximum and target number of seats.
 type claim struct{ target, low, high float64 }
 
-// minTarget stands for targets below it, which could not be divided by.
+// minTarget replaces smaller targets, because the algorithm divides by targets.
 const minTarget = 0.001
 
-// allocate divides sum among claims, each in proportion to its target where its bounds allow that. False: they do not allow
-// any division, or it cannot be found.
+// allocate divides sum among claims, in proportion to their targets within their bounds. It reports false if the bounds
+// allow no division, or if it finds none.
 func allocate(sum float64, claims []claim) (shares []float64, proportion float64, ok bool) {
 	const hair = 1e-7
 	var low, high float64
@@ -103,7 +103,7 @@ func allocate(sum float64, claims []claim) (shares []float64, proportion float64
 		}
 		return total
 	}
-	// the total grows with the proportion, in straight lines between the edges: find the two that sum is between
+	// the total is piecewise linear in the proportion: find the two edges that sum lies between
 	slices.Sort(edges)
 	i, _ := slices.BinarySearchFunc(edges, sum, func(p, want float64) int {
 		if at(p) < want {

@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// Limiter bounds requests under way by two numbers, for those that read and those that write: what there is without priorities.
-// A bound of 0 is none.
+// Limiter bounds concurrent read-only and mutating requests by two numbers. It is used without priorities. 0 is no
+// bound.
 type Limiter struct {
 	MaxReads, MaxWrites int64
 
 	reads, writes counter
 }
 
-// counter is how many requests there are, and how many there were at once in the second of the last one's coming.
+// counter counts concurrent requests, with the maximum in the second of the latest arrival.
 type counter struct {
 	now  atomic.Int64
-	peak atomic.Int64 // the second, and in its lower bits the count
+	peak atomic.Int64 // the second, with the maximum in the lower bits
 }
 
 const countBits = 24
@@ -32,7 +32,7 @@ func (l *Limiter) of(method string) (*counter, int64) {
 	return &l.writes, l.MaxWrites
 }
 
-// Enter counts a request; false: the limit is reached. After true the caller calls Leave.
+// Enter counts a request, or reports false if the limit is reached. After true the caller calls Leave.
 func (l *Limiter) Enter(method string, exempt bool, now time.Time) bool {
 	c, bound := l.of(method)
 	n := c.now.Add(1)
@@ -55,7 +55,7 @@ func (c *counter) reach(now time.Time, n int64) {
 	}
 }
 
-// Leave counts a request out.
+// Leave ends a request that Enter counted.
 func (l *Limiter) Leave(method string) {
 	c, _ := l.of(method)
 	c.now.Add(-1)

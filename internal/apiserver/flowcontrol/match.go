@@ -15,12 +15,12 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 )
 
-// rule is one of a flow schema's: for some, in some of what they ask for.
+// rule is one compiled rule of a flow schema: its subjects and resources.
 type rule struct {
 	everyone  bool
 	users     []string
 	groups    []string
-	accounts  []string // prefixes of users: service accounts of a namespace
+	accounts  []string // prefixes of user names: the service accounts of a namespace
 	resources []flowcontrolv1.ResourcePolicyRule
 	paths     []flowcontrolv1.NonResourcePolicyRule
 }
@@ -51,7 +51,7 @@ func compileRules(rules []flowcontrolv1.PolicyRulesWithSubjects) []rule {
 	return out
 }
 
-// Match finds the flow schema of a request: the first in order that matches, or the last resort.
+// Match returns the first flow schema in order that matches a request, or the catch-all schema.
 func (c *Controller) Match(info *requestinfo.Info, who user.Info) *Schema {
 	var name string
 	var groups []string
@@ -114,7 +114,7 @@ func (r *rule) asks(info *requestinfo.Info) bool {
 	return false
 }
 
-// all is what stands for everything, alone.
+// all is the wildcard; it must be the only item of its list.
 const all = "*"
 
 func among(x string, list []string) bool {
@@ -137,7 +137,7 @@ func resourceAmong(info *requestinfo.Info, list []string) bool {
 	return false
 }
 
-// under says whether a path is one of some, or below one.
+// under reports whether a path is one of some, or below one.
 func under(path string, list []string) bool {
 	for _, x := range list {
 		if x == all || x == path {
@@ -155,7 +155,7 @@ func under(path string, list []string) bool {
 	return false
 }
 
-// distinguisher tells flows of one schema apart.
+// distinguisher returns the name of the request's flow within the schema.
 func (s *Schema) distinguisher(info *requestinfo.Info, who user.Info) string {
 	switch {
 	case !s.deal || s.by == "":
@@ -168,7 +168,7 @@ func (s *Schema) distinguisher(info *requestinfo.Info, who user.Info) string {
 	return who.GetName()
 }
 
-// hash picks the hand of a flow.
+// hash returns the hash that selects the queues of a flow.
 func (s *Schema) hash(distinguisher string) uint64 {
 	if !s.deal {
 		return 0

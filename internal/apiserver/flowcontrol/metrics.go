@@ -20,7 +20,7 @@ const (
 	labelSchema = "flow_schema"
 )
 
-// The metrics are upstream's, by name, words, labels and buckets.
+// The metrics have upstream's names, help texts, labels and buckets.
 var (
 	rejected = describe("rejected_requests_total", "[BETA] Number of requests rejected by API Priority and Fairness subsystem", labelLevel,
 		labelSchema, "reason")
@@ -112,7 +112,7 @@ func (c *Controller) Collect(to chan<- prometheus.Metric) {
 		gauge(target, l.target, name)
 	}
 	c.mu.Unlock()
-	var out []prometheus.Metric // told without a lock: who takes them may be slow
+	var out []prometheus.Metric // collected first and sent without a lock, because the receiver may be slow
 	c.each(func(l *level) { out = l.collect(out, now) })
 	for i, kind := range []string{"readOnly", "mutating"} {
 		out = c.peaks.collect(out, i, kind, now)
@@ -122,7 +122,7 @@ func (c *Controller) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// timed is a gauge's histogram of time.
+// timed returns the time histogram of a gauge.
 func timed(d *prometheus.Desc, g *fair.Gauge, now time.Time, labels ...string) prometheus.Metric {
 	g.Tell(now)
 	buckets, n := map[float64]uint64{}, int64(0)

@@ -12,10 +12,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol/fair"
 )
 
-// peaks count what reads and what writes, running and waiting.
+// peaks are the maximum numbers of running and waiting requests, for reads and for writes.
 type peaks [2]kindPeaks
 
-// kindPeaks are those of what reads, or of what writes.
+// kindPeaks are the numbers of read-only or of mutating requests.
 type kindPeaks struct {
 	peak counter
 
@@ -32,7 +32,7 @@ func (p *peaks) begin(now time.Time) {
 	}
 }
 
-// bound says what may run and wait at most, which what does is measured against.
+// bound sets the maximum numbers of running and waiting requests, to which the gauges relate.
 func (p *peaks) bound(now time.Time, running, waiting int) {
 	for i := range p {
 		k := &p[i]

@@ -20,22 +20,24 @@ import (
 // exempt from then on.
 type Turns struct {
 	n    int  // maximum of concurrent turns
-	long bool // its requests compute for milliseconds
+	long bool // requests compute for milliseconds
 
 	mu      sync.Mutex
 	holders []*Turn
-	users   map[string][]*Turn // those that wait, in the order of their coming
-	ring    []string           // users who wait, the next first
+	users   map[string][]*Turn // waiting turns by user, in order of arrival
+	ring    []string           // users with waiting turns, the next user first
 	watched bool               // a goroutine watches the holders
 }
 
-// tooLong is how long one may compute, or a client take to read a part of an answer, before it is thought to be slow.
+// tooLong is how long a request may compute, or a client may take to read a part of a response, before it is considered
+// slow.
 const tooLong = 20 * time.Millisecond
 
-// blocked is how long a write takes that very likely waited for the client to read: the network then woke who goes on with it.
+// blocked is the duration of a write from which on it very likely waited for the client to read. The network poller
+// then woke the goroutine.
 const blocked = 100 * time.Microsecond
 
-// maxTurns is how many of one user's requests wait for a turn: about as many as a flow's hand of queues holds by default, and
+// maxTurns is how many requests of one user may wait for a turn: about as many as a flow's queues hold by default, plus
 // the seats of a level.
 const maxTurns = 600
 
@@ -49,18 +51,19 @@ func NewLongTurns(n int) *Turns {
 	return s
 }
 
-// Turn is one request's.
+// Turn is the turn of one request.
 type Turn struct {
 	of      *Turns
 	user    string
 	since   time.Time
 	held    bool
-	writing bool          // it is the client that is waited for
-	slow    bool          // the client was, for too long
-	granted chan struct{} // holds one when the turn came
+	writing bool          // waiting for the client
+	slow    bool          // the client was too slow
+	granted chan struct{} // receives when the turn is granted
 }
 
-// Take waits for a turn, so long at most; nil: it did not come, or too many of the user's wait already.
+// Take waits for a turn, for wait at most. It returns nil if no turn was granted, or if too many of the user's requests
+// wait already.
 func (s *Turns) Take(ctx context.Context, user string, wait time.Duration) *Turn {
 	t := &Turn{of: s, user: user}
 	s.mu.Lock()
@@ -78,12 +81,14 @@ func (s *Turns) Take(ctx context.Context, user string, wait time.Duration) *Turn
 	return t
 }
 
-// attend has another thread wait for the network while this one computes. A thread that the network woke goes on with what came, and
-// where that gives others nothing to do, none looks for what comes next until 10 ms are over (the runtime's sysmon): a request
-// that arrives meanwhile waits although a processor is free. A goroutine that begins has a thread woken, which looks when it ended.
+// attend makes another thread poll the network while this one computes. A thread that the poller woke runs the
+// goroutine that became ready. If that makes no other goroutine ready, no thread polls until 10 ms have passed (the
+// runtime's sysmon), so a request that arrives meanwhile waits although a processor is free. Starting a goroutine wakes
+// a thread, which polls afterwards.
 func attend() { go func() {}() }
 
-// take waits for a turn: behind the user's others, or before them for one that has begun, so that what has begun ends.
+// take waits for a turn. A new request queues behind the user's others; one that has begun goes first, so that it can
+// end.
 func (t *Turn) take(ctx context.Context, wait time.Duration, first bool) bool {
 	s := t.of
 	s.mu.Lock()
@@ -121,7 +126,7 @@ func (t *Turn) take(ctx context.Context, wait time.Duration, first bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t.held {
-		<-t.granted // it came just now
+		<-t.granted // granted just now
 		s.end(t)
 		return false
 	}
@@ -136,7 +141,7 @@ func (t *Turn) Writing() {
 	t.writing, t.since = true, time.Now()
 }
 
-// Yield lets others have their turns, and returns with the next one, or without one where the client is slow.
+// Yield lets waiting requests run, and returns with the next turn. If the client is slow, it returns without one.
 func (t *Turn) Yield(ctx context.Context) {
 	s := t.of
 	now := time.Now()
@@ -152,7 +157,7 @@ func (t *Turn) Yield(ctx context.Context) {
 	held := t.held
 	if held && len(s.ring) == 1 && s.ring[0] == t.user {
 		s.mu.Unlock()
-		return // only the user's own wait, and come after it
+		return // only requests of the same user wait, and they come later
 	}
 	if held {
 		t.held = false
@@ -162,7 +167,7 @@ func (t *Turn) Yield(ctx context.Context) {
 	t.take(ctx, 0, true)
 }
 
-// End gives the turn up.
+// End releases the turn.
 func (t *Turn) End() {
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()
@@ -171,7 +176,7 @@ func (t *Turn) End() {
 	}
 }
 
-// The rest wants the lock.
+// The caller of the following functions holds the lock.
 
 func (s *Turns) grant(t *Turn) {
 	t.held, t.since = true, time.Now()
@@ -184,12 +189,12 @@ func (s *Turns) end(t *Turn) {
 	s.next()
 }
 
-// next gives free turns to waiting requests: the first of each user, user after user.
+// next grants free turns to waiting requests, round robin by user.
 func (s *Turns) next() {
 	for len(s.holders) < s.n && len(s.ring) > 0 {
 		t := s.users[s.ring[0]][0]
 		s.leave(t)
-		if len(s.users[t.user]) > 0 { // the user's others come after those of all others
+		if len(s.users[t.user]) > 0 { // the user's other requests come after those of all other users
 			i := slices.Index(s.ring, t.user)
 			s.ring = append(slices.Delete(s.ring, i, i+1), t.user)
 		}
@@ -198,7 +203,7 @@ func (s *Turns) next() {
 	}
 }
 
-// leave takes out one that waits.
+// leave removes a waiting turn.
 func (s *Turns) leave(t *Turn) {
 	all := s.users[t.user]
 	if i := slices.Index(all, t); i >= 0 {

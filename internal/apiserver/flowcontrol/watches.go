@@ -13,7 +13,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/selectors"
 )
 
-// watches counts watchers by what they select: a write costs more where there are many.
+// watches counts watchers by what they select. A write with many watchers costs more.
 type watches struct {
 	n      atomic.Int64
 	mu     sync.RWMutex
@@ -22,7 +22,7 @@ type watches struct {
 
 type watched struct{ group, resource, namespace, name string }
 
-// Watching counts a watch in, and the function that it gives out again.
+// Watching counts a watch; the returned function ends it.
 func (c *Controller) Watching(r *http.Request, info *requestinfo.Info) (forget func()) {
 	if info.Resource == "pods" && ofOneNode(r) {
 		return func() {} // few pods: an index finds their watchers
@@ -42,7 +42,7 @@ func (c *Controller) Watching(r *http.Request, info *requestinfo.Info) (forget f
 	}
 }
 
-// ofOneNode says whether a watch of pods is of one node's.
+// ofOneNode reports whether a watch of pods is of one node's.
 func ofOneNode(r *http.Request) bool {
 	s := r.URL.Query().Get("fieldSelector")
 	if s == "" {
@@ -56,7 +56,7 @@ func ofOneNode(r *http.Request) bool {
 	return ok && node != ""
 }
 
-// watchers is how many watch what a request changes.
+// watchers returns how many watchers receive the change of a request.
 func (c *Controller) watchers(info *requestinfo.Info) int {
 	w := &c.watches
 	if w.n.Load() == 0 {
@@ -79,7 +79,8 @@ func (c *Controller) watchers(info *requestinfo.Info) int {
 
 type beginning struct{}
 
-// WithBeginning has began called once when the watch that ctx is of has begun: what it holds after that are no seats.
+// WithBeginning returns a context with which [Began] calls began once, when the watch has begun: it holds no seats
+// after that.
 func WithBeginning(ctx context.Context, began func()) context.Context {
 	return context.WithValue(ctx, beginning{}, began)
 }

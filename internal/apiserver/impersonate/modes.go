@@ -75,7 +75,7 @@ func isServiceAccount(name string) bool {
 	return err == nil
 }
 
-// runsOn says whether from is a service account whose token is bound to the node.
+// runsOn reports whether from is a service account whose token is bound to the node.
 func runsOn(from user.Info, name string) bool {
 	node := from.GetExtra()[serviceaccount.NodeNameKey]
 	return isNode(name) && isServiceAccount(from.GetName()) && len(node) == 1 && nodePrefix+node[0] == name

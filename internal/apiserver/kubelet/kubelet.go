@@ -168,7 +168,7 @@ func (w *Transports) check(address string) error {
 	return nil
 }
 
-// local says whether an address is of this host, or may be.
+// local reports whether an address is of this host, or may be.
 func local(ip netip.Addr) bool {
 	if ip.IsLoopback() || ip.IsUnspecified() {
 		return true

@@ -13,8 +13,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Answered records in an object that is answered and not stored, and that its parent knows nothing of, what its writer said in it:
-// the request for a token. New makes an empty one.
+// Answered records the fields that a client set in an object which the server returns but does not store, such as a
+// TokenRequest. Its parent's entries do not contain these fields. empty makes an empty object.
 func (m *Manager) Answered(gvk schema.GroupVersionKind, subresource string, obj resource.Object, empty func() resource.Object,
 	manager string) resource.Object {
 	c := oneKind{gvk, empty}
@@ -29,7 +29,7 @@ func (m *Manager) Answered(gvk schema.GroupVersionKind, subresource string, obj 
 	return obj
 }
 
-// oneKind knows one kind in one version.
+// oneKind is the object converter for one kind in one version.
 type oneKind struct {
 	gvk   schema.GroupVersionKind
 	empty func() resource.Object
@@ -52,7 +52,7 @@ func (oneKind) ConvertFieldLabel(_ schema.GroupVersionKind, label, _ string) (st
 	return "", "", fmt.Errorf("convert field label %q: unsupported", label)
 }
 
-// Default has nothing to fill in: that was done when the object was read.
+// Default does nothing: defaults were applied when the object was decoded.
 func (oneKind) Default(runtime.Object) {}
 
 // New returns an empty object.

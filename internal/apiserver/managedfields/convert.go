@@ -19,14 +19,14 @@ import (
 
 // converter converts objects of a kind for the field manager of one of its versions.
 //
-// Three forms meet here: the hub object, whose type meta may be empty; the object of a version; and what the merge makes, an
-// unstructured object of a version.
+// It handles three forms: the hub object, whose type meta may be empty; the object of a version; and the result of a
+// merge, an unstructured object of a version.
 type converter struct {
 	d *resource.Descriptor
 	v *resource.Version
 }
 
-// custom says whether a kind's objects are unstructured.
+// custom reports whether a kind's objects are unstructured.
 func custom(d *resource.Descriptor) bool {
 	hub := d.Hub()
 	if hub == nil {
@@ -36,7 +36,8 @@ func custom(d *resource.Descriptor) bool {
 	return ok
 }
 
-// live is the object before the write, in the version of the write if that is deferred: an empty one when there is none.
+// live returns the object before the write: in the version of the write if that is deferred, or an empty object if
+// there is none.
 func (c *converter) live(obj resource.Object) (resource.Object, error) {
 	if obj != nil && c.v.Deferred {
 		in, err := c.to(obj, schema.GroupVersion{Group: c.d.Group, Version: c.v.Name})
@@ -56,13 +57,13 @@ func (c *converter) live(obj resource.Object) (resource.Object, error) {
 	if err != nil {
 		return nil, fmt.Errorf("convert empty %s: %w", c.d.Kind, err)
 	}
-	if !custom(c.d) { // without what the conversion has filled in, which the writer comes to own
+	if !custom(c.d) { // without the defaults of the conversion: the writer owns those fields
 		hub = reflect.New(reflect.TypeOf(hub).Elem()).Interface().(resource.Object)
 	}
 	return hub, nil
 }
 
-// hub makes the result of an apply what verbs work on: a hub object, unless the version is deferred.
+// hub converts the result of an apply to the form that verbs use: a hub object, unless the version is deferred.
 func (c *converter) hub(obj runtime.Object) (resource.Object, error) {
 	o, ok := obj.(resource.Object)
 	if !ok {
@@ -80,7 +81,7 @@ func (c *converter) hub(obj runtime.Object) (resource.Object, error) {
 	return o, nil
 }
 
-// isVersion says whether obj is in the form of v rather than the hub's. Only asked of versions that are not the hub.
+// isVersion reports whether obj is in the form of v rather than the hub's. Only asked of versions that are not the hub.
 func isVersion(d *resource.Descriptor, v *resource.Version, obj runtime.Object) bool {
 	if custom(d) {
 		return obj.GetObjectKind().GroupVersionKind().Version == v.Name
@@ -88,7 +89,7 @@ func isVersion(d *resource.Descriptor, v *resource.Version, obj runtime.Object) 
 	return reflect.TypeOf(obj) == reflect.TypeOf(v.New()) && (v.Name != d.Storage || reflect.TypeOf(obj) != reflect.TypeOf(hubOf(v)))
 }
 
-// hubOf is an empty hub object.
+// hubOf returns an empty hub object.
 func hubOf(v *resource.Version) resource.Object {
 	o, err := v.ToHub(v.New())
 	if err != nil {
@@ -97,12 +98,12 @@ func hubOf(v *resource.Version) resource.Object {
 	return o
 }
 
-// to converts obj, which it does not change, to a version. The result shares memory with obj where no conversion is needed, and is to
-// be read only.
+// to converts obj to a version, without changing obj. If no conversion is needed, the result shares memory with obj and
+// is read-only.
 func (c *converter) to(obj runtime.Object, gv schema.GroupVersion) (runtime.Object, error) {
 	target := c.d.Version(gv.Version)
 	if target == nil || gv.Group != c.d.Group {
-		if custom(c.d) { // not as one that is not registered: such an entry spoils them all
+		if custom(c.d) { // an entry of an unregistered version would invalidate all entries
 			return nil, fmt.Errorf("convert %s to %s: not a version of it", c.d.Kind, gv)
 		}
 		return nil, runtime.NewNotRegisteredErrForKind("managed fields", gv.WithKind(c.d.Kind))
@@ -137,7 +138,7 @@ func (c *converter) to(obj runtime.Object, gv schema.GroupVersion) (runtime.Obje
 	return withKind(o, gv.WithKind(c.d.Kind)), nil
 }
 
-// from is the version in whose form obj is; nil: it is the hub's, and no version has that form.
+// from returns the version in whose form obj is; nil: it is the hub form, and no version has that form.
 func (c *converter) from(obj resource.Object) *resource.Version {
 	for i := range c.d.Versions {
 		v := &c.d.Versions[i]
@@ -151,7 +152,7 @@ func (c *converter) from(obj resource.Object) *resource.Version {
 	return nil
 }
 
-// typed makes a version's Go object of an unstructured one.
+// typed converts an unstructured object to its version's Go type.
 func (c *converter) typed(u *unstructured.Unstructured) (resource.Object, error) {
 	gvk := u.GroupVersionKind()
 	v := c.d.Version(gvk.Version)
@@ -165,7 +166,7 @@ func (c *converter) typed(u *unstructured.Unstructured) (resource.Object, error)
 	return o, nil
 }
 
-// withKind returns obj with its kind set, as a copy that shares all else.
+// withKind returns a shallow copy of obj with its kind set.
 func withKind(obj resource.Object, gvk schema.GroupVersionKind) resource.Object {
 	if obj.GetObjectKind().GroupVersionKind() == gvk {
 		return obj
@@ -185,7 +186,8 @@ func withKind(obj resource.Object, gvk schema.GroupVersionKind) resource.Object 
 	return obj
 }
 
-// weakConverter is a converter that does not keep its descriptor alive: field managers hold it, and are kept by descriptor.
+// weakConverter is a converter that does not keep its descriptor alive: field managers hold it, and are cached by
+// descriptor.
 type weakConverter struct {
 	d       weak.Pointer[resource.Descriptor]
 	version string
@@ -201,7 +203,7 @@ func (w weakConverter) get() (*converter, error) {
 	return &converter{d: d, v: d.Version(w.version)}, nil
 }
 
-// ConvertToVersion converts an object, which it does not change.
+// ConvertToVersion converts an object without changing it.
 func (w weakConverter) ConvertToVersion(in runtime.Object, to runtime.GroupVersioner) (runtime.Object, error) {
 	c, err := w.get()
 	if err != nil {
@@ -222,7 +224,7 @@ func (weakConverter) ConvertFieldLabel(_ schema.GroupVersionKind, label, _ strin
 	return "", "", fmt.Errorf("convert field label %q: unsupported", label)
 }
 
-// Default fills in what a merged configuration does not say.
+// Default applies the defaults to a merged configuration.
 func (w weakConverter) Default(in runtime.Object) {
 	c, err := w.get()
 	if err != nil {

@@ -22,18 +22,18 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// creation is what is made for new objects of one version of a built-in kind. Most of them are like one that was created before: the fields
-// that they have were found then, and need not be again.
+// creation caches the field sets of new objects of one version of a built-in kind. Most new objects are like one that
+// was created before, so their field set is cached already.
 type creation struct {
-	number uint64 // of all creations, this one's
+	number uint64 // identifies this creation among all
 	like   likeness
-	empty  resource.Object // what a new object is compared with
+	empty  resource.Object // new objects are compared with it
 }
 
-// creations counts what was made.
+// creations numbers the values of type creation.
 var creations atomic.Uint64
 
-// create records in obj, which is new, that manager wrote all of it.
+// create records manager as the owner of all fields of obj, which is new.
 func (m *Manager) create(f *managedfields.FieldManager, c *converter, obj resource.Object, manager string) error {
 	n, err := m.creation(c)
 	if err != nil {
@@ -76,7 +76,7 @@ func (m *Manager) create(f *managedfields.FieldManager, c *converter, obj resour
 	return nil
 }
 
-// creation returns what was made for new objects; nil: each has to be looked at.
+// creation returns the cache for new objects; nil: the field set of each object must be computed.
 func (m *Manager) creation(c *converter) (*creation, error) {
 	k := m.kind(c.d)
 	k.mu.RLock()
@@ -111,7 +111,7 @@ func newCreation(t trusting, c *converter) (*creation, error) {
 	of := reflect.ValueOf(as).Elem()
 	bare := reflect.New(of.Type())
 	bare.Interface().(runtime.Object).GetObjectKind().SetGroupVersionKind(gvk)
-	if !reflect.DeepEqual(as, bare.Interface()) { // where something is filled in, it is not the same whether that is said or not
+	if !reflect.DeepEqual(as, bare.Interface()) { // with defaults, an explicit value is not the same as none
 		return nil, nil
 	}
 	name, err := scheme.Scheme.ToOpenAPIDefinitionName(gvk)
@@ -123,10 +123,10 @@ func newCreation(t trusting, c *converter) (*creation, error) {
 	return &creation{number: creations.Add(1), like: a.of(of.Type(), &shape.TypeRef), empty: empty}, nil
 }
 
-// likenesses is room to write them.
+// likenesses pools buffers for likenesses.
 var likenesses = sync.Pool{New: func() any { return new([]byte) }}
 
-// alike keeps what fields objects have by their likeness: the latest, up to a size.
+// alike caches field sets by the likeness of their objects: the latest ones, up to a size.
 type alike struct {
 	mu          sync.RWMutex
 	young, aged map[string]string

@@ -13,12 +13,12 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// maxMembers is how many members a map or list may have for its fields to be kept track of. The library keeps the fields of each in a
-// sorted array and finds them in the order of chance, so that its work grows with the square of their number: 200,000 keys of a ConfigMap
-// took it a minute.
+// maxMembers is the maximum number of members of a map or list whose fields are tracked. The library inserts the fields
+// into a sorted array in random order, so its work grows with the square of their number: 200,000 keys of a ConfigMap
+// took a minute.
 const maxMembers = 20_000
 
-// crowded says whether a map or list of an object has more members than that.
+// crowded reports whether a map or list of an object has more members than that.
 func crowded(obj resource.Object) bool {
 	switch o := obj.(type) {
 	case nil:
@@ -30,7 +30,7 @@ func crowded(obj resource.Object) bool {
 		return false // each member takes two bytes at least
 	}
 	for _, e := range obj.GetManagedFields() {
-		// Names that are not in order are as much work.
+		// Field names that are not sorted cause as much work.
 		if e.FieldsV1 != nil && strings.Count(e.FieldsV1.GetRawString(), `":`) > 2*maxMembers {
 			return true
 		}
@@ -38,7 +38,7 @@ func crowded(obj resource.Object) bool {
 	return manyIn(reflect.ValueOf(obj))
 }
 
-// manyWithin is crowded for JSON.
+// manyWithin is crowded for JSON values.
 func manyWithin(v any) bool {
 	switch v := v.(type) {
 	case map[string]any:
@@ -63,7 +63,7 @@ func manyWithin(v any) bool {
 	return false
 }
 
-// manyIn is crowded for Go's types.
+// manyIn is crowded for Go values.
 func manyIn(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:
@@ -99,7 +99,7 @@ func manyIn(v reflect.Value) bool {
 	return false
 }
 
-// plain says whether values of a type hold no map and no list.
+// plain reports whether values of a type hold no map and no list.
 func plain(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Interface, reflect.Struct, reflect.Slice, reflect.Map:

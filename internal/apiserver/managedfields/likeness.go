@@ -17,21 +17,21 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
-// likeness writes of a Go value all that decides which fields of it differ from those of an empty object of its kind: two values of
-// which it writes the same have the same set of fields. That is which fields there are (zero or not, nil or empty), the keys of maps, and
-// of lists whose elements have names, these. It is false of a value that it cannot judge.
+// likeness appends everything of a Go value that decides which of its fields differ from an empty object's: two values
+// with the same likeness have the same set of fields. It writes which fields are present (zero or not, nil or empty),
+// the keys of maps, and the names of list elements that have names. It returns false for a value that it cannot judge.
 //
-// Of a pod with the label app=web and a container named c it writes that there is a label app, that there is a container c and which of its
-// fields are there, and neither the label's value nor the container's image.
+// Of a pod with the label app=web and a container named c it writes that there is a label app, that there is a
+// container c, and which of its fields are present. It writes neither the label's value nor the container's image.
 type likeness func(b []byte, v reflect.Value) ([]byte, bool)
 
-// alikeness makes likenesses of Go types and the shapes that belong to them.
+// alikeness builds the likenesses of Go types with their schemas.
 type alikeness struct {
 	schema *schema.Schema
 	made   map[likenessOf]*likeness
 }
 
-// likenessOf is a type and its shape, whose name is empty inside of what is owned as a whole.
+// likenessOf is a type with its schema. The schema's name is empty inside of atomic values.
 type likenessOf struct {
 	t        reflect.Type
 	name     string
@@ -49,7 +49,7 @@ var (
 	convertibleOrNot = reflect.TypeFor[value.UnstructuredConverterWithError]()
 )
 
-// of makes the likeness of a type with a shape. A nil shape is what is inside of something that is owned as a whole.
+// of returns the likeness of a type with a schema. The schema is nil inside of an atomic value.
 func (a *alikeness) of(t reflect.Type, shape *schema.TypeRef) likeness {
 	key := likenessOf{t: t}
 	if shape != nil {
@@ -62,7 +62,7 @@ func (a *alikeness) of(t reflect.Type, shape *schema.TypeRef) likeness {
 		}
 	}
 	if l := a.made[key]; l != nil {
-		return func(b []byte, v reflect.Value) ([]byte, bool) { return (*l)(b, v) } // which may be made yet: a type that holds itself
+		return func(b []byte, v reflect.Value) ([]byte, bool) { return (*l)(b, v) } // l may still be nil: the type contains itself
 	}
 	l := new(likeness)
 	a.made[key] = l
@@ -166,7 +166,7 @@ func (a *alikeness) object(t reflect.Type, m *schema.Map, whole bool) likeness {
 	}
 }
 
-// fields is the likeness of a struct. A map without a shape is inside of something that is owned as a whole.
+// fields returns the likeness of a struct. m is nil inside of an atomic value.
 func (a *alikeness) fields(t reflect.Type, m *schema.Map) likeness {
 	if m != nil && m.ElementRelationship == schema.Atomic {
 		return a.fields(t, nil)
@@ -212,10 +212,10 @@ func (a *alikeness) fields(t reflect.Type, m *schema.Map) likeness {
 	}
 }
 
-// The states of a value.
+// The states of a field.
 const (
 	none  = '0' // zero, or nil
-	empty = 'e' // not nil, and nothing in it
+	empty = 'e' // not nil, but empty
 	some  = '1'
 )
 
@@ -228,7 +228,7 @@ func pointed(of likeness) likeness {
 	}
 }
 
-// filled is the likeness of what has a length, and is owned as a whole.
+// filled is the likeness of atomic values that have a length.
 func filled(b []byte, v reflect.Value) ([]byte, bool) {
 	switch {
 	case v.IsNil():
@@ -246,22 +246,23 @@ func scalar(b []byte, v reflect.Value) ([]byte, bool) {
 	return append(b, some), true
 }
 
-// strange is the likeness of what nothing is known of: only that it is not there can be judged.
+// strange is the likeness of unknown types: it can only judge zero values.
 func strange(b []byte, v reflect.Value) ([]byte, bool) { return append(b, none), v.IsZero() }
 
-// custommadeType says whether values of a type write themselves.
+// custommadeType reports whether values of a type write themselves.
 func custommadeType(t reflect.Type) bool {
 	return slices.ContainsFunc([]reflect.Type{marshaler, convertible, convertibleOrNot}, func(i reflect.Type) bool {
 		return t.Implements(i) || reflect.PointerTo(t).Implements(i)
 	})
 }
 
-// custommade is the likeness of a type that writes itself: of those that always write a string, a number or null.
+// custommade returns the likeness of a type with its own encoding, for types that always encode as a string, a number
+// or null.
 func custommade(t reflect.Type) likeness {
 	switch t {
 	case durationType:
 		return scalar
-	case timeType: // which may be none with a place as well
+	case timeType: // a zero time may have a location
 		return func(b []byte, v reflect.Value) ([]byte, bool) {
 			return state(b, v.Interface().(metav1.Time).Time.IsZero())
 		}
@@ -284,7 +285,7 @@ func custommade(t reflect.Type) likeness {
 			if v.IsZero() {
 				return append(b, none), true
 			}
-			// zero in a form of its own may be something else than no quantity at all
+			// a zero in another notation may differ from no quantity
 			q := v.Interface().(resource.Quantity)
 			return append(b, some), !q.IsZero()
 		}
@@ -299,7 +300,7 @@ func state(b []byte, zero bool) ([]byte, bool) {
 	return append(b, some), true
 }
 
-// named writes the fields that are an element's name in its list; nil if the type has others.
+// named returns the function that writes the key fields of a list element; nil if it does not support their types.
 func named(t reflect.Type, keys []string) likeness {
 	if t.Kind() != reflect.Struct || custommadeType(t) {
 		return nil
@@ -333,7 +334,7 @@ func named(t reflect.Type, keys []string) likeness {
 	}
 }
 
-// entire writes a scalar itself.
+// entire writes the value of a scalar.
 func entire(b []byte, v reflect.Value) ([]byte, bool) {
 	if v.Kind() == reflect.Pointer {
 		if v.IsNil() {

@@ -20,38 +20,39 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Manager keeps managedFields. The zero value is not usable; see [New].
+// Manager maintains managedFields. The zero value is not usable; see [New].
 type Manager struct {
 	log   *slog.Logger
 	types *types
 	scale func() (*managedfields.FieldManager, error)
 
 	mu sync.RWMutex
-	// of each descriptor that was asked for, weakly: a definition's descriptor goes with it.
+	// kinds has what was built for each descriptor, under a weak pointer: the descriptor of a deleted definition is
+	// freed.
 	kinds map[weak.Pointer[resource.Descriptor]]*ondemand.Value[*kind]
-	// custom is the room for what is made for kinds of definitions.
+	// custom bounds the memory of the kinds of definitions.
 	custom *ondemand.Pool
 	alike  alike
 }
 
-// customBytes bounds what is made for all kinds of definitions, each of which takes so many times its schema.
+// customBytes bounds the memory for all kinds of definitions; each kind takes a multiple of its schema's size.
 const (
 	customBytes = 8 << 20
 	customTimes = 8
 )
 
-// kind is what was made for a descriptor.
+// kind is what was built for a descriptor.
 type kind struct {
 	descriptor weak.Pointer[resource.Descriptor]
 	mu         sync.RWMutex
 	converters map[string]managedfields.TypeConverter // by version
 	managers   map[managerKey]*managedfields.FieldManager
-	creations  map[string]*creation // by version; nil: they have to be looked at each time
+	creations  map[string]*creation // by version; nil: field sets are computed each time
 }
 
 type managerKey struct{ version, subresource string }
 
-// New returns a manager. The logger takes failures to keep track of an update, which never fail the update.
+// New returns a manager. It logs failures to track the fields of an update; they never fail the update.
 func New(log *slog.Logger) *Manager {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -60,15 +61,15 @@ func New(log *slog.Logger) *Manager {
 		kinds: map[weak.Pointer[resource.Descriptor]]*ondemand.Value[*kind]{}, custom: ondemand.NewPool(customBytes)}
 }
 
-// Warm makes what is needed for built-in kinds, so that the first write does not wait for it.
+// Warm builds what the built-in kinds need, so that the first write does not wait for it.
 func (m *Manager) Warm() error {
 	_, err := m.types.builtIn()
 	return err
 }
 
-// Update records in obj which of its fields manager changed, compared with live, which is nil when obj is being created. Both are hub
-// objects; obj is changed and returned. When that is impossible, obj keeps live's entries. An object with too many fields, or that had too
-// many before, has no entries, as if it were too large to be stored with them.
+// Update records which fields of obj manager changed, compared with live, which is nil when obj is created. Both are
+// hub objects; obj is changed and returned. If tracking fails, obj keeps live's entries. An object that has too many
+// fields, or had too many before, gets no entries, as if it were too large to be stored with them.
 func (m *Manager) Update(d *resource.Descriptor, version, subresource string, live, obj resource.Object, manager string) (resource.Object,
 	error) {
 	if crowded(obj) || live != nil && crowded(live) {
@@ -80,7 +81,7 @@ func (m *Manager) Update(d *resource.Descriptor, version, subresource string, li
 		was = live.GetManagedFields()
 	}
 	if err := m.update(d, version, subresource, live, obj, manager); err != nil {
-		// Most often the object is not valid either, and the client will hear of it.
+		// Most often the object is invalid too, and the client gets that error.
 		m.log.Debug("Could not update managed fields", "kind", d.Kind, "group", d.Group, "name", obj.GetName(), "error", err)
 		obj.SetManagedFields(was)
 		return obj, nil
@@ -104,16 +105,16 @@ func (m *Manager) update(d *resource.Descriptor, version, subresource string, li
 	return err
 }
 
-// Configuration is the object that a field manager applies. Force takes over fields that other managers own.
+// Configuration is the object that a field manager applies. Force takes fields over from other managers.
 type Configuration struct {
 	Object  *unstructured.Unstructured
 	Manager string
 	Force   bool
 }
 
-// Apply merges a configuration into live, nil when it is to be created, and returns a new object: of the hub, or of the version if that is
-// deferred. A conflict is an API status error, 409 with a cause for each field. A configuration or an object with too many fields is
-// refused.
+// Apply merges a configuration into live, which is nil if the object is created, and returns a new object: a hub
+// object, or one of the version if that is deferred. A conflict is an API status error: 409 with a cause for each
+// field. A configuration or object with too many fields is rejected.
 func (m *Manager) Apply(d *resource.Descriptor, version, subresource string, live resource.Object, c Configuration) (resource.Object,
 	error) {
 	if crowded(c.Object) || live != nil && crowded(live) {
@@ -135,7 +136,7 @@ func (m *Manager) Apply(d *resource.Descriptor, version, subresource string, liv
 	return convert.hub(merged)
 }
 
-// of returns the field manager of a path and the converter that it uses.
+// of returns the field manager of a subresource and its converter.
 func (m *Manager) of(d *resource.Descriptor, version, subresource string) (*managedfields.FieldManager, *converter, error) {
 	v := d.Version(version)
 	if v == nil {
@@ -170,7 +171,7 @@ func (m *Manager) of(d *resource.Descriptor, version, subresource string) (*mana
 	}
 	gvk := d.GroupVersionKind(version)
 	hub := schema.GroupVersion{Group: d.Group, Version: d.Storage}
-	if v.Deferred { // what is merged stays in the version that it was applied in
+	if v.Deferred { // the result stays in the version of the apply
 		hub.Version = version
 	}
 	f, err := make(types, weakly, weakly, weakly, gvk, hub, subresource, resets(d, subresource))
@@ -189,7 +190,7 @@ func (m *Manager) kind(d *resource.Descriptor) *kind {
 	if v == nil {
 		v = m.newKind(p, d)
 	}
-	k, _ := v.Get() // what begins empty can be made
+	k, _ := v.Get() // an empty value cannot fail
 	return k
 }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// resets are the fields that a path does not write whatever the client sends, and that therefore no manager owns through
-// it.
+// resets returns the fields that a write to the resource or subresource never changes, whatever the client sends. No
+// manager owns them through it.
 func resets(d *resource.Descriptor, subresource string) map[fieldpath.APIVersion]fieldpath.Filter {
 	paths := resetPaths(d, subresource)
 	if len(paths) == 0 {
@@ -50,7 +50,8 @@ func resetPaths(d *resource.Descriptor, subresource string) []fieldpath.Path {
 	return nil
 }
 
-// statusResets are what the status path resets beside the spec. Most kinds let it change the metadata, some do not.
+// statusResets returns the fields besides the spec that a write to status does not change. Most kinds let it change the
+// metadata; some do not.
 func statusResets(d *resource.Descriptor) []fieldpath.Path {
 	if custom(d) {
 		return fields("spec", "metadata")
@@ -71,7 +72,7 @@ func statusResets(d *resource.Descriptor) []fieldpath.Path {
 	return fields("spec")
 }
 
-// fields are the paths of top-level fields, or of those one below.
+// fields returns the paths of top-level fields, or of fields one level below.
 func fields(names ...string) []fieldpath.Path {
 	out := make([]fieldpath.Path, len(names))
 	for i, name := range names {

@@ -19,12 +19,12 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// scaleKind is what the scale subresource of every kind speaks.
+// scaleKind is the kind of the scale subresource of all resources.
 var scaleKind = autoscalingv1.SchemeGroupVersion.WithKind("Scale")
 
-// ScaleEntries returns the entries of a parent in terms of its scale. A write through scale works on the Scale: the owners
-// of the parent's replicas become owners of the Scale's, [Manager.UpdateScale] or [Manager.ApplyScale] records the write
-// there, and [Manager.ParentEntries] translates the result back.
+// ScaleEntries converts the entries of a parent to entries of its Scale. A write to the scale subresource changes the
+// Scale: the owners of the parent's replicas become owners of the Scale's replicas, [Manager.UpdateScale] or
+// [Manager.ApplyScale] records the write there, and [Manager.ParentEntries] converts the result back.
 func (m *Manager) ScaleEntries(d *resource.Descriptor, version string, parent resource.Object) ([]metav1.ManagedFieldsEntry, error) {
 	entries, err := scaleHandler(d, version, parent).ToSubresource()
 	if err != nil {
@@ -33,7 +33,7 @@ func (m *Manager) ScaleEntries(d *resource.Descriptor, version string, parent re
 	return entries, nil
 }
 
-// ParentEntries returns the entries of a parent after a write that gives its scale the given ones.
+// ParentEntries returns the entries of a parent after a write that resulted in the given entries of its Scale.
 func (m *Manager) ParentEntries(d *resource.Descriptor, version string, parent resource.Object,
 	scale []metav1.ManagedFieldsEntry) ([]metav1.ManagedFieldsEntry, error) {
 	entries, err := scaleHandler(d, version, parent).ToParent(scale)
@@ -88,7 +88,7 @@ func (m *Manager) ApplyScale(before resource.Object, patch *unstructured.Unstruc
 	return nil, fmt.Errorf("apply made a %T", merged)
 }
 
-// replicas is the path of the field that a kind's scale sets; nil: the version has no scale.
+// replicas returns the path of the field that a kind's scale sets; nil: the version has no scale.
 func replicas(d *resource.Descriptor, version string) fieldpath.Path {
 	names := []string{"spec", "replicas"}
 	if custom(d) {
@@ -101,7 +101,7 @@ func replicas(d *resource.Descriptor, version string) fieldpath.Path {
 	return p
 }
 
-// newScale makes the field manager of Scale objects, whose shape client-go does not know either.
+// newScale makes the field manager of Scale objects. client-go has no schema of them.
 func newScale() (*managedfields.FieldManager, error) {
 	const prefix = "io.k8s.api.autoscaling.v1."
 	all := models(openapi.GetOpenAPIDefinitions, metaPrefix, prefix)
@@ -121,7 +121,7 @@ func newScale() (*managedfields.FieldManager, error) {
 	return f, nil
 }
 
-// scaleConverter knows one kind in one version.
+// scaleConverter is the object converter for Scale.
 type scaleConverter struct{}
 
 // ConvertToVersion gives a Scale its kind.
@@ -148,7 +148,7 @@ func (scaleConverter) ConvertFieldLabel(_ schema.GroupVersionKind, label, _ stri
 	return "", "", fmt.Errorf("convert field label %q: unsupported", label)
 }
 
-// Default has nothing to fill in.
+// Default does nothing.
 func (scaleConverter) Default(runtime.Object) {}
 
 // New returns an empty Scale.

@@ -9,13 +9,13 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Types are the shapes of a kind's versions: which lists are sets or maps, which objects are atomic. Nil asks for those of
-// kinds that stand in the paths of others (scale, eviction).
+// Types returns the schemas of a kind's versions: which lists are sets or maps, which objects are atomic. A nil
+// descriptor means the kinds of subresources (scale, eviction).
 func (m *Manager) Types(d *resource.Descriptor) (managedfields.TypeConverter, error) {
 	if d == nil {
 		return m.types.builtIn()
 	}
-	const all = "" // no version is called so
+	const all = "" // no version has this name
 	k := m.kind(d)
 	k.mu.RLock()
 	types := k.converters[all]

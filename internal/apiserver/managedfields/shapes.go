@@ -22,8 +22,8 @@ import (
 
 //go:generate go run ./gen
 
-// client-go has the shapes of the built-in kinds as YAML, which takes 100 ms to parse. These are the same as compressed JSON, which takes
-// a tenth of that.
+// client-go has the schemas of the built-in kinds as YAML, which takes 100 ms to parse. These are the same as
+// compressed JSON, which takes a tenth of that.
 //
 //go:embed z_shapes.json.gz
 var shapes []byte
@@ -66,7 +66,7 @@ type ref struct {
 	Nullable     bool                        `json:"z,omitempty"`
 }
 
-// builtInTypes are the types of the kinds that client-go knows.
+// builtInTypes returns the types of the kinds that client-go knows.
 func builtInTypes() (managedfields.TypeConverter, error) {
 	types, err := readShapes(shapes)
 	if err != nil {
@@ -77,15 +77,15 @@ func builtInTypes() (managedfields.TypeConverter, error) {
 	return trusting{managedfields.NewSchemeTypeConverter(scheme.Scheme, p), p}, nil
 }
 
-// trusting takes Go objects as being of their kind's shape when they are to be compared or merged, which looks at all of it again: to
-// look before as well is half of what the managed fields of an update cost.
+// trusting skips the validation of Go objects against their schema before they are compared or merged. The comparison
+// or merge checks the object anyway; a separate validation is half of the cost of an update's managed fields.
 type trusting struct {
 	managedfields.TypeConverter
 	parser *typed.Parser
 }
 
-// ObjectToTyped does not look at the object where duplicates are allowed: that is said of objects that are or will be stored, and a
-// missing key, the other thing that a Go object can have wrong, is found by the comparison.
+// ObjectToTyped does not validate the object if duplicates are allowed. Callers allow them for objects that are or will
+// be stored. The only other error of a Go object, a missing key, is found by the comparison.
 func (t trusting) ObjectToTyped(obj runtime.Object, opts ...typed.ValidationOptions) (*typed.TypedValue, error) {
 	if _, ok := obj.(runtime.Unstructured); ok || !slices.Contains(opts, typed.AllowDuplicates) {
 		return t.TypeConverter.ObjectToTyped(obj, opts...)
@@ -136,7 +136,7 @@ func (r ref) schema() schema.TypeRef {
 	return schema.TypeRef{NamedType: r.Named, Inlined: r.Inlined.schema(), ElementRelationship: r.Relationship, Nullable: r.Nullable}
 }
 
-// asYAML gives a default the Go types that YAML's decoder would have given it, which the merge expects.
+// asYAML converts a default to the Go types of YAML's decoder, which the merge expects.
 func asYAML(v any) any {
 	switch v := v.(type) {
 	case float64:

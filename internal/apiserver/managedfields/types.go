@@ -23,12 +23,12 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// types knows the shapes of kinds: which lists are sets or maps, which objects are atomic.
+// types has the schemas of kinds: which lists are sets or maps, which objects are atomic.
 type types struct {
 	builtIn     func() (managedfields.TypeConverter, error)
 	definitions func() managedfields.TypeConverter
 	services    func() (managedfields.TypeConverter, error)
-	meta        func() map[string]*openapispec.Schema // models of metav1, for kinds from definitions
+	meta        func() map[string]*openapispec.Schema // schemas of metav1, for kinds from definitions
 }
 
 func newTypes() *types {
@@ -36,7 +36,7 @@ func newTypes() *types {
 		builtIn: sync.OnceValues(builtInTypes),
 		definitions: sync.OnceValue(func() managedfields.TypeConverter {
 			s := runtime.NewScheme()
-			// Registering types that are no strangers to the scheme cannot fail.
+			// Registering types that the scheme knows cannot fail.
 			_ = v1.AddToScheme(s)
 			return apiextensionsapply.NewTypeConverter(s)
 		}),
@@ -48,7 +48,7 @@ func newTypes() *types {
 // of returns the types of a kind's versions.
 func (t *types) of(d *resource.Descriptor) (managedfields.TypeConverter, error) {
 	switch {
-	case d.Create != nil: // questions that are answered: client-go has no shapes of them, and their lists are atomic
+	case d.Create != nil: // reviews: client-go has no schemas of them, and their lists are atomic
 		return managedfields.NewDeducedTypeConverter(), nil
 	case custom(d):
 		return t.custom(d)
@@ -62,7 +62,7 @@ func (t *types) of(d *resource.Descriptor) (managedfields.TypeConverter, error) 
 	return managedfields.NewDeducedTypeConverter(), nil
 }
 
-// custom makes the types of a kind from its schema.
+// custom returns the types of a kind from its OpenAPI schema.
 func (t *types) custom(d *resource.Descriptor) (managedfields.TypeConverter, error) {
 	models := map[string]*openapispec.Schema{}
 	for name, s := range t.meta() {
@@ -90,7 +90,7 @@ const (
 	servicePrefix   = "io.k8s.kube-aggregator.pkg.apis.apiregistration.v1."
 )
 
-// apiServices are the types of APIService, which client-go does not know.
+// apiServices returns the types of APIService, which client-go does not know.
 func apiServices() (managedfields.TypeConverter, error) {
 	all := models(aggregatoropenapi.GetOpenAPIDefinitions, metaPrefix, servicePrefix)
 	if s := all[servicePrefix+"APIService"]; s != nil {
@@ -103,7 +103,8 @@ func apiServices() (managedfields.TypeConverter, error) {
 	return c, nil
 }
 
-// models are the generated schemas whose names begin with one of the prefixes; of metav1 those that objects' metadata refers to.
+// models returns the generated schemas whose names begin with one of the prefixes. Of metav1 it returns those that
+// object metadata refers to.
 func models(definitions func(common.ReferenceCallback) map[string]common.OpenAPIDefinition,
 	prefixes ...string) map[string]*openapispec.Schema {
 	out := map[string]*openapispec.Schema{}

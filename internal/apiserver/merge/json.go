@@ -3,9 +3,9 @@
 
 // Package merge applies merge patches and strategic merge patches.
 //
-// Both give what the libraries of kube-apiserver give, with the same errors, but at a cost that grows with the size of the object and of
-// the patch. In those libraries a merge patch costs its size times its depth, and a strategic merge patch the square of a list's length and
-// more: a patch of 3 MiB, or of less, takes minutes there.
+// Both return the results and errors of kube-apiserver's libraries, but their cost grows linearly with the size of the
+// object and of the patch. In those libraries a merge patch costs its size times its depth, and a strategic merge patch
+// costs more than the square of a list's length: a patch of 3 MiB or less takes minutes there.
 package merge
 
 import (
@@ -37,7 +37,7 @@ func JSON(doc, patch []byte) ([]byte, error) {
 	return out, nil
 }
 
-// value is a JSON value: an object or an array that was taken apart, or the text of any value.
+// value is a JSON value: a parsed object or array, or the text of any value.
 type value struct {
 	members  map[string]*value
 	elements []*value
@@ -46,7 +46,7 @@ type value struct {
 
 func (v *value) null() bool { return string(v.text) == "null" }
 
-// prune removes the members that are null, at all levels.
+// prune removes null members at all levels.
 func (v *value) prune() *value {
 	for k, m := range v.members {
 		if m.null() {
@@ -61,7 +61,7 @@ func (v *value) prune() *value {
 	return v
 }
 
-// write appends the value's text. The members of an object are in the order of their names.
+// write appends the value's text, with the members of objects sorted by name.
 func (v *value) write(out []byte) []byte {
 	separator := byte('{')
 	switch {
@@ -97,7 +97,7 @@ type scanner struct {
 	at   int
 }
 
-// next is the first byte of what comes after white space.
+// next returns the first byte after white space.
 func (s *scanner) next() byte {
 	for {
 		switch c := s.text[s.at]; c {
@@ -109,7 +109,7 @@ func (s *scanner) next() byte {
 	}
 }
 
-// value takes the next value apart.
+// value parses the next value.
 func (s *scanner) value() *value {
 	switch s.next() {
 	case '{':
@@ -127,18 +127,18 @@ func (s *scanner) value() *value {
 	return &value{text: s.skip()}
 }
 
-// object calls member for each member of the object that comes next, when its value is what comes next.
+// object calls member for each member of the next object, when the member's value comes next.
 func (s *scanner) object(member func(name string)) {
 	for s.at++; s.next() != '}'; s.comma() {
 		quoted := s.skip()
 		name := string(quoted[1 : len(quoted)-1])
 		if bytes.IndexFunc(quoted, func(r rune) bool { return r == '\\' || r >= 0x80 }) >= 0 {
 			if err := json.Unmarshal(quoted, &name); err != nil {
-				panic(fmt.Sprintf("decode name: %v", err)) // it is valid
+				panic(fmt.Sprintf("decode name: %v", err)) // the JSON is valid
 			}
 		}
 		s.next()
-		s.at++ // the colon
+		s.at++ // skip the colon
 		member(name)
 	}
 	s.at++
@@ -150,7 +150,7 @@ func (s *scanner) comma() {
 	}
 }
 
-// skip passes the next value over and returns its text.
+// skip skips the next value and returns its text.
 func (s *scanner) skip() []byte {
 	s.next()
 	begin, depth := s.at, 0
@@ -178,7 +178,7 @@ func (s *scanner) skip() []byte {
 	return s.text[begin:s.at]
 }
 
-// quoted passes over a string.
+// quoted skips a string.
 func (s *scanner) quoted() {
 	for s.at++; s.text[s.at] != '"'; s.at++ {
 		if s.text[s.at] == '\\' {
@@ -188,7 +188,7 @@ func (s *scanner) quoted() {
 	s.at++
 }
 
-// merge merges a patch into the next value. What the patch does not name is not taken apart.
+// merge merges a patch into the next value. It does not parse members that the patch does not name.
 func (s *scanner) merge(patch *value) *value {
 	if s.next() != '{' {
 		s.skip()
@@ -196,7 +196,7 @@ func (s *scanner) merge(patch *value) *value {
 	}
 	if patch.members == nil {
 		s.skip()
-		return patch // an array that replaces an object keeps what is null in it, as it does in the library
+		return patch // an array that replaces an object keeps its nulls, as in the library
 	}
 	merged := &value{members: map[string]*value{}}
 	s.object(func(name string) {

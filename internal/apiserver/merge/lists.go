@@ -13,20 +13,21 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 )
 
-// list says how a list is merged.
+// list describes how a list is merged.
 type list struct {
 	strategy string
-	key      string // the member that identifies an element; empty: the elements are no objects
-	deletes  bool   // the patch names what is deleted
+	key      string // the merge key; empty: the elements are not objects
+	deletes  bool   // the patch names the elements to delete
 }
 
-// places are the first places of values in a list: of elements, or of their keys.
+// places are the first positions of the elements of a list, or of their keys.
 type places struct {
 	of       map[any]int
-	noObject int // the first element that is no object; -1: there is none
+	noObject int // the first element that is not an object; -1: there is none
 }
 
-// placesOf notes where the elements of a list are. Those that are no objects, or do not have the key, are noted as absent says.
+// placesOf indexes the elements of a list by their value or key. If absent is true, elements without a key are indexed
+// under nil.
 func placesOf(elements []any, key string, byKey, absent bool) places {
 	p := places{of: make(map[any]int, len(elements)), noObject: -1}
 	for i, e := range elements {
@@ -55,7 +56,7 @@ func (p places) at(v any) (int, bool) {
 	return i, ok
 }
 
-// find looks for the element with a key. All before it must be objects.
+// find finds the element with a key. All elements before it must be objects.
 func (p places) find(v any) (int, bool, error) {
 	i, ok := p.at(v)
 	if p.noObject >= 0 && (!ok || i > p.noObject) {
@@ -64,7 +65,7 @@ func (p places) find(v any) (int, bool, error) {
 	return i, ok, nil
 }
 
-// ordered merges a list whose order the patch sets, and takes it out of the patch.
+// ordered merges a list whose order the patch sets, and removes the list from the patch.
 func ordered(original, patch object, directive string, said any, schema strategicpatch.LookupPatchMeta) error {
 	delete(patch, directive)
 	order, ok := said.([]any)
@@ -164,7 +165,7 @@ func follows(changes, order []any, key string) error {
 	return nil
 }
 
-// alike says whether two elements are the same: by their key, if they have one.
+// alike reports whether two elements are the same: by their key, if they have one.
 func alike(a, b any, key string) (bool, error) {
 	if key == "" {
 		return hashable(a) && hashable(b) && a == b, nil
@@ -182,7 +183,7 @@ func alike(a, b any, key string) (bool, error) {
 	return alike(values[0], values[1], "")
 }
 
-// apart takes the elements that are deleted out of a list of objects.
+// apart separates the elements to delete from the others in a list of objects.
 func apart(elements []any) (kept, deleted []any, _ error) {
 	for _, e := range elements {
 		m, ok := e.(object)
@@ -198,8 +199,8 @@ func apart(elements []any) (kept, deleted []any, _ error) {
 	return kept, deleted, nil
 }
 
-// lists merges a patch into a list. It uses the room behind the list and in it as the library does: an order that was set before looks at
-// what is left there.
+// lists merges a patch into a list. It reuses the list's backing array as the library does, because an order that was
+// set before reads what is left there.
 func lists(original, patch []any, below strategicpatch.LookupPatchMeta, how list) ([]any, error) {
 	if how.strategy != "merge" && !how.deletes {
 		return patch, nil
@@ -235,7 +236,7 @@ func lists(original, patch []any, below strategicpatch.LookupPatchMeta, how list
 	return arrange(in, out, patch, original, how.key, kind == reflect.Map)
 }
 
-// directives applies the elements of a patch that are directives to the list, and returns the others.
+// directives applies the patch elements that are directives to the list, and returns the others.
 func directives(original, patch []any, key string) (_, others []any, _ error) {
 	replace, deletes := false, []any{}
 	others = []any{}
@@ -267,7 +268,8 @@ func directives(original, patch []any, key string) (_, others []any, _ error) {
 	return original, others, nil
 }
 
-// without removes elements by their keys, one after the other. What is behind the list then is what was its last element each time.
+// without removes elements by their keys, one after the other. Each removal leaves the list's last element in the room
+// behind the list.
 func without(elements, keys []any, key string) []any {
 	at := map[any][]int{}
 	for i, e := range elements {
@@ -327,13 +329,13 @@ func elements(original, patch []any, below strategicpatch.LookupPatchMeta, key s
 			return nil, err
 		}
 		if original[i] = merged; v == nil {
-			delete(at.of, v) // with a key that is null it has none any more
+			delete(at.of, v) // an element whose key is null has no key any more
 		}
 	}
 	return original, nil
 }
 
-// unique removes duplicates of scalars. The list's last element takes the place of one that is removed.
+// unique removes duplicate scalars. The list's last element replaces each removed one.
 func unique(list []any) []any {
 	at := make(map[any][]int, len(list))
 	for i, v := range list {
@@ -385,7 +387,7 @@ func partition(elements, by []any, key string) (in, out []any, _ error) {
 	return in, out, nil
 }
 
-// placed is an element with its place in the order that it is brought into; -1: it has none.
+// placed is an element with its position in the new order; -1: it has none.
 type placed struct {
 	element any
 	at      int
@@ -409,8 +411,8 @@ func place(elements, order []any, key string, byKey bool) []placed {
 	return out
 }
 
-// arrange brings the elements of a patch into its order, and the others into that of the list before, and joins them: one of the others
-// comes before one of the patch where both were in the list, in this order.
+// arrange sorts the elements of a patch by the patch's order and the other elements by the order of the old list, and
+// joins them. One of the others comes before one of the patch if both were in the old list, in this order.
 func arrange(patch, others, patchOrder, order []any, key string, byKey bool) ([]any, error) {
 	var err error
 	if patch, err = inOrder(patch, patchOrder, key, byKey); err != nil {
@@ -434,8 +436,9 @@ func arrange(patch, others, patchOrder, order []any, key string, byKey bool) ([]
 	return out, nil
 }
 
-// inOrder sorts elements. One that the order does not have is less than all others, and so are all others less than it: where there are
-// such, the result is the library's as long as both sort by the same function of the standard library.
+// inOrder sorts elements. An element that the order does not contain is less than all others, and so are all others
+// less than it. With such elements the result equals the library's as long as both sort with the same function of the
+// standard library.
 func inOrder(elements, order []any, key string, byKey bool) ([]any, error) {
 	var deleted []any
 	if byKey {

@@ -87,7 +87,7 @@ func FuzzJSON(f *testing.F) {
 	})
 }
 
-// repeated says whether an object has a name twice.
+// repeated reports whether an object has a name twice.
 func repeated(d *json.Decoder) bool {
 	t, err := d.Token()
 	if err != nil {

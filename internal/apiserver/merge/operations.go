@@ -5,15 +5,15 @@ package merge
 
 import "fmt"
 
-// The bounds of the work that a JSON patch may be. The library decodes an object once more for each level that a path goes down, and copies
-// an array with each operation on it: a patch of a few hundred kilobytes would take minutes.
+// The limits of the work of a JSON patch. The library decodes an object again for each level of a path, and copies an
+// array for each operation on it: a patch of a few hundred kilobytes would take minutes.
 const (
-	maxNested = 64 << 20 // of the object and the patch: each byte counts as often as it has levels above it
-	maxShifts = 64 << 20 // operations, times the elements of the longest array
-	maxFree   = 8 << 10  // bytes of what is not looked at, because it is too small to be costly
+	maxNested = 64 << 20 // of the object and the patch: each byte counts once for each level above it
+	maxShifts = 64 << 20 // number of operations times the elements of the longest array
+	maxFree   = 8 << 10  // bytes of input too small to be expensive, which is not checked
 )
 
-// CheckOperations refuses a JSON patch of so many operations that is too much work for an object. Both must be valid JSON.
+// CheckOperations rejects a JSON patch whose operations are too much work for an object. Both must be valid JSON.
 func CheckOperations(doc, patch []byte, operations int) error {
 	if len(doc) <= maxFree && len(patch) <= maxFree {
 		return nil
@@ -31,9 +31,9 @@ func CheckOperations(doc, patch []byte, operations int) error {
 	return nil
 }
 
-// measure is the sum of the levels of all bytes, and the length of the longest array that is below a level.
+// measure returns the sum of the levels of all bytes, and the length of the longest array below a level.
 func measure(text []byte, below int) (nested, longest int) {
-	lengths := []int{0} // of what is open, in commas
+	lengths := []int{0} // of the open objects and arrays, in commas
 	for i := 0; i < len(text); i++ {
 		nested += len(lengths)
 		top := len(lengths) - 1

@@ -24,8 +24,8 @@ const (
 
 type object = map[string]any
 
-// Strategic applies a strategic merge patch to an object; the tags of like's type say how its lists are merged. It changes both the object
-// and the patch, and returns the merged object.
+// Strategic applies a strategic merge patch to an object. The struct tags of like's type determine how lists are
+// merged. It changes both the object and the patch, and returns the merged object.
 func Strategic(original, patch map[string]any, like any) (map[string]any, error) {
 	schema, err := strategicpatch.NewPatchMetaFromStruct(like)
 	if err != nil {
@@ -121,7 +121,7 @@ func member(original object, name string, value any, schema strategicpatch.Looku
 	return nil
 }
 
-// field is what the tags of a field say.
+// field returns the merge settings from a field's tags.
 func field(below strategicpatch.LookupPatchMeta, meta strategicpatch.PatchMeta, err error) (
 	_ strategicpatch.LookupPatchMeta, strategy, key string, _ error,
 ) {
@@ -141,7 +141,7 @@ func field(below strategicpatch.LookupPatchMeta, meta strategicpatch.PatchMeta, 
 	return below, strategy, meta.GetPatchMergeKey(), nil
 }
 
-// listOf is the list that a directive is about.
+// listOf returns the name of the list that a directive refers to.
 func listOf(directive, prefix string, bad error) (string, error) {
 	before, name, ok := strings.Cut(directive, "/")
 	if !ok || before != prefix {
@@ -150,7 +150,7 @@ func listOf(directive, prefix string, bad error) (string, error) {
 	return name, nil
 }
 
-// hashable says whether a value can be compared with others.
+// hashable reports whether a value can be compared with others.
 func hashable(v any) bool {
 	switch v.(type) {
 	case object, []any:
@@ -169,7 +169,7 @@ func set(list []any) map[any]bool {
 	return out
 }
 
-// retain applies the directive that names the members which an object keeps.
+// retain applies the directive that lists the members which an object keeps.
 func retain(original, patch object) error {
 	said, ok := patch[retainDirective]
 	if !ok {
@@ -194,7 +194,7 @@ func retain(original, patch object) error {
 	return nil
 }
 
-// withoutDirectives removes what holds a directive, at all levels. keep is false where the value itself does.
+// withoutDirectives removes directives at all levels. keep is false if the value itself is one.
 func withoutDirectives(value any) (_ any, keep bool) {
 	switch v := value.(type) {
 	case object:
@@ -220,7 +220,7 @@ func withoutDirectives(value any) (_ any, keep bool) {
 	return value, true
 }
 
-// withoutNulls removes the members that are null, at all levels.
+// withoutNulls removes null members at all levels.
 func withoutNulls(value any) {
 	switch v := value.(type) {
 	case object:
@@ -238,7 +238,7 @@ func withoutNulls(value any) {
 	}
 }
 
-// elementKind is the kind of the elements of lists, which must be one and not a list.
+// elementKind returns the kind of the elements of lists. They must all have one kind, which is not a list.
 func elementKind(lists ...[]any) (reflect.Kind, error) {
 	var of reflect.Type
 	first := true

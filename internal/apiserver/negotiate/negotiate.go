@@ -190,7 +190,7 @@ func Routed(header string, produces []string) bool {
 // Consumed reports whether a router whose route consumes these media types accepts a request with this Content-Type header.
 func Consumed(header string, consumes []string) bool { return named(header, consumes...) }
 
-// named says whether a header names one of the types, to the letter.
+// named reports whether a header names one of the types, to the letter.
 func named(header string, types ...string) bool {
 	for part := range strings.SplitSeq(header, ",") {
 		m, _, _ := strings.Cut(part, ";")

@@ -52,16 +52,18 @@ func (k *Reconciler) flowSchema(ctx context.Context, b Backend, name string) err
 	return err
 }
 
-// priorityLevel enqueues the flow schemas that name a priority level.
-func (k *Reconciler) priorityLevel(ctx context.Context, b Backend, name string) error {
+// enqueueFlowSchemas enqueues the flow schemas that match.
+func (k *Reconciler) enqueueFlowSchemas(ctx context.Context, b Backend, match func(*flowcontrolv1.FlowSchema) bool) error {
 	all, err := b.List(ctx, flowSchemas, "")
-	if err != nil {
+	if apierrors.IsNotFound(err) {
+		return nil // a server without flow schemas
+	} else if err != nil {
 		return err
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, obj := range all {
-		if s, ok := obj.(*flowcontrolv1.FlowSchema); ok && s.Spec.PriorityLevelConfiguration.Name == name {
+		if s, ok := obj.(*flowcontrolv1.FlowSchema); ok && match(s) {
 			k.add(key{flowSchemas, s.Name})
 		}
 	}

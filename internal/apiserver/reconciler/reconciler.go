@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
@@ -37,6 +38,10 @@ var (
 func Kinds() []schema.GroupResource {
 	return []schema.GroupResource{flowSchemas, priorityLevels, registrations, definitions, ranges, configMaps}
 }
+
+// firstRetry is the time after which an object that could not be reconciled is tried again. Each further failure doubles it, up to
+// repairAfter.
+const firstRetry = time.Second
 
 // repairAfter is the time after which a changed bootstrap object is restored, as upstream's.
 const repairAfter = time.Minute
@@ -75,7 +80,7 @@ type kept struct {
 	sync  func(context.Context) (time.Duration, error)
 }
 
-// key is a piece of work: a flow schema by name, the registration that a definition wants or those of all
+// key is a piece of work: a flow schema by name or all of them, the registration that a definition wants or those of all
 // definitions, or the repair.
 type key struct {
 	what schema.GroupResource
@@ -108,7 +113,7 @@ func (k *Reconciler) Look(name string) {
 }
 
 func (k *Reconciler) lookAfter(name string, d time.Duration) {
-	k.o.Clock.AfterFunc(d, func() { k.Look(name) })
+	k.addAfter(key{configMaps, name}, d)
 }
 
 // Repair sets the function that restores bootstrap objects. It is called before Run.
@@ -169,6 +174,7 @@ func (k *Reconciler) Load(ctx context.Context, stored feed.Lister) error {
 		}
 	}
 	k.add(key{what: definitions})
+	k.add(key{what: flowSchemas})
 	for name := range k.kept {
 		k.add(key{configMaps, name})
 	}
@@ -186,6 +192,15 @@ func (k *Reconciler) repairLater() {
 		defer k.mu.Unlock()
 		k.due = false
 		k.add(key{name: "repair"})
+	})
+}
+
+// addAfter enqueues a key after a time.
+func (k *Reconciler) addAfter(w key, d time.Duration) {
+	k.o.Clock.AfterFunc(d, func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.add(w)
 	})
 }
 
@@ -207,6 +222,7 @@ func (k *Reconciler) Run(ctx context.Context, b Backend) {
 	k.mu.Lock()
 	k.add(key{what: definitions})
 	k.mu.Unlock()
+	delays := map[key]time.Duration{} // of what failed
 	for {
 		select {
 		case <-ctx.Done():
@@ -218,8 +234,15 @@ func (k *Reconciler) Run(ctx context.Context, b Backend) {
 			if !ok {
 				break
 			}
-			if err := k.one(ctx, b, w); err != nil && ctx.Err() == nil {
-				k.o.Log.WarnContext(ctx, "Could not reconcile an object", "resource", w.what, "name", w.name, "error", err)
+			err := k.one(ctx, b, w)
+			if err == nil || ctx.Err() != nil {
+				delete(delays, w)
+				continue
+			}
+			k.o.Log.WarnContext(ctx, "Could not reconcile an object, retrying", "resource", w.what, "name", w.name, "error", err)
+			if w.what != configMaps { // these set their own time
+				delays[w] = min(max(2*delays[w], firstRetry), repairAfter)
+				k.addAfter(w, delays[w])
 			}
 		}
 	}
@@ -240,9 +263,12 @@ func (k *Reconciler) next() (key, bool) {
 func (k *Reconciler) one(ctx context.Context, b Backend, w key) error {
 	switch w.what {
 	case flowSchemas:
+		if w.name == "" {
+			return k.enqueueFlowSchemas(ctx, b, func(*flowcontrolv1.FlowSchema) bool { return true })
+		}
 		return k.flowSchema(ctx, b, w.name)
 	case priorityLevels:
-		return k.priorityLevel(ctx, b, w.name)
+		return k.enqueueFlowSchemas(ctx, b, func(s *flowcontrolv1.FlowSchema) bool { return s.Spec.PriorityLevelConfiguration.Name == w.name })
 	case definitions:
 		if w.name != "" {
 			return k.register(ctx, b, w.name)

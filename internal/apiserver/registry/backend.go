@@ -37,14 +37,20 @@ func (b *Backend) kind(r schema.GroupResource) (*Kind, error) {
 	return nil, apierrors.NewNotFound(r, "")
 }
 
+// kindIn returns a kind, and the namespace of its objects, which is empty if they are of no namespace.
+func (b *Backend) kindIn(r schema.GroupResource, namespace string) (*Kind, string, error) {
+	k, err := b.kind(r)
+	if err != nil || !k.Namespaced {
+		namespace = ""
+	}
+	return k, namespace, err
+}
+
 // Get returns the hub object, shared and read-only.
 func (b *Backend) Get(ctx context.Context, r schema.GroupResource, namespace, name string) (resource.Object, error) {
-	k, err := b.kind(r)
+	k, namespace, err := b.kindIn(r, namespace)
 	if err != nil {
 		return nil, err
-	}
-	if !k.Namespaced {
-		namespace = ""
 	}
 	rec, _, err := b.store.Get(ctx, k.Key(namespace, name))
 	if err != nil {
@@ -122,12 +128,9 @@ func (b *Backend) rewrite(
 	ctx context.Context, r schema.GroupResource, namespace, name string, how writeOptions,
 	next func(*Kind, *watchcache.CachedObject) (resource.Object, error),
 ) (resource.Object, error) {
-	k, err := b.kind(r)
+	k, namespace, err := b.kindIn(r, namespace)
 	if err != nil {
 		return nil, err
-	}
-	if !k.Namespaced {
-		namespace = ""
 	}
 	key := k.Key(namespace, name)
 	for {
@@ -172,7 +175,7 @@ func (b *Backend) rewrite(
 
 // Create stores obj as its kind's create would, without admission.
 func (b *Backend) Create(ctx context.Context, r schema.GroupResource, obj resource.Object, dryRun bool) (resource.Object, error) {
-	k, err := b.kind(r)
+	k, namespace, err := b.kindIn(r, obj.GetNamespace())
 	if err != nil {
 		return nil, err
 	}
@@ -186,11 +189,7 @@ func (b *Backend) Create(ctx context.Context, r schema.GroupResource, obj resour
 			return nil, err
 		}
 	}
-	ns := obj.GetNamespace()
-	if !k.Namespaced {
-		ns = ""
-	}
-	f, err := b.writer.Create(ctx, &Creation{Kind: k, Strategy: &k.Strategy, Namespace: ns, DryRun: dryRun}, obj)
+	f, err := b.writer.Create(ctx, &Creation{Kind: k, Strategy: &k.Strategy, Namespace: namespace, DryRun: dryRun}, obj)
 	if err != nil {
 		return nil, err
 	}
@@ -199,12 +198,9 @@ func (b *Backend) Create(ctx context.Context, r schema.GroupResource, obj resour
 
 // Delete deletes as a client's DELETE would, without admission.
 func (b *Backend) Delete(ctx context.Context, r schema.GroupResource, namespace, name string, opts *metav1.DeleteOptions) error {
-	k, err := b.kind(r)
+	k, namespace, err := b.kindIn(r, namespace)
 	if err != nil {
 		return err
-	}
-	if !k.Namespaced {
-		namespace = ""
 	}
 	if opts == nil {
 		opts = &metav1.DeleteOptions{}

@@ -55,7 +55,7 @@ func (s *Selection) Picks(k *Kind, rec *store.Record) (bool, error) {
 	return s.matches(f)
 }
 
-// matches says whether an object is selected.
+// matches reports whether an object is selected.
 func (s *Selection) matches(f *watchcache.CachedObject) (bool, error) {
 	if s.Labels != nil && !s.Labels.Matches(labels.Set(f.Hub.GetLabels())) {
 		return false, nil

@@ -43,16 +43,13 @@ func (b *Backend) ApplyStatus(ctx context.Context, r schema.GroupResource, names
 func (b *Backend) writeStatus(
 	ctx context.Context, r schema.GroupResource, namespace, name string, edit func(*Kind, *watchcache.CachedObject) (resource.Object, error),
 ) error {
-	k, err := b.kind(r)
+	k, namespace, err := b.kindIn(r, namespace)
 	if err != nil {
 		return err
 	}
 	s := k.Subresource("status")
 	if s == nil || s.Strategy == nil || b.fields == nil {
 		return apierrors.NewInternalError(fmt.Errorf("write status of %s: it has none", r))
-	}
-	if !k.Namespaced {
-		namespace = ""
 	}
 	_, _, err = b.writer.Update(ctx, &Update{
 		Kind: k, Strategy: s.Strategy, Namespace: namespace, Name: name,

@@ -30,7 +30,7 @@ type uninitialized struct {
 	known atomic.Bool // whether kinds is complete for what was stored before the server started
 }
 
-// among says whether an object of the kind may be waiting.
+// among reports whether an object of the kind may be waiting.
 func (u *uninitialized) among(k *Kind) bool {
 	if u == nil {
 		return false
@@ -49,12 +49,12 @@ func (u *uninitialized) note(k *Kind, obj resource.Object) {
 	}
 }
 
-// changed says whether a write changes an object that waits, rather than a part of it that has a strategy of its own.
+// changed reports whether a write changes an object that waits, rather than a part of it that has a strategy of its own.
 func (u *uninitialized) changed(k *Kind, st *resource.Strategy, old resource.Object) bool {
 	return u != nil && st == &k.Strategy && Initializing(old)
 }
 
-// rejected says whether an initializer wrote into an object that it must not be.
+// rejected reports whether an initializer wrote into an object that it must not be.
 func (u *uninitialized) rejected(obj resource.Object) bool {
 	if u == nil {
 		return false
@@ -71,7 +71,7 @@ func Initializing(obj resource.Object) bool {
 // The annotation's key is looked for by its end, whose first byte is rare in what is stored.
 var heldGroup, heldMark = []byte(v1alpha1.Group), []byte(strings.TrimPrefix(v1alpha1.InitializersAnnotation, v1alpha1.Group))
 
-// marked says whether a stored object may wait: whether it has the annotation's key somewhere, other than after a colon, where
+// marked reports whether a stored object may wait: whether it has the annotation's key somewhere, other than after a colon, where
 // the names of managed fields have it. Most objects need not be decoded for that.
 func marked(value []byte) bool {
 	for {
@@ -88,7 +88,7 @@ func marked(value []byte) bool {
 
 var colon = []byte{':'}
 
-// held says whether a stored object is not initialised yet.
+// held reports whether a stored object is not initialised yet.
 func held(k *Kind, rec *store.Record) (bool, error) {
 	if !marked(rec.Value) {
 		return false, nil

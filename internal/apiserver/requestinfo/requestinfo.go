@@ -174,7 +174,7 @@ func validSegment(name string) bool {
 	return name != "." && name != ".." && !strings.ContainsAny(name, "/%")
 }
 
-// Connects says whether a request is a connection to a pod, a service or a node: admission sees it as one, whatever its method.
+// Connects reports whether a request is a connection to a pod, a service or a node: admission sees it as one, whatever its method.
 func Connects(i *Info) bool {
 	if !i.IsResourceRequest {
 		return false
@@ -188,7 +188,7 @@ func Connects(i *Info) bool {
 	return false
 }
 
-// Writes says whether a request changes objects.
+// Writes reports whether a request changes objects.
 func Writes(i *Info) bool {
 	if !i.IsResourceRequest {
 		return false

@@ -86,7 +86,7 @@ func (w *answer) spill() error {
 	return w.send(b)
 }
 
-// begin sends the headers of an answer whose length is not known.
+// begin sends the headers of a response of unknown length.
 func (w *answer) begin() error {
 	if w.out != nil {
 		return nil
@@ -114,7 +114,7 @@ func (w *answer) begin() error {
 	return nil
 }
 
-// send writes to a client that is there and keeps reading. In-process answers have no deadline.
+// send writes to the client, and extends the deadline while the client keeps reading. In-process responses have no deadline.
 func (w *answer) send(b []byte) error {
 	if err := w.ctx.Err(); err != nil {
 		return err

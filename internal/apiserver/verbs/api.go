@@ -63,7 +63,7 @@ type Options struct {
 	Registry  *registry.Registry
 	Admission admit.Chain
 	Fields    FieldManager         // nil: managedFields are left as they are
-	Authorize authorize.Authorizer // asked when an update would create; nil: it may
+	Authorize authorize.Authorizer // decides whether an update may create; nil: it may
 	// MaxBody bounds a request's body; 0: 3 MiB.
 	MaxBody int64
 	// Initialization is of objects that wait for initializers; nil: none does.
@@ -118,12 +118,12 @@ func (q *req) ver() *resource.Version { return &q.kind.Versions[q.version] }
 
 func (q *req) gr() schema.GroupResource { return q.kind.GroupResource() }
 
-// NotFound is the 404 of a path whose group is served and whose resource is not.
+// NotFound returns the 404 of a path in a served group without such a resource.
 func NotFound() error { return status.Route(http.StatusNotFound, "") }
 
 // Observer learns what became of a request on its way.
 type Observer interface {
-	// Routed is called when a kind and a verb have been found for the request; deprecated is said of the kind's version.
+	// Routed is called when a kind and a verb have been found for the request; deprecated is true if the kind's version is deprecated.
 	Routed(deprecated bool)
 }
 
@@ -180,7 +180,7 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request, info *requestinfo.In
 	return q.run(verb)
 }
 
-// named says whether the kind's objects have paths of their own: those that are not stored have none.
+// named reports whether each object of the kind has a path. Objects that are not stored have none.
 func (q *req) named() bool {
 	return q.kind.Verbs == nil || slices.ContainsFunc(q.kind.Verbs, func(v string) bool {
 		return v == "get" || v == "update" || v == "patch" || v == "delete"
@@ -208,7 +208,7 @@ func (q *req) run(verb func(*req) error) error {
 	return verb(q)
 }
 
-// strayed says whether a path names a kind in a way that none of its routes has.
+// strayed reports whether a path names a kind in a way that none of its routes has.
 func strayed(k *Kind, info *requestinfo.Info) bool {
 	switch {
 	case info.Verb == "proxy", info.Verb == "watch" &&
@@ -223,7 +223,7 @@ func strayed(k *Kind, info *requestinfo.Info) bool {
 	return !own || strings.Contains(info.Path, "/namespaces/"+info.Namespace+"/namespaces")
 }
 
-// byPrefix says whether the path itself begins with the verb watch: /api/v1/watch/… That form is for collections and objects
+// byPrefix reports whether the path itself begins with the verb watch: /api/v1/watch/… That form is for collections and objects
 // of kinds that can be watched; below an object there is no such path.
 func byPrefix(info *requestinfo.Info) bool {
 	parts := strings.SplitN(strings.Trim(info.Path, "/"), "/", 5)

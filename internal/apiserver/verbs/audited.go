@@ -15,18 +15,18 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// auditObject tells the request's audit event what object the body brought.
+// auditObject adds the object of the request's body to the audit event.
 func (q *req) auditObject(obj resource.Object, gvk schema.GroupVersionKind) {
 	audit.Request(q.ctx, obj, gvk, q.gvr(), q.subName())
 }
 
-// auditOptions tells it the options of a deletion. Upstream writes them in the version that it reads all of them into.
+// auditOptions adds the options of a deletion to the audit event. Upstream writes them in the version that it reads all of them into.
 func (q *req) auditOptions(o *metav1.DeleteOptions) {
 	audit.RequestOptions(q.ctx, o, schema.GroupVersionKind{Group: metav1.GroupName, Version: "__internal", Kind: "DeleteOptions"}, q.gvr(),
 		q.subName())
 }
 
-// auditPatch tells it a patch.
+// auditPatch adds the patch to the audit event.
 func (p *patching) auditPatch() {
 	var convert func([]byte) ([]byte, error)
 	if p.kind == types.ApplyYAMLPatchType {
@@ -40,7 +40,7 @@ func (q *req) gvr() schema.GroupVersionResource { return q.gr().WithVersion(q.ve
 // removed finds in the warning of a deprecated version when it is gone: "…, unavailable in v1.25+; …".
 var removed = regexp.MustCompile(`unavailable in v(\d+\.\d+)\+`)
 
-// auditDeprecated tells it that the version is deprecated.
+// auditDeprecated records in the audit event that the version is deprecated.
 func (q *req) auditDeprecated() {
 	audit.Annotate(q.ctx, "k8s.io/deprecated", "true")
 	if m := removed.FindStringSubmatch(q.ver().Deprecation); m != nil {

@@ -16,9 +16,8 @@ const maxCopied = 3 << 20
 // boundCopies sets that bound. The library has it in a variable; one that the program set itself stands.
 func boundCopies() { atomic.CompareAndSwapInt64(&jsonpatch.AccumulatedCopySizeLimit, 0, maxCopied) }
 
-// maxDepth is how deep a protobuf body may nest, as many levels as JSON may. The generated decoders recurse without a bound:
-// a definition of 3 MiB whose schema refuses a schema, that refuses a schema, and so on, would take more stack than a process
-// may have, and so end it.
+// maxDepth is the maximum depth of nesting of a protobuf body, the same as that of JSON. The generated decoders recurse without a limit:
+// a CustomResourceDefinition of 3 MiB with a chain of "not" schemas would overflow the stack, and so end the process.
 const maxDepth = 10_000
 
 var errDepth = errors.New("exceeded max depth")

@@ -124,7 +124,7 @@ func (q *req) cborList(w io.Writer, l *registry.Found) error {
 	return nil
 }
 
-// customListMeta is the metadata of a list of custom resources, which always says where the list goes on.
+// customListMeta is the metadata of a list of custom resources, which always has the field continue.
 func customListMeta(m metav1.ListMeta) map[string]any {
 	u := map[string]any{"continue": m.Continue, "resourceVersion": m.ResourceVersion}
 	if m.RemainingItemCount != nil {

@@ -83,7 +83,7 @@ func create(q *req) error {
 	return q.respond(http.StatusCreated, f)
 }
 
-// act answers a create of a kind whose objects are not stored.
+// act responds to a create of a kind whose objects are not stored.
 func (q *req) act(ctx context.Context, obj resource.Object, opts *metav1.CreateOptions) error {
 	obj, err := q.updateFields(nil, obj, "", opts.FieldManager)
 	if err != nil {
@@ -144,7 +144,7 @@ func (q *req) mutate(ctx context.Context, at *admit.Attributes) error {
 	if at.Object == nil {
 		return nil
 	}
-	if given != nil && at.Object != given { // another's work, who may know nothing of managed fields
+	if given != nil && at.Object != given { // made by a plug-in, which may not keep managed fields
 		if err := managedfields.ValidateManagedFields(at.Object.GetManagedFields()); err != nil {
 			at.Object.SetManagedFields(given.GetManagedFields())
 			q.warn.AddWarning("", fmt.Sprintf(".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating admission controller; please fix your requests: %v", err))
@@ -167,7 +167,7 @@ func (q *req) updateFields(live, obj resource.Object, sub, managerName string) (
 	return q.Fields.Update(q.kind.Descriptor, q.ver().Name, sub, live, obj, by)
 }
 
-// sameNamespace gives an object the namespace of the path, or refuses one that says another.
+// sameNamespace sets the namespace of the path in an object, or refuses an object of another namespace.
 func sameNamespace(ns string, obj resource.Object) error {
 	switch said := obj.GetNamespace(); {
 	case said == ns:
@@ -177,6 +177,14 @@ func sameNamespace(ns string, obj resource.Object) error {
 		return apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
 	}
 	return nil
+}
+
+// samePath refuses an object of another namespace or name than the path's.
+func samePath(q *req, obj resource.Object) error {
+	if err := sameNamespace(q.ns, obj); err != nil {
+		return err
+	}
+	return sameName(q.name, obj)
 }
 
 // sameName refuses an object that is not the one of the path.

@@ -15,7 +15,7 @@ import (
 // Requests for custom resources pass no router in kube-apiserver: one handler finds the definition by the request's info, and
 // what it does not serve is left to one that knows no page. So the same mistakes get other answers than with built-in kinds.
 
-// custom says whether all kinds of a group came at run time.
+// custom reports whether all kinds of a group came at run time.
 func custom(group map[string]*Kind) bool {
 	for _, k := range group {
 		if !k.Unstructured {
@@ -84,7 +84,7 @@ func (q *req) customVerb() func(*req) error {
 	case "watch":
 		return watch
 	case "create":
-		q.name = "" // of no meaning; the object says its own
+		q.name = "" // it has no meaning; the object has its own name
 		return create
 	case "update":
 		return needsName(update)

@@ -49,7 +49,7 @@ func (q *req) body() ([]byte, error) {
 	_ = conn.SetReadDeadline(time.Now().Add(bodyTimeout))
 	defer func() { _ = conn.SetReadDeadline(time.Time{}) }()
 	if q.r.ContentLength > q.MaxBody {
-		// what is within the bound is taken and dropped, so that a client that has said it all reads why it is refused
+		// reads and drops what is within the limit, so that a client that has sent its whole body reads the response
 		_, _ = io.CopyN(io.Discard, q.r.Body, q.MaxBody+1)
 		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", q.MaxBody))
 	}
@@ -95,7 +95,7 @@ type decoder struct {
 	coerce func(resource.Object) error
 	prune  func(resource.Object) []string
 	fill   func(resource.Object)
-	// served says whether a kind is served, for the message that refuses it; nil: see known.
+	// served reports whether a kind is served, for the message that refuses it; nil: see known.
 	served func(schema.GroupVersionKind) bool
 	// name is that of the path, which an object that is replaced must have; empty: it may have any.
 	name string
@@ -103,8 +103,8 @@ type decoder struct {
 	mute bool
 	// others are further group versions in which the body may come.
 	others []schema.GroupVersion
-	// said is what an object that replaces another, and has no Go type, calls itself, if that is not the path's kind: that it is in the
-	// way is found after its revision was looked at.
+	// said is the kind that the body of an update names, if it has no Go type and is not of the path's kind. The update is refused for
+	// that only after its resourceVersion was compared.
 	said schema.GroupVersionKind
 }
 
@@ -123,7 +123,7 @@ func (q *req) decoder() *decoder {
 	}
 }
 
-// known says whether there is such a kind: one that upstream has, or one that is served.
+// known reports whether a kind exists, in upstream or among the served kinds.
 func (d *decoder) known(gvk schema.GroupVersionKind) bool {
 	if g := d.gvk.Group; g == "apiextensions.k8s.io" || g == "apiregistration.k8s.io" { // upstream serves these on their own
 		return gvk.GroupVersion() == d.gvk.GroupVersion() && d.served != nil && d.served(gvk)
@@ -216,7 +216,7 @@ func (d *decoder) json(body, original []byte, strictly bool) (resource.Object, s
 		said = obj.GetObjectKind().GroupVersionKind()
 	}
 	if err != nil || said.Kind != d.gvk.Kind || said.GroupVersion() != d.gvk.GroupVersion() {
-		// the slow way, which tells what is wrong in the words that clients know
+		// the slow way, whose errors have the text that clients know
 		found, ferr := jsonserializer.DefaultMetaFactory.Interpret(body)
 		if ferr != nil {
 			return nil, said, nil, d.refuse(ferr, schema.GroupVersionKind{}, original)
@@ -240,8 +240,8 @@ func (d *decoder) json(body, original []byte, strictly bool) (resource.Object, s
 	return d.finish(obj, said, strict, strictly)
 }
 
-// freeKind is the kind that an object without a Go type says, or why it is refused: it must say one, and its version is looked
-// at before its kind.
+// freeKind returns the kind that an object without a Go type names, or the error that refuses it. The object must name a kind; the
+// version is checked before the kind.
 func (d *decoder) freeKind(found schema.GroupVersionKind, err error, body, original []byte, strictly bool) (schema.GroupVersionKind,
 	error) {
 	if err != nil {
@@ -282,10 +282,10 @@ func withDefaults(found, defaults schema.GroupVersionKind) schema.GroupVersionKi
 	return found
 }
 
-// wrongKind is the refusal of an object of another kind than the path takes; nil where only its version is another, which is
+// wrongKind returns the error that refuses an object of another kind than the path's, nil if only the version differs, which is
 // refused later.
 //
-// Upstream reads the body as what it says it is before it refuses that; unmarshal does so.
+// As upstream does, it first decodes the body as the kind that the body names, by unmarshal.
 func (d *decoder) wrongKind(said schema.GroupVersionKind, body []byte, unmarshal func(runtime.Object) error) error {
 	if !d.known(said) {
 		return d.refuse(fmt.Errorf("no kind %q is registered for version %q in scheme %q", said.Kind, said.GroupVersion(), schemeName), said,

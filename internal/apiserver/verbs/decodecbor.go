@@ -54,7 +54,7 @@ func (d *decoder) cbor(body []byte, strictly bool) (resource.Object, schema.Grou
 
 func nothingRead(runtime.Object) error { return nil }
 
-// cborTypes tells upstream's decoder that the path's object is of every kind that the body may say.
+// cborTypes makes upstream's decoder accept any kind that the body names for the path's object.
 type cborTypes struct{ d *decoder }
 
 // ObjectKinds implements runtime.ObjectTyper.
@@ -69,7 +69,7 @@ func (t cborTypes) ObjectKinds(runtime.Object) ([]schema.GroupVersionKind, bool,
 // Recognizes implements runtime.ObjectTyper.
 func (t cborTypes) Recognizes(gvk schema.GroupVersionKind) bool { return gvk == t.d.gvk }
 
-// New implements runtime.ObjectCreater. The version of an object of the right kind is refused later, in words of its own.
+// New implements runtime.ObjectCreater. A wrong version of the right kind is refused later, with another message.
 func (t cborTypes) New(gvk schema.GroupVersionKind) (runtime.Object, error) {
 	if gvk.Kind == t.d.gvk.Kind && gvk.Group == t.d.gvk.Group && t.d.known(gvk) {
 		return t.d.empty(), nil
@@ -100,7 +100,7 @@ func cborDeleteOptions(body []byte, own schema.GroupVersionKind, o *metav1.Delet
 	return nil
 }
 
-// deleteTypes tells upstream's decoder of DeleteOptions alone.
+// deleteTypes are the types of upstream's decoder: DeleteOptions alone.
 type deleteTypes struct{}
 
 // ObjectKinds implements runtime.ObjectTyper.

@@ -64,7 +64,7 @@ func deleteOne(q *req) error {
 	}, "v1", "Status")
 }
 
-// warnDelete says what the kind has to say of the client's options.
+// warnDelete sends the kind's warnings about the client's options.
 func (q *req) warnDelete(opts *metav1.DeleteOptions) {
 	if warn := q.kind.Strategy.WarnDelete; warn != nil {
 		for _, text := range warn(opts) {

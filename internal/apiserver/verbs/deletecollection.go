@@ -43,7 +43,7 @@ func deleteCollection(q *req) error {
 	q.warnDelete(opts)
 	ctx, cancel := context.WithTimeout(warning.WithWarningRecorder(q.ctx, q.warn), collectionTimeout)
 	defer cancel()
-	s.Initialized = false // who deletes all, means all
+	s.Initialized = false // deleting a collection includes objects that wait for initializers
 	l, err := q.reader.List(ctx, q.kind, q.ns, s)
 	if err != nil {
 		return err

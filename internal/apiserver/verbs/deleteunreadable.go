@@ -13,13 +13,13 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 )
 
-// unsafely says whether a client asks to have an object deleted that cannot be read any more, come what may.
+// unsafely reports whether the client asks for the deletion of an object that cannot be read any more.
 func unsafely(opts *metav1.DeleteOptions) bool {
 	o := opts.IgnoreStoreReadErrorWithClusterBreakingPotential
 	return o != nil && *o
 }
 
-// mayDeleteUnsafely asks for the permission of its own that it takes.
+// mayDeleteUnsafely checks the separate permission for such a deletion.
 func (q *req) mayDeleteUnsafely(ctx context.Context) error {
 	// kinds whose stores upstream wraps
 	if q.kind.Group == "" && q.kind.Resource == "namespaces" || q.kind.Group == "rbac.authorization.k8s.io" {

@@ -168,7 +168,7 @@ func (q *req) tableList(w io.Writer, c *table.Converter, l *registry.Found) erro
 				return fmt.Errorf("encode table: %w", err)
 			}
 			before = bytes.TrimSuffix(before, []byte(closing))
-			c.NoHeaders = true // they are said
+			c.NoHeaders = true // they have been sent
 		}
 		if _, err := w.Write(before); err != nil {
 			return err
@@ -213,7 +213,7 @@ func jsonItems(w io.Writer, apiVersion, kind string, meta any, n int, item func(
 	return err
 }
 
-// stamp is a record's protobuf form without decoding it, where the version asked for is the stored one.
+// stamp returns a record's protobuf form without decoding it, if the requested version is the stored one.
 func (q *req) stamp(r *store.Record, scratch []byte) (resource.Stamped, bool) {
 	if v := q.ver(); v.FromHub != nil || q.kind.Unstructured || !v.Protobuf {
 		return resource.Stamped{}, false

@@ -97,7 +97,7 @@ func (q *req) negotiate() error {
 	return nil
 }
 
-// noTable says that upstream has no columns for what is answered, not even name and age.
+// noTable reports whether upstream has no columns for the response, not even name and age.
 func (q *req) noTable() bool {
 	s := q.sub
 	switch {

@@ -71,7 +71,8 @@ func (q *req) updateOptions() (*metav1.UpdateOptions, error) {
 	return o, nil
 }
 
-// toCreate is what an update says of the create that it may turn into, and patchToUpdate what a patch says of its update.
+// toCreate converts the options of an update into those of the create that it may become, and patchToUpdate those of a patch into those
+// of its update.
 func toCreate(o *metav1.UpdateOptions) *metav1.CreateOptions {
 	return &metav1.CreateOptions{TypeMeta: metaKind("CreateOptions"), DryRun: o.DryRun, FieldManager: o.FieldManager,
 		FieldValidation: o.FieldValidation}
@@ -135,8 +136,8 @@ func (q *req) listOptions() (*registry.Selection, error) {
 	return s, nil
 }
 
-// parseSelection reads the selectors and checks the options. Label is what the version has to say of a field selector's labels; nil
-// where the kind's own list of names decides.
+// parseSelection reads the selectors and checks the options. Label converts the field labels of the requested version;
+// nil: the kind's own list of field names decides.
 func parseSelection(s *registry.Selection, k *Kind, label func(label, value string) (string, string, error)) error {
 	if s.LabelSelector != "" {
 		l, err := selectors.ParseLabels(s.LabelSelector)
@@ -183,7 +184,7 @@ func parseSelection(s *registry.Selection, k *Kind, label func(label, value stri
 	return nil
 }
 
-// selectable says whether a field selector may name a field.
+// selectable reports whether a field selector may name a field.
 func selectable(k *Kind, name string) bool {
 	return name == "metadata.name" || name == "metadata.namespace" && (k.Namespaced || !k.Unstructured) || slices.Contains(k.FieldNames, name)
 }

@@ -65,7 +65,7 @@ func (q *req) patchTypes() []string {
 	return ts
 }
 
-// readPatch reads and checks what a PATCH says.
+// readPatch reads and checks the body and the options of a PATCH.
 func (q *req) readPatch() (*patching, error) {
 	ct, _, _ := strings.Cut(q.r.Header.Get("Content-Type"), ";")
 	if ts := q.patchTypes(); !slices.Contains(ts, ct) {
@@ -88,7 +88,7 @@ func (q *req) readPatch() (*patching, error) {
 		return nil, err
 	}
 	o.TypeMeta = metaKind("PatchOptions")
-	if ct == string(types.ApplyCBORPatchType) { // it says nothing that YAML cannot say
+	if ct == string(types.ApplyCBORPatchType) { // YAML can express all of it
 		if body, err = cborToJSON(body); err != nil {
 			return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding patch: %v", err))
 		}
@@ -127,10 +127,7 @@ func patch(q *req) error {
 		if err != nil {
 			return nil, err
 		}
-		if err := sameNamespace(q.ns, obj); err != nil {
-			return nil, err
-		}
-		return obj, sameName(q.name, obj)
+		return obj, samePath(q, obj)
 	})
 }
 
@@ -363,14 +360,14 @@ func (p *patching) configured(apply func(u *unstructured.Unstructured, force boo
 	return obj, nil
 }
 
-// free says whether an object has no Go type.
+// free reports whether an object has no Go type.
 func free(obj resource.Object) bool {
 	_, ok := obj.(*unstructured.Unstructured)
 	return ok
 }
 
-// sayKind checks the kind and version of what a patch made. What was patched said them, so that they differ only if the
-// patch made them differ.
+// sayKind checks the kind and version of the patched object. They were right before, so that only the patch can have changed
+// them.
 func (p *patching) sayKind(obj resource.Object, patched []byte) error {
 	want := p.dec.gvk
 	if obj.GetObjectKind().GroupVersionKind() == want {

@@ -27,7 +27,7 @@ func plainObject(b []byte) map[string]any {
 	return m
 }
 
-// plain says whether the bytes of a JSON text are of the plain sort. It does not say that it is JSON.
+// plain reports whether the bytes of a JSON text are of the plain sort. It does not check that the text is JSON.
 func plain(b []byte) bool {
 	for i := 0; i < len(b); i++ {
 		switch c := b[i]; {

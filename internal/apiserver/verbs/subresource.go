@@ -70,6 +70,25 @@ func (q *req) belowDecoder(empty func() resource.Object, fill func(resource.Obje
 	return d
 }
 
+// objectBelow reads the object that a request sends to the subresource.
+func (q *req) objectBelow(empty func() resource.Object, fill func(resource.Object), fieldValidation string) (resource.Object, error) {
+	media, err := q.inputMedia()
+	if err != nil {
+		return nil, err
+	}
+	body, err := q.body()
+	if err != nil {
+		return nil, err
+	}
+	obj, strict, err := q.belowDecoder(empty, fill).decode(body, media, directive(fieldValidation))
+	if err != nil {
+		return nil, err
+	}
+	q.warnStrict(strict)
+	q.auditObject(obj, q.below())
+	return obj, nil
+}
+
 // createBelow acts on the parent: binding, eviction, token.
 func createBelow(q *req) error {
 	if err := q.negotiate(); err != nil {
@@ -79,20 +98,10 @@ func createBelow(q *req) error {
 	if err != nil {
 		return err
 	}
-	media, err := q.inputMedia()
+	obj, err := q.objectBelow(q.sub.Create.New, q.sub.Create.Default, opts.FieldValidation)
 	if err != nil {
 		return err
 	}
-	body, err := q.body()
-	if err != nil {
-		return err
-	}
-	obj, strict, err := q.belowDecoder(q.sub.Create.New, q.sub.Create.Default).decode(body, media, directive(opts.FieldValidation))
-	if err != nil {
-		return err
-	}
-	q.warnStrict(strict)
-	q.auditObject(obj, q.below())
 	ctx, cancel := q.writing()
 	defer cancel()
 	if err := sameNamespace(q.ns, obj); err != nil {
@@ -150,24 +159,11 @@ func updateView(q *req) error {
 	if err != nil {
 		return err
 	}
-	media, err := q.inputMedia()
+	obj, err := q.objectBelow(q.sub.View.New, nil, opts.FieldValidation)
 	if err != nil {
 		return err
 	}
-	body, err := q.body()
-	if err != nil {
-		return err
-	}
-	obj, strict, err := q.belowDecoder(q.sub.View.New, nil).decode(body, media, directive(opts.FieldValidation))
-	if err != nil {
-		return err
-	}
-	q.warnStrict(strict)
-	q.auditObject(obj, q.below())
-	if err := sameNamespace(q.ns, obj); err != nil {
-		return err
-	}
-	if err := sameName(q.name, obj); err != nil {
+	if err := samePath(q, obj); err != nil {
 		return err
 	}
 	c := q.alteration(toCreate(opts), opts, len(opts.DryRun) > 0)
@@ -177,7 +173,7 @@ func updateView(q *req) error {
 	})
 }
 
-// scales says whether the view is a Scale, the one kind of view whose fields have managers.
+// scales reports whether the view is a Scale, the one kind of view whose fields have managers.
 func (q *req) scales() bool { return q.Fields != nil && q.below() == scaleKind }
 
 var scaleKind = schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}
@@ -203,10 +199,7 @@ func patchView(q *req) error {
 		if err != nil {
 			return nil, err
 		}
-		if err := sameNamespace(q.ns, obj); err != nil {
-			return nil, err
-		}
-		return obj, sameName(q.name, obj)
+		return obj, samePath(q, obj)
 	})
 }
 
@@ -313,7 +306,7 @@ func (q *req) alterView(c *alteration, edit func(was resource.Object) (resource.
 // connect hands the request to a handler that streams.
 func connect(q *req) error {
 	s := q.sub.Connect
-	if q.sub.Name == "log" { // the others stream whatever the client says that it takes
+	if q.sub.Name == "log" { // the others stream whatever the client accepts
 		if err := q.negotiate(); err != nil {
 			return err
 		}
@@ -324,7 +317,7 @@ func connect(q *req) error {
 		return err
 	}
 	ctx := q.ctx
-	if q.sub.Name != "log" { // reading a log is a get, of which admission is not told
+	if q.sub.Name != "log" { // reading a log is a get, which admission does not review
 		ctx := warning.WithWarningRecorder(admit.WithSpending(ctx, &q.spending), q.warn)
 		at := q.attributes(admit.Connect, nil, nil, opts, false)
 		if err := q.Admission.Mutate(ctx, q.backend, at); err != nil {

@@ -23,11 +23,11 @@ type Initialization struct {
 	// treated as a create: no client has seen the object, so that it may still change in any way, and must in the end be
 	// valid for a create.
 	Fill, Check admit.Chain
-	// Serving ends when the server shuts down: waiting creates then get their response instead of delaying the shutdown.
-	Serving context.Context
+	// Leaving is closed when the server shuts down: waiting creates then get their response instead of delaying the shutdown.
+	Leaving <-chan struct{}
 }
 
-// initializedOnly says whether a client is shown initialised objects only.
+// initializedOnly reports whether the client sees initialized objects only.
 func (q *req) initializedOnly() bool {
 	return q.Initialization != nil && !q.includesUninitialized()
 }
@@ -46,7 +46,13 @@ func (q *req) initialized(ctx context.Context, f *watchcache.CachedObject, dryRu
 	flowcontrol.Began(q.r.Context())
 	ctx, cancel := beforeEnd(ctx)
 	defer cancel()
-	defer context.AfterFunc(q.Initialization.Serving, cancel)()
+	go func() {
+		select {
+		case <-q.Initialization.Leaving:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	return q.reader.AwaitInitialized(ctx, q.kind, f)
 }
 

@@ -31,10 +31,7 @@ func update(q *req) error {
 	if err != nil {
 		return err
 	}
-	if err := sameNamespace(q.ns, obj); err != nil {
-		return err
-	}
-	if err := sameName(q.name, obj); err != nil {
+	if err := samePath(q, obj); err != nil {
 		return err
 	}
 	q.dedupOwners(obj, false)

@@ -66,7 +66,7 @@ func watch(q *req) error {
 	}
 	if initial != nil {
 		if err := q.foresee(initial.Records); err != nil {
-			return err // while it can still be said as such
+			return err // while the response can still be an error
 		}
 	}
 	w.deadline = timeout
@@ -101,10 +101,10 @@ type watching struct {
 	gone    <-chan struct{}
 
 	eventStream
-	seen int64 // revision up to which the client has been told
+	seen int64 // revision up to which the client has seen all events
 }
 
-// run tells what comes, until the watch's time is over, the client is gone, or it cannot be told more.
+// run sends events until the watch times out, the client is gone, or the watch fails.
 func (w *watching) run(c *watchcache.Cursor, initial *registry.Found, gone <-chan struct{}) {
 	if w.refused != nil {
 		w.fail(w.refused)
@@ -163,7 +163,7 @@ func untilBookmark(left time.Duration) (time.Duration, bool) {
 	return min(bookmarkInterval, left-lastBookmark), true
 }
 
-// drain tells all that is there, and flushes once.
+// drain sends all events that are available, and flushes once.
 func (w *watching) drain(c *watchcache.Cursor) bool {
 	for {
 		events, seen, err := c.Next(w.ctx)
@@ -217,7 +217,7 @@ func (w *watching) tellInitial(initial *registry.Found) error {
 	return w.flush()
 }
 
-// patiently runs tell, which may call an extension, until it succeeds: as in kube-apiserver, changes are delivered late and
+// patiently retries tell, which may call an extension, until it succeeds: as in kube-apiserver, changes are delivered late and
 // in order rather than dropped. It first flushes earlier events.
 func (w *watching) patiently(tell func() error) error {
 	for pause := firstPatience; ; pause = min(2*pause, lastPatience) {
@@ -248,13 +248,13 @@ func (w *watching) patiently(tell func() error) error {
 	}
 }
 
-// Pauses of a watch whose version cannot be made.
+// Pauses of a watch whose objects cannot be converted.
 const (
 	firstPatience = 50 * time.Millisecond
 	lastPatience  = 5 * time.Second
 )
 
-// event tells one change as this watch's selectors see it.
+// event sends one change as this watch's selectors see it.
 func (w *watching) event(e *watchcache.Event) error {
 	if w.key != "" && e.Key != w.key || w.key == "" && !strings.HasPrefix(e.Key, w.under) {
 		return nil
@@ -294,7 +294,7 @@ func (w *watching) event(e *watchcache.Event) error {
 	return w.tell(what, f)
 }
 
-// fail tells why the watch ends.
+// fail sends the error that ends the watch.
 func (w *watching) fail(err error) {
 	switch {
 	case errors.Is(err, store.ErrCompacted), errors.Is(err, watchcache.ErrExpired):

@@ -52,7 +52,7 @@ type eventStream struct {
 	ends []int
 	// receiver takes the events as they are, when the client is in this process and can.
 	receiver *sharedobjects.Receiver
-	// sent counts what was appended, until a flush tells traffic.
+	// sent counts what was appended since the last flush.
 	sent    watchcache.Sent
 	traffic *watchcache.Traffic
 }
@@ -83,7 +83,7 @@ func (w *watching) overHTTP() error {
 	return w.flush()
 }
 
-// wholeState says whether the watch begins with all objects and a bookmark after them.
+// wholeState reports whether the watch begins with all objects and a bookmark after them.
 func (w *watching) wholeState() bool {
 	return w.s.SendInitialEvents != nil && *w.s.SendInitialEvents && w.s.AllowWatchBookmarks
 }
@@ -116,7 +116,7 @@ func (w *watching) hand(what string, obj runtime.Object, size int) error {
 	return w.receiver.Send(w.ctx, apiwatch.Event{Type: apiwatch.EventType(what), Object: obj})
 }
 
-// tell appends an event with an object's kept bytes.
+// tell appends an event with an object's cached encoding.
 func (w *watching) tell(what string, f *watchcache.CachedObject) error {
 	if w.receiver != nil {
 		obj, err := f.Share(w.version)
@@ -187,7 +187,7 @@ func (s *eventStream) took(b []byte) {
 	}
 }
 
-// errNoForm ends a watch, without a word as in kube-apiserver, whose objects do not have the form that was asked for.
+// errNoForm ends a watch whose objects cannot be converted to the requested form. As in kube-apiserver, the client gets no error.
 var errNoForm = errors.New("an object has no form as a list")
 
 func (w *watching) form(f *watchcache.CachedObject) (runtime.Object, error) {
@@ -235,8 +235,8 @@ func (w *watching) frame(what string, obj runtime.Object) error {
 	return nil
 }
 
-// protobufEvent appends a metav1.WatchEvent whose object is the given message in its envelope. Over HTTP its length stands
-// before it.
+// protobufEvent appends a metav1.WatchEvent whose object is the given message in its envelope. Over HTTP its length
+// precedes it.
 func (w *watching) protobufEvent(what, apiVersion, kind string, raw []byte) {
 	object := envelopeLen(apiVersion, kind, len(raw))
 	inner := 1 + uvarintLen(object) + object
@@ -252,7 +252,7 @@ func (w *watching) protobufEvent(what, apiVersion, kind string, raw []byte) {
 	w.took(appendEnvelopeEnd(append(appendEnvelope(b, apiVersion, kind, len(raw)), raw...)))
 }
 
-// bookmark tells how far the client has seen.
+// bookmark sends a bookmark of the revision up to which the client has seen all events.
 func (w *watching) bookmark(at int64, initialEnd bool) error {
 	obj := blank(w.ver().New())
 	obj.SetResourceVersion(strconv.FormatInt(at, 10))
@@ -279,7 +279,7 @@ func (w *watching) bookmark(at int64, initialEnd bool) error {
 	return w.frame("BOOKMARK", tell)
 }
 
-// blank is an empty object as upstream's unversioned one becomes it: what is no pointer there is said here.
+// blank returns an empty object as upstream encodes an unversioned one, whose fields that are no pointers are set.
 func blank(obj resource.Object) resource.Object {
 	switch o := obj.(type) {
 	case *appsv1.DaemonSet:
@@ -419,7 +419,7 @@ func appendStored(to, b []byte) []byte {
 	return binary.LittleEndian.AppendUint32(to, uint32(len(b)))
 }
 
-// messages sends each event as a message of its own.
+// messages sends each event as a separate message.
 func (s *eventStream) messages() error {
 	defer func() { _ = s.ws.SetWriteDeadline(time.Time{}) }()
 	from := 0

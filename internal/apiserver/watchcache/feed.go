@@ -16,29 +16,29 @@ import (
 )
 
 const (
-	defaultCapacity = 1024     // events that a feed keeps for watches that resume
-	maxLag          = 100_000  // events that a cursor may be behind before its watch is ended
-	maxLagBytes     = 64 << 20 // of the objects in them
-	milestoneEvents = 1024     // about so many events lie between the nodes where a list may be cut
+	defaultCapacity = 1024     // events that a feed keeps for resuming watches
+	maxLag          = 100_000  // a watch whose cursor is this many events behind is ended
+	maxLagBytes     = 64 << 20 // size of the objects in these events
+	milestoneEvents = 1024     // about this many events lie between the nodes where the list may be cut
 )
 
-// ErrExpired is returned to a cursor that is too far behind: its client is too slow.
+// ErrExpired is returned to a cursor that is too far behind, because its client is too slow.
 var ErrExpired = errors.New("watch is too far behind")
 
-// Lifetime is the lifetime of feeds: they run until its context ends. Its owner waits for them.
+// Lifetime is the lifetime of feeds: they run until its context ends. Its owner waits for their end.
 type Lifetime struct {
 	Context context.Context
 	Group   sync.WaitGroup
 }
 
-// Event is one change, with the cached objects that watchers need beyond those on its records.
+// Event is one change, with the cached objects that watchers need in addition to those on its records.
 type Event struct {
 	store.Event
 	gone atomic.Pointer[CachedObject]
 }
 
-// Gone is the object before the change, at the change's revision: watchers get it when an object is deleted or no longer
-// selected. All callers get the same object, concurrent ones too.
+// Gone returns the object before the change, at the change's revision. Watchers receive it when an object is deleted or
+// no longer matches their selector. All callers get the same object, concurrent ones too.
 func (e *Event) Gone(k *Kind) (*CachedObject, error) {
 	if f := e.gone.Load(); f != nil {
 		return f, nil
@@ -55,11 +55,11 @@ func (e *Event) Gone(k *Kind) (*CachedObject, error) {
 	return e.gone.Load(), nil
 }
 
-// node is one batch. Its ready channel is closed when next is set or the feed has ended.
+// node is one batch of events. Its ready channel is closed when next is set or the feed has ended.
 type node struct {
 	revision int64
-	count    int64 // of events in the feed up to and with this node
-	bytes    int64 // of the objects in them
+	count    int64 // number of events in the feed up to and including this node
+	bytes    int64 // size of the objects in these events
 	events   []Event
 	next     atomic.Pointer[node]
 	err      atomic.Pointer[error]
@@ -69,12 +69,12 @@ type node struct {
 // Feed is the stream of a kind's changes. It starts with its first watcher.
 //
 // Worked example: the feed began at revision 10, and has the nodes [10 | 12: two events | 15: one event]. A watch that
-// resumes after 12 begins at the second node, and waits on the third's ready channel once it has read that. A watch that
-// resumes after 7 is not reached by the list: it reads an engine watcher until that has passed the list's beginning, and
-// goes on there.
+// resumes after 12 begins at the second node. After it has read the events of the third, it waits on that node's ready
+// channel. A watch that resumes after 7 begins before the list: it reads an engine watcher until that has passed the
+// beginning of the list, and then continues with the list.
 //
-// A cursor keeps the list alive from its position on. The feed cuts the list behind a cursor that lags too far, also when
-// its client reads nothing: the memory of slow clients is bounded for the feed, whatever their number.
+// A cursor keeps the list alive from its position on. The feed cuts the list behind a cursor that is too far behind,
+// even if its client reads nothing. So slow clients use a bounded amount of memory per feed, whatever their number.
 type Feed struct {
 	kind     *Kind
 	storage  Storage
@@ -84,26 +84,26 @@ type Feed struct {
 	lagBytes int64
 	space    int64 // events between milestones
 
-	milestones []milestone // the feed's own goroutine's
+	milestones []milestone // only the feed's goroutine uses them
 
 	mu      sync.Mutex
 	stop    context.CancelFunc
 	stopped bool
 	head    atomic.Pointer[node]
 	tail    atomic.Pointer[node]
-	seen    atomic.Int64 // revision up to which all changes are in the list
+	seen    atomic.Int64 // all changes up to this revision are in the list
 }
 
-// milestone is a node at which the list is cut once it is too old. It does not keep the node alive.
+// milestone is a node at which the list is cut when the node is too old. It does not keep the node alive.
 type milestone struct {
 	node         weak.Pointer[node]
 	count, bytes int64
 }
 
-// cut is what follows a node that is too old.
+// cut is the successor of a node that is too old.
 var cut = &node{}
 
-// mark makes a node a milestone if the last one is far enough, and cuts the list at those that are too old.
+// mark makes a node a milestone if the last one is far enough away, and cuts the list at milestones that are too old.
 func (f *Feed) mark(n *node) {
 	if k := len(f.milestones); k == 0 || n.count-f.milestones[k-1].count >= f.space {
 		f.milestones = append(f.milestones, milestone{node: weak.Make(n), count: n.count, bytes: n.bytes})
@@ -120,12 +120,12 @@ func (f *Feed) mark(n *node) {
 	}
 }
 
-// behind says whether a place in the list is too far behind its end.
+// behind reports whether a place in the list is too far behind its end.
 func (f *Feed) behind(end *node, count, bytes int64) bool {
 	return end.count-count > f.lag || end.bytes-bytes > f.lagBytes && end.count > count+1
 }
 
-// Start makes sure that the feed runs.
+// Start starts the feed unless it runs already.
 func (f *Feed) Start() error {
 	if t := f.tail.Load(); t != nil && t.err.Load() == nil {
 		return nil
@@ -187,10 +187,10 @@ func (f *Feed) run(ctx context.Context, w store.Watcher, tail *node) {
 	}
 }
 
-// Seen is the revision up to which every change is in the feed.
+// Seen returns the revision up to which the feed contains every change.
 func (f *Feed) Seen() int64 { return f.seen.Load() }
 
-// Cursor begins after a revision. It must be closed.
+// Cursor returns a cursor that begins after a revision. The caller must close it.
 func (f *Feed) Cursor(ctx context.Context, after int64) (*Cursor, error) {
 	if err := f.Start(); err != nil {
 		return nil, err
@@ -215,12 +215,12 @@ func (f *Feed) Cursor(ctx context.Context, after int64) (*Cursor, error) {
 	return c, nil
 }
 
-// Cursor is one client's place in a feed. One goroutine at a time may use it.
+// Cursor is one client's position in a feed. Only one goroutine at a time may use it.
 type Cursor struct {
 	feed   *Feed
 	after  int64
 	at     *node
-	behind store.Watcher // reads what is older than the feed; nil once it has caught up
+	behind store.Watcher // reads changes older than the feed; nil once it has caught up
 }
 
 // Close releases the cursor.
@@ -231,7 +231,7 @@ func (c *Cursor) Close() {
 	}
 }
 
-// Ready is closed when [Cursor.Next] has something to say at once.
+// Ready returns a channel that is closed when [Cursor.Next] does not block.
 func (c *Cursor) Ready() <-chan struct{} {
 	if c.behind != nil {
 		return closed
@@ -241,8 +241,8 @@ func (c *Cursor) Ready() <-chan struct{} {
 
 var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// Next is the events of the next batch, which may be none, and the revision that the cursor has then seen. It does not
-// block once [Cursor.Ready] is closed.
+// Next returns the events of the next batch, possibly none, and the revision that the cursor has then seen. It does not
+// block once the channel of [Cursor.Ready] is closed.
 func (c *Cursor) Next(ctx context.Context) ([]Event, int64, error) {
 	if c.behind != nil {
 		return c.catchUp(ctx)
@@ -266,16 +266,16 @@ func (c *Cursor) Next(ctx context.Context) ([]Event, int64, error) {
 	return events, c.after, nil
 }
 
-// After is the revision that the last call of [Cursor.Next] told, or that the cursor began after.
+// After returns the revision of the last call of [Cursor.Next], or the one that the cursor began after.
 func (c *Cursor) After() int64 { return c.after }
 
-// More is true when the next batch is there already.
+// More reports whether the next batch is available.
 func (c *Cursor) More() bool { return c.behind != nil || c.at.next.Load() != nil }
 
-// Seen is the revision up to which a client that has read all there is knows everything.
+// Seen returns the revision up to which a client that has read everything available has seen all changes.
 func (c *Cursor) Seen() int64 {
 	if c.behind == nil && c.at.next.Load() == nil {
-		// the order matters: what the feed had seen before the list was found to be at its end
+		// the order matters: load the feed's revision before checking for the end of the list
 		if s := c.feed.seen.Load(); s > c.after && c.at.next.Load() == nil {
 			c.after = s
 		}
@@ -300,7 +300,7 @@ func (c *Cursor) catchUp(ctx context.Context) ([]Event, int64, error) {
 	return events, c.after, nil
 }
 
-// Stop ends the feed and all its cursors, when its kind is no longer served.
+// Stop ends the feed and all its cursors when its kind is no longer served.
 func (f *Feed) Stop() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -30,7 +30,7 @@ type Traffic struct {
 	sizes                [SizeClasses]atomic.Int64
 }
 
-// Add takes what a watch was sent, and leaves nothing there.
+// Add adds the traffic of a watch, and resets the watch's.
 func (t *Traffic) Add(s *Sent) {
 	if s.Events == 0 {
 		return

@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	recentLists = 8 // what one of so many lists had is not dropped for another list
-	roomTries   = 8 // how many entries are looked at to make room for one
+	recentLists = 8 // a list does not drop objects that one of this many previous lists read
+	roomTries   = 8 // entries that are checked to make room for one
 )
 
-// Views bounds the memory of the cached objects on records. A write or GET drops the oldest ones; a list drops only those that are of no
-// use any more, or that no recent list had.
+// Views bounds the memory of the cached objects on records. A write or GET drops the oldest ones. A list drops only
+// objects that are outdated or that no recent list read.
 //
-// Worked example: there is room for 10,000 objects, and clients list 100,000 again and again. The first 10,000 stay cached, and each list
-// finds them; it decodes the other 90,000 each time. If each were cached, a list would find none: the last ones would have displaced the
-// first.
+// Worked example: there is room for 10,000 objects, and clients list 100,000 again and again. The first 10,000 stay
+// cached, and each list finds them; it decodes the other 90,000 each time. If each were cached, a list would find none:
+// the last ones would have displaced the first.
 type Views struct {
 	max   int64
-	lists atomic.Int64 // how many lists have begun
+	lists atomic.Int64 // number of lists that have begun
 
 	mu    sync.Mutex
 	total int64
@@ -32,13 +32,13 @@ type Views struct {
 	first int
 }
 
-// viewEntry is a record with a cached object, which it does not keep alive.
+// viewEntry is a record with a cached object; it does not keep the record alive.
 type viewEntry struct {
 	record weak.Pointer[store.Record]
 	size   int64
 }
 
-// NewViews bounds cached objects at about max bytes.
+// NewViews limits the size of cached objects to about max bytes.
 func NewViews(max int64) *Views { return &Views{max: max} }
 
 // add counts a record's new cached object, and drops the oldest ones.
@@ -64,7 +64,7 @@ func (v *Views) grow(r *store.Record, size int64) {
 	v.push(viewEntry{record: weak.Make(r), size: size})
 }
 
-// room reports whether a cached object of a size fits, and drops what a list may drop.
+// room reports whether a cached object of a size fits, after dropping objects that a list may drop.
 func (v *Views) room(size int64) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -1,18 +1,19 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package watchcache caches what many requests read: the decoded object and the encodings of each stored record, and the stream of changes
-// that all watches of a resource share.
+// Package watchcache caches the data that many requests read: the decoded object and the encodings of each stored
+// record, and the stream of changes that all watches of a resource share.
 //
-// A [Kind] combines a descriptor with a store. [Kind.Cached] returns a record's decoded object with its encodings, a [CachedObject] that is
-// kept on the record itself, so that GET, LIST and WATCH in all their media types encode an object once for each revision, version and
-// media type; [Views] bounds the memory of all cached objects, and drops the oldest. A [Feed] is one engine watcher whose events are a
-// linked list; each client's watch is a [Cursor] on it that holds no queue of its own.
+// A [Kind] combines a descriptor with a store. [Kind.Cached] returns a record's decoded object with its encodings, a
+// [CachedObject], which is kept on the record itself. So GET, LIST and WATCH encode an object once for each revision,
+// version and media type. [Views] bounds the memory of all cached objects, and drops the oldest. A [Feed] reads one
+// engine watcher and keeps its events in a linked list. Each client's watch is a [Cursor] on the list, without a queue
+// of its own.
 //
 // # Concurrency
 //
-// Everything but a Cursor is safe for concurrent use. Objects in a CachedObject are shared and must not be changed. Readers take no lock
-// that a writer holds.
+// Everything but a Cursor is safe for concurrent use. Objects in a CachedObject are shared and must not be changed.
+// Readers take no lock that a writer holds.
 package watchcache
 
 import (
@@ -46,13 +47,14 @@ type Kind struct {
 	*resource.Descriptor
 	// Root is the prefix of all the kind's keys: "/registry/pods/".
 	Root string
-	// Unstructured is true for kinds whose objects are maps.
+	// Unstructured is true for kinds whose objects are unstructured.
 	Unstructured bool
-	// HubGroup is the group whose Go types the hub is of; it differs from the group for events.k8s.io, whose hub is core's.
+	// HubGroup is the group of the hub's Go types. It differs from the kind's group for events.k8s.io, whose hub type
+	// is in the core group.
 	HubGroup string
 	// Feed is the stream of the kind's changes.
 	Feed *Feed
-	// Traffic counts what watches sent, by version.
+	// Traffic counts the events that watches sent, by version.
 	Traffic []Traffic
 
 	views *Views
@@ -74,7 +76,7 @@ func NewKind(d *resource.Descriptor, s Storage, v *Views, lifetime *Lifetime) *K
 	return k
 }
 
-// Key is the store's key of an object.
+// Key returns the store's key of an object.
 func (k *Kind) Key(namespace, name string) string {
 	if k.Namespaced {
 		return k.Root + namespace + "/" + name
@@ -82,7 +84,7 @@ func (k *Kind) Key(namespace, name string) string {
 	return k.Root + name
 }
 
-// Prefix of the keys of a namespace; of all keys when it is empty.
+// Under returns the prefix of the keys of a namespace; of all keys if the namespace is empty.
 func (k *Kind) Under(namespace string) string {
 	if k.Namespaced && namespace != "" {
 		return k.Root + namespace + "/"
@@ -93,7 +95,7 @@ func (k *Kind) Under(namespace string) string {
 // Media is a media type whose encodings are cached.
 type Media int
 
-// The cached media types. YAML and tables are made from them or from the object.
+// The cached media types. YAML and tables are made from their encodings or from the object.
 const (
 	JSON Media = iota
 	Protobuf
@@ -101,20 +103,22 @@ const (
 	mediaCount
 )
 
-// CachedObject is one object at one revision, decoded and encoded; upstream's counterpart is cachingObject of k8s.io/apiserver.
+// CachedObject is one object at one revision, decoded and encoded; its upstream counterpart is cachingObject of
+// k8s.io/apiserver.
 type CachedObject struct {
 	Kind *Kind
 	// Hub is the object; shared, read-only.
 	Hub resource.Object
 
-	record    *store.Record // nil: not on a record, not counted
+	record    *store.Record // nil: it is not on a record, and not counted
 	shared    atomic.Bool   // clients in the process may hold Hub for longer
 	encodings []atomic.Pointer[[]byte]
-	listed    atomic.Int64 // the last list that had it
+	listed    atomic.Int64 // the last list that read it
 	fieldSet  atomic.Pointer[fields.Set]
 }
 
-// NewCachedObject wraps a hub object that is not changed any more. It clears the kind and version of a typed one, which encodings omit.
+// NewCachedObject wraps a hub object that is not changed any more. It clears the kind and version of a typed object,
+// which encodings omit.
 func (k *Kind) NewCachedObject(hub resource.Object) *CachedObject {
 	if gvk := hub.GetObjectKind(); !k.Unstructured && gvk.GroupVersionKind().Kind != "" {
 		gvk.SetGroupVersionKind(schema.GroupVersionKind{})
@@ -158,8 +162,8 @@ func (k *Kind) cachedSize(r *store.Record) int64 {
 	return int64(times*len(r.Value) + 1024)
 }
 
-// Cached returns the record's decoded object with its encodings, and caches it if it is not cached yet. Concurrent callers get the same
-// one.
+// Cached returns the record's decoded object with its encodings, and caches it if necessary. Concurrent callers get the
+// same one.
 func (k *Kind) Cached(r *store.Record) (*CachedObject, error) {
 	for {
 		before := r.View()
@@ -182,7 +186,7 @@ func (k *Kind) Cached(r *store.Record) (*CachedObject, error) {
 	}
 }
 
-// Once is [Kind.Cached] for a record that is about to be replaced: it caches nothing.
+// Once is [Kind.Cached] for a record that is about to be replaced: it does not cache the object.
 func (k *Kind) Once(r *store.Record) (*CachedObject, error) {
 	if f := k.view(r); f != nil {
 		return f, nil
@@ -202,7 +206,8 @@ func (k *Kind) view(r *store.Record) *CachedObject {
 	return nil
 }
 
-// hub returns the object of a record that is not cached: the one that a client in the process still holds, or a new one.
+// hub returns the object of a record without a cached object: the one that a client in the process still holds, or a
+// newly decoded one.
 func (k *Kind) hub(r *store.Record) (resource.Object, error) {
 	if v, ok := r.View().(*lent); ok && v.kind == k {
 		if hub := v.hub(); hub != nil {
@@ -218,7 +223,7 @@ type lent struct {
 	hub  func() resource.Object // nil: it was freed
 }
 
-// left returns what the record keeps when its cached object is dropped.
+// left returns what stays on the record when its cached object is dropped.
 func (f *CachedObject) left() any {
 	if weakly := f.Kind.Hub().Weak; weakly != nil && f.shared.Load() {
 		return &lent{f.Kind, weakly(f.Hub)}
@@ -226,13 +231,13 @@ func (f *CachedObject) left() any {
 	return nil
 }
 
-// Share returns the object in a version, for clients in this process, which may hold it and must not change it.
+// Share returns the object in a version, for clients in this process. They may keep it and must not change it.
 func (f *CachedObject) Share(version int) (resource.Object, error) {
 	f.shared.Store(true)
 	return f.Kind.Versioned(version, f.Hub)
 }
 
-// Size is the number of stored bytes of the object; 0 if it is not stored.
+// Size returns the object's stored size in bytes; 0 if it is not stored.
 func (f *CachedObject) Size() int {
 	if f.record == nil {
 		return 0
@@ -243,8 +248,8 @@ func (f *CachedObject) Size() int {
 // Listing counts a list that begins.
 func (k *Kind) Listing() { k.views.lists.Add(1) }
 
-// Listed is [Kind.Cached] for a list of many records. It caches only if there is room: otherwise a list larger than the cache would drop,
-// each time, the objects that it reads next and those that others use.
+// Listed is [Kind.Cached] for a list of many records. It caches only if there is room: otherwise a list larger than the
+// cache would drop, each time, the objects that it reads next and those that others use.
 func (k *Kind) Listed(r *store.Record) (*CachedObject, error) {
 	if f := k.view(r); f != nil {
 		f.listed.Store(k.views.lists.Load())
@@ -278,7 +283,7 @@ func (k *Kind) Decode(r *store.Record) (resource.Object, error) {
 		hub.SetResourceVersion(strconv.FormatInt(r.Revision, 10))
 	}
 	if measured, ok := hub.(interface{ Size() int }); ok {
-		measured.Size() // a quantity caches its text at the first call: now, while the object is not shared
+		measured.Size() // a quantity caches its text at the first call: call it now, while the object is not shared
 	}
 	return hub, nil
 }
@@ -325,8 +330,9 @@ func (k *Kind) Versioned(version int, hub resource.Object) (resource.Object, err
 	return obj, nil
 }
 
-// Bytes is the object in a version and medium, without the kind and version that a typed object's place in a list
-// implies: JSON of a typed object begins with its metadata, protobuf is the bare message, CBOR is a map without a tag.
+// Bytes returns the object's encoding in a version and media type, without the kind and version that its position in a
+// list implies: JSON of a typed object begins with its metadata, protobuf is the bare message, CBOR is a map without a
+// tag.
 func (f *CachedObject) Bytes(version int, m Media) ([]byte, error) {
 	slot := &f.encodings[version*int(mediaCount)+int(m)]
 	if b := slot.Load(); b != nil {
@@ -347,7 +353,7 @@ func (f *CachedObject) Bytes(version int, m Media) ([]byte, error) {
 	return b, nil
 }
 
-// EncodeBare encodes an object as it stands in a list.
+// EncodeBare encodes an object as an item of a list.
 func EncodeBare(obj runtime.Object, m Media) ([]byte, error) {
 	u, free := obj.(*unstructured.Unstructured)
 	switch {

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bootstraptokens serves machines that know no more of a cluster than a bootstrap token.
+// Package bootstraptokens serves machines that know a cluster only by a bootstrap token.
 //
-// [Signer] signs the ConfigMap kube-public/cluster-info with each token that is meant for it, so that a client that knows
-// the token can verify the ConfigMap. [Cleaner] deletes tokens when they expire.
+// [Signer] signs the ConfigMap kube-public/cluster-info with each token whose secret allows signing, so that a client that knows the token
+// can verify the ConfigMap. [Cleaner] deletes tokens when they expire.
 package bootstraptokens
 
 import (
@@ -75,13 +75,13 @@ func Signer() controllers.Controller {
 	}
 }
 
-// only watches those objects of a namespace that are selected, so that the others need not be held in memory.
+// only returns informers for the selected objects of a namespace, so that memory does not hold the others.
 func only(d *controllers.Deps, namespace string, s fields.Selector) informers.SharedInformerFactory {
 	return informers.NewSharedInformerFactoryWithOptions(d.Client, 0, informers.WithNamespace(namespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = s.String() }))
 }
 
-// started starts a factory and waits for its informer; false when ctx ended first.
+// started starts a factory and waits for its informer. It returns false when ctx ended first.
 func started(ctx context.Context, f informers.SharedInformerFactory, i cache.SharedIndexInformer) bool {
 	f.StartWithContext(ctx)
 	select {
@@ -103,7 +103,7 @@ type signer struct {
 	maps    listers.ConfigMapLister
 }
 
-// sync makes the signatures those of the tokens.
+// sync makes the ConfigMap's signatures match the tokens.
 func (c *signer) sync(ctx context.Context, _ string) error {
 	have, err := c.maps.ConfigMaps(metav1.NamespacePublic).Get(infoName)
 	if apierrors.IsNotFound(err) {
@@ -139,7 +139,7 @@ func (c *signer) sync(ctx context.Context, _ string) error {
 	return err
 }
 
-// token is what a secret says, if it is a token to sign with.
+// token returns the token in a secret. ok is false unless the secret holds a token to sign with.
 func token(s *corev1.Secret, now time.Time) (id, secret string, ok bool) {
 	id, named := strings.CutPrefix(s.Name, tokenPrefix)
 	secret = string(s.Data["token-secret"])
@@ -149,12 +149,12 @@ func token(s *corev1.Secret, now time.Time) (id, secret string, ok bool) {
 	return id, secret, ok
 }
 
-// isID tells whether a token may have that id.
+// isID reports whether id is a valid token ID.
 func isID(id string) bool {
 	return len(id) == 6 && strings.Trim(id, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
 }
 
-// expiration is when a token ends, if it ever does. One that cannot be read is over.
+// expiration returns when a token ends, if it ever does. A token with an unreadable expiration has expired.
 func expiration(s *corev1.Secret) (end time.Time, expires bool, err error) {
 	text := string(s.Data["expiration"])
 	if text == "" {
@@ -164,7 +164,7 @@ func expiration(s *corev1.Secret) (end time.Time, expires bool, err error) {
 	return end, true, err
 }
 
-// sign is a JSON web signature (HS256) without its content, which the reader has beside it.
+// sign returns a JSON web signature (HS256) with detached content: the reader has the content in the ConfigMap.
 func sign(content, id, secret string) (string, error) {
 	header, err := json.Marshal(map[string]string{"alg": "HS256", "kid": id})
 	if err != nil {
@@ -173,7 +173,7 @@ func sign(content, id, secret string) (string, error) {
 	enc := base64.RawURLEncoding
 	head := enc.EncodeToString(header)
 	mac := hmac.New(sha256.New, []byte(secret))
-	mac.Write([]byte(head + "." + enc.EncodeToString([]byte(content)))) // it never fails
+	mac.Write([]byte(head + "." + enc.EncodeToString([]byte(content)))) // hash.Hash never returns an error
 	return head + ".." + enc.EncodeToString(mac.Sum(nil)), nil
 }
 
@@ -203,7 +203,7 @@ func Cleaner() controllers.Controller {
 					} else if err != nil {
 						return fmt.Errorf("get secret: %w", err)
 					}
-					end, expires, _ := expiration(s) // what cannot be read is over
+					end, expires, _ := expiration(s) // a token with an unreadable expiration has expired
 					if !expires {
 						return nil
 					}

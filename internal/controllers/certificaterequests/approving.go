@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package certificaterequests approves, signs and cleans up requests for certificates.
+// Package certificaterequests approves, signs and cleans up certificate requests.
 //
-// [Approving] approves what a kubelet asks for itself, or a bootstrapping user for a kubelet, if the access review of the
-// request's user allows it. [Signing] signs what was approved for the four signers of kubernetes.io, with the cluster's
-// authority; what breaks a signer's rules gets the condition Failed. [Cleaner] and [PodCleaner] delete what has had its time:
-// each request is looked at when that is over, and not by the hour.
+// [Approving] approves a kubelet's request for its own certificate, or a bootstrapping user's request for a kubelet, if an access review of
+// the requesting user allows it. [Signing] signs approved requests for the four signers of kubernetes.io with the cluster's authority; a
+// request that breaks a signer's rules gets the condition Failed. [Cleaner] and [PodCleaner] delete requests at the moment they expire, not
+// at fixed intervals.
 package certificaterequests
 
 import (
@@ -50,7 +50,7 @@ func Approving() controllers.Controller {
 	}
 }
 
-// newController works on each request that is created or changed; work gets a copy of its own.
+// newController builds a controller that calls work with a copy of each created or updated request.
 func newController(d *controllers.Deps, name string,
 	work func(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error) (controllers.Runner, error) {
 	informer := d.Informers.Certificates().V1().CertificateSigningRequests()
@@ -79,7 +79,7 @@ func get(lister listers.CertificateSigningRequestLister, name string) (*certific
 	return csr, err
 }
 
-// rule is one sort of request that may be approved, and who may have it so.
+// rule is one kind of request that the controller approves, and the access that its user needs.
 type rule struct {
 	subresource, message string
 	self                 bool // the user asks for a certificate of its own name
@@ -131,7 +131,7 @@ func approve(ctx context.Context, client kubernetes.Interface, csr *certificates
 		}
 		return nil
 	}
-	// a role that allows it may still come: the queue looks again, ever more seldom
+	// An administrator may add a role that allows it later: the queue retries with growing back-off.
 	return fmt.Errorf("approve request %s: the access review of %s does not allow it", csr.Name, csr.Spec.Username)
 }
 
@@ -147,7 +147,7 @@ func parse(data []byte) (*x509.CertificateRequest, error) {
 	return x509.ParseCertificateRequest(block.Bytes)
 }
 
-// usages says whether exactly these are asked for, with or without key encipherment, which only RSA keys need.
+// usages checks that the request asks for exactly these usages, with or without key encipherment, which only RSA keys need.
 func usages(asked []certificatesv1.KeyUsage, auth certificatesv1.KeyUsage) error {
 	set := map[certificatesv1.KeyUsage]bool{}
 	for _, u := range asked {
@@ -165,7 +165,7 @@ func usages(asked []certificatesv1.KeyUsage, auth certificatesv1.KeyUsage) error
 	return nil
 }
 
-// kubeletClient is what is wrong with a request for a kubelet's client certificate.
+// kubeletClient returns what is wrong with a request for a kubelet's client certificate.
 func kubeletClient(r *x509.CertificateRequest, asked []certificatesv1.KeyUsage) error {
 	switch {
 	case !slices.Equal(r.Subject.Organization, []string{"system:nodes"}):
@@ -184,7 +184,7 @@ func kubeletClient(r *x509.CertificateRequest, asked []certificatesv1.KeyUsage) 
 	return usages(asked, certificatesv1.UsageClientAuth)
 }
 
-// kubeletServing is what is wrong with a request for a kubelet's serving certificate.
+// kubeletServing returns what is wrong with a request for a kubelet's serving certificate.
 func kubeletServing(r *x509.CertificateRequest, asked []certificatesv1.KeyUsage) error {
 	switch {
 	case !slices.Equal(r.Subject.Organization, []string{"system:nodes"}):
@@ -205,7 +205,7 @@ func kubeletServing(r *x509.CertificateRequest, asked []certificatesv1.KeyUsage)
 	return nil
 }
 
-// apiClient is what is wrong with a request for the certificate of a client of the API.
+// apiClient returns what is wrong with a request for an API client's certificate.
 func apiClient(_ *x509.CertificateRequest, asked []certificatesv1.KeyUsage) error {
 	client := false
 	for _, u := range asked {

@@ -19,14 +19,14 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
 
-// Upstream's times.
+// Upstream's periods.
 const (
-	keepDone    = time.Hour      // what has a certificate, or never will
+	keepDone    = time.Hour      // issued, denied and failed requests
 	keepPending = 24 * time.Hour // requests that wait for an approver
 	keepPod     = 15 * time.Minute
 )
 
-// Cleaner describes the loop that deletes requests that have had their time.
+// Cleaner describes the loop that deletes expired requests.
 func Cleaner() controllers.Controller {
 	return controllers.Controller{
 		Name:    "certificatesigningrequest-cleaner-controller",
@@ -70,7 +70,7 @@ func gone(err error) error {
 	return fmt.Errorf("delete request: %w", err)
 }
 
-// ends is when a request has had its time.
+// ends returns when a request is to be deleted.
 func ends(csr *certificatesv1.CertificateSigningRequest) time.Time {
 	end := time.Unix(1<<40, 0)
 	sooner := func(t metav1.Time, keep time.Duration) {
@@ -98,7 +98,7 @@ func ends(csr *certificatesv1.CertificateSigningRequest) time.Time {
 	return end
 }
 
-// expiry is when a certificate ends.
+// expiry returns when the certificate in data expires.
 func expiry(data []byte) (time.Time, bool) {
 	block, _ := pem.Decode(data)
 	if block == nil {
@@ -111,7 +111,7 @@ func expiry(data []byte) (time.Time, bool) {
 	return c.NotAfter, true
 }
 
-// PodCleaner describes the loop that deletes pods' requests for certificates: what was not answered by then never will be.
+// PodCleaner describes the loop that deletes old PodCertificateRequests: a request without an answer by then will never have one.
 func PodCleaner() controllers.Controller {
 	pods := certificatesv1.SchemeGroupVersion.WithResource("podcertificaterequests")
 	return controllers.Controller{

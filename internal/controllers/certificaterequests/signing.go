@@ -22,12 +22,12 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
 
-// Upstream's times.
+// Upstream's periods.
 const (
-	life     = 365 * 24 * time.Hour // of a certificate, if no less is asked for
+	life     = 365 * 24 * time.Hour // the longest lifetime of a certificate, and the default
 	leastFor = 10 * time.Minute
 	backdate = 5 * time.Minute // for clocks that are behind
-	short    = 8 * time.Hour   // the end of a life below this is not dated back
+	short    = 8 * time.Hour   // below this lifetime, backdate does not move the end
 )
 
 // Signing describes the loop that signs approved requests with the cluster's authority.
@@ -61,7 +61,7 @@ func Signing() controllers.Controller {
 
 const signingDuration = "cluster-signing-duration"
 
-// signers are those of kubernetes.io that have a built-in controller, each with what it refuses.
+// signers are the signers of kubernetes.io with a built-in controller, each with the function that checks its requests.
 var signers = map[string]func(r *x509.CertificateRequest, asked []certificatesv1.KeyUsage) error{
 	certificatesv1.KubeAPIServerClientSignerName:        apiClient,
 	certificatesv1.KubeAPIServerClientKubeletSignerName: kubeletClient,
@@ -94,7 +94,7 @@ func signApproved(ctx context.Context, d *controllers.Deps, csr *certificatesv1.
 	return nil
 }
 
-// authorityFor is who signs for a signer; nil: nobody.
+// authorityFor returns the authority that signs for a signer; nil: there is none.
 func authorityFor(c *controllers.Cluster, signer string) *controllers.Authority {
 	if own := c.Signers[signer]; own != nil {
 		return own()
@@ -102,7 +102,7 @@ func authorityFor(c *controllers.Cluster, signer string) *controllers.Authority 
 	return c.Signer
 }
 
-// approved says that a request was approved, and not denied.
+// approved reports whether a request is approved and not denied.
 func approved(csr *certificatesv1.CertificateSigningRequest) bool {
 	return has(csr, certificatesv1.CertificateApproved) && !has(csr, certificatesv1.CertificateDenied)
 }
@@ -113,7 +113,7 @@ func failed(csr *certificatesv1.CertificateSigningRequest) bool {
 	})
 }
 
-// lifetime is what was asked for, within bounds: more than most is never given, and most is what is given unasked.
+// lifetime returns the requested lifetime: at least leastFor, and at most the given one, which is also the default.
 func lifetime(seconds *int32, most time.Duration) time.Duration {
 	if most = cmp.Or(most, life); seconds == nil {
 		return most
@@ -125,8 +125,8 @@ func lifetime(seconds *int32, most time.Duration) time.Duration {
 	return max(asked, leastFor)
 }
 
-// Sign makes a certificate of what a request asks for: its subject and names, no extensions, the given usages. It ends with
-// the authority at the latest.
+// Sign issues a certificate for a request: its subject and names, no extensions, the given usages. The certificate expires no later than
+// the authority.
 func Sign(ca *controllers.Authority, r *x509.CertificateRequest, asked []certificatesv1.KeyUsage, ttl time.Duration, now time.Time) ([]byte,
 	error) {
 	if err := r.CheckSignature(); err != nil {

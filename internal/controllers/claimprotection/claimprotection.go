@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package claimprotection lets a PersistentVolumeClaim that was deleted go once no pod uses it any more. Until then the
-// finalizer kubernetes.io/pvc-protection keeps it, which claims have from their creation, or get here.
+// Package claimprotection keeps a deleted PersistentVolumeClaim until no pod uses it, by the finalizer kubernetes.io/pvc-protection. Claims
+// get the finalizer when they are created, or from this controller.
 //
-// A pod uses a claim from when it is bound to a node until it is deleted: a kubelet does not start a pod whose claim is
-// being deleted. A pod's own claim, made from a template, is free as soon as the pod has terminated.
+// A pod uses a claim from its binding to a node until its deletion: a kubelet does not start a pod whose claim is being deleted. A claim
+// that a pod's template made for it is free as soon as the pod has terminated.
 package claimprotection
 
 import (
@@ -78,7 +78,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
 }
 
-// claimOf is the name of a volume's claim; empty where it has none.
+// claimOf returns the name of a volume's claim, or "" if the volume has none.
 func claimOf(pod *corev1.Pod, v *corev1.Volume) string {
 	switch {
 	case v.PersistentVolumeClaim != nil:
@@ -89,7 +89,7 @@ func claimOf(pod *corev1.Pod, v *corev1.Volume) string {
 	return ""
 }
 
-// over tells whether nothing of a pod runs any more, and nothing will.
+// over reports whether no container of the pod runs or will run any more.
 func over(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0
 }
@@ -127,7 +127,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	return nil
 }
 
-// used asks the cache first, and the server if the cache has no user: a pod may just have been bound.
+// used reports whether a pod uses the claim. It asks the server where the cache shows no user: a pod may just have been bound.
 func (c *controller) used(ctx context.Context, claim *corev1.PersistentVolumeClaim) (bool, error) {
 	cached, err := c.pods.Pods(claim.Namespace).List(labels.Everything())
 	if err != nil {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clusterroleaggregation gathers the rules of cluster roles that have an aggregation rule from the roles that it
-// selects, so that an extension can add to admin, edit and view by labelling a role of its own.
+// Package clusterroleaggregation fills each cluster role that has an aggregation rule with the rules of the roles that it selects. An
+// extension can so add to admin, edit and view by labelling a role of its own.
 package clusterroleaggregation
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
 
-// manager is whose the gathered rules are.
+// manager is the field manager of the aggregated rules.
 const manager = "clusterrole-aggregation-controller"
 
 // Controller describes the loop.
@@ -43,7 +43,7 @@ type controller struct {
 func build(d *controllers.Deps) (controllers.Runner, error) {
 	roles := d.Informers.Rbac().V1().ClusterRoles()
 	c := &controller{client: d.Client, roles: roles.Lister(), queue: controllers.NewQueue[string](d, "ClusterRoleAggregator", 5)}
-	// Which role selects which is not known without trying: each change concerns all that aggregate.
+	// Only trying tells which role selects which: each change concerns every aggregating role.
 	return c, controllers.Subscribe(d, roles.Informer(), controllers.Handler[*rbacv1.ClusterRole]{
 		Add:    func(r *rbacv1.ClusterRole) { c.changed(nil, r) },
 		Update: c.changed,
@@ -68,7 +68,7 @@ func (c *controller) changed(old, updated *rbacv1.ClusterRole) {
 	}
 }
 
-// Run works until ctx ends.
+// Run reconciles until ctx ends.
 func (c *controller) Run(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }
 
 func (c *controller) sync(ctx context.Context, name string) error {
@@ -100,7 +100,7 @@ func (c *controller) sync(ctx context.Context, name string) error {
 	return err
 }
 
-// gather lists the rules of the roles that role's selectors select: selector by selector, by name, each rule once.
+// gather lists the rules of the roles that role's selectors match: selector by selector, by name, each rule once.
 func gather(role *rbacv1.ClusterRole, all []*rbacv1.ClusterRole) ([]rbacv1.PolicyRule, error) {
 	all = slices.SortedFunc(slices.Values(all), func(a, b *rbacv1.ClusterRole) int { return cmp.Compare(a.Name, b.Name) })
 	rules := []rbacv1.PolicyRule{}

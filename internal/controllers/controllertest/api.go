@@ -26,19 +26,19 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// api gives the fake clientset what controllers rely on and the tracker lacks: generated names, UIDs, resource versions
-// and conflicts, generations, the status subresource, finalizers.
+// api adds to the fake clientset what controllers rely on and the tracker lacks: generated names, UIDs, resource versions and conflicts,
+// generations, the status subresource, finalizers.
 type api struct {
 	tracker clienttesting.ObjectTracker
 	clock   clock.PassiveClock
 	wrote   func(line string, before, after runtime.Object)
 
-	// In a simulation: disturb is called before each write of a controller, and may reject it, or let it succeed with an
-	// error; feed gets each change in its order; bound pods are removed only when their node confirms.
+	// Only in a simulation: disturb runs before each write of a controller, and may reject it, or let it succeed and return an error; feed
+	// receives each change in order; a bound pod is removed only when its node confirms.
 	disturb func(clienttesting.Action) (refused, late error)
 	feed    func(schema.GroupVersionResource, watch.EventType, runtime.Object)
 	settled func()             // after a write
-	stopped map[types.UID]bool // pods of which the node has said so
+	stopped map[types.UID]bool // pods that their node has confirmed as stopped
 
 	mu      sync.Mutex
 	counter int
@@ -55,7 +55,7 @@ func newAPI(c *fake.Clientset, clock clock.PassiveClock, wrote func(string, runt
 	return a
 }
 
-// watch gives each watcher objects of its own, as a connection would: the tracker's are those that it keeps.
+// watch gives each watcher copies, as a connection would: the tracker's watch returns its own objects.
 func (a *api) watch(action clienttesting.Action) (bool, watch.Interface, error) {
 	var opts metav1.ListOptions
 	if w, ok := action.(clienttesting.WatchActionImpl); ok {
@@ -130,7 +130,7 @@ func (a *api) create(gvr schema.GroupVersionResource, namespace string, obj runt
 	if o.GetUID() == "" {
 		o.SetUID(types.UID(gvr.Resource + "-" + o.GetName()))
 		if a.feed != nil {
-			o.SetUID(o.GetUID() + types.UID("-"+a.next())) // the next one of that name is another
+			o.SetUID(o.GetUID() + types.UID("-"+a.next())) // another object of the same name gets another UID
 		}
 	}
 	o.SetResourceVersion(a.next())
@@ -252,13 +252,13 @@ func (a *api) remove(gvr schema.GroupVersionResource, namespace, name string) er
 	return a.tracker.Delete(gvr, namespace, name)
 }
 
-// runs tells whether an object is a pod that its node has yet to stop.
+// runs reports whether obj is a pod that its node has yet to stop.
 func (a *api) runs(obj runtime.Object) bool {
 	pod, ok := obj.(*corev1.Pod)
 	return ok && a.feed != nil && pod.Spec.NodeName != "" && !a.stopped[pod.UID]
 }
 
-// fed tells the simulation of a change.
+// fed passes a change to the simulation.
 func (a *api) fed(gvr schema.GroupVersionResource, event watch.EventType, obj runtime.Object) {
 	if a.feed != nil {
 		a.feed(gvr, event, obj.DeepCopyObject())

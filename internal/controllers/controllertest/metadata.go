@@ -17,13 +17,13 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// share has a metadata client list and patch the objects that the clientset has.
+// share makes a metadata client list and patch the clientset's objects.
 func (a *api) share(c *metadatafake.FakeMetadataClient) {
 	c.PrependReactor("list", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		gvr := action.GetResource()
-		out := &metav1.List{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(a.counter)}} // as the client wants it
+		out := &metav1.List{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(a.counter)}} // the fake client expects this type
 		for gvk := range scheme.Scheme.AllKnownTypes() {
 			if guess, _ := meta.UnsafeGuessKindToResource(gvk); guess != gvr || strings.HasSuffix(gvk.Kind, "List") {
 				continue
@@ -62,7 +62,7 @@ func (a *api) share(c *metadatafake.FakeMetadataClient) {
 	})
 }
 
-// serve has discovery tell of resources: lines of group and version, resource, kind and verbs.
+// serve returns discovery's answer for lines of group and version, resource, kind and verbs.
 func serve(text string) ([]*metav1.APIResourceList, error) {
 	var lists []*metav1.APIResourceList
 	for _, line := range strings.Split(strings.TrimSpace(text), "\n") {

@@ -14,7 +14,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
 
-// Meters are metrics for the options of [Run], and what [Counted] reads them by.
+// Meters returns metrics for the options of [Run], and the gatherer that [Counted] reads.
 func Meters(t *testing.T) (*controllers.Metrics, prometheus.Gatherer) {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -25,8 +25,8 @@ func Meters(t *testing.T) (*controllers.Metrics, prometheus.Gatherer) {
 	return m, registry
 }
 
-// Counted tells what the metrics whose names begin with prefix say, as "name{label=value} number", in order; of a histogram,
-// how often it was told something.
+// Counted returns the metrics whose names begin with prefix, as "name{label=value} number", in order. A histogram shows its number of
+// observations.
 func Counted(t *testing.T, from prometheus.Gatherer, prefix string) []string {
 	t.Helper()
 	families, err := from.Gather()

@@ -7,16 +7,16 @@
 //
 //	-- apply --        YAML documents, created or (by name) updated; status counts too
 //	-- delete --       lines "resource namespace/name"
-//	-- serve --        lines "group/version resource kind verb,verb": what discovery tells of
+//	-- serve --        lines "group/version resource kind verb,verb": the resources that discovery returns
 //	-- ready SELECTOR --    pods that match become Running and Ready
 //	-- phase PHASE SELECTOR --  pods that match get the phase
 //	-- status SELECTOR --   pods that match get the status that the section holds as YAML
 //	-- advance DURATION --  time passes
-//	-- expect --       what was written since the last expect: objects with the fields that changed, events
+//	-- expect --       the writes since the last expect: objects with the fields that changed, events
 //	-- show RESOURCE NAMESPACE/NAME --  the fields of an object
 //
-// Steps other than expect and show have their effect, and then the controllers run until nothing more happens. With
-// -update the expect and show sections are rewritten. Time is that of testing/synctest and begins on 2000-01-01.
+// After each step other than expect and show, the controllers run until nothing more happens. With -update, the test rewrites the expect
+// and show sections. Time is that of testing/synctest and begins on 2000-01-01.
 package controllertest
 
 import (
@@ -54,7 +54,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the expectations of scenarios")
 
-// Run runs every scenario that pattern finds, each with its own incarnations of the controllers.
+// Run runs every scenario that matches pattern, each with its own incarnations of the controllers.
 func Run(t *testing.T, pattern string, options controllers.Options, all ...controllers.Controller) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)
@@ -100,7 +100,7 @@ type scene struct {
 }
 
 func play(t *testing.T, archive *txtar.Archive, options controllers.Options, all []controllers.Controller) {
-	options.Clock = clock.RealClock{} // within the bubble it is not real
+	options.Clock = clock.RealClock{} // synctest fakes it
 	if testing.Verbose() {
 		options.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
@@ -128,7 +128,7 @@ func play(t *testing.T, archive *txtar.Archive, options controllers.Options, all
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	// Whatever timers are left in client-go run out.
+	// Timers that client-go has left run out.
 	time.Sleep(time.Minute)
 }
 
@@ -190,7 +190,7 @@ func (s *scene) step(f *txtar.File) {
 // settle lets the controllers run until nothing more happens.
 func settle() {
 	synctest.Wait()
-	// Events leave through a queue of their own, and some work waits for milliseconds.
+	// The recorder queues events, and some work waits for milliseconds.
 	time.Sleep(100 * time.Millisecond)
 	synctest.Wait()
 }
@@ -219,7 +219,7 @@ func split(name string) (string, string) {
 	return namespace, rest
 }
 
-// resource finds a resource among those of the clientset by its plural name.
+// resource finds a resource of the clientset by its plural name.
 func (s *scene) resource(plural string) schema.GroupVersionResource {
 	for gvk := range scheme.Scheme.AllKnownTypes() {
 		if gvr, _ := meta.UnsafeGuessKindToResource(gvk); gvr.Resource == plural && gvk.Version == "v1" && !strings.HasSuffix(gvk.Kind, "List") &&
@@ -231,7 +231,7 @@ func (s *scene) resource(plural string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{}
 }
 
-// apply creates or updates what a YAML document says, without a word in the transcript.
+// apply creates or updates the object of a YAML document, without an entry in the transcript.
 func (s *scene) apply(doc string) error {
 	obj, gvk, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(doc), nil, nil)
 	if err != nil {

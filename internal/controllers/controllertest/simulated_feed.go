@@ -25,7 +25,7 @@ import (
 // Event is one change of an object.
 type Event = watch.Event
 
-// feed hears of each change, with the lock held.
+// feed receives each change, with the lock held.
 func (w *World) feed(gvr schema.GroupVersionResource, kind watch.EventType, obj runtime.Object) {
 	if gvr.Resource == "events" {
 		return
@@ -49,7 +49,7 @@ func (w *World) feed(gvr schema.GroupVersionResource, kind watch.EventType, obj 
 	w.due = append(w.due, w.log[len(w.log)-1])
 }
 
-// settled checks what was changed, now that the tracker shows it.
+// settled checks the change once the tracker shows it.
 func (w *World) settled() {
 	w.acting = false
 	for len(w.due) > 0 && !w.over {
@@ -62,7 +62,7 @@ func (w *World) settled() {
 	}
 }
 
-// later does something with the lock held, unless all is over.
+// later runs do after d, with the lock held, unless the simulation has ended.
 func (w *World) later(d time.Duration, do func()) {
 	time.AfterFunc(w.alone(d, "later"), func() {
 		w.api.mu.Lock()
@@ -74,7 +74,7 @@ func (w *World) later(d time.Duration, do func()) {
 	})
 }
 
-// node does with a pod what nodes do.
+// node acts on a pod as a kubelet does.
 func (w *World) node(kind watch.EventType, pod *corev1.Pod) {
 	gvr, name := podsResource, pod.Name
 	switch {
@@ -100,14 +100,14 @@ func (w *World) node(kind watch.EventType, pod *corev1.Pod) {
 			if p, ok := now.(*corev1.Pod); err != nil || !ok || p.UID != pod.UID || w.api.stopped[pod.UID] {
 				return
 			}
-			w.phase(pod, corev1.PodFailed) // what runs is stopped
+			w.phase(pod, corev1.PodFailed) // the node stops its containers
 			w.api.stopped[pod.UID] = true
 			_ = w.api.remove(gvr, pod.Namespace, name) // unless a finalizer holds it
 		})
 	}
 }
 
-// pinned is the node that a pod is made for, or one of two.
+// pinned returns the node that a pod is made for, or one of two.
 func pinned(p *corev1.Pod) string {
 	if a := p.Spec.Affinity; a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
 		return a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchFields[0].Values[0]
@@ -115,7 +115,7 @@ func pinned(p *corev1.Pod) string {
 	return "n1"
 }
 
-// phase moves a pod on, never back.
+// phase advances a pod's phase, never back.
 func (w *World) phase(pod *corev1.Pod, phase corev1.PodPhase) {
 	w.changeLocked(podsResource, pod.Namespace, pod.Name, "status", func(o runtime.Object) {
 		p := o.(*corev1.Pod)
@@ -134,13 +134,13 @@ func (w *World) phase(pod *corev1.Pod, phase corev1.PodPhase) {
 	})
 }
 
-// collected are the kinds that have owners, or are owners.
+// collected are the resources whose objects have owners, or are owners.
 var collected = []schema.GroupVersionResource{
 	podsResource, {Group: "apps", Version: "v1", Resource: "replicasets"}, {Group: "apps", Version: "v1", Resource: "controllerrevisions"},
 	{Group: "batch", Version: "v1", Resource: "jobs"},
 }
 
-// collect deletes what has an owner that is gone.
+// collect deletes objects whose owner is gone.
 func (w *World) collect(kind watch.EventType, o metav1.Object) {
 	if w.gone == nil {
 		w.gone = map[types.UID]bool{}
@@ -192,8 +192,8 @@ func (w *World) get(action clienttesting.Action) (bool, runtime.Object, error) {
 	return true, obj.DeepCopyObject(), nil
 }
 
-// again waits for the end of the time in which an informer lists again whose watch has lost its place: after how long it does is of
-// the informer's own choice, between 0.8 and 1.6 seconds, then twice as long.
+// again waits until an informer whose watch has lost its place would list again. The informer chooses that pause: 0.8 to 1.6 seconds, then
+// twice as long.
 func (w *World) again(gvr schema.GroupVersionResource) {
 	w.api.mu.Lock()
 	ended, ok := w.ended[gvr]
@@ -210,7 +210,7 @@ func (w *World) again(gvr schema.GroupVersionResource) {
 	w.sleep(life, ended.Add(until).Sub(w.clock.Now()))
 }
 
-// list answers with all there is, at the version of now.
+// list returns all objects, at the current version.
 func (w *World) list(action clienttesting.Action) (bool, runtime.Object, error) {
 	l, ok := action.(clienttesting.ListActionImpl)
 	if !ok {
@@ -235,7 +235,7 @@ func (w *World) list(action clienttesting.Action) (bool, runtime.Object, error) 
 	return true, list, err
 }
 
-// watching is a watch that tells late, twice, and ends when it likes.
+// watching is a watch that delivers events late and twice, and ends at random.
 type watching struct {
 	events chan watch.Event
 	done   chan struct{}
@@ -301,10 +301,10 @@ func (w *World) tell(life context.Context, out *watching, gvr schema.GroupVersio
 		}
 		event := watch.Event{Type: next.event.Type, Object: next.event.Object.DeepCopyObject()}
 		switch {
-		case luck == 0: // it ends, and is taken up where it was, unless it has just begun
+		case luck == 0: // the watch ends and is resumed, unless it has just begun
 			w.lost(gvr)
 			return
-		case luck == 1: // its place is lost: all is listed again
+		case luck == 1: // the watch loses its place: the informer lists again
 			w.lost(gvr)
 			send(watch.Event{Type: watch.Error, Object: &metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonExpired, Code: 410,
 				Message: "too old"}})

@@ -17,11 +17,11 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// A View is what informers show at a moment: the objects of each resource by "namespace/name". What a controller decides is to be right
-// by what it could see, which may be long past.
+// A View is what the informers show at one moment: the objects of each resource by "namespace/name". A controller's decision has to be
+// right by what it could see, which may be long past.
 type View map[schema.GroupVersionResource]map[string]runtime.Object
 
-// recent is for how long views are kept: longer than a sync takes, with all its writes.
+// recent is how long a view is kept: longer than a sync takes, with all its writes.
 const recent = 3 * time.Second
 
 type seen struct {
@@ -29,7 +29,7 @@ type seen struct {
 	view View
 }
 
-// show has the views show something else from now on.
+// show records a new view, which change alters.
 func (w *World) show(gvr schema.GroupVersionResource, change func(objects map[string]runtime.Object)) {
 	next := View{}
 	if len(w.views) > 0 {
@@ -56,7 +56,7 @@ func place(o runtime.Object) string {
 	return m.GetNamespace() + "/" + m.GetName()
 }
 
-// heard has the views show an event that an informer has been told of.
+// heard records a view with an event that an informer has received.
 func (w *World) heard(gvr schema.GroupVersionResource, e watch.Event) {
 	w.api.mu.Lock()
 	defer w.api.mu.Unlock()
@@ -69,7 +69,7 @@ func (w *World) heard(gvr schema.GroupVersionResource, e watch.Event) {
 	})
 }
 
-// listed has the views show a list, with the lock held.
+// listed records a view with a list, with the lock held.
 func (w *World) listed(gvr schema.GroupVersionResource, list runtime.Object) {
 	w.show(gvr, func(objects map[string]runtime.Object) {
 		clear(objects)
@@ -80,8 +80,8 @@ func (w *World) listed(gvr schema.GroupVersionResource, list runtime.Object) {
 	})
 }
 
-// Seen tells whether a controller that writes now could have seen what makes it right: holds says what is wrong with a view. Nothing: it
-// holds in a view of the last moments.
+// Seen reports whether a controller that writes now could have seen a view that makes the write right: holds returns what is wrong with a
+// view. Seen returns "" if holds accepts one of the recent views.
 func (w *World) Seen(holds func(View) string) (wrong string) {
 	for i := len(w.views) - 1; i >= 0; i-- {
 		why := holds(w.views[i].view)
@@ -95,15 +95,15 @@ func (w *World) Seen(holds func(View) string) (wrong string) {
 	return wrong
 }
 
-// ByController tells whether the change that is being checked was made by a controller, not by a user, a node or the collector.
+// ByController reports whether a controller made the change that is being checked, rather than a user, a node or the collector.
 func (w *World) ByController() bool { return w.checked.byController }
 
-// Pause lets time pass: none, or some, or as much as that.
+// Pause lets time pass: none, some, or up to longest.
 func (w *World) Pause(what string, longest time.Duration) { <-w.clock.After(w.span(what, longest)) }
 
 var budgetsResource = policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets")
 
-// Evict asks for a pod to go as the eviction API does, and tells whether it may.
+// Evict deletes a pod as the eviction API does, and reports whether its budgets allow that.
 func (w *World) Evict(namespace, name string) bool {
 	w.api.mu.Lock()
 	defer w.api.mu.Unlock()
@@ -137,7 +137,7 @@ func (w *World) Evict(namespace, name string) bool {
 	}
 	if spent {
 		w.sayLocked("evict " + name)
-		_ = w.api.remove(podsResource, namespace, name) // it was there a moment ago
+		_ = w.api.remove(podsResource, namespace, name) // it existed a moment ago
 	}
 	w.settled()
 	return spent

@@ -34,14 +34,14 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
 
-// A World is a cluster in which everything goes wrong that can: watches tell late, twice, and lose their place; writes are refused,
-// conflict, or are done though they are said to have failed; and the controllers die before or after any write and begin anew. What
-// goes wrong is decided by the seed and by what is done to which object for the how-manieth time, not by the order in which
-// goroutines run; and each thing has a moment of its own, so that no two goroutines are woken at once. So a seed tells the same story
-// each time, and much the same when steps are left out.
+// A World is a cluster in which everything fails that can: watches deliver late and twice, and lose their place; writes are refused,
+// conflict, or succeed although the client gets an error; and the controllers die before or after any write and start anew. The seed
+// decides what fails, together with the action, its object and how often that happened before, but not the order in which goroutines run.
+// Each event has a moment of its own, so that no two goroutines wake at once. So a seed replays the same run each time, and much the same
+// run when steps are left out.
 //
-// Nodes and the collector of garbage are part of it: pods are bound, start, end and stop after a while, and what has an owner that is
-// gone goes too.
+// Nodes and the garbage collector are part of the World: it binds, starts, ends and stops pods after a while, and deletes objects whose
+// owner is gone.
 type World struct {
 	seed    uint64
 	api     *api
@@ -54,18 +54,18 @@ type World struct {
 	life    context.Context // ends when the controllers die
 	die     context.CancelFunc
 	deaths  int
-	clock   clock.RealClock // within the bubble it is not real
+	clock   clock.RealClock // synctest fakes it
 	over    bool
 	due     []change           // to be checked
-	views   []seen             // what informers have shown of late
+	views   []seen             // the recent views of the informers
 	acting  bool               // a controller writes
-	checked change             // what is being checked
-	gone    map[types.UID]bool // what was deleted
+	checked change             // the change that is being checked
+	gone    map[types.UID]bool // deleted objects
 	wrong   []string
 	told    []string // the last writes
 	check   Check
 	taken   map[time.Time]bool // moments at which something happens
-	story   hash.Hash64        // of all that was told
+	story   hash.Hash64        // a hash of the whole run
 }
 
 // change is one event of the feed.
@@ -76,24 +76,24 @@ type change struct {
 	byController bool
 }
 
-// Check hears of each change at the moment at which it is made, and says what must not be.
+// Check examines each change at the moment at which it is made, and returns what is wrong with it.
 type Check func(w *World, event Event) (wrong string)
 
-// Step is something that a user does.
+// Step is an action of a user.
 type Step struct {
 	Name string
 	Do   func(*World)
 }
 
-// Simulate plays steps in a world of that seed, and settles after every few of them: done must then come to hold. It returns what was
-// wrong, or nothing, and a sum of all that was written and when, which is the same each time.
+// Simulate plays steps in a World of that seed. After every few steps it lets the controllers settle, until done holds. It returns what was
+// wrong, or nothing, and a hash of all writes and their times, which is the same for each run.
 func Simulate(t *testing.T, seed uint64, all []controllers.Controller, steps []Step, check Check, done func(*World) string) (wrong string,
 	story uint64) {
 	synctest.Test(t, func(t *testing.T) { wrong, story = simulate(t, seed, all, steps, check, done) })
 	return wrong, story
 }
 
-// Shortest leaves out steps that a failure does not need.
+// Shortest leaves out the steps that a failure does not need.
 func Shortest(steps []Step, fails func([]Step) bool) []Step {
 	for size := len(steps) / 2; size > 0; size /= 2 {
 		for at := 0; at+size <= len(steps); {
@@ -114,7 +114,7 @@ func simulate(t *testing.T, seed uint64, all []controllers.Controller, steps []S
 		taken: map[time.Time]bool{}, ended: map[schema.GroupVersionResource]time.Time{}, story: fnv.New64a(),
 	}
 	w.api = newAPI(w.client, clock.RealClock{}, func(string, runtime.Object, runtime.Object) {})
-	w.api.tracker = clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder()) // one that keeps no managed fields
+	w.api.tracker = clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder()) // this tracker keeps no managed fields
 	w.api.stopped = map[types.UID]bool{}
 	w.api.feed = w.feed
 	w.api.disturb = w.disturb
@@ -154,7 +154,7 @@ func simulate(t *testing.T, seed uint64, all []controllers.Controller, steps []S
 	if err := <-ended; err != nil {
 		wrong += err.Error()
 	}
-	time.Sleep(time.Minute) // whatever timers are left in client-go run out
+	time.Sleep(time.Minute) // timers that client-go has left run out
 	return wrong, story
 }
 
@@ -173,7 +173,7 @@ func (w *World) settle(done func(*World) string) {
 	w.Fail("after ten minutes: " + why)
 }
 
-// live runs the controllers, and again after each death.
+// live runs the controllers, and restarts them after each death.
 func (w *World) live(ctx context.Context, all []controllers.Controller) error {
 	definitions := runtime.NewScheme()
 	if err := metav1.AddMetaToScheme(definitions); err != nil {
@@ -198,7 +198,7 @@ func (w *World) live(ctx context.Context, all []controllers.Controller) error {
 	return nil
 }
 
-// roll is a number below n that depends on the seed and on what it is rolled for, the how-manieth time.
+// roll returns a number below n that depends on the seed, on what, and on how often roll was called for what.
 func (w *World) roll(n int, what string) int {
 	w.counts[what]++
 	h := fnv.New64a()
@@ -206,7 +206,7 @@ func (w *World) roll(n int, what string) int {
 	return rand.New(rand.NewPCG(h.Sum64(), w.seed)).IntN(n)
 }
 
-// span is a time: often none, mostly short, at times long.
+// span returns a duration: often none, mostly short, at times long.
 func (w *World) span(what string, longest time.Duration) time.Duration {
 	w.api.mu.Lock()
 	defer w.api.mu.Unlock()
@@ -224,8 +224,8 @@ func (w *World) spanLocked(what string, longest time.Duration) time.Duration {
 	return w.alone(d, what)
 }
 
-// alone waits for d: until a moment at which nothing else happens. The woken goroutine then runs alone, with everything
-// that follows from it: the order never depends on which of two goroutines is faster.
+// alone waits for d and then until a moment at which nothing else happens. The woken goroutine then runs alone, with everything that
+// follows: the order never depends on which of two goroutines is faster.
 func (w *World) alone(d time.Duration, what string) time.Duration {
 	d += time.Duration(1 + w.roll(1_000_000, "moment "+what))
 	now := w.clock.Now()
@@ -236,7 +236,7 @@ func (w *World) alone(d time.Duration, what string) time.Duration {
 	return d
 }
 
-// disturb decides what goes wrong with a write.
+// disturb decides how a write fails, if it does.
 func (w *World) disturb(action clienttesting.Action) (refused, late error) {
 	if w.dead {
 		return context.Canceled, nil
@@ -269,7 +269,7 @@ func (w *World) disturb(action clienttesting.Action) (refused, late error) {
 	return nil, nil
 }
 
-// written is what is done to what, and the latter's name if it is known.
+// written returns a write's description, and the object's name if it is known.
 func written(action clienttesting.Action) (what, name string) {
 	made := ""
 	switch action := action.(type) {
@@ -292,7 +292,7 @@ func written(action clienttesting.Action) (what, name string) {
 	return strings.Join([]string{action.GetVerb(), action.GetResource().Resource, action.GetSubresource(), name + made}, " "), name
 }
 
-// late has a write take its time.
+// late delays a write.
 func (w *World) late(action clienttesting.Action) (bool, runtime.Object, error) {
 	what, _ := written(action)
 	if !w.wait("way of "+what, 200*time.Millisecond) {
@@ -301,7 +301,7 @@ func (w *World) late(action clienttesting.Action) (bool, runtime.Object, error) 
 	return false, nil, nil
 }
 
-// turn has each sync begin at a moment of its own, when all that was told has been heard.
+// turn starts each sync at a moment of its own, when the informers have received all events.
 func (w *World) turn(what string) time.Duration {
 	w.api.mu.Lock()
 	defer w.api.mu.Unlock()
@@ -311,7 +311,7 @@ func (w *World) turn(what string) time.Duration {
 	return w.spanLocked("turn of "+what, 100*time.Millisecond)
 }
 
-// wait waits while others use the client, which holds its lock while it asks; false when the controllers have died.
+// wait waits while others use the client, which holds its lock during a request. It returns false when the controllers have died.
 func (w *World) wait(what string, longest time.Duration) bool {
 	w.api.mu.Lock()
 	if w.dead {
@@ -323,7 +323,7 @@ func (w *World) wait(what string, longest time.Duration) bool {
 	return w.sleep(life, wait)
 }
 
-// sleep sleeps with the client's lock let go, and is woken when life ends.
+// sleep sleeps without the client's lock, and ends early when life ends.
 func (w *World) sleep(life context.Context, d time.Duration) bool {
 	w.client.Unlock()
 	defer w.client.Lock()
@@ -359,7 +359,7 @@ func (w *World) sayLocked(what string) {
 	}
 }
 
-// Fail notes that something is wrong.
+// Fail records a failure.
 func (w *World) Fail(why string) {
 	w.api.mu.Lock()
 	defer w.api.mu.Unlock()
@@ -372,21 +372,21 @@ func (w *World) failLocked(why string) {
 	}
 }
 
-// Failed tells whether something was wrong.
+// Failed reports whether there was a failure.
 func (w *World) Failed() bool {
 	w.api.mu.Lock()
 	defer w.api.mu.Unlock()
 	return len(w.wrong) > 0
 }
 
-// Chance is a number below n for a step.
+// Chance returns a number below n for a step.
 func (w *World) Chance(n int, what string) int {
 	w.api.mu.Lock()
 	defer w.api.mu.Unlock()
 	return w.roll(n, what)
 }
 
-// Put creates an object, or replaces it; of one that is there the status stays.
+// Put creates or replaces an object; a replaced object keeps its status.
 func (w *World) Put(gvr schema.GroupVersionResource, namespace string, obj runtime.Object) {
 	w.api.mu.Lock()
 	defer w.api.mu.Unlock()
@@ -400,7 +400,7 @@ func (w *World) Put(gvr schema.GroupVersionResource, namespace string, obj runti
 	}
 }
 
-// Change changes an object that is there.
+// Change changes an existing object.
 func (w *World) Change(gvr schema.GroupVersionResource, namespace, name, subresource string, change func(runtime.Object)) {
 	w.api.mu.Lock()
 	defer w.api.mu.Unlock()
@@ -422,11 +422,11 @@ func (w *World) changeLocked(gvr schema.GroupVersionResource, namespace, name, s
 func (w *World) Remove(gvr schema.GroupVersionResource, namespace, name string) {
 	w.api.mu.Lock()
 	defer w.api.mu.Unlock()
-	_ = w.api.remove(gvr, namespace, name) // it may not be there
+	_ = w.api.remove(gvr, namespace, name) // it may not exist
 	w.settled()
 }
 
-// All are the objects of a kind as they are, by their names.
+// All returns the current objects of a kind, by name.
 func All[L runtime.Object](w *World, gvr schema.GroupVersionResource, kind string) L {
 	list, err := w.api.tracker.List(gvr, gvr.GroupVersion().WithKind(kind), metav1.NamespaceAll)
 	if err == nil {
@@ -438,7 +438,7 @@ func All[L runtime.Object](w *World, gvr schema.GroupVersionResource, kind strin
 	return list.(L)
 }
 
-// allLocked are the objects of a kind; the tracker's own order is another each time.
+// allLocked returns the objects of a kind in a fixed order; the tracker's own order differs each time.
 func (w *World) allLocked(gvr schema.GroupVersionResource, gvk schema.GroupVersionKind) []runtime.Object {
 	list, err := w.api.tracker.List(gvr, gvk, metav1.NamespaceAll)
 	if err != nil {

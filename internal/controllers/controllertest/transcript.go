@@ -14,20 +14,20 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// transcript collects what was written.
+// transcript collects writes.
 type transcript struct {
 	mu      sync.Mutex
 	entries []entry
 }
 
-// entry is one write; objects only where fields are to be shown.
+// entry is one write; it holds objects only where the transcript shows fields.
 type entry struct {
 	line          string
 	before, after runtime.Object
 }
 
-// add appends a write. Several updates of one object are shown as one, in the place of the last: how many there are
-// depends on how many events a controller happens to see at once. One that changes nothing of what is shown is left out.
+// add appends a write. It shows several updates of one object as one, in the place of the last: their number depends on how many events a
+// controller happens to see at once. It leaves out an update that changes no visible field.
 func (t *transcript) add(line string, before, after runtime.Object) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -43,8 +43,8 @@ func (t *transcript) add(line string, before, after runtime.Object) {
 	t.entries = append(t.entries, entry{line, before, after})
 }
 
-// take returns what was collected since the last call. Writes come in their order, but for neighbours of one verb and
-// resource, which may have been done side by side; events come last, sorted.
+// take returns the writes since the last call, in order, except that it sorts neighbours of one verb and resource, which may have been
+// written concurrently. Events come last, sorted.
 func (t *transcript) take() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -73,7 +73,7 @@ func (t *transcript) take() string {
 		var fields []string
 		if e.after != nil {
 			if fields = difference(e.before, e.after); len(fields) == 0 && e.before != nil {
-				continue // there and back again
+				continue // changed and changed back
 			}
 		}
 		fmt.Fprintln(&b, e.line)
@@ -92,11 +92,11 @@ func what(line string) string {
 	return words[0] + " " + words[1]
 }
 
-// noise are fields that say nothing in a transcript.
+// noise are fields that the transcript leaves out.
 var noise = []string{
 	"metadata.resourceVersion", "metadata.uid", "metadata.creationTimestamp", "metadata.name", "metadata.namespace",
 	"metadata.generateName", "metadata.generation", "spec.template", "spec.containers", "spec.initContainers", "kind", "apiVersion",
-	"metadata.managedFields", "status.active[0].resourceVersion", // it counts events, too, and these come when they come
+	"metadata.managedFields", "status.active[0].resourceVersion", // the version counts events, too, which come at any time
 }
 
 // difference lists the fields of after that differ from before, one a line.

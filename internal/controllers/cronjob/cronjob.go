@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cronjob makes Jobs by the clock.
+// Package cronjob creates Jobs on a schedule.
 //
-// Every sync decides anew from the CronJob, its Jobs and the time ([decide] in plan.go; the calendar in schedule.go): which
-// outcomes to note, which old jobs to delete, whether a start is due. Then it sleeps until the next start, by putting its
-// key back with a delay. A job's name comes from the minute it is due, so a start can be tried twice but not made twice.
+// Every sync decides anew from the CronJob, its Jobs and the time ([decide] in plan.go; the calendar in schedule.go): which outcomes to
+// record, which old Jobs to delete, whether a start is due. Then it requeues its key with a delay until the next start. A Job's name is
+// derived from the minute in which it is due, so the controller can try a start twice but not create two Jobs for it.
 package cronjob
 
 import (
@@ -102,7 +102,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 		return err
 	}
 	in := observed{cron: cj, jobs: mine, now: c.clock.Now()}
-	// A job that was made a moment ago may be in the status and not yet in the cache, and the reverse.
+	// A new job may be in the status and not yet in the cache, or in the cache and not yet in the status.
 	if in, err = c.refresh(ctx, in); err != nil {
 		return err
 	}
@@ -113,9 +113,9 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	return c.execute(ctx, in.cron, out)
 }
 
-// refresh looks past the cache where it contradicts itself, so that what is merely late is not taken for missing. What has
-// become of late jobs is for the cache to tell: the end of one that was read here and noted would be followed by the cache's
-// first sight of it, not ended and in no list, as if somebody else had made it.
+// refresh reads from the server where the cache contradicts itself, so that the controller does not take a late job for a missing one.
+// It does not record the end of such a job: the cache would then show the job for the first time, not ended and in no list, as if
+// another client had created it.
 func (c *controller) refresh(ctx context.Context, in observed) (observed, error) {
 	there := map[types.UID]bool{}
 	strange := false
@@ -167,7 +167,7 @@ func (c *controller) execute(ctx context.Context, cj *batchv1.CronJob, out decis
 	}
 	if out.create != nil {
 		if len(errs) > 0 {
-			return errors.Join(errs...) // those that are to be replaced must go first
+			return errors.Join(errs...) // the jobs that the new one replaces must go first
 		}
 		if err := c.create(ctx, cj, &out); err != nil {
 			return err
@@ -185,8 +185,8 @@ func (c *controller) execute(ctx context.Context, cj *batchv1.CronJob, out decis
 	return errors.Join(errs...)
 }
 
-// create makes the job that is due and adds it to the status. One that is there already was made by an earlier sync,
-// which could not write it down.
+// create creates the job that is due and adds it to the status. If the job exists, an earlier sync has created it but could not write the
+// status.
 func (c *controller) create(ctx context.Context, cj *batchv1.CronJob, out *decision) error {
 	api := c.client.BatchV1().Jobs(cj.Namespace)
 	made, err := api.Create(ctx, out.create, metav1.CreateOptions{})

@@ -17,19 +17,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// observed is all that a decision rests on; nothing in it is changed.
+// observed is the complete input of a decision; decide does not change it.
 type observed struct {
 	cron *batchv1.CronJob
-	jobs []*batchv1.Job // those that it controls
-	late []*batchv1.Job // active ones that the cache has not heard of
+	jobs []*batchv1.Job // the jobs that the CronJob controls
+	late []*batchv1.Job // active jobs that the cache does not show yet
 	now  time.Time
 }
 
-// decision is what follows, in this order.
+// decision is what the controller does next, in this order.
 type decision struct {
 	delete []*batchv1.Job
 	create *batchv1.Job
-	status batchv1.CronJobStatus // without the job to be made, which joins when it is
+	status batchv1.CronJobStatus // without the new job, which is added when it exists
 	events []event
 	again  time.Duration
 }
@@ -65,7 +65,7 @@ func (d *decision) forget(uid types.UID) {
 	d.status.Active = slices.DeleteFunc(d.status.Active, func(r corev1.ObjectReference) bool { return r.UID == uid })
 }
 
-// notice brings the list of active jobs up to what the jobs say.
+// notice updates the list of active jobs from the jobs' status.
 func (d *decision) notice(in observed) {
 	there := map[types.UID]bool{}
 	for _, j := range in.jobs {
@@ -73,7 +73,7 @@ func (d *decision) notice(in observed) {
 		end := ended(j)
 		switch {
 		case end == "" && !d.active(j.UID):
-			// Its making was not written down: a crash between the two, or the cache shows an older status.
+			// The controller crashed between the creation and the status update, or the cache shows an older status.
 			if j.DeletionTimestamp == nil {
 				d.tell(corev1.EventTypeWarning, "UnexpectedJob", "Saw a job that the controller did not create or forgot: %s", j.Name)
 			}
@@ -129,7 +129,7 @@ func (d *decision) prune(in observed) {
 	}
 }
 
-// start decides whether a job is to be made, and when to look again.
+// start decides whether to create a job, and when to sync again.
 func (d *decision) start(in observed) {
 	cj := in.cron
 	if cj.DeletionTimestamp != nil {

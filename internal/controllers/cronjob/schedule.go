@@ -33,13 +33,11 @@ func parse(cj *batchv1.CronJob) (t timetable, err error) {
 	return timetable{s}, err
 }
 
-// due is the last time up to now at which a job ought to have started since the one before; zero when there is none.
-// Missed counts the times since then, as if they were evenly spaced: it is exact up to a hundred or so, which is all
-// that is asked of it.
+// due returns the last time, up to now, at which a job should have started since the previous start; zero if there is none. missed counts
+// the due times since then as if they were evenly spaced: it is exact up to a hundred or so, and no caller needs more.
 //
-// It does not step through all times since a CronJob was last seen to, which may be years ago: it leaps to one interval
-// before now, and steps from there. When times are uneven (weekdays only) the leap may land too far; then it goes back to
-// the last time known to be before now.
+// due does not step through all times since the previous start, which may be years ago: it jumps to one interval before now, and steps from
+// there. With uneven times (weekdays only) the jump may land too far; due then goes back to the last time known to be before now.
 func (t timetable) due(cj *batchv1.CronJob, now time.Time) (last time.Time, missed int64, err error) {
 	since := begin(cj)
 	if d := cj.Spec.StartingDeadlineSeconds; d != nil {
@@ -50,7 +48,7 @@ func (t timetable) due(cj *batchv1.CronJob, now time.Time) (last time.Time, miss
 	return t.last(since, now)
 }
 
-// begin is when starts of a CronJob have been seen to until: its last start, or when it was made.
+// begin returns the time up to which the CronJob's starts are handled: its last start, or its creation.
 func begin(cj *batchv1.CronJob) time.Time {
 	if l := cj.Status.LastScheduleTime; l != nil {
 		return l.Time
@@ -58,7 +56,7 @@ func begin(cj *batchv1.CronJob) time.Time {
 	return cj.CreationTimestamp.Time
 }
 
-// last is the last time after since and up to now.
+// last returns the last due time after since and up to now.
 func (t timetable) last(since, now time.Time) (last time.Time, missed int64, err error) {
 	first := t.Next(since)
 	if first.IsZero() || first.After(now) {
@@ -86,11 +84,11 @@ func (t timetable) last(since, now time.Time) (last time.Time, missed int64, err
 	return last, missed, nil
 }
 
-// slack is added to the time of the next look, so that it comes after the minute has turned.
+// slack delays the next sync a little, so that it comes after the minute has turned.
 const slack = 100 * time.Millisecond
 
-// until is how long after now the next look is due. It is reckoned from the last start that was due, since "@every 1h" counts
-// from there and not from whenever one happens to look.
+// until returns how long after now the next start is due. It counts from the last start that was due: "@every 1h" counts from there, not
+// from the time of the sync.
 func (t timetable) until(cj *batchv1.CronJob, now time.Time) time.Duration {
 	from, missed, err := t.last(begin(cj), now)
 	switch {

@@ -17,8 +17,8 @@ const (
 	longestWait = 15 * time.Minute
 )
 
-// waits remember when a failed pod was last deleted, for each set and node, and how long the next one has to stay: a second at
-// first, then twice as long each time. A new generation of the set starts anew, and so does a node that was well for long.
+// waits record when the controller last deleted a failed pod, for each set and node, and how long the next failed pod has to stay: a second
+// at first, then twice as long each time. The back-off starts anew with a new generation of the set, and on a node that was well for long.
 type waits struct {
 	clock clock.PassiveClock
 	mu    sync.Mutex
@@ -28,7 +28,7 @@ type waits struct {
 
 type spot struct {
 	set        types.UID
-	generation int64 // that the set's status shows
+	generation int64 // the generation in the set's status
 	node       string
 }
 
@@ -47,7 +47,7 @@ func at(set *appsv1.DaemonSet, node string) spot {
 	return spot{set.UID, set.Status.ObservedGeneration, node}
 }
 
-// left is what remains of a wait.
+// left returns the rest of a wait.
 func (w *waits) left(s spot) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()

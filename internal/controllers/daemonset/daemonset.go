@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package daemonset keeps one pod of each DaemonSet on every node that it fits.
+// Package daemonset keeps one pod of each DaemonSet on every node that fits.
 //
-// Pods are made for a node, by an affinity to its name, and bound by the scheduler. Which node wants one, which pods are
-// too many or of an old template, and which of those may be replaced now, is one pure function ([decide] in plan.go);
-// the history of templates, by which kubectl rolls back, is in revision.go.
+// The controller creates a pod for a node, with an affinity to the node's name, and the scheduler binds it. One pure function ([decide] in
+// plan.go) decides which nodes need a pod, which pods are too many or of an old template, and which of those the controller may replace
+// now. revision.go keeps the history of templates, which kubectl uses to roll back.
 package daemonset
 
 import (
@@ -131,9 +131,9 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 		return nil
 	}
 	if set.DeletionTimestamp != nil {
-		return nil // what it has goes with it
+		return nil // the garbage collector deletes its pods
 	}
-	settled, wait := c.expectations.Satisfied(key) // before the cache is read: what it shows later may be older than the answer
+	settled, wait := c.expectations.Satisfied(key) // read before the cache: what the cache shows later may be older than this answer
 	pods, err := c.claim(ctx, set)
 	if err != nil {
 		return err
@@ -222,7 +222,7 @@ func (c *controller) execute(ctx context.Context, in observed, out decision) err
 	return failure
 }
 
-// pod makes the set's pod for a node.
+// pod returns the set's pod for a node.
 func (c *controller) pod(in observed, node string) *corev1.Pod {
 	pod := workload.PodFromTemplate(&in.set.Spec.Template, in.set, metav1.NewControllerRef(in.set, kind))
 	if pod.Labels == nil {
@@ -239,7 +239,7 @@ func (c *controller) pod(in observed, node string) *corev1.Pod {
 
 const generationLabel = "pod-template-generation"
 
-// generation is the number of the set's template by which old clients tell pods apart; empty when it has none.
+// generation returns the generation of the set's template, which old clients use to tell pods apart; "" if it has none.
 func generation(set *appsv1.DaemonSet) string {
 	n, err := strconv.ParseInt(set.Annotations[appsv1.DeprecatedTemplateGeneration], 10, 64)
 	if err != nil {
@@ -248,7 +248,7 @@ func generation(set *appsv1.DaemonSet) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// pin ties a pod to a node: whatever terms its required node affinity has, they now ask for that name alone.
+// pin ties a pod to a node: each term of its required node affinity now selects that node's name alone.
 func pin(pod *corev1.Pod, node string) {
 	if pod.Spec.Affinity == nil {
 		pod.Spec.Affinity = &corev1.Affinity{}

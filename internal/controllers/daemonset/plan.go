@@ -18,30 +18,31 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
+	"github.com/mortise-dev/mortise/internal/podconditions"
 )
 
 const burst = 250
 
-// observed is all that a decision rests on; nothing in it is changed.
+// observed is the complete input of a decision; decide does not change it.
 type observed struct {
 	set     *appsv1.DaemonSet
 	hash    string // of the set's template
 	nodes   []*corev1.Node
-	pods    []*corev1.Pod // those that the set controls
+	pods    []*corev1.Pod // the pods that the set controls
 	settled bool
 	now     time.Time
-	// wait is how long a failed pod on a node has to stay: pods that fail again and again are replaced ever more slowly.
+	// wait returns how long a failed pod on a node has to stay: the controller replaces pods that fail repeatedly ever more slowly.
 	wait func(node string) time.Duration
 }
 
-// decision is what follows.
+// decision is what the controller does next.
 type decision struct {
 	create []string // node names
 	delete []*corev1.Pod
-	failed []string // nodes of which a failed pod is deleted
+	failed []string // nodes whose failed pod is deleted
 	events []event
 	status appsv1.DaemonSetStatus
-	again  time.Duration // look again after that; 0: when something happens
+	again  time.Duration // requeue after that; 0: wait for an event
 }
 
 func (d *decision) lookAgain(after time.Duration) {
@@ -52,22 +53,22 @@ func (d *decision) lookAgain(after time.Duration) {
 
 type event struct{ level, reason, message string }
 
-// nodePods is one node with the pods that the set has there.
+// nodePods is one node and the set's pods there.
 type nodePods struct {
 	name      string
-	gone      bool          // there is no such node
-	run, stay bool          // should a pod run there; may one that does
-	pods      []*corev1.Pod // on the node, or made for it; also those that are going, until they have stopped
+	gone      bool          // the node does not exist
+	run, stay bool          // a pod should run there; a running pod may stay
+	pods      []*corev1.Pod // on the node, or made for it; terminating pods included
 }
 
-// tolerations are the template's and those that every daemon pod has: nodes that are in trouble need their daemons.
+// tolerations returns the template's tolerations and those of every daemon pod: nodes in trouble need their daemons.
 func tolerations(spec *corev1.PodSpec) []corev1.Toleration {
 	all := slices.Clone(spec.Tolerations)
 	add := func(key string, effect corev1.TaintEffect) {
 		t := corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: effect}
 		for i := range all {
 			if all[i].MatchToleration(&t) {
-				all[i] = t // for ever, whatever time the template gives
+				all[i] = t // for ever, whatever tolerationSeconds the template sets
 				return
 			}
 		}
@@ -85,7 +86,7 @@ func tolerations(spec *corev1.PodSpec) []corev1.Toleration {
 	return all
 }
 
-// fits tells whether a pod of the set should run on node, and whether one that runs there may stay.
+// fits reports whether a pod of the set should run on node, and whether a running one may stay.
 func fits(set *appsv1.DaemonSet, tolerated []corev1.Toleration, node *corev1.Node) (run, stay bool) {
 	spec := &set.Spec.Template.Spec
 	if spec.NodeName != "" && spec.NodeName != node.Name {
@@ -107,7 +108,7 @@ func fits(set *appsv1.DaemonSet, tolerated []corev1.Toleration, node *corev1.Nod
 	return true, true
 }
 
-// target is the node that a pod runs on, or is made for.
+// target returns the node that a pod runs on, or is made for.
 func target(pod *corev1.Pod) string {
 	if pod.Spec.NodeName != "" || pod.Spec.Affinity == nil || pod.Spec.Affinity.NodeAffinity == nil {
 		return pod.Spec.NodeName
@@ -146,7 +147,7 @@ func decide(in observed) decision {
 	return d
 }
 
-// nodePods are the nodes, and those that pods were made for and that are gone, by name.
+// nodePods returns all nodes, and the deleted nodes that pods were made for, by name.
 func (in observed) nodePods() []*nodePods {
 	byName := map[string]*nodePods{}
 	tolerated := tolerations(&in.set.Spec.Template.Spec)
@@ -174,7 +175,7 @@ func (in observed) nodePods() []*nodePods {
 	return nodes
 }
 
-// eldest puts pods that are bound before others, and older ones before younger.
+// eldest orders bound pods before others, and older pods before younger.
 func eldest(a, b *corev1.Pod) int {
 	if bound := a.Spec.NodeName != ""; bound != (b.Spec.NodeName != "") {
 		if bound {
@@ -185,7 +186,7 @@ func eldest(a, b *corev1.Pod) int {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 }
 
-// updated tells whether a pod is of the set's template.
+// updated reports whether a pod has the set's current template.
 func (in observed) updated(pod *corev1.Pod) bool {
 	if in.hash != "" && pod.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] == in.hash {
 		return true
@@ -199,8 +200,8 @@ func (in observed) available(pod *corev1.Pod) bool {
 	return ok
 }
 
-// manage sees to it that there is a pod where one should run, and none where none may. Unless the set may surge, a pod that is
-// going has to be gone before the next one is made.
+// manage ensures that a pod exists where one should run, and none where none may. Unless the set may surge, it creates the next pod only
+// when the terminating one is gone.
 func (d *decision) manage(in observed, p *nodePods) {
 	switch {
 	case p.gone:
@@ -222,8 +223,8 @@ func (d *decision) manage(in observed, p *nodePods) {
 	}
 }
 
-// keep sees to it that one pod runs where one may: what has ended goes, and all but the eldest; with surge, all but the eldest of
-// each template, until that of the newest can take over.
+// keep ensures that one pod runs on the node: it deletes finished pods and all but the eldest; with surge, all but the eldest of each
+// template, until the one of the newest template can take over.
 func (d *decision) keep(in observed, p *nodePods) {
 	var running []*corev1.Pod
 	for _, pod := range p.pods {
@@ -266,12 +267,12 @@ func (d *decision) keep(in observed, p *nodePods) {
 			d.delete = append(d.delete, pod)
 		}
 	}
-	if current != nil && former != nil && (!workload.Ready(former) || in.available(current)) {
+	if current != nil && former != nil && (!podconditions.IsReady(former) || in.available(current)) {
 		d.delete = append(d.delete, former)
 	}
 }
 
-// pair are the pods of a node that are not going, of the newest template and of a former one; false when there are more.
+// pair returns a node's pods that are not terminating: of the newest template, and of an older one. ok is false if there are more.
 func (in observed) pair(p *nodePods) (current, former *corev1.Pod, ok bool) {
 	for _, pod := range p.pods {
 		switch isNew := in.updated(pod); {
@@ -287,8 +288,8 @@ func (in observed) pair(p *nodePods) (current, former *corev1.Pod, ok bool) {
 	return current, former, true
 }
 
-// roll replaces old pods. Without surge, old ones are deleted, first those that are not available, then as many as may be
-// missing; a later sync makes the new. With surge, new ones are made beside the old, which go when they are available.
+// roll replaces old pods. Without surge, it first deletes old pods that are not available, then as many as may be unavailable; a later sync
+// creates the new pods. With surge, it creates new pods beside the old, and deletes an old one when its new one is available.
 func (d *decision) roll(in observed, nodes []*nodePods) {
 	desired := 0
 	for _, p := range nodes {
@@ -354,12 +355,12 @@ func (d *decision) surge(in observed, nodes []*nodePods, most, desired int) {
 			healthy = append(healthy, p.name)
 		}
 	}
-	// Where none should run any longer, an available one stays as long as it makes up for one that is missing elsewhere.
+	// On a node where none should run any longer, an available pod stays as long as it makes up for one that is missing elsewhere.
 	d.delete = append(d.delete, leaving[:min(max(up-desired, 0), len(leaving))]...)
 	d.create = append(d.create, healthy[:min(max(most-beside, 0), len(healthy))]...)
 }
 
-// limits resolves maxSurge and maxUnavailable of so many nodes, both rounded up.
+// limits resolves maxSurge and maxUnavailable for that many nodes, both rounded up.
 func (in observed) limits(nodes int) (surge, unavailable int) {
 	r := in.set.Spec.UpdateStrategy.RollingUpdate
 	if r == nil || in.set.Spec.UpdateStrategy.Type != appsv1.RollingUpdateDaemonSetStrategyType {
@@ -380,13 +381,13 @@ func (in observed) limits(nodes int) (surge, unavailable int) {
 	return surge, unavailable
 }
 
-// count makes the status. Of several pods on a node the eldest counts.
+// count computes the status. Of several pods on a node, the eldest counts.
 func (in observed) count(nodes []*nodePods) appsv1.DaemonSetStatus {
 	s := appsv1.DaemonSetStatus{
 		ObservedGeneration: in.set.Generation, CollisionCount: in.set.Status.CollisionCount, Conditions: in.set.Status.Conditions,
 	}
 	if !in.settled {
-		s.ObservedGeneration = in.set.Status.ObservedGeneration // nothing has been done about it yet
+		s.ObservedGeneration = in.set.Status.ObservedGeneration // the controller has not acted on the new generation yet
 	}
 	for _, p := range nodes {
 		if p.run {
@@ -400,7 +401,7 @@ func (in observed) count(nodes []*nodePods) appsv1.DaemonSetStatus {
 			continue
 		}
 		s.CurrentNumberScheduled++
-		if workload.Ready(p.pods[0]) {
+		if podconditions.IsReady(p.pods[0]) {
 			s.NumberReady++
 		}
 		if in.available(p.pods[0]) {

@@ -19,8 +19,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
 )
 
-// revise makes the revision of the set's template the newest, and deletes old ones that no pod is of and that are over
-// the history limit. It returns the hash of the newest; empty when the set's status had to be changed first.
+// revise makes the revision of the set's template the newest, and deletes old revisions that no pod uses beyond the history limit. It
+// returns the hash of the newest, or "" if it had to update the set's status first.
 func (c *controller) revise(ctx context.Context, set *appsv1.DaemonSet, pods []*corev1.Pod) (string, error) {
 	mine, err := c.history(ctx, set)
 	if err != nil {
@@ -61,7 +61,7 @@ func (c *controller) revise(ctx context.Context, set *appsv1.DaemonSet, pods []*
 	return kept.Labels[appsv1.DefaultDaemonSetUniqueLabelKey], c.prune(ctx, set, old, pods)
 }
 
-// history is what the set has been, oldest first, each under its hash. Revisions that match and have no controller are adopted.
+// history returns the set's revisions, oldest first, each labelled with its hash. It adopts matching revisions without a controller.
 func (c *controller) history(ctx context.Context, set *appsv1.DaemonSet) ([]*appsv1.ControllerRevision, error) {
 	all, err := workload.Children[*appsv1.ControllerRevision](c.revisions, set, true)
 	if err != nil {
@@ -99,7 +99,7 @@ func (c *controller) history(ctx context.Context, set *appsv1.DaemonSet) ([]*app
 	return mine, nil
 }
 
-// unite leaves one revision of the set's template, the newest: pods of the set are said to be of it, and the others are deleted.
+// unite keeps one revision of the set's template, the newest: it labels the set's pods with that revision and deletes the others.
 func (c *controller) unite(ctx context.Context, same []*appsv1.ControllerRevision, pods []*corev1.Pod) (*appsv1.ControllerRevision, error) {
 	kept := same[len(same)-1]
 	if len(same) == 1 {
@@ -157,7 +157,7 @@ func (c *controller) createRevision(ctx context.Context, set *appsv1.DaemonSet, 
 	if workload.Controlled(there, set) && workload.SameSnapshot(there.Data.Raw, data) {
 		return there, nil
 	}
-	// Another template has the same hash: the next one is salted.
+	// Another template has the same hash: the next hash gets a salt.
 	update := set.DeepCopy()
 	collisions := int32(1)
 	if n := set.Status.CollisionCount; n != nil {
@@ -170,7 +170,7 @@ func (c *controller) createRevision(ctx context.Context, set *appsv1.DaemonSet, 
 	return nil, nil
 }
 
-// prune deletes the oldest revisions over the history limit. Those that pods are of stay, though they count.
+// prune deletes the oldest revisions over the history limit. Revisions that pods use stay, though they count.
 func (c *controller) prune(ctx context.Context, set *appsv1.DaemonSet, old []*appsv1.ControllerRevision, pods []*corev1.Pod) error {
 	limit := 10
 	if set.Spec.RevisionHistoryLimit != nil {

@@ -1,24 +1,22 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package deployment rolls Deployments out: it makes a ReplicaSet for each version of the pod template and moves the
-// replicas from the old ones to the newest.
+// Package deployment rolls Deployments out: it creates a ReplicaSet for each version of the pod template and moves the replicas from the
+// old ones to the newest.
 //
-// All decisions are one pure function: [decide] takes the deployment, its replica sets and the time, and returns what to
-// create, update and delete, the status, the events, and when to look again. The rest of the package fetches the one
-// and carries out the other.
+// One pure function makes all decisions: [decide] takes the deployment, its replica sets and the time, and returns what to create, update
+// and delete, the status, the events, and when to sync again. The rest of the package fetches that input and executes the decision.
 //
-//	plan.go      the decision: which situation is this, and what follows
-//	rollout.go   rolling update and recreate: how many of the old, how many of the new
+//	plan.go      the decision: which case applies, and what follows
+//	rollout.go   rolling update and recreate: how many old and how many new replicas
 //	scale.go     proportional scaling while several replica sets are up
 //	revision.go  revisions, their annotations, the template's hash
 //	status.go    counts and conditions, the progress deadline
-//	written.go   what was written and the cache does not show yet
+//	written.go   writes that the cache does not show yet
 //
-// Worked example: web asks for 3 with maxSurge 1, maxUnavailable 0, and its image changes. Sync 1 creates web-B with
-// one replica (3+1 may exist). When B's pod is available, sync 2 takes A from 3 to 2 (3 must stay available); sync 3
-// takes B to 2; and so on until B has 3 and A none. Every step is decided from the counts alone, so a step that is lost
-// or seen twice is merely decided again.
+// Worked example: web asks for 3 replicas with maxSurge 1, maxUnavailable 0, and its image changes. Sync 1 creates web-B with one replica
+// (3+1 may exist). When B's pod is available, sync 2 scales A from 3 to 2 (3 must stay available); sync 3 scales B to 2; and so on until B
+// has 3 and A none. decide uses the counts alone, so a sync that is lost or runs twice merely decides again.
 package deployment
 
 import (
@@ -98,7 +96,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 				}
 			},
 		}),
-		// The last old pod's going lets a Recreate deployment continue.
+		// The deletion of the last old pod lets a Recreate deployment continue.
 		controllers.Subscribe(d, pods.Informer(), controllers.Handler[*corev1.Pod]{Delete: func(pod *corev1.Pod) {
 			ref := metav1.GetControllerOfNoCopy(pod)
 			if ref == nil || ref.Kind != "ReplicaSet" {
@@ -119,7 +117,7 @@ func (c *controller) owner(rs *appsv1.ReplicaSet) *appsv1.Deployment {
 	return o
 }
 
-// wake wakes the replica set's owner, or those who may want to adopt it.
+// wake enqueues the replica set's owner, or the deployments that may adopt it.
 func (c *controller) wake(rs *appsv1.ReplicaSet) {
 	if metav1.GetControllerOfNoCopy(rs) != nil {
 		if o := c.owner(rs); o != nil {
@@ -203,7 +201,7 @@ func (c *controller) claim(ctx context.Context, d *appsv1.Deployment) ([]*appsv1
 	}.Settle(ctx, all)
 }
 
-// runningPods counts the pods of each replica set that have not run to their end.
+// runningPods counts the unfinished pods of each replica set.
 func (c *controller) runningPods(sets []*appsv1.ReplicaSet) (map[types.UID]int, error) {
 	running := map[types.UID]int{}
 	for _, rs := range sets {
@@ -220,7 +218,7 @@ func (c *controller) runningPods(sets []*appsv1.ReplicaSet) (map[types.UID]int, 
 	return running, nil
 }
 
-// execute carries a decision out: first what is made and changed, in order, then what is deleted, then the status.
+// execute executes a decision: first it creates and updates, in order, then it deletes, then it writes the status.
 func (c *controller) execute(ctx context.Context, cached *appsv1.Deployment, out decision) error {
 	api := c.client.AppsV1()
 	key := controllers.Key(cached)
@@ -265,8 +263,8 @@ func (c *controller) execute(ctx context.Context, cached *appsv1.Deployment, out
 	return nil
 }
 
-// createFailed finds out what a refused creation means. A replica set of that name may be the very one, made a moment
-// ago and not in the cache yet; or another template's with the same hash, and then the next hash must differ.
+// createFailed finds out what a refused creation means. The existing replica set may be the wanted one, created a moment ago and not in the
+// cache yet; or it has another template with the same hash, and then the next hash must differ.
 func (c *controller) createFailed(ctx context.Context, cached *appsv1.Deployment, wanted *appsv1.ReplicaSet, failure error) error {
 	update := cached.DeepCopy()
 	switch {
@@ -276,7 +274,7 @@ func (c *controller) createFailed(ctx context.Context, cached *appsv1.Deployment
 			return fmt.Errorf("get replica set: %w", err)
 		}
 		if workload.Controlled(there, cached) && sameTemplate(&there.Spec.Template, &cached.Spec.Template) {
-			return nil // its event is on the way and brings us back
+			return nil // its event is on the way and requeues the deployment
 		}
 		var collisions int32
 		if cached.Status.CollisionCount != nil {

@@ -15,22 +15,22 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// observed is all that a decision rests on. The objects are shared and not changed.
+// observed is the complete input of a decision. The objects are shared and must not be changed.
 type observed struct {
 	deployment *appsv1.Deployment
-	sets       []*appsv1.ReplicaSet // those that the deployment controls
-	running    map[types.UID]int    // by replica set, pods that have not finished; asked for by Recreate only
+	sets       []*appsv1.ReplicaSet // the replica sets that the deployment controls
+	running    map[types.UID]int    // unfinished pods by replica set; only Recreate needs them
 	now        time.Time
 }
 
-// decision is what follows.
+// decision is what the controller does next.
 type decision struct {
 	writes  []write
 	deletes []*appsv1.ReplicaSet
 	spec    *appsv1.Deployment // update the deployment to this: a rollback
 	status  *appsv1.Deployment // update status and annotations to these
 	events  []event
-	again   time.Duration // look again after that; 0: when something happens
+	again   time.Duration // requeue after that; 0: wait for an event
 }
 
 type write struct {
@@ -41,15 +41,15 @@ type write struct {
 
 type event struct{ level, reason, message string }
 
-// planner is a decision under way: private copies of everything, changed step by step.
+// planner is a decision in progress: private copies of all objects, changed step by step.
 type planner struct {
 	observed
 	d       *appsv1.Deployment
 	new     *appsv1.ReplicaSet   // has the deployment's template; nil when there is none yet
 	old     []*appsv1.ReplicaSet // the others, by age
 	before  map[*appsv1.ReplicaSet]*appsv1.ReplicaSet
-	touched []*appsv1.ReplicaSet            // in the order in which they are to be written
-	said    map[*appsv1.ReplicaSet][]string // the steps in which each is resized, one or two
+	touched []*appsv1.ReplicaSet            // in the order in which to write them
+	said    map[*appsv1.ReplicaSet][]string // the messages of each one's resizes, one or two
 	out     decision
 }
 
@@ -76,7 +76,7 @@ func byAge(a, b *appsv1.ReplicaSet) int {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 }
 
-// decide tells the situations apart.
+// decide distinguishes the cases.
 func (p *planner) decide() {
 	if p.d.DeletionTimestamp != nil {
 		p.syncRevision(false)
@@ -117,21 +117,21 @@ func (p *planner) collect() {
 		}
 	}
 	if p.out.spec != nil {
-		return // the update brings us back; a status written beside it would only conflict
+		return // the update requeues the deployment; a status written beside it would only conflict
 	}
 	if !equality.Semantic.DeepEqual(p.deployment.Status, p.d.Status) || !maps.Equal(p.deployment.Annotations, p.d.Annotations) {
 		p.out.status = p.d
 	}
 }
 
-// touch says that rs may have changed.
+// touch records that rs may have changed.
 func (p *planner) touch(rs *appsv1.ReplicaSet) {
 	if !slices.Contains(p.touched, rs) {
 		p.touched = append(p.touched, rs)
 	}
 }
 
-// all are the old replica sets and the new one, if there is one.
+// all returns the old replica sets and the new one, if there is one.
 func (p *planner) all() []*appsv1.ReplicaSet {
 	all := slices.Clone(p.old)
 	if p.new != nil {
@@ -140,7 +140,7 @@ func (p *planner) all() []*appsv1.ReplicaSet {
 	return all
 }
 
-// count is the number of replicas that rs asks for.
+// count returns the number of replicas in rs's spec.
 func count(rs *appsv1.ReplicaSet) int32 {
 	if rs == nil || rs.Spec.Replicas == nil {
 		return 0
@@ -167,7 +167,7 @@ func sum(sets []*appsv1.ReplicaSet, of func(*appsv1.ReplicaSet) int32) (n int32)
 
 func available(rs *appsv1.ReplicaSet) int32 { return rs.Status.AvailableReplicas }
 
-// cleanUp deletes the oldest replica sets over the history limit, of those that have nothing left.
+// cleanUp deletes the oldest replica sets over the history limit, of those without replicas.
 func (p *planner) cleanUp() {
 	limit := p.d.Spec.RevisionHistoryLimit
 	if limit == nil || *limit == unlimited {

@@ -18,17 +18,17 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
 )
 
-// Annotations by which kubectl and others read a rollout.
+// Annotations that kubectl and other clients read to follow a rollout.
 const (
 	annotationRevision = "deployment.kubernetes.io/revision"
 	annotationHistory  = "deployment.kubernetes.io/revision-history"
 	annotationDesired  = "deployment.kubernetes.io/desired-replicas"
 	annotationMax      = "deployment.kubernetes.io/max-replicas"
 
-	historyLength = 2000 // characters of annotationHistory
+	historyLength = 2000 // the longest annotationHistory, in characters
 )
 
-// own tells whether an annotation belongs to a deployment or replica set itself, and is not copied between them.
+// own reports whether an annotation belongs to a deployment or replica set itself, so that it is not copied between them.
 func own(key string) bool {
 	switch key {
 	case corev1.LastAppliedConfigAnnotation, annotationRevision, annotationHistory, annotationDesired, annotationMax,
@@ -38,7 +38,7 @@ func own(key string) bool {
 	return false
 }
 
-// sameTemplate compares pod templates, the hash label aside.
+// sameTemplate compares pod templates without the hash label.
 func sameTemplate(a, b *corev1.PodTemplateSpec) bool {
 	if a.Labels[appsv1.DefaultDeploymentUniqueLabelKey] != b.Labels[appsv1.DefaultDeploymentUniqueLabelKey] {
 		a, b = withoutHash(a), withoutHash(b)
@@ -53,7 +53,7 @@ func withoutHash(t *corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
 	return t
 }
 
-// revision reads the revision of a replica set; 0 when it has none.
+// revision returns the revision of a replica set; 0 if it has none.
 func revision(o metav1.Object) int64 {
 	n, err := strconv.ParseInt(o.GetAnnotations()[annotationRevision], 10, 64)
 	if err != nil {
@@ -62,8 +62,8 @@ func revision(o metav1.Object) int64 {
 	return n
 }
 
-// syncRevision makes the replica set with the deployment's template the newest revision, creating it first if create is
-// set, and copies annotations to it and its revision to the deployment.
+// syncRevision makes the replica set with the deployment's template the newest revision, creating it if create is set. It copies
+// annotations to the replica set and the revision to the deployment.
 func (p *planner) syncRevision(create bool) {
 	var newest int64
 	for _, rs := range p.old {
@@ -99,7 +99,7 @@ func (p *planner) setRevision(r string) {
 	p.d.Annotations[annotationRevision] = r
 }
 
-// makeNew makes the replica set for the deployment's template.
+// makeNew adds the replica set for the deployment's template.
 func (p *planner) makeNew(revision int64) {
 	template := p.d.Spec.Template.DeepCopy()
 	hash := workload.TemplateHash(template, p.d.Status.CollisionCount)
@@ -135,8 +135,8 @@ func (p *planner) makeNew(revision int64) {
 	p.tell(rs, 0, size)
 }
 
-// annotate copies the deployment's annotations to rs and raises its revision. The revision that rs had, when an old
-// template became the newest again, joins its history.
+// annotate copies the deployment's annotations to rs and raises its revision. When an old template becomes the newest again, rs's previous
+// revision joins its history.
 func annotate(rs *appsv1.ReplicaSet, d *appsv1.Deployment, next int64) {
 	if rs.Annotations == nil {
 		rs.Annotations = map[string]string{}
@@ -166,13 +166,13 @@ func annotate(rs *appsv1.ReplicaSet, d *appsv1.Deployment, next int64) {
 	rs.Annotations[annotationHistory] = strings.Join(history, ",")
 }
 
-// rollbackTo reads the deprecated annotation by which a rollback is asked for.
+// rollbackTo reads the deprecated annotation that requests a rollback.
 func rollbackTo(d *appsv1.Deployment) (revision int64, ok bool) {
 	n, err := strconv.ParseInt(d.Annotations[appsv1.DeprecatedRollbackTo], 10, 64)
 	return n, err == nil
 }
 
-// rollBack puts the template of an earlier revision back; 0 is the last but one.
+// rollBack restores the template of an earlier revision; 0 is the last but one.
 func (p *planner) rollBack(to int64) {
 	warn := func(reason, message string) {
 		p.out.events = append(p.out.events, event{corev1.EventTypeWarning, reason, message})

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// fenceposts resolves maxSurge and maxUnavailable: percentages of the replicas, surge rounded up and unavailable down;
-// when both come to nothing, one may be unavailable, or nothing could ever move.
+// fenceposts resolves maxSurge and maxUnavailable: percentages of the replicas, surge rounded up and unavailable down. If both are 0, one
+// replica may be unavailable: otherwise the rollout could never proceed.
 func fenceposts(d *appsv1.Deployment) (surge, unavailable int32) {
 	r := d.Spec.Strategy.RollingUpdate
 	if d.Spec.Strategy.Type != appsv1.RollingUpdateDeploymentStrategyType || r == nil {
@@ -43,7 +43,7 @@ func maxUnavailable(d *appsv1.Deployment) int32 {
 	return min(unavailable, *d.Spec.Replicas)
 }
 
-// roll takes one step of a rolling update: up if there is room above, else down if there is room below, else tidy up.
+// roll takes one step of a rolling update: it scales up if the surge allows it, else down if enough are available, else cleans up.
 func (p *planner) roll() {
 	p.syncRevision(true)
 	if p.growNew() {
@@ -68,7 +68,7 @@ func (p *planner) growNew() bool {
 	return p.resize(p.new, p.newSize(p.new))
 }
 
-// newSize is how many replicas the new set may have by now.
+// newSize returns how many replicas the new set may have by now.
 func (p *planner) newSize(rs *appsv1.ReplicaSet) int32 {
 	wish := *p.d.Spec.Replicas
 	if p.d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
@@ -86,9 +86,8 @@ func (p *planner) newSize(rs *appsv1.ReplicaSet) int32 {
 	return count(rs) + min(room, wish-count(rs))
 }
 
-// shrinkOld takes old replicas away as far as enough stay available: first those that are not available anyway, which
-// costs nothing, then as many as are available beyond the minimum. The new set's replicas that are not available yet
-// count as if they never would be.
+// shrinkOld removes old replicas as far as enough stay available: first the unavailable ones, which costs nothing, then as many available
+// ones as exceed the minimum. It assumes that the new set's unavailable replicas never become available.
 func (p *planner) shrinkOld() bool {
 	old := active(p.old)
 	if len(old) == 0 {
@@ -105,7 +104,7 @@ func (p *planner) shrinkOld() bool {
 	for _, rs := range old {
 		sick := count(rs) - available(rs)
 		if sick < 0 {
-			return false // it has been told to shrink and its status does not show that yet: more is not known to be safe
+			return false // its status does not show the last scale-down yet: removing more may be unsafe
 		}
 		if gone < room && sick != 0 {
 			n := min(room-gone, sick)
@@ -123,7 +122,7 @@ func (p *planner) shrinkOld() bool {
 	return scaled
 }
 
-// recreate stops everything old before anything new starts.
+// recreate stops all old pods before it starts new ones.
 func (p *planner) recreate() {
 	p.syncRevision(false)
 	scaled := false
@@ -151,8 +150,7 @@ func (p *planner) oldRunning() bool {
 	return false
 }
 
-// resize gives rs its size, and the annotations by which a later change of the deployment's own size is noticed. It
-// tells whether the size is another.
+// resize sets rs's size, and the annotations that reveal a later change of the deployment's own size. It reports whether the size changed.
 func (p *planner) resize(rs *appsv1.ReplicaSet, size int32) bool {
 	if count(rs) == size {
 		return false
@@ -168,7 +166,7 @@ func (p *planner) resizeAndNote(rs *appsv1.ReplicaSet, size int32) {
 	noteSizes(rs, p.d)
 }
 
-// tell has an event say that rs is resized.
+// tell records an event for a resize of rs.
 func (p *planner) tell(rs *appsv1.ReplicaSet, was, is int32) {
 	direction := "up"
 	switch {

@@ -14,8 +14,8 @@ import (
 
 const unlimited = math.MaxInt32
 
-// scaledMeanwhile tells whether the deployment's size changed since its replica sets were last written. Then the sizes
-// are set right first, and the rollout goes on from there.
+// scaledMeanwhile reports whether the deployment's size changed since its replica sets were last written. The controller then corrects the
+// sizes first, and the rollout continues from there.
 func (p *planner) scaledMeanwhile() bool {
 	for _, rs := range active(p.all()) {
 		if desired, ok := annotatedSize(rs, annotationDesired); ok && desired != *p.d.Spec.Replicas {
@@ -25,10 +25,10 @@ func (p *planner) scaledMeanwhile() bool {
 	return false
 }
 
-// scale gives the deployment's size to its replica sets. If one alone is up, it gets all. If the newest is up and well,
-// the others go. Else a rollout is under way, and each gets its part: a deployment of 10 with maxSurge 3 that stands at
-// 8 old + 5 new and is scaled to 20 may have 23 after 13; old becomes 14 (8·23/13), new 9 (5·23/13), and what rounding
-// leaves over goes to the largest.
+// scale distributes the deployment's size over its replica sets. If only one is up, it gets all. If the newest is fully available, the
+// others get none. Otherwise a rollout is in progress, and each gets its share: a deployment of 10 with maxSurge 3 that has 8 old + 5 new
+// replicas and is scaled to 20 may have 23 instead of 13; old becomes 14 (8·23/13), new 9 (5·23/13), and the rounding remainder goes to the
+// largest.
 func (p *planner) scale() {
 	wish := *p.d.Spec.Replicas
 	all := p.all()
@@ -80,7 +80,7 @@ func (p *planner) scale() {
 	}
 }
 
-// proportion is rs's part of add, of which added has been given out.
+// proportion returns rs's share of add, of which added is distributed already.
 func (p *planner) proportion(rs *appsv1.ReplicaSet, add, added int32) int32 {
 	if count(rs) == 0 || add == 0 || add == added {
 		return 0
@@ -102,7 +102,7 @@ func (p *planner) proportion(rs *appsv1.ReplicaSet, add, added int32) int32 {
 	return max(part, add-added)
 }
 
-// saturated tells whether the new replica set has all replicas, available.
+// saturated reports whether the new replica set has all replicas, available.
 func (p *planner) saturated() bool {
 	if p.new == nil {
 		return false
@@ -117,7 +117,7 @@ func annotatedSize(rs *appsv1.ReplicaSet, key string) (int32, bool) {
 	return int32(n), err == nil
 }
 
-// noteSizes writes the deployment's size, and the most it may have, on the replica set.
+// noteSizes annotates the replica set with the deployment's size and its maximum size.
 func noteSizes(rs *appsv1.ReplicaSet, d *appsv1.Deployment) {
 	if rs.Annotations == nil {
 		rs.Annotations = map[string]string{}

@@ -40,7 +40,7 @@ func removeCondition(s *appsv1.DeploymentStatus, kind appsv1.DeploymentCondition
 	s.Conditions = slices.DeleteFunc(s.Conditions, func(c appsv1.DeploymentCondition) bool { return c.Type == kind })
 }
 
-// setCondition sets a condition, which moves to the end of the list. One with the same status and reason stays as it is.
+// setCondition sets a condition and moves it to the end of the list. It leaves a condition with the same status and reason as it is.
 func setCondition(s *appsv1.DeploymentStatus, kind appsv1.DeploymentConditionType, status corev1.ConditionStatus, reason, message string,
 	now time.Time) {
 	putCondition(s, appsv1.DeploymentCondition{
@@ -64,13 +64,13 @@ func hasDeadline(d *appsv1.Deployment) bool {
 	return d.Spec.ProgressDeadlineSeconds != nil && *d.Spec.ProgressDeadlineSeconds != unlimited
 }
 
-// complete tells whether all replicas are there, new and available, and nothing else is.
+// complete reports whether all replicas exist, are new and available, and no old ones remain.
 func complete(d *appsv1.Deployment, s *appsv1.DeploymentStatus) bool {
 	n := *d.Spec.Replicas
 	return s.UpdatedReplicas == n && s.Replicas == n && s.AvailableReplicas == n && s.ObservedGeneration >= d.Generation
 }
 
-// progressed tells whether anything got better from one status to the next.
+// progressed reports whether any count improved from one status to the next.
 func progressed(before, after *appsv1.DeploymentStatus) bool {
 	return after.UpdatedReplicas > before.UpdatedReplicas ||
 		after.Replicas-after.UpdatedReplicas < before.Replicas-before.UpdatedReplicas ||
@@ -78,7 +78,7 @@ func progressed(before, after *appsv1.DeploymentStatus) bool {
 		after.AvailableReplicas > before.AvailableReplicas
 }
 
-// counts computes the status from what the replica sets say of themselves.
+// counts computes the status from the replica sets' statuses.
 func (p *planner) counts() appsv1.DeploymentStatus {
 	all := p.all()
 	s := appsv1.DeploymentStatus{
@@ -102,7 +102,7 @@ func (p *planner) counts() appsv1.DeploymentStatus {
 	return s
 }
 
-// terminating sums the pods that are going; unknown as long as one replica set has not counted.
+// terminating sums the terminating pods; nil while one replica set has not counted them.
 func terminating(sets []*appsv1.ReplicaSet) *int32 {
 	var n int32
 	for _, rs := range sets {
@@ -115,10 +115,10 @@ func terminating(sets []*appsv1.ReplicaSet) *int32 {
 	return &n
 }
 
-// settleStatus writes the counts and leaves Progressing alone: nothing is being rolled out.
+// settleStatus updates the counts and leaves Progressing alone: no rollout is in progress.
 func (p *planner) settleStatus() { p.d.Status = p.counts() }
 
-// rolloutStatus writes the counts and says how the rollout goes.
+// rolloutStatus updates the counts and the condition of the rollout.
 func (p *planner) rolloutStatus() {
 	s := p.counts()
 	name := fmt.Sprintf("Deployment %q", p.d.Name)
@@ -140,7 +140,7 @@ func (p *planner) rolloutStatus() {
 			if current != nil && current.Status == corev1.ConditionTrue {
 				c.LastTransitionTime = current.LastTransitionTime
 			}
-			removeCondition(&s, appsv1.DeploymentProgressing) // each step renews the time that the deadline counts from
+			removeCondition(&s, appsv1.DeploymentProgressing) // each step restarts the deadline
 			putCondition(&s, c)
 		case p.timedOut(&s):
 			setCondition(&s, appsv1.DeploymentProgressing, corev1.ConditionFalse, reasonTimedOut, name+" has timed out progressing.", p.now)
@@ -167,7 +167,7 @@ func (p *planner) deadline(c *appsv1.DeploymentCondition) time.Time {
 	return c.LastUpdateTime.Add(time.Duration(*p.d.Spec.ProgressDeadlineSeconds) * time.Second)
 }
 
-// watchDeadline asks to look again when the deadline has passed.
+// watchDeadline requeues the deployment for when the deadline passes.
 func (p *planner) watchDeadline() {
 	c := condition(&p.d.Status, appsv1.DeploymentProgressing)
 	if !hasDeadline(p.d) || c == nil || c.Reason == reasonTimedOut || complete(p.d, &p.d.Status) {
@@ -176,7 +176,7 @@ func (p *planner) watchDeadline() {
 	p.out.again = max(p.deadline(c).Sub(p.now), 0) + time.Second
 }
 
-// replicaFailure is the first failure that a replica set reports, the newest one's before the others'.
+// replicaFailure returns the first failure in a replica set's status; the newest set's comes first.
 func (p *planner) replicaFailure() (appsv1.DeploymentCondition, bool) {
 	sets := p.old
 	if p.new != nil {

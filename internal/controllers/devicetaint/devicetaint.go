@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package devicetaint deletes pods whose devices have NoExecute taints that their claims do not tolerate, or no longer.
+// Package devicetaint deletes pods that use devices with NoExecute taints which their claims do not, or no longer, tolerate.
 //
-// Taints are those that drivers publish in ResourceSlices and those of DeviceTaintRules. When a pod has to go is a pure
-// function of its claims, the slices and the rules ([view] in eviction.go). A rule's status says what it has done and has
-// still to do, or with the effect None would do (status.go); it is written every ten seconds at most.
+// The taints come from the ResourceSlices that drivers publish and from DeviceTaintRules. A pure function of the pod's claims, the slices
+// and the rules decides when to delete a pod ([view] in eviction.go). A rule's status shows how many pods it has evicted and has still to
+// evict, or would evict if its effect were not None (status.go); the controller writes it every ten seconds at most.
 package devicetaint
 
 import (
@@ -52,10 +52,10 @@ func Controller() controllers.Controller {
 	}
 }
 
-// The indexes: of pods by the claims that they use, of slices by their pools.
+// Names of the indexes: pods by the claims that they use, slices by their pools.
 const byClaim, byPool = "deviceClaim", "pool"
 
-// key is a pod, or a rule.
+// key names a pod or a rule.
 type key struct {
 	rule bool
 	types.NamespacedName
@@ -75,9 +75,9 @@ type controller struct {
 	delay    prometheus.Histogram
 
 	mu      sync.Mutex
-	due     map[types.NamespacedName]types.UID // pods that have to go at some time
-	deleted map[types.NamespacedName]types.UID // and those that were told to, while the cache shows them
-	evicted map[types.UID]int                  // how many pods each rule has made go
+	due     map[types.NamespacedName]types.UID // pods to evict at some time
+	deleted map[types.NamespacedName]types.UID // evicted pods that the cache still shows
+	evicted map[types.UID]int                  // the number of evicted pods by rule
 }
 
 func build(d *controllers.Deps) (controllers.Runner, error) {
@@ -141,11 +141,11 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
 }
 
-// wakeUsers looks at the pods that use devices of a sort.
+// wakeUsers enqueues the pods that use devices for which of returns true.
 func (c *controller) wakeUsers(of func(*resourcev1.DeviceRequestAllocationResult) bool) {
 	all, err := c.claims.List(labels.Everything())
 	if err != nil {
-		return // a cache always answers
+		return // a lister returns no error
 	}
 	for _, claim := range all {
 		if claim.Status.Allocation == nil {
@@ -163,7 +163,7 @@ func (c *controller) wakeUsers(of func(*resourcev1.DeviceRequestAllocationResult
 func (c *controller) wakePods(claim *resourcev1.ResourceClaim) {
 	found, err := c.podIndex.ByIndex(byClaim, claim.Namespace+"/"+claim.Name)
 	if err != nil {
-		return // the index is there
+		return // the index exists
 	}
 	for _, obj := range found {
 		if pod, ok := obj.(*corev1.Pod); ok {
@@ -179,7 +179,7 @@ func (c *controller) sync(ctx context.Context, k key) error {
 	return c.syncPod(ctx, k)
 }
 
-// view is what the caches say now.
+// view returns what the caches show now.
 func (c *controller) view() (view, error) {
 	rules, err := c.rules.List(labels.Everything())
 	if err != nil {
@@ -197,7 +197,7 @@ func (c *controller) view() (view, error) {
 		pool: func(driver, pool string) []*resourcev1.ResourceSlice {
 			objects, err := c.slices.ByIndex(byPool, driver+"/"+pool)
 			if err != nil {
-				return nil // the index is there
+				return nil // the index exists
 			}
 			var found []*resourcev1.ResourceSlice
 			for _, obj := range objects {
@@ -245,7 +245,7 @@ func (c *controller) syncPod(ctx context.Context, k key) error {
 	}
 	c.mu.Unlock()
 	if known == at.IsZero() {
-		// It has to go and had not, or the reverse: what the rules say of that changes.
+		// The pod became due for eviction, or no longer is: its rules' status changes.
 		for _, rule := range by {
 			c.queue.Add(key{true, controllers.Key(rule)})
 		}
@@ -281,7 +281,7 @@ func (c *controller) evict(ctx context.Context, pod *corev1.Pod, at time.Time, b
 	}
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		return nil // it went by itself
+		return nil // it was deleted by another client
 	case err != nil:
 		return fmt.Errorf("evict pod: %w", err)
 	}

@@ -14,21 +14,21 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
 )
 
-// view is what evictions are decided from.
+// view is the input of eviction decisions.
 type view struct {
 	rules []*resourcev1.DeviceTaintRule
-	claim func(namespace, name string) *resourcev1.ResourceClaim // nil: there is none
+	claim func(namespace, name string) *resourcev1.ResourceClaim // returns nil if the claim does not exist
 	pool  func(driver, pool string) []*resourcev1.ResourceSlice
 }
 
-// selects tells whether a rule is about a device. One without a selector is about none.
+// selects reports whether a rule selects a device. A rule without a selector selects none.
 func selects(rule *resourcev1.DeviceTaintRule, driver, pool, device string) bool {
 	s := rule.Spec.DeviceSelector
 	fits := func(want *string, is string) bool { return want == nil || *want == is }
 	return s != nil && fits(s.Driver, driver) && fits(s.Pool, pool) && fits(s.Device, device)
 }
 
-// eviction is when a pod has to go, zero: never; and the rules that have to do with it.
+// eviction returns when to evict a pod (zero: never) and the rules that its eviction depends on.
 func (v view) eviction(pod *corev1.Pod) (at time.Time, by []*resourcev1.DeviceTaintRule) {
 	if pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return at, nil
@@ -62,13 +62,13 @@ func (v view) eviction(pod *corev1.Pod) (at time.Time, by []*resourcev1.DeviceTa
 	return at, by
 }
 
-// taint is a taint, and the rule that it is of; nil where the driver published it.
+// taint is a taint and its rule, which is nil for a taint that the driver published.
 type taint struct {
 	resourcev1.DeviceTaint
 	rule *resourcev1.DeviceTaintRule
 }
 
-// taints are those of a device with the effect NoExecute. Only the newest generation of a pool counts.
+// taints returns the NoExecute taints of a device. Only the newest generation of a pool counts.
 func (v view) taints(device *resourcev1.DeviceRequestAllocationResult) []taint {
 	var found []taint
 	newest := v.pool(device.Driver, device.Pool)
@@ -96,9 +96,9 @@ func (v view) taints(device *resourcev1.DeviceRequestAllocationResult) []taint {
 	return found
 }
 
-// until is when a taint ends what those tolerations allow; false: never.
+// until returns when the tolerations stop tolerating a taint; false: never.
 func until(tolerations []resourcev1.DeviceToleration, t resourcev1.DeviceTaint) (time.Time, bool) {
-	at := time.Unix(0, 0) // one that does not say since when it is there has always been
+	at := time.Unix(0, 0) // a taint without a time is as old as can be
 	if t.TimeAdded != nil {
 		at = t.TimeAdded.Time
 	}
@@ -110,7 +110,7 @@ func until(tolerations []resourcev1.DeviceToleration, t resourcev1.DeviceTaint) 
 		if toleration.TolerationSeconds == nil {
 			return time.Time{}, false
 		}
-		// What is longer than a century is for ever, and must not overflow.
+		// More than a century means for ever, and must not overflow.
 		if s := min(max(*toleration.TolerationSeconds, 0), 100*365*24*3600); shortest < 0 || s < shortest {
 			shortest = s
 		}

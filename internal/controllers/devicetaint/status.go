@@ -19,10 +19,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
 
-// counts are what a rule's status tells.
+// counts are the numbers in a rule's status.
 type counts struct {
-	pods, namespaces     int // that have to go, or would have to
-	published, allocated int // devices that it is about
+	pods, namespaces     int // that are to be evicted, or would be
+	published, allocated int // devices that the rule selects
 	evicted              int
 }
 
@@ -67,7 +67,7 @@ func (c *controller) syncRule(ctx context.Context, ruleName string) error {
 	return nil
 }
 
-// count counts what a rule is about. One with the effect None is looked at as if it had NoExecute.
+// count counts what a rule selects. It treats the effect None as NoExecute.
 func (c *controller) count(rule *resourcev1.DeviceTaintRule) (counts, error) {
 	c.mu.Lock()
 	n := counts{evicted: c.evicted[rule.UID]}
@@ -133,7 +133,7 @@ func (c *controller) countDevices(rule *resourcev1.DeviceTaintRule, v view, n *c
 	return nil
 }
 
-// condition says how far a rule has come, in upstream's words.
+// condition returns the condition for a rule's progress, with upstream's message.
 func condition(rule *resourcev1.DeviceTaintRule, n counts) metav1.Condition {
 	is := metav1.Condition{Type: resourcev1.DeviceTaintConditionEvictionInProgress, Status: metav1.ConditionFalse,
 		ObservedGeneration: rule.Generation}

@@ -1,13 +1,12 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package disruption counts, for each PodDisruptionBudget, how many of its pods are healthy, how many have to be, and so
-// how many may be evicted. The API server's eviction reads that from the budget's status and takes one off for each that
-// it allows, noting the pod there; this controller crosses it out again once the pod is seen to go, or after two minutes.
+// Package disruption counts, for each PodDisruptionBudget, how many of its pods are healthy and how many must be, and thus how many
+// evictions it allows. The API server reads that number from the budget's status. For each eviction that it allows, it subtracts one and
+// records the pod in the status. This controller removes that record when the pod is deleted, or after two minutes.
 //
-// What the status ought to be is decided in plan.go, without I/O. When it cannot be decided, nothing may be evicted. The
-// status is written with the resourceVersion that was read: an eviction in between makes the write fail and the sync
-// start again.
+// plan.go computes the status, without I/O. If that fails, the budget allows no eviction. The controller writes the status with the
+// resourceVersion that it read: an eviction in between makes the write fail, and the sync starts again.
 package disruption
 
 import (
@@ -70,8 +69,8 @@ type controller struct {
 	sets        appslisters.ReplicaSetLister
 	deployments appslisters.DeploymentLister
 	stateful    appslisters.StatefulSetLister
-	queue       *controllers.Queue[types.NamespacedName] // of budgets
-	targets     *controllers.Queue[types.NamespacedName] // of pods that say that they are to be disrupted
+	queue       *controllers.Queue[types.NamespacedName] // budgets
+	targets     *controllers.Queue[types.NamespacedName] // pods with the condition DisruptionTarget
 }
 
 func build(d *controllers.Deps) (controllers.Runner, error) {
@@ -84,7 +83,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		queue:   controllers.NewQueue[types.NamespacedName](d, "disruption", d.Syncs()),
 		targets: controllers.NewQueue[types.NamespacedName](d, "stale_pod_disruption", 1),
 	}
-	// A budget follows its pods, as upstream's does: a workload that asks for more or fewer soon has more or fewer.
+	// A budget follows its pods' workloads, as upstream's does: scaling a workload changes how many pods the budget expects.
 	d.Await(replication.Informer())
 	d.Await(apps.ReplicaSets().Informer())
 	d.Await(apps.Deployments().Informer())
@@ -117,15 +116,14 @@ func (c *controller) podSeen(pod *corev1.Pod) {
 	}
 }
 
-// wake queues the budget that a pod counts for. There ought to be one at most; more are said to be too many, and the
-// first is taken.
+// wake enqueues the pod's budget. If several budgets match, it records an event and takes the first.
 func (c *controller) wake(pod *corev1.Pod) {
 	if len(pod.Labels) == 0 {
 		return // as upstream
 	}
 	all, err := c.budgets.PodDisruptionBudgets(pod.Namespace).List(labels.Everything())
 	if err != nil {
-		return // a cache's list has none
+		return // a lister returns no error
 	}
 	var first *policyv1.PodDisruptionBudget
 	matches := 0
@@ -164,7 +162,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	if err == nil || apierrors.IsConflict(err) {
 		return err
 	}
-	// What cannot be judged must not be disrupted.
+	// The controller cannot judge the budget: allow no disruptions.
 	closed := b.DeepCopy()
 	closed.Status.DisruptionsAllowed = 0
 	meta.SetStatusCondition(&closed.Status.Conditions, metav1.Condition{
@@ -174,10 +172,10 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	if err := c.write(ctx, b, closed.Status); err != nil {
 		return err
 	}
-	return unwritten // which may be written the next time, while nothing need come that would have it judged anew
+	return unwritten // retry: no event may come that would bring the budget back
 }
 
-// judge works out a budget's status.
+// judge computes a budget's status.
 func (c *controller) judge(ctx context.Context, b *policyv1.PodDisruptionBudget) (policyv1.PodDisruptionBudgetStatus, error) {
 	none := policyv1.PodDisruptionBudgetStatus{}
 	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
@@ -213,7 +211,7 @@ func (c *controller) judge(ctx context.Context, b *policyv1.PodDisruptionBudget)
 	return v.status, nil
 }
 
-// write makes status the budget's, unless it is that already.
+// write writes the budget's status unless it is unchanged.
 func (c *controller) write(ctx context.Context, b *policyv1.PodDisruptionBudget, status policyv1.PodDisruptionBudgetStatus) error {
 	if equality.Semantic.DeepEqual(b.Status, status) {
 		return nil
@@ -224,8 +222,8 @@ func (c *controller) write(ctx context.Context, b *policyv1.PodDisruptionBudget,
 	return err
 }
 
-// scaleOf finds the workload that a pod's controller is, or that controls that in turn: a Deployment counts, not its
-// replica sets. What is no built-in workload is asked for its scale.
+// scaleOf finds the workload that controls a pod: the pod's controller, or that one's controller. A Deployment counts, not its replica
+// sets. For kinds that are not built in, it reads the scale subresource.
 func (c *controller) scaleOf(ctx context.Context, pod *corev1.Pod) (scale, error) {
 	ref := metav1.GetControllerOf(pod)
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
@@ -243,7 +241,7 @@ func (c *controller) scaleOf(ctx context.Context, pod *corev1.Pod) (scale, error
 	answer, err := c.dynamic.Resource(mapping.Resource).Namespace(pod.Namespace).Get(ctx, ref.Name, metav1.GetOptions{}, "scale")
 	switch {
 	case apierrors.IsNotFound(err):
-		// Either there is no such object, or its kind has no scale. Others may not be read by everybody: discovery says.
+		// Either there is no such object, or its kind has no scale. Some clients may not read it: discovery tells which it is.
 		if scales, err := c.scales(mapping.Resource); err != nil {
 			return scale{}, err
 		} else if !scales {
@@ -259,7 +257,7 @@ func (c *controller) scaleOf(ctx context.Context, pod *corev1.Pod) (scale, error
 	return scale{ref.UID, int32(n)}, err
 }
 
-// scales tells whether a resource has a scale.
+// scales reports whether a resource has the scale subresource.
 func (c *controller) scales(r schema.GroupVersionResource) (bool, error) {
 	list, err := c.discovery.ServerResourcesForGroupVersion(r.GroupVersion().String())
 	if err != nil {
@@ -271,7 +269,7 @@ func (c *controller) scales(r schema.GroupVersionResource) (bool, error) {
 	}), nil
 }
 
-// builtIn is the scale of a workload whose kind has a cache here; nil if it is not one, or is not there any more.
+// builtIn returns the scale of a workload whose kind has a cache here; nil for other kinds and for objects that do not exist any more.
 func (c *controller) builtIn(namespace string, kind schema.GroupKind, ref *metav1.OwnerReference) *scale {
 	of := func(o metav1.Object, replicas *int32, err error) *scale {
 		if err != nil || o.GetUID() != ref.UID || replicas == nil {
@@ -303,7 +301,7 @@ func (c *controller) builtIn(namespace string, kind schema.GroupKind, ref *metav
 	return nil
 }
 
-// clear takes back a pod's word that it is about to be disrupted, once nothing came of it.
+// clear sets a pod's condition DisruptionTarget to False when the disruption did not come.
 func (c *controller) clear(ctx context.Context, key types.NamespacedName) error {
 	pod, err := c.pods.Pods(key.Namespace).Get(key.Name)
 	if apierrors.IsNotFound(err) {

@@ -15,28 +15,28 @@ import (
 	"k8s.io/component-helpers/apps/poddisruptionbudget"
 
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
+	"github.com/mortise-dev/mortise/internal/podconditions"
 )
 
-// patience is how long a pod whose eviction was allowed counts as going, and how long a pod may say that it is the target
-// of a disruption without being deleted.
+// patience is how long a pod with an allowed eviction counts as disrupted, and how long a pod may keep the condition DisruptionTarget
+// without being deleted.
 const patience = 2 * time.Minute
 
-// scale is a workload and how many pods it asks for.
+// scale is a workload and the number of pods in its spec.
 type scale struct {
 	uid      types.UID
 	replicas int32
 }
 
-// verdict is what a budget's status ought to be.
+// verdict is the status that a budget should have.
 type verdict struct {
 	status    policyv1.PodDisruptionBudgetStatus
-	recheck   time.Duration // when time alone may change it; 0: never
-	unmanaged bool          // there are pods without a controller, and they would have to be counted
-	overdue   []*corev1.Pod // their evictions were allowed long ago, and they are still there
+	recheck   time.Duration // when only time may change it; 0: never
+	unmanaged bool          // some pods to be counted have no controller
+	overdue   []*corev1.Pod // evicted pods that still exist long after
 }
 
-// decide judges a budget by the pods that its selector matches. scaleOf says what workload a pod belongs to; its error
-// means that it cannot be told, and so the budget cannot either.
+// decide judges a budget by the pods that its selector matches. scaleOf returns the workload of a pod; if it fails, decide fails too.
 func decide(b *policyv1.PodDisruptionBudget, pods []*corev1.Pod, scaleOf func(*corev1.Pod) (scale, error), now time.Time) (verdict, error) {
 	var v verdict
 	expected, desired, err := v.count(b, pods, scaleOf)
@@ -63,11 +63,11 @@ func decide(b *policyv1.PodDisruptionBudget, pods []*corev1.Pod, scaleOf func(*c
 				continue
 			}
 		}
-		if workload.Ready(pod) {
+		if podconditions.IsReady(pod) {
 			healthy++
 		}
 	}
-	// A budget that expects no pods allows nothing, so that the first ones to come are safe until they are counted.
+	// A budget that expects no pods allows no disruptions, so that its first pods are safe until they are counted.
 	allowed := max(healthy-desired, 0)
 	if expected <= 0 {
 		allowed = 0
@@ -84,8 +84,8 @@ func decide(b *policyv1.PodDisruptionBudget, pods []*corev1.Pod, scaleOf func(*c
 	return v, nil
 }
 
-// count says how many pods there ought to be, and how many of them must stay healthy. Only a number of pods to be kept
-// can be compared with the pods that exist; all else is a part of what the workloads ask for.
+// count computes how many pods are expected and how many of them must stay healthy. It can compare only a minAvailable that is a number
+// with the pods that exist; every other form relates to the workloads' scale.
 func (v *verdict) count(b *policyv1.PodDisruptionBudget, pods []*corev1.Pod, scaleOf func(*corev1.Pod) (scale, error)) (expected,
 	desired int32, err error) {
 	least, most := b.Spec.MinAvailable, b.Spec.MaxUnavailable
@@ -129,9 +129,9 @@ func (v *verdict) count(b *policyv1.PodDisruptionBudget, pods []*corev1.Pod, sca
 	return expected, int32(n), nil
 }
 
-// stale says whether a pod has been the target of a disruption that did not come, or for how long it may still.
+// stale reports whether a pod's announced disruption did not come; wait is how long it may still come.
 func stale(pod *corev1.Pod, now time.Time) (is bool, wait time.Duration) {
-	c := workload.Condition(pod, corev1.DisruptionTarget)
+	c := podconditions.Find(pod.Status.Conditions, corev1.DisruptionTarget)
 	if c == nil || c.Status != corev1.ConditionTrue || pod.DeletionTimestamp != nil || workload.Finished(pod) ||
 		c.Reason == corev1.PodReasonTerminationByKubelet {
 		return false, 0

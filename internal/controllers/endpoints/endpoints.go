@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package endpoints publishes which pods stand behind each Service, in the deprecated Endpoints, for those who still read
+// Package endpoints publishes which pods stand behind each Service, in the deprecated Endpoints, for clients that still read
 // them. What an object holds is computed in subsets.go, without I/O.
 package endpoints
 
@@ -62,7 +62,7 @@ type controller struct {
 	pods      listers.PodLister
 	endpoints listers.EndpointsLister
 	times     *util.TriggerTimeTracker
-	batch     time.Duration // how long changes of pods are collected
+	batch     time.Duration // how long to collect changes of pods
 	queue     *controllers.Queue[types.NamespacedName]
 }
 
@@ -80,7 +80,7 @@ func build(d *controllers.Deps, batch time.Duration) (controllers.Runner, error)
 			Update: func(before, updated *corev1.Pod) { c.wake(util.GetPodUpdateProjectionKey(before, updated)) },
 			Delete: func(pod *corev1.Pod) { c.wake(util.GetPodUpdateProjectionKey(pod, nil)) },
 		}),
-		// Endpoints may be written before their service is: then they stay.
+		// Endpoints without a service stay: a client may create them before their service.
 		controllers.Subscribe(d, core.Endpoints().Informer(), controllers.OnAny(func(e *corev1.Endpoints) {
 			if _, err := c.services.Services(e.Namespace).Get(e.Name); err == nil {
 				c.queue.Add(controllers.Key(e))
@@ -95,7 +95,7 @@ func build(d *controllers.Deps, batch time.Duration) (controllers.Runner, error)
 	}), err
 }
 
-// leftover looks, once, for Endpoints whose service went while nobody looked.
+// leftover enqueues, once, the Endpoints whose service was deleted while the controller did not run.
 func (c *controller) leftover() error {
 	all, err := c.endpoints.List(labels.Everything())
 	if err != nil {
@@ -159,7 +159,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	return err
 }
 
-// remove deletes Endpoints without a service, but for those that serve as a lock.
+// remove deletes Endpoints without a service, except those that serve as a lock.
 func (c *controller) remove(ctx context.Context, have *corev1.Endpoints) error {
 	if have == nil || have.Annotations["control-plane.alpha.kubernetes.io/leader"] != "" {
 		return nil
@@ -172,7 +172,7 @@ func (c *controller) remove(ctx context.Context, have *corev1.Endpoints) error {
 	return err
 }
 
-// compose makes what the service's Endpoints ought to be; nil when have is that already.
+// compose returns the service's Endpoints; nil if have is up to date.
 func compose(service *corev1.Service, pods []*corev1.Pod, have *corev1.Endpoints, triggered time.Time) *corev1.Endpoints {
 	want := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: service.Name, Namespace: service.Namespace}}
 	if have != nil {

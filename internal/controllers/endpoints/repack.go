@@ -30,11 +30,11 @@ func identify(a *corev1.EndpointAddress) identity {
 	return id
 }
 
-// none stands for the port of those that have none.
+// none stands for the port of a service without ports.
 var none = corev1.EndpointPort{Port: -1}
 
-// Repack writes subsets in their one canonical form: ports behind which there are the same addresses are in one subset,
-// and the order of everything is fixed. An address that is both ready and not ready for a port is not ready.
+// Repack returns subsets in canonical form: ports with the same addresses share one subset, and the order is fixed. An address that is both
+// ready and not ready for a port is not ready.
 //
 // With a and b for http and a alone for admin, {a: http, admin} {b: http} becomes {a, b: http} {a: admin}.
 func Repack(sets []corev1.EndpointSubset) []corev1.EndpointSubset {
@@ -52,7 +52,7 @@ func Repack(sets []corev1.EndpointSubset) []corev1.EndpointSubset {
 			behind[port][id] = ready
 		}
 	}
-	apps := map[string]*string{} // ports are compared with what their pointers point at
+	apps := map[string]*string{} // ports are compared by the values behind their pointers
 	for i := range sets {
 		ports := sets[i].Ports
 		if len(ports) == 0 {
@@ -108,8 +108,7 @@ func Repack(sets []corev1.EndpointSubset) []corev1.EndpointSubset {
 	return append([]corev1.EndpointSubset{}, inOrder(packed)...)
 }
 
-// hashed is a value with what it is sorted by: the order of Kubernetes' own Endpoints, which says nothing, but is always
-// the same.
+// hashed is a value and its sort key: Kubernetes sorts Endpoints by such hashes, which gives a fixed order.
 type hashed[T any] struct {
 	value T
 	sum   []byte

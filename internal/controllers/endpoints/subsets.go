@@ -11,20 +11,20 @@ import (
 	"k8s.io/endpointslice/util"
 	netutils "k8s.io/utils/net"
 
-	"github.com/mortise-dev/mortise/internal/controllers/workload"
+	"github.com/mortise-dev/mortise/internal/podconditions"
 )
 
-// capacity is how many addresses an Endpoints object holds; EndpointSlices hold all.
+// capacity is the number of addresses that an Endpoints object holds; EndpointSlices hold all.
 const capacity = 1000
 
-// podAddress is one pod's address, ready or not, and the ports it serves.
+// podAddress is one pod's address, ready or not, and the ports that it serves.
 type podAddress struct {
 	address corev1.EndpointAddress
 	ready   bool
 	ports   []corev1.EndpointPort
 }
 
-// subsets says where the pods of a service are, in canonical form.
+// subsets returns the endpoints of a service's pods, in canonical form.
 func subsets(service *corev1.Service, pods []*corev1.Pod) []corev1.EndpointSubset {
 	var each []corev1.EndpointSubset
 	for _, pod := range pods {
@@ -43,7 +43,7 @@ func subsets(service *corev1.Service, pods []*corev1.Pod) []corev1.EndpointSubse
 	return Repack(each)
 }
 
-// locate finds where a pod serves the service; false when it does not.
+// locate returns the pod's address for the service; false if the pod does not serve it.
 func locate(service *corev1.Service, pod *corev1.Pod) (podAddress, bool) {
 	if !util.ShouldPodBeInEndpoints(pod, service.Spec.PublishNotReadyAddresses) {
 		return podAddress{}, false
@@ -53,7 +53,7 @@ func locate(service *corev1.Service, pod *corev1.Pod) (podAddress, bool) {
 		return podAddress{}, false
 	}
 	p := podAddress{
-		ready: service.Spec.PublishNotReadyAddresses || workload.Ready(pod),
+		ready: service.Spec.PublishNotReadyAddresses || podconditions.IsReady(pod),
 		address: corev1.EndpointAddress{
 			IP: ip, NodeName: &pod.Spec.NodeName,
 			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
@@ -73,7 +73,7 @@ func locate(service *corev1.Service, pod *corev1.Pod) (podAddress, bool) {
 	return p, len(p.ports) > 0 || headless
 }
 
-// address is the pod's address of the service's first family; of the pod's own, where the service says nothing of it.
+// address returns the pod's address of the service's first family, or of the pod's own if the service names none.
 func address(service *corev1.Service, pod *corev1.Pod) string {
 	six := len(service.Spec.IPFamilies) > 0 && service.Spec.IPFamilies[0] == corev1.IPv6Protocol
 	if len(service.Spec.IPFamilies) == 0 {
@@ -91,8 +91,7 @@ func address(service *corev1.Service, pod *corev1.Pod) string {
 	return ""
 }
 
-// truncate cuts subsets down to capacity, the ready addresses before the others, each subset by its share. It tells
-// whether it had to.
+// truncate reduces subsets to capacity: ready addresses before others, each subset by its share. It reports whether it removed any.
 func truncate(sets []corev1.EndpointSubset) bool {
 	ready, other := 0, 0
 	for _, s := range sets {

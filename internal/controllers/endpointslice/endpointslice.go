@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package endpointslice publishes which pods stand behind each Service, in EndpointSlices.
+// Package endpointslice publishes the pods behind each Service in EndpointSlices.
 //
-// The arithmetic (which endpoints go into which slice, with how few writes) is k8s.io/endpointslice's reconciler. Here
-// is what drives it: a change of a pod wakes the services that select it, a change of a slice by somebody else wakes its
-// service, a change of a node's zone or readiness wakes the services whose topology hints it upsets.
+// The reconciler of k8s.io/endpointslice does the arithmetic: which endpoints go into which slice, with how few writes. This package
+// drives it: a change of a pod enqueues the services that select it, a change of a slice by another client enqueues its service, and a
+// change of a node's zone or readiness enqueues the services whose topology hints depend on it.
 package endpointslice
 
 import (
@@ -84,7 +84,7 @@ type controller struct {
 	times      *util.TriggerTimeTracker
 	topology   *topologycache.TopologyCache
 	reconciler *endpointslice.Reconciler
-	batch      time.Duration // how long changes of pods are collected
+	batch      time.Duration // how long to collect changes of pods
 	queue      *controllers.Queue[types.NamespacedName]
 }
 
@@ -133,7 +133,7 @@ func build(d *controllers.Deps, o *options) (controllers.Runner, error) {
 	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
 }
 
-// wake wakes the services that select, or selected, a pod.
+// wake enqueues the services that select, or selected, a pod.
 func (c *controller) wake(change *util.PodProjectionKey) {
 	if change == nil {
 		return
@@ -190,7 +190,7 @@ func ready(node *corev1.Node) bool {
 func (c *controller) sync(_ context.Context, key types.NamespacedName) error {
 	service, err := c.services.Services(key.Namespace).Get(key.Name)
 	if apierrors.IsNotFound(err) {
-		// The slices are the service's own and are collected with it.
+		// The service owns its slices: the garbage collector deletes them.
 		c.times.DeleteService(key.Namespace, key.Name)
 		c.reconciler.DeleteService(key.Namespace, key.Name)
 		c.tracker.DeleteService(key.Namespace, key.Name)
@@ -228,8 +228,7 @@ func (c *controller) sync(_ context.Context, key types.NamespacedName) error {
 	return nil
 }
 
-// measure registers what the reconciler measures. These metrics are the library's own: several servers in one process count
-// together.
+// measure registers the reconciler's metrics. They belong to the library: several servers in one process share the counts.
 func measure(m *controllers.Metrics) error {
 	for _, own := range []kept.Registerable{
 		metrics.EndpointsAddedPerSync, metrics.EndpointsRemovedPerSync, metrics.EndpointsDesired, metrics.NumEndpointSlices,

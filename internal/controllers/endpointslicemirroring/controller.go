@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package endpointslicemirroring publishes Endpoints that somebody wrote by hand, for a Service without a selector, as
-// EndpointSlices too, since those are what proxies read.
+// Package endpointslicemirroring copies Endpoints that users write, for a Service without a selector, into EndpointSlices, which are
+// what proxies read.
 //
-// What is to be written is computed in mirror.go, without I/O: a slice for each group of ports and each family of
-// addresses. Endpoints that have the label endpointslice.kubernetes.io/skip-mirror, or that serve as a lock, have none.
+// mirror.go computes the slices, without I/O: one for each group of ports and each address family. Endpoints with the label
+// endpointslice.kubernetes.io/skip-mirror, or that serve as a lock, have none.
 package endpointslicemirroring
 
 import (
@@ -31,7 +31,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
 
-// manager is whose the slices are.
+// manager is the controller's name in the slices' managed-by label.
 const manager = "endpointslicemirroring-controller.k8s.io"
 
 // Controller describes the loop.
@@ -79,7 +79,7 @@ type controller struct {
 	slices    discoverylisters.EndpointSliceLister
 	tracker   *util.EndpointSliceTracker
 	limit     int           // addresses of one subset
-	batch     time.Duration // how long changes of slices are collected
+	batch     time.Duration // how long to collect changes of slices
 	meters    *meters
 	queue     *controllers.Queue[types.NamespacedName]
 }
@@ -146,7 +146,7 @@ func build(d *controllers.Deps, o *options) (controllers.Runner, error) {
 	}), err
 }
 
-// mirrored tells whether Endpoints are to have slices.
+// mirrored reports whether Endpoints should have slices.
 func mirrored(e *corev1.Endpoints) bool {
 	_, lock := e.Annotations[resourcelock.LeaderElectionRecordAnnotationKey]
 	return !lock && e.Labels[discoveryv1.LabelSkipMirror] != "true"
@@ -208,7 +208,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	return c.carryOut(ctx, endpoints, p)
 }
 
-// carryOut writes what is planned. Endpoints that are going get no new slices.
+// carryOut executes a plan. Endpoints that are being deleted get no new slices.
 func (c *controller) carryOut(ctx context.Context, endpoints *corev1.Endpoints, p plan) error {
 	api := c.client.DiscoveryV1().EndpointSlices(endpoints.Namespace)
 	for _, s := range p.keep {

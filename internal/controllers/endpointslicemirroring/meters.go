@@ -19,7 +19,7 @@ type meters struct {
 	endpoints, slices, ideal               *prometheus.GaugeVec
 
 	mu     sync.Mutex
-	booked map[types.NamespacedName]amount // of each Endpoints
+	booked map[types.NamespacedName]amount // by Endpoints
 	sum    amount
 }
 
@@ -49,7 +49,7 @@ func newMeters(d *controllers.Deps) (*meters, error) {
 	}, failure
 }
 
-// tell tells of a plan for some Endpoints.
+// tell records a plan for some Endpoints.
 func (m *meters) tell(key types.NamespacedName, p plan) {
 	m.skipped.WithLabelValues().Observe(float64(p.skipped))
 	m.added.WithLabelValues().Observe(float64(p.added))
@@ -58,7 +58,7 @@ func (m *meters) tell(key types.NamespacedName, p plan) {
 	m.book(key, p.sum)
 }
 
-// book keeps the sums over all Endpoints; nothing is left of those that are not mirrored any more.
+// book updates the sums over all Endpoints, without those that are no longer mirrored.
 func (m *meters) book(key types.NamespacedName, now amount) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

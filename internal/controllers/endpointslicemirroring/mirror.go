@@ -19,21 +19,21 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/endpoints"
 )
 
-// plan is what is to be done with the slices of some Endpoints.
+// plan is what to do with the slices of some Endpoints.
 type plan struct {
 	create, update, remove, keep []*discoveryv1.EndpointSlice
 
-	// Addresses that are none, and all that got no place: these, and those above the limit.
+	// invalid counts invalid addresses; skipped counts those and the addresses above the limit.
 	invalid, skipped int
 
 	added, updated, removed int    // endpoints
-	sum                     amount // what there is afterwards
+	sum                     amount // the result
 }
 
-// amount is how much is mirrored, and in how few slices it would fit.
+// amount is the number of mirrored endpoints and of slices, and the smallest number of slices that would hold them.
 type amount struct{ endpoints, slices, ideal int }
 
-// group is what is in one slice: the addresses of a family behind the same ports.
+// group is the content of one slice: the addresses of a family for the same ports.
 type group struct {
 	family discoveryv1.AddressType
 	ports  util.PortMapKey
@@ -42,7 +42,7 @@ type group struct {
 type content struct {
 	ports     []discoveryv1.EndpointPort
 	endpoints []*discoveryv1.Endpoint // in order
-	set       util.EndpointSet        // the same, found by what they are
+	set       util.EndpointSet        // the same, for lookup
 }
 
 func (c *content) add(e *discoveryv1.Endpoint) {
@@ -55,8 +55,7 @@ func (c *content) add(e *discoveryv1.Endpoint) {
 	c.set.Insert(e)
 }
 
-// mirror compares Endpoints with the slices that mirror them. Not more than limit addresses of a subset are mirrored,
-// the ready ones first.
+// mirror compares Endpoints with the slices that mirror them. It mirrors no more than limit addresses of a subset, the ready ones first.
 func mirror(from *corev1.Endpoints, have []*discoveryv1.EndpointSlice, limit int) plan {
 	var p plan
 	want := map[group]*content{}
@@ -112,7 +111,7 @@ func inOrder(a, b group) int {
 	return cmp.Or(cmp.Compare(a.family, b.family), cmp.Compare(a.ports, b.ports))
 }
 
-// settle plans for one group, of which there may be slices.
+// settle plans one group, which may have slices already.
 func (p *plan) settle(from *corev1.Endpoints, g group, want *content, have []*discoveryv1.EndpointSlice) {
 	if len(want.endpoints) == 0 {
 		p.remove = append(p.remove, have...)
@@ -136,7 +135,7 @@ func (p *plan) settle(from *corev1.Endpoints, g group, want *content, have []*di
 	p.update = append(p.update, slice)
 }
 
-// count tells endpoints apart that come, change and go.
+// count counts the endpoints that are added, changed and removed.
 func (p *plan) count(have []*discoveryv1.EndpointSlice, want util.EndpointSet) {
 	there := 0
 	if len(have) > 0 {
@@ -156,7 +155,7 @@ func (p *plan) count(have []*discoveryv1.EndpointSlice, want util.EndpointSet) {
 	p.added += want.Len() - there
 }
 
-// same tells whether a slice says already what it ought to.
+// same reports whether a slice is up to date.
 func same(have, want *discoveryv1.EndpointSlice, set util.EndpointSet) bool {
 	if len(have.Endpoints) != set.Len() || !equality.Semantic.DeepEqual(have.Labels, want.Labels) ||
 		!equality.Semantic.DeepEqual(have.Annotations, want.Annotations) {
@@ -168,13 +167,13 @@ func same(have, want *discoveryv1.EndpointSlice, set util.EndpointSet) bool {
 			return false
 		}
 	}
-	// Endpoints that were made anew are another owner.
+	// Endpoints that were deleted and created anew are another owner.
 	return !slices.ContainsFunc(have.OwnerReferences, func(r metav1.OwnerReference) bool {
 		return r.Kind == "Endpoints" && r.Name == want.OwnerReferences[0].Name && r.UID != want.OwnerReferences[0].UID
 	})
 }
 
-// recycle has slices that would go take the content of those of their family that would come.
+// recycle reuses slices that would be deleted for slices of the same family that would be created.
 func (p *plan) recycle() {
 	create := p.create
 	p.create = nil
@@ -212,7 +211,7 @@ func compose(from *corev1.Endpoints, family discoveryv1.AddressType, want *conte
 	return slice
 }
 
-// prefix is what the names of a service's slices begin with: its own, and a dash where that leaves a valid name.
+// prefix returns what the names of a service's slices begin with: the service's name, and a dash where that leaves a valid name.
 func prefix(service string) string {
 	if len(service)+1 > validation.DNS1123SubdomainMaxLength {
 		return service
@@ -228,8 +227,8 @@ func portsOf(ports []corev1.EndpointPort) []discoveryv1.EndpointPort {
 	return result
 }
 
-// endpointOf is an address as an endpoint, and its family; nil when it is no address. Forms that Endpoints allow and
-// slices do not (leading zeros) are mended.
+// endpointOf converts an address to an endpoint and its family; nil if it is no valid address. It corrects forms that Endpoints allow and
+// slices do not (leading zeros).
 func endpointOf(a *corev1.EndpointAddress, ready bool) (*discoveryv1.Endpoint, discoveryv1.AddressType) {
 	ip := netutils.ParseIPSloppy(a.IP)
 	if ip == nil {

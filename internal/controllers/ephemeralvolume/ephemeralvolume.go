@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package ephemeralvolume makes the PersistentVolumeClaims of pods that have a volume with a claim template. A claim is
-// called POD-VOLUME and is the pod's own, so that it is collected with it. A claim of that name which is somebody else's
-// is left alone, and the pod told so.
+// called POD-VOLUME and is owned by the pod, so that the garbage collector deletes it with the pod. The controller leaves a claim of
+// that name with another owner alone, and records an event on the pod.
 package ephemeralvolume
 
 import (
@@ -46,7 +46,7 @@ type controller struct {
 	claims   listers.PersistentVolumeClaimLister
 	queue    *controllers.Queue[types.NamespacedName]
 
-	tries, failures prometheus.Counter // of claims that are made; upstream's names
+	tries, failures prometheus.Counter // of created claims; upstream's names
 }
 
 func build(d *controllers.Deps) (controllers.Runner, error) {
@@ -71,7 +71,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 				}
 			},
 		}),
-		// A claim that goes is made anew for the pod that it was of, or whose claim it stood in the way of.
+		// When a claim is deleted, its pod gets a new one; so does a pod for which another's claim had the name.
 		controllers.Subscribe(d, claims.Informer(), controllers.Handler[*corev1.PersistentVolumeClaim]{Delete: c.claimGone}),
 	)
 	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
@@ -81,7 +81,7 @@ func templated(v corev1.Volume) bool {
 	return v.Ephemeral != nil && v.Ephemeral.VolumeClaimTemplate != nil
 }
 
-// claimGone wakes the pods that could want a claim of that name: those whose own name it begins with.
+// claimGone enqueues the pods that may want a claim of that name: those whose own name is its prefix.
 func (c *controller) claimGone(claim *corev1.PersistentVolumeClaim) {
 	for i, letter := range claim.Name {
 		if letter != '-' {
@@ -112,7 +112,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	return nil
 }
 
-// provide makes the claim of a volume, unless it is there.
+// provide creates the claim of a volume unless it exists.
 func (c *controller) provide(ctx context.Context, pod *corev1.Pod, v *corev1.Volume) error {
 	name := pod.Name + "-" + v.Name
 	have, err := c.claims.PersistentVolumeClaims(pod.Namespace).Get(name)

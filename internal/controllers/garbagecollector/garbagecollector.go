@@ -1,23 +1,23 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package garbagecollector deletes what has lost its owners, and carries out the foreground and orphan ways of deleting.
+// Package garbagecollector deletes objects whose owners are gone, and carries out foreground deletion and orphaning.
 //
 // The graph (graph.go) knows every object of every resource that discovery offers for listing, watching and deleting,
-// and who owns whom. It is pure: an observation goes in, the UIDs of those to be judged come out, and a judgement says
+// and the owners of each. It is pure: an observation goes in, the UIDs of those to be judged come out, and a judgement says
 // what to do. Around it: monitors (monitors.go) feed it from informers, which come and go with CRDs and aggregated APIs;
 // the work queue holds UIDs; and this file carries verdicts out.
 //
-// An observed owner is believed, since its going will be observed as well. An owner that was never observed is asked for
-// at the server, once for all that name it; while it exists and is not observed, it is asked for again and again (unseen.go). Every
-// deletion and patch has the UID and the resourceVersion that the verdict rests on as preconditions, so that an object which changed
-// meanwhile (a reference was taken off it, say) is spared until its new state has arrived and been judged.
+// The collector trusts its observation of an owner, since it will observe the deletion too. It asks the server for an owner that it never
+// observed, once for all dependents; while such an owner exists and stays unobserved, the collector asks again and again (unseen.go). Every
+// deletion and patch has the verdict's UID and resourceVersion as preconditions, so that the server keeps an object that changed meanwhile
+// (it lost an owner reference, say) until the collector has observed and judged its new state.
 //
-// Worked example, foreground: a Deployment is deleted with propagationPolicy=Foreground. It stays, with a deletion
-// timestamp and the finalizer foregroundDeletion. Its ReplicaSet is judged: the only owner waits, it has dependents
-// itself, so it is deleted in the foreground too. Its pods are judged: they have none, so they are deleted. Each pod
-// that goes wakes the ReplicaSet; with the last, nothing blocks it and its finalizer is taken off; it goes, wakes the
-// Deployment, and that goes too.
+// Worked example, foreground: a client deletes a Deployment with propagationPolicy=Foreground. It stays, with a deletion timestamp and the
+// finalizer foregroundDeletion. The collector judges its ReplicaSet: the only owner waits for it, and it has dependents itself, so the
+// collector deletes it in the foreground too. It judges the pods, which have no dependents, and deletes them. The deletion of each pod
+// wakes the ReplicaSet; after the last, nothing blocks the ReplicaSet, and the collector removes its finalizer. Its deletion wakes the
+// Deployment, which goes the same way.
 package garbagecollector
 
 import (
@@ -42,8 +42,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
 
-// Controller describes the loop. Its inputs are all resources there are; none is listed, since what only it watches it
-// watches by metadata.
+// Controller describes the loop. Its inputs are all resources. The list is empty because the collector watches only metadata of resources
+// that no other controller watches.
 func Controller() controllers.Controller {
 	return controllers.Controller{
 		Name:    "garbage-collector-controller",
@@ -58,13 +58,13 @@ type controller struct {
 	mapper   meta.RESTMapper
 	recorder record.EventRecorder
 	queue    *controllers.Queue[types.UID]
-	owners   *controllers.Queue[ownerKey] // that are asked for until they are gone
+	owners   *controllers.Queue[ownerKey] // owners to ask for until they are gone
 	monitors *monitors
 	gates    gates
 
 	mu    sync.Mutex
 	graph *graph
-	polls map[ownerKey]time.Duration // the pause before each is asked for again
+	polls map[ownerKey]time.Duration // the pause before the next request for each
 }
 
 func build(d *controllers.Deps) (controllers.Runner, error) {
@@ -79,8 +79,8 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	return c, err
 }
 
-// Run works until ctx ends. Judging begins when all is known that there is: a foreground deletion must not end while an
-// unread dependent blocks it.
+// Run runs until ctx ends. It judges only when the graph is complete: a foreground deletion must not end while an unread dependent blocks
+// it.
 func (c *controller) Run(ctx context.Context) error {
 	return c.monitors.Run(ctx, c.judge)
 }
@@ -131,7 +131,7 @@ func (c *controller) sync(ctx context.Context, uid types.UID) error {
 			exists, err := c.exists(ctx, o, key)
 			switch {
 			case errors.Is(err, errNamespacedOwner):
-				return nil // as upstream: nothing is done about it
+				return nil // as upstream: the object stays
 			case errors.Is(err, errBusy):
 				c.queue.AddAfter(uid, busyPause)
 				return nil
@@ -149,7 +149,7 @@ func (c *controller) sync(ctx context.Context, uid types.UID) error {
 	}
 }
 
-// warn says that an owner is in another namespace: it counts as absent, and the author should know.
+// warn records an event for an owner in another namespace: the owner counts as absent, and the object's author should know.
 func (c *controller) warn(a astray) {
 	child, ref := a.child, reference(a.child, a.owner)
 	c.recorder.Eventf(&corev1.ObjectReference{
@@ -159,7 +159,7 @@ func (c *controller) warn(a astray) {
 		ref.APIVersion, ref.Kind, child.namespace, ref.Name, ref.UID, child.namespace)
 }
 
-// gated carries a verdict out unless the object's group has enough to do.
+// gated executes a verdict unless the object's API group has too many requests in progress.
 func (c *controller) gated(ctx context.Context, o *object, v verdict) error {
 	if !v.writes() {
 		return c.execute(ctx, o, v)
@@ -200,7 +200,7 @@ func (c *controller) execute(ctx context.Context, o *object, v verdict) error {
 				owners[i].BlockOwnerDeletion = &no
 			}
 			if slices.ContainsFunc(o.owners, blocks) {
-				return c.patch(ctx, o, map[string]any{"ownerReferences": owners}) // its event brings it back
+				return c.patch(ctx, o, map[string]any{"ownerReferences": owners}) // its event requeues it
 			}
 		}
 		return c.delete(ctx, o, v.policy)
@@ -226,7 +226,7 @@ func (c *controller) delete(ctx context.Context, o *object, policy metav1.Deleti
 	return err
 }
 
-// patch merges changes into an object's metadata, if it is as it was observed.
+// patch merges changes into an object's metadata, unless the object has changed since its observation.
 func (c *controller) patch(ctx context.Context, o *object, metadata map[string]any) error {
 	metadata["uid"], metadata["resourceVersion"] = o.uid, o.version
 	patch, err := json.Marshal(map[string]any{"metadata": metadata})

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// object is what the graph knows of one object: where it is, who owns it, whether and how it is being deleted.
+// object is the graph's record of one object: its name, its owners, and its deletion, if any.
 type object struct {
 	uid             types.UID
 	resource        schema.GroupVersionResource
@@ -20,10 +20,10 @@ type object struct {
 	version         string // resourceVersion, the precondition of every write
 	owners          []metav1.OwnerReference
 	deleting        bool
-	finalizers      []string // of objects that are being deleted
+	finalizers      []string // only while the object is being deleted
 }
 
-// foreground tells whether o waits for its dependents to be deleted, orphaning whether they are to be let go first.
+// foreground reports whether o waits for its dependents to be deleted; orphaning reports whether o waits for them to be released.
 func (o *object) foreground() bool {
 	return o.deleting && slices.Contains(o.finalizers, metav1.FinalizerDeleteDependents)
 }
@@ -32,7 +32,7 @@ func (o *object) orphaning() bool {
 	return o.deleting && slices.Contains(o.finalizers, metav1.FinalizerOrphanDependents)
 }
 
-// ownerKey says which object an owner reference means, seen from a namespace.
+// ownerKey identifies the object of an owner reference, as seen from a namespace.
 type ownerKey struct {
 	uid             types.UID
 	group, kind     string
@@ -40,19 +40,19 @@ type ownerKey struct {
 }
 
 func keyOf(ref metav1.OwnerReference, namespace string) ownerKey {
-	gv, _ := schema.ParseGroupVersion(ref.APIVersion) // an unreadable one names no group and is found nowhere
+	gv, _ := schema.ParseGroupVersion(ref.APIVersion) // an invalid version has no group and is found nowhere
 	return ownerKey{uid: ref.UID, group: gv.Group, kind: ref.Kind, namespace: namespace, name: ref.Name}
 }
 
-// graph has the observed owner references. It does no I/O; the methods that take observations return the UIDs of the
-// objects to check again.
+// graph holds the observed owner references. It does no I/O; its methods that take observations return the UIDs of the objects to judge
+// again.
 type graph struct {
 	objects    map[types.UID]*object
-	dependents map[types.UID]map[types.UID]bool // owner → those that name it, whether or not it was ever observed
-	absent     map[ownerKey]bool                // owners known to be gone; a UID never comes back
+	dependents map[types.UID]map[types.UID]bool // by owner, observed or not
+	absent     map[ownerKey]bool                // owners known to be gone; a UID is never reused
 }
 
-// mostAbsent bounds what is remembered of absent owners; what is forgotten is asked again.
+// mostAbsent bounds the number of absent owners in memory; the collector asks again for one that it forgot.
 const mostAbsent = 100_000
 
 func newGraph() *graph {
@@ -65,7 +65,7 @@ type astray struct {
 	owner types.UID
 }
 
-// observe takes the state of an object in. Lost are those of which it shows that they have an owner in another namespace.
+// observe records the state of an object. lost are the objects that have an owner in another namespace, as this observation reveals.
 func (g *graph) observe(o *object) (wake []types.UID, lost []astray) {
 	before := g.objects[o.uid]
 	g.objects[o.uid] = o
@@ -76,7 +76,7 @@ func (g *graph) observe(o *object) (wake []types.UID, lost []astray) {
 	for _, ref := range had {
 		if current := reference(o, ref.UID); current == nil {
 			g.unlink(ref.UID, o.uid)
-			wake = append(wake, ref.UID) // it may have waited for this one
+			wake = append(wake, ref.UID) // the owner may have waited for this object
 		} else if blocks(ref) && !blocks(*current) {
 			wake = append(wake, ref.UID)
 		}
@@ -115,7 +115,7 @@ func (g *graph) observe(o *object) (wake []types.UID, lost []astray) {
 	return wake, lost
 }
 
-// remove takes in that an object is gone.
+// remove records the deletion of an object.
 func (g *graph) remove(uid types.UID) (wake []types.UID) {
 	o := g.objects[uid]
 	if o == nil {
@@ -162,33 +162,33 @@ func blocks(ref metav1.OwnerReference) bool {
 	return ref.BlockOwnerDeletion != nil && *ref.BlockOwnerDeletion
 }
 
-// verdict is what is to be done about an object; at most one of the fields is set.
+// verdict is what to do about an object; at most one of the fields is set.
 type verdict struct {
-	// ask the server whether these owners exist, note the answers, and judge again.
+	// ask the server whether these owners exist, record the answers, and judge again.
 	ask []ownerKey
-	// release takes this object's references off these, then its orphan finalizer.
+	// release these dependents from this object: remove their references to it, then its orphan finalizer.
 	release []*object
 	letGo   bool
-	// finish takes the foreground finalizer off: nothing blocks it any more.
+	// finish removes the foreground finalizer: no dependent blocks the object any more.
 	finish bool
-	// wake these, which block the deletion.
+	// wake these dependents, which block the deletion.
 	wake []types.UID
 	// keep these owner references and drop the others.
 	keep []metav1.OwnerReference
 	trim bool
-	// delete it with that policy, unblocking its own owners first if it is part of a cycle.
+	// delete the object with this policy. If it is part of a cycle, it first stops blocking its owners.
 	policy  metav1.DeletionPropagation
 	unblock bool
 }
 
-// writes tells whether the server is to be asked for something.
+// writes reports whether the verdict takes requests that write.
 func (v verdict) writes() bool { return v.letGo || v.finish || v.trim || v.policy != "" }
 
-// judge decides about an object. Known are owners that the server, asked for this very judgement, said exist.
+// judge decides about an object. known are the owners that exist according to the server, which the caller asked for this judgement.
 //
-// An owner is solid when it exists and does not wait for its dependents; then the object stays, and references to others
-// that are gone or waiting are dropped. Without a solid owner, the object is deleted: in the foreground if an owner
-// waits for it and it has dependents itself, else as its own finalizers say, else in the background.
+// An owner is solid if it exists and does not wait for its dependents. An object with a solid owner stays, without its references to owners
+// that are gone or waiting. An object without a solid owner is deleted: in the foreground if an owner waits for it and it has dependents
+// itself, else as its own finalizers request, else in the background.
 func (g *graph) judge(uid types.UID, known map[ownerKey]bool) verdict {
 	o := g.objects[uid]
 	if o == nil {
@@ -261,7 +261,7 @@ func (g *graph) judge(uid types.UID, known map[ownerKey]bool) verdict {
 	return verdict{policy: metav1.DeletePropagationBackground}
 }
 
-// means tells whether a reference means that object: kind and name are right, and it is not in another namespace.
+// means reports whether a reference refers to that object: its kind and name match, and it is not in another namespace.
 func (g *graph) means(key ownerKey, owner *object) bool {
 	return key.group == owner.resource.Group && key.kind == owner.kind && key.name == owner.name &&
 		(owner.namespace == "" || owner.namespace == key.namespace)

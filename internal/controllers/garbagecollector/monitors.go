@@ -27,19 +27,18 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/metadatareflector"
 )
 
-// patience is how long the first judgement waits for lists; a resource that cannot be listed must not stop the rest.
+// patience is how long the first judgement waits for lists; a resource that cannot be listed must not block the others.
 const patience = 30 * time.Second
 
-// ignored are resources whose objects own nothing and come in masses.
+// ignored reports whether a resource is left out: events own no objects and are numerous.
 func ignored(gr schema.GroupResource) bool {
 	return gr.Resource == "events" && (gr.Group == "" || gr.Group == "events.k8s.io")
 }
 
-// everything is what changes when it is not known which group did.
+// everything is the key for a change of unknown group.
 const everything = ""
 
-// monitors watch every resource that can be. Which there are is asked of discovery at the start and whenever a CRD or an
-// aggregated API changes.
+// monitors watch every resource that supports it. They read discovery at the start and whenever a CRD or an aggregated API changes.
 type monitors struct {
 	d        *controllers.Deps
 	clock    clock.WithTicker
@@ -55,7 +54,7 @@ type monitors struct {
 type monitor struct {
 	stop    context.CancelFunc
 	synced  <-chan struct{}
-	stopped <-chan struct{} // nil: it is never stopped
+	stopped <-chan struct{} // nil: the monitor never stops
 }
 
 func newMonitors(d *controllers.Deps, observed func(*object), removed func(types.UID), defined func(group string)) (*monitors, error) {
@@ -64,7 +63,7 @@ func newMonitors(d *controllers.Deps, observed func(*object), removed func(types
 		changes: controllers.NewQueue[string](d, "garbage-collector-discovery", 1),
 		running: map[schema.GroupVersionResource]*monitor{},
 	}
-	// Definitions are called RESOURCE.GROUP and registrations VERSION.GROUP: either way only the group is to be looked at.
+	// A definition's name is RESOURCE.GROUP and a registration's VERSION.GROUP: both end with the group to refresh.
 	changed := func(o metav1.Object) {
 		if _, group, ok := strings.Cut(o.GetName(), "."); ok && group != "" {
 			m.changes.Add(group)
@@ -83,7 +82,7 @@ func newMonitors(d *controllers.Deps, observed func(*object), removed func(types
 	)
 }
 
-// Run keeps the monitors right until ctx ends, and runs judge once the first lists are in.
+// Run keeps the monitors up to date until ctx ends, and runs judge after the first lists.
 func (m *monitors) Run(ctx context.Context, judge func(context.Context) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	refresh := func(ctx context.Context, of string) error { return m.refresh(ctx, group, of) }
@@ -99,7 +98,7 @@ func (m *monitors) Run(ctx context.Context, judge func(context.Context) error) e
 	return group.Wait()
 }
 
-// await waits for the first lists of all monitors, but not for ever.
+// await waits for the first lists of all monitors, up to patience.
 func (m *monitors) await(ctx context.Context) {
 	timer := m.clock.NewTimer(patience)
 	defer timer.Stop()
@@ -109,7 +108,7 @@ func (m *monitors) await(ctx context.Context) {
 	for _, w := range waits {
 		select {
 		case <-w.synced:
-		case <-w.stopped: // the resource is no more
+		case <-w.stopped: // the resource is not served any more
 		case <-timer.C():
 			m.log.Warn("Some resources could not be listed, starting garbage collection without them")
 			return
@@ -124,7 +123,7 @@ type resource struct {
 	namespaced bool
 }
 
-// discover lists the resources worth a monitor, of one group or of all. Broken are groups that could not be asked.
+// discover returns the resources to monitor, of one group or of all. broken are the groups whose discovery failed.
 func (m *monitors) discover(ctx context.Context, of string) (found map[schema.GroupVersionResource]resource,
 	broken map[schema.GroupVersion]error, err error) {
 	var lists []*metav1.APIResourceList
@@ -154,8 +153,8 @@ func (m *monitors) discover(ctx context.Context, of string) (found map[schema.Gr
 	return found, broken, nil
 }
 
-// preferred are the resources of one group, each in the preferred version, or in the first that has it. A group that is not
-// served has none.
+// preferred returns the resources of one group, each in the preferred version, or in the first that has it. A group that is not served has
+// none.
 func preferred(ctx context.Context, from discovery.DiscoveryInterface, group string) ([]*metav1.APIResourceList, error) {
 	var g metav1.APIGroup
 	err := from.RESTClient().Get().AbsPath("/apis", group).Do(ctx).Into(&g)
@@ -191,8 +190,8 @@ func preferred(ctx context.Context, from discovery.DiscoveryInterface, group str
 	return lists, nil
 }
 
-// refresh starts monitors for new resources and stops those of resources that are no more. Those of groups that did not
-// answer stay; they are asked again after a pause.
+// refresh starts monitors for new resources and stops those of resources that are no longer served. Monitors of groups whose discovery
+// failed go on; refresh runs again for these after a pause.
 func (m *monitors) refresh(ctx context.Context, group *errgroup.Group, of string) error {
 	found, broken, err := m.discover(ctx, of)
 	if err != nil {
@@ -225,8 +224,8 @@ func (m *monitors) refresh(ctx context.Context, group *errgroup.Group, of string
 	return nil
 }
 
-// start begins to watch one resource: on the informer that other controllers share if there is one, else by metadata. Where
-// objects may be hidden it is always by metadata: the owner of a hidden object may go, and an owner may be hidden.
+// start watches one resource: with the informer that other controllers share if there is one, else by metadata. Where objects may be
+// hidden, it always watches metadata: the owner of a hidden object may be deleted, and an owner may be hidden.
 func (m *monitors) start(ctx context.Context, group *errgroup.Group, gvr schema.GroupVersionResource, r resource) (*monitor, error) {
 	handler := controllers.Handler[metav1.Object]{
 		Add:    func(o metav1.Object) { m.observed(describe(gvr, r.kind, o)) },

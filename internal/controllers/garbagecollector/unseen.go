@@ -19,46 +19,46 @@ import (
 	"k8s.io/client-go/metadata"
 )
 
-// errNamespacedOwner is the error of a cluster-scoped object with a namespaced owner: a mistake for which nothing is
-// deleted, and that no retry fixes.
+// errNamespacedOwner reports a cluster-scoped object with a namespaced owner: a mistake of its author. The collector does not delete such
+// an object, and no retry helps.
 var errNamespacedOwner = errors.New("a cluster-wide object has an owner in a namespace")
 
-// errBusy is that a group has enough requests under way.
+// errBusy reports that a group has the maximum of requests in progress.
 var errBusy = errors.New("enough requests to the group are under way")
 
 const (
-	askTime   = 30 * time.Second // how long a request may take: another server may answer, or not
-	perGroup  = 5                // requests to one group at a time that is not of this server: who hangs must not have all workers
-	busyPause = time.Second      // until what was too much is tried again
-	firstPoll = time.Second      // after which an owner that exists, but was not observed, is asked for again; it doubles
+	askTime   = 30 * time.Second // the timeout of a request to a group of another server, which may hang
+	perGroup  = 5                // requests in progress to a group of another server: a hanging one must not block all workers
+	busyPause = time.Second      // the pause after errBusy
+	firstPoll = time.Second      // the first pause before asking again for an existing, unobserved owner; it doubles
 	lastPoll  = 1000 * time.Second
 )
 
-// gates count the requests to each group.
+// gates limit the requests in progress to each group.
 type gates struct {
 	mu    sync.Mutex
 	open  map[string]int
-	local map[string]bool // groups with custom resources: this server answers for them, as it does for its own
+	local map[string]bool // groups of custom resources, which this server serves like its own
 }
 
-// defined takes note of a group with custom resources.
+// defined records a group of custom resources.
 func (g *gates) defined(group string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.local[group] = true
 }
 
-// ours tells whether this server answers for a group.
+// ours reports whether this server serves a group.
 func (g *gates) ours(group string) bool {
 	return g.local[group] || scheme.Scheme.IsGroupRegistered(group) || group == "apiextensions.k8s.io" || group == "apiregistration.k8s.io"
 }
 
-// enter lets requests to a group begin, or says that it is busy; leave ends them. They have their time, unless this server answers.
+// enter admits requests to a group, or returns errBusy; leave ends them. Requests to a group of another server have a timeout.
 func (g *gates) enter(ctx context.Context, group string) (inner context.Context, leave func(), err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.ours(group) {
-		return ctx, func() {}, nil // who lets ten thousand dependents go may take longer
+		return ctx, func() {}, nil // no timeout: orphaning ten thousand dependents may take longer
 	}
 	if g.open[group] >= perGroup {
 		return nil, nil, errBusy
@@ -75,7 +75,7 @@ func (g *gates) enter(ctx context.Context, group string) (inner context.Context,
 	}, nil
 }
 
-// exists asks the server for an owner.
+// exists asks the server whether an owner exists.
 func (c *controller) exists(ctx context.Context, child *object, key ownerKey) (bool, error) {
 	version := ""
 	for _, ref := range child.owners {
@@ -111,8 +111,8 @@ func (c *controller) exists(ctx context.Context, child *object, key ownerKey) (b
 	return true, nil
 }
 
-// unseen takes note of an owner that exists and was not observed: its event is on the way, or its kind cannot be watched. Then it has to
-// be asked for until it is gone.
+// unseen records an existing owner that was not observed: its event is on the way, or its kind cannot be watched. In the second case the
+// collector asks again until the owner is gone.
 func (c *controller) unseen(key ownerKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,7 +135,7 @@ func (c *controller) poll(ctx context.Context, key ownerKey) error {
 		}
 	}
 	if child == nil || c.graph.objects[key.uid] != nil {
-		delete(c.polls, key) // it is not needed any more, or its deletion will be observed
+		delete(c.polls, key) // no dependent needs it any more, or its deletion will be observed
 		c.mu.Unlock()
 		return nil
 	}

@@ -21,13 +21,13 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
 )
 
-// outcome is what became of a sync.
+// outcome is the result of a sync.
 type outcome struct {
 	action string
 	err    error
 }
 
-// execute decides and carries it out. When pods could not be made or deleted, the status says what became of the rest.
+// execute decides and executes the decision. If it could not create or delete all pods, it still writes the status of the rest.
 func (c *controller) execute(ctx context.Context, in observed) outcome {
 	j, out := in.job, decide(in)
 	stuck, failure := c.remove(ctx, j, out)
@@ -82,10 +82,10 @@ func (c *controller) release(ctx context.Context, pod *corev1.Pod) error {
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	return err // after a conflict, too: if another has the name, the next look at the cache shows that
+	return err // also after a conflict: if another object has the name, the cache shows it by the next sync
 }
 
-// remove deletes the pods of a decision, and returns those that could not be.
+// remove deletes the pods of a decision, and returns those that it could not delete.
 func (c *controller) remove(ctx context.Context, j *batchv1.Job, out decision) (stuck map[types.UID]bool, err error) {
 	if len(out.delete) == 0 {
 		return nil, nil
@@ -140,7 +140,7 @@ func (c *controller) make(ctx context.Context, j *batchv1.Job, out *decision) er
 	return err
 }
 
-// newPod makes the pod of a creation.
+// newPod returns the pod of a creation.
 func newPod(j *batchv1.Job, next creation) *corev1.Pod {
 	pod := workload.PodFromTemplate(&j.Spec.Template, j, metav1.NewControllerRef(j, kind))
 	if !tracked(pod) {

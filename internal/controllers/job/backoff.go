@@ -11,7 +11,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/mortise-dev/mortise/internal/controllers/workload"
+	"github.com/mortise-dev/mortise/internal/podconditions"
 )
 
 const (
@@ -19,14 +19,14 @@ const (
 	backOffMost = 10 * time.Minute
 )
 
-// history is what is remembered of a job's failures: how many there were since the last success, and when the last was.
-// It is carried from sync to sync, since pods that are counted may be deleted.
+// history records a job's failures: how many there were since the last success, and when the last was. Each sync passes it to the next,
+// since counted pods may be deleted.
 type history struct {
 	failures int
 	last     time.Time
 }
 
-// after is the history once more pods have ended.
+// after returns the history with more finished pods.
 func (r history) after(succeeded, failed []*corev1.Pod) history {
 	var success time.Time
 	for _, pod := range succeeded {
@@ -50,8 +50,8 @@ func (r history) after(succeeded, failed []*corev1.Pod) history {
 	return r
 }
 
-// wait is how long after now the next pod may be made: ten seconds after a failure, doubling with each further one, up
-// to ten minutes.
+// wait returns how long after now the next pod may be created: ten seconds after a failure, doubling with each further one, up to ten
+// minutes.
 func (r history) wait(now time.Time) time.Duration {
 	if r.failures == 0 {
 		return 0
@@ -63,7 +63,7 @@ func (r history) wait(now time.Time) time.Duration {
 	return max(r.last.Add(most).Sub(now), 0)
 }
 
-// recordOfIndex is the record of one index, of which pod is the last that failed; nil when none has.
+// recordOfIndex returns the history of one index, given its last failed pod; an empty history if pod is nil.
 func recordOfIndex(pod *corev1.Pod) history {
 	if pod == nil {
 		return history{}
@@ -71,7 +71,7 @@ func recordOfIndex(pod *corev1.Pod) history {
 	return history{failures: failuresOf(pod) + ignoredFailuresOf(pod) + 1, last: finished(pod)}
 }
 
-// failuresOf is how many pods of the pod's index had failed before it, as it says itself.
+// failuresOf returns how many pods of the pod's index had failed before it, by the pod's own annotation.
 func failuresOf(pod *corev1.Pod) int { return number(pod, batchv1.JobIndexFailureCountAnnotation) }
 
 func ignoredFailuresOf(pod *corev1.Pod) int {
@@ -86,12 +86,13 @@ func number(pod *corev1.Pod, annotation string) int {
 	return int(n)
 }
 
-// finished is when a pod ended: its last container, or when it stopped being ready, or when it was deleted.
+// finished returns when a pod ended: its last container, or when it stopped being ready, or when it was deleted.
 func finished(pod *corev1.Pod) time.Time {
 	if last := containersEnded(pod); !last.IsZero() {
 		return last
 	}
-	if c := workload.Condition(pod, corev1.PodReady); c != nil && c.Status == corev1.ConditionFalse && !c.LastTransitionTime.IsZero() {
+	c := podconditions.Find(pod.Status.Conditions, corev1.PodReady)
+	if c != nil && c.Status == corev1.ConditionFalse && !c.LastTransitionTime.IsZero() {
 		return c.LastTransitionTime.Time
 	}
 	if pod.DeletionTimestamp != nil {
@@ -104,7 +105,7 @@ func finished(pod *corev1.Pod) time.Time {
 	return pod.CreationTimestamp.Time
 }
 
-// containersEnded is when the last container ended, sidecars among them; zero when one has not.
+// containersEnded returns when the last container ended, sidecars included; zero if one has not ended.
 func containersEnded(pod *corev1.Pod) time.Time {
 	var last time.Time
 	see := func(s corev1.ContainerStatus) bool {

@@ -14,14 +14,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// indexes is a set of completion indexes as spans: in order, apart, with a gap of at least one between neighbours. A job
-// may have a thousand million indexes, so nothing here may cost as much as there are indexes.
+// indexes is a set of completion indexes as spans: sorted, with a gap of at least one between neighbours. A job may have a thousand million
+// indexes, so no operation may cost as much as there are indexes.
 type indexes []span
 
-// span is the indexes from first to last, both in it.
+// span is the indexes from first to last, inclusive.
 type span struct{ first, last int }
 
-// parseIndexes reads the text form, "0-2,5"; what cannot be read, and what is not below limit, is left out.
+// parseIndexes parses the text form, "0-2,5"; it skips invalid parts and indexes that are not below limit.
 func parseIndexes(text string, limit int) indexes {
 	if text == "" {
 		return nil
@@ -44,7 +44,7 @@ func parseIndexes(text string, limit int) indexes {
 	return join(spans)
 }
 
-// indexesOf is the set of some indexes.
+// indexesOf returns the set of some indexes.
 func indexesOf(numbers ...int) indexes {
 	spans := make([]span, len(numbers))
 	for i, n := range numbers {
@@ -53,7 +53,7 @@ func indexesOf(numbers ...int) indexes {
 	return join(spans)
 }
 
-// join brings spans into order and melts those that touch.
+// join sorts spans and merges those that touch.
 func join(spans []span) indexes {
 	spans = slices.DeleteFunc(spans, func(s span) bool { return s.last < s.first })
 	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.first, b.first) })
@@ -68,7 +68,7 @@ func join(spans []span) indexes {
 	return set
 }
 
-// with is the union of sets.
+// with returns the union of sets.
 func (s indexes) with(others ...indexes) indexes {
 	return join(slices.Concat(append([]indexes{s}, others...)...))
 }
@@ -86,7 +86,7 @@ func (s indexes) has(i int) bool {
 	return found
 }
 
-// total is how many indexes are in the set.
+// total returns the size of the set.
 func (s indexes) total() int {
 	n := 0
 	for _, x := range s {
@@ -95,7 +95,7 @@ func (s indexes) total() int {
 	return n
 }
 
-// shared is how many indexes are in both sets.
+// shared returns the size of the intersection.
 func (s indexes) shared(t indexes) int {
 	n := 0
 	for len(s) > 0 && len(t) > 0 {
@@ -109,7 +109,7 @@ func (s indexes) shared(t indexes) int {
 	return n
 }
 
-// lacking are the first n indexes below limit that are not in the set.
+// lacking returns the first n indexes below limit that are not in the set.
 func (s indexes) lacking(n, limit int) []int {
 	var free []int
 	for i := 0; i < limit && len(free) < n; i++ {
@@ -125,7 +125,7 @@ func (s indexes) lacking(n, limit int) []int {
 	return free
 }
 
-// String writes the text form: runs of three and more as a span.
+// String returns the text form, with runs of three and more as a span.
 func (s indexes) String() string {
 	var b strings.Builder
 	for _, x := range s {
@@ -146,7 +146,7 @@ func (s indexes) String() string {
 	return b.String()
 }
 
-// completionIndex is the pod's index; noIndex when it has none.
+// completionIndex returns the pod's index; noIndex if it has none.
 func completionIndex(pod *corev1.Pod) int {
 	i, err := strconv.Atoi(pod.Annotations[batchv1.JobCompletionIndexAnnotation])
 	if err != nil || i < 0 {
@@ -155,7 +155,7 @@ func completionIndex(pod *corev1.Pod) int {
 	return i
 }
 
-// setIndex makes pod the one of an index: annotation, label, host name, and an environment variable in each container.
+// setIndex gives pod its index: annotation, label, host name, and an environment variable in each container.
 func setIndex(pod *corev1.Pod, job *batchv1.Job, index int) {
 	text := strconv.Itoa(index)
 	if pod.Annotations == nil {
@@ -181,7 +181,7 @@ func setIndex(pod *corev1.Pod, job *batchv1.Job, index int) {
 	}
 }
 
-// setFailures tells pod how often its index has failed, by what the pod says that it replaces.
+// setFailures annotates pod with the failures of its index, computed from the annotation of the pod that it replaces.
 func setFailures(pod *corev1.Pod, job *batchv1.Job, replaces *corev1.Pod) {
 	failures, ignored := 0, 0
 	if replaces != nil {
@@ -200,5 +200,5 @@ func setFailures(pod *corev1.Pod, job *batchv1.Job, replaces *corev1.Pod) {
 
 const (
 	indexVariable = "JOB_COMPLETION_INDEX"
-	maxPrefix     = 58 // of generated names: 63 less the five random characters
+	maxPrefix     = 58 // of generated names: 63 minus the five random characters
 )

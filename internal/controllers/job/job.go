@@ -1,21 +1,20 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package job runs Jobs: pods that are to end well a number of times.
+// Package job runs Jobs: pods that have to succeed a number of times.
 //
-// Each pod carries the finalizer batch.kubernetes.io/job-tracking, so that none can vanish before its outcome is counted.
-// A pod that ended is first listed in status.uncountedTerminatedPods; when that is written its finalizer is taken off;
-// and when the cache shows it without the finalizer, or gone, it moves from the list into the counters. Each step is
-// seen in the objects themselves, so a crash between any two is merely continued, and no pod is counted twice: a status
-// computed from a stale job conflicts.
+// Each pod carries the finalizer batch.kubernetes.io/job-tracking, so that it cannot vanish before the controller has counted its outcome.
+// The controller first lists a finished pod in status.uncountedTerminatedPods; when that is written, it removes the pod's finalizer; and
+// when the cache shows the pod without the finalizer, or gone, it moves the pod from the list into the counters. The objects record each
+// step, so after a crash between two steps the next sync continues, and no pod counts twice: a status computed from a stale job conflicts.
 //
 //	plan.go     the decision, a pure function: count, judge, finish
-//	manage.go   how many pods should run, and which indexes
-//	policy.go   what the policies for failed pods and for success say
+//	manage.go   how many pods should run, and for which indexes
+//	policy.go   the policies for pod failures and success
 //	backoff.go  how long to wait after failures
 //	indexes.go  sets of completion indexes and their text form
-//	act.go      a decision carried out
-//	meters.go   what is measured
+//	act.go      executes a decision
+//	meters.go   metrics
 package job
 
 import (
@@ -73,10 +72,10 @@ type controller struct {
 	queue        *controllers.Queue[types.NamespacedName]
 	orphans      *controllers.Queue[types.NamespacedName]
 
-	// released are pods, by UID, whose finalizer was taken off, until the cache shows it.
+	// released are the UIDs of pods whose finalizer the controller has removed, until the cache shows it.
 	released sync.Map
 
-	// records are the jobs' failures, by key.
+	// records are the histories of the jobs' failures, by key.
 	records sync.Map
 
 	meters *meters
@@ -159,13 +158,13 @@ func (c *controller) owner(pod *corev1.Pod) *batchv1.Job {
 	return o
 }
 
-// podChanged wakes the pod's job, or those who may adopt it; a pod that is held for a job that is gone is freed.
+// podChanged enqueues the pod's job, or the jobs that may adopt it; a pod that is held for a job that is gone is freed.
 func (c *controller) podChanged(pod *corev1.Pod) {
 	ref, j := metav1.GetControllerOfNoCopy(pod), c.owner(pod)
 	if j != nil {
 		c.queue.Add(controllers.Key(j))
 	}
-	// The job of a pod that lives may merely not have been heard of yet.
+	// The cache may not show the job of a living pod yet.
 	if tracked(pod) && (ref == nil || pod.DeletionTimestamp != nil && (j == nil || ended(j))) {
 		c.orphans.Add(controllers.Key(pod))
 	}
@@ -187,12 +186,12 @@ func ended(j *batchv1.Job) bool {
 	return find(j.Status.Conditions, batchv1.JobComplete) != nil || find(j.Status.Conditions, batchv1.JobFailed) != nil
 }
 
-// foreign tells whether another controller manages the job.
+// foreign reports whether another controller manages the job.
 func foreign(j *batchv1.Job) bool {
 	return j.Spec.ManagedBy != nil && *j.Spec.ManagedBy != batchv1.JobControllerName
 }
 
-// freeAll frees the pods of a job that is gone.
+// freeAll enqueues the pods of a deleted job, to remove their finalizers.
 func (c *controller) freeAll(j *batchv1.Job) {
 	pods, err := workload.ByController(c.podIndex, j, false)
 	if err != nil {
@@ -205,7 +204,7 @@ func (c *controller) freeAll(j *batchv1.Job) {
 	}
 }
 
-// free takes the finalizer off a pod that no job will count any more.
+// free removes the finalizer from a pod that no job will count any more.
 func (c *controller) free(ctx context.Context, key types.NamespacedName) error {
 	pod, err := c.pods.Pods(key.Namespace).Get(key.Name)
 	if apierrors.IsNotFound(err) {
@@ -243,7 +242,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 		return nil
 	}
 	if settled, wait := c.expectations.Satisfied(key); !settled {
-		c.queue.AddAfter(key, wait) // the events of what is outstanding bring it back before
+		c.queue.AddAfter(key, wait) // the events of outstanding pods requeue it earlier
 		return nil
 	}
 	began := c.clock.Now()
@@ -256,7 +255,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	return out.err
 }
 
-// observe gathers what a decision rests on.
+// observe gathers the input of a decision.
 func (c *controller) observe(j *batchv1.Job, pods []*corev1.Pod) observed {
 	in := observed{job: j, pods: pods, now: c.clock.Now(), released: map[types.UID]bool{}}
 	for _, pod := range pods {
@@ -272,7 +271,7 @@ func (c *controller) observe(j *batchv1.Job, pods []*corev1.Pod) observed {
 	return in
 }
 
-// remembered is the record of the job with a UID.
+// remembered is the history of the job with a UID.
 type remembered struct {
 	uid types.UID
 	history
@@ -294,6 +293,6 @@ func (c *controller) claim(ctx context.Context, j *batchv1.Job) ([]*corev1.Pod, 
 		},
 		Patch: workload.PatchPod(c.client),
 	}.Settle(ctx, pods)
-	// What was adopted just now shows its finalizer only in its next version; its event brings us back.
+	// An adopted pod shows its finalizer only in its next version, whose event requeues the job.
 	return slices.DeleteFunc(pods, func(pod *corev1.Pod) bool { return !workload.Controlled(pod, j) }), err
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
 )
 
-// manage decides which pods to make and which to give up so that the right number runs. It does one or the other.
+// manage decides which pods to create or which to delete so that the right number runs. It does one or the other.
 func (p *planner) manage() {
 	p.out.action = actionTracking
 	active := len(p.active)
@@ -27,7 +27,7 @@ func (p *planner) manage() {
 	case p.job.Spec.Completions != nil:
 		want = max(min(p.completions()-int(p.succeeded), parallelism), 0)
 	case p.succeeded > 0:
-		want = active // one success is the whole; the others may finish
+		want = active // one success completes the job; the other pods may finish
 	}
 	surplus := p.active
 	if !p.suspended() {
@@ -65,7 +65,7 @@ func (p *planner) manage() {
 	}
 }
 
-// createByIndex makes the pods of those indexes whose own back-off is over.
+// createByIndex creates pods for the indexes whose own back-off is over.
 func (p *planner) createByIndex(missing int) {
 	for _, index := range p.pending(missing) {
 		if wait := recordOfIndex(p.delayed[index]).wait(p.now); wait > 0 {
@@ -76,7 +76,7 @@ func (p *planner) createByIndex(missing int) {
 	}
 }
 
-// surplus are the pods to give up: at least n, and all but one of each index.
+// surplus returns the pods to delete: at least n, and all but one of each index.
 func (p *planner) surplus(n int) []*corev1.Pod {
 	left := slices.Clone(p.active)
 	var gone []*corev1.Pod
@@ -101,7 +101,7 @@ func (p *planner) surplus(n int) []*corev1.Pod {
 	return gone
 }
 
-// pending are the first n indexes that are neither done nor lost nor being worked on.
+// pending returns the first n indexes that are neither succeeded nor failed for good nor have a pod.
 func (p *planner) pending(n int) []int {
 	taken := p.done.with(p.lost, p.indexesOfPods(p.active))
 	if p.onlyReplaceFailed() {
@@ -110,7 +110,7 @@ func (p *planner) pending(n int) []int {
 	return taken.lacking(n, p.completions())
 }
 
-// whyCreate is what creations are counted as.
+// whyCreate returns the reason label under which metrics count creations.
 func (p *planner) whyCreate() string {
 	switch {
 	case p.failed > 0 && p.onlyReplaceFailed():

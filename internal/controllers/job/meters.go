@@ -14,7 +14,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
 )
 
-// What a sync is counted as.
+// Labels for a sync's action.
 const (
 	actionReconciling = "reconciling"
 	actionTracking    = "tracking"
@@ -82,7 +82,7 @@ func (m *meters) synced(j *batchv1.Job, action string, err error, took time.Dura
 
 func (m *meters) foreign(controller string) { m.foreigners.WithLabelValues(controller).Inc() }
 
-// counted tells of what a status says and the one before did not.
+// counted records the difference between a status and the one before.
 func (m *meters) counted(before, updated *batchv1.Job, over *batchv1.JobCondition) {
 	add(m.pods, int(updated.Status.Failed-before.Status.Failed), mode(updated), "failed")
 	add(m.pods, int(updated.Status.Succeeded-before.Status.Succeeded), mode(updated), "succeeded")
@@ -109,7 +109,7 @@ func (m *meters) counted(before, updated *batchv1.Job, over *batchv1.JobConditio
 	}
 }
 
-// add counts n more; counts that went down, since a job may be cut short, are not.
+// add counts n more. It ignores a negative n: a job may be cut short.
 func add(c *prometheus.CounterVec, n int, values ...string) {
 	if n > 0 {
 		c.WithLabelValues(values...).Add(float64(n))
@@ -122,7 +122,7 @@ func (m *meters) ruled(by map[batchv1.PodFailurePolicyAction]int) {
 	}
 }
 
-// tracked tells of ended pods that got or lost the finalizer.
+// tracked records finished pods that got or lost the finalizer.
 func (m *meters) tracked(before, updated *corev1.Pod) {
 	was := before != nil && workload.Finished(before) && tracked(before)
 	is := updated != nil && workload.Finished(updated) && tracked(updated)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
+	"github.com/mortise-dev/mortise/internal/podconditions"
 )
 
 // Limits of one sync.
@@ -22,35 +23,35 @@ const (
 	maxUncount = 500
 )
 
-// observed is all that a decision rests on; nothing in it is changed.
+// observed is the complete input of a decision; decide does not change it.
 type observed struct {
 	job      *batchv1.Job
-	pods     []*corev1.Pod      // those that the job controls
-	released map[types.UID]bool // pods whose finalizer is off, though the cache shows it still
+	pods     []*corev1.Pod      // the pods that the job controls
+	released map[types.UID]bool // pods whose finalizer is removed, though the cache still shows it
 	stuck    map[types.UID]bool // pods that could not be deleted just now
-	record   *history           // of failures; nil when nothing is remembered of the job
+	record   *history           // the failures; nil if there is no record of the job
 	now      time.Time
 }
 
-// decision is what follows. First pods are deleted and created, then the status is written, then finalizers come off:
-// a pod may go only after its outcome stands in the status.
+// decision is what the controller does next. It first deletes and creates pods, then writes the status, then removes finalizers: a pod may
+// go only when the status contains its outcome.
 type decision struct {
 	delete  []*corev1.Pod
-	uncount bool // what is deleted is not to be counted: its finalizer comes off before
+	uncount bool // do not count deleted pods: their finalizers are removed before
 	create  []creation
 	status  batchv1.JobStatus
 	release []*corev1.Pod // take the tracking finalizer off
-	events  []event       // to be told once the status is written
+	events  []event       // recorded once the status is written
 	over    *batchv1.JobCondition
-	again   time.Duration // look again after that; 0: when something happens
+	again   time.Duration // requeue after that; 0: wait for an event
 	record  history
 
-	action string                                 // what the sync is counted as
-	ruled  map[batchv1.PodFailurePolicyAction]int // failures that the policy had a rule for
+	action string                                 // the action in the sync's metrics
+	ruled  map[batchv1.PodFailurePolicyAction]int // failures that matched a rule of the policy
 	reason string                                 // why pods are created
 }
 
-// creation is a pod to make: for an index or none, and in the place of a failed one or none.
+// creation is a pod to create: with or without an index, and as the replacement of a failed pod or not.
 type creation struct {
 	index    int
 	replaces *corev1.Pod
@@ -60,20 +61,20 @@ type event struct{ level, reason, message string }
 
 const noIndex = -1
 
-// planner is a decision under way.
+// planner is a decision in progress.
 type planner struct {
 	observed
 	s           batchv1.JobStatus
 	active      []*corev1.Pod
 	terminating int32
 	uncounted   map[types.UID]bool
-	before      indexes             // of an indexed job: those that stood in its status
-	done        indexes             // … with those that have ended since
+	before      indexes             // of an indexed job: those that its status lists as completed
+	done        indexes             // … with those that have completed since
 	lost        indexes             // … and those that failed for good
 	delayed     map[int]*corev1.Pod // the last failed pod of each index that waits for the next one
-	succeeded   int32               // counted or not
+	succeeded   int32               // including those that are not counted yet
 	failed      int32
-	full        bool // more pods wait to be counted than one sync may
+	full        bool // more pods are to be counted than one sync may
 	out         decision
 }
 
@@ -92,7 +93,7 @@ func decide(in observed) decision {
 	case end != nil:
 		p.out.delete = p.active
 		if len(in.stuck) > 0 {
-			end = nil // not while pods run on
+			end = nil // not while pods still run
 		}
 	default:
 		managed := in.job.DeletionTimestamp == nil
@@ -124,7 +125,7 @@ func (p *planner) indexed() bool {
 	return p.job.Spec.CompletionMode != nil && *p.job.Spec.CompletionMode == batchv1.IndexedCompletion
 }
 
-// onlyReplaceFailed tells whether pods that are terminating still count as running.
+// onlyReplaceFailed reports whether terminating pods still count as running.
 func (p *planner) onlyReplaceFailed() bool {
 	return p.job.Spec.PodReplacementPolicy != nil && *p.job.Spec.PodReplacementPolicy == batchv1.Failed
 }
@@ -140,10 +141,10 @@ func tracked(pod *corev1.Pod) bool {
 	return slices.Contains(pod.Finalizers, batchv1.JobTrackingFinalizer)
 }
 
-// held tells whether the pod cannot go yet, as far as is known.
+// held reports whether the finalizer still holds the pod, as far as the controller knows.
 func (p *planner) held(pod *corev1.Pod) bool { return tracked(pod) && !p.released[pod.UID] }
 
-// index is the pod's index; ok tells whether the pod counts: for jobs without indexes every pod does.
+// index returns the pod's index; ok reports whether the pod counts: for jobs without indexes every pod does.
 func (p *planner) index(pod *corev1.Pod) (index int, ok bool) {
 	if !p.indexed() {
 		return noIndex, true
@@ -152,7 +153,7 @@ func (p *planner) index(pod *corev1.Pod) (index int, ok bool) {
 	return index, index != noIndex && index < p.completions()
 }
 
-// settleUncounted moves pods whose finalizer is off, or that are gone, from the list of the uncounted to the counters.
+// settleUncounted moves pods without the finalizer, and deleted pods, from the uncounted list to the counters.
 func (p *planner) settleUncounted() {
 	if p.s.UncountedTerminatedPods == nil {
 		p.s.UncountedTerminatedPods = &batchv1.UncountedTerminatedPods{}
@@ -180,7 +181,7 @@ func (p *planner) settleUncounted() {
 	u.Failed = settle(u.Failed, &p.s.Failed)
 }
 
-// countNew finds pods that have ended and are in no list, and counts all outcomes.
+// countNew finds finished pods that are in no list, and counts all outcomes.
 func (p *planner) countNew() {
 	var succeeded, failed []*corev1.Pod
 	var all [2][]*corev1.Pod
@@ -211,7 +212,7 @@ func (p *planner) countNew() {
 	if p.record != nil {
 		p.out.record = p.record.after(succeeded, failed)
 	} else {
-		p.out.record = history{}.after(all[0], all[1]) // as much as can still be seen
+		p.out.record = history{}.after(all[0], all[1]) // from the pods that still exist
 	}
 	if p.indexed() {
 		p.countIndexes(succeeded)
@@ -245,8 +246,7 @@ func (p *planner) countIndexes(succeeded []*corev1.Pod) {
 	p.delay()
 }
 
-// delay finds the failed pods that must stay until their index has its next pod, since they record how often the index has
-// failed.
+// delay finds the failed pods that must stay until their index has its next pod: they record how often the index has failed.
 func (p *planner) delay() {
 	p.delayed = map[int]*corev1.Pod{}
 	settled := p.done.with(p.lost, p.indexesOfPods(p.active))
@@ -294,7 +294,7 @@ func find(conditions []batchv1.JobCondition, kind batchv1.JobConditionType) *bat
 	return nil
 }
 
-// verdict says why the job must end although pods may still run; nil when it goes on. What was decided once stays so.
+// verdict returns why the job must end although pods may still run; nil if it continues. A verdict is final.
 func (p *planner) verdict() *batchv1.JobCondition {
 	for _, kind := range []batchv1.JobConditionType{batchv1.JobSuccessCriteriaMet, batchv1.JobFailureTarget} {
 		if c := find(p.s.Conditions, kind); c != nil {
@@ -352,7 +352,7 @@ func (p *planner) backoffLimit() int32 {
 	return *p.job.Spec.BackoffLimit
 }
 
-// restartedTooOften counts restarts inside of pods, for jobs whose pods restart in place.
+// restartedTooOften counts the container restarts, for jobs whose pods restart in place.
 func (p *planner) restartedTooOften() bool {
 	if p.job.Spec.Template.Spec.RestartPolicy != corev1.RestartPolicyOnFailure {
 		return false
@@ -369,7 +369,7 @@ func (p *planner) restartedTooOften() bool {
 	return n > 0 && n >= p.backoffLimit()
 }
 
-// enough tells whether the work is done and nothing runs any more.
+// enough reports whether the job has succeeded often enough and no pod runs any more.
 func (p *planner) enough() bool {
 	if len(p.active) > 0 || len(p.out.create) > 0 {
 		return false
@@ -380,8 +380,8 @@ func (p *planner) enough() bool {
 	return p.succeeded >= *p.job.Spec.Completions
 }
 
-// track lists the pods whose outcome will stand in the status, and lets go of them. Of a job that fails, what is stopped
-// counts as failed; of one that has succeeded it does not count.
+// track lists the pods whose outcome the status will contain, and releases them. If the job fails, its stopped pods count as failed; if it
+// has succeeded, they do not count.
 func (p *planner) track(end *batchv1.JobCondition) {
 	u := p.s.UncountedTerminatedPods
 	pods, indexed := p.pods, 0
@@ -417,13 +417,13 @@ func (p *planner) track(end *batchv1.JobCondition) {
 			}
 		}
 		if indexed+len(u.Succeeded)+len(u.Failed) >= maxUncount {
-			p.full = true // the rest the next time, which the pods' own events bring
+			p.full = true // the pods' own events bring the next sync, which counts the rest
 			return
 		}
 	}
 }
 
-// mayGo tells whether nothing will be asked of the pod any more.
+// mayGo reports whether the controller needs the pod no more.
 func (p *planner) mayGo(pod *corev1.Pod, failed bool, end *batchv1.JobCondition) bool {
 	if p.job.DeletionTimestamp != nil || end != nil || pod.Status.Phase == corev1.PodSucceeded {
 		return true
@@ -435,8 +435,8 @@ func (p *planner) mayGo(pod *corev1.Pod, failed bool, end *batchv1.JobCondition)
 	return !ok || p.delayed[index] != pod
 }
 
-// finish writes the counters, and the conditions by which a job ends: first what decides it, and when nothing is left
-// that runs or is uncounted, that it is over.
+// finish sets the counters and the conditions that end a job: first the condition that decides it, and when no pod runs or is uncounted,
+// the final one.
 func (p *planner) finish(end *batchv1.JobCondition) {
 	gone := map[types.UID]bool{}
 	for _, pod := range p.out.delete {
@@ -444,7 +444,7 @@ func (p *planner) finish(end *batchv1.JobCondition) {
 	}
 	ready := int32(0)
 	for _, pod := range p.active {
-		if workload.Ready(pod) && !gone[pod.UID] {
+		if podconditions.IsReady(pod) && !gone[pod.UID] {
 			ready++
 		}
 	}
@@ -478,7 +478,7 @@ func (p *planner) finish(end *batchv1.JobCondition) {
 	p.out.over = last
 }
 
-// noteSuspension keeps the Suspended condition.
+// noteSuspension updates the Suspended condition.
 func (p *planner) noteSuspension() {
 	i := slices.IndexFunc(p.s.Conditions, func(c batchv1.JobCondition) bool { return c.Type == batchv1.JobSuspended })
 	is := i >= 0 && p.s.Conditions[i].Status == corev1.ConditionTrue

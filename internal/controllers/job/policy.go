@@ -11,14 +11,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ruling is what a pod failure policy says of one failed pod.
+// ruling is the decision of a pod failure policy about one failed pod.
 type ruling struct {
 	action  batchv1.PodFailurePolicyAction // "" when no rule matched
 	ignored bool                           // the failure does not count
 	message string                         // why the job fails, when it does
 }
 
-// rule finds the first rule that matches a failed pod.
+// rule returns the ruling of the first rule that matches a failed pod.
 func rule(policy *batchv1.PodFailurePolicy, pod *corev1.Pod) ruling {
 	if policy == nil {
 		return ruling{}
@@ -53,7 +53,7 @@ func rule(policy *batchv1.PodFailurePolicy, pod *corev1.Pod) ruling {
 	return ruling{}
 }
 
-// exited is the first container, the init containers last, that ended with an exit code of those that are wanted.
+// exited returns the first container that ended with one of the wanted exit codes; init containers come last.
 func exited(pod *corev1.Pod, want *batchv1.PodFailurePolicyOnExitCodesRequirement) *corev1.ContainerStatus {
 	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
 		for i := range statuses {
@@ -83,7 +83,7 @@ func conditioned(pod *corev1.Pod, patterns []batchv1.PodFailurePolicyOnPodCondit
 	return nil
 }
 
-// successful tells by which rule of a success policy a job has done enough; the message says which.
+// successful reports whether a job fulfils a rule of its success policy; the message names the rule.
 func successful(policy *batchv1.SuccessPolicy, done indexes, completions int) (message string, ok bool) {
 	if policy == nil || len(done) == 0 {
 		return "", false

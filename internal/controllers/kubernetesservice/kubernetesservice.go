@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubernetesservice publishes the API server inside the cluster: the Service "kubernetes" in the namespace
-// default, with the first address of the service range, and its Endpoints and EndpointSlice with the address at which
-// the server listens.
+// Package kubernetesservice publishes the API server inside the cluster: the Service "kubernetes" in the namespace default, with the first
+// address of the service range, and its Endpoints and EndpointSlice with the address at which the server listens.
 package kubernetesservice
 
 import (
@@ -28,11 +27,11 @@ import (
 const (
 	name      = "kubernetes"
 	namespace = metav1.NamespaceDefault
-	// manager owns what is written here: upstream's API server writes it itself.
+	// manager is the field manager of these writes: upstream's API server writes them itself.
 	manager = "kube-apiserver"
 )
 
-// Name is the loop's, by which it is selected.
+// Name is the controller's name in --controllers.
 const Name = "kubernetes-service-controller"
 
 // Controller describes the loop.
@@ -95,7 +94,7 @@ func (c *controller) sync(ctx context.Context) error {
 	return nil
 }
 
-// ServiceAddress is the address of the service "kubernetes" in a service range: its first.
+// ServiceAddress returns the address of the service "kubernetes" in a service range: the first.
 func ServiceAddress(services netip.Prefix) netip.Addr { return services.Masked().Addr().Next() }
 
 func (c *controller) service(ctx context.Context) error {
@@ -176,7 +175,7 @@ func (c *controller) slice(ctx context.Context) error {
 		return err
 	case err != nil:
 		return err
-	case have.AddressType != family: // it cannot be changed; the deletion's event brings us back
+	case have.AddressType != family: // the family cannot be changed; the deletion's event requeues it
 		return api.Delete(ctx, name, metav1.DeleteOptions{})
 	case equality.Semantic.DeepEqual(have.Endpoints, endpoints) && equality.Semantic.DeepEqual(have.Ports, ports):
 		return nil

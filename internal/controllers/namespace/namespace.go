@@ -1,17 +1,17 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package namespace empties namespaces that are being deleted, and lets them go when nothing is left.
+// Package namespace empties namespaces that are being deleted, and finalizes them when nothing is left.
 //
-// What there is to delete is asked of discovery each time, so custom resources and aggregated APIs are emptied like any
-// other. Pods go first and completely, since what they use must outlive them. Then everything else is deleted, and the
-// namespace's conditions say what remains, what finalizers hold it, and what could not be discovered or deleted. When
-// nothing remains, the finalizer "kubernetes" is taken off through the finalize subresource.
+// The controller asks discovery each time which resources to delete, so it empties custom resources and aggregated APIs like any other. It
+// deletes pods first and completely, since the objects that they use must outlive them. Then it deletes everything else, and the
+// namespace's conditions say what remains, which finalizers hold it, and what could not be discovered or deleted. When nothing remains, it
+// removes the finalizer "kubernetes" through the finalize subresource.
 //
-// Each API group is emptied by itself, all at once: another server may answer for it, and one that hangs holds up nothing but
-// the namespace's end. A round waits for it half a minute; by the next one, discovery knows that it does not answer.
+// The controller empties all API groups concurrently, each by itself: another server may serve a group, and one that hangs delays only the
+// namespace's end. A round waits half a minute for it; in the next one, discovery knows that it does not answer.
 //
-// The sync comes back when a pod goes; for other kinds, which are not all watched, after a pause.
+// The sync runs again when a pod is gone; for other kinds, which are not all watched, after a pause.
 package namespace
 
 import (
@@ -123,7 +123,7 @@ func (c *controller) sync(ctx context.Context, name string) error {
 	return nil
 }
 
-// empty deletes what the namespace holds and returns what is left.
+// empty deletes the namespace's objects and returns what is left.
 func (c *controller) empty(ctx context.Context, namespace string, since time.Time) *remains {
 	left := newRemains()
 	found, err := discovery.ServerPreferredNamespacedResources(c.discovery)
@@ -153,10 +153,10 @@ func (c *controller) empty(ctx context.Context, namespace string, since time.Tim
 	return left
 }
 
-// groupTime is what a group has in a round. What was deleted by then is deleted; the next round goes on.
+// groupTime is the time that a group has in one round. The next round continues where this one ended.
 const groupTime = 30 * time.Second
 
-// emptyGroups deletes all objects of groups, each by itself.
+// emptyGroups deletes all objects of groups, each group by itself.
 func (c *controller) emptyGroups(ctx context.Context, groups map[string][]schema.GroupVersionResource, namespace string, left *remains) {
 	parts := make(chan *remains)
 	for group, all := range groups {
@@ -207,11 +207,11 @@ func (c *controller) emptyOf(ctx context.Context, gvr schema.GroupVersionResourc
 	left.count(gvr, items, c.clock.Now())
 }
 
-// longestGrace is what the pods of a namespace that have not ended may take to end.
+// longestGrace returns the longest grace period of the namespace's unfinished pods.
 func (c *controller) longestGrace(namespace string) (grace time.Duration) {
 	pods, err := c.pods.Pods(namespace).List(labels.Everything())
 	if err != nil {
-		return 0 // a cache's list has none
+		return 0 // a lister returns no error
 	}
 	for _, pod := range pods {
 		if s := pod.Spec.TerminationGracePeriodSeconds; s != nil && pod.Status.Phase != corev1.PodSucceeded &&
@@ -222,7 +222,7 @@ func (c *controller) longestGrace(namespace string) (grace time.Duration) {
 	return grace
 }
 
-// list returns the metadata of all objects; none, and that they are not listed, when the resource has gone or cannot be listed.
+// list returns the metadata of all objects. It returns none, and false, when the resource is not served any more or cannot be listed.
 func (c *controller) list(ctx context.Context, api metadata.ResourceInterface) (items []metav1.PartialObjectMetadata, listed bool,
 	err error) {
 	list, err := api.List(ctx, metav1.ListOptions{})
@@ -234,5 +234,5 @@ func (c *controller) list(ctx context.Context, api metadata.ResourceInterface) (
 	return list.Items, true, nil
 }
 
-// longest is the pause after which a namespace with remains is looked at again, whatever it waits for.
+// longest is the pause after which the controller syncs a namespace with remains again, whatever it waits for.
 const longest = 15 * time.Second

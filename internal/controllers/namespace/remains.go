@@ -17,16 +17,16 @@ import (
 	"k8s.io/client-go/discovery"
 )
 
-// remains are what is left of a namespace after an attempt to empty it.
+// remains are the objects left in a namespace after an attempt to empty it.
 type remains struct {
 	resources  map[schema.GroupVersionResource]int
 	finalizers map[string]int
 	discovery  error
 	parsing    error
 	errs       []error
-	unexpected map[schema.GroupVersionResource]bool // what remains has no finalizers
-	late       []error                              // said to be unexpected; there is nothing to be tried again sooner
-	onlyPods   bool                                 // nothing but pods has been deleted yet
+	unexpected map[schema.GroupVersionResource]bool // resources whose remaining objects have no finalizers
+	late       []error                              // reported as unexpected; not retried sooner
+	onlyPods   bool                                 // only pods have been deleted so far
 	grace      time.Duration                        // until the last object with a grace period should be gone
 }
 
@@ -34,7 +34,7 @@ func newRemains() *remains {
 	return &remains{resources: map[schema.GroupVersionResource]int{}, finalizers: map[string]int{}}
 }
 
-// add takes in what is left of a group.
+// add adds what is left of a group.
 func (r *remains) add(group *remains) {
 	maps.Copy(r.resources, group.resources)
 	for f, n := range group.finalizers {
@@ -64,7 +64,7 @@ func (r *remains) count(gvr schema.GroupVersionResource, items []metav1.PartialO
 	}
 }
 
-// overdue takes note that objects of a resource remain which nothing holds, unless their grace lasts.
+// overdue records that objects of a resource remain without a finalizer, unless their grace period lasts.
 func (r *remains) overdue(namespace string, gvr schema.GroupVersionResource, lasts bool) {
 	if r.unexpected[gvr] && !lasts {
 		r.late = append(r.late, fmt.Errorf("unexpected items still remain in namespace: %s for gvr: %v", namespace, gvr))
@@ -78,17 +78,17 @@ func (r *remains) objects() (n int) {
 	return n
 }
 
-// failure is what went wrong and must be tried again.
+// failure returns the errors that have to be retried.
 func (r *remains) failure() error {
 	return errors.Join(append(slices.Clone(r.errs), r.discovery, r.parsing)...)
 }
 
-// pause is how long to wait for what remains: half of the grace that is left, at least a second.
+// pause returns how long to wait for the remaining objects: half of the remaining grace period, at least a second.
 func (r *remains) pause() time.Duration {
 	return min(max(r.grace/2, 0)+time.Second, longest)
 }
 
-// conditions are the namespace's conditions after this attempt, made from those before.
+// conditions returns the namespace's conditions after this attempt, given those before.
 func (r *remains) conditions(before []corev1.NamespaceCondition, now time.Time) []corev1.NamespaceCondition {
 	var discoveryFailure, parsingFailure, contentFailure, content, finalizers string
 	if r.discovery != nil {

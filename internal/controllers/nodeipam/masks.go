@@ -11,9 +11,9 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
 
-// masks are the sizes of a node's pod address range, as lengths of its prefix; 0: the default.
+// masks are the sizes of a node's pod CIDRs, as prefix lengths; 0: the default.
 type masks struct {
-	all        int // of the only IP family
+	all        int // for clusters with one IP family
 	ipv4, ipv6 int
 }
 
@@ -35,7 +35,7 @@ func (m *masks) declare() []controllers.Setting {
 	}
 }
 
-// of is the mask that the settings give a range; 0: none.
+// of returns the mask that the settings give for a range; 0: none.
 func (m *masks) of(cidr netip.Prefix) int {
 	switch {
 	case m.all != 0:
@@ -46,7 +46,7 @@ func (m *masks) of(cidr netip.Prefix) int {
 	return m.ipv4
 }
 
-// check refuses masks that no range is for, and those into which a range cannot be divided.
+// check refuses masks that apply to no range, and those by which a range cannot be divided.
 func (m *masks) check(ranges []netip.Prefix) error {
 	switch {
 	case len(ranges) == 0:

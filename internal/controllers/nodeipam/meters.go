@@ -40,13 +40,13 @@ func newMeters(d *controllers.Deps) (*meters, error) {
 	}, failure
 }
 
-// began tells of a pool that is new.
+// began records a new pool.
 func (m *meters) began(p *pool) {
 	m.most.WithLabelValues(p.cluster.String()).Set(float64(p.size))
 	m.used.WithLabelValues(p.cluster.String()).Set(float64(len(p.taken)) / float64(p.size))
 }
 
-// changed tells what became of a pool of which so many subnets were taken before.
+// changed records the change of a pool; before is its number of allocated subnets before.
 func (m *meters) changed(p *pool, before int) {
 	switch by := len(p.taken) - before; {
 	case by > 0:

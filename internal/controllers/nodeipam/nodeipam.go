@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodeipam gives each node the range that its pods' addresses come from: one subnet of each cluster CIDR, written
-// to spec.podCIDR and spec.podCIDRs once and for all. Which subnets are free is kept by [pool], which does no I/O.
+// Package nodeipam allocates each node's pod CIDRs: one subnet of each cluster CIDR, which the controller writes to spec.podCIDR and
+// spec.podCIDRs once and for all. [pool] keeps track of the free subnets; it does no I/O.
 package nodeipam
 
 import (
@@ -74,7 +74,7 @@ func build(d *controllers.Deps, m *masks) (controllers.Runner, error) {
 		if err != nil {
 			return nil, err
 		}
-		// Service addresses within the pod range are nobody's.
+		// No node gets the service addresses within the pod range.
 		if s := d.Cluster.ServiceCIDR; s.IsValid() && s.Overlaps(cidr) && s.Bits() >= cidr.Bits() {
 			for i := range p.size {
 				if p.subnet(i).Overlaps(s) {
@@ -98,7 +98,7 @@ func build(d *controllers.Deps, m *masks) (controllers.Runner, error) {
 		},
 	})
 	return controllers.RunnerFunc(func(ctx context.Context) error {
-		// The initial list has been seen: what nodes already have is taken. Only now may anything be given.
+		// The initial list is complete: the pools know the nodes' subnets. Only now is it safe to allocate.
 		return c.queue.Run(ctx, c.sync)
 	}), err
 }
@@ -110,7 +110,7 @@ func (c *controller) seen(node *corev1.Node) {
 	}
 }
 
-// retry wakes the nodes that have nothing, when something has become free.
+// retry enqueues the nodes without a subnet when one has become free.
 func (c *controller) retry() {
 	nodes, err := c.nodes.List(labels.Everything())
 	if err != nil {
@@ -150,7 +150,7 @@ func (c *controller) sync(ctx context.Context, name string) error {
 	if !ok {
 		c.recorder.Eventf(&corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: name, UID: node.UID}, corev1.EventTypeNormal,
 			"CIDRNotAvailable", "Node %s status is now: %s", name, "CIDRNotAvailable")
-		return nil // a node that goes wakes this one
+		return nil // the deletion of a node enqueues this one
 	}
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"podCIDR": given[0], "podCIDRs": given},
 		"metadata": map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion}})
@@ -159,19 +159,19 @@ func (c *controller) sync(ctx context.Context, name string) error {
 	}
 	_, err = c.client.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	if err != nil {
-		// Whether it was written is not known for every error; the node's next state tells.
+		// After some errors the write may have taken effect; the node's next state shows whether it did.
 		if !apierrors.IsServerTimeout(err) && !apierrors.IsTimeout(err) {
 			c.each(given, func(p *pool, prefix netip.Prefix) { p.release(prefix, name) })
 		}
 		if apierrors.IsConflict(err) {
-			return nil // the node has moved on, perhaps by our own last patch; its newer state wakes this one
+			return nil // the node has changed, perhaps by the controller's own last patch; its newer state enqueues it
 		}
 		return fmt.Errorf("patch node: %w", err)
 	}
 	return nil
 }
 
-// take takes one subnet of each pool, or none.
+// take allocates one subnet of each pool, or none.
 func (c *controller) take(node string) ([]string, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,11 +9,11 @@ import (
 	"net/netip"
 )
 
-// pool hands out the subnets of one range, each to one node. It gives the one after the last that it gave, so that a
-// range that was freed is not reused at once.
+// pool allocates the subnets of one range, each to one node. It continues after the last subnet that it allocated, so that it does not
+// reuse a released subnet at once.
 type pool struct {
 	cluster netip.Prefix
-	bits    int // length of a node's prefix
+	bits    int // the prefix length of a subnet
 	size    int
 	next    int
 	taken   map[int]string
@@ -32,7 +32,7 @@ func newPool(cluster netip.Prefix, bits int) (*pool, error) {
 	return &pool{cluster: cluster.Masked(), bits: bits, size: 1 << (bits - cluster.Bits()), taken: map[int]string{}}, nil
 }
 
-// subnet is the i-th.
+// subnet returns the i-th subnet.
 func (p *pool) subnet(i int) netip.Prefix {
 	base := new(big.Int).SetBytes(p.cluster.Addr().AsSlice())
 	offset := new(big.Int).Lsh(big.NewInt(int64(i)), uint(p.cluster.Addr().BitLen()-p.bits))
@@ -41,7 +41,7 @@ func (p *pool) subnet(i int) netip.Prefix {
 	return netip.PrefixFrom(addr, p.bits)
 }
 
-// take gives node a subnet; false when there is none.
+// take allocates a subnet for node; false if none is free.
 func (p *pool) take(node string) (netip.Prefix, bool) {
 	for range p.size {
 		i := p.next
@@ -54,7 +54,7 @@ func (p *pool) take(node string) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// index is the number of the subnet that prefix is or lies in; -1 when it is of another range.
+// index returns the number of the subnet that contains prefix; -1 if prefix is outside the range.
 func (p *pool) index(prefix netip.Prefix) int {
 	if !p.cluster.Contains(prefix.Addr()) || prefix.Bits() < p.bits {
 		return -1
@@ -64,7 +64,7 @@ func (p *pool) index(prefix netip.Prefix) int {
 	return int(offset.Rsh(offset, uint(p.cluster.Addr().BitLen()-p.bits)).Int64())
 }
 
-// occupy notes that node has prefix, however it came by it.
+// occupy records that node has prefix, whether or not the pool allocated it.
 func (p *pool) occupy(prefix netip.Prefix, node string) {
 	if i := p.index(prefix); i >= 0 {
 		if _, ok := p.taken[i]; !ok {
@@ -73,7 +73,7 @@ func (p *pool) occupy(prefix netip.Prefix, node string) {
 	}
 }
 
-// release frees prefix, if it is node's.
+// release frees prefix if node has it.
 func (p *pool) release(prefix netip.Prefix, node string) {
 	if i := p.index(prefix); i >= 0 && p.taken[i] == node {
 		delete(p.taken, i)

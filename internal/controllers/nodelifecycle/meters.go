@@ -15,7 +15,7 @@ type meters struct {
 	emptied                 *prometheus.CounterVec
 	one, all                prometheus.Histogram
 
-	told map[string]bool // zones; under the controller's lock
+	told map[string]bool // known zones; guarded by the controller's lock
 }
 
 func newMeters(d *controllers.Deps) (*meters, error) {
@@ -44,7 +44,7 @@ func newMeters(d *controllers.Deps) (*meters, error) {
 	}, failure
 }
 
-// tell says how the zones do. Those that nothing is left of are well.
+// tell updates the metrics of all zones. A zone without nodes counts as healthy.
 func (m *meters) tell(z *zones) {
 	for name := range m.told {
 		if z.of[name] == nil {

@@ -1,16 +1,15 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodelifecycle notices when a node falls silent, and keeps nodes' taints in step with their conditions.
+// Package nodelifecycle detects nodes that stop reporting, and keeps nodes' taints in line with their conditions.
 //
-// A node's heartbeat is its Lease in kube-node-lease, or a change of its Ready condition. What counts is when this
-// process saw it, not what the node's clock says. A heartbeat costs an entry in a map; only when one fails to come for
-// 50 seconds is the node looked at: its conditions become Unknown, it gets the taint unreachable, and its pods count as
-// not ready, so that services send them nothing.
+// A node's heartbeat is an update of its Lease in kube-node-lease, or a change of its Ready condition. The controller counts from when it
+// saw the heartbeat, not from the node's clock. A heartbeat costs an entry in a map. Only when none comes for 50 seconds does the
+// controller act on the node: it sets the node's conditions to Unknown, adds the taint unreachable, and marks the node's pods as not ready,
+// so that services send them no traffic.
 //
-// The taints NoExecute, which evict pods, come one node after the other, by what the nodes of the zone are like together:
-// see [zones]. Changes are collected for five seconds before zones are judged, since nodes that fail for one reason fall
-// silent one by one.
+// The NoExecute taints, which evict pods, come to one node after the other, depending on the state of all nodes in the zone: see [zones].
+// The controller collects changes for five seconds before it judges zones, since nodes that fail for one reason stop reporting one by one.
 package nodelifecycle
 
 import (
@@ -36,7 +35,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
-	"github.com/mortise-dev/mortise/internal/controllers/workload"
+	"github.com/mortise-dev/mortise/internal/podconditions"
 )
 
 // Controller describes the loop.
@@ -55,10 +54,10 @@ func Controller() controllers.Controller {
 	}
 }
 
-// byNode is the index of pods by the node they are on.
+// byNode is the index of pods by node.
 const byNode = "node"
 
-// judging is the key of the queue under which zones are judged; no node has that name.
+// judging is the queue key for judging the zones; no node has that name.
 const judging = ""
 
 type controller struct {
@@ -162,7 +161,7 @@ func build(d *controllers.Deps, s settings) (controllers.Runner, error) {
 	}), err
 }
 
-// hear books a sign of life; the latest counts.
+// hear records a heartbeat; the latest counts.
 func (c *controller) hear(node string, at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -171,7 +170,7 @@ func (c *controller) hear(node string, at time.Time) {
 	}
 }
 
-// observe tells the zones of a node, and has them judged if that is new.
+// observe updates a node's zone, and enqueues a judgement if the node's state is new.
 func (c *controller) observe(n *corev1.Node) {
 	status, has := readiness(n), fled(n)
 	_, excluded := n.Labels["node.kubernetes.io/exclude-disruption"]
@@ -184,7 +183,7 @@ func (c *controller) observe(n *corev1.Node) {
 	}
 }
 
-// tell makes an event about a node.
+// tell records an event for a node.
 func (c *controller) tell(node *corev1.Node, reason, format, text string) {
 	c.recorder.Eventf(&corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: node.Name, UID: node.UID}, corev1.EventTypeNormal, reason,
 		format, node.Name, text)
@@ -209,7 +208,7 @@ func (c *controller) sync(ctx context.Context, name string) error {
 	return nil
 }
 
-// listen writes down that a node is silent, if it is, and returns what it is then.
+// listen sets a silent node's conditions to Unknown, and returns the node as it is then.
 func (c *controller) listen(ctx context.Context, node *corev1.Node) (*corev1.Node, error) {
 	now := c.clock.Now()
 	defer func() { c.meters.one.Observe(c.clock.Since(now).Seconds()) }()
@@ -222,9 +221,9 @@ func (c *controller) listen(ctx context.Context, node *corev1.Node) (*corev1.Nod
 	}
 	conditions := silenced(node, now)
 	if was := condition(node.Status.Conditions, corev1.NodeReady); was != nil && was.Status == corev1.ConditionUnknown {
-		return node, nil // that was said before, whatever the others say
+		return node, nil // the node is known to be silent, whatever its other conditions say
 	}
-	// It may be us who do not hear: a cache that is behind is no reason to give nodes up.
+	// The cache may be behind: read the Lease from the server before giving the node up.
 	live, err := c.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, node.Name, metav1.GetOptions{})
 	if err == nil {
 		if cached, err := c.leases.Leases(corev1.NamespaceNodeLease).Get(node.Name); err != nil ||
@@ -247,7 +246,7 @@ func (c *controller) listen(ctx context.Context, node *corev1.Node) (*corev1.Nod
 	return node, nil
 }
 
-// patch sets the taints and labels right that a node has by what it is.
+// patch updates the taints and labels that follow from a node's state.
 func (c *controller) patch(ctx context.Context, node *corev1.Node, flee bool) error {
 	change := map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion}
 	patch := map[string]any{"metadata": change}
@@ -271,7 +270,7 @@ func (c *controller) patch(ctx context.Context, node *corev1.Node, flee bool) er
 	return nil
 }
 
-// judge carries out what the zones decide.
+// judge executes the decision of the zones.
 func (c *controller) judge(ctx context.Context) error {
 	now := c.clock.Now()
 	defer func() { c.meters.all.Observe(c.clock.Since(now).Seconds()) }()
@@ -325,7 +324,7 @@ func (c *controller) unready(ctx context.Context, node string, now time.Time) er
 		if !ok {
 			continue
 		}
-		if ready := workload.Condition(pod, corev1.PodReady); ready == nil || ready.Status == corev1.ConditionFalse {
+		if ready := podconditions.Find(pod.Status.Conditions, corev1.PodReady); ready == nil || ready.Status == corev1.ConditionFalse {
 			continue
 		}
 		patch, err := json.Marshal(map[string]any{

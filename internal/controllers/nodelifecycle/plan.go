@@ -20,8 +20,7 @@ func condition(conditions []corev1.NodeCondition, kind corev1.NodeConditionType)
 	return nil
 }
 
-// deadline is when a node that was last heard of at heard counts as lost: one that has reported before, and one that
-// never has.
+// deadline returns when a node counts as lost, given its last heartbeat. A node that never reported has a longer grace period.
 func (s settings) deadline(node *corev1.Node, heard time.Time) time.Time {
 	if condition(node.Status.Conditions, corev1.NodeReady) == nil {
 		return heard.Add(s.startupGrace)
@@ -29,7 +28,7 @@ func (s settings) deadline(node *corev1.Node, heard time.Time) time.Time {
 	return heard.Add(s.grace)
 }
 
-// silenced are a node's conditions once nothing is known of it any more.
+// silenced returns the conditions of a node that reports no more.
 func silenced(node *corev1.Node, now time.Time) []corev1.NodeCondition {
 	conditions := slices.Clone(node.Status.Conditions)
 	for _, kind := range []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure,
@@ -49,7 +48,7 @@ func silenced(node *corev1.Node, now time.Time) []corev1.NodeCondition {
 	return conditions
 }
 
-// byCondition are the taints that conditions ask for.
+// byCondition are the taints for conditions.
 var byCondition = []struct {
 	kind   corev1.NodeConditionType
 	status corev1.ConditionStatus
@@ -63,7 +62,7 @@ var byCondition = []struct {
 	{corev1.NodePIDPressure, corev1.ConditionTrue, corev1.TaintNodePIDPressure},
 }
 
-// fleeing is the taint that evicts pods from a node whose Ready condition has that status; empty for none.
+// fleeing returns the taint that evicts pods from a node whose Ready condition has that status; "" for none.
 func fleeing(status corev1.ConditionStatus) string {
 	switch status {
 	case corev1.ConditionFalse:
@@ -74,7 +73,7 @@ func fleeing(status corev1.ConditionStatus) string {
 	return ""
 }
 
-// readiness is the status of a node's Ready condition; empty where it has none.
+// readiness returns the status of a node's Ready condition; "" if it has none.
 func readiness(node *corev1.Node) corev1.ConditionStatus {
 	if c := condition(node.Status.Conditions, corev1.NodeReady); c != nil {
 		return c.Status
@@ -82,7 +81,7 @@ func readiness(node *corev1.Node) corev1.ConditionStatus {
 	return ""
 }
 
-// fled is the key of the taint that evicts pods from a node because it was not ready; empty where it has none.
+// fled returns the key of the node's taint that evicts pods because the node is not ready; "" if it has none.
 func fled(node *corev1.Node) string {
 	for _, t := range node.Spec.Taints {
 		if t.Effect == corev1.TaintEffectNoExecute && (t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable) {
@@ -92,8 +91,8 @@ func fled(node *corev1.Node) string {
 	return ""
 }
 
-// taints returns a node's taints with those of its conditions updated: NoSchedule for each, and NoExecute for a node that
-// is not ready or unreachable, if flee is set. Taints of others are unchanged.
+// taints returns a node's taints after updating those for its conditions: NoSchedule for each, and NoExecute for a node that is not ready
+// or unreachable, if flee is set. Other taints are unchanged.
 func taints(node *corev1.Node, flee bool, now time.Time) []corev1.Taint {
 	type id struct {
 		key    string
@@ -111,12 +110,12 @@ func taints(node *corev1.Node, flee bool, now time.Time) []corev1.Taint {
 	for _, t := range byCondition {
 		c := condition(node.Status.Conditions, t.kind)
 		met := c != nil && c.Status == t.status
-		if t.kind == corev1.NodeReady { // first, as where one of the two takes the other's place upstream
+		if t.kind == corev1.NodeReady { // first, as upstream does where one of the two replaces the other
 			add(t.key, corev1.TaintEffectNoExecute, met && flee)
 		}
 		add(t.key, corev1.TaintEffectNoSchedule, met)
 	}
-	// A node that has never said that it is ready keeps what it was registered with.
+	// A node that has never reported as ready keeps the taint that it registered with.
 	if condition(node.Status.Conditions, corev1.NodeReady) == nil {
 		delete(ours, id{corev1.TaintNodeNotReady, corev1.TaintEffectNoSchedule})
 	}
@@ -138,7 +137,7 @@ func taints(node *corev1.Node, flee bool, now time.Time) []corev1.Taint {
 	return result
 }
 
-// oldLabels are the labels with the names of old that a node lacks, or that say something else.
+// oldLabels returns the labels with deprecated names that a node lacks, or has with another value.
 func oldLabels(labels map[string]string) map[string]string {
 	missing := map[string]string{}
 	for now, old := range map[string]string{corev1.LabelOSStable: "beta.kubernetes.io/os", corev1.LabelArchStable: "beta.kubernetes.io/arch"} {

@@ -11,13 +11,13 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
 
-// settings say when a node counts as lost, and how fast its pods are evicted then.
+// settings determine when a node counts as lost, and how fast its pods are then evicted.
 type settings struct {
-	grace, startupGrace time.Duration // for which a node may be silent, and one that has never reported
-	period              time.Duration // for which changes are collected before zones are judged
-	rate, secondary     float32       // nodes per second and zone, and of a zone in which most nodes are lost
-	unhealthy           float32       // the fraction of a zone that is most of it
-	large               int           // nodes of a zone up to which secondary is taken as 0
+	grace, startupGrace time.Duration // how long a node may be silent; how long if it never reported
+	period              time.Duration // how long to collect changes before judging zones
+	rate, secondary     float32       // nodes per second and zone; the same for a zone that has mostly failed
+	unhealthy           float32       // the fraction of failed nodes from which a zone has mostly failed
+	large               int           // the number of nodes up to which secondary counts as 0
 }
 
 func defaults() *settings {
@@ -27,7 +27,7 @@ func defaults() *settings {
 	}
 }
 
-// The flags that check names.
+// Names of the flags, for checks.
 const (
 	graceFlag     = "node-monitor-grace-period"
 	startupFlag   = "node-startup-grace-period"

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// state is how a zone does, by how many of its nodes are ready.
+// state is the state of a zone, by the number of its ready nodes.
 type state string
 
 const (
@@ -21,24 +21,25 @@ const (
 	full    state = "FullDisruption"
 )
 
-// node is what zones know of one.
+// node is the zones' record of a node.
 type node struct {
 	zone    string
-	status  corev1.ConditionStatus // of Ready; empty: it has never said
-	counted bool                   // it counts in the judgement of its zone
-	waiting bool                   // it is to be tainted, which evicts its pods, when its zone's turn comes
+	status  corev1.ConditionStatus // of Ready; "": never reported
+	counted bool                   // it counts for its zone
+	waiting bool                   // it waits for the taint that evicts its pods
 	tainted bool                   // it has such a taint
 }
 
-// zones decide which nodes that are not ready are tainted, and when. A few nodes that fail are emptied, one every ten
-// seconds. Where most of a zone fails it is more likely that something between us and them did: then a large zone is
-// emptied slowly, and a small one not at all. Where all that there is fails nothing is done, and what has been is taken back.
+// zones decide which failed nodes to taint, and when. If a few nodes fail, the controller evicts their pods, one node every ten seconds. If
+// most of a zone fails, the network between the zone and the control plane is the more likely cause: then the controller empties a large
+// zone slowly, and a small one not at all. If all zones fail, it taints no node and removes the taints again.
 //
-// Worked example, with the rates 0.1 and 0.01: of a zone of ten, four fail. One is tainted at once, one after ten seconds,
-// and so on. Two more fail: six of ten are over 0.55, the zone has fewer than fifty nodes, the rest is left alone. The other
-// zone fails too: all taints go. It comes back: what is left failed is tainted again, from the beginning.
+// Worked example, with the rates 0.1 and 0.01: in a zone of ten nodes, four fail. The controller taints one at once, one after ten seconds,
+// and so on. Two more fail: six of ten are over 0.55 and the zone has fewer than fifty nodes, so the others keep their pods. The other zone
+// fails too: the controller removes all taints. That zone recovers: the controller starts to taint the nodes that are still failed from the
+// beginning.
 //
-// It does no I/O and reads no clock.
+// zones do no I/O and read no clock.
 type zones struct {
 	settings settings
 	nodes    map[string]*node
@@ -47,10 +48,10 @@ type zones struct {
 
 type zone struct {
 	state                state
-	ready, unready, size int // nodes that count; all
+	ready, unready, size int // the nodes that count; all nodes
 	queue                []string
-	rate                 float32   // nodes a second; 0: none
-	next                 time.Time // the earliest for the next one
+	rate                 float32   // nodes per second; 0: none
+	next                 time.Time // the earliest time for the next node
 }
 
 func newZones(s settings) *zones {
@@ -68,7 +69,7 @@ func (z *zone) count(n *node, by int) {
 	}
 }
 
-// observe takes in what a node is like now. It tells whether anything is new.
+// observe records the state of a node. It reports whether that is new.
 func (z *zones) observe(name string, now node) bool {
 	was, known := z.nodes[name]
 	if known && *was == now {
@@ -98,7 +99,7 @@ func (z *zone) drop(name string) {
 	z.queue = slices.DeleteFunc(z.queue, func(n string) bool { return n == name })
 }
 
-// forget takes a node out of the counts, not out of the queue.
+// forget removes a node from the counts, but not from the queue.
 func (z *zones) forget(name string) {
 	if n := z.nodes[name]; n != nil {
 		z.of[n.zone].count(n, -1)
@@ -106,7 +107,7 @@ func (z *zones) forget(name string) {
 	}
 }
 
-// remove is for a node that is gone.
+// remove removes a deleted node.
 func (z *zones) remove(name string) {
 	if n := z.nodes[name]; n != nil {
 		z.of[n.zone].drop(name)
@@ -114,7 +115,7 @@ func (z *zones) remove(name string) {
 	}
 }
 
-// judged is what a zone's numbers make it.
+// judged returns a zone's state by its counts.
 func (z *zones) judged(at *zone) state {
 	switch {
 	case at.ready == 0 && at.unready > 0:
@@ -126,15 +127,15 @@ func (z *zones) judged(at *zone) state {
 	}
 }
 
-// verdict is what is to be done.
+// verdict is what the controller has to do.
 type verdict struct {
-	untaint []string // all that have a taint: everything has failed
-	forgive bool     // everything has failed before: what was not heard meanwhile does not count
-	taint   []string // the next ones
+	untaint []string // all tainted nodes: every zone has failed
+	forgive bool     // every zone had failed before: silence in that time does not count
+	taint   []string // the next nodes
 	again   time.Time
 }
 
-// judge looks at all zones at once. What it says is to be tainted waits no more.
+// judge judges all zones together. Nodes in verdict.taint leave the queue.
 func (z *zones) judge(now time.Time) verdict {
 	var v verdict
 	allAre, allWere := true, true
@@ -145,7 +146,7 @@ func (z *zones) judge(now time.Time) verdict {
 			if at.size == 0 {
 				delete(z.of, name)
 			}
-			continue // nothing to judge by
+			continue // no nodes to judge by
 		}
 		next[name] = z.judged(at)
 		allAre = allAre && next[name] == full
@@ -199,7 +200,7 @@ func (z *zones) judge(now time.Time) verdict {
 	return v
 }
 
-// limit sets a zone's rate. Who had to wait before waits the new time.
+// limit sets a zone's rate. A zone that had to wait waits the new interval.
 func (z *zone) limit(rate float32, now time.Time) {
 	if z.rate == rate {
 		return
@@ -210,12 +211,12 @@ func (z *zone) limit(rate float32, now time.Time) {
 	}
 }
 
-// interval is the time between two nodes.
+// interval returns the time between two nodes.
 func (z *zone) interval() time.Duration {
 	return time.Duration(float64(time.Second) / float64(z.rate)).Round(time.Millisecond)
 }
 
-// retry puts a node back that could not be tainted.
+// retry requeues a node that the controller could not taint.
 func (z *zones) retry(name string) {
 	if n := z.nodes[name]; n != nil && n.waiting {
 		at := z.of[n.zone]
@@ -224,14 +225,14 @@ func (z *zones) retry(name string) {
 	}
 }
 
-// rejudge has the next judgement say again what all zones together mean.
+// rejudge makes the next judgement repeat what it decides for all zones together.
 func (z *zones) rejudge() {
 	for _, at := range z.of {
 		at.state = initial
 	}
 }
 
-// zoneOf names a node's zone, after the labels of clouds, the old ones first; all without are in one.
+// zoneOf returns a node's zone by its region and zone labels, the deprecated ones first. Nodes without labels share one zone.
 func zoneOf(labels map[string]string) string {
 	first := func(old, now string) string {
 		if v, ok := labels[old]; ok {
@@ -244,5 +245,5 @@ func zoneOf(labels map[string]string) string {
 	if region == "" && zone == "" {
 		return ""
 	}
-	return region + ":\x00:" + zone // as metrics show it upstream
+	return region + ":\x00:" + zone // as upstream's metrics show it
 }

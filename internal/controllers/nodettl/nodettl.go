@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodettl sets an annotation on nodes with the number of seconds for which they may cache secrets and config maps:
-// the more nodes there are, the longer.
+// Package nodettl annotates nodes with the number of seconds for which they may cache secrets and config maps: the more nodes there are,
+// the longer.
 //
-// The sizes at which that changes overlap, so that a cluster at a bound does not go to and fro: with 101 nodes it is 15 s,
-// and becomes 0 again when fewer than 90 are left.
+// The ranges of cluster sizes overlap, so that a cluster at a bound does not switch back and forth: with 101 nodes the time becomes 15 s,
+// and it becomes 0 again only below 90 nodes.
 package nodettl
 
 import (
@@ -39,12 +39,12 @@ func Controller() controllers.Controller {
 	}
 }
 
-// step is one size of clusters.
+// step is one range of cluster sizes.
 type step struct{ fewest, most, seconds int }
 
 var steps = [...]step{{0, 100, 0}, {90, 500, 15}, {450, 1000, 30}, {900, 2000, 60}, {1800, math.MaxInt, 300}}
 
-// next is the step of a cluster of so many nodes that was at another.
+// next returns the step of a cluster of that many nodes that was at another step.
 func next(at, nodes int) int {
 	for nodes > steps[at].most {
 		at++
@@ -83,7 +83,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
 }
 
-// counted takes note of nodes that came or went. When that changes the time, all have to hear of it.
+// counted records that nodes were added or removed. If that changes the time, it enqueues all nodes.
 func (c *controller) counted(more int) {
 	c.mu.Lock()
 	c.count += more
@@ -96,7 +96,7 @@ func (c *controller) counted(more int) {
 	}
 	all, err := c.nodes.List(labels.Everything())
 	if err != nil {
-		return // a cache always answers
+		return // a lister returns no error
 	}
 	for _, node := range all {
 		c.queue.Add(node.Name)

@@ -9,7 +9,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
 
-// reason is why a pod is removed, as metrics tell it.
+// reason is the metrics' label for why a pod is removed.
 type reason string
 
 const (

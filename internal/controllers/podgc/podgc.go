@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podgc removes pods that no node will ever finish with: those of nodes that are gone, or that somebody has declared
-// to be out of service, those that were deleted before they had a node, and the oldest finished ones when there are too many.
+// Package podgc removes pods that no node will ever finish with: those of nodes that are gone or have the taint out-of-service, those
+// that were deleted before they had a node, and the oldest finished ones when there are too many.
 package podgc
 
 import (
@@ -29,7 +29,7 @@ import (
 )
 
 const (
-	quarantine = 40 * time.Second // before a node that is gone is believed to be
+	quarantine = 40 * time.Second // how long a node is missing before it counts as gone
 )
 
 // Controller describes the loop.
@@ -49,7 +49,7 @@ func Controller() controllers.Controller {
 	}
 }
 
-// sweep is the one key of the queue: the whole is looked at together.
+// sweep is the queue's only key: one sync handles all pods.
 const sweep = "sweep"
 
 type controller struct {
@@ -58,9 +58,9 @@ type controller struct {
 	nodes  listers.NodeLister
 	pods   listers.PodLister
 	queue  *controllers.Queue[string]
-	kept   int // finished pods; 0: all
+	kept   int // the number of finished pods to keep; 0: all
 	meters *meters
-	missed map[string]time.Time // nodes that pods name and that do not exist, since when; the worker's own
+	missed map[string]time.Time // missing nodes that pods name, and since when; only the worker uses it
 }
 
 func build(d *controllers.Deps, kept int) (controllers.Runner, error) {
@@ -94,7 +94,7 @@ func build(d *controllers.Deps, kept int) (controllers.Runner, error) {
 					}
 				}
 				if unbound || workload.Finished(updated) && !workload.Finished(before) {
-					c.queue.AddAfter(sweep, time.Second) // many finish together
+					c.queue.AddAfter(sweep, time.Second) // many pods finish together
 				}
 			},
 		}),
@@ -105,7 +105,7 @@ func build(d *controllers.Deps, kept int) (controllers.Runner, error) {
 	}), err
 }
 
-// abandoned tells whether nothing runs on a node any more: it is not ready, and somebody has said that it is out of service.
+// abandoned reports whether nothing runs on a node any more: it is not ready, and has the taint out-of-service.
 func abandoned(node *corev1.Node) bool {
 	ready := slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
@@ -173,7 +173,7 @@ func (c *controller) sync(ctx context.Context, _ string) error {
 	return errors.Join(errs...)
 }
 
-// before orders finished pods by who goes first: those that nodes evicted, since nobody waits for them, then the oldest.
+// before orders finished pods for deletion: first those that nodes evicted, since no controller waits for them, then the oldest.
 func before(a, b *corev1.Pod) int {
 	rank := func(pod *corev1.Pod) int {
 		if pod.Status.Phase == corev1.PodFailed && pod.Status.Reason == "Evicted" {
@@ -184,7 +184,7 @@ func before(a, b *corev1.Pod) int {
 	return cmp.Or(rank(a)-rank(b), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 }
 
-// remove deletes a pod without grace, and counts it. One that had not ended is marked failed first.
+// remove deletes a pod without grace, and counts it. It first marks an unfinished pod as failed.
 func (c *controller) remove(ctx context.Context, pod *corev1.Pod, why reason) error {
 	c.meters.deleted.WithLabelValues(pod.Namespace, string(why)).Inc()
 	err := c.fail(ctx, pod, why)
@@ -200,7 +200,7 @@ func (c *controller) remove(ctx context.Context, pod *corev1.Pod, why reason) er
 	return fmt.Errorf("remove pod %s/%s: %w", pod.Namespace, pod.Name, err)
 }
 
-// fail marks a pod that has not ended as failed; one whose node is gone, as disrupted too.
+// fail marks an unfinished pod as failed, and as disrupted too if its node is gone.
 func (c *controller) fail(ctx context.Context, pod *corev1.Pod, why reason) error {
 	if workload.Finished(pod) {
 		return nil

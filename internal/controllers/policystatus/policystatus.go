@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policystatus checks the expressions of ValidatingAdmissionPolicies against the schemas of the kinds that they match,
-// native ones and custom ones alike, and writes what is wrong into their status. It changes nothing about what policies decide.
+// Package policystatus type-checks the expressions of ValidatingAdmissionPolicies against the schemas of the kinds that they match,
+// built-in and custom, and writes the warnings into their status. It does not change what policies decide.
 //
-// A policy is checked once for each generation: kinds that come later are met by its next one. The schemas are those that the
-// server publishes at /openapi/v3.
+// The controller checks a policy once for each generation: kinds that are added later count from the policy's next generation. The schemas
+// are those that the server publishes at /openapi/v3.
 package policystatus
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
 
-// manager is what the status belongs to, in the managed fields.
+// manager is the field manager of the status.
 const manager = "validatingadmissionpolicy-status"
 
 // Controller describes the loop.

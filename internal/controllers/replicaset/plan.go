@@ -14,18 +14,19 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
+	"github.com/mortise-dev/mortise/internal/podconditions"
 )
 
 // burst bounds how many pods one sync creates or deletes.
 const burst = 500
 
-// plan is what the replica count asks for: create so many, or delete those.
+// plan is what to do for the replica count: create that many pods, or delete these.
 type plan struct {
 	create int
 	delete []*corev1.Pod
 }
 
-// decide compares the active pods with the wish. Neighbours are the pods of all replica sets with the same owner.
+// decide compares the active pods with the replica count. neighbours are the pods of all replica sets with the same owner.
 func decide(rs *appsv1.ReplicaSet, active, neighbours []*corev1.Pod, now time.Time) plan {
 	switch diff := len(active) - int(wanted(rs)); {
 	case diff < 0:
@@ -43,7 +44,7 @@ func wanted(rs *appsv1.ReplicaSet) int32 {
 	return *rs.Spec.Replicas
 }
 
-// status computes the status that the observed pods make, failure being what became of the plan.
+// status computes the status from the observed pods; failure is the error of executing the plan.
 func status(rs *appsv1.ReplicaSet, active, terminating []*corev1.Pod, failure error, now time.Time) appsv1.ReplicaSetStatus {
 	s := *rs.Status.DeepCopy()
 	s.Replicas = int32(len(active))
@@ -56,7 +57,7 @@ func status(rs *appsv1.ReplicaSet, active, terminating []*corev1.Pod, failure er
 		if template.Matches(labels.Set(pod.Labels)) {
 			s.FullyLabeledReplicas++
 		}
-		if workload.Ready(pod) {
+		if podconditions.IsReady(pod) {
 			s.ReadyReplicas++
 		}
 		if ok, _ := workload.Available(pod, rs.Spec.MinReadySeconds, now); ok {
@@ -80,7 +81,7 @@ func status(rs *appsv1.ReplicaSet, active, terminating []*corev1.Pod, failure er
 	return s
 }
 
-// changed tells whether a status is worth writing.
+// changed reports whether a status is worth writing.
 func changed(before, after appsv1.ReplicaSetStatus) bool {
 	return !equality.Semantic.DeepEqual(before, after)
 }

@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package replicaset keeps the number of pods that each ReplicaSet asks for, and each ReplicationController, its forebear.
+// Package replicaset keeps the number of pods that each ReplicaSet, and each ReplicationController, its predecessor, asks for.
 //
-// Both are one loop: a [source] gives it the objects of either kind as sets (replicasets.go, replicationcontrollers.go).
-// The sync takes hold of the pods that match the selector, compares their number with the wish, creates or deletes the
-// difference, and writes the status. Which pods go is decided in plan.go and workload/rank.go, without I/O. Creations
-// start slowly, and nothing is created or deleted while the cache has yet to show what was done before.
+// Both are one loop: a [source] provides the objects of either kind as sets (replicasets.go, replicationcontrollers.go). The sync adopts
+// the pods that match the selector, compares their number with the replica count, creates or deletes the difference, and writes the status.
+// plan.go and workload/rank.go choose the pods to delete, without I/O. Creations start slowly, and the controller creates and deletes no
+// pods while the cache does not show its earlier writes.
 package replicaset
 
 import (
@@ -32,26 +32,26 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
 )
 
-// set is an object that asks for a number of pods, in the form of a replica set.
+// set is an object with a replica count, converted to a replica set.
 type set struct {
 	*appsv1.ReplicaSet
-	// owner is the object itself, which events are about.
+	// owner is the object itself, which events refer to.
 	owner workload.Owner
 }
 
-// source is the objects of one kind.
+// source provides the objects of one kind.
 type source struct {
 	kind schema.GroupVersionKind
-	// get and list read the cache; list is of a namespace.
+	// get and list read the cache; list returns the sets of a namespace.
 	get  func(namespace, name string) (set, error)
 	list func(namespace string) ([]set, error)
 	// fresh reads the object from the server.
 	fresh func(ctx context.Context, namespace, name string) (metav1.Object, error)
 	// write stores a status.
 	write func(ctx context.Context, s set, status appsv1.ReplicaSetStatus) error
-	// siblings are the sets that have the same controller; nil: there are none.
+	// siblings returns the sets with the same controller; nil: there are none.
 	siblings func(ref *metav1.OwnerReference) ([]set, error)
-	// terminating says that the status counts pods that are on their way out.
+	// terminating reports whether the status counts terminating pods.
 	terminating bool
 }
 
@@ -62,11 +62,11 @@ type controller struct {
 	clock        clock.PassiveClock
 	pods         cache.Indexer
 	expectations *workload.Expectations
-	expecting    sync.Map // by key, the UID of the set that something is expected for
+	expecting    sync.Map // by key, the UID of the set whose writes are expected
 	queue        *controllers.Queue[types.NamespacedName]
 }
 
-// newController makes the loop over a source, which wakes it through changed and gone.
+// newController creates the loop over a source, which enqueues sets through changed and gone.
 func newController(d *controllers.Deps, queue string, s source) (*controller, error) {
 	pods := d.Informers.Core().V1().Pods()
 	c := &controller{
@@ -82,8 +82,8 @@ func newController(d *controllers.Deps, queue string, s source) (*controller, er
 		Expectations: c.expectations}.Subscribe(d, pods.Informer())
 }
 
-// soon wakes a set after a moment that grows with it: 100 ms for 5,000 pods. Each look is at all of its pods, and hundreds
-// of them change in a second while they start.
+// soon enqueues a set after a delay that grows with it: 100 ms for 5,000 pods. Each sync reads all of the set's pods, and hundreds of them
+// change in a second while they start.
 func (c *controller) soon(key types.NamespacedName) {
 	s, err := c.get(key.Namespace, key.Name)
 	if err != nil {
@@ -98,15 +98,15 @@ func (c *controller) soon(key types.NamespacedName) {
 }
 
 const (
-	few       = 250 // pods that are looked at in no time
+	few       = 250 // a sync of that many pods takes almost no time
 	maxMoment = 200 * time.Millisecond
 )
 
-// Run works until ctx ends.
+// Run reconciles until ctx ends.
 func (c *controller) Run(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }
 
-// changed takes note of a set; one that was another before has no pods that it waits for. Where only the status differs, which
-// is most often the answer to a write from here, there is time.
+// changed handles an added or updated set. A new set of an old name has no expectations. If only the status changed, most often by the
+// controller's own write, the sync may wait.
 func (c *controller) changed(before, now metav1.Object) {
 	key := controllers.Key(now)
 	if before != nil && before.GetUID() != now.GetUID() {
@@ -120,13 +120,13 @@ func (c *controller) changed(before, now metav1.Object) {
 	c.queue.Add(key)
 }
 
-// gone takes note of a set that was deleted.
+// gone handles the deletion of a set.
 func (c *controller) gone(was metav1.Object) {
 	c.forget(controllers.Key(was), was.GetUID())
 	c.queue.Add(controllers.Key(was))
 }
 
-// forget drops what is expected for a set that is gone. The next of its name may have been seen to before this is heard of.
+// forget drops the expectations of a deleted set, unless a newer set of the same name already has expectations.
 func (c *controller) forget(key types.NamespacedName, gone types.UID) {
 	if uid, ok := c.expecting.Load(key); !ok || uid == gone {
 		c.expectations.Forget(key)
@@ -144,7 +144,7 @@ func (c *controller) owned(pod *corev1.Pod) bool {
 	return ok
 }
 
-// wakeSuitors wakes those who may want to adopt an orphan.
+// wakeSuitors enqueues the owners that may adopt an orphan.
 func (c *controller) wakeSuitors(pod *corev1.Pod) {
 	sets, err := c.list(pod.Namespace)
 	if err != nil {
@@ -168,7 +168,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	}
 	selector, err := metav1.LabelSelectorAsSelector(rs.Spec.Selector)
 	if err != nil {
-		return nil // validation lets no such selector in; there is nothing to retry
+		return nil // validation rejects such a selector; a retry cannot help
 	}
 	settled, wait := c.expectations.Satisfied(key)
 	if !settled {
@@ -201,7 +201,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 		}
 	}
 	if failure == nil && rs.Spec.MinReadySeconds > 0 && next.ReadyReplicas != next.AvailableReplicas {
-		// A pod that does not say since when it is ready never becomes available by itself.
+		// A pod without the time since when it is ready causes no event when it becomes available.
 		c.queue.AddAfter(key, cmp.Or(workload.NextAvailable(active, rs.Spec.MinReadySeconds, now),
 			time.Duration(rs.Spec.MinReadySeconds)*time.Second))
 	}
@@ -217,7 +217,7 @@ func (c *controller) claim(ctx context.Context, rs *appsv1.ReplicaSet, selector 
 	}.Settle(ctx, pods)
 }
 
-// neighbours are the pods of the replica sets that share rs's owner; only a scale-down asks for them.
+// neighbours returns the pods of the replica sets that share rs's owner; only scaling down needs them.
 func (c *controller) neighbours(rs *appsv1.ReplicaSet, active []*corev1.Pod) []*corev1.Pod {
 	ref := metav1.GetControllerOfNoCopy(rs)
 	if ref == nil || c.siblings == nil || len(active) <= int(wanted(rs)) {
@@ -236,7 +236,7 @@ func (c *controller) neighbours(rs *appsv1.ReplicaSet, active []*corev1.Pod) []*
 	return found
 }
 
-// execute does what was decided.
+// execute executes a plan.
 func (c *controller) execute(ctx context.Context, rs set, p plan) error {
 	key := controllers.Key(rs.ReplicaSet)
 	c.expecting.Store(key, rs.UID)
@@ -247,7 +247,7 @@ func (c *controller) execute(ctx context.Context, rs set, p plan) error {
 			_, err := c.control.Create(ctx, rs.owner, workload.PodFromTemplate(&rs.Spec.Template, rs.ReplicaSet,
 				metav1.NewControllerRef(rs.ReplicaSet, c.kind)))
 			if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-				return nil // it will all go; an expectation that stays open does no harm
+				return nil // its objects will all be deleted; an open expectation does no harm
 			}
 			return err
 		})

@@ -70,7 +70,7 @@ func replicationControllers(d *controllers.Deps) (controllers.Runner, error) {
 	})
 }
 
-// asSet is a replication controller in the form of a replica set. It shares its parts with rc.
+// asSet converts a replication controller to a replica set, which shares its parts with rc.
 func asSet(rc *corev1.ReplicationController) set {
 	rs := &appsv1.ReplicaSet{
 		ObjectMeta: rc.ObjectMeta,
@@ -95,7 +95,7 @@ func asSet(rc *corev1.ReplicationController) set {
 	return set{rs, rc}
 }
 
-// replicationStatus is what a replica set's status says of a replication controller.
+// replicationStatus converts a replica set's status to a replication controller's.
 func replicationStatus(s appsv1.ReplicaSetStatus) corev1.ReplicationControllerStatus {
 	out := corev1.ReplicationControllerStatus{
 		Replicas: s.Replicas, FullyLabeledReplicas: s.FullyLabeledReplicas, ReadyReplicas: s.ReadyReplicas,

@@ -19,8 +19,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
 )
 
-// provide makes the claim that a pod asks for by a template, unless it is there. It returns the name that the pod's status
-// lacks; empty when it lacks none.
+// provide creates a pod's claim from its template unless it exists. It returns the claim's name if the pod's status lacks it, else "".
 func (c *controller) provide(ctx context.Context, pod *corev1.Pod, podClaim *corev1.PodResourceClaim) (string, error) {
 	name, own, err := Name(pod, podClaim)
 	switch {
@@ -49,7 +48,7 @@ func (c *controller) provide(ctx context.Context, pod *corev1.Pod, podClaim *cor
 	}
 	made, err := c.client.ResourceV1().ResourceClaims(pod.Namespace).Create(ctx, fill(template, pod, podClaim.Name), metav1.CreateOptions{})
 	if err != nil {
-		return "", fmt.Errorf("create ResourceClaim %s: %w", "", err) // upstream's words, which has no name either
+		return "", fmt.Errorf("create ResourceClaim %s: %w", "", err) // upstream's words, which lack the name too
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,7 +59,7 @@ func (c *controller) provide(ctx context.Context, pod *corev1.Pod, podClaim *cor
 	return made.Name, nil
 }
 
-// there tells whether a claim exists, and is the pod's own if it has to be. The server is asked where the cache knows nothing.
+// there reports whether a claim exists, and whether the pod owns it if it has to. It asks the server if the cache does not know the claim.
 func (c *controller) there(ctx context.Context, pod *corev1.Pod, name string, own bool) (bool, error) {
 	claim, err := c.claims.ResourceClaims(pod.Namespace).Get(name)
 	if apierrors.IsNotFound(err) {
@@ -72,7 +71,7 @@ func (c *controller) there(ctx context.Context, pod *corev1.Pod, name string, ow
 	return err == nil && (!own || workload.Controlled(claim, pod)), err
 }
 
-// orphan finds a claim that was created for a pod whose status lacks it, because that write failed.
+// orphan finds a claim that was created for a pod whose status lacks it because the status update failed.
 func (c *controller) orphan(ctx context.Context, pod *corev1.Pod, podClaim string) (string, error) {
 	mine, err := workload.Children[*resourcev1.ResourceClaim](c.owned, pod, false)
 	if err != nil {
@@ -96,7 +95,7 @@ func (c *controller) orphan(ctx context.Context, pod *corev1.Pod, podClaim strin
 	return name, nil
 }
 
-// fill makes the claim of a template.
+// fill returns the claim for a template.
 func fill(template *resourcev1.ResourceClaimTemplate, pod *corev1.Pod, podClaim string) *resourcev1.ResourceClaim {
 	annotations := maps.Clone(template.Spec.Annotations)
 	if annotations == nil {
@@ -112,9 +111,9 @@ func fill(template *resourcev1.ResourceClaimTemplate, pod *corev1.Pod, podClaim 
 	}
 }
 
-// prefix is what a claim's name begins with. Of names that are too long both parts are cut, each by its share.
+// prefix returns what a claim's name begins with. It shortens both parts in proportion if together they are too long.
 func prefix(pod, podClaim string) string {
-	const most = 63 - 6 // a hyphen and five letters follow
+	const most = 63 - 6 // a hyphen and five random characters follow
 	whole := pod + "-" + podClaim + "-"
 	if len(whole) <= most {
 		return whole

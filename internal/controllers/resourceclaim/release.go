@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// done tells whether no container of a pod runs, and none will.
+// done reports whether no container of a pod runs or will run any more.
 func done(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || pod.DeletionTimestamp != nil &&
 		pod.Spec.NodeName == ""
@@ -29,16 +29,16 @@ func isPod(r resourcev1.ResourceClaimConsumerReference) bool {
 	return r.APIGroup == "" && r.Resource == "pods"
 }
 
-// released is what a claim becomes that some of its users have left.
+// released is a claim after some of its users are removed.
 type released struct {
 	users      []resourcev1.ResourceClaimConsumerReference
-	status     bool // it changes: the users, or with the last of them the allocation
+	status     bool // the status changes: the users, or with the last of them the allocation
 	deallocate bool
-	unlock     bool // the finalizer goes
+	unlock     bool // the finalizer is removed
 }
 
-// release decides about a claim whose former users are known. It deallocates when the last user leaves, not merely because
-// there is none: a driver may allocate ahead. It deallocates a deleted claim in any case.
+// release decides about a claim whose former users are known. It deallocates when the last user leaves, not merely because there is none: a
+// driver may allocate ahead. It deallocates a deleted claim in any case.
 func release(claim *resourcev1.ResourceClaim, left func(resourcev1.ResourceClaimConsumerReference) bool) released {
 	r := released{users: slices.DeleteFunc(slices.Clone(claim.Status.ReservedFor), left)}
 	ours := slices.Contains(claim.Finalizers, resourcev1.Finalizer)
@@ -76,8 +76,8 @@ func (c *controller) syncClaim(ctx context.Context, at types.NamespacedName) err
 	return c.dispose(ctx, claim)
 }
 
-// left tells whether a pod that is among a claim's users needs it no more. The cache may not know yet a pod that the scheduler
-// has just put there: the server is asked about those that it does not know.
+// left reports whether a user of a claim is a pod that no longer needs it. It asks the server about pods that the cache does not know: the
+// scheduler may just have added them.
 func (c *controller) left(ctx context.Context, namespace string, user resourcev1.ResourceClaimConsumerReference) (bool, error) {
 	pod, err := c.pods.Pods(namespace).Get(user.Name)
 	switch {
@@ -118,8 +118,7 @@ func (c *controller) write(ctx context.Context, claim *resourcev1.ResourceClaim,
 	return claim, nil
 }
 
-// dispose deletes a claim without users that was made for a pod which will not run. Where the pod is gone, the garbage
-// collector does that.
+// dispose deletes an unused claim that was created for a pod which will not run. If the pod is gone, the garbage collector does that.
 func (c *controller) dispose(ctx context.Context, claim *resourcev1.ResourceClaim) error {
 	owner := metav1.GetControllerOfNoCopy(claim)
 	if owner == nil || owner.APIVersion != "v1" || owner.Kind != "Pod" {

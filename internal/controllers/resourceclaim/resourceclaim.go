@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package resourceclaim makes the ResourceClaims of pods that ask for them by a template, and frees claims that nobody uses.
+// Package resourceclaim makes the ResourceClaims of pods that ask for them by a template, and frees unused claims.
 //
-// A claim made here is its pod's own, is named in the pod's status, and goes when the pod will not run any more, even while
-// the pod itself stays. Any claim's reservedFor loses the pods that are done or gone; with the last of them it loses its
-// allocation and the finalizer that the allocation brought, so that others can have the devices. A pod that got its node
-// without the scheduler has its claims reserved here.
+// The pod owns the claim that is created for it, and names the claim in its status. The controller deletes the claim when the pod will not
+// run any more, even if the pod itself stays. It removes finished and deleted pods from any claim's reservedFor; with the last pod it
+// removes the allocation and the finalizer that came with it, so that other pods can use the devices. For a pod that got its node without
+// the scheduler, it reserves the claims.
 //
-// Keys are of two sorts, pods and claims ([key]). What a claim's state asks for is a pure function ([release] in release.go).
+// A key names a pod or a claim ([key]). A pure function decides about a claim ([release] in release.go).
 package resourceclaim
 
 import (
@@ -47,10 +47,10 @@ func Controller() controllers.Controller {
 	}
 }
 
-// The indexes of pods: by the claims that they use, and by the templates that they name.
+// Names of the indexes of pods: by the claims that they use, and by the templates that they name.
 const byClaim, byTemplate = "resourceClaim", "resourceClaimTemplate"
 
-// key is a pod, or a claim.
+// key names a pod or a claim.
 type key struct {
 	claim bool
 	types.NamespacedName
@@ -62,12 +62,12 @@ type controller struct {
 	pods      corelisters.PodLister
 	podIndex  cache.Indexer
 	claims    listers.ResourceClaimLister
-	owned     cache.Indexer // claims, by controller
+	owned     cache.Indexer // claims by controller
 	templates listers.ResourceClaimTemplateLister
 	queue     *controllers.Queue[key]
 
 	mu sync.Mutex
-	// made are the claims that were made for pods whose status may not say so yet: the cache may not know them either.
+	// made are the claims that were made for pods whose status may not name them yet: the cache may not know them either.
 	made map[types.UID]map[string]string
 }
 
@@ -108,7 +108,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
 }
 
-// Used are the keys of the claims that a pod uses, as far as it knows their names.
+// Used returns the keys of the claims that a pod uses, as far as the pod names them.
 func Used(pod *corev1.Pod) []string {
 	var keys []string
 	for i := range pod.Spec.ResourceClaims {
@@ -119,7 +119,7 @@ func Used(pod *corev1.Pod) []string {
 	return keys
 }
 
-// named are the templates that a pod names.
+// named returns the templates that a pod names.
 func named(pod *corev1.Pod) []string {
 	var keys []string
 	for _, c := range pod.Spec.ResourceClaims {
@@ -149,7 +149,7 @@ func (c *controller) podWent(pod *corev1.Pod) {
 	delete(c.made, pod.UID)
 }
 
-// free looks at the claims of a pod that needs them no more. Those for extended resources the scheduler has made.
+// free enqueues the claims of a pod that needs them no more. The scheduler creates those for extended resources.
 func (c *controller) free(pod *corev1.Pod) {
 	for i := range pod.Spec.ResourceClaims {
 		if name, _, err := Name(pod, &pod.Spec.ResourceClaims[i]); err == nil && name != "" {
@@ -166,11 +166,11 @@ func (c *controller) claimCame(claim *resourcev1.ResourceClaim) {
 	c.wakePods(byClaim, claim)
 }
 
-// wakePods looks at the pods that an index has for o.
+// wakePods enqueues the pods that an index has for o.
 func (c *controller) wakePods(index string, o metav1.Object) {
 	found, err := c.podIndex.ByIndex(index, o.GetNamespace()+"/"+o.GetName())
 	if err != nil {
-		return // the index is there
+		return // the index exists
 	}
 	for _, obj := range found {
 		if pod, ok := obj.(*corev1.Pod); ok {
@@ -186,11 +186,10 @@ func (c *controller) sync(ctx context.Context, k key) error {
 	return c.syncPod(ctx, k.NamespacedName)
 }
 
-// errNotMade is the class of errors that say that a claim for a template was not made yet.
+// errNotMade reports that a template's claim is not created yet.
 var errNotMade = errors.New("ResourceClaim not created yet")
 
-// Name is the name of a pod's claim, and whether the claim has to be the pod's own; empty when the pod turned out not to
-// need one.
+// Name returns the name of a pod's claim, and whether the pod must own it. The name is "" if the pod turned out to need no claim.
 func Name(pod *corev1.Pod, c *corev1.PodResourceClaim) (name string, own bool, err error) {
 	switch {
 	case c.ResourceClaimName != nil:
@@ -212,7 +211,7 @@ func Name(pod *corev1.Pod, c *corev1.PodResourceClaim) (name string, own bool, e
 func (c *controller) syncPod(ctx context.Context, at types.NamespacedName) error {
 	pod, err := c.pods.Pods(at.Namespace).Get(at.Name)
 	if apierrors.IsNotFound(err) || err == nil && (pod.DeletionTimestamp != nil || done(pod)) {
-		return nil // what is deleted because its pod is done must not be made again
+		return nil // the claim of a finished pod is deleted and must not be created again
 	} else if err != nil {
 		return fmt.Errorf("get pod: %w", err)
 	}
@@ -234,7 +233,7 @@ func (c *controller) syncPod(ctx context.Context, at types.NamespacedName) error
 		}
 	}
 	if pod.Spec.NodeName == "" {
-		return nil // the scheduler reserves
+		return nil // the scheduler reserves the claims
 	}
 	for i := range pod.Spec.ResourceClaims {
 		if err := c.reserve(ctx, pod, &pod.Spec.ResourceClaims[i]); err != nil {
@@ -244,11 +243,11 @@ func (c *controller) syncPod(ctx context.Context, at types.NamespacedName) error
 	return nil
 }
 
-// reserve adds a pod that has a node to the users of an allocated claim.
+// reserve adds a pod with a node to the users of an allocated claim.
 func (c *controller) reserve(ctx context.Context, pod *corev1.Pod, podClaim *corev1.PodResourceClaim) error {
 	name, own, err := Name(pod, podClaim)
 	if errors.Is(err, errNotMade) || err == nil && name == "" {
-		return nil // the event of the pod's new status comes
+		return nil // the update of the pod's status will enqueue it
 	} else if err != nil {
 		return err
 	}

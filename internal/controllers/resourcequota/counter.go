@@ -28,15 +28,15 @@ import (
 // page is the number of objects of one list request if the server does not report how many there are.
 const page = 500
 
-// counter counts what there is, at the server.
+// counter counts objects at the server.
 type counter struct {
 	client   kubernetes.Interface
 	metadata metadata.Interface
 	clock    clock.PassiveClock
 }
 
-// count is what is used of a quota's names, but for those of resources that are not served or could not be listed. Again is
-// after how long time alone will have changed it; 0: never.
+// count computes the usage for a quota's resource names, except for resources that are not served or could not be listed. again is after
+// how long time alone will change the usage; 0: never.
 func (c *counter) count(ctx context.Context, q *corev1.ResourceQuota,
 	served map[schema.GroupResource]schema.GroupVersionResource) (used corev1.ResourceList, again time.Duration, err error) {
 	used = corev1.ResourceList{}
@@ -77,7 +77,7 @@ func (c *counter) count(ctx context.Context, q *corev1.ResourceQuota,
 			unknown = append(unknown, names...)
 			continue
 		}
-		for name, n := range sum { // pods and claims of devices share names
+		for name, n := range sum { // pods and device claims share names
 			total := used[name]
 			total.Add(n)
 			used[name] = total
@@ -89,7 +89,7 @@ func (c *counter) count(ctx context.Context, q *corev1.ResourceQuota,
 	return used, again, errors.Join(errs...)
 }
 
-// sooner is when the first pod that is overdue to end will be charged no longer.
+// sooner returns when the first overdue terminating pod is no longer charged.
 func (c *counter) sooner(than time.Duration, objs []runtime.Object) time.Duration {
 	for _, obj := range objs {
 		pod, ok := obj.(*corev1.Pod)
@@ -105,7 +105,7 @@ func (c *counter) sooner(than time.Duration, objs []runtime.Object) time.Duratio
 	return than
 }
 
-// number is how many objects there are.
+// number returns the number of objects.
 func (c *counter) number(ctx context.Context, gvr schema.GroupVersionResource, namespace string) (int64, error) {
 	api := c.metadata.Resource(gvr).Namespace(namespace)
 	o := metav1.ListOptions{Limit: 1}
@@ -126,7 +126,7 @@ func (c *counter) number(ctx context.Context, gvr schema.GroupVersionResource, n
 	}
 }
 
-// list are the objects of a resource that are looked at one by one.
+// list returns the objects of a resource that the evaluators examine one by one.
 func (c *counter) list(ctx context.Context, r schema.GroupResource, namespace string) ([]runtime.Object, error) {
 	var objs []runtime.Object
 	switch r.Resource {
@@ -168,13 +168,13 @@ func (c *counter) list(ctx context.Context, r schema.GroupResource, namespace st
 	return objs, nil
 }
 
-// all lists also what waits for initializers: it has been charged.
+// all also lists objects that wait for initializers: they are charged already.
 func (c *counter) all(ctx context.Context, group interface{ RESTClient() rest.Interface }, r schema.GroupResource, namespace string,
 	into runtime.Object) error {
 	return group.RESTClient().Get().Namespace(namespace).Resource(r.Resource).Param(v1alpha1.IncludeUninitialized, "true").Do(ctx).Into(into)
 }
 
-// The rest is what evaluators may ask.
+// The evaluators may call the following methods.
 
 func (c *counter) Now() time.Time { return c.clock.Now() }
 

@@ -23,15 +23,14 @@ import (
 	"github.com/mortise-dev/mortise/internal/quota"
 )
 
-// patience is how long a count waits until what it counts is followed.
+// patience is how long a count waits for the watches of the resources that it counts.
 const patience = 30 * time.Second
 
-// follower follows the resources that quotas name, and tells where something was given back.
+// follower watches the resources that quotas name, and reports when usage is released.
 type follower struct {
 	d        *controllers.Deps
 	released func(r schema.GroupResource, namespace string)
-	ctx      context.Context //nolint:containedctx // of Run, which the goroutines belong to
-	group    *errgroup.Group
+	run      func(func(context.Context) error) context.CancelFunc // runs a function until it is stopped or the controller ends
 
 	mu        sync.Mutex
 	followed  map[schema.GroupResource]*followed
@@ -41,7 +40,7 @@ type follower struct {
 type followed struct {
 	gvr       schema.GroupVersionResource
 	synced    <-chan struct{}
-	forgotten chan struct{} // closed when it is followed no more, and may never be synced
+	forgotten chan struct{} // closed when the watch is forgotten, which then may never be synced
 	stop      context.CancelFunc
 }
 
@@ -52,10 +51,16 @@ func newFollower(d *controllers.Deps, released func(schema.GroupResource, string
 	}
 }
 
-// begin gives the follower the life of its controller.
-func (f *follower) begin(ctx context.Context, group *errgroup.Group) { f.ctx, f.group = ctx, group }
+// begin makes all that the follower starts end with ctx, and adds it to group.
+func (f *follower) begin(ctx context.Context, group *errgroup.Group) {
+	f.run = func(of func(context.Context) error) context.CancelFunc {
+		ctx, stop := context.WithCancel(ctx)
+		group.Go(func() error { return of(ctx) })
+		return stop
+	}
+}
 
-// follow returns once deletions of a resource will be observed; false if it is not served, or cannot be counted.
+// follow returns once it observes deletions of a resource; false if the resource is not served, or cannot be counted.
 func (f *follower) follow(ctx context.Context, r schema.GroupResource) (schema.GroupVersionResource, bool, error) {
 	timer := f.d.Clock.NewTimer(patience)
 	defer timer.Stop()
@@ -67,7 +72,7 @@ func (f *follower) follow(ctx context.Context, r schema.GroupResource) (schema.G
 		select {
 		case <-one.synced:
 			return one.gvr, true, nil
-		case <-one.forgotten: // its group is looked up anew
+		case <-one.forgotten: // look up its group again
 		case <-timer.C():
 			return one.gvr, false, fmt.Errorf("no list after %s", patience)
 		case <-ctx.Done():
@@ -91,17 +96,16 @@ func (f *follower) start(r schema.GroupResource) (*followed, error) {
 	if err != nil {
 		return nil, err
 	}
-	if one.synced = informer; informer == nil || f.d.Cluster.Initializers { // informers do not see what waits for initializers
+	if one.synced = informer; informer == nil || f.d.Cluster.Initializers { // informers do not see objects that wait for initializers
 		meta := metadatareflector.New(func(metav1.Object) {}, func(g metadatareflector.Deleted) { f.released(r, g.Namespace) })
-		ctx, stop := context.WithCancel(f.ctx)
-		one.stop, one.synced = stop, meta.Synced()
-		f.group.Go(func() error { return meta.Run(ctx, f.d.Metadata, gvr) })
+		one.synced = meta.Synced()
+		one.stop = f.run(func(ctx context.Context) error { return meta.Run(ctx, f.d.Metadata, gvr) })
 	}
 	f.followed[r] = one
 	return one, nil
 }
 
-// informer subscribes to the informer of a resource whose updates matter, or that another controller has; nil: neither.
+// informer subscribes to a resource's informer if its updates matter or another controller has the informer; otherwise it returns nil.
 func (f *follower) informer(gvr schema.GroupVersionResource) (<-chan struct{}, error) {
 	if synced := f.informers[gvr]; synced != nil {
 		return synced, nil
@@ -135,7 +139,7 @@ func (f *follower) informer(gvr schema.GroupVersionResource) (<-chan struct{}, e
 	return f.informers[gvr], nil
 }
 
-// subscribe tells of what is deleted, and of what releases something.
+// subscribe reports deletions, and updates that release usage.
 func subscribe[T metav1.Object](f *follower, r schema.GroupResource, informer cache.SharedIndexInformer,
 	releases func(before, now T) bool) (cache.ResourceEventHandlerRegistration, error) {
 	h := controllers.Handler[T]{Delete: func(o T) { f.released(r, o.GetNamespace()) }}
@@ -149,7 +153,7 @@ func subscribe[T metav1.Object](f *follower, r schema.GroupResource, informer ca
 	return controllers.SubscribeWhileRunning(f.d, informer, h)
 }
 
-// find is the preferred version of a namespaced resource whose objects can be made, listed, watched and deleted.
+// find returns the preferred version of a namespaced resource whose objects can be created, listed, watched and deleted.
 func (f *follower) find(r schema.GroupResource) (schema.GroupVersionResource, bool, error) {
 	gvr, err := f.d.RESTMapper.ResourceFor(r.WithVersion(""))
 	if meta.IsNoMatchError(err) {
@@ -177,7 +181,7 @@ func (f *follower) find(r schema.GroupResource) (schema.GroupVersionResource, bo
 	return gvr, false, nil
 }
 
-// forget has the resources of a group looked up anew: they may have come, gone, or be served in other versions.
+// forget looks up the resources of a group again: they may have been added or removed, or be served in other versions.
 func (f *follower) forget(group string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,23 +1,23 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package resourcequota counts what each ResourceQuota limits, and writes into its status what is in force and what is used.
+// Package resourcequota counts the usage of each ResourceQuota, and writes it with the limits in force into the quota's status.
 //
-// The API server charges a quota for each write that it allows (the admission plug-in of the same name); what is deleted, or
-// ends, or shrinks is given back here. A count is made when a quota comes or its limits change, when an object goes that a
-// quota of its namespace counts, and some time after a charge, in case what was charged never came to be. The resources that
-// any quota names are followed, and no others: without quotas there is nothing to do.
+// The API server's admission plug-in of the same name charges a quota for each write that it allows; this controller gives back the usage
+// of objects that are deleted, finish, or shrink. It counts when a quota is created or its limits change, when an object that a quota of
+// its namespace counts is deleted, and some time after a charge, in case the charged object never came to be. It watches the resources that
+// any quota names, and no others: without quotas it has nothing to do.
 //
-// A count must not miss an object that was charged and is not committed yet, or more than the limit would be let in. So it is
-// made in four steps:
+// A count must not miss an object that was charged and is not committed yet, or the server would admit more than the limit. So
+// the controller counts in four steps:
 //
-//  1. The quota is taken as it is known.
-//  2. Its status is written as a dry run. The server answers when all writes that were charged before have ended. If the
-//     quota has changed meanwhile, the newest is taken and the step made again.
-//  3. The objects are listed at the server, not looked up in a cache, which may be behind.
-//  4. The status is written, on condition that the quota is still as it was: that nothing was charged since. It is written
-//     also if it is as the count says: where one object went and another came while counting, the number is the one that was
-//     charged at first, and only the condition tells that one more has been charged. Such a write changes nothing at the server.
+//  1. It takes the quota from its cache.
+//  2. It writes the quota's status as a dry run. The server answers when all earlier charged writes have ended. If the quota has
+//     changed meanwhile, it takes the newest and repeats this step.
+//  3. It lists the objects at the server, not in a cache, which may be behind.
+//  4. It writes the status, on condition that the quota is unchanged: that no write was charged since. It does so even if the usage
+//     is unchanged. If one object was deleted and another created during the count, the number is the one charged before, and only
+//     the condition reveals the new charge. Such a write changes nothing at the server.
 package resourcequota
 
 import (
@@ -47,7 +47,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/quota"
 )
 
-// attempts bound how often a count is made anew because the quota was charged meanwhile, before others have their turn.
+// attempts bounds how often one sync counts a quota anew because of new charges, before it lets other keys proceed.
 const attempts = 8
 
 // Controller describes the loop.
@@ -76,8 +76,8 @@ type controller struct {
 	quotas   listers.ResourceQuotaLister
 	counter  *counter
 	follower *follower
-	queue    *controllers.Queue[types.NamespacedName] // of quotas
-	groups   *controllers.Queue[string]               // whose resources may have changed
+	queue    *controllers.Queue[types.NamespacedName] // quotas
+	groups   *controllers.Queue[string]               // API groups whose resources may have changed
 }
 
 func build(d *controllers.Deps, period time.Duration) (controllers.Runner, error) {
@@ -89,7 +89,7 @@ func build(d *controllers.Deps, period time.Duration) (controllers.Runner, error
 	}
 	c.counter = &counter{client: d.Client, metadata: d.Metadata, clock: d.Clock}
 	c.follower = newFollower(d, c.replenish)
-	changed := func(o metav1.Object) { // definitions are called RESOURCE.GROUP and registrations VERSION.GROUP
+	changed := func(o metav1.Object) { // a definition's name is RESOURCE.GROUP, a registration's VERSION.GROUP
 		if _, group, ok := strings.Cut(o.GetName(), "."); ok && group != "" {
 			c.groups.Add(group)
 		}
@@ -114,7 +114,7 @@ func build(d *controllers.Deps, period time.Duration) (controllers.Runner, error
 	return c, err
 }
 
-// Run works until ctx ends.
+// Run reconciles until ctx ends.
 func (c *controller) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	c.follower.begin(ctx, group)
@@ -123,11 +123,11 @@ func (c *controller) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// replenish has the quotas of a namespace counted that limit a resource.
+// replenish enqueues the quotas of a namespace that limit a resource.
 func (c *controller) replenish(r schema.GroupResource, namespace string) {
 	all, err := c.quotas.ResourceQuotas(namespace).List(labels.Everything())
 	if err != nil {
-		return // a cache's list has none
+		return // a lister returns no error
 	}
 	for _, q := range all {
 		if names(r, q) {
@@ -136,7 +136,7 @@ func (c *controller) replenish(r schema.GroupResource, namespace string) {
 	}
 }
 
-// names says whether a quota limits a resource.
+// names reports whether a quota limits a resource.
 func names(r schema.GroupResource, q *corev1.ResourceQuota) bool {
 	for _, of := range quota.Resources(maths.ResourceNames(q.Spec.Hard)) {
 		if of == r {
@@ -146,9 +146,9 @@ func names(r schema.GroupResource, q *corev1.ResourceQuota) bool {
 	return false
 }
 
-// changed has the quotas counted that limit resources of a group which are served now, or no more.
+// changed enqueues the quotas that limit resources of a group, after resources were added or removed.
 func (c *controller) changed(_ context.Context, group string) error {
-	// Before the quotas are looked at: one that comes later is counted by what is served now.
+	// Reset before reading the quotas: later quotas are counted by the new mapping.
 	c.follower.d.RESTMapper.Reset()
 	all, err := c.quotas.List(labels.Everything())
 	if err != nil {
@@ -199,7 +199,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	}
 }
 
-// newest asks the server for a quota; nil: there is none.
+// newest reads a quota from the server; nil: it does not exist.
 func (c *controller) newest(ctx context.Context, key types.NamespacedName) (*corev1.ResourceQuota, error) {
 	list, err := c.client.CoreV1().ResourceQuotas(key.Namespace).List(ctx,
 		metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", key.Name).String()})
@@ -214,11 +214,11 @@ func (c *controller) newest(ctx context.Context, key types.NamespacedName) (*cor
 	return nil, nil
 }
 
-// count makes one count and writes it; a conflict if the quota was changed or charged meanwhile.
+// count counts once and writes the result. It returns a conflict if the quota was changed or charged meanwhile.
 func (c *controller) count(ctx context.Context, q *corev1.ResourceQuota,
 	served map[schema.GroupResource]schema.GroupVersionResource) error {
 	api := c.client.CoreV1().ResourceQuotas(q.Namespace)
-	// The encoder writes the kind into the object, which belongs to the informer.
+	// The encoder writes the kind into the object, which the informer owns.
 	if _, err := api.UpdateStatus(ctx, q.DeepCopy(), metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
 		return gone(err)
 	}
@@ -247,7 +247,7 @@ func (c *controller) count(ctx context.Context, q *corev1.ResourceQuota,
 	return failed
 }
 
-// gone is no error of a quota that was deleted meanwhile.
+// gone ignores the error for a quota that was deleted meanwhile.
 func gone(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil

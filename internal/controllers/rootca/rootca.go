@@ -57,7 +57,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 			return nil
 		}), nil
 	}
-	// Of all ConfigMaps only those of this name are watched, so that the others need not be held in memory.
+	// Watch only the ConfigMaps of this name, so that memory does not hold the others.
 	own := informers.NewSharedInformerFactoryWithOptions(d.Watcher, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", name).String()
 	}))
@@ -81,7 +81,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	return c, err
 }
 
-// Run works until ctx ends.
+// Run reconciles until ctx ends.
 func (c *controller) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer c.own.Shutdown()

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package serviceaccount sees to it that each namespace has the service account "default", under which pods run that
-// name no other.
+// Package serviceaccount ensures that each namespace has the service account "default", which pods use that name no other.
 package serviceaccount
 
 import (

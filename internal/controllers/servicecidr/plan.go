@@ -13,19 +13,19 @@ import (
 
 const (
 	finalizer = "networking.k8s.io/service-cidr-finalizer"
-	allocator = "ipallocator.k8s.io" // marks the addresses that services have
+	allocator = "ipallocator.k8s.io" // marks IPAddresses that belong to services
 )
 
-// step is what is to be done with a range next.
+// step is what to do with a range next.
 type step int
 
 const (
-	ready   step = iota // it may give addresses
-	held                // it is to go, but addresses are in use that no other range has
-	release             // it may go
+	ready   step = iota // the server may allocate from it
+	held                // it is deleted, but some addresses in use are in no other range
+	release             // it may be deleted
 )
 
-// decide says what is to be done with a range, beside all ranges (itself among them) and the addresses in use.
+// decide returns what to do with a range, given all ranges (including itself) and the addresses in use.
 func decide(c *networkingv1.ServiceCIDR, all []*networkingv1.ServiceCIDR, used []netip.Addr) step {
 	if c.DeletionTimestamp == nil {
 		return ready
@@ -39,7 +39,7 @@ func decide(c *networkingv1.ServiceCIDR, all []*networkingv1.ServiceCIDR, used [
 	}
 	own := prefixes(c)
 	if !slices.ContainsFunc(own, func(p netip.Prefix) bool { return !others(p) }) {
-		return release // whatever is in use is in another range too
+		return release // every address in use is in another range too
 	}
 	for _, ip := range used {
 		in := func(p netip.Prefix) bool { return p.Contains(ip) }
@@ -50,7 +50,7 @@ func decide(c *networkingv1.ServiceCIDR, all []*networkingv1.ServiceCIDR, used [
 	return release
 }
 
-// condition is what a range's status says of a step.
+// condition returns the range's condition for a step.
 func (s step) condition(now metav1.Time) metav1.Condition {
 	c := metav1.Condition{
 		Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue, LastTransitionTime: now,
@@ -63,7 +63,7 @@ func (s step) condition(now metav1.Time) metav1.Condition {
 	return c
 }
 
-// same is true of conditions that say the same, whenever.
+// same compares conditions without their times.
 func same(a, b *metav1.Condition) bool {
 	return a != nil && a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }
@@ -78,12 +78,12 @@ func prefixes(c *networkingv1.ServiceCIDR) []netip.Prefix {
 	return out
 }
 
-// touches is true of a range that an address is in.
+// touches reports whether an address is in a range.
 func touches(c *networkingv1.ServiceCIDR, ip netip.Addr) bool {
 	return slices.ContainsFunc(prefixes(c), func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-// overlap is true of ranges that have addresses in common.
+// overlap reports whether ranges have addresses in common.
 func overlap(a, b *networkingv1.ServiceCIDR) bool {
 	return slices.ContainsFunc(prefixes(a), func(p netip.Prefix) bool {
 		return slices.ContainsFunc(prefixes(b), p.Overlaps)

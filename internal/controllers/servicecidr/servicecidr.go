@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package servicecidr looks after the ranges of cluster IPs: a range is marked ready, so that services get addresses from
-// it, and one that is deleted stays for as long as an address is in use that no other range has.
+// Package servicecidr manages the ranges of cluster IPs. It marks a range as ready, so that services get addresses from it, and keeps a
+// deleted range while an address is in use that no other range contains.
 //
-// plan.go decides, from the ranges and addresses alone. An event of an address enqueues the ranges that contain it, one of
-// a range those that it overlaps. Upstream waits ten seconds before it removes the finalizer of a range, so that other
-// servers learn of the deletion; here the store determines the allocated addresses, so that no wait is needed.
+// plan.go decides, from the ranges and addresses alone. An event of an address enqueues the ranges that contain it; an event of a range
+// enqueues those that overlap it. Upstream waits ten seconds before it removes the finalizer of a range, so that other servers learn of the
+// deletion; here the store determines the allocated addresses, so that no wait is needed.
 package servicecidr
 
 import (
@@ -34,7 +34,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
 
-// manager owns the conditions that are written here.
+// manager is the field manager of the conditions.
 const manager = "service-cidr-controller"
 
 // Controller describes the loop.
@@ -78,11 +78,11 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
 }
 
-// wake queues the ranges that an event may matter to.
+// wake enqueues the ranges that an event may affect.
 func (c *controller) wake(matters func(*networkingv1.ServiceCIDR) bool) {
 	all, err := c.ranges.List(labels.Everything())
 	if err != nil {
-		return // a lister of a cache has no errors
+		return // a lister returns no error
 	}
 	for _, r := range all {
 		if matters(r) {
@@ -91,7 +91,7 @@ func (c *controller) wake(matters func(*networkingv1.ServiceCIDR) bool) {
 	}
 }
 
-// given is the address that an object stands for, if a service has it.
+// given returns the address of an IPAddress object, if it belongs to a service.
 func given(a *networkingv1.IPAddress) (netip.Addr, bool) {
 	ip, err := netip.ParseAddr(a.Name)
 	return ip, err == nil && a.Labels[networkingv1.LabelManagedBy] == allocator
@@ -144,7 +144,7 @@ func (c *controller) sync(ctx context.Context, name string) error {
 	return err
 }
 
-// hold keeps a range from being gone before it is released.
+// hold adds the finalizer to a range.
 func (c *controller) hold(ctx context.Context, r *networkingv1.ServiceCIDR) error {
 	if slices.Contains(r.Finalizers, finalizer) {
 		return nil
@@ -152,7 +152,7 @@ func (c *controller) hold(ctx context.Context, r *networkingv1.ServiceCIDR) erro
 	return c.patch(ctx, r, "finalizers")
 }
 
-// release lets a range go.
+// release removes the finalizer from a range.
 func (c *controller) release(ctx context.Context, r *networkingv1.ServiceCIDR) error {
 	if !slices.Contains(r.Finalizers, finalizer) {
 		return nil
@@ -160,14 +160,14 @@ func (c *controller) release(ctx context.Context, r *networkingv1.ServiceCIDR) e
 	return c.patch(ctx, r, "$deleteFromPrimitiveList/finalizers")
 }
 
-// patch puts the finalizer where key says; those of others stay as they are.
+// patch sets the finalizer under the given key; other finalizers stay.
 func (c *controller) patch(ctx context.Context, r *networkingv1.ServiceCIDR, key string) error {
 	patch := fmt.Appendf(nil, `{"metadata":{%q:[%q],"uid":%q}}`, key, finalizer, r.UID)
 	_, err := c.client.NetworkingV1().ServiceCIDRs().Patch(ctx, r.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	return gone(err)
 }
 
-// gone forgives an error of a write to what is not there any more.
+// gone ignores the error of a write to a deleted object.
 func gone(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// step does one thing to one pod. Done says that an event of it is on the way.
+// step executes one step for one pod. done reports that an event of it is on the way.
 func (c *controller) step(ctx context.Context, in *observed, s step) (done bool, err error) {
 	pods := c.client.CoreV1().Pods(in.set.Namespace)
 	switch s.what {
@@ -21,7 +21,7 @@ func (c *controller) step(ctx context.Context, in *observed, s step) (done bool,
 		if err = c.makeClaims(ctx, in, s.pod); err == nil {
 			_, err = pods.Create(ctx, s.pod, metav1.CreateOptions{})
 			if apierrors.IsAlreadyExists(err) {
-				return false, err // another's, or ours that the cache does not show: no event tells of it
+				return false, err // the pod is another owner's, or the cache does not show it yet: no event will come
 			}
 			done = err == nil
 		}
@@ -50,7 +50,7 @@ func (c *controller) step(ctx context.Context, in *observed, s step) (done bool,
 	panic(fmt.Sprintf("unknown step %d", s.what))
 }
 
-// told records an event about a pod; the words are upstream's. A write that lost to another is tried again, and not spoken of.
+// told records an event about a pod, with upstream's message. It records nothing for a conflict, which will be retried.
 func (c *controller) told(in *observed, verb string, pod *corev1.Pod, err error) {
 	if apierrors.IsConflict(err) {
 		return
@@ -63,7 +63,7 @@ func (c *controller) told(in *observed, verb string, pod *corev1.Pod, err error)
 	c.recorder.Eventf(in.set, corev1.EventTypeNormal, "Successful"+verb, "%s Pod %s in StatefulSet %s successful", verb, pod.Name, in.set.Name)
 }
 
-// makeClaims makes the claims of a pod that are not there. One that is being deleted has to go first.
+// makeClaims creates the missing claims of a pod. A claim that is being deleted has to go first.
 func (c *controller) makeClaims(ctx context.Context, in *observed, pod *corev1.Pod) error {
 	var errs []error
 	for _, want := range claims(in.set, pod) {
@@ -88,12 +88,12 @@ func (c *controller) makeClaims(ctx context.Context, in *observed, pod *corev1.P
 	return errors.Join(errs...)
 }
 
-// retain gives the claims of a pod the owners that the retention policy wants.
+// retain sets the owners of the pod's claims by the retention policy.
 func (c *controller) retain(ctx context.Context, in *observed, pod *corev1.Pod) error {
 	for _, want := range claims(in.set, pod) {
 		have := in.claim(want.object.Name)
 		if have == nil {
-			continue // made just now, or yet to be
+			continue // created just now, or yet to be created
 		}
 		refs, off, conflict := owners(in.set, pod, have)
 		if conflict {
@@ -112,7 +112,7 @@ func (c *controller) retain(ctx context.Context, in *observed, pod *corev1.Pod) 
 	return nil
 }
 
-// mend puts right what a pod is known by, its volumes, and its claims.
+// mend corrects a pod's identity, its volumes, and its claims.
 func (c *controller) mend(ctx context.Context, in *observed, pod *corev1.Pod) error {
 	update := pod.DeepCopy()
 	if !named(update) {

@@ -16,7 +16,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
 )
 
-// ordinal reads a pod's name, SET-ORDINAL; -1 when it is not such a name.
+// ordinal parses a pod's name, SET-ORDINAL; n is -1 if the name has another form.
 func ordinal(pod *corev1.Pod) (set string, n int) {
 	i := strings.LastIndexByte(pod.Name, '-')
 	if i < 0 || i+1 == len(pod.Name) || strings.Trim(pod.Name[i+1:], "0123456789") != "" {
@@ -41,7 +41,7 @@ func first(set *appsv1.StatefulSet) int {
 	return 0
 }
 
-// within tells whether a pod's ordinal is one that the set is to have now.
+// within reports whether the set should now have the pod's ordinal.
 func within(set *appsv1.StatefulSet, pod *corev1.Pod) bool {
 	_, n := ordinal(pod)
 	return n >= first(set) && n < first(set)+replicas(set)
@@ -54,7 +54,7 @@ func replicas(set *appsv1.StatefulSet) int {
 	return int(*set.Spec.Replicas)
 }
 
-// newPod makes the pod of an ordinal from a template, of a revision.
+// newPod returns the pod for an ordinal, from the template of a revision.
 func newPod(set *appsv1.StatefulSet, template *corev1.PodTemplateSpec, revision string, n int) *corev1.Pod {
 	pod := workload.PodFromTemplate(template, set, metav1.NewControllerRef(set, kind))
 	pod.GenerateName, pod.Name = "", fmt.Sprintf("%s-%d", set.Name, n)
@@ -65,7 +65,7 @@ func newPod(set *appsv1.StatefulSet, template *corev1.PodTemplateSpec, revision 
 	return pod
 }
 
-// name gives a pod what it is known by.
+// name sets a pod's identity.
 func name(set *appsv1.StatefulSet, pod *corev1.Pod, n int) {
 	pod.Namespace = set.Namespace
 	if pod.Labels == nil {
@@ -75,7 +75,7 @@ func name(set *appsv1.StatefulSet, pod *corev1.Pod, n int) {
 	pod.Labels[appsv1.PodIndexLabel] = strconv.Itoa(n)
 }
 
-// named and mounted tell whether a pod is as name and mount leave it.
+// named and mounted report whether a pod is as name and mount leave it.
 func named(pod *corev1.Pod) bool { return pod.Labels[appsv1.StatefulSetPodNameLabel] == pod.Name }
 
 func mounted(set *appsv1.StatefulSet, pod *corev1.Pod) bool {
@@ -93,13 +93,13 @@ func mounted(set *appsv1.StatefulSet, pod *corev1.Pod) bool {
 	return true
 }
 
-// claim is one that a pod has by a template of its set.
+// claim is a pod's claim from a template of its set.
 type claim struct {
 	template string
 	object   *corev1.PersistentVolumeClaim
 }
 
-// claims are those that a pod is to have, as they are made.
+// claims returns the claims of a pod, as the controller creates them.
 func claims(set *appsv1.StatefulSet, pod *corev1.Pod) []claim {
 	_, n := ordinal(pod)
 	all := make([]claim, 0, len(set.Spec.VolumeClaimTemplates))
@@ -116,7 +116,7 @@ func claims(set *appsv1.StatefulSet, pod *corev1.Pod) []claim {
 	return all
 }
 
-// mount puts the claims' volumes before the others, in the place of those of their names.
+// mount adds the claims' volumes before the pod's others, replacing those of the same names.
 func mount(set *appsv1.StatefulSet, pod *corev1.Pod) {
 	ours := map[string]bool{}
 	var volumes []corev1.Volume

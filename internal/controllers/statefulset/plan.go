@@ -13,60 +13,61 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
+	"github.com/mortise-dev/mortise/internal/podconditions"
 )
 
-// observed is what a decision is made from.
+// observed is the complete input of a decision.
 type observed struct {
 	set             *appsv1.StatefulSet
-	pods            []*corev1.Pod // the set's own
+	pods            []*corev1.Pod // the pods that the set controls
 	claim           func(name string) *corev1.PersistentVolumeClaim
 	current, update revision
 	collisions      int32
-	settled         bool // the cache shows all that was done before
+	settled         bool // the cache shows all earlier writes
 	now             time.Time
 }
 
-// revision is a name and the template that it stands for.
+// revision is the name of a revision and its template.
 type revision struct {
 	name     string
 	template *corev1.PodTemplateSpec
 }
 
-// what is done to a pod.
+// what is an action on a pod.
 type what int
 
 const (
-	create  what = iota // its claims are made, then the pod itself
-	remove              // the pod is deleted
-	furnish             // claims that are missing are made, and the policy of those there is put right
-	mend                // name, volumes and claims of the pod are put right
-	retain              // the policy of the claims is put right, before the pod goes
+	create  what = iota // create its claims, then the pod
+	remove              // delete the pod
+	furnish             // create the missing claims, and apply the policy to the others
+	mend                // correct the pod's name, volumes and claims
+	retain              // apply the policy to the claims before the pod goes
 )
 
-// step is one thing to do to one pod.
+// step is one action on one pod.
 type step struct {
 	what   what
 	pod    *corev1.Pod
-	update bool // deleted to be made anew from another revision: the status counts it as gone
+	update bool // deleted for an update: the status counts it as gone
 }
 
-// decision is what to do. Steps of a set that keeps order are done one after the other until one fails; those of a parallel
-// one all at once, phase by phase.
+// decision is what the controller does next. For a set that keeps order it executes one step after the other until one fails; for a
+// parallel set it executes all steps of a phase concurrently.
 type decision struct {
 	phases [][]step
 	status appsv1.StatefulSetStatus
-	again  time.Duration // when nothing happens before; 0: never
+	again  time.Duration // requeue then, if no event comes before; 0: never
 }
 
 func ordered(set *appsv1.StatefulSet) bool {
 	return set.Spec.PodManagementPolicy != appsv1.ParallelPodManagement
 }
 
-// decide is one step of the way from what is to what was asked for. It does no I/O.
+// decide returns the next steps from the observed state towards the desired one. It does no I/O.
 //
-// Worked example, a set of three that keeps order, of which web-1 is missing and web-3 is one too many: web-0 is available,
-// so web-1 is made, and nothing else. When web-1 is available, web-2 is looked at; when all three are, web-3 is deleted; and
-// only then are pods of another revision deleted, the highest first, each when those above it are available again.
+// Worked example, a set of three that keeps order, of which web-1 is missing and web-3 is one too many: web-0 is available, so decide
+// creates web-1, and nothing else. When web-1 is available, it looks at web-2; when all three are, it deletes web-3; and only then does it
+// delete pods of another revision, the highest first, each when those above it are available again.
 func decide(in observed) decision {
 	set := in.set
 	out := decision{status: in.status(), again: workload.NextAvailable(in.pods, set.Spec.MinReadySeconds, in.now)}
@@ -109,8 +110,7 @@ func decide(in observed) decision {
 	return out
 }
 
-// partition splits the pods into those of the ordinals that are wanted, lowest first, with new ones in the gaps, and the rest,
-// highest first.
+// partition splits the pods into those of the wanted ordinals, lowest first, with new pods in the gaps, and the rest, highest first.
 func (in *observed) partition() (wanted, excess []*corev1.Pod) {
 	set := in.set
 	wanted = make([]*corev1.Pod, replicas(set))
@@ -154,7 +154,7 @@ func (in *observed) old(i int) bool {
 func created(pod *corev1.Pod) bool { return pod.Status.Phase != "" }
 
 func running(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodRunning && workload.Ready(pod)
+	return pod.Status.Phase == corev1.PodRunning && podconditions.IsReady(pod)
 }
 
 func (in *observed) available(pod *corev1.Pod) bool {
@@ -166,7 +166,7 @@ func (in *observed) unavailable(pod *corev1.Pod) bool {
 	return !in.available(pod) || pod.DeletionTimestamp != nil
 }
 
-// weakest is the first pod that is not available: the one that may go before the others are well.
+// weakest returns the first pod that is not available: the one that may go before the others are available.
 func (in *observed) weakest(wanted, excess []*corev1.Pod) *corev1.Pod {
 	for _, pod := range wanted {
 		if in.unavailable(pod) {
@@ -181,15 +181,15 @@ func (in *observed) weakest(wanted, excess []*corev1.Pod) *corev1.Pod {
 	return nil
 }
 
-// keep is what a wanted pod needs; stop says that those after it have to wait.
+// keep returns the steps for a wanted pod; stop reports whether the pods after it have to wait.
 func (in *observed) keep(pod *corev1.Pod) (steps []step, stop bool) {
 	switch {
-	case workload.Finished(pod): // however it ended: pods of a set are for ever
+	case workload.Finished(pod): // however it ended: a set's pods run for ever
 		if pod.DeletionTimestamp == nil {
 			steps = append(steps, step{what: remove, pod: pod})
 		}
 		return steps, true
-	case pod.UID == "": // not there yet
+	case pod.UID == "": // does not exist yet
 		if blocked(in.set, pod, in.claim) {
 			return nil, true
 		}
@@ -207,7 +207,7 @@ func (in *observed) keep(pod *corev1.Pod) (steps []step, stop bool) {
 	return steps, false
 }
 
-// drop is what is done to a pod that is one too many.
+// drop returns the steps for a pod that is one too many.
 func (in *observed) drop(pod *corev1.Pod, weak *corev1.Pod) (steps []step, stop bool) {
 	if pod.DeletionTimestamp != nil {
 		return nil, true
@@ -218,7 +218,7 @@ func (in *observed) drop(pod *corev1.Pod, weak *corev1.Pod) (steps []step, stop 
 	return []step{{what: remove, pod: pod}}, true
 }
 
-// claimsOff tells whether a claim that is there has not the owners that the policy wants.
+// claimsOff reports whether an existing claim lacks the owners that the policy requires.
 func (in *observed) claimsOff(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(claims(in.set, pod), func(want claim) bool {
 		c := in.claim(want.object.Name)
@@ -237,8 +237,8 @@ func (in *observed) claimsMissing(pod *corev1.Pod) bool {
 	})
 }
 
-// roll deletes pods that are not of the update's revision, so that they are made anew, the highest ordinal first, and no
-// more than may be unavailable.
+// roll deletes pods that are not of the update revision, so that later syncs create them anew. It starts with the highest ordinal, and
+// deletes no more than may be unavailable.
 func (in *observed) roll(wanted []*corev1.Pod) []step {
 	from, most := 0, 1
 	if r := in.set.Spec.UpdateStrategy.RollingUpdate; r != nil {
@@ -266,7 +266,7 @@ func (in *observed) roll(wanted []*corev1.Pod) []step {
 			}
 		}
 	}
-	if !ordered(in.set) { // what is not available anyway takes nothing away
+	if !ordered(in.set) { // deleting an unavailable pod costs no availability
 		down(func(pod *corev1.Pod) bool { return pod.UID != "" && !in.available(pod) })
 	}
 	down(func(pod *corev1.Pod) bool {
@@ -279,7 +279,7 @@ func (in *observed) roll(wanted []*corev1.Pod) []step {
 	return steps
 }
 
-// status is what the set's status ought to say.
+// status returns the status that the set should have.
 func (in *observed) status() appsv1.StatefulSetStatus {
 	set := in.set
 	s := appsv1.StatefulSetStatus{
@@ -311,7 +311,7 @@ func (in *observed) status() appsv1.StatefulSetStatus {
 	return s
 }
 
-// complete makes the update's revision the current one when all pods are of it and ready.
+// complete makes the update revision the current one when all pods have it and are ready.
 func complete(set *appsv1.StatefulSet, s *appsv1.StatefulSetStatus) {
 	if n := int32(replicas(set)); s.UpdatedReplicas == n && s.ReadyReplicas == n && s.Replicas == n {
 		s.CurrentReplicas, s.CurrentRevision = s.UpdatedReplicas, s.UpdateRevision

@@ -12,12 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// How long a claim lives is said by its owners, and the garbage collector does the rest (KEP-1847):
+// The owners of a claim decide how long it lives, and the garbage collector does the rest (KEP-1847):
 //
 //	whenDeleted  whenScaled   the pod's ordinal is wanted   the set was scaled below it
-//	Retain       Retain       nobody                        nobody
+//	Retain       Retain       no owner                      no owner
 //	Delete       Retain       the set                       the set
-//	Retain       Delete       nobody                        the pod
+//	Retain       Delete       no owner                      the pod
 //	Delete       Delete       the set                       the pod
 
 var podKind = corev1.SchemeGroupVersion.WithKind("Pod")
@@ -31,12 +31,12 @@ func policy(set *appsv1.StatefulSet) (deleted, scaled bool) {
 		p.WhenScaled == appsv1.DeletePersistentVolumeClaimRetentionPolicyType
 }
 
-// owners returns the owner references that a pod's claim should have; off reports that it has others, and conflict that
-// another controller owns it, so that the policy cannot be applied.
+// owners returns the owner references that a pod's claim should have. off reports that it has others, and conflict that another controller
+// owns it, so that the policy cannot be applied.
 func owners(set *appsv1.StatefulSet, pod *corev1.Pod, c *corev1.PersistentVolumeClaim) (want []metav1.OwnerReference, off, conflict bool) {
 	conflict = contested(set, pod, c)
 	if stale(c, set, kind) || stale(c, pod, podKind) {
-		return c.OwnerReferences, false, conflict // of one that is gone: the collector sees to it
+		return c.OwnerReferences, false, conflict // owners that are gone are left to the garbage collector
 	}
 	deleted, scaled := policy(set)
 	var owner *metav1.OwnerReference
@@ -64,17 +64,17 @@ func owners(set *appsv1.StatefulSet, pod *corev1.Pod, c *corev1.PersistentVolume
 	return want, off, conflict
 }
 
-// means tells whether a reference has an object's kind and name; which one of that name is another question.
+// means reports whether a reference has an object's kind and name; it does not compare the UID.
 func means(ref metav1.OwnerReference, o metav1.Object, k schema.GroupVersionKind) bool {
 	return ref.APIVersion == k.GroupVersion().String() && ref.Kind == k.Kind && ref.Name == o.GetName()
 }
 
-// stale tells whether a claim is owned by a former object of that name.
+// stale reports whether an earlier object of that name owns the claim.
 func stale(c *corev1.PersistentVolumeClaim, o metav1.Object, k schema.GroupVersionKind) bool {
 	return slices.ContainsFunc(c.OwnerReferences, func(ref metav1.OwnerReference) bool { return means(ref, o, k) && ref.UID != o.GetUID() })
 }
 
-// contested tells whether another controller has a claim that the policy would have us own.
+// contested reports whether another controller owns a claim that the set or pod should own by the policy.
 func contested(set *appsv1.StatefulSet, pod *corev1.Pod, c *corev1.PersistentVolumeClaim) bool {
 	if deleted, scaled := policy(set); !deleted && !scaled {
 		return false
@@ -96,7 +96,7 @@ func contested(set *appsv1.StatefulSet, pod *corev1.Pod, c *corev1.PersistentVol
 	return false
 }
 
-// blocked tells whether a pod cannot be made yet: a claim of its name is about to go with the pod that owned it.
+// blocked reports whether a pod cannot be created yet: a claim of its name will be deleted with the pod that owned it.
 func blocked(set *appsv1.StatefulSet, pod *corev1.Pod, of func(name string) *corev1.PersistentVolumeClaim) bool {
 	if _, scaled := policy(set); !scaled {
 		return false

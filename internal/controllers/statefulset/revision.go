@@ -23,10 +23,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
 )
 
-// hashLabel has the hash of a revision's data.
+// hashLabel holds the hash of a revision's data.
 const hashLabel = "controller.kubernetes.io/hash"
 
-// history is what the set has been, oldest first. Revisions that match and have no controller are adopted.
+// history returns the set's revisions, oldest first. It adopts matching revisions without a controller.
 func (c *controller) history(ctx context.Context, set *appsv1.StatefulSet, selector labels.Selector) ([]*appsv1.ControllerRevision, error) {
 	all, err := c.revisions.ControllerRevisions(set.Namespace).List(selector)
 	if err != nil {
@@ -47,8 +47,7 @@ func (c *controller) history(ctx context.Context, set *appsv1.StatefulSet, selec
 	return mine, nil
 }
 
-// revise makes the revision of the set's template the newest, notes it and the current one, and returns the history with
-// it.
+// revise makes the revision of the set's template the newest, stores it and the current one in in, and returns the history with it.
 func (c *controller) revise(ctx context.Context, in *observed, history []*appsv1.ControllerRevision) ([]*appsv1.ControllerRevision, error) {
 	set := in.set
 	data, err := workload.Snapshot(&set.Spec.Template)
@@ -96,7 +95,7 @@ func (c *controller) revise(ctx context.Context, in *observed, history []*appsv1
 	return history, nil
 }
 
-// known notes the revisions that the status names, of a set that is going; false when there is none.
+// known sets the revisions that the status names, for a set that is being deleted; false if there are none.
 func (in *observed) known(history []*appsv1.ControllerRevision) bool {
 	s := in.set.Status
 	if n := s.CollisionCount; n != nil {
@@ -106,8 +105,8 @@ func (in *observed) known(history []*appsv1.ControllerRevision) bool {
 	return s.UpdateRevision != "" && len(history) > 0
 }
 
-// sameTemplate tells whether a revision restores the set's template, though it is written in other words: by a release that
-// knew other fields, say.
+// sameTemplate reports whether a revision restores the set's template although the data differ: a release with other fields may have
+// written it.
 func sameTemplate(r *appsv1.ControllerRevision, set *appsv1.StatefulSet) bool {
 	template, err := workload.Restore(r.Data.Raw)
 	return err == nil && equality.Semantic.DeepEqual(template, &set.Spec.Template)
@@ -148,11 +147,11 @@ func (c *controller) createRevision(ctx context.Context, in *observed, data []by
 		if workload.SameSnapshot(there.Data.Raw, data) {
 			return there, nil
 		}
-		in.collisions++ // another template has the same hash: it is salted
+		in.collisions++ // another template has the same hash: the next hash gets a salt
 	}
 }
 
-// prune deletes the oldest revisions that nothing is of, over the history limit.
+// prune deletes the oldest revisions that no pod uses, over the history limit.
 func (c *controller) prune(ctx context.Context, in *observed, history []*appsv1.ControllerRevision) error {
 	limit := 10
 	if n := in.set.Spec.RevisionHistoryLimit; n != nil {

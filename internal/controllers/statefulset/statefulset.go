@@ -3,8 +3,8 @@
 
 // Package statefulset gives each StatefulSet its pods, SET-0, SET-1 …, each with claims of its own, in order or in parallel.
 //
-// What to do next is one pure function ([decide] in plan.go); who a pod is, is in identity.go; how long its claims live, in
-// retention.go; the history of templates, by which kubectl rolls back, in revision.go. This file watches, and carries out.
+// One pure function decides what to do next ([decide] in plan.go). identity.go defines a pod's identity, retention.go how long its claims
+// live, and revision.go the history of templates, which kubectl uses to roll back. This file watches, and executes decisions.
 package statefulset
 
 import (
@@ -84,7 +84,7 @@ func (c *controller) owned(pod *corev1.Pod) bool {
 	return ok
 }
 
-// wakeSuitors wakes the set that would adopt a pod: its name says which.
+// wakeSuitors enqueues the set that would adopt a pod, which the pod's name tells.
 func (c *controller) wakeSuitors(pod *corev1.Pod) {
 	parent, n := ordinal(pod)
 	if n < 0 {
@@ -109,9 +109,9 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	}
 	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
 	if err != nil {
-		return nil // the API lets none such in, and no retry mends it
+		return nil // validation rejects such a selector, and a retry cannot help
 	}
-	settled, wait := c.expectations.Satisfied(key) // before the cache is read: what it shows later may be older than the answer
+	settled, wait := c.expectations.Satisfied(key) // read before the cache: what the cache shows later may be older than this answer
 	if !settled {
 		c.queue.AddAfter(key, wait)
 	}
@@ -135,7 +135,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 			return err
 		}
 	} else if !in.known(history) {
-		return nil // it is going, and has never been made anything of
+		return nil // the set is being deleted, and has no revision
 	}
 	out := decide(in)
 	if out.again > 0 {
@@ -149,7 +149,7 @@ func (c *controller) claimPods(ctx context.Context, set *appsv1.StatefulSet, sel
 	if err != nil {
 		return nil, err
 	}
-	// One of another name is not the set's, whatever its labels are.
+	// A pod with another name is not the set's, whatever its labels are.
 	pods = workload.Filter(pods, func(pod *corev1.Pod) bool { return workload.Controlled(pod, set) || member(set, pod) })
 	return workload.Claim[*corev1.Pod]{
 		Owner: set, Kind: kind, Selector: selector, Fresh: c.fresh(set), Patch: workload.PatchPod(c.client),
@@ -162,7 +162,7 @@ func (c *controller) fresh(set *appsv1.StatefulSet) func(context.Context) (metav
 	}
 }
 
-// execute does what was decided, then writes the status, whatever came of it.
+// execute executes a decision, then writes the status, even if a step failed.
 func (c *controller) execute(ctx context.Context, in *observed, out decision) error {
 	failure := c.do(ctx, in, out)
 	status := &out.status
@@ -198,7 +198,7 @@ func (c *controller) do(ctx context.Context, in *observed, out decision) error {
 	if made+len(going) > 0 {
 		c.expectations.Expect(key, made, going...)
 	}
-	// What was expected and is not done will not be seen.
+	// Forget the expectations of steps that were not done.
 	undone := func(s step) {
 		switch s.what {
 		case create:
@@ -230,7 +230,7 @@ func (c *controller) do(ctx context.Context, in *observed, out decision) error {
 			if !did[i] {
 				undone(s)
 			} else if s.update {
-				out.status.CurrentReplicas-- // it is seen to go with the next event
+				out.status.CurrentReplicas-- // the next event shows its deletion
 			}
 		}
 	}

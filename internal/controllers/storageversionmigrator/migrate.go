@@ -24,16 +24,16 @@ import (
 const (
 	succeededReason = "StorageVersionMigrationSucceeded"
 	failedReason    = "StorageVersionMigrationFailed"
-	// nowhere is a namespace that cannot exist: its list is empty, and tells the revision.
+	// nowhere is a namespace that cannot exist: its list is empty, and returns the current revision.
 	nowhere = "@fake:svm_ns!"
 	// page is the number of objects of one list request.
 	page = 500
 )
 
-// needed are the verbs without which a resource cannot be migrated.
+// needed are the verbs that a migration requires.
 var needed = []string{"update", "patch", "list"}
 
-// migrate does the next step of a running migration.
+// migrate takes the next step of a running migration.
 func (c *controller) migrate(ctx context.Context, name string) error {
 	cached, err := c.migrations.Get(name)
 	if apierrors.IsNotFound(err) {
@@ -52,7 +52,7 @@ func (c *controller) migrate(ctx context.Context, name string) error {
 	recorded := m.Status.ResourceVersion != ""
 	if !ok {
 		if left := patience - c.clock.Since(m.CreationTimestamp.Time); left > 0 {
-			c.running.AddAfter(name, left) // unless its definition comes before
+			c.running.AddAfter(name, left) // unless its definition is created before
 			return nil
 		}
 		if recorded {
@@ -66,7 +66,7 @@ func (c *controller) migrate(ctx context.Context, name string) error {
 	return c.rewrite(ctx, m, gvr)
 }
 
-// record notes the revision before which objects are to be rewritten.
+// record records the revision before which objects have to be rewritten.
 func (c *controller) record(ctx context.Context, m *storagemigrationv1.StorageVersionMigration, gvr schema.GroupVersionResource) error {
 	info, err := c.describe(gvr)
 	if err != nil {
@@ -87,10 +87,10 @@ func (c *controller) record(ctx context.Context, m *storagemigrationv1.StorageVe
 		return c.fail(ctx, m, fmt.Sprintf("latest resourceVersion for %s is not valid: %v", gvr.String(), err)) // upstream's words
 	}
 	m.Status.ResourceVersion = list.ResourceVersion
-	return c.writeStatus(ctx, m) // its event brings the migration back
+	return c.writeStatus(ctx, m) // the update's event requeues the migration
 }
 
-// describe is what discovery says of a resource; nil if it does not know its group and version.
+// describe returns discovery's entry for a resource; nil if discovery does not know its group and version.
 func (c *controller) describe(gvr schema.GroupVersionResource) (*metav1.APIResource, error) {
 	list, err := c.discovery.ServerResourcesForGroupVersion(gvr.GroupVersion().String())
 	if apierrors.IsNotFound(err) {
@@ -112,7 +112,7 @@ func (c *controller) describe(gvr schema.GroupVersionResource) (*metav1.APIResou
 // old is an object that may have to be rewritten.
 type old struct{ namespace, name, version string }
 
-// candidates are the objects of a resource that have not been written since a revision; total counts all.
+// candidates returns the objects of a resource that were last written before a revision; total counts all objects.
 func (c *controller) candidates(ctx context.Context, gvr schema.GroupVersionResource, since string) (found []old, total int, err error) {
 	opts := metav1.ListOptions{Limit: page}
 	for {
@@ -136,10 +136,10 @@ func (c *controller) candidates(ctx context.Context, gvr schema.GroupVersionReso
 	}
 }
 
-// incomparable is a revision that is none: the migration cannot be done, now or later.
+// incomparable reports an invalid revision: the migration can never succeed.
 type incomparable struct{ error }
 
-// rewrite has each older object written again by a patch that changes nothing.
+// rewrite rewrites each older object by a patch that changes nothing.
 func (c *controller) rewrite(ctx context.Context, m *storagemigrationv1.StorageVersionMigration, gvr schema.GroupVersionResource) error {
 	kind, err := c.mapper.KindFor(gvr)
 	if err != nil {
@@ -166,7 +166,7 @@ func (c *controller) rewrite(ctx context.Context, m *storagemigrationv1.StorageV
 		_, err = api.Patch(ctx, o.name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: name})
 		switch {
 		case err == nil, apierrors.IsConflict(err), apierrors.IsNotFound(err):
-			left-- // written by another client meanwhile, or deleted
+			left-- // another client wrote or deleted it meanwhile
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case passing(err):
@@ -186,7 +186,7 @@ func (c *controller) rewrite(ctx context.Context, m *storagemigrationv1.StorageV
 	return c.writeStatus(ctx, m)
 }
 
-// passing says whether an error may be gone on the next try.
+// passing reports whether a retry may succeed after an error.
 func passing(err error) bool {
 	return utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err) || utilnet.IsProbableEOF(err) ||
 		utilnet.IsConnectionRefused(err) ||
@@ -194,7 +194,7 @@ func passing(err error) bool {
 		apierrors.IsInternalError(err) || apierrors.IsTimeout(err)
 }
 
-// progress says in the condition Running how far it is, and whether that is news.
+// progress updates the condition Running, and reports whether it changed.
 func (c *controller) progress(m *storagemigrationv1.StorageVersionMigration, left, total int, err error) bool {
 	return c.set(m, storagemigrationv1.MigrationRunning, "MigrationRunning", running(left, total, err))
 }
@@ -225,7 +225,7 @@ func unhandled(err error) string {
 	return fmt.Sprintf("migration encountered unhandled error: %s", err) // upstream's words
 }
 
-// running is the message of the condition Running.
+// running returns the message of the condition Running.
 func running(left, total int, err error) string {
 	text := "The migration is running"
 	switch {

@@ -1,19 +1,19 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package storageversionmigrator rewrites stored objects, so that all of them have the server's current storage version and
-// encryption key, as a StorageVersionMigration requests.
+// Package storageversionmigrator rewrites stored objects, so that all of them have the server's current storage version and encryption key,
+// as a StorageVersionMigration requests.
 //
-// Of the migrations of one resource one runs at a time, the oldest first. Its way:
+// One migration of a resource runs at a time, the oldest first. Its steps:
 //
 //	promote   the condition Running; a CustomResourceDefinition gets StorageMigrating, with its generation
-//	record    status.resourceVersion: what has been written later is new enough
+//	record    status.resourceVersion: objects written later are new enough
 //	rewrite   every older object gets a patch that changes nothing; the server stores it if the bytes differ
 //	finish    Succeeded or Failed; then Running ends, and the definition's storedVersions shrink to the storage version
 //	          if its generation is still the one that was promoted
 //
-// The status holds all state, so that a restart continues from it: an object that was already rewritten is newer than the
-// recorded revision.
+// The status holds all state, so that a restart continues from it: an object that was already rewritten is newer than the recorded
+// revision.
 package storageversionmigrator
 
 import (
@@ -38,10 +38,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
 
-// name is the controller's, and who patches objects.
+// name is the controller's name, and the field manager of its patches.
 const name = "storage-version-migrator-controller"
 
-// definitions are what tells that a resource has come.
+// definitions is the resource whose events show that a new resource is served.
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
 // Controller describes the loop.
@@ -64,7 +64,7 @@ type controller struct {
 	mapper     meta.ResettableRESTMapper
 	clock      clock.PassiveClock
 	migrations listers.StorageVersionMigrationLister
-	// resources are looked at to find which migration is next, migrations to do them.
+	// resources are synced to find which migration is next, and migrations to run them.
 	resources *controllers.Queue[metav1.GroupResource]
 	running   *controllers.Queue[string]
 }
@@ -99,11 +99,11 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	}), err
 }
 
-// lookAgain wakes the migrations that wait for their resource to be served.
+// lookAgain enqueues the migrations that wait for their resource to be served.
 func (c *controller) lookAgain() {
 	all, err := c.migrations.List(labels.Everything())
 	if err != nil {
-		return // of a cache: never
+		return // a lister returns no error
 	}
 	for _, m := range all {
 		if under(m, storagemigrationv1.MigrationRunning) && !finished(m) && m.Status.ResourceVersion == "" {
@@ -113,7 +113,7 @@ func (c *controller) lookAgain() {
 	}
 }
 
-// served is the version of a resource that the server prefers; false while there is none.
+// served returns the version of a resource that the server prefers; false if there is none.
 func (c *controller) served(gr metav1.GroupResource) (schema.GroupVersionResource, bool, error) {
 	all, err := c.mapper.ResourcesFor(schema.GroupVersionResource{Group: gr.Group, Resource: gr.Resource})
 	if err != nil && !meta.IsNoMatchError(err) {
@@ -130,12 +130,12 @@ func (c *controller) served(gr metav1.GroupResource) (schema.GroupVersionResourc
 // patience is how long a migration waits for its resource to be served.
 const patience = time.Minute
 
-// under says whether a migration's condition is true.
+// under reports whether a migration's condition is true.
 func under(m *storagemigrationv1.StorageVersionMigration, condition storagemigrationv1.MigrationConditionType) bool {
 	return meta.IsStatusConditionTrue(m.Status.Conditions, string(condition))
 }
 
-// finished says whether there is nothing left to be rewritten.
+// finished reports whether a migration has succeeded or failed.
 func finished(m *storagemigrationv1.StorageVersionMigration) bool {
 	return under(m, storagemigrationv1.MigrationSucceeded) || under(m, storagemigrationv1.MigrationFailed)
 }

@@ -20,10 +20,10 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// manager owns the condition StorageMigrating and, after a migration, the storedVersions of definitions.
+// manager is the field manager of the condition StorageMigrating and, after a migration, of the definitions' storedVersions.
 const manager = "migration-runner-controller"
 
-// next ends the migrations of a resource that are done, and begins the one whose turn it is.
+// next ends the finished migrations of a resource, and begins the next one.
 func (c *controller) next(ctx context.Context, gr metav1.GroupResource) error {
 	all, err := c.migrations.List(labels.Everything())
 	if err != nil {
@@ -41,8 +41,8 @@ func (c *controller) next(ctx context.Context, gr metav1.GroupResource) error {
 	return c.begin(ctx, begin.DeepCopy())
 }
 
-// turns finds, of the migrations of a resource, those that are done but still marked as running, and the one to begin: the
-// oldest, when none is running.
+// turns returns the migrations of a resource that are finished but still marked as running, and the one to begin: the oldest, if none is
+// running.
 func turns(all []*storagemigrationv1.StorageVersionMigration, gr metav1.GroupResource) (ended []*storagemigrationv1.StorageVersionMigration,
 	begin *storagemigrationv1.StorageVersionMigration) {
 	busy := false
@@ -102,8 +102,8 @@ func (c *controller) end(ctx context.Context, m *storagemigrationv1.StorageVersi
 	return c.writeStatus(ctx, m)
 }
 
-// outcome is what a definition's status says of a migration that ended. What it was stored in before is forgotten if the
-// definition is as it was when the migration began.
+// outcome returns the definition's status after a migration. It drops the former storage versions if the definition is unchanged since the
+// migration began.
 func outcome(crd *apiextensionsv1.CustomResourceDefinition, succeeded bool) apiextensionsv1.CustomResourceDefinitionStatus {
 	same := false
 	for _, was := range crd.Status.Conditions {
@@ -133,7 +133,7 @@ func outcome(crd *apiextensionsv1.CustomResourceDefinition, succeeded bool) apie
 	return out
 }
 
-// mark applies to the status of the resource's definition, if it has one, what status makes of it.
+// mark applies the result of status to the status of the resource's definition, if there is one.
 func (c *controller) mark(ctx context.Context, gr metav1.GroupResource,
 	status func(*apiextensionsv1.CustomResourceDefinition) (apiextensionsv1.CustomResourceDefinitionStatus, error)) error {
 	api := c.dynamic.Resource(definitions)
@@ -161,7 +161,7 @@ func (c *controller) mark(ctx context.Context, gr metav1.GroupResource,
 	return nil
 }
 
-// statusOf is what is applied to a definition as it was read, and to no other state of it.
+// statusOf returns the status to apply, on condition that the definition is unchanged since it was read.
 func (c *controller) statusOf(crd *apiextensionsv1.CustomResourceDefinition,
 	is apiextensionsv1.CustomResourceDefinitionStatus) *unstructured.Unstructured {
 	status := map[string]any{}

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tainteviction deletes pods from nodes with NoExecute taints that they do not tolerate, or no longer.
+// Package tainteviction deletes pods from nodes with NoExecute taints that the pods do not, or no longer, tolerate.
 //
-// How long a pod may stay is a pure function of its tolerations and the node's taints ([grace]). The time counts from when
-// the taint was seen here. A pod whose time is running is judged anew when the taints or its tolerations change, and when
-// the time is over; what has begun is not begun again while any taint is left that bounds its stay.
+// A pure function of a pod's tolerations and the node's taints returns how long the pod may stay ([grace]). The time counts from when this
+// controller saw the taint. The controller decides again when the node's taints or the pod's tolerations change, and when the time is over.
+// It does not restart the time while any taint that limits the pod's stay is left.
 package tainteviction
 
 import (
@@ -60,10 +60,11 @@ type controller struct {
 	delay    prometheus.Histogram
 
 	mu  sync.Mutex
-	due map[types.NamespacedName]*due // pods that have to go
+	due map[types.NamespacedName]*due // pods that are to be evicted
 }
 
-// due is when a pod has to go, whether that was said, and whether it was deleted: then nothing is done until something changes.
+// due records when to evict a pod, whether the controller has recorded the event, and whether it has deleted the pod: it then does nothing
+// until something changes.
 type due struct {
 	at         time.Time
 	said, done bool
@@ -119,7 +120,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
 }
 
-// pending tells whether a pod has to go at some time.
+// pending reports whether a pod is to be evicted at some time.
 func (c *controller) pending(key types.NamespacedName) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,7 +128,7 @@ func (c *controller) pending(key types.NamespacedName) bool {
 	return ok
 }
 
-// renew has a pod looked at anew that was deleted before, and may still be there.
+// renew lets the controller decide again about a pod that it has deleted and that may still exist.
 func (c *controller) renew(key types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,7 +153,7 @@ func (c *controller) tell(key types.NamespacedName, format string) {
 	c.recorder.Eventf(ref, corev1.EventTypeNormal, "TaintManagerEviction", format, key)
 }
 
-// wakePods wakes the pods of a node whose taints have changed.
+// wakePods enqueues the pods of a node whose taints have changed.
 func (c *controller) wakePods(node *corev1.Node) {
 	objects, err := c.index.ByIndex(byNode, node.Name)
 	if err != nil {
@@ -179,9 +180,8 @@ func noExecute(node *corev1.Node) []corev1.Taint {
 // never is the grace of a pod that does not tolerate a taint.
 const never = -time.Second
 
-// grace is how long a pod with those tolerations may stay on a node with those taints: never if one is not tolerated,
-// else as long as the shortest of the tolerations, of which the first counts that matches a taint. It is false when the pod
-// may stay for ever.
+// grace returns how long a pod with those tolerations may stay on a node with those taints: never if it does not tolerate one, else the
+// shortest toleration; for each taint, the first matching toleration counts. It returns false if the pod may stay for ever.
 func grace(taints []corev1.Taint, tolerations []corev1.Toleration) (time.Duration, bool) {
 	var shortest time.Duration
 	bounded := false
@@ -194,7 +194,7 @@ func grace(taints []corev1.Taint, tolerations []corev1.Toleration) (time.Duratio
 		if seconds == nil {
 			continue
 		}
-		// What is longer than a century is for ever, and must not overflow.
+		// More than a century means for ever, and must not overflow.
 		if d := time.Duration(min(max(*seconds, 0), 100*365*24*3600)) * time.Second; !bounded || d < shortest {
 			shortest, bounded = d, true
 		}
@@ -211,7 +211,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 		return fmt.Errorf("get pod: %w", err)
 	}
 	if pod.Spec.NodeName == "" {
-		c.cancel(key) // it is another one of that name
+		c.cancel(key) // another pod of the same name
 		return nil
 	}
 	node, err := c.nodes.Get(pod.Spec.NodeName)
@@ -230,7 +230,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	return c.evict(ctx, key, pod, now)
 }
 
-// decide finds when a pod has to go; false when it need not. A node that is gone changes nothing any more. node may be nil.
+// decide returns when to evict a pod; false if it may stay. node is nil if it does not exist any more, which changes no earlier decision.
 func (c *controller) decide(key types.NamespacedName, pod *corev1.Pod, node *corev1.Node, now time.Time) (time.Time, bool) {
 	stay, bounded := never, false
 	if node != nil {
@@ -264,7 +264,7 @@ func (c *controller) decide(key types.NamespacedName, pod *corev1.Pod, node *cor
 	return at, true
 }
 
-// evict deletes a pod whose time is over. That is said once, however often it has to be tried.
+// evict deletes a pod whose time is over. It records one event, however often it retries.
 func (c *controller) evict(ctx context.Context, key types.NamespacedName, pod *corev1.Pod, now time.Time) error {
 	c.mu.Lock()
 	was := c.due[key]
@@ -295,7 +295,7 @@ func (c *controller) evict(ctx context.Context, key types.NamespacedName, pod *c
 	return nil
 }
 
-// newMeters makes upstream's metrics of this controller, under its names.
+// newMeters creates upstream's metrics of this controller, under their names.
 func newMeters(d *controllers.Deps) (deleted prometheus.Counter, delay prometheus.Histogram, err error) {
 	const subsystem = "taint_eviction_controller"
 	deleted = controllers.Keep(d.Metrics, &err, prometheus.NewCounter(prometheus.CounterOpts{

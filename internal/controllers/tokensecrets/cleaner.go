@@ -25,14 +25,14 @@ import (
 	"github.com/mortise-dev/mortise/internal/podrefs"
 )
 
-// Labels of such secrets: the day on which the token was last used, which the API server writes, and the one since which
-// it is not taken any more.
+// Labels of token secrets: the day of the token's last use, which the API server writes, and the day since which the API server rejects the
+// token.
 const (
 	lastUsed     = "kubernetes.io/legacy-token-last-used"
 	invalidSince = "kubernetes.io/legacy-token-invalid-since"
 )
 
-// The ConfigMap of kube-system that says since which day the API server has been noting uses.
+// The ConfigMap in kube-system with the day since which the API server has recorded uses.
 const (
 	tracking      = "kube-apiserver-legacy-service-account-token-tracking"
 	trackingSince = "since"
@@ -45,7 +45,7 @@ const (
 	cleanUpPeriod = "legacy-service-account-token-clean-up-period"
 )
 
-// Cleaner describes the loop that takes away the secrets that were made without being asked for and are not used.
+// Cleaner describes the loop that deletes unused secrets that were generated automatically.
 func Cleaner() controllers.Controller {
 	unused := unusedFor
 	return controllers.Controller{
@@ -98,7 +98,7 @@ type cleaner struct {
 	unused   time.Duration
 }
 
-// clean looks at all secrets once.
+// clean handles all secrets once.
 func (c *cleaner) clean(ctx context.Context, now time.Time) error {
 	now = now.UTC()
 	m, err := c.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, tracking, metav1.GetOptions{})
@@ -109,7 +109,7 @@ func (c *cleaner) clean(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("read since when uses are noted: %w", err)
 	}
-	if now.Before(since.AddDate(0, 0, 1).Add(c.unused)) { // that day itself may have been noted in part
+	if now.Before(since.AddDate(0, 0, 1).Add(c.unused)) { // the API server may have recorded only part of that day
 		return nil
 	}
 	all, err := c.secrets.List(labels.Everything())
@@ -145,7 +145,7 @@ func (c *cleaner) clean(ctx context.Context, now time.Time) error {
 	return errors.Join(errs...)
 }
 
-// verdict is what becomes of a secret.
+// verdict is what to do with a secret.
 type verdict int
 
 const (
@@ -154,10 +154,10 @@ const (
 	remove
 )
 
-// judge looks at a secret's dates alone.
+// judge decides by a secret's dates alone.
 func judge(s *corev1.Secret, now time.Time, unused time.Duration) verdict {
 	before := now.Add(-unused)
-	day := before.Format(time.DateOnly) // days in this form are in the order of their texts
+	day := before.Format(time.DateOnly) // dates in this form sort as strings
 	if s.Type != corev1.SecretTypeServiceAccountToken || s.DeletionTimestamp != nil || !s.CreationTimestamp.Time.Before(before) {
 		return keep
 	}
@@ -176,11 +176,11 @@ func judge(s *corev1.Secret, now time.Time, unused time.Duration) verdict {
 	return remove
 }
 
-// generated says whether a secret was made for its account without being asked for: those are on the account's list.
+// generated reports whether a secret was generated automatically: its account lists it.
 func (c *cleaner) generated(s *corev1.Secret) bool {
 	a, err := c.accounts.ServiceAccounts(s.Namespace).Get(s.Annotations[corev1.ServiceAccountNameKey])
 	if err != nil {
-		return false // without an account it is none of ours to judge
+		return false // the controller decides only about secrets with an account
 	}
 	if uid := s.Annotations[corev1.ServiceAccountUIDKey]; uid != "" && uid != string(a.UID) {
 		return false
@@ -199,7 +199,7 @@ func (c *cleaner) mark(ctx context.Context, s *corev1.Secret, now time.Time) err
 	return err
 }
 
-// mounts are the secrets that a namespace's pods refer to.
+// mounts returns the secrets that a namespace's pods refer to.
 func (c *cleaner) mounts(namespace string) (map[string]bool, error) {
 	pods, err := c.pods.ByIndex(cache.NamespaceIndex, namespace)
 	if err != nil {

@@ -1,15 +1,15 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tokensecrets serves the secrets that hold a service account's token: those of type
-// kubernetes.io/service-account-token, whose annotation kubernetes.io/service-account.name says whose token it is.
+// Package tokensecrets manages the secrets that hold a service account's token: those of type kubernetes.io/service-account-token, whose
+// annotation kubernetes.io/service-account.name names the account.
 //
 // [Filler] writes the token, the cluster's root certificate and the namespace into such a secret, and deletes it when its
-// account is gone or is another one of that name. [Cleaner] takes secrets away that upstream once made for each account by
-// itself, and that nobody has used for a year: first it marks them as invalid, so that who still needs one may say so,
-// and a year later it deletes them. Secrets that people made themselves stay.
+// account is gone or is another one of that name. [Cleaner] removes the secrets that upstream once generated for each account and
+// that no client has used for a year: first it marks them as invalid, so that their users notice and can remove the mark, and a
+// year later it deletes them. Secrets that users created stay.
 //
-// Both watch the secrets of this type only, so that the others need not be held in memory.
+// Both watch only the secrets of this type, so that memory does not hold the others.
 package tokensecrets
 
 import (
@@ -54,7 +54,7 @@ func Filler() controllers.Controller {
 	}
 }
 
-// token names a secret that is or was there, and the account that it names.
+// token names a secret that exists or existed, and its account.
 type token struct {
 	types.NamespacedName
 	uid        types.UID
@@ -62,7 +62,7 @@ type token struct {
 	accountUID types.UID // empty until the secret is filled
 }
 
-// account names an account that is or was there.
+// account names an account that exists or existed.
 type account struct {
 	types.NamespacedName
 	uid types.UID
@@ -107,7 +107,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	}), err
 }
 
-// ofType watches the secrets that hold tokens.
+// ofType returns informers for the secrets that hold tokens.
 func ofType(d *controllers.Deps) informers.SharedInformerFactory {
 	return informers.NewSharedInformerFactoryWithOptions(d.Watcher, 0, informers.WithTransform(controllers.DropManagedFields),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
@@ -115,7 +115,7 @@ func ofType(d *controllers.Deps) informers.SharedInformerFactory {
 		}))
 }
 
-// run starts a factory, waits for its informer, works, and ends the factory.
+// run starts a factory, waits for its informer, calls work, and shuts the factory down.
 func run(ctx context.Context, f informers.SharedInformerFactory, i cache.SharedIndexInformer, work func(context.Context) error) error {
 	defer f.Shutdown()
 	ctx, cancel := context.WithCancel(ctx)
@@ -129,7 +129,7 @@ func run(ctx context.Context, f informers.SharedInformerFactory, i cache.SharedI
 	}
 }
 
-// both runs until the first of the two ends, then ends the other.
+// both runs a and b until one of them ends, then ends the other.
 func both(ctx context.Context, a, b func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -143,7 +143,7 @@ func both(ctx context.Context, a, b func(context.Context) error) error {
 	return errors.Join(err, <-other)
 }
 
-// syncAccount deletes the tokens of an account that is gone.
+// syncAccount deletes the tokens of a deleted account.
 func (c *filler) syncAccount(ctx context.Context, a account) error {
 	if is, err := c.accounts.ServiceAccounts(a.Namespace).Get(a.Name); err == nil && is.UID == a.uid {
 		return nil
@@ -175,7 +175,7 @@ func (c *filler) remove(ctx context.Context, s *corev1.Secret) error {
 	return nil
 }
 
-// syncToken fills a secret; one that is gone is no longer listed by its account, one whose account is gone goes too.
+// syncToken fills a secret. It deletes the secret if its account is gone, and removes a deleted secret from its account's list.
 func (c *filler) syncToken(ctx context.Context, t token) error {
 	s, err := c.secrets.Secrets(t.Namespace).Get(t.Name)
 	if apierrors.IsNotFound(err) || err == nil && s.UID != t.uid {
@@ -198,8 +198,8 @@ func (c *filler) syncToken(ctx context.Context, t token) error {
 	return c.fill(ctx, s, owner)
 }
 
-// owner is the account that a secret names; nil if there is none. Before a secret goes for that, the server is asked: the
-// cache may not have heard yet of an account that was made a moment ago.
+// owner returns the account that a secret names; nil if there is none. It asks the server before the secret is deleted for that: the cache
+// may not know a new account yet.
 func (c *filler) owner(ctx context.Context, t token) (*corev1.ServiceAccount, error) {
 	fits := func(a *corev1.ServiceAccount) bool { return t.accountUID == "" || t.accountUID == a.UID }
 	if a, err := c.accounts.ServiceAccounts(t.Namespace).Get(t.account); err == nil && fits(a) {
@@ -225,7 +225,7 @@ func (c *filler) otherRoot(s *corev1.Secret) bool {
 	return len(c.rootCA) > 0 && !bytes.Equal(s.Data[corev1.ServiceAccountRootCAKey], c.rootCA)
 }
 
-// fill adds what a secret lacks. If another changed it meanwhile, their change brings the secret back here.
+// fill adds the secret's missing data. If another client changed the secret meanwhile, that change enqueues it again.
 func (c *filler) fill(ctx context.Context, s *corev1.Secret, owner *corev1.ServiceAccount) error {
 	out := s.DeepCopy()
 	out.Data = maps.Clone(out.Data)
@@ -257,7 +257,7 @@ func (c *filler) fill(ctx context.Context, s *corev1.Secret, owner *corev1.Servi
 	return nil
 }
 
-// forget takes a secret that is gone from the list of its account.
+// forget removes a deleted secret from its account's list.
 func (c *filler) forget(ctx context.Context, t token) error {
 	if t.account == "" {
 		return nil
@@ -267,7 +267,7 @@ func (c *filler) forget(ctx context.Context, t token) error {
 			slices.ContainsFunc(a.Secrets, func(r corev1.ObjectReference) bool { return r.Name == t.Name })
 	}
 	if a, err := c.accounts.ServiceAccounts(t.Namespace).Get(t.account); err != nil || !lists(a) {
-		return nil // its list is a note for people; no secret of that name is missed
+		return nil // the account's list only informs users, who miss no secret of that name
 	}
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		a, err := c.client.CoreV1().ServiceAccounts(t.Namespace).Get(ctx, t.account, metav1.GetOptions{})

@@ -64,7 +64,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	}), err
 }
 
-// name is upstream's for a bundle's contents.
+// name returns upstream's name for a bundle's contents.
 func name(bundle string) string {
 	sum := sha256.Sum256([]byte(bundle))
 	return fmt.Sprintf("%s:%x", strings.ReplaceAll(signer, "/", ":"), sum[:12])

@@ -54,7 +54,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
 }
 
-// expiry is when a job is to be deleted; false when it is not to be.
+// expiry returns when to delete a job; false if it stays.
 func expiry(j *batchv1.Job) (time.Time, bool) {
 	if j.Spec.TTLSecondsAfterFinished == nil || j.DeletionTimestamp != nil {
 		return time.Time{}, false
@@ -85,7 +85,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	foreground := metav1.DeletePropagationForeground
 	err = c.client.BatchV1().Jobs(key.Namespace).Delete(ctx, key.Name, metav1.DeleteOptions{
 		PropagationPolicy: &foreground,
-		// Its time to live may have been raised a moment ago.
+		// A user may have raised its time to live a moment ago.
 		Preconditions: &metav1.Preconditions{UID: &j.UID, ResourceVersion: &j.ResourceVersion},
 	})
 	if apierrors.IsNotFound(err) {

@@ -15,10 +15,10 @@ import (
 	"k8s.io/component-helpers/storage/volume"
 )
 
-// preResize is what a volume had before it is being made larger.
+// preResize is the annotation with a volume's capacity before its expansion began.
 const preResize = "volume.alpha.kubernetes.io/pre-resize-capacity"
 
-// bind makes a volume a claim's and the claim the volume's, as far as they are not yet.
+// bind binds a volume and a claim to each other, as far as they are not bound yet.
 func (c *controller) bind(ctx context.Context, pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) error {
 	update, dirty, err := volume.GetBindVolumeToClaim(pv, claim)
 	if err != nil {
@@ -49,7 +49,7 @@ func (c *controller) bind(ctx context.Context, pv *corev1.PersistentVolume, clai
 	return c.claimPhase(ctx, claim, corev1.ClaimBound, pv)
 }
 
-// updateClaim changes what a claim says, not its status.
+// updateClaim updates a claim, not its status.
 func (c *controller) updateClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim,
 	change func(*corev1.PersistentVolumeClaim)) error {
 	update := claim.DeepCopy()
@@ -60,8 +60,8 @@ func (c *controller) updateClaim(ctx context.Context, claim *corev1.PersistentVo
 	return nil
 }
 
-// claimPhase sets a claim's phase and what it has: the volume's modes, and, when it becomes bound, its size and class of attributes.
-// Later these are others' to change. Without a volume it has nothing.
+// claimPhase sets a claim's phase and its status fields from the volume: the access modes and, when it becomes bound, capacity and
+// attributes class. Other controllers change these later. Without a volume, it clears them.
 func (c *controller) claimPhase(ctx context.Context, claim *corev1.PersistentVolumeClaim, phase corev1.PersistentVolumeClaimPhase,
 	pv *corev1.PersistentVolume) error {
 	update := claim.DeepCopy()

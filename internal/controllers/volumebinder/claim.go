@@ -22,7 +22,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
 
-// openClaim sees to a claim to which any volume will do. All words are upstream's.
+// openClaim handles a claim that accepts any volume. All messages are upstream's.
 func (c *controller) openClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	waits, err := volume.IsDelayBindingMode(claim, c.classes)
 	if err != nil {
@@ -38,7 +38,7 @@ func (c *controller) openClaim(ctx context.Context, claim *corev1.PersistentVolu
 	if !volume.PersistentVolumeClaimHasClass(claim) {
 		if class, err := c.defaultClass(); err != nil {
 			return err
-		} else if class != nil { // it has become the default since (KEP-3333)
+		} else if class != nil { // a class has become the default since (KEP-3333)
 			return c.updateClaim(ctx, claim, func(claim *corev1.PersistentVolumeClaim) { claim.Spec.StorageClassName = &class.Name })
 		}
 	}
@@ -53,7 +53,7 @@ func (c *controller) openClaim(ctx context.Context, claim *corev1.PersistentVolu
 	return c.claimPhase(ctx, claim, corev1.ClaimPending, nil)
 }
 
-// tell records an event, unless it is what the claim was told last.
+// tell records an event for a claim unless it repeats the claim's last one.
 func (c *controller) tell(claim *corev1.PersistentVolumeClaim, kind, reason, message string) {
 	if what := string(claim.UID) + reason + message; c.told[controllers.Key(claim)] != what {
 		c.told[controllers.Key(claim)] = what
@@ -61,7 +61,7 @@ func (c *controller) tell(claim *corev1.PersistentVolumeClaim, kind, reason, mes
 	}
 }
 
-// match finds the volume that a claim gets: of those with the fewest modes beyond what it asks for, the smallest.
+// match finds a volume for a claim: of those with the fewest access modes beyond the requested ones, the smallest.
 func (c *controller) match(claim *corev1.PersistentVolumeClaim, waits bool) (*corev1.PersistentVolume, error) {
 	found, err := c.free.ByIndex(byClass, volume.GetPersistentVolumeClaimClass(claim))
 	if err != nil {
@@ -105,7 +105,7 @@ func isDefault(class *storagev1.StorageClass) bool {
 		class.Annotations["storageclass.beta.kubernetes.io/is-default-class"] == "true"
 }
 
-// defaultClass is the youngest of the classes that say they are it; nil: there is none.
+// defaultClass returns the youngest of the classes marked as default; nil if there is none.
 func (c *controller) defaultClass() (*storagev1.StorageClass, error) {
 	all, err := c.classes.List(labels.Everything())
 	if err != nil {
@@ -120,7 +120,7 @@ func (c *controller) defaultClass() (*storagev1.StorageClass, error) {
 	}), nil
 }
 
-// provision tells the class's external provisioner to make a volume. There are no others.
+// provision annotates the claim for the class's external provisioner. There are no other provisioners.
 func (c *controller) provision(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	class, err := c.classes.Get(volume.GetPersistentVolumeClaimClass(claim))
 	if err == nil && strings.HasPrefix(class.Provisioner, "kubernetes.io/") {
@@ -128,7 +128,7 @@ func (c *controller) provision(ctx context.Context, claim *corev1.PersistentVolu
 	}
 	if err != nil {
 		c.tell(claim, corev1.EventTypeWarning, "ProvisioningFailed", err.Error())
-		return nil // an event of the class comes back to it
+		return nil // an event of the class enqueues the claim
 	}
 	if claim.Annotations[volume.AnnStorageProvisioner] != class.Provisioner {
 		if err := c.updateClaim(ctx, claim, func(claim *corev1.PersistentVolumeClaim) {
@@ -144,7 +144,7 @@ func (c *controller) provision(ctx context.Context, claim *corev1.PersistentVolu
 	return nil
 }
 
-// namingClaim sees to a claim that names its volume and is not bound to it yet.
+// namingClaim handles a claim that names its volume and is not bound to it yet.
 func (c *controller) namingClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	pv, err := c.volumes.Get(claim.Spec.VolumeName)
 	switch {
@@ -163,14 +163,14 @@ func (c *controller) namingClaim(ctx context.Context, claim *corev1.PersistentVo
 	}
 	c.tell(claim, corev1.EventTypeWarning, "FailedBinding", fmt.Sprintf("volume %q already bound to a different claim.", pv.Name))
 	if _, ours := claim.Annotations[volume.AnnBoundByController]; ours {
-		// The annotation of a completed binding was removed.
+		// A client removed the annotation of a completed binding.
 		return fmt.Errorf("invalid binding of claim %q to volume %q: volume already claimed by %q", claim.Namespace+"/"+claim.Name, pv.Name,
 			pv.Spec.ClaimRef.Namespace+"/"+pv.Spec.ClaimRef.Name)
 	}
 	return c.claimPhase(ctx, claim, corev1.ClaimPending, nil)
 }
 
-// satisfies tells in an error why a volume is not what the claim asks for.
+// satisfies returns an error if a volume does not satisfy the claim.
 func satisfies(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) error {
 	asked, has := claim.Spec.Resources.Requests[corev1.ResourceStorage], pv.Spec.Capacity[corev1.ResourceStorage]
 	switch {
@@ -190,7 +190,7 @@ func satisfies(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim)
 	return nil
 }
 
-// boundClaim sees to a claim that has been bound: it stays so, or is lost.
+// boundClaim handles a bound claim: it stays bound, or is lost.
 func (c *controller) boundClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	if claim.Spec.VolumeName == "" {
 		return c.lost(ctx, claim, "ClaimLost", "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")

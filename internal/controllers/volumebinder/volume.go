@@ -16,7 +16,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
 
-// volume sees to a volume: it is available, bound to its claim, or left by it.
+// volume handles a volume: it is available, bound to its claim, or released.
 func (c *controller) volume(ctx context.Context, pv *corev1.PersistentVolume) error {
 	ref := pv.Spec.ClaimRef
 	if ref == nil || ref.UID == "" {
@@ -37,13 +37,13 @@ func (c *controller) volume(ctx context.Context, pv *corev1.PersistentVolume) er
 				fmt.Sprintf("Cannot bind PersistentVolume %q to requested PersistentVolumeClaim due to incompatible volumeMode.", pv.Name))
 			return nil
 		}
-		c.queue.Add(controllers.Key(claim)) // that is where it goes on
+		c.queue.Add(controllers.Key(claim)) // the sync of the claim continues
 		return nil
 	case claim.Spec.VolumeName == pv.Name:
 		_, err := c.volumePhase(ctx, pv, corev1.VolumeBound)
 		return err
 	}
-	// The claim has got another.
+	// The claim is bound to another volume.
 	if _, made := pv.Annotations[volume.AnnDynamicallyProvisioned]; made &&
 		pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
 		return c.reclaim(ctx, pv)
@@ -51,7 +51,7 @@ func (c *controller) volume(ctx context.Context, pv *corev1.PersistentVolume) er
 	return c.unbind(ctx, pv)
 }
 
-// claimOf is the claim of a volume; nil: it is gone. That is asked of the API, since the cache may not show it yet.
+// claimOf returns the claim of a volume; nil if it does not exist any more. It asks the server where the cache may not show the claim yet.
 func (c *controller) claimOf(ctx context.Context, ref *corev1.ObjectReference) (*corev1.PersistentVolumeClaim, error) {
 	claim, err := c.claims.PersistentVolumeClaims(ref.Namespace).Get(ref.Name)
 	if err != nil || claim.UID != ref.UID {
@@ -63,13 +63,13 @@ func (c *controller) claimOf(ctx context.Context, ref *corev1.ObjectReference) (
 	case err != nil:
 		return nil, fmt.Errorf("get claim: %w", err)
 	case claim.UID != ref.UID:
-		return nil, nil // another of its name
+		return nil, nil // another claim of the same name
 	}
 	return claim, nil
 }
 
-// reclaim releases a volume whose claim is deleted. Its provisioner deletes it; it is kept if it has none or if the policy
-// is Retain.
+// reclaim releases a volume whose claim is deleted. The volume's provisioner deletes it; a volume without one, or with the policy Retain,
+// stays.
 func (c *controller) reclaim(ctx context.Context, pv *corev1.PersistentVolume) error {
 	if pv.Status.Phase != corev1.VolumeReleased && pv.Status.Phase != corev1.VolumeFailed {
 		var err error
@@ -106,7 +106,7 @@ func (c *controller) failed(ctx context.Context, pv *corev1.PersistentVolume, re
 	return nil
 }
 
-// unbind takes a volume back from a claim that has got another. One that its maker has meant for the claim stays meant for it.
+// unbind unbinds a volume from a claim that is bound to another volume. A claimRef that a user set before stays.
 func (c *controller) unbind(ctx context.Context, pv *corev1.PersistentVolume) error {
 	update := pv.DeepCopy()
 	if _, ours := pv.Annotations[volume.AnnBoundByController]; ours {
@@ -123,7 +123,7 @@ func (c *controller) unbind(ctx context.Context, pv *corev1.PersistentVolume) er
 	return err
 }
 
-// volumePhase sets a volume's phase, and returns the volume with it.
+// volumePhase sets a volume's phase, and returns the updated volume.
 func (c *controller) volumePhase(ctx context.Context, pv *corev1.PersistentVolume,
 	phase corev1.PersistentVolumePhase) (*corev1.PersistentVolume, error) {
 	if pv.Status.Phase == phase {

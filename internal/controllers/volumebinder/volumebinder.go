@@ -3,15 +3,13 @@
 
 // Package volumebinder binds claims to volumes, and sets the phase of both.
 //
-// A claim that names no volume is bound to the smallest one that satisfies it (claim.go), unless its class waits for the
-// first consumer: then the scheduler chooses. If there is none, and the class has an external provisioner, the controller
-// annotates the claim for it. A volume whose claim was deleted is released; its provisioner handles it from then on
-// (volume.go).
+// The controller binds a claim that names no volume to the smallest one that satisfies it (claim.go), unless the claim's class waits for
+// the first consumer: then the scheduler chooses. If no volume fits, and the class has an external provisioner, the controller annotates
+// the claim for it. It releases a volume whose claim was deleted; the volume's provisioner handles it from then on (volume.go).
 //
-// Binding is four writes (bind.go), each of which may be the last before a crash: the volume's claimRef, its phase, the
-// claim's volumeName, its phase. The next sync continues from there. One worker does all, so that a volume is offered to
-// one claim at a time; that the cache may be stale does not matter, since each write is conditional on the version that was
-// read.
+// Binding is four writes (bind.go), each of which may be the last before a crash: the volume's claimRef, its phase, the claim's volumeName,
+// its phase. The next sync continues from there. One worker syncs all keys, so that it offers a volume to one claim at a time. The cache
+// may be stale, since each write is conditional on the version that was read.
 package volumebinder
 
 import (
@@ -47,7 +45,7 @@ func Controller() controllers.Controller {
 	}
 }
 
-// Indexes: of volumes by class, and of claims by what they wait for, which are keys of a class or of a volume.
+// Names of the indexes: volumes by class, and claims by the class or volume that they wait for.
 const (
 	byClass = "storageclass"
 	byWait  = "volume or class"
@@ -60,10 +58,10 @@ type controller struct {
 	claims   corelisters.PersistentVolumeClaimLister
 	classes  storagelisters.StorageClassLister
 	free     cache.Indexer // volumes, by class
-	waiting  cache.Indexer // claims, by what they wait for
+	waiting  cache.Indexer // claims by what they wait for
 	queue    *controllers.Queue[types.NamespacedName]
 
-	told map[types.NamespacedName]string // what a claim that waits was told last; the worker's
+	told map[types.NamespacedName]string // the last event of each waiting claim; only the worker uses it
 }
 
 func build(d *controllers.Deps) (controllers.Runner, error) {
@@ -99,7 +97,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 func ofVolume(name string) string { return "volume " + name }
 func ofClass(name string) string  { return "class " + name }
 
-// waitsFor is what a claim looks out for: its volume, or any of its class.
+// waitsFor returns what a claim waits for: its volume, or any volume of its class.
 func waitsFor(claim *corev1.PersistentVolumeClaim) string {
 	if claim.Spec.VolumeName != "" {
 		return ofVolume(claim.Spec.VolumeName)
@@ -131,11 +129,11 @@ func (c *controller) classHeard(class *storagev1.StorageClass) {
 	}
 }
 
-// wake puts in the claims that wait for something.
+// wake enqueues the claims that wait for something.
 func (c *controller) wake(what string) {
 	found, err := c.waiting.ByIndex(byWait, what)
 	if err != nil {
-		return // there is no such index, and it has been made above
+		return // the index exists, since the constructor added it
 	}
 	for _, f := range found {
 		if claim, ok := f.(*corev1.PersistentVolumeClaim); ok {
@@ -144,8 +142,7 @@ func (c *controller) wake(what string) {
 	}
 }
 
-// sync looks at a claim, or, if the key has no namespace, at a volume. What is done, or failed at, comes back as an event or by the
-// queue.
+// sync syncs a claim or, if the key has no namespace, a volume. An event or the queue brings the key back after a write or an error.
 func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	if key.Namespace == "" {
 		pv, err := c.volumes.Get(key.Name)

@@ -1,11 +1,10 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package volumeprotection protects volumes and classes in use: a PersistentVolume that was deleted stays while it is
-// bound, and a VolumeAttributesClass while any volume or claim names it. Both get a finalizer for this at their creation,
-// or from this controller.
+// Package volumeprotection protects volumes and classes in use: a deleted PersistentVolume stays while it is bound, and a deleted
+// VolumeAttributesClass while any volume or claim names it. Both get a finalizer for this when they are created, or from this controller.
 //
-// [Volumes] and [AttributesClasses] are the two loops; package claimprotection is the third of the kind.
+// [Volumes] and [AttributesClasses] are the two loops; package claimprotection does the same for claims.
 package volumeprotection
 
 import (
@@ -49,7 +48,7 @@ func Volumes() controllers.Controller {
 	}
 }
 
-// byClass finds who names a VolumeAttributesClass.
+// byClass is the index of volumes and claims by the VolumeAttributesClass that they name.
 const byClass = "class"
 
 // AttributesClasses describes the loop that protects classes.
@@ -85,7 +84,7 @@ func AttributesClasses() controllers.Controller {
 	}
 }
 
-// namedBy are the classes that a volume or claim names.
+// namedBy returns the classes that a volume or claim names.
 func namedBy(obj any) []string {
 	var names []string
 	add := func(name *string) {
@@ -106,7 +105,7 @@ func namedBy(obj any) []string {
 	return names
 }
 
-// leaving puts in what an object names no more.
+// leaving enqueues the names that an updated or deleted object names no more.
 func leaving[T metav1.Object](queue *controllers.Queue[string], named func(T) []string) controllers.Handler[T] {
 	return controllers.Handler[T]{
 		Update: func(before, now T) {
@@ -125,7 +124,7 @@ func leaving[T metav1.Object](queue *controllers.Queue[string], named func(T) []
 	}
 }
 
-// object is a kind of objects that can be copied.
+// object is a type of object that can be copied.
 type object[T any] interface {
 	metav1.Object
 	DeepCopy() T

@@ -15,10 +15,10 @@ import (
 // target is a part of a configuration that names a service and its CA.
 type target struct {
 	service types.NamespacedName
-	place   map[string]any // that has the caBundle; part of the configuration
+	place   map[string]any // the part of the configuration that has the caBundle
 }
 
-// targetsOf are the targets of a configuration. What is reached by a URL has none.
+// targetsOf returns the targets of a configuration. A webhook that is called by URL is not a target.
 func targetsOf(obj *unstructured.Unstructured) []target {
 	var places []map[string]any
 	switch obj.GetKind() {
@@ -54,7 +54,7 @@ func targetsOf(obj *unstructured.Unstructured) []target {
 	return out
 }
 
-// secret is where the target's certificate lies. name is what the configuration says; empty: nothing.
+// secret returns the key of the Secret with the target's certificate. name is the configuration's annotation, which may be empty.
 func (t *target) secret(name string) types.NamespacedName {
 	if name == "" {
 		name = t.service.Name + "-tls"
@@ -62,24 +62,24 @@ func (t *target) secret(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: t.service.Namespace, Name: name}
 }
 
-// hosts are the names by which the service is called.
+// hosts returns the DNS names of the service.
 func (t *target) hosts() []string {
 	base := t.service.Name + "." + t.service.Namespace
 	return []string{base + ".svc", base + ".svc.cluster.local", base, t.service.Name}
 }
 
-// trust has the target trust a bundle, and says whether that is new.
+// trust sets the target's CA bundle, and reports whether it changed.
 func (t *target) trust(bundle []byte) bool {
 	want := base64.StdEncoding.EncodeToString(bundle)
 	if t.place["caBundle"] == want {
 		return false
 	}
 	t.place["caBundle"] = want
-	delete(t.place, "insecureSkipTLSVerify") // of an APIService: it excludes the other
+	delete(t.place, "insecureSkipTLSVerify") // of an APIService: it excludes caBundle
 	return true
 }
 
-// sharers knows which configurations want which hosts in which Secret.
+// sharers records which configurations need which hosts in which Secret.
 type sharers struct {
 	mu sync.Mutex
 	by map[source]map[types.NamespacedName][]string
@@ -104,7 +104,7 @@ func (s *sharers) has(src source) bool {
 	return s.by[src] != nil
 }
 
-// of are the configurations that share a Secret.
+// of returns the configurations that share a Secret.
 func (s *sharers) of(key types.NamespacedName) []source {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +117,7 @@ func (s *sharers) of(key types.NamespacedName) []source {
 	return out
 }
 
-// hosts are all that a Secret's certificate is for, sorted.
+// hosts returns all hosts of a Secret's certificate, sorted.
 func (s *sharers) hosts(key types.NamespacedName) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package webhooktrust gives extensions that ask for it the certificates by which they are known: whose configuration has the
-// annotation extension.mortise.dev/trust: managed gets, for the services that it names, a serving certificate in a Secret, and
-// its own caBundle filled.
+// Package webhooktrust issues serving certificates for extensions. For a configuration with the annotation extension.mortise.dev/trust:
+// managed, it keeps a serving certificate in a Secret for each service that the configuration names, and fills in the configuration's
+// caBundle.
 //
 // A configuration is a Mutating- or ValidatingWebhookConfiguration, a CustomResourceDefinition with a conversion webhook, or an
 // APIService. The Secret lies in the service's namespace and is called after the service (web-tls), or as the annotation
 // extension.mortise.dev/secret says; services of one namespace that name the same Secret share a certificate. Its type is
 // kubernetes.io/tls, its keys are tls.crt, tls.key and ca.crt (what is trusted); next.crt and next.key while a rotation is under
-// way. A Secret that is there without the annotation is somebody else's and is left alone. The rotation is package trust's; time
-// brings it about through the queue. What is not managed any more is left as it is.
+// way. The controller leaves a Secret without the annotation alone. Package trust decides when to rotate; the queue brings the
+// key back at that time. What is not managed any more is left as it is.
 package webhooktrust
 
 import (
@@ -40,7 +40,7 @@ import (
 
 // The annotations.
 const (
-	Annotation       = "extension.mortise.dev/trust" // Managed, on a configuration that wants certificates and on each Secret that is kept
+	Annotation       = "extension.mortise.dev/trust" // Managed, on a configuration that needs certificates and on each managed Secret
 	Managed          = "managed"
 	SecretAnnotation = "extension.mortise.dev/secret" // on a configuration: the Secret's name
 )
@@ -48,7 +48,7 @@ const (
 // Name selects the controller.
 const Name = "webhook-trust-controller"
 
-// kinds are the resources of configurations.
+// kinds returns the resources of configurations.
 func kinds() []schema.GroupVersionResource {
 	return []schema.GroupVersionResource{
 		{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "mutatingwebhookconfigurations"},
@@ -71,7 +71,7 @@ func Controller() controllers.Controller {
 	}
 }
 
-// rules let the controller keep secrets, and fill what configurations trust.
+// rules let the controller manage secrets and update configurations.
 func rules() []rbacv1.PolicyRule {
 	rule := func(group string, verbs []string, resources ...string) rbacv1.PolicyRule {
 		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: verbs}
@@ -131,7 +131,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), nil
 }
 
-// sync looks after one configuration: first its Secrets, then what it trusts.
+// sync handles one configuration: first its Secrets, then its CA bundles.
 func (c *controller) sync(ctx context.Context, src source) error {
 	client := c.dynamic.Resource(src.GroupVersionResource)
 	obj, err := client.Get(ctx, src.name, metav1.GetOptions{})
@@ -159,7 +159,7 @@ func (c *controller) sync(ctx context.Context, src source) error {
 		case errors.Is(err, errForeign):
 			c.recorder.Eventf(obj, corev1.EventTypeWarning, "SecretNotManaged",
 				"Secret %s exists without the annotation %s: %s; the controller does not change it", key, Annotation, Managed)
-		case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // nobody needs it any more
+		case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // it is not needed any more
 		case err != nil:
 			errs = append(errs, err)
 		default:
@@ -181,7 +181,7 @@ func (c *controller) sync(ctx context.Context, src source) error {
 	return errors.Join(errs...)
 }
 
-// errForeign is that a Secret is somebody else's.
+// errForeign is the error of a Secret that the controller does not manage.
 var errForeign = errors.New("secret is not managed")
 
 // The keys of a Secret.
@@ -189,7 +189,7 @@ const (
 	nextCert, nextKey, trustedKey = "next.crt", "next.key", "ca.crt"
 )
 
-// keep makes a Secret be as it ought to be, and says what is to be trusted and when to look again.
+// keep creates or updates a Secret. It returns the trusted certificates and when to sync again.
 func (c *controller) keep(ctx context.Context, key types.NamespacedName, hosts []string) ([]byte, time.Time, error) {
 	have, err := c.secrets.Secrets(key.Namespace).Get(key.Name)
 	if apierrors.IsNotFound(err) {
@@ -241,7 +241,7 @@ func (c *controller) keep(ctx context.Context, key types.NamespacedName, hosts [
 	return b.Trusted, again, nil
 }
 
-// same says whether what is ours in a Secret is as it ought to be.
+// same reports whether the managed keys of a Secret are up to date.
 func same(have, want map[string][]byte) bool {
 	for _, k := range []string{corev1.TLSCertKey, corev1.TLSPrivateKeyKey, trustedKey, nextCert, nextKey} {
 		if string(have[k]) != string(want[k]) {

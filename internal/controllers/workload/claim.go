@@ -17,24 +17,24 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Claim is one owner's wish to hold its children.
+// Claim adopts and releases the children of one owner.
 type Claim[T metav1.Object] struct {
 	Owner    metav1.Object
 	Kind     schema.GroupVersionKind
 	Selector labels.Selector
-	// Fresh reads the owner from the server: before anything is adopted it must still be there and not be going.
+	// Fresh reads the owner from the server: before an adoption, it must still exist and not be deleted.
 	Fresh func(context.Context) (metav1.Object, error)
 	// Patch applies a strategic merge patch to a child.
 	Patch func(ctx context.Context, child metav1.Object, patch []byte) error
-	// Adoptable, when set, refuses orphans that the selector alone would take.
+	// Adoptable, if set, refuses orphans that match the selector.
 	Adoptable func(T) bool
-	// Finalizers are added to what is adopted.
+	// Finalizers are added to adopted children.
 	Finalizers []string
 }
 
-// Settle returns the children that the owner holds. Those that match and have no controller are adopted; those that it
-// controls and that match no longer are released; those of others are left alone. The cached children are returned as
-// they are: an adopted one shows its new owner only in its next version.
+// Settle returns the owner's children. It adopts those that match and have no controller, releases those that the owner controls and that
+// match no longer, and leaves other owners' children alone. It returns the cached children unchanged: an adopted one shows its new owner
+// only in its next version.
 func (c Claim[T]) Settle(ctx context.Context, children []T) ([]T, error) {
 	var held []T
 	var errs []error
@@ -126,7 +126,7 @@ func (c Claim[T]) release(ctx context.Context, child T) error {
 	return err
 }
 
-// PatchPod is the Patch of a claim on pods.
+// PatchPod returns the Patch function of a claim on pods.
 func PatchPod(client kubernetes.Interface) func(context.Context, metav1.Object, []byte) error {
 	return func(ctx context.Context, pod metav1.Object, patch []byte) error {
 		_, err := client.CoreV1().Pods(pod.GetNamespace()).Patch(ctx, pod.GetName(), types.StrategicMergePatchType, patch, metav1.PatchOptions{})

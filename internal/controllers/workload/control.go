@@ -25,13 +25,13 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
 
-// Control creates and deletes pods for an owner, and tells of it in events about the owner.
+// Control creates and deletes pods for an owner, and records events about the owner.
 type Control struct {
 	Client   kubernetes.Interface
 	Recorder record.EventRecorder
 }
 
-// PodFromTemplate makes the pod that template describes.
+// PodFromTemplate returns the pod that template describes.
 func PodFromTemplate(template *corev1.PodTemplateSpec, owner metav1.Object, ref *metav1.OwnerReference) *corev1.Pod {
 	prefix := owner.GetName() + "-"
 	if len(validation.NameIsDNSSubdomain(prefix, true)) != 0 {
@@ -52,7 +52,7 @@ func PodFromTemplate(template *corev1.PodTemplateSpec, owner metav1.Object, ref 
 	return pod
 }
 
-// Create makes a pod in the owner's namespace.
+// Create creates a pod in the owner's namespace.
 func (c Control) Create(ctx context.Context, owner Owner, pod *corev1.Pod) (*corev1.Pod, error) {
 	if len(pod.Labels) == 0 {
 		return nil, errors.New("unable to create pods, no labels")
@@ -68,7 +68,7 @@ func (c Control) Create(ctx context.Context, owner Owner, pod *corev1.Pod) (*cor
 	return made, nil
 }
 
-// Delete deletes a pod of the owner's.
+// Delete deletes one of the owner's pods.
 func (c Control) Delete(ctx context.Context, owner Owner, name string) error {
 	err := c.Client.CoreV1().Pods(owner.GetNamespace()).Delete(ctx, name, metav1.DeleteOptions{})
 	switch {
@@ -136,10 +136,10 @@ func Concurrently(n, width int, do func(i int) error) error {
 	return group.Wait()
 }
 
-// byController is the index of children by the UID of their controller; orphans are under their namespace.
+// byController is the index of children by the UID of their controller; it lists orphans under their namespace.
 const byController = "controller"
 
-// IndexByController makes sure that the informer of pods, or of other children, can answer ByController.
+// IndexByController adds the index for ByController to the informer of pods or other children.
 func IndexByController(children cache.SharedIndexInformer) error {
 	return controllers.Index(children, byController, func(obj any) ([]string, error) {
 		child, ok := obj.(metav1.Object)
@@ -158,7 +158,7 @@ func ByController(pods cache.Indexer, owner metav1.Object, orphans bool) ([]*cor
 	return Children[*corev1.Pod](pods, owner, orphans)
 }
 
-// Children is ByController for any kind. Orphans are looked up first, so that a child that is adopted meanwhile is found, and once.
+// Children is ByController for any kind. It looks up orphans first, so that it finds a child that is adopted meanwhile, and only once.
 func Children[T metav1.Object](children cache.Indexer, owner metav1.Object, orphans bool) ([]T, error) {
 	var free []T
 	if orphans {

@@ -10,17 +10,19 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mortise-dev/mortise/internal/podconditions"
 )
 
-// Disrupted is the strategic merge patch of a pod's status with the condition DisruptionTarget for a pod that is about to
-// be deleted; nil if it has the condition already. Owners see by it that the pod did not fail by itself. generation is the
-// pod's observed generation; 0: none.
+// Disrupted returns the strategic merge patch that adds the condition DisruptionTarget to a pod that is about to be deleted; nil if the pod
+// has the condition already. The condition tells owners that the pod did not fail by itself. generation is the pod's observed generation;
+// 0: none.
 func Disrupted(pod *corev1.Pod, reason, message string, generation int64, now time.Time) ([]byte, error) {
 	is := corev1.PodCondition{
 		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(now),
 		ObservedGeneration: generation,
 	}
-	was := Condition(pod, corev1.DisruptionTarget)
+	was := podconditions.Find(pod.Status.Conditions, corev1.DisruptionTarget)
 	if was != nil && was.Status == is.Status {
 		if was.Reason == reason && was.Message == message {
 			return nil, nil
@@ -35,13 +37,13 @@ func Disrupted(pod *corev1.Pod, reason, message string, generation int64, now ti
 	return patch, nil
 }
 
-// ConditionOrder keeps the conditions of a pod in their order in a strategic merge patch, with a new one at the end.
+// ConditionOrder returns the element order for a strategic merge patch of a pod's conditions, with a new one at the end.
 func ConditionOrder(pod *corev1.Pod, with corev1.PodConditionType) []map[string]corev1.PodConditionType {
 	var types []map[string]corev1.PodConditionType
 	for _, c := range pod.Status.Conditions {
 		types = append(types, map[string]corev1.PodConditionType{"type": c.Type})
 	}
-	if Condition(pod, with) == nil {
+	if podconditions.Find(pod.Status.Conditions, with) == nil {
 		types = append(types, map[string]corev1.PodConditionType{"type": with})
 	}
 	return types

@@ -4,27 +4,28 @@
 package workload
 
 import (
-	"strconv"
 	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/internal/objectversion"
 )
 
 // ExpectationsTimeout is how long an owner waits for events of its own writes before it trusts the cache again.
 const ExpectationsTimeout = 5 * time.Minute
 
-// Expectations remember, for each owner, which of its own creations and deletions of children the cache has yet to show.
-// As long as something is outstanding the cache is known to be behind, and acting on it would do the work twice.
+// Expectations record, for each owner, which of its own creations and deletions of children the cache does not show yet. While one is
+// outstanding, the cache is behind, and a sync that trusts it would repeat the work.
 //
-// Example: a ReplicaSet lacks 3 pods. ExpectCreations(rs, 3); three pods are created; before the watch delivers them the
-// ReplicaSet's own status write wakes the controller. The cache still shows no pods, but Satisfied is false, so it leaves
-// them alone. Each pod's add event calls CreationObserved, and after the third the cache may be believed.
+// Example: a ReplicaSet lacks 3 pods. The controller calls Expect(rs, 3) and creates three pods; before the watch delivers them, its own
+// status write requeues the ReplicaSet. The cache still shows no pods, but Satisfied returns false, so the controller creates none. Each
+// pod's add event calls CreationObserved; after the third, the controller trusts the cache.
 //
-// Creations are counted, since a name is not known before the server gives it. Deletions are remembered by UID, since
-// one deletion can show itself twice: when the deletion timestamp is set, and when the object goes.
+// Creations are counted, since the server chooses the names. Deletions are recorded by UID, since the controller may observe one deletion
+// twice: when the deletion timestamp is set, and when the object is gone.
 type Expectations struct {
 	clock clock.PassiveClock
 	mu    sync.Mutex
@@ -37,12 +38,12 @@ type expectation struct {
 	since     time.Time
 }
 
-// NewExpectations makes an empty set.
+// NewExpectations returns an empty set.
 func NewExpectations(c clock.PassiveClock) *Expectations {
 	return &Expectations{clock: c, of: map[types.NamespacedName]*expectation{}}
 }
 
-// Expect says that owner is about to create n children and to delete those with the given UIDs.
+// Expect records that owner is about to create that many children and to delete those with the given UIDs.
 func (e *Expectations) Expect(owner types.NamespacedName, creations int, deletions ...types.UID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -53,8 +54,8 @@ func (e *Expectations) Expect(owner types.NamespacedName, creations int, deletio
 	e.of[owner] = x
 }
 
-// CreationObserved takes one expected creation off: it was seen, or it failed and never will be. It tells whether that
-// was the last thing expected.
+// CreationObserved removes one expected creation: the controller observed it, or it failed. It reports whether that was the last
+// expectation.
 func (e *Expectations) CreationObserved(owner types.NamespacedName) (last bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -66,7 +67,7 @@ func (e *Expectations) CreationObserved(owner types.NamespacedName) (last bool) 
 	return x.fulfilled()
 }
 
-// DeletionObserved takes the expected deletion of a child off. It tells whether that was the last thing expected.
+// DeletionObserved removes the expected deletion of a child. It reports whether that was the last expectation.
 func (e *Expectations) DeletionObserved(owner types.NamespacedName, child types.UID) (last bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -80,7 +81,8 @@ func (e *Expectations) DeletionObserved(owner types.NamespacedName, child types.
 
 func (x *expectation) fulfilled() bool { return x.creations <= 0 && len(x.deletions) == 0 }
 
-// Satisfied tells whether the cache shows all that owner did. When not, wait is how long until it may be trusted anyway.
+// Satisfied reports whether the cache shows all of the owner's writes. If not, wait is how long until the controller may trust the cache
+// anyway.
 func (e *Expectations) Satisfied(owner types.NamespacedName) (ok bool, wait time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -95,16 +97,16 @@ func (e *Expectations) Satisfied(owner types.NamespacedName) (ok bool, wait time
 	return false, wait
 }
 
-// Forget drops what is remembered of an owner that is gone.
+// Forget drops the expectations of a deleted owner.
 func (e *Expectations) Forget(owner types.NamespacedName) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.of, owner)
 }
 
-// Writes remember, for each owner, the last version of it that this controller wrote, so that a decision is not made from
-// an older one that the cache still shows. A job whose status said "this pod is counted" a moment ago would otherwise
-// look, from its former version and the pod's newest, as if the pod had never been.
+// Writes record, for each owner, the last version of it that this controller wrote, so that the controller does not decide from an older
+// cached version. Suppose that a job's status counted a pod a moment ago: the job's former version and the pod's newest would make it look
+// as if the pod had never existed.
 type Writes struct {
 	mu sync.Mutex
 	at map[types.NamespacedName]written
@@ -112,24 +114,20 @@ type Writes struct {
 
 type written struct {
 	uid     types.UID
-	version uint64
+	version string
 }
 
-// NewWrites makes an empty set.
+// NewWrites returns an empty set.
 func NewWrites() *Writes { return &Writes{at: map[types.NamespacedName]written{}} }
 
-// Note remembers what a write returned.
+// Note records the result of a write.
 func (w *Writes) Note(o metav1.Object) {
-	version, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
-	if err != nil {
-		return
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.at[types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}] = written{o.GetUID(), version}
+	w.at[types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}] = written{o.GetUID(), o.GetResourceVersion()}
 }
 
-// Shown tells whether the cached object is at least as new as the last write. When not, its event is on the way.
+// Shown reports whether the cached object is at least as new as the last write. If not, its event is on the way.
 func (w *Writes) Shown(o metav1.Object) bool {
 	key := types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
 	w.mu.Lock()
@@ -138,14 +136,14 @@ func (w *Writes) Shown(o metav1.Object) bool {
 	if !ok || last.uid != o.GetUID() {
 		return true
 	}
-	if version, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64); err == nil && version < last.version {
+	if objectversion.Less(o.GetResourceVersion(), last.version) {
 		return false
 	}
 	delete(w.at, key)
 	return true
 }
 
-// Forget drops what is remembered of an owner that is gone.
+// Forget drops the record of a deleted owner.
 func (w *Writes) Forget(owner types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

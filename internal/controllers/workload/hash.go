@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 )
 
-// TemplateHash names a version of a pod template: FNV-1a over the template's dump and, once hashes have collided, their
-// number. It is what upstream computes, so that objects made by either are taken over by the other.
+// TemplateHash names a version of a pod template: FNV-1a over the template's dump and, after collisions, their number. Upstream computes
+// the same hash, so that either can take over the other's objects.
 func TemplateHash(t *corev1.PodTemplateSpec, collisions *int32) string {
 	h := fnv.New32a()
 	fmt.Fprintf(h, "%v", dump.ForHash(*t))

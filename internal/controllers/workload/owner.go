@@ -7,8 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// OwnerOf finds the object of a kind that controls a child, by its name, which the cache is asked for. It must have the UID that the
-// child names: another of that name is not the owner.
+// OwnerOf returns the object of a kind that controls a child. get reads it by name from the cache. Its UID must match the owner reference:
+// another object of the same name is not the owner.
 func OwnerOf[T metav1.Object](child metav1.Object, kind string, get func(name string) (T, error)) (owner T, ok bool) {
 	ref := metav1.GetControllerOfNoCopy(child)
 	if ref == nil || ref.Kind != kind {

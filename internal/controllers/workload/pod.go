@@ -8,34 +8,20 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mortise-dev/mortise/internal/podconditions"
 )
-
-// Condition returns the pod's condition of that type, nil when it has none.
-func Condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
-	for i := range pod.Status.Conditions {
-		if pod.Status.Conditions[i].Type == kind {
-			return &pod.Status.Conditions[i]
-		}
-	}
-	return nil
-}
-
-// Ready tells whether the pod's Ready condition is true.
-func Ready(pod *corev1.Pod) bool {
-	c := Condition(pod, corev1.PodReady)
-	return c != nil && c.Status == corev1.ConditionTrue
-}
 
 // Available tells whether the pod has been ready for minReadySeconds at now. When it is ready but not yet for long
 // enough, wait is what remains; otherwise wait is 0.
 func Available(pod *corev1.Pod, minReadySeconds int32, now time.Time) (available bool, wait time.Duration) {
-	if !Ready(pod) {
+	if !podconditions.IsReady(pod) {
 		return false, 0
 	}
 	if minReadySeconds == 0 {
 		return true, 0
 	}
-	since := Condition(pod, corev1.PodReady).LastTransitionTime
+	since := readySince(pod)
 	if since.IsZero() {
 		return false, 0
 	}
@@ -43,6 +29,11 @@ func Available(pod *corev1.Pod, minReadySeconds int32, now time.Time) (available
 		return false, rest
 	}
 	return true, 0
+}
+
+// readySince returns when the Ready condition of a pod that has one last changed.
+func readySince(pod *corev1.Pod) metav1.Time {
+	return podconditions.Find(pod.Status.Conditions, corev1.PodReady).LastTransitionTime
 }
 
 // NextAvailable is how long after now the first of pods becomes available that is not yet; 0 when none will by itself.
@@ -56,18 +47,18 @@ func NextAvailable(pods []*corev1.Pod, minReadySeconds int32, now time.Time) tim
 	return next
 }
 
-// Finished tells whether the pod has run to its end.
+// Finished reports whether the pod has succeeded or failed.
 func Finished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// Active tells whether the pod counts as one of its owner's replicas.
+// Active reports whether the pod counts as one of its owner's replicas.
 func Active(pod *corev1.Pod) bool { return !Finished(pod) && pod.DeletionTimestamp == nil }
 
-// Terminating tells whether the pod is being deleted and has not stopped.
+// Terminating reports whether the pod is being deleted and has not stopped.
 func Terminating(pod *corev1.Pod) bool { return !Finished(pod) && pod.DeletionTimestamp != nil }
 
-// Filter returns the pods that keep holds of.
+// Filter returns the pods for which keep returns true.
 func Filter(pods []*corev1.Pod, keep func(*corev1.Pod) bool) []*corev1.Pod {
 	var kept []*corev1.Pod
 	for _, pod := range pods {
@@ -78,7 +69,7 @@ func Filter(pods []*corev1.Pod, keep func(*corev1.Pod) bool) []*corev1.Pod {
 	return kept
 }
 
-// Controlled tells whether owner is the managing owner of o.
+// Controlled reports whether owner is the managing owner of o.
 func Controlled(o, owner metav1.Object) bool {
 	ref := metav1.GetControllerOfNoCopy(o)
 	return ref != nil && ref.UID == owner.GetUID()

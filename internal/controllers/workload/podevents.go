@@ -16,29 +16,29 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
 
-// PodEvents translates events of pods for a controller whose objects own them: an expectation was met, an owner must sync,
-// or there is an orphan that an owner may adopt.
+// PodEvents translates pod events for a controller whose objects own pods: a pod fulfils an expectation, an owner has to sync, or there is
+// an orphan that an owner may adopt.
 type PodEvents struct {
-	// Owned tells whether the pod's controller is one of the controller's objects, and is there.
+	// Owned reports whether the pod's controller is one of the controller's objects and exists.
 	Owned func(pod *corev1.Pod) bool
-	// Orphan hears of a pod without controller that came, or whose labels or controller changed.
+	// Orphan is called with each pod without a controller that was added, or whose labels or controller changed.
 	Orphan func(pod *corev1.Pod)
-	// Wake puts an owner into the queue.
+	// Wake enqueues an owner.
 	Wake func(owner types.NamespacedName)
-	// Soon does so after a moment, for controllers with expensive syncs; nil: as Wake. An event that an owner waits for
-	// wakes it immediately.
+	// Soon enqueues an owner after a delay, for controllers with expensive syncs; nil: like Wake. An event that fulfils the last
+	// expectation enqueues the owner immediately.
 	Soon func(owner types.NamespacedName)
 
 	Expectations *Expectations
 }
 
-// Subscribe makes e see the events of pods, and pods be found by ByController.
+// Subscribe delivers pod events to e, and indexes the pods for ByController.
 func (e PodEvents) Subscribe(d *controllers.Deps, pods cache.SharedIndexInformer) error {
 	return errors.Join(IndexByController(pods),
 		controllers.Subscribe(d, pods, controllers.Handler[*corev1.Pod]{Add: e.added, Update: e.updated, Delete: e.gone}))
 }
 
-// wake wakes the owner that ref names, if it is there; observe, when set, tells whether it is what the owner waits for.
+// wake enqueues the owner that ref names, if it exists; observe, if set, reports whether the event fulfils the owner's last expectation.
 func (e PodEvents) wake(pod *corev1.Pod, ref *metav1.OwnerReference, observe func(owner types.NamespacedName) bool) {
 	if ref == nil || !e.Owned(pod) {
 		return
@@ -56,7 +56,7 @@ func (e PodEvents) added(pod *corev1.Pod) {
 	ref := metav1.GetControllerOfNoCopy(pod)
 	switch {
 	case pod.DeletionTimestamp != nil:
-		e.gone(pod) // it was being deleted before this controller saw it
+		e.gone(pod) // its deletion began before this controller saw it
 	case ref == nil:
 		e.Orphan(pod)
 	default:
@@ -72,7 +72,7 @@ func (e PodEvents) updated(before, current *corev1.Pod) {
 	}
 	switch {
 	case current.DeletionTimestamp != nil:
-		e.gone(current) // a replacement is due at once, not only when the node has finished with the pod
+		e.gone(current) // the replacement is due now, not only when the node has stopped the pod
 	case is != nil:
 		e.wake(current, is, nil)
 	case moved || !maps.Equal(before.Labels, current.Labels):
@@ -86,7 +86,7 @@ func (e PodEvents) gone(pod *corev1.Pod) {
 	})
 }
 
-// Selects tells whether selector, which must say something, matches the pod.
+// Selects reports whether selector, which must not be empty, matches the pod.
 func Selects(selector *metav1.LabelSelector, pod *corev1.Pod) bool {
 	if len(pod.Labels) == 0 {
 		return false

@@ -12,15 +12,16 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mortise-dev/mortise/internal/podconditions"
 )
 
-// Victims orders pods by how little is lost when they are deleted, and returns the first n. Neighbours are all the pods
-// of the owner's siblings, by which crowded nodes are known. In order: not yet on a node; pending, then unknown, then
-// running; not ready; cheaper by the pod-deletion-cost annotation; on a node with more neighbours; ready for a shorter
-// time; restarted more often; younger.
+// Victims sorts pods by how little their deletion costs, and returns the first n. neighbours are all pods of the owner's siblings, which
+// show how crowded a node is. In order: not yet on a node; pending, then unknown, then running; not ready; cheaper by the pod-deletion-cost
+// annotation; on a node with more neighbours; ready for a shorter time; restarted more often; younger.
 //
-// Times are compared by the power of two that their age falls in, ties broken by UID, so that among pods of about the
-// same age the choice is arbitrary. Two pods 5 and 7 minutes old are equals, one of 5 minutes and one of 5 days are not.
+// Victims compares times by the power of two that their age falls in, and breaks ties by UID, so that among pods of about the same age the
+// choice is arbitrary. Two pods 5 and 7 minutes old are equal, one of 5 minutes and one of 5 days are not.
 func Victims(pods, neighbours []*corev1.Pod, n int, now time.Time) []*corev1.Pod {
 	if n >= len(pods) {
 		return pods
@@ -42,8 +43,8 @@ func Victims(pods, neighbours []*corev1.Pod, n int, now time.Time) []*corev1.Pod
 		if c := cmp.Compare(crowd[b.Spec.NodeName], crowd[a.Spec.NodeName]); c != 0 {
 			return c
 		}
-		if Ready(a) && Ready(b) {
-			if c := younger(Condition(a, corev1.PodReady).LastTransitionTime, Condition(b, corev1.PodReady).LastTransitionTime, a, b, now); c != 0 {
+		if podconditions.IsReady(a) && podconditions.IsReady(b) {
+			if c := younger(readySince(a), readySince(b), a, b, now); c != 0 {
 				return c
 			}
 		}
@@ -55,15 +56,14 @@ func Victims(pods, neighbours []*corev1.Pod, n int, now time.Time) []*corev1.Pod
 	return sorted[:n]
 }
 
-// SortForDeletion orders pods as Victims does, with exact times and without costs and neighbours: the order in which
-// jobs give pods up.
+// SortForDeletion sorts pods as Victims does, with exact times and without costs and neighbours: the order in which jobs delete pods.
 func SortForDeletion(pods []*corev1.Pod) {
 	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int {
 		if c := earlierStage(a, b); c != 0 {
 			return c
 		}
-		if Ready(a) && Ready(b) {
-			if c := exactlyYounger(Condition(a, corev1.PodReady).LastTransitionTime, Condition(b, corev1.PodReady).LastTransitionTime); c != 0 {
+		if podconditions.IsReady(a) && podconditions.IsReady(b) {
+			if c := exactlyYounger(readySince(a), readySince(b)); c != 0 {
 				return c
 			}
 		}
@@ -91,7 +91,7 @@ func earlierStage(a, b *corev1.Pod) int {
 	if c := cmp.Compare(stage(a), stage(b)); c != 0 {
 		return c
 	}
-	return first(!Ready(a), !Ready(b))
+	return first(!podconditions.IsReady(a), !podconditions.IsReady(b))
 }
 
 func stage(pod *corev1.Pod) int {
@@ -104,7 +104,7 @@ func stage(pod *corev1.Pod) int {
 	return 0
 }
 
-// deletionCost reads the annotation; what upstream does not accept costs nothing: a plus sign, leading zeros.
+// deletionCost parses the annotation. A value that upstream rejects (a plus sign, leading zeros) counts as 0.
 func deletionCost(pod *corev1.Pod) int32 {
 	text, ok := pod.Annotations[corev1.PodDeletionCost]
 	if !ok || text == "" || text[0] == '+' || len(text) > 1 && text[0] == '0' {
@@ -153,7 +153,7 @@ func moreRestarts(a, b *corev1.Pod) int {
 	return cmp.Or(cmp.Compare(bRegular, aRegular), cmp.Compare(bSidecar, aSidecar))
 }
 
-// restarts are the highest restart counts of the pod's containers and of its restartable init containers.
+// restarts returns the highest restart counts of the pod's containers and of its restartable init containers.
 func restarts(pod *corev1.Pod) (regular, sidecar int32) {
 	for _, s := range pod.Status.ContainerStatuses {
 		regular = max(regular, s.RestartCount)

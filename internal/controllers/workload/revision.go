@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Snapshot is what a ControllerRevision holds of an owner: the strategic merge patch that puts its template back.
+// Snapshot returns the data of a ControllerRevision: the strategic merge patch that restores the template.
 func Snapshot(template *corev1.PodTemplateSpec) ([]byte, error) {
 	text, err := json.Marshal(template)
 	if err != nil {
@@ -34,7 +34,7 @@ func SameSnapshot(a, b []byte) bool {
 	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
 }
 
-// Restore reads the template that a snapshot holds.
+// Restore returns the template in a snapshot.
 func Restore(snapshot []byte) (*corev1.PodTemplateSpec, error) {
 	var s struct {
 		Spec struct {
@@ -47,7 +47,7 @@ func Restore(snapshot []byte) (*corev1.PodTemplateSpec, error) {
 	return &s.Spec.Template, nil
 }
 
-// SortRevisions puts the oldest first.
+// SortRevisions sorts revisions by age, the oldest first.
 func SortRevisions(all []*appsv1.ControllerRevision) {
 	slices.SortFunc(all, func(a, b *appsv1.ControllerRevision) int {
 		return cmp.Or(cmp.Compare(a.Revision, b.Revision), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))

@@ -23,6 +23,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/kinds/kind"
 	"github.com/mortise-dev/mortise/internal/kinds/podspec"
 	"github.com/mortise-dev/mortise/internal/kinds/upstream"
+	"github.com/mortise-dev/mortise/internal/podconditions"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -136,7 +137,7 @@ func spendBudget(ctx context.Context, b resource.Backend, pod *corev1.Pod, dry b
 	if err != nil || budget == nil {
 		return "", err
 	}
-	if !podReady(pod) {
+	if !podconditions.IsReady(pod) {
 		if p := budget.Spec.UnhealthyPodEvictionPolicy; p != nil && *p == policyv1.AlwaysAllow {
 			return budget.Name, nil
 		}
@@ -300,14 +301,4 @@ func holds(p *metav1.Preconditions, pod *corev1.Pod) error {
 			*p.ResourceVersion, pod.ResourceVersion))
 	}
 	return nil
-}
-
-// podReady reports a pod's Ready condition.
-func podReady(pod *corev1.Pod) bool {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }

@@ -31,7 +31,7 @@ var (
 )
 
 // clusterIPs reserves an address of each family that has none, and those that the client asks for.
-func (r *reservation) clusterIPs() error {
+func (r *reservation) clusterIPs(ctx context.Context) error {
 	spec := &r.svc.Spec
 	if !hasClusterIP(r.svc) || len(spec.ClusterIPs) > 0 && spec.ClusterIPs[0] == corev1.ClusterIPNone {
 		return nil
@@ -40,7 +40,7 @@ func (r *reservation) clusterIPs() error {
 		spec.ClusterIPs = append(spec.ClusterIPs, "")
 	}
 	for i := range spec.IPFamilies {
-		ip, err := r.address(spec.IPFamilies[i], spec.ClusterIPs[i])
+		ip, err := r.address(ctx, spec.IPFamilies[i], spec.ClusterIPs[i])
 		if err != nil {
 			return err
 		}
@@ -53,13 +53,13 @@ func (r *reservation) clusterIPs() error {
 }
 
 // changeIPs reserves and frees addresses for a change of type or families.
-func (r *reservation) changeIPs(old *corev1.Service) error {
+func (r *reservation) changeIPs(ctx context.Context, old *corev1.Service) error {
 	spec := &r.svc.Spec
 	switch {
 	case unchangedPreference(r.svc, old):
 		return nil
 	case !hasClusterIP(old) && hasClusterIP(r.svc):
-		return r.clusterIPs()
+		return r.clusterIPs(ctx)
 	case len(old.Spec.ClusterIPs) > 0 && old.Spec.ClusterIPs[0] == corev1.ClusterIPNone:
 		return nil
 	case hasClusterIP(old) && !hasClusterIP(r.svc):
@@ -69,7 +69,7 @@ func (r *reservation) changeIPs(old *corev1.Service) error {
 		if len(spec.ClusterIPs) > 1 {
 			asked = spec.ClusterIPs[1]
 		}
-		ip, err := r.address(spec.IPFamilies[1], asked)
+		ip, err := r.address(ctx, spec.IPFamilies[1], asked)
 		if err != nil {
 			return err
 		}
@@ -83,8 +83,8 @@ func (r *reservation) changeIPs(old *corev1.Service) error {
 }
 
 // address reserves one address of a family: the one asked for, or else any.
-func (r *reservation) address(family corev1.IPFamily, asked string) (string, error) {
-	ranges, err := r.a.rangesOf(r.ctx, r.b, family)
+func (r *reservation) address(ctx context.Context, family corev1.IPFamily, asked string) (string, error) {
+	ranges, err := r.a.rangesOf(ctx, r.b, family)
 	if err != nil {
 		return "", err
 	}
@@ -94,7 +94,7 @@ func (r *reservation) address(family corev1.IPFamily, asked string) (string, err
 		if err != nil {
 			return "", apierrors.NewInternalError(fmt.Errorf("parse service IP %q: %w", asked, err))
 		}
-		if err := r.take(ip, ranges); err != nil {
+		if err := r.take(ctx, ip, ranges); err != nil {
 			return "", r.invalid(field.Invalid(path, r.svc.Spec.ClusterIPs, fmt.Sprintf("failed to allocate IP %v: %v", asked, err)))
 		}
 		return asked, nil
@@ -106,10 +106,10 @@ func (r *reservation) address(family corev1.IPFamily, asked string) (string, err
 		// Addresses that this server believes taken come last: another one may have given them back.
 		for _, believed := range [2]bool{false, true} {
 			for ip := range candidates(p) {
-				if r.a.believes(ip) != believed || believed && r.inUse(ip) {
+				if r.a.believes(ip) != believed || believed && r.inUse(ctx, ip) {
 					continue
 				}
-				switch err := r.take(ip, ranges); {
+				switch err := r.take(ctx, ip, ranges); {
 				case err == nil:
 					return ip.String(), nil
 				case !errors.Is(err, errAllocated):
@@ -123,7 +123,7 @@ func (r *reservation) address(family corev1.IPFamily, asked string) (string, err
 }
 
 // take reserves this address by creating its IPAddress, whose name is unique for all servers.
-func (r *reservation) take(ip netip.Addr, ranges []netip.Prefix) error {
+func (r *reservation) take(ctx context.Context, ip netip.Addr, ranges []netip.Prefix) error {
 	within := slices.ContainsFunc(ranges, func(p netip.Prefix) bool {
 		first, last := usable(p)
 		return !ip.Less(first) && !last.Less(ip)
@@ -141,7 +141,7 @@ func (r *reservation) take(ip netip.Addr, ranges []netip.Prefix) error {
 	believed := r.a.ips[ip]
 	r.a.ips[ip] = true
 	r.a.mu.Unlock()
-	switch stored, err := makeAddress(r.ctx, r.b, ip, r.svc); {
+	switch stored, err := makeAddress(ctx, r.b, ip, r.svc); {
 	case apierrors.IsAlreadyExists(err), err == nil && !stored && believed:
 		return errAllocated
 	case err != nil:
@@ -164,8 +164,8 @@ func (a *allocator) believes(ip netip.Addr) bool {
 }
 
 // inUse reports whether the address has its object. Without that kind, all that is believed is so.
-func (r *reservation) inUse(ip netip.Addr) bool {
-	_, err := r.b.Get(r.ctx, addressesResource, "", ip.String())
+func (r *reservation) inUse(ctx context.Context, ip netip.Addr) bool {
+	_, err := r.b.Get(ctx, addressesResource, "", ip.String())
 	var status apierrors.APIStatus
 	return !apierrors.IsNotFound(err) || errors.As(err, &status) && status.Status().Details.Name == ""
 }

@@ -49,7 +49,6 @@ func newAllocator(ranges []netip.Prefix) *allocator {
 // reservation is what one write takes, and what it gives back once it is committed.
 type reservation struct {
 	a    *allocator
-	ctx  context.Context // of the write, without its end: giving back outlives a client that left
 	b    resource.Backend
 	svc  *corev1.Service
 	dry  bool
@@ -75,7 +74,8 @@ func (a *allocator) allocate(ctx context.Context, b resource.Backend, obj, old r
 	if err := a.reclaim(ctx, b); err != nil {
 		return nil, err
 	}
-	r := &reservation{a: a, ctx: context.WithoutCancel(ctx), b: b, svc: svc, dry: dryRun}
+	r := &reservation{a: a, b: b, svc: svc, dry: dryRun}
+	ctx = context.WithoutCancel(ctx) // what is reserved is given back also if the client leaves
 	var err error
 	switch {
 	case svc == nil && before == nil:
@@ -83,19 +83,19 @@ func (a *allocator) allocate(ctx context.Context, b resource.Backend, obj, old r
 	case svc == nil:
 		r.free = held(before)
 	case before == nil:
-		err = r.create()
+		err = r.create(ctx)
 	default:
-		err = r.update(before)
+		err = r.update(ctx, before)
 	}
 	if err != nil {
-		r.done(false)
+		r.done(ctx, false)
 		return nil, err
 	}
-	return r.done, nil
+	return func(committed bool) { r.done(ctx, committed) }, nil
 }
 
 // done gives back what was reserved for nothing, or what the committed write no longer needs.
-func (r *reservation) done(committed bool) {
+func (r *reservation) done(ctx context.Context, committed bool) {
 	if r.dry {
 		return
 	}
@@ -104,14 +104,14 @@ func (r *reservation) done(committed bool) {
 		back = r.free
 	}
 	for _, ip := range back.ips {
-		dropAddress(r.ctx, r.b, ip)
+		dropAddress(ctx, r.b, ip)
 		r.a.mu.Lock()
 		delete(r.a.ips, ip)
 		r.a.mu.Unlock()
 	}
 	if len(back.ports) > 0 {
 		// What cannot be given back now is found leaked at the next start.
-		_ = r.a.ports.change(r.ctx, r.b, func(set *portSet) error {
+		_ = r.a.ports.change(ctx, r.b, func(set *portSet) error {
 			set.remove(back.ports...)
 			return nil
 		})
@@ -232,7 +232,7 @@ func (a *allocator) reclaim(ctx context.Context, b resource.Backend) error {
 }
 
 // create reserves for a new service.
-func (r *reservation) create() error {
+func (r *reservation) create(ctx context.Context) error {
 	spec := &r.svc.Spec
 	if spec.ClusterIP != "" && len(spec.ClusterIPs) == 0 {
 		spec.ClusterIPs = []string{spec.ClusterIP}
@@ -240,13 +240,13 @@ func (r *reservation) create() error {
 	if err := r.families(nil); err != nil {
 		return err
 	}
-	if err := r.clusterIPs(); err != nil {
+	if err := r.clusterIPs(ctx); err != nil {
 		return err
 	}
 	if !typeWithPorts(r.svc) {
 		return nil
 	}
-	return r.choosePorts(func() error {
+	return r.choosePorts(ctx, func() error {
 		if err := r.newPorts(); err != nil {
 			return err
 		}
@@ -258,13 +258,13 @@ func (r *reservation) create() error {
 }
 
 // update reserves for a service's change, and fills in what the client left out but the old service has.
-func (r *reservation) update(old *corev1.Service) error {
+func (r *reservation) update(ctx context.Context, old *corev1.Service) error {
 	r.keep(old)
 	r.pluralIPs(old)
 	if err := r.families(old); err != nil {
 		return err
 	}
-	if err := r.changeIPs(old); err != nil {
+	if err := r.changeIPs(ctx, old); err != nil {
 		return err
 	}
 	if typeWithPorts(old) && !typeWithPorts(r.svc) {
@@ -277,7 +277,7 @@ func (r *reservation) update(old *corev1.Service) error {
 	if !typeWithPorts(r.svc) {
 		return nil
 	}
-	return r.choosePorts(func() error {
+	return r.choosePorts(ctx, func() error {
 		if err := r.changePorts(old); err != nil {
 			return err
 		}

@@ -180,7 +180,7 @@ func readPorts(ctx context.Context, records resource.RecordStore) (set portSet, 
 
 // choosePorts reserves the ports that choose asks for by way of port and anyPort, all or none. It may call choose again,
 // with the service as it was.
-func (r *reservation) choosePorts(choose func() error) error {
+func (r *reservation) choosePorts(ctx context.Context, choose func() error) error {
 	ports, health, free := slices.Clone(r.svc.Spec.Ports), r.svc.Spec.HealthCheckNodePort, r.free.ports
 	attempt := func(set *portSet) error {
 		copy(r.svc.Spec.Ports, ports)
@@ -193,9 +193,9 @@ func (r *reservation) choosePorts(choose func() error) error {
 		return err
 	}
 	if r.dry {
-		return r.a.ports.look(r.ctx, r.b, attempt)
+		return r.a.ports.look(ctx, r.b, attempt)
 	}
-	err := r.a.ports.change(r.ctx, r.b, attempt)
+	err := r.a.ports.change(ctx, r.b, attempt)
 	if err != nil {
 		r.took.ports = nil
 	}

@@ -22,6 +22,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/mortise-dev/mortise/internal/scheduler/cache"
@@ -290,7 +291,7 @@ func (q *search) after(ctx context.Context, ahead []fwk.PodInfo, version uint64,
 	if q.kept == nil || version == 0 || len(others) > 0 {
 		return q.profile.RunFiltersAfter(ctx, ahead, q.state, q.pod, node)
 	}
-	of := nominations{q.snapshot.Generations()[slot], version, profile.Priority(q.pod)}
+	of := nominations{q.snapshot.Generations()[slot], version, corev1helpers.PodPriority(q.pod)}
 	if st, ok := q.kept.after(slot, of); ok {
 		return st
 	}

@@ -11,8 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/kube-scheduler/framework"
-	"k8s.io/utils/ptr"
 
 	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
 )
@@ -150,7 +150,7 @@ func (p *Profile) RunFilterPluginsWithNominatedPods(ctx context.Context, state f
 // read-only: mostly it is all of them.
 func Ahead(nominated []framework.PodInfo, pod *corev1.Pod) []framework.PodInfo {
 	after := func(n framework.PodInfo) bool {
-		return Priority(n.GetPod()) < Priority(pod) || n.GetPod().UID == pod.UID
+		return corev1helpers.PodPriority(n.GetPod()) < corev1helpers.PodPriority(pod) || n.GetPod().UID == pod.UID
 	}
 	if !slices.ContainsFunc(nominated, after) {
 		return nominated
@@ -175,9 +175,6 @@ func (p *Profile) RunFiltersAfter(ctx context.Context, ahead []framework.PodInfo
 	}
 	return p.RunFilterPlugins(ctx, state, pod, node)
 }
-
-// Priority is the pod's priority, 0 if it has none.
-func Priority(pod *corev1.Pod) int32 { return ptr.Deref(pod.Spec.Priority, 0) }
 
 // RunPreFilterExtensionAddPod tells the PreFilter plug-ins of a pod that is put on a node for the sake of argument.
 func (p *Profile) RunPreFilterExtensionAddPod(ctx context.Context, state framework.CycleState, pod *corev1.Pod, added framework.PodInfo,

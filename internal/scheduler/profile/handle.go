@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 	"k8s.io/kube-scheduler/framework"
 )
@@ -143,7 +144,7 @@ func (h *handle) Alike(ctx context.Context, state framework.CycleState, pod *cor
 	if len(signature) == 0 || len(h.profile.OtherFilters(state)) > 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d %s", Priority(pod), signature)
+	return fmt.Sprintf("%d %s", corev1helpers.PodPriority(pod), signature)
 }
 
 func (h *handle) Activate(logger klog.Logger, pods map[string]*corev1.Pod) {

@@ -8,8 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	fwk "k8s.io/kube-scheduler/framework"
-	"k8s.io/utils/ptr"
 
 	"github.com/mortise-dev/mortise/internal/scheduler/nodeinfo"
 )
@@ -60,7 +60,7 @@ func (i *Item) GetGatingPlugin() string                   { return i.gate }
 func (i *Item) GetGatingPluginEvents() []fwk.ClusterEvent { return nil }
 
 // GetPriority is the pod's priority.
-func (i *Item) GetPriority() int32 { return ptr.Deref(i.Pod.Spec.Priority, 0) }
+func (i *Item) GetPriority() int32 { return corev1helpers.PodPriority(i.Pod) }
 
 // Event is something that happened to the cluster and may help a pod. Old and New are the object before and after; nil
 // where it did not exist.

@@ -49,8 +49,8 @@ type Case struct {
 	Resource    string           `json:"resource"`   // group/plural; guessed from the object's kind when empty
 	Unreadable  string           `json:"unreadable"` // plural of a resource whose reads fail
 	DryRun      bool             `json:"dryRun"`
-	// Phase is "mutate" where validation is left out: a refusal comes before other plug-ins see the object. It is "validate"
-	// where mutation is left out, as if others had changed the object after it.
+	// Phase is "mutate" to leave out validation, for a rejection that must come before other plug-ins see the object.
+	// It is "validate" to leave out mutation, as if other plug-ins had changed the object afterwards.
 	Phase string `json:"phase"`
 }
 
@@ -231,7 +231,8 @@ func encode(t *testing.T, obj runtime.Object) []byte {
 	return data
 }
 
-// SignersHost is a server whose users may do verb for the signer example.com/a by its name, and for all of example.org.
+// SignersHost returns a server whose users may do verb for the signer example.com/a, and for all signers of
+// example.org.
 func SignersHost(verb string) *admit.Host {
 	return &admit.Host{Authorize: func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		if a.GetVerb() == verb && a.GetAPIGroup() == "certificates.k8s.io" && a.GetResource() == "signers" &&
@@ -242,16 +243,16 @@ func SignersHost(verb string) *admit.Host {
 	}}
 }
 
-// Backend is a backend with a few objects, for reading and for making more.
+// Backend is a backend with a few objects. It supports reads and creates.
 type Backend struct {
-	resource.Backend // the rest is not there: a plug-in that calls it panics
+	resource.Backend // other methods panic
 
 	objects    map[string]resource.Object
 	created    []string
 	unreadable string
 }
 
-// Add puts an object in.
+// Add adds an object.
 func (b *Backend) Add(r schema.GroupResource, obj resource.Object) {
 	b.objects[key(r, obj.GetNamespace(), obj.GetName())] = obj
 }
@@ -271,14 +272,14 @@ func (b *Backend) Get(_ context.Context, r schema.GroupResource, namespace, name
 	return nil, apierrors.NewNotFound(r, name)
 }
 
-// Create puts an object in, and is written down.
+// Create adds an object and records the call.
 func (b *Backend) Create(_ context.Context, r schema.GroupResource, obj resource.Object, _ bool) (resource.Object, error) {
 	b.Add(r, obj)
 	b.created = append(b.created, r.String()+" "+obj.GetName())
 	return obj, nil
 }
 
-// List returns the objects of a namespace, in the order of their names.
+// List returns the objects of a namespace, sorted by name.
 func (b *Backend) List(_ context.Context, r schema.GroupResource, namespace string) ([]resource.Object, error) {
 	if r.Resource == b.unreadable {
 		return nil, errors.New("disk full")

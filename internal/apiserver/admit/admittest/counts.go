@@ -12,8 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Counts are the counters that a plug-in registered, one a line in the order of their names: a histogram counts what it
-// saw; what never happened is left out.
+// Counts returns the counters that a plug-in registered, one a line, sorted by name. A histogram shows its number of
+// observations. Counters at zero are left out.
 func Counts(t *testing.T, r prometheus.Gatherer) string {
 	t.Helper()
 	families, err := r.Gather()

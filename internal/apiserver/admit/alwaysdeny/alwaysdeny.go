@@ -25,12 +25,12 @@ func (plugin) Join(h *admit.Host) error {
 	return nil
 }
 
-// Mutate refuses.
+// Mutate rejects every request.
 func (plugin) Mutate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
 	return refuse(a)
 }
 
-// Validate refuses.
+// Validate rejects every request.
 func (plugin) Validate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
 	return refuse(a)
 }

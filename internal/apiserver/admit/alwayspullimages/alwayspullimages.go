@@ -25,7 +25,7 @@ type plugin struct{}
 
 func (plugin) Name() string { return "AlwaysPullImages" }
 
-// Mutate has all images of a pod pulled.
+// Mutate sets the pull policy of all images of a pod to Always.
 func (plugin) Mutate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
 	pod, err := concerned(a)
 	if err != nil || pod == nil {
@@ -37,7 +37,7 @@ func (plugin) Mutate(_ context.Context, _ resource.Backend, a *admit.Attributes)
 	return nil
 }
 
-// Validate refuses what a later mutator changed back.
+// Validate rejects a pod whose pull policies a later mutator changed.
 func (plugin) Validate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
 	pod, err := concerned(a)
 	if err != nil || pod == nil {
@@ -52,7 +52,7 @@ func (plugin) Validate(_ context.Context, _ resource.Backend, a *admit.Attribute
 	return errors.NewAggregate(errs)
 }
 
-// concerned is the pod, nil where the request is for none or brings no image that was not there.
+// concerned returns the pod, or nil if the request is not for a pod or brings no new image.
 func concerned(a *admit.Attributes) (*corev1.Pod, error) {
 	if !a.Is("", "pods", "") || a.Operation != admit.Create && a.Operation != admit.Update {
 		return nil, nil
@@ -76,7 +76,7 @@ func concerned(a *admit.Attributes) (*corev1.Pod, error) {
 	return nil, nil
 }
 
-// policies are the pull policies of all containers and image volumes, and where they stand.
+// policies yields the pull policies of all containers and image volumes with their field paths.
 func policies(pod *corev1.Pod) iter.Seq2[*corev1.PullPolicy, func() *field.Path] {
 	return func(yield func(*corev1.PullPolicy, func() *field.Path) bool) {
 		spec := field.NewPath("spec")
@@ -105,7 +105,7 @@ func policies(pod *corev1.Pod) iter.Seq2[*corev1.PullPolicy, func() *field.Path]
 	}
 }
 
-// images are those of all containers.
+// images yields the images of all containers.
 func images(pod *corev1.Pod) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {

@@ -22,7 +22,7 @@ type plugin struct{ admit.Authorizing }
 
 func (*plugin) Name() string { return "CertificateApproval" }
 
-// Validate asks for the permission, by the signer that the request was made for.
+// Validate checks the permission for the signer of the stored request.
 func (p *plugin) Validate(ctx context.Context, _ resource.Backend, a *admit.Attributes) error {
 	if !a.Is("certificates.k8s.io", "certificatesigningrequests", "approval") || a.Operation != admit.Update {
 		return nil

@@ -27,7 +27,7 @@ type plugin struct{}
 
 func (plugin) Name() string { return "CertificateSubjectRestriction" }
 
-// Validate looks at the organizations that a new request asks for.
+// Validate checks the organizations that a new request asks for.
 func (plugin) Validate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
 	if !a.Is("certificates.k8s.io", "certificatesigningrequests", "") || a.Operation != admit.Create {
 		return nil

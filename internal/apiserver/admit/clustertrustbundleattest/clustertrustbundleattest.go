@@ -23,7 +23,7 @@ type plugin struct{ admit.Authorizing }
 
 func (*plugin) Name() string { return "ClusterTrustBundleAttest" }
 
-// Validate asks for the permission, unless nothing but what garbage collection writes is changed.
+// Validate checks the permission, unless only fields change that garbage collection writes.
 func (p *plugin) Validate(ctx context.Context, _ resource.Backend, a *admit.Attributes) error {
 	if !a.Is("certificates.k8s.io", "clustertrustbundles", "") || a.Operation != admit.Create && a.Operation != admit.Update {
 		return nil
@@ -40,7 +40,7 @@ func (p *plugin) Validate(ctx context.Context, _ resource.Backend, a *admit.Attr
 	return nil
 }
 
-// same says whether two differ in nothing but owners, finalizers and who wrote them.
+// same reports whether two differ in nothing but owners, finalizers and who wrote them.
 func same(bundle, old *certificatesv1.ClusterTrustBundle) bool {
 	c := bundle.DeepCopy()
 	c.OwnerReferences, c.Finalizers, c.ManagedFields = old.OwnerReferences, old.Finalizers, old.ManagedFields

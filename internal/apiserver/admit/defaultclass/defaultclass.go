@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package defaultclass finds the class that objects get which name none. The plug-ins DefaultIngressClass and DefaultStorageClass
-// ask it.
+// Package defaultclass finds the default class for objects that name none. The plug-ins DefaultIngressClass and
+// DefaultStorageClass use it.
 package defaultclass
 
 import (
@@ -16,8 +16,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Find returns the name of the newest class that one of the annotations marks as the default with "true", of several that were created in
-// the same second the first by name. It returns nil if there is none.
+// Find returns the name of the newest class that one of the annotations marks as the default with "true". Of several
+// classes created in the same second it returns the first by name. It returns nil if there is none.
 func Find(ctx context.Context, b resource.Backend, a *admit.Attributes, classes schema.GroupResource, annotations ...string) (*string,
 	error) {
 	all, err := b.List(ctx, classes, "")

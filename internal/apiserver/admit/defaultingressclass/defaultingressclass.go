@@ -24,7 +24,7 @@ type plugin struct{}
 
 func (plugin) Name() string { return "DefaultIngressClass" }
 
-// Mutate names the newest default class in an ingress that names none, neither in spec nor in the old annotation.
+// Mutate sets the newest default class on an ingress that names none, neither in its spec nor in the old annotation.
 func (plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	if !a.Is("networking.k8s.io", "ingresses", "") || a.Operation != admit.Create {
 		return nil

@@ -22,7 +22,7 @@ type plugin struct{}
 
 func (plugin) Name() string { return "DefaultStorageClass" }
 
-// Mutate names the newest default class in a claim that names none.
+// Mutate sets the newest default class on a claim that names none.
 func (plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	if !a.Is("", "persistentvolumeclaims", "") || a.Operation != admit.Create {
 		return nil

@@ -103,7 +103,7 @@ type plugin struct{ limits []*limit }
 
 func (*plugin) Name() string { return "EventRateLimit" }
 
-// Validate refuses an event that is one too many by any of the limits. All of them count it.
+// Validate rejects an event that exceeds any of the limits. All limits count it.
 func (p *plugin) Validate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
 	if a.Operation != admit.Create && a.Operation != admit.Update || a.DryRun || a.Kind().GroupKind() != (schema.GroupKind{Kind: "Event"}) {
 		return nil
@@ -121,7 +121,7 @@ func (p *plugin) Validate(_ context.Context, _ resource.Backend, a *admit.Attrib
 	return nil
 }
 
-// limit is the buckets of one limit: those that were not asked for in long are forgotten.
+// limit holds the token buckets of one limit. Buckets that were not used for long are dropped.
 type limit struct {
 	kind Type
 	key  func(a *admit.Attributes) string
@@ -162,7 +162,7 @@ func (l *limit) bucket(key string) flowcontrol.RateLimiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if b, ok := l.buckets.Get(key); ok {
-		return b.(flowcontrol.RateLimiter) //nolint:forcetypeassert // nothing else is put in
+		return b.(flowcontrol.RateLimiter) //nolint:forcetypeassert // the cache holds nothing else
 	}
 	b := l.make()
 	l.buckets.Add(key, b)

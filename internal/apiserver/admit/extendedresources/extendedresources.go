@@ -28,7 +28,7 @@ type plugin struct{}
 
 func (plugin) Name() string { return "ExtendedResourceToleration" }
 
-// Mutate adds the tolerations, in the order of the resources' names.
+// Mutate adds the tolerations, sorted by resource name.
 func (plugin) Mutate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
 	if !a.Is("", "pods", "") || a.Operation != admit.Create && a.Operation != admit.Update {
 		return nil
@@ -53,7 +53,7 @@ func (plugin) Mutate(_ context.Context, _ resource.Backend, a *admit.Attributes)
 	return nil
 }
 
-// add puts a toleration in the place of those that it matches, or at the end.
+// add replaces the tolerations that t matches with t, or appends t.
 func add(pod *corev1.Pod, t corev1.Toleration) {
 	all := slices.Clone(pod.Spec.Tolerations)
 	found := false
@@ -71,7 +71,7 @@ func add(pod *corev1.Pod, t corev1.Toleration) {
 	pod.Spec.Tolerations = all
 }
 
-// extended says whether a resource is not one of Kubernetes' own.
+// extended reports whether a resource is not one of Kubernetes' own.
 func extended(name corev1.ResourceName) bool {
 	s := string(name)
 	return strings.Contains(s, "/") && !strings.Contains(s, corev1.ResourceDefaultNamespacePrefix) &&

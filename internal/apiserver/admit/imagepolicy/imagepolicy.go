@@ -32,14 +32,14 @@ import (
 )
 
 const (
-	remembered = 1024 // answers
-	further    = 4    // calls after one that may go better the next time
+	remembered = 1024 // cached answers
+	further    = 4    // retries after a call that may succeed the next time
 	factor     = 1.5  // between two waits
 	audited    = "imagepolicywebhook.image-policy.k8s.io/"
-	sent       = ".image-policy.k8s.io/" // in the keys of the pod's annotations that the plug-in sends to the backend
+	sent       = ".image-policy.k8s.io/" // marks the keys of the pod's annotations that the plug-in sends to the backend
 )
 
-// New makes the plug-in from its configuration, which is of no kind.
+// New makes the plug-in from its configuration, which has no apiVersion and kind.
 func New(config io.Reader) (admit.Plugin, error) {
 	c, err := read(config)
 	if err != nil {
@@ -69,7 +69,7 @@ type plugin struct {
 	config  Configuration
 	client  *rest.RESTClient
 	ref     extension.Ref
-	answers *cache.LRUExpireCache // of what was asked, as JSON
+	answers *cache.LRUExpireCache // by the request's JSON
 
 	ledger *extension.Ledger
 	log    *slog.Logger
@@ -84,7 +84,7 @@ func (p *plugin) Join(h *admit.Host) error {
 	return nil
 }
 
-// Validate asks for the images of a pod, or of its ephemeral containers.
+// Validate asks the backend about the images of a pod, or of its ephemeral containers.
 func (p *plugin) Validate(ctx context.Context, _ resource.Backend, a *admit.Attributes) error {
 	if a.Operation != admit.Create && a.Operation != admit.Update || !a.Is("", "pods", "") && !a.Is("", "pods", "ephemeralcontainers") {
 		return nil
@@ -131,7 +131,7 @@ func (p *plugin) recall(key string) (v1alpha1.ImageReviewStatus, bool) {
 	return status, ok
 }
 
-// ask asks the backend, again where it may go better. The error is the call's own: the backend is the only one there is.
+// ask calls the backend, and retries where that may help. It returns the call's own error: there is only one backend.
 func (p *plugin) ask(ctx context.Context, review *v1alpha1.ImageReview) (v1alpha1.ImageReviewStatus, error) {
 	policy := extension.Policy{Retries: further, Factor: factor, Backoff: p.config.backoff, Retry: webhook.DefaultShouldRetry}
 	var own error
@@ -151,7 +151,7 @@ func (p *plugin) ask(ctx context.Context, review *v1alpha1.ImageReview) (v1alpha
 	return answer.Status, err
 }
 
-// unanswered decides without the backend, as the configuration has it.
+// unanswered applies the configured default when the backend did not answer.
 func (p *plugin) unanswered(ctx context.Context, a *admit.Attributes, err error) error {
 	if !p.config.DefaultAllow {
 		return admit.Forbidden(a, err)
@@ -178,7 +178,7 @@ func images(pod *corev1.Pod, subresource string) []v1alpha1.ImageReviewContainer
 	return out
 }
 
-// told are the pod's annotations that are meant for the backend.
+// told returns the pod's annotations that are meant for the backend.
 func told(pod *corev1.Pod) map[string]string {
 	out := map[string]string{}
 	for k, v := range pod.Annotations {
@@ -189,13 +189,13 @@ func told(pod *corev1.Pod) map[string]string {
 	return out
 }
 
-// Configuration is the plug-in's configuration. Times are numbers: 0 is the default, -1 never.
+// Configuration is the plug-in's configuration. In its durations 0 is the default and -1 means never.
 type Configuration struct {
 	KubeConfigFile string `json:"kubeConfigFile"`
 	AllowTTL       int64  `json:"allowTTL"`     // in seconds
 	DenyTTL        int64  `json:"denyTTL"`      // in seconds
 	RetryBackoff   int64  `json:"retryBackoff"` // in milliseconds
-	DefaultAllow   bool   `json:"defaultAllow"` // while the backend does not answer
+	DefaultAllow   bool   `json:"defaultAllow"` // admit pods when the backend does not answer
 
 	allowTTL, denyTTL, backoff time.Duration
 }

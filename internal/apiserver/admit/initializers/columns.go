@@ -12,7 +12,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// columns are name and age with what is configured between them: a path in a definition would show the first initializer alone.
+// columns shows the configured initializers between name and age. A JSON path in a definition would show only the first
+// one.
 type columns struct{ plain resource.Columns }
 
 // Definitions are the columns of kubectl get.
@@ -27,7 +28,7 @@ func (c columns) Definitions() []metav1.TableColumnDefinition {
 	}
 }
 
-// Cells are one configuration's.
+// Cells returns the cells of one configuration.
 func (c columns) Cells(obj resource.Object) ([]any, error) {
 	plain, err := c.plain.Cells(obj)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 
 var configurations = schema.GroupResource{Group: v1alpha1.Group, Resource: v1alpha1.Resource}
 
-// rule is one initializer as it is evaluated.
+// rule is one compiled initializer.
 type rule struct {
 	v1alpha1.Pending
 	criteria matching.Criteria
@@ -32,7 +32,7 @@ type rule struct {
 // Follows implements [admit.Follower].
 func (p *Plugin) Follows() []schema.GroupResource { return []schema.GroupResource{configurations} }
 
-// Load replaces all configurations with those that are stored. One that cannot be read keeps no other from being in force.
+// Load replaces all configurations with the stored ones. One that cannot be read does not affect the others.
 func (p *Plugin) Load(ctx context.Context, stored feed.Lister) error {
 	all, err := stored.List(ctx, configurations, "")
 	if err != nil {
@@ -54,7 +54,8 @@ func (p *Plugin) Apply(_ context.Context, c *feed.Change) error {
 	return err
 }
 
-// take reads a configuration in the place of the one of its name; nil takes that away. One that cannot be read is not in force.
+// take stores a configuration under its name, or removes it if obj is nil. A configuration that cannot be read has no
+// effect.
 func (p *Plugin) take(name string, obj resource.Object) error {
 	delete(p.configurations, name)
 	if obj == nil {
@@ -68,7 +69,7 @@ func (p *Plugin) take(name string, obj resource.Object) error {
 	return nil
 }
 
-// arrange makes the rules that requests meet, by the names of their configurations.
+// arrange rebuilds the rules that requests read, sorted by the names of their configurations.
 func (p *Plugin) arrange() {
 	var rules []*rule
 	where := map[string]string{}
@@ -102,7 +103,7 @@ func newRule(i *v1alpha1.Initializer) *rule {
 	return r
 }
 
-// settings are the deadline and failure policy of a named initializer: its configuration's, else the defaults.
+// settings returns the deadline and failure policy of a named initializer: its configuration's, or the defaults.
 func (p *Plugin) settings(name string) v1alpha1.Pending {
 	for _, r := range *p.rules.Load() {
 		if r.Name == name {
@@ -112,7 +113,7 @@ func (p *Plugin) settings(name string) v1alpha1.Pending {
 	return v1alpha1.Pending{Name: name, DeadlineSeconds: v1alpha1.DefaultDeadlineSeconds, FailurePolicy: v1alpha1.Fail}
 }
 
-// matching are the initializers that a request's new object must pass.
+// matching returns the initializers that a request's new object must pass.
 func (p *Plugin) matching(ctx context.Context, q *matching.Request) ([]v1alpha1.Pending, error) {
 	var found []v1alpha1.Pending
 	for _, r := range *p.rules.Load() {

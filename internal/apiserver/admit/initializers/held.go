@@ -31,51 +31,52 @@ func (p objectRef) String() string {
 	return p.GroupResource.String() + " " + p.namespace + "/" + p.name
 }
 
-// waits is one object that waits.
+// waits is one waiting object.
 type waits struct {
 	objectRef
 	uid      types.UID
 	on       v1alpha1.Initializers
 	rejected bool
-	due      time.Time // when something is to be done about it
-	failures int       // of doing it
+	due      time.Time // when Run must act on it
+	failures int       // consecutive failures to act on it
 	index    int       // in the queue
 }
 
-// head is the initializer that comes next.
+// head returns the next pending initializer.
 func (w *waits) head() *v1alpha1.Pending { return &w.on.Pending[0] }
 
-// until is when the head's time is over.
+// until returns the deadline of the next initializer.
 func (w *waits) until() time.Time {
 	return w.on.Since.Add(time.Duration(cmp.Or(w.head().DeadlineSeconds, v1alpha1.DefaultDeadlineSeconds)) * time.Second)
 }
 
-// held is all that waits, the soonest due first.
+// held contains all waiting objects in a queue, the soonest due first.
 type held struct {
 	mu    sync.Mutex
 	all   map[objectRef]*waits
 	queue queue
-	woken chan struct{} // told when the soonest may be another
+	woken chan struct{} // receives when the soonest deadline may have changed
 }
 
 func newHeld() *held {
 	return &held{all: map[objectRef]*waits{}, woken: make(chan struct{}, 1)}
 }
 
-// turn is what became of an initializer's turn.
+// turn is the outcome of one initializer's turn.
 type turn struct {
 	waits  *waits
 	result string
 }
 
-// What becomes of a turn.
+// The outcomes of a turn.
 const (
-	finished = "finished" // it took itself off
+	finished = "finished" // the initializer removed itself
 	rejected = "rejected" // a result was written
-	deleted  = "deleted"  // the object went while it was waited for
+	deleted  = "deleted"  // the object was deleted during the turn
 )
 
-// see takes in what an object waits for now, nil: for nothing or it is gone; and tells whose turn that ended.
+// see records what an object waits for now; nil: nothing, or it is deleted. It returns the turn that ended with this
+// change, if any.
 func (h *held) see(at objectRef, obj resource.Object, gone bool) *turn {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -126,11 +127,11 @@ func ended(was, is *waits, gone bool) *turn {
 func (h *held) wake() {
 	select {
 	case h.woken <- struct{}{}:
-	default: // it will look anyway
+	default: // Run looks at the queue anyway
 	}
 }
 
-// next takes what is due out of the queue; or says when to look again, zero: when woken.
+// next takes the object that is due out of the queue. Otherwise it returns when to call it again; zero: when woken.
 func (h *held) next(now time.Time) (due *waits, again time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -141,7 +142,7 @@ func (h *held) next(now time.Time) (due *waits, again time.Time) {
 	if w.due.After(now) {
 		return nil, w.due
 	}
-	// whatever is done, its event comes back; should it fail, it is due again after a while
+	// a successful action comes back as a change of the object; after a failure the object is due again later
 	w.due = now.Add(min(time.Second<<min(w.failures, 6), time.Minute))
 	w.failures++
 	heap.Fix(&h.queue, 0)
@@ -149,7 +150,7 @@ func (h *held) next(now time.Time) (due *waits, again time.Time) {
 	return &c, time.Time{}
 }
 
-// waiting is what the ledger tells.
+// waiting returns the waiting objects for the extension ledger.
 func (h *held) waiting() map[extension.Ref][]extension.Waiting {
 	h.mu.Lock()
 	defer h.mu.Unlock()

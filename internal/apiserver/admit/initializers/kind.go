@@ -27,7 +27,7 @@ import (
 //go:embed definition.yaml
 var definition []byte
 
-// Kind describes InitializerConfiguration. Its schema validates what a schema can express; the rest is validated here.
+// Kind describes InitializerConfiguration. Its schema validates what a schema can express; Validate checks the rest.
 func Kind() (*resource.Descriptor, error) {
 	def := &apiextensionsv1.CustomResourceDefinition{}
 	if err := yaml.UnmarshalStrict(definition, def); err != nil {
@@ -49,7 +49,7 @@ func Kind() (*resource.Descriptor, error) {
 	return d, nil
 }
 
-// checked adds what the schema cannot say to an object that is as the schema says.
+// checked adds the errors that the schema cannot find to errs.
 func checked(errs field.ErrorList, obj resource.Object) field.ErrorList {
 	if len(errs) > 0 {
 		return errs
@@ -61,7 +61,7 @@ func checked(errs field.ErrorList, obj resource.Object) field.ErrorList {
 	return Validate(c)
 }
 
-// read is an object of the kind in its Go type.
+// read converts an object of the kind to its Go type.
 func read(obj resource.Object) (*v1alpha1.InitializerConfiguration, error) {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {
@@ -115,7 +115,7 @@ func validateRule(r *v1alpha1.Rule, at *field.Path) field.ErrorList {
 	return errs
 }
 
-// validateNames checks a list of a rule; the core group's name is empty.
+// validateNames checks one list of a rule. The name of the core group is empty.
 func validateNames(names []string, at *field.Path, what string, empty bool) field.ErrorList {
 	if len(names) == 0 {
 		return field.ErrorList{field.Required(at, "")}
@@ -132,7 +132,8 @@ func validateNames(names []string, at *field.Path, what string, empty bool) fiel
 	return errs
 }
 
-// exempt are the groups whose objects say how the server answers: what is stored of them is in force, so it is never hidden.
+// exempt lists the groups whose objects configure the server. Stored objects of these groups are in force, so they are
+// never hidden.
 var exempt = []string{
 	v1alpha1.Group, "admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io",
 	"flowcontrol.apiserver.k8s.io", "rbac.authorization.k8s.io",

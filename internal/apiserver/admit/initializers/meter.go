@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// meter counts turns, and tells what waits at the moment when it is asked.
+// meter counts turns, and reports the waiting objects at the time of collection.
 type meter struct {
 	held  *held
 	turns *prometheus.CounterVec

@@ -27,18 +27,18 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Name is the plug-in's.
+// Name is the plug-in's name.
 const Name = "Initializers"
 
-// Verb is the verb that an initializer needs on its resources, in addition to those for reading and writing them.
+// Verb is the verb that an initializer needs on its resources, in addition to the verbs for reading and writing them.
 const Verb = "initialize"
 
-// Plugin has new objects wait.
+// Plugin makes new objects wait for their initializers.
 type Plugin struct {
 	clock clock.Clock
 	host  *admit.Host
 
-	configurations map[string]*v1alpha1.InitializerConfiguration // by name; for Load and Apply alone
+	configurations map[string]*v1alpha1.InitializerConfiguration // by name; only Load and Apply use it
 	rules          atomic.Pointer[[]*rule]
 
 	held  *held
@@ -71,7 +71,8 @@ func (p *Plugin) Join(h *admit.Host) error {
 
 var annotationPath = field.NewPath("metadata", "annotations").Key(v1alpha1.InitializersAnnotation)
 
-// Mutate writes into a new object what it waits for, and checks who changes one that waits, and how.
+// Mutate adds the pending initializers to a new object. It checks the user and the change when a waiting object is
+// updated.
 func (p *Plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	switch {
 	case a.Object == nil || a.Operation != admit.Create && a.Operation != admit.Update:
@@ -92,7 +93,7 @@ func (p *Plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attrib
 	return write(ctx, b, a)
 }
 
-// explain tells the request's trace what an object is made to wait for.
+// explain records in the request's trace what an object waits for.
 func (p *Plugin) explain(t *explain.Trace, a *admit.Attributes, write func() error) error {
 	begun, before := p.clock.Now(), a.Object.DeepCopyObject().(resource.Object)
 	err := write()
@@ -103,7 +104,7 @@ func (p *Plugin) explain(t *explain.Trace, a *admit.Attributes, write func() err
 	if s.Before, err = json.Marshal(before); err == nil {
 		s.After, err = json.Marshal(a.Object)
 	}
-	if err != nil { // what changed is not told then, but that it did
+	if err != nil { // the trace then says only that there was a change
 		s.Before, s.After = nil, nil
 	}
 	t.Step(s)
@@ -121,7 +122,7 @@ func (p *Plugin) mayBelow(ctx context.Context, b resource.Backend, a *admit.Attr
 	if sub := a.Descriptor.Subresource(a.Subresource); sub == nil || sub.Strategy == nil {
 		obj, err := b.Get(ctx, a.Descriptor.GroupResource(), a.Namespace, a.Name)
 		if err != nil {
-			return nil // the change reports that the object does not exist
+			return nil // the update reports that the object does not exist
 		}
 		stored = obj
 	}
@@ -131,7 +132,7 @@ func (p *Plugin) mayBelow(ctx context.Context, b resource.Backend, a *admit.Attr
 	return p.mayInitialize(ctx, a, "update to uninitialized resource denied") // upstream's words
 }
 
-// below keeps what is written by way of a subresource from changing what an object waits for.
+// below prevents a write to a subresource from changing what an object waits for.
 func (p *Plugin) below(a *admit.Attributes) error {
 	value, has := a.Object.GetAnnotations()[v1alpha1.InitializersAnnotation]
 	sub := a.Descriptor.Subresource(a.Subresource)
@@ -159,13 +160,13 @@ func (p *Plugin) below(a *admit.Attributes) error {
 	return nil
 }
 
-// written is what the plug-in wrote into an object in the first round.
+// written is the annotation that the plug-in wrote into an object in the first round.
 type written string
 
 func (p *Plugin) create(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	value, has := a.Object.GetAnnotations()[v1alpha1.InitializersAnnotation]
 	if has && a.Recall(Name) == any(written(value)) {
-		has = false // the second round: the object may match others now
+		has = false // second round: the object may match other initializers now
 		if err := v1alpha1.SetInitializers(a.Object, nil); err != nil {
 			return err
 		}
@@ -189,7 +190,7 @@ func (p *Plugin) create(ctx context.Context, b resource.Backend, a *admit.Attrib
 		}
 	}
 	if len(i.Pending) == 0 {
-		if has { // who may initialise may also do without
+		if has { // a user with the verb initialize may also skip initialization
 			return v1alpha1.SetInitializers(a.Object, nil)
 		}
 		return nil
@@ -211,7 +212,7 @@ func (p *Plugin) exempts(a *admit.Attributes) bool {
 	return a.Is("", "pods", "") && a.Object.GetAnnotations()[corev1.MirrorPodAnnotationKey] != ""
 }
 
-// checkNamed checks a list that a client made, and completes it.
+// checkNamed checks and completes a list that a client wrote.
 func (p *Plugin) checkNamed(i *v1alpha1.Initializers) field.ErrorList {
 	var errs field.ErrorList
 	if i.Result != nil {
@@ -239,7 +240,7 @@ func (p *Plugin) update(ctx context.Context, _ resource.Backend, a *admit.Attrib
 			return nil
 		}
 		if i, err := v1alpha1.DecodeInitializers(value); err == nil && i.Done() {
-			return v1alpha1.SetInitializers(a.Object, nil) // of a manifest that does without
+			return v1alpha1.SetInitializers(a.Object, nil) // a manifest that skips initialization
 		}
 		return invalid(a, field.Invalid(annotationPath, value, "field is immutable once initialization has completed")) // upstream's words
 	}
@@ -259,7 +260,7 @@ func (p *Plugin) update(ctx context.Context, _ resource.Backend, a *admit.Attrib
 	return v1alpha1.SetInitializers(a.Object, next)
 }
 
-// advance is what an object waits for after a change from was to is, as its writer sees it; nil: for nothing.
+// advance returns what an object waits for after a user changed the list from was to is; nil: nothing.
 func advance(was, is *v1alpha1.Initializers, now metav1.MicroTime) (*v1alpha1.Initializers, *field.Error) {
 	if was.Result != nil {
 		return nil, field.Forbidden(annotationPath, "the object has been rejected")
@@ -294,7 +295,7 @@ func advance(was, is *v1alpha1.Initializers, now metav1.MicroTime) (*v1alpha1.In
 	return pass(was, now), nil
 }
 
-// pass takes the first off; nil: it was the last.
+// pass removes the first initializer; nil: it was the last.
 func pass(was *v1alpha1.Initializers, now metav1.MicroTime) *v1alpha1.Initializers {
 	if len(was.Pending) <= 1 {
 		return nil
@@ -308,7 +309,7 @@ func (p *Plugin) mayInitialize(ctx context.Context, a *admit.Attributes, denied 
 		Resource: a.Descriptor.Resource, Name: a.Name, ResourceRequest: true,
 	})
 	switch {
-	case d == authorizer.DecisionAllow: // whatever else went wrong
+	case d == authorizer.DecisionAllow: // despite other errors
 		return nil
 	case err != nil:
 		return apierrors.NewInternalError(err)

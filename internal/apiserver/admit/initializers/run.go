@@ -22,19 +22,19 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// waitingBackend is a backend that hides and stores objects that wait for initializers.
+// waitingBackend is a backend that stores and hides objects that wait for initializers.
 type waitingBackend interface {
-	// FollowHeld calls tell for each waiting object, for each change of it, and, with nil, when it no longer waits or is
-	// deleted; until ctx ends.
+	// FollowHeld calls tell for each waiting object and for each change of it until ctx ends. It calls tell with a nil
+	// object when the object no longer waits or was deleted.
 	FollowHeld(ctx context.Context, tell func(r schema.GroupResource, namespace, name string, obj resource.Object, gone bool)) error
-	// SettleHeld lets change edit what an object waits for, and then lets the object go on or takes it away.
+	// SettleHeld lets change edit what an object waits for. It then releases the object or deletes it.
 	SettleHeld(ctx context.Context, r schema.GroupResource, namespace, name string, change func(obj resource.Object) error) error
 }
 
-// errSettled ends a change of an object that waits for something else by now.
+// errSettled ends a change when the object waits for something else by now.
 var errSettled = errors.New("the object waits for something else")
 
-// Run implements [admit.Runner]: it follows what waits, and acts on what has waited too long.
+// Run implements [admit.Runner]: it follows the waiting objects and acts when their deadlines expire.
 func (p *Plugin) Run(ctx context.Context) error {
 	k, ok := p.host.Backend().(waitingBackend)
 	if !ok {
@@ -46,7 +46,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// see takes in what happens to objects that wait.
+// see returns the function that handles changes of waiting objects.
 func (p *Plugin) see(ctx context.Context) func(schema.GroupResource, string, string, resource.Object, bool) {
 	return func(r schema.GroupResource, namespace, name string, obj resource.Object, gone bool) {
 		t := p.held.see(objectRef{r, namespace, name}, obj, gone)
@@ -60,7 +60,7 @@ func (p *Plugin) see(ctx context.Context) func(schema.GroupResource, string, str
 		case finished:
 			if took < t.waits.until().Sub(t.waits.on.Since.Time) {
 				p.host.Ledger.Book(ref, took, nil)
-			} else { // it was passed over
+			} else { // the initializer was skipped
 				p.host.Ledger.Book(ref, took, fmt.Errorf("%s waited for %v", t.waits.objectRef, took.Round(time.Second)))
 			}
 		case rejected:
@@ -71,7 +71,7 @@ func (p *Plugin) see(ctx context.Context) func(schema.GroupResource, string, str
 	}
 }
 
-// ring acts on each object whose time has come.
+// ring acts on each object whose deadline has expired.
 func (p *Plugin) ring(ctx context.Context, k waitingBackend) {
 	for {
 		due, again := p.held.next(p.clock.Now())
@@ -102,7 +102,7 @@ func (p *Plugin) ring(ctx context.Context, k waitingBackend) {
 	}
 }
 
-// settle rejects or lets go on what has waited too long, and takes away what was rejected and is still there.
+// settle rejects or releases an object whose deadline expired. It deletes a rejected object that still exists.
 func (p *Plugin) settle(ctx context.Context, k waitingBackend, w *waits) error {
 	err := k.SettleHeld(ctx, w.GroupResource, w.namespace, w.name, func(obj resource.Object) error {
 		is, err := v1alpha1.InitializersOf(obj)
@@ -131,7 +131,7 @@ func (p *Plugin) settle(ctx context.Context, k waitingBackend, w *waits) error {
 	return err
 }
 
-// record leaves an event about an object that was rejected, since nothing else of it remains.
+// record writes an event about a rejected object, because the object itself is deleted.
 func (p *Plugin) record(ctx context.Context, w *waits, message string) {
 	now := metav1.NewTime(p.clock.Now())
 	namespace := cmp.Or(w.namespace, metav1.NamespaceDefault)
@@ -139,7 +139,7 @@ func (p *Plugin) record(ctx context.Context, w *waits, message string) {
 	if d := p.host.Kind(w.GroupResource); d != nil {
 		apiVersion, kind = d.HubGroupVersionKind().ToAPIVersionAndKind()
 	}
-	const longest = 1024 // of an event's message
+	const longest = 1024 // bytes of an event's message
 	e := &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", w.name, now.UnixNano()), Namespace: namespace},
 		InvolvedObject: corev1.ObjectReference{
@@ -153,7 +153,7 @@ func (p *Plugin) record(ctx context.Context, w *waits, message string) {
 	}
 }
 
-// tellOf gives the ledger and the metrics what waits.
+// tellOf registers the waiting objects with the ledger and the metrics.
 func (p *Plugin) tellOf(h *admit.Host) error {
 	h.Ledger.Waits(p.held.waiting)
 	p.meter = newMeter(p.held)

@@ -11,13 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// check is what something asks for, to be held against bounds.
+// check compares the resources of an object with the bounds of a LimitRange.
 type check struct {
 	of               corev1.LimitType
 	requests, limits corev1.ResourceList
 }
 
-// values are quantities at one precision: thousandths where that is possible.
+// values returns quantities at one precision: thousandths where that is possible.
 func values(qs ...resource.Quantity) []int64 {
 	out := make([]int64, len(qs))
 	fine := true
@@ -63,7 +63,7 @@ func (c *check) most(name corev1.ResourceName, bound resource.Quantity) error {
 	return nil
 }
 
-// mostRequested is most for what has no limits.
+// mostRequested is most for objects without limits.
 func (c *check) mostRequested(name corev1.ResourceName, bound resource.Quantity) error {
 	request, requested := c.requests[name]
 	v := values(request, bound)
@@ -97,8 +97,8 @@ func (c *check) ratio(name corev1.ResourceName, bound resource.Quantity) error {
 	return nil
 }
 
-// total is what a pod asks for in all, by its spec alone: its containers and sidecars together, or as much as it takes to
-// initialise it if that is more. What the pod says as a whole of processors and memory goes before.
+// total returns the resources of a pod by its spec alone: the sum of its containers and sidecars, or what its
+// initialization takes if that is more. Pod-level CPU and memory take precedence.
 //
 // Worked example: init containers a (3), s (1, a sidecar), b (2), containers c (1) and d (1): while a runs it takes 3, while b
 // runs 2+1, afterwards 1+1+1; so the total is 3.

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package limitranger is the LimitRanger plug-in: containers that say nothing of a resource get what their namespace's
-// LimitRanges give by default, and no container, pod or claim may have less or more than they allow.
+// Package limitranger is the LimitRanger plug-in: it gives containers without requests or limits the defaults of their
+// namespace's LimitRanges, and rejects containers, pods and claims outside the allowed range.
 //
 // The plug-in applies the LimitRanges of a namespace in the order of their names, and reports all violations of an object
 // together.
@@ -24,7 +24,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// annotation tells what was filled in.
+// annotation lists the values that the plug-in filled in.
 const annotation = "kubernetes.io/limit-ranger"
 
 var limitRanges = schema.GroupResource{Resource: "limitranges"}
@@ -58,8 +58,8 @@ func (p *plugin) Apply(_ context.Context, c *feed.Change) error {
 	return nil
 }
 
-// ranges are the LimitRanges that a request is to be held against: of the creation of a pod or a claim, the resize of a pod and
-// the update of a claim, as long as the object is not being deleted.
+// ranges returns the LimitRanges that apply to a request: to the creation of a pod or claim, the resize of a pod and
+// the update of a claim, unless the object is being deleted.
 func (p *plugin) ranges(a *admit.Attributes) []*corev1.LimitRange {
 	found := p.index.In(a.Namespace)
 	if len(found) == 0 || a.Descriptor.Group != "" {
@@ -83,7 +83,7 @@ func (p *plugin) ranges(a *admit.Attributes) []*corev1.LimitRange {
 	return found
 }
 
-// Mutate fills in what a pod's containers leave out.
+// Mutate fills in the missing requests and limits of a pod's containers.
 func (p *plugin) Mutate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
 	found := p.ranges(a)
 	if len(found) == 0 {
@@ -99,7 +99,7 @@ func (p *plugin) Mutate(_ context.Context, _ resource.Backend, a *admit.Attribut
 	return nil
 }
 
-// Validate holds a pod or a claim against the bounds.
+// Validate compares a pod or a claim with the bounds.
 func (p *plugin) Validate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
 	for _, r := range p.ranges(a) {
 		var errs []error
@@ -116,7 +116,7 @@ func (p *plugin) Validate(_ context.Context, _ resource.Backend, a *admit.Attrib
 	return nil
 }
 
-// fill gives a pod's containers the defaults of one LimitRange, and writes down which.
+// fill gives a pod's containers the defaults of one LimitRange, and lists them in the annotation.
 func fill(r *corev1.LimitRange, pod *corev1.Pod) {
 	requests, limits := corev1.ResourceList{}, corev1.ResourceList{}
 	for i := range r.Spec.Limits {
@@ -151,7 +151,7 @@ func tell(said, names []string, of string) []string {
 	return append(said, strings.Join(names, ", ")+" "+of)
 }
 
-// merge puts into list what it lacks, and returns the names.
+// merge adds the missing defaults to list, and returns their names.
 func merge(list *corev1.ResourceList, defaults corev1.ResourceList) []string {
 	var set []string
 	if *list == nil {
@@ -206,7 +206,7 @@ func checkPod(r *corev1.LimitRange, pod *corev1.Pod) []error {
 	return errs
 }
 
-// each calls f for each bound, in the order of their names.
+// each calls f for each bound, sorted by name.
 func each(bounds corev1.ResourceList, f func(corev1.ResourceName, quantity.Quantity) error) []error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(bounds)) {

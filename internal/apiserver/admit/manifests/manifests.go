@@ -4,8 +4,8 @@
 // Package manifests reads webhooks and policies from files instead of the API: a directory of YAML or JSON documents whose
 // names end in .static.k8s.io. They are in force from the first request on, and no user can remove them through the API.
 //
-// [Webhooks] and [Policies] read a directory once. [Follow] reads it again when something happens in it; a bad new state
-// keeps the old one.
+// [Webhooks] and [Policies] read a directory once. [Follow] reads it again when it changes. Manifests with errors are
+// not used; the previous ones stay in force.
 package manifests
 
 import (
@@ -32,10 +32,10 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// every is how often a directory is read without an event.
+// every is the interval at which a directory is read without an event.
 const every = time.Minute
 
-// decoder reads the kinds that files may hold, and lists of them, strictly.
+// decoder strictly decodes the kinds that files may hold, and lists of them.
 func decoder() runtime.Decoder {
 	s := runtime.NewScheme()
 	s.AddKnownTypes(admissionregistrationv1.SchemeGroupVersion,
@@ -76,7 +76,7 @@ func Policies(h *admit.Host, policies, bindings schema.GroupResource, dir string
 	})
 }
 
-// accept takes objects of a kind, and lists of them, fills in what they leave out, and checks them as the API would.
+// accept takes objects of a kind and lists of them. It applies defaults and validates them as the API does.
 func accept(d *resource.Descriptor, other error) func(runtime.Object) ([]resource.Object, error) {
 	return func(obj runtime.Object) (out []resource.Object, err error) {
 		take := func(item runtime.Object) error {
@@ -99,7 +99,8 @@ func accept(d *resource.Descriptor, other error) func(runtime.Object) ([]resourc
 	}
 }
 
-// check fills in defaults and validates. The API refuses the names that files must have, so it is asked about another.
+// check applies defaults and validates. The API rejects the names that files must have, so check validates under
+// another name.
 func check(d *resource.Descriptor, obj resource.Object) error {
 	if v := d.Hub(); v.Default != nil {
 		v.Default(obj)
@@ -112,8 +113,8 @@ func check(d *resource.Descriptor, obj resource.Object) error {
 	return d.Strategy.Validate(context.Background(), asked).ToAggregate()
 }
 
-// Follow calls load whenever the directory may have changed, until ctx ends. load reports whether there were changes; its
-// error is logged, and the previous manifests stay.
+// Follow calls load whenever the directory may have changed, until ctx ends. load reports whether there were changes.
+// Follow logs its error, and the previous manifests stay in force.
 func Follow(ctx context.Context, log *slog.Logger, dir string, load func() (bool, error)) {
 	reload.Watch(ctx, every, log, func() {
 		switch changed, err := load(); {

@@ -1,15 +1,15 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package matching decides whether a rule that an object states (a webhook's, a policy's) is about a request, and gives a
-// request's objects in the version that the rule names.
+// Package matching decides whether a rule of an object (a webhook, a policy) applies to a request, and converts the
+// request's objects to the version that the rule names.
 //
-// A [Request] is one request as all rules see it: values that several rules need are computed once. A [Criteria] has one
-// rule's constraints, parsed once; [Criteria.Match] returns the [Form] in which the request matches.
+// A [Request] is one request as all rules see it: values that several rules need are computed once. A [Criteria] holds
+// one rule's constraints, parsed once; [Criteria.Match] returns the [Form] in which the request matches.
 //
 // # Concurrency
 //
-// A Request belongs to one goroutine; the forms that it has made may be read by many.
+// A Request belongs to one goroutine. Many goroutines may read the forms that it has made.
 package matching
 
 import (
@@ -34,24 +34,24 @@ type Form struct {
 	Kind     schema.GroupVersionKind
 }
 
-// Criteria are the constraints of one rule, as they are evaluated.
+// Criteria are the parsed constraints of one rule.
 type Criteria struct {
 	Rules []admissionregistrationv1.RuleWithOperations
-	// Names limits each rule of Rules to objects of some names; nil, and nil for a rule: all.
+	// Names limits each rule of Rules to objects of some names. Nil, and nil for one rule, means all names.
 	Names [][]string
-	// Excluded are rules that win over Rules.
+	// Excluded are rules that take precedence over Rules.
 	Excluded      []admissionregistrationv1.RuleWithOperations
 	ExcludedNames [][]string
 	// Equivalent lets rules match that name the same objects in another version or group.
 	Equivalent bool
-	// Anything has no rules mean every resource.
+	// Anything makes an empty list of rules match every resource.
 	Anything bool
 
 	namespaces, objects  labels.Selector
 	namespaceErr, objErr error
 }
 
-// Select sets the selectors. Nil ones select nothing in particular.
+// Select sets the selectors. A nil selector matches nothing.
 func (c *Criteria) Select(namespaces, objects *metav1.LabelSelector) {
 	c.namespaces, c.namespaceErr = metav1.LabelSelectorAsSelector(namespaces)
 	c.objects, c.objErr = metav1.LabelSelectorAsSelector(objects)
@@ -59,8 +59,8 @@ func (c *Criteria) Select(namespaces, objects *metav1.LabelSelector) {
 
 var namespaceResource = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 
-// Match returns the form in which c matches the request; nil: it does not. The error is an API status. It evaluates rules
-// before selectors, which may need the namespace; a rule that does not match never fails a request.
+// Match returns the form in which c matches the request, or nil if it does not match. The error is an API status. It
+// evaluates rules before selectors, which may need the namespace; a rule that does not match never fails a request.
 func (c *Criteria) Match(ctx context.Context, q *Request) (*Form, error) {
 	form := c.matchRules(q)
 	if form == nil {
@@ -167,7 +167,7 @@ func matchResource(items []string, wanted, subresource string) bool {
 
 func (c *Criteria) matchNamespace(ctx context.Context, q *Request) (bool, error) {
 	if q.Namespace == "" && q.Descriptor.Resource != "namespaces" {
-		return true, nil // what is in no namespace is never exempt
+		return true, nil // objects without a namespace are never exempt
 	}
 	if c.namespaceErr != nil {
 		return false, apierrors.NewInternalError(c.namespaceErr)

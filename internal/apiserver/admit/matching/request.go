@@ -32,12 +32,12 @@ type Request struct {
 	namespaceErr error
 	namespaced   bool
 
-	forms   []*Versioned // one a kind
-	changed *Versioned   // the form that was changed last, and is not in Attributes yet
+	forms   []*Versioned // one per kind
+	changed *Versioned   // the form that was changed last and is not in Attributes yet
 	native  schema.GroupVersionKind
 }
 
-// NewRequest is a request on its way through admission.
+// NewRequest returns a Request for a request that is being admitted.
 func NewRequest(h *admit.Host, b resource.Backend, a *admit.Attributes) *Request {
 	q := &Request{Attributes: a, host: h, backend: b}
 	if a.Object != nil {
@@ -46,7 +46,7 @@ func NewRequest(h *admit.Host, b resource.Backend, a *admit.Attributes) *Request
 	return q
 }
 
-// Form is the request's own.
+// Form returns the request's own form.
 func (q *Request) Form() *Form {
 	if q.form == nil {
 		q.form = &Form{Resource: q.Resource(), Kind: q.Kind()}
@@ -54,7 +54,8 @@ func (q *Request) Form() *Form {
 	return q.form
 }
 
-// equivalents are the other forms of the same objects: other versions, and other groups that are stored as the same.
+// equivalents returns the other forms of the same objects: other versions, and other groups that are stored as the same
+// kind.
 func (q *Request) equivalents() []*Form {
 	if q.equalled {
 		return q.equal
@@ -86,7 +87,8 @@ func (q *Request) equivalents() []*Form {
 	return q.equal
 }
 
-// namespaceLabels are those of the request's namespace: of one that is being written, the new ones.
+// namespaceLabels returns the labels of the request's namespace. If the request writes the namespace, they are the new
+// labels.
 func (q *Request) namespaceLabels(ctx context.Context) (map[string]string, error) {
 	if q.Descriptor.Resource == "namespaces" && q.Subresource == "" && (q.Operation == admit.Create || q.Operation == admit.Update) {
 		return q.Current().GetLabels(), nil
@@ -98,7 +100,7 @@ func (q *Request) namespaceLabels(ctx context.Context) (map[string]string, error
 	return ns.Labels, nil
 }
 
-// NamespaceObject is the request's namespace as it is stored.
+// NamespaceObject returns the request's namespace as it is stored.
 func (q *Request) NamespaceObject(ctx context.Context) (*corev1.Namespace, error) {
 	if !q.namespaced {
 		q.namespaced = true
@@ -110,7 +112,7 @@ func (q *Request) NamespaceObject(ctx context.Context) (*corev1.Namespace, error
 	return q.namespace, q.namespaceErr
 }
 
-// Current is the new object with all changes so far, in some form; nil if there is none.
+// Current returns the new object with all changes so far, in some form, or nil if there is none.
 func (q *Request) Current() resource.Object {
 	if q.changed != nil {
 		return q.changed.Object.(resource.Object)
@@ -126,7 +128,7 @@ type Versioned struct {
 	attributes *admission.VersionedAttributes
 }
 
-// In gives the request's objects in a form, with all changes so far.
+// In returns the request's objects in a form, with all changes so far.
 func (q *Request) In(ctx context.Context, f *Form) (*Versioned, error) {
 	for _, v := range q.forms {
 		if v.Kind != f.Kind {
@@ -163,8 +165,8 @@ func (q *Request) In(ctx context.Context, f *Form) (*Versioned, error) {
 	return v, nil
 }
 
-// Change replaces the new object by what a mutation made of the one in v. It is brought into the request's own form when that
-// is needed.
+// Change replaces the new object with the result of mutating the object in v. The result is converted to the request's
+// own form only when that is needed.
 func (q *Request) Change(v *Versioned, obj resource.Object) *Versioned {
 	next := &Versioned{Form: v.Form, Object: obj, Old: v.Old}
 	q.changed = next
@@ -172,7 +174,7 @@ func (q *Request) Change(v *Versioned, obj resource.Object) *Versioned {
 	return next
 }
 
-// Settle brings what was changed into the request's own form.
+// Settle converts pending changes to the request's own form.
 func (q *Request) Settle() error {
 	if q.changed == nil {
 		return nil
@@ -185,7 +187,7 @@ func (q *Request) Settle() error {
 	return nil
 }
 
-// whole says whether the request is about objects of the kind itself, which have versions: a scale, a binding have one form.
+// whole reports whether the request is about objects of the kind itself, which have versions: a scale, a binding have one form.
 func (q *Request) whole() bool {
 	if q.Subresource == "" {
 		return true
@@ -194,7 +196,7 @@ func (q *Request) whole() bool {
 	return s == nil || s.GroupVersionKind.Kind == ""
 }
 
-// version is the one that the form f names.
+// version returns the version that the form f names.
 func (q *Request) version(f *Form) (*resource.Version, error) {
 	d := q.Descriptor
 	if r := f.Resource.GroupResource(); r != d.GroupResource() {
@@ -208,7 +210,7 @@ func (q *Request) version(f *Form) (*resource.Version, error) {
 	return nil, fmt.Errorf("convert to %v: it is not served", f.Resource)
 }
 
-// convert gives obj in the form f. obj is shared.
+// convert converts obj, which is shared, to the form f.
 func (q *Request) convert(obj resource.Object, f *Form) (runtime.Object, error) {
 	if !q.whole() {
 		return named(obj, f.Kind), nil
@@ -238,7 +240,7 @@ func (q *Request) convert(obj resource.Object, f *Form) (runtime.Object, error) 
 	return out, nil
 }
 
-// Convert gives obj, which is shared, in a version of its kind d.
+// Convert converts obj, which is shared, to a version of its kind d.
 func Convert(d *resource.Descriptor, gvk schema.GroupVersionKind, obj resource.Object) (runtime.Object, error) {
 	v := d.Version(gvk.Version)
 	if v == nil {
@@ -255,7 +257,7 @@ func Convert(d *resource.Descriptor, gvk schema.GroupVersionKind, obj resource.O
 	return out, nil
 }
 
-// hub gives an object of the request's kind, which is its caller's own, in the hub form.
+// hub converts an object of the request's kind, which the caller owns, to the hub form.
 func (q *Request) hub(u *unstructured.Unstructured) (resource.Object, error) {
 	v := q.Descriptor.Version(u.GroupVersionKind().Version)
 	if v == nil || u.GroupVersionKind().Group != q.Descriptor.Group {
@@ -267,7 +269,7 @@ func (q *Request) hub(u *unstructured.Unstructured) (resource.Object, error) {
 	return v.ToHub(u)
 }
 
-// restore brings an object in the form f back into the request's own form. obj is the caller's own.
+// restore converts an object in the form f to the request's own form. The caller owns obj.
 func (q *Request) restore(obj resource.Object, f *Form) (resource.Object, error) {
 	if !q.whole() {
 		obj.GetObjectKind().SetGroupVersionKind(q.native)
@@ -301,7 +303,7 @@ func (q *Request) restore(obj resource.Object, f *Form) (resource.Object, error)
 	return obj, nil
 }
 
-// Default fills in what an object in the form f leaves out.
+// Default fills in the defaults of an object in the form f.
 func (q *Request) Default(obj resource.Object, f *Form) {
 	if !q.whole() {
 		if s := q.Descriptor.Subresource(q.Subresource); s != nil && s.Create != nil && s.Create.Default != nil {
@@ -314,7 +316,7 @@ func (q *Request) Default(obj resource.Object, f *Form) {
 	}
 }
 
-// Empty is an object of the form f that JSON can be read into.
+// Empty returns an empty object of the form f into which JSON can be decoded.
 func (q *Request) Empty(like runtime.Object) resource.Object {
 	if _, ok := like.(*unstructured.Unstructured); ok {
 		return &unstructured.Unstructured{}
@@ -322,7 +324,7 @@ func (q *Request) Empty(like runtime.Object) resource.Object {
 	return reflect.New(reflect.TypeOf(like).Elem()).Interface().(resource.Object)
 }
 
-// named is obj saying its kind; all below it is shared.
+// named returns obj with its kind set; everything below it is shared.
 func named(obj runtime.Object, gvk schema.GroupVersionKind) runtime.Object {
 	if obj == nil || obj.GetObjectKind().GroupVersionKind() == gvk {
 		return obj
@@ -348,8 +350,8 @@ func shallow(m map[string]any) map[string]any {
 	return out
 }
 
-// Library is the request in the form v as libraries of the field want it. They are made once, for the goroutine that the
-// request belongs to: what they compute is not guarded.
+// Library returns the request in the form v, in the type that the Kubernetes libraries take. The result is made once,
+// for the goroutine that owns the request: the libraries compute values without locks.
 func (q *Request) Library(v *Versioned) *admission.VersionedAttributes {
 	if v.attributes == nil {
 		v.attributes = &admission.VersionedAttributes{Attributes: q.Record(), VersionedKind: v.Kind}
@@ -363,7 +365,7 @@ func (q *Request) Library(v *Versioned) *admission.VersionedAttributes {
 	return v.attributes
 }
 
-// Record is the request as libraries of the field want it.
+// Record returns the request in the type that the Kubernetes libraries take.
 func (q *Request) Record() admission.Attributes {
 	var obj, old, opts runtime.Object
 	if o := q.Current(); o != nil {

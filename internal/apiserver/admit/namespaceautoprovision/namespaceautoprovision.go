@@ -24,7 +24,7 @@ type plugin struct{}
 
 func (plugin) Name() string { return "NamespaceAutoProvision" }
 
-// Mutate creates the namespace of what is created, unless that is a dry run.
+// Mutate creates the namespace of a new object, unless the request is a dry run.
 func (plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	if a.Operation != admit.Create || a.DryRun || a.Namespace == "" || a.Kind().GroupKind() == (schema.GroupKind{Kind: "Namespace"}) {
 		return nil

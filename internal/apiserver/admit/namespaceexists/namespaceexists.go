@@ -22,7 +22,7 @@ type plugin struct{}
 
 func (plugin) Name() string { return "NamespaceExists" }
 
-// Validate refuses what is in no namespace that exists.
+// Validate rejects requests in a namespace that does not exist.
 func (plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	if a.Operation == admit.Connect || a.Namespace == "" || a.Kind().GroupKind() == (schema.GroupKind{Kind: "Namespace"}) {
 		return nil

@@ -26,8 +26,8 @@ type plugin struct{}
 
 func (plugin) Name() string { return "NamespaceLifecycle" }
 
-// Mutate decides; nothing is changed. It stands with the mutators because a missing namespace is to be told before
-// anything that is wrong with the object.
+// Mutate decides, and changes nothing. It runs with the mutators so that a missing namespace is reported before errors
+// of the object.
 func (plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	if a.Descriptor.Group == "" && a.Descriptor.Resource == "namespaces" {
 		if a.Operation == admit.Delete && immortal(a.Name) {
@@ -65,12 +65,14 @@ func terminating(a *admit.Attributes) error {
 	return err
 }
 
-// immortal names are those that kube-apiserver 1.37 protects; kube-node-lease is not among them: it is made again.
+// immortal reports whether kube-apiserver 1.37 protects a namespace. It does not protect kube-node-lease, which is
+// created again.
 func immortal(name string) bool {
 	return name == metav1.NamespaceDefault || name == metav1.NamespaceSystem || name == metav1.NamespacePublic
 }
 
-// isAccessReview holds for questions about permissions, whose answer must not tell whether the namespace exists.
+// isAccessReview reports whether the request is an access review. Its response must not reveal whether the namespace
+// exists.
 func isAccessReview(a *admit.Attributes) bool {
 	return a.Descriptor.Group == "authorization.k8s.io" && a.Descriptor.Resource == "localsubjectaccessreviews"
 }

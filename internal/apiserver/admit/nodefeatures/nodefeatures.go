@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodefeatures is the NodeDeclaredFeatureValidator plug-in: a pod on a node is not changed so that it needs a feature that
-// the node does not declare.
+// Package nodefeatures is the NodeDeclaredFeatureValidator plug-in: it rejects a change of a running pod that requires
+// a feature which its node does not declare.
 package nodefeatures
 
 import (
@@ -20,7 +20,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// New makes the plug-in for a release of Kubernetes: features that all its nodes have need not be declared.
+// New makes the plug-in for a release of Kubernetes. Nodes need not declare features that all nodes of the release
+// have.
 func New(release string) (admit.Plugin, error) {
 	v, err := version.Parse(release)
 	if err != nil {
@@ -33,7 +34,7 @@ type plugin struct{ release *version.Version }
 
 func (*plugin) Name() string { return "NodeDeclaredFeatureValidator" }
 
-// Validate refuses a change that the pod's node cannot follow.
+// Validate rejects a change that the pod's node does not support.
 func (p *plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	if a.Operation != admit.Update || !a.Is("", "pods", "") && !a.Is("", "pods", "resize") {
 		return nil

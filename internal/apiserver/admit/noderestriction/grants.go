@@ -20,7 +20,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 )
 
-// audience lets a node have tokens for the audiences that the pod's volumes ask for, and for those that it was granted.
+// audience allows a node tokens for the audiences that the pod's volumes request, and for those that it was granted.
 func (r *request) audience(ctx context.Context, t *authenticationv1.TokenRequest, pod *corev1.Pod) error {
 	want := ""
 	switch len(t.Spec.Audiences) {
@@ -47,7 +47,7 @@ func (r *request) audience(ctx context.Context, t *authenticationv1.TokenRequest
 	return fmt.Errorf("%s is not authorized to request tokens for audience %q", r.User.GetName(), want)
 }
 
-// mounts says whether some volume of the pod is for tokens of an audience: by itself, or by the CSI driver behind it.
+// mounts reports whether some volume of the pod is for tokens of an audience: by itself, or by the CSI driver behind it.
 func (r *request) mounts(ctx context.Context, pod *corev1.Pod, audience string) (bool, error) {
 	var errs []error
 	for i := range pod.Spec.Volumes {
@@ -73,7 +73,7 @@ func (r *request) mounts(ctx context.Context, pod *corev1.Pod, audience string) 
 	return false, utilerrors.NewAggregate(errs)
 }
 
-// driver is the CSI driver of a volume; empty: none.
+// driver returns the CSI driver of a volume; empty: none.
 func (r *request) driver(ctx context.Context, pod *corev1.Pod, v *corev1.Volume) (string, error) {
 	switch {
 	case v.Ephemeral != nil && v.Ephemeral.VolumeClaimTemplate != nil:
@@ -89,10 +89,10 @@ func (r *request) driver(ctx context.Context, pod *corev1.Pod, v *corev1.Volume)
 	}), nil
 }
 
-// inTree says which volume source of those that CSI drivers have taken over a volume has.
+// inTree says which of the in-tree volume sources that CSI drivers replace a volume has.
 type inTree struct{ ebs, gce, disk, file, cinder, vsphere, portworx bool }
 
-// migrated is the driver that has taken over a volume source of old.
+// migrated returns the CSI driver that replaces an in-tree volume source.
 func migrated(source inTree) string {
 	switch {
 	case source.ebs:
@@ -145,7 +145,7 @@ func (r *request) wants(ctx context.Context, driver, audience string) (bool, err
 	return false, nil
 }
 
-// podCertificate decides on a request for a pod's certificate: it must be of a pod of the node as it is now.
+// podCertificate decides on a request for a pod's certificate. The pod must currently run on the node.
 func (r *request) podCertificate(ctx context.Context) error {
 	if r.Operation != admit.Create {
 		return r.refuse("unexpected operation %v", r.Operation)
@@ -161,7 +161,7 @@ func (r *request) podCertificate(ctx context.Context) error {
 	if string(s.NodeName) != r.node {
 		return r.refuse("PodCertificateRequest.Spec.NodeName=%q, which is not the requesting node %q", s.NodeName, r.node)
 	}
-	// what is not there (yet) is no refusal: a retry may succeed
+	// a missing object (perhaps not created yet) is no 403: a retry may succeed
 	missing := func(err error, format string, args ...any) error {
 		err = fmt.Errorf("while retrieving "+format+" named in the PodCertificateRequest: %w", append(args, err)...) // upstream's words
 		if apierrors.IsNotFound(err) {
@@ -206,7 +206,7 @@ func (r *request) podCertificate(ctx context.Context) error {
 	if signs(pod, s.SignerName) {
 		return nil
 	}
-	// roles cannot name what has a slash
+	// names in roles cannot contain a slash
 	ok, err = r.may(ctx, "request-serviceaccounts-podcertificate-signer", strings.ReplaceAll(s.SignerName, "/", ":"), s.ServiceAccountName)
 	switch {
 	case ok:

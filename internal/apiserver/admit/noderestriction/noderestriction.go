@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package noderestriction is the NodeRestriction plug-in: a kubelet may only write its own objects. It is the part of the
-// Node authorizer that sees objects: mirror pods and their node, labels and taints of nodes, the pod of a token or a
-// certificate.
+// Package noderestriction is the NodeRestriction plug-in: a kubelet may only write its own objects. It complements the
+// Node authorizer with the checks that need the objects: mirror pods and their node, labels and taints of nodes, the
+// pod of a token or a certificate.
 package noderestriction
 
 import (
@@ -42,13 +42,13 @@ type plugin struct{ host *admit.Host }
 
 func (*plugin) Name() string { return "NodeRestriction" }
 
-// Join gives the plug-in the node's references beyond those that its pods mount.
+// Join implements [admit.Hosted].
 func (p *plugin) Join(h *admit.Host) error {
 	p.host = h
 	return nil
 }
 
-// request is one of a node's.
+// request is a request of a node.
 type request struct {
 	*admit.Attributes
 	plugin  *plugin
@@ -56,7 +56,7 @@ type request struct {
 	node    string
 }
 
-// Mutate refuses what is not the node's; it changes nothing. The errors are upstream's words.
+// Mutate rejects writes to objects of others, and changes nothing. The errors are upstream's words.
 func (p *plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	if a.Operation == admit.Connect {
 		return nil
@@ -113,7 +113,7 @@ func (r *request) refuse(format string, args ...any) error {
 
 func (r *request) unexpected(obj any) error { return r.refuse("unexpected type %T", obj) }
 
-// find reads an object; that it is not there is the answer, any other error a refusal.
+// find reads an object. It returns a NotFound error as it is and any other error as a rejection.
 func find[T resource.Object](ctx context.Context, r *request, in schema.GroupResource, namespace, name string) (obj T, err error) {
 	obj, err = get[T](ctx, r, in, namespace, name)
 	if err == nil || apierrors.IsNotFound(err) {
@@ -125,7 +125,7 @@ func find[T resource.Object](ctx context.Context, r *request, in schema.GroupRes
 // get reads an object.
 func get[T resource.Object](ctx context.Context, r *request, in schema.GroupResource, namespace, name string) (obj T, err error) {
 	o, err := r.backend.Get(ctx, in, namespace, name)
-	if apierrors.IsNotFound(err) { // upstream's caches name the kind there, not the resource
+	if apierrors.IsNotFound(err) { // upstream's caches report the kind here, not the resource
 		return obj, apierrors.NewNotFound(schema.GroupResource{Group: in.Group, Resource: strings.TrimSuffix(in.Resource, "s")}, name)
 	}
 	if err != nil {
@@ -159,7 +159,7 @@ func (r *request) pod(ctx context.Context) error {
 	return r.refuse("unexpected operation %q, node %q can only create and delete mirror pods", r.Operation, r.node)
 }
 
-// mirror decides on a pod that a node creates: only to show one that it has from elsewhere.
+// mirror decides on a pod that a node creates. It must be a mirror pod, of a pod that the node has from another source.
 func (r *request) mirror(ctx context.Context) error {
 	pod, ok := r.Object.(*corev1.Pod)
 	if !ok {
@@ -207,7 +207,7 @@ func (r *request) mirror(ctx context.Context) error {
 	return nil
 }
 
-// apiObjects names what a pod refers to in the API; empty: nothing.
+// apiObjects returns a kind of API objects that a pod refers to; empty: it refers to none.
 func apiObjects(pod *corev1.Pod) (string, error) {
 	switch {
 	case pod.Spec.ServiceAccountName != "":
@@ -298,7 +298,7 @@ func (r *request) podStatus() error {
 	return nil
 }
 
-// equal compares lists, in order; none and an empty one are the same.
+// equal compares lists in order. A nil list equals an empty one.
 func equal[E any](a, b []E) bool {
 	return slices.EqualFunc(a, b, func(x, y E) bool { return apiequality.Semantic.DeepEqual(x, y) })
 }
@@ -362,7 +362,7 @@ func (r *request) claimStatus() error {
 	return nil
 }
 
-// itself decides on the node's own object. Labels and taints would let it draw pods to itself.
+// itself decides on the node's own object. With other labels and taints the node could attract pods.
 func (r *request) itself() error {
 	name := r.Name
 	if name == "" && r.Object != nil && r.Operation == admit.Create {
@@ -404,7 +404,7 @@ func (r *request) itself() error {
 	return nil
 }
 
-// forbidden are the labels that differ and that are not for a node to set, sorted.
+// forbidden returns the labels that differ and that a node may not set, sorted.
 func forbidden(is, old map[string]string) []string {
 	var bad []string
 	differ := func(from, to map[string]string) {
@@ -420,7 +420,7 @@ func forbidden(is, old map[string]string) []string {
 	return slices.Compact(bad)
 }
 
-// nodeLabel says whether a node may set a label of itself.
+// nodeLabel reports whether a node may set a label of itself.
 func nodeLabel(label string) bool {
 	domain, _, ok := strings.Cut(label, "/")
 	if !ok {
@@ -475,7 +475,7 @@ func (r *request) slice() error {
 		return nil
 	}
 	if obj == nil && r.Operation == admit.Delete {
-		return nil // of many, each is asked for by itself
+		return nil // each object of a deletecollection is checked separately
 	}
 	slice, ok := obj.(*resourcev1.ResourceSlice)
 	if !ok {
@@ -518,7 +518,7 @@ func commonName(request []byte) (string, error) {
 	return csr.Subject.CommonName, nil
 }
 
-// may asks the authorizer for what a node's administrator granted it beyond what its pods mount.
+// may asks the authorizer whether an administrator granted the node more than its pods mount.
 func (r *request) may(ctx context.Context, verb, what, name string) (bool, error) {
 	if r.plugin.host == nil {
 		return false, nil

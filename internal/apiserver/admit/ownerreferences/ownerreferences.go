@@ -37,9 +37,9 @@ func (p *plugin) Join(h *admit.Host) error {
 	return p.Authorizing.Join(h)
 }
 
-// Validate asks for the permissions that a change of owners needs.
+// Validate checks the permissions that a change of owner references needs.
 func (p *plugin) Validate(ctx context.Context, _ resource.Backend, a *admit.Attributes) error {
-	// What comes by way of a pod's status cannot change its owners.
+	// An update of a pod's status cannot change its owner references.
 	if a.Operation != admit.Create && a.Operation != admit.Update || a.Is("", "pods", "status") || a.Object == nil {
 		return nil
 	}
@@ -47,7 +47,7 @@ func (p *plugin) Validate(ctx context.Context, _ resource.Backend, a *admit.Attr
 	if equality.Semantic.DeepEqual(owners, had) || len(owners) == 0 && len(had) == 0 {
 		return nil
 	}
-	// Who makes an object had the power never to make it.
+	// A user who creates an object needs no permission to delete it.
 	if a.Operation == admit.Update {
 		d, reason, err := p.Authorize(ctx, authorizer.AttributesRecord{
 			User: a.User, Verb: "delete", Namespace: a.Namespace, APIGroup: a.Descriptor.Group, APIVersion: a.Version,
@@ -71,7 +71,7 @@ func (p *plugin) Validate(ctx context.Context, _ resource.Backend, a *admit.Attr
 	return nil
 }
 
-// mayAll says that the user may set finalizers on whatever there is.
+// mayAll reports whether the user may set finalizers on all objects.
 func (p *plugin) mayAll(ctx context.Context, a *admit.Attributes) bool {
 	d, _, _ := p.Authorize(ctx, authorizer.AttributesRecord{
 		User: a.User, Verb: "update", APIGroup: "*", APIVersion: "*", Resource: "*", Subresource: "finalizers", Name: "*", ResourceRequest: true,
@@ -103,13 +103,13 @@ func (p *plugin) mayBlock(ctx context.Context, a *admit.Attributes, ref metav1.O
 	return nil
 }
 
-// served is a kind as one of its versions.
+// served is a kind in one of its versions.
 type served struct {
 	*resource.Descriptor
 	version string
 }
 
-// resources are those that serve the owner's kind, or whose lists are of it.
+// resources returns the resources that serve the owner's kind or the kind of its list.
 func (p *plugin) resources(ref metav1.OwnerReference) ([]served, error) {
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
 	if err != nil {
@@ -135,7 +135,7 @@ func ownersOf(obj resource.Object) []metav1.OwnerReference {
 	return obj.GetOwnerReferences()
 }
 
-// newlyBlocking are the references that have the owner's deletion wait and did not before.
+// newlyBlocking returns the references that block the owner's deletion now and did not before.
 func newlyBlocking(owners, had []metav1.OwnerReference) []metav1.OwnerReference {
 	blocks := func(r metav1.OwnerReference) bool { return r.BlockOwnerDeletion != nil && *r.BlockOwnerDeletion }
 	var out []metav1.OwnerReference

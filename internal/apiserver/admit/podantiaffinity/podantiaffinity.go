@@ -23,7 +23,7 @@ type plugin struct{}
 
 func (plugin) Name() string { return "LimitPodHardAntiAffinityTopology" }
 
-// Validate refuses a required term whose topology is not the node.
+// Validate rejects a required term whose topology is not the node.
 func (plugin) Validate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
 	if !a.Is("", "pods", "") || a.Operation != admit.Create && a.Operation != admit.Update {
 		return nil

@@ -24,10 +24,10 @@ import (
 
 const (
 	annotation = "scheduler.alpha.kubernetes.io/node-selector"
-	everywhere = "clusterDefaultNodeSelector" // the key of the cluster's default; the others are names of namespaces
+	everywhere = "clusterDefaultNodeSelector" // the key of the cluster's default; the other keys are namespaces
 )
 
-// New makes the plug-in. config, nil or upstream's format, has selectors by namespace.
+// New makes the plug-in. config has selectors by namespace, in upstream's format, or is nil.
 func New(config io.Reader) (admit.Plugin, error) {
 	var c struct {
 		PodNodeSelectorPluginConfig map[string]string `json:"podNodeSelectorPluginConfig"`
@@ -86,7 +86,8 @@ func (p *plugin) bound(a *admit.Attributes, pod *corev1.Pod) error {
 	return nil
 }
 
-// find is the pod, nil if the request creates none, and its namespace's selector, with which its own must not disagree.
+// find returns the namespace's selector, and the pod, or nil if the request creates none. It rejects a pod whose own
+// selector conflicts.
 func (p *plugin) find(ctx context.Context, b resource.Backend, a *admit.Attributes) (*corev1.Pod, labels.Set, error) {
 	if !a.Is("", "pods", "") || a.Operation != admit.Create {
 		return nil, nil, nil

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podresize is the PodResizeValidator plug-in: a pod on a node is resized to what that node can hold at most, and
-// only where containers run on Linux.
+// Package podresize is the PodResizeValidator plug-in: it rejects the resize of a running pod beyond what its node can
+// allocate, or on a node that does not run Linux.
 package podresize
 
 import (
@@ -28,7 +28,7 @@ type plugin struct{}
 
 func (plugin) Name() string { return "PodResizeValidator" }
 
-// Validate refuses a size that the pod's node cannot hold.
+// Validate rejects a resize that the pod's node cannot allocate.
 func (plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	if !a.Is("", "pods", "resize") || a.Operation != admit.Update {
 		return nil
@@ -63,7 +63,7 @@ func (plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attribu
 	return nil
 }
 
-// tooMuch says of what the pod asks for more than there is.
+// tooMuch describes each resource of which the pod requests more than the node has.
 func tooMuch(pod *corev1.Pod, has corev1.ResourceList) []string {
 	var short []string
 	asks := requests.PodRequests(pod, requests.PodResourcesOptions{})

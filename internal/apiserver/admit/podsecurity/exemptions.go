@@ -27,7 +27,7 @@ func (p *plugin) exempted(a *admit.Attributes) bool {
 	return true
 }
 
-// exemptClass says whether pods of the runtime class are not looked at.
+// exemptClass reports whether pods of the runtime class are not looked at.
 func (p *plugin) exemptClass(spec *corev1.PodSpec) bool {
 	return spec.RuntimeClassName != nil && *spec.RuntimeClassName != "" && slices.Contains(p.exempt.RuntimeClasses, *spec.RuntimeClassName)
 }
@@ -37,7 +37,7 @@ func (p *plugin) spare(a *admit.Attributes, why string) {
 	a.Annotate(api.AuditAnnotationPrefix+api.ExemptionReasonAnnotationKey, why)
 }
 
-// warnIgnored tells who labels an exempt namespace that the labels count for nothing.
+// warnIgnored warns a user who labels an exempt namespace that the labels have no effect.
 func (p *plugin) warnIgnored(a *admit.Attributes, ns *corev1.Namespace, wanted api.Policy) {
 	if wanted.FullyPrivileged() || wanted.Equivalent(&p.defaults) {
 		return

@@ -14,10 +14,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 )
 
-// meters are the plug-in's metrics, of upstream's names.
+// meters are the plug-in's metrics, under upstream's names.
 type meters struct {
 	evaluations, exemptions, errors *prometheus.CounterVec
-	allowed                         [2]prometheus.Counter // the evaluation of most pods, of creations and of updates
+	allowed                         [2]prometheus.Counter // the most common evaluations, of creations and of updates
 	newest                          api.Version
 }
 
@@ -92,7 +92,7 @@ func (m *meters) failed(a *admit.Attributes, fatal bool) {
 	m.errors.WithLabelValues(strconv.FormatBool(fatal), op, resource, a.Subresource).Inc()
 }
 
-// asked are the request's labels.
+// asked returns the request's labels.
 func asked(a *admit.Attributes) (op, resource string) {
 	op, resource = strings.ToLower(string(a.Operation)), "controller"
 	if a.Descriptor.Group == "" && a.Descriptor.Resource == "pods" {

@@ -29,8 +29,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// New makes the plug-in from a PodSecurityConfiguration. Nil is kube-apiserver's default: privileged where labels say nothing,
-// no exemptions.
+// New makes the plug-in from a PodSecurityConfiguration. Nil is kube-apiserver's default: privileged for namespaces
+// without labels, no exemptions.
 func New(config io.Reader) (admit.Plugin, error) {
 	c, err := load.LoadFromReader(config)
 	if err != nil {
@@ -62,7 +62,7 @@ func (p *plugin) Join(h *admit.Host) error { return p.meters.register(h.Metrics)
 
 func (*plugin) Name() string { return "PodSecurity" }
 
-// Validate enforces on pods, warns and annotates on pods and on what makes pods, and checks the labels of namespaces.
+// Validate enforces on pods, warns and annotates for pods and pod templates, and checks the labels of namespaces.
 func (p *plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	if a.Object == nil || a.Operation != admit.Create && a.Operation != admit.Update {
 		return nil
@@ -107,7 +107,7 @@ func (p *plugin) namespace(ctx context.Context, b resource.Backend, a *admit.Att
 	pods, err := b.List(ctx, schema.GroupResource{Resource: "pods"}, ns.Name)
 	if err != nil {
 		a.Warn("failed to list pods while checking new PodSecurity enforce level")
-		return nil //nolint:nilerr // as upstream: the check is a courtesy
+		return nil //nolint:nilerr // as upstream: the check only produces warnings
 	}
 	for _, w := range p.violations(pods, ns.Name, wanted.Enforce) {
 		a.Warn(w)
@@ -154,7 +154,7 @@ func (p *plugin) controller(ctx context.Context, b resource.Backend, a *admit.At
 	if len(errs) == 0 && levels.Warn.Level == api.LevelPrivileged && levels.Audit.Level == api.LevelPrivileged {
 		return
 	}
-	// Without enforcement there is nothing to refuse.
+	// Without enforcement evaluate returns nothing to reject.
 	_ = p.evaluate(a, levels, errs, meta, spec, false)
 }
 
@@ -211,9 +211,9 @@ func (p *plugin) evaluate(a *admit.Attributes, levels api.Policy, errs field.Err
 	return nil
 }
 
-// violations are the warnings to one who tightens a namespace that has pods already.
+// violations returns warnings about existing pods of a namespace whose enforced level becomes stricter.
 func (p *plugin) violations(pods []resource.Object, namespace string, enforce api.LevelVersion) []string {
-	const most = 3000 // pods looked at
+	const most = 3000 // pods that are checked
 	ordered := p.unlike(pods)
 	total := len(ordered)
 	if len(ordered) > most {
@@ -254,7 +254,7 @@ func (p *plugin) violations(pods []resource.Object, namespace string, enforce ap
 	return append(head, lines...)
 }
 
-// unlike orders the pods that are not exempt so that one of each controller comes before its brothers.
+// unlike returns the pods that are not exempt, with one pod of each controller before the others.
 func (p *plugin) unlike(objs []resource.Object) []*corev1.Pod {
 	var ones, others []*corev1.Pod
 	seen := map[string]bool{}
@@ -276,7 +276,7 @@ func (p *plugin) unlike(objs []resource.Object) []*corev1.Pod {
 	return append(ones, others...)
 }
 
-// significant updates are those that change an image or add a container.
+// significant reports whether an update changes an image or adds a container.
 func significant(pod, old *corev1.Pod) bool {
 	images := func(cs []corev1.Container) string {
 		var b strings.Builder
@@ -298,7 +298,7 @@ func significant(pod, old *corev1.Pod) bool {
 	return false
 }
 
-// template is the pod that obj makes, or nil.
+// template returns the pod template of obj, or nil.
 func template(obj resource.Object) (*metav1.ObjectMeta, *corev1.PodSpec) {
 	var t *corev1.PodTemplateSpec
 	switch o := obj.(type) {

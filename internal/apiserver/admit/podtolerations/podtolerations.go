@@ -31,7 +31,7 @@ const (
 
 // Kinds is the information on kinds with pods that the plug-in needs.
 type Kinds struct {
-	// QOSClass is the class of service that a pod's resources earn; Check validates tolerations.
+	// QOSClass returns a pod's quality-of-service class; Check validates tolerations.
 	QOSClass func(pod *corev1.Pod) corev1.PodQOSClass
 	Check    func(ts []corev1.Toleration, path *field.Path) field.ErrorList
 }
@@ -43,7 +43,7 @@ type Configuration struct {
 	Whitelist []corev1.Toleration `json:"whitelist,omitempty"`
 }
 
-// New makes the plug-in. config, nil or a [Configuration], has the defaults of namespaces without annotations.
+// New makes the plug-in. config, nil or a [Configuration], has the defaults for namespaces without annotations.
 func New(config io.Reader, kinds Kinds) (admit.Plugin, error) {
 	p := &plugin{kinds: kinds}
 	if config == nil {
@@ -68,7 +68,8 @@ type plugin struct {
 
 func (*plugin) Name() string { return "PodTolerationRestriction" }
 
-// Mutate gives a new pod the tolerations that it is to have, and every pod with resources the one of a node short of memory.
+// Mutate adds the configured tolerations to a new pod. It adds the toleration of memory pressure to every pod that has
+// requests or limits.
 func (p *plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	pod := concerned(a)
 	if pod == nil {
@@ -99,7 +100,7 @@ func (p *plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attrib
 	return p.Validate(ctx, b, a)
 }
 
-// Validate refuses tolerations that the namespace does not allow, or else the configuration.
+// Validate rejects tolerations that the namespace, or else the configuration, does not allow.
 func (p *plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	pod := concerned(a)
 	if pod == nil || len(pod.Spec.Tolerations) == 0 {
@@ -136,7 +137,7 @@ func concerned(a *admit.Attributes) *corev1.Pod {
 	return pod
 }
 
-// ofNamespace are the tolerations in a namespace's annotation, and whether there is one.
+// ofNamespace returns the tolerations in a namespace's annotation, and whether there is one.
 func ofNamespace(ctx context.Context, b resource.Backend, name, annotation string) ([]corev1.Toleration, bool, error) {
 	ns, err := b.Get(ctx, schema.GroupResource{Resource: "namespaces"}, "", name)
 	if apierrors.IsNotFound(err) {

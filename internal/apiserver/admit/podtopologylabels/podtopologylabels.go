@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podtopologylabels is the PodTopologyLabels plug-in: a pod bound to a node bears the node's zone and region as
-// labels of its own.
+// Package podtopologylabels is the PodTopologyLabels plug-in: it copies a node's zone and region labels to the pods
+// that are bound to it.
 package podtopologylabels
 
 import (
@@ -25,7 +25,7 @@ type plugin struct{}
 
 func (plugin) Name() string { return "PodTopologyLabels" }
 
-// Mutate labels a pod created on a node, or the binding that puts it there.
+// Mutate labels a pod created on a node, or the binding of a pod to a node.
 func (plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	if a.Operation != admit.Create {
 		return nil

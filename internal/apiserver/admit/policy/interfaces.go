@@ -67,7 +67,7 @@ func unstructuredObject(obj runtime.Object) bool {
 	return is
 }
 
-// sameKind says whether a mutation left the object what it was. The error is that it did not.
+// sameKind reports whether a mutation left the object what it was. The error is that it did not.
 func sameKind(v *matching.Versioned, obj runtime.Object) error {
 	if reflect.TypeOf(obj) == reflect.TypeOf(v.Object) || unstructuredObject(obj) || unstructuredObject(v.Object) {
 		return nil

@@ -38,7 +38,7 @@ type policy[E any] struct {
 	evaluator  func() E
 }
 
-// ignores says whether the policy is passed over where it is wrong itself.
+// ignores reports whether the policy is passed over where it is wrong itself.
 func (p *policy[E]) ignores() bool {
 	return p.failure != nil && *p.failure == admissionregistrationv1.Ignore
 }
@@ -74,7 +74,7 @@ func bindingOf(name, policy string, params *admissionregistrationv1.ParamRef, m 
 	return &binding{name: name, policy: policy, params: params, actions: actions, criteria: criteriaOf(m)}
 }
 
-// matches says whether the binding is about a request.
+// matches reports whether the binding is about a request.
 func (b *binding) matches(ctx context.Context, q *matching.Request) (bool, error) {
 	if b.criteria == nil {
 		return true, nil
@@ -289,7 +289,7 @@ func (s *source[E]) relevant(a *admit.Attributes) []*policy[E] {
 	return *all
 }
 
-// configuresPolicies says whether policies must not be about a resource, so that none can keep itself from being mended.
+// configuresPolicies reports whether policies must not be about a resource, so that none can keep itself from being mended.
 func configuresPolicies(r string) bool {
 	switch r {
 	case "validatingadmissionpolicies", "validatingadmissionpolicybindings", "mutatingadmissionpolicies", "mutatingadmissionpolicybindings":

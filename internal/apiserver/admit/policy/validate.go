@@ -85,7 +85,7 @@ func readValidating(obj resource.Object) (*policy[validating.Validator], error) 
 	return out, nil
 }
 
-// names says whether an expression of the policy may use a variable: its name stands in one.
+// names reports whether an expression of the policy may use a variable: its name stands in one.
 func names(p *admissionregistrationv1.ValidatingAdmissionPolicy, variable string) bool {
 	named := func(expression string) bool { return strings.Contains(expression, variable) }
 	return slices.ContainsFunc(p.Spec.MatchConditions, func(c admissionregistrationv1.MatchCondition) bool { return named(c.Expression) }) ||

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package priority is the Priority plug-in: it turns a pod's priorityClassName into its priority and preemption policy,
-// and keeps the default class the only one of its kind.
+// Package priority is the Priority plug-in: it resolves a pod's priorityClassName to its priority and preemption
+// policy, and rejects a second default class.
 package priority
 
 import (
@@ -31,7 +31,7 @@ func classes() schema.GroupResource {
 	return schema.GroupResource{Group: "scheduling.k8s.io", Resource: "priorityclasses"}
 }
 
-// Mutate resolves a new pod's class, and keeps what was resolved when an update leaves it out.
+// Mutate resolves a new pod's class. It keeps the resolved values when an update omits them.
 func (p plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	if !a.Is("", "pods", "") || a.Operation != admit.Create && a.Operation != admit.Update {
 		return nil
@@ -71,7 +71,7 @@ func (p plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attribu
 	return nil
 }
 
-// Validate refuses a second default class.
+// Validate rejects a second default class.
 func (p plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	if !a.Is(classes().Group, classes().Resource, "") || a.Operation != admit.Create && a.Operation != admit.Update {
 		return nil
@@ -93,7 +93,7 @@ func (p plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attri
 	return nil
 }
 
-// resolve finds the class of that name, or the default one, or what holds where there is none.
+// resolve returns the named class, the default class, or the built-in default.
 func resolve(ctx context.Context, b resource.Backend, a *admit.Attributes, name string) (*schedulingv1.PriorityClass, error) {
 	if name == "" {
 		class, err := defaultClass(ctx, b)
@@ -119,7 +119,7 @@ func resolve(ctx context.Context, b resource.Backend, a *admit.Attributes, name 
 	return nil, admit.Forbidden(a, fmt.Errorf("no PriorityClass with name %v was found", name))
 }
 
-// defaultClass is the one marked so, the lowest of them should a race have made two, or nil.
+// defaultClass returns the default class, or nil. If a race created several, it returns the one with the lowest value.
 func defaultClass(ctx context.Context, b resource.Backend) (*schedulingv1.PriorityClass, error) {
 	all, err := b.List(ctx, classes(), "")
 	if apierrors.IsNotFound(err) {
@@ -138,7 +138,7 @@ func defaultClass(ctx context.Context, b resource.Backend) (*schedulingv1.Priori
 	return found, nil
 }
 
-// systemClass answers for the two classes that every cluster has, before their objects are stored.
+// systemClass returns the two classes that every cluster has, before their objects are stored.
 func systemClass(name string) *schedulingv1.PriorityClass {
 	lower := corev1.PreemptLowerPriority
 	class := &schedulingv1.PriorityClass{PreemptionPolicy: &lower}

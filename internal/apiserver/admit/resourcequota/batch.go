@@ -24,26 +24,26 @@ import (
 const (
 	// patience bounds how long a batch may take.
 	patience = 10 * time.Second
-	// attempts bound how often a batch is checked anew because others wrote a quota meanwhile.
+	// attempts bound how often a batch is checked again because others wrote a quota meanwhile.
 	attempts = 16
 )
 
-// work is one request that waits to be checked, or what one that came to nothing gives back.
+// work is one request that waits for its check, or one charge to release.
 type work struct {
 	attributes *admit.Attributes
 	evaluator  quota.Evaluator
 	cluster    cluster
 
-	usage, before  corev1.ResourceList // of the object, and of what it was
+	usage, before  corev1.ResourceList // of the new object and of the old one
 	err, beforeErr error
 
-	charged []charge // what has been written
+	charged []charge // charges that have been written
 	refund  []charge
 
 	settled bool
 	result  error
 	done    chan struct{} // closed when there is a result
-	lead    chan struct{} // closed when this one is to do the checking
+	lead    chan struct{} // closed when this goroutine must check the batch
 }
 
 // charge is what was added to a quota's used.
@@ -61,15 +61,15 @@ func (w *work) measure(ctx context.Context) {
 	}
 }
 
-// paid says whether the quota of that UID has been charged.
+// paid reports whether the quota of that UID has been charged.
 func (w *work) paid(uid types.UID) bool {
 	return slices.ContainsFunc(w.charged, func(c charge) bool { return c.uid == uid })
 }
 
 func (w *work) settle(err error) { w.settled, w.result = true, err }
 
-// run lets w be checked: by the goroutine that currently checks the namespace's requests, or by this one, which then takes
-// all waiting work with it. When it is done it hands over to the first work that arrived meanwhile.
+// run waits until w is checked, either by the goroutine that currently checks the namespace's requests or by this one,
+// which then takes all waiting work with it. Afterwards it hands over to the first work that arrived meanwhile.
 func (p *plugin) run(ctx context.Context, b resource.Backend, s *space, w *work) error {
 	w.done, w.lead = make(chan struct{}), make(chan struct{})
 	s.mu.Lock()
@@ -84,7 +84,7 @@ func (p *plugin) run(ctx context.Context, b resource.Backend, s *space, w *work)
 			if s.withdraw(w) {
 				return apierrors.NewInternalError(errors.New("resource quota evaluation timed out")) // upstream's words
 			}
-			select { // it is being checked, or is to check
+			select { // another goroutine checks it, or it becomes the checker
 			case <-w.done:
 				return w.result
 			case <-w.lead:
@@ -97,7 +97,7 @@ func (p *plugin) run(ctx context.Context, b resource.Backend, s *space, w *work)
 	s.queue = nil
 	s.mu.Unlock()
 
-	// The batch is many requests': it must not end with this one's, nor be told of as this one's.
+	// The batch contains many requests: it must not end with this one's context, nor be recorded as part of this one.
 	shared, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	p.process(shared, b, s, batch)
@@ -113,7 +113,7 @@ func (p *plugin) run(ctx context.Context, b resource.Backend, s *space, w *work)
 	return w.result
 }
 
-// withdraw removes a request that is not being checked yet; false if it is.
+// withdraw removes a request that is not being checked yet, and reports whether it could.
 func (s *space) withdraw(w *work) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +129,7 @@ func (s *space) withdraw(w *work) bool {
 	return i >= 0
 }
 
-// process gives each of the batch its result. One goroutine does this at a time for a namespace.
+// process gives each work of the batch its result. Only one goroutine per namespace runs it at a time.
 func (p *plugin) process(ctx context.Context, b resource.Backend, s *space, batch []*work) {
 	namespace := batch[0].attributes.Namespace
 	for _, w := range batch {
@@ -142,7 +142,7 @@ func (p *plugin) process(ctx context.Context, b resource.Backend, s *space, batc
 		rs := s.read(all)
 		shares, refused := p.share(ctx, rs, batch)
 		if len(refused) > 0 && !newest {
-			// A client's watch may be ahead of the index: the client has seen that there is room.
+			// A client's watch may be ahead of the index: the client may already have seen a quota with room.
 			newest = true
 			p.synced(ctx, quotas)
 			if stored := p.index.In(namespace); !slices.EqualFunc(stored, all, sameVersion) {
@@ -178,8 +178,8 @@ func (p *plugin) process(ctx context.Context, b resource.Backend, s *space, batc
 	}
 }
 
-// share checks all of the batch that have no result yet, one after the other, and returns what each is to be charged, and why
-// each other is refused.
+// share checks all work of the batch that has no result yet, one after the other. It returns the charges of each, and
+// the reason for each rejection.
 func (p *plugin) share(ctx context.Context, rs []*running, batch []*work) (shares map[*work]map[int]corev1.ResourceList,
 	refused map[*work]error) {
 	c := checker{p.limited}
@@ -209,10 +209,11 @@ func sameVersion(a, b *corev1.ResourceQuota) bool {
 	return a.ResourceVersion == b.ResourceVersion
 }
 
-// errStale: a quota is not as it was when it was looked at.
+// errStale means that a quota changed after it was read.
 var errStale = errors.New("the quota has changed")
 
-// charge writes the quotas that changed. Stale are those that others have changed; failed is why another could not be written.
+// charge writes the changed quotas. stale are those that others changed meanwhile; failed is the error that ended the
+// writes.
 func (s *space) charge(ctx context.Context, b resource.Backend, rs []*running, batch []*work,
 	shares map[*work]map[int]corev1.ResourceList) (stale []string, failed error) {
 	for i, r := range rs {
@@ -270,8 +271,8 @@ func (s *space) giveBack(ctx context.Context, b resource.Backend, namespace stri
 	return errors.Join(errs...)
 }
 
-// read begins to charge the current quotas. A quota whose used differs from the last value written here was recalculated by
-// the controller: earlier charges may or may not be in that count, and cannot be released.
+// read prepares the current quotas for new charges. A quota whose used differs from the last value written here was
+// recalculated by the controller: earlier charges may or may not be in that count, and cannot be released.
 func (s *space) read(all []*corev1.ResourceQuota) []*running {
 	rs := make([]*running, len(all))
 	for i, q := range all {
@@ -296,7 +297,7 @@ func (s *space) read(all []*corev1.ResourceQuota) []*running {
 	return rs
 }
 
-// update changes a quota's status as the server's own writer.
+// update changes a quota's status as the server itself.
 func update(ctx context.Context, b resource.Backend, namespace, name string,
 	change func(*corev1.ResourceQuota) error) (*corev1.ResourceQuota, error) {
 	f := func(obj resource.Object) error {

@@ -20,17 +20,17 @@ import (
 	"github.com/mortise-dev/mortise/internal/quota"
 )
 
-// running is a quota with what was charged to it since it was read.
+// running is a quota with the charges since it was read.
 type running struct {
 	*corev1.ResourceQuota
 	used  corev1.ResourceList
 	dirty bool
 }
 
-// checker holds writes against quotas.
+// checker compares writes with quotas.
 type checker struct{ limited []quotaconfig.LimitedResource }
 
-// check is what a write is to be charged, by the quotas' places; its error refuses the write.
+// check returns what a write must be charged, by the index of the quota. Its error rejects the write.
 func (c *checker) check(ctx context.Context, all []*running, w *work) (map[int]corev1.ResourceList, error) {
 	a, e := w.attributes, w.evaluator
 	gr := a.Descriptor.GroupResource()
@@ -112,7 +112,7 @@ func (c *checker) check(ctx context.Context, all []*running, w *work) (map[int]c
 	return deltas, exceeds(all, deltas, w)
 }
 
-// scopes are those that the write's object is in.
+// scopes returns those that match the write's object.
 func (c *checker) scopes(w *work, of []corev1.ScopedResourceSelectorRequirement) ([]corev1.ScopedResourceSelectorRequirement, error) {
 	if !w.evaluator.Scoped() {
 		return nil, nil
@@ -130,8 +130,8 @@ func (c *checker) scopes(w *work, of []corev1.ScopedResourceSelectorRequirement)
 	return in, nil
 }
 
-// deltas are what the write adds to each of the quotas that speak of it: of an object that the quota counted already, what it
-// uses more than before. None: it adds nothing to anything.
+// deltas returns what the write adds to each quota that matches it. For an object that the quota counted already, that
+// is the increase. The bool is true if the write increases nothing.
 func (c *checker) deltas(all []*running, interesting []int, w *work) (map[int]corev1.ResourceList, bool, error) {
 	deltas := map[int]corev1.ResourceList{}
 	update := w.attributes.Operation == admit.Update
@@ -170,7 +170,7 @@ func (c *checker) deltas(all []*running, interesting []int, w *work) (map[int]co
 	return nil, len(whole) == 0, nil
 }
 
-// exceeds narrows the deltas to what each quota limits, and refuses the write if one has not got that much left.
+// exceeds reduces the deltas to the resources that each quota limits, and rejects the write if one has too little left.
 func exceeds(all []*running, deltas map[int]corev1.ResourceList, w *work) error {
 	for i, r := range all {
 		delta, ok := deltas[i]
@@ -195,7 +195,7 @@ func exceeds(all []*running, deltas map[int]corev1.ResourceList, w *work) error 
 	return nil
 }
 
-// show writes a list in the order of its names.
+// show formats a list, sorted by name.
 func show(list corev1.ResourceList) string {
 	parts := make([]string, 0, len(list))
 	for _, name := range sortedNames(maths.ResourceNames(list)) {

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota/apis/resourcequota/validation"
 )
 
-// readConfig reads what may not be used without a quota that covers it.
+// readConfig reads the resources that may not be used without a quota that covers them.
 func readConfig(r io.Reader) ([]quotaconfig.LimitedResource, error) {
 	if r == nil {
 		return nil, nil

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package resourcequota is the ResourceQuota plug-in: a write that would use more than its namespace's quotas leave is refused,
-// one that is allowed is charged to them.
+// Package resourcequota is the ResourceQuota plug-in: it rejects a write that would exceed its namespace's quotas, and
+// charges an allowed write to them.
 //
 // Package internal/quota measures the usage of a write. An index that follows the store has the quotas of each namespace;
 // in a namespace without any, a request costs one lookup. Elsewhere one request at a time checks those of its namespace
@@ -47,9 +47,9 @@ var quotas = schema.GroupResource{Resource: "resourcequotas"}
 
 // Options are the plug-in's settings.
 type Options struct {
-	// Config is a resourcequota.admission.k8s.io Configuration; nil: none, nothing is limited that no quota limits.
+	// Config is a resourcequota.admission.k8s.io Configuration; nil: only quotas limit resources.
 	Config io.Reader
-	// Now is the time; nil: the real one.
+	// Now returns the current time; nil: time.Now.
 	Now func() time.Time
 }
 
@@ -118,7 +118,7 @@ func (p *plugin) Apply(_ context.Context, c *feed.Change) error {
 	return nil
 }
 
-// Validate refuses what would exceed a quota, and charges for what would not.
+// Validate rejects a write that would exceed a quota, and charges the others.
 func (p *plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	if a.Namespace == "" || a.Operation != admit.Create && a.Operation != admit.Update || a.Is("", "namespaces", "") {
 		return nil
@@ -163,13 +163,13 @@ func (p *plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attr
 		back := &work{attributes: a, refund: w.charged}
 		if err := p.run(context.WithoutCancel(ctx), b, s, back); err != nil {
 			p.log.ErrorContext(ctx, "Could not release the quota of a failed write", "namespace", a.Namespace,
-				"error", err) // the next count finds it
+				"error", err) // the controller's next count corrects it
 		}
 	})
 	return nil
 }
 
-// concerned says whether any quota, or what is limited without one, speaks of the write's resource.
+// concerned reports whether any quota, or what is limited without one, speaks of the write's resource.
 func (p *plugin) concerned(ctx context.Context, w *work, known []*corev1.ResourceQuota) (bool, error) {
 	if len(p.limited) > 0 {
 		return true, nil
@@ -184,7 +184,7 @@ func (p *plugin) concerned(ctx context.Context, w *work, known []*corev1.Resourc
 	return false, nil
 }
 
-// certain says whether a write that failed has certainly not been committed. The store tells of the end of a request's context only
+// certain reports whether a write that failed has certainly not been committed. The store tells of the end of a request's context only
 // when it has not stored anything.
 func certain(err error) bool {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
@@ -195,7 +195,7 @@ func certain(err error) bool {
 	return errors.As(err, &conflict) || errors.As(err, &status) && !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err)
 }
 
-// unsettled says whether a quota's limits are not in force yet, because its controller has not counted what there is.
+// unsettled reports whether a quota's limits are not in force yet, because its controller has not counted what there is.
 func unsettled(q *corev1.ResourceQuota) bool {
 	for name := range q.Spec.Hard {
 		if _, ok := q.Status.Hard[name]; !ok {
@@ -205,8 +205,8 @@ func unsettled(q *corev1.ResourceQuota) bool {
 	return false
 }
 
-// settle has a write of a quota's status wait until the writes of the namespace that are under way have ended. One that is a
-// dry run begins a count: while the quota's limits are not in force, writes that come now wait for the count to end.
+// settle makes a write of a quota's status wait until the pending writes of the namespace have ended. A dry run begins
+// a count: while the quota's limits are not in force, new writes wait for the count to end.
 func (p *plugin) settle(ctx context.Context, a *admit.Attributes) {
 	s := p.space(a.Namespace)
 	if q, ok := a.Old.(*corev1.ResourceQuota); ok && a.DryRun && unsettled(q) {
@@ -227,7 +227,7 @@ func write(a *admit.Attributes) quota.Write {
 	return quota.Write{Create: a.Operation == admit.Create, Subresource: a.Subresource, Object: a.Object, Old: a.Old}
 }
 
-// cluster is what evaluators may ask, answered by the store.
+// cluster answers the evaluators' reads from the store.
 type cluster struct {
 	b   resource.Backend
 	now func() time.Time
@@ -261,7 +261,7 @@ func (c cluster) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, 
 func list[T resource.Object](ctx context.Context, b resource.Backend, r schema.GroupResource, namespace string) ([]T, error) {
 	objs, err := b.List(ctx, r, namespace)
 	if apierrors.IsNotFound(err) {
-		return nil, nil // a server without the kind
+		return nil, nil // the server does not have this kind
 	}
 	var out []T
 	for _, obj := range objs {

@@ -15,20 +15,20 @@ import (
 // shutFor bounds how long writes wait for the first count of a quota.
 const shutFor = time.Second
 
-// space is what is under way in a namespace with quotas.
+// space is the state of a namespace with quotas.
 type space struct {
 	mu       sync.Mutex
-	queue    []*work // who waits to be checked
-	busy     bool    // a goroutine checks
+	queue    []*work // waits to be checked
+	busy     bool    // a goroutine checks the queue
 	underway map[chan struct{}]struct{}
-	gate     chan struct{} // not nil: the namespace's objects are being counted for limits that are not in force yet
+	gate     chan struct{} // not nil while objects are counted for limits that are not in force yet
 	timer    *time.Timer
 
-	// accounts are what was last written to each quota; who checks has them.
+	// accounts are the last values written to each quota. Only the checking goroutine uses them.
 	accounts map[types.UID]*accountOf
 }
 
-// accountOf a quota: what its used was when it was last read or written here, and how often others had changed it.
+// accountOf is the state of one quota: its used when it was last read or written here, and how often others changed it.
 type accountOf struct {
 	used  corev1.ResourceList
 	epoch int
@@ -38,7 +38,7 @@ func newSpace() *space {
 	return &space{underway: map[chan struct{}]struct{}{}, accounts: map[types.UID]*accountOf{}}
 }
 
-// enter begins a write, which ends when the function that is returned is called. It waits while the namespace's objects are
+// enter begins a write, which ends when the returned function is called. It waits while the namespace's objects are
 // being counted.
 func (s *space) enter(ctx context.Context) (end func(), err error) {
 	done := make(chan struct{})
@@ -66,7 +66,7 @@ func (s *space) leave(done chan struct{}) {
 	close(done)
 }
 
-// drain waits until all writes have ended that have begun.
+// drain waits until all begun writes have ended.
 func (s *space) drain(ctx context.Context) {
 	s.mu.Lock()
 	waits := make([]chan struct{}, 0, len(s.underway))
@@ -80,12 +80,12 @@ func (s *space) drain(ctx context.Context) {
 		select {
 		case <-done:
 		case <-ctx.Done():
-			return // the count may miss it; the next will not
+			return // this count may miss the write; the next one includes it
 		}
 	}
 }
 
-// shut has writes wait until open is called, or for a moment.
+// shut makes new writes wait until open is called, for shutFor at most.
 func (s *space) shut() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

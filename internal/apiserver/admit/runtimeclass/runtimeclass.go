@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package runtimeclass is the RuntimeClass plug-in: a pod takes over the overhead, node selector and tolerations of the
-// class it names, and may not claim an overhead of its own.
+// Package runtimeclass is the RuntimeClass plug-in: it copies the overhead, node selector and tolerations of its class
+// to a pod, and rejects a pod with another overhead.
 package runtimeclass
 
 import (
@@ -60,7 +60,7 @@ func (plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attribute
 	return nil
 }
 
-// Validate checks that the pod's overhead is its class's.
+// Validate checks that the pod's overhead equals its class's.
 func (plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	pod, class, err := find(ctx, b, a)
 	if err != nil || pod == nil {
@@ -82,7 +82,7 @@ func mismatch(a *admit.Attributes) error {
 	return admit.Forbidden(a, errors.New("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"))
 }
 
-// find returns the pod, nil if the request is not the creation of one, and its class, nil if it names none.
+// find returns the pod, or nil if the request does not create one, and its class, or nil if it names none.
 func find(ctx context.Context, b resource.Backend, a *admit.Attributes) (*corev1.Pod, *nodev1.RuntimeClass, error) {
 	if !a.Is("", "pods", "") || a.Operation != admit.Create {
 		return nil, nil, nil

@@ -12,7 +12,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 )
 
-// enforced says that pods of the account may use the secrets that it lists and no others.
+// enforced reports whether pods of the account may use only the secrets that it lists.
 func enforced(account *corev1.ServiceAccount) bool {
 	on, err := strconv.ParseBool(account.Annotations["kubernetes.io/enforce-mountable-secrets"])
 	return err == nil && on

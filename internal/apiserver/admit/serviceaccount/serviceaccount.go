@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package serviceaccount is the ServiceAccount plug-in: each pod runs as a service account that exists, "default" unless it
-// names another, and finds that account's token, the cluster's certificate authority and its namespace mounted where
+// Package serviceaccount is the ServiceAccount plug-in: it sets a pod's service account, "default" unless the pod names
+// another, checks that it exists, and mounts its token, the cluster's certificate authority and its namespace where
 // clients look for them.
 package serviceaccount
 
@@ -29,7 +29,7 @@ const (
 	mountPath      = "/var/run/secrets/kubernetes.io/serviceaccount"
 	tokenSeconds   = 3607
 	mirrorPod      = corev1.MirrorPodAnnotationKey
-	// patience is how long a pod waits for the default account of a namespace that was just made.
+	// patience is how long a pod waits for the default account of a new namespace.
 	patience = 1500 * time.Millisecond
 )
 
@@ -50,7 +50,7 @@ type plugin struct{ suffix func() string }
 
 func (*plugin) Name() string { return "ServiceAccount" }
 
-// Mutate gives a new pod its account, token volume and pull secrets. Mirror pods are left as their node made them.
+// Mutate sets a new pod's account, token volume and image pull secrets. It does not change mirror pods.
 func (p *plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	pod, ok := concerned(a)
 	if !ok || a.Operation != admit.Create {
@@ -114,7 +114,7 @@ func isMirror(pod *corev1.Pod) bool {
 	return ok
 }
 
-// validateMirror keeps the shadows of static pods from what only the API server could grant.
+// validateMirror rejects mirror pods that reference service accounts, secrets or their tokens.
 func validateMirror(a *admit.Attributes, pod *corev1.Pod) error {
 	if pod.Spec.ServiceAccountName != "" {
 		return admit.Forbidden(a, errors.New("a mirror pod may not reference service accounts"))
@@ -135,8 +135,8 @@ func validateMirror(a *admit.Attributes, pod *corev1.Pod) error {
 	return nil
 }
 
-// find looks the pod's account up. The default one is made by a controller right after its namespace, so a pod that comes
-// between the two waits a little where the backend can wait.
+// find returns the pod's account. A controller creates the default account right after its namespace, so find waits a
+// little for it if the backend can wait.
 func find(ctx context.Context, b resource.Backend, a *admit.Attributes, pod *corev1.Pod) (*corev1.ServiceAccount, error) {
 	name := pod.Spec.ServiceAccountName
 	if name == "" {
@@ -158,7 +158,7 @@ func find(ctx context.Context, b resource.Backend, a *admit.Attributes, pod *cor
 		}
 	}
 	if err != nil {
-		// Not wrapped: a 403 of the lookup itself is not this plug-in's answer.
+		// Not wrapped: a 403 of the look-up itself is not this plug-in's response.
 		return nil, admit.Forbidden(a, fmt.Errorf("error looking up service account %s/%s: %v", a.Namespace, name, err)) //nolint:errorlint
 	}
 	account, ok := obj.(*corev1.ServiceAccount)
@@ -175,7 +175,7 @@ func automounts(account *corev1.ServiceAccount, pod *corev1.Pod) bool {
 	return account.AutomountServiceAccountToken == nil || *account.AutomountServiceAccountToken
 }
 
-// mount adds the token volume to every container that has nothing of its own at the place.
+// mount adds the token volume to every container that mounts nothing else at that path.
 func (p *plugin) mount(pod *corev1.Pod) {
 	name := ""
 	for _, v := range pod.Spec.Volumes {

@@ -25,7 +25,7 @@ type plugin struct{}
 
 func (plugin) Name() string { return "DenyServiceExternalIPs" }
 
-// Validate refuses new addresses; those that were there may stay or go.
+// Validate rejects new addresses. Existing ones may stay or be removed.
 func (plugin) Validate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
 	if !a.Is("", "services", "") || a.Operation != admit.Create && a.Operation != admit.Update {
 		return nil

@@ -15,10 +15,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// most is how many bytes a plug-in's configuration has at most.
+// most is the maximum size of a plug-in's configuration in bytes.
 const most = 1 << 20
 
-// Decode reads YAML or JSON of a kind into a struct that has a [metav1.TypeMeta].
+// Decode decodes YAML or JSON of a kind into a struct that has a [metav1.TypeMeta].
 func Decode(r io.Reader, want schema.GroupVersionKind, into any) error {
 	data, err := read(r)
 	if err != nil {
@@ -37,7 +37,7 @@ func Decode(r io.Reader, want schema.GroupVersionKind, into any) error {
 	return nil
 }
 
-// Plain reads YAML or JSON that is of no kind.
+// Plain decodes YAML or JSON without apiVersion and kind.
 func Plain(r io.Reader, into any) error {
 	data, err := read(r)
 	if err != nil {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package storageprotection is the StorageObjectInUseProtection plug-in: volumes, claims and volume attribute classes come
-// with the finalizer that keeps them while they are used.
+// Package storageprotection is the StorageObjectInUseProtection plug-in: it adds the finalizer to volumes, claims and
+// volume attribute classes that protects them while they are in use.
 package storageprotection
 
 import (

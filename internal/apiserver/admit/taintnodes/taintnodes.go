@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package taintnodes is the TaintNodesByCondition plug-in: a node comes with the not-ready taint, so that nothing is
-// scheduled on it before its conditions are known.
+// Package taintnodes is the TaintNodesByCondition plug-in: it adds the not-ready taint to a new node, so that no pod is
+// scheduled to it before its conditions are known.
 package taintnodes
 
 import (

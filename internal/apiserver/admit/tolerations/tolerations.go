@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tolerations compares lists of tolerations, as several admission plug-ins do: [Merge] and [Covers] know which ones make
-// others needless.
+// Package tolerations compares lists of tolerations for several admission plug-ins: [Merge] and [Covers] find redundant
+// ones.
 package tolerations
 
 import (
@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 )
 
-// Merge keeps, of both lists, those that no other one covers; of equal ones the first.
+// Merge combines both lists and drops each toleration that another one covers. Of equal ones it keeps the first.
 func Merge(first, second []corev1.Toleration) []corev1.Toleration {
 	all := append(append([]corev1.Toleration(nil), first...), second...)
 	var kept []corev1.Toleration

@@ -24,7 +24,7 @@ type plugin struct{}
 
 func (plugin) Name() string { return "PersistentVolumeClaimResize" }
 
-// Validate refuses growth that cannot be.
+// Validate rejects expansions of unbound claims and of claims whose class does not allow expansion.
 func (plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	if !a.Is("", "persistentvolumeclaims", "") || a.Operation != admit.Update {
 		return nil

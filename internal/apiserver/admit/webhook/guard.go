@@ -147,7 +147,7 @@ func (p *generic) guarded(ctx context.Context, h *hook) *guarded {
 	return &guarded{b, h.service.Namespace, labels.SelectorFromSet(svc.Spec.Selector)}
 }
 
-// selects says whether obj is a pod of the service, or makes such pods.
+// selects reports whether obj is a pod of the service, or makes such pods.
 func (g *guarded) selects(obj resource.Object) bool {
 	set := labels.Set(obj.GetLabels())
 	if t := templateOf(obj); t != nil {
@@ -175,7 +175,7 @@ func templateOf(obj resource.Object) *corev1.PodTemplateSpec {
 	return nil
 }
 
-// refersTo says whether pods of the service, or those that would be made, refer to an object of their namespace.
+// refersTo reports whether pods of the service, or those that would be made, refer to an object of their namespace.
 func (g *guarded) refersTo(ctx context.Context, kind podrefs.Kind, name string) bool {
 	asked := map[string]bool{} // accounts
 	for r := range servers {

@@ -56,7 +56,7 @@ func nameOf(q *matching.Request) string {
 	return q.Name
 }
 
-// leads says whether the request's object is a lease that a pod of the service takes or keeps: client-go's candidates call themselves by
+// leads reports whether the request's object is a lease that a pod of the service takes or keeps: client-go's candidates call themselves by
 // their pod's name, and a mark behind an underscore.
 func (g *guarded) leads(ctx context.Context, q *matching.Request) bool {
 	l, ok := q.Object.(*coordinationv1.Lease)
@@ -68,7 +68,7 @@ func (g *guarded) leads(ctx context.Context, q *matching.Request) bool {
 	return err == nil && g.selects(obj)
 }
 
-// pulls says whether an account has its pods' images pulled with a secret, or lets them use it.
+// pulls reports whether an account has its pods' images pulled with a secret, or lets them use it.
 func (g *guarded) pulls(ctx context.Context, account, secret string) bool {
 	obj, err := g.backend.Get(ctx, schema.GroupResource{Resource: "serviceaccounts"}, g.namespace, account)
 	if err != nil {

@@ -347,7 +347,7 @@ func (p *generic) staticOf(all []*hook) []*hook {
 	return all[:n]
 }
 
-// virtual says whether a resource is one that asks about users.
+// virtual reports whether a resource is one that asks about users.
 func virtual(d *resource.Descriptor) bool {
 	switch d.Group {
 	case "authentication.k8s.io":

@@ -21,7 +21,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/discovery"
 )
 
-// answer is what a server said.
+// answer is a server's response.
 type answer struct {
 	code        int
 	etag        string
@@ -29,7 +29,7 @@ type answer struct {
 	body        []byte
 }
 
-// question is one GET to a server. The answer may take so long, and be so many bytes.
+// question is one GET to a server, with limits on the time and size of the response.
 type question struct {
 	way                http.RoundTripper
 	remote             *Remote
@@ -38,7 +38,7 @@ type question struct {
 	size               int64
 }
 
-// ask sends the question. It follows no redirects: they are answers.
+// ask sends the question. It does not follow redirects, but returns them.
 func (q question) ask(ctx context.Context) (*answer, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, q.limit, fmt.Errorf("no whole answer within %v", q.limit))
 	defer cancel()
@@ -68,7 +68,7 @@ func (q question) ask(ctx context.Context) (*answer, error) {
 	return &answer{resp.StatusCode, resp.Header.Get("ETag"), resp.Header.Get("Content-Type"), b}, nil
 }
 
-// because is the reason why the context ended, if that is what the error comes from.
+// because returns the reason why the context ended, if that caused the error.
 func because(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -86,14 +86,14 @@ func (a *answer) refused(path string) error {
 
 const aggregatedType = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-// isAggregated says whether a content type is that of aggregated discovery.
+// isAggregated reports whether a content type is that of aggregated discovery.
 func isAggregated(contentType string) bool {
 	media, params, err := mime.ParseMediaType(contentType)
 	return err == nil && media == "application/json" && params["g"] == "apidiscovery.k8s.io" && params["v"] == "v2" &&
 		params["as"] == "APIGroupDiscoveryList"
 }
 
-// discover asks what the server serves. A version that it does not tell of has no resources.
+// discover requests what the server serves. A version that the server omits has no resources.
 func (s *server) discover(ctx context.Context) error {
 	remotes, err := s.askable()
 	if err != nil {
@@ -133,7 +133,8 @@ func (s *server) discover(ctx context.Context) error {
 	return nil
 }
 
-// parseAggregated reads the aggregated document of a server. Clients rely on a kind being there, so empty ones take the place of none.
+// parseAggregated parses the aggregated document of a server. Clients rely on the kinds, so it replaces missing ones
+// with empty ones.
 func parseAggregated(b []byte) (map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery, error) {
 	var list apidiscoveryv2.APIGroupDiscoveryList
 	if err := json.Unmarshal(b, &list); err != nil {
@@ -162,7 +163,7 @@ func parseAggregated(b []byte) (map[schema.GroupVersion]apidiscoveryv2.APIVersio
 	return said, nil
 }
 
-// discoverLegacy asks for each version by itself. What could be learned is kept, whatever becomes of the others.
+// discoverLegacy requests each version separately. It keeps the successful results even if others fail.
 func (s *server) discoverLegacy(ctx context.Context, remotes []Remote) error {
 	said := map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery{}
 	failed, troubles := map[schema.GroupVersion]bool{}, map[string]error{}
@@ -196,7 +197,8 @@ func (s *server) discoverLegacy(ctx context.Context, remotes []Remote) error {
 	return errors.Join(errs...)
 }
 
-// learn keeps what the server said; nil: what it said before still holds. Versions that failed keep what they had, as stale.
+// learn stores the server's results; nil: the previous results still hold. Versions that failed keep their results, as
+// stale.
 func (s *server) learn(remotes []Remote, said map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery, etag string,
 	failed map[schema.GroupVersion]bool) {
 	l := s.learner
@@ -223,7 +225,7 @@ func (s *server) learn(remotes []Remote, said map[schema.GroupVersion]apidiscove
 	}
 }
 
-// fail keeps what the server said before, as stale.
+// fail keeps the server's previous results, as stale.
 func (s *server) fail(remotes []Remote) {
 	failed := map[schema.GroupVersion]bool{}
 	for i := range remotes {

@@ -21,15 +21,15 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/openapi"
 )
 
-// described is what a server's OpenAPI came to. Its maps are not changed once they are there.
+// described is the parsed OpenAPI of a server. Its maps are immutable once published.
 type described struct {
 	v3  map[string]*openapi.RemoteDocument // by path
-	v2  map[string]openapi.RemoteV2        // by name of the APIService; priorities are those of when it was read
+	v2  map[string]openapi.RemoteV2        // by name of the APIService, with the priorities at the time of reading
 	tag string                             // of the v2 document
-	of  []string                           // the group versions that v2 was read for
+	of  []string                           // the group versions in v2
 }
 
-// add puts the documents of one group version into a state.
+// add adds the documents of one group version to a state.
 func (d *described) add(to *openapi.Remote, r *Remote) {
 	for _, p := range []string{"apis/" + r.Group, "apis/" + r.Group + "/" + r.Version} {
 		if doc := d.v3[p]; doc != nil {
@@ -67,12 +67,12 @@ func (s *server) describe(ctx context.Context) error {
 	return errors.Join(v2err, v3err)
 }
 
-// describeV2 reads the v2 document. It returns the whole of it where it is another than before.
+// describeV2 reads the v2 document. It returns the whole document if that has changed.
 func (s *server) describeV2(ctx context.Context, remotes []Remote, now *described) (*spec.Swagger, error) {
 	of := names(remotes)
 	tag := now.tag
 	if !slices.Equal(of, now.of) {
-		tag = "" // what it said of others was thrown away
+		tag = "" // the documents of other groups were dropped
 	}
 	a, err := question{remotes[0].OpenAPI, &remotes[0], "/openapi/v2", "application/json", tag, openapiTime, openapiSize}.ask(ctx)
 	switch {
@@ -107,7 +107,7 @@ func (s *server) describeV2(ctx context.Context, remotes []Remote, now *describe
 	return whole, nil
 }
 
-// describeV3 reads the v3 index. Where there is none, documents are made from the v2 document.
+// describeV3 reads the v3 index. Without one it converts the v2 document.
 func (s *server) describeV3(ctx context.Context, remotes []Remote, now *described, whole *spec.Swagger) error {
 	a, err := question{remotes[0].OpenAPI, &remotes[0], "/openapi/v3", "application/json", "", openapiTime, openapiSize}.ask(ctx)
 	switch {
@@ -115,7 +115,7 @@ func (s *server) describeV3(ctx context.Context, remotes []Remote, now *describe
 		return err
 	case a.code == http.StatusNotFound:
 		if whole == nil {
-			return nil // as before
+			return nil // unchanged
 		}
 		made := map[string]*openapi.RemoteDocument{}
 		for i := range remotes {
@@ -151,7 +151,7 @@ func (s *server) describeV3(ctx context.Context, remotes []Remote, now *describe
 	for p, e := range index.Paths {
 		name := of[p]
 		if name == "" {
-			continue // of what others answer for
+			continue // another server serves it
 		}
 		hash := ""
 		if u, err := url.Parse(e.ServerRelativeURL); err == nil {
@@ -179,13 +179,13 @@ func converted(whole *spec.Swagger, r *Remote) (*openapi.RemoteDocument, error) 
 	return openapi.NewRemoteDocument(r.Name, b)
 }
 
-// document is a v3 document that is fetched when it is asked for, and kept.
+// document is a v3 document that is fetched on first use, and cached.
 type document struct {
 	server           *server
 	name, path, hash string
 
-	turn chan struct{}     // holds one while one fetches
-	kept map[string][]byte // by content type; the holder of the turn may use it
+	turn chan struct{}     // holds a token while a goroutine fetches
+	kept map[string][]byte // by content type; only the holder of turn uses it
 }
 
 func (d *document) get(ctx context.Context, contentType string) ([]byte, bool, error) {
@@ -218,7 +218,7 @@ func (d *document) get(ctx context.Context, contentType string) ([]byte, bool, e
 	}
 	if d.hash == "" || strings.Trim(a.etag, `"`) != d.hash {
 		if d.hash != "" {
-			d.server.poke() // the index is another
+			d.server.poke() // the index has changed
 		}
 		return b, false, nil
 	}

@@ -41,9 +41,9 @@ import (
 )
 
 const (
-	// period is how long what a server said is believed.
+	// period is the interval at which a server is asked again.
 	period = time.Minute
-	// The time that a question may take, and the size of what is read of its answer.
+	// The deadline of a request, and the maximum size of its response.
 	discoveryTime, openapiTime = 5 * time.Second, time.Minute
 	discoverySize, openapiSize = 16 << 20, 64 << 20
 	// The pauses after failures double from the first to the longest.
@@ -56,14 +56,15 @@ type Remote struct {
 	Name                           string // of the APIService
 	Group, Version                 string
 	GroupPriority, VersionPriority int
-	// Server identifies the server: equal ones are one server, and get one request.
+	// Server identifies the server: registrations with equal ones get one request.
 	Server string
-	// State identifies the state of the registration and whether its server is available: a change triggers a new request.
+	// State identifies the state of the registration and whether its server is available. A change triggers a new
+	// request.
 	State string
-	// Unavailable is true while requests are not sent on: the server is not asked then, nor is it believed.
+	// Unavailable is true while requests are not forwarded: the server is then not asked, and its results are not used.
 	Unavailable bool
-	// Base is the URL of the server. Discovery and OpenAPI are the transports for both, with the identities that may read
-	// them.
+	// Base is the URL of the server. Discovery and OpenAPI are the transports for both, with the identities that may
+	// read them.
 	Base               *url.URL
 	Discovery, OpenAPI http.RoundTripper
 }
@@ -74,9 +75,9 @@ func (r *Remote) gv() schema.GroupVersion {
 
 // Options of [New]. Remotes and Changed are required.
 type Options struct {
-	// Remotes are all group versions that others serve now.
+	// Remotes returns all group versions that other servers serve now.
 	Remotes func() []Remote
-	// Changed is closed when Remotes has something else to say.
+	// Changed returns a channel that is closed when the result of Remotes changes.
 	Changed func() <-chan struct{}
 	// Told is called after each discovery, with its error (mostly a [Trouble]); nil: it succeeded. It must not block for
 	// long. Nil: no call.
@@ -87,7 +88,7 @@ type Options struct {
 	published func() // called after each state; nil: no call
 }
 
-// Learner keeps what servers say of themselves.
+// Learner runs discovery of other servers and holds the results.
 type Learner struct {
 	o Options
 
@@ -100,7 +101,7 @@ type Learner struct {
 	openapi   atomic.Pointer[openapi.Remote]
 }
 
-// server is what is known of one.
+// server is the state of one server.
 type server struct {
 	learner *Learner
 	name    string
@@ -108,21 +109,21 @@ type server struct {
 	remotes []Remote // its own, by name; guarded by the learner's mutex
 	wake    [2]chan struct{}
 
-	// What it said last, each guarded by the learner's mutex and written by its own worker.
+	// The server's last results, each guarded by the learner's mutex and written by its own worker.
 	etag     string
 	versions map[schema.GroupVersion]version
 	api      described
 
-	doubts map[string]string // states of the APIServices of which nothing was learned last, by name; the discovery worker's own
+	doubts map[string]string // states of the APIServices without a result, by name; only the discovery worker uses it
 }
 
-// version is what a server said of one of its versions.
+// version is the result for one version of a server.
 type version struct {
 	document apidiscoveryv2.APIVersionDiscovery
 	current  bool
 }
 
-// New makes a learner that knows nothing.
+// New makes a learner without results.
 func New(o Options) *Learner {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -136,10 +137,10 @@ func New(o Options) *Learner {
 // Discovery returns the resources of other servers; nil: there are none.
 func (l *Learner) Discovery() *discovery.Remote { return l.discovery.Load() }
 
-// OpenAPI are the documents of other servers; nil: there are none.
+// OpenAPI returns the documents of other servers; nil: there are none.
 func (l *Learner) OpenAPI() *openapi.Remote { return l.openapi.Load() }
 
-// Run asks until ctx ends.
+// Run asks the servers until ctx ends.
 func (l *Learner) Run(ctx context.Context) {
 	defer l.workers.Wait()
 	for {
@@ -153,7 +154,7 @@ func (l *Learner) Run(ctx context.Context) {
 	}
 }
 
-// take makes workers for new servers, ends those of servers that are gone, and wakes those that have something new to find out.
+// take starts workers for new servers, ends those of removed servers, and wakes those whose registrations changed.
 func (l *Learner) take(ctx context.Context, remotes []Remote) {
 	remotes = slices.Clone(remotes)
 	slices.SortFunc(remotes, func(a, b Remote) int { return cmp.Compare(a.Name, b.Name) })
@@ -200,10 +201,10 @@ func (s *server) poke() {
 	}
 }
 
-// errUnavailable is of a server that is not asked.
+// errUnavailable is the error of a server that is not asked.
 var errUnavailable = errors.New("none of its APIServices is available")
 
-// askable are the server's group versions that are available, by name.
+// askable returns the server's available group versions, sorted by name.
 func (s *server) askable() ([]Remote, error) {
 	out := slices.DeleteFunc(slices.Clone(s.asked()), func(r Remote) bool { return r.Unavailable })
 	if len(out) == 0 {
@@ -212,23 +213,23 @@ func (s *server) askable() ([]Remote, error) {
 	return out, nil
 }
 
-// asked are the server's group versions, by name; none: it is gone.
+// asked returns the server's group versions, sorted by name; none: it was removed.
 func (s *server) asked() []Remote {
 	s.learner.mu.Lock()
 	defer s.learner.mu.Unlock()
 	return s.remotes
 }
 
-// work asks by do, again and again. A wake-up makes the pauses short again.
+// work calls do repeatedly. A wake-up resets the pauses.
 func (s *server) work(ctx context.Context, wake <-chan struct{}, do func(context.Context) error, first, longest time.Duration) {
 	pause := time.Duration(0)
-	said := "" // the error of before: the log has each once
+	said := "" // the previous error: each is logged once
 	for {
 		err := do(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
-		case errors.Is(err, errUnavailable): // its registration shows this; when that changes, the server is asked immediately
+		case errors.Is(err, errUnavailable): // the registration shows this; when it changes, the server is asked immediately
 			pause = 0
 		case err == nil:
 			if said != "" {
@@ -265,7 +266,7 @@ func names(of []Remote) []string {
 	return out
 }
 
-// publish makes what is known the truth for requests, if it is other than before. It wants the lock.
+// publish makes the current results visible to requests, if they have changed. The caller holds the lock.
 func (l *Learner) publish() {
 	if l.o.published != nil {
 		defer l.o.published()

@@ -7,23 +7,23 @@ import "context"
 
 // Reasons of a [Trouble].
 const (
-	NoAnswer      = "NoAnswer"      // or none that came to an end in time
-	TooLong       = "TooLong"       // an answer without an end, or nearly so
+	NoAnswer      = "NoAnswer"      // no response, or an incomplete one
+	TooLong       = "TooLong"       // the response is too large
 	Refused       = "Refused"       // a status other than 200
-	NotUnderstood = "NotUnderstood" // an answer that is no list of resources
+	NotUnderstood = "NotUnderstood" // the response is not a list of resources
 )
 
 // Trouble is the reason why discovery or OpenAPI of a server is not known.
 type Trouble struct {
 	Reason string
-	URL    string // what was asked for, at the server's own name
+	URL    string // the requested URL, with the server's own name
 	Err    error
 }
 
 // Error implements error.
 func (t *Trouble) Error() string { return t.Err.Error() }
 
-// Unwrap returns what went wrong.
+// Unwrap returns the cause.
 func (t *Trouble) Unwrap() error { return t.Err }
 
 func (r *Remote) trouble(reason, path string, err error) *Trouble {
@@ -33,11 +33,11 @@ func (r *Remote) trouble(reason, path string, err error) *Trouble {
 }
 
 // tell reports for each group version whether discovery of the server succeeded; troubles are keyed by the name of the
-// APIService. One failure may be chance, as when a server restarts: tell reports trouble that occurs twice in succession,
-// in one state of the registration.
+// APIService. One failure may be chance, such as a restart of the server. So tell reports a trouble only if it occurs
+// twice in succession in one state of the registration.
 func (s *server) tell(ctx context.Context, remotes []Remote, troubles map[string]error) {
 	if s.learner.o.Told == nil || ctx.Err() != nil {
-		return // a worker that ends found out nothing
+		return // a worker that ends has no result
 	}
 	was := s.doubts
 	s.doubts = map[string]string{}

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package abac authorizes by policies from a file, one JSON object a line: the mode ABAC, for clusters that have such a file.
+// Package abac authorizes requests by policies from a file, one JSON object a line: the mode ABAC.
 package abac
 
 import (
@@ -32,7 +32,7 @@ type Decode func(line []byte) (p Policy, old bool, err error)
 // Policies are the policies of a file.
 type Policies []Policy
 
-// Read reads a policy file. Empty lines and those that begin with # mean nothing. An error names the line.
+// Read reads a policy file. It skips empty lines and lines that begin with #. An error names the line.
 func Read(file string, decode Decode) (ps Policies, old int, err error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -61,10 +61,10 @@ func Read(file string, decode Decode) (ps Policies, old int, err error) {
 	return ps, old, nil
 }
 
-// Name is as in an AuthorizationConfiguration.
+// Name is the type in an AuthorizationConfiguration.
 func (Policies) Name() string { return "abac" }
 
-// Authorize allows what some policy allows, and has no opinion else.
+// Authorize allows a request if a policy allows it. Otherwise it has no opinion.
 func (ps Policies) Authorize(_ context.Context, a *authorize.Attributes) (authorize.Decision, string, error) {
 	reads := a.Verb == "get" || a.Verb == "list" || a.Verb == "watch"
 	for i := range ps {
@@ -76,7 +76,7 @@ func (ps Policies) Authorize(_ context.Context, a *authorize.Attributes) (author
 	return authorize.NoOpinion, "No policy matched.", nil // upstream's words
 }
 
-// is reports whether the policy is about a user. One without a user or group matches no user.
+// is reports whether the policy applies to a user. A policy without a user or group applies to no user.
 func (p *Policy) is(u user.Info) bool {
 	if u == nil || p.User == "" && p.Group == "" {
 		return false

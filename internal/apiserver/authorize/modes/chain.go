@@ -28,28 +28,28 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/reload"
 )
 
-// Options of [Settings.Build]: what the authorizers are made from. Log, Roles, Node and Ledger are required.
+// Options of [Settings.Build]: the dependencies of authorizers. Log, Roles, Node and Ledger are required.
 type Options struct {
 	Roles    *rbac.Index
 	Node     *node.Authorizer
 	Ledger   *extension.Ledger
-	Egress   *egress.Selector // the way to webhooks
+	Egress   *egress.Selector // the proxies for webhooks
 	Log      *slog.Logger
-	ServerID string // of this server among those of its store
+	ServerID string // of this server
 	// Reread is the interval at which the file is read without a file event; 0: a minute.
 	Reread time.Duration
 }
 
-// Chain is the configured authorizers in their order.
+// Chain calls the configured authorizers in order.
 type Chain struct {
 	settings *Settings
 	options  Options
 	metrics  *Metrics
-	required []string // types that a reload may not leave out
+	required []string // types that a reload must not remove
 
 	current atomic.Pointer[members]
 
-	mu   sync.Mutex // of what was read last
+	mu   sync.Mutex // guards the last read contents
 	read []byte
 	last *apiserver.AuthorizationConfiguration
 }
@@ -60,7 +60,7 @@ type members struct {
 	reviews []reviewer
 }
 
-// reviewer lists what it allows a user.
+// reviewer is an authorizer that can list what it allows a user.
 type reviewer interface {
 	Review(ctx context.Context, u user.Info, namespace string) ([]authorizationv1.ResourceRule, []authorizationv1.NonResourceRule, bool, error)
 }
@@ -88,7 +88,7 @@ func (s *Settings) Build(o Options) (*Chain, error) {
 	return c, nil
 }
 
-// use puts a configuration to work.
+// use puts a configuration into force.
 func (c *Chain) use(config *apiserver.AuthorizationConfiguration) error {
 	m := &members{}
 	where := map[string]string{}
@@ -136,7 +136,7 @@ func (c *Chain) authorizer(a *apiserver.AuthorizerConfiguration) (authorize.Auth
 	return nil, fmt.Errorf("unknown authorization mode %s specified", a.Type) // upstream's words
 }
 
-// Authorize asks the authorizers in their order.
+// Authorize calls the authorizers in order.
 func (c *Chain) Authorize(ctx context.Context, a *authorize.Attributes) (authorize.Decision, string, error) {
 	return c.current.Load().all.Authorize(ctx, a)
 }
@@ -168,7 +168,7 @@ func (c *Chain) Run(ctx context.Context) error {
 	return nil
 }
 
-// reload reads the file, and puts it to work if it says something new that is right.
+// reload reads the file, and puts its contents into force if they have changed and are valid.
 func (c *Chain) reload(ctx context.Context) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -199,10 +199,10 @@ func (c *Chain) reload(ctx context.Context) {
 	c.options.Log.InfoContext(ctx, "Reloaded the authorization configuration", "file", c.settings.file, "authorizers", len(config.Authorizers))
 }
 
-// always is an authorizer of one mind.
+// always is an authorizer with a constant decision.
 type always struct{ d authorize.Decision }
 
-// Name is as in an AuthorizationConfiguration.
+// Name is the type in an AuthorizationConfiguration.
 func (z always) Name() string {
 	if z.d == authorize.Allow {
 		return "alwaysallow"

@@ -19,9 +19,9 @@ import (
 
 // Metrics are upstream's metrics of authorizers, of their webhooks and of the reloads of their configuration.
 type Metrics struct {
-	metrics.NoopRequestMetrics // kube-apiserver does not count these
+	metrics.NoopRequestMetrics // kube-apiserver does not have these
 
-	server string // the hash that the server is known by
+	server string // hash of the server's ID
 	hash   atomic.Pointer[string]
 
 	decisions, evaluations, failOpen, matchErrors, exclusions, reloads *prometheus.CounterVec
@@ -118,32 +118,32 @@ func (m *Metrics) RecordWebhookEvaluation(_ context.Context, name, result string
 	m.evaluations.WithLabelValues(name, result).Inc()
 }
 
-// RecordWebhookDuration times a call of a webhook.
+// RecordWebhookDuration observes the duration of a webhook call.
 func (m *Metrics) RecordWebhookDuration(_ context.Context, name, result string, seconds float64) {
 	m.duration.WithLabelValues(name, result).Observe(seconds)
 }
 
-// RecordWebhookFailOpen counts a webhook that had no opinion because it broke down.
+// RecordWebhookFailOpen counts a failed webhook call that resulted in no opinion.
 func (m *Metrics) RecordWebhookFailOpen(_ context.Context, name, result string) {
 	m.failOpen.WithLabelValues(name, result).Inc()
 }
 
-// RecordAuthorizationMatchConditionEvaluation times the match conditions of a webhook.
+// RecordAuthorizationMatchConditionEvaluation observes the duration of a webhook's match conditions.
 func (m *Metrics) RecordAuthorizationMatchConditionEvaluation(_ context.Context, kind, name string, took time.Duration) {
 	m.matching.WithLabelValues(kind, name).Observe(took.Seconds())
 }
 
-// RecordAuthorizationMatchConditionEvaluationFailure counts match conditions that broke down.
+// RecordAuthorizationMatchConditionEvaluationFailure counts match conditions that failed.
 func (m *Metrics) RecordAuthorizationMatchConditionEvaluationFailure(_ context.Context, kind, name string) {
 	m.matchErrors.WithLabelValues(kind, name).Inc()
 }
 
-// RecordAuthorizationMatchConditionExclusion counts a webhook that was not asked because of its match conditions.
+// RecordAuthorizationMatchConditionExclusion counts a webhook that was not called because of its match conditions.
 func (m *Metrics) RecordAuthorizationMatchConditionExclusion(_ context.Context, kind, name string) {
 	m.exclusions.WithLabelValues(kind, name).Inc()
 }
 
-// count is z, whose decisions are counted.
+// count wraps z to count its decisions.
 func (m *Metrics) count(kind, name string, z authorize.Authorizer) authorize.Authorizer {
 	return &counted{name: name, next: z, to: func(decision string) prometheus.Counter {
 		return m.decisions.WithLabelValues(kind, name,
@@ -151,7 +151,7 @@ func (m *Metrics) count(kind, name string, z authorize.Authorizer) authorize.Aut
 	}}
 }
 
-// counted is an authorizer whose decisions are counted; the counters come with the first.
+// counted counts the decisions of an authorizer. It creates the counters at the first decision.
 type counted struct {
 	name            string
 	next            authorize.Authorizer
@@ -159,10 +159,10 @@ type counted struct {
 	allowed, denied atomic.Pointer[prometheus.Counter]
 }
 
-// Name is the one in the configuration.
+// Name returns the name in the configuration.
 func (z *counted) Name() string { return z.name }
 
-// Authorize asks, and counts what is decided.
+// Authorize calls the authorizer and counts its decision.
 func (z *counted) Authorize(ctx context.Context, a *authorize.Attributes) (authorize.Decision, string, error) {
 	d, reason, err := z.next.Authorize(ctx, a)
 	switch d {

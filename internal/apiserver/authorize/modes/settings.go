@@ -4,9 +4,10 @@
 // Package modes makes the chain of authorizers that an administrator configures, by kube-apiserver's flags or by an
 // AuthorizationConfiguration, and follows the file.
 //
-// [Load] reads and checks everything while nothing is started. [Settings.Build] makes the [Chain]; [Chain.Run] reads the file
-// again when it changes: a file that is wrong changes nothing, is logged and counted. What needs to be there from the start (the
-// graph of nodes, the roles, the policies) cannot be added by a reload, nor be left out by one; webhooks can.
+// [Load] reads and validates everything before anything starts. [Settings.Build] makes the [Chain]. [Chain.Run] reads
+// the file again when it changes; an invalid file is logged and counted, and changes nothing. A reload can add and
+// remove webhooks. It can neither add nor remove the types that need data from the start: the graph of nodes, the
+// roles, the policies.
 package modes
 
 import (
@@ -40,26 +41,26 @@ const (
 	Node        = "Node"
 )
 
-// Modes are all of them, in upstream's order.
+// Modes returns all modes in upstream's order.
 func Modes() []string { return []string{AlwaysAllow, AlwaysDeny, ABAC, Webhook, RBAC, Node} }
 
 // Settings are the authorization options, read and validated.
 type Settings struct {
 	config   *apiserver.AuthorizationConfiguration
-	file     string // empty: from flags
+	file     string // empty: configured by flags
 	data     []byte // of the file
 	policies abac.Policies
-	oldLines int // of the policies' file, in the form from before there were versions
+	oldLines int // lines of the policy file in the old form without versions
 	policy   string
 	compiler func() cel.Compiler
 }
 
-// Has reports whether an authorizer of a type is in the chain from the start.
+// Has reports whether an authorizer of a type is in the initial chain.
 func (s *Settings) Has(mode string) bool {
 	return slices.ContainsFunc(s.config.Authorizers, func(a apiserver.AuthorizerConfiguration) bool { return string(a.Type) == mode })
 }
 
-// Load reads what o names and checks it. decode reads a line of the mode ABAC's file.
+// Load reads and validates the settings in o. decode decodes a line of the ABAC policy file.
 func Load(o options.Authorization, decode abac.Decode) (*Settings, error) {
 	s := &Settings{file: o.ConfigFile, policy: o.PolicyFile, compiler: onceCompiler()}
 	var err error
@@ -93,7 +94,8 @@ func Load(o options.Authorization, decode abac.Decode) (*Settings, error) {
 	return s, nil
 }
 
-// onceCompiler makes the compiler of match conditions when it is first needed: it is not cheap.
+// onceCompiler returns a function that makes the compiler of match conditions at its first call, because that is
+// expensive.
 func onceCompiler() func() cel.Compiler {
 	var c cel.Compiler
 	return func() cel.Compiler {
@@ -104,7 +106,7 @@ func onceCompiler() func() cel.Compiler {
 	}
 }
 
-// fromFlags is the configuration that the flags come to. The errors are upstream's words.
+// fromFlags converts the flags to a configuration. The errors are upstream's words.
 func fromFlags(o options.Authorization) (*apiserver.AuthorizationConfiguration, error) {
 	modes := o.Modes
 	if len(modes) == 0 {
@@ -169,8 +171,8 @@ func fromWebhookFlags(o options.AuthorizationWebhook) *apiserver.WebhookConfigur
 	}
 }
 
-// parse reads an AuthorizationConfiguration, and refuses one without an authorizer of each of the required types. The errors are
-// upstream's words.
+// parse parses an AuthorizationConfiguration, and rejects one without an authorizer of each required type. The errors
+// are upstream's words.
 func (s *Settings) parse(data []byte, required []string) (*apiserver.AuthorizationConfiguration, error) {
 	c, err := load.LoadFromData(data)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// kind is what an object in the graph is.
+// kind is the kind of an object in the graph.
 type kind byte
 
 const (
@@ -37,7 +37,7 @@ const (
 	certificateRequests
 )
 
-// followed are the kinds whose objects say what belongs to which node.
+// followed lists the kinds whose objects relate other objects to nodes.
 var followed = map[schema.GroupResource]kind{
 	{Resource: "pods"}:                                                 pods,
 	{Resource: "persistentvolumes"}:                                    volumes,
@@ -46,7 +46,7 @@ var followed = map[schema.GroupResource]kind{
 	{Group: "certificates.k8s.io", Resource: "podcertificaterequests"}: certificateRequests,
 }
 
-// Kinds are the kinds that a graph follows.
+// Kinds returns the kinds that a graph follows.
 func Kinds() []schema.GroupResource {
 	return []schema.GroupResource{
 		{Resource: "pods"}, {Resource: "persistentvolumes"}, {Group: "storage.k8s.io", Resource: "volumeattachments"},
@@ -54,29 +54,30 @@ func Kinds() []schema.GroupResource {
 	}
 }
 
-// Graph knows what is related to which node. It follows the store, and a write is answered when it knows of it, so that a node may read
-// what a pod refers to as soon as the pod is bound to it.
+// Graph knows which objects are related to which node. The server's feed applies each change before the write is
+// answered, so a node may read what a pod refers to as soon as the pod is bound to it.
 //
-// The feed loads it when it is first asked: a server without nodes keeps nothing. Each pod is an entry with its node
-// and what it refers to; each object that is referred to counts, for every node, the pods there that do. A look-up is one or
-// two map look-ups under a lock that only changes of relations hold for long: a pod's status makes none.
+// The feed loads the graph at its first use: a server without nodes keeps nothing. The graph has each bound pod with
+// its node and references. For each referenced object it counts, by node, the pods that refer to it. A look-up takes
+// one or two map look-ups under a lock. Only changes of relations hold that lock for long; a change of a pod's status
+// makes none.
 type Graph struct {
 	seed maphash.Seed
 
 	want   sync.Once
-	wanted chan struct{} // closed at the first request for it
+	wanted chan struct{} // closed at the first use
 	try    sync.Once
-	tried  chan struct{} // closed when the graph was loaded, or could not be
+	tried  chan struct{} // closed when the graph was loaded, or loading failed
 
 	mu     sync.RWMutex
-	err    error // why the graph is not loaded
+	err    error // why loading failed
 	nodes  map[string]int32
-	names  []string         // of nodes, by number
+	names  []string         // of nodes, by their number
 	spaces map[string]int32 // namespaces
 	podsBy map[key]*pod
 	byKey  map[target]*referred
 	vols   map[string]*volume
-	direct map[target]int32 // what is bound to a node by itself
+	direct map[target]int32 // objects bound to a node directly
 }
 
 // key names a namespaced object.
@@ -85,16 +86,16 @@ type key struct {
 	name      string
 }
 
-// target is an object of a kind; namespace 0 is none.
+// target is an object of a kind; namespace 0 means none.
 type target struct {
 	kind kind
 	key
 }
 
-// pod is what a bound pod comes to.
+// pod is the entry of a bound pod.
 type pod struct {
 	node  int32
-	state uint64 // of what its references are made from
+	state uint64 // hash of the fields with references
 	refs  []*referred
 }
 
@@ -102,21 +103,21 @@ type pod struct {
 type referred struct {
 	at      target
 	by      counts
-	volumes []*volume // a secret's, and a claim's
+	volumes []*volume // of a secret or a claim
 }
 
-// volume is bound to a claim, and its secrets are read on its behalf.
+// volume is bound to a claim; nodes read its secrets on behalf of the claim.
 type volume struct {
 	claim   *referred
 	secrets []*referred
 }
 
-// NewGraph returns a graph that is not loaded.
+// NewGraph returns a graph that is not loaded yet.
 func NewGraph() *Graph {
 	return &Graph{seed: maphash.MakeSeed(), wanted: make(chan struct{}), tried: make(chan struct{})}
 }
 
-// Wanted is closed at the first use of the graph.
+// Wanted returns a channel that is closed at the first use of the graph.
 func (g *Graph) Wanted() <-chan struct{} { return g.wanted }
 
 // Related reports whether an object is bound to a node, or is referred to by an object that is. The first call waits until
@@ -179,7 +180,7 @@ func (g *Graph) related(node string, k kind, namespace, name string) bool {
 	return false
 }
 
-// Load replaces all that the graph knows with what is stored. While that fails, the graph answers nothing.
+// Load replaces the contents with what is stored. If that fails, all look-ups fail.
 func (g *Graph) Load(ctx context.Context, stored feed.Lister) error {
 	defer g.try.Do(func() { close(g.tried) })
 	objs := make(map[schema.GroupResource][]resource.Object, len(followed))
@@ -204,7 +205,7 @@ func (g *Graph) Load(ctx context.Context, stored feed.Lister) error {
 	return nil
 }
 
-// Apply applies a change of an object of one of [Kinds]. One that changes no relations holds up no reader.
+// Apply applies a change of an object of one of [Kinds]. A change without effect on relations does not block readers.
 func (g *Graph) Apply(_ context.Context, c *feed.Change) error {
 	k := followed[c.Resource]
 	g.mu.RLock()
@@ -219,7 +220,7 @@ func (g *Graph) Apply(_ context.Context, c *feed.Change) error {
 	return nil
 }
 
-// same says whether a commit changes no relations.
+// same reports whether a commit changes no relations.
 func (g *Graph) same(k kind, namespace, name string, obj resource.Object) bool {
 	ns, known := g.spaces[namespace]
 	switch o := obj.(type) {
@@ -247,7 +248,7 @@ func (g *Graph) isBound(k kind, ns int32, name, node string) bool {
 	return ok && g.names[of] == node
 }
 
-// set puts an object in the place of what was there; nil takes it away. The caller holds mu.
+// set replaces the state of an object; nil removes it. The caller holds mu.
 func (g *Graph) set(k kind, namespace, name string, obj resource.Object) {
 	at := target{k, key{name: name}}
 	if namespace != "" {
@@ -296,7 +297,7 @@ func (g *Graph) bind(at key, o *corev1.Pod) {
 	p := &pod{node: g.node(o.Spec.NodeName), state: state(g.seed, o)}
 	g.podsBy[at] = p
 	if _, mirror := o.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
-		return // its node made it, and must not give itself anything by it
+		return // a node creates its own mirror pods, which must not grant it anything
 	}
 	podrefs.Visit(o, func(k podrefs.Kind, name string) {
 		r := g.refer(target{kindOf(k), key{at.namespace, name}})
@@ -343,7 +344,7 @@ func without(vs []*volume, v *volume) []*volume {
 	return out
 }
 
-// refer is the entry of what is referred to.
+// refer returns the entry of a referenced object, and creates it if necessary.
 func (g *Graph) refer(at target) *referred {
 	r := g.byKey[at]
 	if r == nil {
@@ -353,14 +354,14 @@ func (g *Graph) refer(at target) *referred {
 	return r
 }
 
-// forget drops the entry of what nothing refers to any more.
+// forget removes the entry of an object without references.
 func (g *Graph) forget(r *referred) {
 	if r.by.empty() && len(r.volumes) == 0 {
 		delete(g.byKey, r.at)
 	}
 }
 
-// node is a node's number. Numbers are kept: there are few nodes, and they come again.
+// node returns a node's number. Numbers are never freed: there are few nodes, and they come back.
 func (g *Graph) node(name string) int32 {
 	n, ok := g.nodes[name]
 	if !ok {
@@ -371,7 +372,7 @@ func (g *Graph) node(name string) int32 {
 	return n
 }
 
-// space is a namespace's number, from 1 on.
+// space returns a namespace's number, from 1 on.
 func (g *Graph) space(name string) int32 {
 	n, ok := g.spaces[name]
 	if !ok {
@@ -381,11 +382,11 @@ func (g *Graph) space(name string) int32 {
 	return n
 }
 
-// few is how many nodes are counted in a list; more are in a map.
+// few is the maximum number of nodes that are counted in a list; more are counted in a map.
 const few = 16
 
-// counts are how many pods of each node there are. Most things are of one node, a few (the config map with the cluster's
-// certificates) of all.
+// counts are the numbers of pods by node. Most objects are related to one node. A few, such as the config map with the
+// cluster's certificates, are related to all.
 type counts struct {
 	list []count
 	many map[int32]int32

@@ -3,15 +3,15 @@
 
 // Package node authorizes kubelets: a node may read the objects that pods bound to it refer to, and write its own.
 //
-// An [Authorizer] decides for users named system:node:NAME in the group system:nodes, and has no opinion of others. The
-// rules of all nodes decide requests for objects that do not belong to nodes; for the others it decides by name, by a field
-// selector on the node's name, or by a [Graph] of the objects that are bound to each node:
+// An [Authorizer] decides for users named system:node:NAME in the group system:nodes, and has no opinion about others.
+// Fixed rules decide about objects that do not belong to nodes. For the other objects it decides by name, by a field
+// selector on the node's name, or by a [Graph] of the objects that are related to each node:
 //
 //	node ← pod ← secret, config map, service account, resource claim
 //	node ← pod ← claim ← volume ← secret
 //	node ← volume attachment, resource slice, pod certificate request
 //
-// What a node writes is narrowed further by the admission plug-in NodeRestriction, which sees the objects.
+// The admission plug-in NodeRestriction, which sees the objects, further restricts the writes of nodes.
 package node
 
 import (
@@ -34,7 +34,7 @@ import (
 
 const userPrefix = "system:node:"
 
-// Identity is the node that a user is, and whether it is one; the name may be empty.
+// Identity reports whether a user is a node, and returns the node's name, which may be empty.
 func Identity(u user.Info) (name string, ok bool) {
 	if u == nil || !strings.HasPrefix(u.GetName(), userPrefix) || !slices.Contains(u.GetGroups(), user.NodesGroup) {
 		return "", false
@@ -42,16 +42,16 @@ func Identity(u user.Info) (name string, ok bool) {
 	return u.GetName()[len(userPrefix):], true
 }
 
-// Authorizer decides for nodes. Graph and Rules are required.
+// Authorizer authorizes nodes. Graph and Rules are required.
 type Authorizer struct {
 	Graph *Graph
-	Rules []rbacv1.PolicyRule // what every node may do with objects that belong to none
+	Rules []rbacv1.PolicyRule // what every node may do with objects that belong to no node
 }
 
-// Name is as in an AuthorizationConfiguration.
+// Name is the type in an AuthorizationConfiguration.
 func (*Authorizer) Name() string { return "node" }
 
-// Review reports that a node's rules cannot be listed, and has no rules of other users.
+// Review reports that a node's rules cannot be listed. It has no rules of other users.
 func (*Authorizer) Review(_ context.Context, u user.Info, _ string) ([]authorizationv1.ResourceRule, []authorizationv1.NonResourceRule,
 	bool, error) {
 	if _, ok := Identity(u); ok {
@@ -60,7 +60,7 @@ func (*Authorizer) Review(_ context.Context, u user.Info, _ string) ([]authoriza
 	return nil, nil, false, nil
 }
 
-// Authorize allows what a node needs, and has no opinion else.
+// Authorize allows what a node needs, and otherwise has no opinion.
 func (z *Authorizer) Authorize(ctx context.Context, a *authorize.Attributes) (authorize.Decision, string, error) {
 	node, ok := Identity(a.User)
 	if !ok {
@@ -79,10 +79,10 @@ func (z *Authorizer) Authorize(ctx context.Context, a *authorize.Attributes) (au
 	return authorize.NoOpinion, reason, err
 }
 
-// What a decision may be beside a reason for not allowing.
+// Values of decide other than a reason for not allowing.
 const (
 	allowed = ""
-	silent  = "-" // no reason is given
+	silent  = "-" // no opinion, without a reason
 )
 
 // The reasons are upstream's words.
@@ -145,7 +145,7 @@ func (z *Authorizer) decide(ctx context.Context, node string, a *authorize.Attri
 	return silent, nil
 }
 
-// related asks the graph.
+// related looks the object up in the graph.
 func (z *Authorizer) related(ctx context.Context, node string, k kind, a *authorize.Attributes) (string, error) {
 	if a.Name == "" {
 		return "No Object name found", nil
@@ -182,7 +182,7 @@ func (z *Authorizer) read(ctx context.Context, node string, k kind, a *authorize
 	return z.related(ctx, node, k, a)
 }
 
-// token decides on tokens of the service accounts of the node's pods.
+// token decides about tokens of service accounts, which must be those of the node's pods.
 func (z *Authorizer) token(ctx context.Context, node string, a *authorize.Attributes) (string, error) {
 	switch {
 	case a.Verb != "create" || a.Name == "":
@@ -193,7 +193,7 @@ func (z *Authorizer) token(ctx context.Context, node string, a *authorize.Attrib
 	return z.related(ctx, node, accounts, a)
 }
 
-// selects says whether a request is for what a field selector narrows to the node.
+// selects reports whether a request is for what a field selector narrows to the node.
 func selects(node, field string, a *authorize.Attributes) bool {
 	for _, r := range a.Fields {
 		if r.Field == field && r.Operator == selection.Equals && r.Value == node {
@@ -208,7 +208,7 @@ func (z *Authorizer) slice(ctx context.Context, node string, a *authorize.Attrib
 		return "cannot authorize ResourceSlice subresources", nil
 	}
 	switch a.Verb {
-	case "create": // whose it is, admission sees
+	case "create": // NodeRestriction checks the object
 		return allowed, nil
 	case "get", "update", "patch", "delete":
 		return z.related(ctx, node, slicesOfNodes, a)
@@ -226,7 +226,7 @@ func (z *Authorizer) certificate(ctx context.Context, node string, a *authorize.
 		return "nodes may not access the status subresource of PodCertificateRequests", nil
 	}
 	switch a.Verb {
-	case "create": // for which pod, admission sees
+	case "create": // NodeRestriction checks the pod
 		return allowed, nil
 	case "get":
 		return z.related(ctx, node, certificateRequests, a)
@@ -253,7 +253,7 @@ func (z *Authorizer) pod(ctx context.Context, node string, a *authorize.Attribut
 				return z.related(ctx, node, pods, a)
 			}
 			return "can only list/watch pods with spec.nodeName field selector", nil
-		case "create", "delete": // that they are mirrors of its own, admission sees
+		case "create", "delete": // NodeRestriction checks that they are its own mirror pods
 			return allowed, nil
 		}
 	case "status":
@@ -268,12 +268,12 @@ func (z *Authorizer) pod(ctx context.Context, node string, a *authorize.Attribut
 	return silent, nil
 }
 
-// self decides on nodes. A node may look for itself before it is there, so the graph is not asked.
+// self decides about node objects. A node may read itself before its object exists, so this does not use the graph.
 func self(node string, a *authorize.Attributes) string {
 	switch a.Subresource {
 	case "":
 		switch a.Verb {
-		case "create", "update", "patch": // that it is itself, admission sees
+		case "create", "update", "patch": // NodeRestriction checks the name
 			return allowed
 		case "get", "list", "watch":
 			switch a.Name {
@@ -292,7 +292,7 @@ func self(node string, a *authorize.Attributes) string {
 	return silent
 }
 
-// own is true of the verbs by which a node keeps an object of its own.
+// own reports whether a node needs the verb to maintain an object of its own.
 func own(verb string) bool {
 	switch verb {
 	case "get", "create", "update", "patch", "delete":
@@ -307,7 +307,7 @@ func lease(node string, a *authorize.Attributes) string {
 		return "can only get, create, update, patch, or delete a node lease"
 	case a.Namespace != corev1.NamespaceNodeLease:
 		return fmt.Sprintf("can only access leases in the %q system namespace", corev1.NamespaceNodeLease)
-	case a.Verb != "create" && a.Name != node: // the name of what is created, admission sees
+	case a.Verb != "create" && a.Name != node: // NodeRestriction checks the name of a created object
 		return "can only access node lease with the same name as the requesting node"
 	}
 	return allowed

@@ -12,13 +12,13 @@ import (
 	"github.com/mortise-dev/mortise/internal/podrefs"
 )
 
-// state tells two states of a pod apart whose references differ. The references of a bound pod change with its ephemeral
-// containers and with the claims that are made for it; else only a new pod of the same name brings others.
+// state returns a hash that changes with a pod's references. The references of a bound pod change with its ephemeral
+// containers and with the claims that are created for it. Any other change needs a new pod of the same name.
 func state(seed maphash.Seed, p *corev1.Pod) uint64 {
 	var h maphash.Hash
 	h.SetSeed(seed)
 	part := func(s string) {
-		_, _ = h.WriteString(s) // a hash takes everything
+		_, _ = h.WriteString(s) // writing to a hash never fails
 		_ = h.WriteByte(0)
 	}
 	part(p.Spec.NodeName)
@@ -37,7 +37,7 @@ func state(seed maphash.Seed, p *corev1.Pod) uint64 {
 	return h.Sum64()
 }
 
-// kindOf is the graph's kind of what a pod refers to.
+// kindOf returns the graph's kind of a reference of a pod.
 func kindOf(k podrefs.Kind) kind {
 	switch k {
 	case podrefs.Secret:
@@ -54,14 +54,14 @@ func kindOf(k podrefs.Kind) kind {
 	panic("node: a pod refers to an object of an unknown kind")
 }
 
-// volumeSecrets calls f with the secrets that nodes read for a volume. Those that only controllers need are not among them.
+// volumeSecrets calls f with the secrets that nodes read for a volume. It omits those that only controllers need.
 func volumeSecrets(v *corev1.PersistentVolume, f func(namespace, name string)) {
 	tell := func(namespace, name string) {
 		if name != "" {
 			f(namespace, name)
 		}
 	}
-	// volumes from before there were namespaces in references mean the claim's
+	// references without a namespace, from before it was added, mean the claim's
 	ref := func(r *corev1.SecretReference, orClaims bool) {
 		switch {
 		case r == nil:

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rbac authorizes by roles and their bindings, as the group rbac.authorization.k8s.io means them.
+// Package rbac authorizes requests by the roles and bindings of the group rbac.authorization.k8s.io.
 //
-// An [Index] follows the four kinds: the server's feed applies each change before the write is answered, so that a binding
-// is in force for the next request. It keeps each subject's grants by subject; a request costs one lookup for its user and
-// one for each group, in the cluster and in the namespace, and takes no lock.
+// An [Index] follows the four kinds. The server's feed applies each change before the write is answered, so that a
+// binding is in force for the next request. The index maps each subject to its grants. A request costs one look-up for
+// its user and one for each group, in the cluster and in the namespace, and takes no lock.
 package rbac
 
 import (
@@ -37,27 +37,27 @@ var (
 	ClusterRoleBindings = schema.GroupResource{Group: rbacv1.GroupName, Resource: "clusterrolebindings"}
 )
 
-// Kinds lists them, what is referred to first.
+// Kinds returns these kinds, roles before the bindings that refer to them.
 func Kinds() []schema.GroupResource {
 	return []schema.GroupResource{ClusterRoles, Roles, ClusterRoleBindings, RoleBindings}
 }
 
-// Index is the roles and bindings as authorization asks for them. The zero value is empty and ready.
+// Index maps subjects to roles and bindings. The zero value is an empty index.
 type Index struct {
 	roles  sync.Map // roleKey → []rbacv1.PolicyRule
 	grants sync.Map // subjectKey → []*grant, replaced as a whole
 
 	mu       sync.Mutex              // held by writers
-	bindings map[bindingKey]*binding // those that are in grants
+	bindings map[bindingKey]*binding // the bindings in grants
 }
 
-// roleKey names a role; no namespace: a cluster role.
+// roleKey names a role; without a namespace, a cluster role.
 type roleKey struct{ namespace, name string }
 
-// bindingKey names a binding; no namespace: a cluster role binding.
+// bindingKey names a binding; without a namespace, a cluster role binding.
 type bindingKey struct{ namespace, name string }
 
-// subjectKey is a user or a group in a namespace, or without one in the cluster.
+// subjectKey is a user or group, in a namespace or, without one, in the cluster.
 type subjectKey struct {
 	namespace string
 	group     bool
@@ -70,14 +70,14 @@ type binding struct {
 	subjects []rbacv1.Subject
 }
 
-// grant is what a binding gives to one of its subjects.
+// grant is what a binding grants to one of its subjects.
 type grant struct {
 	*binding
-	subject int // its place among the binding's subjects
+	subject int // its index among the binding's subjects
 	reason  string
 }
 
-// Load replaces everything with what is stored.
+// Load replaces the contents with what is stored.
 func (x *Index) Load(ctx context.Context, stored feed.Lister) error {
 	roles, bindings := map[roleKey]bool{}, map[bindingKey]bool{}
 	for _, r := range Kinds() {
@@ -120,7 +120,7 @@ func (x *Index) Apply(_ context.Context, c *feed.Change) error {
 	return nil
 }
 
-// set puts an object in the place of what was there; nil takes it away. The caller holds mu.
+// set replaces the state of an object; nil removes it. The caller holds mu.
 func (x *Index) set(r schema.GroupResource, namespace, name string, obj resource.Object) {
 	switch r {
 	case Roles, ClusterRoles:
@@ -172,7 +172,7 @@ func (x *Index) bind(key bindingKey, b *binding) {
 	}
 }
 
-// change replaces a subject's grants with what f makes of a copy.
+// change replaces a subject's grants with the result of f on a copy.
 func (x *Index) change(at subjectKey, f func([]*grant) []*grant) {
 	var old []*grant
 	if v, ok := x.grants.Load(at); ok {
@@ -185,7 +185,7 @@ func (x *Index) change(at subjectKey, f func([]*grant) []*grant) {
 	}
 }
 
-// subject returns the key of a binding's subject; false if no user can be it.
+// subject returns the key of a binding's subject; false if no user can match it.
 func subject(s rbacv1.Subject, namespace string) (subjectKey, bool) {
 	switch s.Kind {
 	case rbacv1.UserKind:
@@ -199,7 +199,7 @@ func subject(s rbacv1.Subject, namespace string) (subjectKey, bool) {
 	return subjectKey{}, false
 }
 
-// reason says who gave what to the binding's subject i, in the words of kube-apiserver.
+// reason describes the grant to the binding's subject i, in kube-apiserver's words.
 func (b *binding) reason(i int) string {
 	kind, name := "ClusterRoleBinding", b.key.name
 	if b.key.namespace != "" {
@@ -213,7 +213,7 @@ func (b *binding) reason(i int) string {
 	return fmt.Sprintf("RBAC: allowed by %s %q of %s %q to %s %q", kind, name, b.role.Kind, b.role.Name, s.Kind, who)
 }
 
-// Authorize allows what some rule of some role bound to the user allows, and has no opinion else.
+// Authorize allows a request if a rule of a role that is bound to the user allows it. Otherwise it has no opinion.
 func (x *Index) Authorize(_ context.Context, a *authorize.Attributes) (authorize.Decision, string, error) {
 	combined := a.Resource
 	if a.Subresource != "" {
@@ -222,7 +222,7 @@ func (x *Index) Authorize(_ context.Context, a *authorize.Attributes) (authorize
 	var allowed *grant
 	missing := false
 	x.visit(a.User, a.Namespace, func(g *grant) bool {
-		if allowed != nil { // another subject of the same binding may stand before this one
+		if allowed != nil { // an earlier subject of the same binding may match too
 			if g.binding == allowed.binding && g.subject < allowed.subject {
 				allowed = g
 			}
@@ -285,7 +285,7 @@ func (x *Index) visitIn(namespace string, u user.Info, f func(*grant) bool) bool
 	return true
 }
 
-// rules are those of the binding's role; false if there is none.
+// rules returns the rules of the binding's role; false if the role does not exist.
 func (x *Index) rules(b *binding) ([]rbacv1.PolicyRule, bool) {
 	key := roleKey{name: b.role.Name}
 	if b.role.Kind == "Role" {
@@ -298,7 +298,7 @@ func (x *Index) rules(b *binding) ([]rbacv1.PolicyRule, bool) {
 	return v.([]rbacv1.PolicyRule), true
 }
 
-// Name is "rbac".
+// Name implements [authorize.Named].
 func (*Index) Name() string { return "rbac" }
 
 // Review returns the result of RulesFor as a rules review.
@@ -319,8 +319,8 @@ func (x *Index) Review(_ context.Context, u user.Info, namespace string) ([]auth
 	return resources, paths, false, err
 }
 
-// RulesFor are all rules that hold for a user in a namespace (none: the cluster's alone), by the names of the bindings that
-// give them. With an error, which names roles that do not exist, they are those that could be found.
+// RulesFor returns all rules that apply to a user in a namespace (without one: in the cluster only), sorted by the
+// names of their bindings. If roles do not exist, it returns the other rules and an error that names those roles.
 func (x *Index) RulesFor(u user.Info, namespace string) ([]rbacv1.PolicyRule, error) {
 	seen := map[*binding]bool{}
 	var all []*binding
@@ -347,7 +347,7 @@ func (x *Index) RulesFor(u user.Info, namespace string) ([]rbacv1.PolicyRule, er
 	return rules, utilerrors.NewAggregate(errs)
 }
 
-// RulesOf are the rules of the role that a binding in namespace refers to; an API error if there is none.
+// RulesOf returns the rules of the role that a binding in namespace refers to, or an API error if it does not exist.
 func (x *Index) RulesOf(ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
 	if ref.Kind != "Role" && ref.Kind != "ClusterRole" {
 		return nil, fmt.Errorf("unsupported role reference kind: %q", ref.Kind)
@@ -356,7 +356,7 @@ func (x *Index) RulesOf(ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRu
 	if rules, ok := x.rules(b); ok {
 		return rules, nil
 	}
-	// upstream's error names the kind here, not the resource
+	// upstream's error contains the kind here, not the resource
 	return nil, apierrors.NewNotFound(schema.GroupResource{Group: rbacv1.GroupName, Resource: strings.ToLower(ref.Kind)}, ref.Name)
 }
 
@@ -369,7 +369,7 @@ func Allow(rules []rbacv1.PolicyRule, a *authorize.Attributes) bool {
 	return slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool { return allows(&r, a, combined) })
 }
 
-// allows tells whether a rule holds for a request; combined is its resource with its subresource.
+// allows reports whether a rule holds for a request; combined is its resource with its subresource.
 func allows(r *rbacv1.PolicyRule, a *authorize.Attributes, combined string) bool {
 	if !has(r.Verbs, a.Verb) {
 		return false
@@ -383,7 +383,7 @@ func allows(r *rbacv1.PolicyRule, a *authorize.Attributes, combined string) bool
 		(len(r.ResourceNames) == 0 || slices.Contains(r.ResourceNames, a.Name))
 }
 
-// has is true of a list that holds what is asked for, or everything.
+// has reports whether a list contains s or the wildcard.
 func has(list []string, s string) bool {
 	for _, e := range list {
 		if e == "*" || e == s {

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package review authorizes by asking a webhook: a SubjectAccessReview is posted to it, and its status is the decision.
+// Package review authorizes requests through a webhook: it posts a SubjectAccessReview, whose status is the decision.
 //
-// k8s.io/apiserver's own authorizer encodes, caches, retries and evaluates match conditions, so that all of this is exact;
-// every call that it makes goes through the extension ledger ([New]). The rules of a webhook cannot be listed
+// k8s.io/apiserver's own authorizer encodes, caches, retries and evaluates match conditions, so that all of this is
+// exact. Every call that it makes goes through the extension ledger ([New]). The rules of a webhook cannot be listed
 // ([Authorizer.Review]).
 package review
 
@@ -36,17 +36,17 @@ type Options struct {
 	Ledger   *extension.Ledger
 	Compiler cel.Compiler // of match conditions
 	Metrics  metrics.AuthorizerMetrics
-	// Dial is the way to the webhook; nil: the ordinary one. The others are required.
+	// Dial connects to the webhook; nil: the default dialer. The other fields are required.
 	Dial egress.Dial
 }
 
-// Authorizer asks a webhook.
+// Authorizer authorizes requests through a webhook.
 type Authorizer struct {
 	authorize.Authorizer
 	name string
 }
 
-// Name is the one that the configuration gives it.
+// Name returns the name in the configuration.
 func (z *Authorizer) Name() string { return z.name }
 
 // Review reports that a webhook's rules cannot be listed.
@@ -55,7 +55,7 @@ func (z *Authorizer) Review(context.Context, user.Info, string) ([]authorization
 	return nil, nil, true, errors.New("webhook authorizer does not support user rule resolution") // upstream's words
 }
 
-// New makes the authorizer of a webhook from its configuration, which has been validated.
+// New makes the authorizer of a webhook from its validated configuration.
 func New(name string, c *apiserver.WebhookConfiguration, o Options) (*Authorizer, error) {
 	config, err := webhookutil.LoadKubeconfig(*c.ConnectionInfo.KubeConfigFile, o.Dial)
 	if err != nil {
@@ -91,17 +91,18 @@ func New(name string, c *apiserver.WebhookConfiguration, o Options) (*Authorizer
 	return &Authorizer{authorize.Library(z.Authorize), name}, nil
 }
 
-// maxAnswer bounds a webhook's answer.
+// maxAnswer is the maximum size of a webhook's response.
 const maxAnswer = 3 << 20
 
-// booked is a transport whose calls the ledger books. A call counts as failed when no answer came, or none that is a review.
+// booked is a transport that records its calls in the ledger. A call fails if there is no response, or if the response
+// is not a review.
 type booked struct {
 	ref    extension.Ref
 	ledger *extension.Ledger
 	next   http.RoundTripper
 }
 
-// RoundTrip implements [http.RoundTripper]. The error is the transport's own, as the wire shows it.
+// RoundTrip implements [http.RoundTripper]. It returns the transport's own error.
 func (b *booked) RoundTrip(r *http.Request) (answer *http.Response, own error) {
 	err := b.ledger.Call(r.Context(), b.ref, extension.Policy{}, func(ctx context.Context) error {
 		answer, own = b.next.RoundTrip(r.WithContext(ctx))
@@ -121,12 +122,12 @@ func (b *booked) RoundTrip(r *http.Request) (answer *http.Response, own error) {
 		return judge(answer.StatusCode, body)
 	})
 	if own == nil && answer == nil {
-		own = err // the ledger kept the call back
+		own = err // the ledger prevented the call
 	}
 	return answer, own
 }
 
-// blame is err, unless it was our client that went away.
+// blame returns err, unless the client of the API left.
 func (b *booked) blame(r *http.Request, err error) error {
 	if errors.Is(r.Context().Err(), context.Canceled) {
 		return nil
@@ -134,7 +135,7 @@ func (b *booked) blame(r *http.Request, err error) error {
 	return err
 }
 
-// judge says what is wrong with an answer.
+// judge returns what is wrong with a response; nil: nothing.
 func judge(code int, body []byte) error {
 	if code < 200 || code > 299 {
 		return fmt.Errorf("the webhook answered %d %s", code, http.StatusText(code))
@@ -151,7 +152,7 @@ func judge(code int, body []byte) error {
 	return nil
 }
 
-// replayed is a body that has been read, with how it ended.
+// replayed is a body that was read, with the error at its end.
 type replayed struct {
 	io.Reader
 	end error

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Gauge keeps for how long a number was how big a part of another: a histogram of time.
+// Gauge measures for how long the ratio of two numbers was in which range: a histogram of time.
 type Gauge struct {
 	Bounds []float64
 	Counts []int64 // nanoseconds at or below each bound, and above the last
@@ -20,14 +20,14 @@ type Gauge struct {
 	since            time.Time
 }
 
-// NewGauge makes a gauge of a number that is 0 now, against another.
+// NewGauge makes a gauge of a number that starts at 0, relative to of.
 func NewGauge(now time.Time, bounds []float64, of float64) Gauge {
 	g := Gauge{Bounds: bounds, Counts: make([]int64, len(bounds)+1), of: of, since: now}
 	g.Set(now, 0)
 	return g
 }
 
-// Tell counts the time until now, in which nothing changed.
+// Tell adds the time until now, in which nothing changed.
 func (g *Gauge) Tell(now time.Time) {
 	if d := now.Sub(g.since); d > 0 {
 		g.Counts[g.at] += int64(d)
@@ -36,14 +36,14 @@ func (g *Gauge) Tell(now time.Time) {
 	}
 }
 
-// Set changes the number.
+// Set changes the value.
 func (g *Gauge) Set(now time.Time, v float64) {
 	g.Tell(now)
 	g.value = v
 	g.place()
 }
 
-// SetOf changes what the number is held against.
+// SetOf changes the number to which the value is relative.
 func (g *Gauge) SetOf(now time.Time, of float64) {
 	g.Tell(now)
 	g.of = of
@@ -80,7 +80,7 @@ func (h *Histogram) Observe(v float64) {
 	h.N++
 }
 
-// Demand integrates over time how many seats requests wanted, since it was last asked.
+// Demand integrates the number of requested seats over time, since the last reset.
 type Demand struct {
 	x, high    float64
 	since      time.Time
@@ -104,7 +104,7 @@ func (d *Demand) set(now time.Time, x float64) {
 	}
 }
 
-// reset answers, and begins again.
+// reset returns the result and starts again.
 func (d *Demand) reset(now time.Time) Demanded {
 	d.tell(now)
 	out := Demanded{Seconds: d.t, High: d.high}

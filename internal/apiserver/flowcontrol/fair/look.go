@@ -18,7 +18,7 @@ type Queue struct {
 	WorkSum                 SeatSeconds
 }
 
-// Queues are all there are.
+// Queues returns the state of all queues.
 func (s *Set) Queues() []Queue {
 	out := make([]Queue, len(s.queues))
 	for i, q := range s.queues {
@@ -27,8 +27,8 @@ func (s *Set) Queues() []Queue {
 	return out
 }
 
-// Each calls f for all requests with the number of their queue and their position in it: -1 for running ones, and for those
-// of no queue.
+// Each calls f for all requests with the index of their queue and their position in it: -1 for running requests, and
+// for those without a queue.
 func (s *Set) Each(f func(queue, place int, r *Request)) {
 	for i, q := range s.queues {
 		n := 0

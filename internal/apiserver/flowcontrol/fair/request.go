@@ -5,12 +5,12 @@ package fair
 
 import "time"
 
-// Request is one that asks for seats. Its owner fills in the first fields, and reuses it only when it is over.
+// Request is one request for seats. Its owner fills in the first fields, and reuses it only after its end.
 type Request struct {
 	Work
 	Flow          *Flow
-	Distinguisher string // tells flows of one schema apart
-	Watch         bool   // only its beginning is counted
+	Distinguisher string // names the request's flow
+	Watch         bool   // only its initialization counts
 	Owner         any
 
 	Arrived, Started time.Time // of the current state
@@ -18,7 +18,7 @@ type Request struct {
 	state       state
 	queue       *queue
 	prev, next  *Request
-	total, last SeatSeconds // its work, and that of its lingering
+	total, last SeatSeconds // the work of the request, and of its lingering
 	arrivedR    SeatSeconds
 	admitted    chan struct{}
 }
@@ -32,10 +32,10 @@ const (
 	lingering
 )
 
-// Admitted is sent to when a request that waits may run.
+// Admitted returns the channel that receives when a waiting request may run.
 func (r *Request) Admitted() <-chan struct{} { return r.admitted }
 
-// Flow counts what the requests of one flow schema do in a set.
+// Flow holds the counters of a flow schema's requests in a set.
 type Flow struct {
 	Name string
 
@@ -43,14 +43,14 @@ type Flow struct {
 	EverQueued, EverRan   bool
 	Running, RunningSeats int
 	Dispatched            uint64
-	Full, Busy, Late      uint64 // refused: the queue full, no seat free, waited too long
-	Stuck                 uint64 // times that the next was too wide for the seats left
+	Full, Busy, Late      uint64 // rejected: the queue was full, no seat was free, it waited too long
+	Stuck                 uint64 // how often the next request needed more seats than were left
 
-	Waited, Refused Histogram // seconds until it ran or was too late, and until it was refused
-	Ran, Watched    Histogram // seconds that it ran, and that watches began
-	Lengths         Histogram // of the queue, as each saw it that came
-	Widths          Histogram // seats asked for
-	Watchers        Histogram // of what is to be written
+	Waited, Refused Histogram // seconds until it ran or timed out, and until it was rejected
+	Ran, Watched    Histogram // seconds that requests ran, and that watches initialized
+	Lengths         Histogram // of the queue, as seen by each arriving request
+	Widths          Histogram // requested seats
+	Watchers        Histogram // of the objects to be written
 }
 
 var (
@@ -60,7 +60,7 @@ var (
 	watchers = []float64{0, 1, 10, 100, 1000, 10000}
 )
 
-// NewFlow makes the counts of a flow schema.
+// NewFlow makes the counters of a flow schema.
 func NewFlow(name string) *Flow {
 	h := func(bounds []float64) Histogram { return Histogram{Bounds: bounds} }
 	return &Flow{
@@ -69,7 +69,7 @@ func NewFlow(name string) *Flow {
 	}
 }
 
-// list holds requests in the order in which they came.
+// list holds requests in order of arrival.
 type list struct {
 	first, last *Request
 	n           int
@@ -107,16 +107,16 @@ func (l *list) each(f func(*Request)) {
 	}
 }
 
-// queue is one of a set's.
+// queue is one queue of a set.
 type queue struct {
 	index   int
 	waiting list
 	running list
-	nextR   SeatSeconds // when, in virtual time, its next request begins
-	seats   int         // held by its requests that run or linger
+	nextR   SeatSeconds // the virtual time at which its next request begins
+	seats   int         // held by its running and lingering requests
 	gone    bool
 
-	initialSum, seatsSum int // of those that wait
+	initialSum, seatsSum int // of the waiting requests
 	workSum              SeatSeconds
 }
 

@@ -4,29 +4,30 @@
 // Package fair selects the request that runs next: fair queuing of the requests of one priority level, as in Kubernetes'
 // API Priority and Fairness. It is pure: it reads no clock, starts no goroutine, never waits and takes no lock.
 //
-// A [Set] has a number of seats. A [Request] gets its seats immediately if enough are free; else it waits in one of the
-// set's queues, or is rejected if its queue is full, and gets its seats when others release theirs. Each flow has a hand of
-// queues (shuffle sharding) and its requests go to the queue of the hand with the least work, so that one noisy flow fills
-// few queues and leaves those of others alone.
+// A [Set] has a number of seats. A [Request] gets its seats immediately if enough are free. Otherwise it waits in one
+// of the set's queues until others release theirs, or is rejected if that queue is full. Each flow has a hand of queues
+// (shuffle sharding), and its requests go to the queue of the hand with the least work. So one noisy flow fills few
+// queues and does not delay others.
 //
-// # Which is next
+// # The next request
 //
-// A set has a virtual time R: the seat-seconds that each busy queue has been given since the beginning, were all given the
-// same. A queue knows at which R its next request begins (nextR); the request ends, virtually, when its work has been done
-// after that; and the one that would end first is next. An example with one seat and requests of 1 seat-second each: queue A
-// has three of them at R 0, queue B one at R 0.5.
+// A set has a virtual time R: the seat-seconds that each busy queue would have received since the beginning if all had
+// received the same. A queue knows the R at which its next request begins (nextR). That request virtually ends when its
+// work is done after nextR, and the request that would end first runs next. An example with one seat and requests of 1
+// seat-second each: queue A has three requests at R 0, queue B has one at R 0.5.
 //
 //	R 0    A's first runs: A's nextR is 1, its second would end at 2
 //	R 0.5  B's comes: B's nextR is 0.5, it would end at 1.5
 //	R 1    the seat is free: B's ends first, so B's runs; then A's second and third
 //
-// The work of a request is not known before it has run: it is estimated as 3 ms for each of its seats, and corrected when
-// it has ended. Seats that are held for a while after the end, while watchers get the event, count as work from the start.
+// The work of a request is known only after it has run. It is estimated as 3 ms for each of its seats, and corrected at
+// the end. Seats that are held for a while after the end, while watchers receive the event, count as work from the
+// start.
 //
 // # Lifetimes
 //
-// Times that methods are given never go back. All calls of one set come one after another; a Request is the set's from Start
-// until it was refused, [Set.Cancel] was true, or [Set.Finish] and, where that asks for it, [Set.Release] were called.
+// The times that methods receive never decrease. Calls of one set are serialized. A Request belongs to the set from
+// Start until it was rejected, [Set.Cancel] returned true, or [Set.Finish] and, if required, [Set.Release] were called.
 package fair
 
 import (
@@ -37,7 +38,7 @@ import (
 	"k8s.io/apiserver/pkg/util/shufflesharding"
 )
 
-// guess is how long a request is taken to run before it has.
+// guess is the estimated duration of a request.
 const guess = 3 * time.Millisecond
 
 // Virtual time goes back by half of what can be told when it gets too far.
@@ -49,7 +50,7 @@ const (
 // Config configures a set's queues. Queues may be 0: requests are rejected instead of waiting; or [Unlimited].
 type Config struct{ Queues, Hand, Length int }
 
-// Unlimited as the number of queues: everything runs, and is counted.
+// Unlimited as the number of queues means that every request runs immediately, and is counted.
 const Unlimited = -1
 
 // Decision is the state of a request.
@@ -59,13 +60,13 @@ type Decision uint8
 const (
 	Run  Decision = iota // now
 	Wait                 // until Admitted is set
-	Full                 // refused: its queue has no room
-	Busy                 // refused: no seat is free, and there are no queues
+	Full                 // rejected: its queue is full
+	Busy                 // rejected: no seat is free, and there are no queues
 )
 
-// Set is one priority level's.
+// Set schedules the requests of one priority level.
 type Set struct {
-	Waiting, Running, Held, Wanted Gauge // requests that wait and run, seats held and wanted, against what there may be
+	Waiting, Running, Held, Wanted Gauge // relative to their limits: waiting and running requests, held and requested seats
 	demand                         Demand
 
 	config Config
@@ -73,15 +74,15 @@ type Set struct {
 	limit  int
 
 	queues    []*queue
-	queueless list // of those that run without having a queue
+	queueless list // running requests without a queue
 	r         SeatSeconds
-	at        time.Time // of r
-	robin     int       // the queue that was last
+	at        time.Time // the time of r
+	robin     int       // the queue of the last dispatch
 	dealt     int
 
 	waiting, running     int
-	held, wanted         int // seats of those that run or linger, and of those that wait
-	queueHeld, busy      int // of held those in queues, and how many queues have requests
+	held, wanted         int // seats of running and lingering requests, and of waiting ones
+	queueHeld, busy      int // the part of held in queues, and the number of queues with requests
 	Dispatched, Rejected int
 	Cancelled            int
 	Epochs               uint64
@@ -108,7 +109,7 @@ func New(now time.Time) *Set {
 	}
 }
 
-// Check refuses what a set cannot do.
+// Check rejects an invalid configuration.
 func (c Config) Check() error {
 	if c.Queues <= 0 {
 		return nil
@@ -119,7 +120,7 @@ func (c Config) Check() error {
 	return nil
 }
 
-// Configure changes how the set queues, which must pass its Check. Queues that are too many go when they are empty.
+// Configure changes the queues of the set. c must pass Check. Surplus queues are removed when they are empty.
 func (s *Set) Configure(now time.Time, c Config) {
 	s.sync(now)
 	if c.Queues > 0 {
@@ -154,7 +155,7 @@ func (s *Set) Limit(now time.Time, seats, of int) {
 	s.tell(now)
 }
 
-// Start brings a request in. Hash picks its flow's hand.
+// Start adds a request. hash selects its flow's queues.
 func (s *Set) Start(now time.Time, hash uint64, r *Request) Decision {
 	s.sync(now)
 	r.Arrived, r.arrivedR, r.admitted = now, s.r, nil
@@ -183,7 +184,7 @@ func (s *Set) Start(now time.Time, hash uint64, r *Request) Decision {
 	}
 	r.queue = q
 	r.Flow.EverQueued = true
-	if s.waiting == 0 && s.held < s.limit && s.fits(seats) { // no request is before it
+	if s.waiting == 0 && s.held < s.limit && s.fits(seats) { // no request waits before it
 		r.Flow.Lengths.Observe(1)
 		q.nextR = max(q.nextR, s.r)
 		s.robin = q.index
@@ -203,7 +204,7 @@ func (s *Set) Start(now time.Time, hash uint64, r *Request) Decision {
 	return Wait
 }
 
-// Cancel takes out a request that waits; false: it does not wait any more, and its owner runs it.
+// Cancel removes a waiting request. It returns false if the request does not wait any more; its owner then runs it.
 func (s *Set) Cancel(now time.Time, r *Request) bool {
 	s.sync(now)
 	if r.state != waiting {
@@ -216,12 +217,13 @@ func (s *Set) Cancel(now time.Time, r *Request) bool {
 	r.Flow.Late++
 	s.bound(r.queue)
 	s.drop(r.queue)
-	s.dispatch(now) // what was behind it may be narrow enough
+	s.dispatch(now) // the requests behind it may need fewer seats
 	s.tell(now)
 	return true
 }
 
-// Finish ends a request that ran. Its seats are free, unless it lingers: then its owner calls Release so much later.
+// Finish ends a running request. It frees the seats, unless the request lingers: then its owner calls Release after
+// linger.
 func (s *Set) Finish(now time.Time, r *Request) (linger time.Duration) {
 	s.sync(now)
 	s.running--
@@ -265,19 +267,19 @@ func (s *Set) release(now time.Time, r *Request) {
 	s.tell(now)
 }
 
-// Idle is true when nothing waits or runs.
+// Idle reports whether no request waits or runs.
 func (s *Set) Idle() bool { return s.waiting == 0 && s.running == 0 }
 
 // Demanded returns the demand since the last call.
 func (s *Set) Demanded(now time.Time) Demanded { return s.demand.reset(now) }
 
-// R is the virtual time now.
+// R returns the current virtual time.
 func (s *Set) R() SeatSeconds { return s.r }
 
 // Last returns the last dispatch from a queue.
 func (s *Set) Last() Last { return s.last }
 
-// tell has the gauges know what is.
+// tell updates the gauges.
 func (s *Set) tell(now time.Time) {
 	s.Waiting.Set(now, float64(s.waiting))
 	s.Running.Set(now, float64(s.running))
@@ -287,7 +289,7 @@ func (s *Set) tell(now time.Time) {
 	s.demand.set(now, want)
 }
 
-// sync brings virtual time up to now, in which nothing has changed since it was.
+// sync advances the virtual time to now.
 func (s *Set) sync(now time.Time) {
 	d := now.Sub(s.at)
 	s.at = now
@@ -302,7 +304,7 @@ func (s *Set) sync(now time.Time) {
 	s.Epochs++
 	for _, q := range s.queues {
 		if !q.busy() {
-			q.nextR = 0 // it may be of long ago, and is set before it is used
+			q.nextR = 0 // outdated; set before its next use
 			continue
 		}
 		q.nextR -= back
@@ -310,7 +312,7 @@ func (s *Set) sync(now time.Time) {
 	}
 }
 
-// deal picks that queue of a hand with the least work.
+// deal returns the queue of the flow's hand with the least work.
 func (s *Set) deal(hash uint64) *queue {
 	var back [8]int
 	hand := s.dealer.DealIntoHand(hash, back[:])
@@ -350,7 +352,8 @@ func (s *Set) dequeue(r *Request) {
 	r.Flow.QueuedSeats -= seats
 }
 
-// rouse and calm count busy queues: before a first request is in, and when a last one is out.
+// rouse and calm count busy queues: rouse is called before a queue's first request enters, calm after its last one
+// left.
 func (s *Set) rouse(q *queue) {
 	if q.waiting.n+q.running.n == 1 {
 		s.busy++
@@ -383,7 +386,7 @@ func (s *Set) run(now time.Time, q *queue, r *Request) {
 	s.rouse(q)
 	q.seats += seats
 	s.queueHeld += seats
-	if r.Final > s.limit { // more than there are: fewer for longer
+	if r.Final > s.limit { // more seats than the limit: fewer seats for a longer time
 		r.Linger = r.last.Per(max(s.limit, 1))
 		r.Final = s.limit
 		s.held, q.seats, s.queueHeld, f.RunningSeats = s.held-seats, q.seats-seats, s.queueHeld-seats, f.RunningSeats-seats
@@ -393,7 +396,7 @@ func (s *Set) run(now time.Time, q *queue, r *Request) {
 	q.nextR += r.total
 }
 
-// dispatch runs as many as there are seats for.
+// dispatch runs waiting requests as long as there are seats.
 func (s *Set) dispatch(now time.Time) {
 	for s.waiting > 0 && s.held < s.limit {
 		q := s.next()
@@ -412,7 +415,7 @@ func (s *Set) dispatch(now time.Time) {
 	}
 }
 
-// next is the queue whose oldest request would end first, virtually: of several the one that was not last for longest.
+// next returns the queue whose oldest request would virtually end first. Among equals it chooses round robin.
 func (s *Set) next() *queue {
 	var best *queue
 	var first SeatSeconds
@@ -442,7 +445,7 @@ func (s *Set) note(q *queue, lo, hi, lessLo, lessHi SeatSeconds) {
 	s.last = Last{true, s.r, q.nextR, lo, hi, lessLo, lessHi}
 }
 
-// fits says whether seats are free. One that wants more than there are runs alone.
+// fits reports whether seats are free. One that wants more than there are runs alone.
 func (s *Set) fits(seats int) bool {
 	switch {
 	case s.config.Queues < 0:
@@ -453,14 +456,14 @@ func (s *Set) fits(seats int) bool {
 	return s.held+seats <= s.limit
 }
 
-// bound keeps a queue from saving up what it had no use for: no request begins, virtually, before it came.
+// bound prevents a queue from saving up unused time: no request virtually begins before it arrived.
 func (s *Set) bound(q *queue) {
 	if r := q.waiting.first; r != nil && q.nextR < r.arrivedR {
 		q.nextR = r.arrivedR
 	}
 }
 
-// drop takes out a queue that is empty where there are too many.
+// drop removes an empty queue if there are too many queues.
 func (s *Set) drop(q *queue) {
 	if q.gone || q.busy() || len(s.queues) <= max(s.config.Queues, 0) {
 		return

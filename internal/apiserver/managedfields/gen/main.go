@@ -65,7 +65,7 @@ func run() error {
 	return os.WriteFile("z_shapes.json.gz", z.Bytes(), 0o644)
 }
 
-// schemaYAML finds the string in the source file.
+// schemaYAML finds the YAML string in the Go source file.
 func schemaYAML(file string) (string, error) {
 	f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 	if err != nil {
@@ -149,7 +149,7 @@ func put(m map[string]any, key, value string) {
 	}
 }
 
-// plain makes what YAML decoded fit for JSON.
+// plain converts values that YAML decoded to values that JSON can encode.
 func plain(v any) any {
 	switch v := v.(type) {
 	case map[any]any:

@@ -16,7 +16,7 @@ import (
 // release is what the documents say of their version; the module's say unversioned.
 const release = "1.37"
 
-// off says whether a media type is served only behind a feature gate that is off by default.
+// off reports whether a media type is served only behind a feature gate that is off by default.
 func off(media string) bool { return strings.Contains(media, "cbor") }
 
 // serveV3 makes of a document in the module the one that a server with default feature gates sends.

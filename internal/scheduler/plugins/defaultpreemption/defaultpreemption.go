@@ -29,6 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	policylisters "k8s.io/client-go/listers/policy/v1"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 	configv1 "k8s.io/kube-scheduler/config/v1"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -158,7 +159,7 @@ func (p *plugin) ineligible(pod *corev1.Pod, statuses fwk.NodeToStatusReader) st
 		return ""
 	}
 	for _, other := range node.GetPods() {
-		if profile.Priority(other.GetPod()) < profile.Priority(pod) && beingPreempted(other.GetPod()) {
+		if corev1helpers.PodPriority(other.GetPod()) < corev1helpers.PodPriority(pod) && beingPreempted(other.GetPod()) {
 			return "not eligible due to a terminating pod on the nominated node."
 		}
 	}
@@ -174,9 +175,9 @@ func beingPreempted(pod *corev1.Pod) bool {
 // search returns the best candidate, or how many nodes there were of each reason.
 func (p *plugin) search(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo,
 	statuses fwk.NodeToStatusReader) (*candidate, map[string]int, error) {
-	priority := profile.Priority(pod)
+	priority := corev1helpers.PodPriority(pod)
 	lower := p.lower.Count(podcount.NewList(nodes, p.handle.SnapshotSharedLister()), fmt.Sprint(priority),
-		func(o *corev1.Pod) bool { return profile.Priority(o) < priority })
+		func(o *corev1.Pod) bool { return corev1helpers.PodPriority(o) < priority })
 	var budgets []*policyv1.PodDisruptionBudget
 	if p.budgets != nil {
 		var err error
@@ -242,7 +243,7 @@ func (p *plugin) victims(ctx context.Context, state fwk.CycleState, pod *corev1.
 	budgets []*policyv1.PodDisruptionBudget) (*candidate, *fwk.Status, error) {
 	var lower []fwk.PodInfo
 	for _, o := range node.GetPods() {
-		if profile.Priority(o.GetPod()) < profile.Priority(pod) {
+		if corev1helpers.PodPriority(o.GetPod()) < corev1helpers.PodPriority(pod) {
 			lower = append(lower, o)
 		}
 	}
@@ -288,7 +289,7 @@ func (p *plugin) take(ctx context.Context, state fwk.CycleState, pod *corev1.Pod
 
 // importance orders pods: higher priority first, then those that run longest.
 func importance(a, b *corev1.Pod) int {
-	if x, y := profile.Priority(a), profile.Priority(b); x != y {
+	if x, y := corev1helpers.PodPriority(a), corev1helpers.PodPriority(b); x != y {
 		if x > y {
 			return -1
 		}
@@ -335,7 +336,7 @@ func split(pods []fwk.PodInfo, budgets []*policyv1.PodDisruptionBudget) (protect
 func compare(a, b *candidate) int {
 	sum := func(c *candidate) (n int64) {
 		for _, v := range c.victims {
-			n += int64(profile.Priority(v)) + 1<<31 // so that few with low priority weigh less than many
+			n += int64(corev1helpers.PodPriority(v)) + 1<<31 // so that few with low priority weigh less than many
 		}
 		return n
 	}
@@ -343,7 +344,7 @@ func compare(a, b *candidate) int {
 		if len(c.victims) == 0 {
 			return -1 << 31
 		}
-		return int64(profile.Priority(c.victims[0]))
+		return int64(corev1helpers.PodPriority(c.victims[0]))
 	}
 	for _, x := range [...][2]int64{
 		{int64(a.hurt), int64(b.hurt)}, {top(a), top(b)}, {sum(a), sum(b)}, {int64(len(a.victims)), int64(len(b.victims))},
@@ -361,7 +362,7 @@ func compare(a, b *candidate) int {
 // earliest is when the first of the most important victims began.
 func earliest(c *candidate) (t time.Time) {
 	for i, v := range c.victims {
-		if profile.Priority(v) != profile.Priority(c.victims[0]) {
+		if corev1helpers.PodPriority(v) != corev1helpers.PodPriority(c.victims[0]) {
 			break
 		}
 		if s := started(v); i == 0 || s.Before(t) {

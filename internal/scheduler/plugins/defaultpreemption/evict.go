@@ -17,10 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
-
-	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 )
 
 func selects(b *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
@@ -103,7 +102,7 @@ func (p *plugin) takeBack(ctx context.Context, pod *corev1.Pod, node string) {
 	again := map[string]*corev1.Pod{}
 	for _, nominated := range p.handle.NominatedPodsForNode(node) {
 		lesser := nominated.GetPod()
-		if profile.Priority(lesser) >= profile.Priority(pod) {
+		if corev1helpers.PodPriority(lesser) >= corev1helpers.PodPriority(pod) {
 			continue
 		}
 		p.handle.AddNominatedPod(klog.Logger{}, nominated, &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride})

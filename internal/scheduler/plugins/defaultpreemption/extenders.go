@@ -9,9 +9,8 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
-
-	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 )
 
 // askExtenders has the extenders look the candidates through, one after the other. They may leave nodes out, and name other
@@ -70,7 +69,7 @@ func check(pod *corev1.Pod, left map[string]*extenderv1.Victims, ignorable bool)
 			continue
 		}
 		for _, victim := range v.Pods {
-			if profile.Priority(victim) >= profile.Priority(pod) {
+			if corev1helpers.PodPriority(victim) >= corev1helpers.PodPriority(pod) {
 				return fmt.Errorf("extender names pod %s/%s on node %q as a victim, which is not of lower priority", victim.Namespace,
 					victim.Name, name)
 			}
