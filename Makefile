@@ -8,11 +8,11 @@ BIN     := bin/mortise
 # One static binary; tests are built the same way, so that nothing is compiled twice.
 export CGO_ENABLED ?= 0
 
-.PHONY: help up build test race lint gen check bench soak fuzz mutate FORCE
+.PHONY: help up build test race lint gen check bench soak fuzz mutate conformance FORCE
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build bin/mortise
 	@GO='$(GO)' ./scripts/compile -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/mortise
@@ -52,3 +52,6 @@ fuzz: ## every fuzz target for FUZZTIME (10s) each
 
 mutate: ## change PKG by one fault at a time, print the faults that its tests (and FAR's that match FARRUN) miss; V=1: all; at least MIN=90 percent are caught
 	$(GO) run ./scripts/mutate -tags '$(TAGS)' -min $(or $(MIN),90) $(if $(V),-v) -far '$(FAR)' -farrun '$(or $(FARRUN),.)' $(PKG)
+
+conformance: build ## Kubernetes' conformance tests of PEERS=DIR, which scripts/conformance/build DIR has made; RUNS=simulated,containers,serial, FOCUS, SKIP
+	$(GO) run -tags $(TAGS) ./scripts/conformance -peers '$(PEERS)' $(if $(RUNS),-runs '$(RUNS)') $(if $(FOCUS),-focus '$(FOCUS)') $(if $(SKIP),-skip '$(SKIP)')

@@ -90,6 +90,9 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
     bin_dir = %q
     conf_dir = %q
 
+  [plugins."io.containerd.grpc.v1.cri".registry]
+    config_path = %q
+
   [plugins."io.containerd.grpc.v1.cri".containerd]
     snapshotter = %q
     default_runtime_name = "runc"
@@ -101,7 +104,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
         BinaryName = %q
         SystemdCgroup = false
 `, filepath.Join(f.dir, "root"), filepath.Join(f.dir, "state"), f.socket, f.sandboxImage, f.restrictOOMScore,
-		f.disableApparmor, f.cniBin, f.cniConf, f.snapshotter, f.runc)
+		f.disableApparmor, f.cniBin, f.cniConf, filepath.Join(f.dir, "certs.d"), f.snapshotter, f.runc)
 	if f.crun != "" {
 		out += fmt.Sprintf(`
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.crun]

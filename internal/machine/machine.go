@@ -15,7 +15,7 @@
 //	DIR/containerd/containerd.log   what it said
 //	DIR/containerd/containerd.pid   who it is
 //	DIR/containerd/containerd.sock  where it answers (below /run when this path is too long for a socket)
-//	DIR/containerd/cni              its network configurations: the node writes one, in no other runtime's way
+//	DIR/containerd/certs.d          a directory for each registry that has mirrors, made by the user (hosts.toml)
 //	DIR/containerd/root, state      its own
 //
 // Prepare takes a file lock on DIR/containerd, so that several processes may call it concurrently.

@@ -44,13 +44,18 @@ const (
 // Names returns the names of all images, in order.
 func Names() []string { return []string{Pause, Busybox, Web1, Web2} }
 
-// Build builds all images, by name, from a static busybox.
-func Build(busybox []byte, applets []string) (map[string]v1.Image, error) {
+// PauseLayer makes the layer of the pod sandbox's image: /pause alone.
+func PauseLayer() (v1.Layer, error) {
 	pause, err := pauseProgram(runtime.GOARCH)
 	if err != nil {
 		return nil, err
 	}
-	pauseLayer, err := layer([]file{{name: "pause", mode: 0o755, data: pause}})
+	return layer([]file{{name: "pause", mode: 0o755, data: pause}})
+}
+
+// Build makes all images, by name, of a static busybox.
+func Build(busybox []byte, applets []string) (map[string]v1.Image, error) {
+	pauseLayer, err := PauseLayer()
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,250 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Command conformance runs Kubernetes' own conformance tests against bin/mortise on this machine, and prints what passed, failed and was
+// skipped, with the first line of each failure. It exits with 1 if a test fails that is not in known.tsv, the table of known failures and
+// their causes.
+//
+//	make conformance PEERS=DIR                              # all runs
+//	make conformance PEERS=DIR RUNS=simulated               # the tests that need no containers, and no root
+//	make conformance PEERS=DIR RUNS=containers FOCUS='\[sig-node\]'
+//
+// DIR is what scripts/conformance/build has made: Kubernetes' test programs in DIR/bin and, for real containers, a Debian tree in
+// DIR/rootfs. Of these the command makes stand-ins for the images that the tests name, and serves them from a registry on a loopback
+// address, which the node's containerd has as a mirror of registry.k8s.io. Reports and logs stay in bin/conformance.
+//
+// The files:
+//
+//	cluster.go   a cluster of bin/mortise for one run
+//	images.go    the stand-ins of images
+//	known.tsv    known failures: run, test, cause
+//	main.go      the runs, and what is printed
+//	registry.go  the registry that serves the stand-ins
+//	report.go    what ginkgo's report says
+//	simulated.txt the tests that need no containers
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+//go:embed known.tsv
+var knownTable string
+
+//go:embed simulated.txt
+var simulatedTests string
+
+// settings are the flags.
+type settings struct {
+	peers, binary, out string
+	focus, skip        string
+	procs              int
+	timeout            time.Duration
+}
+
+// run is one start of the suite on a cluster of its own.
+type run struct {
+	name       string
+	containers bool
+	labels     string   // ginkgo's filter
+	tests      []string // "[sig-x] text" of each test; nil: all that the labels select
+	procs      int
+}
+
+// runs are all runs, in order. Serial tests cannot share a cluster with others, and take the longest for their number. Disruptive tests end
+// the processes of nodes over SSH.
+func runs() []run {
+	return []run{
+		{name: "simulated", labels: "Conformance && !Disruptive", tests: strings.Split(strings.TrimSpace(simulatedTests), "\n"), procs: 4},
+		{name: "containers", labels: "Conformance && !Serial && !Disruptive", containers: true, procs: 3},
+		{name: "serial", labels: "Conformance && Serial && !Disruptive", containers: true, procs: 1},
+	}
+}
+
+// focus is a regular expression of the run's tests whose names match another.
+func (r run) focus(match string) (string, error) {
+	if r.tests == nil {
+		return match, nil
+	}
+	re, err := regexp.Compile(match)
+	if err != nil {
+		return "", err
+	}
+	var out []string
+	for _, t := range r.tests {
+		if sig, text, ok := strings.Cut(t, " "); ok && re.MatchString(t) {
+			out = append(out, regexp.QuoteMeta(sig)+".*"+regexp.QuoteMeta(text))
+		}
+	}
+	if len(out) == 0 {
+		return "", fmt.Errorf("no test of %s matches %q", r.name, match)
+	}
+	return strings.Join(out, "|"), nil
+}
+
+func main() {
+	var s settings
+	flag.StringVar(&s.peers, "peers", "", "the directory that scripts/conformance/build has made")
+	flag.StringVar(&s.binary, "binary", "bin/mortise", "the program to test")
+	flag.StringVar(&s.out, "out", "bin/conformance", "the directory of reports and logs")
+	names := flag.String("runs", "simulated,containers,serial", "the runs, separated by commas")
+	flag.StringVar(&s.focus, "focus", "", "of the runs' tests only those whose names match")
+	flag.StringVar(&s.skip, "skip", "", "of the runs' tests none whose names match")
+	flag.IntVar(&s.procs, "procs", 0, "processes of tests; 0: what each run has by default")
+	flag.DurationVar(&s.timeout, "timeout", 3*time.Hour, "the time for each run")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ok, err := s.all(ctx, strings.Split(*names, ","), os.Stdout)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "conformance:", err)
+	}
+	if err != nil || !ok {
+		stop()
+		os.Exit(1)
+	}
+}
+
+// all does the named runs and says whether every failure is known.
+func (s settings) all(ctx context.Context, names []string, w io.Writer) (ok bool, err error) {
+	known, err := readKnown(knownTable)
+	if err != nil {
+		return false, err
+	}
+	var todo []run
+	for _, n := range names {
+		i := slices.IndexFunc(runs(), func(r run) bool { return r.name == n })
+		if i < 0 {
+			return false, fmt.Errorf("there is no run %q", n)
+		}
+		todo = append(todo, runs()[i])
+	}
+	if err := s.check(todo); err != nil {
+		return false, err
+	}
+	if s.peers, err = filepath.Abs(s.peers); err != nil {
+		return false, err
+	}
+	if s.out, err = filepath.Abs(s.out); err != nil {
+		return false, err
+	}
+	ok = true
+	for _, r := range todo {
+		began := time.Now()
+		results, err := s.one(ctx, r)
+		if err != nil {
+			return false, fmt.Errorf("%s: %w", r.name, err)
+		}
+		ok = results.print(w, r.name, known, time.Since(began)) && ok
+		fmt.Fprintf(w, "  logs: %s\n", filepath.Join(s.out, r.name))
+	}
+	return ok, nil
+}
+
+// check says what is missing before anything is started.
+func (s settings) check(todo []run) error {
+	if s.peers == "" {
+		return errors.New("no directory of test programs: scripts/conformance/build DIR makes it (half an hour), " +
+			"then make conformance PEERS=DIR")
+	}
+	need := []string{"bin/e2e.test", "bin/ginkgo", "bin/kubectl"}
+	if slices.ContainsFunc(todo, func(r run) bool { return r.containers }) {
+		if os.Geteuid() != 0 {
+			return errors.New("real containers need root; RUNS=simulated does not")
+		}
+		need = append(need, "bin/agnhost", "bin/nnp", "bin/sample-apiserver", "bin/etcd", "rootfs/bin/bash-static")
+	}
+	for _, n := range need {
+		if _, err := os.Stat(filepath.Join(s.peers, filepath.FromSlash(n))); err != nil {
+			return fmt.Errorf("%w: scripts/conformance/build %s makes it", err, s.peers)
+		}
+	}
+	if _, err := os.Stat(s.binary); err != nil {
+		return fmt.Errorf("%w: make build makes it", err)
+	}
+	return nil
+}
+
+// one starts a cluster, runs the suite on it and reads the report.
+func (s settings) one(ctx context.Context, r run) (results, error) {
+	out := filepath.Join(s.out, r.name)
+	if err := os.RemoveAll(out); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return nil, err
+	}
+	c, err := s.start(ctx, r, out)
+	if err != nil {
+		return nil, err
+	}
+	err = s.suite(ctx, r, out, c.kubeconfig)
+	if stopErr := c.stop(); stopErr != nil {
+		return nil, errors.Join(err, stopErr)
+	}
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(filepath.Join(out, "report.json"))
+	if err != nil {
+		return nil, fmt.Errorf("the suite wrote no report, see %s: %w", filepath.Join(out, "ginkgo.log"), err)
+	}
+	defer f.Close()
+	return readReport(f)
+}
+
+// suite runs ginkgo. That tests fail is no error: the report tells it.
+func (s settings) suite(ctx context.Context, r run, out, kubeconfig string) error {
+	log, err := os.Create(filepath.Join(out, "ginkgo.log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	procs := r.procs
+	if s.procs > 0 {
+		procs = s.procs
+	}
+	focus, err := r.focus(s.focus)
+	if err != nil {
+		return err
+	}
+	nodes, ready := "1", "0"
+	if !r.containers {
+		nodes, ready = "0", "-1" // simulated nodes are nothing to the suite: it waits for no pods of the cluster's own
+	}
+	args := []string{"--procs", strconv.Itoa(procs), "--no-color", "--timeout", s.timeout.String(), "--label-filter", r.labels}
+	if focus != "" {
+		args = append(args, "--focus", focus)
+	}
+	if s.skip != "" {
+		args = append(args, "--skip", s.skip)
+	}
+	args = append(args, "--json-report", "report.json", "--output-dir", out, filepath.Join(s.peers, "bin", "e2e.test"), "--",
+		"--kubeconfig", kubeconfig, "--kubectl-path", filepath.Join(s.peers, "bin", "kubectl"), "--provider=skeleton",
+		"--allowed-not-ready-nodes="+ready, "--num-nodes="+nodes, "--disable-log-dump", "--report-dir=")
+	cmd := exec.CommandContext(ctx, filepath.Join(s.peers, "bin", "ginkgo"), args...)
+	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, out
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Join(s.peers, "bin")+string(os.PathListSeparator)+os.Getenv("PATH"))
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = time.Minute
+	var failed *exec.ExitError
+	if err := cmd.Run(); err != nil && (!errors.As(err, &failed) || ctx.Err() != nil) {
+		return fmt.Errorf("run the suite: %w", err)
+	}
+	return nil
+}
