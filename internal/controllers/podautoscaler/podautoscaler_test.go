@@ -88,13 +88,19 @@ type rig struct {
 	metrics *fakeMetrics
 }
 
+// newRig starts a cluster.
+func newRig(ctx context.Context, t *testing.T, s *embed.Server) *rig {
+	cluster := embedtest.Start(t, s)
+	f := &rig{T: t, ctx: ctx, client: cluster.Client(), config: cluster.Config(), metrics: &fakeMetrics{}}
+	f.dynamic = dynamic.NewForConfigOrDie(f.config)
+	return f
+}
+
 // start starts the controller with settings, each FLAG=VALUE.
 func start(t *testing.T, settings ...string) *rig {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
-	cluster := embedtest.Start(t, &embed.Server{Controllers: []string{"*", "-horizontal-pod-autoscaler"}})
-	f := &rig{T: t, ctx: ctx, client: cluster.Client(), config: cluster.Config(), metrics: &fakeMetrics{}}
-	f.dynamic = dynamic.NewForConfigOrDie(f.config)
+	f := newRig(ctx, t, &embed.Server{Controllers: []string{"*", "-horizontal-pod-autoscaler"}})
 	config := rest.CopyConfig(f.config)
 	config.Wrap(f.metrics.behind)
 	c := controllertest.Configured(t, podautoscaler.Controller(), settings...)
@@ -405,4 +411,27 @@ func TestAmbiguous(t *testing.T) {
 	}
 	f.metrics.set("queue", value("50"))
 	await(f, deployments, "web", func(d *appsv1.Deployment) bool { return *d.Spec.Replicas == 5 })
+}
+
+// TestAccount: the role of the controller's account allows what the controller does, in a cluster as it comes.
+func TestAccount(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	s := &embed.Server{}
+	s.APIServer.Controllers.Settings = map[string]string{"horizontal-pod-autoscaler-sync-period": "100ms"}
+	f := newRig(ctx, t, s)
+	f.apply(deployment("web", 5))
+	h := external("web", "web", ofDeployment, 2, "queue")
+	f.apply(strings.Replace(h, "metrics: [", "metrics: ["+
+		"{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 50}}}, "+
+		"{type: Pods, pods: {metric: {name: m}, target: {type: AverageValue, averageValue: 1}}}, ", 1))
+	await(f, deployments, "web", func(d *appsv1.Deployment) bool { return *d.Spec.Replicas == 2 })
+	event(f, "web", "SuccessfulRescale", "New size: 2; reason: Current number of replicas above Spec.MaxReplicas")
+	const missing = "the server could not find the requested resource"
+	event(f, "web", "FailedGetResourceMetric", missing)
+	event(f, "web", "FailedGetPodsMetric", "no custom metrics API (custom.metrics.k8s.io) registered")
+	event(f, "web", "FailedGetExternalMetric", missing)
+	await(f, hpas, "web", func(h *autoscalingv2.HorizontalPodAutoscaler) bool {
+		return strings.HasPrefix(condition(h, autoscalingv2.ScalingActive), "False FailedGetResourceMetric")
+	})
 }
