@@ -25,6 +25,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/nodeipam"
 	"github.com/mortise-dev/mortise/internal/controllers/nodelifecycle"
 	"github.com/mortise-dev/mortise/internal/controllers/nodettl"
+	"github.com/mortise-dev/mortise/internal/controllers/podautoscaler"
 	"github.com/mortise-dev/mortise/internal/controllers/podgc"
 	"github.com/mortise-dev/mortise/internal/controllers/policystatus"
 	"github.com/mortise-dev/mortise/internal/controllers/replicaset"
@@ -71,6 +72,7 @@ func Controllers() []controllers.Controller {
 		nodeipam.Controller(),
 		nodelifecycle.Controller(),
 		nodettl.Controller(),
+		podautoscaler.Controller(),
 		podgc.Controller(),
 		policystatus.Controller(),
 		replicaset.Controller(),

@@ -29,6 +29,8 @@ func TestControllerFlags(t *testing.T) {
 		"--mirroring-max-endpoints-per-subset=0":             "mirroring-max-endpoints-per-subset must not be less than 1, but got 0",
 		"--max-endpoints-per-slice=0":                        "max-endpoints-per-slice must not be less than 1, but got 0",
 		"--max-endpoints-per-slice=1001":                     "max-endpoints-per-slice must not be more than 1000, but got 1001",
+		"--horizontal-pod-autoscaler-sync-period=0s":         "--horizontal-pod-autoscaler-sync-period must be above 0",
+		"--horizontal-pod-autoscaler-tolerance=NaN":          "--horizontal-pod-autoscaler-tolerance must be from 0 to a million",
 		"--resource-quota-sync-period=0s":                    "--resource-quota-sync-period must be above 0",
 		"--cluster-signing-duration=0s":                      "--cluster-signing-duration must be above 0",
 		"--concurrent-job-syncs=0":                           "concurrent-job-syncs must not be less than 1, but got 0",
@@ -88,8 +90,8 @@ func TestControllerFields(t *testing.T) {
 		t.Fatal(err)
 	}
 	loops := c.Controllers
-	if len(loops.ConcurrentSyncs) != 20 || loops.ConcurrentSyncs["resourceclaim-controller"] != 50 ||
-		*loops.NodeLifecycle.NodeEvictionRate != 0.1 ||
+	if len(loops.ConcurrentSyncs) != 21 || loops.ConcurrentSyncs["resourceclaim-controller"] != 50 ||
+		*loops.NodeLifecycle.NodeEvictionRate != 0.1 || *loops.PodAutoscaler.Tolerance != 0.1 ||
 		*loops.PodGC.TerminatedPodGCThreshold != 12500 || loops.Signing.Duration.Hours() != 8760 || loops.NodeIPAM.NodeCIDRMaskSize != nil {
 		t.Errorf("defaults are %+v", loops)
 	}

@@ -28,10 +28,10 @@ type Setting struct {
 	Optional bool
 }
 
-// Value returns the value of a setting that a variable keeps. The variable holds the default.
-func Value[T int | float32 | time.Duration](to *T) pflag.Value { return &value[T]{to} }
+// Value makes the value of a setting that is kept in a variable. The variable holds the default.
+func Value[T int | float32 | float64 | time.Duration](to *T) pflag.Value { return &value[T]{to} }
 
-type value[T int | float32 | time.Duration] struct{ to *T }
+type value[T int | float32 | float64 | time.Duration] struct{ to *T }
 
 // Set implements [pflag.Value].
 func (v *value[T]) Set(text string) (err error) {
@@ -45,6 +45,11 @@ func (v *value[T]) Set(text string) (err error) {
 		var x float64
 		if x, err = strconv.ParseFloat(text, 32); err == nil {
 			*to = float32(x)
+		}
+	case *float64:
+		var x float64
+		if x, err = strconv.ParseFloat(text, 64); err == nil {
+			*to = x
 		}
 	case *time.Duration:
 		var d time.Duration

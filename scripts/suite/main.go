@@ -49,6 +49,7 @@ var modules = []module{
 	{"test/dex", "20m", nil},
 	{"test/aggregated", "20m", nil},
 	{"test/kubescheduler", "20m", nil},
+	{"test/podautoscaler", "20m", nil},
 }
 
 func main() {

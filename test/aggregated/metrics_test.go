@@ -17,7 +17,8 @@ import (
 
 // TestMetricsAdapter reads custom and external metrics of the test adapter through the cluster.
 func TestMetricsAdapter(t *testing.T) {
-	c := up(t, "--node", "none", "--controllers", "namespace-controller")
+	c := up(t, "--node", "none", "--controllers", "namespace-controller,horizontal-pod-autoscaler-controller",
+		"--horizontal-pod-autoscaler-sync-period", "1s")
 	ca, cert, key := certificate(t, "adapter")
 	at := port(t)
 	adapter, told := testAdapter(t)
@@ -49,6 +50,12 @@ func TestMetricsAdapter(t *testing.T) {
 			t.Errorf("%s: error %v, %s", path, err, out)
 		}
 	}
+	// Of the two metrics the external one asks for more: 42 are five times 9, rounded up.
+	c.do(scaled, "create", "-f", "-")
+	c.do("", "wait", "--for=jsonpath={.spec.replicas}=5", "--timeout=60s", "deployment/web")
+	if out := c.eventually("42/9 (avg)", "get", "hpa", "web"); !strings.Contains(out, "300m/1 (avg)") {
+		t.Errorf("the autoscaler:\n%s", out)
+	}
 	c.refused("", "is forbidden", "get", "--raw", "/apis/external.metrics.k8s.io/v1beta1/namespaces/default/my-external-metric", "--as",
 		"jane")
 	out := c.eventually("external.metrics.k8s.io/v1beta1", "api-versions")
@@ -56,6 +63,30 @@ func TestMetricsAdapter(t *testing.T) {
 		t.Errorf("versions:\n%s", out)
 	}
 }
+
+// scaled is a Deployment that an autoscaler scales by what the test adapter tells.
+const scaled = `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template: {metadata: {labels: {app: web}}, spec: {containers: [{name: a, image: a}]}}
+---
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: web}
+spec:
+  maxReplicas: 9
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
+  metrics:
+  - type: External
+    external: {metric: {name: my-external-metric, selector: {matchLabels: {foo: bar}}}, target: {type: AverageValue, averageValue: "9"}}
+  - type: Object
+    object:
+      describedObject: {apiVersion: v1, kind: Service, name: kettle}
+      metric: {name: calls}
+      target: {type: AverageValue, averageValue: "1"}
+`
 
 // testAdapter is the adapter and the port at which it is told of metrics: 8080, which it has in its source. Where somebody else has that
 // already, it is the adapter with another port and nothing else changed.

@@ -15,6 +15,7 @@ type ControllersConfiguration struct {
 	NodeIPAM           NodeIPAMConfiguration            `json:"nodeIPAM,omitzero"`
 	Endpoints          EndpointsConfiguration           `json:"endpoints,omitzero"`
 	PodGC              PodGCConfiguration               `json:"podGC,omitzero"`
+	PodAutoscaler      PodAutoscalerConfiguration       `json:"horizontalPodAutoscaler,omitzero"`
 	ResourceQuota      ResourceQuotaConfiguration       `json:"resourceQuota,omitzero"`
 	LegacyTokenCleaner LegacyServiceAccountTokenCleanup `json:"legacyServiceAccountTokenCleaner,omitzero"`
 	LeaderElection     LeaderElectionConfiguration      `json:"leaderElection,omitzero"`
@@ -51,6 +52,15 @@ type EndpointsConfiguration struct {
 // PodGCConfiguration configures the collection of finished pods.
 type PodGCConfiguration struct {
 	TerminatedPodGCThreshold *int32 `json:"terminatedPodGCThreshold,omitempty"`
+}
+
+// PodAutoscalerConfiguration configures how HorizontalPodAutoscalers are evaluated.
+type PodAutoscalerConfiguration struct {
+	SyncPeriod                   *metav1.Duration `json:"syncPeriod,omitempty"`
+	DownscaleStabilizationWindow *metav1.Duration `json:"downscaleStabilizationWindow,omitempty"`
+	Tolerance                    *float64         `json:"tolerance,omitempty"`
+	CPUInitializationPeriod      *metav1.Duration `json:"cpuInitializationPeriod,omitempty"`
+	InitialReadinessDelay        *metav1.Duration `json:"initialReadinessDelay,omitempty"`
 }
 
 // ResourceQuotaConfiguration configures the resource quota controller.
