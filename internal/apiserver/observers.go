@@ -28,7 +28,7 @@ func (s *Server) authenticated(r *http.Request, asks *http.Request) (user.Info, 
 	return who, err
 }
 
-// impersonated returns the user whom the user impersonates; nil: none.
+// impersonated returns the user that the request impersonates; nil: none.
 func (s *Server) impersonated(r *http.Request, from user.Info) (user.Info, error) {
 	ctx := r.Context()
 	begun := time.Now()

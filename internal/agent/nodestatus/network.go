@@ -92,7 +92,7 @@ func (m *Manager) InstallNetwork() error {
 	return m.pods.install(false, m.PodCIDR)
 }
 
-// WatchNetwork writes the configuration of the pod network again when somebody removes it, until ctx is done.
+// WatchNetwork writes the configuration of the pod network again when it is removed, until ctx is done.
 func (m *Manager) WatchNetwork(ctx context.Context) error {
 	if m.Network.Dir == "-" {
 		return nil

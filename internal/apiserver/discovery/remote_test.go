@@ -27,7 +27,8 @@ func TestRemoteVersionsAreMerged(t *testing.T) {
 	list := append(descriptors(t), customKind("docs.example.com", "widgets", "v1", "v2"))
 	remote := &Remote{Versions: []RemoteVersion{
 		remoteVersion("aaa.example.com", "v1", 1000, 15, apidiscoveryv2.DiscoveryFreshnessStale),
-		remoteVersion("docs.example.com", "v2", 1000, 200, apidiscoveryv2.DiscoveryFreshnessCurrent), // replaces this server's own, and comes before v1
+		// replaces this server's own, and comes before v1
+		remoteVersion("docs.example.com", "v2", 1000, 200, apidiscoveryv2.DiscoveryFreshnessCurrent),
 		remoteVersion("docs.example.com", "v3alpha1", 1000, 10, apidiscoveryv2.DiscoveryFreshnessCurrent),
 		remoteVersion("top.example.com", "v1", 17780, 1, apidiscoveryv2.DiscoveryFreshnessCurrent), // between apps and events.k8s.io
 		remoteVersion("top.example.com", "v2", 10, 1, apidiscoveryv2.DiscoveryFreshnessCurrent),
