@@ -31,6 +31,8 @@ type APIServer struct {
 	Node           Node
 	Network        Network
 	Kubelets       Kubelets
+	Serving        Serving
+	Compatibility  Compatibility
 }
 
 // section is one concept's flags.
@@ -38,7 +40,8 @@ type section interface{ addFlags(f *pflag.FlagSet) }
 
 func (o *APIServer) sections() []section {
 	return []section{&o.Authentication, &o.Authorization, &o.Audit, &o.FlowControl, &o.Encryption, &o.Admission, &o.Aggregation, &o.Egress,
-		&o.Explain, &o.Pods, &o.Webhooks, &o.Controllers, &o.Scheduler, &o.Simulated, &o.Node, &o.Network, &o.Kubelets}
+		&o.Explain, &o.Pods, &o.Webhooks, &o.Controllers, &o.Scheduler, &o.Simulated, &o.Node, &o.Network, &o.Kubelets,
+		&o.Serving, &o.Compatibility}
 }
 
 // AddFlags binds all of them to f.

@@ -45,6 +45,9 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 		ClientAuth: tls.RequestClientCert, ClientCAs: m.CA.Pool(), NextProtos: []string{"h2", "http/1.1"},
 		DynamicRecordSizingDisabled: true, // small first records help browsers that render partial responses
 	}
+	if m.Certificates != nil {
+		srv.TLSConfig.Certificates, srv.TLSConfig.GetCertificate = nil, m.Certificates.Get
+	}
 	s.askCertificates(srv.TLSConfig)
 	running, stop := context.WithCancel(ctx)
 	defer stop()

@@ -77,7 +77,8 @@ func upFlagGroups(f *pflag.FlagSet, all bool) []flagGroup {
 	if !all {
 		return upCommon()
 	}
-	return bySetting(f, flagGroup{"General", []string{"config", "help"}})
+	groups := bySetting(f, flagGroup{"General", []string{"config", "help"}})
+	return append(groups, flagGroup{"Names in kube-apiserver and kube-controller-manager", (&aliasFlags{}).names()})
 }
 
 // nodeFlags are the groups of the flags of `node`: the common ones, or all.

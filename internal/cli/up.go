@@ -119,6 +119,7 @@ type upFlags struct {
 	controllers, level   string
 	gates, runtimeConfig []string
 	engines              []string // names
+	aliases              aliasFlags
 }
 
 // newUpFlags binds the flags of `up` to o.
@@ -155,6 +156,7 @@ func newUpFlags(name string, p Program, o *UpOptions) *upFlags {
 	o.APIServer.Authentication.BootstrapTokens = true // there are none before `mortise token create`
 	p.AddFlags(f, &o.APIServer)
 	f.StringVar(&u.level, "log-level", "warn", "Lowest level to log: debug, info, warn or error.")
+	u.aliases.add(f)
 	u.help.add(f)
 	f.Usage = func() {}
 	return u
@@ -166,6 +168,7 @@ func (u *upFlags) read(p Program, args []string) (applied *config.Applied, code 
 	if code, done := parseFlags(p, f, args, &u.help, func() int { return u.printHelp(p) }); done {
 		return nil, code, false
 	}
+	u.aliases.listen = f.Changed("listen")
 	if u.config == "" {
 		return nil, 0, true
 	}
@@ -206,6 +209,9 @@ func (u *upFlags) finish(p Program, o *UpOptions) error {
 		return errors.New("--nodes takes a number above 0, with simulated nodes only")
 	}
 	var err error
+	if o.Listen, err = u.aliases.apply(u.set, o.Listen); err != nil {
+		return err
+	}
 	if o.Logger, err = newLogger(p, u.level); err != nil {
 		return err
 	}

@@ -50,8 +50,9 @@ type checked struct {
 	authentication   *authentication
 	modes            *modes.Settings // of authorization
 	encryptionConfig *encryption.Config
-	frontProxy       *frontProxyClient // nil: the cluster's own
-	nodeCAs          []byte            // PEM, the CAs of nodes' serving certificates beside the cluster's own; nil: these are not verified
+	frontProxy       *serving.FilePair // nil: the cluster's own
+	servingFiles     *servingFiles     // nil: the cluster's own
+	nodeCAs          []byte            // PEM, of nodes' serving certificates beside the cluster's own; nil: these are not verified
 	scheduling       scheduling
 	node             *node.Plan
 }

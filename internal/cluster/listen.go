@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -41,6 +42,9 @@ func loadCertificates(s *settings, more []string) (*serving.Material, error) {
 		"127.0.0.1", "::1", s.serviceCIDRs[0].Addr().Next().String(),
 	}
 	hosts = append(hosts, more...)
+	if s.servingConfigured() {
+		hosts = append(hosts, serving.LoopbackName)
+	}
 	if ip, err := netip.ParseAddr(s.host); s.host != "" && (err != nil || !ip.IsUnspecified()) {
 		hosts = append(hosts, s.host)
 	} else if addrs, err := net.InterfaceAddrs(); err == nil {
@@ -68,10 +72,17 @@ func makeAccess(s *settings, l net.Listener, material *serving.Material) (a acce
 		host = "127.0.0.1"
 	}
 	a.url = "https://" + net.JoinHostPort(host, strconv.Itoa(port(l)))
+	at := serving.Endpoint{URL: a.url, Authorities: material.CA.CertPEM}
+	if material.Certificates != nil {
+		at.ServerName = serving.LoopbackName // gets the certificate that these authorities verify
+		if len(s.signing.rootCA) > 0 {       // nodes that join trust the same
+			at.Authorities = slices.Concat(at.Authorities, s.signing.rootCA)
+		}
+	}
 	a.admin = &rest.Config{Host: a.url, QPS: -1, TLSClientConfig: rest.TLSClientConfig{
-		CAData: material.CA.CertPEM, CertData: material.Admin.CertPEM, KeyData: material.Admin.KeyPEM,
+		CAData: at.Authorities, ServerName: at.ServerName, CertData: material.Admin.CertPEM, KeyData: material.Admin.KeyPEM,
 	}}
-	a.kubeconfig, err = serving.Kubeconfig(a.url, material.CA, material.Admin)
+	a.kubeconfig, err = serving.Kubeconfig(at, material.Admin)
 	return a, err
 }
 

@@ -83,6 +83,9 @@ func (s Settings) complete() (*settings, error) {
 			return nil, err
 		}
 	}
+	if err := checkCompatibility(&c.APIServer.Compatibility); err != nil {
+		return nil, err
+	}
 	if c.runtimeConfig, err = kinds.ParseRuntimeConfig(s.RuntimeConfig); err != nil {
 		return nil, err
 	}

@@ -73,6 +73,10 @@ func checks() []step {
 			a.frontProxy, err = readFrontProxyClient(&a.settings.APIServer.Aggregation)
 			return err
 		}},
+		{Name: "read the serving certificates", Start: func(_ context.Context, a *assembly) (err error) {
+			a.servingFiles, err = readServing(&a.settings.APIServer.Serving)
+			return err
+		}},
 		{Name: "read the nodes' authorities", Start: func(_ context.Context, a *assembly) (err error) {
 			a.nodeCAs, err = readNodeAuthorities(a.settings.APIServer.Kubelets.CAFile)
 			return err
@@ -129,7 +133,10 @@ func openings() []step {
 			Stop: func(a *assembly) error { return a.dir.Close() },
 		},
 		{Name: "load certificates", Start: func(_ context.Context, a *assembly) (err error) {
-			a.material, err = loadCertificates(a.settings, a.forPods.texts())
+			if a.material, err = loadCertificates(a.settings, a.forPods.texts()); err != nil {
+				return err
+			}
+			a.material.Certificates, err = a.servingFiles.complete(a.settings, a.material)
 			return err
 		}},
 		{Name: "create the administrator's credentials", Start: func(_ context.Context, a *assembly) (err error) {
@@ -216,7 +223,8 @@ func servers() []step {
 			log := a.settings.Logger
 			a.background.Run(ctx, "authorization", a.authorization.chain.Run)
 			a.encryption.follow(ctx, a.background)
-			a.frontProxy.follow(ctx, a.background, log, a.server.Aggregator().Rotated)
+			followFrontProxyClient(ctx, a.frontProxy, a.background, log, a.server.Aggregator().Rotated)
+			followServing(ctx, a.material.Certificates, a.background, log)
 			a.settings.signing.follow(ctx, a.background, log)
 			return nil
 		}},

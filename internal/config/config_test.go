@@ -164,6 +164,8 @@ func TestRoundTrip(t *testing.T) {
 		"--masquerade-all=false --nodeport-addresses=10.0.0.0/8,fd00::/8 --node-cidr-mask-size-ipv4=26 --leader-elect",
 		"--max-request-bytes-inflight=0 --goaway-chance=0.001 --admission-deadline=90s --explain=true --explain-memory=32",
 		"--runtime-config=api/beta=true,batch/v1=false --nodes=7 --default-not-ready-toleration-seconds=0",
+		"--tls-cert-file=a --tls-private-key-file=b --tls-sni-cert-key=c,d:e,f --tls-sni-cert-key=g,h --cert-dir=d",
+		"--emulated-version=1.37 --emulated-version=kube=1.37,1.37 --emulation-forward-compatible --min-compatibility-version=1.36",
 		"--service-account-issuer=https://a,b --service-account-issuer=https://c --service-account-max-token-expiration=24h",
 	} {
 		f, o := newFlags()

@@ -99,6 +99,14 @@ func table() []Setting {
 		{Flag: "log-level", Field: "logging.level", Values: levels},
 		{Flag: "feature-gates", Field: "featureGates"},
 		{Flag: "runtime-config", Field: "runtimeConfig"},
+		{Flag: "tls-cert-file", Field: "serving.tlsCertFile"},
+		{Flag: "tls-private-key-file", Field: "serving.tlsPrivateKeyFile"},
+		{Flag: "cert-dir", Field: "serving.certDir"},
+		{Flag: "tls-sni-cert-key", Field: "serving.tlsSNICertKeys"},
+		{Flag: "emulated-version", Field: "compatibility.emulatedVersions"},
+		{Flag: "min-compatibility-version", Field: "compatibility.minCompatibilityVersions"},
+		{Flag: "emulation-forward-compatible", Field: "compatibility.emulationForwardCompatible"},
+		{Flag: "runtime-config-emulation-forward-compatible", Field: "compatibility.runtimeConfigEmulationForwardCompatible"},
 
 		{Flag: "authentication-config", Field: "authentication.configFile"},
 		{Flag: "api-audiences", Field: "authentication.apiAudiences"},
@@ -270,7 +278,7 @@ var headings = []struct {
 	name   string
 	fields []string
 }{
-	{"Server", []string{"dataDir", "kubeconfig", "listen", "logging", "featureGates", "runtimeConfig"}},
+	{"Server", []string{"dataDir", "kubeconfig", "listen", "logging", "featureGates", "runtimeConfig", "serving", "compatibility"}},
 	{"Store", []string{"store", "encryption"}},
 	{"Node", []string{"node"}},
 	{"Networking", []string{"networking"}},

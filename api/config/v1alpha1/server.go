@@ -26,6 +26,8 @@ type ServerConfiguration struct {
 	FeatureGates map[string]bool `json:"featureGates,omitempty"`
 	// RuntimeConfig enables and disables APIs.
 	RuntimeConfig  map[string]bool             `json:"runtimeConfig,omitempty"`
+	Serving        ServingConfiguration        `json:"serving,omitzero"`
+	Compatibility  CompatibilityConfiguration  `json:"compatibility,omitzero"`
 	Authentication AuthenticationConfiguration `json:"authentication,omitzero"`
 	Authorization  AuthorizationConfiguration  `json:"authorization,omitzero"`
 	Admission      AdmissionConfiguration      `json:"admission,omitzero"`
@@ -39,6 +41,23 @@ type ServerConfiguration struct {
 	Scheduler      SchedulerConfiguration      `json:"scheduler,omitzero"`
 	Node           NodeConfiguration           `json:"node,omitzero"`
 	Networking     NetworkingConfiguration     `json:"networking,omitzero"`
+}
+
+// ServingConfiguration names the files of the certificates that the API server presents to clients.
+type ServingConfiguration struct {
+	TLSCertFile       string `json:"tlsCertFile,omitempty"`
+	TLSPrivateKeyFile string `json:"tlsPrivateKeyFile,omitempty"`
+	CertDir           string `json:"certDir,omitempty"`
+	// TLSSNICertKeys are CERT-FILE,KEY-FILE[:NAME,NAME...].
+	TLSSNICertKeys []string `json:"tlsSNICertKeys,omitempty"`
+}
+
+// CompatibilityConfiguration names versions of Kubernetes. The server refuses all but its own and the one before.
+type CompatibilityConfiguration struct {
+	EmulatedVersions                        []string `json:"emulatedVersions,omitempty"`
+	MinCompatibilityVersions                []string `json:"minCompatibilityVersions,omitempty"`
+	EmulationForwardCompatible              *bool    `json:"emulationForwardCompatible,omitempty"`
+	RuntimeConfigEmulationForwardCompatible *bool    `json:"runtimeConfigEmulationForwardCompatible,omitempty"`
 }
 
 // StoreConfiguration selects the storage engine.

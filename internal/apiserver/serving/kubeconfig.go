@@ -10,14 +10,20 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Kubeconfig returns a kubeconfig file (YAML) for the user's certificate at the server's address, with everything
-// embedded.
-func Kubeconfig(server string, ca *Pair, user *Pair) ([]byte, error) {
+// Endpoint is how clients reach a server and know it.
+type Endpoint struct {
+	URL         string
+	Authorities []byte // PEM
+	ServerName  string // that clients ask for; empty: the URL's host
+}
+
+// Kubeconfig is a kubeconfig file (YAML) for the pair's user of a server, with everything embedded.
+func Kubeconfig(at Endpoint, user *Pair) ([]byte, error) {
 	name := user.Certificate.Subject.CommonName
 	c := clientcmdapi.Config{
 		APIVersion: "v1", Kind: "Config", CurrentContext: "mortise",
 		Clusters: []clientcmdapi.NamedCluster{{Name: "mortise", Cluster: clientcmdapi.Cluster{
-			Server: server, CertificateAuthorityData: ca.CertPEM,
+			Server: at.URL, CertificateAuthorityData: at.Authorities, TLSServerName: at.ServerName,
 		}}},
 		AuthInfos: []clientcmdapi.NamedAuthInfo{{Name: name, AuthInfo: clientcmdapi.AuthInfo{
 			ClientCertificateData: user.CertPEM, ClientKeyData: user.KeyPEM,

@@ -54,7 +54,7 @@ func TestKubeconfigLoads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := Kubeconfig("https://localhost:6443", m.CA, m.Admin)
+	b, err := Kubeconfig(Endpoint{URL: "https://localhost:6443", Authorities: m.CA.CertPEM}, m.Admin)
 	if err != nil {
 		t.Fatal(err)
 	}
