@@ -229,10 +229,12 @@ func TestWrongServingFlags(t *testing.T) {
 		{[]string{"--tls-cert-file", certFile}, "--tls-cert-file and --tls-private-key-file: one is of no use without the other"},
 		{[]string{"--tls-cert-file", certFile, "--tls-private-key-file", otherKey}, "--tls-cert-file: " + certFile + " and " + otherKey},
 		{[]string{"--cert-dir", half}, "--cert-dir: " + half},
-		{[]string{"--tls-sni-cert-key", certFile}, "--tls-sni-cert-key " + certFile + ": expected comma separated certificate and key file paths"},
+		{[]string{"--tls-sni-cert-key", certFile},
+			"--tls-sni-cert-key " + certFile + ": expected comma separated certificate and key file paths"},
 		{[]string{"--tls-sni-cert-key", certFile + "," + keyFile + ":"}, "empty names list is not allowed"},
 		{[]string{"--tls-sni-cert-key", certFile + "," + keyFile + "x"}, "read key"},
-		{[]string{"--emulated-version", "1.36"}, "--emulated-version 1.36 is not supported: this server is Kubernetes 1.37.1 and supports kube=1.37 only"},
+		{[]string{"--emulated-version", "1.36"},
+			"--emulated-version 1.36 is not supported: this server is Kubernetes 1.37.1 and supports kube=1.37 only"},
 		{[]string{"--emulated-version", "wardle=1.37"}, `--emulated-version wardle=1.37: unknown component "wardle": want kube=1.37`},
 		{[]string{"--emulated-version", "new"}, "--emulated-version new is not supported"},
 		{[]string{"--min-compatibility-version", "kube=1.35"}, "--min-compatibility-version kube=1.35 is not supported"},
@@ -244,7 +246,8 @@ func TestWrongServingFlags(t *testing.T) {
 			t.Errorf("%v: ended with %v, want an error with %s; said:\n%s", c.args, err, c.want, p.output)
 		}
 	}
-	p := up(t, t.TempDir(), "--node", "none", "--controllers", "none", "--emulated-version", "kube=1.37", "--min-compatibility-version", "1.36",
+	p := up(t, t.TempDir(), "--node", "none", "--controllers", "none", "--emulated-version", "kube=1.37", "--min-compatibility-version",
+		"1.36",
 		"--emulation-forward-compatible", "--runtime-config-emulation-forward-compatible=true")
 	if v, err := p.client().Discovery().ServerVersion(); err != nil || v.EmulationMinor != "37" {
 		t.Errorf("the version is %v, error %v", v, err)

@@ -28,7 +28,7 @@ var largeTypes = map[string]struct {
 	methods, fields int
 	why             string
 }{
-	"api/config/v1alpha1 ServerConfiguration":            {0, 21, "the configuration file: a section a field"},
+	"api/config/v1alpha1 ServerConfiguration":            {0, 23, "the configuration file: a section a field"},
 	"extension/trace Trace":                              {0, 31, "data: an answer of the API"},
 	"internal/agent Options":                             {0, 35, "settings, one field each"},
 	"internal/agent/cri/fakecri Runtime":                 {51, 23, "a fake of the runtime's whole API"},

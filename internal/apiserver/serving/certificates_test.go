@@ -25,7 +25,8 @@ func (e end) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(netip.MustPa
 // TestCertificates: who gets which certificate, by the server name that it sends, or by both ends of its connection.
 func TestCertificates(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
-	own, err := LoadOrCreate("", []string{"localhost", "127.0.0.1", "10.0.0.5", "10.244.0.1", "kubernetes.default.svc", LoopbackName}, Options{})
+	own, err := LoadOrCreate("", []string{"localhost", "127.0.0.1", "10.0.0.5", "10.244.0.1", "kubernetes.default.svc", LoopbackName},
+		Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

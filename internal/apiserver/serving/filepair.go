@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 )
 
-// FilePair is a certificate and its key in two PEM files of somebody else, who may replace them. One goroutine calls Reload; Certificate
+// FilePair is a certificate and its key in two PEM files, which an operator may replace. One goroutine calls Reload; Certificate
 // may be called by any.
 type FilePair struct {
 	CertFile, KeyFile string
