@@ -63,8 +63,8 @@ type Material struct {
 	CA               *Pair // signs everything below except the front proxy's
 	Server           *Pair
 	Certificates     *Certificates // nil: clients get Server
-	Admin            *Pair // CN kubernetes-admin, O system:masters
-	KubeletClient    *Pair // CN kube-apiserver-kubelet-client, no group; the API itself rejects it
+	Admin            *Pair         // CN kubernetes-admin, O system:masters
+	KubeletClient    *Pair         // CN kube-apiserver-kubelet-client, no group; the API itself rejects it
 	FrontProxyCA     *Pair
 	FrontProxyClient *Pair // CN front-proxy-client
 	ServiceAccount   *ecdsa.PrivateKey
