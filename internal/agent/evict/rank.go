@@ -60,7 +60,9 @@ const Reason = "Evicted"
 const atOnce = 1
 
 // byPriority orders pods by their priority, the lowest first.
-func byPriority(a, b Pod) int { return cmp.Compare(corev1helpers.PodPriority(a.Pod), corev1helpers.PodPriority(b.Pod)) }
+func byPriority(a, b Pod) int {
+	return cmp.Compare(corev1helpers.PodPriority(a.Pod), corev1helpers.PodPriority(b.Pod))
+}
 
 // Victims are the pods to end for what is short, the first to go first; those that are critical are left out.
 func (m *Manager) Victims(s *Starvation, pods []Pod) []Eviction {
