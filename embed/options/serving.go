@@ -25,6 +25,5 @@ func (o *Serving) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.CertDir, "cert-dir", o.CertDir,
 		"Directory of apiserver.crt and apiserver.key, if --tls-cert-file is not set. If neither exists, the server writes its own there.")
 	f.StringArrayVar(&o.SNICertKeys, "tls-sni-cert-key", o.SNICertKeys,
-		"Files of a certificate and its key, as CERT,KEY[:NAME,NAME...], for clients that ask for NAME, *.NAME or an IP address. "+
-			"Without names, those of the certificate count. Repeat it for more certificates.")
+		"Certificate and key files, as CERT,KEY[:NAME,NAME...], for clients that ask for a NAME. Default names: the certificate's. Repeatable.")
 }

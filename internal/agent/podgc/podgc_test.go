@@ -165,6 +165,7 @@ func TestGarbageThatStays(t *testing.T) {
 		}
 		f.tearing = nil
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		f.tearing = errors.New("busy")
 		f.log.Reset()
 		time.Sleep(time.Minute)
