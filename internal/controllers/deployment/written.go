@@ -90,7 +90,7 @@ func (c *controller) shown(ctx context.Context, key types.NamespacedName) (bool,
 			c.written.note(key, name, there)
 			version = there.ResourceVersion
 		}
-		if objectversion.Less(cached, version) {
+		if cached == "" || objectversion.Less(cached, version) {
 			return false, nil
 		}
 		c.written.forget(key, name)
