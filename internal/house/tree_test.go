@@ -39,15 +39,6 @@ func (s source) line(n ast.Node) int {
 
 func (s source) at(line int) string { return fmt.Sprintf("%s:%d", s.path, line) }
 
-// top is the folder that counts of the whole tree are kept by: the first of the path, below internal the first two.
-func (s source) top() string {
-	parts := strings.Split(s.dir(), "/")
-	if parts[0] == "internal" && len(parts) > 1 {
-		return "internal/" + parts[1]
-	}
-	return parts[0]
-}
-
 // parseFunction parses the one function of a text.
 func parseFunction(t *testing.T, text string) *ast.FuncDecl {
 	t.Helper()

@@ -81,8 +81,8 @@ func (f *fixture) said() (out []string) {
 }
 
 var (
-	gone  = status.Error(codes.NotFound, "gone")
-	stuck = errors.New("stuck")
+	gone     = status.Error(codes.NotFound, "gone")
+	errStuck = errors.New("stuck")
 )
 
 func hooked(name string) corev1.Container {
@@ -152,11 +152,11 @@ func TestStopPod(t *testing.T) {
 			want: []string{"stop id-a 5", "stop sandbox box2", "stop sandbox box1"},
 		},
 		"a container that stays keeps its sandbox, and not the sidecars": {
-			runs: []string{"a", "s1"}, grace: 5, fails: map[string]error{"stop id-a 5": stuck},
+			runs: []string{"a", "s1"}, grace: 5, fails: map[string]error{"stop id-a 5": errStuck},
 			want: []string{"stop id-a 5", "stop id-s1 5"}, err: "stop container a: stuck",
 		},
 		"a sandbox that stays keeps no other": {
-			runs: []string{"a"}, grace: 5, fails: map[string]error{"stop sandbox box2": stuck},
+			runs: []string{"a"}, grace: 5, fails: map[string]error{"stop sandbox box2": errStuck},
 			want: []string{"stop id-a 5", "stop sandbox box2", "stop sandbox box1"}, err: "stop sandbox box2: stuck",
 		},
 	} {
@@ -265,8 +265,8 @@ func TestReset(t *testing.T) {
 	}{
 		"all is well":         {nil, all, "", 2},
 		"one is gone":         {map[string]error{"stop 1 2": gone, "remove 1": gone}, all, "", 2},
-		"one does not stop":   {map[string]error{"stop 3 2": stuck}, all[:4], "stop container a: stuck", 2},
-		"one cannot be taken": {map[string]error{"remove 1": stuck}, []string{"stop 1 2", "remove 1"}, "remove container b: stuck", 1},
+		"one does not stop":   {map[string]error{"stop 3 2": errStuck}, all[:4], "stop container a: stuck", 2},
+		"one cannot be taken": {map[string]error{"remove 1": errStuck}, []string{"stop 1 2", "remove 1"}, "remove container b: stuck", 1},
 	} {
 		f := newFixture()
 		f.fails = c.fails
@@ -294,9 +294,9 @@ func TestRemove(t *testing.T) {
 		"what is gone is removed": {
 			map[string]error{"remove id-a": gone, "stop sandbox box2": gone, "remove sandbox box2": gone}, all, "", false,
 		},
-		"a container stays":       {map[string]error{"remove id-a": stuck}, all[:1], "remove container a: stuck", true},
-		"a sandbox does not stop": {map[string]error{"stop sandbox box2": stuck}, all[:2], "stop sandbox box2: stuck", true},
-		"a sandbox stays":         {map[string]error{"remove sandbox box1": stuck}, all, "remove sandbox box1: stuck", true},
+		"a container stays":       {map[string]error{"remove id-a": errStuck}, all[:1], "remove container a: stuck", true},
+		"a sandbox does not stop": {map[string]error{"stop sandbox box2": errStuck}, all[:2], "stop sandbox box2: stuck", true},
+		"a sandbox stays":         {map[string]error{"remove sandbox box1": errStuck}, all, "remove sandbox box1: stuck", true},
 	} {
 		f := newFixture()
 		f.fails, f.Logs = c.fails, runconfig.Node{LogDir: t.TempDir()}
@@ -366,11 +366,11 @@ func TestPrune(t *testing.T) {
 		"a container that stays": {
 			state: podstate.Pod{Sandboxes: []podstate.Sandbox{{ID: "new"}, {ID: "old"}},
 				Containers: []podstate.Container{of("a2", "a", "new", podstate.Exited), of("a1", "a", "old", podstate.Exited)}},
-			fails: map[string]error{"remove a1": stuck}, want: []string{"remove a1"}, err: "remove container a: stuck",
+			fails: map[string]error{"remove a1": errStuck}, want: []string{"remove a1"}, err: "remove container a: stuck",
 		},
 		"a sandbox that stays": {
 			state: podstate.Pod{Sandboxes: []podstate.Sandbox{{ID: "new"}, {ID: "old"}, {ID: "older"}}},
-			fails: map[string]error{"remove sandbox old": stuck}, want: []string{"remove sandbox old"}, err: "remove sandbox old: stuck",
+			fails: map[string]error{"remove sandbox old": errStuck}, want: []string{"remove sandbox old"}, err: "remove sandbox old: stuck",
 		},
 	} {
 		f := newFixture()

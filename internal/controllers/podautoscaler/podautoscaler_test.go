@@ -133,9 +133,10 @@ func (f *rig) apply(manifest string) {
 		}
 		gvk := u.GroupVersionKind()
 		gvr := schema.GroupVersionResource{Group: gvk.Group, Version: gvk.Version, Resource: strings.ToLower(gvk.Kind) + "s"}
-		var target dynamic.ResourceInterface = f.dynamic.Resource(gvr).Namespace("default")
+		namespaced := f.dynamic.Resource(gvr)
+		target := namespaced.Namespace("default")
 		if gvk.Kind == "CustomResourceDefinition" {
-			target = f.dynamic.Resource(gvr)
+			target = namespaced
 		}
 		if _, err := target.Create(f.ctx, u, metav1.CreateOptions{}); err != nil {
 			f.Fatalf("%s %s: %v", gvk.Kind, u.GetName(), err)
