@@ -135,7 +135,7 @@ func TestServingCertificates(t *testing.T) {
 			}
 			put(t, to, data)
 		}
-		p.says("subject=CN=" + name)
+		p.says(`subject="CN=` + name + `"`)
 		if got := presented(t, p, "api.example"); got != name {
 			t.Errorf("%s: got the certificate of %s, want %s", form, got, name)
 		}
@@ -190,7 +190,7 @@ func TestCertDir(t *testing.T) {
 		}
 		put(t, to, text)
 	}
-	p.says("subject=CN=theirs")
+	p.says(`subject="CN=theirs"`)
 	p.stop()
 	p = up(t, data, args...)
 	if got := presented(t, p, ""); got != "theirs" {
