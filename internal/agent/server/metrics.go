@@ -78,7 +78,14 @@ func (c *resourceCollector) Collect(ch chan<- prometheus.Metric) {
 	put := func(at time.Time, d *prometheus.Desc, t prometheus.ValueType, v float64, labels ...string) {
 		ch <- prometheus.NewMetricWithTimestamp(at, prometheus.MustNewConstMetric(d, t, v, labels...))
 	}
-	switch u, err := c.s.host(); {
+	// The collector's interface carries no context; a runtime that does not answer must not hold the scrape for ever.
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	all, err := c.s.node.Stats(ctx, stats.Options{})
+	if err != nil {
+		failed, all = 1, &stats.Usage{}
+	}
+	switch u, err := c.s.host(all); {
 	case err != nil:
 		failed = 1
 	case u != nil:
@@ -86,13 +93,6 @@ func (c *resourceCollector) Collect(ch chan<- prometheus.Metric) {
 		put(now, c.nodeCPU, prometheus.CounterValue, float64(u.CPUNanoseconds)/1e9)
 		put(now, c.nodeMemory, prometheus.GaugeValue, float64(u.MemoryWorkingSetBytes))
 		put(now, c.nodeSwap, prometheus.GaugeValue, float64(u.SwapBytes))
-	}
-	// The collector's interface carries no context; a runtime that does not answer must not hold the scrape for ever.
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	all, err := c.s.node.Stats(ctx, stats.Options{})
-	if err != nil {
-		failed, all = 1, &stats.Usage{}
 	}
 	type sums struct {
 		cpu, memory, swap float64

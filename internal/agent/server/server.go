@@ -56,7 +56,7 @@ type Options struct {
 	Allow func(user string, groups []string) bool
 	// Metrics are served at /metrics; nil: the process's own.
 	Metrics prometheus.Gatherer
-	// Host measures the machine; nil: the node's own figures are those of its method Host() stats.Host, and without one are left out.
+	// Host measures the machine; nil: the server reports Host of the node's stats, or nothing if that is nil.
 	Host func() (stats.Host, error)
 	// Logger; nil: nothing is logged.
 	Logger *slog.Logger
@@ -133,17 +133,13 @@ func serve(ctx context.Context, handler http.Handler, listener net.Listener, log
 	return err
 }
 
-// host returns what the whole machine uses, or what the node says in its place; nil if neither is known.
-func (s *Server) host() (*stats.Host, error) {
+// host returns the usage of the whole machine, which [Options] or else the node measures; nil if neither does.
+func (s *Server) host(node *stats.Usage) (*stats.Host, error) {
 	if s.o.Host != nil {
 		h, err := s.o.Host()
 		return &h, err
 	}
-	if n, ok := s.node.(interface{ Host() stats.Host }); ok {
-		h := n.Host()
-		return &h, nil
-	}
-	return nil, nil
+	return node.Host, nil
 }
 
 func (s *Server) routes() {

@@ -25,7 +25,7 @@ func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 	}
 	out := statsv1alpha1.Summary{Node: statsv1alpha1.NodeStats{NodeName: s.node.Name()}, Pods: []statsv1alpha1.PodStats{}}
 	sum := summing{rates: s.rates.begin(), little: little}
-	switch u, err := s.host(); {
+	switch u, err := s.host(all); {
 	case err != nil:
 		writeError(w, err, http.StatusInternalServerError)
 		return

@@ -19,6 +19,7 @@ type Options struct {
 // Usage is what a node, and what runs on it, uses.
 type Usage struct {
 	Time            time.Time
+	Host            *Host    // the whole machine; nil: the caller measures it
 	Node            []Cgroup // the root, and those that hold all pods and the pods of a class; the root first
 	Pods            []Pod
 	Containers      []Container // that run
