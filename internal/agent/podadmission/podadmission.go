@@ -33,6 +33,9 @@ import (
 // Rejection is the refusal of a pod, for good: the pod fails with the reason and the message in its status.
 type Rejection struct{ Reason, Message string }
 
+// StatusMessage returns the message in the pod's status.
+func (r *Rejection) StatusMessage() string { return "Pod was rejected: " + r.Message }
+
 // Error implements error.
 func (r *Rejection) Error() string { return r.Reason + ": " + r.Message }
 

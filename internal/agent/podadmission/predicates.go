@@ -49,7 +49,11 @@ func affinityOnly(refusals []refusal) bool {
 // fit says whether the pod fits the node beside the other pods, or would if the victims ended.
 func (m *Manager) fit(pod *corev1.Pod, node *corev1.Node) (*victims, []refusal) {
 	others := slices.DeleteFunc(m.Pods.AdmittedPods(), func(other *corev1.Pod) bool { return other.UID == pod.UID })
-	refusals := insufficient(pod, node.Status.Allocatable, others)
+	var used Requested
+	for _, other := range others {
+		used.Add(resourcehelper.PodRequests(other, resourcehelper.PodResourcesOptions{}))
+	}
+	refusals := insufficient(pod, node.Status.Allocatable, &used)
 	if ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err != nil || !ok {
 		refusals = append(refusals, predicate(nodeAffinity, "node(s) didn't match Pod's node affinity/selector"))
 	}
@@ -80,8 +84,38 @@ func predicate(name, message string) refusal {
 	return refusal{reason: name, message: fmt.Sprintf("Predicate %s failed: %s", name, message)}
 }
 
-// insufficient is what the node has too little of for the pod.
-func insufficient(pod *corev1.Pod, has corev1.ResourceList, others []*corev1.Pod) (out []refusal) {
+// Requested sums what the pods of a node request. The zero value is that of a node without pods. It is not safe for concurrent use.
+type Requested struct {
+	pods    int64
+	amounts map[corev1.ResourceName]int64 // CPU in thousandths
+}
+
+// Add adds a pod with its requests.
+func (r *Requested) Add(requests corev1.ResourceList) { r.count(requests, 1) }
+
+// Remove removes a pod with the requests that it was added with.
+func (r *Requested) Remove(requests corev1.ResourceList) { r.count(requests, -1) }
+
+func (r *Requested) count(requests corev1.ResourceList, pods int64) {
+	if r.amounts == nil {
+		r.amounts = make(map[corev1.ResourceName]int64, len(requests))
+	}
+	r.pods += pods
+	for name := range requests {
+		r.amounts[name] += pods * allocatable.Amount(requests, name)
+	}
+}
+
+// Reject returns why a node that has these allocatable resources lacks room for one more pod; nil: it has room.
+func (r *Requested) Reject(pod *corev1.Pod, has corev1.ResourceList) *Rejection {
+	if refusals := insufficient(pod, has, r); len(refusals) > 0 {
+		return refusals[0].rejection()
+	}
+	return nil
+}
+
+// insufficient returns the resources of which the node has too little for the pod.
+func insufficient(pod *corev1.Pod, has corev1.ResourceList, used *Requested) (out []refusal) {
 	short := func(name corev1.ResourceName, wants, used, capacity int64) {
 		out = append(out, refusal{
 			reason:  outOf + string(name),
@@ -89,21 +123,14 @@ func insufficient(pod *corev1.Pod, has corev1.ResourceList, others []*corev1.Pod
 			short:   shortage{name, wants - (capacity - used)},
 		})
 	}
-	if limit := has[corev1.ResourcePods]; int64(len(others))+1 > limit.Value() {
-		short(corev1.ResourcePods, 1, int64(len(others)), limit.Value())
-	}
-	used := map[corev1.ResourceName]int64{}
-	for _, other := range others {
-		requests := resourcehelper.PodRequests(other, resourcehelper.PodResourcesOptions{})
-		for name := range requests {
-			used[name] += allocatable.Amount(requests, name)
-		}
+	if limit := has[corev1.ResourcePods]; used.pods+1 > limit.Value() {
+		short(corev1.ResourcePods, 1, used.pods, limit.Value())
 	}
 	requests := resourcehelper.PodRequests(fromNode(pod, has), resourcehelper.PodResourcesOptions{})
 	for _, name := range inOrder(requests) {
 		capacity := allocatable.Amount(has, name)
-		if wants := allocatable.Amount(requests, name); wants > 0 && used[name]+wants > capacity {
-			short(name, wants, used[name], capacity)
+		if wants := allocatable.Amount(requests, name); wants > 0 && used.amounts[name]+wants > capacity {
+			short(name, wants, used.amounts[name], capacity)
 		}
 	}
 	return out

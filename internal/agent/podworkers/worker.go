@@ -337,7 +337,7 @@ func (w *worker) prepare(ctx context.Context, pod *corev1.Pod) (retry time.Durat
 			continue
 		}
 		if reject := (*podadmission.Rejection)(nil); errors.As(err, &reject) {
-			w.final = &podadmission.Rejection{Reason: reject.Reason, Message: "Pod was rejected: " + reject.Message}
+			w.final = &podadmission.Rejection{Reason: reject.Reason, Message: reject.StatusMessage()}
 			m.Events.Event(pod, corev1.EventTypeWarning, reject.Reason, reject.Message)
 			return again, false
 		}
