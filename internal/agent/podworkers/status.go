@@ -135,7 +135,7 @@ func (w *worker) newStatus(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, f
 		w.succeeded(writePodStatus)
 		w.written.status, w.written.at = &status, made.ResourceVersion
 		m.mu.Lock()
-		if w.made = made; w.spec != nil && !later(made.ResourceVersion, w.spec.ResourceVersion) {
+		if w.made = made; w.spec != nil && !newer(made.ResourceVersion, w.spec.ResourceVersion) {
 			w.made = nil
 		}
 		m.mu.Unlock()
@@ -148,7 +148,7 @@ func (w *worker) sendStatus(ctx context.Context, api *corev1.Pod, base, status c
 	m := w.m
 	newest := *api
 	m.mu.Lock()
-	if w.made != nil && w.made.UID == api.UID && later(w.made.ResourceVersion, api.ResourceVersion) {
+	if w.made != nil && w.made.UID == api.UID && newer(w.made.ResourceVersion, api.ResourceVersion) {
 		newest = *w.made
 	}
 	m.mu.Unlock()
@@ -163,8 +163,8 @@ func (w *worker) sendStatus(ctx context.Context, api *corev1.Pod, base, status c
 	return m.patchStatus(ctx, api, base, status)
 }
 
-// later says whether a revision is later than another; any is later than none.
-func later(a, b string) bool {
+// newer reports whether resource version a is newer than b. Each version is newer than the empty one.
+func newer(a, b string) bool {
 	return b == "" || objectversion.Less(b, a)
 }
 
@@ -179,7 +179,7 @@ func sameText(a, b corev1.PodStatus) bool {
 // spoiled says whether another client has changed what the node wrote of a pod since, as the controllers do when the node is silent: then
 // it is to be written again. What the informer shows may be older than what was written; that says nothing.
 func spoiled(api *corev1.Pod, written corev1.PodStatus, at string) bool {
-	if api.ResourceVersion == "" || !later(api.ResourceVersion, at) {
+	if api.ResourceVersion == "" || !newer(api.ResourceVersion, at) {
 		return false
 	}
 	shown := shownOf(api, written)

@@ -115,7 +115,7 @@ func (m *Manager) SetPod(pod *corev1.Pod) {
 		w.counted = true
 	}
 	known := !w.gone && echo(old, pod, w.status)
-	if w.spec, w.gone = pod, false; w.made != nil && !later(w.made.ResourceVersion, pod.ResourceVersion) {
+	if w.spec, w.gone = pod, false; w.made != nil && !newer(w.made.ResourceVersion, pod.ResourceVersion) {
 		w.made = nil
 	}
 	var cancel context.CancelFunc
