@@ -19,15 +19,13 @@ type Addresses interface {
 
 // findAddresses finds out where others reach the node, unless the options say it.
 func (n *node) findAddresses(ctx context.Context) (err error) {
-	switch {
-	case len(n.NodeIPs) > 0:
-		n.Addresses = nodeaddress.Fixed(n.NodeIPs...)
-	case n.Addresses == nil:
-		if n.finds, err = nodeaddress.Find(ctx, nodeaddress.Options{Logger: n.Logger}); err != nil {
-			return err
-		}
-		n.Addresses = n.finds
+	if n.Addresses != nil {
+		return nil
 	}
+	if n.finds, err = nodeaddress.Find(ctx, nodeaddress.Options{Logger: n.Logger}); err != nil {
+		return err
+	}
+	n.Addresses = n.finds
 	return nil
 }
 

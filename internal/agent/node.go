@@ -57,7 +57,7 @@ type Node interface {
 
 // ServeFunc serves the node's HTTP API on a listener until ctx is done. The
 // listener gives TLS connections already (their state is *tls.Conn's). It is passed
-// in (Options.API), because package server imports this one.
+// in (ServerOptions.Serve), because package server imports this one.
 type ServeFunc func(ctx context.Context, node Node, listener net.Listener) error
 
 // ServeNodesFunc serves the APIs of many nodes on one listener, until ctx is done. Find returns the node that has an address of this

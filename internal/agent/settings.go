@@ -38,14 +38,8 @@ func Effective(given *configv1beta1.KubeletConfiguration) *configv1beta1.Kubelet
 func (o *Options) heed() {
 	o.Kubelet = Effective(o.Kubelet)
 	k := o.Kubelet
-	if o.MaxPods == 0 {
-		o.MaxPods = int64(k.MaxPods)
-	}
-	if o.LogDir == "" {
-		o.LogDir = k.PodLogsDir
-	}
-	if o.ClusterDomain == "" {
-		o.ClusterDomain = k.ClusterDomain
+	if o.Host.LogDir == "" {
+		o.Host.LogDir = k.PodLogsDir
 	}
 	if found := o.ClusterDNS; found == nil {
 		o.ClusterDNS = func() []string { return k.ClusterDNS }
@@ -57,11 +51,11 @@ func (o *Options) heed() {
 			return k.ClusterDNS
 		}
 	}
-	if o.PodCIDR == "" {
-		o.PodCIDR = k.PodCIDR
+	if o.CNI.PodCIDR == "" {
+		o.CNI.PodCIDR = k.PodCIDR
 	}
 	if !*k.EnableServer {
-		o.API = nil
+		o.Server.Serve = nil
 	}
 }
 
@@ -82,7 +76,7 @@ type settings struct {
 func (n *node) readSettings(machine hardware.Machine) error {
 	k, s := n.Kubelet, &n.settings
 	var err error
-	if n.resources, err = allocatable.New(machine, n.MaxPods, k); err != nil {
+	if n.resources, err = allocatable.New(machine, int64(k.MaxPods), k); err != nil {
 		return err
 	}
 	size, err := resource.ParseQuantity(k.ContainerLogMaxSize)
