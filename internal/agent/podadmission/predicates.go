@@ -28,10 +28,10 @@ const (
 	unexpected   = "UnexpectedAdmissionError"
 )
 
-// refusal is one of the things that stand in a pod's way.
+// refusal is one reason against a pod.
 type refusal struct {
 	reason, message string
-	short           shortage // of a resource, if that is what stands in its way
+	short           shortage // of a resource, if that is the reason
 }
 
 func (r refusal) rejection() *Rejection { return &Rejection{r.reason, r.message} }
@@ -46,7 +46,7 @@ func affinityOnly(refusals []refusal) bool {
 	return len(refusals) > 0 && !slices.ContainsFunc(refusals, func(r refusal) bool { return r.reason != nodeAffinity })
 }
 
-// fit says whether the pod fits the node beside the other pods, or would if the victims ended.
+// fit reports whether the pod fits the node beside the other pods, or would fit without the victims.
 func (m *Manager) fit(pod *corev1.Pod, node *corev1.Node) (*victims, []refusal) {
 	others := slices.DeleteFunc(m.Pods.AdmittedPods(), func(other *corev1.Pod) bool { return other.UID == pod.UID })
 	var used Requested
@@ -73,7 +73,7 @@ func (m *Manager) fit(pod *corev1.Pod, node *corev1.Node) (*victims, []refusal) 
 	if len(refusals) == 0 || !podspec.IsCritical(pod) {
 		return nil, refusals
 	}
-	// A critical pod is not refused for want of resources: others make room.
+	// A lack of resources does not refuse a critical pod: it preempts others.
 	if rest := slices.DeleteFunc(slices.Clone(refusals), func(r refusal) bool { return r.short.resource != "" }); len(rest) > 0 {
 		return nil, rest
 	}
@@ -136,7 +136,7 @@ func insufficient(pod *corev1.Pod, has corev1.ResourceList, used *Requested) (ou
 	return out
 }
 
-// inOrder are the names of resources that nodes are checked for: those of each machine first, then the others by name.
+// inOrder returns the names of the checked resources: CPU, memory and ephemeral storage first, then the others by name.
 func inOrder(requests corev1.ResourceList) []corev1.ResourceName {
 	first := []corev1.ResourceName{corev1.ResourceEphemeralStorage, corev1.ResourceMemory, corev1.ResourceCPU}
 	names := slices.DeleteFunc(slices.Collect(maps.Keys(requests)), func(name corev1.ResourceName) bool {
@@ -150,8 +150,8 @@ func inOrder(requests corev1.ResourceList) []corev1.ResourceName {
 	return names
 }
 
-// fromNode is the pod with those of its requests that a node has to meet. Extended resources that the Node does not have are of the
-// cluster, and those of resource claims are allocated by the scheduler.
+// fromNode returns the pod with only those requests that the node itself must satisfy. Extended resources that the Node does not have
+// belong to the cluster, and the scheduler allocates those of resource claims.
 func fromNode(pod *corev1.Pod, has corev1.ResourceList) *corev1.Pod {
 	claimed := func(container string, name corev1.ResourceName) bool {
 		s := pod.Status.ExtendedResourceClaimStatus
@@ -176,16 +176,16 @@ func fromNode(pod *corev1.Pod, has corev1.ResourceList) *corev1.Pod {
 	return &shallow
 }
 
-// hostPort is a port of the node's that a container has.
+// hostPort is a port of the node that a container uses.
 type hostPort struct {
 	protocol corev1.Protocol
 	number   int32
 }
 
-// anyAddress is the host IP of ports at all addresses of the node.
+// anyAddress is the host IP of ports on all addresses of the node.
 const anyAddress = "0.0.0.0"
 
-// hostPorts are the node's ports that the pod has as long as it runs, with the addresses at which it has them.
+// hostPorts returns the ports of the node that the running pod uses, with their addresses.
 func hostPorts(pod *corev1.Pod) map[hostPort][]string {
 	var out map[hostPort][]string
 	take := func(c *corev1.Container) {
@@ -211,7 +211,7 @@ func hostPorts(pod *corev1.Pod) map[hostPort][]string {
 	return out
 }
 
-// portsTaken says whether another pod has a port that the pod wants.
+// portsTaken reports whether another pod uses a port that the pod requests.
 func portsTaken(pod *corev1.Pod, others []*corev1.Pod) bool {
 	wanted := hostPorts(pod)
 	if len(wanted) == 0 {
