@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package decide computes the next action that brings a pod closer to its definition. It is pure: the definition, the
-// runtime's state, the probes' results and the time go in, an Action comes out. The caller asks again after every action,
-// so an Action needs no plan of several steps.
+// Package decide computes the next action that brings a pod closer to its definition. It is pure: it takes the definition, the runtime's
+// state, the probes' results and the time, and returns an Action. The caller decides anew after every action, so an Action needs no plan of
+// several steps.
 //
 // A worked example, a pod with an init container i and a container c:
 //
@@ -27,60 +27,58 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 )
 
-// Input is what a decision is made from.
+// Input has the facts of a decision.
 type Input struct {
 	Pod   *corev1.Pod
 	State *podstate.Pod
-	// Failed are the probes that say that a container must be restarted, by container ID:
-	// "liveness" or "startup".
+	// Failed are the failed probes that require a restart, by container ID: "liveness" or "startup".
 	Failed map[string]string
-	// Started says whether the running container (by ID) has passed its startup probe,
-	// or has none.
+	// Started reports whether the running container (by ID) has passed its startup probe, or has none.
 	Started func(containerID string) bool
-	// Backoff says until when the container must not be started again, and for how long
-	// the wait is in all. It is asked only for containers that have ended before.
+	// Backoff returns until when the container must not start again, and the whole back-off. Next calls it only for containers that have ended
+	// before.
 	Backoff func(container *corev1.Container, last *podstate.Container) (until time.Time, wait time.Duration)
 	Now     time.Time
 }
 
 // Action is the next step.
 type Action struct {
-	// KillPod: stop every container, then the sandboxes. With CreateSandbox, go on after it.
+	// KillPod: stop every container, then the sandboxes. With CreateSandbox, continue after that.
 	KillPod       bool
 	CreateSandbox bool
 	Attempt       uint32 // of the new sandbox
-	// SandboxChanged says that a sandbox existed and is replaced.
+	// SandboxChanged means that the new sandbox replaces an existing one.
 	SandboxChanged bool
-	// SandboxReason is why there is no usable sandbox, in the words of the condition.
+	// SandboxReason is the condition's reason if there is no usable sandbox.
 	SandboxReason string
 
-	// Reset: these go, and the runtime forgets them; then all begins again in the same sandbox.
+	// Reset: stop and remove these instances; then everything starts again in the same sandbox.
 	Reset []Reset
 
 	Kill  []Kill
 	Start []*corev1.Container
-	// Ephemeral are those to start of the ephemeral containers.
+	// Ephemeral are the ephemeral containers to start.
 	Ephemeral []*corev1.EphemeralContainer
-	// Waiting are containers that are held back, with the time when they may start.
+	// Waiting are the containers in back-off, with the time when they may start.
 	Waiting []Waiting
 
-	// Done: all is over, no container will ever be started again.
+	// Done: the pod has ended, and no container will start again.
 	Done bool
 }
 
-// Kill is one container to be stopped.
+// Kill is one container to stop.
 type Kill struct {
 	ID, Name, Message, Reason string
 }
 
-// Waiting is one container that backs off.
+// Waiting is one container in back-off.
 type Waiting struct {
 	Name  string
 	Until time.Time
 	For   time.Duration
 }
 
-// The words of the condition PodReadyToStartContainers.
+// The reasons of the condition PodReadyToStartContainers.
 const (
 	reasonNoSandbox = "no pod sandbox exists"
 	reasonMultiple  = "multiple pod sandboxes are ready and need to be reconciled"
@@ -89,8 +87,7 @@ const (
 	reasonNoIP      = "pod sandbox has no IP address"
 )
 
-// Sandbox says whether the pod needs a new sandbox, which attempt that would be,
-// and why.
+// Sandbox reports whether the pod needs a new sandbox, its attempt number, and the reason.
 func Sandbox(pod *corev1.Pod, state *podstate.Pod) (needed bool, attempt uint32, reason string) {
 	if state == nil || len(state.Sandboxes) == 0 {
 		return true, 0, reasonNoSandbox
@@ -178,14 +175,13 @@ func waitingFor(act Action, containers []corev1.Container) []Waiting {
 	return out
 }
 
-// anyRegular says whether a regular container was ever made, which means that
-// initialization is over.
+// anyRegular reports whether a regular container was ever created, which means that the initialization has finished.
 func anyRegular(in Input) bool {
 	return slices.ContainsFunc(in.Pod.Spec.Containers, func(c corev1.Container) bool { return in.State.Newest(c.Name) != nil })
 }
 
-// inSandbox is the newest instance of a container if it was made in the present sandbox:
-// with a new sandbox, initialization begins again.
+// inSandbox returns the newest instance of a container if it was created in the current sandbox: the initialization starts again with a new
+// sandbox.
 func inSandbox(in Input, name string) *podstate.Container {
 	c := in.State.Newest(name)
 	if c == nil || c.SandboxID != in.State.Sandboxes[0].ID {
@@ -194,8 +190,7 @@ func inSandbox(in Input, name string) *podstate.Container {
 	return c
 }
 
-// initialize decides on init containers and sidecars. It returns whether regular
-// containers are to be looked at.
+// initialize decides on init containers and sidecars. It returns whether to go on with regular containers.
 func initialize(in Input, act *Action) bool {
 	initialized := slices.ContainsFunc(in.Pod.Spec.Containers, func(c corev1.Container) bool { return inSandbox(in, c.Name) != nil })
 	for i := range in.Pod.Spec.InitContainers {
@@ -250,7 +245,7 @@ func initialize(in Input, act *Action) bool {
 	return true
 }
 
-// regular decides on one regular container. It returns whether it runs and is left alone.
+// regular decides on one regular container. It returns whether the container keeps running.
 func regular(in Input, c *corev1.Container, act *Action) bool {
 	has := in.State.Newest(c.Name)
 	if has == nil {
@@ -259,7 +254,7 @@ func regular(in Input, c *corev1.Container, act *Action) bool {
 	}
 	switch has.State {
 	case podstate.Created:
-		// Created, but not started: the node was interrupted in between. Another instance is created.
+		// Created, but not started: the node was interrupted in between. Create another instance.
 		start(in, act, c)
 		return false
 	case podstate.Unknown:
@@ -288,7 +283,7 @@ func regular(in Input, c *corev1.Container, act *Action) bool {
 	}
 	act.Kill = append(act.Kill, Kill{ID: has.ID, Name: c.Name, Message: message, Reason: why})
 	if restart {
-		// It is started after it has ended, in the next round.
+		// The next round starts it after it has ended.
 		return true
 	}
 	return false
@@ -298,11 +293,10 @@ func unknown(c *podstate.Container) Kill {
 	return Kill{ID: c.ID, Name: c.Name, Message: fmt.Sprintf("Container is in %q state, try killing it before restart", c.State)}
 }
 
-// start puts the container on the list of those to start, or of those that wait.
+// start adds the container to the list of those to start, or of those in back-off.
 func start(in Input, act *Action, c *corev1.Container) {
 	if last := in.State.NewestExited(c.Name); last != nil && in.Backoff != nil {
-		// A wait longer than the backoff began at a time in the future: the clock was set back since. The pod does not wait
-		// for the clock to catch up.
+		// A wait longer than the back-off began in the future: the clock was set back since. The pod does not wait for the clock to catch up.
 		if until, wait := in.Backoff(c, last); until.After(in.Now) && until.Sub(in.Now) <= wait {
 			act.Waiting = append(act.Waiting, Waiting{Name: c.Name, Until: until, For: wait})
 			return
@@ -314,12 +308,12 @@ func start(in Input, act *Action, c *corev1.Container) {
 	act.Start = append(act.Start, c)
 }
 
-// Sidecar says whether an init container goes on running beside the pod's containers.
+// Sidecar reports whether an init container is a sidecar, which runs beside the pod's containers.
 func Sidecar(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
-// restartable says whether any container of the pod may run a second time.
+// restartable reports whether any container of the pod may run a second time.
 func restartable(pod *corev1.Pod) bool {
 	for i := range pod.Spec.Containers {
 		if policyOf(pod, &pod.Spec.Containers[i]) != corev1.ContainerRestartPolicyNever {
@@ -336,8 +330,8 @@ func policyOf(pod *corev1.Pod, c *corev1.Container) corev1.ContainerRestartPolic
 	return corev1.ContainerRestartPolicy(pod.Spec.RestartPolicy)
 }
 
-// ShouldRestart says whether a container that ended with the code runs again: by its
-// own rules, then by its own policy, then by the pod's.
+// ShouldRestart reports whether a container that ended with the exit code runs again: by its own rules, then its own policy, then the
+// pod's.
 func ShouldRestart(pod *corev1.Pod, c *corev1.Container, exitCode int32) bool {
 	if c.RestartPolicy != nil {
 		if rule, ok := ruleOf(c, exitCode); ok && (rule.Action == corev1.ContainerRestartRuleActionRestart ||
@@ -346,7 +340,7 @@ func ShouldRestart(pod *corev1.Pod, c *corev1.Container, exitCode int32) bool {
 		}
 	}
 	policy := policyOf(pod, c)
-	// An init container that succeeded is not run again, whatever the pod's policy.
+	// An init container that succeeded does not run again, whatever the pod's policy.
 	if exitCode == 0 && c.RestartPolicy == nil && slices.ContainsFunc(pod.Spec.InitContainers,
 		func(i corev1.Container) bool { return i.Name == c.Name }) {
 		return false

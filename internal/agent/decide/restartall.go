@@ -11,13 +11,13 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 )
 
-// Reset is one instance of a container that goes before all containers of its pod are started again.
+// Reset is one instance of a container that must go before all containers of its pod start again.
 type Reset struct {
 	ID, Name string
 	Kill     bool // it runs
 }
 
-// ruleOf is the container's first rule for an exit code.
+// ruleOf returns the container's first rule for an exit code.
 func ruleOf(c *corev1.Container, exitCode int32) (corev1.ContainerRestartRule, bool) {
 	for _, rule := range c.RestartPolicyRules {
 		if rule.ExitCodes == nil {
@@ -38,13 +38,13 @@ func ruleOf(c *corev1.Container, exitCode int32) (corev1.ContainerRestartRule, b
 	return corev1.ContainerRestartRule{}, false
 }
 
-// TakesAll says whether a container that ended with the code takes all others of its pod with it.
+// TakesAll reports whether a container that ended with the exit code restarts all containers of its pod.
 func TakesAll(c *corev1.Container, exitCode int32) bool {
 	rule, ok := ruleOf(c, exitCode)
 	return ok && rule.Action == corev1.ContainerRestartRuleActionRestartAllContainers
 }
 
-// CouldTakeAll says whether any container of the pod might.
+// CouldTakeAll reports whether any container of the pod could restart all.
 func CouldTakeAll(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool {
 		return slices.ContainsFunc(c.RestartPolicyRules, func(r corev1.ContainerRestartRule) bool {
@@ -53,7 +53,7 @@ func CouldTakeAll(pod *corev1.Pod) bool {
 	})
 }
 
-// StartsAnew says whether a container has ended that takes all others with it.
+// StartsAnew reports whether a container has ended that restarts all containers.
 func StartsAnew(pod *corev1.Pod, state *podstate.Pod) bool {
 	return slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool {
 		last := state.Newest(c.Name)
@@ -61,8 +61,8 @@ func StartsAnew(pod *corev1.Pod, state *podstate.Pod) bool {
 	})
 }
 
-// resets are all instances of the pod's containers. Those that take the others with them come last: until they are gone, it is known what
-// is being done.
+// resets returns all instances of the pod's containers. Those that caused the restart come last: while they exist, the restart is known to
+// be under way.
 func resets(pod *corev1.Pod, state *podstate.Pod) []Reset {
 	var others, sources []Reset
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {

@@ -13,7 +13,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
 
-// Limited says whether the pod has bounds of local storage, which must be looked after: a volume's or its containers'.
+// Limited reports whether the pod has limits of local storage that the node must enforce: those of volumes or containers.
 func Limited(pod *corev1.Pod) bool {
 	for _, v := range pod.Spec.Volumes {
 		if bounded(v) {
@@ -24,7 +24,7 @@ func Limited(pod *corev1.Pod) bool {
 	return ok || len(containerLimits(pod)) > 0
 }
 
-// bounded says whether the volume is one on disk that has a bound; one in memory is bounded by the kernel.
+// bounded reports whether the volume is on disk and has a limit; the kernel enforces the limit of one in memory.
 func bounded(v corev1.Volume) bool {
 	return v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumMemory && v.EmptyDir.SizeLimit != nil &&
 		v.EmptyDir.SizeLimit.Sign() == 1
@@ -53,7 +53,7 @@ func containerLimits(pod *corev1.Pod) map[string]resource.Quantity {
 	return out
 }
 
-// OverLimit are the pods that take more local storage than they may.
+// OverLimit returns the evictions of pods that exceed their limits of local storage.
 func (m *Manager) OverLimit(pods []Pod) []Eviction {
 	var out []Eviction
 	for _, p := range pods {

@@ -11,36 +11,36 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Observation is what was measured of one signal.
+// Observation is the measurement of one signal.
 type Observation struct{ Available, Capacity int64 }
 
-// Observations are by signal; what could not be measured is missing, and no threshold of it is met.
+// Observations are the measurements by signal. If a measurement is missing, no threshold of the signal is met.
 type Observations map[Signal]Observation
 
-// Manager remembers what it needs from one decision to the next. It is not for concurrent use.
+// Manager keeps the state between decisions. It is not safe for concurrent use.
 type Manager struct {
 	Thresholds []Threshold
-	// Transition is how long a condition stays after it was last seen.
+	// Transition is how long a condition persists after it was last observed.
 	Transition time.Duration
-	// MaxGrace bounds the grace of pods that a soft threshold ends, in seconds.
+	// MaxGrace limits the grace period of pods that a soft threshold evicts, in seconds.
 	MaxGrace int64
-	// ImageFS says that images and writable layers lie on a file system of their own.
+	// ImageFS means that images and writable layers are on their own file system.
 	ImageFS bool
 
-	met   []Threshold // at the last decision, their grace over
+	met   []Threshold // at the last decision, with expired grace periods
 	since map[Signal][2]time.Time
 	seen  map[corev1.NodeConditionType]time.Time
 }
 
-// Step is what is to be done.
+// Step is the result of a decision.
 type Step struct {
-	// Conditions are those that hold, in the order of their names.
+	// Conditions are the current conditions, sorted by name.
 	Conditions []corev1.NodeConditionType
-	// Starved is what must be freed; nil while there is enough.
+	// Starved is the resource to reclaim; nil: no resource is starved.
 	Starved *Starvation
 }
 
-// Starvation is a resource of which there is too little.
+// Starvation is a starved resource.
 type Starvation struct {
 	Signal   Signal
 	Resource corev1.ResourceName
@@ -52,7 +52,7 @@ type Starvation struct {
 	observations Observations
 }
 
-// Next decides by what was measured now.
+// Next decides by the current measurements.
 func (m *Manager) Next(now time.Time, seen Observations) Step {
 	met := below(m.Thresholds, seen, false)
 	for _, t := range below(m.met, seen, true) {
@@ -84,7 +84,7 @@ func (m *Manager) Next(now time.Time, seen Observations) Step {
 	}
 	var out Step
 	for condition, at := range m.seen {
-		// What is seen now holds, even if conditions are not to stay.
+		// An observed condition holds even if conditions do not persist.
 		if at.Equal(now) || now.Sub(at) < m.Transition {
 			out.Conditions = append(out.Conditions, condition)
 		}
@@ -93,7 +93,7 @@ func (m *Manager) Next(now time.Time, seen Observations) Step {
 	if len(ripe) == 0 {
 		return out
 	}
-	// Memory comes first: it is what the kernel kills for.
+	// Memory comes first, because the kernel kills processes for it.
 	slices.SortStableFunc(ripe, func(a, b Threshold) int { return order(a) - order(b) })
 	meaning, _ := meaningOf(ripe[0].Signal)
 	out.Starved = &Starvation{
@@ -105,7 +105,7 @@ func (m *Manager) Next(now time.Time, seen Observations) Step {
 	return out
 }
 
-// Enough says whether, by what was measured after something was freed, no threshold is met any more.
+// Enough reports whether no threshold is met any more, by measurements after a reclaim.
 func (m *Manager) Enough(seen Observations) bool { return len(below(m.Thresholds, seen, true)) == 0 }
 
 func kind(t Threshold) int {
@@ -122,7 +122,7 @@ func order(t Threshold) int {
 	return 1
 }
 
-// below are the thresholds that are met; with reclaim, also those that have not got back what they are to.
+// below returns the met thresholds; with reclaim, also those whose minimum reclaim is not reached.
 func below(thresholds []Threshold, seen Observations, reclaim bool) []Threshold {
 	var out []Threshold
 	for _, t := range thresholds {
@@ -141,7 +141,7 @@ func below(thresholds []Threshold, seen Observations, reclaim bool) []Threshold 
 	return out
 }
 
-// quantity is an amount of what the signal measures, as it is shown.
+// quantity formats an amount in the signal's unit.
 func quantity(s Signal, n int64) *resource.Quantity {
 	switch s {
 	case NodeFSInodesFree, ImageFSInodesFree, ContainerFSInodesFree, PIDAvailable:

@@ -17,10 +17,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
 
-// Pod is a pod that may be ended, with what it uses.
+// Pod is a candidate for eviction, with its usage.
 type Pod struct {
 	Pod *corev1.Pod
-	// Known says that there are figures; a pod without any goes first.
+	// Known means that there are measurements; a pod without any is evicted first.
 	Known      bool
 	Memory     int64 // working set
 	Processes  int64
@@ -28,43 +28,43 @@ type Pod struct {
 	Volumes    []Volume // local ones
 }
 
-// Container is what one container uses.
+// Container is the usage of one container.
 type Container struct {
 	Name                                          string
 	Memory                                        int64
 	LayerBytes, LayerInodes, LogBytes, LogsInodes int64
 }
 
-// Volume is what one volume takes of the node's disk.
+// Volume is the usage of the node's disk by one volume.
 type Volume struct {
 	Name          string
 	Bytes, Inodes int64
 }
 
-// Eviction is a pod that is to be ended.
+// Eviction is the eviction of one pod.
 type Eviction struct {
 	Pod *corev1.Pod
-	// Grace is how long its containers have, in seconds.
+	// Grace is the grace period in seconds.
 	Grace       int64
-	Signal      Signal // that it is for
+	Signal      Signal // that causes it
 	Message     string
 	Annotations map[string]string // of the event
-	// Disrupted says that the pod's condition DisruptionTarget is to say it: the pod did nothing that it may not.
+	// Disrupted means that the pod gets the condition DisruptionTarget, because it violated no limit.
 	Disrupted bool
 }
 
-// Reason is why pods that were evicted failed.
+// Reason is the reason in the status of evicted pods.
 const Reason = "Evicted"
 
-// atOnce is the grace of pods that have to go now, in seconds.
+// atOnce is the grace period of immediate evictions, in seconds.
 const atOnce = 1
 
-// byPriority orders pods by their priority, the lowest first.
+// byPriority orders pods by priority, the lowest first.
 func byPriority(a, b Pod) int {
 	return cmp.Compare(corev1helpers.PodPriority(a.Pod), corev1helpers.PodPriority(b.Pod))
 }
 
-// Victims are the pods to end for what is short, the first to go first; those that are critical are left out.
+// Victims ranks the pods to evict for a starved resource, without the critical ones.
 func (m *Manager) Victims(s *Starvation, pods []Pod) []Eviction {
 	ranked := slices.Clone(pods)
 	slices.SortStableFunc(ranked, m.compare(s))
@@ -86,7 +86,7 @@ func (m *Manager) Victims(s *Starvation, pods []Pod) []Eviction {
 	return out
 }
 
-// compare puts the pod that goes first before the other.
+// compare ranks the pod that is evicted first before the other.
 func (m *Manager) compare(s *Starvation) func(a, b Pod) int {
 	if s.Resource == pids {
 		return func(a, b Pod) int {
@@ -95,7 +95,7 @@ func (m *Manager) compare(s *Starvation) func(a, b Pod) int {
 	}
 	above := func(p Pod) (exceeds bool, by int64) {
 		used := m.used(s, p)
-		// Inodes cannot be asked for; what a pod is ranked by beyond that counts the disk that it asked for, as in kubelet.
+		// Inodes have no requests. As in kubelet, the ranking by usage above requests uses the request of disk for them.
 		asked, counted := Request(p.Pod, s.Resource), Request(p.Pod, s.Resource)
 		if s.Resource == inodes {
 			counted = Request(p.Pod, corev1.ResourceEphemeralStorage)
@@ -122,7 +122,7 @@ func first(a, b bool) int {
 	return 1
 }
 
-// used is how much a pod takes of what is short.
+// used returns the pod's usage of the starved resource.
 func (m *Manager) used(s *Starvation, p Pod) int64 {
 	if s.Resource == corev1.ResourceMemory {
 		return p.Memory
@@ -153,13 +153,13 @@ func (m *Manager) used(s *Starvation, p Pod) int64 {
 	return sum
 }
 
-// Request is how much of a resource a pod asks for.
+// Request returns the pod's request of a resource.
 func Request(pod *corev1.Pod, name corev1.ResourceName) int64 {
 	q := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})[name]
 	return q.Value()
 }
 
-// message says why the pod is evicted, in kubelet's words.
+// message returns kubelet's message of the eviction.
 func (s *Starvation) message(p Pod) (string, map[string]string) {
 	var text strings.Builder
 	fmt.Fprintf(&text, "The node was low on resource: %v. ", s.Resource)

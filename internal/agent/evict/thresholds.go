@@ -15,10 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Signal is something that can run short.
+// Signal is an eviction signal.
 type Signal string
 
-// The signals. The last but one is of the node's own: what pods may still take of what is theirs.
+// The signals. The last but one is internal: the memory that pods may still use of the node's allocatable.
 const (
 	MemoryAvailable            Signal = "memory.available"
 	NodeFSAvailable            Signal = "nodefs.available"
@@ -31,20 +31,20 @@ const (
 	PIDAvailable               Signal = "pid.available"
 )
 
-// Why pods are evicted that take more than they said, whatever the node has left.
+// The messages of pods that exceed their own limits, whatever the node has left.
 const (
 	emptyDirLimit  Signal = "emptydirfs.limit"
 	podLimit       Signal = "ephemeralpodfs.limit"
 	containerLimit Signal = "ephemeralcontainerfs.limit"
 )
 
-// The resources that are not known outside.
+// The internal names of resources.
 const (
 	inodes corev1.ResourceName = "inodes"
 	pids   corev1.ResourceName = "pids"
 )
 
-// meaning is what a signal is about.
+// meaning describes a signal.
 type meaning struct {
 	resource  corev1.ResourceName
 	condition corev1.NodeConditionType
@@ -64,13 +64,13 @@ func meaningOf(s Signal) (meaning, bool) {
 	return meaning{}, false
 }
 
-// Amount is a quantity, or a part of the capacity.
+// Amount is a quantity, or a fraction of the capacity.
 type Amount struct {
 	Quantity *resource.Quantity
-	Part     float32 // where there is no quantity: 0.1 for ten in a hundred
+	Part     float32 // without a quantity: 0.1 for ten percent
 }
 
-// Of is the amount of a capacity.
+// Of returns the amount for a capacity.
 func (a Amount) Of(capacity int64) resource.Quantity {
 	if a.Quantity != nil {
 		return a.Quantity.DeepCopy()
@@ -78,13 +78,13 @@ func (a Amount) Of(capacity int64) resource.Quantity {
 	return *resource.NewQuantity(int64(float64(capacity)*float64(a.Part)), resource.BinarySI)
 }
 
-// Threshold is met while there is less than Value of what the signal measures.
+// Threshold is met while the signal's measurement is below Value.
 type Threshold struct {
 	Signal Signal
 	Value  Amount
 	// Grace is how long it must be met before pods are evicted; zero for a hard threshold.
 	Grace time.Duration
-	// MinReclaim is how much more than Value there must be before it is met no more.
+	// MinReclaim is the amount above Value that must be reached before it is no longer met.
 	MinReclaim *Amount
 }
 
@@ -94,7 +94,7 @@ func (t Threshold) Hard() bool { return t.Grace == 0 }
 // Settings are the fields of a KubeletConfiguration.
 type Settings struct {
 	Hard, Soft, SoftGracePeriod, MinimumReclaim map[string]string
-	// Pods says that pods are held to the node's allocatable.
+	// Pods means that pods are limited to the node's allocatable.
 	Pods bool
 }
 
@@ -183,7 +183,7 @@ func statements(list map[string]string) ([]Threshold, error) {
 	return out, nil
 }
 
-// percentage reads 10% as 0.1.
+// percentage parses 10% as 0.1.
 func percentage(text string) (float32, error) {
 	value, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 32)
 	if err != nil {

@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package eviction evicts pods when the node runs short of memory, disk or process numbers, as kubelet's eviction manager does. What to do
-// is decided in package evict, which is pure; a Meter measures, and the Manager carries the decisions out: it frees disk, and has pods
-// killed one at a time.
+// Package eviction evicts pods when the node runs short of memory, disk or process IDs, as kubelet's eviction manager does. Package evict,
+// which is pure, decides; a Meter measures; and the Manager acts on the decisions: it reclaims disk space, and kills pods one at a time.
 package eviction
 
 import (
@@ -29,7 +28,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 )
 
-// How often is looked for what runs short, and how long an evicted pod is waited for before another one goes.
+// The interval between measurements, and how long the manager waits for an evicted pod before it evicts another one.
 const (
 	evictionPeriod = 10 * time.Second
 	evictionWait   = 30 * time.Second
@@ -37,13 +36,14 @@ const (
 
 // Pods are the pods of the node.
 type Pods interface {
-	// ActivePods are the pods that run, or are about to, and that are not being ended yet, the oldest first. They must not be changed.
+	// ActivePods returns the pods that run or are about to, without those that are being ended, the oldest first. The caller must not change
+	// them.
 	ActivePods() []*corev1.Pod
 }
 
 // Containers are the containers of the node.
 type Containers interface {
-	// DeleteDeadContainers removes the containers of pods that are over.
+	// DeleteDeadContainers removes the containers of ended pods.
 	DeleteDeadContainers(ctx context.Context) error
 }
 
@@ -51,9 +51,9 @@ type Containers interface {
 type Killer interface {
 	// KillPod ends the pod with the reason and the message in its status, unless it is being ended already.
 	KillPod(pod types.UID, end podspec.End)
-	// Killing reports whether a pod that was killed within the time is still there.
+	// Killing reports whether a pod that was killed within the given time is still there.
 	Killing(within time.Duration) bool
-	// Killed is closed when the next pod that was killed has ended.
+	// Killed returns a channel that is closed when the next killed pod has ended.
 	Killed() <-chan struct{}
 }
 
@@ -62,17 +62,17 @@ type Images interface {
 	DeleteUnused(ctx context.Context) error
 }
 
-// Status takes what runs short.
+// Status publishes the pressure conditions.
 type Status interface {
 	SetPressure(conditions []corev1.NodeConditionType)
 }
 
-// Shutdown is the end of the whole node, in which no pod is evicted.
+// Shutdown is the graceful shutdown of the node, during which no pod is evicted.
 type Shutdown interface {
 	ShuttingDown() bool
 }
 
-// Config is what a Manager is made from. All of it is required.
+// Config configures a Manager. All fields are required.
 type Config struct {
 	Pods       Pods
 	Containers Containers
@@ -81,33 +81,33 @@ type Config struct {
 	Status     Status
 	Shutdown   Shutdown
 	Meter      *Meter
-	// Measure says what there is of everything that can run short.
+	// Measure returns observations of all signals.
 	Measure func(ctx context.Context) evict.Observations
 
 	Kubelet    *configv1beta1.KubeletConfiguration
 	Thresholds []evict.Threshold
-	Node       *corev1.ObjectReference // the object of events that are not a pod's
+	Node       *corev1.ObjectReference // the object of events that do not belong to a pod
 	Events     record.EventRecorder
 	Evictions  *prometheus.CounterVec // by the signal
 	Clock      clock.WithTicker
 	Logger     *slog.Logger
 }
 
-// Manager evicts pods when the node runs short, and refuses pods that would make it shorter.
+// Manager evicts pods when the node runs short, and refuses pods that would make it worse.
 type Manager struct {
 	Config
 
 	mu         sync.Mutex
 	conditions []corev1.NodeConditionType
 
-	// Of what is tried, or looked for, each time that the node is short of something.
+	// The failures of reclaims and searches that repeat while the node runs short.
 	containers, images, victims backoff.Failures
 }
 
 // New makes the manager; Run does its work.
 func New(c Config) *Manager { return &Manager{Config: c} }
 
-// Run looks for what runs short, until ctx is done, and frees it: dead containers and images first, then pods, one at a time.
+// Run measures until ctx is done, and reclaims resources that run short: dead containers and images first, then pods, one at a time.
 func (m *Manager) Run(ctx context.Context) error {
 	if len(m.Thresholds) == 0 && !*m.Kubelet.LocalStorageCapacityIsolation {
 		return nil
@@ -130,7 +130,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// relieve looks once.
+// relieve measures once, and acts.
 func (m *Manager) relieve(ctx context.Context, core *evict.Manager) {
 	seen := m.Measure(ctx)
 	step := core.Next(m.Clock.Now(), seen)
@@ -139,7 +139,7 @@ func (m *Manager) relieve(ctx context.Context, core *evict.Manager) {
 	m.mu.Unlock()
 	m.Status.SetPressure(step.Conditions)
 	if m.Shutdown.ShuttingDown() || m.Killer.Killing(evictionWait) {
-		return // what it leaves is not measured yet, or all pods are being ended
+		return // the effect is not measured yet, or all pods are being ended
 	}
 	if *m.Kubelet.LocalStorageCapacityIsolation {
 		limited := slices.DeleteFunc(m.Pods.ActivePods(), func(p *corev1.Pod) bool { return !evict.Limited(p) })
@@ -171,7 +171,7 @@ func (m *Manager) relieve(ctx context.Context, core *evict.Manager) {
 	m.evict(victims[0])
 }
 
-// freeDisk removes everything that is not used: dead containers of pods that are over, and images.
+// freeDisk removes unused data: dead containers of ended pods, and images.
 func (m *Manager) freeDisk(ctx context.Context) {
 	switch err := m.Containers.DeleteDeadContainers(ctx); {
 	case err == nil:
@@ -187,7 +187,7 @@ func (m *Manager) freeDisk(ctx context.Context) {
 	}
 }
 
-// evict ends a pod: its worker does it.
+// evict makes the pod's worker end it.
 func (m *Manager) evict(e evict.Eviction) {
 	m.Logger.Warn("Evicting a pod", "pod", podspec.Describe(e.Pod), "why", e.Message)
 	m.Events.AnnotatedEventf(e.Pod, e.Annotations, corev1.EventTypeWarning, evict.Reason, "%s", e.Message)
@@ -199,8 +199,8 @@ func (m *Manager) evict(e evict.Eviction) {
 	m.Killer.KillPod(e.Pod.UID, end)
 }
 
-// Refusal is why a pod that would make what runs short shorter may not come; empty: it may. Critical pods may come, and those that asked
-// for memory where only memory is short.
+// Refusal returns why the node does not accept the pod under the current pressure; empty: it does. It accepts critical pods, and under
+// memory pressure pods that request memory.
 func (m *Manager) Refusal(pod *corev1.Pod) string {
 	m.mu.Lock()
 	conditions := m.conditions

@@ -24,23 +24,23 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
-// The trees of cgroups that count processes, v1 and v2.
+// The cgroup trees that count processes, v1 and v2.
 const (
 	cgroupPIDs = "/sys/fs/cgroup/pids"
 	cgroupAll  = "/sys/fs/cgroup"
 )
 
-// Volumes are where the volumes of pods lie.
+// Volumes locates the volumes of pods.
 type Volumes interface {
 	Path(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume) (string, error)
 }
 
-// Meter measures what can run short. All exported fields are required.
+// Meter measures the eviction signals. All exported fields are required.
 type Meter struct {
 	Runtime   *cri.Client
 	Volumes   Volumes
 	Resources allocatable.Node
-	Config    runconfig.Node // says where pods' cgroups and logs are
+	Config    runconfig.Node // locates the cgroups and logs of pods
 	RootDir   string
 	Clock     clock.PassiveClock
 	Logger    *slog.Logger
@@ -48,7 +48,7 @@ type Meter struct {
 	failures backoff.Failures // of the measurement of containers
 }
 
-// Observe finds out what there is of everything that can run short. What cannot be measured is left out.
+// Observe measures all signals. It leaves out those that it cannot measure.
 func (m *Meter) Observe(ctx context.Context) evict.Observations {
 	out := evict.Observations{}
 	if available, ok := hardware.AvailableMemory(m.Resources.Machine.Memory); ok {
@@ -62,7 +62,7 @@ func (m *Meter) Observe(ctx context.Context) evict.Observations {
 	disk := func(path string, bytes, files evict.Signal) {
 		if total, free, inodes, inodesFree, err := hardware.Space(path); err == nil {
 			out[bytes] = evict.Observation{Available: free, Capacity: total}
-			if inodes > 0 { // some file systems have as many as they need
+			if inodes > 0 { // some file systems allocate them on demand
 				out[files] = evict.Observation{Available: inodesFree, Capacity: inodes}
 			}
 		}
@@ -77,7 +77,7 @@ func (m *Meter) Observe(ctx context.Context) evict.Observations {
 	return out
 }
 
-// imagePath is where the runtime keeps images; empty if it does not say.
+// imagePath returns the runtime's directory of images; empty: the runtime does not report it.
 func (m *Meter) imagePath(ctx context.Context) string {
 	resp, err := m.Runtime.Images.ImageFsInfo(cri.Quiet(ctx))
 	if err != nil || len(resp.GetImageFilesystems()) == 0 {
@@ -86,14 +86,14 @@ func (m *Meter) imagePath(ctx context.Context) string {
 	return resp.ImageFilesystems[0].GetFsId().GetMountpoint()
 }
 
-// imagesApart says whether images lie on another file system than the node's directory.
+// imagesApart reports whether images are on another file system than the node's directory.
 func (m *Meter) imagesApart(ctx context.Context) bool {
 	var a, b unix.Stat_t
 	path := m.imagePath(ctx)
 	return path != "" && unix.Stat(path, &a) == nil && unix.Stat(m.RootDir, &b) == nil && a.Dev != b.Dev
 }
 
-// usage finds out what the pods use.
+// usage measures the usage of the pods.
 func (m *Meter) usage(ctx context.Context, pods []*corev1.Pod) []evict.Pod {
 	if len(pods) == 0 {
 		return nil
@@ -140,7 +140,7 @@ func (m *Meter) usage(ctx context.Context, pods []*corev1.Pod) []evict.Pod {
 	return out
 }
 
-// processesOf counts what runs in a cgroup.
+// processesOf counts the processes in a cgroup.
 func processesOf(cgroup string) int64 {
 	for _, root := range []string{cgroupPIDs, cgroupAll} {
 		if count, ok := hardware.Number(filepath.Join(root, cgroup, "pids.current")); ok {
@@ -150,7 +150,7 @@ func processesOf(cgroup string) int64 {
 	return 0
 }
 
-// under is what lies under a directory: blocks that are taken, and files.
+// under returns the usage of a directory: blocks and files.
 func under(dir string) (bytes, files int64) {
 	b, f := stats.Taken(dir)
 	return int64(b), int64(f)

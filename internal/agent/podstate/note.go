@@ -31,7 +31,7 @@ const (
 	noteGrace         = "io.kubernetes.pod.terminationGracePeriod"
 )
 
-// Note is what a container's annotations say of how it was made.
+// Note is the node's record of a container, in the container's annotations.
 type Note struct {
 	Hash             uint64
 	RestartCount     int32
@@ -43,7 +43,7 @@ type Note struct {
 	DeletionGrace    *int64
 }
 
-// SandboxLabels are the labels of the pod's sandboxes: the pod's own and its identity.
+// SandboxLabels returns the labels of the pod's sandboxes: the pod's own, and its identity.
 func SandboxLabels(pod *corev1.Pod) map[string]string {
 	out := make(map[string]string, len(pod.Labels)+3)
 	maps.Copy(out, pod.Labels)
@@ -53,7 +53,7 @@ func SandboxLabels(pod *corev1.Pod) map[string]string {
 	return out
 }
 
-// ContainerLabels are the labels of one container of the pod.
+// ContainerLabels returns the labels of one container of the pod.
 func ContainerLabels(pod *corev1.Pod, container *corev1.Container) map[string]string {
 	return map[string]string{
 		LabelPodName:       pod.Name,
@@ -63,7 +63,7 @@ func ContainerLabels(pod *corev1.Pod, container *corev1.Container) map[string]st
 	}
 }
 
-// ContainerAnnotations writes down what must be remembered of the container.
+// ContainerAnnotations returns the annotations that record the container.
 func ContainerAnnotations(pod *corev1.Pod, container *corev1.Container, restartCount int32) (map[string]string, error) {
 	out := map[string]string{
 		noteHash:          strconv.FormatUint(Hash(container), 16),
@@ -94,8 +94,8 @@ func ContainerAnnotations(pod *corev1.Pod, container *corev1.Container, restartC
 	return out, nil
 }
 
-// ReadNote reads the annotations back. Missing or invalid ones are left at their zero value: a container is never lost
-// because its annotations were changed.
+// ReadNote parses the annotations. Missing or invalid ones leave the zero value: a container is never lost because someone changed its
+// annotations.
 func ReadNote(annotations map[string]string) Note {
 	note := Note{
 		MessagePath:   annotations[noteMessagePath],
@@ -128,9 +128,8 @@ func ReadNote(annotations map[string]string) Note {
 	return note
 }
 
-// Hash identifies what of a container's definition cannot change under a running
-// container: its name and image. It is kubelet's, to the bit: FNV-1a over the deep
-// dump of the JSON of those two fields.
+// Hash identifies the parts of a container's definition that cannot change while it runs: its name and image. It equals kubelet's hash:
+// FNV-1a over the deep dump of the JSON of these two fields.
 func Hash(container *corev1.Container) uint64 {
 	text, err := json.Marshal(map[string]string{"name": container.Name, "image": container.Image})
 	if err != nil {

@@ -1,15 +1,15 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podstate is the runtime's state of a pod: its sandboxes and containers, with the labels and annotations that the
-// node wrote when it created them.
+// Package podstate represents the runtime's state of a pod: its sandboxes and containers, with the labels and annotations that the node
+// wrote when it created them.
 //
-// The node keeps no state of its own. Everything that it must remember of a container over a restart (its pod, the hash of
-// its definition, the number of restarts, how to stop it) is in the container's labels and annotations, exactly as kubelet
-// writes them, so that either can adopt the other's containers.
+// The node keeps no state of its own. Everything that it must know about a container after a restart (its pod, the hash of its definition,
+// the number of restarts, how to stop it) is in the container's labels and annotations, exactly as kubelet writes them, so that either can
+// adopt the other's containers.
 //
-// Values of this package are plain data, made by Observe in package cri, read by the
-// pure packages decide and podstatus, and never changed after they are made.
+// Values of this package are plain data: Observe in package cri makes them, the pure packages decide and podstatus read them, and nobody
+// changes them.
 package podstate
 
 import (
@@ -19,9 +19,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Pod is one pod as the runtime sees it. Sandboxes are newest first, and so are the
-// instances of each container among Containers: those of the latest attempt, whatever the
-// clock said when they were made.
+// Pod is one pod as the runtime reports it. Sandboxes are sorted newest first, and so are the instances of each container among Containers:
+// the latest attempt first, whatever the clock was when they were created.
 type Pod struct {
 	UID             types.UID
 	Namespace, Name string
@@ -37,7 +36,7 @@ type Sandbox struct {
 	Ready       bool
 	HostNetwork bool
 	IPs         []string
-	// Networked says that the runtime reported on the network at all.
+	// Networked means that the runtime reported the network.
 	Networked bool
 }
 
@@ -52,12 +51,12 @@ const (
 	Unknown State = "unknown"
 )
 
-// Container is one instance of a container of a pod: each restart makes a new one.
+// Container is one instance of a container of a pod: each restart creates a new one.
 type Container struct {
-	ID        string // as the runtime has it, without its scheme
+	ID        string // the runtime's, without its scheme
 	Name      string
 	SandboxID string
-	Attempt   uint32 // how many instances there were before it
+	Attempt   uint32 // the number of instances before it
 	State     State
 
 	Created, Started, Finished time.Time
@@ -66,7 +65,7 @@ type Container struct {
 	Reason   string
 	Message  string
 
-	Image    string // the name that the user wrote
+	Image    string // the name in the pod
 	ImageRef string // the digest
 	ImageID  string
 	LogPath  string
@@ -96,7 +95,7 @@ func (p *Pod) NewestExited(name string) *Container {
 	return nil
 }
 
-// Running returns the containers that run.
+// Running returns the running containers.
 func (p *Pod) Running() []*Container {
 	var out []*Container
 	for i := range p.Containers {
@@ -115,7 +114,7 @@ func (p *Pod) ReadySandbox() *Sandbox {
 	return nil
 }
 
-// IPs are the addresses of the newest sandbox.
+// IPs returns the addresses of the newest sandbox.
 func (p *Pod) IPs() []string {
 	if s := p.ReadySandbox(); s != nil {
 		return s.IPs

@@ -15,7 +15,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/podconditions"
 )
 
-// count is how many containers are in which position, for the phase.
+// count is the number of containers in each state, for the phase.
 type count struct {
 	pendingInit, pendingSidecar, failedInit            int
 	unknown, running, waiting, stopped, over, succeded int
@@ -73,7 +73,7 @@ func (n *count) init(pod *corev1.Pod, c *corev1.Container, s corev1.ContainerSta
 			n.pendingInit++
 		}
 	case s.State.Waiting != nil:
-		// It ended well before and is to run again, in a new sandbox.
+		// It succeeded before and must run again, in a new sandbox.
 		n.pendingInit++
 	}
 }
@@ -124,7 +124,7 @@ func (n *count) regular(pod *corev1.Pod, c *corev1.Container, s corev1.Container
 	}
 }
 
-// conditions sets the node's conditions, in kubelet's order, behind those of others.
+// conditions sets the node's conditions in kubelet's order, after those of others.
 func conditions(in Input, state *podstate.Pod, out *corev1.PodStatus) {
 	for _, c := range in.Pod.Status.Conditions {
 		if !slices.Contains(owned, c.Type) {
@@ -200,7 +200,7 @@ func initializedCondition(pod *corev1.Pod, all []corev1.ContainerStatus, p corev
 	}
 	if message := lists("containers with unknown status", missing, "containers with incomplete status", incomplete); message != "" {
 		if old := podconditions.Find(pod.Status.Conditions, corev1.PodInitialized); old != nil && old.Status == corev1.ConditionTrue {
-			return yes // what was initialized once stays so, also while all containers begin again
+			return yes // an initialized pod stays so, even while all its containers restart
 		}
 		return corev1.PodCondition{Type: corev1.PodInitialized, Status: corev1.ConditionFalse, Reason: "ContainersNotInitialized",
 			Message: message}

@@ -23,11 +23,11 @@ const (
 	kindEphemeral
 )
 
-// gone is why a container that ran is not to be found any more.
+// gone is the message of a container that ran and is missing now.
 const gone = "ContainerStatusUnknown"
 
-// containers makes the statuses of containers of one kind, in the order kubelet gives them:
-// init containers in their own order, all others by name.
+// containers computes the statuses of the containers of one kind in kubelet's order: init containers in their own order, all others by
+// name.
 func containers(in Input, state *podstate.Pod, specs []corev1.Container, before []corev1.ContainerStatus, k kind,
 	initializing bool) []corev1.ContainerStatus {
 	old := byName(before)
@@ -81,7 +81,7 @@ func one(in Input, state *podstate.Pod, spec *corev1.Container, old map[string]c
 	case known && was.LastTerminationState.Terminated != nil:
 		s.LastTerminationState = was.LastTerminationState
 	}
-	// A container that has ended and waits to be started again shows that it waits.
+	// An ended container that will start again shows that it waits.
 	if waiting, ok := in.waits(spec); ok && newest.State != podstate.Running && !finished(in, spec, newest, k) {
 		if newest.State == podstate.Exited {
 			s.LastTerminationState = s.State
@@ -91,13 +91,13 @@ func one(in Input, state *podstate.Pod, spec *corev1.Container, old map[string]c
 	return s
 }
 
-// waits is why a container waits to be started; false: nothing is known, or the pod is deleted, and nothing of it starts any more.
+// waits returns why a container waits to start; false: the reason is unknown, or the pod is deleted and starts nothing any more.
 func (in Input) waits(spec *corev1.Container) (corev1.ContainerStateWaiting, bool) {
 	waiting, ok := in.Waiting[spec.Name]
 	return waiting, ok && in.Pod.DeletionTimestamp == nil
 }
 
-// finished says whether the ended container is at its end for good.
+// finished reports whether the ended container has ended for good.
 func finished(in Input, spec *corev1.Container, c *podstate.Container, k kind) bool {
 	if c.State != podstate.Exited {
 		return false
@@ -105,7 +105,7 @@ func finished(in Input, spec *corev1.Container, c *podstate.Container, k kind) b
 	return k == kindEphemeral || !decide.ShouldRestart(in.Pod, spec, c.ExitCode)
 }
 
-// unstarted is a container of which the runtime has nothing.
+// unstarted is a container that the runtime does not have.
 type unstarted struct {
 	in           Input
 	state        *podstate.Pod
@@ -114,7 +114,7 @@ type unstarted struct {
 	initializing bool // the pod's init containers have not ended
 }
 
-// status returns the container's status; was is the one before, if that is known.
+// status returns the container's status; was is the previous one, if known.
 func (u unstarted) status(was corev1.ContainerStatus, known bool) corev1.ContainerStatus {
 	in, state, spec := u.in, u.state, u.spec
 	s := corev1.ContainerStatus{
@@ -189,8 +189,7 @@ func stateOf(in Input, c *podstate.Container, was corev1.ContainerStatus, known 
 	return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}
 }
 
-// saidBefore is what was reported of the end of the container with the ID: an end does not
-// change, and its message may not be readable any more.
+// saidBefore returns the reported termination of the container with the ID: it never changes, and its message may not be readable any more.
 func saidBefore(was corev1.ContainerStatus, id string) *corev1.ContainerStateTerminated {
 	for _, t := range []*corev1.ContainerStateTerminated{was.State.Terminated, was.LastTerminationState.Terminated} {
 		if t != nil && t.ContainerID == id {
@@ -200,7 +199,7 @@ func saidBefore(was corev1.ContainerStatus, id string) *corev1.ContainerStateTer
 	return nil
 }
 
-// second is a time as the wire carries it, so that what is read back is equal.
+// second truncates a time to whole seconds, as on the wire, so that it equals what is read back.
 func second(t time.Time) metav1.Time {
 	if t.IsZero() {
 		return metav1.Time{}

@@ -1,12 +1,10 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podstatus makes a pod's status from its definition, from what the runtime
-// has, and from probes' verdicts. It is pure: the same input gives the same status,
-// and the same status is not written again.
+// Package podstatus computes a pod's status from its definition, the runtime's state and the probes' results. It is pure: the same input
+// gives the same status, and the node does not write an equal status again.
 //
-// The order of work matters and is kubelet's: container statuses first (from the
-// newest two instances of each container), then what probes say of readiness, then
+// The order is kubelet's: first the container statuses (from the newest two instances of each container), then readiness by the probes, then
 // the phase from those, then the conditions.
 package podstatus
 
@@ -25,10 +23,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/podconditions"
 )
 
-// Input is what a status is made from.
+// Input has the inputs of a status.
 type Input struct {
-	Pod *corev1.Pod // with the status of before
-	// State is what the runtime has; nil when it has not been asked yet.
+	Pod *corev1.Pod // with its previous status
+	// State is the runtime's state; nil before the first query.
 	State *podstate.Pod
 
 	HostIPs []string
@@ -37,38 +35,37 @@ type Input struct {
 
 	// Waiting are the reasons why containers wait, by container name.
 	Waiting map[string]corev1.ContainerStateWaiting
-	// Started and Ready are the probes' verdicts of a running container, by container ID.
+	// Started and Ready return the probes' results of a running container, by container ID.
 	Started func(c *podstate.Container) bool
 	Ready   func(c *podstate.Container) bool
 
-	// Resources are those that a container has been given; nil: those of its definition.
+	// Resources are the container's actual resources; nil: those of its definition.
 	Resources func(c *podstate.Container, spec *corev1.Container) corev1.ResourceRequirements
-	// Whole is what a pod with resources of its own has been given as a whole; nil: it has none.
+	// Whole are the actual resources of a pod with pod-level resources; nil: it has none.
 	Whole *corev1.ResourceRequirements
-	// Resizing are the conditions of a pod that does not have the resources that it should.
+	// Resizing are the conditions of a pod whose resize is pending or in progress.
 	Resizing []corev1.PodCondition
 
-	// Terminal says that the pod's containers are never to run again (deleted, evicted,
-	// past its deadline): the phase may end.
+	// Terminal means that the pod's containers never run again (deleted, evicted, past its deadline), so that the phase may become final.
 	Terminal bool
-	// Reason and Message are given with Terminal to a pod that was ended by the node: it failed.
+	// Reason and Message are set with Terminal for a pod that the node has failed.
 	Reason, Message string
-	// Over says that the pod is to end and that nothing of it is left: this is its last status.
+	// Over means that the pod is ending and nothing of it is left: this is its last status.
 	Over bool
-	// Static says that the pod is of no API server's.
+	// Static means that the pod is a static pod.
 	Static bool
-	// Disruption is the condition DisruptionTarget of a pod that the node ends; nil: it has none of the node's.
+	// Disruption is the condition DisruptionTarget of a pod that the node ends, or nil.
 	Disruption *corev1.PodCondition
 	Now        metav1.Time
 }
 
-// owned are the conditions that the node writes; all others are left as they are.
+// owned are the conditions that the node writes; it leaves all others unchanged.
 var owned = []corev1.PodConditionType{
 	corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReadyToStartContainers,
 	corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting,
 }
 
-// Make makes the status.
+// Make computes the status.
 func Make(in Input) corev1.PodStatus {
 	old := &in.Pod.Status
 	state := in.State
@@ -115,7 +112,7 @@ func Make(in Input) corev1.PodStatus {
 		out.Phase, out.Reason, out.Message = old.Phase, old.Reason, old.Message
 	}
 	if ended(out.Phase) && !ended(old.Phase) && len(state.Running()) > 0 {
-		// It is as good as over, but others count on an ended pod to have nothing running.
+		// It has practically ended, but clients rely on an ended pod to have no running containers.
 		out.Phase, out.Reason, out.Message = cmp.Or(old.Phase, corev1.PodPending), old.Reason, old.Message
 	}
 	if in.Over {
@@ -123,12 +120,12 @@ func Make(in Input) corev1.PodStatus {
 	}
 	conditions(in, state, &out)
 	if in.Over && !in.Static && !ended(out.Phase) {
-		out.Phase = corev1.PodFailed // the conditions say why it was not ready before
+		out.Phase = corev1.PodFailed // the conditions have explained before why it was not ready
 	}
 	return out
 }
 
-// Equal says whether writing the second after the first would change nothing.
+// Equal reports whether writing the second status after the first would change nothing.
 func Equal(a, b corev1.PodStatus) bool {
 	return equality.Semantic.DeepEqual(a, b)
 }
@@ -145,9 +142,8 @@ func ephemeral(pod *corev1.Pod) []corev1.Container {
 	return out
 }
 
-// addresses puts the pod's addresses in the order of the node's: first one of the
-// family of the node's first address. A pod whose sandbox is gone keeps the addresses
-// that it had.
+// addresses orders the pod's addresses like the node's: the family of the node's first address comes first. A pod without a sandbox keeps
+// its addresses.
 func addresses(out *corev1.PodStatus, in Input, state *podstate.Pod) {
 	if len(in.HostIPs) > 0 {
 		out.HostIP = in.HostIPs[0]
@@ -177,8 +173,8 @@ func addresses(out *corev1.PodStatus, in Input, state *podstate.Pod) {
 	}
 }
 
-// AddSecond adds the host's second address to those of a pod in its network that has one alone, of the other family: the host has
-// become one of both.
+// AddSecond adds the host's second address to a pod in its network that has only one address, of the other family: the host has become
+// dual-stack.
 func AddSecond(ips, hostIPs []string) []string {
 	if len(ips) != 1 || len(hostIPs) != 2 {
 		return ips
@@ -191,7 +187,7 @@ func AddSecond(ips, hostIPs []string) []string {
 	return []string{ips[0], hostIPs[1]}
 }
 
-// PodIPs are the pod's addresses, in the order of the node's.
+// PodIPs returns the pod's addresses in the order of the node's.
 func PodIPs(pod *corev1.Pod, state *podstate.Pod, hostIPs []string) []string {
 	if pod.Spec.HostNetwork {
 		return hostIPs
@@ -199,7 +195,7 @@ func PodIPs(pod *corev1.Pod, state *podstate.Pod, hostIPs []string) []string {
 	return SortIPs(state.IPs(), hostIPs)
 }
 
-// SortIPs picks one address a family, the family of the host's first address first.
+// SortIPs selects one address of each family, the family of the host's first address first.
 func SortIPs(ips, hostIPs []string) []string {
 	six := false
 	if len(hostIPs) > 0 {
@@ -249,12 +245,12 @@ func find(containers []corev1.Container, name string) *corev1.Container {
 	return nil
 }
 
-// promised says whether the pod does not yet have what the node has promised it: the resources of its definition.
+// promised reports whether the pod's actual resources still differ from its definition.
 func (in Input) promised() bool {
 	return slices.ContainsFunc(in.Resizing, func(c corev1.PodCondition) bool { return c.Type == corev1.PodResizeInProgress })
 }
 
-// QOS is the pod's class of service.
+// QOS returns the pod's QoS class.
 func QOS(pod *corev1.Pod) corev1.PodQOSClass {
 	names := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}
 	any, guaranteed := false, true
@@ -286,7 +282,7 @@ func QOS(pod *corev1.Pod) corev1.PodQOSClass {
 	return corev1.PodQOSBurstable
 }
 
-// byName indexes statuses.
+// byName indexes statuses by name.
 func byName(statuses []corev1.ContainerStatus) map[string]corev1.ContainerStatus {
 	out := make(map[string]corev1.ContainerStatus, len(statuses))
 	for _, s := range statuses {

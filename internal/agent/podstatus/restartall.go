@@ -12,10 +12,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 )
 
-// anew is why a container of a pod whose containers all begin again is not there.
+// anew is the waiting reason of containers while all containers of the pod restart.
 const anew = "RestartingAllContainers"
 
-// startsAnew says whether all containers of the pod begin again: by what the runtime has, or by what was said of it last.
+// startsAnew reports whether all containers of the pod restart: by the runtime's state, or by the last status.
 func startsAnew(in Input, state *podstate.Pod) bool {
 	if decide.StartsAnew(in.Pod, state) {
 		return true
@@ -27,7 +27,7 @@ func startsAnew(in Input, state *podstate.Pod) bool {
 	})
 }
 
-// restartingAll is the condition of a pod whose containers may all begin again.
+// restartingAll returns the condition of a pod whose rules may restart all containers.
 func restartingAll(in Input, state *podstate.Pod, phase corev1.PodPhase) corev1.PodCondition {
 	out := corev1.PodCondition{Type: corev1.AllContainersRestarting, Status: corev1.ConditionFalse}
 	there := slices.ContainsFunc(slices.Concat(in.Pod.Spec.InitContainers, in.Pod.Spec.Containers),

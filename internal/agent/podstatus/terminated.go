@@ -9,7 +9,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/decide"
 )
 
-// endContainers sets the terminated state of the containers of a pod that has none left. Containers whose end was not
+// endContainers sets the terminated state of containers that are gone. Containers whose end was not observed count as failed.
 // observed count as failed.
 func endContainers(in Input, out *corev1.PodStatus) {
 	if wasInitialized(in.Pod) {
@@ -18,7 +18,7 @@ func endContainers(in Input, out *corev1.PodStatus) {
 	unseen(attempted(out.InitContainerStatuses))
 }
 
-// unseen gives an end to the containers that have none.
+// unseen sets the termination of the containers without one.
 func unseen(statuses []corev1.ContainerStatus) {
 	for i := range statuses {
 		if statuses[i].State.Terminated == nil {
@@ -29,7 +29,7 @@ func unseen(statuses []corev1.ContainerStatus) {
 	}
 }
 
-// wasInitialized says whether the last status shows that the pod's own containers could start.
+// wasInitialized reports whether the last status shows that the regular containers could start.
 func wasInitialized(pod *corev1.Pod) bool {
 	if len(pod.Spec.InitContainers) == 0 {
 		return true
@@ -55,7 +55,7 @@ func wasInitialized(pod *corev1.Pod) bool {
 	return false
 }
 
-// attempted are the init containers up to the last one that has ever started; the first, if none has.
+// attempted returns the init containers up to the last one that has ever started; the first if none has.
 func attempted(statuses []corev1.ContainerStatus) []corev1.ContainerStatus {
 	for i := len(statuses) - 1; i > 0; i-- {
 		if statuses[i].State.Waiting == nil || statuses[i].LastTerminationState.Terminated != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 )
 
-// ContainerInput is what a container's configuration is made from.
+// ContainerInput has the inputs of a container's configuration.
 type ContainerInput struct {
 	Pod          *corev1.Pod
 	Container    *corev1.Container
@@ -25,16 +25,16 @@ type ContainerInput struct {
 	RestartCount int32
 	Env          []environ.Var
 	Mounts       []*runtimeapi.Mount
-	// The image's own user, as the runtime reports it: a number or a name. An image with neither runs as root.
+	// The image's user, as the runtime reports it: a number or a name. An image with neither runs as root.
 	ImageUser *int64
 	ImageName string
-	// Users are the pod's: the machine's, or mapped to a range of them.
+	// Users are the pod's users: those of the machine, or a range mapped to them.
 	Users *runtimeapi.UserNamespace
-	// TargetID is the container whose processes an ephemeral container sees.
+	// TargetID is the container whose processes an ephemeral container can see.
 	TargetID string
 }
 
-// Container is the configuration of one container.
+// Container returns the configuration of one container.
 func (n *Node) Container(in ContainerInput) (*runtimeapi.ContainerConfig, error) {
 	c := in.Container
 	security, err := n.security(in)
@@ -65,7 +65,7 @@ func (n *Node) Container(in ContainerInput) (*runtimeapi.ContainerConfig, error)
 			out.StopSignal = runtimeapi.Signal(signal)
 		}
 	}
-	// What is mounted keeps its owners, as the pod counts them.
+	// Mounts keep their owners from the pod's point of view.
 	for _, m := range out.Mounts {
 		m.UidMappings, m.GidMappings = in.Users.GetUids(), in.Users.GetGids()
 	}
@@ -132,7 +132,7 @@ func nonRoot(in ContainerInput, asked *bool, user *int64) error {
 	if *uid == 0 {
 		return fmt.Errorf("container has runAsNonRoot and image will run as root (pod: %q, container: %s)", pod, in.Container.Name)
 	}
-	// A runtime may cut a number that is too large to one that is root's.
+	// A runtime may truncate a number that is too large to one that means root.
 	if errs := validation.IsValidUserID(*uid); len(errs) > 0 {
 		return fmt.Errorf("container has runAsNonRoot and image has an invalid user id (%d). (Must be 1-(%d)): %s (pod: %q, container: %s)",
 			*uid, math.MaxInt32, strings.Join(errs, "; "), pod, in.Container.Name)
@@ -140,7 +140,7 @@ func nonRoot(in ContainerInput, asked *bool, user *int64) error {
 	return nil
 }
 
-// imageUser is the user that the image runs as, a number or a name, never both. An image that names none runs as root.
+// imageUser returns the user of the image: a number or a name, never both. An image without a user runs as root.
 func imageUser(in ContainerInput) (*int64, string) {
 	switch {
 	case in.ImageUser != nil:
@@ -256,7 +256,7 @@ func readonlyPaths(p *corev1.ProcMountType) []string {
 	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 }
 
-// HasMount says whether the container mounts something of its own at the path.
+// HasMount reports whether the container itself mounts something at the path.
 func HasMount(c *corev1.Container, path string) bool {
 	return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == path })
 }

@@ -11,10 +11,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// The bounds of a resolv.conf.
+// The limits of a resolv.conf.
 const maxServers = 3
 
-// dnsPolicy returns the policy that a pod's own comes to: None, ClusterFirst or Default.
+// dnsPolicy returns the policy in effect: None, ClusterFirst or Default.
 func dnsPolicy(pod *corev1.Pod) corev1.DNSPolicy {
 	switch policy := pod.Spec.DNSPolicy; {
 	case policy == corev1.DNSClusterFirstWithHostNet, (policy == corev1.DNSClusterFirst || policy == "") && !pod.Spec.HostNetwork:
@@ -25,7 +25,7 @@ func dnsPolicy(pod *corev1.Pod) corev1.DNSPolicy {
 	return corev1.DNSDefault
 }
 
-// clusterDNS returns what pods ask now.
+// clusterDNS returns the current DNS servers of the cluster.
 func (n *Node) clusterDNS() []string {
 	if n.ClusterDNS == nil {
 		return nil
@@ -33,12 +33,12 @@ func (n *Node) clusterDNS() []string {
 	return n.ClusterDNS()
 }
 
-// LacksClusterDNS reports whether a pod wants the cluster's DNS and there is none: it gets the resolvers of the machine.
+// LacksClusterDNS reports whether a pod requests the cluster's DNS and there is none: it gets the machine's resolvers instead.
 func (n *Node) LacksClusterDNS(pod *corev1.Pod) bool {
 	return dnsPolicy(pod) == corev1.DNSClusterFirst && len(n.clusterDNS()) == 0
 }
 
-// DNS is the pod's resolver configuration.
+// DNS returns the pod's resolver configuration.
 func (n *Node) DNS(pod *corev1.Pod) *runtimeapi.DNSConfig {
 	out := &runtimeapi.DNSConfig{}
 	policy, clusterDNS := dnsPolicy(pod), n.clusterDNS()
@@ -80,7 +80,7 @@ func unique(list []string) []string {
 	return out
 }
 
-// mergeOptions lets the pod's own options replace those of the same name.
+// mergeOptions replaces options by the pod's own options of the same name.
 func mergeOptions(options []string, own []corev1.PodDNSConfigOption) []string {
 	named := map[string]bool{}
 	var out []string
@@ -102,7 +102,7 @@ func mergeOptions(options []string, own []corev1.PodDNSConfigOption) []string {
 	return out
 }
 
-// ParseResolvConf reads a resolv.conf.
+// ParseResolvConf parses a resolv.conf.
 func ParseResolvConf(text string) (servers, searches, options []string) {
 	for line := range strings.Lines(text) {
 		if i := strings.IndexAny(line, "#;"); i >= 0 {
@@ -130,7 +130,7 @@ func ParseResolvConf(text string) (servers, searches, options []string) {
 	return servers, searches, options
 }
 
-// Hosts is the text of a pod's /etc/hosts; hostFile is the node's own, for pods on its network.
+// Hosts returns the contents of a pod's /etc/hosts. The argument hostFile is the machine's own, for pods in its network.
 func (n *Node) Hosts(pod *corev1.Pod, podIPs []string, hostFile string) string {
 	var out strings.Builder
 	if pod.Spec.HostNetwork {

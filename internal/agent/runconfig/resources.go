@@ -19,7 +19,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 )
 
-// The figures of the kernel's CPU scheduler.
+// The constants of the kernel's CPU scheduler.
 const (
 	minQuota      = 1_000 // microseconds
 	minShares     = 2
@@ -30,7 +30,7 @@ const (
 	oomBestEffort = 1000
 )
 
-// Resources are a container's bounds. What it does not say of limits, the pod says.
+// Resources returns a container's cgroup settings. The pod's limits apply where the container has none.
 func (n *Node) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources {
 	limits := corev1.ResourceList{}
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
@@ -47,7 +47,7 @@ func (n *Node) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.Linux
 	return out
 }
 
-// bounds translates requests and limits into cgroup settings. The request defaults to the limit.
+// bounds converts requests and limits into cgroup settings. The request defaults to the limit.
 func (n *Node) bounds(requests, limits corev1.ResourceList) *runtimeapi.LinuxContainerResources {
 	limit := limits[corev1.ResourceCPU]
 	request, ok := requests[corev1.ResourceCPU]
@@ -64,12 +64,12 @@ func (n *Node) bounds(requests, limits corev1.ResourceList) *runtimeapi.LinuxCon
 	return out
 }
 
-// Shares are the kernel's CPU shares of thousandths of a processor.
+// Shares returns the kernel's CPU shares of a number of millicores.
 func Shares(milli int64) int64 {
 	return min(max(milli*sharesPerCPU/milliPerCPU, minShares), maxShares)
 }
 
-// period is the time, in microseconds, of which a CPU limit is a part.
+// period returns the CFS quota period in microseconds.
 func (n *Node) period() int64 {
 	return cmp.Or(n.QuotaPeriod, 100*time.Millisecond).Microseconds()
 }
@@ -78,15 +78,16 @@ func (n *Node) quota(milli int64) int64 {
 	return max(milli*n.period()/milliPerCPU, minQuota)
 }
 
-// PodResources are the bounds of a pod's own cgroup.
+// PodResources are the settings of a pod's own cgroup.
 type PodResources struct {
 	Shares        int64
-	Quota, Period int64           // microseconds; quota -1: none, period 0: nothing is said
-	Memory        int64           // bytes; 0: nothing is said
+	Quota, Period int64           // microseconds; quota -1: no limit, period 0: unset
+	Memory        int64           // bytes; 0: unset
 	HugePages     map[int64]int64 // bytes, by page size
 }
 
-// Pod bounds a pod as a whole, its overhead included. Limits hold where each container has one or the pod itself does: a sum that leaves
+// Pod returns the settings for a pod as a whole, including its overhead. A limit applies only if each container or the pod itself has one:
+// otherwise the sum would limit the containers without limits.
 // out a container without bounds would bound it.
 func (n *Node) Pod(pod *corev1.Pod) PodResources {
 	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
@@ -118,7 +119,7 @@ func (n *Node) Pod(pod *corev1.Pod) PodResources {
 	return out
 }
 
-// Limited says whether the pod, or each of its containers, has a limit.
+// Limited reports whether the pod, or each of its containers, has a limit.
 func Limited(pod *corev1.Pod, name corev1.ResourceName) bool {
 	has := func(list corev1.ResourceList) bool { q := list[name]; return !q.IsZero() }
 	if resourcehelper.IsPodLevelResourcesSet(pod) && has(pod.Spec.Resources.Limits) {
@@ -128,8 +129,8 @@ func Limited(pod *corev1.Pod, name corev1.ResourceName) bool {
 		func(c corev1.Container) bool { return !has(c.Resources.Limits) })
 }
 
-// sandboxResources are what a runtime that keeps pods in machines of their own makes the machine from: what the containers have
-// together, and what the sandbox itself takes.
+// sandboxResources returns the size of a pod for runtimes that run pods in virtual machines: the sum of the containers, and the overhead of
+// the sandbox.
 func (n *Node) sandboxResources(pod *corev1.Pod) (resources, overhead *runtimeapi.LinuxContainerResources) {
 	without := resourcehelper.PodResourcesOptions{ExcludeOverhead: true}
 	resources, overhead = n.bounds(resourcehelper.PodRequests(pod, without), resourcehelper.PodLimits(pod, without)),
@@ -140,8 +141,7 @@ func (n *Node) sandboxResources(pod *corev1.Pod) (resources, overhead *runtimeap
 	return resources, overhead
 }
 
-// hugePages bounds the container's huge pages of each size that the machine knows: by its own limit, by the pod's where it has none,
-// and at none where neither says anything.
+// hugePages limits the container's huge pages of each size on the machine: by its own limit, otherwise by the pod's, otherwise to none.
 func (n *Node) hugePages(pod *corev1.Pod, c *corev1.Container) []*runtimeapi.HugepageLimit {
 	var out []*runtimeapi.HugepageLimit
 	for _, size := range n.HugePages {
@@ -154,12 +154,12 @@ func (n *Node) hugePages(pod *corev1.Pod, c *corev1.Container) []*runtimeapi.Hug
 	return out
 }
 
-// HugePages is the resource of huge pages of a size in bytes: hugepages-2Mi.
+// HugePages returns the resource name of huge pages of a size in bytes: hugepages-2Mi.
 func HugePages(size int64) corev1.ResourceName {
 	return corev1.ResourceName(corev1.ResourceHugePagesPrefix + resource.NewQuantity(size, resource.BinarySI).String())
 }
 
-// PageUnit is a page's size as cgroups name it: 64KB, 2MB, 1GB.
+// PageUnit returns a page size in the form that cgroups use: 64KB, 2MB, 1GB.
 func PageUnit(size int64) string {
 	for _, unit := range []struct {
 		shift int
@@ -172,8 +172,8 @@ func PageUnit(size int64) string {
 	return fmt.Sprintf("%dKB", size>>10)
 }
 
-// oomScore says how early the kernel kills the container when memory is short: the more of the machine's memory it has asked for, the
-// later. What the pod asks for beyond its containers is shared among them, and a sidecar outlives the containers that it serves.
+// oomScore returns the OOM score adjustment: the more of the machine's memory the container requests, the later the kernel kills it. The
+// pod's request beyond its containers' is divided among them, and a sidecar outlives the containers that it serves.
 func (n *Node) oomScore(pod *corev1.Pod, c *corev1.Container) int64 {
 	score := int64(oomBestEffort)
 	switch class := cmp.Or(pod.Status.QOSClass, podstatus.QOS(pod)); {
@@ -198,7 +198,7 @@ func (n *Node) oomScore(pod *corev1.Pod, c *corev1.Container) int64 {
 	return max(score, n.LowestOOMScore)
 }
 
-// sharedMemory is each container's part of what the pod asks for beyond them.
+// sharedMemory returns each container's part of the pod's request beyond its containers'.
 func sharedMemory(pod *corev1.Pod) int64 {
 	if !resourcehelper.IsPodLevelRequestsSet(pod) || pod.Spec.Resources.Requests.Memory().IsZero() {
 		return 0
@@ -208,7 +208,7 @@ func sharedMemory(pod *corev1.Pod) int64 {
 	return max(left, 0) / int64(len(pod.Spec.Containers)+len(pod.Spec.InitContainers))
 }
 
-// nodeCritical says whether the node cannot do without the pod.
+// nodeCritical reports whether the pod is critical for the node.
 func nodeCritical(pod *corev1.Pod) bool {
 	return pod.Spec.PriorityClassName == "system-node-critical" && podspec.IsCritical(pod)
 }

@@ -1,11 +1,10 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package runconfig turns a pod's definition into what the runtime is asked for: the
-// configuration of its sandbox and of each of its containers, down to users, groups,
-// capabilities, cgroups, DNS and /etc/hosts.
+// Package runconfig turns a pod's definition into requests to the runtime: the configuration of its sandbox and of each of its containers,
+// including users, groups, capabilities, cgroups, DNS and /etc/hosts.
 //
-// It is pure but for reading the node's facts, which come in with Node.
+// It is pure, except that ClusterDNS of Node reads the current servers.
 package runconfig
 
 import (
@@ -24,37 +23,36 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 )
 
-// Node is what a configuration depends on beside the pod.
+// Node has the facts of the node that configurations depend on.
 type Node struct {
 	LogDir        string
 	ClusterDNS    func() []string // nil: none
 	ClusterDomain string
-	// Host's own resolver, for pods that use it.
+	// The machine's own resolver, for pods with dnsPolicy Default.
 	HostServers, HostSearches, HostOptions []string
 
 	CgroupDriver runtimeapi.CgroupDriver
 	MemoryBytes  int64   // of the machine
-	HugePages    []int64 // the sizes of huge pages that the machine has, in bytes
+	HugePages    []int64 // the sizes in bytes that the machine supports
 	Swap         Swap
 	Throttle     Throttle
-	// LowestOOMScore bounds scores from below: a process without CAP_SYS_RESOURCE cannot
-	// go under its own.
+	// LowestOOMScore is the lower limit of scores: a process without CAP_SYS_RESOURCE cannot set one below its own.
 	LowestOOMScore int64
 
-	CgroupRoot     string        // above the cgroup of all pods
-	Flat           bool          // pods have no cgroups of their own
-	NoQuota        bool          // CPU limits do not hold
+	CgroupRoot     string        // the parent of the cgroup of all pods
+	Flat           bool          // pods have no cgroups
+	NoQuota        bool          // CPU limits have no effect
 	QuotaPeriod    time.Duration // of CPU limits; zero: a tenth of a second
-	SeccompDefault bool          // pods that say nothing have the runtime's profile
+	SeccompDefault bool          // the runtime's profile applies to pods without one
 }
 
-// PodLogDir is the directory of a pod's logs.
+// PodLogDir returns the directory of a pod's logs.
 func (n *Node) PodLogDir(pod *corev1.Pod) string {
 	return filepath.Join(n.LogDir, fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, pod.UID))
 }
 
-// OwnLog says whether the path that the runtime gives for a container's log is below the directory that the node made for it. The node
-// reads it as root, and every user who may read the pod's logs gets it.
+// OwnLog reports whether the runtime's path of a container's log is below the directory that the node made for it. The node reads the file
+// as root, and everyone who may read the pod's logs gets its contents.
 func (n *Node) OwnLog(pod *corev1.Pod, container, path string) bool {
 	if !filepath.IsLocal(container) {
 		return false
@@ -63,12 +61,12 @@ func (n *Node) OwnLog(pod *corev1.Pod, container, path string) bool {
 	return err == nil && rest != "." && filepath.IsLocal(rest)
 }
 
-// ContainerLog is the path of a container's log below its pod's.
+// ContainerLog returns the path of a container's log below its pod's.
 func ContainerLog(container string, restartCount int32) string {
 	return filepath.Join(container, fmt.Sprintf("%d.log", restartCount))
 }
 
-// Hostname is the pod's host name and domain.
+// Hostname returns the pod's host name and domain.
 func (n *Node) Hostname(pod *corev1.Pod) (host, domain string) {
 	host = pod.Name
 	if pod.Spec.HostnameOverride != nil {
@@ -86,7 +84,7 @@ func (n *Node) Hostname(pod *corev1.Pod) (host, domain string) {
 	return host, domain
 }
 
-// Sandbox is the configuration of the pod's sandbox, whose users are the machine's or mapped to a range of them.
+// Sandbox returns the configuration of the pod's sandbox. Its users are those of the machine, or a range mapped to them.
 func (n *Node) Sandbox(pod *corev1.Pod, attempt uint32, users *runtimeapi.UserNamespace) (*runtimeapi.PodSandboxConfig, error) {
 	ports, err := portMappings(pod)
 	if err != nil {
@@ -130,8 +128,8 @@ func (n *Node) Sandbox(pod *corev1.Pod, attempt uint32, users *runtimeapi.UserNa
 	return out, nil
 }
 
-// portMappings are the ports of the host that the pod wants. Authors of pods choose the address, and network plug-ins write
-// it into rules: so anything but a plain address is rejected here.
+// portMappings returns the host ports of the pod. Authors of pods choose the address, and network plug-ins write it into rules, so
+// portMappings rejects anything but a plain address.
 func portMappings(pod *corev1.Pod) ([]*runtimeapi.PortMapping, error) {
 	var out []*runtimeapi.PortMapping
 	for _, c := range pod.Spec.Containers {
@@ -159,7 +157,7 @@ func privileged(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Containers, is) || slices.ContainsFunc(pod.Spec.InitContainers, is)
 }
 
-// namespaces says which namespaces the pod has of its own.
+// namespaces returns which namespaces belong to the pod.
 func namespaces(pod *corev1.Pod, target string, users *runtimeapi.UserNamespace) *runtimeapi.NamespaceOption {
 	out := &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_POD, Pid: runtimeapi.NamespaceMode_CONTAINER,
 		Ipc: runtimeapi.NamespaceMode_POD, UsernsOptions: users}
@@ -180,7 +178,7 @@ func namespaces(pod *corev1.Pod, target string, users *runtimeapi.UserNamespace)
 	return out
 }
 
-// CgroupParent is the cgroup that the pod's containers lie in, named as kubelet names it.
+// CgroupParent returns the cgroup of the pod's containers, under kubelet's name.
 func (n *Node) CgroupParent(pod *corev1.Pod) string {
 	if n.Flat {
 		return n.CgroupRoot
@@ -194,7 +192,7 @@ func (n *Node) CgroupParent(pod *corev1.Pod) string {
 	}
 	if n.CgroupDriver == runtimeapi.CgroupDriver_SYSTEMD {
 		uid := strings.ReplaceAll(string(pod.UID), "-", "_")
-		// A slice's name has its parents' in it; of a root, they come first.
+		// The name of a slice includes its parents; those of a root come first.
 		prefix, path := "", "/"
 		for part := range strings.SplitSeq(strings.Trim(n.CgroupRoot, "/"), "/") {
 			if part != "" {

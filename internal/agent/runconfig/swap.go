@@ -14,20 +14,20 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 )
 
-// Swap is what containers may have of the machine's swap.
+// Swap describes the machine's swap, and how containers may use it.
 type Swap struct {
-	Bound   bool  // the kernel bounds it for each cgroup; otherwise nothing is said of it
+	Bound   bool  // the kernel can limit it for each cgroup; otherwise it is left unset
 	Unified bool  // with cgroups v2
-	Limited bool  // burstable containers have swap; otherwise none have
+	Limited bool  // burstable containers may swap; otherwise none may
 	Bytes   int64 // of the machine
 }
 
-// swap bounds the container's swap. Of a swap that is shared out, it has the part that it asks for of the machine's memory.
+// swap limits the container's swap. With limited swap, a container gets the fraction of swap that it requests of the machine's memory.
 func (n *Node) swap(out *runtimeapi.LinuxContainerResources, pod *corev1.Pod, c *corev1.Container) {
 	switch {
 	case !n.Swap.Bound:
 	case !n.Swap.Unified:
-		// Memory and swap together: some swapping is still possible. Without a limit of memory there is none of swap.
+		// Memory and swap together: some swapping is still possible. Without a memory limit there is no swap limit.
 		out.MemorySwapLimitInBytes = out.MemoryLimitInBytes
 	default:
 		out.Unified = map[string]string{"memory.swap.max": strconv.FormatInt(n.swapOf(pod, c), 10)}
@@ -39,7 +39,7 @@ func (n *Node) swapOf(pod *corev1.Pod, c *corev1.Container) int64 {
 	switch {
 	case !n.Swap.Limited, podspec.IsCritical(pod), cmp.Or(pod.Status.QOSClass, podstatus.QOS(pod)) != corev1.PodQOSBurstable:
 		return 0
-	case request.Cmp(*limit) == 0, request.Value() > n.MemoryBytes, n.MemoryBytes == 0: // neither says anything, or nothing is left open
+	case request.Cmp(*limit) == 0, request.Value() > n.MemoryBytes, n.MemoryBytes == 0: // nothing is requested, or everything is
 		return 0
 	}
 	return int64(float64(request.Value()) / float64(n.MemoryBytes) * float64(n.Swap.Bytes))

@@ -12,15 +12,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Throttle says from which use of memory on the kernel slows containers down and takes memory back from them, before their limits end
-// them. The zero value: from none.
+// Throttle is the memory usage from which the kernel throttles containers and reclaims their memory, before they reach their limits. The
+// zero value disables it.
 type Throttle struct {
-	Factor      float64 // of the way from the request to the limit; zero where the kernel cannot (cgroups v1)
-	Allocatable int64   // memory that all pods may have together, in bytes: the limit of containers that have none
+	Factor      float64 // from the request to the limit; zero if the kernel does not support it (cgroups v1)
+	Allocatable int64   // memory for all pods in bytes: the limit of containers without one
 }
 
-// throttle writes it down for a container. One that asks for all that it may have is not slowed down, and one that the pod's own limit
-// bounds is by nothing of its own.
+// throttle sets the threshold of a container. There is none if the request equals the limit, or if only the pod's limit applies.
 func (n *Node) throttle(out *runtimeapi.LinuxContainerResources, pod *corev1.Pod, c *corev1.Container) {
 	request, limit := c.Resources.Requests.Memory().Value(), c.Resources.Limits.Memory().Value()
 	switch {

@@ -12,8 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// cut cuts a CIDR into n equal subnets: /24s (IPv6: /64s) if there are enough, otherwise smaller ones, of 16 addresses at
-// least.
+// cut divides a CIDR into n equal subnets: /24s (IPv6: /64s) if there are enough, otherwise smaller ones with at least 16 addresses.
 func cut(cidr string, n int) ([]netip.Prefix, error) {
 	p, err := netip.ParsePrefix(cidr)
 	if err != nil {
@@ -53,7 +52,7 @@ func offset(a netip.Addr, n uint64, shift int) netip.Addr {
 	return out
 }
 
-// pool hands out a node's addresses. The first two and the last are the network's own.
+// pool allocates a node's addresses. The first two and the last belong to the network.
 type pool struct {
 	mu     sync.Mutex
 	prefix netip.Prefix
@@ -66,21 +65,21 @@ func newPool(p netip.Prefix) *pool {
 	return &pool{prefix: p, next: offset(p.Addr(), 2, 0), by: map[types.UID]netip.Addr{}, used: map[netip.Addr]types.UID{}}
 }
 
-// cidr is what the pool hands out of.
+// cidr returns the subnet of the pool.
 func (p *pool) cidr() netip.Prefix {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.prefix
 }
 
-// move makes the pool hand out of another subnet, before it has handed out anything.
+// move replaces the subnet, before the pool has allocated an address.
 func (p *pool) move(to netip.Prefix) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.prefix, p.next = to, offset(to.Addr(), 2, 0)
 }
 
-// take returns the pod's address, the same each time.
+// take returns the pod's address, always the same one.
 func (p *pool) take(uid types.UID) (netip.Addr, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,7 +100,7 @@ func (p *pool) take(uid types.UID) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("take pod address: all of %s are in use", p.prefix)
 }
 
-// claim notes an address that a pod has already. It is the pod's unless another has it.
+// claim records the existing address of a pod, unless another pod has it.
 func (p *pool) claim(uid types.UID, text string) {
 	a, err := netip.ParseAddr(text)
 	if err != nil || !p.prefix.Contains(a) {
@@ -117,7 +116,7 @@ func (p *pool) claim(uid types.UID, text string) {
 	}
 }
 
-// release gives the pod's address back.
+// release frees the pod's address.
 func (p *pool) release(uid types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -19,10 +19,10 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 )
 
-// rangeWithin is how long a node that is alone waits for the range of its pods' addresses. A cluster may give none.
+// rangeWithin is the time in which a single node waits for its podCIDR. A cluster may assign none.
 const rangeWithin = 20 * time.Second
 
-// podsFollowed follows all pods; a node that is alone may follow its own.
+// podsFollowed returns the informers of all pods; a single node watches only its own, as the API server allows no more.
 func (f *fleet) podsFollowed() informers.SharedInformerFactory {
 	if f.o.Alone == "" {
 		return informers.NewSharedInformerFactory(f.client, 0)
@@ -32,7 +32,7 @@ func (f *fleet) podsFollowed() informers.SharedInformerFactory {
 	}))
 }
 
-// settle gives a node that is alone its range, once the cluster has. Other nodes have one of their own making.
+// settle waits for the podCIDR of a single node. Other nodes choose their own.
 func (f *fleet) settle(ctx context.Context, n *node) error {
 	if f.o.Alone == "" {
 		return nil

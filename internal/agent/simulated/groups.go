@@ -11,11 +11,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Group is nodes that are alike.
+// Group is a group of equal nodes.
 type Group struct {
 	NamePrefix string
 	Count      int // 0: 1
-	// Capacity is laid over the fleet's; Allocatable is what of it pods may take up, where that is less.
+	// Capacity overrides that of all nodes; Allocatable is the part that pods may use, if that is less.
 	Capacity, Allocatable corev1.ResourceList
 	Labels, Annotations   map[string]string
 	Taints                []corev1.Taint
@@ -25,16 +25,16 @@ type Group struct {
 	Phases Phases
 }
 
-// Phases is how long pods take in each phase, to the second, and what they use.
+// Phases are the durations of a pod's phases, in whole seconds, and the usage of its containers.
 type Phases struct {
 	Starts    time.Duration  // until their containers run
 	Ready     time.Duration  // from then until they are ready
 	Completes *time.Duration // how long containers of Jobs run; nil: a second
-	// Usage is what each container uses whose pod does not declare it: CPU and memory.
+	// Usage is the CPU and memory usage of each container, unless its pod declares another.
 	Usage corev1.ResourceList
 }
 
-// describe writes what a group says into a node, the turn-th of it. A guest has no group, and is described by its object.
+// describe applies the group to the turn-th of its nodes. A guest has no group: its object describes it.
 func (g *Group) describe(n *corev1.Node, turn int) {
 	if g == nil {
 		return
@@ -53,7 +53,7 @@ func (g *Group) describe(n *corev1.Node, turn int) {
 	n.Spec.Taints = slices.Clone(g.Taints)
 }
 
-// phases are how long pods take on a node.
+// phases returns the durations of pods' phases on a node.
 func (f *fleet) phases(n *node) Phases {
 	if n.group == nil {
 		return f.o.Phases

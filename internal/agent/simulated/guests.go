@@ -18,13 +18,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Guest is the label, with the value "true", of nodes that a client created and that this process simulates.
+// Guest is the label, with the value "true", of nodes that a client created for this process to simulate.
 const Guest = "mortise.dev/simulate"
 
-// guestRange is where pods of guests get their addresses from whose node had no range of its own when it came: a network for tests.
+// guestRange is the range of the addresses of pods on guests without a podCIDR: a network for tests.
 const guestRange = "198.18.0.0/15"
 
-// receive serves guests until ctx is done.
+// receive simulates guests until ctx is done.
 func (f *fleet) receive(ctx context.Context, wg *sync.WaitGroup) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(f.client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.LabelSelector = Guest + "=true"
@@ -41,7 +41,7 @@ func (f *fleet) receive(ctx context.Context, wg *sync.WaitGroup) error {
 	return nil
 }
 
-// comes takes a guest in, unless it is there.
+// comes adds a guest, unless it is known.
 func (f *fleet) comes(obj any, shared *pool) {
 	object, ok := obj.(*corev1.Node)
 	if !ok || object.Labels[Guest] != "true" {
@@ -67,7 +67,7 @@ func (f *fleet) comes(obj any, shared *pool) {
 	}
 }
 
-// goes forgets a guest that was deleted, or is not to be simulated any more.
+// goes removes a guest that was deleted or has lost the label.
 func (f *fleet) goes(obj any) {
 	if t, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = t.Obj
@@ -82,11 +82,11 @@ func (f *fleet) goes(obj any) {
 	}
 }
 
-// welcome brings a guest's object up to date: its labels say that it is simulated, its status that it is ready.
+// welcome updates a guest's object: the labels mark it as simulated, the status makes it ready.
 func (f *fleet) welcome(ctx context.Context, n *node) error {
 	got, err := f.client.CoreV1().Nodes().Get(ctx, n.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil // which the informer will say too
+		return nil // the informer will report it as well
 	}
 	if err != nil {
 		return fmt.Errorf("read node: %w", err)

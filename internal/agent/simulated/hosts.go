@@ -19,11 +19,11 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent"
 )
 
-// addressRange is the range of nodes' addresses, one each. All of 127.0.0.0/8 is this machine, without any set-up, and no
-// other machine can reach it; the half that begins here is otherwise unused.
+// addressRange is the range of nodes' addresses, one for each. All of 127.0.0.0/8 belongs to this machine, without any set-up, and no other
+// machine can reach it; the half that begins here is otherwise unused.
 var addressRange = netip.MustParsePrefix("127.128.0.0/9")
 
-// nodeAddresses hands out the addresses of nodes: the first ones in the order of the nodes of groups, the others to guests.
+// nodeAddresses allocates the addresses of nodes: the first ones to the nodes of groups, in order, the others to guests.
 type nodeAddresses struct {
 	mu    sync.Mutex
 	own   int // nodes of groups
@@ -31,10 +31,10 @@ type nodeAddresses struct {
 	next  netip.Addr
 }
 
-// addressOf is the address of the index-th node of all groups.
+// addressOf returns the address of the index-th node of all groups.
 func addressOf(index int) netip.Addr { return offset(addressRange.Addr(), uint64(index)+1, 0) }
 
-// takeFor returns an address for a guest: the one that its object has from before a restart, unless another has that now.
+// takeFor returns an address for a guest: the one in its object from before a restart, unless another guest has it.
 func (a *nodeAddresses) takeFor(object *corev1.Node) netip.Addr {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -63,7 +63,7 @@ func (a *nodeAddresses) release(address netip.Addr) {
 	delete(a.taken, address)
 }
 
-// at returns the node that has an address; nil if none has.
+// at returns the node with the address, or nil.
 func (f *fleet) at(local net.Addr) agent.Node {
 	if f.o.Alone != "" {
 		return view{f, f.nodes.get(f.o.Alone)}
@@ -78,16 +78,16 @@ func (f *fleet) at(local net.Addr) agent.Node {
 	return nil
 }
 
-// kubeletPort is the customary port of a node's API.
+// kubeletPort is the usual port of a node's API.
 const kubeletPort = 10250
 
-// Listen opens the listener of the APIs of nodes in this process: on all their addresses, on port 10250 where that is free. Connections
-// that come from another machine are not accepted.
+// Listen opens the listener of the APIs of nodes in this process: on all their addresses, on port 10250 if that is free. It refuses
+// connections from other machines.
 func Listen(ctx context.Context) (net.Listener, error) {
 	var lc net.ListenConfig
 	lc.Control = func(_, _ string, c syscall.RawConn) error {
 		return c.Control(func(fd uintptr) {
-			// Before Linux 5.7 this needs a capability. Without it, Accept alone keeps others out.
+			// Before Linux 5.7 this needs a capability. Without it, only Accept keeps others out.
 			_ = unix.BindToDevice(int(fd), "lo")
 		})
 	}
@@ -101,7 +101,7 @@ func Listen(ctx context.Context) (net.Listener, error) {
 	return loopback{l}, nil
 }
 
-// loopback accepts only connections to loopback addresses, which no other machine can make.
+// loopback accepts only connections to loopback addresses, which other machines cannot make.
 type loopback struct{ net.Listener }
 
 // Accept implements [net.Listener].

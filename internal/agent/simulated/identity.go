@@ -5,16 +5,16 @@ package simulated
 
 import "context"
 
-// nodeKey is under which a request's context says which node makes it.
+// nodeKey is the context key of the node that makes a request.
 type nodeKey struct{}
 
-// asNode is for what a node asks by itself.
+// asNode marks requests that a node makes for itself.
 func asNode(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, nodeKey{}, name)
 }
 
-// NodeFrom is the node that makes a request; none makes those that are for all of them, which read pods. A transport that
-// gives each node an identity of its own asks this.
+// NodeFrom returns the node that makes a request; empty for requests on behalf of all nodes, which read pods. A transport uses it to give
+// each node its own identity.
 func NodeFrom(ctx context.Context) (name string, ok bool) {
 	name, ok = ctx.Value(nodeKey{}).(string)
 	return name, ok

@@ -21,8 +21,8 @@ type life struct {
 	exitCode int32
 }
 
-// lifeOf returns the life of a container that is not an init container. The pod's annotations decide first, then the container's own
-// command, then what its node does with Jobs. What cannot be read is as if it were not there.
+// lifeOf returns the life of a container that is not an init container. The pod's annotations take precedence, then the container's
+// command, then the phases of its node for Jobs. Invalid values are ignored.
 func lifeOf(pod *corev1.Pod, c *corev1.Container, takes Phases) life {
 	ends := pod.Spec.RestartPolicy == corev1.RestartPolicyNever || pod.Spec.RestartPolicy == corev1.RestartPolicyOnFailure
 	l, understood := lifeOfCommand(c)
@@ -46,7 +46,7 @@ func lifeOf(pod *corev1.Pod, c *corev1.Container, takes Phases) life {
 	return l
 }
 
-// lifeOfInit returns the life of an init container: it ends at once, unless its command sleeps or fails.
+// lifeOfInit returns the life of an init container: it ends immediately, unless its command sleeps or fails.
 func lifeOfInit(c *corev1.Container) life {
 	if l, ok := lifeOfCommand(c); ok {
 		return l
@@ -54,8 +54,8 @@ func lifeOfInit(c *corev1.Container) life {
 	return life{ends: true}
 }
 
-// lifeOfCommand returns the life of a container whose command is sleep, true or false, by itself or as a script of a shell whose
-// commands are these, ":" and exit, separated by ";", "&&" or line ends.
+// lifeOfCommand returns the life of a container whose command is sleep, true or false, directly or in a shell script that consists of
+// these, ":" and exit, separated by ";", "&&" or line ends.
 func lifeOfCommand(c *corev1.Container) (l life, ok bool) {
 	argv := slices.Concat(c.Command, c.Args)
 	if len(c.Command) == 0 || len(argv) == 0 {
@@ -77,7 +77,7 @@ func lifeOfCommand(c *corev1.Container) (l life, ok bool) {
 			continue
 		}
 		if and && l.exitCode != 0 {
-			continue // the command before failed
+			continue // the previous command failed
 		}
 		exited, ok := l.command(words)
 		if !ok {
@@ -90,7 +90,7 @@ func lifeOfCommand(c *corev1.Container) (l life, ok bool) {
 	return l, true
 }
 
-// command adds one command to the life, and reports whether the script ends with it.
+// command adds one command to the life, and reports whether it ends the script.
 func (l *life) command(words []string) (exited, ok bool) {
 	l.ends, l.exitCode = true, 0
 	switch name, args := program(words[0]), words[1:]; name {
@@ -120,10 +120,10 @@ func (l *life) command(words []string) (exited, ok bool) {
 	return false, false
 }
 
-// program is the base name of a command's first word.
+// program returns the base name of a command's first word.
 func program(word string) string { return word[strings.LastIndexByte(word, '/')+1:] }
 
-// sleepTime reads an argument of sleep(1): a number of seconds, or of minutes, hours or days with a suffix, or "infinity".
+// sleepTime parses an argument of sleep(1): a number of seconds, or of minutes, hours or days with a suffix, or "infinity".
 func sleepTime(arg string) (d time.Duration, forever, ok bool) {
 	if arg == "infinity" || arg == "inf" {
 		return 0, true, true

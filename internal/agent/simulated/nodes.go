@@ -22,33 +22,33 @@ import (
 	"github.com/mortise-dev/mortise/internal/servingkey"
 )
 
-// leaseNamespace is where the nodes' leases are.
+// leaseNamespace is the namespace of the nodes' Leases.
 const leaseNamespace = "kube-node-lease"
 
-// reportEvery is how often a node's conditions are written though nothing has changed.
+// reportEvery is the interval at which a node's conditions are written without a change.
 const reportEvery = 5 * time.Minute
 
-// node is one simulated node. Only the worker that has its name from the queue touches what follows size.
+// node is one simulated node. Only the worker that took its name from the queue may use the fields below size.
 type node struct {
 	name     string
 	index    int    // among all
 	turn     int    // among its group
-	group    *Group // nil of guests
+	group    *Group // nil for guests
 	address  netip.Addr
 	pool     *pool
 	room     room
 	meters   meters
 	capacity corev1.ResourceList
-	size     corev1.ResourceList // what of it pods may take up
+	size     corev1.ResourceList // allocatable
 
-	registered func() // tells that its object is there; may be called often
+	registered func() // signals that the Node object exists; it may be called repeatedly
 	known      bool
 	object     *corev1.Node
 	lease      *coordinationv1.Lease
 	reported   time.Time
 }
 
-// beatAll is one worker: it registers nodes and renews their leases, each when it is due.
+// beatAll is one worker: it registers nodes and renews their Leases when they are due.
 func (f *fleet) beatAll(ctx context.Context) {
 	for {
 		name, shutdown := f.due.Get()
@@ -56,7 +56,7 @@ func (f *fleet) beatAll(ctx context.Context) {
 			return
 		}
 		n := f.nodes.get(name)
-		if n == nil { // a guest that has gone
+		if n == nil { // a guest that is gone
 			f.due.Forget(name)
 			f.due.Done(name)
 			continue
@@ -81,14 +81,14 @@ func (f *fleet) beatAll(ctx context.Context) {
 	}
 }
 
-// seldom says whether to log a failure after so many others in a row: the first, the second, and from then on each that doubles them.
+// seldom reports whether to log a failure after that many others in a row: the first, the second, and each that doubles their number.
 func seldom(others int) bool { return others&(others-1) == 0 }
 
-// together is about how many nodes beat at once: not all, which the server would feel, and not each alone, since what wakes for one
-// heartbeat, and the disk's sync, do as well for many.
+// together is about how many nodes send heartbeats at once: not all, which the server would feel, and not each alone, because many
+// heartbeats share a wake-up of the CPU and a sync of the disk.
 const together = 32
 
-// turns is how many groups of nodes beat one after the other.
+// turns returns the number of groups of nodes that send heartbeats one after the other.
 func (f *fleet) turns() int { return min(max(f.own/together, 1), 16) }
 
 func (f *fleet) beat(ctx context.Context, n *node) error {
@@ -110,7 +110,7 @@ func (f *fleet) beat(ctx context.Context, n *node) error {
 		return nil
 	}
 	fresh, err := f.client.CoreV1().Nodes().Get(ctx, n.name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) { // it was deleted: it comes back only with the process, as with a kubelet
+	if apierrors.IsNotFound(err) { // someone deleted it: as with a kubelet, only a restart creates it again
 		return nil
 	}
 	if err != nil {
@@ -123,7 +123,7 @@ func (f *fleet) beat(ctx context.Context, n *node) error {
 	return nil
 }
 
-// register makes the Node object, or brings the one from before up to date.
+// register creates the Node object, or updates an existing one.
 func (f *fleet) register(ctx context.Context, n *node) error {
 	want := f.nodeObject(n)
 	got, err := f.client.CoreV1().Nodes().Create(ctx, want, metav1.CreateOptions{})
@@ -176,7 +176,7 @@ func (f *fleet) report(ctx context.Context, n *node, current *corev1.Node) error
 	}
 	for _, old := range was.Conditions {
 		i := slices.IndexFunc(next.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == old.Type })
-		if i < 0 { // of another component, such as the node problem detector
+		if i < 0 { // another component's, such as the node problem detector's
 			next.Status.Conditions = append(next.Status.Conditions, old)
 		} else if c := &next.Status.Conditions[i]; c.Status == old.Status {
 			c.LastTransitionTime = old.LastTransitionTime
@@ -195,7 +195,7 @@ func (f *fleet) report(ctx context.Context, n *node, current *corev1.Node) error
 	return nil
 }
 
-// renew renews the lease, making it where there is none.
+// renew renews the Lease, or creates it.
 func (f *fleet) renew(ctx context.Context, n *node) error {
 	leases := f.client.CoordinationV1().Leases(leaseNamespace)
 	now := metav1.NewMicroTime(f.clock.Now())
@@ -235,7 +235,7 @@ func (f *fleet) renew(ctx context.Context, n *node) error {
 	return nil
 }
 
-// capacity is a node's, with what of it pods may take up: no more pods than it has addresses.
+// capacity returns a node's capacity and allocatable resources, with no more pods than it has addresses.
 func (f *fleet) capacity(n *node) (capacity, allocatable corev1.ResourceList) {
 	capacity = f.o.Capacity.DeepCopy()
 	maps.Copy(capacity, n.group.Capacity)
@@ -253,7 +253,7 @@ func (f *fleet) capacity(n *node) (capacity, allocatable corev1.ResourceList) {
 	return capacity, allocatable
 }
 
-// nodeObject is the node as it describes itself.
+// nodeObject returns the Node object of a node.
 func (f *fleet) nodeObject(n *node) *corev1.Node {
 	now := metav1.NewTime(f.clock.Now()).Rfc3339Copy()
 	cidr := n.pool.cidr()
@@ -284,7 +284,7 @@ func (f *fleet) nodeObject(n *node) *corev1.Node {
 			},
 		},
 	}
-	if f.o.Alone != "" { // the cluster says
+	if f.o.Alone != "" { // the cluster assigns it
 		out.Spec.PodCIDR, out.Spec.PodCIDRs = "", nil
 	}
 	n.group.describe(out, n.turn)

@@ -22,7 +22,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 )
 
-// handler queues the pods of our nodes.
+// handler returns the event handler that queues the pods of our nodes.
 func (f *fleet) handler() cache.ResourceEventHandler {
 	queue := func(obj any) {
 		pod, ok := obj.(*corev1.Pod)
@@ -54,7 +54,7 @@ func (f *fleet) handler() cache.ResourceEventHandler {
 	}
 }
 
-// claim notes the addresses and the room that pods have from before a restart: on one node, or, if none is named, on all.
+// claim restores the addresses and requests of pods from before a restart: on one node, or on all if node is empty.
 func (f *fleet) claim(node string) {
 	for _, pod := range f.pods.all() {
 		n := f.nodes.get(pod.Spec.NodeName)
@@ -68,16 +68,16 @@ func (f *fleet) claim(node string) {
 	}
 }
 
-// podCache is what the informer knows of the cluster's pods, which are shared and read-only.
+// podCache reads the cluster's pods from the informer. They are shared and read-only.
 type podCache struct {
 	listers.PodLister
 	index cache.Indexer
 }
 
-// byNode is the index of pods by the name of their node.
+// byNode is the name of the index of pods by node.
 const byNode = "node"
 
-// newPodCache returns the cache of an informer that is not started yet.
+// newPodCache returns the cache of an informer that has not started.
 func newPodCache(informer coreinformers.PodInformer) (podCache, error) {
 	c := podCache{informer.Lister(), informer.Informer().GetIndexer()}
 	err := informer.Informer().AddIndexers(cache.Indexers{byNode: func(obj any) ([]string, error) {
@@ -95,16 +95,16 @@ func newPodCache(informer coreinformers.PodInformer) (podCache, error) {
 // all returns all pods of the cluster.
 func (c podCache) all() []*corev1.Pod {
 	all, err := c.List(labels.Everything())
-	if err != nil { // a lister over a cache has no way to fail
+	if err != nil { // a lister over a cache cannot fail
 		panic("list pods from memory: " + err.Error())
 	}
 	return all
 }
 
-// on returns the pods that are bound to a node.
+// on returns the pods bound to a node.
 func (c podCache) on(node string) []*corev1.Pod {
 	all, err := c.index.ByIndex(byNode, node)
-	if err != nil { // only an index that is not there fails
+	if err != nil { // only a missing index fails
 		panic("list pods of a node from memory: " + err.Error())
 	}
 	out := make([]*corev1.Pod, 0, len(all))
@@ -140,8 +140,8 @@ func (f *fleet) podsAll(ctx context.Context) {
 	}
 }
 
-// pod takes one pod one step on, and says when it will have to be looked at again if nothing happens to it. Writing a
-// status is an event itself, so the step after comes by itself.
+// pod makes the next step for one pod, and returns when to look again if no event occurs. Writing a status causes an event, so the next
+// step needs no timer.
 func (f *fleet) pod(ctx context.Context, key cache.ObjectName) (wake time.Time, err error) {
 	pod, err := f.pods.Pods(key.Namespace).Get(key.Name)
 	if apierrors.IsNotFound(err) {
@@ -182,7 +182,7 @@ func (f *fleet) pod(ctx context.Context, key cache.ObjectName) (wake time.Time, 
 		own := pod.DeepCopy()
 		own.Status = status
 		_, err := f.client.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, own, metav1.UpdateOptions{})
-		// A conflict means that a newer pod is on its way to us.
+		// A conflict means that a newer version of the pod is about to arrive.
 		if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 			return time.Time{}, fmt.Errorf("update status: %w", err)
 		}
@@ -209,7 +209,7 @@ func (f *fleet) reject(ctx context.Context, pod *corev1.Pod, r *podadmission.Rej
 	return nil
 }
 
-// status is what the pod's status is to be, and when it will change by itself.
+// status computes the pod's status, and when it will change without an event.
 func (f *fleet) status(pod *corev1.Pod, address netip.Addr, ip string, takes Phases) (corev1.PodStatus, time.Time) {
 	now := f.clock.Now()
 	in := podstatus.Input{
@@ -236,8 +236,9 @@ func (f *fleet) status(pod *corev1.Pod, address netip.Addr, ip string, takes Pha
 	return podstatus.Make(in), wake
 }
 
-// remove deletes the pod for good: its node is done with it. One whose grace is over already is held by finalizers, or about to be
-// gone by the deletion that said so; only where the server ended between the two it is still there a while later, to be deleted again.
+// remove deletes the pod, because its node has finished with it. A pod without remaining grace period is either held by finalizers, or
+// already being deleted by the request that removed the grace period. It still exists a while later only if the server stopped in between;
+// then remove deletes it again.
 func (f *fleet) remove(ctx context.Context, pod *corev1.Pod) (wake time.Time, err error) {
 	if g := pod.DeletionGracePeriodSeconds; g != nil && *g == 0 {
 		if len(pod.Finalizers) > 0 {

@@ -16,13 +16,13 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 )
 
-// pause is how long an ended container waits before it restarts, and how long a Job's container runs by default.
+// pause is the delay before an ended container restarts, and the default run time of a Job's container.
 const pause = time.Second
 
-// runtimeState is what a runtime would have of a started pod now, given what it had when the pod's status was written,
-// and when next to look (zero: only when the pod changes).
+// runtimeState returns the state that a runtime would have of a started pod now, derived from the pod's last status, and when to look again
+// (zero: only when the pod changes).
 func runtimeState(pod *corev1.Pod, ip string, now time.Time, takes Phases) (*podstate.Pod, time.Time) {
-	now = now.Truncate(time.Second) // as statuses carry it
+	now = now.Truncate(time.Second) // statuses have whole seconds
 	before := statuses(pod)
 	if due, waits := begins(pod, before, takes.Starts, now); waits {
 		return &podstate.Pod{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name}, due
@@ -49,7 +49,7 @@ func runtimeState(pod *corev1.Pod, ip string, now time.Time, takes Phases) (*pod
 			initialized = succeeded(state, c.Name)
 		}
 		if !initialized {
-			break // the next one waits for it
+			break // the next init container waits for it
 		}
 	}
 	for i := range pod.Spec.Containers {
@@ -71,7 +71,7 @@ func runtimeState(pod *corev1.Pod, ip string, now time.Time, takes Phases) (*pod
 	return state, wake
 }
 
-// begins says when a pod's containers begin to run, and whether that is yet to come. A pod that has begun does not wait again.
+// begins returns when a pod's containers start, and whether that is in the future. A started pod does not wait again.
 func begins(pod *corev1.Pod, before map[string]corev1.ContainerStatus, after time.Duration, now time.Time) (due time.Time, waits bool) {
 	if after <= 0 || pod.DeletionTimestamp != nil {
 		return time.Time{}, false
@@ -88,17 +88,17 @@ func begins(pod *corev1.Pod, before map[string]corev1.ContainerStatus, after tim
 	return due, now.Before(due)
 }
 
-// run adds a container's instances, newest first, and says when it will change by itself.
+// run adds a container's instances, newest first, and returns when the container will change by itself.
 func run(state *podstate.Pod, pod *corev1.Pod, c *corev1.Container, was corev1.ContainerStatus, l life, now time.Time) time.Time {
 	if pod.DeletionTimestamp != nil && was.State.Running == nil && was.State.Terminated == nil {
-		return time.Time{} // too late to begin
+		return time.Time{} // too late to start
 	}
 	instance := podstate.Container{
 		ID: id(pod, c.Name, was.RestartCount), Name: c.Name, SandboxID: state.Sandboxes[0].ID, State: podstate.Running, Started: now,
 		Created: now,
 		Image:   c.Image, ImageRef: "simulated://" + c.Image, Note: podstate.Note{RestartCount: was.RestartCount, Hash: podstate.Hash(c)},
 	}
-	next := func() podstate.Container { // the instance after this one
+	next := func() podstate.Container { // the next instance
 		n := instance
 		n.Note.RestartCount++
 		n.ID, n.Started, n.Created = id(pod, c.Name, n.Note.RestartCount), now, now
@@ -155,7 +155,7 @@ func succeeded(state *podstate.Pod, name string) bool {
 	return i >= 0 && state.Containers[i].State == podstate.Exited && state.Containers[i].ExitCode == 0
 }
 
-// isInit reports an init container that ended well: it is not to run again, whatever the restart policy.
+// isInit reports whether the container is an init container that ended well: it does not run again, whatever the restart policy.
 func isInit(pod *corev1.Pod, c *corev1.Container, t *corev1.ContainerStateTerminated) bool {
 	for i := range pod.Spec.InitContainers {
 		if pod.Spec.InitContainers[i].Name == c.Name {
@@ -172,7 +172,7 @@ func end(c *podstate.Container, code int32, now time.Time) {
 	}
 }
 
-// statuses are the pod's container statuses of all kinds, by name.
+// statuses returns the pod's container statuses of all kinds, by name.
 func statuses(pod *corev1.Pod) map[string]corev1.ContainerStatus {
 	out := map[string]corev1.ContainerStatus{}
 	for _, list := range [][]corev1.ContainerStatus{
@@ -185,7 +185,7 @@ func statuses(pod *corev1.Pod) map[string]corev1.ContainerStatus {
 	return out
 }
 
-// id is made of what it identifies, so that it is the same after a restart.
+// id returns an ID that depends only on its arguments, so that it is the same after a restart.
 func id(pod *corev1.Pod, container string, attempt int32) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%d", pod.UID, container, attempt))
 	return hex.EncodeToString(sum[:])

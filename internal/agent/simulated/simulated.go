@@ -1,31 +1,29 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package simulated is nodes without containers: they register, keep their leases, and take the pods that are bound to
-// them through their phases, but nothing runs. It needs neither root nor a container runtime, and one process holds
-// thousands of them.
+// Package simulated implements nodes without containers: they register, renew their Leases, and take their pods through their phases, but
+// nothing runs. It needs neither root nor a container runtime, and one process can have thousands of them.
 //
-// A simulated node is marked as such: its label mortise.dev/simulated is "true", its runtime's version and its containers'
-// IDs begin with simulated://, and a container's log is one line that tells it is simulated.
+// A simulated node is marked as such: its label mortise.dev/simulated is "true", its runtime version and the IDs of its containers begin
+// with simulated://, and a container's log is one line that says that the container is simulated.
 //
 // # What a simulated container does
 //
-//   - It starts at once, is ready at once (probes pass), and runs until its pod is deleted.
-//   - A container whose command is sleep ends when that time is over; true, false and a shell's script of these, with exit, likewise
-//     (life.go).
+//   - It starts and is ready immediately (probes succeed), and runs until its pod is deleted.
+//   - A container whose command is sleep ends after that time; so do true, false, and a shell script of these and exit (life.go).
 //   - Other containers of a Job's pod with restartPolicy Never or OnFailure succeed after a second.
-//   - The annotation simulated.mortise.dev/run-for: 5s on any pod with such a restartPolicy sets the time, and
-//     simulated.mortise.dev/exit-code: "1" how it ends. A container that is to be restarted is, a second later.
-//   - Init containers succeed at once, unless their command sleeps or fails; activeDeadlineSeconds is kept; changing the image
+//   - On a pod with such a restartPolicy, the annotation simulated.mortise.dev/run-for: 5s sets the time, and
+//     simulated.mortise.dev/exit-code: "1" the exit code. A container restarts after a second, if it has to.
+//   - Init containers succeed immediately, unless their command sleeps or fails. activeDeadlineSeconds applies. A change of the image
 //     restarts the container.
-//   - A deleted pod stops at once, whatever its grace period.
-//   - [Phases] make pods wait before they run, before they are ready, and set how long those of Jobs run.
-//   - It uses the processor and the memory that annotations of its pod declare, or its node's Phases (usage.go).
+//   - A deleted pod stops immediately, whatever its grace period.
+//   - [Phases] delay the start and the readiness of pods, and set how long those of Jobs run.
+//   - It uses the CPU and memory that annotations of its pod or its node's Phases declare (usage.go).
 //
-// # Which nodes there are
+// # Nodes
 //
-// Groups of equal nodes ([Group]), which the package creates; and nodes that a client creates with the label [Guest]: they
-// keep their object's contents, and are served as long as they have the label (guests.go).
+// The package creates groups of equal nodes ([Group]). It also simulates nodes that a client creates with the label [Guest]: they keep
+// the contents of their objects, and the package serves them as long as they have the label (guests.go).
 //
 // # How it works
 //
@@ -67,39 +65,39 @@ const Label = "mortise.dev/simulated"
 const (
 	AnnotationRunFor   = "simulated.mortise.dev/run-for"
 	AnnotationExitCode = "simulated.mortise.dev/exit-code"
-	// What each container of the pod uses, as quantities.
+	// The usage of each container of the pod, as quantities.
 	AnnotationCPUUsage    = "simulated.mortise.dev/cpu-usage"
 	AnnotationMemoryUsage = "simulated.mortise.dev/memory-usage"
 )
 
-// Options describe the nodes. Config or Client is required.
+// Options configure the nodes. Config or Client is required.
 type Options struct {
-	// Config is how the API server is reached; Client, when set, is used instead.
+	// Config connects to the API server; Client replaces it.
 	Config *rest.Config
 	Client kubernetes.Interface
-	// Groups are the nodes; empty: one group of Nodes nodes (0: one) whose names begin with NamePrefix (empty: simulated), of the
-	// Capacity below. Names are PREFIX-0, PREFIX-1 …
+	// Groups are the nodes. Empty: one group of Nodes nodes (0: one) with the name prefix NamePrefix (empty: simulated) and the Capacity
+	// below. The names are PREFIX-0, PREFIX-1 …
 	Groups     []Group
 	Nodes      int
 	NamePrefix string
-	// Alone is the name of the one node that there is, where it asks as itself for what is its own, and no more: Config is the
-	// node's. The cluster gives it the range of its pods' addresses. Groups, Nodes, NamePrefix and PodCIDR mean nothing then.
+	// Alone is the name of the only node, which authenticates as itself with Config and reads only its own objects. The cluster assigns its
+	// podCIDR. Groups, Nodes, NamePrefix and PodCIDR have no effect then.
 	Alone string
-	// Phases are how long pods take on guests, and on nodes that no group describes.
+	// Phases are the durations of pods' phases on guests, and on nodes without a group that sets them.
 	Phases Phases
-	// PodCIDR is cut up among the nodes; empty: 10.244.0.0/16, or 100.64.0.0/10 for more than 256 nodes.
+	// PodCIDR is divided among the nodes; empty: 10.244.0.0/16, or 100.64.0.0/10 for more than 256 nodes.
 	PodCIDR string
 	// Capacity of each node; nil: 32 CPUs, 256 GiB of memory, 1 TiB of disk, 110 pods.
 	Capacity corev1.ResourceList
-	// Version is what the nodes say their kubelet is.
+	// Version is the kubelet version that the nodes report.
 	Version string
 	// Heartbeat is the time between renewals of a lease; 0: 10 s, and 20 s for more than 500 nodes.
 	Heartbeat time.Duration
-	// Listener and Serve are the nodes' HTTP APIs; Listener gives TLS connections (see [Listen]). Nil: none is served. A node that is alone
-	// has the listener's address, and others each their own.
+	// Listener and Serve serve the nodes' HTTP APIs; Listener returns TLS connections (see [Listen]). Nil: there is no API. A single node has
+	// the listener's address, all others have their own.
 	Listener net.Listener
 	Serve    agent.ServeNodesFunc
-	// TLS is how Listener does it; of a certificate that the cluster has not signed the nodes publish the key.
+	// TLS is Listener's configuration. The nodes publish the key of a certificate that the cluster has not signed.
 	TLS *tls.Config
 	// Clock; nil: the real one.
 	Clock clock.WithTicker
@@ -107,7 +105,7 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// fleet is all the nodes.
+// fleet has all nodes.
 type fleet struct {
 	o         Options
 	client    kubernetes.Interface
@@ -124,7 +122,7 @@ type fleet struct {
 	followers
 }
 
-// nodes are those that there are, by name. Guests come and go.
+// nodes are the known nodes by name. Guests come and go.
 type nodes struct {
 	mu      sync.RWMutex
 	by      map[string]*node
@@ -153,7 +151,7 @@ func (n *nodes) set(name string, to *node) {
 	n.by[name], n.address[to.address] = to, to
 }
 
-// having returns the node that has an address, nil if none has.
+// having returns the node with the address, or nil.
 func (n *nodes) having(address netip.Addr) *node {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
@@ -166,7 +164,7 @@ func (n *nodes) all() []*node {
 	return slices.Collect(maps.Values(n.by))
 }
 
-// Run holds the nodes until ctx is done. Their objects stay.
+// Run runs the nodes until ctx is done. Their objects stay.
 func Run(ctx context.Context, o Options) error {
 	f, err := newFleet(o)
 	if err != nil {
@@ -175,7 +173,7 @@ func Run(ctx context.Context, o Options) error {
 	return f.run(ctx)
 }
 
-// complete fills in what the caller left open.
+// complete sets the defaults.
 func (o *Options) complete() {
 	o.Version = cmp.Or(o.Version, "v1.37.1+mortise")
 	if o.Capacity == nil {
@@ -225,7 +223,7 @@ func newFleet(o Options) (*fleet, error) {
 			return nil, errors.New("run simulated nodes: no way to reach the API server is given")
 		}
 		config := rest.CopyConfig(o.Config)
-		config.QPS = -1 // the nodes are as many clients, each well below its limit
+		config.QPS = -1 // many clients in one, each well below its limit
 		client, err := kubernetes.NewForConfig(config)
 		if err != nil {
 			return nil, fmt.Errorf("make client: %w", err)
@@ -286,7 +284,7 @@ func (f *fleet) run(ctx context.Context) error {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer f.podQueue.ShutDown() // ends the workers, which the wait above waits for
+	defer f.podQueue.ShutDown() // ends the workers, for which the deferred Wait waits
 	defer f.due.ShutDown()
 	wg.Go(func() { informer.Informer().RunWithContext(ctx) })
 
@@ -305,7 +303,7 @@ func (f *fleet) run(ctx context.Context) error {
 		registered.Wait()
 		close(ready)
 	})
-	defer func() { // lets the goroutine above go
+	defer func() { // ends the goroutine above
 		for _, n := range own {
 			n.registered()
 		}

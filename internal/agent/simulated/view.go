@@ -20,7 +20,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
-// view is a node towards its HTTP API.
+// view implements the API of one node.
 type view struct {
 	f *fleet
 	n *node
@@ -40,7 +40,7 @@ func (v view) Pods() []*corev1.Pod {
 	return out
 }
 
-// Pod returns one of the node's pods, nil if it is not here; package server uses it where there is one.
+// Pod returns one of the node's pods, or nil. Package server uses this method if a node has it.
 func (v view) Pod(namespace, name string) *corev1.Pod {
 	pod, err := v.f.pods.Pods(namespace).Get(name)
 	if err != nil || pod.Spec.NodeName != v.n.name {
@@ -49,7 +49,7 @@ func (v view) Pod(namespace, name string) *corev1.Pod {
 	return pod.DeepCopy()
 }
 
-// ContainerLogs writes the one line that there is to say.
+// ContainerLogs writes the only line of the log.
 func (v view) ContainerLogs(ctx context.Context, t podspec.Target, o *corev1.PodLogOptions, stdout, _ io.Writer) error {
 	pod := v.Pod(t.Namespace, t.Pod)
 	if pod == nil {
@@ -86,7 +86,7 @@ func (v view) ContainerLogs(ctx context.Context, t podspec.Target, o *corev1.Pod
 	return nil
 }
 
-// line writes the line, if the options want it.
+// line writes the line if the options select it.
 func (v view) line(o *corev1.PodLogOptions, w io.Writer, at time.Time, line string) error {
 	if o.TailLines != nil && *o.TailLines == 0 || o.SinceTime != nil && at.Before(o.SinceTime.Time) ||
 		o.SinceSeconds != nil && at.Before(v.f.clock.Now().Add(-time.Duration(*o.SinceSeconds)*time.Second)) {
@@ -102,7 +102,7 @@ func (v view) line(o *corev1.PodLogOptions, w io.Writer, at time.Time, line stri
 	return err
 }
 
-// nothing is the error of requests that need a container's process.
+// nothing returns the error of requests that need a container's process.
 func nothing(t podspec.Target, what string) error {
 	return apierrors.NewBadRequest(fmt.Sprintf("pod %q is on a simulated node: there is no %s", t.Pod, what))
 }
@@ -133,13 +133,13 @@ func (v view) Stats(context.Context, stats.Options) (*stats.Usage, error) {
 	return &stats.Usage{Time: v.f.clock.Now(), Host: v.host(containers), Containers: containers}, nil
 }
 
-// followers wait for a pod's containers to end.
+// followers wait for the end of a pod's containers.
 type followers struct {
 	mu    sync.Mutex
 	ended map[types.UID]chan struct{}
 }
 
-// until returns what is closed when the pod has ended.
+// until returns a channel that is closed when the pod has ended.
 func (f *followers) until(uid types.UID) <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -152,7 +152,7 @@ func (f *followers) until(uid types.UID) <-chan struct{} {
 	return f.ended[uid]
 }
 
-// changed looks whether the pod has ended.
+// changed checks whether the pod has ended.
 func (f *followers) changed(pod *corev1.Pod) {
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		f.gone(pod.UID)
