@@ -17,14 +17,14 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/device"
 )
 
-// deviceName is the network device's that has the cluster DNS addresses on this node. Nothing is behind it.
+// deviceName is the name of the network device with the cluster DNS addresses of this node. Nothing is behind it.
 const deviceName = "mortise-dns"
 
-// Remove removes the device that a process that was killed has left on this machine.
+// Remove removes the device that a killed process has left on this machine.
 func Remove() error { return device.Remove(deviceName) }
 
-// Probe asks the cluster DNS of this machine for a name. It returns the addresses that the device has, none without a device; the error is
-// that of the first address that does not answer.
+// Probe queries the cluster DNS of this machine for a name. It returns the addresses of the device, or none without a device, and the error
+// of the first address that does not respond.
 func Probe(ctx context.Context) (addresses []netip.Addr, err error) {
 	link, err := netlink.LinkByName(deviceName)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {

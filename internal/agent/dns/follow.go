@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// The indexes of what is followed.
+// The indexes of the informers.
 const (
 	servicesAt   = "mortise-dns/service-address"
 	slicesAt     = "mortise-dns/endpoint-address"
@@ -71,14 +71,14 @@ func Prepare(f informers.SharedInformerFactory) error {
 	return nil
 }
 
-// followed is the state that informers know.
+// followed is the state in the informers.
 type followed struct {
 	informers.SharedInformerFactory
 	serial atomic.Uint32
 	synced []cache.InformerSynced
 }
 
-// follow hears of changes, for the serial, until it is stopped.
+// follow handles events until it is stopped, to increase the serial.
 func follow(f informers.SharedInformerFactory, now func() time.Time) (state *followed, stop func(), err error) {
 	out := &followed{SharedInformerFactory: f}
 	var stops []func() error
@@ -175,7 +175,7 @@ func at(informer cache.SharedIndexInformer, index, key string) []any {
 	return found
 }
 
-// endpoints are those of a slice that are ready, one for each port; of a slice without ports, one for each address.
+// endpoints returns the ready endpoints of a slice, one for each port; without ports, one for each address.
 func endpoints(s *discoveryv1.EndpointSlice) []Endpoint {
 	var out []Endpoint
 	base := Endpoint{Namespace: s.Namespace, Service: s.Labels[discoveryv1.LabelServiceName]}

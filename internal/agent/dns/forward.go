@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	attemptTime = 2 * time.Second // for one resolver to answer
-	forwardTime = 6 * time.Second // for any
+	attemptTime = 2 * time.Second // limit for one resolver
+	forwardTime = 6 * time.Second // limit for all resolvers
 	cacheTime   = 30 * time.Second
 	cacheSize   = 10_000
-	concurrent  = 1000 // concurrent queries to resolvers
+	concurrent  = 1000 // maximum of concurrent queries to resolvers
 )
 
 var (
@@ -30,25 +30,25 @@ var (
 	errNowhere = errors.New("no resolver to ask")
 )
 
-// question is what answers are shared by.
+// question is the cache key of a query.
 type question struct {
 	name   string // in lower case
 	kind   uint16
-	secure bool // DNSSEC records are wanted
+	secure bool // the client requests DNSSEC records
 	cd     bool
 }
 
-// forwarder queries the machine's resolvers. A query that is already in flight is not sent again, but waits for its answer:
-// so a resolver that forwards our query back to us does not cause another, and a loop ends by its timeout.
+// forwarder queries the machine's resolvers. A query that is already in flight is not sent again, but waits for the same response. So a
+// resolver that forwards our query back to us does not cause another one, and a loop ends by its timeout.
 type forwarder struct {
-	servers func() []string // host:port, none of which is us
+	servers func() []string // host:port, without our own addresses
 	clock   clock.PassiveClock
 	slots   chan struct{}
 
 	mu      sync.Mutex
 	flights map[question]*flight
 	cache   map[question]kept
-	best    string // the server that answered last
+	best    string // the server that responded last
 }
 
 type flight struct {
@@ -68,7 +68,7 @@ func newForwarder(servers func() []string, c clock.PassiveClock) *forwarder {
 		cache: map[question]kept{}}
 }
 
-// ask finds an answer to a query. The caller may change it.
+// ask returns the response to a query. The caller may change it.
 func (f *forwarder) ask(ctx context.Context, q dns.Question, secure, cd bool) (*dns.Msg, error) {
 	key := question{strings.ToLower(q.Name), q.Qtype, secure, cd}
 	f.mu.Lock()
@@ -113,7 +113,7 @@ func (f *forwarder) ask(ctx context.Context, q dns.Question, secure, cd bool) (*
 	return fl.reply.Copy(), nil
 }
 
-// fly asks one resolver after the other, the one that answered last first.
+// fly queries one resolver after the other, beginning with the one that responded last.
 func (f *forwarder) fly(ctx context.Context, key question) (*dns.Msg, error) {
 	ctx, cancel := context.WithTimeout(ctx, forwardTime)
 	defer cancel()
@@ -153,7 +153,7 @@ func (f *forwarder) fly(ctx context.Context, key question) (*dns.Msg, error) {
 	return nil, err
 }
 
-// exchange asks by UDP, and by TCP where the answer does not fit.
+// exchange queries by UDP, and by TCP if the response is truncated.
 func exchange(ctx context.Context, m *dns.Msg, server string) (*dns.Msg, error) {
 	m = m.Copy()
 	m.Id = dns.Id()
@@ -176,7 +176,7 @@ func exchange(ctx context.Context, m *dns.Msg, server string) (*dns.Msg, error) 
 	panic("unreachable")
 }
 
-// keep remembers an answer for as long as its records may be, half a minute at most. f.mu is held.
+// keep caches a response for the TTL of its records, at most for half a minute. The caller holds f.mu.
 func (f *forwarder) keep(key question, reply *dns.Msg) {
 	if reply.Truncated || reply.Rcode != dns.RcodeSuccess && reply.Rcode != dns.RcodeNameError {
 		return
@@ -188,7 +188,7 @@ func (f *forwarder) keep(key question, reply *dns.Msg) {
 		life = min(life, time.Duration(rr.Header().Ttl)*time.Second)
 	}
 	if records == 0 {
-		// That there is nothing holds as long as the zone says.
+		// The zone limits how long a negative response may be cached.
 		said := false
 		for _, rr := range reply.Ns {
 			if soa, ok := rr.(*dns.SOA); ok {
@@ -213,7 +213,7 @@ func (f *forwarder) keep(key question, reply *dns.Msg) {
 	f.cache[key] = kept{reply: reply, from: now, until: now.Add(life)}
 }
 
-// aged is a remembered answer, its records as much older.
+// aged returns a cached response with reduced TTLs.
 func aged(m *dns.Msg, by time.Duration) *dns.Msg {
 	out := m.Copy()
 	spent := uint32(by / time.Second)
@@ -227,7 +227,7 @@ func aged(m *dns.Msg, by time.Duration) *dns.Msg {
 	return out
 }
 
-// resolvers are the servers of a resolv.conf, save those addresses that are ours.
+// resolvers returns the servers of a resolv.conf, except our own addresses.
 func resolvers(servers []string, own map[string]bool) []string {
 	var out []string
 	for _, s := range servers {

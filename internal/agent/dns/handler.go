@@ -12,21 +12,21 @@ import (
 	"github.com/miekg/dns"
 )
 
-// udpSize is how large an answer by UDP may be: what passes every network in one piece.
+// udpSize is the maximum size of a response by UDP: every network passes it unfragmented.
 const udpSize = 1232
 
-// handler answers questions, of the cluster and of the world.
+// handler answers queries for names inside and outside of the cluster.
 type handler struct {
 	zone    *zone
 	forward *forwarder
-	ready   func() bool // the state is known
+	ready   func() bool // the state is complete
 	log     *slog.Logger
 }
 
-// answer makes the answer to a message; nil where there is none to be made.
+// answer returns the response to a message; nil: no response is sent.
 func (h *handler) answer(ctx context.Context, r *dns.Msg) (m *dns.Msg) {
 	if r.Response {
-		return nil // answering responses could loop for ever
+		return nil // responses to responses could loop for ever
 	}
 	defer func() {
 		if p := recover(); p != nil {
@@ -87,7 +87,7 @@ func (h *handler) resolve(ctx context.Context, r *dns.Msg, secure bool) *dns.Msg
 			m.Extra = append(m.Extra, rr)
 		}
 	}
-	// Names are compared without case; but some clients compare them with it.
+	// Names are case-insensitive, but some clients compare them case-sensitively.
 	for _, rr := range m.Answer {
 		if hd := rr.Header(); strings.EqualFold(hd.Name, q.Name) {
 			hd.Name = q.Name
@@ -96,7 +96,7 @@ func (h *handler) resolve(ctx context.Context, r *dns.Msg, secure bool) *dns.Msg
 	return m
 }
 
-// reply says what the zone knows, addresses in any order.
+// reply returns the zone's response, with addresses in random order.
 func (h *handler) reply(r *dns.Msg, a answer) *dns.Msg {
 	m := new(dns.Msg)
 	m.SetReply(r)

@@ -10,25 +10,25 @@ import (
 	"github.com/miekg/dns"
 )
 
-// kind is what a name is about.
+// kind is the kind of object that a name refers to.
 type kind int
 
 const (
-	nowhere kind = iota // nothing may be there
-	above               // it leads to names: it exists, and has no records
+	nowhere kind = iota // no name can exist there
+	above               // a parent of names: it exists, and has no records
 	service
 	pod
 )
 
-// asked is a name under the cluster's domain, taken apart.
+// asked is a parsed name under the cluster's domain.
 type asked struct {
 	kind            kind
-	namespace, name string // "": the name ends before
+	namespace, name string // "": the name has no such label
 	endpoint        string
 	port, protocol  string
 }
 
-// parse takes the part of a name before the cluster's domain apart, in lower case:
+// parse parses the part of a name before the cluster's domain, in lower case:
 //
 //	[endpoint | _port._protocol].service.namespace.svc
 //	1-2-3-4.namespace.pod
@@ -65,7 +65,7 @@ func parse(labels []string) asked {
 	return a
 }
 
-// podAddress reads the first label of a pod's name: an address whose dots or colons are dashes.
+// podAddress parses the first label of a pod's name: an address with dashes instead of dots or colons.
 func podAddress(label string) (netip.Addr, bool) {
 	sep := ":"
 	if strings.Count(label, "-") == 3 && !strings.Contains(label, "--") {
@@ -75,12 +75,12 @@ func podAddress(label string) (netip.Addr, bool) {
 	return a, err == nil && a.Zone() == ""
 }
 
-// addressLabel is the label of an endpoint that has no name.
+// addressLabel returns the label of an endpoint without a name.
 func addressLabel(a netip.Addr) string {
 	return strings.NewReplacer(".", "-", ":", "-").Replace(a.String())
 }
 
-// reversed reads a name below in-addr.arpa or ip6.arpa; not a whole address is no address.
+// reversed parses a name below in-addr.arpa or ip6.arpa; an incomplete address is invalid.
 func reversed(name string) (netip.Addr, bool) {
 	labels := dns.SplitDomainName(strings.ToLower(name))
 	if len(labels) < 2 || labels[len(labels)-1] != "arpa" {

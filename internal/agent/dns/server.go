@@ -27,28 +27,28 @@ import (
 
 const (
 	connections = 1000             // maximum of open TCP connections
-	idleTime    = 10 * time.Second // of one that asks nothing
+	idleTime    = 10 * time.Second // of an idle connection
 	questions   = 10_000           // maximum of queries in flight
 )
 
-// Options are what a cluster's DNS is made from. Informers, and Addresses or Listeners, are required.
+// Options configure a cluster's DNS. Informers, and Addresses or Listeners, are required.
 type Options struct {
-	// Informers follow Services, EndpointSlices and Namespaces; who calls Run starts them after it has prepared them with
-	// Prepare, and may share them with others.
+	// Informers watch Services, EndpointSlices and Namespaces. The caller of Run prepares them with Prepare and starts them, and may share
+	// them.
 	Informers informers.SharedInformerFactory
 	Domain    string       // cluster.local
-	Addresses []netip.Addr // of the cluster DNS: a device of this node gets them
-	// Resolvers are asked for what is not the cluster's: addresses; /etc/resolv.conf's, as it is when they are asked.
+	Addresses []netip.Addr // of the cluster DNS; Run assigns them to a device of this node
+	// Resolvers returns the addresses of the resolvers for names outside of the cluster; nil: those in /etc/resolv.conf, read at each query.
 	Resolvers func() ([]string, error)
 
-	// Listeners are used instead of Addresses, for tests.
+	// Listeners replace Addresses in tests.
 	Listeners []Listener
 
 	Logger *slog.Logger
 	Clock  clock.PassiveClock
 }
 
-// Listener is one address that questions come to, by both ways.
+// Listener listens on one address, by UDP and TCP.
 type Listener struct {
 	UDP net.PacketConn
 	TCP net.Listener
@@ -70,7 +70,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// machineResolvers are those of /etc/resolv.conf.
+// machineResolvers returns the resolvers in /etc/resolv.conf.
 func machineResolvers() ([]string, error) {
 	text, err := os.ReadFile("/etc/resolv.conf")
 	if err != nil {
@@ -89,7 +89,7 @@ func parseResolvers(text string) []string {
 	return out
 }
 
-// Run answers questions until ctx ends.
+// Run answers queries until ctx ends.
 func Run(ctx context.Context, options Options) (err error) {
 	o := options.withDefaults()
 	state, stop, err := follow(o.Informers, o.Clock.Now)
@@ -107,7 +107,7 @@ func Run(ctx context.Context, options Options) (err error) {
 			return err
 		}
 	}
-	// While the Services are not known, the server denies no name: clients wait until the informers have synced.
+	// Until the informers have synced, the server denies no name: clients wait.
 	if !cache.WaitForCacheSync(ctx.Done(), state.synced...) {
 		return closeAll(listeners)
 	}
@@ -129,7 +129,7 @@ func Run(ctx context.Context, options Options) (err error) {
 	return serve(ctx, h, listeners)
 }
 
-// elsewhere follows an alias out of the cluster.
+// elsewhere resolves an alias out of the cluster.
 func (h *handler) elsewhere(ctx context.Context, name string, kind uint16) ([]dns.RR, error) {
 	m, err := h.forward.ask(ctx, dns.Question{Name: name, Qtype: kind, Qclass: dns.ClassINET}, false, false)
 	if err != nil {
@@ -165,7 +165,7 @@ func closeAll(list []Listener) error {
 	return errors.Join(errs...)
 }
 
-// serve answers on all listeners until ctx ends, and closes them.
+// serve answers queries on all listeners until ctx ends, and closes them.
 func serve(ctx context.Context, h *handler, listeners []Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
 	slots := make(chan struct{}, questions)

@@ -20,19 +20,19 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// The Service that the cluster DNS is known by.
+// The name of the cluster DNS's Service.
 const (
 	serviceName = "kube-dns"
 	proxyLabel  = "service.kubernetes.io/service-proxy-name"
 	proxyName   = "mortise-dns"
-	number      = 10 // of its address among those of the range
+	number      = 10 // of its address in the range
 )
 
-// Found is the Service kube-dns as a node finds it. The zero value is that there is none.
+// Found is the Service kube-dns on this node. The zero value means that there is none.
 type Found struct {
-	// Addresses are what pods ask.
+	// Addresses are the DNS servers for pods.
 	Addresses []netip.Addr
-	// Ours: the nodes of Mortise serve the DNS there. They do not change a Service of others.
+	// Ours means that the nodes of Mortise serve the DNS there. They do not change a Service of others.
 	Ours bool
 }
 
@@ -80,14 +80,14 @@ func foundIn(svc *corev1.Service) Found {
 	return f
 }
 
-// Service follows the Service kube-dns.
+// Service watches the Service kube-dns.
 type Service struct {
 	found   atomic.Pointer[Found]
 	changed chan struct{}
 }
 
-// FollowService follows the Service kube-dns by informers that are not started yet. Until they have synced, the Service is as client finds
-// it now; a server that does not answer is logged, and there is none.
+// FollowService watches the Service kube-dns with informers that have not started. Until they have synced, it uses the Service that client
+// reads now. If the server does not respond, it logs that, and uses none.
 func FollowService(
 	ctx context.Context, client kubernetes.Interface, f informers.SharedInformerFactory, log *slog.Logger,
 ) (*Service, error) {
@@ -136,10 +136,10 @@ func (s *Service) set(now Found) {
 	}
 }
 
-// Found returns the Service as it is now.
+// Found returns the current Service.
 func (s *Service) Found() Found { return *s.found.Load() }
 
-// Addresses returns what pods ask now; none if there is no Service.
+// Addresses returns the current DNS servers for pods; none if there is no Service.
 func (s *Service) Addresses() []string {
 	var out []string
 	for _, a := range s.Found().Addresses {
@@ -148,8 +148,8 @@ func (s *Service) Addresses() []string {
 	return out
 }
 
-// Run calls answer while the Service is ours, with its addresses, until ctx ends. The context of answer ends when the Service changes.
-// With none, it calls missing.
+// Run calls answer with the Service's addresses while the Service is ours, until ctx ends. The context of answer ends when the Service
+// changes. Without a Service, it calls missing.
 func (s *Service) Run(ctx context.Context, answer func(ctx context.Context, addresses []netip.Addr) error, missing func()) error {
 	for ctx.Err() == nil {
 		if err := s.once(ctx, answer, missing); err != nil {
@@ -225,7 +225,7 @@ func wanted(ranges []netip.Prefix) *corev1.Service {
 	return svc
 }
 
-// nth is an address of a range by its number; not valid if the range has not so many.
+// nth returns the address of a range with this number; invalid if the range is too small.
 func nth(r netip.Prefix, n int) netip.Addr {
 	a := r.Masked().Addr()
 	for range n {

@@ -15,28 +15,28 @@ import (
 )
 
 const (
-	ttl           = 30 // kubeadm's, for everything
+	ttl           = 30 // kubeadm's, for all records
 	versionTTL    = 28800
 	schemaVersion = "1.1.0"
-	maxChain      = 8 // CNAMEs in one answer
+	maxChain      = 8 // maximum number of CNAMEs in a response
 )
 
-// State is what is known of the cluster.
+// State is the state of the cluster.
 type State interface {
-	// Service finds a Service, nil if there is none.
+	// Service returns a Service, or nil.
 	Service(namespace, name string) *corev1.Service
-	// Endpoints are the endpoints of a Service that names lead to.
+	// Endpoints returns the endpoints of a Service that have names.
 	Endpoints(namespace, name string) []Endpoint
-	// ServiceAt finds the Service that has an address, EndpointsAt the endpoints that have it.
+	// ServiceAt returns the Service with an address, EndpointsAt the endpoints with it.
 	ServiceAt(netip.Addr) *corev1.Service
 	EndpointsAt(netip.Addr) []Endpoint
-	// Namespace says whether a namespace exists.
+	// Namespace reports whether a namespace exists.
 	Namespace(name string) bool
-	// Serial grows with each change.
+	// Serial increases with each change.
 	Serial() uint32
 }
 
-// Endpoint is an address and a port of a Service's endpoint. One with several ports is several.
+// Endpoint is one address and one port of a Service's endpoint. An endpoint with several ports is several.
 type Endpoint struct {
 	Namespace, Service string
 	Address            netip.Addr
@@ -52,23 +52,23 @@ func (e Endpoint) label() string {
 	return addressLabel(e.Address)
 }
 
-// zone answers for the cluster's domain.
+// zone answers queries for the cluster's domain.
 type zone struct {
 	origin string // cluster.local.
 	state  State
 	own    []netip.Addr // of this server
-	// elsewhere asks for a name outside of the zone; nil: it is not asked.
+	// elsewhere queries a name outside of the zone; nil: aliases to it are not resolved.
 	elsewhere func(ctx context.Context, name string, kind uint16) ([]dns.RR, error)
 }
 
-// answer is what came of a question.
+// answer is the result of a query.
 type answer struct {
 	rcode   int
 	records []dns.RR
 	extra   []dns.RR
 }
 
-// destination is an address, or another name, to which a name resolves.
+// destination is an address or another name to which a name resolves.
 type destination struct {
 	address  netip.Addr
 	alias    string
@@ -77,10 +77,10 @@ type destination struct {
 	portless bool
 }
 
-// owns says whether a name is the zone's to answer.
+// owns reports whether a name belongs to the zone.
 func (z *zone) owns(name string) bool { return dns.IsSubDomain(z.origin, strings.ToLower(name)) }
 
-// ask answers a question about a name of the zone's.
+// ask answers a query for a name of the zone.
 func (z *zone) ask(ctx context.Context, q dns.Question) answer {
 	switch q.Qtype {
 	case dns.TypeSOA:
@@ -113,7 +113,7 @@ func (z *zone) ask(ctx context.Context, q dns.Question) answer {
 	return answer{}
 }
 
-// destinations resolves a name in lower case: NXDOMAIN if neither it nor any name below it exists.
+// destinations resolves a name in lower case. The result is NXDOMAIN if neither the name nor any name below it exists.
 func (z *zone) destinations(name string, kind uint16) ([]destination, int) {
 	labels := dns.SplitDomainName(strings.TrimSuffix(name, z.origin))
 	if slices.Equal(labels, []string{"ns", "dns"}) {
@@ -140,7 +140,7 @@ func (z *zone) destinations(name string, kind uint16) ([]destination, int) {
 		return nil, dns.RcodeSuccess
 	}
 	if a.kind == pod {
-		// Whether such a pod exists is not looked at ("insecure"): certificates for these names are what they are for.
+		// Nothing checks whether such a pod exists ("insecure"): these names exist for certificates.
 		if address, ok := podAddress(a.name); ok {
 			return []destination{{address: address, owner: name, portless: true}}, dns.RcodeSuccess
 		}
@@ -149,7 +149,7 @@ func (z *zone) destinations(name string, kind uint16) ([]destination, int) {
 	return z.service(a, kind)
 }
 
-// service finds what is behind a Service's name, or behind that of an endpoint or a port of it.
+// service resolves the name of a Service, or of one of its endpoints or ports.
 func (z *zone) service(a asked, kind uint16) ([]destination, int) {
 	svc := z.state.Service(a.namespace, a.name)
 	if svc == nil {
@@ -208,7 +208,7 @@ func (a asked) matches(port, protocol string) bool {
 	return (a.port == "" || strings.EqualFold(a.port, port)) && (a.protocol == "" || strings.EqualFold(a.protocol, protocol))
 }
 
-// addresses returns the records of a type of destinations; it follows aliases, inside and outside of the zone.
+// addresses returns the records of one type for destinations. It follows aliases, inside and outside of the zone.
 func (z *zone) addresses(ctx context.Context, q dns.Question, destinations []destination, before []string) []dns.RR {
 	var out []dns.RR
 	seen := map[netip.Addr]bool{}
@@ -222,7 +222,7 @@ func (z *zone) addresses(ctx context.Context, q dns.Question, destinations []des
 		}
 		target := strings.ToLower(p.alias)
 		if strings.EqualFold(target, q.Name) || slices.Contains(before, target) || len(before) >= maxChain {
-			continue // round and round
+			continue // a loop of aliases
 		}
 		alias := cname(q.Name, p.alias)
 		if z.owns(target) {
@@ -242,14 +242,14 @@ func (z *zone) addresses(ctx context.Context, q dns.Question, destinations []des
 		}
 		more, err := z.elsewhere(ctx, p.alias, q.Qtype)
 		if err != nil {
-			continue // a client hears of no answer, and asks again
+			continue // the client gets no response, and repeats the query
 		}
 		out = append(append(out, alias), more...)
 	}
 	return out
 }
 
-// servers returns the SRV records of destinations, each of the same weight, and the addresses of their targets.
+// servers returns the SRV records of destinations, all with the same weight, and the addresses of their targets.
 func (z *zone) servers(q dns.Question, destinations []destination) answer {
 	var out answer
 	type target struct {
@@ -279,15 +279,15 @@ func (z *zone) servers(q dns.Question, destinations []destination) answer {
 	return out
 }
 
-// text answers for TXT: the version of the schema alone has one.
+// text answers TXT queries: only the version of the schema has a record.
 func (z *zone) text(q dns.Question) answer {
 	if strings.EqualFold(q.Name, "dns-version."+z.origin) {
 		return answer{records: []dns.RR{&dns.TXT{Hdr: header(q.Name, dns.TypeTXT, versionTTL), Txt: []string{schemaVersion}}}}
 	}
-	return answer{} // CoreDNS does not look whether the name exists, either
+	return answer{} // CoreDNS does not check whether the name exists, either
 }
 
-// nameserver says that it is this server.
+// nameserver returns this server's NS record.
 func (z *zone) nameserver(q dns.Question) answer {
 	name := "ns.dns." + z.origin
 	out := answer{records: []dns.RR{&dns.NS{Hdr: header(q.Name, dns.TypeNS, ttl), Ns: name}}}
@@ -297,7 +297,7 @@ func (z *zone) nameserver(q dns.Question) answer {
 	return out
 }
 
-// pointer finds the names of an address; it forwards no such query.
+// pointer returns the names of an address. Such queries are never forwarded.
 func (z *zone) pointer(q dns.Question, address netip.Addr) []dns.RR {
 	point := func(name string) dns.RR { return &dns.PTR{Hdr: header(q.Name, dns.TypePTR, ttl), Ptr: name} }
 	if svc := z.state.ServiceAt(address); svc != nil {
@@ -315,7 +315,7 @@ func (z *zone) pointer(q dns.Question, address netip.Addr) []dns.RR {
 	return out
 }
 
-// soa comes with every answer that says no.
+// soa returns the SOA record, which is part of every negative response.
 func (z *zone) soa() dns.RR {
 	return &dns.SOA{
 		Hdr: header(z.origin, dns.TypeSOA, ttl), Ns: "ns.dns." + z.origin, Mbox: "hostmaster." + z.origin,

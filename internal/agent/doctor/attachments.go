@@ -20,28 +20,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The places of host-local's leases and of the results that CNI's library keeps.
+// The directories of host-local's leases and of the results that CNI's library caches.
 const (
 	leasesDir  = "/var/lib/cni/networks"
 	resultsDir = "/var/lib/cni/results"
 )
 
-// usualDevice is the name that runtimes give a sandbox's device.
+// usualDevice is the name that runtimes give to a sandbox's network device.
 const usualDevice = "eth0"
 
-// attachment is a sandbox's place in the network, as leases and kept results tell of it.
+// attachment is a sandbox's attachment to the network, according to leases and cached results.
 type attachment struct {
 	container, ifname string
 	netns             string
 	args              string
 	capabilities      map[string]any
-	result            any // of the ADD; nil: not kept
+	result            any // of the ADD; nil: not cached
 	files             []string
 	addresses         []string
-	changed           time.Time // the newest of its files
+	changed           time.Time // the newest modification time of its files
 }
 
-// kept is a result as CNI's library keeps it.
+// kept is a result as CNI's library caches it.
 type kept struct {
 	Kind         string         `json:"kind"`
 	Container    string         `json:"containerId"`
@@ -53,7 +53,7 @@ type kept struct {
 	Result       any            `json:"result"`
 }
 
-// leaseOf reads a lease of host-local: a file by the name of an address, with the container and its device.
+// leaseOf parses a lease of host-local: the file's name is the address, its contents are the container and its device.
 func leaseOf(name, text string) (container, ifname string, ok bool) {
 	if _, err := netip.ParseAddr(name); err != nil {
 		return "", "", false
@@ -62,7 +62,7 @@ func leaseOf(name, text string) (container, ifname string, ok bool) {
 	return strings.TrimSpace(container), strings.TrimSpace(ifname), container != ""
 }
 
-// leaseDir is where the network's addresses are leased; empty: not by host-local.
+// leaseDir returns the directory of the network's leases; empty: the network does not use host-local.
 func (n *network) leaseDir() string {
 	for _, p := range n.plugins {
 		ipam, _ := p.fields["ipam"].(map[string]any)
@@ -77,12 +77,12 @@ func (n *network) leaseDir() string {
 	return ""
 }
 
-// maxAttachment is the largest file of an attachment that is read: a kept result has what the plug-ins printed.
+// maxAttachment is the maximum size of an attachment's file: a cached result contains the output of the plug-ins.
 const maxAttachment = 4 << 20
 
-// small reads a file. It is not read if it is no regular file, or larger than those of attachments are.
+// small reads a regular file that is no larger than maxAttachment.
 func small(path string) (text string, ok bool, err error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO has nothing to say
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO would block
 	if err != nil {
 		return "", false, err
 	}
@@ -95,7 +95,7 @@ func small(path string) (text string, ok bool, err error) {
 	return string(data), err == nil && len(data) <= maxAttachment, err
 }
 
-// attachments are all that the network knows of, ordered by container.
+// attachments returns all attachments, sorted by container.
 func (n *network) attachments(results string) ([]*attachment, error) {
 	all := map[[2]string]*attachment{}
 	of := func(container, ifname, file string) (*attachment, error) {
@@ -154,7 +154,7 @@ func (n *network) attachments(results string) ([]*attachment, error) {
 	err := each(results, func(path, _, text string) error {
 		var k kept
 		if json.Unmarshal([]byte(text), &k) != nil || k.Kind != "cniCacheV1" || k.Network != n.name {
-			return nil // another network's, or nothing that is known
+			return nil // another network's, or of an unknown format
 		}
 		a, err := of(k.Container, k.Ifname, path)
 		if err != nil {
@@ -215,7 +215,7 @@ func checkAttachments(_ context.Context, e *examination) []Finding {
 	return out
 }
 
-// del takes a sandbox off the network, as the runtime should have: DEL for each plug-in, the last first.
+// del detaches a sandbox, as the runtime should have: it runs DEL of each plug-in, the last one first.
 func (n *network) del(ctx context.Context, a *attachment) error {
 	v := verb{command: "DEL", container: a.container, ifname: a.ifname, args: a.args, capabilities: a.capabilities}
 	if _, err := os.Stat(a.netns); a.netns != "" && err == nil {
@@ -238,7 +238,7 @@ func (n *network) del(ctx context.Context, a *attachment) error {
 	return nil
 }
 
-// collect calls CNI's GC: each plug-in gets the list of valid attachments.
+// collect runs CNI's GC: each plug-in gets the list of valid attachments.
 func (n *network) collect(ctx context.Context, valid map[[2]string]bool) error {
 	list := []map[string]string{}
 	for a := range valid {

@@ -10,7 +10,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/dns"
 )
 
-// checkDNS asks the cluster DNS of a node that runs.
+// checkDNS queries the cluster DNS of a running node.
 func checkDNS(ctx context.Context, e *examination) []Finding {
 	if !e.inUse {
 		return []Finding{{State: OK, What: "not asked: the node does not run"}}

@@ -5,19 +5,19 @@
 //
 // [Examine] runs the table of checks, each of which returns findings:
 //
-//	runtime.go      the container runtime answers, its conditions, the driver of its cgroups
-//	dns.go          the cluster DNS of a node that runs
-//	network.go      the CNI configuration and its plug-ins, which are asked by CNI's own verbs
+//	runtime.go      the container runtime responds; its conditions; its cgroup driver
+//	dns.go          the cluster DNS of a running node
+//	network.go      the CNI configuration and its plug-ins, through CNI's own verbs
 //	kernel.go       cgroups, namespaces, file systems, settings, programs
-//	attachments.go  leases and results of CNI whose sandbox is no more
-//	rules.go        rules of CNI plug-ins whose sandbox is no more
-//	left.go         network namespaces, mounts and cgroups of pods that the runtime does not know
+//	attachments.go  leases and results of CNI without a sandbox
+//	rules.go        rules of CNI plug-ins without a sandbox
+//	left.go         network namespaces, mounts and cgroups of pods that the runtime does not have
 //
-// Apparent leftovers may belong to a pod that is being created: its network exists before the runtime lists its sandbox. So
-// the doctor ignores everything that is younger than Options.Older, or that a process uses.
+// Apparent leftovers may belong to a pod that is being created: its network exists before the runtime lists its sandbox. So the doctor
+// ignores everything that is younger than Options.Older, or that a process uses.
 //
-// An examination changes nothing, but with Options.Fix: then each finding that knows how to be mended is, in the order
-// of the table, which is that of taking a pod apart.
+// An examination changes nothing, except with Options.Fix: then it repairs each finding that has a repair, in the order of the table, in
+// which the node also tears down a pod.
 package doctor
 
 import (
@@ -35,53 +35,53 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 )
 
-// State is what a finding means.
+// State is the severity of a finding.
 type State string
 
-// The states of findings. Only Wrong is a reason to worry.
+// The states of findings. Only Wrong needs attention.
 const (
 	OK    State = "ok"
-	Note  State = "note"  // works, but not as well as it might
-	Wrong State = "wrong" // pods fail by it, or something leaks
+	Note  State = "note"  // works, but not as well as it could
+	Wrong State = "wrong" // breaks pods, or leaks something
 	Fixed State = "fixed" // was wrong
 )
 
-// Finding is one thing that was looked at.
+// Finding is the result of one check of one thing.
 type Finding struct {
 	Check string // a row of the table of checks
 	State State
 	What  string
-	Do    string // empty: nothing
+	Do    string // what the operator should do; empty: nothing
 
-	fix func(ctx context.Context) error // nil: it cannot be mended from here
+	fix func(ctx context.Context) error // nil: the doctor cannot repair it
 }
 
-// Options say what is examined. DataDir, RootDir and Socket are required.
+// Options select what to examine. DataDir, RootDir and Socket are required.
 type Options struct {
-	DataDir string // of Mortise, which holds it while it runs
-	RootDir string // the node keeps the volumes of pods below it
+	DataDir string // of Mortise, which locks it while it runs
+	RootDir string // the parent directory of pods' volumes
 	Socket  string // CRI socket, with or without unix://
-	// CgroupRoot is above the cgroups of pods, and CgroupDriver (cgroupfs, systemd) what the node uses where the runtime does
-	// not say: cgroupRoot and cgroupDriver of the node's configuration.
+	// CgroupRoot is the parent of the cgroups of pods, and CgroupDriver (cgroupfs, systemd) the driver that the node uses if the runtime does
+	// not report one: cgroupRoot and cgroupDriver of the node's configuration.
 	CgroupRoot, CgroupDriver string
-	// Older is the age from which on things are left over: five minutes if zero, any if negative.
+	// Older is the minimum age of leftovers: five minutes if zero, any if negative.
 	Older time.Duration
 	Fix   bool
 	Clock clock.PassiveClock
 }
 
-// youngest is the default of Options.Older: a sandbox may take four minutes to be made.
+// youngest is the default of Options.Older: creating a sandbox may take four minutes.
 const youngest = 5 * time.Minute
 
-// examination is one examination under way.
+// examination is one run of the checks.
 type examination struct {
 	Options
-	runtime *runtime // nil: it does not answer
+	runtime *runtime // nil: it does not respond
 	network *network // nil: there is none
 	inUse   bool     // a process has the data directory open
 }
 
-// checks is the table, in the order in which findings are shown and mended.
+// checks is the table, in the order in which findings are shown and repaired.
 func checks() []struct {
 	name string
 	look func(ctx context.Context, e *examination) []Finding
@@ -105,7 +105,7 @@ func checks() []struct {
 	}
 }
 
-// Examine looks at everything and, with Fix, mends what it can.
+// Examine runs all checks and, with Fix, repairs what it can.
 func Examine(ctx context.Context, o Options) []Finding {
 	if o.Older == 0 {
 		o.Older = youngest
@@ -128,7 +128,7 @@ func Examine(ctx context.Context, o Options) []Finding {
 	return out
 }
 
-// mend mends what is wrong and can be mended, and says of the rest why not.
+// mend repairs what is wrong, and explains why the rest cannot be repaired.
 func mend(ctx context.Context, found []Finding) {
 	for i := range found {
 		f := &found[i]
@@ -143,24 +143,24 @@ func mend(ctx context.Context, found []Finding) {
 	}
 }
 
-// old says whether something with that time of change is old enough to be left over.
+// old reports whether something with this modification time is old enough to be a leftover.
 func (e *examination) old(t time.Time) bool { return e.Clock.Since(t) > e.Older }
 
-// oldFile says the same of a file; one that is gone is not.
+// oldFile reports the same for a file; a missing file is not old.
 func (e *examination) oldFile(path string) bool {
 	info, err := os.Lstat(path)
 	return err == nil && e.old(info.ModTime())
 }
 
-// unread is the finding of what could not be looked at.
+// unread returns the finding for something that could not be read.
 func unread(what string, err error) Finding {
 	return Finding{State: Note, What: fmt.Sprintf("could not check %s: %v", what, err)}
 }
 
-// errNoRuntime keeps checks from taking everything for left over.
+// errNoRuntime keeps checks from treating everything as a leftover.
 var errNoRuntime = errors.New("the runtime does not list its pods")
 
-// locked says whether a process holds the lock of a data directory.
+// locked reports whether a process holds the lock of a data directory.
 func locked(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {
@@ -170,7 +170,7 @@ func locked(path string) bool {
 	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
-// gone turns the error of a removal into nil where there was nothing to remove.
+// gone turns the error of a removal into nil if the file did not exist.
 func gone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -17,16 +17,16 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/program"
 )
 
-// cgroupFS is where the kernel shows its cgroups.
+// cgroupFS is the mount point of the cgroup file systems.
 const cgroupFS = "/sys/fs/cgroup"
 
-// unified says whether the machine's cgroups are v2.
+// unified reports whether the machine uses cgroups v2.
 func unified(root string) bool {
 	_, err := os.Stat(filepath.Join(root, "cgroup.controllers"))
 	return err == nil
 }
 
-// podCgroups are the directories below which the cgroups of all pods are: one, or one for each controller.
+// podCgroups returns the directories with the cgroups of all pods: one, or one for each controller.
 func podCgroups(root, above string) []string {
 	var out []string
 	for _, pattern := range []string{filepath.Join(root, above), filepath.Join(root, "*", above)} {
@@ -40,7 +40,7 @@ func podCgroups(root, above string) []string {
 	return out
 }
 
-// wanted are the controllers that bound pods, and what pods are without them.
+// wanted are the controllers that limit pods, with the consequence if one is missing.
 func wanted() []struct{ name, without string } {
 	return []struct{ name, without string }{
 		{"cpu", "CPU requests and limits are not enforced"},
@@ -49,13 +49,13 @@ func wanted() []struct{ name, without string } {
 	}
 }
 
-// cgroupFacts are what is known of the machine's cgroups.
+// cgroupFacts describe the machine's cgroups.
 type cgroupFacts struct {
 	unified     bool
 	controllers []string
 	systemd     bool   // runs the machine
-	runtime     string // driver; empty: not said
-	node        string // driver that is configured
+	runtime     string // driver; empty: not reported
+	node        string // configured driver
 }
 
 func checkCgroups(_ context.Context, e *examination) []Finding {
@@ -85,7 +85,7 @@ func checkCgroups(_ context.Context, e *examination) []Finding {
 	return f.judge()
 }
 
-// enabledControllers are those of /proc/cgroups that are on.
+// enabledControllers returns the enabled controllers in /proc/cgroups.
 func enabledControllers(text string) []string {
 	var out []string
 	for line := range strings.Lines(text) {
@@ -175,11 +175,11 @@ func judgeKernel(filesystems string, namespaces []string) []Finding {
 	return out
 }
 
-// setting is one of the kernel's settings and what it should be.
+// setting is a sysctl with its required value.
 type setting struct {
 	name    string
 	least   int64
-	state   State // where it is less
+	state   State // if the value is lower
 	without string
 }
 
@@ -215,7 +215,7 @@ func checkSettings(context.Context, *examination) []Finding {
 	return out
 }
 
-// judge looks at a setting's text; nil: it is as it should be.
+// judge checks a setting's text; nil: it is as required.
 func (s setting) judge(text string, err error) *Finding {
 	has, number := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
 	switch {
@@ -229,7 +229,7 @@ func (s setting) judge(text string, err error) *Finding {
 	return nil
 }
 
-// find finds a program where root's programs are, whatever PATH says.
+// find finds a program in root's usual directories, whatever PATH is.
 func find(name string) string {
 	if path, err := exec.LookPath(name); err == nil {
 		return path

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// namespacesDir is where runtimes keep the network namespaces of sandboxes, under names that begin so.
+// namespacesDir is where runtimes keep the network namespaces of sandboxes, with this name prefix.
 const (
 	namespacesDir    = "/run/netns"
 	namespacesPrefix = "cni-"
@@ -26,7 +26,7 @@ const (
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// peopled says whether a process is in the network namespace at a path.
+// peopled reports whether a process is in the network namespace at a path.
 func peopled(path string) bool {
 	var at unix.Stat_t
 	if path == "" || unix.Stat(path, &at) != nil {
@@ -53,7 +53,7 @@ func checkNamespaces(_ context.Context, e *examination) []Finding {
 	var out []Finding
 	for _, entry := range entries {
 		path := filepath.Join(namespacesDir, entry.Name())
-		// A namespace's time is that of its making.
+		// The modification time of a namespace is its creation time.
 		if !strings.HasPrefix(entry.Name(), namespacesPrefix) || e.runtime.namespaces[entry.Name()] || !e.oldFile(path) || peopled(path) {
 			continue
 		}
@@ -82,10 +82,10 @@ func unmount(path string) error {
 	return os.NewSyscallError("umount", err)
 }
 
-// unescape undoes mountinfo's escapes.
+// unescape decodes the escapes of mountinfo.
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
-// mountPoints are those of a text of mountinfo, in the order of mounting.
+// mountPoints returns the mount points in a mountinfo text, in the order of mounting.
 func mountPoints(mountinfo string) []string {
 	var out []string
 	for line := range strings.Lines(mountinfo) {
@@ -96,7 +96,7 @@ func mountPoints(mountinfo string) []string {
 	return out
 }
 
-// ownerBelow is the first name of a path below a directory, whose mounts are of the thing of that name; empty: it is elsewhere.
+// ownerBelow returns the first path element below a directory, which names the owner of a mount; empty: the path is elsewhere.
 func ownerBelow(dir, path string) string {
 	rest, ok := strings.CutPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 	if !ok {
@@ -106,7 +106,7 @@ func ownerBelow(dir, path string) string {
 	return owner
 }
 
-// leftMounts are the mounts below a directory whose owners are not known, by owner.
+// leftMounts returns the mounts below a directory with unknown owners, by owner.
 func leftMounts(mountinfo, dir string, known map[string]bool) map[string][]string {
 	out := map[string][]string{}
 	for _, path := range mountPoints(mountinfo) {
@@ -150,7 +150,7 @@ func checkMounts(_ context.Context, e *examination) []Finding {
 			case !e.oldFile(filepath.Join(p.dir, owner)):
 				continue
 			case p.owner == "pod" && e.inUse:
-				// Volumes are there before the sandbox, and the node takes them away when the pod is gone.
+				// Volumes exist before the sandbox, and the node removes them when the pod is gone.
 				f.State, f.Do = Note, "none: the node still needs it, or removes it within a minute"
 			default:
 				f.Do = "--fix unmounts them"
@@ -171,10 +171,10 @@ func checkMounts(_ context.Context, e *examination) []Finding {
 	return out
 }
 
-// podCgroup finds a pod's UID in the name of its cgroup, as kubelet names them with either driver.
+// podCgroup matches a pod's UID in the name of its cgroup, under kubelet's names with either driver.
 var podCgroup = regexp.MustCompile(`^(?:.+-)?pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})(?:\.slice)?$`)
 
-// podOf is the UID of the pod that a cgroup is of; empty: of none.
+// podOf returns the UID of the pod that owns a cgroup; empty: none.
 func podOf(name string) string {
 	found := podCgroup.FindStringSubmatch(name)
 	if found == nil {
@@ -183,11 +183,11 @@ func podOf(name string) string {
 	return strings.ReplaceAll(found[1], "_", "-")
 }
 
-// leftCgroups are the cgroups below the roots of pods that are not known and have no processes, by pod.
+// leftCgroups returns the cgroups below the roots that belong to unknown pods and have no processes, by pod.
 func leftCgroups(roots []string, known map[string]bool, old func(path string) bool) map[string][]string {
 	out := map[string][]string{}
 	for _, root := range roots {
-		// What is removed meanwhile is no error.
+		// A cgroup may be removed meanwhile.
 		_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 			if err != nil || !d.IsDir() {
 				return nil
@@ -205,7 +205,7 @@ func leftCgroups(roots []string, known map[string]bool, old func(path string) bo
 	return out
 }
 
-// deserted says whether no process is in a cgroup or in one below.
+// deserted reports whether no process is in a cgroup or in one below.
 func deserted(cgroup string) bool {
 	empty := true
 	_ = filepath.WalkDir(cgroup, func(path string, d fs.DirEntry, err error) error {
@@ -218,7 +218,7 @@ func deserted(cgroup string) bool {
 	return empty
 }
 
-// removeCgroup removes a cgroup with those below it; files of cgroups go with them.
+// removeCgroup removes a cgroup with those below it; the files of a cgroup disappear with it.
 func removeCgroup(cgroup string) error {
 	var all []string
 	_ = filepath.WalkDir(cgroup, func(path string, d fs.DirEntry, err error) error {

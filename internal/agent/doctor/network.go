@@ -19,10 +19,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/program"
 )
 
-// usualBinDirs are where CNI plug-ins are, as the node looks for them.
+// usualBinDirs are the directories in which the node looks for CNI plug-ins.
 func usualBinDirs() []string { return []string{"/opt/cni/bin", "/usr/lib/cni"} }
 
-// network is the pod network that the runtime uses: the first configuration of its directory.
+// network is the pod network of the runtime: the first configuration in its directory.
 type network struct {
 	file    string
 	name    string
@@ -31,13 +31,13 @@ type network struct {
 	binDirs []string
 }
 
-// plugin is one of a network's chain.
+// plugin is one plug-in of a network's chain.
 type plugin struct {
 	kind   string // the name of its program
 	fields map[string]any
 }
 
-// verb is one of CNI's commands, as plug-ins are called with it.
+// verb is one of CNI's commands.
 type verb struct {
 	command                  string
 	container, netns, ifname string
@@ -46,7 +46,7 @@ type verb struct {
 	capabilities             map[string]any // of the attachment
 }
 
-// parse reads a configuration: a list of plug-ins, or one alone.
+// parse parses a configuration: a list of plug-ins, or a single one.
 func parse(text []byte) (*network, error) {
 	var one map[string]any
 	if err := json.Unmarshal(text, &one); err != nil {
@@ -73,7 +73,7 @@ func parse(text []byte) (*network, error) {
 	return n, nil
 }
 
-// atLeast says whether a version of CNI is another or newer.
+// atLeast reports whether a version of CNI is at least another.
 func atLeast(version, other string) bool {
 	number := func(s string) (out []int) {
 		for part := range strings.SplitSeq(s, ".") {
@@ -88,7 +88,7 @@ func atLeast(version, other string) bool {
 	return slices.Compare(number(version), number(other)) >= 0
 }
 
-// configured is the configuration that a runtime uses of a directory: the first by name.
+// configured returns the configuration in a directory that a runtime uses: the first by name.
 func configured(dir string) (*network, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -113,7 +113,7 @@ func configured(dir string) (*network, error) {
 	return nil, fmt.Errorf("no CNI configuration in %s", dir)
 }
 
-// program is the path of a plug-in's program; empty: there is none.
+// program returns the path of a plug-in's program; empty: it is missing.
 func (n *network) program(kind string) string {
 	for _, dir := range n.binDirs {
 		path := filepath.Join(dir, kind)
@@ -149,7 +149,7 @@ func (n *network) call(ctx context.Context, p plugin, v verb) ([]byte, error) {
 	return out, nil
 }
 
-// input is what the plug-in reads: its part of the configuration with the network's name and version, and what the verb adds.
+// input returns the input of a plug-in: its part of the configuration with the network's name and version, and the additions of the verb.
 func (n *network) input(p plugin, v verb) map[string]any {
 	in := map[string]any{}
 	for k, field := range p.fields {
@@ -172,7 +172,7 @@ func (n *network) input(p plugin, v verb) map[string]any {
 	return in
 }
 
-// understands says whether the network's version of CNI has STATUS and GC.
+// understands reports whether the network's version of CNI has STATUS and GC.
 func (n *network) understands() bool { return atLeast(n.version, "1.1.0") }
 
 func checkNetwork(ctx context.Context, e *examination) []Finding {
@@ -195,7 +195,7 @@ func checkNetwork(ctx context.Context, e *examination) []Finding {
 	return append([]Finding{{State: OK, What: fmt.Sprintf("network %s, CNI %s, by %s", n.name, n.version, n.file)}}, n.ask(ctx)...)
 }
 
-// ask asks each plug-in which versions it speaks and, where CNI has that, whether it can add pods.
+// ask queries the versions that each plug-in supports and, if CNI has STATUS, whether it can add pods.
 func (n *network) ask(ctx context.Context) []Finding {
 	var out []Finding
 	for _, p := range n.plugins {

@@ -15,19 +15,19 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/program"
 )
 
-// rule is a line of iptables-save that a CNI plug-in has made for a container.
+// rule is a line of iptables-save that a CNI plug-in wrote for a container.
 type rule struct {
 	table     string
-	chain     string   // in which it is
-	words     []string // after the chain, as iptables takes them
-	target    string   // the chain of the container, if it leads there
+	chain     string   // that contains the rule
+	words     []string // after the chain, as arguments of iptables
+	target    string   // the chain of the container, if the rule jumps to it
 	container string
 }
 
-// ownedBy finds the container in a CNI plug-in's comment.
+// ownedBy matches the container in a CNI plug-in's comment.
 var ownedBy = regexp.MustCompile(`name: "[^"]*" id: "([^"]+)"`)
 
-// rulesOf reads iptables-save: the rules of CNI plug-ins.
+// rulesOf parses the output of iptables-save and returns the rules of CNI plug-ins.
 func rulesOf(save string) []rule {
 	var out []rule
 	table := ""
@@ -57,7 +57,7 @@ func rulesOf(save string) []rule {
 	return out
 }
 
-// split is a line of iptables-save as words: quoted ones may hold spaces, and quotes after a backslash.
+// split splits a line of iptables-save into words: quoted words may contain spaces, and quotes after a backslash.
 func split(line string) []string {
 	var out []string
 	var word strings.Builder
@@ -87,7 +87,7 @@ func split(line string) []string {
 	return out
 }
 
-// ruleSets are how rules are listed, and by what they are removed.
+// ruleSets are the commands that list and remove rules.
 func ruleSets() [][2]string {
 	return [][2]string{{"iptables-save", "iptables"}, {"ip6tables-save", "ip6tables"}}
 }
@@ -101,14 +101,14 @@ func checkRules(ctx context.Context, e *examination) []Finding {
 	if err != nil {
 		return []Finding{unread("rules", err)}
 	}
-	young := map[string]bool{} // sandboxes that may be in the making
+	young := map[string]bool{} // sandboxes that may be in creation
 	for _, a := range held {
 		young[a.container] = !e.old(a.changed) || peopled(a.netns)
 	}
 	for _, set := range ruleSets() {
 		save := find(set[0])
 		if save == "" {
-			continue // said by the check of programs
+			continue // the check of programs reports it
 		}
 		text, err := netfilter.SavedBy(ctx, save)
 		if err != nil {
@@ -135,7 +135,7 @@ func checkRules(ctx context.Context, e *examination) []Finding {
 	return out
 }
 
-// removeRules removes those that are there still: the plug-ins may have been faster.
+// removeRules removes those rules that still exist: the plug-ins may have removed them meanwhile.
 func removeRules(ctx context.Context, iptables, save, container string) error {
 	text, err := netfilter.SavedBy(ctx, save)
 	if err != nil {

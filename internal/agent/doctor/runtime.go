@@ -18,11 +18,11 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 )
 
-// runtime is what the container runtime says.
+// runtime is what the container runtime reports.
 type runtime struct {
 	name, version string
-	driver        string // of cgroups; empty: it does not say
-	stateDir      string // empty: it does not say
+	driver        string // of cgroups; empty: not reported
+	stateDir      string // empty: not reported
 	confDir       string
 	binDirs       []string
 
@@ -30,10 +30,10 @@ type runtime struct {
 	containers map[string]bool
 	pods       map[string]bool // UIDs
 	namespaces map[string]bool // names of the network namespaces of sandboxes
-	told       bool            // all sandboxes have said which namespace they have
+	told       bool            // the runtime reported the namespaces of all sandboxes
 }
 
-// settingsOf are the parts of a runtime's own configuration that are of use; containerd shows its own.
+// settingsOf are the relevant parts of a runtime's own configuration; containerd reports its own.
 type settingsOf struct {
 	StateDir string `json:"stateDir"`
 	CNI      struct {
@@ -49,7 +49,7 @@ type settingsOf struct {
 	} `json:"containerd"`
 }
 
-// read takes over what a runtime tells of its configuration.
+// read takes the configuration that a runtime reports.
 func (r *runtime) read(text string) error {
 	if text == "" {
 		return nil
@@ -79,7 +79,7 @@ func checkRuntime(ctx context.Context, e *examination) []Finding {
 		return []Finding{{State: Wrong, What: err.Error(),
 			Do: "start the runtime (`mortise machine prepare` does), or name its socket with --cri-socket"}}
 	}
-	// The client would wait for a socket that is not there.
+	// The client would wait for a missing socket.
 	if _, err := os.Stat(strings.TrimPrefix(e.Socket, "unix://")); err != nil {
 		return wrong(fmt.Errorf("find runtime's socket: %w", err))
 	}
@@ -113,7 +113,7 @@ func checkRuntime(ctx context.Context, e *examination) []Finding {
 	return out
 }
 
-// conditions are those of the runtime, each a finding.
+// conditions returns a finding for each condition of the runtime.
 func conditions(list []*runtimeapi.RuntimeCondition) []Finding {
 	var out []Finding
 	for _, c := range list {
@@ -130,7 +130,7 @@ func conditions(list []*runtimeapi.RuntimeCondition) []Finding {
 	return out
 }
 
-// census takes in all sandboxes and containers that the runtime has.
+// census collects all sandboxes and containers of the runtime.
 func (r *runtime) census(ctx context.Context, client *cri.Client) error {
 	containers, err := client.Runtime.ListContainers(ctx, nil)
 	if err != nil {
@@ -169,7 +169,7 @@ func (r *runtime) census(ctx context.Context, client *cri.Client) error {
 	return nil
 }
 
-// namespacePath is the path of a sandbox's network namespace, out of what the runtime tells of it; empty: it is closed.
+// namespacePath returns the path of a sandbox's network namespace from the runtime's information; empty: it is closed.
 func namespacePath(info string) (string, error) {
 	var s struct {
 		Closed bool `json:"netNamespaceClosed"`

@@ -23,10 +23,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/imagegc"
 )
 
-// imageCheck is how often images are looked at.
+// imageCheck is the interval between checks of images.
 const imageCheck = 5 * time.Minute
 
-// Collect looks at images from time to time, until ctx is done.
+// Collect checks images periodically until ctx is done.
 func (m *Manager) Collect(ctx context.Context) error {
 	var failures backoff.Failures
 	ticker := m.Clock.NewTicker(imageCheck)
@@ -46,7 +46,7 @@ func (m *Manager) Collect(ctx context.Context) error {
 	}
 }
 
-// trimImages removes images that are too old, and where the file system is too full as many as it takes.
+// trimImages removes images that are too old, and, if the file system is too full, as many as necessary.
 func (m *Manager) trimImages(ctx context.Context) error {
 	m.collecting.Lock()
 	defer m.collecting.Unlock()
@@ -87,12 +87,12 @@ func (m *Manager) DeleteUnused(ctx context.Context) error {
 	return m.removeImages(ctx, images)
 }
 
-// seeImages takes note of the images that there are, and of who uses them.
+// seeImages records which images exist, and which are in use.
 func (m *Manager) seeImages(ctx context.Context) error {
 	if m.table == nil {
 		m.table = imagegc.New(m.Clock.Now())
 	}
-	// Containers first: one that is made meanwhile needs an image that was there before.
+	// Containers first: a container created meanwhile needs an image that existed before.
 	containers, err := m.Runtime.Runtime.ListContainers(cri.Quiet(ctx), nil)
 	if err != nil {
 		return fmt.Errorf("list containers: %w", err)
@@ -117,7 +117,7 @@ func (m *Manager) seeImages(ctx context.Context) error {
 	for _, c := range containers {
 		used[c.GetImage().GetImage()], used[c.GetImageRef()], used[c.GetImageId()] = true, true, true
 	}
-	for _, pod := range m.Pods.AdmittedPods() { // what a pod is about to be started from
+	for _, pod := range m.Pods.AdmittedPods() { // pods that are about to start
 		for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 			if name, err := withTag(c.Image); err == nil {
 				used[name] = true
@@ -145,12 +145,12 @@ func (m *Manager) seeImages(ctx context.Context) error {
 	return nil
 }
 
-// ours says whether the image came with Mortise: no registry has it, so it cannot be had again.
+// ours reports whether the image came with Mortise: no registry has it, so it could not be pulled again.
 func ours(tag string) bool { return strings.HasPrefix(tag, "mortise.local/") }
 
 var sandboxImage = regexp.MustCompile(`"sandboxImage":\s*"([^"]+)"`)
 
-// sandboxImage is the image of sandboxes, as far as the runtime tells: older ones do not say that it is to stay.
+// sandboxImage returns the image of sandboxes if the runtime reports it: older runtimes do not pin it.
 func (m *Manager) sandboxImage(ctx context.Context) string {
 	resp, err := m.Runtime.Runtime.Status(cri.Quiet(ctx), true)
 	if err != nil {
@@ -162,7 +162,7 @@ func (m *Manager) sandboxImage(ctx context.Context) string {
 	return ""
 }
 
-// removeImages removes each image that can be removed.
+// removeImages removes all of the images that can be removed.
 func (m *Manager) removeImages(ctx context.Context, images []imagegc.Image) error {
 	var failed []error
 	for _, i := range images {
@@ -175,7 +175,7 @@ func (m *Manager) removeImages(ctx context.Context, images []imagegc.Image) erro
 	return errors.Join(failed...)
 }
 
-// List are the images that pods start fastest with; nil when the runtime does not say.
+// List returns the largest images for the Node's status; nil if the runtime does not report them.
 func (m *Manager) List(ctx context.Context) []corev1.ContainerImage {
 	list, err := m.Runtime.Images.ListImages(cri.Quiet(ctx), nil)
 	if err != nil {

@@ -34,7 +34,7 @@ func (m *Manager) openPulls(ctx context.Context) error {
 	return err
 }
 
-// mustPull says whether the pod must pull an image that is on the node as ref, and the event's text where it need not.
+// mustPull reports whether the pod must pull an image that is on the node as ref, and the event's text if it need not.
 func (m *Manager) mustPull(
 	c *corev1.Container, ref string, lookup func() ([]credentialprovider.Credential, error),
 ) (must bool, message string, err error) {
@@ -53,11 +53,11 @@ func (m *Manager) mustPull(
 	return must, message + " and can be accessed by the pod", err
 }
 
-// pullCredentials are the credentials of the pod's pull secrets for the image.
+// pullCredentials returns the credentials in the pod's pull secrets for the image.
 func (m *Manager) pullCredentials(ctx context.Context, pod *corev1.Pod, image string) ([]credentialprovider.Credential, error) {
 	keyring := &credentialprovider.Keyring{}
 	for _, ref := range pod.Spec.ImagePullSecrets {
-		if ref.Name == "" { // the API takes such
+		if ref.Name == "" { // the API accepts this
 			continue
 		}
 		secret, err := m.Secrets.Secret(ctx, pod.Namespace, ref.Name)
@@ -73,8 +73,7 @@ func (m *Manager) pullCredentials(ctx context.Context, pod *corev1.Pod, image st
 	return keyring.Lookup(image)
 }
 
-// pullRecorded pulls the image with each of the credentials until one is good for it, and records which. The image is as
-// the container names it.
+// pullRecorded pulls the image with each of the credentials until one succeeds, and records which. The argument image is the container's.
 func (m *Manager) pullRecorded(
 	ctx context.Context, image string, spec *runtimeapi.ImageSpec, credentials []credentialprovider.Credential,
 ) (ref string, err error) {
@@ -120,8 +119,8 @@ func (m *Manager) pullWith(
 	return "", nil, utilerrors.NewAggregate(errs)
 }
 
-// answered reports whether the runtime itself ended the pull. An abandoned pull may still bring the image: its intent
-// stays, so that the image does not count as found on the node.
+// answered reports whether the runtime itself ended the pull. An abandoned pull may still finish: its intent stays, so that the image does
+// not count as preloaded.
 func answered(ctx context.Context, err error) bool {
 	code := status.Code(err)
 	return ctx.Err() == nil && code != codes.Canceled && code != codes.DeadlineExceeded

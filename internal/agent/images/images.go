@@ -3,10 +3,10 @@
 
 // Package images pulls the images of containers, and removes unused ones, as kubelet's image manager does.
 //
-//	images.go       finding or pulling a container's image
-//	limits.go       how many pulls go on at once
-//	credentials.go  pull secrets, and the records of what was pulled with which (package pullmanager)
-//	collect.go      which images there are, and the removal of unused ones (package imagegc)
+//	images.go       finds or pulls a container's image
+//	limits.go       limits concurrent pulls
+//	credentials.go  pull secrets, and the records of the secrets that images were pulled with (package pullmanager)
+//	collect.go      lists images, and removes unused ones (package imagegc)
 //	metrics.go      kubelet's metrics of all this
 package images
 
@@ -35,34 +35,34 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/pullmanager"
 )
 
-// The waits of a container whose image could not be had.
+// The delays of a container whose image could not be pulled.
 const (
 	retrySoon = time.Second
 	retryLate = 10 * time.Second
 )
 
-// Secrets are where pull secrets are read.
+// Secrets reads pull secrets.
 type Secrets interface {
 	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
 }
 
 // Pods are the pods of the node.
 type Pods interface {
-	// AdmittedPods are the pods that run or are about to: the images that they name are in use.
+	// AdmittedPods returns the pods that run or are about to: their images are in use.
 	AdmittedPods() []*corev1.Pod
 }
 
-// Config is what a Manager is made from. All of it is required.
+// Config configures a Manager. All fields are required.
 type Config struct {
 	Runtime *cri.Client
 	Secrets Secrets
 	Pods    Pods
-	// Measure says how full the runtime's file system of images is, under evict.ImageFSAvailable.
+	// Measure returns how full the runtime's file system of images is, under evict.ImageFSAvailable.
 	Measure func(ctx context.Context) evict.Observations
 
 	Kubelet *configv1beta1.KubeletConfiguration
-	RootDir string                  // the records of pulled images are below it
-	Node    *corev1.ObjectReference // the object of events that are not a pod's
+	RootDir string                  // the parent directory of the records of pulled images
+	Node    *corev1.ObjectReference // the object of events that do not belong to a pod
 	Events  record.EventRecorder
 	Metrics *Metrics
 	Clock   clock.WithTicker
@@ -73,36 +73,36 @@ type Config struct {
 type Manager struct {
 	Config
 	limits  limits
-	pulls   *pullmanager.Manager // nil: a pod may use every image of the node
+	pulls   *pullmanager.Manager // nil: pods may use every image on the node
 	backoff *backoff.Table
 
 	mu       sync.Mutex
 	failures map[string]failure // by the pod's UID and the image
 
-	collecting sync.Mutex // held while images are collected
+	collecting sync.Mutex // held during garbage collection
 	table      *imagegc.Table
-	unpruned   backoff.Failures // of the removal of records
+	unpruned   backoff.Failures // to remove records
 }
 
-// New makes the manager, with what is on record of images that were pulled before.
+// New makes the manager, and reads the records of images that were pulled before.
 func New(ctx context.Context, c Config) (*Manager, error) {
 	m := &Manager{Config: c, limits: newLimits(c.Kubelet), backoff: backoff.New(backoff.Max), failures: map[string]failure{}}
 	return m, m.openPulls(ctx)
 }
 
-// Forget forgets what failed for the pod.
+// Forget drops the pod's failures.
 func (m *Manager) Forget(pod types.UID) {
 	ofPod := func(key string) bool { return strings.HasPrefix(key, string(pod)) }
 	m.backoff.Forget(ofPod)
 	m.forgetFailures(ofPod)
 }
 
-// containerEvent records an event on one container of the pod.
+// containerEvent records an event for one container of the pod.
 func (m *Manager) containerEvent(pod *corev1.Pod, c *corev1.Container, kind, reason, message string) {
 	m.Events.Event(podspec.ContainerReference(pod, c), kind, reason, message)
 }
 
-// EnsureVolumes finds or pulls the images that the container mounts, each as its own policy says.
+// EnsureVolumes finds or pulls the images that the container mounts, by their own pull policies.
 func (m *Manager) EnsureVolumes(
 	ctx context.Context, pod *corev1.Pod, c *corev1.Container,
 ) (map[string]*runtimeapi.ImageSpec, time.Duration, *corev1.ContainerStateWaiting) {
@@ -111,7 +111,7 @@ func (m *Manager) EnsureVolumes(
 		if v.Image == nil || !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == v.Name }) {
 			continue
 		}
-		// Events are the pod's: nothing in it has this image but the volume.
+		// The pod owns the events: only the volume has this image.
 		image, wait, failure := m.Ensure(ctx, pod, &corev1.Container{Image: v.Image.Reference, ImagePullPolicy: v.Image.PullPolicy})
 		if failure != nil {
 			return nil, wait, failure
@@ -121,8 +121,7 @@ func (m *Manager) EnsureVolumes(
 	return out, 0, nil
 }
 
-// Ensure finds the container's image or pulls it, as its policy says. Where it cannot, it returns why the container waits, and for how
-// long.
+// Ensure finds or pulls the container's image, by its pull policy. If it cannot, it returns why the container waits, and for how long.
 func (m *Manager) Ensure(
 	ctx context.Context, pod *corev1.Pod, c *corev1.Container,
 ) (*runtimeapi.Image, time.Duration, *corev1.ContainerStateWaiting) {
@@ -155,7 +154,7 @@ func (m *Manager) Ensure(
 	if present != nil && policy != corev1.PullAlways {
 		must, message, err := m.mustPull(c, present.Id, lookup)
 		if err != nil {
-			return nil, retryLate, &corev1.ContainerStateWaiting{Reason: err.Error(), Message: err.Error()} // as kubelet
+			return nil, retryLate, &corev1.ContainerStateWaiting{Reason: err.Error(), Message: err.Error()} // as kubelet does
 		}
 		if !must {
 			found.pulling = new(false)
@@ -166,7 +165,7 @@ func (m *Manager) Ensure(
 	if present != nil || policy != corev1.PullNever {
 		found.pulling = new(true)
 	}
-	// Never says the same of an image that is not there and of one that the pod has no credentials for.
+	// With Never, the message is the same for a missing image and for missing credentials.
 	if policy == corev1.PullNever {
 		message := fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image)
 		m.containerEvent(pod, c, corev1.EventTypeWarning, "ErrImageNeverPull", message)
@@ -202,7 +201,7 @@ func (m *Manager) pull(
 	}
 	credentials, err := p.credentials()
 	if err != nil {
-		return nil, retryLate, &corev1.ContainerStateWaiting{Reason: err.Error(), Message: err.Error()} // as kubelet
+		return nil, retryLate, &corev1.ContainerStateWaiting{Reason: err.Error(), Message: err.Error()} // as kubelet does
 	}
 	m.containerEvent(pod, c, corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", c.Image))
 	var ref string
@@ -226,7 +225,7 @@ func (m *Manager) pull(
 	}
 	m.backoff.Forget(func(k string) bool { return k == key })
 	m.forgetFailures(func(k string) bool { return k == key })
-	// What was pulled, and not what the name means by now: another pod may have pulled the name again.
+	// Use the pulled image, not what its name refers to now: another pod may have pulled the name again.
 	image, err := m.imageOf(ctx, &runtimeapi.ImageSpec{Image: ref})
 	if image == nil {
 		image = &runtimeapi.Image{}
@@ -243,9 +242,9 @@ func (m *Manager) pull(
 	return image, 0, nil
 }
 
-// failure is the last failure to pull an image.
+// failure is the last failed pull of an image.
 type failure struct {
-	at      time.Time // until when not to try again
+	at      time.Time // earliest time of the next attempt
 	message string
 }
 
@@ -272,7 +271,7 @@ func (m *Manager) forgetFailures(pick func(string) bool) {
 	}
 }
 
-// withTag gives a name without tag and digest the tag "latest".
+// withTag appends the tag "latest" to a name without tag and digest.
 func withTag(image string) (string, error) {
 	if image == "" || strings.ContainsAny(image, " \t\n") || strings.HasSuffix(image, ":") || strings.HasSuffix(image, "/") {
 		return "", fmt.Errorf("couldn't parse image name %q: invalid reference format", image)

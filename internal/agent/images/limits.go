@@ -12,10 +12,10 @@ import (
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// limits bound the number of concurrent pulls, and their rate.
+// limits limit the number of concurrent pulls, and their rate.
 type limits struct {
-	parallel *semaphore.Weighted     // nil: no bound
-	rate     flowcontrol.RateLimiter // nil: none
+	parallel *semaphore.Weighted     // nil: no limit
+	rate     flowcontrol.RateLimiter // nil: no limit
 }
 
 func newLimits(k *configv1beta1.KubeletConfiguration) limits {

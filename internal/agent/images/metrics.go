@@ -12,13 +12,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Metrics count how containers came to their images.
+// Metrics count how containers got their images.
 type Metrics struct {
 	ensured *prometheus.CounterVec
 	pulls   *prometheus.HistogramVec
 }
 
-// NewMetrics makes the counters, at zero.
+// NewMetrics makes the counters with zero values.
 func NewMetrics() *Metrics {
 	return &Metrics{
 		ensured: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -33,12 +33,12 @@ func NewMetrics() *Metrics {
 	}
 }
 
-// Collectors are what a registry takes.
+// Collectors returns the metrics for registration.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.ensured, m.pulls}
 }
 
-// finding is what the node knows of an image that a container is to have; nil: it did not come to that.
+// finding is whether a container's image was found on the node; nil: not determined.
 type finding struct {
 	policy           corev1.PullPolicy
 	present, pulling *bool
@@ -58,7 +58,7 @@ func (m *Metrics) pulled(took time.Duration, size uint64) {
 	m.pulls.WithLabelValues(sizeClass(size)).Observe(took.Seconds())
 }
 
-// sizeClasses are upstream's: an image that is larger than a bound is of the bound's class.
+// sizeClasses are upstream's: an image that is larger than a bound belongs to the bound's class.
 var sizeClasses = []struct {
 	above uint64
 	name  string
@@ -83,16 +83,16 @@ func sizeClass(size uint64) string {
 			return c.name
 		}
 	}
-	return "N/A" // the runtime did not say
+	return "N/A" // the runtime did not report the size
 }
 
-// recordCollector reads what the node has on record of pulled images.
+// recordCollector reads the node's records of pulled images.
 type recordCollector struct {
 	manager                 *Manager
 	checks, intents, pulled *prometheus.Desc
 }
 
-// Collector reads the records of pulled images anew for each scrape.
+// Collector returns a collector that reads the records of pulled images anew for each scrape.
 func (m *Manager) Collector() prometheus.Collector {
 	name := func(s string) string { return prometheus.BuildFQName("", "kubelet", "imagemanager_"+s) }
 	return &recordCollector{
@@ -111,7 +111,7 @@ func (c *recordCollector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. A node that keeps no records has none of these.
+// Collect implements prometheus.Collector. A node without records has none of these metrics.
 func (c *recordCollector) Collect(ch chan<- prometheus.Metric) {
 	pulls := c.manager.pulls
 	if pulls == nil {

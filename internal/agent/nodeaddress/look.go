@@ -16,16 +16,16 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/device"
 )
 
-// The world, in either family: addresses of documentation, to which nothing is sent.
+// Destinations in either family: addresses for documentation, to which nothing is sent.
 const (
 	world4 = "192.0.2.1:9"
 	world6 = "[2001:db8::1]:9"
 )
 
-// resolving is how long the name of the server may take.
+// resolving is the time limit to resolve the server's name.
 const resolving = 5 * time.Second
 
-// look finds out what there is.
+// look reads the links, addresses and routes.
 func look(ctx context.Context, o Options) (v View, err error) {
 	links, err := device.Whole(netlink.LinkList)
 	if err != nil {
@@ -45,7 +45,7 @@ func look(ctx context.Context, o Options) (v View, err error) {
 			continue
 		}
 		out := Address{Link: a.LinkIndex, IP: ip.Unmap(), Passing: a.Flags&unix.IFA_F_DEPRECATED != 0}
-		if out.IP.Is6() { // of IPv4, one of these flags means something else
+		if out.IP.Is6() { // for IPv4, one of these flags means something else
 			out.Passing = a.Flags&(unix.IFA_F_DEPRECATED|unix.IFA_F_TENTATIVE|unix.IFA_F_OPTIMISTIC|unix.IFA_F_DADFAILED|unix.IFA_F_TEMPORARY) != 0
 		}
 		v.Addresses = append(v.Addresses, out)
@@ -58,7 +58,7 @@ func look(ctx context.Context, o Options) (v View, err error) {
 	return v, nil
 }
 
-// route asks the kernel which source address it would choose. No packet is sent.
+// route queries the source address that the kernel would choose. It sends no packet.
 func route(ctx context.Context, network, to string, wanted bool) []Route {
 	d := net.Dialer{Timeout: resolving}
 	c, err := d.DialContext(ctx, network, to)

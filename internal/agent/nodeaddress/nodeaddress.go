@@ -1,18 +1,18 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodeaddress finds the addresses at which others reach this machine, and follows their changes: a machine's address may be
+// Package nodeaddress finds the addresses at which other hosts reach this machine, and watches their changes: a machine's address may be
 // leased, and its network may get another IP family while the node runs.
 //
 //	pick.go   [Pick]: selects the node's addresses from the machine's; pure
 //	look.go   reads links, addresses and routes from the kernel
 //	watch.go  [Addresses.Run]: watches the kernel's events and updates the node's addresses
 //
-// [Find] looks once. The [Addresses] that it returns are safe for concurrent use, and change while Run runs; afterwards Run calls the
-// functions that [Addresses.Tell] registered. [Fixed] addresses are configured and never change.
+// [Find] reads them once. The [Addresses] that it returns are safe for concurrent use, and change while Run runs; after each change Run
+// calls the functions that [Addresses.Tell] registered. [Fixed] addresses are configured and never change.
 //
-// Lost addresses stay for a while. If a link flaps, or a lease is renewed late, the node keeps its addresses as long as no others replace
-// them; it drops the address of one of two IP families some time after the loss. A node always has an address.
+// Lost addresses stay for a while. If a link flaps, or a lease is renewed late, the node keeps its addresses until others replace them; of
+// two IP families, it drops a lost address some time after the loss. A node always has an address.
 package nodeaddress
 
 import (
@@ -46,7 +46,7 @@ type Addresses struct {
 	now  []netip.Addr
 	told []func()
 
-	failures backoff.Failures // of looking at the machine
+	failures backoff.Failures // to read the machine's addresses
 }
 
 // Find finds the machine's addresses. The address of a machine without any is 127.0.0.1.
@@ -65,10 +65,10 @@ func Find(ctx context.Context, o Options) (*Addresses, error) {
 	return a, nil
 }
 
-// nowhere is the address of a machine that has none.
+// nowhere is the address of a machine without any.
 var nowhere = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-// Fixed are addresses that were given. What is no address is left out.
+// Fixed returns configured addresses. It leaves out invalid ones.
 func Fixed(texts ...string) *Addresses {
 	a := &Addresses{fixed: true}
 	for _, text := range texts {
@@ -79,10 +79,10 @@ func Fixed(texts ...string) *Addresses {
 	return a
 }
 
-// Fixed says whether they never change.
+// Fixed reports whether the addresses never change.
 func (a *Addresses) Fixed() bool { return a.fixed }
 
-// Texts are the addresses of now, as texts; they are the caller's.
+// Texts returns the current addresses as texts. The caller owns them.
 func (a *Addresses) Texts() (out []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -92,14 +92,14 @@ func (a *Addresses) Texts() (out []string) {
 	return out
 }
 
-// Tell has f called after each change, after those that were to be told before. It is called by Run.
+// Tell registers f to be called after each change, in the order of registration. Run calls it.
 func (a *Addresses) Tell(f func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.told = append(a.told, f)
 }
 
-// become makes them these, and tells.
+// become sets the addresses, and calls the registered functions.
 func (a *Addresses) become(next []netip.Addr) {
 	a.mu.Lock()
 	before, told := a.now, slices.Clone(a.told)

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// View is what there is on a machine.
+// View is the state of a machine's network.
 type View struct {
 	Links     []Link    // in the kernel's order
 	Addresses []Address // in the kernel's order
-	Routes    []Route   // the most wanted first
+	Routes    []Route   // the preferred first
 }
 
 // Link is a network device.
@@ -23,31 +23,32 @@ type Link struct {
 	Up, Loopback bool
 }
 
-// Address is one of a link's.
+// Address is an address of a link.
 type Address struct {
 	Link    int
 	IP      netip.Addr
-	Passing bool // it may not be used yet, or not much longer: tentative, a duplicate, deprecated, or temporary
+	Passing bool // not usable yet, or not for long: tentative, a duplicate, deprecated, or temporary
 }
 
-// Route is the route that the kernel would choose for a packet.
+// Route is the route that the kernel chooses for a packet.
 type Route struct {
 	Source netip.Addr
-	Wanted bool // to where the node must get; others are as good as any
+	Wanted bool // to a destination that the node must reach; any address will do for the others
 }
 
-// ours begins the names of the links that Mortise makes; pairs are those that lead to containers.
+// ours are the name prefixes of Mortise's links; pairs are those of links to containers.
 const (
 	ours  = "mortise"
 	pairs = "veth"
 )
 
-// Pick says which addresses a node has that had those of now before. The first is that by which it sends; an IPv6 address that it has
-// is kept while it is there, since the kernel lists the newest first. Nothing is picked that is the link's own, or a Service's, or on a
-// link of Mortise's; a pod's only if the kernel itself sends by it: a machine may be a pod of another cluster.
+// Pick selects the addresses of a node from a machine's, given its current ones. The first is the source address of its packets. The node
+// keeps an IPv6 address while it exists, since the kernel lists the newest first. Pick never selects a link-local address, a Service's
+// address, or an address on one of Mortise's links, and a pod's address only if the kernel itself sends by it: a machine may be a pod of
+// another cluster.
 //
-// What is lost is held: held says that some of the addresses are there no more, or are not what they should be, and are to go if that
-// does not change. With nothing to take its place, all stays as it is.
+// It holds lost addresses: held reports that some of the addresses no longer exist, or are no longer right, and must go if that does not
+// change. Without a replacement, all addresses stay.
 func Pick(now []netip.Addr, v View, o Options) (next []netip.Addr, held bool) {
 	if slices.Equal(now, []netip.Addr{nowhere}) {
 		now = nil
@@ -72,8 +73,8 @@ func Pick(now []netip.Addr, v View, o Options) (next []netip.Addr, held bool) {
 	return next, false
 }
 
-// first is the address by which others reach the machine, with its link; zero is none of consequence. It is sure if it is that by which
-// the node must send, or one that it has.
+// first returns the address at which other hosts reach the machine, with its link; zero: there is none. It is sure if it is the source
+// address for the required destination, or a current address.
 func (v View) first(now []netip.Addr, o Options) (ip netip.Addr, link int, sure bool) {
 	for _, route := range v.Routes {
 		if route.Source.IsLoopback() && !route.Wanted {
@@ -81,7 +82,7 @@ func (v View) first(now []netip.Addr, o Options) (ip netip.Addr, link int, sure 
 		}
 		i := slices.IndexFunc(v.Addresses, func(a Address) bool { return a.IP == route.Source })
 		if route.Source.IsLoopback() || i >= 0 && v.link(v.Addresses[i].Link).Loopback {
-			return route.Source, 0, true // the server is on this machine
+			return route.Source, 0, true // the server runs on this machine
 		}
 		if i < 0 {
 			continue
@@ -91,7 +92,7 @@ func (v View) first(now []netip.Addr, o Options) (ip netip.Addr, link int, sure 
 			return ip, link, route.Wanted || len(now) == 0
 		}
 	}
-	if len(now) > 0 { // what it does not send by, of containers perhaps, is no better than what it had
+	if len(now) > 0 { // an address that it does not send by, perhaps of containers, is no better than the current one
 		for _, a := range v.Addresses {
 			if a.IP == now[0] && v.usable(a, o) {
 				return a.IP, a.Link, true
@@ -112,7 +113,7 @@ func (v View) first(now []netip.Addr, o Options) (ip netip.Addr, link int, sure 
 	return netip.Addr{}, 0, false
 }
 
-// on is the address of a family by which others reach the machine on a link; invalid if there is none.
+// on returns the address of a family at which other hosts reach the machine on a link; invalid: there is none.
 func (v View) on(link int, four bool, now []netip.Addr, o Options) netip.Addr {
 	var there []netip.Addr
 	for _, a := range v.Addresses {
@@ -137,7 +138,7 @@ func (v View) on(link int, four bool, now []netip.Addr, o Options) netip.Addr {
 	return netip.Addr{}
 }
 
-// usable says whether others may reach the machine by an address, now and for long.
+// usable reports whether other hosts may use an address, now and for long.
 func (v View) usable(a Address, o Options) bool {
 	l := v.link(a.Link)
 	return l.Up && !l.Loopback && !strings.HasPrefix(l.Name, ours) && !a.Passing && a.IP.IsGlobalUnicast() && !within(a.IP, o.Services)

@@ -13,8 +13,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/device"
 )
 
-// Events come in bursts: they are looked at when there was none for a moment, or after a while at last. What is lost is held for long
-// enough to be leased again, or to be made of a router's next advertisement.
+// Events come in bursts: Run reads the addresses after a moment without events, or after a maximum delay. It holds a lost address long
+// enough for another lease or the next router advertisement.
 const (
 	settled  = 500 * time.Millisecond
 	atLast   = 3 * time.Second
@@ -22,7 +22,7 @@ const (
 	reopened = 10 * time.Second
 )
 
-// Run follows the machine's addresses until ctx is done.
+// Run watches the machine's addresses until ctx is done.
 func (a *Addresses) Run(ctx context.Context) error {
 	if a.fixed {
 		<-ctx.Done()
@@ -45,7 +45,7 @@ func (a *Addresses) Run(ctx context.Context) error {
 	return nil
 }
 
-// follow follows them as long as the kernel tells of them.
+// follow watches the addresses as long as the kernel sends events.
 func (a *Addresses) follow(ctx context.Context) error {
 	return device.Listen(ctx, func(ctx context.Context, events <-chan struct{}) error {
 		a.settle(ctx, events)
@@ -53,7 +53,7 @@ func (a *Addresses) follow(ctx context.Context) error {
 	})
 }
 
-// settle looks, at once and after each burst of events.
+// settle reads the addresses, at once and after each burst of events.
 func (a *Addresses) settle(ctx context.Context, events <-chan struct{}) {
 	quiet, last, lost := stopped(), stopped(), stopped()
 	defer quiet.Stop()
@@ -99,8 +99,8 @@ func stopped() *time.Timer {
 	return t
 }
 
-// see looks at the machine, and makes the addresses what they are now. Those that are lost are held, or, if that is over, forgotten. It
-// says whether there are such, or whether it is to look again for another reason.
+// see reads the machine's addresses and updates the node's. It holds lost addresses, or drops them after some time. It reports whether some
+// are held, or whether it must read again for another reason.
 func (a *Addresses) see(ctx context.Context, over bool) bool {
 	v, err := a.look(ctx, a.options)
 	if err != nil {

@@ -8,10 +8,10 @@
 // defaults.go sets kube-proxy's defaults, and validate.go validates everything and returns one error with all mistakes,
 // with kube-proxy's paths and messages. settings.go has the service proxy's view of it.
 //
-// Not every field has an effect here. fields.go lists all of them: those that are honoured, those without effect
-// ([Config.Warnings] lists the ones that a file sets), and those that are refused.
+// Not every field has an effect here. fields.go lists all of them: those with an effect, those without one
+// ([Config.Warnings] lists the ones that a file sets), and those that are rejected.
 //
-// A configuration is not changed after it was loaded.
+// A configuration does not change after Load.
 package proxyconfig
 
 import (
@@ -24,17 +24,17 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/componentconfig"
 )
 
-// Config is a configuration that was read.
+// Config is a loaded configuration.
 type Config struct {
-	// KubeProxyConfiguration has its defaults filled in.
+	// KubeProxyConfiguration has its defaults set.
 	*proxyv1alpha1.KubeProxyConfiguration
-	// Lenient is what a strict reader minds in the file; nil: nothing.
+	// Lenient is the error of strict decoding; nil: the file is strictly valid.
 	Lenient error
 
-	written *proxyv1alpha1.KubeProxyConfiguration // what the file and the command line say
+	written *proxyv1alpha1.KubeProxyConfiguration // the file with the command line's values
 }
 
-// Flags are what the command line says beside the file, and wins over it. The zero value says nothing.
+// Flags are the values of the command line, which take precedence over the file. The zero value sets nothing.
 type Flags struct {
 	Mode              string
 	NodePortAddresses []string
@@ -54,7 +54,7 @@ func Load(file string, flags Flags) (*Config, error) {
 	return c, nil
 }
 
-// Parse reads the contents of one file, YAML or JSON, fills in defaults and checks it.
+// Parse reads the contents of one file, YAML or JSON, sets defaults and validates it.
 func Parse(data []byte, flags Flags) (*Config, error) {
 	written, lenient, err := decode(data)
 	if err != nil {
@@ -69,7 +69,7 @@ func Parse(data []byte, flags Flags) (*Config, error) {
 	return c, nil
 }
 
-// over writes the flags over a file.
+// over applies the flags to a file.
 func (f Flags) over(c *proxyv1alpha1.KubeProxyConfiguration) {
 	componentconfig.Value(&f.Mode, string(c.Mode))
 	c.Mode = proxyv1alpha1.ProxyMode(f.Mode)
@@ -81,7 +81,7 @@ func (f Flags) over(c *proxyv1alpha1.KubeProxyConfiguration) {
 	}
 }
 
-// decode reads one document; lenient is what strict decoding minded.
+// decode decodes one document; lenient is the error of strict decoding.
 func decode(data []byte) (c *proxyv1alpha1.KubeProxyConfiguration, lenient, err error) {
 	s := runtime.NewScheme()
 	if err := proxyv1alpha1.AddToScheme(s); err != nil {

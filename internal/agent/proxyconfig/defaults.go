@@ -22,8 +22,8 @@ const (
 	metricsPort = 10249
 )
 
-// SetDefaults fills in what a file leaves out, as kube-proxy 1.37 does, on Linux. The mode stays empty: which one works is the
-// machine's affair.
+// SetDefaults sets the defaults of unset fields as kube-proxy 1.37 does on Linux. The mode stays empty, because the machine decides which
+// one works.
 func SetDefaults(c *proxyv1alpha1.KubeProxyConfiguration) {
 	c.APIVersion, c.Kind = proxyv1alpha1.SchemeGroupVersion.String(), "KubeProxyConfiguration"
 	componentconfig.Value(&c.BindAddress, "0.0.0.0")
@@ -60,7 +60,7 @@ func SetDefaults(c *proxyv1alpha1.KubeProxyConfiguration) {
 	componentconfig.Value(&c.DetectLocalMode, clusterCIDR)
 }
 
-// withPort is where a page is served; what is no address stays, and is refused later.
+// withPort adds the default port to the address of a page. An invalid address stays, for the validation to reject.
 func withPort(address, usual string, port int) string {
 	componentconfig.Value(&address, usual)
 	if _, _, err := net.SplitHostPort(address); err == nil || netutils.ParseIPSloppy(address) == nil {

@@ -13,12 +13,12 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/componentconfig"
 )
 
-// sections are the fields whose own fields are listed.
+// sections are the fields that are listed by their own fields.
 func sections() []string {
 	return []string{"iptables", "nftables", "ipvs", "winkernel", "conntrack", "detectLocal"}
 }
 
-// Fields are all fields, by name. docs/kube-proxy-configuration.md shows the same table.
+// Fields lists all fields by name. docs/kube-proxy-configuration.md shows the same table.
 func Fields() []componentconfig.Field {
 	honoured := func(why string, names ...string) []componentconfig.Field {
 		return componentconfig.Each(componentconfig.Honoured, why, names...)
@@ -56,7 +56,7 @@ func Fields() []componentconfig.Field {
 	)
 }
 
-// Warnings say of each field that is set and without effect that it is, and what else the owner of the file may not expect.
+// Warnings returns a warning for each field that is set and has no effect, and for other surprises.
 func (c *Config) Warnings() []string {
 	var out []string
 	if c.Lenient != nil {

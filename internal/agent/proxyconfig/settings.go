@@ -24,7 +24,7 @@ const (
 	modeIPVS     = proxyv1alpha1.ProxyMode("ipvs")
 )
 
-// The ways to detect pods.
+// The ways to detect local pods.
 const (
 	clusterCIDR         = proxyv1alpha1.LocalMode("ClusterCIDR")
 	nodeCIDR            = proxyv1alpha1.LocalMode("NodeCIDR")
@@ -39,7 +39,7 @@ const (
 	all       = "all"
 )
 
-// MasqueradeAll says whether who calls a Service's address is hidden.
+// MasqueradeAll reports whether all traffic to Services' addresses is masqueraded.
 func (c *Config) MasqueradeAll() bool {
 	if c.Mode == modeNFTables {
 		return c.NFTables.MasqueradeAll
@@ -47,7 +47,7 @@ func (c *Config) MasqueradeAll() bool {
 	return c.IPTables.MasqueradeAll
 }
 
-// MasqueradeMark is the mark of what is to be masqueraded.
+// MasqueradeMark returns the packet mark of traffic to masquerade.
 func (c *Config) MasqueradeMark() uint32 {
 	if c.Mode == modeNFTables {
 		return 1 << *c.NFTables.MasqueradeBit
@@ -55,10 +55,10 @@ func (c *Config) MasqueradeMark() uint32 {
 	return 1 << *c.IPTables.MasqueradeBit
 }
 
-// SyncPeriod is how long what failed waits at most.
+// SyncPeriod returns the maximum delay after a failure.
 func (c *Config) SyncPeriod() time.Duration { return sync(c.KubeProxyConfiguration).Duration }
 
-// MinSyncPeriod is the minimum time between two changes of rules, if the file sets it: otherwise the proxy paces itself.
+// MinSyncPeriod returns the minimum time between two changes of rules, if the file sets it: otherwise the proxy paces itself.
 func (c *Config) MinSyncPeriod() time.Duration { return minSync(c.written).Duration }
 
 func sync(c *proxyv1alpha1.KubeProxyConfiguration) metav1.Duration {
@@ -81,7 +81,7 @@ func minSync(c *proxyv1alpha1.KubeProxyConfiguration) metav1.Duration {
 	return c.IPTables.MinSyncPeriod
 }
 
-// PodCIDRs are the ranges of pods that the file has; none: it has no say.
+// PodCIDRs returns the file's pod ranges; none: the file does not set them.
 func (c *Config) PodCIDRs() []netip.Prefix {
 	if c.DetectLocalMode != clusterCIDR {
 		return nil
@@ -107,8 +107,8 @@ func clusterCIDRs(c *proxyv1alpha1.KubeProxyConfiguration) []string {
 // NodePods reports whether only this node's pods are treated as pods.
 func (c *Config) NodePods() bool { return c.DetectLocalMode == nodeCIDR }
 
-// PodInterface is the name of the interface that pods' packets come from, or, if begins is true, the prefix of such names.
-// Empty: pods are identified by their addresses.
+// PodInterface returns the name of the interface that pods' packets come from, or, if begins is true, the prefix of such names. Empty:
+// addresses identify pods.
 func (c *Config) PodInterface() (name string, begins bool) {
 	switch c.DetectLocalMode {
 	case bridgeInterface:
@@ -119,7 +119,7 @@ func (c *Config) PodInterface() (name string, begins bool) {
 	return "", false
 }
 
-// NodePortPrefixes are the prefixes that node ports are on, and the word primary; none is all addresses.
+// NodePortPrefixes returns the prefixes for node ports, and the word primary; none means all addresses.
 func (c *Config) NodePortPrefixes() []string {
 	var out []string
 	for _, text := range c.NodePortAddresses {
@@ -139,7 +139,7 @@ func (c *Config) NodePortPrefixes() []string {
 	return out
 }
 
-// Address is what the node's own is to be taken for; the zero value: as its Node object has it.
+// Address returns the node's own address; the zero value: use the Node object's.
 func (c *Config) Address() netip.Addr {
 	a, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(c.BindAddress))
 	if !ok || a.Unmap().IsUnspecified() {
@@ -148,13 +148,13 @@ func (c *Config) Address() netip.Addr {
 	return a.Unmap()
 }
 
-// HealthzAddress and MetricsAddress are where pages are served: an address and a port.
+// HealthzAddress and MetricsAddress return the addresses of pages: an address and a port.
 func (c *Config) HealthzAddress() string { return plain(c.HealthzBindAddress) }
 
-// MetricsAddress is said with HealthzAddress.
+// MetricsAddress is described at HealthzAddress.
 func (c *Config) MetricsAddress() string { return plain(c.MetricsBindAddress) }
 
-// plain is such an address without leading zeros, which kube-proxy takes.
+// plain removes leading zeros, which kube-proxy accepts.
 func plain(text string) string {
 	host, port, err := net.SplitHostPort(text)
 	if a, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(host)); err == nil && ok {
@@ -163,10 +163,10 @@ func plain(text string) string {
 	return text
 }
 
-// most is what kube-proxy limits the number of connections to, however many processors there are.
+// most returns kube-proxy's limit of the number of connections, for a number of CPUs.
 const most = 1 << 20
 
-// Tracking are the kernel's settings of connections that the file has, for a machine of so many processors.
+// Tracking returns the file's settings of connection tracking for a machine with this number of CPUs.
 func (c *Config) Tracking(processors int) conntrack.Settings {
 	said, full := c.written.Conntrack, c.Conntrack
 	t := conntrack.Settings{TCPBeLiberal: said.TCPBeLiberal, UDPUnreplied: said.UDPTimeout.Duration,
@@ -186,7 +186,7 @@ func (c *Config) Tracking(processors int) conntrack.Settings {
 	return t
 }
 
-// prefix reads a range as kube-proxy does, which takes leading zeros.
+// prefix parses a range like kube-proxy, which accepts leading zeros.
 func prefix(text string) (netip.Prefix, bool) {
 	_, n, err := netutils.ParseCIDRSloppy(text)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/componentconfig"
 )
 
-// mistakes collects what is wrong.
+// mistakes collects validation errors.
 type mistakes field.ErrorList
 
 func (m *mistakes) add(wrong bool, at *field.Path, value any, why string) {
@@ -31,10 +31,10 @@ func (m *mistakes) add(wrong bool, at *field.Path, value any, why string) {
 	}
 }
 
-// hiddenBefore is the version whose hidden metrics may be asked for: the one before ours.
+// hiddenBefore is the version whose hidden metrics may be shown: the one before ours.
 const hiddenBefore = "1.36"
 
-// What kube-proxy says of numbers; all of these are upstream's words.
+// kube-proxy's messages about numbers; all are upstream's words.
 const (
 	notNegative = "must be greater than or equal to 0"
 	positive    = "must be greater than 0"
@@ -44,8 +44,8 @@ const (
 	oneCIDR     = "must be a valid CIDR block (e.g. 10.100.0.0/16 or fde4:8dba:82e1::/48)"
 )
 
-// Validate checks a configuration whose defaults are filled in: what kube-proxy 1.37 refuses, by its paths and in its words, and the
-// mode ipvs, which this node does not have. The paths are not those of the file: they are of kube-proxy's own type.
+// Validate validates a configuration with defaults: it rejects what kube-proxy 1.37 rejects, with its paths and messages, and the mode
+// ipvs, which this node does not have. The paths are not those of the file, but of kube-proxy's internal type.
 func Validate(c *proxyv1alpha1.KubeProxyConfiguration) error {
 	var m mistakes
 	at := field.NewPath("KubeProxyConfiguration")
@@ -136,7 +136,7 @@ func checkPeriods(c *proxyv1alpha1.KubeProxyConfiguration, at *field.Path, m *mi
 		fmt.Sprintf("must be greater than or equal to %s", at.Child("MinSyncPeriod")))
 }
 
-// checkPage wants an address and a port.
+// checkPage requires an address and a port.
 func checkPage(text string, at *field.Path, m *mistakes) {
 	host, port, err := net.SplitHostPort(text)
 	if err != nil {
@@ -191,7 +191,7 @@ func checkLocal(c *proxyv1alpha1.KubeProxyConfiguration, at *field.Path, m *mist
 	}
 }
 
-// checkLogging has JSON, which kube-proxy knows and this process need not.
+// checkLogging accepts JSON, which kube-proxy supports, whatever this process registers.
 func checkLogging(c *proxyv1alpha1.KubeProxyConfiguration, at *field.Path, m *mistakes) {
 	l := c.Logging
 	if l.Format == logsapi.JSONLogFormat {
@@ -203,7 +203,7 @@ func checkLogging(c *proxyv1alpha1.KubeProxyConfiguration, at *field.Path, m *mi
 	*m = append(*m, logsapi.Validate(&l, gates{set: c.FeatureGates}, at)...)
 }
 
-// gates are a configuration's, as far as logging asks for them.
+// gates are the configuration's feature gates, as logging queries them.
 type gates struct {
 	featuregate.FeatureGate
 	set map[string]bool

@@ -11,7 +11,7 @@ import (
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// policy says whether a pod must show credentials for an image that is on the node.
+// policy decides whether a pod needs credentials for an image that is on the node.
 type policy struct {
 	kind     configv1beta1.ImagePullCredentialsVerificationPolicy
 	exact    map[string]bool
@@ -34,7 +34,8 @@ func newPolicy(kind configv1beta1.ImagePullCredentialsVerificationPolicy, allowl
 	return p, nil
 }
 
-// verifies takes an image as a container names it, and whether the node pulled it. An unknown policy verifies.
+// verifies reports whether credentials are needed for an image, by the container's name for it and whether the node pulled it. With an
+// unknown policy they are.
 func (p *policy) verifies(image string, pulled bool) bool {
 	switch p.kind {
 	case configv1beta1.NeverVerify:
@@ -68,7 +69,7 @@ func ValidateAllowlist(patterns []string) error {
 	return err
 }
 
-// readPattern reads a pattern: a repository, or a prefix that ends in "/*". The messages are upstream's.
+// readPattern parses a pattern: a repository, or a prefix that ends in "/*". The messages are upstream's.
 func readPattern(pattern string) (prefix string, wildcard bool, err error) {
 	if pattern != strings.TrimSpace(pattern) {
 		return "", false, fmt.Errorf("leading/trailing spaces are not allowed: %s", pattern)
@@ -97,7 +98,7 @@ func readPattern(pattern string) (prefix string, wildcard bool, err error) {
 	return prefix, false, nil
 }
 
-// repository is an image's name as it is written, without tag and digest.
+// repository returns an image's name as written, without tag and digest.
 func repository(image string) (string, error) {
 	parsed, err := reference.Parse(image)
 	if err != nil {

@@ -1,19 +1,19 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pullmanager decides whether a pod may use an image that is on the node already (KEP-2535,
-// KubeletEnsureSecretPulledImages). Without it, an image that one tenant pulled with a secret would serve every other.
+// Package pullmanager decides whether a pod may use an image that is on the node already (KEP-2535, KubeletEnsureSecretPulledImages).
+// Without it, every tenant could use an image that another one pulled with a secret.
 //
-// The Manager keeps kubelet's records, in kubelet's form and in kubelet's places below the node's directory:
+// The Manager keeps kubelet's records, in kubelet's format and in kubelet's directories below the node's directory:
 //
 //   - image_manager/pulling: an ImagePullIntent for each image that is being pulled. The node writes it before it calls the
-//     runtime, so that a crash does not make a pulled image look like one that the node found.
+//     runtime, so that a pulled image does not look like a preloaded one after a crash.
 //   - image_manager/pulled: an ImagePulledRecord for each pulled image, with the secrets that gave access to it. A pull
 //     without a secret opens the image to all pods.
 //
-// [Manager.MustPull] answers from them. Take an image that a pod pulled with the secret a/s. A pod with a/s, or with a secret
-// of the same login, may use it; any other must pull, with which the registry decides. A record that the Manager cannot
-// read, or that is missing while there is an intent, makes every pod pull.
+// [Manager.MustPull] decides by these. Take an image that a pod pulled with the secret a/s. A pod with a/s, or with a secret
+// of the same login, may use it; any other must pull, so that the registry decides. If the Manager cannot read a record, or there is an
+// intent without a record, every pod must pull.
 //
 // A Manager is safe for concurrent use. Writes are on disk when a method returns.
 package pullmanager
@@ -36,13 +36,13 @@ import (
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// mostSecrets is upstream's bound of the secrets that a record takes over from pods that did not pull.
+// mostSecrets is upstream's maximum of secrets that a record takes over from pods that did not pull.
 const mostSecrets = 100
 
-// Secrets are the secrets of a pod that have credentials for an image.
+// Secrets returns the pod's secrets that have credentials for an image.
 type Secrets func() ([]configv1beta1.ImagePullSecret, error)
 
-// Options are what a Manager is made from.
+// Options configure a Manager.
 type Options struct {
 	Dir       string // the node's directory
 	Policy    configv1beta1.ImagePullCredentialsVerificationPolicy
@@ -61,11 +61,11 @@ type Manager struct {
 	now             func() time.Time
 
 	mu      sync.Mutex
-	intents map[string]int // pulls under way, by image
-	checks  map[string]int // answers of MustPull, by upstream's words
+	intents map[string]int // pulls in progress, by image
+	checks  map[string]int // results of MustPull, by upstream's names
 }
 
-// Open makes the directories, and turns intents of pulls that a crash cut off into records without credentials.
+// Open makes the directories, and turns the intents of interrupted pulls into records without credentials.
 func Open(o Options) (*Manager, error) {
 	p, err := newPolicy(o.Policy, o.Allowlist)
 	if err != nil {
@@ -85,7 +85,7 @@ func Open(o Options) (*Manager, error) {
 	return m, nil
 }
 
-// recover looks for the images of intents. Those that are not there keep their intent: they count as pulled.
+// recover checks the images of intents. A missing image keeps its intent, and so counts as pulled.
 func (m *Manager) recover(list func() ([]*runtimeapi.Image, error)) {
 	cut := map[string][]string{}
 	if err := each(m.pulling, func(_ string, text []byte) error {
@@ -120,7 +120,7 @@ func (m *Manager) recover(list func() ([]*runtimeapi.Image, error)) {
 	}
 }
 
-// normalized is an image's name with registry and tag, as the runtime writes it.
+// normalized returns an image's name with registry and tag, as the runtime writes it.
 func normalized(image string) string {
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
@@ -129,7 +129,7 @@ func normalized(image string) string {
 	return reference.TagNameOnly(named).String()
 }
 
-// Intend records that the image, as a container names it, is about to be pulled. Pulled or Failed end it.
+// Intend records that the image, by the container's name for it, is about to be pulled. Pulled or Failed end the intent.
 func (m *Manager) Intend(image string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -140,8 +140,8 @@ func (m *Manager) Intend(image string) error {
 	return nil
 }
 
-// Pulled records that the image was pulled as ref, with the secret or, where it is nil, without one. After an error
-// the intent stays, and with it the verification.
+// Pulled records that the image was pulled as ref with the secret, or without one if it is nil. After an error the intent stays, and so the
+// verification.
 func (m *Manager) Pulled(image, ref string, secret *configv1beta1.ImagePullSecret) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -174,7 +174,7 @@ func (m *Manager) end(image string) error {
 	return nil
 }
 
-// record merges credentials into the image's record; nil credentials only see to it that there is one.
+// record merges credentials into the image's record; with nil credentials it only creates a missing record.
 func (m *Manager) record(image, ref string, credentials *configv1beta1.ImagePullCredentials) error {
 	name, err := repository(image)
 	if err != nil {
@@ -205,8 +205,8 @@ func (m *Manager) record(image, ref string, credentials *configv1beta1.ImagePull
 	return writePulled(m.pulled, r)
 }
 
-// merge adds credentials to those that there are. A secret counts once: its newest hash stays. An image that is open to all
-// pods stays so, and needs no secrets.
+// merge adds credentials to existing ones. A secret counts once, with its newest hash. An image that is open to all pods stays so, and
+// needs no secrets.
 func merge(has, more configv1beta1.ImagePullCredentials) (configv1beta1.ImagePullCredentials, bool) {
 	switch {
 	case has.NodePodsAccessible:
@@ -231,12 +231,12 @@ func merge(has, more configv1beta1.ImagePullCredentials) (configv1beta1.ImagePul
 	return out, changed
 }
 
-// same says whether both are one secret, with whatever login.
+// same reports whether both are the same secret, with any login.
 func same(a, b configv1beta1.ImagePullSecret) bool {
 	return a.UID == b.UID && a.Namespace == b.Namespace && a.Name == b.Name
 }
 
-// The results of checks, in upstream's words.
+// The results of checks, under upstream's names.
 const (
 	policyAllowed    = "credentialPolicyAllowed"
 	recordFound      = "credentialRecordFound"
@@ -244,8 +244,8 @@ const (
 	checkError       = "error"
 )
 
-// MustPull says whether a pod that names the image, which is on the node as ref, must pull it to use it. An error means
-// that the pod's secrets cannot be read.
+// MustPull reports whether a pod must pull the image, which is on the node as ref, to use it. An error means that the pod's secrets cannot
+// be read.
 func (m *Manager) MustPull(image, ref string, secrets Secrets) (bool, error) {
 	result, err := m.check(image, ref, secrets)
 	m.mu.Lock()
@@ -254,14 +254,14 @@ func (m *Manager) MustPull(image, ref string, secrets Secrets) (bool, error) {
 	return result == mustAuthenticate || result == checkError, err
 }
 
-// Checks are the answers of MustPull so far, by their reason, as kubelet_imagemanager_image_mustpull_checks_total has them.
+// Checks returns the number of MustPull's results so far, by reason, as in kubelet_imagemanager_image_mustpull_checks_total.
 func (m *Manager) Checks() map[string]int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return maps.Clone(m.checks)
 }
 
-// Records are how many intents and how many pulled images are on record.
+// Records returns the numbers of recorded intents and pulled images.
 func (m *Manager) Records() (intents, pulled int, err error) {
 	names, err := recordsIn(m.pulling)
 	if err != nil {
@@ -316,7 +316,7 @@ func (m *Manager) check(image, ref string, secrets Secrets) (result string, err 
 	return mustAuthenticate, nil
 }
 
-// known reads the image's record, and says whether the node pulled the image or was about to.
+// known reads the image's record, and reports whether the node pulled the image or was about to.
 func (m *Manager) known(image, ref string) (record *configv1beta1.ImagePulledRecord, pulled bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -327,7 +327,7 @@ func (m *Manager) known(image, ref string) (record *configv1beta1.ImagePulledRec
 	return nil, intent != nil, err
 }
 
-// adopt has another secret of a login that is known, or the new login of a secret that is, count for the next time too.
+// adopt adds another secret with a known login, or the new login of a known secret, to the record for the next time.
 func (m *Manager) adopt(image, ref string, s configv1beta1.ImagePullSecret) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -336,7 +336,7 @@ func (m *Manager) adopt(image, ref string, s configv1beta1.ImagePullSecret) {
 	}
 }
 
-// Prune removes the records of images that are not among refs, as far as they are older than the list of refs.
+// Prune removes the records of images that are not among refs, if they are older than that list.
 func (m *Manager) Prune(refs []string, listed time.Time) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -27,7 +27,7 @@ const (
 	prefix     = "sha256-"
 )
 
-// fileName is kubelet's: no character of an image's name gets into a path.
+// fileName returns kubelet's file name: no character of an image's name gets into a path.
 func fileName(name string) string { return fmt.Sprintf("%s%x", prefix, sha256.Sum256([]byte(name))) }
 
 func writeIntent(dir, image string) error {
@@ -51,7 +51,7 @@ func write(dir, name string, record any) error {
 	return durable.Write(filepath.Join(dir, fileName(name)), 0o600, append(text, '\n'))
 }
 
-// readIntent returns nil where there is none.
+// readIntent returns nil if there is none.
 func readIntent(dir, image string) (*configv1beta1.ImagePullIntent, error) {
 	text, err := os.ReadFile(filepath.Join(dir, fileName(image)))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -63,7 +63,7 @@ func readIntent(dir, image string) (*configv1beta1.ImagePullIntent, error) {
 	return decodeIntent(text, image)
 }
 
-// readPulled returns nil where there is none.
+// readPulled returns nil if there is none.
 func readPulled(dir, ref string) (*configv1beta1.ImagePulledRecord, error) {
 	text, err := os.ReadFile(filepath.Join(dir, fileName(ref)))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -75,7 +75,7 @@ func readPulled(dir, ref string) (*configv1beta1.ImagePulledRecord, error) {
 	return decodePulled(text, ref)
 }
 
-// decodeIntent reads an intent; where image is given, it must be the intent's.
+// decodeIntent decodes an intent; if image is not empty, it must match.
 func decodeIntent(text []byte, image string) (*configv1beta1.ImagePullIntent, error) {
 	out := &configv1beta1.ImagePullIntent{}
 	if err := decode(text, out, kindIntent, &out.TypeMeta); err != nil {
@@ -87,7 +87,7 @@ func decodeIntent(text []byte, image string) (*configv1beta1.ImagePullIntent, er
 	return out, nil
 }
 
-// decodePulled reads a record; where ref is given, it must be the record's.
+// decodePulled decodes a record; if ref is not empty, it must match.
 func decodePulled(text []byte, ref string) (*configv1beta1.ImagePulledRecord, error) {
 	out := &configv1beta1.ImagePulledRecord{}
 	if err := decode(text, out, kindPulled, &out.TypeMeta); err != nil {
@@ -99,8 +99,7 @@ func decodePulled(text []byte, ref string) (*configv1beta1.ImagePulledRecord, er
 	return out, nil
 }
 
-// decode reads one object of today's version or of the one before, strictly: a field that is not known may be what
-// forbids access.
+// decode decodes one object of the current or the previous version strictly, because an unknown field may forbid access.
 func decode(text []byte, out any, kind string, read *metav1.TypeMeta) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
@@ -116,7 +115,7 @@ func decode(text []byte, out any, kind string, read *metav1.TypeMeta) error {
 	return nil
 }
 
-// each calls do with every record in the directory, and with the name of its file. Errors of single files are joined.
+// each calls do with every record in the directory, and with the name of its file. It joins the errors of single files.
 func each(dir string, do func(path string, text []byte) error) error {
 	names, err := recordsIn(dir)
 	if err != nil {
@@ -136,7 +135,7 @@ func each(dir string, do func(path string, text []byte) error) error {
 	return errors.Join(errs...)
 }
 
-// recordsIn are the names of the files that are records.
+// recordsIn returns the names of the files that are records.
 func recordsIn(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
