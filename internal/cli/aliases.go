@@ -13,14 +13,14 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// aliasFlags are the names that kube-apiserver and kube-controller-manager give to flags of `up`.
+// aliasFlags are flags of `up` under the names of kube-apiserver and kube-controller-manager.
 type aliasFlags struct {
 	bindAddress string
 	securePort  int
-	listen      bool // --listen stands on the command line
+	listen      bool // the command line has --listen
 }
 
-// names are those of the flags.
+// names are the names of these flags.
 func (*aliasFlags) names() []string {
 	return []string{"bind-address", "secure-port", "service-cluster-ip-range", "cluster-cidr"}
 }
@@ -32,7 +32,7 @@ func (a *aliasFlags) add(f *pflag.FlagSet) {
 	f.Var(f.Lookup("pod-cidr").Value, "cluster-cidr", "The same as --pod-cidr.")
 }
 
-// apply puts an address and a port into HOST:PORT.
+// apply combines an address and a port into HOST:PORT.
 func (a *aliasFlags) apply(f *pflag.FlagSet, listen string) (string, error) {
 	address, port := f.Changed("bind-address"), f.Changed("secure-port")
 	if !address && !port {

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli is the command line: a file a verb, one table of them here.
+// Package cli implements the command line: one file for each command, and one table of the commands in this file.
 //
-// A verb parses its own flags, does its work through what [Program] hands it, and answers an exit code: 0 done, 1 it
-// could not be done (one clear line on Err says why), 2 the command line itself is wrong. Nothing here starts a server
-// or opens a store by itself: cmd/mortise wires those in, so that this package imports none of the server's rooms.
+// A command parses its own flags, does its work through [Program], and returns an exit code: 0 means success, 1 a failure (one line on Err
+// says why), 2 a wrong command line. Nothing here starts a server or opens a store by itself: cmd/mortise passes these functions in, so that
+// this package imports none of the server's packages.
 package cli
 
 import (
@@ -23,38 +23,38 @@ import (
 	"github.com/mortise-dev/mortise/internal/config"
 )
 
-// Program is what the verbs work with.
+// Program has the functions that commands use.
 type Program struct {
 	In       io.Reader
 	Out, Err io.Writer
 	// Start starts a cluster and returns when it is ready.
 	Start func(ctx context.Context, o UpOptions) (Cluster, error)
-	// Join starts a node of a cluster that is elsewhere, and returns when it is at work.
+	// Join starts a node of a cluster elsewhere, and returns when the node works.
 	Join func(ctx context.Context, o NodeOptions) (Cluster, error)
-	// Engines are the store engines that --store selects from, the default first.
+	// Engines are the store engines for --store, the default first.
 	Engines []Engine
 	// AddFlags binds the settings of an API server and its controllers to flags.
 	AddFlags func(f *pflag.FlagSet, o *options.APIServer)
-	// Judge judges definitions offline.
+	// Judge validates definitions offline.
 	Judge Judge
 	// Examine examines the node of this machine.
 	Examine Examine
-	// EnsureDNS creates the Service of the cluster DNS in a cluster without one, and returns its address.
+	// EnsureDNS creates the Service of the cluster DNS if there is none, and returns its address.
 	EnsureDNS func(ctx context.Context, client kubernetes.Interface) (address netip.Addr, made bool, err error)
 }
 
-// Engine is a store engine: its name, and what it does, for the help of --store.
+// Engine is a store engine with its name and its description for the help of --store.
 type Engine struct{ Name, Usage string }
 
-// Cluster is a running cluster, as `up` sees it.
+// Cluster is a running cluster.
 type Cluster interface {
 	// Ready describes the running cluster for the ready line.
 	Ready() (url, kubeconfig, node string)
-	// Settled is closed when everything has come up and only waits for work.
+	// Settled is closed when everything has started and is idle.
 	Settled() <-chan struct{}
-	// Wait blocks until a part of the cluster ends by itself, and says why; nil after Stop.
+	// Wait blocks until a part of the cluster ends by itself, and returns why; nil after Stop.
 	Wait() error
-	// Stop ends it cleanly: all state on disk, pods left running.
+	// Stop stops the cluster cleanly: all state is on disk, and pods keep running.
 	Stop() error
 }
 
@@ -69,18 +69,18 @@ type UpOptions struct {
 	RuntimeConfig                      map[string]string
 	APIServer                          options.APIServer
 	Logger                             *slog.Logger
-	Started                            time.Time // when the process began, for the ready line
+	Started                            time.Time // the start time of the process, for the ready line
 
 	applied *config.Applied // by --config; nil: no file
 }
 
-// verb is one row of the table.
+// verb is one row of the table of commands.
 type verb struct {
 	name, args, about string
 	run               func(ctx context.Context, p Program, args []string) int
 }
 
-// verbs is the command line, in the order that help shows it.
+// verbs are the commands in the order of the help.
 func verbs() []verb {
 	return []verb{
 		{"up", "[flags]", "start a cluster in the foreground", runUp},
@@ -99,7 +99,7 @@ func verbs() []verb {
 	}
 }
 
-// Main runs the verb that args name and answers the exit code of the process.
+// Main runs the command that args name, and returns the exit code of the process.
 func Main(ctx context.Context, args []string, p Program) int {
 	if len(args) == 0 {
 		usage(p.Err)
@@ -127,7 +127,7 @@ func usage(w io.Writer) {
 	fmt.Fprintln(w, "\n`mortise COMMAND --help` explains a command's flags.")
 }
 
-// fail prints the one line that says why, and answers exit code 1.
+// fail prints the one line that says why, and returns exit code 1.
 func fail(p Program, err error) int {
 	fmt.Fprintf(p.Err, "mortise: %v\n", err)
 	return 1

@@ -21,17 +21,18 @@ type Judgement struct {
 	Findings []Finding `json:"findings"`
 }
 
-// Finding is one thing that was found. Level is error, breaking, warning or note.
+// Finding is one result of a check. Level is error, breaking, warning or note.
 type Finding struct {
 	Level   string `json:"level"`
 	Path    string `json:"path,omitempty"`
 	Message string `json:"message"`
 }
 
-// Judge reads the definitions of a file and judges each, against its namesake in older if that is not nil.
+// Judge reads the definitions of a file and validates each. If older is not nil, it compares each with the definition of the same name
+// there.
 type Judge func(ctx context.Context, file, older io.Reader) ([]Judgement, error)
 
-// runCRD checks files with definitions as a server would, without one.
+// runCRD validates files with definitions as a server would, without a server.
 func runCRD(ctx context.Context, p Program, args []string) int {
 	f := pflag.NewFlagSet("crd", pflag.ContinueOnError)
 	f.SetOutput(p.Err)

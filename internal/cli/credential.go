@@ -23,7 +23,7 @@ const credentialUsage = `Usage:
 Prints an ExecCredential, for users[].user.exec of a kubeconfig; see docs/authentication.md.
 `
 
-// runCredential prints a token for a client that runs it as its credential plug-in.
+// runCredential prints a token for a client that runs it as its exec credential plug-in.
 func runCredential(ctx context.Context, p Program, args []string) int {
 	if len(args) == 0 {
 		fmt.Fprint(p.Err, credentialUsage)
@@ -79,7 +79,7 @@ func runCredential(ctx context.Context, p Program, args []string) int {
 	return 0
 }
 
-// defaultCache is empty where the user has no directory for such things: then nothing is kept.
+// defaultCache returns the directory of cached tokens. It is empty if the user has no cache directory: then nothing is cached.
 func defaultCache() string {
 	dir, err := os.UserCacheDir()
 	if err != nil {

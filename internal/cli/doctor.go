@@ -24,7 +24,7 @@ type DoctorOptions struct {
 	Fix                bool
 }
 
-// Symptom is one thing that was looked at on a node. State is ok, note, wrong or fixed; only wrong is a reason to worry.
+// Symptom is the result of one check on a node. State is ok, note, wrong or fixed; only wrong needs attention.
 type Symptom struct {
 	Check string `json:"check"`
 	State string `json:"state"`
@@ -32,7 +32,7 @@ type Symptom struct {
 	Do    string `json:"do,omitempty"`
 }
 
-// Examine examines the node of this machine, and mends what it can where that is asked for.
+// Examine examines the node of this machine, and repairs what it can if the options request that.
 type Examine func(ctx context.Context, o DoctorOptions) ([]Symptom, error)
 
 // runDoctor examines the node of this machine.

@@ -16,10 +16,10 @@ import (
 	"github.com/mortise-dev/mortise/extension/trace"
 )
 
-// widestValue is how much of a value is printed.
+// widestValue is the maximum length of a printed value.
 const widestValue = 160
 
-// printed is a value as compact JSON.
+// printed returns a value as compact JSON.
 func printed(v any) string {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -34,7 +34,7 @@ func printed(v any) string {
 	return s
 }
 
-// plain keeps what a client or a webhook said from moving the cursor of who reads it.
+// plain replaces control characters, so that text of clients and webhooks cannot move the reader's cursor.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' {
@@ -60,7 +60,7 @@ func printChanges(w io.Writer, indent string, changes []trace.Change) {
 	}
 }
 
-// step names what did something: "webhook a.example.com of inject".
+// step returns the description of a step: "webhook a.example.com of inject".
 func stepName(kind, configuration, name string) string {
 	switch {
 	case name == "":
@@ -101,7 +101,7 @@ func inNamespace(namespace string) string {
 	return " in namespace " + plain(namespace)
 }
 
-// printTraces prints all that is known of writes.
+// printTraces prints the traces of writes.
 func printTraces(w io.Writer, traces []trace.Trace) error {
 	for i := range traces {
 		if i > 0 {
@@ -225,7 +225,7 @@ func printStep(w io.Writer, s *trace.Step) {
 	printChanges(w, "    ", s.Changes)
 }
 
-// printWrites lists writes, one a line.
+// printWrites prints one line for each write.
 func printWrites(w io.Writer, v *trace.View) error {
 	if len(v.Traces) == 0 {
 		return nothingKept(w, "No writes", v.Kept.Started, v.Kept.Oldest)
@@ -249,7 +249,7 @@ func printWrites(w io.Writer, v *trace.View) error {
 	return more(w, v)
 }
 
-// printRejected lists writes that were refused, with who refused them and why.
+// printRejected prints rejected writes with the component that rejected them, and the reason.
 func printRejected(w io.Writer, v *trace.View) error {
 	if len(v.Traces) == 0 {
 		return nothingKept(w, "No refused writes", v.Kept.Started, v.Kept.OldestRejected)
@@ -276,7 +276,7 @@ func printRejected(w io.Writer, v *trace.View) error {
 	return more(w, v)
 }
 
-// second is a time without its fraction.
+// second returns a time without its fraction.
 func second(t string) string {
 	if i := strings.IndexByte(t, '.'); i > 0 {
 		return t[:i] + "Z"
@@ -301,7 +301,7 @@ func nothingKept(w io.Writer, what, started, oldest string) error {
 	return err
 }
 
-// value is what a field has.
+// value returns the value of a field.
 func value(present bool, v any) string {
 	if !present {
 		return "(absent)"
@@ -309,7 +309,7 @@ func value(present bool, v any) string {
 	return plain(printed(v))
 }
 
-// printField says who set a field.
+// printField prints who set a field.
 func printField(to io.Writer, f *trace.Field) error {
 	var w bytes.Buffer
 	fmt.Fprintf(&w, "Object:   %s%s\n", resourceName(f.Group, f.Resource, "", f.Name), inNamespace(f.Namespace))

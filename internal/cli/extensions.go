@@ -22,7 +22,7 @@ import (
 	"github.com/mortise-dev/mortise/extension"
 )
 
-// runExtensions prints what is plugged into a running server and how it does, or the catalogue of what can be.
+// runExtensions prints the extensions of a running server and their statistics, or the catalogue of extension points.
 func runExtensions(ctx context.Context, p Program, args []string) int {
 	f := pflag.NewFlagSet("extensions", pflag.ContinueOnError)
 	f.SetOutput(p.Err)
@@ -127,10 +127,10 @@ func printExtensions(ctx context.Context, w io.Writer, kubeconfig, output string
 	return printWaiting(w, view.Extensions, wide)
 }
 
-// mostWaiting bounds what a narrow table shows of what waits for one extension.
+// mostWaiting is the maximum number of waiting objects that a narrow table shows for one extension.
 const mostWaiting = 5
 
-// printWaiting prints what waits for extensions that drive themselves, and how long it has.
+// printWaiting prints the objects that wait for extensions which have their own control loops, and for how long.
 func printWaiting(w io.Writer, rows []extension.Row, wide bool) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	headed := false
@@ -161,7 +161,7 @@ func printJSON(w io.Writer, v any) error {
 	return err
 }
 
-// short is seconds with three digits.
+// short formats seconds with three digits.
 func short(seconds float64) string {
 	d := time.Duration(seconds * float64(time.Second))
 	switch {
@@ -175,10 +175,10 @@ func short(seconds float64) string {
 	return d.Round(10 * time.Millisecond).String()
 }
 
-// widest is what a narrow table shows of an error.
+// widest is the maximum width of an error in a narrow table.
 const widest = 60
 
-// line is an error on one line of a table. A narrow table shows its end, where the cause stands.
+// line returns an error on one line of a table. A narrow table shows its end, which has the cause.
 func line(s string, wide bool) string {
 	s = strings.Join(strings.Fields(s), " ")
 	if wide || len(s) <= widest {

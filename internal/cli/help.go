@@ -15,10 +15,10 @@ import (
 // helpWidth is the number of columns that help is wrapped to.
 const helpWidth = 120
 
-// helpFlag is --help: empty until it is given, then basic or all.
+// helpFlag is --help: empty unless it is given, otherwise basic or all.
 type helpFlag string
 
-// Set reads --help, --help=basic and --help=all.
+// Set implements pflag.Value: --help, --help=basic and --help=all.
 func (h *helpFlag) Set(s string) error {
 	if s != "basic" && s != "all" {
 		return fmt.Errorf("want basic or all")
@@ -29,7 +29,7 @@ func (h *helpFlag) Set(s string) error {
 
 func (h *helpFlag) String() string { return string(*h) }
 
-// Type is what help shows as the kind of the flag's value.
+// Type returns the type of the flag's value for the help.
 func (h *helpFlag) Type() string { return "string" }
 
 func (h *helpFlag) add(f *pflag.FlagSet) {
@@ -37,7 +37,7 @@ func (h *helpFlag) add(f *pflag.FlagSet) {
 	f.Lookup("help").NoOptDefVal = "basic"
 }
 
-// flagGroup is flags that help shows under one heading.
+// flagGroup is a group of flags under one heading.
 type flagGroup struct {
 	heading string
 	flags   []string
@@ -72,7 +72,7 @@ func (u *upFlags) printHelp(p Program) int {
 	return u.help.print(p, u.set, upUsage, upFlagGroups)
 }
 
-// upFlagGroups are the groups of the flags of `up`: the common ones, or all.
+// upFlagGroups returns the groups of the flags of `up`: the common ones, or all.
 func upFlagGroups(f *pflag.FlagSet, all bool) []flagGroup {
 	if !all {
 		return upCommon()
@@ -81,7 +81,7 @@ func upFlagGroups(f *pflag.FlagSet, all bool) []flagGroup {
 	return append(groups, flagGroup{"Names in kube-apiserver and kube-controller-manager", (&aliasFlags{}).names()})
 }
 
-// nodeFlags are the groups of the flags of `node`: the common ones, or all.
+// nodeFlags returns the groups of the flags of `node`: the common ones, or all.
 func nodeFlags(f *pflag.FlagSet, all bool) []flagGroup {
 	joining := flagGroup{"Joining", []string{"join", "token", "ca-cert-hash", "ca-file", "name", "address"}}
 	if !all {
@@ -90,7 +90,7 @@ func nodeFlags(f *pflag.FlagSet, all bool) []flagGroup {
 	return bySetting(f, joining, flagGroup{"General", []string{"help"}})
 }
 
-// bySetting puts all flags that are in no group of first under the headings of their settings.
+// bySetting groups all flags that are not in first under the headings of their settings.
 func bySetting(f *pflag.FlagSet, first ...flagGroup) []flagGroup {
 	groups := first
 	listed := map[string]bool{}
@@ -113,7 +113,7 @@ func bySetting(f *pflag.FlagSet, first ...flagGroup) []flagGroup {
 	return groups
 }
 
-// print prints usage and the groups of flags, and answers the exit code.
+// print prints usage and the groups of flags, and returns the exit code.
 func (h helpFlag) print(p Program, f *pflag.FlagSet, usage string, groups func(f *pflag.FlagSet, all bool) []flagGroup) int {
 	fmt.Fprint(p.Err, usage)
 	for _, g := range groups(f, h == "all") {

@@ -16,8 +16,8 @@ import (
 	_ "github.com/mortise-dev/mortise/internal/cli/translations" // sets kubectl's catalogue hook, see there
 )
 
-// runKubectl is kubectl as its own module makes it, plug-ins and completion included. Without KUBECONFIG and
-// --kubeconfig it looks where kubectl looks.
+// runKubectl runs kubectl from its own module, including plug-ins and completion. Without KUBECONFIG and --kubeconfig it reads kubectl's
+// default file.
 func runKubectl(_ context.Context, p Program, args []string) int {
 	// kubectl's plug-in search and some of its commands read os.Args themselves.
 	os.Args = append([]string{"kubectl"}, args...)

@@ -13,7 +13,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/machine"
 )
 
-// runMachine makes this machine ready for real containers. It prints the runtime's socket on Out.
+// runMachine prepares this machine for real containers. It prints the runtime's socket on Out.
 func runMachine(ctx context.Context, p Program, args []string) int {
 	f := pflag.NewFlagSet("machine", pflag.ContinueOnError)
 	f.SetOutput(p.Err)
@@ -55,7 +55,7 @@ func runMachine(ctx context.Context, p Program, args []string) int {
 	return 0
 }
 
-// destroyMachine removes what real containers left on this machine. While a node with real containers runs, that is the node's.
+// destroyMachine removes what real containers left on this machine, unless a node with real containers runs.
 func destroyMachine(ctx context.Context, dataDir string) error {
 	claim, err := machine.Claim(ctx)
 	if err != nil {

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// trimMemory gives back what only coming up needed: the heap's free pages, and the pages of the binary itself that
-// initialisation has touched. The latter are clean and come from the page cache again when they are needed, which costs a
-// minor fault each; a server at rest needs a fifth of them. They come in small pieces from then on: where the cache holds the
-// file in pieces of 2 MB, as it does of one that was just written, the kernel would map as much for each byte that is read.
+// trimMemory releases memory that only the start-up needed: free pages of the heap, and pages of the binary that initialisation has
+// touched. The latter are clean: the kernel reads them from the page cache again when they are needed, at the cost of a minor fault each;
+// an idle server needs a fifth of them. trimMemory also disables huge pages for the binary: if the page cache holds the file in pieces of 2
+// MB, as it does after the file was written, the kernel would map such a piece for each byte that is read.
 func trimMemory() error {
 	debug.FreeOSMemory()
 	self, err := os.Readlink("/proc/self/exe")
@@ -36,7 +36,7 @@ func trimMemory() error {
 		if !ok {
 			continue
 		}
-		// A kernel without huge pages does not know the word.
+		// A kernel without huge pages does not support the advice.
 		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, from, to-from, unix.MADV_NOHUGEPAGE); errno != 0 && errno != unix.EINVAL {
 			return fmt.Errorf("have pages of the binary in small pieces: %w", errno)
 		}
@@ -47,8 +47,8 @@ func trimMemory() error {
 	return nil
 }
 
-// mappedFiles is how many bytes of files, mostly of the binary, are resident in the process's memory (proc(5), statm); 0 where that
-// cannot be read.
+// mappedFiles returns the number of bytes of files, mostly of the binary, that are resident in the process's memory (proc(5), statm); 0 if
+// it cannot be read.
 func mappedFiles() uint64 {
 	text, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
@@ -61,8 +61,8 @@ func mappedFiles() uint64 {
 	return shared * uint64(os.Getpagesize())
 }
 
-// needsNoLoader says whether a binary is static and at a fixed address. Of others, parts that cannot be written now were
-// written by the loader before (relocations), and dropping those would lose them.
+// needsNoLoader reports whether a binary is static and has a fixed address. In other binaries, the loader has written relocations to
+// segments that are read-only now, and dropping those would lose the relocations.
 func needsNoLoader(path string) (bool, error) {
 	f, err := elf.Open(path)
 	if err != nil {
@@ -77,8 +77,8 @@ func needsNoLoader(path string) (bool, error) {
 	return f.Type == elf.ET_EXEC, nil
 }
 
-// unwrittenPart reads a line of /proc/PID/maps (proc(5)), and says whether it is a part of the file that is mapped
-// privately and cannot be written: its pages are the file's own, and may be dropped.
+// unwrittenPart parses a line of /proc/PID/maps (proc(5)), and reports whether it is a part of the file that is mapped privately and
+// read-only: its pages equal the file's, and may be dropped.
 func unwrittenPart(line, file string) (from, to uintptr, ok bool) {
 	var span, mode, offset, device string
 	var inode uint64

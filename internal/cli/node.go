@@ -26,10 +26,10 @@ type NodeOptions struct {
 	Kubelet              options.Node
 	Network              options.Network
 	Logger               *slog.Logger
-	Started              time.Time // when the process began, for the ready line
+	Started              time.Time // the start time of the process, for the ready line
 }
 
-// runNode joins a cluster and stays until a signal or a failure ends the node.
+// runNode joins a cluster and runs until a signal or a failure ends the node.
 func runNode(ctx context.Context, p Program, args []string) int {
 	if len(args) > 0 && args[0] == "doctor" {
 		return runDoctor(ctx, p, args[1:])
@@ -70,7 +70,7 @@ func newNodeFlags(p Program, o *NodeOptions) (f *pflag.FlagSet, level *string, h
 	return f, level, help
 }
 
-// parseNode reads the flags of `node`. When ok is false the command ends with code.
+// parseNode parses the flags of `node`. If ok is false the command ends with code.
 func parseNode(p Program, args []string) (o NodeOptions, code int, ok bool) {
 	o.Started = processStart()
 	f, level, help := newNodeFlags(p, &o)
@@ -83,7 +83,7 @@ func parseNode(p Program, args []string) (o NodeOptions, code int, ok bool) {
 	return o, 0, true
 }
 
-// finish checks the flags and fills in what follows from them.
+// finish validates the flags and derives other settings from them.
 func (o *NodeOptions) finish(p Program, level string) (err error) {
 	if o.Node == "real" {
 		o.Node = "cri"

@@ -11,30 +11,28 @@ import (
 	"time"
 )
 
-// The runtime collects whenever as much was made again as lives. A small server under much load so collects some times a
-// second, and one request in fifty meets a collection, which is what its slowest ones are made of. Memory that is free while
-// there is much to do is better spent on making that rare.
+// By default, the garbage collector runs whenever the heap has doubled. A small server under load collects several times a second, and one
+// request in fifty meets a collection, which makes the slowest requests. Under load, free memory is better spent on rare collections.
 const (
-	apart = 4 * time.Second // between collections, if that does not take too much
-	room  = 300 << 20       // bytes that may live and wait to be collected together, for that
-	usual = 100             // the runtime's own: as much waits as lives
+	apart = 4 * time.Second // between collections, if that does not take too much memory
+	room  = 300 << 20       // maximum size of live heap and garbage together for that
+	usual = 100             // the default of GOGC: as much garbage as live heap
 )
 
-// paceCollections puts collections further apart while much is made, and back when not. It ends with ctx.
+// paceCollections makes collections rarer under load, and restores the default rate without. It ends with ctx.
 //
-// Worked example: 60 MB live, and reads make 60 MB of garbage a second, which would be a collection a second. After the
-// second of them 240 MB may wait, so the next comes 4 seconds later. When nothing is read any more, the collection that gives
-// the memory back (see giveBack) finds that little was made, and the next comes at 120 MB again.
+// Worked example: the live heap has 60 MB, and reads produce 60 MB of garbage a second, which would cause one collection a second. After the
+// second collection, 240 MB of garbage are allowed, so that the next one comes 4 seconds later. Without further reads, the collection that
+// releases memory (see giveBack) finds little garbage, and the next one comes at 120 MB again.
 //
-// The garbage that may accumulate is a share of the live heap; when the heap suddenly is ten times as large, a large share
-// of it would accumulate before this function adjusts the share. So for as long it also sets the runtime's total memory
-// limit.
+// The limit of garbage is a percentage of the live heap. If the heap suddenly is ten times as large, a high percentage would allow too much
+// garbage until this function adjusts it. So meanwhile it also sets the runtime's memory limit.
 func paceCollections(ctx context.Context) {
 	collected := make(chan struct{}, 1)
 	announce(ctx, collected)
 	now, then := usual, time.Now()
 	last := sustained(usual)
-	given := debug.SetMemoryLimit(-1) // by GOMEMLIMIT; usually none
+	given := debug.SetMemoryLimit(-1) // from GOMEMLIMIT; usually none
 	_, before := heap()
 	for {
 		select {
@@ -55,11 +53,12 @@ func paceCollections(ctx context.Context) {
 	}
 }
 
-// sustained is what the last collection asked for. The first one of a burst gets nothing: the burst is often over by the next one, and what
+// sustained is the percentage that the last collection needed. The first collection of a burst changes nothing: the burst is often over by
+// the next one, and the live objects would be scattered over all the garbage.
 // lives then lies scattered over all that was waiting.
 type sustained int
 
-// and takes what the next collection asks for, and returns what it gets.
+// and takes the percentage for the next collection, and returns the one to set.
 func (s *sustained) and(percent int) int {
 	first := *s <= usual
 	if *s = sustained(percent); first {
@@ -68,8 +67,7 @@ func (s *sustained) and(percent int) int {
 	return percent
 }
 
-// percent is how much of what lives may be made before the next collection, when so much was made since the last one, that
-// long ago.
+// percent returns the garbage percentage until the next collection, given the garbage since the last one and the time since then.
 func percent(live, made uint64, took time.Duration) int {
 	if live == 0 || took <= 0 {
 		return usual
@@ -78,9 +76,9 @@ func percent(live, made uint64, took time.Duration) int {
 	return max(usual, int(100*wait/float64(live)))
 }
 
-// limit is how many bytes the runtime may hold until the next collection, when so many live and it holds so many: those, and what
-// may wait and half as much again, since near its limit it gives back what it needs at once. There is none but the given one where
-// collections come as usual.
+// limit returns the memory limit until the next collection, given the live heap and the memory of the runtime: both, the allowed garbage
+// and half of that again, because close to the limit the runtime releases memory at once. With the default percentage, the given limit
+// stays.
 func limit(percent int, live, held uint64, given int64) int64 {
 	if percent == usual {
 		return given
@@ -88,14 +86,14 @@ func limit(percent int, live, held uint64, given int64) int64 {
 	return min(given, int64(min(held+live*uint64(percent)/200*3, math.MaxInt64)))
 }
 
-// held is how many bytes the runtime has of the system, without those that it gave back.
+// held returns the number of bytes that the runtime has from the system, without those that it has released.
 func held() uint64 {
 	s := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
 	metrics.Read(s)
 	return s[0].Value.Uint64() - s[1].Value.Uint64()
 }
 
-// heap is how many bytes live, as the last collection found, and how many were made since the process began.
+// heap returns the live bytes that the last collection found, and the bytes allocated since the process started.
 func heap() (live, made uint64) {
 	s := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(s)

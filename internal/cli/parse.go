@@ -10,7 +10,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// parse parses a command's arguments. It reports done when the command ends here with the exit code: 0 after help, 2 after an error,
+// parse parses a command's arguments. It reports done if the command ends here with the exit code: 0 after help, 2 after an error, which it
+// has printed.
 // which it has printed.
 func parse(p Program, f *pflag.FlagSet, command string, args []string) (code int, done bool) {
 	err := f.Parse(args)
@@ -23,7 +24,7 @@ func parse(p Program, f *pflag.FlagSet, command string, args []string) (code int
 	return refuse(p, command, err), true
 }
 
-// parseFlags is parse for a command that takes no arguments but flags, and prints its help itself.
+// parseFlags is like parse for a command that takes only flags, and prints its own help.
 func parseFlags(p Program, f *pflag.FlagSet, args []string, help *helpFlag, printHelp func() int) (code int, done bool) {
 	err := f.Parse(args)
 	switch {
@@ -38,7 +39,7 @@ func parseFlags(p Program, f *pflag.FlagSet, args []string, help *helpFlag, prin
 	return refuse(p, f.Name(), err), true
 }
 
-// refuse prints what is wrong in the arguments of a command, and returns its exit code.
+// refuse prints the error in the arguments of a command, and returns its exit code.
 func refuse(p Program, command string, err error) int {
 	fmt.Fprintf(p.Err, "mortise %s: %v\n", command, err)
 	return 2

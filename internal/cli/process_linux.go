@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processStart is when the kernel started this process (proc(5), field 22 of /proc/self/stat, in hundredths of a second
-// since boot), so that the ready line counts from exec and not from main; now where that cannot be read.
+// processStart returns when the kernel started this process (proc(5), field 22 of /proc/self/stat, in hundredths of a second since boot),
+// so that the ready line counts from exec and not from main. It returns the current time if it cannot read the file.
 func processStart() time.Time {
 	now := time.Now()
 	stat, err := os.ReadFile("/proc/self/stat")

@@ -8,13 +8,13 @@ import (
 	"runtime"
 )
 
-// fewProcessors is up to how many a machine has the kernel share them among twice as many threads.
+// fewProcessors is the maximum number of CPUs with which shareProcessors doubles the threads.
 const fewProcessors = 4
 
-// shareProcessors lets twice as many threads run Go code as there are processors, where those are few. The runtime has no priorities:
-// with two threads, one that lists and one that collects garbage, a small request waits until either comes to its end. With
-// four, the kernel lets a thread that had nothing to do run before those that had much. Who sets GOMAXPROCS, or gives the process a
-// part of the machine, knows better.
+// shareProcessors lets twice as many threads as CPUs run Go code on a machine with few CPUs. The Go scheduler has no priorities: with two
+// threads, one with a list request and one in the garbage collector, a small request waits until one of them has finished. With four, the
+// kernel prefers a thread that was idle to busy ones. It changes nothing if GOMAXPROCS is set, or if the process is limited to a part of
+// the machine.
 func shareProcessors() {
 	n := runtime.NumCPU()
 	if os.Getenv("GOMAXPROCS") == "" && n <= fewProcessors && runtime.GOMAXPROCS(0) == n {

@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	quietAfter = 3 * time.Second // after a collection, with hardly anything made
-	quietBytes = 4 << 20         // that may be made meanwhile
-	worthwhile = 24 << 20        // bytes that nothing lives in, or of the binary's pages that work has touched
+	quietAfter = 3 * time.Second // after a collection, with few allocations
+	quietBytes = 4 << 20         // maximum of these allocations
+	worthwhile = 24 << 20        // minimum size of free heap, or of touched pages of the binary
 )
 
-// giveBack returns memory to the system after a burst of work. The runtime keeps as much again as lives, for what comes
-// next; when garbage was collected and then hardly more is made for a while, nothing comes. It ends with ctx.
+// giveBack releases memory to the system after a burst of work. The runtime keeps free memory of the size of the live heap for further work;
+// if few allocations follow a collection for a while, no work follows. It ends with ctx.
 //
-// Worked example: a thousand pods come up, 85 MB live then, and the process stands at 230 MB. Three seconds after the last
-// of the burst it gives back what is free, and stands at 180 MB: what is left is on pages that hold something living.
+// Worked example: a thousand pods start, 85 MB are live then, and the process has 230 MB. Three seconds after the end of the burst giveBack
+// releases the free memory, and the process has 180 MB: the rest is on pages with live objects.
 func giveBack(ctx context.Context, log *slog.Logger) {
 	whenQuiet(ctx, quietAfter, worthwhile, func() {
 		if err := trimMemory(); err != nil {
@@ -30,14 +30,14 @@ func giveBack(ctx context.Context, log *slog.Logger) {
 	})
 }
 
-// whenQuiet calls free once when hardly anything was made for a while, and then whenever that is so after a collection and
-// enough memory is not in use: heap that is free, and pages of files that came since.
+// whenQuiet calls free once when there were few allocations for a while, and then whenever that is so after a collection and enough memory
+// is unused: free heap, and pages of files that were mapped since.
 func whenQuiet(ctx context.Context, after time.Duration, enough uint64, free func()) {
 	collected := make(chan struct{}, 1)
 	announce(ctx, collected)
 	quiet, first := time.After(after), true
-	_, garbage := idle() // when quiet began
-	var kept uint64      // pages of files that the last free left
+	_, garbage := idle() // at the beginning of the quiet time
+	var kept uint64      // pages of files after the last call of free
 	for {
 		select {
 		case <-ctx.Done():
@@ -56,7 +56,7 @@ func whenQuiet(ctx context.Context, after time.Duration, enough uint64, free fun
 				first = false
 				free()
 				kept = mappedFiles()
-				select { // the collection that this itself made
+				select { // drops the announcement of the collection that free itself made
 				case <-collected:
 				case <-time.After(after):
 				case <-ctx.Done():
@@ -66,7 +66,7 @@ func whenQuiet(ctx context.Context, after time.Duration, enough uint64, free fun
 	}
 }
 
-// announce sends after each collection, until ctx ends: each collects an unreferenced object.
+// announce sends after each collection until ctx ends: each one collects an unreferenced object.
 func announce(ctx context.Context, collected chan<- struct{}) {
 	o := &struct{ b [16]byte }{}
 	runtime.AddCleanup(o, func(context.Context) {
@@ -80,8 +80,8 @@ func announce(ctx context.Context, collected chan<- struct{}) {
 	}, ctx)
 }
 
-// idle is how many bytes the process has from the system that no object is in, and in how many are objects that were made
-// since the last collection or found dead by it and not swept yet.
+// idle returns the bytes of the process without objects, and the bytes of objects that were allocated since the last collection, or that it
+// found dead and has not swept yet.
 func idle() (unused, garbage uint64) {
 	s := []metrics.Sample{{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"},
 		{Name: "/gc/heap/live:bytes"}}

@@ -14,7 +14,7 @@ import (
 	"github.com/mortise-dev/mortise/extension/trace"
 )
 
-// printScheduling says where a pod is, and what the scheduler decided about it.
+// printScheduling prints where a pod is, and the scheduler's decisions about it.
 func printScheduling(to io.Writer, s *trace.Scheduling) error {
 	var w bytes.Buffer
 	fmt.Fprintf(&w, "Pod:        %s%s%s\n", plain(s.Name), inNamespace(s.Namespace), prefixed(", uid ", plain(s.UID)))
@@ -114,7 +114,7 @@ func printDecided(w io.Writer, d *trace.Decided) error {
 	return printScores(w, d)
 }
 
-// printScores prints a line for each plug-in and a column for each node: there are few nodes.
+// printScores prints one line for each plug-in and one column for each node: there are few nodes.
 func printScores(w io.Writer, d *trace.Decided) error {
 	if len(d.Scores) == 0 {
 		if d.Node == "" || d.Feasible != 1 {

@@ -11,17 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// slice is how long one of our threads runs before the kernel lets another of its kind go first, where both want a processor: a tenth to a
-// seventh of what kernels give on their own (0.7 to 1.4 ms for one to two processors, 2.8 from eight on). What a server does for a request
-// takes about as long, and one that has just come should not wait for several.
+// slice is the time that one of our threads runs before the kernel prefers another thread that waits for the CPU: a tenth to a seventh of
+// kernels' defaults (0.7 to 1.4 ms for one to two CPUs, 2.8 from eight on). A server needs about as long for a request, and a new request
+// should not wait for several others.
 const slice = 200 * time.Microsecond
 
-// askForShortSlices asks the kernel for them, for all threads that there are and all that they will start. Kernels do it from Linux 6.12 on
-// (sched_setattr(2) with sched_runtime, for SCHED_OTHER); others, and those that forbid it, leave everything as it is.
-// What the process starts has short slices too.
+// askForShortSlices sets the time slice of all threads, and of all threads that they will start. Kernels support it from Linux 6.12 on
+// (sched_setattr(2) with sched_runtime, for SCHED_OTHER); on others, or without the permission, nothing changes. Child processes inherit
+// short slices.
 func askForShortSlices() {
 	asked := map[int]bool{}
-	for more := true; more; { // a thread that was not asked yet may have started another meanwhile
+	for more := true; more; { // a thread that has no short slice yet may have started another meanwhile
 		more = false
 		tasks, err := os.ReadDir("/proc/self/task")
 		if err != nil {
@@ -35,10 +35,10 @@ func askForShortSlices() {
 			asked[id], more = true, true
 			how, err := unix.SchedGetAttr(id, 0)
 			if err != nil || how.Policy != unix.SCHED_NORMAL && how.Policy != unix.SCHED_BATCH {
-				continue // it has exited, or the program that started us has set it up
+				continue // it has exited, or the program that started us has configured it
 			}
 			how.Runtime = uint64(slice)
-			_ = unix.SchedSetAttr(id, how, 0) // it stays as it is where that is forbidden
+			_ = unix.SchedSetAttr(id, how, 0) // without the permission it stays as it is
 		}
 	}
 }

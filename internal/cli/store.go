@@ -16,7 +16,7 @@ import (
 	"github.com/mortise-dev/mortise/store/local"
 )
 
-// runStore looks after the store of a data directory while no cluster runs on it.
+// runStore maintains the store of a data directory while no cluster runs on it.
 func runStore(ctx context.Context, p Program, args []string) int {
 	f := pflag.NewFlagSet("store", pflag.ContinueOnError)
 	f.SetOutput(p.Err)

@@ -38,10 +38,10 @@ Manages the bootstrap tokens with which nodes join the cluster: see docs/nodes.m
 or of ` + "`mortise up`" + ` on this machine.
 `
 
-// signedWithin is how long a new token may take until it can be used.
+// signedWithin is the time limit until a new token is usable.
 const signedWithin = 15 * time.Second
 
-// tokens is one call of `mortise token`.
+// tokens is one run of `mortise token`.
 type tokens struct {
 	Program
 	config     *rest.Config
@@ -55,7 +55,7 @@ type tokens struct {
 	server     string
 }
 
-// runToken makes, lists and deletes bootstrap tokens.
+// runToken creates, lists and deletes bootstrap tokens.
 func runToken(ctx context.Context, p Program, args []string) int {
 	if len(args) == 0 {
 		fmt.Fprint(p.Err, tokenUsage)
@@ -133,7 +133,7 @@ func (t *tokens) check(args []string) error {
 	return t.entry.Check()
 }
 
-// connect finds the cluster.
+// connect connects to the cluster.
 func (t *tokens) connect() (err error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = t.kubeconfig
@@ -202,7 +202,7 @@ func (t *tokens) create(ctx context.Context, args []string) (err error) {
 	return nil
 }
 
-// ensureDNS makes the Service of the cluster DNS, which nodes may not make themselves.
+// ensureDNS creates the Service of the cluster DNS, which nodes are not allowed to create.
 func (t *tokens) ensureDNS(ctx context.Context) error {
 	address, made, err := t.EnsureDNS(ctx, t.client)
 	if made && err == nil {
@@ -211,7 +211,8 @@ func (t *tokens) ensureDNS(ctx context.Context) error {
 	return err
 }
 
-// reachable is the URL for nodes. That of a kubeconfig of this machine is of no use to others: the server says in the
+// reachable returns the URL for nodes. The URL in a kubeconfig of this machine may be useless to others: the endpoints of the Service
+// kubernetes have the address at which others reach the server. reachable uses that if the server responds there.
 // endpoints of the Service kubernetes where they reach it, which is believed if it answers there.
 func (t *tokens) reachable(ctx context.Context) string {
 	if t.server != "" {
@@ -251,8 +252,8 @@ func (t *tokens) reachable(ctx context.Context) string {
 	return t.config.Host
 }
 
-// forPodsOnly reports whether an address is the one at which a server that listens on loopback answers the pods of this machine: no
-// other machine reaches it.
+// forPodsOnly reports whether an address is the one at which a server that listens on loopback serves the pods of this machine: other
+// machines cannot reach it.
 func forPodsOnly(ip net.IP) bool {
 	device, err := net.InterfaceByName("mortise-api")
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/config"
 )
 
-// runUp starts a cluster and stays until a signal or a failure ends it.
+// runUp starts a cluster and runs until a signal or a failure ends it.
 func runUp(ctx context.Context, p Program, args []string) int {
 	o, code, ok := parseUp(p, args)
 	if !ok {
@@ -35,7 +35,7 @@ func runUp(ctx context.Context, p Program, args []string) int {
 	})
 }
 
-// stay starts a cluster, or a node, and stays until a signal or a failure ends it.
+// stay starts a cluster, or a node, and runs until a signal or a failure ends it.
 func stay(ctx context.Context, p Program, log *slog.Logger, started time.Time, start func(context.Context) (Cluster, error)) int {
 	klog.SetSlogLogger(log)
 
@@ -54,7 +54,7 @@ func stay(ctx context.Context, p Program, log *slog.Logger, started time.Time, s
 		close(stop)
 		select {
 		case <-signals:
-			os.Exit(130) // the second signal ends it at once
+			os.Exit(130) // the second signal ends the process immediately
 		case <-ctx.Done():
 		}
 	}()
@@ -90,7 +90,7 @@ func stay(ctx context.Context, p Program, log *slog.Logger, started time.Time, s
 			if err := trimMemory(); err != nil {
 				log.Warn("Could not return free memory to the operating system", "error", err)
 			}
-			if os.Getenv("GOGC") == "" { // who sets it knows better
+			if os.Getenv("GOGC") == "" { // an explicit setting takes precedence
 				go paceCollections(ctx)
 			}
 			giveBack(ctx, log)
@@ -111,7 +111,7 @@ func stay(ctx context.Context, p Program, log *slog.Logger, started time.Time, s
 	}
 }
 
-// upFlags are the flags of `up` that are not options of a cluster as they stand.
+// upFlags are the flags of `up` that do not set an option of a cluster directly.
 type upFlags struct {
 	set                  *pflag.FlagSet
 	help                 helpFlag
@@ -153,7 +153,7 @@ func newUpFlags(name string, p Program, o *UpOptions) *upFlags {
 	f.StringSliceVar(&u.runtimeConfig, "runtime-config", nil,
 		"APIs to enable or disable, as KEY=true|false. Keys: api/all, api/ga, api/beta, api/alpha, GROUP/VERSION, GROUP/VERSION/RESOURCE.")
 	o.APIServer.Explain.Enabled = true
-	o.APIServer.Authentication.BootstrapTokens = true // there are none before `mortise token create`
+	o.APIServer.Authentication.BootstrapTokens = true // no tokens exist before `mortise token create`
 	p.AddFlags(f, &o.APIServer)
 	f.StringVar(&u.level, "log-level", "warn", "Lowest level to log: debug, info, warn or error.")
 	u.aliases.add(f)
@@ -162,7 +162,7 @@ func newUpFlags(name string, p Program, o *UpOptions) *upFlags {
 	return u
 }
 
-// read parses the command line, and the file that it names. When ok is false the command ends with code.
+// read parses the command line and the configuration file. If ok is false the command ends with code.
 func (u *upFlags) read(p Program, args []string) (applied *config.Applied, code int, ok bool) {
 	f := u.set
 	if code, done := parseFlags(p, f, args, &u.help, func() int { return u.printHelp(p) }); done {
@@ -182,7 +182,7 @@ func (u *upFlags) read(p Program, args []string) (applied *config.Applied, code 
 	return applied, 0, true
 }
 
-// parseUp reads the flags of `up`. When ok is false the command ends with code.
+// parseUp parses the flags of `up`. If ok is false the command ends with code.
 func parseUp(p Program, args []string) (o UpOptions, code int, ok bool) {
 	o.Started = processStart()
 	u := newUpFlags("up", p, &o)
@@ -197,7 +197,7 @@ func parseUp(p Program, args []string) (o UpOptions, code int, ok bool) {
 	return o, 0, true
 }
 
-// finish checks the flags and fills in what follows from them.
+// finish validates the flags and derives other settings from them.
 func (u *upFlags) finish(p Program, o *UpOptions) error {
 	if !slices.Contains(u.engines, o.Store) {
 		return fmt.Errorf("--store %q: want %s", o.Store, strings.Join(u.engines, " or "))
@@ -250,7 +250,7 @@ func (u *upFlags) finish(p Program, o *UpOptions) error {
 	return nil
 }
 
-// newLogger makes the log of a server or a node.
+// newLogger makes the logger of a server or a node.
 func newLogger(p Program, level string) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
@@ -259,7 +259,7 @@ func newLogger(p Program, level string) (*slog.Logger, error) {
 	return slog.New(slog.NewTextHandler(p.Err, &slog.HandlerOptions{Level: l})), nil
 }
 
-// defaultDataDir is /var/lib/mortise for root, the user's own data directory otherwise (XDG Base Directory).
+// defaultDataDir returns /var/lib/mortise for root, and the user's data directory otherwise (XDG Base Directory).
 func defaultDataDir() string {
 	if os.Geteuid() == 0 {
 		return "/var/lib/mortise"

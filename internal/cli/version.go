@@ -13,7 +13,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/version"
 )
 
-// runVersion prints what this binary is; with -o json in the form of the API's /version.
+// runVersion prints the version of this binary; with -o json in the form of the API's /version.
 func runVersion(_ context.Context, p Program, args []string) int {
 	f := pflag.NewFlagSet("version", pflag.ContinueOnError)
 	f.SetOutput(p.Err)

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cni installs a network for pods where none is configured: a conflist that the
-// container runtime reads, with a bridge, addresses from the node's range, and host ports.
+// Package cni configures a pod network if none is configured: it writes a conflist for the container runtime, with a bridge, addresses from
+// the node's range, and host ports.
 //
 // It never changes a configuration of others, and its own only when the node's range changes.
 package cni
@@ -23,44 +23,41 @@ import (
 	"github.com/mortise-dev/mortise/internal/durable"
 )
 
-// FileName is our configuration's; others sort before or after it as they like, for it
-// exists only alone.
+// FileName is the name of our configuration. How it sorts among others does not matter, because it exists only alone.
 const FileName = "10-mortise.conflist"
 
 // DefaultDir is the default configuration directory of runtimes.
 const DefaultDir = "/etc/cni/net.d"
 
-// DefaultBridge is the network device that pods are plugged into.
+// DefaultBridge is the bridge device of the pods.
 const DefaultBridge = "mortise0"
 
-// Options say where and what.
+// Options configure the network.
 type Options struct {
-	Dir      string // of configurations
+	Dir      string // of CNI configurations
 	BinDirs  []string
-	PodCIDRs []string // one a family
-	// DataDir is where host-local keeps its leases; /var/lib/cni/networks if empty.
+	PodCIDRs []string // one for each family
+	// DataDir is the directory of host-local's leases; empty: /var/lib/cni/networks.
 	DataDir string
 	Bridge  string // DefaultBridge if empty
 	MTU     int
-	// Masquerade lets the plug-in give the node's address to all that leaves the node's own range, what goes to pods of other
-	// nodes as well.
+	// Masquerade makes the plug-in masquerade all traffic that leaves the node's own range, including traffic to pods of other nodes.
 	Masquerade bool
-	// Bandwidth has the plug-in of that name hold pods to what their annotations say. Install sets it where the plug-in is there.
+	// Bandwidth enables the plug-in bandwidth, which applies the limits in pods' annotations. Install sets it if the plug-in exists.
 	Bandwidth bool
-	// Again writes the configuration also where it is there already, for a runtime that watches the directory.
+	// Again makes Install write an existing configuration once more, for a runtime that watches the directory.
 	Again bool
 }
 
-// has says whether a plug-in is there.
+// has reports whether a plug-in exists.
 func (o Options) has(plugin string) bool {
 	return slices.ContainsFunc(o.BinDirs, func(dir string) bool { return executable(filepath.Join(dir, plugin)) })
 }
 
-// plugins are the binaries that our configuration cannot do without.
+// plugins are the plug-ins that our configuration requires.
 var plugins = []string{"bridge", "host-local", "portmap", "loopback"}
 
-// Install writes the configuration where no other is. It returns the path of the
-// configuration that holds, and whether it is ours.
+// Install writes the configuration if there is no other. It returns the path of the configuration in effect, and whether it is ours.
 func Install(o Options) (path string, ours bool, err error) {
 	if _, err := os.ReadDir(o.Dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", false, fmt.Errorf("read CNI directory: %w", err)
@@ -85,14 +82,14 @@ func Install(o Options) (path string, ours bool, err error) {
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return "", false, fmt.Errorf("make CNI directory: %w", err)
 	}
-	// The runtime watches the directory: it must never see half a file.
+	// The runtime watches the directory: it must never see a partial file.
 	if err := durable.Write(path, 0o644, text); err != nil {
 		return "", false, fmt.Errorf("write CNI configuration: %w", err)
 	}
 	return path, true, nil
 }
 
-// Remove removes our configuration from a directory, if it is there: a runtime has no network then, unless by another's.
+// Remove removes our configuration from a directory. The runtime has no network then, unless another configuration exists.
 func Remove(dir string) error {
 	if err := os.Remove(filepath.Join(dir, FileName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove CNI configuration: %w", err)
@@ -100,7 +97,7 @@ func Remove(dir string) error {
 	return nil
 }
 
-// Other is the path of a configuration in a directory that is not ours; empty: there is none.
+// Other returns the path of a configuration of others in a directory; empty: there is none.
 func Other(dir string) string {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -119,7 +116,7 @@ func executable(path string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 }
 
-// Conflist is the configuration's text.
+// Conflist returns the text of the configuration.
 func Conflist(o Options) ([]byte, error) {
 	type object = map[string]any
 	var ranges []any
@@ -145,7 +142,7 @@ func Conflist(o Options) ([]byte, error) {
 	}
 	bridge := object{
 		"type": "bridge", "bridge": cmp.Or(o.Bridge, DefaultBridge), "isGateway": true, "ipMasq": o.Masquerade,
-		// The bridge outlives the range that it was made for.
+		// The bridge outlives its range.
 		"forceAddress": true,
 		"hairpinMode":  true, "promiscMode": false, "ipam": ipam,
 	}

@@ -14,11 +14,11 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/netfilter"
 )
 
-// hostPorts is the chain of iptables in which the plug-in portmap has a rule for each container with ports of the host.
+// hostPorts is the iptables chain in which the plug-in portmap has a rule for each container with host ports.
 const hostPorts = "CNI-HOSTPORT-DNAT"
 
-// RemoveHostPorts deletes the chains that the plug-in portmap has made for all containers together, and never deletes itself: it makes them
-// again when it wants them. Where a container still has ports, of whatever network, they stay.
+// RemoveHostPorts deletes the chains that the plug-in portmap creates for all containers together and never deletes; it creates them again
+// when it needs them. The chains stay while a container of any network has host ports.
 func RemoveHostPorts(ctx context.Context) error {
 	var errs []error
 	for _, v6 := range []bool{false, true} {

@@ -14,7 +14,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Watch calls restore when a directory has neither our configuration nor another's: at once, and when that comes true later, until ctx is
+// Watch calls restore when a directory has neither our configuration nor another: immediately, and whenever that becomes true, until ctx is
 // done.
 func Watch(ctx context.Context, dir string, restore func()) error {
 	watcher, err := fsnotify.NewWatcher()
@@ -28,7 +28,7 @@ func Watch(ctx context.Context, dir string, restore func()) error {
 		}
 		if empty(dir) {
 			restore()
-			if err := watchNearest(watcher, dir); err != nil { // the directory may be there only now
+			if err := watchNearest(watcher, dir); err != nil { // the directory may have been created just now
 				return fmt.Errorf("watch CNI directory: %w", err)
 			}
 		}
@@ -36,18 +36,18 @@ func Watch(ctx context.Context, dir string, restore func()) error {
 		case <-ctx.Done():
 			return nil
 		case <-watcher.Events:
-		case <-watcher.Errors: // what was lost is seen by looking
+		case <-watcher.Errors: // reading the directory makes up for lost events
 		}
 	}
 }
 
-// empty says whether a directory has no configuration.
+// empty reports whether a directory has no configuration.
 func empty(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, FileName))
 	return errors.Is(err, fs.ErrNotExist) && Other(dir) == ""
 }
 
-// watchNearest watches a directory or, where it does not exist, the nearest one above it that does.
+// watchNearest watches a directory or, if it does not exist, its nearest existing parent.
 func watchNearest(watcher *fsnotify.Watcher, dir string) error {
 	for {
 		err := watcher.Add(dir)

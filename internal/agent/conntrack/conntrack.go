@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conntrack writes the kernel's settings of the connections that it follows (nf_conntrack): how many, and how long one that is
-// idle is remembered. [Settings] say which; [Apply] writes them, all or none.
+// Package conntrack writes the kernel's settings of connection tracking (nf_conntrack): the maximum number of connections, and the timeouts
+// of idle ones. [Settings] has the values; [Apply] writes them, all or none.
 //
-// The files are those of the network namespace that the process is in. The number of connections is the machine's: in another
-// namespace than the first one it cannot be written.
+// The files belong to the network namespace of the process. The number of connections belongs to the machine: it cannot be
+// written in other namespaces than the first one.
 package conntrack
 
 import (
@@ -24,11 +24,11 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/netfilter"
 )
 
-// Settings are what is to be written; what is zero stays as it is.
+// Settings are the values to write; zero leaves a setting unchanged.
 type Settings struct {
 	Max                                                    int // connections
 	TCPEstablished, TCPCloseWait, UDPUnreplied, UDPAssured time.Duration
-	TCPBeLiberal                                           bool // packets outside of a connection's window are not invalid
+	TCPBeLiberal                                           bool // packets outside of a connection's window are valid
 }
 
 const (
@@ -36,11 +36,11 @@ const (
 	hashsize = "sys/module/nf_conntrack/parameters/hashsize"
 )
 
-// setting is a file and the number in it.
+// setting is a file and its number.
 type setting struct {
 	path  string
 	value int
-	least bool // a higher one will do
+	least bool // a higher number is fine
 }
 
 func (s Settings) settings() []setting {
@@ -51,7 +51,7 @@ func (s Settings) settings() []setting {
 		}
 	}
 	add("nf_conntrack_max", s.Max)
-	if size := s.Max / 4; size > 0 { // of the table; the kernel makes lists of four
+	if size := s.Max / 4; size > 0 { // of the hash table, with chains of four entries
 		out = append(out, setting{path: hashsize, value: size, least: true})
 	}
 	for _, t := range []struct {
@@ -61,7 +61,7 @@ func (s Settings) settings() []setting {
 		{"tcp_timeout_established", s.TCPEstablished}, {"tcp_timeout_close_wait", s.TCPCloseWait}, {"udp_timeout", s.UDPUnreplied},
 		{"udp_timeout_stream", s.UDPAssured},
 	} {
-		// Less than a second would be none at all.
+		// Less than a second would become zero.
 		add("nf_conntrack_"+t.name, int((t.time+time.Second-1)/time.Second))
 	}
 	if s.TCPBeLiberal {
@@ -70,7 +70,7 @@ func (s Settings) settings() []setting {
 	return out
 }
 
-// Write writes them below root, which is / but in tests. If one cannot be written, those before it get back what they had.
+// Write writes the settings below root, which is / except in tests. If it cannot write one, it restores those before.
 func (s Settings) Write(root string) error {
 	type former struct {
 		path string
@@ -102,7 +102,7 @@ func (s Settings) Write(root string) error {
 	return nil
 }
 
-// Apply writes them to the machine, and loads the kernel's module for them if it is not there yet.
+// Apply writes the settings of the machine. It loads the kernel module if necessary.
 func Apply(ctx context.Context, s Settings) error {
 	if s == (Settings{}) {
 		return nil
@@ -110,7 +110,7 @@ func Apply(ctx context.Context, s Settings) error {
 	return netfilter.WithModule(ctx, "nf_conntrack", func() error { return s.Write("/") })
 }
 
-// Processors are those of the machine, whichever of them this process may use.
+// Processors returns the number of CPUs of the machine, including those that this process may not use.
 func Processors() int {
 	if n, err := cpuset.NumCPU(); err == nil && n > 0 {
 		return n
@@ -118,7 +118,7 @@ func Processors() int {
 	return runtime.NumCPU()
 }
 
-// put writes into a file that is there.
+// put writes into an existing file.
 func put(path string, text []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {

@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package gateway makes a node the gateway of its pods to everything outside their bridge: the node forwards packets, and
-// masquerades what leaves the pod ranges of the whole cluster, since networks outside have no route to pods. Traffic to a
+// masquerades traffic that leaves the pod ranges of the whole cluster, since networks outside have no route to pods. Traffic to a
 // pod of another node keeps its source address: network policies, logs and servers there see the calling pod.
 //
-// [Forward] is the first, [Run] the second, in tables of nftables of its own (ip and ip6 mortise-pods), or by iptables in a chain of its
-// own (MORTISE-PODS in nat). Rules stay when Run ends, as pods do; [Remove] deletes them. The plug-in that makes the bridge could
-// masquerade as well, but it knows its own node's range alone, and hides pods from other nodes.
+// [Forward] enables the first, [Run] maintains the rules of the second, in its own nftables tables (ip and ip6 mortise-pods) or its own
+// iptables chain (MORTISE-PODS in nat). Rules stay when Run ends, as pods do; [Remove] deletes them. The CNI plug-in bridge could masquerade
+// as well, but it knows only its own node's range, and hides pods from other nodes.
 package gateway
 
 import (
@@ -28,7 +28,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/netfilter"
 )
 
-// tableName is our tables', chainName our chains' where iptables writes.
+// tableName is the name of our tables, chainName of our iptables chains.
 const (
 	tableName = "mortise-pods"
 	chainName = "MORTISE-PODS"
@@ -38,22 +38,22 @@ const (
 	// wholeAfter is the interval at which all rules are written even without a known difference: another program may have
 	// flushed the tables.
 	wholeAfter = time.Hour
-	// retry is how long a failed transaction waits.
+	// retry is the delay after a failed transaction.
 	retry = 30 * time.Second
 )
 
 // Options configure the gateway. Pods is required.
 type Options struct {
-	Pods    []netip.Prefix    // the ranges of all pods of the cluster
+	Pods    []netip.Prefix    // the ranges of all pods in the cluster
 	Backend netfilter.Backend // empty: nftables
-	Logger  *slog.Logger      // nil: nothing is logged
-	Clock   clock.Clock       // nil: the real one
+	Logger  *slog.Logger      // nil discards logs
+	Clock   clock.Clock       // nil: the real clock
 
 	write      func(context.Context, []netip.Prefix) error
 	clearOther func(context.Context) error
 }
 
-// family is what nft calls one of IP, how it matches its addresses, and where that sends to many at once.
+// family describes an IP family: nft's name, the match of its addresses, and its multicast range.
 type family struct {
 	nft       knftables.Family
 	match     string
@@ -65,7 +65,7 @@ func families() []family {
 	return []family{{knftables.IPv4Family, "ip", "224.0.0.0/4", false}, {knftables.IPv6Family, "ip6", "ff00::/8", true}}
 }
 
-// Forward lets the kernel send on what is not for this machine, in the families that pods have.
+// Forward enables forwarding in the kernel, for the IP families of pods.
 func Forward(pods []netip.Prefix) error {
 	var errs []error
 	for _, f := range families() {
@@ -83,7 +83,7 @@ func Forward(pods []netip.Prefix) error {
 	return errors.Join(errs...)
 }
 
-// Write makes the rules by a backend.
+// Write writes the rules with a backend.
 func Write(ctx context.Context, b netfilter.Backend, pods []netip.Prefix) error {
 	if b == netfilter.IPTables {
 		return writeChains(ctx, pods)
@@ -91,7 +91,7 @@ func Write(ctx context.Context, b netfilter.Backend, pods []netip.Prefix) error 
 	return writeTables(ctx, pods)
 }
 
-// clearOther removes what another run has written by the other backend.
+// clearOther removes the rules that an earlier run has written with the other backend.
 func clearOther(ctx context.Context, b netfilter.Backend) error {
 	if b == netfilter.IPTables {
 		return netfilter.RemoveTable(ctx, tableName)
@@ -99,7 +99,7 @@ func clearOther(ctx context.Context, b netfilter.Backend) error {
 	return netfilter.RemoveChains(ctx, isOurs)
 }
 
-// writeTables makes the rules of nftables.
+// writeTables writes the nftables rules.
 func writeTables(ctx context.Context, pods []netip.Prefix) error {
 	var errs []error
 	for _, f := range families() {
@@ -132,7 +132,7 @@ func writeTables(ctx context.Context, pods []netip.Prefix) error {
 
 func isOurs(chain string) bool { return chain == chainName }
 
-// writeChains makes those of iptables.
+// writeChains writes the iptables rules.
 func writeChains(ctx context.Context, pods []netip.Prefix) error {
 	var errs []error
 	for _, f := range families() {
@@ -167,12 +167,12 @@ func (f family) writeChain(ctx context.Context, ranges []string) error {
 	return x.Restore(ctx, strings.Join(append(lines, "COMMIT"), "\n")+"\n")
 }
 
-// Remove deletes the rules, by whatever backend they were written.
+// Remove deletes the rules of all backends.
 func Remove(ctx context.Context) error {
 	return errors.Join(netfilter.RemoveTable(ctx, tableName), netfilter.RemoveChains(ctx, isOurs))
 }
 
-// of are the ranges of a family.
+// of returns the ranges of a family.
 func of(pods []netip.Prefix, v6 bool) (out []string) {
 	for _, p := range pods {
 		if p.Addr().Is6() == v6 {
@@ -182,7 +182,7 @@ func of(pods []netip.Prefix, v6 bool) (out []string) {
 	return out
 }
 
-// Run keeps the rules until ctx is done, and removes those of the other backend. They are there already: who starts it has called Write.
+// Run maintains the rules until ctx is done, and removes those of the other backend. The caller has called Write before.
 func Run(ctx context.Context, o Options) error {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}

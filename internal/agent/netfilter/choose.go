@@ -3,9 +3,9 @@
 
 // Package netfilter selects the kernel's packet filter for a node, nftables or iptables, and writes iptables rules.
 //
-// [Choose] tries what the machine has: nftables, or iptables if the kernel or the program nft lacks support. Packages write
-// nftables rules with sigs.k8s.io/knftables, and iptables rules with [XTables], which runs iptables-restore, and finds and
-// removes chains by their names. The package keeps no state between calls.
+// [Choose] probes the machine: it selects nftables, or iptables if the kernel or the program nft lacks support. Packages write nftables
+// rules with sigs.k8s.io/knftables, and iptables rules with [XTables], which runs iptables-restore, and finds and removes chains by their
+// names. The package keeps no state between calls.
 package netfilter
 
 import (
@@ -19,10 +19,10 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// Backend is one of the languages.
+// Backend is a packet filter.
 type Backend string
 
-// The two of them, under the names that modes of kube-proxy have.
+// The backends, under the names of kube-proxy's modes.
 const (
 	NFTables Backend = "nftables"
 	IPTables Backend = "iptables"
@@ -42,8 +42,8 @@ func CheckMode(mode string) error {
 	return fmt.Errorf("proxy mode %q is neither nftables nor iptables", mode)
 }
 
-// Choose finds the backend for a mode that CheckMode takes, and says in the log which one and why. A backend that is asked for by name
-// and does not work is an error.
+// Choose selects the backend for a mode that CheckMode accepts, and logs which one and why. It is an error if an explicit backend does not
+// work.
 func Choose(ctx context.Context, mode string, log *slog.Logger) (Backend, error) {
 	return choose(ctx, mode, log, map[Backend]func(context.Context) error{NFTables: tryNFTables, IPTables: tryIPTables})
 }
@@ -72,7 +72,7 @@ func choose(ctx context.Context, mode string, log *slog.Logger, try map[Backend]
 	return IPTables, nil
 }
 
-// tryNFTables has the kernel look at rules of the kinds that are written, without taking them. One IP family is enough.
+// tryNFTables makes the kernel check rules of the kinds that we write, without applying them. One IP family is enough.
 func tryNFTables(ctx context.Context) error {
 	var errs []error
 	for _, f := range []knftables.Family{knftables.IPv4Family, knftables.IPv6Family} {
@@ -110,7 +110,7 @@ func tryIPTables(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// RemoveTable deletes the tables of nftables of a name, in both families. Without the program there is nothing to remove.
+// RemoveTable deletes the nftables tables of a name in both families. Without the program there is nothing to remove.
 func RemoveTable(ctx context.Context, name string) error {
 	var errs []error
 	for _, f := range []knftables.Family{knftables.IPv4Family, knftables.IPv6Family} {

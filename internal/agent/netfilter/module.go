@@ -13,7 +13,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/program"
 )
 
-// WithModule writes settings of the kernel whose files are there once a module is loaded, which it loads if they are not.
+// WithModule writes kernel settings. If their files are missing, it loads the kernel module that provides them.
 func WithModule(ctx context.Context, module string, write func() error) error {
 	err := write()
 	if !errors.Is(err, fs.ErrNotExist) {

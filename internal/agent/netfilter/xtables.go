@@ -15,8 +15,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/program"
 )
 
-// XTables writes the rules of one IP family by iptables' programs: those of the kernel's older tables, or those that write nftables under
-// the old names. Both take the same text.
+// XTables writes the rules of one IP family with the iptables programs: the legacy ones, or those that write nftables. Both take the same
+// text.
 type XTables struct{ restore, save string }
 
 // OpenXTables finds the programs of a family.
@@ -36,15 +36,16 @@ func OpenXTables(v6 bool) (*XTables, error) {
 	return &XTables{restore: restore, save: save}, nil
 }
 
-// Check has the program look at rules of the kinds that are written, without writing them. What wants a later program than 1.6.2 fails.
+// Check makes the program check rules of the kinds that we write, without applying them. It fails for rules that need a later program than
+// 1.6.2.
 func (x *XTables) Check(ctx context.Context) error {
 	return x.run(ctx, "*nat\n:MORTISE-CHECK - [0:0]\n-A MORTISE-CHECK -m statistic --mode random --probability 0.5 -j MASQUERADE --random-fully\nCOMMIT\n", "--test")
 }
 
-// Restore writes what a text says, as iptables-restore takes it, and leaves all else. Each of its tables is one transaction.
+// Restore writes the rules of a text for iptables-restore, and leaves all others. Each of its tables is one transaction.
 func (x *XTables) Restore(ctx context.Context, text string) error { return x.run(ctx, text) }
 
-// What the programs may take of the largest rule sets: they wait 10 seconds for each other, and rewrite whole tables.
+// The time limits of the programs for the largest rule sets: they wait 10 seconds for each other, and rewrite whole tables.
 const (
 	rulesTime  = 5 * time.Minute
 	rulesBytes = 256 << 20
@@ -61,7 +62,7 @@ func (x *XTables) run(ctx context.Context, text string, options ...string) error
 // Save lists all rules of all tables.
 func (x *XTables) Save(ctx context.Context) (string, error) { return SavedBy(ctx, x.save) }
 
-// SavedBy lists all rules of all tables by a program such as iptables-save.
+// SavedBy lists all rules of all tables with a program such as iptables-save.
 func SavedBy(ctx context.Context, save string) (string, error) {
 	out, err := program.Command{Name: save, Time: rulesTime, Output: rulesBytes}.Run(ctx)
 	if err != nil {
@@ -73,10 +74,10 @@ func SavedBy(ctx context.Context, save string) (string, error) {
 // Found is the part of a table that belongs to one owner.
 type Found struct {
 	Chains []string // their names
-	Jumps  []string // rules in others' chains that lead to them: "PREROUTING ..."
+	Jumps  []string // rules in chains of others that jump to them: "PREROUTING ..."
 }
 
-// Find reads a list of all rules for the chains of which ours is true, table by table.
+// Find returns the chains for which ours is true, and the jumps to them, for each table of a list of all rules.
 func Find(saved string, ours func(chain string) bool) map[string]Found {
 	out := map[string]Found{}
 	table := ""
@@ -105,7 +106,7 @@ func Find(saved string, ours func(chain string) bool) map[string]Found {
 	return out
 }
 
-// leadsTo says whether a rule of others ends with a jump to one of ours.
+// leadsTo reports whether a rule of others ends with a jump to one of ours.
 func leadsTo(rule string, ours func(string) bool) bool {
 	if chain, _, _ := strings.Cut(rule, " "); ours(chain) {
 		return false
@@ -114,8 +115,8 @@ func leadsTo(rule string, ours func(string) bool) bool {
 	return last > 0 && ours(rule[last+1:]) && (strings.HasSuffix(rule[:last], " -j") || strings.HasSuffix(rule[:last], " -g"))
 }
 
-// Hook is what makes chains of others have some jumps, each once: lines for Restore. One that has to be made comes before all else in its
-// chain; what is there and not wanted goes. A jump is said as iptables-save does: "PREROUTING ...".
+// Hook returns lines for Restore that make chains of others contain some jumps, each once. It inserts a missing jump at the beginning of
+// its chain, and removes unwanted ones. A jump has the form of iptables-save: "PREROUTING ...".
 func (f Found) Hook(jumps ...string) (lines []string) {
 	for i, j := range f.Jumps {
 		if !slices.Contains(jumps, j) || slices.Contains(f.Jumps[:i], j) {
@@ -130,7 +131,7 @@ func (f Found) Hook(jumps ...string) (lines []string) {
 	return lines
 }
 
-// Remove deletes all chains of which ours is true, and what leads to them.
+// Remove deletes all chains for which ours is true, and the jumps to them.
 func (x *XTables) Remove(ctx context.Context, ours func(chain string) bool) error {
 	saved, err := x.Save(ctx)
 	if err != nil {

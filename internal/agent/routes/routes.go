@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package routes lets pods reach the pods of other nodes: each node has a route to each other node's pod range, by that
-// node's own address (host-gateway routes). It requires nodes on one network: traffic does not pass a router, which the
-// node logs. With VXLAN the routes lead through a tunnel instead, which works on any network in which nodes can send each
+// Package routes lets pods reach the pods of other nodes: each node has a route to each other node's pod range, via that
+// node's own address (host-gateway routes). It requires nodes on one network: if a router lies between them, traffic does not pass, and the
+// node logs that. With VXLAN the routes lead through a tunnel instead, which works on any network in which nodes can send each
 // other UDP.
 //
-// [Wanted] computes the routes: a pure function of the nodes. [Run] follows the nodes and updates the kernel's routes: it
+// [Wanted] computes the routes: a pure function of the nodes. [Run] watches the nodes and updates the kernel's routes: it
 // adds missing ones and removes those that belong to no node any more. It also listens to the kernel, which drops routes
-// when a link or an address is removed. Its routes have a protocol number of their own ([Protocol]) and it changes no
+// when a link or an address is removed. Its routes have their own protocol number ([Protocol]) and it changes no
 // others. Routes stay when Run ends, as pods do.
 package routes
 
@@ -33,41 +33,41 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/device"
 )
 
-// Protocol marks the routes that are ours, as /etc/iproute2/rt_protos numbers who made a route.
+// Protocol identifies our routes, like the numbers in /etc/iproute2/rt_protos.
 const Protocol netlink.RouteProtocol = 109
 
-// retry is how long a route waits that could not be made, because its gateway cannot be reached yet.
+// retry is the delay after a route could not be added because its gateway is not reachable yet.
 const retry = 30 * time.Second
 
-// settled is how long a change of the machine's links and addresses takes, which are many for a pod.
+// settled is how long a change of the machine's links and addresses takes: a new pod causes many.
 const settled = time.Second
 
-// simulated is the label of nodes whose pods have no packets.
+// simulated is the label of nodes whose pods have no network.
 const simulated = "mortise.dev/simulated"
 
-// Options say whose routes to make. NodeName and Informers are required.
+// Options configure the routes. NodeName and Informers are required.
 type Options struct {
 	NodeName  string
 	Informers informers.SharedInformerFactory // prepared by Prepare, started by the caller
-	VXLAN     bool                            // by a tunnel, for nodes that are behind routers
-	Logger    *slog.Logger                    // nil: nothing is logged
+	VXLAN     bool                            // through a tunnel, for nodes behind routers
+	Logger    *slog.Logger                    // nil discards logs
 }
 
-// Prepare adds what routes need to informers that are not started yet.
+// Prepare adds the required informers to a factory that has not started.
 func Prepare(f informers.SharedInformerFactory) { f.Core().V1().Nodes().Informer() }
 
-// Wanted are the routes of a node: to each range of pod addresses of another, the address of that family by which it is
-// reached. Nodes that are simulated have none, and neither have ranges that two nodes claim: the one whose name comes first has it.
+// Wanted returns the routes of a node: to each pod range of another node, via that node's address of the same family. There are no routes
+// to simulated nodes. If two nodes claim a range, the node whose name sorts first gets it.
 func Wanted(self string, nodes []*corev1.Node) map[netip.Prefix]netip.Addr {
 	return wanted(self, nodes, func(a netip.Addr, p netip.Prefix) bool { return a.Is4() == p.Addr().Is4() })
 }
 
-// wanted takes of each node the first address that fits.
+// wanted selects the first usable address of each node.
 func wanted(self string, nodes []*corev1.Node, fits func(netip.Addr, netip.Prefix) bool) map[netip.Prefix]netip.Addr {
 	nodes = slices.Clone(nodes)
 	slices.SortFunc(nodes, func(a, b *corev1.Node) int {
 		switch {
-		case a.Name == self: // its own range is its own, even if another node claims it
+		case a.Name == self: // its own range stays its own, even if another node claims it
 			return -1
 		case b.Name == self:
 			return 1
@@ -102,7 +102,7 @@ func wanted(self string, nodes []*corev1.Node, fits func(netip.Addr, netip.Prefi
 	return out
 }
 
-// internal are the addresses at which a node is reached.
+// internal returns the internal IPs of a node.
 func internal(n *corev1.Node) (out []netip.Addr) {
 	for _, a := range n.Status.Addresses {
 		if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
@@ -112,21 +112,21 @@ func internal(n *corev1.Node) (out []netip.Addr) {
 	return out
 }
 
-// ranges are those of a node's pods.
+// ranges returns the pod ranges of a node.
 func ranges(n *corev1.Node) (out []netip.Prefix) {
 	list := n.Spec.PodCIDRs
 	if len(list) == 0 && n.Spec.PodCIDR != "" {
 		list = []string{n.Spec.PodCIDR}
 	}
 	for _, text := range list {
-		if p, err := netip.ParsePrefix(text); err == nil && p.Bits() > 0 { // never the way to everywhere
+		if p, err := netip.ParsePrefix(text); err == nil && p.Bits() > 0 { // never a default route
 			out = append(out, p.Masked())
 		}
 	}
 	return out
 }
 
-// Run keeps the routes until ctx is done.
+// Run maintains the routes until ctx is done.
 func Run(ctx context.Context, o Options) error {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -165,15 +165,15 @@ func Run(ctx context.Context, o Options) error {
 	return loop(ctx, nil)
 }
 
-// follow makes the routes at first, when the Nodes have changed, and when the kernel has told of events: it drops routes, without a word
-// for each, when a link goes down or when the address goes that they are reached from.
+// follow updates the routes at the start, after changes of Nodes, and after events of the kernel: it drops routes, without an event for
+// each, when a link goes down or the source address is removed.
 func (o Options) follow(ctx context.Context, nodes corev1listers.NodeLister, changed, events <-chan struct{}) error {
 	again, moment := time.NewTimer(0), time.NewTimer(0)
 	defer again.Stop()
 	defer moment.Stop()
 	moment.Stop()
-	waits := false              // for the moment to be over
-	failed := map[string]bool{} // what was said already
+	waits := false              // a pause after an event is running
+	failed := map[string]bool{} // the logged failures
 	for {
 		select {
 		case <-ctx.Done():
@@ -207,12 +207,12 @@ func (o Options) follow(ctx context.Context, nodes corev1listers.NodeLister, cha
 	}
 }
 
-// apply makes the ways to those nodes' pods.
+// apply sets the routes to the pods of these nodes.
 func (o Options) apply(nodes []*corev1.Node) []error {
 	if o.VXLAN {
 		t, ok := tunnelOf(o.NodeName, nodes)
 		if !ok {
-			return nil // the node is not there yet, or has no range
+			return nil // the node does not exist yet, or has no range
 		}
 		return t.apply()
 	}
@@ -222,10 +222,10 @@ func (o Options) apply(nodes []*corev1.Node) []error {
 	return Apply(Wanted(o.NodeName, nodes))
 }
 
-// Apply makes the routes of this machine those, as far as they are ours. What could not be is in the errors; the rest is done.
+// Apply sets the routes of this machine, among those with our protocol number. It returns the errors of single routes, and sets all others.
 func Apply(want map[netip.Prefix]netip.Addr) (errs []error) { return apply(want, 0) }
 
-// apply is Apply for gateways that are on one device, whatever its addresses are; 0: on any.
+// apply is like Apply for gateways on one device, whatever the device's addresses are; 0: on any.
 func apply(want map[netip.Prefix]netip.Addr, on int) (errs []error) {
 	has, err := device.Whole(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: Protocol, Table: unix.RT_TABLE_MAIN},
@@ -241,7 +241,7 @@ func apply(want map[netip.Prefix]netip.Addr, on int) (errs []error) {
 			there[p] = true
 			continue
 		} else if ok {
-			continue // it is replaced below
+			continue // the code below replaces it
 		}
 		if err := netlink.RouteDel(&has[i]); err != nil && !errors.Is(err, unix.ESRCH) {
 			errs = append(errs, fmt.Errorf("remove route to %s: %w", p, err))

@@ -18,22 +18,22 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/device"
 )
 
-// The tunnel's device, its network number, and the port that IANA has for VXLAN.
+// The tunnel's device, its network identifier, and IANA's port for VXLAN.
 const (
 	Device  = "mortise-vxlan"
 	network = 109
 	port    = 4789
 )
 
-// tunnel is the configuration of a node's VXLAN: it is derived from the Node objects, so that nodes need not publish
-// anything.
+// tunnel is the configuration of a node's VXLAN. It is derived from the Node objects, so that nodes need not publish anything.
 type tunnel struct {
 	address netip.Addr                  // of this node
 	ranges  []netip.Prefix              // of its pods
-	remotes map[netip.Prefix]netip.Addr // whose pods are behind which node
+	remotes map[netip.Prefix]netip.Addr // the nodes' addresses by their pod ranges
 }
 
-// tunnelOf is a node's. The nodes are reached by addresses of the family that the node's first one is of, whatever their pods have.
+// tunnelOf returns the tunnel of a node. Nodes are reached by addresses of the family of the node's first one, whatever the families of
+// their pods.
 func tunnelOf(self string, nodes []*corev1.Node) (t tunnel, ok bool) {
 	for _, n := range nodes {
 		if n.Name != self {
@@ -48,20 +48,20 @@ func tunnelOf(self string, nodes []*corev1.Node) (t tunnel, ok bool) {
 	return t, ok && len(t.ranges) > 0
 }
 
-// gateway is the address that the node of a range has in the tunnel: the range's first, which no pod has.
+// gateway returns the address of a node in the tunnel: the first one of its range, which no pod has.
 func gateway(p netip.Prefix) netip.Addr { return p.Masked().Addr() }
 
-// hardware is the tunnel's hardware address on a node.
+// hardware returns the tunnel's hardware address on a node.
 func hardware(node netip.Addr) net.HardwareAddr {
 	tail := node.AsSlice()
 	if node.Is6() {
 		sum := sha256.Sum256(tail)
 		tail = sum[:4]
 	}
-	return append(net.HardwareAddr{0x0a, 0x6d}, tail...) // a local one
+	return append(net.HardwareAddr{0x0a, 0x6d}, tail...) // locally administered
 }
 
-// overhead is what the tunnel adds to each packet.
+// overhead is the size that the tunnel adds to each packet.
 func overhead(node netip.Addr) int {
 	if node.Is6() {
 		return 70
@@ -69,7 +69,7 @@ func overhead(node netip.Addr) int {
 	return 50
 }
 
-// TunnelMTU is how large packets of pods may be that go through the tunnel of a node with this address.
+// TunnelMTU returns the MTU of pods for packets through the tunnel of a node with this address.
 func TunnelMTU(node netip.Addr) (int, error) {
 	links, err := device.Whole(netlink.LinkList)
 	if err != nil {
@@ -89,7 +89,7 @@ func TunnelMTU(node netip.Addr) (int, error) {
 	return 0, fmt.Errorf("no network link has the node's address %s", node)
 }
 
-// apply makes the device, and who is behind it, those. What could not be is in the errors; the rest is done.
+// apply sets the device and its forwarding entries. It returns the errors of single entries, and sets all others.
 func (t tunnel) apply() []error {
 	link, err := t.device()
 	if err != nil {
@@ -137,7 +137,7 @@ func (t tunnel) apply() []error {
 	return append(errs, apply(want, index)...)
 }
 
-// device makes the device where it is not, or not so.
+// device creates or corrects the device.
 func (t tunnel) device() (netlink.Link, error) {
 	mtu, err := TunnelMTU(t.address)
 	if err != nil {
@@ -176,5 +176,5 @@ func (t tunnel) device() (netlink.Link, error) {
 	return link, device.Up(link, own)
 }
 
-// RemoveTunnel removes the device, and with it the routes that lead there.
+// RemoveTunnel removes the device, and with it the routes through it.
 func RemoveTunnel() error { return device.Remove(Device) }

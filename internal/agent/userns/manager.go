@@ -24,21 +24,21 @@ import (
 	"github.com/mortise-dev/mortise/internal/durable"
 )
 
-// idsOwner is the user whose subordinate IDs pods have, where it is there and getsubids tells of it; else pods have all that the
-// machine has beside its own users'.
+// idsOwner is the user whose subordinate IDs pods use, if the user exists and getsubids reports them; otherwise pods use all IDs of the
+// machine except those of its own users.
 const idsOwner = "kubelet"
 
-// Dirs are where pods have their directories.
+// Dirs locates the pods' directories.
 type Dirs interface {
 	PodDir(pod types.UID) string
 }
 
-// Handlers are the handlers of the runtime, as it last said.
+// Handlers returns the runtime handlers as last reported.
 type Handlers interface {
 	RuntimeHandlers() []*runtimeapi.RuntimeHandler
 }
 
-// Options are what a Manager is made from. All are required.
+// Options configure a Manager. All are required.
 type Options struct {
 	Dirs     Dirs
 	Handlers Handlers
@@ -47,13 +47,13 @@ type Options struct {
 	MaxPods  int64
 }
 
-// Manager gives pods their users, and writes down on disk which they have.
+// Manager allocates ranges of user IDs to pods, and stores them on disk.
 type Manager struct {
 	Options
 	table *Table
 }
 
-// NewManager makes the manager, with the users of pods that are there already.
+// NewManager makes the manager with the ranges of existing pods.
 func NewManager(ctx context.Context, o Options) (*Manager, error) {
 	m := &Manager{Options: o}
 	return m, m.adopt(ctx)
@@ -62,7 +62,7 @@ func NewManager(ctx context.Context, o Options) (*Manager, error) {
 func (m *Manager) adopt(ctx context.Context) error {
 	each := uint32(Unit)
 	if u := m.Kubelet.UserNamespaces; u != nil && u.IDsPerPod != nil {
-		each = cmp.Or(uint32(*u.IDsPerPod), each) // it is valid
+		each = cmp.Or(uint32(*u.IDsPerPod), each) // validated before
 	}
 	first, count, err := subordinateIDs(ctx, each)
 	if err != nil {
@@ -88,7 +88,7 @@ func (m *Manager) adopt(ctx context.Context) error {
 	return nil
 }
 
-// subordinateIDs are those that pods may have.
+// subordinateIDs returns the IDs for pods.
 func subordinateIDs(ctx context.Context, each uint32) (first, count uint32, err error) {
 	all, whole := All(each)
 	getsubids, missing := exec.LookPath("getsubids")
@@ -111,7 +111,7 @@ func subordinateIDs(ctx context.Context, each uint32) (first, count uint32, err 
 	return Subordinate(string(users))
 }
 
-// written is what is written down of a pod's users; empty: nothing.
+// written returns the stored ranges of a pod; empty: there are none.
 func (m *Manager) written(pod types.UID) ([]byte, error) {
 	text, err := os.ReadFile(filepath.Join(m.Dirs.PodDir(pod), FileName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -125,7 +125,7 @@ func (m *Manager) written(pod types.UID) ([]byte, error) {
 
 func ownUsers(pod *corev1.Pod) bool { return pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers }
 
-// Give gives a pod its users before its sandbox is made: the machine's, or a range of its own where the runtime's handler can.
+// Give allocates a pod's range before its sandbox is created. It returns the host's IDs for pods without a user namespace.
 func (m *Manager) Give(pod *corev1.Pod, handler string) (*runtimeapi.UserNamespace, error) {
 	if !ownUsers(pod) {
 		return Host(), nil
@@ -146,7 +146,7 @@ func (m *Manager) Give(pod *corev1.Pod, handler string) (*runtimeapi.UserNamespa
 	return r.Option(), nil
 }
 
-// Of are the users that the sandbox was made with.
+// Of returns the range that the sandbox was created with.
 func (m *Manager) Of(pod *corev1.Pod) (*runtimeapi.UserNamespace, error) {
 	if !ownUsers(pod) {
 		return Host(), nil
@@ -158,7 +158,7 @@ func (m *Manager) Of(pod *corev1.Pod) (*runtimeapi.UserNamespace, error) {
 	return r.Option(), nil
 }
 
-// write writes a range down, on disk before anything has it.
+// write stores a range on disk before the pod uses it.
 func (m *Manager) write(pod types.UID, r Range) error {
 	dir := m.Dirs.PodDir(pod)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
@@ -170,7 +170,7 @@ func (m *Manager) write(pod types.UID, r Range) error {
 	return nil
 }
 
-// Release takes a pod's range back, once what was written down of it has gone with its directory.
+// Release frees a pod's range, after the pod's directory with the stored range was removed.
 func (m *Manager) Release(_ context.Context, pod types.UID) error {
 	if text, err := m.written(pod); err != nil || len(text) > 0 {
 		return err

@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package userns gives pods with `hostUsers: false` their ranges of the machine's user and group IDs.
+// Package userns allocates ranges of the machine's user and group IDs to pods with `hostUsers: false`.
 //
-// A range is as long as any other and begins at a multiple of that length; the first, with the machine's own users, is never given.
-// A pod keeps its range for life: it is written down in its directory, in kubelet's words, from where it is taken over after a
-// restart. With 65536 IDs each, the pods of the ranges 1 and 2 have the IDs from 65536 and from 131072 on, and root in a pod is
-// the first of its range:
+// All ranges have the same length and begin at a multiple of it; the first one, with the machine's own users, is never allocated.
+// A pod keeps its range for life: its directory has a file with it, in kubelet's format, from which it is restored after a
+// restart. With 65536 IDs each, the pods with the ranges 1 and 2 have the IDs from 65536 and from 131072 on, and root in a pod is
+// the first ID of its range:
 //
 //	{"uidMappings":[{"hostId":65536,"containerId":0,"length":65536}],"gidMappings":[…the same…]}
 //
@@ -25,16 +25,16 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// FileName is the file, in a pod's directory, in which its range is written down.
+// FileName is the name of the file with the range, in a pod's directory.
 const FileName = "userns"
 
-// Unit is what lengths of ranges are multiples of, and the usual length.
+// Unit is the divisor of all lengths of ranges, and the usual length.
 const Unit = 65536
 
-// Range is the part of the machine's IDs that a pod has.
+// Range is the range of IDs of a pod.
 type Range struct{ First, Length uint32 }
 
-// mapping and file are what is written down.
+// mapping and file are the stored form.
 type mapping struct {
 	Host      uint32 `json:"hostId"`
 	Container uint32 `json:"containerId"`
@@ -46,7 +46,7 @@ type file struct {
 	GIDs []mapping `json:"gidMappings"`
 }
 
-// Encode is what is written down of a range.
+// Encode returns the stored form of a range.
 func (r Range) Encode() []byte {
 	m := []mapping{{Host: r.First, Length: r.Length}}
 	out, err := json.Marshal(file{UIDs: m, GIDs: m})
@@ -56,7 +56,7 @@ func (r Range) Encode() []byte {
 	return out
 }
 
-// decode reads it back.
+// decode parses the stored form.
 func decode(text []byte) (Range, error) {
 	var f file
 	if err := json.Unmarshal(text, &f); err != nil {
@@ -75,7 +75,7 @@ func decode(text []byte) (Range, error) {
 	return Range{First: f.UIDs[0].Host, Length: f.UIDs[0].Length}, nil
 }
 
-// Option is the range as a CRI option.
+// Option returns the range as a CRI option.
 func (r Range) Option() *runtimeapi.UserNamespace {
 	m := func() []*runtimeapi.IDMapping { return []*runtimeapi.IDMapping{{HostId: r.First, Length: r.Length}} }
 	return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: m(), Gids: m()}
@@ -105,7 +105,7 @@ func Subordinate(text string) (first, count uint32, err error) {
 	return first, count, nil
 }
 
-// Supported says whether a runtime's handler can give pods users of their own; otherwise why not, in kubelet's words.
+// Supported returns nil if a runtime's handler supports user namespaces; otherwise kubelet's message that says why not.
 func Supported(handlers []*runtimeapi.RuntimeHandler, name string) error {
 	message := "can't set `spec.hostUsers: false`, runtime does not support user namespaces"
 	if name != "" {
@@ -119,13 +119,13 @@ func Supported(handlers []*runtimeapi.RuntimeHandler, name string) error {
 			return errors.New(message) // upstream's words
 		}
 	}
-	if len(handlers) == 0 { // the runtime is too old to say
+	if len(handlers) == 0 { // the runtime is too old to report them
 		return errors.New(message) // upstream's words
 	}
 	return fmt.Errorf("%s: the handler %q is not known", message, name) // upstream's words
 }
 
-// Table is which pod has which range.
+// Table has the ranges of pods.
 type Table struct {
 	each       uint32
 	from, most uint32 // indices of ranges, the latter excluded
@@ -133,10 +133,10 @@ type Table struct {
 	mu   sync.Mutex
 	of   map[types.UID]uint32 // index of the range
 	used map[uint32]types.UID
-	next uint32 // where the next free one is looked for
+	next uint32 // where the search for a free range begins
 }
 
-// New makes a table of ranges of a length, out of count IDs from first on. It must have a range for each of so many pods.
+// New makes a table of ranges of a length, from count IDs from first on. The IDs must suffice for the given number of pods.
 func New(first, count, each uint32, pods int64) (*Table, error) {
 	switch {
 	case each == 0 || each%Unit != 0:
@@ -154,12 +154,12 @@ func New(first, count, each uint32, pods int64) (*Table, error) {
 	return &Table{each: each, from: from, most: from + count/each, of: map[types.UID]uint32{}, used: map[uint32]types.UID{}, next: from}, nil
 }
 
-// All are all of the machine's IDs that there are beside its own users', as ranges of a length.
+// All returns all IDs of the machine except those of its own users, as ranges of a length.
 func All(each uint32) (first, count uint32) {
 	return each, uint32(1<<32/uint64(each)-1) * each
 }
 
-// Take gives a pod a range, or the one that it has already; fresh says that it is to be written down.
+// Take allocates a range to a pod, or returns its existing one; fresh means that the caller must store it.
 func (t *Table) Take(pod types.UID) (r Range, fresh bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -184,7 +184,7 @@ func (t *Table) Take(pod types.UID) (r Range, fresh bool, err error) {
 	return t.at(t.of[pod]), true, nil
 }
 
-// Of is the range that a pod has.
+// Of returns the range of a pod.
 func (t *Table) Of(pod types.UID) (Range, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -194,7 +194,7 @@ func (t *Table) Of(pod types.UID) (Range, bool) {
 
 func (t *Table) at(index uint32) Range { return Range{First: index * t.each, Length: t.each} }
 
-// Adopt takes over what was written down of a pod.
+// Adopt restores the stored range of a pod.
 func (t *Table) Adopt(pod types.UID, text []byte) (Range, error) {
 	r, err := decode(text)
 	if err != nil {
@@ -221,7 +221,7 @@ func (t *Table) Adopt(pod types.UID, text []byte) (Range, error) {
 	return r, nil
 }
 
-// Release takes a pod's range back, when nothing is left of it.
+// Release frees a pod's range when nothing of the pod is left.
 func (t *Table) Release(pod types.UID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -10,19 +10,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Selection is what a volume takes of the data of a ConfigMap or Secret.
+// Selection selects the data of a ConfigMap or Secret for a volume.
 type Selection struct {
-	Name     string // the object's
+	Name     string // of the object
 	Items    []corev1.KeyToPath
-	Mode     *int32 // of files whose item has none
+	Mode     *int32 // of files whose items have no mode
 	Optional *bool  // the object and the items may be missing
 }
 
-// MayMiss says whether the object and the items may be missing.
+// MayMiss reports whether the object and the items may be missing.
 func (s Selection) MayMiss() bool { return s.Optional != nil && *s.Optional }
 
-// Files are those of all keys or, with items, those of the items' keys under the items' paths. What says which kind of key an error
-// names.
+// Files returns the files of all keys or, with items, those of the items' keys under the items' paths. The argument what names the kind of
+// key in errors.
 func (s Selection) Files(what string, data map[string][]byte) (map[string]File, error) {
 	out := map[string]File{}
 	if len(s.Items) == 0 {
@@ -44,7 +44,7 @@ func (s Selection) Files(what string, data map[string][]byte) (map[string]File, 
 	return out, nil
 }
 
-// Mode is that of a file whose item, or whose volume, may name one.
+// Mode returns the mode of a file, from its item or its volume.
 func Mode(item, volume *int32) int32 {
 	switch {
 	case item != nil:

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package atomicwriter writes the files of volumes whose contents come from the API (configMap, secret, projected, downwardAPI). [Write]
-// swaps one symbolic link, so that a reader sees all of the old files or all of the new ones. [Selection] chooses files of an object's
+// replaces one symbolic link, so that a reader sees all of the old files or all of the new ones. [Selection] selects files from an object's
 // data.
 package atomicwriter
 
@@ -23,11 +23,11 @@ import (
 	"time"
 )
 
-// File is one file to be in a volume.
+// File is one file of a volume.
 type File struct {
 	Data []byte
 	Mode int32
-	// Owner is a user's number, or nil for root.
+	// Owner is a user ID, or nil for root.
 	Owner *int64
 }
 
@@ -36,20 +36,19 @@ const (
 	newLink  = "..data_tmp"
 )
 
-// stampName is how Write names the directories that hold the files.
+// stampName matches the names of the directories in which Write stores the files.
 var stampName = regexp.MustCompile(`^\.\.[0-9]{4}(_[0-9]{2}){5}\.[0-9]{1,20}$`)
 
-// Write makes the directory hold exactly the files, and all at once: the files are
-// written into a new directory, and one rename makes the link ..data point to it. Names
-// that users see are links into ..data, so
+// Write makes the directory contain exactly the files, atomically: it writes the files into a new directory, and one rename makes the link
+// ..data point to it. The names that users see are links into ..data:
 //
 //	dir/key            → ..data/key
 //	dir/..data         → ..2026_01_02_03_04_05.123456789
 //
-// It returns whether anything changed. With a group, files are readable by it.
+// It returns whether anything changed. With a group, the group can read the files.
 //
-// What is in the directory is not trusted: containers of older versions could write there. Write never leaves the directory, takes
-// ..data for its own only if it points to a name that Write gives, and replaces links and files that it would not have made.
+// Write does not trust the contents of the directory: containers of older versions could write there. It never leaves the directory, accepts
+// ..data only if it points to a name that Write gives, and replaces links and files that it would not have made.
 func Write(dir string, files map[string]File, group *int64, now time.Time) (bool, error) {
 	for name := range files {
 		if err := checkName(name); err != nil {
@@ -61,7 +60,7 @@ func Write(dir string, files map[string]File, group *int64, now time.Time) (bool
 		return false, fmt.Errorf("open volume: %w", err)
 	}
 	defer root.Close()
-	// Only the node writes there, even if a container has it mounted writable.
+	// Only the node may write there, even if a container has a writable mount.
 	if err := root.Chmod(".", 0o755); err != nil {
 		return false, fmt.Errorf("set mode of volume: %w", err)
 	}
@@ -78,7 +77,7 @@ func Write(dir string, files map[string]File, group *int64, now time.Time) (bool
 	return changed, sweep(root, files, current)
 }
 
-// currentStamp is the directory that ..data points to; empty: there is none that Write made.
+// currentStamp returns the directory that ..data points to; empty: Write has made none.
 func currentStamp(root *os.Root) string {
 	to, err := root.Readlink(dataLink)
 	if err != nil || !stampName.MatchString(to) {
@@ -90,7 +89,7 @@ func currentStamp(root *os.Root) string {
 	return to
 }
 
-// replace writes the files into a new directory and makes ..data point to it. If it fails, the directory is removed: the next write may
+// replace writes the files into a new directory and makes ..data point to it. If it fails, it removes the directory: the next write may
 // need its memory.
 func replace(root *os.Root, files map[string]File, group *int64, now time.Time) (string, error) {
 	stamp := now.UTC().Format("..2006_01_02_15_04_05.") + strconv.FormatUint(uint64(rand.Uint32()), 10)
@@ -131,7 +130,7 @@ func swap(root *os.Root, stamp string, files map[string]File, group *int64) erro
 	return nil
 }
 
-// linkNames makes the names that users see, and replaces what has such a name and is not the link.
+// linkNames makes the links that users see, and replaces other files of these names.
 func linkNames(root *os.Root, files map[string]File) error {
 	for name := range files {
 		top, _, _ := strings.Cut(name, "/")
@@ -149,7 +148,7 @@ func linkNames(root *os.Root, files map[string]File) error {
 	return nil
 }
 
-// checkName refuses names that would leave the volume.
+// checkName rejects names that would leave the volume.
 func checkName(name string) error {
 	switch {
 	case name == "" || path.IsAbs(name) || len(name) > 4096:
@@ -177,7 +176,7 @@ func fill(root *os.Root, files map[string]File, group *int64) error {
 	return nil
 }
 
-// fillFile makes one file. It is new: nothing that has the name already is written to.
+// fillFile creates one file. It never writes to an existing one.
 func fillFile(root *os.Root, name string, file File, group *int64) error {
 	f, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -201,14 +200,14 @@ func fillFile(root *os.Root, name string, file File, group *int64) error {
 			return fmt.Errorf("give file %s away: %w", name, err)
 		}
 	}
-	// After the change of owner, and whatever the umask said.
+	// After the change of the owner, and regardless of the umask.
 	if err := f.Chmod(mode); err != nil {
 		return fmt.Errorf("set mode of %s: %w", name, err)
 	}
 	return nil
 }
 
-// same says whether the directory holds exactly the files' names and contents.
+// same reports whether the directory contains exactly the files' names and contents.
 func same(root *os.Root, stamp string, files map[string]File) bool {
 	below, err := root.OpenRoot(stamp)
 	if err != nil {
@@ -230,7 +229,7 @@ func same(root *os.Root, stamp string, files map[string]File) bool {
 	return err == nil && found == len(files)
 }
 
-// sameFile reads no more than it needs, and waits for nothing.
+// sameFile reads no more than necessary, and never blocks.
 func sameFile(root *os.Root, name string, file File) error {
 	info, err := root.Lstat(name)
 	if err != nil {
@@ -257,8 +256,7 @@ func sameFile(root *os.Root, name string, file File) error {
 	return nil
 }
 
-// sweep removes old contents and the links of files that are no longer. It leaves directories with other names: a subPath may have
-// made them.
+// sweep removes old contents and the links of removed files. It leaves directories with other names: a subPath may have made them.
 func sweep(root *os.Root, files map[string]File, current string) error {
 	keep := map[string]bool{dataLink: true, current: true}
 	for name := range files {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package configmap makes volumes of ConfigMaps. The plug-in keeps no state.
+// Package configmap implements configMap volumes. The plug-in keeps no state.
 package configmap
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/volumes/atomicwriter"
 )
 
-// Name is the plug-in's.
+// Name is the plug-in's name.
 const Name = "kubernetes.io/configmap"
 
 type plugin struct{ host *volumes.Host }
@@ -25,7 +25,7 @@ func (p plugin) Name() string { return Name }
 
 func (p plugin) CanSupport(spec *volumes.Spec) bool { return spec.Volume.ConfigMap != nil }
 
-// SetUp writes the files of the ConfigMap, if they have changed.
+// SetUp writes the files of the ConfigMap if they have changed.
 func (p plugin) SetUp(ctx context.Context, spec *volumes.Spec) error {
 	source := spec.Volume.ConfigMap
 	files, err := Files(ctx, p.host.Sources, spec.Pod.Namespace, atomicwriter.Selection{
@@ -45,12 +45,13 @@ func (p plugin) Path(spec *volumes.Spec) string {
 	return p.host.VolumeDir(spec.Pod.UID, Name, spec.Name())
 }
 
-// Attributes: the node rewrites the files as root; a container that could write there could lead it elsewhere (CVE-2017-1002102).
+// Attributes returns ReadOnly: the node rewrites the files as root, and a container that could write there could misdirect it
+// (CVE-2017-1002102).
 func (p plugin) Attributes(*volumes.Spec) volumes.Attributes {
 	return volumes.Attributes{ReadOnly: true, Measure: volumes.MeasureFiles}
 }
 
-// Files are the files of a ConfigMap.
+// Files returns the files of a ConfigMap.
 func Files(ctx context.Context, sources volumes.Sources, namespace string, s atomicwriter.Selection) (map[string]atomicwriter.File, error) {
 	object, err := sources.ConfigMap(ctx, namespace, s.Name)
 	if apierrors.IsNotFound(err) && s.MayMiss() {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Read returns what users of the volume see: names without the bookkeeping.
+// Read returns what users of the volume see: names without the internal ones.
 func Read(t interface{ Fatal(...any) }, dir string) map[string]string {
 	out := map[string]string{}
 	entries, err := os.ReadDir(dir)
@@ -40,7 +40,7 @@ func Read(t interface{ Fatal(...any) }, dir string) map[string]string {
 	return out
 }
 
-// HostDir is a directory of the host that no volume may change, and a check that it has not.
+// HostDir makes a directory of the host that no volume may change, and returns a check of that.
 func HostDir(t *testing.T) (string, func()) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "precious"), []byte("p"), 0o600); err != nil {

@@ -14,16 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// changing are the system calls that change what is on a disk, but for those that write a file's contents. Those of openat that make a
-// file are among them.
+// changing are the system calls that change a disk, except those that write a file's contents. They include calls of openat that create a
+// file.
 var changing = []uint32{
 	unix.SYS_MKDIRAT, unix.SYS_OPENAT2, unix.SYS_SYMLINKAT, unix.SYS_LINKAT, unix.SYS_MKNODAT, unix.SYS_UNLINKAT, unix.SYS_RENAMEAT,
 	unix.SYS_RENAMEAT2, unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT, unix.SYS_FTRUNCATE,
 }
 
-// Supervised runs f on a thread of its own, and asks step before each system call of f that changes a disk. Where step says no, the
-// call is not made and fails: with a step that says no from the n-th call on, the disk is as f would leave it if it were killed then.
-// A kernel that does not let threads be supervised is named in the log, and step is not asked.
+// Supervised runs f on its own thread, and calls step before each system call of f that changes a disk. If step returns false, the call
+// fails without an effect: with a step that returns false from the n-th call on, the disk is as if f had been killed then. If the kernel
+// does not permit supervision, Supervised logs that and does not call step.
 func Supervised(t *testing.T, step func() bool, f func() error) error {
 	t.Helper()
 	done, supervised := make(chan error, 1), make(chan struct{})
@@ -46,7 +46,7 @@ func Supervised(t *testing.T, step func() bool, f func() error) error {
 func onOwnThread(f func() error, done chan<- error) {
 	runtime.LockOSThread()
 	if unix.Gettid() == unix.Getpid() {
-		// The main thread would not end, and /proc/self shows its mounts. While this goroutine has it, another one gets another.
+		// The main thread would not end, and /proc/self shows its mounts. While this goroutine has it, another goroutine gets another thread.
 		defer runtime.UnlockOSThread()
 		other := make(chan error)
 		go onOwnThread(f, other)
@@ -56,7 +56,7 @@ func onOwnThread(f func() error, done chan<- error) {
 	done <- f()
 }
 
-// filter has the kernel ask before the thread's system calls that change a disk. It returns where the kernel asks.
+// filter makes the kernel notify before the thread's system calls that change a disk. It returns the notification's file descriptor.
 func filter() (*os.File, error) {
 	const (
 		load  = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
@@ -66,10 +66,10 @@ func filter() (*os.File, error) {
 	)
 	n := uint8(len(changing))
 	program := []unix.SockFilter{
-		{Code: load, K: 0},                             // the call's number
+		{Code: load, K: 0},                             // the number of the call
 		{Code: equal, K: unix.SYS_OPENAT, Jf: 2},       //
 		{Code: load, K: 32},                            // the third argument: flags
-		{Code: set, K: unix.O_CREAT, Jt: n + 1, Jf: n}, // ask, or not
+		{Code: set, K: unix.O_CREAT, Jt: n + 1, Jf: n}, // notify, or not
 	}
 	for i, call := range changing {
 		program = append(program, unix.SockFilter{Code: equal, K: call, Jt: n - uint8(i)})
@@ -99,10 +99,10 @@ type answer struct {
 	id           uint64
 	value        int64
 	failed       int32
-	continuation uint32 // 1: the call is made
+	continuation uint32 // 1: continue the call
 }
 
-// supervise answers the kernel until the thread has ended.
+// supervise responds to the kernel's notifications until the thread has ended.
 func supervise(listener *os.File, step func() bool) {
 	defer listener.Close()
 	for {

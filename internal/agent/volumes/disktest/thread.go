@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package disktest is for tests of the agent's file systems: it runs functions with mounts, capabilities and file
-// descriptors of their own, and inspects volumes and the host.
+// Package disktest supports tests of the agent's file systems: it runs functions with their own mounts, capabilities and file descriptors,
+// and inspects volumes and the host.
 package disktest
 
 import (
@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OnThread runs f on a thread of its own, with its own mounts and capabilities. The thread ends with f, and so do they.
+// OnThread runs f on its own thread, with its own mounts and capabilities. The thread ends with f.
 func OnThread(t *testing.T, f func() error) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -33,7 +33,7 @@ func OnThread(t *testing.T, f func() error) {
 	}
 }
 
-// Drop takes capabilities from the thread. It is called within OnThread.
+// Drop drops capabilities of the thread, within OnThread.
 func Drop(capabilities ...uint) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -46,7 +46,7 @@ func Drop(capabilities ...uint) error {
 	return unix.Capset(&header, &data[0])
 }
 
-// OnReadOnly runs f with a directory that is mounted read-only. What make puts there beforehand is there.
+// OnReadOnly runs f with a directory that is mounted read-only. The function make fills it before.
 func OnReadOnly(t *testing.T, make, f func(dir string) error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -60,11 +60,11 @@ func OnReadOnly(t *testing.T, make, f func(dir string) error) {
 	})
 }
 
-// LeftOpen is how many files f leaves open. Finalizers, which close files long afterwards, do not run.
+// LeftOpen returns the number of files that f leaves open. Finalizers, which close files much later, do not run.
 func LeftOpen(t *testing.T, f func()) int {
 	t.Helper()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	f() // the first time, the runtime opens files of its own
+	f() // in the first call, the runtime opens files of its own
 	count := func() int {
 		open, err := os.ReadDir("/proc/self/fd")
 		if err != nil {
@@ -77,7 +77,7 @@ func LeftOpen(t *testing.T, f func()) int {
 	return count() - before
 }
 
-// FewFiles calls f again and again: first no file can be opened, then one, and so on, until f succeeds.
+// FewFiles calls f repeatedly: first no file can be opened, then one, and so on, until f succeeds.
 func FewFiles(t *testing.T, f func(files uint64) error) {
 	t.Helper()
 	var was unix.Rlimit

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package downwardapi makes volumes of a pod's own fields. The plug-in keeps no state.
+// Package downwardapi implements downwardAPI volumes. The plug-in keeps no state.
 package downwardapi
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/volumes/atomicwriter"
 )
 
-// Name is the plug-in's.
+// Name is the plug-in's name.
 const Name = "kubernetes.io/downward-api"
 
 type plugin struct{ host *volumes.Host }
@@ -27,7 +27,7 @@ func (p plugin) Name() string { return Name }
 
 func (p plugin) CanSupport(spec *volumes.Spec) bool { return spec.Volume.DownwardAPI != nil }
 
-// SetUp writes the fields' files, if they have changed.
+// SetUp writes the files of the fields if they have changed.
 func (p plugin) SetUp(_ context.Context, spec *volumes.Spec) error {
 	source := spec.Volume.DownwardAPI
 	files, err := Files(p.host, spec, source.Items, source.DefaultMode)
@@ -45,12 +45,13 @@ func (p plugin) Path(spec *volumes.Spec) string {
 	return p.host.VolumeDir(spec.Pod.UID, Name, spec.Name())
 }
 
-// Attributes: the node rewrites the files as root; a container that could write there could lead it elsewhere (CVE-2017-1002102).
+// Attributes returns ReadOnly: the node rewrites the files as root, and a container that could write there could misdirect it
+// (CVE-2017-1002102).
 func (p plugin) Attributes(*volumes.Spec) volumes.Attributes {
 	return volumes.Attributes{ReadOnly: true, Measure: volumes.MeasureFiles}
 }
 
-// Files are the files of fields of the pod and of its containers' resources.
+// Files returns the files of the pod's fields and of its containers' resources.
 func Files(
 	host *volumes.Host, spec *volumes.Spec, items []corev1.DownwardAPIVolumeFile, mode *int32,
 ) (map[string]atomicwriter.File, error) {

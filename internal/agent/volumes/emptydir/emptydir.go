@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package emptydir makes directories that live as long as their pod, on the node's disk, in memory or of huge pages.
+// Package emptydir implements emptyDir volumes: directories that live as long as their pod, on the node's disk, in memory or of huge pages.
 //
-// A new directory gets its mode and group once: later its containers may change them. While that is not done, there is a file
-// that containers do not see, so that an agent that was killed in between does it again:
+// SetUp sets the mode and the group of a new directory once: later its containers may change them. Until that is done, a file that
+// containers do not see marks the directory, so that an agent that was killed in between does it again:
 //
 //	ROOT/pods/UID/plugins/kubernetes.io~empty-dir/NAME.new
 //	ROOT/pods/UID/volumes/kubernetes.io~empty-dir/NAME
@@ -25,7 +25,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
 )
 
-// Name is the plug-in's.
+// Name is the plug-in's name.
 const Name = "kubernetes.io/empty-dir"
 
 type plugin struct{ host *volumes.Host }
@@ -37,7 +37,7 @@ func (p plugin) Name() string { return Name }
 
 func (p plugin) CanSupport(spec *volumes.Spec) bool { return spec.Volume.EmptyDir != nil }
 
-// SetUp makes the directory, and mounts memory or huge pages there.
+// SetUp creates the directory, and mounts memory or huge pages there.
 func (p plugin) SetUp(_ context.Context, spec *volumes.Spec) error {
 	dir, mark := p.Path(spec), p.mark(spec.Pod.UID, spec.Name())
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -53,7 +53,7 @@ func (p plugin) SetUp(_ context.Context, spec *volumes.Spec) error {
 		return err
 	}
 	if _, err := os.Lstat(mark); err != nil && !mounted {
-		return nil // it was made before, and is its containers'
+		return nil // it exists, and belongs to its containers
 	}
 	mode := fs.FileMode(0o777)
 	if group := spec.FSGroup(); group != nil {
@@ -71,7 +71,7 @@ func (p plugin) SetUp(_ context.Context, spec *volumes.Spec) error {
 	return nil
 }
 
-// mount mounts what the medium asks for, unless it is mounted, and returns whether it has mounted it.
+// mount mounts the medium, unless it is mounted, and returns whether it has mounted it.
 func (p plugin) mount(spec *volumes.Spec, dir string) (bool, error) {
 	switch source, medium := spec.Volume.EmptyDir, spec.Volume.EmptyDir.Medium; {
 	case medium == corev1.StorageMediumMemory:
@@ -88,7 +88,7 @@ func (p plugin) mount(spec *volumes.Spec, dir string) (bool, error) {
 	return false, nil
 }
 
-// mark is the file that says that the directory is new.
+// mark returns the path of the file that marks a new directory.
 func (p plugin) mark(pod types.UID, name string) string {
 	return p.host.PluginDir(pod, Name, name) + ".new"
 }
@@ -101,7 +101,7 @@ func (p plugin) Path(spec *volumes.Spec) string {
 	return p.host.VolumeDir(spec.Pod.UID, Name, spec.Name())
 }
 
-// Attributes: all of the pod's users may write below a subPath, as in the directory itself.
+// Attributes returns a mode for subPaths that lets all users of the pod write there, as in the directory itself.
 func (p plugin) Attributes(spec *volumes.Spec) volumes.Attributes {
 	out := volumes.Attributes{SubPathMode: 0o777, Measure: volumes.MeasureFileSystem}
 	if spec.Volume.EmptyDir.Medium == corev1.StorageMediumDefault {

@@ -27,7 +27,7 @@ func (p plugin) huge(pod *corev1.Pod, dir string, medium corev1.StorageMedium) (
 	return true, nil
 }
 
-// pageSize is the size of an emptyDir's pages: the medium's, which the pod must ask for, or that of the only ones that it asks for.
+// pageSize returns the size of an emptyDir's pages: the medium's, which the pod must request, or the only size that the pod requests.
 func pageSize(pod *corev1.Pod, medium corev1.StorageMedium) (resource.Quantity, error) {
 	named, asked := strings.CutPrefix(string(medium), string(corev1.StorageMediumHugePagesPrefix))
 	wanted, err := resource.ParseQuantity("0")

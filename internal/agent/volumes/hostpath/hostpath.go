@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostpath has volumes that are files and directories of the host. The plug-in keeps no state, and removes nothing.
+// Package hostpath implements hostPath volumes: files and directories of the host. The plug-in keeps no state, and removes nothing.
 package hostpath
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
 )
 
-// Name is the plug-in's.
+// Name is the plug-in's name.
 const Name = "kubernetes.io/host-path"
 
 type plugin struct{}
@@ -35,15 +35,15 @@ func source(spec *volumes.Spec) *corev1.HostPathVolumeSource {
 	return spec.Volume.HostPath
 }
 
-// SetUp does what the type of the hostPath asks for.
+// SetUp checks or creates the path, as the type of the hostPath requires.
 func (plugin) SetUp(_ context.Context, spec *volumes.Spec) error { return check(source(spec)) }
 
-// TearDown does nothing: the data are the host's.
+// TearDown does nothing: the data belong to the host.
 func (plugin) TearDown(context.Context, volumes.Reconstructed) error { return nil }
 
 func (plugin) Path(spec *volumes.Spec) string { return source(spec).Path }
 
-// Attributes: what is claimed is measured, as any volume that is claimed.
+// Attributes returns the measurement of claimed volumes, as for any claimed volume.
 func (plugin) Attributes(spec *volumes.Spec) volumes.Attributes {
 	if spec.PersistentVolume != nil {
 		return volumes.Attributes{Measure: volumes.MeasureFileSystem}
@@ -51,7 +51,7 @@ func (plugin) Attributes(spec *volumes.Spec) volumes.Attributes {
 	return volumes.Attributes{}
 }
 
-// check does what a hostPath's type asks for: that the path is there, that it is of a type, or that it is made.
+// check checks or creates the path, as the type of the hostPath requires.
 func check(h *corev1.HostPathVolumeSource) error {
 	kind := corev1.HostPathUnset
 	if h.Type != nil {
@@ -66,7 +66,7 @@ func check(h *corev1.HostPathVolumeSource) error {
 	switch kind {
 	case corev1.HostPathUnset:
 		if missing {
-			// The runtime binds what is there; like kubelet, a directory is made for it.
+			// The runtime binds an existing file; like kubelet, check creates a missing path as a directory.
 			return os.MkdirAll(h.Path, 0o755)
 		}
 	case corev1.HostPathDirectoryOrCreate:

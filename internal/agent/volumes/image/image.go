@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package image has volumes that are images. The container runtime makes and mounts them; the agent pulls the image. The plug-in keeps no
+// Package image implements image volumes. The container runtime makes and mounts them; the agent pulls the image. The plug-in keeps no
 // state.
 package image
 
@@ -17,7 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
 )
 
-// Name is the plug-in's.
+// Name is the plug-in's name.
 const Name = "kubernetes.io/image"
 
 type plugin struct{}
@@ -37,12 +37,12 @@ func (plugin) SetUp(context.Context, *volumes.Spec) error { return nil }
 // TearDown does nothing: the runtime unmounts the image.
 func (plugin) TearDown(context.Context, volumes.Reconstructed) error { return nil }
 
-// Path is none: the runtime alone knows where the image lies.
+// Path returns nothing: only the runtime knows the path of the image.
 func (plugin) Path(*volumes.Spec) string { return "" }
 
 func (plugin) Attributes(*volumes.Spec) volumes.Attributes { return volumes.Attributes{ReadOnly: true} }
 
-// RuntimeMount names the image and the part of it that is mounted.
+// RuntimeMount returns the image and the mounted part of it.
 func (plugin) RuntimeMount(spec *volumes.Spec, image *runtimeapi.ImageSpec, subPath string) (*runtimeapi.Mount, error) {
 	switch {
 	case image == nil:

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package local has persistent volumes that are directories of the node. The plug-in makes nothing and keeps no state.
+// Package local implements local persistent volumes: directories of the node. The plug-in creates nothing and keeps no state.
 package local
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
 )
 
-// Name is the plug-in's.
+// Name is the plug-in's name.
 const Name = "kubernetes.io/local-volume"
 
 type plugin struct{}
@@ -26,7 +26,7 @@ func (plugin) CanSupport(spec *volumes.Spec) bool {
 	return spec.PersistentVolume != nil && spec.PersistentVolume.Spec.Local != nil
 }
 
-// SetUp checks that the directory is there.
+// SetUp checks that the directory exists.
 func (p plugin) SetUp(_ context.Context, spec *volumes.Spec) error {
 	if _, err := os.Stat(p.Path(spec)); err != nil {
 		return fmt.Errorf("look at local volume: %w", err)
