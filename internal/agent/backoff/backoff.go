@@ -1,10 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package backoff bounds what is tried again and again. Table has the waits of containers that keep ending and of images
-// that cannot be pulled: ten seconds, doubled each time, at most five minutes, and
-// forgotten after twice the most without another failure. The most may be less. Failures is a series of failures of any other operation:
-// how long to wait, and which of them to log. Neither reads a clock.
+// Package backoff limits the rate of retries. A Table has the delays of crashing containers and of failed image pulls: ten seconds, doubled
+// with each failure up to five minutes or a lower maximum, and reset after twice the maximum without another failure. Failures is a series
+// of failures of any other operation: it determines the next delay, and which failures to log. Neither reads a clock.
 package backoff
 
 import (
@@ -12,13 +11,13 @@ import (
 	"time"
 )
 
-// The bounds of a wait.
+// The limits of a delay.
 const (
 	Initial = 10 * time.Second
 	Max     = 5 * time.Minute
 )
 
-// Table holds the waits by key. It is safe for concurrent use.
+// Table has the delays by key. It is safe for concurrent use.
 type Table struct {
 	most time.Duration
 
@@ -28,16 +27,15 @@ type Table struct {
 
 type entry struct {
 	wait time.Duration
-	last time.Time // when the wait was last lengthened
+	last time.Time // when the delay was last increased
 }
 
-// New returns an empty table of waits of at most so long.
+// New returns an empty table with a maximum delay.
 func New(most time.Duration) *Table {
 	return &Table{most: most, entries: map[string]entry{}}
 }
 
-// Until returns when the wait that belongs to a failure at the given time is over,
-// and its length; zero for a key that has not failed before.
+// Until returns when the delay after a failure at the given time ends, and its length; zero for a key without earlier failures.
 func (t *Table) Until(key string, failed time.Time) (time.Time, time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -48,7 +46,7 @@ func (t *Table) Until(key string, failed time.Time) (time.Time, time.Duration) {
 	return failed.Add(e.wait), e.wait
 }
 
-// Next makes the wait longer: something is tried again after a failure at the given time.
+// Next increases the delay, because the operation runs again after a failure at the given time.
 func (t *Table) Next(key string, failed time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -63,7 +61,7 @@ func (t *Table) Next(key string, failed time.Time) {
 	t.entries[key] = e
 }
 
-// Forget drops all keys that the function picks.
+// Forget drops all keys for which the function returns true.
 func (t *Table) Forget(pick func(key string) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

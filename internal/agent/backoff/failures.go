@@ -8,25 +8,25 @@ import (
 	"time"
 )
 
-// The shortest and the longest time between two logged failures of a series.
+// The minimum and maximum time between two logged failures of a series.
 const (
 	firstQuiet = time.Minute
 	mostQuiet  = time.Hour
 )
 
-// Failures is a series of failures of one operation that is tried again and again: it counts them, says how long to wait before the next
-// try, and logs the first and then fewer and fewer of them. The zero value has seen none. It is safe for concurrent use.
+// Failures is a series of failures of one operation that is retried. It counts them, determines the delay before the next attempt, and logs
+// the first and then fewer and fewer of them. The zero value has no failures. It is safe for concurrent use.
 type Failures struct {
 	mu     sync.Mutex
 	count  int
 	wait   time.Duration
-	until  time.Time     // when to try again
-	logged time.Time     // the last failure that was logged
-	quiet  time.Duration // how long none is logged after it
+	until  time.Time     // when to retry
+	logged time.Time     // the last logged failure
+	quiet  time.Duration // the time without a log line after that
 }
 
-// Log counts a failure at the time, and logs it when its turn has come: the first, then one after a minute, after two, four, and so on up
-// to an hour. From the second on the line has the number of failures so far. The function is a method of the logger, such as Warn.
+// Log counts a failure at the given time, and logs some: the first, then one after a minute, after two, four, and so on up to an hour. From
+// the second line on, the line has the number of failures so far. The function is a method of the logger, such as Warn.
 func (f *Failures) Log(now time.Time, log func(message string, args ...any), message string, args ...any) {
 	f.mu.Lock()
 	f.count++
@@ -44,7 +44,7 @@ func (f *Failures) Log(now time.Time, log func(message string, args ...any), mes
 	}
 }
 
-// Wait returns how long to wait after a failure at the time: first, then twice as long each time, at most most.
+// Wait returns the delay after a failure at the given time: first, then doubled each time, at most most.
 func (f *Failures) Wait(now time.Time, first, most time.Duration) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -53,7 +53,7 @@ func (f *Failures) Wait(now time.Time, first, most time.Duration) time.Duration 
 	return f.wait
 }
 
-// Left is how much of the wait is left; zero: the operation may be tried.
+// Left returns the rest of the delay; zero: the operation may run.
 func (f *Failures) Left(now time.Time) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -63,7 +63,7 @@ func (f *Failures) Left(now time.Time) time.Duration {
 	return max(f.until.Sub(now), 0)
 }
 
-// Release ends the present wait, because something has changed. The series goes on: the next wait is longer.
+// Release ends the current delay, because something has changed. The series continues: the next delay is longer.
 func (f *Failures) Release() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cgroups creates the cgroups of pods, with their limits, in both versions of the kernel's interface. It also
-// limits the cgroups above them: each quality-of-service class has its share of the processors, and all pods together have
-// what is not reserved for the system and the node.
+// Package cgroups creates the cgroups of pods with their limits, in cgroups v1 and v2. It also sets the limits of the cgroups above them:
+// each QoS class gets its share of the CPUs, and all pods together get what is not reserved for the system and the node.
 package cgroups
 
 import (
@@ -33,16 +32,16 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
-// DefaultRoot is where the kernel shows cgroups: v2, or the trees of v1.
+// DefaultRoot is the mount point of the cgroups: v2, or the trees of v1.
 const DefaultRoot = "/sys/fs/cgroup"
 
 // Pods are the pods of the node.
 type Pods interface {
-	// CountedPods are the pods whose requests are taken from the node. They must not be changed.
+	// CountedPods returns the pods whose requests count against the node. The caller must not change them.
 	CountedPods() []*corev1.Pod
 }
 
-// Options are what a Manager is made from. All are required but Root, which is DefaultRoot where it is empty.
+// Options configure a Manager. All are required except Root, which is DefaultRoot by default.
 type Options struct {
 	Pods      Pods
 	Config    runconfig.Node // names the cgroups
@@ -51,7 +50,8 @@ type Options struct {
 	Root      string
 }
 
-// Manager makes and bounds the cgroups of pods, of their classes, and of all pods together. It keeps nothing: the kernel does.
+// Manager creates the cgroups of pods, and sets the limits of these, of the QoS classes and of all pods together. It has no state: the
+// kernel has.
 type Manager struct{ Options }
 
 // New makes the manager.
@@ -60,13 +60,13 @@ func New(o Options) *Manager {
 	return &Manager{o}
 }
 
-// Bound gives a pod's cgroup and those above it their bounds.
+// Bound sets the limits of a pod's cgroup and of those above it.
 func (m *Manager) Bound(pod *corev1.Pod) error { return m.bound(pod, false) }
 
-// Raise gives them their bounds where these are wider than what is there.
+// Raise sets only those limits that are wider than the current ones.
 func (m *Manager) Raise(pod *corev1.Pod) error { return m.bound(pod, true) }
 
-// Create makes the pod's cgroup before its sandbox, with its bounds. Where systemd keeps the cgroups, it makes them with the sandbox.
+// Create creates the pod's cgroup with its limits before the sandbox. With the systemd driver, systemd creates it with the sandbox.
 func (m *Manager) Create(pod *corev1.Pod) error {
 	if m.Config.CgroupDriver == runtimeapi.CgroupDriver_SYSTEMD {
 		return nil
@@ -74,9 +74,8 @@ func (m *Manager) Create(pod *corev1.Pod) error {
 	return m.bound(pod, false)
 }
 
-// bound gives the cgroup of a pod its bounds, and those above it theirs. Pod workers call it before they make the sandbox, before they
-// start containers and when they resize the pod; it does not write a bound again that is there already. With raise, bounds only become
-// wider.
+// bound sets the limits of a pod's cgroup, and of those above it. Pod workers call it before they create the sandbox, before they start
+// containers, and when they resize the pod; it writes only limits that differ. With raise, limits only become wider.
 func (m *Manager) bound(pod *corev1.Pod, raise bool) error {
 	if m.Config.Flat {
 		return nil
@@ -111,7 +110,7 @@ func (m *Manager) bound(pod *corev1.Pod, raise bool) error {
 	return nil
 }
 
-// boundAll bounds all pods together.
+// boundAll sets the limits of all pods together.
 func (m *Manager) boundAll(g tree, parent string) error {
 	all, capacity := allPods(parent), m.Resources.Capacity()
 	enforced := slices.Contains(m.Kubelet.EnforceNodeAllocatable, "pods")
@@ -142,7 +141,7 @@ func (m *Manager) boundAll(g tree, parent string) error {
 	return nil
 }
 
-// burstable is the share of all burstable pods: of what they ask for together.
+// burstable returns the CPU shares of all burstable pods: of the sum of their requests.
 func (m *Manager) burstable(pod *corev1.Pod) int64 {
 	milli := requestedCPU(pod)
 	for _, other := range m.Pods.CountedPods() {
@@ -158,7 +157,7 @@ func requestedCPU(pod *corev1.Pod) int64 {
 	return cpu.MilliValue()
 }
 
-// allPods is the cgroup of all pods, of which the given one is of a pod.
+// allPods returns the cgroup of all pods, given the cgroup of one pod.
 func allPods(parent string) string {
 	for dir := parent; dir != "/" && dir != "."; dir = filepath.Dir(dir) {
 		if name := strings.TrimSuffix(filepath.Base(dir), ".slice"); name == "kubepods" || strings.HasSuffix(name, "-kubepods") {
@@ -168,13 +167,13 @@ func allPods(parent string) string {
 	return parent
 }
 
-// tree is the machine's: v1 in a tree for each controller, v2 in one.
+// tree is the machine's cgroup tree: one for each controller in v1, a single one in v2.
 type tree struct {
 	root  string
-	raise bool // bounds are never made narrower
+	raise bool // limits only become wider
 }
 
-// controllers are those that pods are bounded by.
+// controllers are the controllers of pods' limits.
 var controllers = []string{"cpu", "memory", "pids", "hugetlb"}
 
 func (g tree) unified() bool {
@@ -182,7 +181,7 @@ func (g tree) unified() bool {
 	return err == nil
 }
 
-// make creates the cgroup with its parents; the runtime creates it for the controllers that the node does not use.
+// make creates the cgroup with its parents. The runtime creates it for the controllers that the node does not use.
 func (g tree) make(cgroup string) error {
 	if !g.unified() {
 		for _, c := range controllers {
@@ -204,7 +203,7 @@ func (g tree) make(cgroup string) error {
 			if slices.Contains(on, c) {
 				continue
 			}
-			// Some cannot be handed down; what is written to files of theirs then fails.
+			// Some controllers cannot be enabled in subtrees; writing their files fails later.
 			if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+c), 0o600); err != nil &&
 				slices.Contains(controllers[:3], c) {
 				return fmt.Errorf("hand %s down to cgroups: %w", c, err)
@@ -218,7 +217,7 @@ func (g tree) make(cgroup string) error {
 	return nil
 }
 
-// file is where a setting of a cgroup is; false: the machine does not have the controller.
+// file returns the path of a cgroup's setting; false: the machine does not have the controller.
 func (g tree) file(cgroup, controller, one, two string) (string, bool) {
 	dir, name := filepath.Join(g.root, controller, cgroup), one
 	if g.unified() {
@@ -228,7 +227,7 @@ func (g tree) file(cgroup, controller, one, two string) (string, bool) {
 	return filepath.Join(dir, name), err == nil
 }
 
-// write writes a bound, if it is not there.
+// write writes a limit, unless it is set already.
 func (g tree) write(path, text string) error {
 	have := hardware.Line(path)
 	if have == text || g.raise && !wider(text, have) {
@@ -240,7 +239,7 @@ func (g tree) write(path, text string) error {
 	return nil
 }
 
-// wider says whether a bound leaves more than another: a number that is larger, or none at all. Of two numbers, the first counts.
+// wider reports whether a limit is wider than another: a larger number, or no limit. Of two numbers, the first counts.
 func wider(a, b string) bool {
 	value := func(s string) float64 {
 		first, _, _ := strings.Cut(s, " ")
@@ -264,7 +263,7 @@ func (g tree) shares(cgroup string, shares int64) error {
 	return g.write(path, strconv.FormatInt(shares, 10))
 }
 
-// weight turns CPU shares (2 to 262144, 1024 by default) into the weight that they are with cgroups v2 (1 to 10000, 100 by default).
+// weight converts CPU shares (2 to 262144, 1024 by default) to the weight of cgroups v2 (1 to 10000, 100 by default).
 func weight(shares int64) int64 {
 	switch {
 	case shares <= 2:
@@ -304,7 +303,7 @@ func (g tree) memory(cgroup string, limit int64) error {
 	return g.write(path, strconv.FormatInt(limit, 10))
 }
 
-// hugePages bounds huge pages, where the machine has a controller for them.
+// hugePages limits huge pages, if the machine has a controller for them.
 func (g tree) hugePages(cgroup string, limits map[int64]int64) error {
 	for _, size := range slices.Sorted(maps.Keys(limits)) {
 		name := "hugetlb." + runconfig.PageUnit(size)
@@ -319,7 +318,7 @@ func (g tree) hugePages(cgroup string, limits map[int64]int64) error {
 	return nil
 }
 
-// mustWrite writes a bound that would be missed: without its controller, it is an error.
+// mustWrite writes a required limit: a missing controller is an error.
 func (g tree) mustWrite(cgroup, controller string, value int64, name string) error {
 	path, ok := g.file(cgroup, controller, name, name)
 	if !ok {
@@ -328,7 +327,7 @@ func (g tree) mustWrite(cgroup, controller string, value int64, name string) err
 	return g.write(path, strconv.FormatInt(max(value, 0), 10))
 }
 
-// Remove removes the pod's own cgroup, which is made as a parent of its containers'.
+// Remove removes the pod's own cgroup, the parent of its containers' cgroups.
 func (m *Manager) Remove(_ context.Context, uid types.UID) error {
 	if m.Config.CgroupDriver == runtimeapi.CgroupDriver_SYSTEMD {
 		return nil // systemd removes empty slices
@@ -373,7 +372,7 @@ func removeEmpty(dir string) error {
 	return nil
 }
 
-// LessThanUsed says whether the pod's cgroup is to have less memory than it has, and than is used in it.
+// LessThanUsed reports whether the new memory limit of the pod's cgroup is below the current limit and below the usage.
 func (m *Manager) LessThanUsed(pod *corev1.Pod) (most, used int64, less bool) {
 	most = m.Config.Pod(pod).Memory
 	if most == 0 || m.Config.Flat {

@@ -21,13 +21,13 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/probe"
 )
 
-// Addresses are where others reach the node.
+// Addresses are the addresses at which clients reach the node.
 type Addresses interface {
-	// Texts are the addresses of now, the one that counts first.
+	// Texts returns the current addresses, the primary one first.
 	Texts() []string
 }
 
-// Config is what a Runner is made from. All of it is required.
+// Config configures a Runner. All fields are required.
 type Config struct {
 	Runtime   *cri.Client
 	Addresses Addresses
@@ -35,7 +35,7 @@ type Config struct {
 	Clock     clock.WithTicker
 }
 
-// Runner runs handlers. It keeps nothing but its configuration.
+// Runner runs handlers. It has no state but its configuration.
 type Runner struct{ Config }
 
 // New makes the runner.
@@ -83,7 +83,7 @@ func (r *Runner) Run(ctx context.Context, c *corev1.Container, id string, podIPs
 	return fmt.Errorf("invalid handler: %v", h)
 }
 
-// PreStop runs the preStop handler for at most as long as the grace lasts.
+// PreStop runs the preStop handler, at most for the limit.
 func (r *Runner) PreStop(ctx context.Context, pod *corev1.Pod, c *corev1.Container, id string, limit time.Duration) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -12,12 +12,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// entry is what a docker configuration has under a key.
+// entry is an entry of a docker configuration.
 type entry struct {
 	Username, Password, Email string
 }
 
-// UnmarshalJSON implements json.Unmarshaler. The field auth, the base64 of USER:PASSWORD, goes before user and password.
+// UnmarshalJSON implements json.Unmarshaler. The field auth, the base64 of USER:PASSWORD, takes precedence over user and password.
 func (e *entry) UnmarshalJSON(text []byte) error {
 	var written struct {
 		Username string `json:"username"`
@@ -48,7 +48,7 @@ func (e *entry) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// read returns the entries of a secret's docker configuration, in the form of today or in the one before it.
+// read returns the entries of a secret's docker configuration, in the current or the legacy format.
 func read(secret *corev1.Secret) (map[string]entry, error) {
 	switch secret.Type {
 	case corev1.SecretTypeDockerConfigJson:

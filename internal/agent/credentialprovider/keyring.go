@@ -1,19 +1,19 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package credentialprovider finds the credentials that a pod's image pull secrets have for an image, by kubelet's rules.
+// Package credentialprovider finds the credentials for an image in a pod's image pull secrets, by kubelet's rules.
 //
-// A secret holds a docker configuration: a table whose keys name a registry or repositories of one, such as
-// "registry.example.com", "registry.example.com:5000/team" or "*.example.com". A key fits an image if
+// A secret contains a docker configuration: a table whose keys name a registry or repositories of one, such as
+// "registry.example.com", "registry.example.com:5000/team" or "*.example.com". A key matches an image if
 //
-//   - its host has as many parts as the image's registry, and each part fits as a pattern (* and ? stay within a part);
-//   - its port is the image's, where no port fits no port only;
+//   - its host has as many labels as the image's registry, and each label matches as a pattern (* and ? stay within a label);
+//   - its port equals the image's, where no port matches only no port;
 //   - its path is a prefix of the image's repository.
 //
-// [Keyring.Lookup] returns the credentials of every key that fits, the most specific key first; the caller tries them in
-// order. An image of Docker Hub without such a key has those of the key index.docker.io.
+// [Keyring.Lookup] returns the credentials of every matching key, the most specific key first; the caller tries them in
+// order. If no key matches an image of Docker Hub, it gets those of the key index.docker.io.
 //
-// A Keyring is filled by Add and then only read; reading may be concurrent.
+// Add fills a Keyring; afterwards it is only read, and safe for concurrent use.
 package credentialprovider
 
 import (
@@ -36,20 +36,19 @@ import (
 // dockerHub is the key of credentials for Docker Hub.
 const dockerHub = "index.docker.io"
 
-// Credential is a login, and the secret that it comes from.
+// Credential is a login, and the secret that contains it.
 type Credential struct {
 	Username, Password string
-	// Source names the secret and has the login's hash, as kubelet's records of pulled images hold it.
+	// Source names the secret and has the login's hash, in the form of kubelet's records of pulled images.
 	Source configv1beta1.ImagePullSecret
 }
 
-// Keyring holds the credentials of one pod's secrets.
+// Keyring has the credentials of one pod's secrets.
 type Keyring struct {
 	credentials map[string][]Credential
 }
 
-// Add takes the credentials of a secret. It passes over secrets of other types, and returns an error for a docker
-// configuration that it cannot read.
+// Add adds the credentials of a secret. It skips secrets of other types, and returns an error for an invalid docker configuration.
 func (k *Keyring) Add(secret *corev1.Secret) error {
 	entries, err := read(secret)
 	if err != nil {
@@ -72,27 +71,27 @@ func (k *Keyring) Add(secret *corev1.Secret) error {
 	return nil
 }
 
-// Lookup returns the credentials for the image, the most specific first. The image is as a container names it.
+// Lookup returns the credentials for the image, the most specific first. The image is the container's.
 func (k *Keyring) Lookup(image string) ([]Credential, error) {
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
 		return nil, fmt.Errorf("couldn't parse image name %q: %w", image, err) // upstream's words
 	}
 	var out []Credential
-	// In the reverse order of the alphabet, a longer path stands before its prefix.
+	// In descending order, a longer path comes before its prefix.
 	for _, key := range slices.Backward(slices.Sorted(maps.Keys(k.credentials))) {
 		if matches(key, named.Name()) {
 			out = append(out, k.credentials[key]...)
 		}
 	}
-	// The name is normalized: kubelet takes hosts without dot or port for Docker Hub, which includes localhost.
+	// The name is normalized: kubelet treats hosts without dot or port as Docker Hub, which includes localhost.
 	if len(out) == 0 && reference.Domain(named) == "docker.io" {
 		out = k.credentials[dockerHub]
 	}
 	return out, nil
 }
 
-// keyOf is a written key without its scheme, and without the version of the registry's API.
+// keyOf returns a key without its scheme and without the version of the registry's API.
 func keyOf(written string) (string, bool) {
 	if !strings.HasPrefix(written, "https://") && !strings.HasPrefix(written, "http://") {
 		written = "https://" + written
@@ -111,7 +110,7 @@ func keyOf(written string) (string, bool) {
 	return parsed.Host + path, true
 }
 
-// matches says whether a key fits a repository, both without scheme.
+// matches reports whether a key matches a repository, both without scheme.
 func matches(key, repository string) bool {
 	k, err := url.Parse("https://" + key)
 	if err != nil {
@@ -134,7 +133,7 @@ func matches(key, repository string) bool {
 	return true
 }
 
-// split takes apart a host and a port.
+// split splits a host and a port.
 func split(address string) (parts []string, port string) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -143,7 +142,7 @@ func split(address string) (parts []string, port string) {
 	return strings.Split(host, "."), port
 }
 
-// hash is kubelet's hash of a login: records that kubelet wrote stay valid.
+// hash returns kubelet's hash of a login, so that kubelet's records stay valid.
 func (e entry) hash() string {
 	// Upstream's AuthConfig, in its order.
 	text, err := json.Marshal(struct {

@@ -1,17 +1,13 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cri is the node's client of the container runtime, CRI v1 over a unix
-// socket.
+// Package cri is the node's client of the container runtime: CRI v1 over a unix socket.
 //
-// It stands on k8s.io/cri-client, whose deadlines it takes over: two minutes a call,
-// four for RunPodSandbox, the grace and two minutes for StopContainer, the command's
-// own time and two minutes for ExecSync, none for PullImage. The connection
-// underneath is made again after the runtime has gone away (waiting at most three
-// seconds between tries), so a restart of the runtime shows as failed calls and
-// then as none.
+// It uses k8s.io/cri-client with its deadlines: two minutes for a call, four for RunPodSandbox, the grace period and two minutes for
+// StopContainer, the command's timeout and two minutes for ExecSync, none for PullImage. The client connects again after the runtime has
+// gone away (at most three seconds between attempts), so during a restart of the runtime calls fail, and then succeed again.
 //
-// What is added here: finding all of one pod (Observe), and the classes of errors.
+// This package adds queries for all objects of one pod (Observe), and classes of errors.
 package cri
 
 import (
@@ -38,12 +34,11 @@ type Client struct {
 	Runtime internalapi.RuntimeService
 	Images  internalapi.ImageManagerService
 
-	// Name and Version are the runtime's own, as of Dial.
+	// Name and Version are those that the runtime reported to Dial.
 	Name, Version string
 }
 
-// Dial connects to the runtime at the endpoint, a path of a unix socket with or
-// without "unix://", and asks for its version.
+// Dial connects to the runtime at the endpoint, a path of a unix socket with or without "unix://", and queries its version.
 func Dial(ctx context.Context, endpoint string) (*Client, error) {
 	if !strings.Contains(endpoint, "://") {
 		endpoint = "unix://" + endpoint
@@ -75,35 +70,33 @@ func (c *Client) Close(ctx context.Context) {
 	c.Images.Close(Quiet(ctx))
 }
 
-// ContainerID is the ID with its scheme, as pod status shows it.
+// ContainerID returns the ID with its scheme, as pod statuses have it.
 func (c *Client) ContainerID(id string) string {
 	return c.Name + "://" + id
 }
 
-// Quiet is ctx with the client library's own logging off: failures come back as errors, and the code that handles them logs
-// them once.
+// Quiet disables the client library's logging in ctx: failures are returned as errors, and the code that handles them logs them once.
 func Quiet(ctx context.Context) context.Context {
 	return klog.NewContext(ctx, klog.Logger{})
 }
 
-// IsNotFound says whether a sandbox, container or image is not there.
+// IsNotFound reports whether a sandbox, container or image does not exist.
 func IsNotFound(err error) bool {
 	return status.Code(err) == codes.NotFound
 }
 
-// IsUnimplemented says whether the runtime does not know the call.
+// IsUnimplemented reports whether the runtime does not support the call.
 func IsUnimplemented(err error) bool {
 	return status.Code(err) == codes.Unimplemented
 }
 
-// Message is the runtime's own text of an error, without the RPC's dressing.
+// Message returns the runtime's own text of an error, without the prefix of the RPC.
 func Message(err error) string {
 	s, _ := status.FromError(err)
 	return s.Message()
 }
 
-// CgroupDriver asks the runtime for its cgroup driver; a runtime too old to say has
-// the fallback.
+// CgroupDriver queries the runtime's cgroup driver. It returns the fallback if the runtime is too old to report it.
 func (c *Client) CgroupDriver(ctx context.Context, fallback runtimeapi.CgroupDriver) (runtimeapi.CgroupDriver, error) {
 	resp, err := c.Runtime.RuntimeConfig(Quiet(ctx))
 	switch {
@@ -120,7 +113,7 @@ func (c *Client) CgroupDriver(ctx context.Context, fallback runtimeapi.CgroupDri
 // ErrTimeout is returned by ExecSync for a command that did not end in time.
 var ErrTimeout = errors.New("command timed out")
 
-// ExecSync runs a command in a container and returns what it wrote, and its exit code.
+// ExecSync runs a command in a container and returns its output and exit code.
 func (c *Client) ExecSync(ctx context.Context, id string, command []string, timeout time.Duration) ([]byte, int32, error) {
 	stdout, stderr, err := c.Runtime.ExecSync(Quiet(ctx), id, command, timeout)
 	output := append(stdout, stderr...)

@@ -17,10 +17,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 )
 
-// Observe asks for everything that the runtime has of one pod. Containers are asked for
-// first: a sandbox that goes down takes its containers with it, and a container must never
-// be seen to have ended in a sandbox that is only said to be ready because it was asked for
-// before.
+// Observe queries the runtime's whole state of one pod. It queries containers first: a sandbox that goes down takes its containers with it,
+// and an ended container must never appear in a ready sandbox just because the sandbox was queried earlier.
 func (c *Client) Observe(ctx context.Context, uid types.UID) (*podstate.Pod, error) {
 	ctx = Quiet(ctx)
 	selector := map[string]string{podstate.LabelPodUID: string(uid)}
@@ -31,7 +29,7 @@ func (c *Client) Observe(ctx context.Context, uid types.UID) (*podstate.Pod, err
 		return nil, fmt.Errorf("list containers of pod %s: %w", uid, err)
 	}
 	for _, listed := range containers {
-		if listed.Labels[podstate.LabelPodUID] != string(uid) { // the runtime's answer is not taken on trust
+		if listed.Labels[podstate.LabelPodUID] != string(uid) { // do not trust the runtime's filter
 			continue
 		}
 		resp, err := c.Runtime.ContainerStatus(ctx, listed.Id, false)
@@ -61,7 +59,7 @@ func (c *Client) Observe(ctx context.Context, uid types.UID) (*podstate.Pod, err
 		}
 		pod.Sandboxes = append(pod.Sandboxes, sandboxOf(resp.Status))
 	}
-	// Attempts are counted up, while the clock may have been set back between two of them.
+	// Attempts increase, while the clock may have been set back between two of them.
 	slices.SortStableFunc(pod.Sandboxes, func(a, b podstate.Sandbox) int {
 		return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), b.Created.Compare(a.Created))
 	})
@@ -80,8 +78,8 @@ func sandboxOf(s *runtimeapi.PodSandboxStatus) podstate.Sandbox {
 		HostNetwork: s.GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE,
 		Networked:   s.Network != nil,
 	}
-	// The addresses end up in the pod's status and in hosts files, and the node dials them. Whatever the network's plug-ins have said, a pod
-	// has one address a family, and none that means the node itself or only something on a link of it.
+	// The addresses get into the pod's status and into hosts files, and the node dials them. Whatever the network plug-ins report, a pod has
+	// one address of each family, and never a loopback or link-local one.
 	seen := map[bool]bool{}
 	for _, ip := range append([]*runtimeapi.PodIP{{Ip: s.GetNetwork().GetIp()}}, s.GetNetwork().GetAdditionalIps()...) {
 		a, err := netip.ParseAddr(ip.GetIp())
@@ -121,7 +119,7 @@ func containerOf(s *runtimeapi.ContainerStatus, sandbox string) podstate.Contain
 	return out
 }
 
-// StateOf is a state in the node's words.
+// StateOf converts a CRI state.
 func StateOf(s runtimeapi.ContainerState) podstate.State {
 	switch s {
 	case runtimeapi.ContainerState_CONTAINER_CREATED:
@@ -134,7 +132,7 @@ func StateOf(s runtimeapi.ContainerState) podstate.State {
 	return podstate.Unknown
 }
 
-// at is the time of nanoseconds since 1970; CRI's zero means never.
+// at converts nanoseconds since 1970; CRI's zero means never.
 func at(nanoseconds int64) time.Time {
 	if nanoseconds <= 0 {
 		return time.Time{}

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Field is the downward API's value of a field of the pod.
+// Field returns the downward API's value of a field of the pod.
 func Field(pod *corev1.Pod, path string, podIPs, hostIPs []string) (string, error) {
 	if base, key, ok := subscript(path); ok {
 		switch base {
@@ -58,7 +58,7 @@ func first(list []string) string {
 	return ""
 }
 
-// subscript takes path['key'] apart.
+// subscript splits path['key'].
 func subscript(path string) (base, key string, ok bool) {
 	base, rest, ok := strings.Cut(path, "['")
 	if !ok || !strings.HasSuffix(rest, "']") {
@@ -67,7 +67,7 @@ func subscript(path string) (base, key string, ok bool) {
 	return base, strings.TrimSuffix(rest, "']"), true
 }
 
-// formatMap is a map as the downward API writes it: a line a key, sorted, values quoted.
+// formatMap formats a map for the downward API: one line for each key, sorted, with quoted values.
 func formatMap(m map[string]string) string {
 	var out strings.Builder
 	for i, key := range sortedKeys(m) {
@@ -79,8 +79,8 @@ func formatMap(m map[string]string) string {
 	return out.String()
 }
 
-// Resource is the downward API's value of a container's request or limit, in units of
-// the divisor, rounded up. A limit that is not set is the node's allocatable.
+// Resource returns the downward API's value of a container's request or limit, in units of the divisor, rounded up. An unset limit is the
+// node's allocatable.
 func Resource(pod *corev1.Pod, container *corev1.Container, ref *corev1.ResourceFieldSelector, allocatable corev1.ResourceList) (string,
 	error) {
 	if ref.ContainerName != "" {

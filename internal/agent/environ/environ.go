@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package environ makes a container's environment: services, envFrom, env with the
-// downward API, and $(NAME) in values, commands and arguments.
+// Package environ makes a container's environment: services, envFrom, env with the downward API, and $(NAME) in values, commands and
+// arguments.
 //
 // It reads ConfigMaps and Secrets through two functions and does no I/O of its own.
 package environ
@@ -19,13 +19,13 @@ import (
 // Var is one variable.
 type Var struct{ Name, Value string }
 
-// Input is what an environment is made from.
+// Input has the inputs of an environment.
 type Input struct {
 	Pod       *corev1.Pod
 	Container *corev1.Container
 
 	PodIPs, HostIPs []string
-	// Allocatable stands in for limits that the container does not have.
+	// Allocatable replaces limits that the container does not have.
 	Allocatable corev1.ResourceList
 	// Services are all services of the pod's namespace and of "default".
 	Services []*corev1.Service
@@ -34,7 +34,7 @@ type Input struct {
 	Secret    func(name string) (*corev1.Secret, error)
 }
 
-// Make makes the environment, in the order of definition; what comes later wins.
+// Make makes the environment, in the order of definition; later variables take precedence.
 func Make(in Input) ([]Var, error) {
 	set := newSet()
 	for _, from := range in.Container.EnvFrom {
@@ -107,8 +107,7 @@ func (in Input) from(set *set, from corev1.EnvFromSource) error {
 	return nil
 }
 
-// resolve finds a value that is not written down; false means that it is optional and
-// not there.
+// resolve determines the value of a reference; false: the reference is optional and missing.
 func (in Input) resolve(from *corev1.EnvVarSource) (string, bool, error) {
 	switch {
 	case from.FieldRef != nil:
@@ -155,7 +154,7 @@ func (in Input) resolve(from *corev1.EnvVarSource) (string, bool, error) {
 	return "", false, fmt.Errorf("environment variable has a source that this node does not know")
 }
 
-// Expand replaces $(NAME) by the variable's value. $$ is a dollar; a name that is not
+// Expand replaces $(NAME) by the variable's value. $$ is a dollar sign; unknown names stay as they are.
 // known stays as it is written.
 func Expand(text string, lookup func(string) (string, bool)) string {
 	if !strings.Contains(text, "$") {
@@ -194,7 +193,7 @@ func Expand(text string, lookup func(string) (string, bool)) string {
 	return out.String()
 }
 
-// ExpandAll expands each of the words with the variables.
+// ExpandAll expands the variables in each word.
 func ExpandAll(words []string, vars []Var) []string {
 	lookup := func(name string) (string, bool) {
 		for i := len(vars) - 1; i >= 0; i-- {
@@ -211,7 +210,7 @@ func ExpandAll(words []string, vars []Var) []string {
 	return out
 }
 
-// set is a map that remembers the order of first insertion.
+// set is a map that keeps the order of first insertion.
 type set struct {
 	index map[string]int
 	vars  []Var

@@ -13,8 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ServiceVars are the variables that tell a pod of services: "kubernetes" of namespace
-// default always, and with service links (the default) those of its own namespace.
+// ServiceVars returns the variables for services: always for "kubernetes" in the namespace default, and with service links (the default)
+// for the services of the pod's namespace.
 func ServiceVars(pod *corev1.Pod, services []*corev1.Service) []Var {
 	links := pod.Spec.EnableServiceLinks == nil || *pod.Spec.EnableServiceLinks
 	var chosen []*corev1.Service

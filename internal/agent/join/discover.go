@@ -23,10 +23,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/bootstraptoken"
 )
 
-// patience is how long the server may take to answer a machine that is no node yet.
+// patience is the maximum time in which the server must respond to a machine that is no node yet.
 const patience = 30 * time.Second
 
-// discover finds the cluster's authorities. Nothing that could be misused is sent before they are known.
+// discover determines the cluster's CA. Before that, it sends nothing that could be misused.
 func (o *Options) discover(ctx context.Context) ([]byte, error) {
 	if o.CAFile != "" {
 		pem, err := os.ReadFile(o.CAFile)
@@ -66,7 +66,7 @@ func (o *Options) discover(ctx context.Context) ([]byte, error) {
 	return pem, nil
 }
 
-// authorities are what the ConfigMap says, if the token's signature is on it and the hashes are theirs.
+// authorities returns the CA in the ConfigMap, if the token's signature is on it and the hashes match.
 func authorities(info *corev1.ConfigMap, token bootstraptoken.Token, hashes []string) ([]byte, error) {
 	signature, ok := info.Data[bootstraptoken.SignatureKey(token.ID)]
 	if !ok {
@@ -90,7 +90,7 @@ func authorities(info *corev1.ConfigMap, token bootstraptoken.Token, hashes []st
 	return nil, fmt.Errorf("%s names no cluster", bootstraptoken.InfoName)
 }
 
-// pinned refuses authorities that the hashes are not of. All have to be meant: one that is not could sign for the others.
+// pinned rejects CAs that do not match the hashes. All of them must match: any other could sign for the rest.
 func pinned(all []*x509.Certificate, hashes []string) error {
 	if len(hashes) == 0 {
 		return nil

@@ -9,8 +9,8 @@
 //	keep.go      the files: DIR/kubelet.conf (a kubeconfig) and DIR/pki
 //	rotate.go    a client with the newest certificate; serving certificates
 //
-// [Open] does all of the first three, or only reads what an earlier call stored. Use the [Identity] that it returns for as
-// long as the node runs, and run [Identity.Rotate] beside it.
+// [Open] does the first three, or only reads what an earlier call stored. Use the [Identity] that it returns for as long as the node runs,
+// and run [Identity.Rotate] beside it.
 package join
 
 import (
@@ -29,19 +29,19 @@ import (
 
 // Options select the cluster to join, and the node's name. Dir is required, and one of the names.
 type Options struct {
-	Dir      string // where the identity is kept
-	Name     string // of the node; empty: the one that it has already, else Hostname
+	Dir      string // stores the identity
+	Name     string // of the node; empty: the stored one, otherwise Hostname
 	Hostname string
 
-	Server string // URL; empty: that of before
-	Token  string // bootstrap token; empty: there is an identity already
+	Server string // URL; empty: the stored one
+	Token  string // bootstrap token; empty: an identity is stored
 	Hashes []string
 	CAFile string
 
-	Logger *slog.Logger // nil: nothing is logged
+	Logger *slog.Logger // nil discards logs
 }
 
-// Open reads the node's identity, or joins.
+// Open reads the node's identity, or joins the cluster.
 func Open(ctx context.Context, o Options) (*Identity, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -80,7 +80,7 @@ func (o *Options) check() error {
 	return nil
 }
 
-// first joins.
+// first joins the cluster for the first time.
 func (o *Options) first(ctx context.Context) (*Identity, error) {
 	switch {
 	case o.Server == "":
@@ -96,7 +96,7 @@ func (o *Options) first(ctx context.Context) (*Identity, error) {
 	return i, o.obtain(ctx, i)
 }
 
-// again is the node that it was, and joins anew only if its certificate is of no use any more.
+// again uses the stored identity, and joins anew only if its certificate is unusable.
 func (o *Options) again(ctx context.Context, i *Identity) (*Identity, error) {
 	i.log = o.Logger
 	if o.Server != "" && o.Server != i.Server {

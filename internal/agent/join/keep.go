@@ -18,8 +18,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/durable"
 )
 
-// ConfigFile is the name of the node's kubeconfig. The names on disk are kubelet's, so that a kubelet could go on with what
-// lies there.
+// ConfigFile is the name of the node's kubeconfig. The names of files are kubelet's, so that a kubelet could use them.
 const ConfigFile = "kubelet.conf"
 
 const (
@@ -28,7 +27,7 @@ const (
 	serverPair = "kubelet-server"
 )
 
-// read is the identity on disk, without its certificate; nil if there is none.
+// read returns the stored identity without its certificate; nil if there is none.
 func read(dir string) (*Identity, error) {
 	path := filepath.Join(dir, ConfigFile)
 	config, err := clientcmd.LoadFromFile(path)
@@ -48,7 +47,7 @@ func read(dir string) (*Identity, error) {
 	return &Identity{dir: dir, Server: c.Server, Authorities: c.CertificateAuthorityData}, nil
 }
 
-// keep writes the certificate, and then the kubeconfig that refers to it: what it refers to is always there.
+// keep writes the certificate, and then the kubeconfig that refers to it, so that the reference is always valid.
 func (i *Identity) keep(certificate, key []byte) (*tls.Certificate, error) {
 	if err := os.MkdirAll(filepath.Join(i.dir, pkiDir), 0o700); err != nil {
 		return nil, fmt.Errorf("make the node's directory: %w", err)
@@ -79,14 +78,14 @@ func (i *Identity) keep(certificate, key []byte) (*tls.Certificate, error) {
 	return current, nil
 }
 
-// files is where certificates lie; a new one takes the place of the one before it at once.
+// files stores certificates; a new one atomically replaces the previous one.
 type files struct {
 	certificate.Store
 	err error
-	now func(*tls.Certificate) // told of each new one; may be nil
+	now func(*tls.Certificate) // called with each new certificate; may be nil
 }
 
-// certificates are the node's own, as a client.
+// certificates returns the store of the node's client certificates.
 func (i *Identity) certificates() *files { return i.store(clientPair, i.renew) }
 
 func (i *Identity) store(pair string, now func(*tls.Certificate)) *files {

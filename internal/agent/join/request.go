@@ -30,16 +30,16 @@ const (
 	userPrefix = "system:node:"
 	nodesGroup = "system:nodes"
 
-	// approval is the maximum time until a request is approved, as kubelet's.
+	// approval is kubelet's maximum time until a request is approved.
 	approval = 15 * time.Minute
 )
 
-// subject is who a node is.
+// subject returns the certificate subject of a node.
 func subject(name string) pkix.Name {
 	return pkix.Name{CommonName: userPrefix + name, Organization: []string{nodesGroup}}
 }
 
-// obtain gets a certificate for the token, and keeps it.
+// obtain requests a certificate with the token, and stores it.
 func (o *Options) obtain(ctx context.Context, i *Identity) error {
 	config := &rest.Config{Host: i.Server, BearerToken: o.Token, TLSClientConfig: rest.TLSClientConfig{CAData: i.Authorities}}
 	client, err := kubernetes.NewForConfig(config)
@@ -90,8 +90,8 @@ func (o *Options) obtain(ctx context.Context, i *Identity) error {
 	return nil
 }
 
-// free refuses the name of a node that is alive, as kubeadm does: two that take themselves for the same one would fight over it. Who may
-// not look has to know.
+// free rejects the name of a live node, as kubeadm does: two nodes with the same identity would fight over it. If the node may not read
+// Nodes, it skips the check.
 func free(ctx context.Context, client kubernetes.Interface, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -28,7 +28,7 @@ import (
 	"k8s.io/client-go/util/connrotation"
 )
 
-// Identity is who a node is towards its cluster. Its certificate may be replaced at any time, also while it is used.
+// Identity is a node's identity in its cluster. Its certificate may be replaced at any time, even while it is used.
 type Identity struct {
 	Name        string
 	Server      string
@@ -45,26 +45,25 @@ type Identity struct {
 
 func (i *Identity) use(c *tls.Certificate) { i.current.Store(c) }
 
-// renew makes c the certificate from now on. Connections that were made with the one before end: the server would go on to
-// take them for that one's, which expires.
+// renew makes c the current certificate. It closes connections with the previous one: the server would continue to identify them by a
+// certificate that expires.
 func (i *Identity) renew(c *tls.Certificate) {
 	i.use(c)
 	i.log.Info("Rotated the node's client certificate", "until", c.Leaf.NotAfter)
 	i.Reconnect()
 }
 
-// Reconnect closes all connections to the server: their source address does not belong to the node any more, which no
-// packet would reveal.
+// Reconnect closes all connections to the server, because their source address no longer belongs to the node, which no packet would reveal.
 func (i *Identity) Reconnect() {
 	if d := i.dialer.Load(); d != nil {
 		d.CloseAll()
 	}
 }
 
-// Pool are the cluster's authorities.
+// Pool returns the cluster's CAs.
 func (i *Identity) Pool() (*x509.CertPool, error) { return pool(i.Authorities) }
 
-// Config is how the node reaches its server: with the certificate that is the newest when a connection is made.
+// Config returns a configuration for the server, with the certificate that is the newest when a connection is made.
 func (i *Identity) Config() (*rest.Config, error) {
 	roots, err := i.Pool()
 	if err != nil {
@@ -86,7 +85,7 @@ func (i *Identity) Config() (*rest.Config, error) {
 	return &rest.Config{Host: i.Server, Transport: transport}, nil
 }
 
-// manager runs one certificate until ctx ends.
+// manager maintains one certificate until ctx ends.
 func (i *Identity) manager(ctx context.Context, client kubernetes.Interface, c certificate.Config) (certificate.Manager, error) {
 	c.Ctx = &ctx
 	c.ClientsetFn = func(*tls.Certificate) (kubernetes.Interface, error) { return client, nil }
@@ -97,7 +96,7 @@ func (i *Identity) manager(ctx context.Context, client kubernetes.Interface, c c
 	return m, nil
 }
 
-// Rotate replaces the node's certificate when 70 to 90 hundredths of its time are over, until ctx ends.
+// Rotate replaces the node's certificate after 70 to 90 percent of its lifetime, until ctx ends.
 func (i *Identity) Rotate(ctx context.Context, client kubernetes.Interface) error {
 	m, err := i.manager(ctx, client, certificate.Config{
 		Name: "kubelet client certificate", SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName,
@@ -112,9 +111,8 @@ func (i *Identity) Rotate(ctx context.Context, client kubernetes.Interface) erro
 	return nil
 }
 
-// Serving requests the node's serving certificate from the cluster, and rotates it before it expires, and when the node's
-// hosts change, until ctx ends. Until the first one is approved, no client can connect; until another is approved, the
-// previous one is served.
+// Serving requests the node's serving certificate from the cluster, and replaces it before it expires and when the node's hosts change,
+// until ctx ends. Until the first one is approved, no client can connect; until another is approved, the node serves the previous one.
 func (i *Identity) Serving(ctx context.Context, client kubernetes.Interface,
 	hosts func() []string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
 	template := func() *x509.CertificateRequest {
@@ -152,8 +150,8 @@ func split(hosts []string) (names []string, addresses []net.IP) {
 // selfSigned is the validity of a self-signed certificate. A node makes one at each start.
 const selfSigned = 10 * 365 * 24 * time.Hour
 
-// SelfSigned makes a self-signed serving certificate, as a kubelet does by default. One for other hosts has the same key,
-// so that the published key stays valid.
+// SelfSigned makes a self-signed serving certificate, as a kubelet does by default. Another one for other hosts has the same key, so that
+// the published key stays valid.
 func (i *Identity) SelfSigned(now time.Time, hosts ...string) (tls.Certificate, error) {
 	i.selfSigning.Lock()
 	defer i.selfSigning.Unlock()

@@ -8,11 +8,11 @@
 // kubelet does; then defaults.go sets the defaults of kubelet 1.37, and validate.go validates everything and returns one
 // error with all mistakes.
 //
-// Not every field has an effect here. fields.go lists all of them: those that are honoured, those without effect
-// ([Unheeded] lists the ones that a configuration sets), and those that are refused because a node without them would be
+// Not every field has an effect here. fields.go lists all of them: those with an effect, those without one
+// ([Unheeded] lists the ones that a configuration sets), and those that are rejected because a node without them would be
 // less safe than its administrator expects.
 //
-// A configuration is not changed after it was loaded.
+// A configuration does not change after Load.
 package kubeletconfig
 
 import (
@@ -30,10 +30,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/componentconfig"
 )
 
-// dropInSuffix is how the names of drop-ins end.
+// dropInSuffix is the suffix of drop-ins' names.
 const dropInSuffix = ".conf"
 
-// Load reads a file and drop-ins; either may be empty. Skipped are the files of the directory that are no drop-ins.
+// Load reads a file and drop-ins; either may be empty. It returns as skipped the files of the directory that are no drop-ins.
 func Load(file, dir string) (config *configv1beta1.KubeletConfiguration, skipped []string, err error) {
 	config = &configv1beta1.KubeletConfiguration{}
 	if file != "" {
@@ -62,7 +62,7 @@ func Load(file, dir string) (config *configv1beta1.KubeletConfiguration, skipped
 	return config, skipped, nil
 }
 
-// Parse reads the contents of one file, YAML or JSON, fills in defaults and checks it.
+// Parse reads the contents of one file, YAML or JSON, sets defaults and validates it.
 func Parse(data []byte) (*configv1beta1.KubeletConfiguration, error) {
 	config, err := decode(data)
 	if err != nil {
@@ -75,14 +75,14 @@ func Parse(data []byte) (*configv1beta1.KubeletConfiguration, error) {
 	return config, nil
 }
 
-// Default is the configuration of an empty file.
+// Default returns the configuration of an empty file.
 func Default() *configv1beta1.KubeletConfiguration {
 	config := &configv1beta1.KubeletConfiguration{}
 	SetDefaults(config)
 	return config
 }
 
-// decode reads one document strictly.
+// decode decodes one document strictly.
 func decode(data []byte) (*configv1beta1.KubeletConfiguration, error) {
 	s := runtime.NewScheme()
 	if err := configv1beta1.AddToScheme(s); err != nil {
@@ -102,7 +102,7 @@ func decode(data []byte) (*configv1beta1.KubeletConfiguration, error) {
 	return config, nil
 }
 
-// dropIns merges the directory's drop-ins over the configuration.
+// dropIns merges the directory's drop-ins into the configuration.
 func dropIns(base *configv1beta1.KubeletConfiguration, dir string) (*configv1beta1.KubeletConfiguration, []string, error) {
 	merged, err := json.Marshal(base)
 	if err != nil {
@@ -146,7 +146,7 @@ func dropIns(base *configv1beta1.KubeletConfiguration, dir string) (*configv1bet
 	return config, skipped, nil
 }
 
-// paths are the fields that name files: where they are relative, they are so to the file that names them.
+// paths returns the fields with names of files; relative names are relative to the file that contains them.
 func paths(c *configv1beta1.KubeletConfiguration) []*string {
 	out := []*string{&c.StaticPodPath, &c.Authentication.X509.ClientCAFile, &c.TLSCertFile, &c.TLSPrivateKeyFile, &c.VolumePluginDir,
 		&c.PodLogsDir}

@@ -14,14 +14,14 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/componentconfig"
 )
 
-// DefaultEvictionHard is what holds where no hard thresholds are given.
+// DefaultEvictionHard returns the default hard thresholds.
 func DefaultEvictionHard() map[string]string {
 	return map[string]string{
 		"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%", "imagefs.available": "15%", "imagefs.inodesFree": "5%",
 	}
 }
 
-// SetDefaults fills in what a file leaves out, as kubelet 1.37 does.
+// SetDefaults sets the defaults of unset fields as kubelet 1.37 does.
 func SetDefaults(c *configv1beta1.KubeletConfiguration) {
 	c.APIVersion, c.Kind = configv1beta1.SchemeGroupVersion.String(), "KubeletConfiguration"
 	componentconfig.Pointer(&c.EnableServer, true)
@@ -46,7 +46,7 @@ func SetDefaults(c *configv1beta1.KubeletConfiguration) {
 	componentconfig.Pointer(&c.OOMScoreAdj, -999)
 	componentconfig.Duration(&c.StreamingConnectionIdleTimeout, 4*time.Hour)
 	if c.NodeStatusReportFrequency.Duration == 0 {
-		// A status that is looked at more often is also to be written more often.
+		// A shorter interval of checks means a shorter interval of writes.
 		c.NodeStatusReportFrequency.Duration = cmp.Or(c.NodeStatusUpdateFrequency.Duration, 5*time.Minute)
 	}
 	componentconfig.Duration(&c.NodeStatusUpdateFrequency, 10*time.Second)

@@ -15,7 +15,7 @@ import (
 
 var sysctlName = regexp.MustCompile(`^([a-z0-9]([-_a-z0-9]*[a-z0-9])?\.)*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$`)
 
-// Evictions are the thresholds of eviction.
+// Evictions returns the thresholds of eviction.
 func Evictions(c *configv1beta1.KubeletConfiguration) ([]evict.Threshold, error) {
 	return evict.Parse(evict.Settings{
 		Hard: EvictionHard(c), Soft: c.EvictionSoft, SoftGracePeriod: c.EvictionSoftGracePeriod, MinimumReclaim: c.EvictionMinimumReclaim,
@@ -23,8 +23,8 @@ func Evictions(c *configv1beta1.KubeletConfiguration) ([]evict.Threshold, error)
 	})
 }
 
-// EvictionHard are the hard thresholds: those given, with the default ones beside them where they are to be merged, or
-// the default ones where none are given.
+// EvictionHard returns the hard thresholds: the configured ones, with the default ones if they are to be merged, or the default ones if
+// none are configured.
 func EvictionHard(c *configv1beta1.KubeletConfiguration) map[string]string {
 	switch {
 	case c.EvictionHard == nil:

@@ -12,24 +12,24 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/componentconfig"
 )
 
-// done are the gates of the features that the node has, of those that nodes declare.
+// done are the gates of those declarable features that the node implements.
 var done = []string{
 	"ExtendWebSocketsToKubelet", "InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers",
 	"RestartAllContainersOnContainerExits",
 }
 
-// Features are what a node of the configuration declares (KEP-5328): the API server refuses changes of its pods that need others, and the
-// scheduler does not bring it pods that do.
+// Features returns the features that a node with the configuration declares (KEP-5328): the API server rejects changes of its pods that
+// require others, and the scheduler does not bind such pods to it.
 func Features(c *configv1beta1.KubeletConfiguration) []string {
 	return ndf.DefaultFramework.DiscoverNodeFeatures(&ndf.NodeConfiguration{FeatureGates: declared{c}})
 }
 
-// declared are the gates as the framework asks for them.
+// declared implements the framework's interface of feature gates.
 type declared struct {
 	of *configv1beta1.KubeletConfiguration
 }
 
-// Enabled says whether a gate is on, and the node has what it stands for.
+// Enabled reports whether a gate is on, and the node implements its feature.
 func (d declared) Enabled(name string) bool {
 	return slices.Contains(done, name) && componentconfig.GateOn(d.of.FeatureGates, name)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/componentconfig"
 )
 
-// Fields are all fields, by name. docs/kubelet-configuration.md shows the same table.
+// Fields lists all fields by name. docs/kubelet-configuration.md shows the same table.
 func Fields() []componentconfig.Field {
 	honoured := func(why string, names ...string) []componentconfig.Field {
 		return componentconfig.Each(componentconfig.Honoured, why, names...)
@@ -81,7 +81,7 @@ func Fields() []componentconfig.Field {
 	)
 }
 
-// Unheeded says of each field that is set and without effect that it is.
+// Unheeded returns a message for each field that is set and has no effect.
 func Unheeded(c *configv1beta1.KubeletConfiguration) []string {
 	return componentconfig.Unheeded(Fields(), componentconfig.Set(c, Default()))
 }
@@ -97,7 +97,7 @@ func socketOf(endpoint string) string {
 	return filepath.Clean(socket)
 }
 
-// refused are the complaints about fields whose neglect would be unsafe.
+// refused returns the errors of fields that would be unsafe to ignore.
 func refused(c *configv1beta1.KubeletConfiguration) []error {
 	harmless := map[string]bool{
 		"enforceNodeAllocatable": !slices.ContainsFunc(c.EnforceNodeAllocatable,

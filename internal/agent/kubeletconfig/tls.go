@@ -10,7 +10,7 @@ import (
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// TLS is how the node's API speaks TLS, by the configuration: versions, suites and curves, without certificates.
+// TLS returns the TLS configuration of the node's API: versions, cipher suites and curves, without certificates.
 func TLS(c *configv1beta1.KubeletConfiguration) (*tls.Config, error) {
 	out := &tls.Config{MinVersion: tls.VersionTLS12}
 	switch c.TLSMinVersion {

@@ -25,7 +25,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/pullmanager"
 )
 
-// mistakes collects what is wrong.
+// mistakes collects validation errors.
 type mistakes []error
 
 func (m *mistakes) add(wrong bool, format string, args ...any) {
@@ -34,8 +34,8 @@ func (m *mistakes) add(wrong bool, format string, args ...any) {
 	}
 }
 
-// Validate checks a configuration whose defaults are filled in: what kubelet 1.37 refuses, in its words, and what this
-// node refuses because it cannot do it.
+// Validate validates a configuration with defaults: it rejects what kubelet 1.37 rejects, with its messages, and what this node does not
+// support.
 func Validate(c *configv1beta1.KubeletConfiguration) error {
 	var m mistakes
 	m = append(m, componentconfig.CheckGates(c.FeatureGates)...)
@@ -112,7 +112,7 @@ func checkNumbers(c *configv1beta1.KubeletConfiguration, m *mistakes) {
 		{"nodeStatusUpdateFrequency", c.NodeStatusUpdateFrequency.Duration}, {"nodeStatusReportFrequency", c.NodeStatusReportFrequency.Duration},
 		{"evictionPressureTransitionPeriod", c.EvictionPressureTransitionPeriod.Duration},
 	} {
-		// kubelet takes these and spins, or panics.
+		// kubelet accepts these values, and then spins or panics.
 		m.add(d.time < 0, "%s %v must not be negative", d.name, d.time)
 	}
 	m.add(c.EvictionMaxPodGracePeriod < 0, "evictionMaxPodGracePeriod %v must not be negative", c.EvictionMaxPodGracePeriod)
@@ -181,7 +181,7 @@ func checkShutdown(c *configv1beta1.KubeletConfiguration, m *mistakes) {
 	}
 }
 
-// The words of enforceNodeAllocatable.
+// The values of enforceNodeAllocatable.
 const (
 	enforcePods               = "pods"
 	enforceSystem             = "system-reserved"
@@ -251,7 +251,7 @@ func checkReserved(c *configv1beta1.KubeletConfiguration, m *mistakes) {
 	}
 }
 
-// Reserved reads systemReserved or kubeReserved.
+// Reserved parses systemReserved or kubeReserved.
 func Reserved(list map[string]string) (corev1.ResourceList, error) {
 	out := corev1.ResourceList{}
 	for name, text := range list {
@@ -360,7 +360,7 @@ func checkLogs(c *configv1beta1.KubeletConfiguration, m *mistakes) {
 		"pod logs path %q mut contains ASCII characters only", c.PodLogsDir)
 }
 
-// userNamespaceUnit is the least number of IDs of a user namespace.
+// userNamespaceUnit is the minimum number of IDs of a user namespace.
 const userNamespaceUnit = 65536
 
 func checkUserNamespaces(c *configv1beta1.KubeletConfiguration, m *mistakes) {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// bundleReference is what a source of trust anchors refers to.
+// bundleReference returns the key of the trust bundles that a source refers to.
 func bundleReference(source *corev1.ClusterTrustBundleProjection) []objectKey {
 	switch {
 	case source.Name != nil:
@@ -27,14 +27,14 @@ func bundleReference(source *corev1.ClusterTrustBundleProjection) []objectKey {
 	return nil
 }
 
-// TrustBundle returns one ClusterTrustBundle; it must not be changed.
+// TrustBundle returns one ClusterTrustBundle. The caller must not change it.
 func (m *Manager) TrustBundle(ctx context.Context, name string) (*certificatesv1.ClusterTrustBundle, error) {
 	return get(ctx, m, objectKey{kind: kindTrustBundle, name: name}, func() (*certificatesv1.ClusterTrustBundle, error) {
 		return m.client.CertificatesV1().ClusterTrustBundles().Get(ctx, name, metav1.GetOptions{})
 	})
 }
 
-// TrustBundles returns a signer's ClusterTrustBundles; they must not be changed.
+// TrustBundles returns a signer's ClusterTrustBundles. The caller must not change them.
 func (m *Manager) TrustBundles(ctx context.Context, signer string) ([]*certificatesv1.ClusterTrustBundle, error) {
 	store, err := m.store(ctx, objectKey{kind: kindTrustBundles, name: signer})
 	if err != nil {
@@ -58,7 +58,7 @@ func (m *Manager) TrustBundles(ctx context.Context, signer string) ([]*certifica
 	return out, nil
 }
 
-// RequestCertificate creates a request for a pod's certificate. The API server sees to it that who asks is who runs the pod.
+// RequestCertificate creates a request for a pod's certificate. The API server checks that the requester is the node of the pod.
 func (m *Manager) RequestCertificate(
 	ctx context.Context, request *certificatesv1.PodCertificateRequest,
 ) (*certificatesv1.PodCertificateRequest, error) {
@@ -78,7 +78,7 @@ func (m *Manager) RequestCertificate(
 	return made, nil
 }
 
-// CertificateRequest returns one of the node's requests; it must not be changed.
+// CertificateRequest returns one of the node's requests. The caller must not change it.
 func (m *Manager) CertificateRequest(ctx context.Context, namespace, name string) (*certificatesv1.PodCertificateRequest, error) {
 	store, err := m.store(ctx, objectKey{kind: kindCertificateRequests, name: m.node})
 	if err != nil {

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package objectcache holds the objects of the API server that the node's pods refer to: ConfigMaps, Secrets, trust bundles and requests
-// for certificates. It follows each object by a watch of its own for as long as a pod refers to it (trust bundles that pods choose by
-// signer and labels by one watch for the signer, requests for pods' certificates by one for the node). A node never lists Secrets that none
-// of its pods refers to.
+// Package objectcache caches the objects of the API server that the node's pods refer to: ConfigMaps, Secrets, trust bundles and requests
+// for certificates. It watches each object separately, as long as a pod refers to it. One watch for a signer serves the trust bundles that
+// pods select by signer and labels, and one watch serves the node's requests for pods' certificates. A node never lists Secrets that none of
+// its pods refers to.
 //
 // A Manager is safe for concurrent use. The node registers a pod before it reads objects for the pod; an object that no
 // registered pod refers to is read from the API server.
@@ -30,10 +30,10 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// followWait is how long an object's first state is waited for.
+// followWait is the maximum time until a watch has shown an object's first state.
 const followWait = 10 * time.Second
 
-// Manager holds the ConfigMaps, Secrets and trust bundles that the node's pods refer to.
+// Manager caches the ConfigMaps, Secrets and trust bundles that the node's pods refer to.
 type Manager struct {
 	client kubernetes.Interface
 	node   string
@@ -44,19 +44,19 @@ type Manager struct {
 	running sync.WaitGroup
 }
 
-// New makes the manager of the node of the name. It calls notify with the pods that refer to an object when the object changes.
+// New makes the manager of the named node. When an object changes, the manager calls notify with the pods that refer to it.
 func New(client kubernetes.Interface, node string, notify func(users []types.UID)) *Manager {
 	return &Manager{client: client, node: node, notify: notify, entries: map[objectKey]*followed{}}
 }
 
-// objectKey names what is followed: one object, or all whose field is the name.
+// objectKey identifies a watch: of one object, or of all objects whose field has the value name.
 type objectKey struct{ kind, namespace, name string }
 
 func (k objectKey) String() string {
 	return k.kind + " " + cache.NewObjectName(k.namespace, k.name).String()
 }
 
-// resource is what a message of one that is not there says.
+// resource is the resource in the error for a missing object.
 func (k objectKey) resource() schema.GroupResource {
 	if k.kind == kindTrustBundle {
 		return certificatesv1.Resource(k.kind)
@@ -64,7 +64,7 @@ func (k objectKey) resource() schema.GroupResource {
 	return corev1.Resource(k.kind)
 }
 
-// The kinds of what is followed.
+// The kinds of watched objects.
 const (
 	kindConfigMap    = "configmap"
 	kindSecret       = "secret"
@@ -74,7 +74,7 @@ const (
 	kindCertificateRequests = "podcertificaterequests of node"
 )
 
-// signerField is the field of a trust bundle by which those of a signer are found.
+// signerField is the field selector for the trust bundles of a signer.
 const signerField = "spec.signerName"
 
 type followed struct {
@@ -83,16 +83,16 @@ type followed struct {
 	users    map[types.UID]bool
 }
 
-// RegisterPod follows the objects that the pod refers to now, and no others for it. The context's values go with the requests; the
-// watches outlive it.
+// RegisterPod watches the objects that the pod refers to, and no others for it. Requests carry the context's values; the watches outlive
+// the context.
 func (m *Manager) RegisterPod(ctx context.Context, pod *corev1.Pod) {
 	m.use(ctx, pod.UID, references(pod))
 }
 
-// UnregisterPod forgets what the pod referred to.
+// UnregisterPod ends the watches for the pod.
 func (m *Manager) UnregisterPod(uid types.UID) { m.use(context.Background(), uid, nil) }
 
-// Stop ends all watches and waits for their end. No pod may be registered after it.
+// Stop ends all watches and waits for their end. No pod may be registered afterwards.
 func (m *Manager) Stop() {
 	m.mu.Lock()
 	for key, e := range m.entries {
@@ -103,7 +103,7 @@ func (m *Manager) Stop() {
 	m.running.Wait()
 }
 
-// use follows the objects that the pod refers to from now on; none for a pod that is gone.
+// use sets the objects that the pod refers to; none for a pod that is gone.
 func (m *Manager) use(ctx context.Context, uid types.UID, keys []objectKey) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -129,12 +129,12 @@ func (m *Manager) use(ctx context.Context, uid types.UID, keys []objectKey) {
 	}
 }
 
-// follower says how the objects of a key are listed and watched.
+// follower lists and watches the objects of a key.
 type follower struct {
 	example runtime.Object
 	list    func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error)
 	watch   func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
-	field   string // whose value is the key's name
+	field   string // the field selector for the key's name
 }
 
 func (m *Manager) follower(key objectKey) follower {
@@ -157,7 +157,7 @@ func (m *Manager) follower(key objectKey) follower {
 	return follow(&corev1.Secret{}, metav1.ObjectNameField, api.List, api.Watch)
 }
 
-// follow makes a follower of a client's verbs.
+// follow makes a follower from a client's methods.
 func follow[L runtime.Object](
 	example runtime.Object, field string,
 	list func(context.Context, metav1.ListOptions) (L, error),
@@ -193,7 +193,7 @@ func (m *Manager) start(ctx context.Context, key objectKey) *followed {
 			obj = gone.Obj
 		}
 		if r, ok := obj.(*certificatesv1.PodCertificateRequest); ok {
-			m.notify([]types.UID{r.Spec.PodUID}) // the other users have others
+			m.notify([]types.UID{r.Spec.PodUID}) // the request concerns no other pod
 			return
 		}
 		if changed, ok := obj.(metav1.Object); ok && (f.field != metav1.ObjectNameField || changed.GetName() == key.name) {
@@ -221,7 +221,7 @@ func (m *Manager) usersOf(key objectKey) []types.UID {
 	return out
 }
 
-// store holds what is followed, as it is once it is known; nil for what is not followed.
+// store returns the cache of a key after its first state was read; nil: the key is not watched.
 func (m *Manager) store(ctx context.Context, key objectKey) (cache.Store, error) {
 	m.mu.Lock()
 	e := m.entries[key]
@@ -229,7 +229,7 @@ func (m *Manager) store(ctx context.Context, key objectKey) (cache.Store, error)
 	if e == nil {
 		return nil, nil
 	}
-	// An object that cannot be followed (forbidden, say) must not hold its pod for ever.
+	// An object that cannot be watched (because it is forbidden, say) must not block its pod for ever.
 	ctx, cancel := context.WithTimeout(ctx, followWait)
 	defer cancel()
 	if !cache.WaitForCacheSync(ctx.Done(), e.informer.HasSynced) {
@@ -238,7 +238,7 @@ func (m *Manager) store(ctx context.Context, key objectKey) (cache.Store, error)
 	return e.informer.GetStore(), nil
 }
 
-// get finds an object that is followed; one that is not is asked for.
+// get returns a watched object from the cache, and reads any other from the API server.
 func get[T any](ctx context.Context, m *Manager, key objectKey, ask func() (*T, error)) (*T, error) {
 	store, err := m.store(ctx, key)
 	if err != nil {
@@ -257,21 +257,21 @@ func get[T any](ctx context.Context, m *Manager, key objectKey, ask func() (*T, 
 	return obj.(*T), nil
 }
 
-// ConfigMap returns one ConfigMap; it must not be changed.
+// ConfigMap returns one ConfigMap. The caller must not change it.
 func (m *Manager) ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
 	return get(ctx, m, objectKey{kindConfigMap, namespace, name}, func() (*corev1.ConfigMap, error) {
 		return m.client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
 	})
 }
 
-// Secret returns one Secret; it must not be changed.
+// Secret returns one Secret. The caller must not change it.
 func (m *Manager) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
 	return get(ctx, m, objectKey{kindSecret, namespace, name}, func() (*corev1.Secret, error) {
 		return m.client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 	})
 }
 
-// Token asks for a service account's token.
+// Token requests a service account token.
 func (m *Manager) Token(
 	ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest,
 ) (*authenticationv1.TokenRequest, error) {
@@ -288,7 +288,7 @@ func (m *Manager) Volume(ctx context.Context, name string) (*corev1.PersistentVo
 	return m.client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
 }
 
-// references are what a pod's definition says that it needs of the API.
+// references returns the keys of the objects that a pod's definition refers to.
 func references(pod *corev1.Pod) []objectKey {
 	var out []objectKey
 	configMap := func(name string) { out = append(out, objectKey{kindConfigMap, pod.Namespace, name}) }

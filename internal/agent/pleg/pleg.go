@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pleg is the pod lifecycle event generator: it makes the workers of pods look when the runtime has news of them. It listens to
-// the runtime's events where there are some, and lists everything in any case.
+// Package pleg is the pod lifecycle event generator: it wakes the workers of pods whose state in the runtime has changed. It listens to the
+// runtime's events if the runtime has them, and relists in any case.
 package pleg
 
 import (
@@ -20,48 +20,48 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 )
 
-// How often everything is listed: where the runtime has no events, and where it has.
+// The relist intervals: for a runtime without events, and with events.
 const (
 	relistAlone  = time.Second
 	relistBeside = 10 * time.Second
 )
 
-// Workers make pods what they should be.
+// Workers are the workers of pods.
 type Workers interface {
-	// Wake makes the pod's worker look, if the pod has one.
+	// Wake wakes the pod's worker, if the pod has one.
 	Wake(pod types.UID)
-	// Relisted makes the pod's worker look, unless its last look has seen just the sum. It starts a worker for a pod that has none; false:
-	// it cannot yet, because the pods of the API server are not known.
+	// Relisted wakes the pod's worker, unless its last round saw the state with this checksum. It starts a missing worker; false: it cannot
+	// yet, because the node has not listed its pods from the API server.
 	Relisted(pod types.UID, sum uint64) bool
-	// WakeAll makes all workers look: the runtime answers again, which those wait for that it did not answer.
+	// WakeAll wakes all workers: the runtime responds again, and some workers wait for that.
 	WakeAll()
 }
 
-// Status is what the node says of itself.
+// Status is the status of the node.
 type Status interface {
-	// Resync makes the node look at the runtime, and write what has changed.
+	// Resync makes the node query the runtime and write what has changed.
 	Resync()
-	// NetworkReady reports whether pods with a network of their own can be made, and if not, why.
+	// NetworkReady reports whether pods with their own network can start, and the reason if they cannot.
 	NetworkReady() (ready bool, why string)
 }
 
-// Config is what a Generator is made from. All of it is required but Period.
+// Config configures a Generator. All fields but Period are required.
 type Config struct {
 	Runtime *cri.Client
 	Workers Workers
 	Status  Status
-	Period  time.Duration // how often everything is listed; 0: as the runtime has events or not
+	Period  time.Duration // relist interval; 0: depends on whether the runtime has events
 	Clock   clock.WithTicker
 	Logger  *slog.Logger
 }
 
-// Generator wakes workers; Run does its work.
+// Generator wakes workers while Run runs.
 type Generator struct{ Config }
 
 // New makes the generator.
 func New(c Config) *Generator { return &Generator{c} }
 
-// listener hears the runtime's events.
+// listener receives the runtime's events.
 type listener struct {
 	runtime   *cri.Client
 	events    chan *runtimeapi.ContainerEventResponse
@@ -120,7 +120,7 @@ func (g *Generator) Run(ctx context.Context) error {
 				period = relistAlone
 			}
 			if !cri.IsUnimplemented(err) && !failing && ctx.Err() == nil {
-				// It is listened to again after the runtime has answered once.
+				// Listen again after the next successful call of the runtime.
 				failing = true
 			}
 			continue
@@ -152,8 +152,8 @@ func (g *Generator) Run(ctx context.Context) error {
 	}
 }
 
-// compare wakes the workers of pods that have changed. It takes those out of now whose workers cannot be started yet: they are looked at
-// again when the API server's pods are known.
+// compare wakes the workers of changed pods. It removes the pods from now whose workers cannot start yet: it checks these again when the
+// node has listed its pods from the API server.
 func (g *Generator) compare(before, now map[types.UID]uint64) {
 	for uid, sum := range now {
 		if before[uid] != sum && !g.Workers.Relisted(uid, sum) {
@@ -169,7 +169,7 @@ func (g *Generator) compare(before, now map[types.UID]uint64) {
 
 var seed = maphash.MakeSeed()
 
-// List sums up what the runtime has, by pod: the sums differ when anything has changed.
+// List returns a checksum of the runtime's state for each pod: it differs if anything has changed.
 func (g *Generator) List(ctx context.Context) (map[types.UID]uint64, error) {
 	ctx = cri.Quiet(ctx)
 	sandboxes, err := g.Runtime.Runtime.ListPodSandbox(ctx, nil)
@@ -194,7 +194,7 @@ func (g *Generator) List(ctx context.Context) (map[types.UID]uint64, error) {
 	return out, nil
 }
 
-// Sum is the same sum of what a worker has seen of its pod.
+// Sum returns the same checksum of the state that a worker has seen.
 func Sum(pod *podstate.Pod) (sum uint64) {
 	for i := range pod.Sandboxes {
 		sum += sandboxSum(pod.Sandboxes[i].ID, pod.Sandboxes[i].Ready)

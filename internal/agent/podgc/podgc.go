@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podgc removes what pods that are no more have left on the node: their directories, their logs, and containers of pods that have
-// ended.
+// Package podgc removes what deleted pods have left on the node: their directories, their logs, and containers of ended pods.
 package podgc
 
 import (
@@ -26,25 +25,25 @@ import (
 
 // Pods are the pods of the node.
 type Pods interface {
-	// Known are the pods that have a worker, and whether they are all that there are: not before all sources of pods have spoken.
+	// Known returns the pods that have a worker, and whether these are all: only when all sources of pods have been read.
 	Known() (pods map[types.UID]bool, all bool)
-	// Over says of each pod with a worker whether it has ended for good.
+	// Over returns for each pod with a worker whether it has ended for good.
 	Over() map[types.UID]bool
-	// TearDown gives back what the pod has of the node.
+	// TearDown frees the node's resources of the pod.
 	TearDown(ctx context.Context, pod types.UID) error
 }
 
-// Config is what a Manager is made from. All of it is required.
+// Config configures a Manager. All fields are required.
 type Config struct {
 	Runtime *cri.Client
 	Pods    Pods
-	PodsDir string // with a directory for each pod
-	LogDir  string // with a directory of logs for each pod
+	PodsDir string // has a directory for each pod
+	LogDir  string // has a directory of logs for each pod
 	Clock   clock.WithTicker
 	Logger  *slog.Logger
 }
 
-// Manager removes what is left; Run does its work.
+// Manager removes leftovers while Run runs.
 type Manager struct {
 	Config
 	failures backoff.Failures
@@ -53,7 +52,7 @@ type Manager struct {
 // New makes the manager.
 func New(c Config) *Manager { return &Manager{Config: c} }
 
-// Run looks every minute for directories of pods that are no more, until ctx is done.
+// Run checks every minute for directories of pods that are gone, until ctx is done.
 func (m *Manager) Run(ctx context.Context) error {
 	ticker := m.Clock.NewTicker(time.Minute)
 	defer ticker.Stop()
@@ -72,8 +71,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// removeDirs removes directories and logs of pods that no worker knows: they are left from a time when the node was not looking. The
-// directory of logs may be shared with other nodes on the machine; only logs of pods that had a directory of ours are removed.
+// removeDirs removes directories and logs of pods without a worker, from times when the node did not run. Other nodes on the machine may
+// share the directory of logs, so it removes only logs of pods that had a directory of ours.
 func (m *Manager) removeDirs(ctx context.Context) error {
 	known, all := m.Pods.Known()
 	if !all {
@@ -100,7 +99,7 @@ func (m *Manager) RemoveLogs(uid types.UID) error {
 	}
 	var failed []error
 	for _, e := range entries {
-		// Namespace, name and UID hold no underscore.
+		// Namespaces, names and UIDs have no underscore.
 		if parts := strings.Split(e.Name(), "_"); len(parts) == 3 && parts[2] == string(uid) {
 			failed = append(failed, os.RemoveAll(filepath.Join(m.LogDir, e.Name())))
 		}
@@ -108,7 +107,7 @@ func (m *Manager) RemoveLogs(uid types.UID) error {
 	return errors.Join(failed...)
 }
 
-// DeleteDeadContainers removes the containers of pods that have ended and are still in the API server.
+// DeleteDeadContainers removes the containers of ended pods that the API server still has.
 func (m *Manager) DeleteDeadContainers(ctx context.Context) error {
 	over := m.Pods.Over()
 	exited := &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_EXITED}}

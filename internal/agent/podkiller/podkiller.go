@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podkiller stops pods and single containers, within the grace that they have, and has the runtime forget what has ended.
+// Package podkiller stops pods and single containers within their grace periods, and removes ended ones from the runtime.
 package podkiller
 
 import (
@@ -23,32 +23,31 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 )
 
-// minGrace is the least that a container is given between the polite signal and the other.
+// minGrace is the minimum time between SIGTERM and SIGKILL.
 const minGrace = 2
 
-// Hooks are the lifecycle handlers of containers.
+// Hooks runs the lifecycle handlers of containers.
 type Hooks interface {
-	// PreStop runs the container's preStop handler for no longer than the limit.
+	// PreStop runs the container's preStop handler, at most for the limit.
 	PreStop(ctx context.Context, pod *corev1.Pod, c *corev1.Container, id string, limit time.Duration)
 }
 
-// Config is what a Killer is made from. All of it is required.
+// Config configures a Killer. All fields are required.
 type Config struct {
 	Runtime *cri.Client
 	Hooks   Hooks
-	Logs    runconfig.Node // where they are
+	Logs    runconfig.Node // locates the logs
 	Events  record.EventRecorder
 	Clock   clock.PassiveClock
 }
 
-// Killer stops pods. It keeps nothing but its configuration.
+// Killer stops pods. It has no state but its configuration.
 type Killer struct{ Config }
 
 // New makes the killer.
 func New(c Config) *Killer { return &Killer{c} }
 
-// StopPod stops the pod's containers side by side, then sidecars in reverse order, then
-// the sandboxes.
+// StopPod stops the pod's containers concurrently, then sidecars in reverse order, then the sandboxes.
 func (k *Killer) StopPod(ctx context.Context, pod *corev1.Pod, state *podstate.Pod, grace int64) error {
 	started := k.Clock.Now()
 	left := func() int64 { return max(grace-int64(k.Clock.Since(started)/time.Second), 0) }
@@ -76,7 +75,7 @@ func (k *Killer) StopPod(ctx context.Context, pod *corev1.Pod, state *podstate.P
 		all.Go(func() { stop(c) })
 	}
 	all.Wait()
-	// The last to be started is the first to be stopped.
+	// The sidecar that started last stops first.
 	slices.SortStableFunc(sidecars, func(a, b *podstate.Container) int { return initIndex(pod, b.Name) - initIndex(pod, a.Name) })
 	for _, c := range sidecars {
 		stop(c)
@@ -103,7 +102,7 @@ func initContainer(pod *corev1.Pod, name string) *corev1.Container {
 	return nil
 }
 
-// StopContainer runs the preStop hook and stops the container, both within the grace.
+// StopContainer runs the preStop hook and stops the container, both within the grace period.
 func (k *Killer) StopContainer(ctx context.Context, pod *corev1.Pod, spec *corev1.Container, id string, grace int64) error {
 	if spec.Lifecycle != nil && spec.Lifecycle.PreStop != nil && grace > 0 {
 		started := k.Clock.Now()
@@ -117,7 +116,7 @@ func (k *Killer) StopContainer(ctx context.Context, pod *corev1.Pod, spec *corev
 	return nil
 }
 
-// StopOne stops one container of a pod that goes on.
+// StopOne stops one container of a pod that continues.
 func (k *Killer) StopOne(ctx context.Context, pod *corev1.Pod, kill decide.Kill) error {
 	spec := podspec.Container(pod, kill.Name)
 	seconds := podspec.Grace(pod)
@@ -131,8 +130,8 @@ func (k *Killer) StopOne(ctx context.Context, pod *corev1.Pod, kill decide.Kill)
 	return k.StopContainer(ctx, pod, spec, kill.ID, seconds)
 }
 
-// Reset stops containers without grace and has the runtime forget them, in their order. Their logs stay: they say how often each was
-// started.
+// Reset stops containers immediately and removes them from the runtime, in the given order. Their logs stay, because they record the number
+// of restarts.
 func (k *Killer) Reset(ctx context.Context, pod *corev1.Pod, list []decide.Reset) error {
 	for _, r := range list {
 		spec := podspec.Container(pod, r.Name)

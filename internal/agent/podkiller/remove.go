@@ -14,7 +14,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 )
 
-// Remove takes the pod's dead containers, sandboxes and logs away.
+// Remove removes the pod's dead containers, sandboxes and logs.
 func (k *Killer) Remove(ctx context.Context, pod *corev1.Pod, state *podstate.Pod) error {
 	for _, c := range state.Containers {
 		if err := k.Runtime.Runtime.RemoveContainer(cri.Quiet(ctx), c.ID); err != nil && !cri.IsNotFound(err) {
@@ -22,7 +22,7 @@ func (k *Killer) Remove(ctx context.Context, pod *corev1.Pod, state *podstate.Po
 		}
 	}
 	for _, s := range state.Sandboxes {
-		// A sandbox that the runtime has lost sight of may still have a network: stop says DEL to it.
+		// A sandbox that the runtime has lost may still have a network: the stop runs CNI's DEL.
 		if err := k.Runtime.Runtime.StopPodSandbox(cri.Quiet(ctx), s.ID); err != nil && !cri.IsNotFound(err) {
 			return fmt.Errorf("stop sandbox %s: %w", s.ID, err)
 		}
@@ -39,8 +39,7 @@ func (k *Killer) Remove(ctx context.Context, pod *corev1.Pod, state *podstate.Po
 	return nil
 }
 
-// Prune removes dead instances of containers but the newest of each, and dead sandboxes
-// that have no containers.
+// Prune removes all dead instances of containers except the newest of each, and dead sandboxes without containers.
 func (k *Killer) Prune(ctx context.Context, state *podstate.Pod) error {
 	seen := map[string]int{}
 	inUse := map[string]bool{}

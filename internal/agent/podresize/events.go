@@ -13,15 +13,15 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 )
 
-// said is what was said of a pod's resizes, so that each thing is said once.
+// said records the reported events of a pod's resizes, so that each is reported once.
 type said struct {
 	ongoing    bool
-	generation int64    // of the pod that the resize is for
-	restarting []string // containers that start again for it
-	told       string   // the last complaint
+	generation int64    // of the pod with the resize
+	restarting []string // containers that restart for it
+	told       string   // the last reported problem
 }
 
-// starts says that a resize begins.
+// starts reports that a resize begins.
 func (r *Pod) starts(pod *corev1.Pod) {
 	if r.said.ongoing && r.said.generation == pod.Generation {
 		return
@@ -30,7 +30,7 @@ func (r *Pod) starts(pod *corev1.Pod) {
 	r.m.Events.Event(pod, corev1.EventTypeNormal, "ResizeStarted", resizeMessage(pod, "Pod resize started", ""))
 }
 
-// troubled says why a resize is not done.
+// troubled reports why a resize is not possible.
 func (r *Pod) troubled(pod *corev1.Pod, why corev1.PodCondition) {
 	reason, prefix := "ResizeError", "Pod resize error"
 	if why.Type == corev1.PodResizePending {
@@ -44,7 +44,7 @@ func (r *Pod) troubled(pod *corev1.Pod, why corev1.PodCondition) {
 	r.m.Events.Event(pod, corev1.EventTypeWarning, reason, resizeMessage(pod, prefix, why.Message))
 }
 
-// ends says that a resize is done, once those that start again for it run. Until then it is in progress.
+// ends reports that a resize is complete, once the containers that restart for it run. Until then it is in progress.
 func (r *Pod) ends(pod *corev1.Pod, state *podstate.Pod) {
 	waits := slices.ContainsFunc(r.said.restarting, func(name string) bool {
 		c := state.Newest(name)
@@ -60,7 +60,7 @@ func (r *Pod) ends(pod *corev1.Pod, state *podstate.Pod) {
 	}
 }
 
-// resizeMessage is the text of an event, with what each container is to have, in kubelet's form.
+// resizeMessage returns kubelet's message of an event, with the resources of each container.
 func resizeMessage(pod *corev1.Pod, prefix, trouble string) string {
 	type part struct {
 		Name      string                      `json:"name"`

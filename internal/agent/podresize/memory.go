@@ -17,8 +17,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 )
 
-// memoryInUse is why a pod cannot have less memory, as it is to have: it uses more, or one of its containers does. The kernel would end
-// processes for it, or refuse when other bounds have been changed already.
+// memoryInUse returns why the memory limit of a pod cannot be lowered: the pod or one of its containers uses more. The kernel would kill
+// processes, or reject the limit after other limits have changed.
 func (r *Pod) memoryInUse(ctx context.Context, pod *corev1.Pod, state *podstate.Pod) error {
 	var errs []error
 	if most, used, less := r.m.Cgroups.LessThanUsed(pod); less {
@@ -46,7 +46,7 @@ func (r *Pod) memoryInUse(ctx context.Context, pod *corev1.Pod, state *podstate.
 	return fmt.Errorf("cannot decrease memory limits: %w", utilerrors.NewAggregate(errs))
 }
 
-// lowerMemory are the bounds of running containers that are to have less memory without being started again, by their IDs.
+// lowerMemory returns the new limits of running containers whose memory limit is lowered without a restart, by their IDs.
 func (r *Pod) lowerMemory(pod *corev1.Pod, state *podstate.Pod) map[string]int64 {
 	out := map[string]int64{}
 	for _, c := range state.Running() {

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podresize gives running pods the resources that they were given since they were started.
+// Package podresize implements the in-place resize of running pods.
 //
 //	podresize.go  the Manager, and the Pod, which resizes one pod
-//	events.go     what is said of a resize
-//	memory.go     whether a pod can have less memory
+//	events.go     events of a resize
+//	memory.go     checks whether a pod's memory limit can be lowered
 package podresize
 
 import (
@@ -31,53 +31,53 @@ import (
 
 // Cgroups are the pods' cgroups.
 type Cgroups interface {
-	// Raise makes the pod's bounds as wide as those that it had and those that it is to have.
+	// Raise widens the pod's limits to the maximum of the old and the new ones.
 	Raise(pod *corev1.Pod) error
-	// Bound gives the pod the bounds that it is to have.
+	// Bound sets the pod's new limits.
 	Bound(pod *corev1.Pod) error
-	// LessThanUsed reports whether the pod is to have less memory than it uses: the most that it is to have, and what it uses.
+	// LessThanUsed reports whether the pod's new memory limit is below its usage; it returns both.
 	LessThanUsed(pod *corev1.Pod) (most, used int64, less bool)
 }
 
 // Node is the Node object.
 type Node interface {
-	// Node is the newest Node that the API server has shown. It must not be changed.
+	// Node returns the newest Node of the informer. The caller must not change it.
 	Node() *corev1.Node
 }
 
 // Admission admits pods.
 type Admission interface {
-	// Resize returns a *podadmission.Rejection for a pod that cannot have what it asks for.
+	// Resize returns a *podadmission.Rejection for a pod whose requests do not fit.
 	Resize(ctx context.Context, pod *corev1.Pod) error
 }
 
-// Config is what a Manager is made from. All of it is required.
+// Config configures a Manager. All fields are required.
 type Config struct {
 	Runtime   *cri.Client
 	Cgroups   Cgroups
 	Node      Node
 	Admission Admission
-	Limits    runconfig.Node // what a container's resources are for the runtime
+	Limits    runconfig.Node // computes containers' cgroup settings
 	Events    record.EventRecorder
 }
 
-// Manager makes a Pod for each pod. It keeps nothing but its configuration.
+// Manager makes a Pod for each pod. It has no state but its configuration.
 type Manager struct{ Config }
 
 // New makes the manager.
 func New(c Config) *Manager { return &Manager{c} }
 
-// Pod resizes one pod, and knows what the pod has. It is for one goroutine.
+// Pod resizes one pod, and records its actual resources. It belongs to one goroutine.
 type Pod struct {
 	m          *Manager
-	applied    map[string]corev1.ResourceRequirements // what containers have, by ID
-	shares     map[string]corev1.ResourceList         // the pod's limits as they were when it was given them, by ID
-	together   *corev1.ResourceRequirements           // what the pod was given as a whole, if it has resources of its own
-	conditions []corev1.PodCondition                  // why some do not have what they should
+	applied    map[string]corev1.ResourceRequirements // actual resources of containers, by ID
+	shares     map[string]corev1.ResourceList         // the pod's limits when the container got them, by ID
+	together   *corev1.ResourceRequirements           // actual pod-level resources; nil: the pod has none
+	conditions []corev1.PodCondition                  // why some resources are not as they should be
 	said       said
 }
 
-// NewPod makes what resizes a pod that has just got its worker.
+// NewPod makes the Pod of a new worker.
 func (m *Manager) NewPod() *Pod {
 	return &Pod{m: m, applied: map[string]corev1.ResourceRequirements{}, shares: map[string]corev1.ResourceList{}}
 }
@@ -85,11 +85,11 @@ func (m *Manager) NewPod() *Pod {
 // Started notes that the pod's sandbox was made.
 func (r *Pod) Started(pod *corev1.Pod) { r.together = effective(pod) }
 
-// Conditions say why some containers do not have what they should.
+// Conditions returns why some resources are not as they should be.
 func (r *Pod) Conditions() []corev1.PodCondition { return r.conditions }
 
-// Bounds are the resources that a running container has: those that it was started with, or was given since. What an
-// earlier life of the node gave it stands in the status.
+// Bounds returns the actual resources of a running container: those that it started with, or got by a resize. The status has those that a
+// former process of the node has set.
 func (r *Pod) Bounds(pod *corev1.Pod, id string, spec *corev1.Container) corev1.ResourceRequirements {
 	if have, ok := r.applied[id]; ok {
 		return have
@@ -104,8 +104,8 @@ func (r *Pod) Bounds(pod *corev1.Pod, id string, spec *corev1.Container) corev1.
 	return spec.Resources
 }
 
-// Resize gives the pod as a whole, and its running containers, the resources that it was given since they were started. It returns those
-// that must be started again for it. Where the node cannot do it, the pod's conditions say why.
+// Resize applies the pod's definition to the pod and its running containers. It returns the containers that must restart for it. If the
+// node cannot resize, the pod's conditions say why.
 func (r *Pod) Resize(ctx context.Context, pod *corev1.Pod, state *podstate.Pod) []decide.Kill {
 	r.conditions = nil
 	is := func(id string) bool {
@@ -137,7 +137,7 @@ func (r *Pod) Resize(ctx context.Context, pod *corev1.Pod, state *podstate.Pod) 
 			failed(err)
 			return false
 		}
-		// The pod's own bounds are as wide as those within them, at any time.
+		// The pod's own limits are never below those of its containers.
 		if err := r.m.Cgroups.Raise(pod); err != nil {
 			failed(err)
 			return false
@@ -146,7 +146,7 @@ func (r *Pod) Resize(ctx context.Context, pod *corev1.Pod, state *podstate.Pod) 
 	}
 	have := r.Whole(pod)
 	if have != nil && len(changedResources(*have, *effective(pod))) > 0 {
-		r.together = have // until it can be done, nothing has changed
+		r.together = have // until it is possible, nothing has changed
 		if !begin() {
 			return nil
 		}
@@ -195,7 +195,7 @@ func (r *Pod) Resize(ctx context.Context, pod *corev1.Pod, state *podstate.Pod) 
 	return nil
 }
 
-// Given notes what a container has: its own resources, and the pod's limits, which bound it where it has none.
+// Given records the resources of a container: its own, and the pod's limits, which apply if it has none.
 func (r *Pod) Given(pod *corev1.Pod, id string, spec *corev1.Container) {
 	r.applied[id], r.shares[id] = spec.Resources, nil
 	if resourcehelper.IsPodLevelResourcesSet(pod) {
@@ -203,8 +203,8 @@ func (r *Pod) Given(pod *corev1.Pod, id string, spec *corev1.Container) {
 	}
 }
 
-// effective is what a pod with resources of its own has as a whole; nil for all others, which have what their containers have. A limit that
-// some containers have and others do not is none of the pod's.
+// effective returns the pod-level resources of a pod that sets them, and nil for all others. A limit that only some containers have is no
+// limit of the pod.
 func effective(pod *corev1.Pod) *corev1.ResourceRequirements {
 	if !resourcehelper.IsPodLevelResourcesSet(pod) {
 		return nil
@@ -219,7 +219,7 @@ func effective(pod *corev1.Pod) *corev1.ResourceRequirements {
 	return &corev1.ResourceRequirements{Requests: resourcehelper.PodRequests(pod, all), Limits: limits}
 }
 
-// Whole is what such a pod was last given as a whole. What an earlier life of the node gave it stands in the status.
+// Whole returns the actual pod-level resources. The status has those that a former process of the node has set.
 func (r *Pod) Whole(pod *corev1.Pod) *corev1.ResourceRequirements {
 	now := effective(pod)
 	switch {
@@ -233,7 +233,7 @@ func (r *Pod) Whole(pod *corev1.Pod) *corev1.ResourceRequirements {
 	return now
 }
 
-// shared are the pod's limits as a running container was given them.
+// shared returns the pod's limits at the time when a running container got them.
 func (r *Pod) shared(pod *corev1.Pod, id string) corev1.ResourceList {
 	if have, ok := r.shares[id]; ok {
 		return have
@@ -244,7 +244,7 @@ func (r *Pod) shared(pod *corev1.Pod, id string) corev1.ResourceList {
 	return nil
 }
 
-// changedShares are the resources of which a container is to have more or less because the pod's limit bounds it.
+// changedShares returns the resources of a container that change because of the pod's limit.
 func changedShares(have corev1.ResourceList, pod *corev1.Pod, spec *corev1.Container) []corev1.ResourceName {
 	if !resourcehelper.IsPodLevelResourcesSet(pod) {
 		return nil
@@ -259,7 +259,7 @@ func changedShares(have corev1.ResourceList, pod *corev1.Pod, spec *corev1.Conta
 	return out
 }
 
-// changedResources are the resources of which a container is to have more or less.
+// changedResources returns the resources of a container that change.
 func changedResources(have, want corev1.ResourceRequirements) []corev1.ResourceName {
 	var out []corev1.ResourceName
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
@@ -274,7 +274,7 @@ func changedResources(have, want corev1.ResourceRequirements) []corev1.ResourceN
 	return out
 }
 
-// restarts says whether the container wants to be started again when one of the resources changes.
+// restarts reports whether the resize policy of one of the resources requires a restart of the container.
 func restarts(spec *corev1.Container, changed []corev1.ResourceName) bool {
 	for _, p := range spec.ResizePolicy {
 		for _, name := range changed {
@@ -286,7 +286,7 @@ func restarts(spec *corev1.Container, changed []corev1.ResourceName) bool {
 	return false
 }
 
-// refusal is why the pod cannot have what it was given: never on this node, or not now.
+// refusal returns why the resize is infeasible on this node or has to be deferred.
 func (m *Manager) refusal(ctx context.Context, pod *corev1.Pod) *corev1.PodCondition {
 	pending := func(reason, message string) *corev1.PodCondition {
 		return &corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: reason, Message: message}

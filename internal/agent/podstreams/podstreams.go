@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podstreams serves what clients ask of containers: their logs, exec, attach and port-forward. Streams are the runtime's own: the
-// package prepares them, and says where the runtime serves them.
+// Package podstreams serves clients of containers: logs, exec, attach and port-forward. The runtime serves the streams: the package
+// prepares them, and returns the runtime's URLs.
 package podstreams
 
 import (
@@ -31,27 +31,27 @@ import (
 
 // Pods are the pods of the node.
 type Pods interface {
-	// FindPod is the pod that a target names. The error is an API status error.
+	// FindPod returns the pod of a target. The error is an API status error.
 	FindPod(target podspec.Target) (*corev1.Pod, error)
-	// Status is the newest status that the node has made of the pod; nil: none. It must not be changed.
+	// Status returns the newest status that the node has computed of the pod, or nil. The caller must not change it.
 	Status(pod types.UID) *corev1.PodStatus
 }
 
-// Config is what a Server is made from. All of it is required.
+// Config configures a Server. All fields are required.
 type Config struct {
 	Runtime *cri.Client
 	Pods    Pods
-	Logs    runconfig.Node // where they are
+	Logs    runconfig.Node // locates the logs
 	Clock   clock.PassiveClock
 }
 
-// Server serves clients of containers. It keeps nothing but its configuration.
+// Server serves clients of containers. It has no state but its configuration.
 type Server struct{ Config }
 
 // New makes the server.
 func New(c Config) *Server { return &Server{c} }
 
-// instance returns the newest instance of the target's container, or the one before it.
+// instance returns the newest instance of the target's container, or the previous one.
 func (s *Server) instance(ctx context.Context, t podspec.Target, previous bool) (*corev1.Pod, *podstate.Container, error) {
 	pod, err := s.Pods.FindPod(t)
 	if err != nil {
@@ -74,7 +74,7 @@ func (s *Server) instance(ctx context.Context, t podspec.Target, previous bool) 
 		}
 	}
 	if previous {
-		// A container that waits to be started again: its last instance is the previous one.
+		// If the container waits to restart, its last instance is the previous one.
 		if len(found) == 1 && found[0].State == podstate.Exited && s.waits(pod, t.Container) {
 			return pod, found[0], nil
 		}
@@ -117,7 +117,7 @@ func (s *Server) ContainerLogs(ctx context.Context, t podspec.Target, options *c
 	if err != nil {
 		return err
 	}
-	// A follower of a container that has ended must not wait for it.
+	// A client that follows the log of an ended container must not wait for it.
 	o := &logs.LogOptions{
 		TailLines: options.TailLines, LimitBytes: options.LimitBytes, Timestamp: options.Timestamps,
 		Follow: options.Follow && c.State != podstate.Exited,
@@ -157,8 +157,7 @@ func (s *Server) runningID(ctx context.Context, t podspec.Target) (string, error
 	return c.ID, nil
 }
 
-// ownStream is the address at which the runtime serves a stream. It is one of this machine: the node sends what its client sends to no
-// other.
+// ownStream checks that the runtime serves a stream on this machine: the node never sends its clients' data to other machines.
 func ownStream(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -178,14 +177,14 @@ func ownHost(host string) bool {
 	if ip == nil || ip.IsLoopback() {
 		return ip != nil
 	}
-	addresses, err := net.InterfaceAddrs() // a runtime may be told to serve streams on one of these
+	addresses, err := net.InterfaceAddrs() // a runtime may be configured to serve streams on one of these
 	return err == nil && slices.ContainsFunc(addresses, func(a net.Addr) bool {
 		n, ok := a.(*net.IPNet)
 		return ok && n.IP.Equal(ip)
 	})
 }
 
-// Exec prepares a command in a container, and returns where the runtime serves its streams.
+// Exec prepares a command in a container, and returns the runtime's URL of its streams.
 func (s *Server) Exec(ctx context.Context, t podspec.Target, command []string, o podspec.Streams) (*url.URL, error) {
 	id, err := s.runningID(ctx, t)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Instance is a running container that is to be probed.
+// Instance is a running container to probe.
 type Instance struct {
 	Pod       *corev1.Pod
 	Container *corev1.Container
@@ -26,9 +26,9 @@ type Instance struct {
 type Manager struct {
 	Prober *Prober
 	Clock  clock.WithTicker
-	// Changed is called after a verdict on a pod's container has changed.
+	// Changed is called after the result of a probe of a pod's container has changed.
 	Changed func(uid types.UID)
-	// Report is called with what is worth an event: "Liveness", "Readiness", "Startup".
+	// Report is called for results that deserve an event: "Liveness", "Readiness", "Startup".
 	Report func(in Instance, kind string, result Result, output string, err error)
 
 	mu       sync.Mutex
@@ -46,7 +46,7 @@ type watched struct {
 	ending                   bool
 }
 
-// Ensure sees to it that the container is probed; again for one that is, it does nothing.
+// Ensure starts to probe the container, unless it is being probed.
 func (m *Manager) Ensure(ctx context.Context, in Instance) {
 	c := in.Container
 	if c.LivenessProbe == nil && c.ReadinessProbe == nil && c.StartupProbe == nil {
@@ -67,7 +67,7 @@ func (m *Manager) Ensure(ctx context.Context, in Instance) {
 	m.finished.Go(func() { m.watch(ctx, w, in) })
 }
 
-// Keep stops probing all of the pod's containers but those with the IDs.
+// Keep stops the probes of all of the pod's containers except those with the given IDs.
 func (m *Manager) Keep(uid types.UID, ids map[string]bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -79,8 +79,7 @@ func (m *Manager) Keep(uid types.UID, ids map[string]bool) {
 	}
 }
 
-// Ending says that the pod is being ended: nothing it fails from now on is held against it
-// but its readiness.
+// Ending notes that the pod is being ended: from now on only failures of readiness probes count.
 func (m *Manager) Ending(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -94,7 +93,7 @@ func (m *Manager) Ending(uid types.UID) {
 // Wait returns when all goroutines have ended; their contexts must be done.
 func (m *Manager) Wait() { m.finished.Wait() }
 
-// Started says whether the running container has passed its startup probe or has none.
+// Started reports whether the running container has passed its startup probe or has none.
 func (m *Manager) Started(container *corev1.Container, id string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -104,7 +103,7 @@ func (m *Manager) Started(container *corev1.Container, id string) bool {
 	return container.StartupProbe == nil
 }
 
-// Ready says whether the running container passes its readiness probe or has none.
+// Ready reports whether the running container passes its readiness probe or has none.
 func (m *Manager) Ready(container *corev1.Container, id string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -127,8 +126,7 @@ func (m *Manager) Failed(uid types.UID) map[string]string {
 	return out
 }
 
-// Adopt takes over verdicts from before a restart of the node: a container that was ready
-// stays so until a probe says otherwise.
+// Adopt restores results from before a restart of the node: a ready container stays ready until a probe fails.
 func (m *Manager) Adopt(id string, started, ready bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -137,7 +135,7 @@ func (m *Manager) Adopt(id string, started, ready bool) {
 	}
 }
 
-// watch runs the startup probe to its end, then the other two side by side.
+// watch runs the startup probe until it succeeds, then the other two concurrently.
 func (m *Manager) watch(ctx context.Context, w *watched, in Instance) {
 	c := in.Container
 	m.mu.Lock()
@@ -186,7 +184,7 @@ func (m *Manager) watch(ctx context.Context, w *watched, in Instance) {
 	both.Wait()
 }
 
-// set changes the verdicts, and tells if that made a difference.
+// set changes the results, and calls Changed if that makes a difference.
 func (m *Manager) set(w *watched, change func()) {
 	m.mu.Lock()
 	before := *w
@@ -198,8 +196,7 @@ func (m *Manager) set(w *watched, change func()) {
 	}
 }
 
-// run makes attempts until ctx is done or verdict returns false. Verdict is called
-// when as many attempts in a row as the threshold asks for agree.
+// run probes until ctx is done or verdict returns false. It calls verdict when as many consecutive results agree as the threshold requires.
 func (m *Manager) run(ctx context.Context, w *watched, in Instance, probe *corev1.Probe, kind string, verdict func(ok bool) bool) {
 	delay := time.Duration(probe.InitialDelaySeconds)*time.Second - m.Clock.Since(in.Started)
 	period := time.Duration(max(probe.PeriodSeconds, 1)) * time.Second

@@ -1,13 +1,10 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package probe asks containers how they are: by a command, by HTTP, by a TCP
-// connection or by gRPC's health service.
+// Package probe probes containers: by a command, by HTTP, by a TCP connection or by gRPC's health service.
 //
-// Prober makes one attempt. Manager owns a goroutine for each running container that
-// has probes; it counts consecutive results against the thresholds, keeps the
-// verdicts, and tells when one has changed. A container that is started again has
-// another ID, and its verdicts begin anew.
+// A Prober makes one attempt. A Manager owns a goroutine for each running container with probes: it compares consecutive results with the
+// thresholds, keeps the outcome, and reports changes. A restarted container has another ID, and its probes start again.
 package probe
 
 import (
@@ -35,30 +32,29 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 )
 
-// Result is what one attempt says.
+// Result is the result of one attempt.
 type Result string
 
 // The results of an attempt.
 const (
 	Success Result = "success"
-	Warning Result = "warning" // a success with something odd about it
+	Warning Result = "warning" // success, with an anomaly
 	Failure Result = "failure"
-	Unknown Result = "unknown" // the attempt could not be made
+	Unknown Result = "unknown" // the attempt failed to run
 )
 
 const userAgent = "kube-probe/1.37"
 
-// maxBody is how much of an answer is read.
+// maxBody is the maximum length of a response that is read.
 const maxBody = 10 * 1024
 
 // Prober makes attempts.
 type Prober struct {
-	// Exec runs a command in a container and returns its output and exit code.
-	// A command that took too long gives cri.ErrTimeout.
+	// Exec runs a command in a container and returns its output and exit code. It returns cri.ErrTimeout for a command that took too long.
 	Exec func(ctx context.Context, containerID string, command []string, timeout time.Duration) (output []byte, exitCode int32, err error)
 }
 
-// Attempt asks once. The text says why it is not a success.
+// Attempt probes once. The text explains a result other than success.
 func (p *Prober) Attempt(ctx context.Context, probe *corev1.Probe, container *corev1.Container, containerID, podIP string) (Result, string,
 	error) {
 	timeout := time.Duration(max(probe.TimeoutSeconds, 1)) * time.Second
@@ -104,7 +100,7 @@ func (p *Prober) exec(ctx context.Context, command []string, id string, timeout 
 	return Success, string(output), nil
 }
 
-// Port resolves a port by number or by the name that the container gives it.
+// Port resolves a port number, or the name of a container's port.
 func Port(port intstr.IntOrString, container *corev1.Container) (int, error) {
 	number := port.IntValue()
 	if port.Type == intstr.String {
@@ -128,7 +124,7 @@ func Port(port intstr.IntOrString, container *corev1.Container) (int, error) {
 	return number, nil
 }
 
-// Request is the HTTP request of a probe or a hook.
+// Request makes the HTTP request of a probe or a hook.
 func Request(ctx context.Context, get *corev1.HTTPGetAction, container *corev1.Container, podIP string) (*http.Request, error) {
 	port, err := Port(get.Port, container)
 	if err != nil {
@@ -170,8 +166,8 @@ func Request(ctx context.Context, get *corev1.HTTPGetAction, container *corev1.C
 	return request, nil
 }
 
-// HTTPClient is a client for one request: it keeps no connection, trusts any certificate
-// (a pod's own), and follows no redirect to another host.
+// HTTPClient returns a client for one request: it keeps no connection, accepts any certificate (a pod's own), and follows no redirect to
+// another host.
 func HTTPClient(timeout time.Duration) *http.Client {
 	return &http.Client{
 		Timeout: timeout,

@@ -1,12 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fakecri is a container runtime without containers, for tests: real gRPC over a
-// real unix socket, with sandboxes and containers that exist only as records.
+// Package fakecri is a container runtime without containers, for tests: it serves real gRPC over a real unix socket, with sandboxes and
+// containers that exist only as records.
 //
-// A container runs until the test ends it (Exit) or the node stops it. Faults are
-// functions that the test sets by the name of a call. The runtime can be shut and started
-// again on the same socket, and keeps its records, as containerd does.
+// A container runs until the test ends it (Exit) or the node stops it. Faults are functions that the test sets for calls by their names. The
+// runtime can be stopped and started again on the same socket, and keeps its records, as containerd does.
 package fakecri
 
 import (
@@ -26,7 +25,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Runtime is the runtime. Its methods may be called concurrently.
+// Runtime is the fake runtime. Its methods may be called concurrently.
 type Runtime struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	runtimeapi.UnimplementedImageServiceServer
@@ -41,21 +40,21 @@ type Runtime struct {
 	containers map[string]*container
 	images     map[string]bool
 	users      map[string]imageUser
-	ids        map[string]string // of images that have another than their name
+	ids        map[string]string // of images whose ID differs from their name
 	private    map[string][]string
 	pullable   map[string]bool
 	faults     map[string]func() error
-	network    func() error // nil: it is well
+	network    func() error // nil: the network is ready
 	calls      []string
 	listeners  map[chan *runtimeapi.ContainerEventResponse]bool
 	exec       func(command []string) (output string, code int32)
-	uses       map[string]uint64 // memory, by pod
+	uses       map[string]uint64 // memory usage by pod
 	handlers   []*runtimeapi.RuntimeHandler
-	streams    bool // lists come one by one
-	streamed   int  // lists that did
+	streams    bool // lists are streamed
+	streamed   int  // number of streamed lists
 }
 
-// imageUser is the user that an image's configuration names.
+// imageUser is the user in an image's configuration.
 type imageUser struct {
 	uid  *int64
 	name string
@@ -78,7 +77,7 @@ type container struct {
 	reason                     string
 }
 
-// New makes a runtime that will listen in dir and has the images.
+// New makes a runtime that will listen in dir and has the given images.
 func New(dir string, now func() time.Time, images ...string) *Runtime {
 	r := &Runtime{
 		socket: filepath.Join(dir, "cri.sock"), now: now,
@@ -92,10 +91,10 @@ func New(dir string, now func() time.Time, images ...string) *Runtime {
 	return r
 }
 
-// Socket is where it listens.
+// Socket returns the path of the socket.
 func (r *Runtime) Socket() string { return r.socket }
 
-// Start listens.
+// Start starts to listen.
 func (r *Runtime) Start() error {
 	if err := os.Remove(r.socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove old socket: %w", err)
@@ -127,7 +126,7 @@ func (r *Runtime) Start() error {
 	return nil
 }
 
-// Stop breaks all connections; records stay.
+// Stop breaks all connections; the records stay.
 func (r *Runtime) Stop() {
 	r.mu.Lock()
 	server := r.server
@@ -135,42 +134,42 @@ func (r *Runtime) Stop() {
 	server.Stop()
 }
 
-// Fault makes a call fail as the function says; nil mends it.
+// Fault sets the function that returns the error of a call; nil removes it.
 func (r *Runtime) Fault(call string, fault func() error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.faults[call] = fault
 }
 
-// Network has the runtime say that it has no network while the function returns an error.
+// Network sets a function; while it returns an error, the runtime reports that it has no network.
 func (r *Runtime) Network(ready func() error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.network = ready
 }
 
-// Pullable adds an image to those that can be pulled.
+// Pullable adds an image to the registry.
 func (r *Runtime) Pullable(image string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pullable[image] = true
 }
 
-// Private adds an image that only these users can pull, each with the password "secret".
+// Private adds an image to the registry that only these users can pull, each with the password "secret".
 func (r *Runtime) Private(image string, users ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pullable[image], r.private[image] = true, users
 }
 
-// Move has the name mean another image, as a pull of a tag that has moved does.
+// Move makes the name refer to another image, like a pull of a tag that has moved.
 func (r *Runtime) Move(image, id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ids[image] = id
 }
 
-// idOf is the ID of a name, or of an ID.
+// idOf returns the ID for a name or an ID.
 func (r *Runtime) idOf(image string) string {
 	if id, ok := r.ids[image]; ok {
 		return id
@@ -181,21 +180,21 @@ func (r *Runtime) idOf(image string) string {
 	return "sha256:" + image
 }
 
-// User sets the user that an image's configuration names: a number, a name, or neither. Without it, images name root.
+// User sets the user in an image's configuration: a number, a name, or neither. By default, images have root.
 func (r *Runtime) User(image string, uid *int64, name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.users[image] = imageUser{uid, name}
 }
 
-// Handlers are those that it says it has; before, it is too old to say.
+// Handlers sets the runtime handlers that the runtime reports; before, it reports none, as old runtimes do.
 func (r *Runtime) Handlers(handlers ...*runtimeapi.RuntimeHandler) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.handlers = handlers
 }
 
-// Made are the configurations of a pod's newest sandbox and container of the name, as they were asked for.
+// Made returns the requested configurations of a pod's newest sandbox and container of the name.
 func (r *Runtime) Made(pod, name string) (s *runtimeapi.PodSandboxConfig, c *runtimeapi.ContainerConfig) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -213,14 +212,14 @@ func (r *Runtime) Made(pod, name string) (s *runtimeapi.PodSandboxConfig, c *run
 	return s, c
 }
 
-// OnExec answers commands that are run in containers.
+// OnExec sets the function that runs commands in containers.
 func (r *Runtime) OnExec(f func(command []string) (string, int32)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.exec = f
 }
 
-// Calls counts the calls of a name so far.
+// Calls returns the number of calls with the name so far.
 func (r *Runtime) Calls(name string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -233,8 +232,7 @@ func (r *Runtime) Calls(name string) int {
 	return n
 }
 
-// Exit ends the running container of the name in the pod with the code. It returns
-// whether there was one.
+// Exit ends the running container of the name in the pod with the exit code. It returns whether there was one.
 func (r *Runtime) Exit(pod, name string, code int32) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -266,7 +264,7 @@ func (r *Runtime) tell(id, sandboxID string, kind runtimeapi.ContainerEventType)
 	for l := range r.listeners {
 		select {
 		case l <- e:
-		default: // a slow listener has its relist
+		default: // a slow listener will relist
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Uses says how much memory the containers of a pod are said to use.
+// Uses sets the memory usage that the runtime reports for the containers of a pod.
 func (r *Runtime) Uses(pod string, bytes uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -19,7 +19,7 @@ func (r *Runtime) Uses(pod string, bytes uint64) {
 	r.uses[pod] = bytes
 }
 
-// HasImage says whether the image is there.
+// HasImage reports whether the image exists.
 func (r *Runtime) HasImage(name string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,7 +71,7 @@ func (r *Runtime) UpdateContainerResources(_ context.Context,
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
 }
 
-// Quota is the CPU quota that the running container of the name in the pod has; minus one without such a container.
+// Quota returns the CPU quota of the running container of the name in the pod; -1 without such a container.
 func (r *Runtime) Quota(pod, name string) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,7 +84,7 @@ func (r *Runtime) Quota(pod, name string) int64 {
 	return -1
 }
 
-// Mounts are what the newest instance of a container was made with.
+// Mounts returns the mounts of the newest instance of a container.
 func (r *Runtime) Mounts(pod, name string) []*runtimeapi.Mount {
 	r.mu.Lock()
 	defer r.mu.Unlock()

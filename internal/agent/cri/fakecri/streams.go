@@ -10,21 +10,21 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Streams has lists come one by one too, which runtimes know since CRI 1.36.
+// Streams enables streamed lists, which runtimes support since CRI 1.36.
 func (r *Runtime) Streams() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.streams = true
 }
 
-// Streamed is how many lists came one by one.
+// Streamed returns the number of streamed lists.
 func (r *Runtime) Streamed() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.streamed
 }
 
-// one says whether a list comes one by one.
+// one reports whether streamed lists are enabled, and counts the call.
 func (r *Runtime) one() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -35,7 +35,7 @@ func (r *Runtime) one() error {
 	return nil
 }
 
-// each sends what there is, one by one.
+// each sends the items one by one.
 func each[T any](list []T, send func(T) error) error {
 	for _, o := range list {
 		if err := send(o); err != nil {
