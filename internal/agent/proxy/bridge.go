@@ -12,8 +12,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/netfilter"
 )
 
-// Bridge lets what pods on one bridge tell each other pass the rules, where the kernel can: else the answer of a pod on the
-// same bridge would come from an address that was never called.
+// Bridge makes packets between pods on one bridge pass the rules, if the kernel can. Otherwise the response of a pod on the same bridge
+// would come from an address that the client never called.
 func Bridge(ctx context.Context) error {
 	return netfilter.WithModule(ctx, "br_netfilter", setBridge)
 }

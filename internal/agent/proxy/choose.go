@@ -7,16 +7,16 @@ import (
 	"slices"
 )
 
-// choice is which endpoints of a port this node uses.
+// choice has the endpoints of a port that this node uses.
 type choice struct {
-	cluster []endpoint // by the policy Cluster
-	local   []endpoint // by the policy Local
+	cluster []endpoint // for the policy Cluster
+	local   []endpoint // for the policy Local
 	used    []endpoint // both, each once
-	any     bool       // there is one somewhere
+	any     bool       // an endpoint exists somewhere in the cluster
 }
 
-// choose picks the endpoints: those that are ready or, where none is, those that still serve while they terminate. The
-// policy Cluster keeps to the node's own, or the zone's, where the hints of all that are ready allow it.
+// choose selects the endpoints: the ready ones or, if there are none, those that still serve while they terminate. The policy Cluster
+// selects the node's or the zone's endpoints if the hints of all ready ones allow it.
 func choose(all []endpoint, p *servicePort, node, zone string) choice {
 	var c choice
 	if len(all) == 0 {
@@ -61,8 +61,8 @@ func filter(all []endpoint, keep func(*endpoint) bool) []endpoint {
 	return out
 }
 
-// nearness returns which endpoints hints assign to this node. Hints apply only when every ready endpoint has them and one
-// of them is for this node: otherwise traffic would be lost.
+// nearness returns the endpoints that hints assign to this node. Hints apply only if every ready endpoint has them and one of them is for
+// this node: otherwise traffic would be lost.
 func nearness(all []endpoint, node, zone string) func(*endpoint) bool {
 	forNode := func(e *endpoint) bool { return slices.Contains(e.nodes, node) }
 	forZone := func(e *endpoint) bool { return slices.Contains(e.zones, zone) }

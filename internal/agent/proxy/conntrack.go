@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel sends all packets of a flow where it sent the first. A TCP connection ends when its endpoint goes; a client of
-// UDP that never changes its port would send to nowhere for ever. So flows to an endpoint that does not serve any more are
-// forgotten, and those to a Service that began before it had rules.
+// The kernel sends all packets of a flow to the destination of the first. A TCP connection ends with its endpoint; a UDP client that never
+// changes its port would send to a removed endpoint for ever. So the proxy deletes flows to endpoints that no longer serve, and flows to a
+// Service that began before it had rules.
 
-// backends is where the flows of one port of UDP may go.
+// backends are the valid destinations of the flows of one UDP port.
 type backends struct {
 	frontends []netip.AddrPort
 	nodePort  uint16
@@ -26,7 +26,7 @@ type backends struct {
 func backendsOf(p *servicePort, all []endpoint) backends {
 	out := backends{to: map[netip.AddrPort]bool{}}
 	for _, e := range all {
-		if e.serving { // whatever policy or topology say: they are for new flows
+		if e.serving { // regardless of policy and topology, which apply to new flows
 			out.to[e.address] = true
 		}
 	}
@@ -35,13 +35,13 @@ func backendsOf(p *servicePort, all []endpoint) backends {
 			out.frontends = append(out.frontends, netip.AddrPortFrom(a, uint16(p.port)))
 		}
 	}
-	if len(out.to) > 0 { // without endpoints, that port of other hosts would be hit too
+	if len(out.to) > 0 { // without endpoints, the filter would match that port of other hosts as well
 		out.nodePort = uint16(p.nodePort)
 	}
 	return out
 }
 
-// frontends is where UDP flows may go, by what they were sent to.
+// frontends maps the addresses that clients send UDP to to their backends.
 type frontends struct {
 	addresses map[netip.AddrPort]map[netip.AddrPort]bool
 	nodePorts map[uint16]map[netip.AddrPort]bool
@@ -62,7 +62,7 @@ func (f *frontends) add(list []backends) {
 	}
 }
 
-// stale says whether a flow goes to a Service, but to none of its endpoints.
+// stale reports whether a flow goes to a Service, but to none of its endpoints.
 func (f *frontends) stale(flow *netlink.ConntrackFlow) bool {
 	if flow.Forward.Protocol != unix.IPPROTO_UDP {
 		return false
@@ -82,7 +82,7 @@ func (f *frontends) stale(flow *netlink.ConntrackFlow) bool {
 // MatchConntrackFlow implements [netlink.CustomConntrackFilter].
 func (f *frontends) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool { return f.stale(flow) }
 
-// forget deletes the flows that are stale, and counts them.
+// forget deletes the stale flows, and returns their number.
 func forget(fam family, f *frontends) (uint, error) {
 	if len(f.addresses) == 0 {
 		return 0, nil

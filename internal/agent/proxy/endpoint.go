@@ -13,25 +13,25 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// endpoint is one place that a port may be sent to.
+// endpoint is one possible destination of a port.
 type endpoint struct {
 	address                     netip.AddrPort
 	local                       bool // on this node
 	ready, serving, terminating bool
-	zones, nodes                []string // that it is meant for
+	zones, nodes                []string // of its hints
 }
 
-// portKey is what joins a Service's port with those of its slices.
+// portKey connects a Service's port with the ports of its slices.
 type portKey struct{ name, protocol string }
 
-// endpointsOf reads a Service's slices: the endpoints of each port, in the order of their addresses.
+// endpointsOf reads a Service's slices: the endpoints of each port, sorted by their addresses.
 func endpointsOf(slicesOf []*discoveryv1.EndpointSlice, f family, node string) map[portKey][]endpoint {
 	found := map[portKey]map[netip.AddrPort]endpoint{}
 	want := discoveryv1.AddressTypeIPv4
 	if f.v6 {
 		want = discoveryv1.AddressTypeIPv6
 	}
-	// A stable order, for those that two slices name.
+	// A stable order, for endpoints in two slices.
 	ordered := slices.SortedFunc(slices.Values(slicesOf), func(a, b *discoveryv1.EndpointSlice) int { return cmp.Compare(a.Name, b.Name) })
 	for _, s := range ordered {
 		if s.AddressType != want {
@@ -56,7 +56,7 @@ func endpointsOf(slicesOf []*discoveryv1.EndpointSlice, f family, node string) m
 				if !ok {
 					continue
 				}
-				// Two pods may have one address for a while: the one that stays counts.
+				// Two pods may have the same address for a while: the one that is not terminating counts.
 				if _, is := found[key][e.address]; !is || !e.terminating {
 					found[key][e.address] = e
 				}
@@ -72,8 +72,8 @@ func endpointsOf(slicesOf []*discoveryv1.EndpointSlice, f family, node string) m
 	return out
 }
 
-// read is an endpoint with what matters of it. One without an address of the family is none, nor is one with a zone: netip takes any text
-// for that, which would become part of a rule.
+// read converts an endpoint. It returns none for an endpoint without an address of the family, or with a zone: netip accepts any text as a
+// zone, and the text would become part of a rule.
 func read(e *discoveryv1.Endpoint, f family, port uint16, node string) (endpoint, bool) {
 	if len(e.Addresses) == 0 {
 		return endpoint{}, false
@@ -98,7 +98,7 @@ func read(e *discoveryv1.Endpoint, f family, port uint16, node string) (endpoint
 	return out, true
 }
 
-// localReady counts the pods on this node that are ready, whatever port of theirs is meant.
+// localReady counts the ready pods on this node, regardless of their ports.
 func localReady(ports map[portKey][]endpoint) int {
 	seen := map[netip.Addr]bool{}
 	for _, list := range ports {

@@ -20,11 +20,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// health answers load balancers that ask whether this node has endpoints of a Service, on a port of each such Service, in
-// one family.
+// health tells load balancers whether this node has endpoints of a Service, on a port for each such Service, in one family.
 type health struct {
 	network string
-	hosts   []string // to listen on; "" is all
+	hosts   []string // to listen on; "" means all
 	log     *slog.Logger
 	well    *atomic.Bool // the rules are up to date
 
@@ -38,7 +37,7 @@ type healthServer struct {
 	servers []*http.Server
 }
 
-// move closes all ports if they are to be elsewhere.
+// move closes all ports if the listening addresses change.
 func (h *health) move(hosts []string) {
 	if slices.Equal(hosts, h.hosts) {
 		return
@@ -50,7 +49,7 @@ func (h *health) move(hosts []string) {
 	h.hosts = hosts
 }
 
-// sync opens and closes ports; want is the port and the number of endpoints of each Service that has one.
+// sync opens and closes ports; want has the port and the number of local endpoints of each Service.
 func (h *health) sync(ctx context.Context, want map[types.NamespacedName]*plan) error {
 	var errs []error
 	for name, s := range h.servers {
@@ -96,7 +95,7 @@ func (h *health) open(ctx context.Context, name types.NamespacedName, port int32
 	return s, nil
 }
 
-// handler says 200 while there are endpoints, in upstream's words.
+// handler responds with 200 while there are endpoints, in upstream's format.
 func (s *healthServer) handler(name types.NamespacedName, well *atomic.Bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		count, well := s.count.Load(), well.Load()
@@ -113,11 +112,11 @@ func (s *healthServer) handler(name types.NamespacedName, well *atomic.Bool) htt
 
 func (s *healthServer) close() {
 	for _, server := range s.servers {
-		_ = server.Close() // of its listener; there is nothing that could be done about it
+		_ = server.Close() // of its listener; nothing can be done about it
 	}
 }
 
-// end closes all ports, and waits until all requests are answered.
+// end closes all ports, and waits for the requests in progress.
 func (h *health) end() {
 	for _, s := range h.servers {
 		s.close()

@@ -15,12 +15,12 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// leavingTaint is what the Cluster Autoscaler gives to a node that it is about to take away.
+// leavingTaint is the Cluster Autoscaler's taint of a node that it is about to remove.
 const leavingTaint = "ToBeDeletedByClusterAutoscaler"
 
-// Health says whether the rules follow the cluster, as kube-proxy's /healthz and /livez do: a change that has waited for longer than
-// a time is too late. /healthz also says whether the node is to have connections: one that is being taken away is not. Its methods may
-// be called concurrently.
+// Health reports whether the rules follow the cluster, as kube-proxy's /healthz and /livez do: it is unhealthy if a change has waited for
+// too long. /healthz also fails for a node that is being removed, so that it gets no new connections. Its methods may be called
+// concurrently.
 type Health struct {
 	clock   clock.PassiveClock
 	late    time.Duration
@@ -31,14 +31,14 @@ type Health struct {
 	eligible bool
 }
 
-// lag is how far one family is behind.
+// lag is the delay of one family.
 type lag struct {
-	updated time.Time // when its rules were last right
+	updated time.Time // when its rules were last up to date
 	waits   time.Time // since when a change waits; zero: none does
-	begun   time.Time // the same of one that is being written
+	begun   time.Time // the same for a change that is being written
 }
 
-// NewHealth makes a health that knows nothing yet: of both families the rules are still to be written, and there is no node.
+// NewHealth makes a Health without knowledge: the rules of both families are still to be written, and there is no node.
 func NewHealth(late time.Duration, now clock.PassiveClock, metrics *Metrics) *Health {
 	h := &Health{clock: now, late: late, metrics: metrics, families: map[corev1.IPFamily]*lag{}}
 	for _, f := range families() {
@@ -47,7 +47,7 @@ func NewHealth(late time.Duration, now clock.PassiveClock, metrics *Metrics) *He
 	return h
 }
 
-// serve says which families there are rules of.
+// serve sets the families that have rules.
 func (h *Health) serve(list []corev1.IPFamily, now time.Time) {
 	if h == nil {
 		return
@@ -63,7 +63,7 @@ func (h *Health) serve(list []corev1.IPFamily, now time.Time) {
 	}
 }
 
-// heard says that something changed.
+// heard notes that something has changed.
 func (h *Health) heard(now time.Time) {
 	if h == nil {
 		return
@@ -77,7 +77,7 @@ func (h *Health) heard(now time.Time) {
 	}
 }
 
-// begin says that what changed is being written.
+// begin notes that the proxy writes the changes.
 func (h *Health) begin() {
 	if h == nil {
 		return
@@ -89,7 +89,7 @@ func (h *Health) begin() {
 	}
 }
 
-// oldest is since when the rules are not right; zero: they are.
+// oldest returns since when the rules are out of date; zero: they are up to date.
 func (l *lag) oldest() time.Time {
 	if l.begun.IsZero() || !l.waits.IsZero() && l.waits.Before(l.begun) {
 		return l.waits
@@ -97,7 +97,7 @@ func (l *lag) oldest() time.Time {
 	return l.begun
 }
 
-// wrote says that a family's rules are right but for what was heard meanwhile.
+// wrote notes that a family's rules are up to date, except for later changes.
 func (h *Health) wrote(f corev1.IPFamily, now time.Time) {
 	if h == nil {
 		return
@@ -109,7 +109,7 @@ func (h *Health) wrote(f corev1.IPFamily, now time.Time) {
 	}
 }
 
-// see notes what a node is.
+// see notes the state of the node.
 func (h *Health) see(n *corev1.Node, there bool) {
 	if h == nil {
 		return
@@ -123,21 +123,21 @@ func (h *Health) see(n *corev1.Node, there bool) {
 	h.eligible = eligible
 }
 
-// familyHealth and healthReport are the wire forms.
+// familyHealth and healthReport are the response formats.
 type familyHealth struct {
 	LastUpdated time.Time `json:"lastUpdated"`
 	Healthy     bool      `json:"healthy"`
 }
 
 type healthReport struct {
-	LastUpdated  time.Time                        `json:"lastUpdated"` // now where all is well
+	LastUpdated  time.Time                        `json:"lastUpdated"` // the current time if everything is healthy
 	CurrentTime  time.Time                        `json:"currentTime"`
 	NodeEligible *bool                            `json:"nodeEligible,omitempty"`
 	Healthy      bool                             `json:"healthy"`
 	Status       map[corev1.IPFamily]familyHealth `json:"status,omitempty"`
 }
 
-// report says how it goes. A family that was never written is in it only when that is late.
+// report makes the response. It contains a family that was never written only if that is late.
 func (h *Health) report() (r healthReport, eligible bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -156,7 +156,7 @@ func (h *Health) report() (r healthReport, eligible bool) {
 	return r, h.eligible
 }
 
-// Handler answers /healthz and /livez.
+// Handler serves /healthz and /livez.
 func (h *Health) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -189,5 +189,5 @@ func (h *Health) answer(w http.ResponseWriter, r healthReport, well bool, counte
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(code)
-	_, _ = w.Write(body) // a client that went away needs no answer
+	_, _ = w.Write(body) // the client may have gone away
 }

@@ -14,14 +14,15 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/netfilter"
 )
 
-// ipTables is a rulebook of iptables: chains of ours in its tables. There are no maps. An element is a rule in the chain that its container
-// asks for, and one by address is in the chain of the last byte of its address, to which that chain leads: so a packet looks at a
-// 256th of all addresses, and a change of one rewrites as many. That is nothing beside the rest of the table: see the package's comment.
+// ipTables is a rulebook of iptables: our own chains in the iptables tables. There are no maps. An element is a rule in the chain of its
+// container. An element for an address is in a chain for the last byte of its address, to which that chain leads: so a packet passes a
+// 256th of all addresses, and a change of one element rewrites as many. That is little compared with the rest of the table: see the
+// package's comment.
 type ipTables struct {
 	family
 	x      XTables
 	around surroundings
-	// listed are the elements by the chain that they are rules of. One may be a rule of two chains.
+	// listed are the elements by the chain that contains their rules. An element may have rules in two chains.
 	listed map[chainKey]map[element]verdict
 }
 
@@ -32,14 +33,14 @@ func newIPTables(f family, x XTables) *ipTables { return &ipTables{family: f, x:
 
 func (t *ipTables) mapped() bool { return false }
 
-// Most ports have few endpoints, and those are few rules beside each other. More would be in the way of packets to other addresses.
+// Most ports have few endpoints, which need few rules. More rules would slow down packets to other addresses.
 func (t *ipTables) plain() int { return 4 }
 
-// Chains go with the transaction that has no more use for them.
+// The transaction that no longer uses a chain deletes it.
 func (t *ipTables) unswept() bool               { return false }
 func (t *ipTables) sweep(context.Context) error { return nil }
 
-// replace finds what there is, writes everything, and deletes what of that is not wanted.
+// replace lists the existing rules, writes everything, and deletes the rest.
 func (t *ipTables) replace(ctx context.Context, s surroundings, d *delta) error {
 	saved, err := t.x.Save(ctx)
 	if err != nil {
@@ -72,7 +73,7 @@ func (t *ipTables) replace(ctx context.Context, s surroundings, d *delta) error 
 	return t.x.Restore(ctx, text.String())
 }
 
-// change writes the chains that are not what they were.
+// change writes the chains that have changed.
 func (t *ipTables) change(ctx context.Context, d *delta) error {
 	text := newRestored()
 	changed, rooted := t.list(d)
@@ -110,8 +111,7 @@ func (t *ipTables) own(text *restored, d *delta) {
 	}
 }
 
-// list books the elements of a delta. It returns the chains of which rules have changed, and those which lead to others of them than
-// before.
+// list applies a delta to listed. It returns the chains whose rules have changed, and the chains whose jumps to those have changed.
 func (t *ipTables) list(d *delta) (changed, rooted map[chainKey]bool) {
 	changed, rooted = map[chainKey]bool{}, map[chainKey]bool{}
 	note := func(root, at chainKey, is bool) {
@@ -142,7 +142,7 @@ func (t *ipTables) list(d *delta) (changed, rooted map[chainKey]bool) {
 	return changed, rooted
 }
 
-// rulesAt is what is in a chain whose rules are made from elements, or which leads to such.
+// rulesAt returns the rules of a chain that consists of elements, or of jumps to such chains.
 func (t *ipTables) rulesAt(p chainKey) []string {
 	out := t.around.head(p)
 	if !isBucket(p.chain) {
@@ -158,7 +158,7 @@ func (t *ipTables) rulesAt(p chainKey) []string {
 	return append(out, t.around.tail(p)...)
 }
 
-// byLastByte matches addresses that end so.
+// byLastByte matches addresses by their last byte.
 func (t *ipTables) byLastByte(b byte) string {
 	if t.v6 {
 		return fmt.Sprintf("::%x/::ff", b)
@@ -166,11 +166,11 @@ func (t *ipTables) byLastByte(b byte) string {
 	return fmt.Sprintf("0.0.0.%d/0.0.0.255", b)
 }
 
-// restored is a text for iptables-restore in the making.
+// restored builds a text for iptables-restore.
 type restored struct {
 	chains map[chainKey][]string
 	gone   map[chainKey]bool
-	hooks  map[string][]string // what jumps to ours, by table
+	hooks  map[string][]string // the jumps to our chains, by table
 }
 
 func newRestored() *restored {
@@ -194,8 +194,8 @@ func (r *restored) touches(table string) bool {
 	return false
 }
 
-// String is the text. Within a table all chains are emptied before any has its rules, so that those which go are used by none. What is
-// refused is written first: it is looked at last.
+// String returns the text. Within a table it flushes all chains before it adds rules, so that no rule uses a chain that is deleted. The
+// filter table comes first, which the kernel evaluates last.
 func (r *restored) String() string {
 	var out strings.Builder
 	byName := func(a, b chainKey) int { return strings.Compare(a.chain, b.chain) }

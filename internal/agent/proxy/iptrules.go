@@ -14,20 +14,20 @@ import (
 	"time"
 )
 
-// How iptables says it.
+// Rules in the syntax of iptables.
 
-// ipTablesPrefix begins the names of our chains. What follows is what kube-proxy has after KUBE-, where it has the same: those are left
-// alone.
+// ipTablesPrefix is the prefix of our chains. The rest of a name is what kube-proxy has after KUBE-, if it has the same chain: the proxy
+// does not touch kube-proxy's chains.
 const ipTablesPrefix = "MORTISE-"
 
-// gatewayChain is not the proxy's, but that of package gateway.
+// gatewayChain belongs to package gateway.
 const gatewayChain = ipTablesPrefix + "PODS"
 
 func isIPTablesChain(name string) bool {
 	return strings.HasPrefix(name, ipTablesPrefix) && name != gatewayChain
 }
 
-// table is the table of a Service's chain: source ranges are checked before the address is translated.
+// table returns the table of a Service's chain: source ranges are checked before the address is translated.
 func (c chain) table() string {
 	if c.kind == firewall {
 		return "mangle"
@@ -35,16 +35,17 @@ func (c chain) table() string {
 	return "nat"
 }
 
-// iptables is the name of a chain of a Service. It has 28 letters at most, so that a hash has to do; rules have the Service in a comment.
+// iptables returns the name of a Service's chain. Names have at most 28 characters, so it is a hash; a comment in the rules has the
+// Service.
 func (c chain) iptables() string {
 	short := map[kind]string{byCluster: "SVC-", byLocal: "SVL-", external: "EXT-", firewall: "FW-", toEndpoint: "SEP-"}[c.kind]
 	hash := sha256.Sum256([]byte(c.of))
 	return ipTablesPrefix + short + base32.StdEncoding.EncodeToString(hash[:10])
 }
 
-// comment says whose a rule is.
+// comment returns a comment with the owner of a rule.
 func comment(of string) string {
-	const most = 255 // what the kernel keeps
+	const most = 255 // the kernel's limit
 	said := harmless(of)
 	if said = said[:min(len(said), most)]; said == "" {
 		return ""
@@ -59,7 +60,7 @@ func (d device) iptables() string {
 	return "-i " + d.name + " "
 }
 
-// iptables is the rule's text after its chain, or those of all that it takes. The chain's owner is said in each.
+// iptables returns the rule's text after its chain, or the texts of several rules. Each has the chain's owner as a comment.
 func (r rule) iptables(of string) []string {
 	heads := []string{""}
 	if len(r.from) > 0 {
@@ -84,7 +85,7 @@ func (r rule) iptables(of string) []string {
 			out = append(out, head+match+"-m recent --name "+r.remember.iptables()+" --set")
 			continue
 		}
-		// The first by one in n, the next by one in what remains.
+		// The first with probability 1/n, the next with 1/(n-1), and so on.
 		for i, v := range r.to {
 			line := head
 			if v.do == translate {
@@ -113,10 +114,10 @@ func (v verdict) iptables() string {
 	return "-j DROP"
 }
 
-// iptables is the name of the list of clients, which is that of the endpoint's chain.
+// iptables returns the name of the client list, which is that of the endpoint's chain.
 func (k keep) iptables() string { return chain{toEndpoint, k.of}.iptables() }
 
-// rootsOf are the chains that an element is a rule of, or below which it is.
+// rootsOf returns the chains that contain an element's rule, directly or in a chain below.
 func (t *ipTables) rootsOf(e element) []chainKey {
 	switch e.container {
 	case clusterIPs:
@@ -137,10 +138,10 @@ func (t *ipTables) rootsOf(e element) []chainKey {
 	case hairpins:
 		return []chainKey{hairpinChain}
 	}
-	return []chainKey{natServices} // the endpoint of a number
+	return []chainKey{natServices} // the chain of an endpoint by its number
 }
 
-// under is the chain below a root where the element is a rule.
+// under returns the chain below a root that contains the element's rule.
 func (e element) under(root chainKey) chainKey {
 	if !e.addr.IsValid() {
 		return root
@@ -151,20 +152,20 @@ func (e element) under(root chainKey) chainKey {
 
 func bucketName(root string, b byte) string { return fmt.Sprintf("%s-%02x", root, b) }
 
-// isBucket tells the chains of a last byte: theirs are the only small letters and digits.
+// isBucket reports whether a chain is one for a last byte: only these have lower-case letters and digits.
 func isBucket(chain string) bool {
 	i := len(chain) - 3
 	return chain[i] == '-' && strings.Trim(chain[i+1:], "0123456789abcdef") == ""
 }
 
-// before is the order of the rules of elements in a chain. What an address alone is for comes before what its ports are, so that it is
-// marked before it is replaced, and the first of its endpoints is drawn before the next.
+// before orders the rules of elements in a chain. Rules for an address alone come before those for its ports, so that a packet is marked
+// before its address is translated, and endpoints come in the order of their probabilities.
 func (e element) before(o element) int {
 	return cmp.Or(e.addr.Compare(o.addr), strings.Compare(e.protocol, o.protocol), cmp.Compare(e.port, o.port),
 		strings.Compare(e.container, o.container))
 }
 
-// rulesOf are an element's rules in a chain: one, if any.
+// rulesOf returns an element's rules in a chain: at most one.
 func (t *ipTables) rulesOf(p chainKey, e element, v verdict) []string {
 	port := "-p " + e.protocol + " -m " + e.protocol + " --dport " + strconv.Itoa(int(e.port)) + " "
 	if !e.addr.IsValid() {
@@ -185,33 +186,33 @@ func (t *ipTables) rulesOf(p chainKey, e element, v verdict) []string {
 		return []string{"-s " + host + to + "-j " + masquerade}
 	case serviceIPs:
 		if v.chain.kind == drawing {
-			return nil // the endpoints' rules draw
+			return nil // the endpoints' rules do it
 		}
 		if v.chain.kind == external && t.around.masquerades() && t.around.ranged(e.addr) {
-			return []string{to + t.around.unmark(), to + comment(v.chain.of) + v.dispatched()} // its own chain says who is marked
+			return []string{to + t.around.unmark(), to + comment(v.chain.of) + v.dispatched()} // its own chain marks packets
 		}
 	}
 	return []string{to + comment(v.chain.of) + v.dispatched()}
 }
 
-// drawn is the rule of an endpoint of a port that has no chains of its own: the first is taken by one in n, the next by one in what
-// remains. There are ten thousands of them, so that they have no comment: it would be the most of them, and the kernel looks at all when
+// drawn returns the rule of an endpoint of a port without its own chains: the first with probability 1/n, the next with 1/(n-1). Since
+// there may be tens of thousands of these rules, they have no comment: it would be the largest part of them, and the kernel copies all when
 // one changes.
 func (t *ipTables) drawn(p chainKey, e element, number, to string, v verdict) []string {
-	i, _ := strconv.Atoi(number) // as backendMap says it
+	i, _ := strconv.Atoi(number) // as backendMap writes it
 	e.container = serviceIPs
 	port := t.listed[p][e].chain
 	if port.kind != drawing {
 		return nil // another Service has the address and port
 	}
-	n, _ := strconv.Atoi(port.of) // as drawOf says it
+	n, _ := strconv.Atoi(port.of) // as drawOf writes it
 	if i >= n {
 		return nil
 	}
 	return []string{to + chance(n-i) + "-j DNAT --to-destination " + v.chainKey.String()}
 }
 
-// chance is a match for one packet in n.
+// chance returns a match with probability 1/n.
 func chance(n int) string {
 	if n < 2 {
 		return ""
@@ -219,7 +220,7 @@ func chance(n int) string {
 	return "-m statistic --mode random --probability " + strconv.FormatFloat(1/float64(n), 'f', 10, 64) + " "
 }
 
-// dispatched is a verdict of an element. A jump comes back: others may have a say in what is not done there.
+// dispatched returns a verdict of an element. It is a jump that returns, because later rules may apply to packets that it does not handle.
 func (v verdict) dispatched() string {
 	if v.do == jump {
 		return "-j " + v.chain.iptables()
@@ -227,7 +228,7 @@ func (v verdict) dispatched() string {
 	return v.iptables()
 }
 
-// where are those of a sequence that are so.
+// where returns the elements of a sequence that satisfy a predicate.
 func where[T any](all iter.Seq[T], is func(T) bool) iter.Seq[T] {
 	return func(yield func(T) bool) {
 		for v := range all {

@@ -8,17 +8,17 @@ import (
 	"slices"
 )
 
-// The chains that others lead to by name.
+// The chains that other chains jump to.
 const (
 	markChain    = ipTablesPrefix + "MARK-MASQ"
-	foreignChain = ipTablesPrefix + "MARK-FOREIGN" // marks what no pod sends
+	foreignChain = ipTablesPrefix + "MARK-FOREIGN" // marks traffic that no pod sends
 	refuseChain  = ipTablesPrefix + "REFUSE"
 	masqChain    = ipTablesPrefix + "MASQ"
-	canaryChain  = ipTablesPrefix + "CANARY" // no rule jumps there; it jumps to a chain that must exist
+	canaryChain  = ipTablesPrefix + "CANARY" // no rule jumps to it; it jumps to a chain that must exist
 	masquerade   = "MASQUERADE --random-fully"
 )
 
-// The chains that elements are rules of, or that lead to the chains of last bytes where they are.
+// The chains that contain rules of elements, or jumps to the chains of last bytes.
 var (
 	natServices      = chainKey{"nat", ipTablesPrefix + "SERVICES"}
 	natNodePorts     = chainKey{"nat", ipTablesPrefix + "NODEPORTS"}
@@ -39,8 +39,8 @@ const (
 	postroutingChain = ipTablesPrefix + "POSTROUTING"
 )
 
-// ipTablesHooks are THE order of things: what leads from the kernel's chains to ours, as iptables-save says it. It is that of [hooks], but
-// who may reach a load balancer is looked at in the table mangle, whose rules come before those that replace addresses.
+// ipTablesHooks are THE order: the jumps from the kernel's chains to ours, in the form of iptables-save. The order is that of [hooks], but
+// source ranges of load balancers are checked in the table mangle, whose rules come before address translation.
 func ipTablesHooks() map[string][]string {
 	const (
 		said  = `-m comment --comment "Services, by Mortise" -j `
@@ -53,7 +53,7 @@ func ipTablesHooks() map[string][]string {
 	}
 }
 
-// skeletonChains are the chains that no element is in.
+// skeletonChains are the chains without elements.
 func skeletonChains(s surroundings) map[chainKey][]string {
 	reply := func(from, to []netip.Prefix) (out []string) {
 		for _, f := range from {
@@ -80,7 +80,7 @@ func skeletonChains(s surroundings) map[chainKey][]string {
 		"-m conntrack --ctstate DNAT -j " + hairpinChain.chain,
 	}
 	if !s.bridged {
-		// Pods on one bridge would answer each other past us, with an address that was never called.
+		// Pods on one bridge would respond to each other directly, from an address that the client never called.
 		leaving = append(leaving, reply(s.here, s.here)...)
 	}
 	return map[chainKey][]string{
@@ -97,7 +97,7 @@ func skeletonChains(s surroundings) map[chainKey][]string {
 	}
 }
 
-// toNodePorts leads to a chain for node ports, from the addresses that these are on.
+// toNodePorts returns the jumps to a chain for node ports, for the addresses of node ports.
 func (s surroundings) toNodePorts(chain, local string) []string {
 	if s.allNodePorts {
 		return []string{"! -d " + s.loopback + " " + local + "-j " + chain}
@@ -109,21 +109,21 @@ func (s surroundings) toNodePorts(chain, local string) []string {
 	return out
 }
 
-// masquerades says whether some who call cluster IPs are hidden.
+// masquerades reports whether some traffic to cluster IPs is masqueraded.
 func (s surroundings) masquerades() bool {
 	_, known := s.byPods()
 	return known || s.masqueradeAll
 }
 
-// unmark takes the mark for masquerading away, and leaves all others.
+// unmark clears the masquerade mark, and leaves all others.
 func (f family) unmark() string { return "-j MARK --set-xmark 0x0/" + f.masqueraded() }
 
-// ranged says whether an address is one of those that are marked by their range, not each by a rule.
+// ranged reports whether the address is in a range whose traffic is marked by one rule, not by a rule for each address.
 func (s surroundings) ranged(a netip.Addr) bool {
 	return slices.ContainsFunc(s.services, func(r netip.Prefix) bool { return r.Contains(a) })
 }
 
-// ranges are rules for all packets to Services' addresses.
+// ranges returns the rules for all packets to Services' ranges.
 func (s surroundings) ranges(rule string) []string {
 	var out []string
 	if s.masquerades() {
@@ -134,8 +134,8 @@ func (s surroundings) ranges(rule string) []string {
 	return out
 }
 
-// head is what comes before all else in a chain: that strangers who call a cluster IP are masqueraded is said once a range, since a rule
-// for each address would be a third of all rules.
+// head returns the first rules of a chain. They mark traffic from outside of the cluster to cluster IPs for masquerading, once for each
+// range, since rules for each address would be a third of all rules.
 func (s surroundings) head(p chainKey) []string {
 	if p == natServices {
 		return s.ranges("-j " + foreignChain)
@@ -143,13 +143,13 @@ func (s surroundings) head(p chainKey) []string {
 	return nil
 }
 
-// tail is what follows the elements' rules in a chain.
+// tail returns the rules after those of the elements in a chain.
 func (s surroundings) tail(p chainKey) []string {
 	switch p {
-	case natServices: // what comes here was to none of ours
+	case natServices: // the packet was for none of our Services
 		return append(s.ranges(s.unmark()), s.toNodePorts(natNodePorts.chain, "-m addrtype --dst-type LOCAL ")...)
 	case clusterAddresses:
-		// What the node answers itself, like its cluster DNS, is no stray.
+		// The node itself serves some of these addresses, like its cluster DNS.
 		var out []string
 		for _, r := range s.services {
 			out = append(out, "-d "+r.String()+" -m addrtype ! --dst-type LOCAL -j DROP")

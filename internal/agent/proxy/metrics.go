@@ -10,19 +10,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are what the proxy measures of itself, under kube-proxy's names.
+// Metrics are the proxy's metrics under kube-proxy's names.
 type Metrics struct {
 	took, tookAll, tookSome         *prometheus.HistogramVec
 	synced, queued, without         *prometheus.GaugeVec
 	failures, restores              *prometheus.CounterVec // of transactions, by nftables and by iptables
 	sweeps, flows                   *prometheus.CounterVec
 	serviceChanges, endpointChanges prometheus.Counter
-	healthz, livez                  *prometheus.CounterVec // answers, by their code
+	healthz, livez                  *prometheus.CounterVec // responses by status code
 
-	own *prometheus.Registry // all of them
+	own *prometheus.Registry // of all these metrics
 }
 
-// Gatherer has these alone.
+// Gatherer returns these metrics only.
 func (m *Metrics) Gatherer() prometheus.Gatherer { return m.own }
 
 // NewMetrics makes the metrics and registers them.

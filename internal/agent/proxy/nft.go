@@ -18,7 +18,7 @@ import (
 type nftTable struct {
 	family
 	nft knftables.Interface
-	// stale chains are empty and unused. A kernel before 6.2 lets them go only a while after the last that pointed to them.
+	// stale chains are empty and unused. A kernel before 6.2 cannot delete them until a while after the last reference was removed.
 	stale map[string]bool
 }
 
@@ -45,7 +45,7 @@ func (t *nftTable) change(ctx context.Context, d *delta) error {
 	return nil
 }
 
-// replace is one transaction too, so that no packet meets half of it.
+// replace writes everything in one transaction, so that every packet meets either the old or the new rules.
 func (t *nftTable) replace(ctx context.Context, s surroundings, d *delta) error {
 	chains, sets, err := t.found(ctx)
 	if err != nil {
@@ -80,8 +80,8 @@ func (t *nftTable) replace(ctx context.Context, s surroundings, d *delta) error 
 	return nil
 }
 
-// rewrite makes the table anew, for one that cannot be brought up to date because of the error given: another version's,
-// say. Who was kept to an endpoint is forgotten; connections stay.
+// rewrite deletes and creates the table, if the given error shows that it cannot be updated: it may be another version's. Session affinity
+// is lost; connections stay.
 func (t *nftTable) rewrite(ctx context.Context, s surroundings, d *delta, because error) error {
 	tx := t.nft.NewTransaction()
 	tx.Add(&knftables.Table{})
@@ -95,7 +95,7 @@ func (t *nftTable) rewrite(ctx context.Context, s surroundings, d *delta, becaus
 	return nil
 }
 
-// found are the chains and sets that the kernel has in our table; none where there is no table.
+// found returns the existing chains and sets of our table; none if there is no table.
 func (t *nftTable) found(ctx context.Context) (chains, sets []string, err error) {
 	all, err := t.nft.ListAll(ctx)
 	if knftables.IsNotFound(err) {
@@ -125,8 +125,8 @@ func (t *nftTable) sweep(ctx context.Context) error {
 	return nil
 }
 
-// write puts a delta into a transaction, each thing after those that it names: chains and sets, rules, elements, and then
-// what goes, which others may be beside. It returns the names of the chains that it writes.
+// write adds a delta to a transaction in the order of references: chains and sets, rules, elements, and then deletions. It returns the
+// names of the chains that it writes.
 func (t *nftTable) write(tx *knftables.Transaction, d *delta, gone, goneSets []string) []string {
 	rules := make(map[string][]rule, len(d.chains))
 	for c, r := range d.chains {
@@ -141,7 +141,7 @@ func (t *nftTable) write(tx *knftables.Transaction, d *delta, gone, goneSets []s
 	for _, k := range d.sets {
 		tx.Add(&knftables.Set{
 			Name: k.nft(), Type: t.addressType(), Timeout: knftables.PtrTo(k.time),
-			// Without dynamic some kernels add it themselves, and then refuse the set as another one.
+			// Without the flag dynamic some kernels add it themselves, and later reject the set because it differs.
 			Flags: []knftables.SetFlag{knftables.DynamicFlag, knftables.TimeoutFlag},
 		})
 	}

@@ -16,9 +16,9 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// How nftables says it.
+// Rules in the syntax of nftables.
 
-// tableFamily is nft's family of a table, match the header's name in a rule, addressType the type of an address.
+// tableFamily returns nft's family of a table, match the name of the header in a rule, addressType the type of an address.
 func (f family) tableFamily() knftables.Family {
 	if f.v6 {
 		return knftables.IPv6Family
@@ -40,7 +40,7 @@ func (f family) addressType() string {
 	return "ipv4_addr"
 }
 
-// foreign matches traffic that no pod sends; empty where pods are not known.
+// foreign returns a match of traffic that no pod sends; empty if the pods' addresses are unknown.
 func (v view) foreign() string {
 	switch {
 	case v.podsBy != (device{}):
@@ -51,7 +51,7 @@ func (v view) foreign() string {
 	return v.match() + " saddr != " + braces(v.pods)
 }
 
-// braces is an anonymous set, or the one thing that would be in it.
+// braces returns an anonymous set, or its only element.
 func braces(list []netip.Prefix) string {
 	texts := make([]string, len(list))
 	for i, p := range list {
@@ -67,7 +67,7 @@ func braces(list []netip.Prefix) string {
 
 const rejectVerdict = "goto " + rejectChain
 
-// setMark has a packet masqueraded.
+// setMark marks a packet for masquerading.
 func (f family) setMark() string { return "mark set mark or " + f.masqueraded() }
 
 func (d device) nft() string {
@@ -77,7 +77,7 @@ func (d device) nft() string {
 	return strconv.Quote(d.name)
 }
 
-// nft is the rule's text, or those of all that it takes.
+// nft returns the rule's text, or the texts of several rules.
 func (r rule) nft(f family) []string {
 	head := ""
 	if len(r.from) > 0 {
@@ -112,7 +112,7 @@ func (r rule) nft(f family) []string {
 		return []string{fmt.Sprintf("%smeta l4proto %s dnat %s addr . port to numgen random mod %d map { %s }",
 			head, r.protocol, f.match(), len(r.to), strings.Join(places, ", "))}
 	}
-	// The first by one in n, the next by one in what remains.
+	// The first with probability 1/n, the next with 1/(n-1), and so on.
 	out := make([]string, len(r.to))
 	for i, v := range r.to {
 		if left := len(r.to) - i; left > 1 {
@@ -124,7 +124,7 @@ func (r rule) nft(f family) []string {
 	return out
 }
 
-// nft is a verdict of which the place is no part.
+// nft returns a verdict, without the address to translate to.
 func (v verdict) nft() string {
 	switch v.do {
 	case jump:
@@ -139,7 +139,7 @@ func (v verdict) nft() string {
 	return ""
 }
 
-// keys are an element's, as nft puts them together.
+// keys returns an element's keys in nft's form.
 func (e element) keys() []string {
 	port := strconv.Itoa(int(e.port))
 	switch e.container {
@@ -154,7 +154,7 @@ func (e element) keys() []string {
 	return []string{e.addr.String(), e.protocol, port}
 }
 
-// nft is a chain's name. Those that belong to Services have a slash in it, and no others.
+// nft returns a chain's name. Only names of Services' chains have a slash.
 func (c chain) nft() string {
 	if c.kind == drawing || c.kind == backend {
 		return string(c.kind) + "-" + c.of
@@ -162,10 +162,10 @@ func (c chain) nft() string {
 	return string(c.kind) + "-" + named(c.of)
 }
 
-// isOurs tells the chains and sets of Services from those of the skeleton.
+// isOurs reports whether a chain or set belongs to a Service, not to the skeleton.
 func isOurs(name string) bool { return strings.Contains(name, "/") }
 
-// nft is the name of a set. Its time cannot be changed: another time is another set.
+// nft returns the name of a set. A set's timeout cannot be changed, so it is part of the name.
 func (k keep) nft() string {
 	return "affinity-" + strconv.Itoa(int(k.time/time.Second)) + "-" + named(k.of)
 }
@@ -174,9 +174,9 @@ func (k keep) compare(o keep) int {
 	return cmp.Or(strings.Compare(k.of, o.of), cmp.Compare(k.time, o.time))
 }
 
-// named makes a name that is recognizable, and short enough: a hash precedes it. No name has a colon.
+// named makes a recognizable name that is short enough: a hash precedes the text. No name has a colon.
 func named(text string) string {
-	const prefix = 24 // the longest one, with room
+	const prefix = 24 // length of the longest prefix, with reserve
 	text = strings.ReplaceAll(harmless(text), ":", ".")
 	hash := sha256.Sum256([]byte(text))
 	name := base32.StdEncoding.EncodeToString(hash[:5]) + "-" + text
@@ -186,7 +186,7 @@ func named(text string) string {
 	return name
 }
 
-// harmless keeps only the characters of objects' names and addresses, whatever the name of a Service.
+// harmless keeps only the characters of objects' names and addresses.
 func harmless(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/_.:-", r) {

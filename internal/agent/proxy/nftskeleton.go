@@ -10,10 +10,10 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// tableName is our table's: kube-proxy's own is left alone.
+// tableName is the name of our table: the proxy does not touch kube-proxy's.
 const tableName = "mortise-proxy"
 
-// The chains that are always there. The first of each pair hangs on a hook of the kernel.
+// The chains that always exist. The first of each pair is a base chain with a hook of the kernel.
 const (
 	rejectChain    = "refuse"
 	servicesChain  = "services"
@@ -22,10 +22,10 @@ const (
 	clusterIPCheck = "cluster-ips-check"
 	firewallCheck  = "firewall-check"
 	masquerading   = "masquerading"
-	nodePortIPs    = "nodeport-ips" // set: the addresses that node ports are on, where these are not all
+	nodePortIPs    = "nodeport-ips" // set: the addresses for node ports, unless these are all
 )
 
-// hook is a chain that the kernel calls, and the chains that it jumps to.
+// hook is a base chain, and the chains that it jumps to.
 type hook struct {
 	name     string
 	kind     knftables.BaseChainType
@@ -34,8 +34,8 @@ type hook struct {
 	jumps    []string
 }
 
-// hooks are THE order of things. Who may reach a load balancer is looked at before its address is replaced; what has no
-// endpoint is refused after, where the kernel lets us answer.
+// hooks are THE order. Source ranges of load balancers are checked before the address is translated; traffic without endpoints is rejected
+// afterwards, where the kernel can reject.
 func hooks() []hook {
 	const (
 		fresh  = "ct state new jump "
@@ -57,7 +57,7 @@ func hooks() []hook {
 	}
 }
 
-// containers are the maps and sets that plans have elements in, in the order in which they are filled; a set's elements have no value.
+// containers are the maps and sets of plans' elements, in the order in which they are filled; the elements of a set have no value.
 func containers() []string {
 	out := []string{clusterIPs, serviceIPs, serviceNodePorts, noEndpointIPs, noEndpointPorts, firewallIPs, hairpins}
 	for i := range longest {
@@ -66,7 +66,7 @@ func containers() []string {
 	return out
 }
 
-// skeleton writes everything but the Services' own.
+// skeleton writes everything except the rules of Services.
 func skeleton(tx *knftables.Transaction, s surroundings) {
 	tx.Add(&knftables.Table{Comment: knftables.PtrTo("Services, by Mortise")})
 	chain := func(name string) {
@@ -123,7 +123,7 @@ func skeleton(tx *knftables.Transaction, s surroundings) {
 		if n == 0 {
 			rule(name, "goto", backendOf(0).nft())
 		} else {
-			rule(name, "numgen random mod", strconv.Itoa(n+1), "vmap {", strings.Join(choices, " , "), "}") // as the tests' table reads it
+			rule(name, "numgen random mod", strconv.Itoa(n+1), "vmap {", strings.Join(choices, " , "), "}") // as the tests' table parses it
 		}
 	}
 	rule(rejectChain, "meta l4proto tcp reject with tcp reset")
@@ -133,7 +133,7 @@ func skeleton(tx *knftables.Transaction, s surroundings) {
 
 	rule(clusterIPCheck, s.match(), "daddr @"+clusterIPs, "goto", rejectChain)
 	if len(s.services) > 0 {
-		// What the node answers itself, like its cluster DNS, is no stray.
+		// The node itself serves some of these addresses, like its cluster DNS.
 		rule(clusterIPCheck, s.match(), "daddr", braces(s.services), "fib daddr type != local drop")
 	}
 
@@ -162,7 +162,7 @@ func skeleton(tx *knftables.Transaction, s surroundings) {
 	rule(masquerading, "ct status dnat", s.match(), "saddr .", s.match(), "daddr . meta l4proto . th dport @"+hairpins,
 		"masquerade fully-random")
 	if !s.bridged && len(s.here) > 0 {
-		// Pods on one bridge would answer each other past us, with an address that was never called.
+		// Pods on one bridge would respond to each other directly, from an address that the client never called.
 		rule(masquerading, "ct status dnat", s.match(), "saddr", braces(s.here), s.match(), "daddr", braces(s.here), "masquerade fully-random")
 	}
 }

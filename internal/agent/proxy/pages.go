@@ -12,22 +12,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Pages are what kube-proxy shows at its metricsBindAddress.
+// Pages are the pages that kube-proxy serves at its metricsBindAddress.
 type Pages struct {
-	Mode          func() string // what rules are written by
+	Mode          func() string // the backend of the rules
 	Metrics       *Metrics
 	Configuration any // a KubeProxyConfiguration
 	Profiling     bool
 }
 
-// Handler answers /healthz, /proxyMode, /metrics and /configz, and with Profiling /debug/pprof.
+// Handler serves /healthz, /proxyMode, /metrics and /configz, and with Profiling /debug/pprof.
 func (p Pages) Handler() http.Handler {
 	mux := http.NewServeMux()
 	said := func(text func() string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 			w.Header().Set("X-Content-Type-Options", "nosniff")
-			_, _ = io.WriteString(w, text()) // a client that went away needs no answer
+			_, _ = io.WriteString(w, text()) // the client may have gone away
 		}
 	}
 	mux.HandleFunc("/healthz", said(func() string { return "ok" }))
@@ -43,7 +43,7 @@ func (p Pages) Handler() http.Handler {
 	return mux
 }
 
-// configz is the configuration by its component, as kube-proxy has it.
+// configz serves the configuration by its component, as kube-proxy does.
 func (p Pages) configz(w http.ResponseWriter, _ *http.Request) {
 	body, err := json.Marshal(map[string]any{"kubeproxy.config.k8s.io": p.Configuration})
 	if err != nil {
@@ -52,5 +52,5 @@ func (p Pages) configz(w http.ResponseWriter, _ *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	_, _ = w.Write(body) // a client that went away needs no answer
+	_, _ = w.Write(body) // the client may have gone away
 }

@@ -12,50 +12,50 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// The maps and sets that plans have elements in.
+// The maps and sets of plans' elements.
 const (
 	clusterIPs       = "cluster-ips"           // set: the addresses of Services
-	serviceIPs       = "service-ips"           // map: where an address and port go to
-	serviceNodePorts = "service-nodeports"     // map: where a node port goes to
-	noEndpointIPs    = "no-endpoint-services"  // map: what happens to those that have no endpoint
+	serviceIPs       = "service-ips"           // map: the destination of an address and port
+	serviceNodePorts = "service-nodeports"     // map: the destination of a node port
+	noEndpointIPs    = "no-endpoint-services"  // map: the verdict for addresses and ports without endpoints
 	noEndpointPorts  = "no-endpoint-nodeports" // map: the same for node ports
 	firewallIPs      = "firewall-ips"          // map: addresses with source ranges
 	hairpins         = "hairpin-connections"   // set: endpoints on this node that may reach themselves
 )
 
-// masqueradeMark is kube-proxy's default, so that both have the same meaning.
+// masqueradeMark is kube-proxy's default, so that the mark has the same meaning for both.
 const masqueradeMark = "0x4000"
 
-// Most ports have no chains of their own. Their address leads to the chain that draws one of as many endpoints as
-// they have; that leads to the chain of the first, the second and so on, which looks in the map of the same name where that is. So a
-// change of endpoints is a few elements, whatever the number of Services. Where a backend has no maps, these elements are rules that do
-// the same, and those chains are not there.
+// Most ports have no chains of their own. Their address leads to a shared chain for ports with the same number of endpoints, which selects
+// one at random; that leads to the shared chain of the first, second, … endpoint, which looks up its address in the map of the same name.
+// So a change of endpoints is a change of a few elements, whatever the number of Services. In a backend without maps, these elements are
+// equivalent rules, and those chains do not exist.
 
-// drawOf is the chain that draws one of n.
+// drawOf returns the chain that selects one of n endpoints.
 func drawOf(n int) chain { return chain{drawing, strconv.Itoa(n)} }
 
-// backendOf is the chain of the endpoint of a number, and the map of where it is.
+// backendOf returns the chain of the endpoint with this number; backendMap has its addresses.
 func backendOf(i int) chain { return chain{backend, strconv.Itoa(i)} }
 
-// backendMap is the name of that map.
+// backendMap returns the name of that map.
 func backendMap(i int) string { return string(backend) + "-" + strconv.Itoa(i) }
 
 func isSet(container string) bool { return container == clusterIPs || container == hairpins }
 
-// plan is the rules of one Service in one family.
+// plan has the rules of one Service in one family.
 type plan struct {
 	chains   map[chain][]rule
-	affinity map[keep]bool       // who is remembered
-	elements map[element]verdict // none in a set
-	flows    []backends          // of its ports of UDP: flows to other places are forgotten
+	affinity map[keep]bool       // client sets of session affinity
+	elements map[element]verdict // without values in a set
+	flows    []backends          // of its UDP ports: flows to other destinations are deleted
 
 	healthPort int32
-	healthy    int // pods on this node that are ready
-	noInternal int // ports without an endpoint here by the policy Local
+	healthy    int // ready pods on this node
+	noInternal int // ports without an endpoint here with the policy Local
 	noExternal int
 }
 
-// makePlan decides the rules of a Service; nil if it has none.
+// makePlan computes the rules of a Service; nil: it has none.
 func makePlan(svc *corev1.Service, list []*discoveryv1.EndpointSlice, v view) *plan {
 	ports := portsOf(svc, v.family)
 	if len(ports) == 0 {
@@ -77,7 +77,7 @@ func makePlan(svc *corev1.Service, list []*discoveryv1.EndpointSlice, v view) *p
 	return out
 }
 
-// plain adds what one port needs that wants no rules of its own, and says whether it is such a port.
+// plain adds the elements of a port that needs no rules of its own, and reports whether the port is such a port.
 func (o *plan) plain(p *servicePort, c choice, v view) bool {
 	to := c.cluster
 	if p.internalLocal {
@@ -95,12 +95,12 @@ func (o *plan) plain(p *servicePort, c choice, v view) bool {
 	return true
 }
 
-// at is the element of the port at an address.
+// at returns the element of the port at an address.
 func (p *servicePort) at(container string, a netip.Addr) element {
 	return element{container, a, p.protocol, uint16(p.port)}
 }
 
-// hairpin lets endpoints on this node reach themselves.
+// hairpin lets endpoints on this node connect to themselves.
 func (o *plan) hairpin(p *servicePort, to []endpoint) {
 	for _, e := range to {
 		if e.local {
@@ -109,7 +109,7 @@ func (o *plan) hairpin(p *servicePort, to []endpoint) {
 	}
 }
 
-// port adds what one port needs.
+// port adds the rules of one port.
 func (o *plan) port(p *servicePort, c choice, v view) {
 	if o.plain(p, c, v) {
 		return
@@ -193,9 +193,9 @@ func (o *plan) port(p *servicePort, c choice, v view) {
 	}
 }
 
-// externalRules are what traffic to other addresses than the Service's own goes through. It may leave the node again, so
-// that the answer has to come back here; by the policy Local it does not, and who calls stays visible. Pods and the node
-// itself reach all endpoints even so, as if they had gone out and come back through the load balancer.
+// externalRules returns the rules for traffic to other addresses than the Service's cluster IP. It may leave the node again, so it is
+// masqueraded for the response to return; with the policy Local it does not leave, and the client's address stays. Pods and the node itself
+// reach all endpoints even so, as if the traffic had left and come back through the load balancer.
 func externalRules(p *servicePort, cluster, outside chain, hasOutside bool, v view) []rule {
 	marked, all, on := verdict{do: mark}, verdict{do: jump, chain: cluster}, verdict{do: jump, chain: outside}
 	if !p.externalLocal {
@@ -213,8 +213,8 @@ func externalRules(p *servicePort, cluster, outside chain, hasOutside bool, v vi
 	return out
 }
 
-// allowed is who may reach a load balancer's addresses. A node that may calls with the very address that it calls, where
-// that is local to it.
+// allowed returns the rules for a load balancer's source ranges. An allowed node may connect with the very address that it connects to, if
+// the address is local.
 func allowed(p *servicePort, v view) []netip.Prefix {
 	out := slices.Clone(p.sources)
 	node := slices.ContainsFunc(p.sources, func(s netip.Prefix) bool { return slices.ContainsFunc(v.addresses, s.Contains) })
@@ -226,12 +226,12 @@ func allowed(p *servicePort, v view) []netip.Prefix {
 	return out
 }
 
-// longest is how many endpoints nftables draws from by a chain for each number of them, or in a port's own chain by a rule each. More
-// are in one small map of the port's own, which does it in one step; but a kernel takes a minute for ten thousand of such maps,
-// since it looks at all when it gives one its name.
+// longest is the maximum number of endpoints for which nftables selects by a shared chain for this number, or by one rule for each in a
+// port's own chain. With more endpoints, the port has its own small map, which selects in one step. That is not the rule for all, because a
+// kernel takes a minute for ten thousand such maps: it compares all names for a new one.
 const longest = 32
 
-// spread writes a chain that picks one of the endpoints. With affinity it looks first whether the client has one already.
+// spread writes a chain that selects one of the endpoints. With affinity it first checks whether the client has one already.
 func (o *plan) spread(c chain, p *servicePort, to []endpoint) {
 	one := rule{protocol: p.protocol, to: make([]verdict, len(to))}
 	if p.affinity == 0 {
@@ -253,17 +253,17 @@ func (o *plan) spread(c chain, p *servicePort, to []endpoint) {
 	o.chains[c] = append(rules, one)
 }
 
-// translated sends to an endpoint.
+// translated returns the rule that sends to an endpoint.
 func (p *servicePort) translated(e endpoint) rule {
 	return rule{protocol: p.protocol, to: []verdict{{do: translate, chainKey: e.address}}}
 }
 
-// text says which port it is, in names.
+// text returns the port's identification in names.
 func (p *servicePort) text() string {
 	return p.service.Namespace + "/" + p.service.Name + "/" + p.protocol + "/" + p.name
 }
 
-// keep is the clients of an endpoint of the port.
+// keep returns the client set of an endpoint of the port.
 func (p *servicePort) keep(e endpoint) keep {
 	return keep{p.text() + "__" + e.address.Addr().String() + "/" + strconv.Itoa(int(e.address.Port())), p.affinity}
 }

@@ -31,44 +31,43 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/netfilter"
 )
 
-// Primary as a node port address stands for the node's own addresses.
+// Primary in NodePortAddresses stands for the node's own addresses.
 const Primary = "primary"
 
 const (
-	// gather is how long a first change waits for others: an object and what follows from it come together.
+	// gather is how long a first change waits for others: related objects change together.
 	gather = 5 * time.Millisecond
-	// sweepAfter is when unused chains are deleted.
+	// sweepAfter is the delay before unused chains are deleted.
 	sweepAfter = 2 * time.Second
-	// wholeAfter is the interval at which all rules are written even without a known difference: another program may have
-	// flushed the tables.
+	// wholeAfter is the interval at which all rules are written even without a known difference: another program may have flushed the tables.
 	wholeAfter = time.Hour
-	// retryFirst and retryMost are the pauses after a failed transaction, unless the configuration sets the maximum.
+	// retryFirst and retryMost are the delays after a failed transaction, unless the configuration sets the maximum.
 	retryFirst, retryMost = time.Second, 30 * time.Second
 )
 
-// Options are what a proxy is made from. NodeName, Client and Informers are required.
+// Options configure a proxy. NodeName, Client and Informers are required.
 type Options struct {
 	NodeName string
-	Client   kubernetes.Interface // asks for the node itself
-	// Informers follow Services, EndpointSlices and ServiceCIDRs; who calls Run starts them after it has prepared them with
-	// Prepare, and may share them with others.
+	Client   kubernetes.Interface // reads the Node
+	// Informers watch Services, EndpointSlices and ServiceCIDRs. The caller of Run prepares them with Prepare and starts them, and may share
+	// them.
 	Informers informers.SharedInformerFactory
 
 	PodCIDRs []netip.Prefix // of the cluster: traffic to Services from other addresses is masqueraded; none: no traffic is
-	// NodePods takes the node's own ranges for them, and PodInterface who comes by this interface, or by one whose name begins so.
+	// NodePods replaces them by the node's own ranges, and PodInterface by the interface that traffic comes from, or a prefix of its name.
 	NodePods           bool
 	PodInterface       string
 	PodInterfaceBegins bool
-	// Address is the node's own in its family, in place of what the Node object has; the zero value: none is.
+	// Address is the node's own address in its family, instead of the Node object's; the zero value: use the Node object's.
 	Address netip.Addr
-	// NodePortAddresses are the prefixes that node ports are on, or Primary; none is all addresses.
+	// NodePortAddresses are the prefixes for node ports, or Primary; none means all addresses.
 	NodePortAddresses []string
 	MasqueradeAll     bool
-	MasqueradeMark    uint32 // of what is to be masqueraded; 0: kube-proxy's
-	// SyncPeriod is how long a failed transaction waits at most; 0: 30 s. MinSyncPeriod is how long there is none after one began.
+	MasqueradeMark    uint32 // of packets to masquerade; 0: kube-proxy's
+	// SyncPeriod is the maximum delay after a failed transaction; 0: 30 s. MinSyncPeriod is the minimum time between the starts of two
+	// transactions.
 	SyncPeriod, MinSyncPeriod time.Duration
-	// Bridged says that what pods on one bridge tell each other passes the rules (see Bridge). If not, they are masqueraded
-	// to each other when they call a Service.
+	// Bridged means that traffic between pods on one bridge passes the rules (see Bridge). Otherwise such traffic to a Service is masqueraded.
 	Bridged bool
 
 	Metrics *Metrics
@@ -76,22 +75,22 @@ type Options struct {
 	Logger  *slog.Logger
 	Clock   clock.WithTicker
 
-	// Backend is what rules are written by; empty is nftables.
+	// Backend writes the rules; empty means nftables.
 	Backend netfilter.Backend
-	// Open makes a handle of a table of nftables, as the function of this name does.
+	// Open returns a handle of an nftables table, like the function Open.
 	Open func(family knftables.Family, table string) (knftables.Interface, error)
-	// OpenXTables makes one of iptables, as netfilter's function of this name does.
+	// OpenXTables returns a handle of iptables, like netfilter's function of this name.
 	OpenXTables func(v6 bool) (XTables, error)
-	// Synced is called after each time that the rules were brought up to date, for tests.
+	// Synced is called after each update of the rules, for tests.
 	Synced func()
 
 	forget func(family, *frontends) (uint, error)
 	clear  func(context.Context, netfilter.Backend) error
 }
 
-// XTables is what the proxy needs of iptables.
+// XTables are the iptables operations that the proxy needs.
 type XTables interface {
-	// Save lists all rules, as iptables-save does; Restore writes what a text says, as iptables-restore --noflush does.
+	// Save lists all rules, like iptables-save; Restore writes the rules of a text, like iptables-restore --noflush.
 	Save(context.Context) (string, error)
 	Restore(ctx context.Context, text string) error
 }
@@ -128,7 +127,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// mark is that of what is masqueraded.
+// mark returns the masquerade mark.
 func (o *Options) mark() string {
 	if o.MasqueradeMark == 0 {
 		return masqueradeMark
@@ -136,7 +135,7 @@ func (o *Options) mark() string {
 	return fmt.Sprintf("%#x", o.MasqueradeMark)
 }
 
-// book makes the rules of a family.
+// book returns the rulebook of a family.
 func (o *Options) book(f family) (rulebook, error) {
 	if o.Backend == netfilter.IPTables {
 		x, err := o.OpenXTables(f.v6)
@@ -152,12 +151,12 @@ func (o *Options) book(f family) (rulebook, error) {
 	return newNFTTable(f, nft), nil
 }
 
-// Open makes a handle of a table. What is there is listed by netlink: nft's text of ten thousand chains takes a second.
+// Open returns a handle of a table. It lists by netlink: nft's text of ten thousand chains takes a second.
 func Open(f knftables.Family, table string) (knftables.Interface, error) {
 	return knftables.New(f, table, knftables.UseNetlink)
 }
 
-// CheckNodePortAddresses says what is wrong with such a list.
+// CheckNodePortAddresses validates such a list.
 func CheckNodePortAddresses(list []string) error {
 	for _, text := range list {
 		if _, err := netip.ParsePrefix(text); err != nil && text != Primary {
@@ -167,10 +166,10 @@ func CheckNodePortAddresses(list []string) error {
 	return nil
 }
 
-// byService indexes EndpointSlices by the Service that they are of.
+// byService is the index of EndpointSlices by Service.
 const byService = "mortise-proxy/service"
 
-// Prepare adds what the proxy needs to informers that are not started yet.
+// Prepare adds the required informers to a factory that has not started.
 func Prepare(f informers.SharedInformerFactory) error {
 	err := f.Discovery().V1().EndpointSlices().Informer().AddIndexers(cache.Indexers{byService: func(obj any) ([]string, error) {
 		if s, ok := obj.(*discoveryv1.EndpointSlice); ok {
@@ -190,7 +189,7 @@ func serviceOf(s *discoveryv1.EndpointSlice) types.NamespacedName {
 	return types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
 }
 
-// follower is a proxy's ear: what changed since it was last asked.
+// follower collects the changes since the last transaction.
 type follower struct {
 	options Options
 	wake    chan struct{}
@@ -223,14 +222,14 @@ func (f *follower) take() (map[types.NamespacedName]bool, bool, self) {
 	return changed, all, f.self
 }
 
-// whole says whether everything is to be written.
+// whole reports whether all rules must be written.
 func (f *follower) whole() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.all
 }
 
-// Run keeps the rules up to date until ctx ends, and leaves them then. Where the backend does not work it returns an error at once.
+// Run maintains the rules until ctx ends, and then leaves them. If the backend does not work it returns an error immediately.
 func Run(ctx context.Context, options Options) error {
 	o, err := options.withDefaults()
 	if err != nil {
@@ -262,7 +261,7 @@ func Run(ctx context.Context, options Options) error {
 	return f.loop(ctx, s)
 }
 
-// follow hears of what matters, until it is stopped.
+// follow handles events until it is stopped.
 func (f *follower) follow(own informers.SharedInformerFactory) (synced []cache.InformerSynced, stop func(), err error) {
 	services := f.options.Informers.Core().V1().Services().Informer()
 	endpointSlices := f.options.Informers.Discovery().V1().EndpointSlices().Informer()
@@ -305,7 +304,7 @@ func (f *follower) follow(own informers.SharedInformerFactory) (synced []cache.I
 		}),
 		on(endpointSlices, func(states ...any) {
 			f.options.Metrics.heard(f.options.Clock.Now(), func(m *Metrics) prometheus.Counter { return m.endpointChanges })
-			for _, obj := range states { // it may have been another Service's
+			for _, obj := range states { // it may have belonged to another Service
 				if s, ok := obj.(*discoveryv1.EndpointSlice); ok {
 					f.note(false, serviceOf(s))
 				}
@@ -323,7 +322,7 @@ func (f *follower) follow(own informers.SharedInformerFactory) (synced []cache.I
 	return synced, stop, err
 }
 
-// see notes what has changed of the node, as far as it matters; its heartbeats do not.
+// see notes relevant changes of the node; its heartbeats are not.
 func (f *follower) see(n *corev1.Node) {
 	now := self{zone: n.Labels[corev1.LabelTopologyZone]}
 	for _, a := range n.Status.Addresses {
@@ -350,8 +349,8 @@ func (f *follower) see(n *corev1.Node) {
 	}
 }
 
-// loop writes what changed, all that came meanwhile at once. The machine rests as long as it wrote, at least; a change does not wait
-// for the rest after everything was written, which is for the next time that everything is.
+// loop writes all changes since the last transaction at once. It pauses at least as long as it wrote. A change does not wait for the pause
+// after a write of all rules, which only delays the next such write.
 func (f *follower) loop(ctx context.Context, s *syncer) error {
 	o := f.options
 	var sweep, again <-chan time.Time
@@ -360,8 +359,8 @@ func (f *follower) loop(ctx context.Context, s *syncer) error {
 	retry := first
 	whole := o.Clock.NewTimer(wholeAfter)
 	defer whole.Stop()
-	var rested, restedWhole time.Time // when the machine has
-	alone := false                    // no rules of the other backend are left
+	var rested, restedWhole time.Time // the ends of the pauses
+	alone := false                    // the other backend's rules were removed
 	for {
 		select {
 		case <-ctx.Done():
@@ -378,7 +377,7 @@ func (f *follower) loop(ctx context.Context, s *syncer) error {
 			continue
 		case <-again:
 			again = nil
-			f.note(false) // what failed is known to its table
+			f.note(false) // the table knows what failed
 			continue
 		case <-f.wake:
 		}
@@ -428,7 +427,7 @@ func (f *follower) loop(ctx context.Context, s *syncer) error {
 		if o.Synced != nil {
 			o.Synced()
 		}
-		if !alone { // not before ours are there
+		if !alone { // only when our rules exist
 			alone = true
 			for _, other := range []netfilter.Backend{netfilter.NFTables, netfilter.IPTables} {
 				if other == o.Backend {
@@ -442,7 +441,7 @@ func (f *follower) loop(ctx context.Context, s *syncer) error {
 	}
 }
 
-// listed is what informers know.
+// listed is the state in the informers.
 type listed struct {
 	informers.SharedInformerFactory
 }
@@ -482,7 +481,7 @@ func (l listed) ranges() []netip.Prefix {
 	for _, obj := range l.Networking().V1().ServiceCIDRs().Informer().GetStore().List() {
 		for _, text := range obj.(*networkingv1.ServiceCIDR).Spec.CIDRs {
 			p, err := netip.ParsePrefix(text)
-			// nft refuses ranges that overlap: the wider one stays.
+			// nft rejects overlapping ranges: the wider one stays.
 			if err == nil && !slices.ContainsFunc(out, func(o netip.Prefix) bool { return o.Bits() <= p.Bits() && o.Overlaps(p) }) {
 				out = append(slices.DeleteFunc(out, p.Overlaps), p)
 			}
@@ -492,12 +491,12 @@ func (l listed) ranges() []netip.Prefix {
 	return out
 }
 
-// Remove deletes all that the proxy ever wrote, by whatever backend.
+// Remove deletes everything that the proxy ever wrote, with any backend.
 func Remove(ctx context.Context) error {
 	return errors.Join(clearBackend(ctx, netfilter.NFTables), clearBackend(ctx, netfilter.IPTables))
 }
 
-// clearBackend deletes what the proxy wrote by one backend. Where its programs are missing there is nothing.
+// clearBackend deletes everything that the proxy wrote with one backend. Without its programs there is nothing.
 func clearBackend(ctx context.Context, b netfilter.Backend) error {
 	if b == netfilter.IPTables {
 		return netfilter.RemoveChains(ctx, isIPTablesChain)

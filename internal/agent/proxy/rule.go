@@ -13,62 +13,62 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Rules as plans have them say what is meant; each backend has words of its own for it.
+// Rules in plans express the intent; each backend has its own syntax for it.
 
-// kind is what a chain is for.
+// kind is the purpose of a chain.
 type kind string
 
 const (
-	byCluster  kind = "service"  // one of the endpoints of a port, by the policy Cluster
-	byLocal    kind = "local"    // the same by the policy Local
-	external   kind = "external" // what comes to other addresses than the Service's own
-	firewall   kind = "firewall" // who may reach a load balancer
-	toEndpoint kind = "endpoint" // one endpoint, of clients that keep to it
-	drawing    kind = "draw"     // one of as many endpoints as the name says; all Services share it
-	backend    kind = "backend"  // the endpoint of a number, of Services that share the drawing
+	byCluster  kind = "service"  // selects one of the endpoints of a port with the policy Cluster
+	byLocal    kind = "local"    // the same with the policy Local
+	external   kind = "external" // traffic to other addresses than the cluster IP
+	firewall   kind = "firewall" // source ranges of a load balancer
+	toEndpoint kind = "endpoint" // one endpoint, for clients with affinity to it
+	drawing    kind = "draw"     // selects one of as many endpoints as the name says; shared by all Services
+	backend    kind = "backend"  // the endpoint with a number, for Services that share the selection
 )
 
-// chain is a chain's name, before a backend writes it its way.
+// chain identifies a chain, independent of the backend.
 type chain struct {
 	kind kind
-	of   string // the port or endpoint, or the number of a shared one
+	of   string // the port or endpoint, or the number of a shared chain
 }
 
-// keep is the clients that keep to an endpoint, and for how long after their last call.
+// keep identifies the clients with affinity to an endpoint, and the timeout since their last connection.
 type keep struct {
 	of   string // the endpoint
 	time time.Duration
 }
 
-// action is what is done with a packet.
+// action is the action for a packet.
 type action int
 
 const (
-	jump      action = iota + 1 // to a chain, not to come back
-	translate                   // to a place
-	mark                        // for masquerading, and on
-	back                        // to the chain before
+	jump      action = iota + 1 // to a chain, without return
+	translate                   // to an address
+	mark                        // for masquerading, and continue
+	back                        // to the calling chain
 	drop
-	refuse // and send a reset or ICMP error
+	refuse // with a reset or ICMP error
 )
 
-// verdict is an action and what it needs. The one of an element may be a place alone.
+// verdict is an action and its arguments. The verdict of an element may be an address alone.
 type verdict struct {
 	do       action
-	chain    chain          // to jump to; of refusal and drop: the port that they are about
+	chain    chain          // to jump to; for refuse and drop: the port that they are about
 	chainKey netip.AddrPort // to translate to
 }
 
-// rule is a match, and what happens to what it matches. A match that is empty is true.
+// rule is a match and its verdicts. An empty match matches all.
 type rule struct {
-	from     []netip.Prefix // who calls is in one of them
-	via      device         // who calls comes by it
-	self     bool           // the node itself calls
-	kept     keep           // who calls keeps to this endpoint
-	protocol string         // of what is translated
+	from     []netip.Prefix // the source address is in one of them
+	via      device         // the incoming interface
+	self     bool           // the node itself is the source
+	kept     keep           // the source has affinity to this endpoint
+	protocol string         // of the translated packet
 
-	remember keep      // who calls keeps to this endpoint from now on
-	to       []verdict // one of them is drawn, each as likely as the others
+	remember keep      // the source gets affinity to this endpoint
+	to       []verdict // one of them is selected at random, all with the same probability
 }
 
 func (r rule) equal(o rule) bool {
@@ -76,16 +76,17 @@ func (r rule) equal(o rule) bool {
 		slices.Equal(r.from, o.from) && slices.Equal(r.to, o.to)
 }
 
-// device is a network interface, or those whose names begin so; the zero value is none.
+// device is a network interface, or a prefix of names; the zero value is none.
 type device struct {
 	name   string
 	begins bool
 }
 
-// does is a rule without a match that does one thing.
+// does returns a rule without a match that does one thing.
 func does(v verdict) rule { return rule{to: []verdict{v}} }
 
-// element is a key of a map or set, with what the container asks for of: address, protocol, port. That of hairpins has the address twice.
+// element is a key of a map or set, with the fields that the container requires: address, protocol, port. The key of hairpins has the
+// address twice.
 type element struct {
 	container string
 	addr      netip.Addr
@@ -106,24 +107,24 @@ func (e element) compare(o element) int {
 	return int(e.port) - int(o.port)
 }
 
-// view is what plans depend on beside the Service: the node that they are made for.
+// view has the facts of the node that plans depend on.
 type view struct {
 	family
 	node, zone string
 	pods       []netip.Prefix // of the cluster, in this family
-	podsBy     device         // what pods send comes by it, whatever their addresses; none: pods are those of these addresses
+	podsBy     device         // the interface of pods' traffic, whatever its addresses; none: pods are identified by their addresses
 	addresses  []netip.Addr   // the node's own
-	plain      int            // a port of so many endpoints, and no wishes, wants no chain of its own
+	plain      int            // the maximum number of endpoints of a port without its own chains
 }
 
-// surroundings are what the skeleton depends on.
+// surroundings are the facts that the skeleton depends on.
 type surroundings struct {
 	view
-	services      []netip.Prefix // the ranges of the Services' addresses, in this family
-	nodePorts     []netip.Addr   // that node ports are on
-	allNodePorts  bool           // on all: nodePorts is not looked at
+	services      []netip.Prefix // the ranges of Services' addresses, in this family
+	nodePorts     []netip.Addr   // the addresses for node ports
+	allNodePorts  bool           // node ports are on all addresses: nodePorts is unused
 	here          []netip.Prefix // of this node's pods, in this family
-	bridged       bool           // answers between them pass the kernel's rules
+	bridged       bool           // traffic between them passes the kernel's rules
 	masqueradeAll bool
 }
 
@@ -133,13 +134,13 @@ type family struct {
 	loopback string
 	ip       corev1.IPFamily
 	network  string // of a listener
-	mark     string // of what is to be masqueraded, if it is not kube-proxy's
+	mark     string // of packets to masquerade, if it is not kube-proxy's
 }
 
-// masqueraded is the mark of what is to be masqueraded.
+// masqueraded returns the masquerade mark.
 func (f family) masqueraded() string { return cmp.Or(f.mark, masqueradeMark) }
 
-// byPods is the match of what pods send, if they are known.
+// byPods returns the match of pods' traffic, if it is known.
 func (v view) byPods() (rule, bool) {
 	if v.podsBy != (device{}) {
 		return rule{via: v.podsBy}, true
@@ -147,7 +148,7 @@ func (v view) byPods() (rule, bool) {
 	return rule{from: v.pods}, len(v.pods) > 0
 }
 
-// families are both, in the order in which they are synchronized.
+// families are both, in the order of synchronization.
 func families() []family {
 	return []family{
 		{loopback: "127.0.0.0/8", ip: corev1.IPv4Protocol, network: "tcp4"},

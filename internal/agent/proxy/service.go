@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// proxyNameLabel on a Service says that some other proxy does it.
+// proxyNameLabel on a Service means that another proxy implements it.
 const proxyNameLabel = "service.kubernetes.io/service-proxy-name"
 
 // servicePort is one port of a Service in one family.
@@ -25,27 +25,27 @@ type servicePort struct {
 	nodePort int32
 	cluster  netip.Addr
 	external []netip.Addr
-	balanced []netip.Addr // of the load balancer, those that come here as they are
+	balanced []netip.Addr // of the load balancer, with ipMode VIP
 	sources  []netip.Prefix
 	affinity time.Duration // 0: none
 
 	externalLocal, internalLocal bool
 }
 
-// isExternal says whether it is reached by other addresses than its own, too.
+// isExternal reports whether the port has other addresses than the cluster IP.
 func (p *servicePort) isExternal() bool {
 	return p.nodePort != 0 || len(p.external) > 0 || len(p.balanced) > 0
 }
 
-// usesCluster says whether it is ever sent to endpoints on other nodes. External traffic that starts on this node is,
-// whatever the policy.
+// usesCluster reports whether traffic may go to endpoints on other nodes. External traffic that starts on this node may, whatever the
+// policy.
 func (p *servicePort) usesCluster() bool { return !p.internalLocal || p.isExternal() }
 
 func (p *servicePort) usesLocal() bool {
 	return p.internalLocal || p.externalLocal && p.isExternal()
 }
 
-// portsOf reads a Service; nil if there is nothing to do for it in this family.
+// portsOf reads a Service; nil: there is nothing to do for it in this family.
 func portsOf(svc *corev1.Service, f family) []servicePort {
 	if svc == nil || svc.Spec.Type == corev1.ServiceTypeExternalName {
 		return nil
@@ -93,7 +93,7 @@ func protocolOf(p corev1.Protocol) string {
 	return strings.ToLower(string(p))
 }
 
-// clusterIP is a Service's own address in a family; not valid if it has none.
+// clusterIP returns a Service's cluster IP in a family, or an invalid address.
 func clusterIP(svc *corev1.Service, f family) netip.Addr {
 	all := svc.Spec.ClusterIPs
 	if len(all) == 0 {
@@ -105,8 +105,8 @@ func clusterIP(svc *corev1.Service, f family) netip.Addr {
 	return netip.Addr{}
 }
 
-// addresses are those of a family; what is no address ("None") is left out, and so are addresses with a zone, for which netip takes any
-// text, as of a rule.
+// addresses returns the addresses of a family. It leaves out invalid ones ("None"), and addresses with a zone: netip accepts any text as a
+// zone, and the text would become part of a rule.
 func addresses(texts []string, f family) []netip.Addr {
 	var out []netip.Addr
 	for _, t := range texts {
@@ -117,7 +117,7 @@ func addresses(texts []string, f family) []netip.Addr {
 	return out
 }
 
-// sourceRanges are whence a load balancer's addresses may be reached; nil is anywhere.
+// sourceRanges returns the source ranges of a load balancer; nil means any source.
 func sourceRanges(svc *corev1.Service, f family) []netip.Prefix {
 	var out []netip.Prefix
 	for _, t := range svc.Spec.LoadBalancerSourceRanges {
@@ -129,7 +129,7 @@ func sourceRanges(svc *corev1.Service, f family) []netip.Prefix {
 			return nil
 		}
 		p = p.Masked()
-		// nft refuses ranges that overlap: the wider one stays.
+		// nft rejects overlapping ranges: the wider one stays.
 		if slices.ContainsFunc(out, func(o netip.Prefix) bool { return o.Bits() <= p.Bits() && o.Overlaps(p) }) {
 			continue
 		}
@@ -146,7 +146,7 @@ func externallyAccessible(svc *corev1.Service) bool {
 	return len(svc.Spec.ExternalIPs) > 0
 }
 
-// healthPort is where a load balancer asks whether this node has endpoints; 0 where it does not.
+// healthPort returns the port at which a load balancer checks whether this node has endpoints; 0: there is none.
 func healthPort(svc *corev1.Service) int32 {
 	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer || svc.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal {
 		return 0

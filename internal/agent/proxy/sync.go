@@ -17,15 +17,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// source is where the newest state is read from.
+// source reads the newest state.
 type source interface {
 	service(types.NamespacedName) *corev1.Service // nil: there is none
 	slices(types.NamespacedName) []*discoveryv1.EndpointSlice
 	names() []types.NamespacedName
-	ranges() []netip.Prefix // of the Services' addresses
+	ranges() []netip.Prefix // of Services' addresses
 }
 
-// syncer brings the kernel's tables to what a source says. It is not for concurrent use.
+// syncer brings the kernel's tables to the state of a source. It is not safe for concurrent use.
 type syncer struct {
 	options Options
 	source  source
@@ -35,14 +35,14 @@ type syncer struct {
 	self    self
 }
 
-// self is what is known of the node.
+// self is the state of the node.
 type self struct {
 	zone      string
 	addresses []netip.Addr
 	here      []netip.Prefix
 }
 
-// open makes the tables. A machine without one of the families does with the other.
+// open makes the tables. If the machine lacks one of the families, the other is enough.
 func open(o Options, src source, s self) (*syncer, error) {
 	out := &syncer{options: o, source: src, self: s}
 	var errs []error
@@ -69,7 +69,7 @@ func open(o Options, src source, s self) (*syncer, error) {
 	return out, nil
 }
 
-// around is what a family's skeleton is made from now.
+// around returns the current inputs of a family's skeleton.
 func (s *syncer) around(f family) surroundings {
 	out := surroundings{
 		view:         view{family: f, node: s.options.NodeName, zone: s.self.zone},
@@ -104,7 +104,7 @@ func (s *syncer) around(f family) surroundings {
 	return out
 }
 
-// hosts are where a family's health ports are: on all addresses, or where node ports are.
+// hosts returns the addresses of a family's health ports: all addresses, or those for node ports.
 func hosts(around surroundings) []string {
 	if around.allNodePorts {
 		return []string{""}
@@ -116,7 +116,7 @@ func hosts(around surroundings) []string {
 	return out
 }
 
-// nodePorts are the addresses that node ports are on.
+// nodePorts returns the addresses for node ports.
 func (s *syncer) nodePorts(f family) []netip.Addr {
 	var out []netip.Addr
 	add := func(a netip.Addr) {
@@ -134,7 +134,7 @@ func (s *syncer) nodePorts(f family) []netip.Addr {
 		}
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
-			continue // Options were checked
+			continue // Options were validated
 		}
 		if found == nil {
 			if found, err = net.InterfaceAddrs(); err != nil {
@@ -153,7 +153,7 @@ func (s *syncer) nodePorts(f family) []netip.Addr {
 	return out
 }
 
-// sync brings the Services that are named up to date, or all. What could not be written is written with all else next time.
+// sync updates the given Services, or all. After a failure, the next call writes everything.
 func (s *syncer) sync(ctx context.Context, changed map[types.NamespacedName]bool, all bool) error {
 	var errs []error
 	for i, t := range s.tables {
@@ -205,7 +205,7 @@ func (s *syncer) sync(ctx context.Context, changed map[types.NamespacedName]bool
 	return err
 }
 
-// answering are the plans of Services that have a health port.
+// answering returns the plans of Services with a health port.
 func (t *table) answering() map[types.NamespacedName]*plan {
 	out := map[types.NamespacedName]*plan{}
 	for name, p := range t.plans {
@@ -226,7 +226,7 @@ func (s *syncer) forget(t *table) error {
 	return err
 }
 
-// sweep deletes what became unused a while ago.
+// sweep deletes objects that have been unused for a while.
 func (s *syncer) sweep(ctx context.Context) error {
 	var errs []error
 	for _, t := range s.tables {

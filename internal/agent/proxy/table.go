@@ -13,31 +13,29 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// rulebook is a family's rules in the kernel, in one of its packet filters. A table decides what changes in it; it is the
-// only writer.
+// rulebook has a family's rules in the kernel, in one packet filter. A table decides what changes in it; it is the only writer.
 type rulebook interface {
-	// mapped says whether elements are looked up in maps. If not, they are rules.
+	// mapped reports whether elements are in maps. Otherwise they are rules.
 	mapped() bool
-	// plain is how many endpoints a port has at most that is elements alone; others have chains of their own.
+	// plain returns the maximum number of endpoints of a port without its own chains.
 	plain() int
-	// replace writes everything, whatever the kernel has: what surrounds all Services, and what a delta from nothing says.
+	// replace writes everything, whatever the kernel has: the skeleton, and a delta from nothing.
 	replace(context.Context, surroundings, *delta) error
-	// change writes a delta from what was written last. After an error the state of the kernel is unknown, and the next
-	// call is replace.
+	// change writes a delta from the last written state. After an error the state of the kernel is unknown, and the next call is replace.
 	change(context.Context, *delta) error
-	// unswept says whether something unused is still there, which sweep deletes a while later.
+	// unswept reports whether unused objects remain, which sweep deletes a while later.
 	unswept() bool
 	sweep(context.Context) error
 }
 
-// table is what one family's rules are, as far as we know.
+// table has one family's rules, as far as we know.
 type table struct {
 	family
 	book  rulebook
-	known bool // plans are what the kernel has
+	known bool // the kernel has the plans
 	plans map[types.NamespacedName]*plan
-	// claims are the Services that have an element, by name. Several have one when they share an endpoint, or by mistake an
-	// address: the first one's verdict holds.
+	// claims are the names of the Services that have an element. Several have it if they share an endpoint or, by mistake, an address: the
+	// verdict of the first one applies.
 	claims map[element][]types.NamespacedName
 }
 
@@ -45,7 +43,7 @@ func newTable(f family, book rulebook) *table {
 	return &table{family: f, book: book, plans: map[types.NamespacedName]*plan{}, claims: map[element][]types.NamespacedName{}}
 }
 
-// change brings the kernel from what it has to what is wanted of some Services; a nil plan is a Service without rules.
+// change brings the kernel from the current plans to the new ones of some Services; a nil plan is a Service without rules.
 func (t *table) change(ctx context.Context, want map[types.NamespacedName]*plan) error {
 	d := t.compare(want)
 	if d.empty() {
@@ -68,7 +66,7 @@ func (t *table) replace(ctx context.Context, s surroundings, want map[types.Name
 	return nil
 }
 
-// delta is what a transaction has to say.
+// delta is the contents of a transaction.
 type delta struct {
 	chains   map[chain][]rule // to be written
 	sets     []keep
@@ -87,7 +85,7 @@ func (d *delta) empty() bool {
 	return len(d.chains)+len(d.sets)+len(d.remove)+len(d.add)+len(d.gone)+len(d.goneSets) == 0
 }
 
-// compare books the plans, and says what makes the difference.
+// compare replaces plans, and returns the difference.
 func (t *table) compare(want map[types.NamespacedName]*plan) *delta {
 	d := &delta{chains: map[chain][]rule{}}
 	type before struct {
@@ -102,7 +100,7 @@ func (t *table) compare(want map[types.NamespacedName]*plan) *delta {
 		}
 	}
 	names := slices.SortedFunc(maps.Keys(want), func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
-	for _, name := range names { // before any of them is booked
+	for _, name := range names { // before the loop below changes plans
 		now, old := or(want[name]), or(t.plans[name])
 		for e := range old.elements {
 			touch(e)
@@ -161,7 +159,7 @@ func (t *table) compare(want map[types.NamespacedName]*plan) *delta {
 	return d
 }
 
-// or is the plan, or one that has nothing.
+// or returns the plan, or an empty one for nil.
 func or(p *plan) *plan {
 	if p == nil {
 		return &plan{}
@@ -169,7 +167,7 @@ func or(p *plan) *plan {
 	return p
 }
 
-// effective is an element's value: that of the first who claims it.
+// effective returns the value of an element: that of the first Service that has it.
 func (t *table) effective(e element) (verdict, bool) {
 	by := t.claims[e]
 	if len(by) == 0 {

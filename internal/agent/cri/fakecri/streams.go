@@ -24,7 +24,7 @@ func (r *Runtime) Streamed() int {
 	return r.streamed
 }
 
-// one reports whether streamed lists are enabled, and counts the call.
+// one counts a streamed list, or returns Unimplemented if streamed lists are disabled.
 func (r *Runtime) one() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
