@@ -64,13 +64,13 @@ type node struct {
 	config    runconfig.Node
 	resources allocatable.Node
 	settings  settings
-	finds     *nodeaddress.Addresses // which are the node's own to follow; nil: none
+	finds     *nodeaddress.Addresses // if the node follows them itself; nil: it does not
 	recorder  record.EventRecorder
 	port      int32 // of the node's API
 	rooms
 }
 
-// rooms are what a node consists of.
+// rooms are the components of a node.
 type rooms struct {
 	workers    *podworkers.Manager
 	volumes    *volumes.Manager
@@ -85,15 +85,14 @@ type rooms struct {
 	static     *static.Manager
 }
 
-// part is one of the things that a node does at the same time.
+// part is a part of the node that runs concurrently with the others.
 type part struct {
 	name string
 	run  func(ctx context.Context) error // until ctx is done; nil: nothing runs
-	stop func()                          // called when all parts have ended; nil: nothing is to be done
+	stop func()                          // called when all parts have ended; nil: there is nothing to stop
 }
 
-// Run registers the node and makes its pods real, until ctx is done. Pods go on running
-// after it has returned.
+// Run registers the node and runs its pods, until ctx is done. Pods continue to run after it has returned.
 func Run(ctx context.Context, options Options) error {
 	o, err := options.withDefaults()
 	if err != nil {
@@ -167,8 +166,8 @@ func Run(ctx context.Context, options Options) error {
 		{name: "image collection", run: n.images.Collect},
 		{name: "healthz", run: func(ctx context.Context) error { return n.serveHealthz(ctx, health) }},
 		{name: "node API", run: func(ctx context.Context) error { return n.serve(ctx, listener) }},
-		// All above goes on without an API server; the next begins when there is one. The parts stop in this order: the API server
-		// first, which brings work, then the workers, then what they use.
+		// The parts above run without an API server; the next part begins when there is one. The parts stop in this order: the API server first,
+		// which brings work, then the workers, then the caches that they use.
 		{name: "API server", run: func(ctx context.Context) error { return n.join(ctx, following, group.Go) }, stop: following.stop},
 		{name: "pod workers", run: n.workers.Run},
 		{name: "object cache", stop: n.objects.Stop},
@@ -187,7 +186,7 @@ func Run(ctx context.Context, options Options) error {
 	return err
 }
 
-// makeRooms makes the rooms that a node consists of, each from those before it.
+// makeRooms makes the components, each from those before it.
 func (n *node) makeRooms(ctx context.Context, services corev1listers.ServiceLister) (err error) {
 	n.workers = podworkers.New(podworkers.Config{
 		Client: n.client, Node: n.reference(), Runtime: n.cri, RunConfig: n.config, Kubelet: n.Kubelet, Resources: n.resources,
@@ -277,7 +276,7 @@ func eventScheme() *runtime.Scheme {
 	return s
 }
 
-// recordEvents makes the recorder of events, unless there is one. Stop ends it.
+// recordEvents makes the event recorder, unless there is one. The function stop ends it.
 func (n *node) recordEvents(ctx context.Context) (stop func(), err error) {
 	if n.recorder = n.Recorder; n.recorder != nil {
 		return func() {}, nil
@@ -300,10 +299,10 @@ func (n *node) serve(ctx context.Context, listener net.Listener) error {
 	return n.Server.Serve(ctx, n.api(), listener)
 }
 
-// api is the node as others see it.
+// api returns the view of the node that its HTTP API has.
 func (n *node) api() *api { return &api{n.streams, n.stats, n} }
 
-// watchPlugins registers plug-ins. A node that cannot watch them runs its pods all the same.
+// watchPlugins registers plug-ins. A node that cannot watch for them still runs its pods.
 func (n *node) watchPlugins(ctx context.Context) error {
 	err := plugins.Run(ctx, plugins.Options{Dir: filepath.Join(n.Host.RootDir, "plugins_registry"), Logger: n.Logger})
 	if err != nil {
@@ -312,7 +311,7 @@ func (n *node) watchPlugins(ctx context.Context) error {
 	return nil
 }
 
-// following are the informers that a node that has joined follows its pods by.
+// following are the informers of a node that has joined.
 type following struct {
 	services  informers.SharedInformerFactory
 	factories []informers.SharedInformerFactory
@@ -324,7 +323,7 @@ func (f *following) stop() {
 	}
 }
 
-// join registers the node, starts the heartbeat beside itself, and follows the node's pods.
+// join registers the node, starts the heartbeat, and watches the node's pods.
 func (n *node) join(ctx context.Context, f *following, start func(func() error)) error {
 	if err := n.nodeStatus.Register(ctx); err != nil || ctx.Err() != nil {
 		return err
@@ -346,7 +345,7 @@ func (n *node) join(ctx context.Context, f *following, start func(func() error))
 	return nil
 }
 
-// prepare finds out what the node has, and makes its parts.
+// prepare reads the node's hardware and configuration, and makes its parts.
 func (n *node) prepare(ctx context.Context) error {
 	if err := hardware.Check(n.Kubelet); err != nil {
 		return err
@@ -375,7 +374,7 @@ func (n *node) prepare(ctx context.Context) error {
 		Bound: hardware.BoundsSwap(), Unified: hardware.Unified(), Bytes: machine.Swap,
 		Limited: n.Kubelet.MemorySwap.SwapBehavior == "LimitedSwap" && hardware.Unified(),
 	}
-	// With its gate off, a factor is only kubelet's old default.
+	// With its gate off, the factor is only kubelet's old default.
 	if on, written := n.Kubelet.FeatureGates["MemoryQoS"]; n.Kubelet.MemoryThrottlingFactor != nil && hardware.Unified() && (on || !written) {
 		memory := n.resources.Allocatable()[corev1.ResourceMemory]
 		n.config.Throttle = runconfig.Throttle{Factor: *n.Kubelet.MemoryThrottlingFactor, Allocatable: memory.Value()}
@@ -429,7 +428,7 @@ func (n *node) follow(
 	factories = append(factories, own)
 	own.Start(ctx.Done())
 	all.Start(ctx.Done())
-	// A pod's environment has the services that were there before it: they come first.
+	// A pod's environment contains the services that existed before the pod: they sync first.
 	if !cache.WaitForCacheSync(ctx.Done(), serviceInformer.HasSynced) {
 		return pods, factories, nil
 	}
@@ -437,7 +436,7 @@ func (n *node) follow(
 	return pods, factories, nil
 }
 
-// reference is the node, for events.
+// reference returns the node's reference, for events.
 func (n *node) reference() *corev1.ObjectReference {
 	return &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: n.NodeName, UID: types.UID(n.NodeName)}
 }

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package allocatable computes what a node offers to pods: the capacity of its machine, what is reserved of it, and what is left. It is
-// pure.
+// Package allocatable computes the node's resources for pods: the capacity of its machine, the reserved part, and the rest. It is pure.
 package allocatable
 
 import (
@@ -22,15 +21,15 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 )
 
-// Node is what a node's resources follow from.
+// Node has the inputs of a node's resources.
 type Node struct {
 	Machine                      hardware.Machine
 	MaxPods                      int64
 	SystemReserved, KubeReserved corev1.ResourceList
-	Thresholds                   []evict.Threshold // pods are evicted where less is left than these
+	Thresholds                   []evict.Threshold // of eviction
 }
 
-// New reads the kubelet configuration. It takes no more than maxPods, and no more than the configuration allows for each processor.
+// New reads the kubelet configuration. The number of pods is at most maxPods, and at most podsPerCore for each CPU.
 func New(machine hardware.Machine, maxPods int64, k *configv1beta1.KubeletConfiguration) (n Node, err error) {
 	n = Node{Machine: machine, MaxPods: maxPods}
 	if n.SystemReserved, err = kubeletconfig.Reserved(k.SystemReserved); err != nil {
@@ -56,7 +55,7 @@ func New(machine hardware.Machine, maxPods int64, k *configv1beta1.KubeletConfig
 	return n, nil
 }
 
-// Capacity is all that the machine has.
+// Capacity returns the resources of the machine.
 func (n Node) Capacity() corev1.ResourceList {
 	m := n.Machine
 	out := corev1.ResourceList{
@@ -71,15 +70,15 @@ func (n Node) Capacity() corev1.ResourceList {
 	return out
 }
 
-// Reserved is what is kept from pods for the system and for the node itself.
+// Reserved returns the resources that are reserved for the system and for the node itself.
 func (n Node) Reserved(name corev1.ResourceName) resource.Quantity {
 	out := n.SystemReserved[name].DeepCopy()
 	out.Add(n.KubeReserved[name])
 	return out
 }
 
-// Allocatable is the capacity without what the node keeps for itself, and without what pods would be evicted for. What is kept apart as
-// huge pages is no memory for pods.
+// Allocatable returns the capacity without the reserved resources and without the eviction thresholds. Memory reserved as huge pages is not
+// available to pods.
 func (n Node) Allocatable() corev1.ResourceList {
 	out := n.Capacity()
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
@@ -104,14 +103,14 @@ func (n Node) Allocatable() corev1.ResourceList {
 	return out
 }
 
-// Requested is what a pod asks for: what it says itself, or the sum of its containers, or what its largest init container needs while
-// sidecars run, whichever is more; CPU in thousandths.
+// Requested returns a pod's effective request: the pod's own, or the maximum of the sum of its containers and of its largest init container
+// with the sidecars that run then; CPU in thousandths.
 func Requested(pod *corev1.Pod, name corev1.ResourceName) int64 {
 	all := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
 	return Amount(all, name)
 }
 
-// Amount is how much of a resource a list has; CPU in thousandths.
+// Amount returns the amount of a resource in a list; CPU in thousandths.
 func Amount(list corev1.ResourceList, name corev1.ResourceName) int64 {
 	q := list[name]
 	if name == corev1.ResourceCPU {

@@ -5,7 +5,7 @@
 // and proxyconfig: reading files ([Read], [One]), defaults ([Value], [Pointer], [Duration]), feature gates ([CheckGates],
 // [GateOn]), and the documentation of each [Field]'s effect.
 //
-// All of it is pure, but for Read.
+// All of it is pure, except Read.
 package componentconfig
 
 import (
@@ -25,7 +25,7 @@ import (
 // maxFile is the maximum size of a file, far above that of any real one.
 const maxFile = 4 << 20
 
-// Read is the contents of a component's file.
+// Read returns the contents of a component's file.
 func Read(component, path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -44,7 +44,7 @@ func Read(component, path string) ([]byte, error) {
 	return data, nil
 }
 
-// One says whether there is one document in the data: a second one would be passed over silently.
+// One returns an error if there are several documents in the data: the decoder would silently skip all but the first.
 func One(data []byte) error {
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
 	for count := 0; ; {
@@ -64,17 +64,17 @@ func One(data []byte) error {
 	}
 }
 
-// Value fills in a field that is empty.
+// Value sets the default of an empty field.
 func Value[T comparable](field *T, fallback T) { *field = cmp.Or(*field, fallback) }
 
-// Pointer fills in a field that is nil.
+// Pointer sets the default of a nil field.
 func Pointer[T any](field **T, fallback T) {
 	if *field == nil {
 		*field = &fallback
 	}
 }
 
-// Duration fills in a time that is zero.
+// Duration sets the default of a zero duration.
 func Duration(field *metav1.Duration, fallback time.Duration) {
 	field.Duration = cmp.Or(field.Duration, fallback)
 }

@@ -10,24 +10,24 @@ import (
 	"strings"
 )
 
-// Effect says what a field does here.
+// Effect is the effect of a field.
 type Effect string
 
 // The effects.
 const (
 	Honoured Effect = "honoured"
-	Without  Effect = "without effect" // said once, where it is set
-	Refused  Effect = "refused"        // where it is set to something other than its default
+	Without  Effect = "without effect" // warned about once if set
+	Refused  Effect = "refused"        // an error if set to another value than the default
 )
 
 // Field is one field of a configuration.
 type Field struct {
-	Name   string // as in JSON; of a field in a section, with the section and a dot before it
+	Name   string // as in JSON; SECTION.FIELD for a field in a section
 	Effect Effect
 	Why    string
 }
 
-// Each makes a field of each name.
+// Each returns a field for each name.
 func Each(effect Effect, why string, names ...string) []Field {
 	var out []Field
 	for _, n := range names {
@@ -36,14 +36,14 @@ func Each(effect Effect, why string, names ...string) []Field {
 	return out
 }
 
-// Sorted puts lists of fields together, by name.
+// Sorted concatenates lists of fields, sorted by name.
 func Sorted(lists ...[]Field) []Field {
 	all := slices.Concat(lists...)
 	slices.SortFunc(all, func(a, b Field) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
 
-// Table is the fields as the rows of a table in Markdown, for the documentation.
+// Table formats the fields as rows of a Markdown table, for the documentation.
 func Table(fields []Field) string {
 	var out strings.Builder
 	for _, f := range fields {
@@ -52,7 +52,7 @@ func Table(fields []Field) string {
 	return out.String()
 }
 
-// Names are those of all fields of a struct, sorted. Of the fields that are sections, those in them are meant.
+// Names returns the names of all fields of a struct, sorted. It replaces sections by their fields.
 func Names(of reflect.Type, sections ...string) []string {
 	var out []string
 	each(reflect.New(of).Elem(), "", sections, func(name string, _ reflect.Value) { out = append(out, name) })
@@ -60,7 +60,7 @@ func Names(of reflect.Type, sections ...string) []string {
 	return out
 }
 
-// Set are the fields in which two structs of one type differ.
+// Set returns the fields in which two structs of one type differ.
 func Set(have, usual any, sections ...string) map[string]bool {
 	out, before := map[string]bool{}, map[string]any{}
 	each(reflect.ValueOf(usual).Elem(), "", sections, func(name string, v reflect.Value) { before[name] = v.Interface() })
@@ -72,7 +72,7 @@ func Set(have, usual any, sections ...string) map[string]bool {
 	return out
 }
 
-// each visits fields by their names in JSON, but not what is embedded.
+// each visits fields by their names in JSON, without embedded ones.
 func each(v reflect.Value, under string, sections []string, visit func(string, reflect.Value)) {
 	for i := range v.NumField() {
 		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
@@ -86,7 +86,7 @@ func each(v reflect.Value, under string, sections []string, visit func(string, r
 	}
 }
 
-// Unheeded says of each field that is set and without effect that it is.
+// Unheeded returns a message for each field that is set and has no effect.
 func Unheeded(fields []Field, set map[string]bool) []string {
 	var out []string
 	for _, f := range fields {
@@ -100,7 +100,7 @@ func Unheeded(fields []Field, set map[string]bool) []string {
 	return out
 }
 
-// Unsupported are the complaints about fields whose neglect would be unsafe and that are set, but for those that are harmless so.
+// Unsupported returns the errors of fields that are set and would be unsafe to ignore, except harmless values.
 func Unsupported(fields []Field, set, harmless map[string]bool) []error {
 	var out []error
 	for _, f := range fields {

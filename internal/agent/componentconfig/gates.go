@@ -14,7 +14,7 @@ import (
 // gate is a feature gate of Kubernetes 1.37.
 type gate struct{ on, locked bool }
 
-// gates are the gates that kubelet and kube-proxy 1.37 know; both know the same, and most of them are neither's.
+// gates are the gates of kubelet and kube-proxy 1.37; both accept the same ones, and most concern neither.
 var gates = sync.OnceValue(func() map[string]gate {
 	out := map[string]gate{"AllAlpha": {}, "AllBeta": {}}
 	for _, list := range []struct {
@@ -28,7 +28,7 @@ var gates = sync.OnceValue(func() map[string]gate {
 	return out
 })
 
-// GateOn says whether a gate is on where a configuration sets those.
+// GateOn reports whether a gate is on, given the configuration's gates.
 func GateOn(set map[string]bool, name string) bool {
 	if on, ok := set[name]; ok {
 		return on
@@ -36,7 +36,7 @@ func GateOn(set map[string]bool, name string) bool {
 	return gates()[name].on
 }
 
-// CheckGates says which gates cannot be set so.
+// CheckGates returns the errors in the configuration's gates.
 func CheckGates(set map[string]bool) []error {
 	var out []error
 	known := gates()

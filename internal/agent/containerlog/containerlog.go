@@ -30,25 +30,25 @@ type Pods interface {
 	Pods() []*corev1.Pod
 }
 
-// Options are what a Manager is made from. All are required.
+// Options configure a Manager. All are required.
 type Options struct {
 	Runtime  *cri.Client
 	Pods     Pods
-	Config   runconfig.Node // says where pods' logs are
-	MaxBytes int64          // of one file; negative: no bound
+	Config   runconfig.Node // locates the logs of pods
+	MaxBytes int64          // of one file; negative: no limit
 	MaxFiles int            // of one container
 	Period   time.Duration
 	Clock    clock.WithTicker
 	Logger   *slog.Logger
 }
 
-// Manager rotates logs. It keeps nothing but its options.
+// Manager rotates logs. It has no state but its options.
 type Manager struct{ Options }
 
 // New makes the manager; Run does its work.
 func New(o Options) *Manager { return &Manager{o} }
 
-// Run keeps the logs of running containers within their bounds.
+// Run keeps the logs of running containers within their limits.
 func (m *Manager) Run(ctx context.Context) error {
 	if m.MaxBytes < 0 {
 		return nil
@@ -71,8 +71,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// Rotate looks at the log directories, which costs no call of the runtime, and asks the
-// runtime only about containers whose logs are too large.
+// Rotate checks the log directories, which needs no call of the runtime, and calls the runtime only for containers whose logs are too
+// large.
 func (m *Manager) Rotate(ctx context.Context) error {
 	var large []string
 	for _, pod := range m.Pods.Pods() {
@@ -108,8 +108,7 @@ func (m *Manager) Rotate(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// rotate gives the log another name and makes its writer begin a new file; if the writer
-// cannot, the log has its name back. Of older files only the newest stay.
+// rotate renames the log and makes the runtime reopen it; if that fails, it renames the log back. Of older files it keeps only the newest.
 func rotate(path string, now time.Time, keep int, reopen func() error) error {
 	old := path + "." + now.UTC().Format("20060102-150405")
 	if err := os.Rename(path, old); err != nil {
@@ -122,7 +121,7 @@ func rotate(path string, now time.Time, keep int, reopen func() error) error {
 	if err != nil {
 		return fmt.Errorf("list old logs: %w", err)
 	}
-	slices.SortFunc(files, strings.Compare) // by time, as the names are
+	slices.SortFunc(files, strings.Compare) // their names sort by time
 	for len(files) > keep-1 {
 		if err := os.Remove(files[0]); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove old log: %w", err)

@@ -13,15 +13,15 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/safepath"
 )
 
-// The bounds of what a termination message takes from a log.
+// The limits of a termination message from a log.
 const (
 	tailLines = 80
 	tailBytes = 2048
-	// tailRead is how much of the file is read for it: runtimes cut a container's lines at 16 KiB.
+	// tailRead is the number of bytes read for it: runtimes split a container's lines at 16 KiB.
 	tailRead = 40 << 10
 )
 
-// Tail returns the end of what a container has logged, as a termination message has it.
+// Tail returns the end of a container's log for its termination message.
 func Tail(path string) (string, error) {
 	text, err := safepath.ReadRegularEnd(path, tailRead)
 	if err != nil {
@@ -31,7 +31,7 @@ func Tail(path string) (string, error) {
 	var out strings.Builder
 	for i := max(len(lines)-tailLines, 0); i < len(lines); i++ {
 		message, ok := message(lines[i])
-		if !ok && i == 0 && len(text) == tailRead { // a line that is longer than what was read
+		if !ok && i == 0 && len(text) == tailRead { // a line that is longer than the part that was read
 			message = lines[i]
 		}
 		out.WriteString(message)
@@ -40,7 +40,7 @@ func Tail(path string) (string, error) {
 	return logged[max(len(logged)-tailBytes, 0):], nil
 }
 
-// message returns what a container has written of one line in CRI's format, and whether the line has this format:
+// message returns the container's output in one line of CRI's format, and whether the line has this format:
 //
 //	2026-01-02T03:04:05.678901234Z stdout F a whole line
 //	2026-01-02T03:04:05.678901234Z stdout P a part of a line, which ends without the newline

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package device maintains the node's own network devices: that of the cluster DNS's addresses, that of the tunnel to other
-// nodes. Callers choose the type of a device; setting its addresses and removing it is common to all. It also has [Whole]
-// and [Listen], which read the machine's devices, addresses and routes from the kernel, and watch their changes.
+// Package device maintains the node's own network devices: that of the cluster DNS's addresses, and the tunnel to other nodes. Callers
+// choose the type of a device; the package sets addresses and removes devices of any type. [Whole] and [Listen] read the machine's devices,
+// addresses and routes from the kernel, and watch their changes.
 package device
 
 import (
@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Up brings a device up with these addresses, each alone in its network, and no other but those of its link.
+// Up brings a device up with these addresses, each as a network of its own, and no others except link-local ones.
 func Up(link netlink.Link, addresses []netip.Addr) error {
 	name := link.Attrs().Name
 	if err := netlink.LinkSetUp(link); err != nil {
@@ -44,7 +44,7 @@ func Up(link netlink.Link, addresses []netip.Addr) error {
 		}
 	}
 	for _, a := range addresses {
-		if there[a] { // the kernel would tell of it all the same
+		if there[a] { // the kernel would send an event for it all the same
 			continue
 		}
 		address := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}}
@@ -58,7 +58,7 @@ func Up(link netlink.Link, addresses []netip.Addr) error {
 	return nil
 }
 
-// Remove takes a device away, if it is there, and with it its addresses and the routes that lead to it.
+// Remove removes a device if it exists, and with it its addresses and the routes through it.
 func Remove(name string) error {
 	link, err := netlink.LinkByName(name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AddDummy makes a dummy device that has these addresses, each alone in its network, and no other. A device of that name that exists
-// is used. A kernel without dummy devices gets a bridge without ports, which behaves alike.
+// AddDummy makes a dummy device with these addresses, each as a network of its own, and no others. It reuses an existing device of that
+// name. A kernel without dummy devices gets a bridge without ports, which behaves alike.
 func AddDummy(name string, addresses []netip.Addr) error {
 	link, err := netlink.LinkByName(name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -34,8 +34,8 @@ func AddDummy(name string, addresses []netip.Addr) error {
 	return Up(link, addresses)
 }
 
-// FreeBind is a Control function of net.ListenConfig. It lets a socket bind to an address that the kernel has not made ready yet: one
-// of IPv6 on a device that was just made.
+// FreeBind is a Control function of net.ListenConfig. It lets a socket bind to an address that is not ready yet, such as an IPv6 address on
+// a new device.
 func FreeBind(network, _ string, c syscall.RawConn) error {
 	var err error
 	failed := c.Control(func(fd uintptr) {

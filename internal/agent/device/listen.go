@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Listen calls run with a channel that has something to read when the kernel has told of a change of links, addresses or routes since it
-// was read last. It returns when run has, which it asks to when nothing more can be heard.
+// Listen calls run with a channel that receives a value after changes of links, addresses or routes since the last receive. It returns when
+// run does; it ends run when the kernel sends no more events.
 func Listen(ctx context.Context, run func(context.Context, <-chan struct{}) error) error {
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
@@ -27,7 +27,7 @@ func Listen(ctx context.Context, run func(context.Context, <-chan struct{}) erro
 	var reading sync.WaitGroup
 	reading.Go(func() {
 		for {
-			// What was lost because we were too slow is an event all the same.
+			// Events that were lost because we were too slow count as an event.
 			if _, _, err := socket.Receive(); err != nil && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.EINTR) {
 				cancel(fmt.Errorf("read the kernel's network events: %w", err))
 				return

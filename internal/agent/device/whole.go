@@ -9,11 +9,11 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// tries is how often a list is read that others change meanwhile. A node on which pods come and go disturbs one now and then.
+// tries is the maximum number of attempts to read a list that changes meanwhile. On a node with many new pods that happens now and then.
 const tries = 10
 
-// Whole is a list of the kernel's, of links or routes or the like, read again where the kernel says that it was changed while it was read
-// (NLM_F_DUMP_INTR). If that is so each time, it is the error, with what was read last.
+// Whole reads a list of links, routes or the like from the kernel. It reads again if the list has changed meanwhile (NLM_F_DUMP_INTR). If
+// that happens each time, it returns the error with the last result.
 func Whole[T any](list func() ([]T, error)) (all []T, err error) {
 	for range tries {
 		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {

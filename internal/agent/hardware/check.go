@@ -13,7 +13,7 @@ import (
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// Check refuses a machine that the configuration does not want to run on.
+// Check returns an error for a machine that the configuration forbids.
 func Check(k *configv1beta1.KubeletConfiguration) error {
 	if *k.FailCgroupV1 && !Unified() {
 		// upstream's words
@@ -36,7 +36,7 @@ func Check(k *configv1beta1.KubeletConfiguration) error {
 	return nil
 }
 
-// swaps are the swap devices of /proc/swaps, without those in memory.
+// swaps returns the swap devices in /proc/swaps, without those in memory.
 func swaps(text string) []string {
 	var out []string
 	first := true
@@ -50,7 +50,7 @@ func swaps(text string) []string {
 	return out
 }
 
-// checkKernel compares the kernel's settings with those that kubelet wants.
+// checkKernel compares the kernel's settings with those that kubelet requires.
 func checkKernel(root string) error {
 	var wrong []error
 	for _, want := range []struct{ name, value string }{
@@ -65,13 +65,14 @@ func checkKernel(root string) error {
 	return errors.Join(wrong...)
 }
 
-// Unified says whether the machine has cgroups v2 alone.
+// Unified reports whether the machine has only cgroups v2.
 func Unified() bool {
 	var s unix.Statfs_t
 	return unix.Statfs("/sys/fs/cgroup", &s) == nil && s.Type == unix.CGROUP2_SUPER_MAGIC
 }
 
-// BoundsSwap says whether the kernel bounds the swap of cgroups. The root of v2 has no such file: one's own is looked at.
+// BoundsSwap reports whether the kernel limits the swap of cgroups. The root cgroup of v2 has no such file, so it checks the process's own
+// cgroup.
 func BoundsSwap() bool {
 	path := cgroupMemory + "/memory.memsw.limit_in_bytes"
 	if Unified() {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hardware finds out what machine the node runs on: processors, memory, disk, huge pages, cgroups, and the kernel's settings that
-// kubelet wants to be as it needs them. It keeps no state.
+// Package hardware describes the node's machine: CPUs, memory, disk, huge pages, cgroups, and the kernel settings that kubelet requires. It
+// keeps no state.
 package hardware
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
-// Machine is what the node runs on.
+// Machine describes the node's machine.
 type Machine struct {
 	CPUs           int
 	Memory         int64 // bytes
@@ -38,7 +38,7 @@ type Machine struct {
 	LowestOOMScore int64
 }
 
-// Look finds out about the machine. The node keeps its files below root, which is made where it is not there.
+// Look reads the description of the machine. The node stores its files below root, which Look creates if it is missing.
 func Look(root string) (Machine, error) {
 	m := Machine{CPUs: runtime.NumCPU(), OSImage: "Linux"}
 	info, err := meminfo()
@@ -68,10 +68,10 @@ func Look(root string) (Machine, error) {
 	return m, err
 }
 
-// HugePages are pages of one size that the machine keeps apart, in bytes.
+// HugePages are the reserved huge pages of one size, in bytes.
 type HugePages struct{ Size, Total int64 }
 
-// reservedPages reads the kernel's figures of huge pages. A kernel without them has none.
+// reservedPages reads the kernel's numbers of huge pages. A kernel without huge pages has none.
 func reservedPages(root string) ([]HugePages, error) {
 	dirs, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -96,7 +96,7 @@ func reservedPages(root string) ([]HugePages, error) {
 	return out, nil
 }
 
-// Line is the first line of a file, or nothing.
+// Line returns the first line of a file, or the empty string.
 func Line(path string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -106,7 +106,7 @@ func Line(path string) string {
 	return strings.TrimSpace(first)
 }
 
-// meminfo reads the kernel's figures of memory, in bytes.
+// meminfo reads the kernel's memory statistics, in bytes.
 func meminfo() (map[string]int64, error) {
 	f, err := os.Open("/proc/meminfo")
 	if err != nil {
@@ -126,8 +126,7 @@ func meminfo() (map[string]int64, error) {
 	return out, nil
 }
 
-// cgroupMemoryLimit is the bound of the machine's root cgroup, which a container that
-// plays a machine has; zero without one.
+// cgroupMemoryLimit returns the limit of the root cgroup, which exists if a container plays the machine; zero without one.
 func cgroupMemoryLimit() int64 {
 	for _, path := range []string{"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory.max"} {
 		if n, err := strconv.ParseInt(Line(path), 10, 64); err == nil && n > 0 {
@@ -137,7 +136,7 @@ func cgroupMemoryLimit() int64 {
 	return 0
 }
 
-// Space is the size of a file system and what is left of it.
+// Space returns the size and the free space of a file system.
 func Space(path string) (total, free, inodes, inodesFree int64, err error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(path, &s); err != nil {
@@ -146,7 +145,7 @@ func Space(path string) (total, free, inodes, inodesFree int64, err error) {
 	return int64(s.Blocks) * s.Bsize, int64(s.Bavail) * s.Bsize, int64(s.Files), int64(s.Ffree), nil
 }
 
-// capSysResource is the capability to go below one's own OOM score.
+// capSysResource is the capability to lower the OOM score adjustment.
 const capSysResource = 24
 
 func lowestOOMScore() int64 {

@@ -10,19 +10,19 @@ import (
 	"strings"
 )
 
-// The directories of cgroups, v1 and v2.
+// The mount points of cgroups, v1 and v2.
 const (
 	cgroupMemory = "/sys/fs/cgroup/memory"
 	cgroupAll    = "/sys/fs/cgroup"
 )
 
-// Number reads a file that holds one number.
+// Number reads a file with one number.
 func Number(path string) (int64, bool) {
 	n, err := strconv.ParseInt(Line(path), 10, 64)
 	return n, err == nil
 }
 
-// WorkingSet is the memory that a cgroup uses and that cannot be reclaimed quickly: usage without inactive files.
+// WorkingSet returns the memory that a cgroup uses and that cannot be reclaimed quickly: usage without inactive files.
 func WorkingSet(cgroup string) (int64, bool) {
 	for _, files := range []struct{ usage, stat, inactive string }{
 		{filepath.Join(cgroupMemory, cgroup, "memory.usage_in_bytes"), filepath.Join(cgroupMemory, cgroup, "memory.stat"), "total_inactive_file"},
@@ -46,8 +46,8 @@ func WorkingSet(cgroup string) (int64, bool) {
 	return 0, false
 }
 
-// AvailableMemory is the machine's memory that is free or can be had at once. A container that plays a machine has the
-// bound of its cgroup.
+// AvailableMemory returns the machine's memory that is free or quickly reclaimable. In a container that plays a machine, the limit of its
+// cgroup applies.
 func AvailableMemory(capacity int64) (int64, bool) {
 	info, err := meminfo()
 	if err != nil {

@@ -1,11 +1,10 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package imagegc selects the images that a node removes when their file system fills up, as kubelet does: the least
-// recently used first, none that is in use, and none that was pulled a moment ago.
+// Package imagegc selects the images that a node removes when their file system fills up, as kubelet does: the least recently used first,
+// and never images in use or images that were pulled a moment ago.
 //
-// It is pure but for a [Table], which records when each image was first seen and last used. It is not safe for concurrent
-// use.
+// It is pure, except for a [Table], which records when each image was first seen and last used. A Table is not safe for concurrent use.
 package imagegc
 
 import (
@@ -15,24 +14,24 @@ import (
 	"time"
 )
 
-// Image is an image as it is now.
+// Image is the current state of an image.
 type Image struct {
 	ID    string
 	Bytes int64
-	// InUse says that a container is made from it; Pinned, that the runtime wants it to stay.
+	// InUse means that a container uses it; Pinned, that the runtime pins it.
 	InUse, Pinned bool
 }
 
-// Settings are kubelet's.
+// Settings are kubelet's settings.
 type Settings struct {
-	High, Low int           // hundredths of the file system
-	MinAge    time.Duration // of images that are removed
-	MaxAge    time.Duration // after which images that are not used go in any case; zero: never
+	High, Low int           // percent of the file system
+	MinAge    time.Duration // of images that may be removed
+	MaxAge    time.Duration // after which unused images are removed in any case; zero: never
 }
 
-// Table remembers images.
+// Table records the use of images.
 type Table struct {
-	since  time.Time // images are watched
+	since  time.Time // start of the record
 	images map[string]*record
 }
 
@@ -41,10 +40,10 @@ type record struct {
 	first, used time.Time
 }
 
-// New makes a table that begins to watch now.
+// New makes a table that begins now.
 func New(now time.Time) *Table { return &Table{since: now, images: map[string]*record{}} }
 
-// See takes note of all images that there are.
+// See records all existing images.
 func (t *Table) See(now time.Time, images []Image) {
 	present := map[string]bool{}
 	for _, i := range images {
@@ -66,7 +65,7 @@ func (t *Table) See(now time.Time, images []Image) {
 	}
 }
 
-// unused are the images that may go, the one that was not used for longest first.
+// unused returns the images that may be removed, the least recently used first.
 func (t *Table) unused() []*record {
 	var out []*record
 	for _, r := range t.images {
@@ -80,7 +79,7 @@ func (t *Table) unused() []*record {
 	return out
 }
 
-// Old are the images that have not been used for longer than the greatest age.
+// Old returns the images that have been unused for longer than the maximum age.
 func (t *Table) Old(now time.Time, s Settings) []Image {
 	var out []Image
 	if s.MaxAge <= 0 || now.Sub(t.since) < s.MaxAge {
@@ -101,7 +100,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// Need is how many bytes must be freed of a file system of so many bytes, of which so many are free.
+// Need returns the number of bytes to free, given the size and the free bytes of a file system.
 func Need(s Settings, capacity, available int64) int64 {
 	if capacity <= 0 {
 		return 0
@@ -113,14 +112,14 @@ func Need(s Settings, capacity, available int64) int64 {
 	return max(capacity*int64(100-s.Low)/100-available, 0)
 }
 
-// Free are the images to remove so that as many bytes are freed as are needed, or all that may go; with any age where
-// minimum ages do not hold.
+// Free returns the images to remove in order to free the given number of bytes, or all that may be removed; with any age if minimum ages do
+// not apply.
 func (t *Table) Free(now time.Time, need int64, minAge time.Duration) (images []Image, bytes int64) {
 	for _, r := range t.unused() {
 		if bytes >= need {
 			break
 		}
-		// What was used this very moment, or came a moment ago, stays.
+		// Keep images that were used or pulled this very moment.
 		if !r.used.Before(now) || now.Sub(r.first) < minAge {
 			continue
 		}

@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netlab creates small networks for tests: a node with pods on a bridge, another node's pod, and a client outside,
-// each a network namespace of its own with real interfaces and routes. They have no names on the machine, and end with
-// their last socket.
+// Package netlab creates small networks for tests: a node with pods on a bridge, another node's pod, and a client outside, each with its
+// own network namespace with real interfaces and routes. The namespaces have no names on the machine, and end with their last sockets.
 //
 //	client 192.168.50.2 -- 192.168.50.1 node 192.168.60.1 -- 192.168.60.2 other (10.244.1.2)
 //	                                     |
@@ -11,7 +10,7 @@
 //	                                  /       \
 //	                         pod1 10.244.0.2  pod2 10.244.0.3
 //
-// IPv6 is alike: fd00:50::, fd00:60::, fd00:244:0::, fd00:244:1::.
+// IPv6 is analogous: fd00:50::, fd00:60::, fd00:244:0::, fd00:244:1::.
 package netlab
 
 import (
@@ -41,7 +40,7 @@ type Host struct {
 	t    testing.TB
 }
 
-// New makes the network. It wants root.
+// New makes the network. It requires root.
 func New(t testing.TB) *Lab {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -53,7 +52,7 @@ func New(t testing.TB) *Lab {
 		for name, value := range map[string]string{
 			"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1",
 			"net/bridge/bridge-nf-call-iptables": "1", "net/bridge/bridge-nf-call-ip6tables": "1",
-			// Every call that is refused is to hear of it.
+			// Every rejected call must get an ICMP error.
 			"net/ipv4/icmp_ratelimit": "0", "net/ipv6/icmp/ratelimit": "0",
 			"net/ipv4/conf/all/send_redirects": "0", "net/ipv4/conf/default/send_redirects": "0",
 		} {
@@ -82,8 +81,8 @@ func New(t testing.TB) *Lab {
 	return l
 }
 
-// Outside makes a client of the namespace that the process itself is in, with a cable to it as New lays one to its node: 192.168.50.1
-// is here, and 192.168.50.2 there.
+// Outside makes a client of the process's own namespace, with a link to it like the one that New makes to the node: 192.168.50.1 is here,
+// and 192.168.50.2 there.
 func Outside(t testing.TB) *Host {
 	t.Helper()
 	fd, err := unix.Open("/proc/self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -99,11 +98,11 @@ func Outside(t testing.TB) *Host {
 	return client
 }
 
-// Apart runs f on a thread that ends with it, whatever f has made of the thread's namespaces. That is never the process's first one:
-// it does not end with its goroutine, and would stay for good where f has brought it.
+// Apart runs f on a thread that ends with it, because f may change the thread's namespaces. It never uses the process's main thread: that
+// does not end with its goroutine, and would stay in these namespaces for good.
 func Apart(f func()) {
 	go func() {
-		runtime.LockOSThread() // and never unlocked, but for the first thread
+		runtime.LockOSThread() // never unlocked, except for the main thread
 		if unix.Gettid() != unix.Getpid() {
 			f()
 			return
@@ -115,7 +114,7 @@ func Apart(f func()) {
 			close(elsewhere)
 			f()
 		}()
-		<-elsewhere // until then the first thread is this goroutine's
+		<-elsewhere // until then this goroutine keeps the main thread
 	}()
 }
 
@@ -151,8 +150,8 @@ func host(t testing.TB, name string) *Host {
 	}
 }
 
-// Do runs f in the namespace, on a thread of its own: what f opens, starts or writes belongs there. f must not leave that to
-// other goroutines.
+// Do runs f in the namespace, on its own thread: everything that f opens, starts or writes belongs there. f must not use other goroutines
+// for that.
 func (h *Host) Do(f func() error) {
 	h.t.Helper()
 	if err := h.Try(f); err != nil {
@@ -160,7 +159,7 @@ func (h *Host) Do(f func() error) {
 	}
 }
 
-// Try is Do for what may fail.
+// Try is like Do for functions that may fail.
 func (h *Host) Try(f func() error) error {
 	done := make(chan error)
 	Apart(func() {
@@ -173,7 +172,7 @@ func (h *Host) Try(f func() error) error {
 	return <-done
 }
 
-// Serve answers TCP or UDP at an address with the host's name and the caller's address.
+// Serve serves an address by TCP or UDP. It responds with the host's name and the client's address.
 func (h *Host) Serve(network, at string) {
 	h.t.Helper()
 	h.Do(func() error {
@@ -205,7 +204,7 @@ func (h *Host) Serve(network, at string) {
 	})
 }
 
-// Echo says at an address of TCP what it hears, on connections that stay open.
+// Echo serves an address by TCP. It sends back what it receives, on connections that stay open.
 func (h *Host) Echo(at string) {
 	h.t.Helper()
 	h.Do(func() error {
@@ -213,7 +212,7 @@ func (h *Host) Echo(at string) {
 	})
 }
 
-// accept listens at an address of TCP until the test ends, and closes each connection when answer has returned. It is called on the host.
+// accept listens on a TCP address until the test ends, and closes each connection when answer has returned. It is called on the host.
 func (h *Host) accept(at string, answer func(net.Conn)) error {
 	l, err := net.Listen("tcp", at)
 	if err != nil {
@@ -235,8 +234,7 @@ func (h *Host) accept(at string, answer func(net.Conn)) error {
 	return nil
 }
 
-// Call connects to such a server, and returns its answer: the server's name, and the client's address as the server sees
-// it.
+// Call connects to such a server, and returns its response: the server's name, and the client's address from the server's point of view.
 func (h *Host) Call(ctx context.Context, network, to string) (server, seen string, err error) {
 	err = h.Try(func() error {
 		c, err := (&net.Dialer{}).DialContext(ctx, network, to)
@@ -294,7 +292,7 @@ func address(name string, list ...string) error {
 	return nil
 }
 
-// route leads to a prefix, or everywhere.
+// route adds a route to a prefix, or the default route.
 func route(to, via string) error {
 	r := &netlink.Route{Gw: net.ParseIP(via)}
 	if to == "" {
@@ -314,10 +312,10 @@ func route(to, via string) error {
 	return nil
 }
 
-// ends are the addresses of both ends of a cable, of both IP families.
+// ends are the addresses of both ends of a link, of both IP families.
 type ends struct{ a4, a6, b4, b6 string }
 
-// connect lays a cable between two hosts.
+// connect links two hosts.
 func connect(a *Host, name string, b *Host, at ends) {
 	a.t.Helper()
 	cable(a, name, b)
@@ -325,7 +323,7 @@ func connect(a *Host, name string, b *Host, at ends) {
 	b.Do(func() error { return errors.Join(up("eth0"), address("eth0", at.b4, at.b6)) })
 }
 
-// plug puts a pod on the node's bridge. As the CNI plug-in has it, what comes from a pod may go back to it.
+// plug connects a pod to the node's bridge. As with the CNI plug-in, traffic from a pod may go back to it.
 func plug(node, pod *Host, v4, v6 string) {
 	node.t.Helper()
 	cable(node, pod.Name, pod)

@@ -3,8 +3,8 @@
 
 // Package program runs the programs that the node needs: mount, modprobe, iptables-restore, CNI plug-ins and the like.
 //
-// A program gets a clean environment, a deadline, and a limit for its output. A program that hangs is killed, and processes
-// that it leaves behind with its output open are not waited for.
+// A program gets a clean environment, a deadline, and a limit for its output. A program that hangs is killed. Run does not wait for child
+// processes that keep the output open.
 package program
 
 import (
@@ -17,30 +17,30 @@ import (
 	"time"
 )
 
-// What a program has where its [Command] does not say otherwise.
+// The defaults of a [Command].
 const (
 	usualTime   = time.Minute
 	usualOutput = 1 << 20
-	waitDelay   = time.Second // for the program's output to be closed, after it has ended
+	waitDelay   = time.Second // until the output is closed after the program has ended
 )
 
 // Command is a program with its arguments.
 type Command struct {
-	Name  string // a path, or a name that is looked for in PATH
+	Name  string // a path, or a name to look up in PATH
 	Args  []string
 	Input string
 	// Env is the environment; nil: [Environment].
 	Env []string
-	// Time is how long it may run; 0: a minute.
+	// Time is the time limit; 0: a minute.
 	Time time.Duration
-	// Output is how many bytes it may write to its standard output; 0: 1 MiB. Of its standard error 1 MiB is kept.
+	// Output is the maximum size of the standard output in bytes; 0: 1 MiB. Of the standard error, 1 MiB is kept.
 	Output int
 }
 
-// Environment is what programs have of the agent's environment: where programs are. They speak English.
+// Environment returns the environment of programs: PATH from the agent's, and an English locale.
 func Environment() []string { return []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"} }
 
-// ErrOutput is the error of a program that writes more than it may.
+// ErrOutput is the error of a program that exceeds the limit of its output.
 var ErrOutput = errors.New("it writes too much")
 
 // Failure is the error of a program that was started and failed.
@@ -50,10 +50,10 @@ type Failure struct {
 	Errors []byte // the beginning of its standard error
 }
 
-// Said is what it wrote.
+// Said returns the output.
 func (f *Failure) Said() string { return string(f.Output) + string(f.Errors) }
 
-// Error says why the program failed, with the beginning of what it wrote.
+// Error returns why the program failed, with the beginning of its output.
 func (f *Failure) Error() string {
 	if said := strings.Join(strings.Fields(f.Said()), " "); said != "" {
 		return fmt.Sprintf("%v: %.300s", f.Err, said)
@@ -64,7 +64,7 @@ func (f *Failure) Error() string {
 // Unwrap returns why the program failed.
 func (f *Failure) Unwrap() error { return f.Err }
 
-// Run runs the program to its end and returns what it wrote to its standard output.
+// Run runs the program to its end and returns its standard output.
 func (c Command) Run(ctx context.Context) ([]byte, error) {
 	limit, most := c.Time, c.Output
 	if limit == 0 {
@@ -85,7 +85,7 @@ func (c Command) Run(ctx context.Context) ([]byte, error) {
 	x.Stdout, x.Stderr = out, errs
 	err := x.Run()
 	switch {
-	case errors.Is(err, exec.ErrWaitDelay): // it succeeded, and something that it started has its output
+	case errors.Is(err, exec.ErrWaitDelay): // it succeeded, and a child process keeps the output open
 		err = nil
 	case ctx.Err() != nil && err != nil:
 		err = ctx.Err()
@@ -99,8 +99,7 @@ func (c Command) Run(ctx context.Context) ([]byte, error) {
 	return out.kept, nil
 }
 
-// bounded keeps the beginning of what is written, and calls full when there is more. The rest is taken too, so that its writer does not
-// block.
+// bounded keeps the beginning of its input, and calls full when there is more. It accepts the rest, so that the writer does not block.
 type bounded struct {
 	kept     []byte
 	left     int

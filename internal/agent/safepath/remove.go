@@ -15,15 +15,14 @@ import (
 )
 
 const (
-	// openDirs bounds how many directories RemoveAll holds open. A container may nest them as deep as it likes.
+	// openDirs is the maximum number of directories that RemoveAll keeps open. A container may nest them arbitrarily deep.
 	openDirs = 64
 	// batch is the number of names that one read of a directory returns.
 	batch = 1024
 )
 
-// RemoveAll removes a file or directory and what lies below it, as os.RemoveAll does, with two bounds more: it removes nothing that is
-// mounted there, and it holds few directories open, however deep they are nested. What it cannot remove it leaves; the error is the
-// first one.
+// RemoveAll removes a file or directory and everything below it, like os.RemoveAll, with two restrictions: it removes no mounts, and it
+// keeps few directories open, however deeply they are nested. It leaves what it cannot remove, and returns the first error.
 func RemoveAll(path string) error {
 	parent, err := unix.Open(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -42,7 +41,7 @@ func RemoveAll(path string) error {
 
 // remover removes one tree.
 type remover struct {
-	top   int // the tree's uppermost directory; -1: not open
+	top   int // the tree's top directory; -1: not open
 	moved int
 }
 
@@ -80,7 +79,7 @@ func (r *remover) remove(parent int, name string, depth int) error {
 	return nil
 }
 
-// empty removes what is in a directory, as long as there is something that it can remove.
+// empty removes the contents of a directory, as far as possible.
 func (r *remover) empty(dir *os.File, depth int) error {
 	for {
 		if _, err := dir.Seek(0, io.SeekStart); err != nil {
@@ -109,7 +108,7 @@ func (r *remover) empty(dir *os.File, depth int) error {
 	}
 }
 
-// raise moves a directory that lies too deep into the uppermost one, whose entries are removed until there are none.
+// raise moves a directory that is nested too deeply into the top directory, whose entries are removed until there are none.
 func (r *remover) raise(parent int, name string) error {
 	for {
 		r.moved++

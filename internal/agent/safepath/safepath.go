@@ -16,14 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotRegular says that a file is a link, a FIFO, a device, a socket or a directory.
+// ErrNotRegular is returned for a link, a FIFO, a device, a socket or a directory.
 var ErrNotRegular = errors.New("not a regular file")
 
-// retries bounds how often Find starts again while directories below the root are renamed.
+// retries is the maximum number of times that Find starts again while directories below the root are renamed.
 const retries = 100
 
-// OpenRegular opens a regular file to read it. It follows no link in the path's last element and does not open anything else than a
-// regular file: the open of a FIFO would wait for a writer, and that of a device may act. It does not wait for leases either.
+// OpenRegular opens a regular file for reading. It follows no link in the path's last element and opens nothing but regular files: opening
+// a FIFO would wait for a writer, and opening a device may have effects. It does not wait for leases either.
 func OpenRegular(path string) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -37,7 +37,7 @@ func OpenRegular(path string) (*os.File, error) {
 	if stat.Mode&unix.S_IFMT != unix.S_IFREG {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: ErrNotRegular}
 	}
-	// The descriptor holds the file that was looked at, whatever has the name now.
+	// The descriptor refers to the checked file, whatever has the name now.
 	opened, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
@@ -45,7 +45,7 @@ func OpenRegular(path string) (*os.File, error) {
 	return os.NewFile(uintptr(opened), path), nil
 }
 
-// ReadRegular reads the beginning of a regular file, at most limit bytes of it.
+// ReadRegular reads the beginning of a regular file, at most limit bytes.
 func ReadRegular(path string, limit int64) ([]byte, error) {
 	f, err := OpenRegular(path)
 	if err != nil {
@@ -59,7 +59,7 @@ func ReadRegular(path string, limit int64) ([]byte, error) {
 	return text, nil
 }
 
-// ReadRegularEnd reads the end of a regular file, at most limit bytes of it.
+// ReadRegularEnd reads the end of a regular file, at most limit bytes.
 func ReadRegularEnd(path string, limit int64) ([]byte, error) {
 	f, err := OpenRegular(path)
 	if err != nil {
@@ -77,8 +77,8 @@ func ReadRegularEnd(path string, limit int64) ([]byte, error) {
 	return text, nil
 }
 
-// Find finds a file of any type below a directory without opening its contents (O_PATH): the result serves for Stat and as
-// /proc/self/fd/N, the source of a bind mount. Links below the root are followed as long as they stay below it.
+// Find finds a file of any type below a directory without opening its contents (O_PATH): the result is good for Stat and, as
+// /proc/self/fd/N, as the source of a bind mount. Find follows links as long as they stay below the root.
 func Find(root, sub string) (*os.File, error) {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

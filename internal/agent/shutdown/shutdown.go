@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package shutdown ends all pods before the node goes, where the kubelet configuration wants that: group by group of priorities, each with
-// a time of its own.
+// Package shutdown implements the graceful node shutdown: if the kubelet configuration requires it, all pods end before the node does, one
+// priority group after the other, each within its own time.
 package shutdown
 
 import (
@@ -22,17 +22,16 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
 
-// What is said of a node that shuts down, in kubelet's words.
+// kubelet's messages about a node that shuts down.
 const (
 	refusal = "Pod was rejected as the node is shutting down."
 	message = "Pod was terminated in response to imminent node shutdown."
 )
 
-// systemCritical is the priority from which on a pod counts as critical.
+// systemCritical is the minimum priority of critical pods.
 const systemCritical = 2_000_000_000
 
-// groups are the priorities that pods are ended by, the least first, with the time that each group has; none where
-// pods are to run on.
+// groups returns the priority groups in the order in which they end, the lowest first, with their times; none if pods keep running.
 func groups(k *configv1beta1.KubeletConfiguration) []configv1beta1.ShutdownGracePeriodByPodPriority {
 	all, critical := k.ShutdownGracePeriod.Duration, k.ShutdownGracePeriodCriticalPods.Duration
 	out := slices.Clone(k.ShutdownGracePeriodByPodPriority)
@@ -48,7 +47,7 @@ func groups(k *configv1beta1.KubeletConfiguration) []configv1beta1.ShutdownGrace
 	return out
 }
 
-// groupOf is the group that a priority belongs to: the highest that is not above it, or the lowest.
+// groupOf returns the group of a priority: the highest one that is not above it, or the lowest.
 func groupOf(groups []configv1beta1.ShutdownGracePeriodByPodPriority, priority int32) int {
 	at := 0
 	for i, g := range groups {
@@ -61,7 +60,7 @@ func groupOf(groups []configv1beta1.ShutdownGracePeriodByPodPriority, priority i
 
 // Pods are the pods of the node.
 type Pods interface {
-	// ActivePods are the pods that run, or are about to, and that are not being ended. They must not be changed.
+	// ActivePods returns the pods that run or are about to, without those that are being ended. The caller must not change them.
 	ActivePods() []*corev1.Pod
 }
 
@@ -71,16 +70,16 @@ type Killer interface {
 	KillPod(pod types.UID, end podspec.End)
 	// Alive reports whether the pod has not ended yet.
 	Alive(pod types.UID) bool
-	// Killed is closed when the next pod that was killed has ended.
+	// Killed returns a channel that is closed when the next killed pod has ended.
 	Killed() <-chan struct{}
 }
 
-// Status takes that the node is not ready any more.
+// Status sets the node to not ready.
 type Status interface {
 	SetShuttingDown()
 }
 
-// Config is what a Manager is made from. All of it is required.
+// Config configures a Manager. All fields are required.
 type Config struct {
 	Pods    Pods
 	Killer  Killer
@@ -90,7 +89,7 @@ type Config struct {
 	Logger  *slog.Logger
 }
 
-// Manager ends the node's pods before the node goes.
+// Manager ends the node's pods before the node ends.
 type Manager struct {
 	Config
 	shuttingDown atomic.Bool
@@ -99,8 +98,8 @@ type Manager struct {
 // New makes the manager; Run does its work.
 func New(c Config) *Manager { return &Manager{Config: c} }
 
-// Outlast is a context that goes on after its parent until the pods have been ended, where the configuration wants them to be; else it ends
-// with its parent. Cancel frees it.
+// Outlast returns a context that ends after its parent, when the pods have ended, if the configuration requires that; otherwise it ends
+// with its parent. Cancel releases it.
 func Outlast(ctx context.Context, k *configv1beta1.KubeletConfiguration) (inner context.Context, cancel context.CancelFunc) {
 	if len(groups(k)) == 0 {
 		return context.WithCancel(ctx)
@@ -111,7 +110,7 @@ func Outlast(ctx context.Context, k *configv1beta1.KubeletConfiguration) (inner 
 // ShuttingDown reports whether the node shuts down.
 func (m *Manager) ShuttingDown() bool { return m.shuttingDown.Load() }
 
-// Refusal is why no pod may come to a node that shuts down; empty: pods may.
+// Refusal returns why a node that shuts down accepts no pods; empty: it accepts them.
 func (m *Manager) Refusal() string {
 	if m.ShuttingDown() {
 		return refusal
@@ -152,7 +151,7 @@ func (m *Manager) Run(outer, inner context.Context, cancel context.CancelFunc) e
 	return nil
 }
 
-// awaitEnd waits until the pods have ended, and that is written, or the time is over.
+// awaitEnd waits until the pods have ended with a written status, or the time is over.
 func (m *Manager) awaitEnd(ctx context.Context, uids []types.UID, most time.Duration) {
 	timer := m.Clock.NewTimer(most)
 	defer timer.Stop()

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package static has the pods from files and URLs (package staticpods), and their mirrors in the API server: it creates a
-// mirror for each of them, again when it is deleted or the manifest changes, and removes it with the pod.
+// Package static runs the pods from files and URLs (package staticpods), and maintains their mirror pods in the API server: it creates a
+// mirror pod for each of them, again when it is deleted or the manifest changes, and removes it with the pod.
 package static
 
 import (
@@ -26,26 +26,26 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/staticpods"
 )
 
-// retryLate is when a mirror that could not be removed is tried again.
+// retryLate is the delay after a mirror pod could not be removed.
 const retryLate = 10 * time.Second
 
-// Definitions are the pods that the node knows. They must not be changed.
+// Definitions are the pods that the node knows. The caller must not change them.
 type Definitions interface {
-	// Spec is the newest definition of the pod; nil: the node does not have it.
+	// Spec returns the newest definition of the pod; nil: the node does not have it.
 	Spec(pod types.UID) *corev1.Pod
-	// StaticPods are the static pods that have not gone wholly.
+	// StaticPods returns the static pods of which anything is left.
 	StaticPods() []*corev1.Pod
-	// Synced reports whether the pods that the API server has for the node are known.
+	// Synced reports whether the node has listed its pods from the API server.
 	Synced() bool
 }
 
-// Workers make pods what their definitions say.
+// Workers are the workers of pods.
 type Workers interface {
-	// SetPod takes a pod's newest definition.
+	// SetPod sets a pod's newest definition.
 	SetPod(pod *corev1.Pod)
 	// RemovePod ends the pod.
 	RemovePod(pod *corev1.Pod)
-	// WakeNamed has the pods of the name looked at.
+	// WakeNamed wakes the workers of the pods with the name.
 	WakeNamed(name types.NamespacedName)
 }
 
@@ -54,13 +54,13 @@ type Deleter interface {
 	DeletePod(ctx context.Context, pod *corev1.Pod) error
 }
 
-// Config is what a Manager is made from. All of it but Decode is required.
+// Config configures a Manager. All fields but Decode are required.
 type Config struct {
 	Client      kubernetes.Interface
 	Definitions Definitions
 	Workers     Workers
 	Deleter     Deleter
-	// Decode reads a manifest for the node of the name; nil: manifests are refused.
+	// Decode decodes a manifest for the named node; nil: the manager rejects manifests.
 	Decode   func(data []byte, source string, file bool, node string) ([]*corev1.Pod, error)
 	NodeName string
 	Kubelet  *configv1beta1.KubeletConfiguration
@@ -68,19 +68,19 @@ type Config struct {
 	Logger   *slog.Logger
 }
 
-// Manager has the pods from files and URLs, and their mirrors in the API server. It is safe for concurrent use.
+// Manager runs the pods from files and URLs, and maintains their mirror pods. It is safe for concurrent use.
 type Manager struct {
 	Config
 	sources staticpods.Options
-	orphans chan struct{} // something may be shown that is no more
+	orphans chan struct{} // signals that there may be mirror pods without a static pod
 
 	mu      sync.Mutex
 	waiting map[string]bool                      // sources that have not been read yet
 	pods    map[string]map[types.UID]bool        // by source
-	mirrors map[types.NamespacedName]*corev1.Pod // what the API server shows, by name
+	mirrors map[types.NamespacedName]*corev1.Pod // the mirror pods in the API server, by name
 }
 
-// New makes the manager of the sources that the configuration names.
+// New makes the manager with the sources in the configuration.
 func New(c Config) *Manager {
 	m := &Manager{
 		Config: c, orphans: make(chan struct{}, 1),
@@ -104,10 +104,10 @@ func New(c Config) *Manager {
 	return m
 }
 
-// Run looks for static pods, until ctx is done.
+// Run reads the sources until ctx is done.
 func (m *Manager) Run(ctx context.Context) error { return staticpods.Run(ctx, m.sources) }
 
-// set takes all pods of a source. Each source calls it from one goroutine.
+// set replaces all pods of a source. Each source calls it from one goroutine.
 func (m *Manager) set(source string, pods []*corev1.Pod) {
 	m.mu.Lock()
 	before := m.pods[source]
@@ -142,7 +142,7 @@ func (m *Manager) set(source string, pods []*corev1.Pod) {
 	m.LookForOrphans()
 }
 
-// MirrorSeen hears of what the API server shows of a static pod; gone says that it shows it no more.
+// MirrorSeen handles an event of a mirror pod; gone means that it was deleted.
 func (m *Manager) MirrorSeen(mirror *corev1.Pod, gone bool) {
 	m.mu.Lock()
 	if have := m.mirrors[podspec.Name(mirror)]; !gone {
@@ -155,7 +155,7 @@ func (m *Manager) MirrorSeen(mirror *corev1.Pod, gone bool) {
 	m.LookForOrphans()
 }
 
-// LookForOrphans has RemoveOrphans look: a static pod may have gone.
+// LookForOrphans triggers RemoveOrphans: a static pod may have gone.
 func (m *Manager) LookForOrphans() {
 	select {
 	case m.orphans <- struct{}{}:
@@ -163,11 +163,11 @@ func (m *Manager) LookForOrphans() {
 	}
 }
 
-// Mirror ensures that the API server has a mirror of the static pod, and returns it; nil while there is none, or another.
-// It creates the mirror again when it is deleted, or when the manifest changes.
+// Mirror ensures that the API server has a mirror pod of the static pod, and returns it; nil while there is none, or another. It creates
+// the mirror pod again when it is deleted, or when the manifest changes.
 func (m *Manager) Mirror(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
 	if !m.Definitions.Synced() {
-		return nil, nil // the pods that the API server has are still to come
+		return nil, nil // the node has not listed its pods yet
 	}
 	m.mu.Lock()
 	have := m.mirrors[podspec.Name(pod)]
@@ -178,7 +178,7 @@ func (m *Manager) Mirror(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, err
 		if err := m.Deleter.DeletePod(ctx, have); err != nil {
 			return nil, fmt.Errorf("delete mirror of %s: %w", podspec.Describe(pod), err)
 		}
-		return nil, nil // it is made again when it is heard to be gone
+		return nil, nil // it is created again after the event of its deletion
 	case have != nil:
 		return have, nil
 	}
@@ -216,7 +216,7 @@ func (m *Manager) SourcesRead() bool {
 	return len(m.waiting) == 0
 }
 
-// IsMirror reports whether the UID is that of what the API server shows of the static pod.
+// IsMirror reports whether the UID is that of the static pod's mirror pod.
 func (m *Manager) IsMirror(pod *corev1.Pod, uid types.UID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -224,9 +224,9 @@ func (m *Manager) IsMirror(pod *corev1.Pod, uid types.UID) bool {
 	return podspec.IsStatic(pod) && mirror != nil && mirror.UID == uid
 }
 
-// RemoveOrphans takes away what the API server shows of static pods that are no more, when all sources have been read, until ctx is done.
+// RemoveOrphans deletes mirror pods without a static pod, once all sources have been read, until ctx is done.
 func (m *Manager) RemoveOrphans(ctx context.Context) error {
-	var again <-chan time.Time // when what could not be removed is tried again
+	var again <-chan time.Time // fires when a failed deletion is due again
 	var failures backoff.Failures
 	for {
 		var failed []error
@@ -237,7 +237,7 @@ func (m *Manager) RemoveOrphans(ctx context.Context) error {
 		case <-again:
 			again = nil
 		}
-		// Mirrors first: a pod that comes meanwhile is known when its mirror is looked at.
+		// Mirror pods first: the static pod of a new one is known when its mirror pod is checked.
 		var mirrors []*corev1.Pod
 		m.mu.Lock()
 		if len(m.waiting) == 0 {

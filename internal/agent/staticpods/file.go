@@ -24,20 +24,20 @@ import (
 type files struct {
 	o     Options
 	known map[string]*manifest // by path
-	said  string               // the last complaint about the path itself
+	said  string               // the last logged error of the path itself
 	told  bool
 }
 
-// manifest is one file, as it was when it was read last.
+// manifest is the last read state of one file.
 type manifest struct {
 	sum      [sha256.Size]byte
-	pods     []*corev1.Pod // of the last time that it could be read
+	pods     []*corev1.Pod // from the last valid content
 	failures backoff.Failures
 }
 
 func newFiles(o Options) *files { return &files{o: o, known: map[string]*manifest{}} }
 
-// run reads everything when the kernel says that something has changed, and as safety from time to time.
+// run reads everything when the kernel reports a change, and periodically for safety.
 func (f *files) run(ctx context.Context) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -47,7 +47,7 @@ func (f *files) run(ctx context.Context) error {
 	ticker := f.o.Clock.NewTicker(f.o.FilePeriod)
 	defer ticker.Stop()
 	for {
-		// What is there already is not watched twice; what is not there is tried again.
+		// This does not watch anything twice, and retries missing directories.
 		f.watch(watcher)
 		f.look()
 		select {
@@ -61,7 +61,7 @@ func (f *files) run(ctx context.Context) error {
 	}
 }
 
-// watch watches the directory, or that of the file: a file may be replaced by another of its name.
+// watch watches the directory, or the parent of the file: a file may be replaced by another of its name.
 func (f *files) watch(watcher *fsnotify.Watcher) {
 	for _, dir := range []string{f.o.Path, filepath.Dir(f.o.Path)} {
 		if info, err := os.Stat(dir); err == nil && info.IsDir() {
@@ -72,7 +72,7 @@ func (f *files) watch(watcher *fsnotify.Watcher) {
 	}
 }
 
-// look reads what has changed and tells what there is.
+// look reads what has changed and passes on the pods.
 func (f *files) look() {
 	paths, err := f.list()
 	complaint := ""
@@ -84,7 +84,7 @@ func (f *files) look() {
 	}
 	f.said = complaint
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return // what was there stays
+		return // the existing pods stay
 	}
 	changed := !f.told
 	present := map[string]bool{}
@@ -111,7 +111,7 @@ func (f *files) look() {
 	f.o.Set(File, pods)
 }
 
-// list are the files, in the order of their names. Names that begin with a dot are passed over.
+// list returns the files, sorted by name. It skips names that begin with a dot.
 func (f *files) list() ([]string, error) {
 	info, err := os.Stat(f.o.Path)
 	switch {
@@ -132,7 +132,7 @@ func (f *files) list() ([]string, error) {
 		if strings.HasPrefix(e.Name(), ".") {
 			continue
 		}
-		// A link counts as what it points to, as for a ConfigMap that is mounted here.
+		// Follow links, as for a mounted ConfigMap.
 		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
 			out = append(out, path)
 		}
@@ -140,7 +140,7 @@ func (f *files) list() ([]string, error) {
 	return out, nil
 }
 
-// read reads a file anew if it has changed. It returns whether its pods have.
+// read reads a changed file again. It returns whether its pods have changed.
 func (f *files) read(path string) bool {
 	m := f.known[path]
 	if m == nil {
@@ -170,7 +170,7 @@ func (f *files) read(path string) bool {
 	return true
 }
 
-// content is what is in a file.
+// content returns the contents of a file.
 func content(path string) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {

@@ -1,12 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package staticpods finds the pods that a node runs without being asked by an API server: manifests in a directory or a
-// file (file.go), and at a URL (url.go).
+// Package staticpods reads static pods: manifests in a directory or a file (file.go), and at a URL (url.go).
 //
-// A source delivers the complete set of its pods at each change, and the first time after the first read, even if there are
-// none. It logs a manifest that cannot be read, and leaves the pod of the file's previous content alone: a half-written
-// file, or a mistake, ends no pod. When the file is removed, so is its pod.
+// A source delivers the complete set of its pods at each change, and the first time after the first read, even if there are none. It logs
+// an invalid manifest, and keeps the pod of the file's previous content: a partially written file, or a mistake, ends no pod. The removal
+// of a file removes its pod.
 package staticpods
 
 import (
@@ -20,16 +19,16 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// The names of sources, as the pods' annotation has them.
+// The names of sources, as in the pods' annotation.
 const (
 	File = "file"
 	HTTP = "http"
 )
 
-// largest bounds a manifest.
+// largest is the maximum size of a manifest.
 const largest = 10 << 20
 
-// Options say where to look.
+// Options configure the sources.
 type Options struct {
 	Path       string // of a directory or a file; empty: none
 	FilePeriod time.Duration
@@ -37,7 +36,7 @@ type Options struct {
 	Header     http.Header
 	URLPeriod  time.Duration
 
-	// Decode reads a manifest of a source (its path or URL).
+	// Decode decodes a manifest of a source (its path or URL).
 	Decode func(data []byte, source string, file bool) ([]*corev1.Pod, error)
 	// Set is called with all pods of a source.
 	Set func(source string, pods []*corev1.Pod)
@@ -46,7 +45,7 @@ type Options struct {
 	Clock  clock.WithTicker
 }
 
-// Sources are the names of the sources that are looked at.
+// Sources returns the names of the configured sources.
 func (o Options) Sources() []string {
 	var out []string
 	if o.Path != "" {
@@ -58,7 +57,7 @@ func (o Options) Sources() []string {
 	return out
 }
 
-// Run looks until ctx is done.
+// Run reads the sources until ctx is done.
 func Run(ctx context.Context, o Options) error {
 	group, ctx := errgroup.WithContext(ctx)
 	if o.Path != "" {

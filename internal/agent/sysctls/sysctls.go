@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sysctls decides which sysctls a pod may set: those that are known to be namespaced and harmless to others, and
-// those that the node's configuration allows in addition. It is pure; a [List] is safe for concurrent use.
+// Package sysctls decides which sysctls a pod may set: those that are namespaced and harmless to others, and those that the node's
+// configuration allows in addition. It is pure; a [List] is safe for concurrent use.
 package sysctls
 
 import (
@@ -14,7 +14,7 @@ import (
 	"k8s.io/component-helpers/node/util/sysctl"
 )
 
-// safe are the settings that every pod may have, with the kernel that first had them by namespace.
+// safe are the sysctls that every pod may set, with the first kernel version in which they are namespaced.
 func safe() map[string]string {
 	return map[string]string{
 		"kernel.shm_rmid_forced": "", "net.ipv4.ip_local_port_range": "", "net.ipv4.tcp_syncookies": "", "net.ipv4.ping_group_range": "",
@@ -25,13 +25,12 @@ func safe() map[string]string {
 	}
 }
 
-// List is what is allowed, by name or by the beginning of a name.
+// List has the allowed sysctls, by name or by prefix.
 type List struct {
 	names, prefixes map[string]sysctl.Namespace
 }
 
-// New makes the list of what is safe with the kernel, and of the patterns of the node's owner: names, or beginnings of
-// names with * after them.
+// New makes the list of the sysctls that are safe with the kernel, and of the configured patterns: names, or prefixes followed by *.
 func New(kernel string, unsafe []string) (*List, error) {
 	l := &List{names: map[string]sysctl.Namespace{}, prefixes: map[string]sysctl.Namespace{}}
 	running, err := version.ParseGeneric(kernel)
@@ -54,7 +53,7 @@ func (l *List) add(pattern string) error {
 	namespace, name, prefix := sysctl.GetNamespace(pattern)
 	switch {
 	case namespace == sysctl.UnknownNamespace && prefix:
-		// The beginning may stop short of what its namespace is known by.
+		// The prefix may be shorter than that of its namespace.
 		namespace, _, _ = sysctl.GetNamespace(strings.TrimSuffix(name, "."))
 	}
 	if namespace == sysctl.UnknownNamespace {
@@ -68,7 +67,7 @@ func (l *List) add(pattern string) error {
 	return nil
 }
 
-// Check says why a pod may not have the settings that it asks for.
+// Check returns why a pod may not set its sysctls.
 func (l *List) Check(pod *corev1.Pod) error {
 	if pod.Spec.SecurityContext == nil {
 		return nil

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nfs mounts directories of NFS servers. The kernel's list of mounts is all that the plug-in knows of them.
+// Package nfs implements nfs volumes. The plug-in's only state is the kernel's list of mounts.
 package nfs
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
 )
 
-// Name is the plug-in's.
+// Name is the plug-in's name.
 const Name = "kubernetes.io/nfs"
 
 type plugin struct{ host *volumes.Host }
@@ -35,7 +35,7 @@ func (p plugin) CanSupport(spec *volumes.Spec) bool {
 	return source != nil
 }
 
-// source is the server's directory, and whether it is mounted read-only.
+// source returns the server's directory, and whether it is mounted read-only.
 func source(spec *volumes.Spec) (*corev1.NFSVolumeSource, bool) {
 	if spec.PersistentVolume != nil {
 		return spec.PersistentVolume.Spec.NFS, spec.ReadOnly()
@@ -43,8 +43,8 @@ func source(spec *volumes.Spec) (*corev1.NFSVolumeSource, bool) {
 	return spec.Volume.NFS, spec.Volume.NFS != nil && spec.Volume.NFS.ReadOnly
 }
 
-// SetUp mounts the directory of the server. An attempt that fails leaves nothing. The list of mounts tells whether it is mounted, not the
-// directory: a server that is gone would not answer.
+// SetUp mounts the directory of the server. A failed attempt leaves nothing. SetUp checks the list of mounts, not the directory: a server
+// that is gone would not respond.
 func (p plugin) SetUp(ctx context.Context, spec *volumes.Spec) error {
 	source, readOnly := source(spec)
 	from, err := address(source.Server, source.Path)
@@ -87,7 +87,7 @@ func (p plugin) Path(spec *volumes.Spec) string {
 	return p.host.VolumeDir(spec.Pod.UID, Name, spec.Name())
 }
 
-// Attributes: what is claimed is measured, as any volume that is claimed.
+// Attributes returns the measurement of claimed volumes, as for any claimed volume.
 func (p plugin) Attributes(spec *volumes.Spec) volumes.Attributes {
 	_, readOnly := source(spec)
 	out := volumes.Attributes{ReadOnly: readOnly}
@@ -97,11 +97,11 @@ func (p plugin) Attributes(spec *volumes.Spec) volumes.Attributes {
 	return out
 }
 
-// serverName is a host's name; underscores are not in the standard, but in use.
+// serverName matches a host name; underscores are not in the standard, but in use.
 var serverName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9.])?$`)
 
-// address is what mount(8) mounts of a server. A server or path that mount or its helpers could take for an option, for a list of
-// servers or for another split of the two is refused; the API server takes any text for a server.
+// address returns the source for mount(8). It rejects a server or path that mount or its helpers could mistake for an option, for a list of
+// servers or for another split of the two; the API server accepts any text as a server.
 func address(server, path string) (string, error) {
 	ip, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(server, "["), "]"))
 	switch {
@@ -116,5 +116,5 @@ func address(server, path string) (string, error) {
 	return server + ":" + path, nil
 }
 
-// serverZone says whether an address's zone is none, or a plain name of an interface.
+// serverZone reports whether an address has no zone, or a plain interface name as its zone.
 func serverZone(zone string) bool { return zone == "" || serverName.MatchString(zone) }

@@ -31,19 +31,19 @@ import (
 )
 
 const (
-	// givenUp is how long after it was made a request that is not seen must have been deleted.
+	// givenUp is the time after which a request that the watch does not show must have been deleted.
 	givenUp = 10 * time.Minute
 	// overdue is the time after which a pending renewal causes an event.
 	overdue = 10 * time.Minute
-	// askAgain is how long a renewal waits that could not be asked for.
+	// askAgain is the delay after a renewal could not be requested.
 	askAgain = time.Minute
-	// maxJitter bounds what renewals are delayed by, so that they do not come all at once.
+	// maxJitter is the maximum delay of renewals, so that they do not coincide.
 	maxJitter = 5 * time.Minute
 )
 
 var errNotIssued = errors.New("credential bundle is not issued yet")
 
-// credentials holds the keys and certificates of pods, in memory alone: a node that starts again asks for new ones.
+// credentials has the keys and certificates of pods, in memory only: a node that restarts requests new ones.
 type credentials struct {
 	mu sync.Mutex
 	of map[credentialKey]*credential
@@ -55,14 +55,13 @@ type credentialKey struct {
 	source int
 }
 
-// credential is what one source has. It begins without anything; a request is made, and when it is answered, there is a key and a
-// certificate in use; when it is time, the next request is made, and what is in use stays so until that is answered. A refusal is
-// for good.
+// credential is the state of one source. At first it is empty. It then makes a request; the response provides a key and a certificate for
+// use. When a renewal is due, it makes the next request, and keeps the current certificate until the response. A denial is final.
 type credential struct {
 	inUse   *issued
 	asked   *asked
 	refusal error
-	retryAt time.Time // of a renewal that could not be asked for
+	retryAt time.Time // of a failed request for a renewal
 }
 
 type issued struct {
@@ -99,7 +98,7 @@ func (c *credentials) forget(uid types.UID) {
 	}
 }
 
-// next is when the first of the pod's credentials needs a check that no event triggers.
+// next returns when the first of the pod's credentials needs a check that no event triggers.
 func (c *credentials) next(uid types.UID) (first time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,7 +119,7 @@ func sooner(a, b time.Time) time.Time {
 
 func (c *credential) next() time.Time {
 	if c.inUse == nil || c.refusal != nil {
-		return time.Time{} // the volume fails, and is tried again in any case
+		return time.Time{} // the volume fails, and is set up again in any case
 	}
 	var first time.Time
 	switch {
@@ -140,7 +139,7 @@ func (c *credential) next() time.Time {
 	return first
 }
 
-// certificateFiles are the key and the certificates of a source, in one file or in two.
+// certificateFiles returns the key and the certificates of a source, in one file or in two.
 func (p *plugin) certificateFiles(
 	ctx context.Context, pod *corev1.Pod, key credentialKey, source *corev1.PodCertificateProjection, mode *int32,
 ) (map[string]atomicwriter.File, error) {
@@ -153,7 +152,7 @@ func (p *plugin) certificateFiles(
 	case c.refusal != nil:
 		return nil, c.refusal
 	case c.inUse != nil:
-		// What went wrong with a renewal does not take away what is there.
+		// A failed renewal does not remove the current certificate.
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", errNotIssued, err)
 	default:
@@ -172,7 +171,7 @@ func (p *plugin) certificateFiles(
 	return out, nil
 }
 
-// advance makes the next step of a credential that was not refused, if it is time for one.
+// advance makes the next step of a credential that was not denied, if one is due.
 func (p *plugin) advance(ctx context.Context, pod *corev1.Pod, source *corev1.PodCertificateProjection, c *credential) error {
 	now := p.host.Clock.Now()
 	if c.asked != nil {
@@ -200,13 +199,13 @@ func (p *plugin) advance(ctx context.Context, pod *corev1.Pod, source *corev1.Po
 	return nil
 }
 
-// answered looks at the request that was made.
+// answered checks the response to the request.
 func (p *plugin) answered(ctx context.Context, pod *corev1.Pod, c *credential, now time.Time) error {
 	name := pod.Namespace + "/" + c.asked.name
 	request, err := p.host.Sources.CertificateRequest(ctx, pod.Namespace, c.asked.name)
 	switch {
 	case apierrors.IsNotFound(err):
-		// Not seen yet, or deleted; time tells which.
+		// Not shown yet, or deleted; time will tell.
 		if !now.Before(c.asked.abandonAt) {
 			c.asked = nil
 		}
@@ -236,7 +235,7 @@ func (p *plugin) answered(ctx context.Context, pod *corev1.Pod, c *credential, n
 	return nil
 }
 
-// refuse makes a refusal final, tells people and returns it.
+// refuse makes a denial final, records an event and returns the error.
 func (p *plugin) refuse(pod *corev1.Pod, c *credential, condition *metav1.Condition, how, event string) error {
 	c.refusal = fmt.Errorf("PodCertificateRequest %s: reason=%q message=%q", how, condition.Reason, condition.Message)
 	c.asked = nil
@@ -244,7 +243,7 @@ func (p *plugin) refuse(pod *corev1.Pod, c *credential, condition *metav1.Condit
 	return c.refusal
 }
 
-// tellLate says once of each certificate that its renewal takes long, and that it has expired.
+// tellLate records an event once for each certificate when its renewal is overdue, and when it has expired.
 func (p *plugin) tellLate(pod *corev1.Pod, c *credential, now time.Time) {
 	if c.inUse == nil {
 		return
@@ -272,7 +271,7 @@ func (p *plugin) jitter() time.Duration {
 	return rand.N(maxJitter)
 }
 
-// newRequest makes a key and a request for a certificate of it. Who asks, the source of certificates knows.
+// newRequest makes a key and a request for its certificate. The source of certificates adds the requester's identity.
 func newRequest(pod *corev1.Pod, source *corev1.PodCertificateProjection) (key []byte, request *certificatesv1.PodCertificateRequest,
 	err error) {
 	private, err := generate(source.KeyType)
@@ -283,7 +282,7 @@ func newRequest(pod *corev1.Pod, source *corev1.PodCertificateProjection) (key [
 	if err != nil {
 		return nil, nil, fmt.Errorf("encode private key: %w", err)
 	}
-	// Its signature proves that the node has the key; the rest of it is not read.
+	// Its signature proves that the node has the key; nobody reads the rest.
 	proof, err := x509.CreateCertificateRequest(cryptorand.Reader, &x509.CertificateRequest{}, private)
 	if err != nil {
 		return nil, nil, fmt.Errorf("sign request for a certificate: %w", err)

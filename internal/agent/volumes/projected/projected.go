@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package projected makes volumes of several sources together: Secrets, ConfigMaps, fields of the pod, tokens, trust bundles and
-// certificates. They lie in memory.
+// Package projected implements projected volumes: Secrets, ConfigMaps, fields of the pod, tokens, trust bundles and
+// certificates in one volume, in memory.
 //
-// Tokens and the keys of certificates are kept in the process's memory until they have to be renewed; a new process asks for new ones.
+// Tokens and the keys of certificates stay in the process's memory until they must be renewed; a new process requests new ones.
 //
-//	token.go           service accounts' tokens
+//	token.go           service account tokens
 //	podcertificate.go  keys and certificates
 //	trustbundle.go     trust anchors
 package projected
@@ -27,7 +27,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/volumes/secret"
 )
 
-// Name is the plug-in's.
+// Name is the plug-in's name.
 const Name = "kubernetes.io/projected"
 
 type plugin struct {
@@ -62,12 +62,13 @@ func (p *plugin) Path(spec *volumes.Spec) string {
 	return p.host.VolumeDir(spec.Pod.UID, Name, spec.Name())
 }
 
-// Attributes: the node rewrites the files as root; a container that could write there could lead it elsewhere (CVE-2017-1002102).
+// Attributes returns ReadOnly: the node rewrites the files as root, and a container that could write there could misdirect it
+// (CVE-2017-1002102).
 func (p *plugin) Attributes(*volumes.Spec) volumes.Attributes {
 	return volumes.Attributes{ReadOnly: true, Measure: volumes.MeasureFiles}
 }
 
-// NextRenewal is when the first of the pod's tokens and certificates has to be renewed, or looked at; zero without any.
+// NextRenewal returns when the first of the pod's tokens and certificates must be renewed or checked; zero without any.
 func (p *plugin) NextRenewal(pod types.UID) time.Time {
 	return sooner(p.credentials.next(pod), p.tokens.next(pod))
 }
@@ -78,7 +79,7 @@ func (p *plugin) ForgetPod(pod types.UID) {
 	p.credentials.forget(pod)
 }
 
-// files are those of all sources together; one error names all that is wrong with them.
+// files returns the files of all sources; one error has all problems.
 func (p *plugin) files(ctx context.Context, spec *volumes.Spec) (map[string]atomicwriter.File, error) {
 	out := map[string]atomicwriter.File{}
 	var failed []error
@@ -92,7 +93,7 @@ func (p *plugin) files(ctx context.Context, spec *volumes.Spec) (map[string]atom
 	return out, utilerrors.NewAggregate(failed)
 }
 
-// source has the files of one source.
+// source returns the files of one source.
 func (p *plugin) source(ctx context.Context, spec *volumes.Spec, index int) (map[string]atomicwriter.File, error) {
 	pod, mode := spec.Pod, spec.Volume.Projected.DefaultMode
 	switch source := spec.Volume.Projected.Sources[index]; {

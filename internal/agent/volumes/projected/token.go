@@ -27,7 +27,7 @@ func (p *plugin) tokenFile(
 	return map[string]atomicwriter.File{path.Clean(source.Path): credentialFile(pod, []byte(token), mode)}, nil
 }
 
-// credentialFile is a file for the pod's user alone, or for its group, if the definition names one.
+// credentialFile returns a file that only the pod's user may read, or the pod's group, if the definition has one.
 func credentialFile(pod *corev1.Pod, data []byte, mode *int32) atomicwriter.File {
 	file := atomicwriter.File{Data: data, Mode: atomicwriter.Mode(nil, mode)}
 	if user := soleUser(pod); user != nil {
@@ -38,7 +38,7 @@ func credentialFile(pod *corev1.Pod, data []byte, mode *int32) atomicwriter.File
 	return file
 }
 
-// soleUser is the user that all containers run as, if the pod's definition determines it.
+// soleUser returns the user of all containers, if the pod's definition determines it.
 func soleUser(pod *corev1.Pod) *int64 {
 	var common *int64
 	if pod.Spec.SecurityContext != nil {
@@ -60,7 +60,7 @@ func soleUser(pod *corev1.Pod) *int64 {
 	return user
 }
 
-// tokenCache holds tokens until a fifth of their life is left.
+// tokenCache caches tokens until a fifth of their lifetime is left.
 type tokenCache struct {
 	mu     sync.Mutex
 	tokens map[tokenKey]cachedToken
@@ -87,7 +87,7 @@ func (c *tokenCache) forget(uid types.UID) {
 	}
 }
 
-// next is when the first of the pod's tokens has to be renewed; zero without any.
+// next returns when the first of the pod's tokens must be renewed; zero without any.
 func (c *tokenCache) next(pod types.UID) (first time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

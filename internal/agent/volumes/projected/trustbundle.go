@@ -23,13 +23,13 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/volumes/atomicwriter"
 )
 
-// maxLabelSelector is how long a selector of trust bundles may be, as text.
+// maxLabelSelector is the maximum length of a selector of trust bundles, as text.
 const maxLabelSelector = 100 << 10
 
 // trustOrder seeds the order of trust anchors.
 var trustOrder = maphash.MakeSeed()
 
-// trustFile is the file of trust anchors that a source makes. Where none are there, and none need be, it is empty.
+// trustFile returns a source's file of trust anchors. It is empty if there are none and the source is optional.
 func (p *plugin) trustFile(
 	ctx context.Context, pod *corev1.Pod, source *corev1.ClusterTrustBundleProjection, mode *int32,
 ) (map[string]atomicwriter.File, error) {
@@ -61,7 +61,7 @@ func (p *plugin) namedBundle(ctx context.Context, name string, optional bool) ([
 	return []*certificatesv1.ClusterTrustBundle{bundle}, nil
 }
 
-// signersBundles are a signer's bundles with the labels. No selector selects none, an empty one all.
+// signersBundles returns a signer's bundles with matching labels. No selector matches none, an empty one matches all.
 func (p *plugin) signersBundles(
 	ctx context.Context, signer string, wanted *metav1.LabelSelector, optional bool,
 ) ([]*certificatesv1.ClusterTrustBundle, error) {
@@ -85,8 +85,8 @@ func (p *plugin) signersBundles(
 	return bundles, nil
 }
 
-// trustAnchors are the bundles' certificates, each once, without headers and text between them. Their order must not be
-// relied on: it is the same for the same certificates, whichever bundles they are in, but differs with each seed.
+// trustAnchors returns the bundles' certificates, each once, without headers and text between them. Consumers must not rely on the order:
+// it is the same for the same certificates, whichever bundles contain them, but differs with each seed.
 func trustAnchors(seed maphash.Seed, bundles []*certificatesv1.ClusterTrustBundle) []byte {
 	var anchors [][]byte
 	for _, b := range bundles {
@@ -98,7 +98,7 @@ func trustAnchors(seed maphash.Seed, bundles []*certificatesv1.ClusterTrustBundl
 	return certificateBlocks(slices.CompactFunc(anchors, bytes.Equal))
 }
 
-// blocks are what stands in PEM blocks.
+// blocks returns the contents of PEM blocks.
 func blocks(text string) (out [][]byte) {
 	for block, rest := pem.Decode([]byte(text)); block != nil; block, rest = pem.Decode(rest) {
 		out = append(out, block.Bytes)
@@ -106,7 +106,7 @@ func blocks(text string) (out [][]byte) {
 	return out
 }
 
-// certificateBlocks writes certificates as PEM.
+// certificateBlocks encodes certificates as PEM.
 func certificateBlocks(certificates [][]byte) []byte {
 	out := []byte{}
 	for _, c := range certificates {

@@ -23,10 +23,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
 )
 
-// Epoch is when the clock of New begins.
+// Epoch is the first time of New's clock.
 var Epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Kernel plays the kernel: what is mounted, by directory.
+// Kernel simulates the kernel's mounts, by directory.
 type Kernel map[string]string
 
 func (m Kernel) Tmpfs(dir string, _ int64) error { m[dir] = "tmpfs"; return nil }
@@ -65,10 +65,10 @@ func (m Kernel) Below(dir string) ([]string, error) {
 	return out, nil
 }
 
-// Sources is an API server with a ConfigMap cm (keys k and b), a Secret of any name but no (key s), and one claim.
+// Sources simulates an API server with a ConfigMap cm (keys k and b), a Secret of any name except no (key s), and one claim.
 type Sources struct {
-	PV      *corev1.PersistentVolume // that the claim has; nil: a hostPath
-	Tokens  int                      // that were issued
+	PV      *corev1.PersistentVolume // of the claim; nil: a hostPath
+	Tokens  int                      // number of issued tokens
 	Fail    bool                     // there are neither tokens nor trust bundles
 	Bundles []*certificatesv1.ClusterTrustBundle
 }
@@ -129,14 +129,14 @@ func (s *Sources) TrustBundles(context.Context, string) ([]*certificatesv1.Clust
 	return s.Bundles, nil
 }
 
-// RequestCertificate fails: no signer is there.
+// RequestCertificate fails, because there is no signer.
 func (s *Sources) RequestCertificate(
 	context.Context, *certificatesv1.PodCertificateRequest,
 ) (*certificatesv1.PodCertificateRequest, error) {
 	return nil, errors.New("no signer")
 }
 
-// CertificateRequest finds none.
+// CertificateRequest returns none.
 func (s *Sources) CertificateRequest(_ context.Context, _, name string) (*certificatesv1.PodCertificateRequest, error) {
 	return nil, apierrors.NewNotFound(certificatesv1.Resource("podcertificaterequest"), name)
 }
@@ -147,7 +147,7 @@ func New(t *testing.T, factories ...volumes.Factory) (*volumes.Manager, *Sources
 	return volumes.NewManager(&volumes.Host{Root: t.TempDir(), Sources: s, Mounter: k, Clock: c}, factories), s, k, c
 }
 
-// Pod is a pod with one volume.
+// Pod returns a pod with one volume.
 func Pod(source corev1.VolumeSource) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "u"}, Spec: corev1.PodSpec{
 		Volumes: []corev1.Volume{{Name: "v", VolumeSource: source}},

@@ -13,23 +13,23 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/volumes/disktest"
 )
 
-// unixStat is what a file's Sys holds.
+// unixStat is the type of a file's Sys.
 type unixStat = syscall.Stat_t
 
 var errKilled = errors.New("the agent was killed")
 
-// kernel remembers mounts, and counts the steps of an agent that will be killed.
+// kernel records mounts, and counts the steps of an agent that will be killed.
 type kernel struct {
 	mu      sync.Mutex
 	mounted Kernel
 	mounts  int // calls that mounted something
-	steps   int // that are left; used while limited
+	steps   int // remaining ones; used if limited
 	limited bool
 	dead    bool
 }
 
-// diesAfter runs an agent that is killed after that many steps: system calls that change the disk, and mounts. Whatever it does then has no
-// effect any more. It returns whether the agent was killed before it was done. An agent that lives and fails is an error.
+// diesAfter runs an agent that is killed after the given number of steps: system calls that change the disk, and mounts. Later steps have
+// no effect. It returns whether the agent was killed before it was done. It is an error if an agent survives and fails.
 func (k *kernel) diesAfter(t *testing.T, steps int, run func() error) bool {
 	t.Helper()
 	k.mu.Lock()
@@ -45,7 +45,7 @@ func (k *kernel) diesAfter(t *testing.T, steps int, run func() error) bool {
 	return k.dead
 }
 
-// step says whether the agent lives to make one more step.
+// step reports whether the agent may make one more step.
 func (k *kernel) step() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

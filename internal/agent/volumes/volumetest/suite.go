@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package volumetest checks volume plug-ins. [Run] is the conformance suite that each plug-in passes: it checks the promises that
-// volumes.Plugin makes, on a real disk, with mounts that are only remembered. [New] makes a manager of plug-ins for their own tests.
+// Package volumetest checks volume plug-ins. [Run] is the conformance suite of all plug-ins: it checks the promises of volumes.Plugin, on a
+// real disk, with simulated mounts. [New] makes a manager of plug-ins for their own tests.
 package volumetest
 
 import (
@@ -27,10 +27,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/volumes/disktest"
 )
 
-// Case is one volume of the plug-in, and what is expected of it.
+// Case is one volume of the plug-in, and what the suite expects of it.
 type Case struct {
 	Source corev1.VolumeSource
-	// PersistentVolume is what the claim leads to, if Source is a claim.
+	// PersistentVolume is the volume of the claim, if Source is a claim.
 	PersistentVolume *corev1.PersistentVolume
 	// ReadOnly: no container may write to the volume, whatever its mount says.
 	ReadOnly bool
@@ -39,11 +39,11 @@ type Case struct {
 	Foreign bool
 	// Unmounted: the runtime mounts the volume, which has no path.
 	Unmounted bool
-	// Fails is what the error says of a volume that cannot be; empty: it can be.
+	// Fails is a part of the error of a volume that cannot be set up; empty: it can.
 	Fails string
 }
 
-// Run checks a plug-in by volumes of each sort that it makes.
+// Run checks a plug-in by volumes of each kind that it supports.
 func Run(t *testing.T, factory volumes.Factory, cases map[string]Case) {
 	if len(cases) == 0 {
 		t.Fatal("a suite without volumes checks nothing")
@@ -83,7 +83,7 @@ func newMachine(t *testing.T) *machine {
 	return &machine{root: t.TempDir(), kernel: &kernel{mounted: Kernel{}}}
 }
 
-// agent starts an agent on a machine, which knows nothing but what it finds there.
+// agent starts an agent on a machine, which knows only what it finds there.
 func (s *suite) agent(m *machine) *volumes.Manager {
 	return volumes.NewManager(&volumes.Host{
 		Root: m.root, Sources: &Sources{PV: s.PersistentVolume}, Mounter: m.kernel, Clock: clocktesting.NewFakeClock(Epoch),
@@ -109,7 +109,7 @@ func (s *suite) path(t *testing.T, m *volumes.Manager) string {
 	return path
 }
 
-// The plug-in takes its own volumes, and no others.
+// The plug-in supports its own volumes, and no others.
 func (s *suite) supported(t *testing.T) {
 	plugin := s.factory(&volumes.Host{})
 	if !regexp.MustCompile(`^[a-z.]+/[a-z-]+$`).MatchString(plugin.Name()) {
@@ -130,7 +130,7 @@ func (s *suite) supported(t *testing.T) {
 	}
 }
 
-// A volume that cannot be is named with the reason, and leaves nothing mounted and nothing that cannot be taken away.
+// The error of a volume that cannot be set up has the reason, and the volume leaves no mount and nothing that cannot be removed.
 func (s *suite) fails(t *testing.T) {
 	m := newMachine(t)
 	err := s.agent(m).SetUp(t.Context(), s.pod(), nil)
@@ -143,7 +143,7 @@ func (s *suite) fails(t *testing.T) {
 	s.tearDown(t, m)
 }
 
-// A second SetUp changes nothing, and what containers wrote stays, unless the node alone writes there.
+// A second SetUp changes nothing, and files that containers wrote stay, unless only the node writes there.
 func (s *suite) levelDriven(t *testing.T) {
 	m := newMachine(t)
 	s.setUp(t, s.agent(m))
@@ -166,7 +166,7 @@ func (s *suite) levelDriven(t *testing.T) {
 	}
 }
 
-// An agent that is killed after any step of SetUp leaves what the next one completes, or takes away.
+// After an agent was killed after any step of SetUp, the next one completes or removes its work.
 func (s *suite) restartableSetUp(t *testing.T) {
 	whole := newMachine(t)
 	s.setUp(t, s.agent(whole))
@@ -193,7 +193,7 @@ func (s *suite) restartableSetUp(t *testing.T) {
 	}
 }
 
-// An agent that is killed after any step of TearDown leaves what the next one takes away.
+// After an agent was killed after any step of TearDown, the next one completes it.
 func (s *suite) restartableTearDown(t *testing.T) {
 	for steps := 0; ; steps++ {
 		m := newMachine(t)
@@ -207,7 +207,7 @@ func (s *suite) restartableTearDown(t *testing.T) {
 	}
 }
 
-// tearDown takes the volume away by an agent that has never seen it, and checks that nothing is left.
+// tearDown tears the volume down with a new agent, and checks that nothing is left.
 func (s *suite) tearDown(t *testing.T, m *machine) {
 	t.Helper()
 	for range 2 {
@@ -246,10 +246,10 @@ func (s *suite) complete(t *testing.T) {
 	s.tearDown(t, m)
 }
 
-// Containers replace all that is in the volume by links that lead out. The node follows none of them.
+// Containers replace all contents of the volume by links that lead out. The node follows none of them.
 func (s *suite) contained(t *testing.T) {
 	if s.Foreign || s.Unmounted {
-		return // the node writes nothing there, and removes nothing
+		return // the node neither writes nor removes anything there
 	}
 	outside, check := disktest.HostDir(t)
 	m := newMachine(t)
@@ -284,7 +284,7 @@ func (s *suite) contained(t *testing.T) {
 	check()
 }
 
-// Containers may write if the case allows it. To volumes that the node rewrites they never may.
+// Containers may write if the case allows it. They may never write to volumes that the node rewrites.
 func (s *suite) readOnly(t *testing.T) {
 	m := newMachine(t)
 	agent := s.agent(m)
@@ -311,7 +311,7 @@ func (s *suite) readOnly(t *testing.T) {
 	}
 }
 
-// The pod's group has the volume's files.
+// The volume's files belong to the pod's group.
 func (s *suite) grouped(t *testing.T) {
 	if s.Foreign || s.Unmounted {
 		return
@@ -355,7 +355,7 @@ func (s *suite) measured(t *testing.T) {
 	}
 }
 
-// The volumes of pods do not get in each other's way.
+// The volumes of different pods do not interfere.
 func (s *suite) manyPods(t *testing.T) {
 	m := newMachine(t)
 	agent := s.agent(m)
@@ -383,10 +383,10 @@ func (s *suite) manyPods(t *testing.T) {
 	}
 }
 
-// stamp is what differs from one write of a volume's files to the next.
+// stamp matches what differs between two writes of a volume's files.
 var stamp = regexp.MustCompile(`\.\.[0-9]{4}(_[0-9]{2}){5}\.[0-9]+`)
 
-// state is what is on the disk below pods, and what is mounted: modes, owners, contents, links.
+// state returns what is on the disk below pods, and what is mounted: modes, owners, contents, links.
 func (m *machine) state(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
