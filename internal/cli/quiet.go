@@ -17,8 +17,8 @@ const (
 	worthwhile = 24 << 20        // minimum size of free heap, or of touched pages of the binary
 )
 
-// giveBack releases memory to the system after a burst of work. The runtime keeps free memory of the size of the live heap for further work;
-// if few allocations follow a collection for a while, no work follows. It ends with ctx.
+// giveBack releases memory to the system after a burst of work. The runtime keeps free memory of the size of the live heap for further
+// work; if few allocations follow a collection for a while, no work follows. It ends with ctx.
 //
 // Worked example: a thousand pods start, 85 MB are live then, and the process has 230 MB. Three seconds after the end of the burst giveBack
 // releases the free memory, and the process has 180 MB: the rest is on pages with live objects.

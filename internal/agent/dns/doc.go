@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dns implements the cluster DNS of each node: it responds as CoreDNS does with the kubernetes, forward and cache plug-ins as kubeadm
-// configures them. Reading order:
+// Package dns implements the cluster DNS of each node: it responds as CoreDNS does with the kubernetes, forward and cache plug-ins as
+// kubeadm configures them. Reading order:
 //
 //	name.go      parses names under the cluster's domain
 //	zone.go      THE responses about Services, endpoints and pods: pure, except that it reads the given state

@@ -6,8 +6,8 @@
 // pod of another node keeps its source address: network policies, logs and servers there see the calling pod.
 //
 // [Forward] enables the first, [Run] maintains the rules of the second, in its own nftables tables (ip and ip6 mortise-pods) or its own
-// iptables chain (MORTISE-PODS in nat). Rules stay when Run ends, as pods do; [Remove] deletes them. The CNI plug-in bridge could masquerade
-// as well, but it knows only its own node's range, and hides pods from other nodes.
+// iptables chain (MORTISE-PODS in nat). Rules stay when Run ends, as pods do; [Remove] deletes them. The CNI plug-in bridge could
+// masquerade as well, but it knows only its own node's range, and hides pods from other nodes.
 package gateway
 
 import (

@@ -3,8 +3,8 @@
 
 // Package objectcache caches the objects of the API server that the node's pods refer to: ConfigMaps, Secrets, trust bundles and requests
 // for certificates. It watches each object separately, as long as a pod refers to it. One watch for a signer serves the trust bundles that
-// pods select by signer and labels, and one watch serves the node's requests for pods' certificates. A node never lists Secrets that none of
-// its pods refers to.
+// pods select by signer and labels, and one watch serves the node's requests for pods' certificates. A node never lists Secrets that none
+// of its pods refers to.
 //
 // A Manager is safe for concurrent use. The node registers a pod before it reads objects for the pod; an object that no
 // registered pod refers to is read from the API server.

@@ -8,8 +8,8 @@
 // the number of restarts, how to stop it) is in the container's labels and annotations, exactly as kubelet writes them, so that either can
 // adopt the other's containers.
 //
-// Values of this package are plain data: Observe in package cri makes them, the pure packages decide and podstatus read them, and nobody
-// changes them.
+// Values of this package are plain, immutable data: Observe in package cri makes them, and the pure packages decide and podstatus read
+// them.
 package podstate
 
 import (

@@ -4,8 +4,8 @@
 // Package podstatus computes a pod's status from its definition, the runtime's state and the probes' results. It is pure: the same input
 // gives the same status, and the node does not write an equal status again.
 //
-// The order is kubelet's: first the container statuses (from the newest two instances of each container), then readiness by the probes, then
-// the phase from those, then the conditions.
+// The order is kubelet's: first the container statuses (from the newest two instances of each container), then readiness by the probes,
+// then the phase from those, then the conditions.
 package podstatus
 
 import (

@@ -19,9 +19,9 @@
 //	conntrack.go  UDP flows to removed endpoints
 //
 // Service, endpoint, choose and plan are pure. A plan belongs to one Service and family, so that a change of one Service
-// affects only its elements and chains. Only at the start, after a failed transaction, and when the node itself changes does the proxy write
-// all rules, in one transaction, so that every packet meets either the old or the new rules (with iptables, in one transaction for each of
-// its tables: filter first).
+// affects only its elements and chains. Only at the start, after a failed transaction, and when the node itself changes does the proxy
+// write all rules, in one transaction, so that every packet meets either the old or the new rules (with iptables, in one transaction for
+// each of its tables: filter first).
 //
 // An example, by nftables. Service ns/web (10.96.0.7, port 80) with the endpoints 10.244.0.2:8080 and 10.244.1.2:8080 is four elements:
 //
@@ -46,8 +46,8 @@
 //	  -j DNAT --to-destination 10.244.0.2:8080
 //	-A MORTISE-SERVICES-07 -d 10.96.0.7/32 -p tcp -m tcp --dport 80 -j DNAT --to-destination 10.244.1.2:8080
 //
-// A small table is a fast one: for a new rule, an nftables kernel checks all rules that are reachable from each of the table's hooks, and an
-// iptables kernel copies all.
+// A small table is a fast one: for a new rule, an nftables kernel checks all rules that are reachable from each of the table's hooks, and
+// an iptables kernel copies all.
 //
 // The rules stay when Mortise stops, so that a restart interrupts no connection; Remove removes them.
 package proxy

@@ -4,8 +4,8 @@
 // Package fakecri is a container runtime without containers, for tests: it serves real gRPC over a real unix socket, with sandboxes and
 // containers that exist only as records.
 //
-// A container runs until the test ends it (Exit) or the node stops it. Faults are functions that the test sets for calls by their names. The
-// runtime can be stopped and started again on the same socket, and keeps its records, as containerd does.
+// A container runs until the test ends it (Exit) or the node stops it. Faults are functions that the test sets for calls by their names.
+// The runtime can be stopped and started again on the same socket, and keeps its records, as containerd does.
 package fakecri
 
 import (

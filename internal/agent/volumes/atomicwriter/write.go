@@ -47,8 +47,8 @@ var stampName = regexp.MustCompile(`^\.\.[0-9]{4}(_[0-9]{2}){5}\.[0-9]{1,20}$`)
 //
 // It returns whether anything changed. With a group, the group can read the files.
 //
-// Write does not trust the contents of the directory: containers of older versions could write there. It never leaves the directory, accepts
-// ..data only if it points to a name that Write gives, and replaces links and files that it would not have made.
+// Write does not trust the contents of the directory: containers of older versions could write there. It never leaves the directory,
+// accepts ..data only if it points to a name that Write gives, and replaces links and files that it would not have made.
 func Write(dir string, files map[string]File, group *int64, now time.Time) (bool, error) {
 	for name := range files {
 		if err := checkName(name); err != nil {
