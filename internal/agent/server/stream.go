@@ -42,13 +42,10 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request, prepare func(po
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	t := target(r)
-	pod := s.find(t)
-	if pod == nil {
-		http.Error(w, "pod does not exist", http.StatusNotFound)
+	t, ok := s.existing(w, r)
+	if !ok {
 		return
 	}
-	t.UID = pod.UID // a new pod of the same name must not be used
 	location, err := prepare(t, podspec.Streams{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, TTY: o.TTY})
 	if err != nil {
 		writeError(w, err, http.StatusInternalServerError)
@@ -63,6 +60,19 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request, prepare func(po
 		return
 	}
 	s.upgrade(w, r, proxy.NewUpgradeAwareHandler(location, transport, false, true, responder{}))
+}
+
+// existing returns the container that a path names, with the UID of its pod: a new pod of the same name must not be used. If there is no
+// such pod, it responds with an error.
+func (s *Server) existing(w http.ResponseWriter, r *http.Request) (podspec.Target, bool) {
+	t := target(r)
+	pod := s.find(t)
+	if pod == nil {
+		http.Error(w, "pod does not exist", http.StatusNotFound)
+		return t, false
+	}
+	t.UID = pod.UID
+	return t, true
 }
 
 // toRuntime returns the transport to the runtime's streaming server. It bounds the response to an upgrade. TLS certificates must be trusted
@@ -89,13 +99,10 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	t := target(r)
-	pod := s.find(t)
-	if pod == nil {
-		http.Error(w, "pod does not exist", http.StatusNotFound)
+	t, ok := s.existing(w, r)
+	if !ok {
 		return
 	}
-	t.UID = pod.UID // a new pod of the same name must not be used
 	location, err := s.node.PortForward(r.Context(), t, o.Ports)
 	if err != nil {
 		writeError(w, err, http.StatusInternalServerError)
@@ -110,13 +117,10 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 
 // run runs a command to its end and responds with its output.
 func (s *Server) run(w http.ResponseWriter, r *http.Request) {
-	t := target(r)
-	pod := s.find(t)
-	if pod == nil {
-		http.Error(w, "pod does not exist", http.StatusNotFound)
+	t, ok := s.existing(w, r)
+	if !ok {
 		return
 	}
-	t.UID = pod.UID // a new pod of the same name must not be used
 	out, code, err := s.node.Run(r.Context(), t, strings.Split(r.FormValue("cmd"), " "), 0)
 	if err != nil {
 		writeError(w, err, http.StatusInternalServerError)

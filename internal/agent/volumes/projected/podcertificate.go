@@ -18,14 +18,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path"
-	"sync"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mortise-dev/mortise/internal/agent/volumes/atomicwriter"
 )
@@ -43,14 +41,8 @@ const (
 
 var errNotIssued = errors.New("credential bundle is not issued yet")
 
-// credentials has the keys and certificates of pods, in memory only: a node that restarts requests new ones.
-type credentials struct {
-	mu sync.Mutex
-	of map[credentialKey]*credential
-}
-
+// credentialKey identifies a source in a pod. Keys and certificates are in memory only: a node that restarts requests new ones.
 type credentialKey struct {
-	uid    types.UID
 	volume string
 	source int
 }
@@ -76,47 +68,7 @@ type asked struct {
 	abandonAt time.Time
 }
 
-func (c *credentials) find(key credentialKey) *credential {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.of == nil {
-		c.of = map[credentialKey]*credential{}
-	}
-	if c.of[key] == nil {
-		c.of[key] = &credential{}
-	}
-	return c.of[key]
-}
-
-func (c *credentials) forget(uid types.UID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for key := range c.of {
-		if key.uid == uid {
-			delete(c.of, key)
-		}
-	}
-}
-
-// next returns when the first of the pod's credentials needs a check that no event triggers.
-func (c *credentials) next(uid types.UID) (first time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for key, credential := range c.of {
-		if key.uid == uid {
-			first = sooner(first, credential.next())
-		}
-	}
-	return first
-}
-
-func sooner(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
-}
-
+// next returns when the credential needs a check that no event triggers; zero: never.
 func (c *credential) next() time.Time {
 	if c.inUse == nil || c.refusal != nil {
 		return time.Time{} // the volume fails, and is set up again in any case
@@ -143,7 +95,11 @@ func (c *credential) next() time.Time {
 func (p *plugin) certificateFiles(
 	ctx context.Context, pod *corev1.Pod, key credentialKey, source *corev1.PodCertificateProjection, mode *int32,
 ) (map[string]atomicwriter.File, error) {
-	c := p.credentials.find(key)
+	c, ok := p.credentials.get(pod.UID, key)
+	if !ok {
+		c = &credential{}
+		p.credentials.set(pod.UID, key, c)
+	}
 	var err error
 	if c.refusal == nil {
 		err = p.advance(ctx, pod, source, c)
@@ -282,7 +238,7 @@ func newRequest(pod *corev1.Pod, source *corev1.PodCertificateProjection) (key [
 	if err != nil {
 		return nil, nil, fmt.Errorf("encode private key: %w", err)
 	}
-	// Its signature proves that the node has the key; nobody reads the rest.
+	// Its signature proves that the node has the key; the rest is not used.
 	proof, err := x509.CreateCertificateRequest(cryptorand.Reader, &x509.CertificateRequest{}, private)
 	if err != nil {
 		return nil, nil, fmt.Errorf("sign request for a certificate: %w", err)

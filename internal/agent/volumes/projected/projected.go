@@ -32,8 +32,8 @@ const Name = "kubernetes.io/projected"
 
 type plugin struct {
 	host        *volumes.Host
-	tokens      tokenCache
-	credentials credentials
+	tokens      podCache[tokenKey, cachedToken]
+	credentials podCache[credentialKey, *credential]
 }
 
 var _ volumes.Renewer = &plugin{}
@@ -70,7 +70,8 @@ func (p *plugin) Attributes(*volumes.Spec) volumes.Attributes {
 
 // NextRenewal returns when the first of the pod's tokens and certificates must be renewed or checked; zero without any.
 func (p *plugin) NextRenewal(pod types.UID) time.Time {
-	return sooner(p.credentials.next(pod), p.tokens.next(pod))
+	certificates := p.credentials.soonest(pod, (*credential).next)
+	return sooner(certificates, p.tokens.soonest(pod, func(t cachedToken) time.Time { return t.renewAt }))
 }
 
 // ForgetPod drops the pod's tokens and keys.
@@ -112,7 +113,7 @@ func (p *plugin) source(ctx context.Context, spec *volumes.Spec, index int) (map
 	case source.ClusterTrustBundle != nil:
 		return p.trustFile(ctx, pod, source.ClusterTrustBundle, mode)
 	case source.PodCertificate != nil:
-		return p.certificateFiles(ctx, pod, credentialKey{pod.UID, spec.Volume.Name, index}, source.PodCertificate, mode)
+		return p.certificateFiles(ctx, pod, credentialKey{spec.Volume.Name, index}, source.PodCertificate, mode)
 	}
 	return nil, fmt.Errorf("projected volume %s has a source that this node does not support", spec.Volume.Name)
 }

@@ -7,12 +7,10 @@ import (
 	"context"
 	"fmt"
 	"path"
-	"sync"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mortise-dev/mortise/internal/agent/volumes/atomicwriter"
 )
@@ -60,14 +58,8 @@ func soleUser(pod *corev1.Pod) *int64 {
 	return user
 }
 
-// tokenCache caches tokens until a fifth of their lifetime is left.
-type tokenCache struct {
-	mu     sync.Mutex
-	tokens map[tokenKey]cachedToken
-}
-
+// tokenKey identifies a token of a pod. The cache keeps it until a fifth of its lifetime is left.
 type tokenKey struct {
-	uid      types.UID
 	audience string
 	seconds  int64
 }
@@ -77,38 +69,14 @@ type cachedToken struct {
 	renewAt, ends time.Time
 }
 
-func (c *tokenCache) forget(uid types.UID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for key := range c.tokens {
-		if key.uid == uid {
-			delete(c.tokens, key)
-		}
-	}
-}
-
-// next returns when the first of the pod's tokens must be renewed; zero without any.
-func (c *tokenCache) next(pod types.UID) (first time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for key, t := range c.tokens {
-		if key.uid == pod {
-			first = sooner(first, t.renewAt)
-		}
-	}
-	return first
-}
-
 func (p *plugin) token(ctx context.Context, pod *corev1.Pod, source *corev1.ServiceAccountTokenProjection) (string, error) {
 	var seconds int64 = 3600
 	if source.ExpirationSeconds != nil {
 		seconds = *source.ExpirationSeconds
 	}
-	key := tokenKey{pod.UID, source.Audience, seconds}
+	key := tokenKey{source.Audience, seconds}
 	now := p.host.Clock.Now()
-	p.tokens.mu.Lock()
-	cached, ok := p.tokens.tokens[key]
-	p.tokens.mu.Unlock()
+	cached, ok := p.tokens.get(pod.UID, key)
 	if ok && now.Before(cached.renewAt) {
 		return cached.token, nil
 	}
@@ -137,11 +105,6 @@ func (p *plugin) token(ctx context.Context, pod *corev1.Pod, source *corev1.Serv
 		life = time.Duration(seconds) * time.Second
 	}
 	renew := min(life*4/5, 24*time.Hour)
-	p.tokens.mu.Lock()
-	defer p.tokens.mu.Unlock()
-	if p.tokens.tokens == nil {
-		p.tokens.tokens = map[tokenKey]cachedToken{}
-	}
-	p.tokens.tokens[key] = cachedToken{answer.Status.Token, now.Add(renew), now.Add(life)}
+	p.tokens.set(pod.UID, key, cachedToken{answer.Status.Token, now.Add(renew), now.Add(life)})
 	return answer.Status.Token, nil
 }
