@@ -22,6 +22,7 @@ import (
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
@@ -155,6 +156,23 @@ func run(t *testing.T, f *fixture, period time.Duration, test func()) {
 		cancel()
 		if err := <-over; err != nil {
 			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// TestRunStopsItsTimer checks that no timer is left when Run has ended.
+func TestRunStopsItsTimer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, fake := newFixture(), clocktesting.NewFakeClock(time.Unix(0, 0))
+		f.events, f.cut = make(chan *runtimeapi.ContainerEventResponse), make(chan struct{})
+		ctx, cancel := context.WithCancel(t.Context())
+		g := New(Config{Runtime: &cri.Client{Runtime: f}, Workers: f, Status: f, Clock: fake, Logger: slog.New(slog.DiscardHandler)})
+		over := make(chan error)
+		go func() { over <- g.Run(ctx) }()
+		synctest.Wait()
+		cancel()
+		if err := <-over; err != nil || fake.HasWaiters() {
+			t.Errorf("Run: %v, a timer is left: %t", err, fake.HasWaiters())
 		}
 	})
 }

@@ -194,6 +194,22 @@ func TestStopPod(t *testing.T) {
 	}
 }
 
+// TestSidecarIsTheFirstInitContainer: a sidecar stops after the containers even if no init container comes before it.
+func TestSidecarIsTheFirstInitContainer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture()
+		f.takes["stop id-a 10"] = time.Second
+		pod := thePod()
+		pod.Spec.InitContainers = []corev1.Container{sidecar("s1")}
+		if err := f.StopPod(t.Context(), pod, runs("s1", "a"), 10); err != nil {
+			t.Error(err)
+		}
+		if want := []string{"stop id-a 10", "stop id-s1 9", "stop sandbox box2", "stop sandbox box1"}; !slices.Equal(f.did, want) {
+			t.Errorf("did %q\nwant %q", f.did, want)
+		}
+	})
+}
+
 // TestStopContainer: the preStop hook takes its time from the grace, of which the runtime gets two seconds at least.
 func TestStopContainer(t *testing.T) {
 	for name, c := range map[string]struct {
