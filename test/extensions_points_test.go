@@ -31,6 +31,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	externaljwt "k8s.io/externaljwt/apis/v1"
@@ -342,7 +344,13 @@ func TestExtensionPointsCount(t *testing.T) {
 	}
 	c.initialize()
 
-	// The issuer's discovery, the scheduler and what finishes an initialization are at work beside the requests.
+	awaitEvent(t, admin, "pods", "default", fields.OneTermEqualSelector("metadata.name", "a"), &corev1.Pod{}, time.Minute,
+		func(e watch.Event) bool {
+			p, ok := e.Object.(*corev1.Pod)
+			return ok && p.Spec.NodeName != ""
+		})
+
+	// The issuer's discovery and what finishes an initialization are at work beside the requests.
 	var missing []extension.Point
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -192,6 +192,9 @@ func (r *refusals) status() error {
 
 // Mutate applies the matching policies one after the other.
 func (s *Mutating) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
+	if err := s.Refuse(a); err != nil {
+		return err
+	}
 	policies := s.relevant(a)
 	if len(policies) == 0 {
 		return nil

@@ -85,6 +85,7 @@ func (b *binding) matches(ctx context.Context, q *matching.Request) (bool, error
 
 // source is the common part of both plug-ins: policies of one kind, and their bindings.
 type source[E any] struct {
+	admit.Readiness
 	name               string
 	policies, bindings schema.GroupResource
 	point              extension.Point // of the policies, in the ledger
@@ -190,7 +191,7 @@ func (s *source[E]) Load(ctx context.Context, stored feed.Lister) error {
 	clear(s.bound)
 	for r, all := range found {
 		for _, obj := range all {
-			if err := s.take(r, obj); err != nil {
+			if err := feed.Fail(stored, r, obj, s.take(r, obj)); err != nil {
 				return err
 			}
 		}

@@ -207,6 +207,9 @@ func (v *verdict) wrong(p *policy[validating.Validator], b *binding, err error) 
 
 // Validate evaluates the matching policies.
 func (s *Validating) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
+	if err := s.Refuse(a); err != nil {
+		return err
+	}
 	policies := s.relevant(a)
 	if len(policies) == 0 {
 		return nil
