@@ -9,29 +9,27 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
 )
 
-// Addresses are where others reach a node. They may change at any time (package nodeaddress).
+// Addresses are the addresses at which clients reach a node. They may change at any time (package nodeaddress).
 type Addresses interface {
-	// Texts are the addresses of now, the one that counts first.
+	// Texts returns the current addresses, the primary one first.
 	Texts() []string
-	// Tell has f called after each change.
+	// Tell registers f to be called after each change.
 	Tell(f func())
 }
 
-// findAddresses finds out where others reach the node, unless the options say it.
+// findAddresses determines the addresses of the node, unless the options contain them.
 func (n *node) findAddresses(ctx context.Context) (err error) {
-	switch {
-	case len(n.NodeIPs) > 0:
-		n.Addresses = nodeaddress.Fixed(n.NodeIPs...)
-	case n.Addresses == nil:
-		if n.finds, err = nodeaddress.Find(ctx, nodeaddress.Options{Logger: n.Logger}); err != nil {
-			return err
-		}
-		n.Addresses = n.finds
+	if n.Addresses != nil {
+		return nil
 	}
+	if n.finds, err = nodeaddress.Find(ctx, nodeaddress.Options{Logger: n.Logger}); err != nil {
+		return err
+	}
+	n.Addresses = n.finds
 	return nil
 }
 
-// followAddresses follows the addresses of the machine, where they are the node's.
+// followAddresses follows the addresses of the machine if the node found them itself.
 func (n *node) followAddresses(ctx context.Context) error {
 	if n.finds == nil {
 		return nil
@@ -39,10 +37,10 @@ func (n *node) followAddresses(ctx context.Context) error {
 	return n.finds.Run(ctx)
 }
 
-// ips are where others reach the node now.
+// ips returns the current addresses of the node.
 func (n *node) ips() []string { return n.Addresses.Texts() }
 
-// addressesChanged has the Node written anew, and the status of each pod.
+// addressesChanged writes the Node object and the status of each pod again.
 func (n *node) addressesChanged() {
 	n.nodeStatus.Resync()
 	n.workers.WakeAll()

@@ -52,8 +52,9 @@ func TestAddressesChange(t *testing.T) {
 	t.Cleanup(r.Stop)
 	at := &moving{now: []string{"192.168.1.5"}}
 	c := newCluster(t, Options{
-		NodeName: "n1", RuntimeEndpoint: r.Socket(), RootDir: dir + "/kubelet", LogDir: dir + "/pods", CNIConfDir: "-", CgroupFS: t.TempDir(),
-		Addresses: at, Mounter: noMounts{}, Kubelet: configured(t, "nodeStatusUpdateFrequency: 5m\nevictionHard: {}\n"),
+		NodeName: "n1", RuntimeEndpoint: r.Socket(), CNI: CNIOptions{ConfDir: "-"},
+		Host:      HostOptions{RootDir: dir + "/kubelet", LogDir: dir + "/pods", CgroupFS: t.TempDir(), Mounter: noMounts{}},
+		Addresses: at, Kubelet: configured(t, "nodeStatusUpdateFrequency: 5m\nevictionHard: {}\n"),
 	})
 	variable := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1",

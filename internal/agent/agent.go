@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -25,75 +24,74 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
 )
 
-// Options are what a node is made from. NodeName, RuntimeEndpoint and one of Config and
-// Client are required; all else has a default.
+// Options configure a node. NodeName, RuntimeEndpoint and one of Config and Client are required; all other fields have defaults.
 type Options struct {
 	NodeName string
-	Config   *rest.Config         // of the API server
-	Client   kubernetes.Interface // instead of Config
+	Config   *rest.Config         // connects to the API server
+	Client   kubernetes.Interface // replaces Config
 
 	RuntimeEndpoint string // CRI socket, with or without unix://
 
-	RootDir string // /var/lib/kubelet
-	LogDir  string // /var/log/pods
-
-	// CNI configuration is installed in CNIConfDir (/etc/cni/net.d) where none exists, for PodCIDR
-	// or, where that is empty, for the podCIDR that the Node is given. "-" installs nothing.
-	CNIConfDir string
-	CNIBinDirs []string // /opt/cni/bin, /usr/lib/cni
-	CNIDataDir string   // of host-local's leases; the plug-in's own default
-	CNIBridge  string   // mortise0
-	PodCIDR    string
-	// Masqueraded is set if another component masquerades the pods' traffic to outside the cluster. If not, the CNI plug-in
-	// does, and pods of other nodes see the node's address as well.
-	Masqueraded bool
-	PodMTU      int // of pods' packets; 0: as the machine has it
-
-	ClusterDNS    func() []string // what pods ask for names, read for each pod; nil: what Kubelet says
-	ClusterDomain string          // cluster.local
-
-	// Kubelet is how the node is to be, with nothing left open (package kubeletconfig). What the options above say goes
-	// before it. Nil: kubelet's defaults, as far as the node brings no choices of its own.
+	// Kubelet is the complete kubelet configuration (package kubeletconfig). The other options override it. Nil means kubelet's defaults,
+	// except where Mortise chooses its own (see [Effective]).
 	Kubelet *configv1beta1.KubeletConfiguration
 
-	// DecodePods reads the manifests of static pods; nil: there are none.
-	DecodePods DecodePods
+	Host   HostOptions
+	CNI    CNIOptions
+	Server ServerOptions
 
-	// NodeIPs are the node's configured addresses. Without them the node has those of Addresses, which the caller runs, and
-	// without these it finds and follows the machine's.
-	NodeIPs   []string
+	// ClusterDNS returns the addresses of the cluster's DNS servers; the node calls it for each pod. Nil means Kubelet's.
+	ClusterDNS func() []string
+
+	// Addresses are the node's addresses. The caller keeps them up to date. Nil means that the node finds and follows the machine's.
 	Addresses Addresses
 
-	Labels  map[string]string // beside the well-known ones
-	MaxPods int64             // 110
-
-	// The node's own API is served on Listen (host:port; ":10250" is usual) by API with TLS. Port 0 is 10250 where that is free, else
-	// any free port. Without API nothing is served, and pods have no logs or exec.
-	Listen string
-	TLS    *tls.Config
-	API    ServeFunc
-	// Admit, if set, wraps the listener of the node's API with one that accepts some of the connections.
-	Admit func(net.Listener) net.Listener
-
-	// Relist is how often the runtime is asked for everything, as a safety under its
-	// events: one second where it has no events, ten where it has.
-	Relist time.Duration
-
-	// CgroupFS is where the kernel shows its cgroups: /sys/fs/cgroup.
-	CgroupFS string
-
-	// Measure says what there is of everything that can run short; nil: the machine and the runtime are asked.
-	Measure func(ctx context.Context) evict.Observations
+	Labels     map[string]string // of the Node object, beside the well-known ones
+	DecodePods DecodePods        // reads the manifests of static pods; nil: the node runs none
+	Volumes    []volumes.Factory // the volume plug-ins; a volume of another type fails
 
 	Metrics  *Metrics // the node's metrics; nil: none
-	Mounter  volumes.Mounter
-	Volumes  []volumes.Factory // the plug-ins that make volumes; a volume of another type fails
 	Recorder record.EventRecorder
 	Logger   *slog.Logger
 	Clock    clock.WithTicker
 
-	// Started is called once, when the node is registered and follows its pods.
+	// Started is called once, when the node is registered and watches its pods.
 	Started func(Node)
+}
+
+// HostOptions say which parts of its machine a node uses.
+type HostOptions struct {
+	RootDir  string // /var/lib/kubelet
+	LogDir   string // of pods' logs: podLogsDir of the kubelet configuration, else /var/log/pods
+	CgroupFS string // the mount point of the cgroup file systems: /sys/fs/cgroup
+	Mounter  volumes.Mounter
+
+	// Measure returns observations of all resources that eviction watches. Nil means that the node measures the machine and the runtime.
+	Measure func(ctx context.Context) evict.Observations
+}
+
+// CNIOptions configure the pods' network. The node installs a CNI configuration in ConfDir if that has none.
+type CNIOptions struct {
+	ConfDir string   // /etc/cni/net.d; "-": the node installs nothing
+	BinDirs []string // /opt/cni/bin, /usr/lib/cni
+	DataDir string   // of host-local's leases; the plug-in's own default
+	Bridge  string   // mortise0
+	PodCIDR string   // empty: the podCIDR of the Node object
+	MTU     int      // of pods' packets; 0: the machine's
+
+	// Masqueraded means that another component masquerades the pods' traffic to outside the cluster. Otherwise the CNI plug-in
+	// masquerades it, and pods of other nodes see the node's address as well.
+	Masqueraded bool
+}
+
+// ServerOptions configure the server of the node's own API.
+type ServerOptions struct {
+	// Serve serves the API. Nil means that the node serves nothing, and that its pods have no logs or exec.
+	Serve  ServeFunc
+	Listen string // host:port; ":10250" is usual. Port 0 is 10250 if that is free, else any free port.
+	TLS    *tls.Config
+	// Admit, if set, wraps the listener with one that accepts some of the connections.
+	Admit func(net.Listener) net.Listener
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -106,12 +104,11 @@ func (o Options) withDefaults() (Options, error) {
 			*s = value
 		}
 	}
-	def(&o.RootDir, "/var/lib/kubelet")
-	def(&o.LogDir, "/var/log/pods")
-	def(&o.CNIConfDir, cni.DefaultDir)
-	def(&o.ClusterDomain, "cluster.local")
-	if len(o.CNIBinDirs) == 0 {
-		o.CNIBinDirs = []string{"/opt/cni/bin", "/usr/lib/cni"}
+	def(&o.Host.RootDir, "/var/lib/kubelet")
+	def(&o.Host.LogDir, "/var/log/pods")
+	def(&o.CNI.ConfDir, cni.DefaultDir)
+	if len(o.CNI.BinDirs) == 0 {
+		o.CNI.BinDirs = []string{"/opt/cni/bin", "/usr/lib/cni"}
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -122,8 +119,8 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
-	if o.Mounter == nil {
-		o.Mounter = volumes.System{}
+	if o.Host.Mounter == nil {
+		o.Host.Mounter = volumes.System{}
 	}
 	if o.Client == nil {
 		config := rest.CopyConfig(o.Config)
@@ -136,7 +133,7 @@ func (o Options) withDefaults() (Options, error) {
 		}
 		o.Client = client
 	}
-	for _, dir := range []*string{&o.RootDir, &o.LogDir} {
+	for _, dir := range []*string{&o.Host.RootDir, &o.Host.LogDir} {
 		abs, err := filepath.Abs(*dir)
 		if err != nil {
 			return o, fmt.Errorf("find directory %s: %w", *dir, err)

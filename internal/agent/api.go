@@ -10,7 +10,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
-// api is the node as its HTTP API sees it.
+// api is the view of the node that its HTTP API has.
 type api struct {
 	*podstreams.Server
 	*stats.Provider

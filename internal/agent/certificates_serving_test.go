@@ -42,7 +42,7 @@ func TestServingKeyIsPublished(t *testing.T) {
 	shown := func(c tls.Certificate) *tls.Config {
 		return &tls.Config{ClientCAs: m.CA.Pool(), Certificates: []tls.Certificate{c}}
 	}
-	c, _ := newConfigured(t, "enableControllerAttachDetach: false", func(o *Options) { o.TLS = shown(alone) })
+	c, _ := newConfigured(t, "enableControllerAttachDetach: false", func(o *Options) { o.Server.TLS = shown(alone) })
 	nodes := c.client.CoreV1().Nodes()
 	node, err := nodes.Get(t.Context(), "n1", metav1.GetOptions{})
 	if err != nil {
@@ -56,7 +56,7 @@ func TestServingKeyIsPublished(t *testing.T) {
 	if _, err := nodes.Update(t.Context(), node, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	c.options.TLS = shown(signed.TLS())
+	c.options.Server.TLS = shown(signed.TLS())
 	c.start()
 	if node, err = nodes.Get(t.Context(), "n1", metav1.GetOptions{}); err != nil {
 		t.Fatal(err)

@@ -35,7 +35,7 @@ func trustBundle(name, signer, word string) *certificatesv1.ClusterTrustBundle {
 
 // projected is the volume's directory.
 func (c *cluster) projected(pod *corev1.Pod) string {
-	return filepath.Join(c.options.RootDir, "pods", string(pod.UID), "volumes/kubernetes.io~projected/v")
+	return filepath.Join(c.options.Host.RootDir, "pods", string(pod.UID), "volumes/kubernetes.io~projected/v")
 }
 
 // followsKind says whether the node has watched objects of a resource.

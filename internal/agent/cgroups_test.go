@@ -37,12 +37,12 @@ func TestCgroupBeforeSandbox(t *testing.T) {
 	c, r := newFake(t, nil)
 	seen := make(chan string, 1)
 	for _, tree := range []string{"cpu", "memory"} {
-		if err := os.Mkdir(filepath.Join(c.options.CgroupFS, tree), 0o755); err != nil {
+		if err := os.Mkdir(filepath.Join(c.options.Host.CgroupFS, tree), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
 	r.Fault("RunPodSandbox", func() error {
-		files, _ := filepath.Glob(filepath.Join(c.options.CgroupFS, "memory/kubepods/burstable/pod*/memory.limit_in_bytes"))
+		files, _ := filepath.Glob(filepath.Join(c.options.Host.CgroupFS, "memory/kubepods/burstable/pod*/memory.limit_in_bytes"))
 		text := ""
 		if len(files) == 1 {
 			text = hardware.Line(files[0])

@@ -72,9 +72,9 @@ func newCluster(t *testing.T, options Options) *cluster {
 	if given, ok := options.Client.(*fake.Clientset); ok {
 		c.client = given
 	}
-	if c.options.Measure == nil {
+	if c.options.Host.Measure == nil {
 		// The machine that runs the tests may be short of anything.
-		c.options.Measure = func(context.Context) evict.Observations { return nil }
+		c.options.Host.Measure = func(context.Context) evict.Observations { return nil }
 	}
 	// What a node creates gets its UID from the API server.
 	c.client.PrependReactor("create", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {

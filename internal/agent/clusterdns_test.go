@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/internal/agent/cri/fakecri"
+	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
 	"github.com/mortise-dev/mortise/internal/machine/images"
 )
 
@@ -26,8 +27,9 @@ func TestClusterDNSComesLater(t *testing.T) {
 	var known atomic.Pointer[[]string]
 	known.Store(&[]string{})
 	c := newCluster(t, Options{
-		NodeName: "n1", RuntimeEndpoint: r.Socket(), RootDir: dir + "/kubelet", LogDir: dir + "/pods", CNIConfDir: "-", CgroupFS: t.TempDir(),
-		NodeIPs: []string{"192.168.1.5"}, Mounter: noMounts{}, ClusterDNS: func() []string { return *known.Load() },
+		NodeName: "n1", RuntimeEndpoint: r.Socket(), CNI: CNIOptions{ConfDir: "-"},
+		Host:      HostOptions{RootDir: dir + "/kubelet", LogDir: dir + "/pods", CgroupFS: t.TempDir(), Mounter: noMounts{}},
+		Addresses: nodeaddress.Fixed("192.168.1.5"), ClusterDNS: func() []string { return *known.Load() },
 	})
 	const missing = `MissingClusterDNS: pod: "before_default(`
 	start := func(name string, policy corev1.DNSPolicy) (servers []string) {

@@ -97,9 +97,12 @@ func TestEndToEnd(t *testing.T) {
 	})
 	paged := reservePages(t, 8)
 	c := newCluster(t, Options{
-		NodeName: "n1", RuntimeEndpoint: socket, RootDir: filepath.Join(dir, "kubelet"), LogDir: filepath.Join(dir, "pods"),
-		CNIConfDir: filepath.Join(dir, "containerd", "cni"), CNIDataDir: filepath.Join(dir, "networks"),
-		PodCIDR: "10.213.0.0/24", CNIBridge: "mortise-test0",
+		NodeName: "n1", RuntimeEndpoint: socket,
+		Host: HostOptions{RootDir: filepath.Join(dir, "kubelet"), LogDir: filepath.Join(dir, "pods")},
+		CNI: CNIOptions{
+			ConfDir: filepath.Join(dir, "containerd", "cni"), DataDir: filepath.Join(dir, "networks"),
+			PodCIDR: "10.213.0.0/24", Bridge: "mortise-test0",
+		},
 	})
 
 	t.Run("web", func(t *testing.T) {

@@ -44,7 +44,7 @@ func (g *gauge) measure(context.Context) evict.Observations {
 // pressed is a node whose measurements the test makes, on a clock of the test's.
 func pressed(t *testing.T, text string) (*cluster, *fakecri.Runtime, *gauge, *clocktesting.FakeClock) {
 	g, fake := &gauge{}, clocktesting.NewFakeClock(time.Now().Truncate(time.Second))
-	c, r := newConfigured(t, text, func(o *Options) { o.Measure, o.Clock, o.Metrics = g.measure, fake, NewMetrics() })
+	c, r := newConfigured(t, text, func(o *Options) { o.Host.Measure, o.Clock, o.Metrics = g.measure, fake, NewMetrics() })
 	return c, r, g, fake
 }
 
@@ -179,7 +179,7 @@ func TestLimitsOfLocalStorage(t *testing.T) {
 	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 	made := c.create(p)
 	c.await("full", "running", running(0))
-	path := filepath.Join(c.options.RootDir, "pods", string(made.UID), "volumes", "kubernetes.io~empty-dir", "v", "file")
+	path := filepath.Join(c.options.Host.RootDir, "pods", string(made.UID), "volumes", "kubernetes.io~empty-dir", "v", "file")
 	if err := os.WriteFile(path, make([]byte, 2<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}

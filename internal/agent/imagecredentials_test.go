@@ -90,11 +90,11 @@ func TestImageCredentialsAfterAStart(t *testing.T) {
 	c.create(withSecrets("owner", "tools"))
 	c.await("owner", "running", running(0))
 	c.stop()
-	records, err := filepath.Glob(filepath.Join(c.options.RootDir, "image_manager/pulled/sha256-*"))
+	records, err := filepath.Glob(filepath.Join(c.options.Host.RootDir, "image_manager/pulled/sha256-*"))
 	if err != nil || len(records) != 1 {
 		t.Fatalf("records: %v, %v", records, err)
 	}
-	if intents, err := os.ReadDir(filepath.Join(c.options.RootDir, "image_manager/pulling")); err != nil || len(intents) != 0 {
+	if intents, err := os.ReadDir(filepath.Join(c.options.Host.RootDir, "image_manager/pulling")); err != nil || len(intents) != 0 {
 		t.Errorf("intents: %v, %v", intents, err)
 	}
 	c.start()

@@ -17,16 +17,16 @@ const usualPort = "10250"
 
 // listen opens the listener of the node's API.
 func (n *node) listen() (net.Listener, error) {
-	listener, err := listenAt(n.Listen)
+	listener, err := listenAt(n.Server.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("listen for the node's API: %w", err)
 	}
 	n.port = int32(listener.Addr().(*net.TCPAddr).Port)
-	if n.Admit != nil {
-		listener = n.Admit(listener)
+	if n.Server.Admit != nil {
+		listener = n.Server.Admit(listener)
 	}
-	if n.TLS != nil {
-		listener = tls.NewListener(listener, n.TLS)
+	if n.Server.TLS != nil {
+		listener = tls.NewListener(listener, n.Server.TLS)
 	}
 	return listener, nil
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podadmission"
 )
 
-// Metrics are what a node counts, under kubelet's names, with the process's own.
+// Metrics are the metrics of a node under kubelet's names, and those of its process.
 type Metrics struct {
 	registry  *prometheus.Registry
 	evictions *prometheus.CounterVec
@@ -32,5 +32,5 @@ func NewMetrics() *Metrics {
 	return m
 }
 
-// Gatherer is what there is to read of them.
+// Gatherer returns all metrics.
 func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }

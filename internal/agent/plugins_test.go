@@ -46,7 +46,7 @@ func TestPluginsRegister(t *testing.T) {
 	registration.RegisterRegistrationServer(server, p)
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(server.Stop)
-	registry := filepath.Join(c.options.RootDir, "plugins_registry")
+	registry := filepath.Join(c.options.Host.RootDir, "plugins_registry")
 	if err := errors.Join(os.MkdirAll(registry, 0o755), os.Symlink(filepath.Join(dir, "s"), filepath.Join(registry, "a.sock"))); err != nil {
 		t.Fatal(err)
 	}

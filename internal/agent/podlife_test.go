@@ -42,9 +42,11 @@ func TestPodLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := newCluster(t, Options{
-		NodeName: "n1", RuntimeEndpoint: socket, RootDir: filepath.Join(dir, "kubelet"), LogDir: filepath.Join(dir, "pods"),
-		CNIConfDir: filepath.Join(dir, "containerd", "cni"), CNIDataDir: filepath.Join(dir, "networks"),
-		PodCIDR: "10.214.0.0/24", CNIBridge: bridge,
+		NodeName: "n1", RuntimeEndpoint: socket,
+		Host: HostOptions{RootDir: filepath.Join(dir, "kubelet"), LogDir: filepath.Join(dir, "pods")},
+		CNI: CNIOptions{
+			ConfDir: filepath.Join(dir, "containerd", "cni"), DataDir: filepath.Join(dir, "networks"), PodCIDR: "10.214.0.0/24", Bridge: bridge,
+		},
 		Kubelet: configured(t, "staticPodPath: "+manifests+
 			"\nallowedUnsafeSysctls: ['kernel.msg*']\npodPidsLimit: 40\nevictionHard: {}\npodLogsDir: "+filepath.Join(dir, "pods")+"\n"),
 		DecodePods: upstream.StaticPods,

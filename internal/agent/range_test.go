@@ -19,6 +19,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/agent/cri/fakecri"
+	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
 	"github.com/mortise-dev/mortise/internal/machine/images"
 )
 
@@ -40,7 +41,7 @@ func TestRuntimeMissedTheNetwork(t *testing.T) {
 	bin, conf := filepath.Join(t.TempDir(), "bin"), filepath.Join(t.TempDir(), "net.d")
 	cniPlugins(t, bin)
 	c, r := newConfigured(t, "nodeStatusUpdateFrequency: 1s", func(o *Options) {
-		o.CNIConfDir, o.CNIBinDirs, o.PodCIDR = conf, []string{bin}, "10.244.1.0/24"
+		o.CNI.ConfDir, o.CNI.BinDirs, o.CNI.PodCIDR = conf, []string{bin}, "10.244.1.0/24"
 	})
 	missed, err := os.Stat(filepath.Join(conf, cni.FileName))
 	if err != nil {
@@ -97,9 +98,9 @@ func TestWaitsForItsRange(t *testing.T) {
 	}
 	t.Cleanup(r.Stop)
 	c := newCluster(t, Options{
-		NodeName: "n1", RuntimeEndpoint: r.Socket(), RootDir: dir + "/kubelet", LogDir: dir + "/pods", CNIConfDir: conf,
-		CNIBinDirs: []string{bin},
-		NodeIPs:    []string{"192.168.1.5"}, Mounter: noMounts{}, Clock: clock.RealClock{},
+		NodeName: "n1", RuntimeEndpoint: r.Socket(), CNI: CNIOptions{ConfDir: conf, BinDirs: []string{bin}},
+		Host:      HostOptions{RootDir: dir + "/kubelet", LogDir: dir + "/pods", Mounter: noMounts{}},
+		Addresses: nodeaddress.Fixed("192.168.1.5"), Clock: clock.RealClock{},
 	})
 	nodes, err := c.client.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{})
 	if err != nil {

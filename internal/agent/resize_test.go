@@ -118,7 +118,7 @@ func TestResizeByRestart(t *testing.T) {
 // TestMemoryInUseIsNotTakenAway gives a container, and then a whole pod, less memory than they use: nothing is changed until they use less.
 func TestMemoryInUseIsNotTakenAway(t *testing.T) {
 	c, r := newFake(t, nil)
-	dir := filepath.Join(c.options.CgroupFS, "memory")
+	dir := filepath.Join(c.options.Host.CgroupFS, "memory")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +212,7 @@ func whole(request, limit string, condition corev1.PodConditionType, reason stri
 // TestResizeOfAWholePod gives a pod other resources of its own: they bound its cgroup and the container that has no limit.
 func TestResizeOfAWholePod(t *testing.T) {
 	c, r := newFake(t, nil)
-	if err := os.Mkdir(filepath.Join(c.options.CgroupFS, "cpu"), 0o755); err != nil {
+	if err := os.Mkdir(filepath.Join(c.options.Host.CgroupFS, "cpu"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	p := onePod("p")
@@ -223,7 +223,7 @@ func TestResizeOfAWholePod(t *testing.T) {
 	c.await("p", "ready", isReady)
 	quotas := func(ofPod, ofC int64) {
 		t.Helper()
-		text, err := os.ReadFile(filepath.Join(c.options.CgroupFS, "cpu/kubepods/burstable/pod"+string(pod.UID), "cpu.cfs_quota_us"))
+		text, err := os.ReadFile(filepath.Join(c.options.Host.CgroupFS, "cpu/kubepods/burstable/pod"+string(pod.UID), "cpu.cfs_quota_us"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,6 +4,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -110,7 +111,7 @@ func Run(ctx context.Context, options Options) error {
 		return err
 	}
 	var listener net.Listener
-	if o.API != nil {
+	if o.Server.Serve != nil {
 		if listener, err = n.listen(); err != nil {
 			return err
 		}
@@ -149,7 +150,7 @@ func Run(ctx context.Context, options Options) error {
 		Period: n.Kubelet.ContainerLogMonitorInterval.Duration, Clock: n.Clock, Logger: n.Logger,
 	})
 	events := pleg.New(pleg.Config{
-		Runtime: n.cri, Workers: n.workers, Status: n.nodeStatus, Period: n.Relist, Clock: n.Clock, Logger: n.Logger,
+		Runtime: n.cri, Workers: n.workers, Status: n.nodeStatus, Clock: n.Clock, Logger: n.Logger,
 	})
 	following := &following{services: all}
 	parts := []part{
@@ -199,44 +200,46 @@ func (n *node) makeRooms(ctx context.Context, services corev1listers.ServiceList
 		n.recorder.Event(pod, corev1.EventTypeWarning, reason, message)
 	}
 	n.stats = stats.NewProvider(stats.ProviderConfig{
-		Runtime: n.cri, Pods: n.workers, Volumes: n.volumes, Clock: n.Clock, Config: n.config, RootDir: n.RootDir, CgroupFS: n.CgroupFS,
+		Runtime: n.cri, Pods: n.workers, Volumes: n.volumes, Clock: n.Clock, Config: n.config, RootDir: n.Host.RootDir, CgroupFS: n.Host.CgroupFS,
 		VolumePeriod: n.Kubelet.VolumeStatsAggPeriod.Duration,
 	})
 	meter := &eviction.Meter{
-		Runtime: n.cri, Volumes: n.volumes, Resources: n.resources, Config: n.config, RootDir: n.RootDir, Clock: n.Clock, Logger: n.Logger,
+		Runtime: n.cri, Volumes: n.volumes, Resources: n.resources, Config: n.config, RootDir: n.Host.RootDir, Clock: n.Clock, Logger: n.Logger,
 	}
-	if n.Measure == nil {
-		n.Measure = meter.Observe
+	if n.Host.Measure == nil {
+		n.Host.Measure = meter.Observe
 	}
 	if n.images, err = images.New(ctx, images.Config{
-		Runtime: n.cri, Secrets: n.objects, Pods: n.workers, Measure: n.Measure, Kubelet: n.Kubelet, RootDir: n.RootDir,
+		Runtime: n.cri, Secrets: n.objects, Pods: n.workers, Measure: n.Host.Measure, Kubelet: n.Kubelet, RootDir: n.Host.RootDir,
 		Node: n.reference(), Events: n.recorder, Metrics: n.Metrics.images, Clock: n.Clock, Logger: n.Logger,
 	}); err != nil {
 		return err
 	}
 	n.nodeStatus = nodestatus.New(nodestatus.Config{
 		Client: n.client, Runtime: n.cri, Addresses: n.Addresses, Images: n.images, Kubelet: n.Kubelet, Clock: n.Clock, Logger: n.Logger,
-		NodeName: n.NodeName, Labels: n.Labels, TLS: n.TLS, Port: n.port, Resources: n.resources,
+		NodeName: n.NodeName, Labels: n.Labels, TLS: n.Server.TLS, Port: n.port, Resources: n.resources,
 		Network: cni.Options{
-			Dir: n.CNIConfDir, BinDirs: n.CNIBinDirs, DataDir: n.CNIDataDir, Bridge: n.CNIBridge, MTU: n.PodMTU, Masquerade: !n.Masqueraded,
+			Dir: n.CNI.ConfDir, BinDirs: n.CNI.BinDirs, DataDir: n.CNI.DataDir, Bridge: n.CNI.Bridge, MTU: n.CNI.MTU, Masquerade: !n.CNI.Masqueraded,
 		},
-		PodCIDR: n.PodCIDR,
+		PodCIDR: n.CNI.PodCIDR,
 	})
 	if err := n.nodeStatus.InstallNetwork(); err != nil {
 		return err
 	}
 	n.Addresses.Tell(n.addressesChanged)
 	users, err := userns.NewManager(ctx, userns.Options{
-		Dirs: n.volumes, Handlers: n.nodeStatus, Kubelet: n.Kubelet, RootDir: n.RootDir, MaxPods: n.resources.MaxPods,
+		Dirs: n.volumes, Handlers: n.nodeStatus, Kubelet: n.Kubelet, RootDir: n.Host.RootDir, MaxPods: n.resources.MaxPods,
 	})
 	if err != nil {
 		return err
 	}
-	bounds := cgroups.New(cgroups.Options{Pods: n.workers, Config: n.config, Resources: n.resources, Kubelet: n.Kubelet, Root: n.CgroupFS})
+	bounds := cgroups.New(cgroups.Options{
+		Pods: n.workers, Config: n.config, Resources: n.resources, Kubelet: n.Kubelet, Root: n.Host.CgroupFS,
+	})
 	lifecycle := containerhooks.New(containerhooks.Config{Runtime: n.cri, Addresses: n.Addresses, Events: n.recorder, Clock: n.Clock})
 	killer := podkiller.New(podkiller.Config{Runtime: n.cri, Hooks: lifecycle, Logs: n.config, Events: n.recorder, Clock: n.Clock})
 	n.garbage = podgc.New(podgc.Config{
-		Runtime: n.cri, Pods: n.workers, PodsDir: filepath.Join(n.volumes.Root, "pods"), LogDir: n.LogDir, Clock: n.Clock, Logger: n.Logger,
+		Runtime: n.cri, Pods: n.workers, PodsDir: filepath.Join(n.volumes.Root, "pods"), LogDir: n.Host.LogDir, Clock: n.Clock, Logger: n.Logger,
 	})
 	n.streams = podstreams.New(podstreams.Config{Runtime: n.cri, Pods: n.workers, Logs: n.config, Clock: n.Clock})
 	n.static = static.New(static.Config{
@@ -248,7 +251,7 @@ func (n *node) makeRooms(ctx context.Context, services corev1listers.ServiceList
 	})
 	n.eviction = eviction.New(eviction.Config{
 		Pods: n.workers, Containers: n.garbage, Killer: n.workers, Images: n.images, Status: n.nodeStatus, Shutdown: n.shutdown,
-		Meter: meter, Measure: n.Measure, Kubelet: n.Kubelet, Thresholds: n.resources.Thresholds, Node: n.reference(), Events: n.recorder,
+		Meter: meter, Measure: n.Host.Measure, Kubelet: n.Kubelet, Thresholds: n.resources.Thresholds, Node: n.reference(), Events: n.recorder,
 		Evictions: n.Metrics.evictions, Clock: n.Clock, Logger: n.Logger,
 	})
 	admission := podadmission.New(podadmission.Config{
@@ -294,7 +297,7 @@ func (n *node) serve(ctx context.Context, listener net.Listener) error {
 	if listener == nil {
 		return nil
 	}
-	return n.API(ctx, n.api(), listener)
+	return n.Server.Serve(ctx, n.api(), listener)
 }
 
 // api is the node as others see it.
@@ -302,7 +305,7 @@ func (n *node) api() *api { return &api{n.streams, n.stats, n} }
 
 // watchPlugins registers plug-ins. A node that cannot watch them runs its pods all the same.
 func (n *node) watchPlugins(ctx context.Context) error {
-	err := plugins.Run(ctx, plugins.Options{Dir: filepath.Join(n.RootDir, "plugins_registry"), Logger: n.Logger})
+	err := plugins.Run(ctx, plugins.Options{Dir: filepath.Join(n.Host.RootDir, "plugins_registry"), Logger: n.Logger})
 	if err != nil {
 		n.Logger.Error("Could not watch for plug-ins", "err", err)
 	}
@@ -348,7 +351,7 @@ func (n *node) prepare(ctx context.Context) error {
 	if err := hardware.Check(n.Kubelet); err != nil {
 		return err
 	}
-	machine, err := hardware.Look(n.RootDir)
+	machine, err := hardware.Look(n.Host.RootDir)
 	if err != nil {
 		return err
 	}
@@ -363,7 +366,7 @@ func (n *node) prepare(ctx context.Context) error {
 		return err
 	}
 	n.config = runconfig.Node{
-		LogDir: n.LogDir, ClusterDNS: n.ClusterDNS, ClusterDomain: n.ClusterDomain, CgroupDriver: driver,
+		LogDir: n.Host.LogDir, ClusterDNS: n.ClusterDNS, ClusterDomain: cmp.Or(n.Kubelet.ClusterDomain, "cluster.local"), CgroupDriver: driver,
 		MemoryBytes: machine.Memory, LowestOOMScore: machine.LowestOOMScore,
 		CgroupRoot: n.Kubelet.CgroupRoot, Flat: !*n.Kubelet.CgroupsPerQOS, SeccompDefault: *n.Kubelet.SeccompDefault,
 		NoQuota: !*n.Kubelet.CPUCFSQuota, QuotaPeriod: n.Kubelet.CPUCFSQuotaPeriod.Duration,
@@ -384,9 +387,9 @@ func (n *node) prepare(ctx context.Context) error {
 		n.config.HostServers, n.config.HostSearches, n.config.HostOptions = runconfig.ParseResolvConf(string(text))
 	}
 	n.volumes = volumes.NewManager(&volumes.Host{
-		Root: n.RootDir, Mounter: n.Mounter, Clock: n.Clock, HostIPs: n.ips, Allocatable: n.resources.Allocatable(),
+		Root: n.Host.RootDir, Mounter: n.Host.Mounter, Clock: n.Clock, HostIPs: n.ips, Allocatable: n.resources.Allocatable(),
 	}, n.Options.Volumes)
-	for _, dir := range []string{filepath.Join(n.RootDir, "pods"), n.LogDir} {
+	for _, dir := range []string{filepath.Join(n.Host.RootDir, "pods"), n.Host.LogDir} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("make node's directory: %w", err)
 		}

@@ -20,9 +20,9 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/sysctls"
 )
 
-// Effective is the configuration that a node with the given one goes by. Without one it has kubelet's defaults, but it
-// runs beside swap, pulls images side by side, listens at no well-known port, and takes pods until a twentieth of the disk is
-// left, as k3s does: laptops and small machines are rarely emptier than kubelet wants them.
+// Effective returns the configuration that a node uses if it is given this one. Nil means kubelet's defaults with these exceptions: the
+// node runs on a machine with swap, pulls images in parallel, listens on no well-known port, and accepts pods until 5% of the disk is left,
+// as k3s does. Laptops and small machines rarely have as much free space as kubelet requires.
 func Effective(given *configv1beta1.KubeletConfiguration) *configv1beta1.KubeletConfiguration {
 	if given != nil {
 		return given
@@ -34,18 +34,12 @@ func Effective(given *configv1beta1.KubeletConfiguration) *configv1beta1.Kubelet
 	return c
 }
 
-// heed takes over from the kubelet configuration what the options themselves leave open.
+// heed applies the kubelet configuration to those options that are not set.
 func (o *Options) heed() {
 	o.Kubelet = Effective(o.Kubelet)
 	k := o.Kubelet
-	if o.MaxPods == 0 {
-		o.MaxPods = int64(k.MaxPods)
-	}
-	if o.LogDir == "" {
-		o.LogDir = k.PodLogsDir
-	}
-	if o.ClusterDomain == "" {
-		o.ClusterDomain = k.ClusterDomain
+	if o.Host.LogDir == "" {
+		o.Host.LogDir = k.PodLogsDir
 	}
 	if found := o.ClusterDNS; found == nil {
 		o.ClusterDNS = func() []string { return k.ClusterDNS }
@@ -57,15 +51,15 @@ func (o *Options) heed() {
 			return k.ClusterDNS
 		}
 	}
-	if o.PodCIDR == "" {
-		o.PodCIDR = k.PodCIDR
+	if o.CNI.PodCIDR == "" {
+		o.CNI.PodCIDR = k.PodCIDR
 	}
 	if !*k.EnableServer {
-		o.API = nil
+		o.Server.Serve = nil
 	}
 }
 
-// restartPeriod is the longest wait of containers that keep ending.
+// restartPeriod returns the maximum back-off of crashing containers.
 func (o *Options) restartPeriod() time.Duration {
 	if p := o.Kubelet.CrashLoopBackOff.MaxContainerRestartPeriod; p != nil {
 		return p.Duration
@@ -73,16 +67,16 @@ func (o *Options) restartPeriod() time.Duration {
 	return backoff.Max
 }
 
-// settings are the parts of the kubelet configuration that the node reads in another form.
+// settings are those parts of the kubelet configuration that the node parses.
 type settings struct {
-	logBytes int64 // of one file; negative: no bound
+	logBytes int64 // of one file; negative: no limit
 	sysctls  *sysctls.List
 }
 
 func (n *node) readSettings(machine hardware.Machine) error {
 	k, s := n.Kubelet, &n.settings
 	var err error
-	if n.resources, err = allocatable.New(machine, n.MaxPods, k); err != nil {
+	if n.resources, err = allocatable.New(machine, int64(k.MaxPods), k); err != nil {
 		return err
 	}
 	size, err := resource.ParseQuantity(k.ContainerLogMaxSize)
@@ -94,7 +88,7 @@ func (n *node) readSettings(machine hardware.Machine) error {
 	return err
 }
 
-// driver is the cgroup driver that is used where the runtime does not say which one is its own.
+// driver returns the cgroup driver to use if the runtime does not report its own.
 func driver(k *configv1beta1.KubeletConfiguration) runtimeapi.CgroupDriver {
 	if k.CgroupDriver == "systemd" {
 		return runtimeapi.CgroupDriver_SYSTEMD
@@ -102,7 +96,7 @@ func driver(k *configv1beta1.KubeletConfiguration) runtimeapi.CgroupDriver {
 	return runtimeapi.CgroupDriver_CGROUPFS
 }
 
-// eventClient is the client that events go by: they have a rate of their own.
+// eventClient returns the client for events, which has its own rate limit.
 func (o *Options) eventClient() (kubernetes.Interface, error) {
 	if o.Config == nil {
 		return o.Client, nil

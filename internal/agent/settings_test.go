@@ -14,6 +14,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/cri/fakecri"
 	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
+	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
 	"github.com/mortise-dev/mortise/internal/machine/images"
 )
 
@@ -41,8 +42,9 @@ func newConfigured(t *testing.T, text string, change func(*Options)) (*cluster, 
 	}
 	t.Cleanup(r.Stop)
 	o := Options{
-		NodeName: "n1", RuntimeEndpoint: r.Socket(), RootDir: dir + "/kubelet", LogDir: dir + "/pods", CNIConfDir: "-",
-		NodeIPs: []string{"192.168.1.5"}, Mounter: noMounts{}, Kubelet: configured(t, text), CgroupFS: t.TempDir(),
+		NodeName: "n1", RuntimeEndpoint: r.Socket(), CNI: CNIOptions{ConfDir: "-"},
+		Host:      HostOptions{RootDir: dir + "/kubelet", LogDir: dir + "/pods", CgroupFS: t.TempDir(), Mounter: noMounts{}},
+		Addresses: nodeaddress.Fixed("192.168.1.5"), Kubelet: configured(t, text),
 	}
 	if change != nil {
 		change(&o)

@@ -97,7 +97,7 @@ func TestPodsHaveUsersOfTheirOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.await("a", "gone", func(p *corev1.Pod) bool { return p == nil })
-	if left, err := filepath.Glob(filepath.Join(c.options.RootDir, "pods", string(first.UID), "userns")); err != nil || len(left) > 0 {
+	if left, err := filepath.Glob(filepath.Join(c.options.Host.RootDir, "pods", string(first.UID), "userns")); err != nil || len(left) > 0 {
 		t.Errorf("left: %q, %v", left, err)
 	}
 }
@@ -112,7 +112,7 @@ func TestUsersThatCannotBeHad(t *testing.T) {
 
 	// A range that nobody can read is not given to another: the node says whose it is.
 	c.stop()
-	dir := filepath.Join(c.options.RootDir, "pods", "some")
+	dir := filepath.Join(c.options.Host.RootDir, "pods", "some")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}

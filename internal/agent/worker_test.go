@@ -20,6 +20,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/cri/fakecri"
+	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
 	"github.com/mortise-dev/mortise/internal/machine/images"
 )
 
@@ -79,8 +80,9 @@ func newFake(t *testing.T, c clock.WithTicker) (*cluster, *fakecri.Runtime) {
 	}
 	t.Cleanup(r.Stop)
 	return newCluster(t, Options{
-		NodeName: "n1", RuntimeEndpoint: r.Socket(), RootDir: dir + "/kubelet", LogDir: dir + "/pods", CNIConfDir: "-", CgroupFS: t.TempDir(),
-		NodeIPs: []string{"192.168.1.5"}, Mounter: noMounts{}, Clock: c, ClusterDNS: func() []string { return []string{"10.96.0.10"} },
+		NodeName: "n1", RuntimeEndpoint: r.Socket(), CNI: CNIOptions{ConfDir: "-"},
+		Host:      HostOptions{RootDir: dir + "/kubelet", LogDir: dir + "/pods", CgroupFS: t.TempDir(), Mounter: noMounts{}},
+		Addresses: nodeaddress.Fixed("192.168.1.5"), Clock: c, ClusterDNS: func() []string { return []string{"10.96.0.10"} },
 	}), r
 }
 

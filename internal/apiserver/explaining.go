@@ -22,6 +22,8 @@ type Explain struct {
 	Bytes int64 // maximum memory of traces; 0: 16 MiB
 	// Scheduling returns the scheduler's decisions; nil: there are none.
 	Scheduling Schedulings
+	// Autoscaling returns the decisions about HorizontalPodAutoscalers; nil: there are none.
+	Autoscaling Autoscalings
 }
 
 // newExplain makes the recorder if it is enabled.
@@ -43,7 +45,8 @@ func (s *Server) newExplain() {
 
 // explaining adds the paths for queries about traces.
 func (s *Server) explaining(mux map[string]http.Handler) {
-	h := s.scheduling(s.explain.Handler(s.api.Explained(), status.Write))
+	h := decisions(trace.ParamScheduling, s.scheduled,
+		decisions(trace.ParamAutoscaling, s.autoscaled, s.explain.Handler(s.api.Explained(), status.Write)))
 	mux[trace.Route], mux[trace.Route+"/"] = h, h
 }
 

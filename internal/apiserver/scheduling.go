@@ -22,21 +22,20 @@ type Schedulings interface {
 	Scheduling(namespace, name string) *trace.Scheduling
 }
 
-// scheduling answers queries about the scheduler's decisions, and passes other requests to next.
-func (s *Server) scheduling(next http.Handler) http.Handler {
+// decisions answers queries with a parameter that asks for decisions, and passes other requests to next.
+func decisions(parameter string, of func(*http.Request) (any, error), next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		q := r.URL.Query()
-		asks := q.Get(trace.ParamScheduling)
+		asks := r.URL.Query().Get(parameter)
 		on, err := strconv.ParseBool(asks)
 		switch {
 		case asks == "" || err == nil && !on:
 			next.ServeHTTP(w, r)
 			return
 		case err != nil:
-			status.Write(w, r, apierrors.NewBadRequest(fmt.Sprintf("%s: %q is neither true nor false", trace.ParamScheduling, asks)))
+			status.Write(w, r, apierrors.NewBadRequest(fmt.Sprintf("%s: %q is neither true nor false", parameter, asks)))
 			return
 		}
-		v, err := s.scheduled(r)
+		v, err := of(r)
 		if err != nil {
 			status.Write(w, r, err)
 			return
@@ -51,7 +50,8 @@ func (s *Server) scheduling(next http.Handler) http.Handler {
 	})
 }
 
-func (s *Server) scheduled(r *http.Request) (*trace.Scheduling, error) {
+// scheduled returns the scheduler's decisions about a pod.
+func (s *Server) scheduled(r *http.Request) (any, error) {
 	pods := schema.GroupResource{Resource: "pods"}
 	q := r.URL.Query()
 	namespace, name := q.Get(trace.ParamNamespace), q.Get(trace.ParamName)
@@ -66,7 +66,7 @@ func (s *Server) scheduled(r *http.Request) (*trace.Scheduling, error) {
 	case namespace == "" || name == "":
 		return nil, apierrors.NewBadRequest("scheduling decisions need the namespace and name of a pod")
 	case s.opts.Explain.Scheduling == nil:
-		return nil, unexplained("this server keeps no scheduling decisions: it was started without --explain, or runs no scheduler")
+		return nil, unexplained("schedulings", "this server keeps no scheduling decisions: it was started without --explain, or runs no scheduler")
 	}
 	if v := s.opts.Explain.Scheduling.Scheduling(namespace, name); v != nil {
 		return v, nil
@@ -77,18 +77,18 @@ func (s *Server) scheduled(r *http.Request) (*trace.Scheduling, error) {
 	}
 	spec, _ := live["spec"].(map[string]any)
 	if node, _ := spec["nodeName"].(string); node != "" {
-		return nil, unexplained(fmt.Sprintf(
+		return nil, unexplained("schedulings", fmt.Sprintf(
 			"no decision about pod %s/%s is kept: it is on node %s, by another scheduler, without one, or longer than this server runs", namespace,
 			name, node))
 	}
 	by, _ := spec["schedulerName"].(string)
-	return nil, unexplained(fmt.Sprintf(
+	return nil, unexplained("schedulings", fmt.Sprintf(
 		"there is no decision about pod %s/%s, and no scheduler of this server is responsible: the pod names the scheduler %s", namespace, name,
 		by))
 }
 
-func unexplained(text string) error {
-	e := apierrors.NewNotFound(schema.GroupResource{Resource: "schedulings"}, "")
+func unexplained(what, text string) error {
+	e := apierrors.NewNotFound(schema.GroupResource{Resource: what}, "")
 	e.ErrStatus.Message, e.ErrStatus.Details = text, nil
 	return e
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"strconv"
 	"strings"
@@ -29,6 +30,7 @@ import (
 type explainOptions struct {
 	kubeconfig, namespace, output string
 	brief, rejected, scheduling   bool
+	autoscaling                   bool // the object is a HorizontalPodAutoscaler, and its decisions are asked for
 	last                          time.Duration
 	limit                         int
 	what, field                   string // an audit ID, or TYPE/NAME and a field of it
@@ -51,17 +53,21 @@ func runExplain(ctx context.Context, p Program, args []string) int {
 		fmt.Fprintf(p.Err, `Usage: mortise explain AUDIT-ID [flags]
        mortise explain TYPE/NAME [FIELD] [flags]
        mortise explain pod/NAME --scheduling [flags]
+       mortise explain hpa/NAME [flags]
        mortise explain [--rejected] [--last 10m] [flags]
 
 Shows what a running server did with writes: the duration of each stage, what each mutating step changed, what rejected the write,
 and what was stored. The Audit-Id header of a response identifies its write. For an object, the command lists the writes; for a field of
 an object, it shows what set the field: the request, a default, a plug-in, policy or webhook. --rejected lists rejected writes with the
 stage or hook and the reason. --scheduling shows why a pod is on its node, or on none: which plug-ins filtered nodes, the scores of the
-best nodes, what the pod waits for. ("mortise kubectl explain" describes what a field means.)
+best nodes, what the pod waits for. For a HorizontalPodAutoscaler, the command shows the last decisions: the value of each metric, where
+it was read and how old it was, what it asks for, and which window, policy or bound limited it; with --last or --brief it lists the
+writes. ("mortise kubectl explain" describes what a field means.)
 
   mortise explain pod/web spec.containers[0].image
   mortise explain deployment.apps/web 'metadata.labels["example.com/team"]' -n shop
   mortise explain pod/web --scheduling
+  mortise explain hpa/web
   mortise explain --rejected --last 10m
 
 The server keeps the newest traces in memory (--explain-memory of "mortise up"). A restart loses them.
@@ -152,43 +158,43 @@ func (o *explainOptions) run(ctx context.Context, p Program) error {
 		query.Set(trace.ParamScheduling, "true")
 		query.Del(trace.ParamLimit)
 	}
+	if o.autoscaling {
+		query.Set(trace.ParamAutoscaling, "true")
+		query.Del(trace.ParamLimit)
+	}
 	body, err := ask(ctx, config, path, query)
 	if err != nil {
 		return err
 	}
-	if o.scheduling {
-		var s trace.Scheduling
-		if err := json.Unmarshal(body, &s); err != nil {
-			return fmt.Errorf("read answer: %w", err)
-		}
-		if o.output == "json" {
-			return printJSON(p.Out, &s)
-		}
-		return printScheduling(p.Out, &s)
+	switch {
+	case o.scheduling:
+		return printAnswer(p.Out, o.output, body, printScheduling)
+	case o.autoscaling:
+		return printAnswer(p.Out, o.output, body, printAutoscaling)
+	case o.field != "":
+		return printAnswer(p.Out, o.output, body, printField)
 	}
-	if o.field != "" {
-		var f trace.Field
-		if err := json.Unmarshal(body, &f); err != nil {
-			return fmt.Errorf("read answer: %w", err)
+	return printAnswer(p.Out, o.output, body, func(w io.Writer, v *trace.View) error {
+		switch {
+		case o.what != "" && !o.object():
+			return printTraces(w, v.Traces)
+		case o.rejected:
+			return printRejected(w, v)
 		}
-		if o.output == "json" {
-			return printJSON(p.Out, &f)
-		}
-		return printField(p.Out, &f)
-	}
-	var v trace.View
-	if err := json.Unmarshal(body, &v); err != nil {
+		return printWrites(w, v)
+	})
+}
+
+// printAnswer decodes an answer, and prints it as JSON or by the function.
+func printAnswer[T any](w io.Writer, output string, body []byte, print func(io.Writer, *T) error) error {
+	v := new(T)
+	if err := json.Unmarshal(body, v); err != nil {
 		return fmt.Errorf("read answer: %w", err)
 	}
-	switch {
-	case o.output == "json":
-		return printJSON(p.Out, &v)
-	case o.what != "" && !o.object():
-		return printTraces(p.Out, v.Traces)
-	case o.rejected:
-		return printRejected(p.Out, &v)
+	if output == "json" {
+		return printJSON(w, v)
 	}
-	return printWrites(p.Out, &v)
+	return print(w, v)
 }
 
 // find turns TYPE/NAME into a resource, as the server's discovery has it.
@@ -229,6 +235,8 @@ func (o *explainOptions) find(config *rest.Config, space string, query url.Value
 	if o.field != "" {
 		query.Set(trace.ParamField, o.field)
 	}
+	o.autoscaling = r.Group == "autoscaling" && r.Resource == "horizontalpodautoscalers" && o.field == "" && !o.rejected && !o.brief &&
+		o.last == 0
 	return nil
 }
 

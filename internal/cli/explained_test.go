@@ -35,7 +35,13 @@ func TestExplainPrints(t *testing.T) {
 			t.Fatal(err)
 		}
 		var out bytes.Buffer
-		if strings.HasPrefix(filepath.Base(file), "scheduling") {
+		if strings.HasPrefix(filepath.Base(file), "autoscaling") {
+			var s trace.Autoscaling
+			if err := json.Unmarshal(b, &s); err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			err = printAutoscaling(&out, &s)
+		} else if strings.HasPrefix(filepath.Base(file), "scheduling") {
 			var s trace.Scheduling
 			if err := json.Unmarshal(b, &s); err != nil {
 				t.Fatalf("%s: %v", file, err)
@@ -92,7 +98,13 @@ func TestExplainAsks(t *testing.T) {
 		case "/api":
 			fmt.Fprint(w, `{"kind": "APIVersions", "versions": ["v1"]}`)
 		case "/apis":
-			fmt.Fprint(w, `{"kind": "APIGroupList", "apiVersion": "v1", "groups": []}`)
+			fmt.Fprint(w, `{"kind": "APIGroupList", "apiVersion": "v1", "groups": [{"name": "autoscaling",
+				"versions": [{"groupVersion": "autoscaling/v2", "version": "v2"}], "preferredVersion": {"groupVersion": "autoscaling/v2",
+				"version": "v2"}}]}`)
+		case "/apis/autoscaling/v2":
+			fmt.Fprint(w, `{"kind": "APIResourceList", "groupVersion": "autoscaling/v2", "resources": [{"name": "horizontalpodautoscalers",
+				"singularName": "horizontalpodautoscaler", "shortNames": ["hpa"], "namespaced": true, "kind": "HorizontalPodAutoscaler",
+				"verbs": ["get"]}]}`)
 		case "/api/v1":
 			fmt.Fprint(w, `{"kind": "APIResourceList", "groupVersion": "v1", "resources": [
 				{"name": "pods", "singularName": "pod", "shortNames": ["po"], "namespaced": true, "kind": "Pod", "verbs": ["get"]},
@@ -133,16 +145,22 @@ func TestExplainAsks(t *testing.T) {
 		"pod/web --scheduling": {"/debug/explain?group=&name=web&namespace=mine&resource=pods&scheduling=true", 0,
 			"Decisions:  none recorded"},
 		"po/web --scheduling -o json -n x": {"/debug/explain?group=&name=web&namespace=x&resource=pods&scheduling=true", 0, `"decisions": null`},
-		"--scheduling":                     {"", 2, "--scheduling is about a pod"},
-		"pod/web spec --scheduling":        {"", 2, "--scheduling is about a pod"},
-		"gone":                             {"", 1, "mortise: get traces: no such trace"},
-		"--limit 0":                        {"", 2, "--limit 0"},
-		"--last -1s":                       {"", 2, "--last"},
-		"-o yaml":                          {"", 2, "want json"},
-		"a b":                              {"", 2, "want an audit ID"},
-		"pod/web spec --rejected":          {"", 2, "--rejected"},
-		"--nosuch":                         {"", 2, "unknown flag"},
-		"--help":                           {"", 0, "Usage: mortise explain"},
+		"hpa/web": {"/debug/explain?autoscaling=true&group=autoscaling&name=web&namespace=mine&resource=horizontalpodautoscalers", 0,
+			"Autoscaler: "},
+		"hpa/web -o json": {"/debug/explain?autoscaling=true&group=autoscaling&name=web&namespace=mine&resource=horizontalpodautoscalers", 0,
+			`"decisions": null`},
+		"hpa/web --last 1m": {"/debug/explain?group=autoscaling&limit=50&name=web&namespace=mine&resource=horizontalpodautoscalers&since=1m0s",
+			0, "No writes"},
+		"--scheduling":              {"", 2, "--scheduling is about a pod"},
+		"pod/web spec --scheduling": {"", 2, "--scheduling is about a pod"},
+		"gone":                      {"", 1, "mortise: get traces: no such trace"},
+		"--limit 0":                 {"", 2, "--limit 0"},
+		"--last -1s":                {"", 2, "--last"},
+		"-o yaml":                   {"", 2, "want json"},
+		"a b":                       {"", 2, "want an audit ID"},
+		"pod/web spec --rejected":   {"", 2, "--rejected"},
+		"--nosuch":                  {"", 2, "unknown flag"},
+		"--help":                    {"", 0, "Usage: mortise explain"},
 	} {
 		asked = nil
 		var out bytes.Buffer

@@ -20,6 +20,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/encryption"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/scalinglog"
 	"github.com/mortise-dev/mortise/internal/datadir"
 	"github.com/mortise-dev/mortise/internal/lifecycle"
 	"github.com/mortise-dev/mortise/internal/node"
@@ -95,6 +96,7 @@ type observation struct {
 	scheduler   *metrics.Metrics
 	explain     apiserver.Explain
 	decisions   *decisionlog.Log // of the scheduler; nil: not recorded
+	scalings    *scalinglog.Log  // of HorizontalPodAutoscalers; nil: not recorded
 }
 
 // observe creates the metrics of the controllers, the service proxy and the scheduler.
@@ -109,6 +111,6 @@ func observe(s *settings) (o observation, err error) {
 	if o.scheduler, err = metrics.New(o.registry); err != nil {
 		return o, err
 	}
-	o.explain, o.decisions = s.explain()
+	s.explain(&o)
 	return o, nil
 }

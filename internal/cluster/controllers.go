@@ -41,7 +41,7 @@ func (c *settings) layout(material *serving.Material, advertised netip.AddrPort,
 // runControllers runs the selected controllers. The returned channel is closed when their caches are filled, or when another server turns
 // out to run them.
 func (c *settings) runControllers(
-	ctx context.Context, self components, layout controllers.Cluster, metrics *controllers.Metrics, clients *lifecycle.Group,
+	ctx context.Context, self components, layout controllers.Cluster, o observation, clients *lifecycle.Group,
 ) (<-chan struct{}, error) {
 	selection := c.Controllers
 	if c.bare { // each server publishes itself, even without controllers
@@ -56,7 +56,8 @@ func (c *settings) runControllers(
 	run := func(selected []controllers.Controller, ready func()) func(context.Context) error {
 		return func(ctx context.Context) error {
 			return controllers.Run(ctx, selected, manager, controllers.Options{
-				As: self.asController, Logger: c.Logger.With("part", "controllers"), Ready: ready, Cluster: layout, Metrics: metrics,
+				As: self.asController, Logger: c.Logger.With("part", "controllers"), Ready: ready, Cluster: layout, Metrics: o.controllers,
+				Scalings: o.scalings,
 			})
 		}
 	}
@@ -70,7 +71,7 @@ func (c *settings) runControllers(
 	options := election.Options{Component: component, Namespace: cmp.Or(e.Namespace, "kube-system"), Name: cmp.Or(e.Name, component)}
 	options.LeaseDuration, options.RenewDeadline, options.RetryPeriod = e.Durations()
 	clients.Run(ctx, "controllers", run(own, nil))
-	candidate := candidate{config: manager, metrics: metrics, log: c.Logger, seen: settled}
+	candidate := candidate{config: manager, metrics: o.controllers, log: c.Logger, seen: settled}
 	clients.Run(ctx, "controllers", candidate.elected(options, run(shared, settled)))
 	return done, nil
 }

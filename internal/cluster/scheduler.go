@@ -17,6 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/apiserver"
 	"github.com/mortise-dev/mortise/internal/builtin"
+	"github.com/mortise-dev/mortise/internal/controllers/scalinglog"
 	"github.com/mortise-dev/mortise/internal/election"
 	"github.com/mortise-dev/mortise/internal/lifecycle"
 	"github.com/mortise-dev/mortise/internal/scheduler"
@@ -66,15 +67,14 @@ func readScheduling(ctx context.Context, c *settings) (s scheduling, err error) 
 	return s, nil
 }
 
-// explain returns the settings of write traces, and the scheduler's decision log; nil: there is no log.
-func (c *settings) explain() (apiserver.Explain, *decisionlog.Log) {
-	e := apiserver.Explain{On: c.APIServer.Explain.Enabled, Bytes: int64(c.APIServer.Explain.Memory) << 20}
-	if !e.On || c.bare {
-		return e, nil
+// explain sets the settings of write traces, and the logs of decisions; nil: there are no logs.
+func (c *settings) explain(o *observation) {
+	o.explain = apiserver.Explain{On: c.APIServer.Explain.Enabled, Bytes: int64(c.APIServer.Explain.Memory) << 20}
+	if !o.explain.On || c.bare {
+		return
 	}
-	decisions := decisionlog.New(decisionlog.Options{})
-	e.Scheduling = decisions
-	return e, decisions
+	o.decisions, o.scalings = decisionlog.New(decisionlog.Options{}), scalinglog.New(scalinglog.Options{})
+	o.explain.Scheduling, o.explain.Autoscaling = o.decisions, o.scalings
 }
 
 // runScheduler runs the scheduler, under leader election if configured: by its own configuration or, if that has none, as for the

@@ -131,16 +131,13 @@ func TestBannedCalls(t *testing.T) {
 
 // storedContexts are the structs that may hold a context, with the reason.
 var storedContexts = map[string]string{
-	"extension/webhook Endpoints":                "one value for the whole server, which asks the backend while it runs",
+	"extension/webhook Endpoints":                "upstream's ServiceResolver, whose method takes no context",
 	"internal/apiserver requestRecord":           "it is the context of one request",
-	"internal/apiserver/aggregate tied":          "of one connection that is taken over",
 	"internal/apiserver/audit tap":               "of one request: http.ResponseWriter's methods take none",
 	"internal/apiserver/authenticate bare":       "it is a context, without the values of the one that it wraps",
-	"internal/apiserver/authenticate jwt":        "of the issuers, which a changed configuration starts",
-	"internal/apiserver/encryption Transformers": "of the plug-ins, which a changed configuration starts",
-	"internal/apiserver/encryption plugin":       "until the plug-in is configured no more",
+	"internal/apiserver/encryption Transformers": "the plug-ins of a reloaded configuration outlive the reload, until Close",
 	"internal/apiserver/verbs req":               "of one request",
-	"internal/apiserver/watchcache Lifetime":     "of all feeds",
+	"internal/apiserver/watchcache Lifetime":     "a request starts a feed, which outlives it: the feeds end with the server",
 	"internal/controllers/controllertest World":  "ends when the simulated controllers die",
 	"store/storetest fixture":                    "of one test",
 }

@@ -30,7 +30,6 @@ var largeTypes = map[string]struct {
 }{
 	"api/config/v1alpha1 ServerConfiguration":            {0, 23, "the configuration file: a section a field"},
 	"extension/trace Trace":                              {0, 31, "data: an answer of the API"},
-	"internal/agent Options":                             {0, 35, "settings, one field each"},
 	"internal/agent/cri/fakecri Runtime":                 {51, 23, "a fake of the runtime's whole API"},
 	"internal/agent/proxy Options":                       {0, 24, "settings, one field each"},
 	"internal/apiserver Options":                         {0, 32, "settings, one field each"},

@@ -257,11 +257,14 @@ func (p *Plan) runAgent(ctx context.Context, c *Connection, n Network, parts *li
 	}))
 	parts.Run(ctx, "node", func(ctx context.Context) error {
 		return agent.Run(ctx, agent.Options{
-			NodeName: c.Name, Config: c.Config, RuntimeEndpoint: p.socket, RootDir: p.Settings.Root(p.DataDir),
-			PodCIDR: c.PodCIDR, Masqueraded: n.masqueraded, PodMTU: n.podMTU, Addresses: c.Addresses, ClusterDNS: n.clusterDNS,
-			Listen: p.kubelet.listenAt(c.listen()), Admit: p.kubelet.admits(c.Admit), TLS: p.kubelet.secured(c.Serving), API: api, Logger: log,
-			Kubelet: p.kubelet.configuration(), DecodePods: staticPods(), Metrics: measured, CNIConfDir: p.cniDir,
-			Volumes: builtin.VolumePlugins(),
+			NodeName: c.Name, Config: c.Config, RuntimeEndpoint: p.socket, Kubelet: p.kubelet.configuration(),
+			Host: agent.HostOptions{RootDir: p.Settings.Root(p.DataDir)},
+			CNI:  agent.CNIOptions{ConfDir: p.cniDir, PodCIDR: c.PodCIDR, MTU: n.podMTU, Masqueraded: n.masqueraded},
+			Server: agent.ServerOptions{
+				Serve: api, Listen: p.kubelet.listenAt(c.listen()), TLS: p.kubelet.secured(c.Serving), Admit: p.kubelet.admits(c.Admit),
+			},
+			ClusterDNS: n.clusterDNS, Addresses: c.Addresses, DecodePods: staticPods(), Volumes: builtin.VolumePlugins(),
+			Metrics: measured, Logger: log,
 		})
 	})
 	return nil

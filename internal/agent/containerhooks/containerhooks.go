@@ -63,7 +63,6 @@ func (r *Runner) Run(ctx context.Context, c *corev1.Container, id string, podIPs
 			return err
 		}
 		client := probe.HTTPClient(0)
-		defer client.CloseIdleConnections()
 		response, err := client.Do(request)
 		if err != nil {
 			return fmt.Errorf("run hook of container %s: %w", c.Name, err)

@@ -6,6 +6,7 @@ package containerhooks
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -23,6 +24,7 @@ import (
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 	utilexec "k8s.io/utils/exec"
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
@@ -146,6 +148,53 @@ func TestRequests(t *testing.T) {
 		case len(asked) != 1 || <-asked != "/stop":
 			t.Errorf("%s: it was not asked", name)
 		}
+	}
+}
+
+// TestResponses: the runner reads no more than it needs of a response and closes the connection; a response that is cut off is an error.
+func TestResponses(t *testing.T) {
+	left := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/short":
+			w.Header().Set("Content-Length", "100")
+			_, _ = w.Write([]byte("short"))
+		case "/endless":
+			_, _ = w.Write(make([]byte, 20<<10))
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+			close(left)
+		}
+	}))
+	defer server.Close()
+	at := server.Listener.Addr().(*net.TCPAddr)
+	f := newFixture()
+	run := func(path string) error {
+		hook := &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt(at.Port)}}
+		return f.Run(t.Context(), &corev1.Container{Name: "c"}, "id", []string{at.IP.String()}, hook)
+	}
+	if err := run("/short"); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("cut off: %v", err)
+	}
+	if err := run("/endless"); err != nil {
+		t.Error(err)
+	}
+	<-left
+}
+
+// TestTimersStop: no timer is left when a handler has ended.
+func TestTimersStop(t *testing.T) {
+	f := newFixture()
+	fake := clocktesting.NewFakeClock(time.Unix(0, 0))
+	f.Clock = fake
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := f.Run(ctx, &corev1.Container{}, "id", nil, seconds(7)); !errors.Is(err, context.Canceled) || fake.HasWaiters() {
+		t.Errorf("sleep: %v, a timer is left: %t", err, fake.HasWaiters())
+	}
+	pod, c := &corev1.Pod{}, &corev1.Container{Lifecycle: &corev1.Lifecycle{PreStop: command("a")}}
+	if f.PreStop(t.Context(), pod, c, "id", time.Minute); fake.HasWaiters() {
+		t.Error("preStop leaves a timer")
 	}
 }
 

@@ -21,10 +21,10 @@ type lease struct {
 	client  kubernetes.Interface
 	clock   clock.PassiveClock
 	node    string
-	seconds int32 // until the node counts as silent
+	seconds int32 // until the control plane considers the node dead
 }
 
-// renew says that the node is alive.
+// renew renews the lease.
 func (l *lease) renew(ctx context.Context) error {
 	leases := l.client.CoordinationV1().Leases(leaseNamespace)
 	now := metav1.NewMicroTime(l.clock.Now())
@@ -52,7 +52,7 @@ func (l *lease) renew(ctx context.Context) error {
 	return nil
 }
 
-// renewal is how often the lease is renewed: four times in its life.
+// renewal returns the interval between renewals: a quarter of the lease's duration.
 func renewal(k *configv1beta1.KubeletConfiguration) time.Duration {
 	return time.Duration(k.NodeLeaseDurationSeconds) * time.Second / 4
 }

@@ -21,20 +21,20 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/cni"
 )
 
-// podNetwork is the configuration of the pods' network that the node writes for its runtime.
+// podNetwork is the CNI configuration that the node writes for its runtime.
 type podNetwork struct {
-	options cni.Options // Dir is "-" where the node configures nothing
-	fixed   string      // the range that the node was configured with; empty: the Node is given its ranges
+	options cni.Options // Dir is "-" if the node configures nothing
+	fixed   string      // the configured range; empty: the podCIDRs of the Node
 	clock   clock.PassiveClock
 	logger  *slog.Logger
 
-	reminders backoff.Failures // of a runtime that says that it has no network
+	reminders backoff.Failures // to a runtime that reports no network
 
 	mu    sync.Mutex
-	given []string // the ranges that the Node was given, once they are configured
+	given []string // the podCIDRs of the Node, once they are configured
 }
 
-// install configures the pod network if no other configuration exists. Again: also if it is configured already.
+// install configures the pod network if no other configuration exists. With again it writes an existing configuration once more.
 func (n *podNetwork) install(again bool, cidrs ...string) error {
 	if n.options.Dir == "-" {
 		return nil
@@ -51,7 +51,7 @@ func (n *podNetwork) install(again bool, cidrs ...string) error {
 	return nil
 }
 
-// ranges are those that the pod network is configured for; none: it is not configured yet.
+// ranges returns the configured ranges of the pod network; none: it is not configured yet.
 func (n *podNetwork) ranges() []string {
 	if n.fixed != "" {
 		return []string{n.fixed}
@@ -61,14 +61,14 @@ func (n *podNetwork) ranges() []string {
 	return n.given
 }
 
-// wantsRange says whether the node waits for the range of its pods' addresses. Until then a configuration that is there, if it is ours, is
-// of another node or of an earlier one: pods that got addresses of it would lose their gateway when the right one comes.
+// wantsRange reports whether the node waits for its podCIDR. Until then an existing configuration of ours belongs to another or earlier
+// node: pods with its addresses would lose their gateway when the right range arrives.
 func (n *podNetwork) wantsRange() bool {
 	return n.options.Dir != "-" && len(n.ranges()) == 0 && cni.Other(n.options.Dir) == ""
 }
 
-// remind writes the configuration of the pod network again where the runtime still says that it has none. A runtime watches the directory,
-// and may miss a change: without another it would never look again. The configuration may also have been removed.
+// remind writes the CNI configuration again while the runtime reports that it has no network. A runtime watches the directory, and may miss
+// a change: without another change it would never look again. The configuration may also have been removed.
 func (n *podNetwork) remind(unplugged bool) {
 	cidrs := n.ranges()
 	if !unplugged || len(cidrs) == 0 {
@@ -84,7 +84,7 @@ func (n *podNetwork) remind(unplugged bool) {
 		"dir", n.options.Dir)
 }
 
-// InstallNetwork configures the pod network for the range that the node was configured with, if any.
+// InstallNetwork configures the pod network for the configured range, if any.
 func (m *Manager) InstallNetwork() error {
 	if m.PodCIDR == "" {
 		return nil
@@ -92,7 +92,7 @@ func (m *Manager) InstallNetwork() error {
 	return m.pods.install(false, m.PodCIDR)
 }
 
-// WatchNetwork writes the configuration of the pod network again when it is removed, until ctx is done.
+// WatchNetwork writes the CNI configuration again when it is removed, until ctx is done.
 func (m *Manager) WatchNetwork(ctx context.Context) error {
 	if m.Network.Dir == "-" {
 		return nil
@@ -115,8 +115,7 @@ func (m *Manager) WatchNetwork(ctx context.Context) error {
 	return nil
 }
 
-// network installs the pod network that the API server has given to the node, if it has
-// none of its own.
+// network configures the pod network for the podCIDRs of the Node, unless the node has a configured range.
 func (m *Manager) network(ctx context.Context, node *corev1.Node) error {
 	if m.PodCIDR != "" {
 		return nil
@@ -138,8 +137,7 @@ func (m *Manager) network(ctx context.Context, node *corev1.Node) error {
 	return nil
 }
 
-// Informer makes the informer of the Node. By it the manager knows the Node as the API server has it, and hears when the Node is given
-// its range of addresses.
+// Informer makes the informer of the Node. From it the manager learns the Node's newest version and its podCIDRs.
 func (m *Manager) Informer() (informers.SharedInformerFactory, error) {
 	own := informers.NewSharedInformerFactoryWithOptions(m.Client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", m.NodeName).String()
@@ -150,7 +148,7 @@ func (m *Manager) Informer() (informers.SharedInformerFactory, error) {
 		}
 		m.saw(after)
 		if m.PodCIDR == "" && m.Network.Dir != "-" && !slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) {
-			m.Resync() // the heartbeat looks
+			m.Resync() // the heartbeat checks the range
 		}
 	}
 	_, err := own.Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{

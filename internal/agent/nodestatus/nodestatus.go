@@ -1,17 +1,17 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodestatus keeps the Node object as it should be: its registration, conditions, addresses and lease, and the configuration of the
-// pod network for the ranges that the Node is given.
+// Package nodestatus maintains the Node object: its registration, conditions, addresses and Lease, and the configuration of the pod network
+// for the Node's podCIDRs.
 //
 //	nodestatus.go  the Manager and the conditions of the Node
-//	object.go      the Node: what the API server has, and what the node makes of it
+//	object.go      the Node: the API server's version, and the node's changes to it
 //	register.go    registration and the heartbeat
 //	lease.go       the lease
-//	patch.go       writing what has changed of the Node
+//	patch.go       writes the changes of the Node
 //	network.go     the pod network
 //
-// Other rooms report pressure and shutdown to it; it asks for the node's addresses and images.
+// Other rooms report pressure and shutdown to it; it reads the node's addresses and images.
 package nodestatus
 
 import (
@@ -36,31 +36,31 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 )
 
-// leaseNamespace is where the node's heartbeat is.
+// leaseNamespace is the namespace of the node's Lease.
 const leaseNamespace = "kube-node-lease"
 
-// shutdownReason is why a node that shuts down is not ready, in kubelet's words.
+// shutdownReason is kubelet's message of a node that shuts down.
 const shutdownReason = "node is shutting down"
 
-// The waits between attempts to register.
+// The delays between attempts to register.
 const (
 	firstWait   = time.Second / 4
 	longestWait = 10 * time.Second
 )
 
-// Addresses are where others reach the node.
+// Addresses are the addresses at which clients reach the node.
 type Addresses interface {
-	// Texts are the addresses of now, the one that counts first.
+	// Texts returns the current addresses, the primary one first.
 	Texts() []string
 }
 
-// Images are what pods start fastest with.
+// Images are the images on the node, for the scheduler's image locality.
 type Images interface {
-	// List is nil when the runtime does not say.
+	// List returns nil if the runtime does not report its images.
 	List(ctx context.Context) []corev1.ContainerImage
 }
 
-// Config is what a Manager is made from. Labels, TLS, Port and PodCIDR may be empty.
+// Config configures a Manager. Labels, TLS, Port and PodCIDR may be empty.
 type Config struct {
 	Client    kubernetes.Interface
 	Runtime   *cri.Client
@@ -76,28 +76,27 @@ type Config struct {
 	Port      int32             // of the node's API
 	Resources allocatable.Node
 
-	// Network is how the pod network is configured for PodCIDR or, where that is empty, for the ranges that the Node is given. The
-	// directory "-" configures nothing.
+	// Network configures the pod network for PodCIDR or, if that is empty, for the Node's podCIDRs. The directory "-" means no configuration.
 	Network cni.Options
 	PodCIDR string
 }
 
-// Manager keeps the Node object, its conditions and its lease as they should be.
+// Manager maintains the Node object, its conditions and its Lease.
 type Manager struct {
 	Config
-	changed chan struct{} // the node's condition may have changed
+	changed chan struct{} // signals that the node's conditions may have changed
 	lease   *lease
 	pods    *podNetwork
 
 	mu           sync.Mutex
-	newest       *corev1.Node // that the API server has shown
+	newest       *corev1.Node // from the informer
 	ready        readiness
 	pressure     []corev1.NodeConditionType
 	leaving      bool                         // the node shuts down
 	listed       []corev1.ContainerImage      // the node's images
 	handlers     []corev1.NodeRuntimeHandler  // of the runtime
-	able         []*runtimeapi.RuntimeHandler // the same, as the runtime says it
-	strictGroups bool                         // the runtime knows SupplementalGroupsPolicy
+	able         []*runtimeapi.RuntimeHandler // the same, as the runtime reports them
+	strictGroups bool                         // the runtime supports SupplementalGroupsPolicy
 }
 
 // New makes the manager of the node's status.
@@ -109,7 +108,7 @@ func New(c Config) *Manager {
 	}
 }
 
-// Resync makes the heartbeat look at the runtime and write the status now.
+// Resync makes the heartbeat query the runtime and write the status now.
 func (m *Manager) Resync() {
 	select {
 	case m.changed <- struct{}{}:
@@ -117,7 +116,7 @@ func (m *Manager) Resync() {
 	}
 }
 
-// SetPressure takes which resources run short, as conditions. The list must not be changed afterwards.
+// SetPressure sets the pressure conditions. The caller must not change the list afterwards.
 func (m *Manager) SetPressure(conditions []corev1.NodeConditionType) {
 	m.mu.Lock()
 	same := slices.Equal(m.pressure, conditions)
@@ -128,7 +127,7 @@ func (m *Manager) SetPressure(conditions []corev1.NodeConditionType) {
 	}
 }
 
-// SetShuttingDown makes the node not ready: it shuts down.
+// SetShuttingDown sets the node to not ready, because it shuts down.
 func (m *Manager) SetShuttingDown() {
 	m.mu.Lock()
 	m.leaving = true
@@ -136,20 +135,20 @@ func (m *Manager) SetShuttingDown() {
 	m.Resync()
 }
 
-// RuntimeHandlers are the handlers of the runtime, as it last said. They must not be changed.
+// RuntimeHandlers returns the handlers that the runtime last reported. The caller must not change them.
 func (m *Manager) RuntimeHandlers() []*runtimeapi.RuntimeHandler {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.able
 }
 
-// readiness is why the node is not ready; empty when it is.
+// readiness has the reasons why the node is not ready; empty: it is ready.
 type readiness struct {
 	reason    string
-	unplugged bool // the runtime says that it has no network
+	unplugged bool // the runtime reports no network
 }
 
-// setConditions looks at the machine and the runtime.
+// setConditions determines the conditions from the machine and the runtime.
 func (m *Manager) setConditions(s *corev1.NodeStatus) {
 	now := metav1.NewTime(m.Clock.Now()).Rfc3339Copy()
 	set := func(t corev1.NodeConditionType, status bool, yesReason, yesMessage, noReason, noMessage string) {
@@ -189,8 +188,7 @@ func (m *Manager) setConditions(s *corev1.NodeStatus) {
 	set(corev1.NodeReady, why == "", "KubeletReady", "kubelet is posting ready status", "KubeletNotReady", why)
 }
 
-// CheckRuntime finds out whether the runtime and its network are ready. It returns whether
-// that has changed.
+// CheckRuntime determines whether the runtime and its network are ready. It returns whether that has changed.
 func (m *Manager) CheckRuntime(ctx context.Context) bool {
 	var problems []string
 	unplugged := false
@@ -231,7 +229,7 @@ func (m *Manager) CheckRuntime(ctx context.Context) bool {
 	if err == nil {
 		m.handlers, m.able, m.strictGroups = nil, resp.GetRuntimeHandlers(), resp.GetFeatures().GetSupplementalGroupsPolicy()
 		for _, h := range m.able {
-			// Recursive read-only mounts are not the node's, whatever the runtime can.
+			// Recursive read-only mounts need support of the node, whatever the runtime supports.
 			m.handlers = append(m.handlers, corev1.NodeRuntimeHandler{Name: h.Name, Features: &corev1.NodeRuntimeHandlerFeatures{
 				RecursiveReadOnlyMounts: new(false), UserNamespaces: new(h.GetFeatures().GetUserNamespaces()),
 			}})
@@ -242,7 +240,7 @@ func (m *Manager) CheckRuntime(ctx context.Context) bool {
 	return changed
 }
 
-// NetworkReady says whether pods with a network of their own can be made.
+// NetworkReady reports whether pods with their own network can start.
 func (m *Manager) NetworkReady() (bool, string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -28,14 +28,14 @@ const (
 	providedIP   = "alpha.kubernetes.io/provided-node-ip" // of nodes with a cloud provider
 )
 
-// defaultLabels are the labels that registration sets anew, where the node knows a value.
+// defaultLabels are the labels that registration always sets if the node knows a value.
 var defaultLabels = []string{
 	corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelFailureDomainBetaZone,
 	corev1.LabelFailureDomainBetaRegion, corev1.LabelInstanceTypeStable, corev1.LabelInstanceType, corev1.LabelOSStable,
 	corev1.LabelArchStable, "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
 }
 
-// Node is the newest Node that the API server has shown; until it has shown one, the Node as it will be registered. It must not be changed.
+// Node returns the newest Node of the informer; before the first one, the Node as it will be registered. The caller must not change it.
 func (m *Manager) Node() *corev1.Node {
 	m.mu.Lock()
 	newest := m.newest
@@ -46,7 +46,7 @@ func (m *Manager) Node() *corev1.Node {
 	return m.initial()
 }
 
-// FetchNode gets the Node from the API server.
+// FetchNode reads the Node from the API server.
 func (m *Manager) FetchNode(ctx context.Context) (*corev1.Node, error) {
 	node, err := m.Client.CoreV1().Nodes().Get(ctx, m.NodeName, metav1.GetOptions{})
 	if err != nil {
@@ -56,7 +56,7 @@ func (m *Manager) FetchNode(ctx context.Context) (*corev1.Node, error) {
 	return node, nil
 }
 
-// saw keeps what the API server shows of the Node, unless it is older than what it has shown before.
+// saw stores a Node from the API server, unless it is older than the stored one.
 func (m *Manager) saw(node *corev1.Node) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -66,7 +66,7 @@ func (m *Manager) saw(node *corev1.Node) {
 	m.newest = node
 }
 
-// initial is the Node as it is registered.
+// initial returns the Node to register.
 func (m *Manager) initial() *corev1.Node {
 	node := &corev1.Node{}
 	node.Name, node.Labels, node.Annotations = m.NodeName, labels(m.NodeName, m.Labels), map[string]string{}
@@ -79,7 +79,7 @@ func (m *Manager) initial() *corev1.Node {
 	return node
 }
 
-// labels are those that a node is registered with.
+// labels returns the labels of a new Node.
 func labels(name string, more map[string]string) map[string]string {
 	labels := map[string]string{
 		corev1.LabelHostname: name, corev1.LabelOSStable: runtime.GOOS, corev1.LabelArchStable: runtime.GOARCH,
@@ -89,7 +89,7 @@ func labels(name string, more map[string]string) map[string]string {
 	return labels
 }
 
-// annotate sets the annotations that follow the node's state.
+// annotate sets the annotations that depend on the node's state.
 func annotate(node *corev1.Node, serving *tls.Config) {
 	delete(node.Annotations, providedIP)
 	delete(node.Annotations, servingkey.Annotation)
@@ -98,7 +98,7 @@ func annotate(node *corev1.Node, serving *tls.Config) {
 	}
 }
 
-// updated is the Node with all that the node owns of it. What others have written stays: docs/nodes.md says what is whose.
+// updated returns the Node with all fields that the node owns. Fields of others stay: docs/nodes.md lists the owners.
 func (m *Manager) updated(have *corev1.Node) *corev1.Node {
 	node := have.DeepCopy()
 	if node.Labels == nil {
@@ -113,7 +113,7 @@ func (m *Manager) updated(have *corev1.Node) *corev1.Node {
 	return node
 }
 
-// adopted is a Node that was there before the node registered, with all that the node owns of it, and what registration decides.
+// adopted returns a Node that existed before the registration, with all fields that the node owns, and those that registration sets.
 func (m *Manager) adopted(have *corev1.Node) *corev1.Node {
 	node, known := m.updated(have), labels(m.NodeName, m.Labels)
 	for _, name := range defaultLabels {
@@ -128,7 +128,7 @@ func (m *Manager) adopted(have *corev1.Node) *corev1.Node {
 	return node
 }
 
-// setStatus sets what the node owns of its status.
+// setStatus sets the node's fields of the status.
 func (m *Manager) setStatus(s *corev1.NodeStatus) {
 	setResources(s, m.Resources.Capacity(), m.Resources.Allocatable())
 	s.DeclaredFeatures = kubeletconfig.Features(m.Kubelet)
@@ -144,19 +144,19 @@ func (m *Manager) setStatus(s *corev1.NodeStatus) {
 		ContainerRuntimeVersion: m.Runtime.Name + "://" + strings.TrimPrefix(m.Runtime.Version, "v"),
 		KubeletVersion:          version.Get().GitVersion, OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
 	}
-	if m.Resources.Machine.Swap > 0 { // a capacity of nothing is refused
+	if m.Resources.Machine.Swap > 0 { // the API server rejects a capacity of zero
 		s.NodeInfo.Swap = &corev1.NodeSwapStatus{Capacity: &m.Resources.Machine.Swap}
 	}
 	m.setConditions(s)
-	s.VolumesInUse = nil // no volume of the node has to be attached
+	s.VolumesInUse = nil // none of the node's volumes is attached
 	m.mu.Lock()
 	s.Images = slices.Clone(m.listed)
 	s.RuntimeHandlers, s.Features = slices.Clone(m.handlers), &corev1.NodeFeatures{SupplementalGroupsPolicy: new(m.strictGroups)}
 	m.mu.Unlock()
 }
 
-// setResources sets the node's own resources. Others that were put into the capacity stay, and all of them is allocatable; of these, huge
-// pages alone are the node's to take away.
+// setResources sets the node's own resources. Resources that others added to the capacity stay, and are allocatable as a whole; of these
+// the node removes huge pages only.
 func setResources(s *corev1.NodeStatus, capacity, left corev1.ResourceList) {
 	all, free := corev1.ResourceList{}, corev1.ResourceList{}
 	maps.Copy(all, s.Capacity)
@@ -178,13 +178,13 @@ func setResources(s *corev1.NodeStatus, capacity, left corev1.ResourceList) {
 	s.Capacity, s.Allocatable = all, free
 }
 
-// mergeAddresses is the node's own addresses, which are those inside the cluster and its host name, with what others have added to them.
+// mergeAddresses returns the node's own addresses (internal IPs and host name) and those that others have added.
 func mergeAddresses(have, own []corev1.NodeAddress) []corev1.NodeAddress {
 	foreign := func(a corev1.NodeAddress) bool {
 		return a.Type != corev1.NodeInternalIP && a.Type != corev1.NodeHostName
 	}
 	if slices.Equal(slices.DeleteFunc(slices.Clone(have), foreign), own) {
-		return have // in the order that they have
+		return have // in the existing order
 	}
 	return append(own, slices.DeleteFunc(slices.Clone(have), func(a corev1.NodeAddress) bool { return !foreign(a) })...)
 }

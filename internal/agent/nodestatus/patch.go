@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 )
 
-// writeNode writes what differs from what is there.
+// writeNode writes the differences between two versions of the Node.
 func (m *Manager) writeNode(ctx context.Context, have, want *corev1.Node, heartbeat bool) error {
 	nodes := m.Client.CoreV1().Nodes()
 	patch, err := twoWay(
@@ -53,7 +53,7 @@ func (m *Manager) writeNode(ctx context.Context, have, want *corev1.Node, heartb
 	return nil
 }
 
-// twoWay is the patch that makes one Node the other. It has nothing but what differs.
+// twoWay returns the patch from one Node to the other, with the differences only.
 func twoWay(have, want *corev1.Node) ([]byte, error) {
 	before, err := json.Marshal(have)
 	if err != nil {
@@ -70,7 +70,7 @@ func twoWay(have, want *corev1.Node) ([]byte, error) {
 	return patch, nil
 }
 
-// sameStatus compares without the times of heartbeats.
+// sameStatus compares statuses without the times of heartbeats.
 func sameStatus(a, b corev1.NodeStatus) bool {
 	strip := func(s corev1.NodeStatus) corev1.NodeStatus {
 		s = *s.DeepCopy()
@@ -82,8 +82,8 @@ func sameStatus(a, b corev1.NodeStatus) bool {
 	return equality.Semantic.DeepEqual(strip(a), strip(b))
 }
 
-// replaceAddresses has a patch of a Node's status replace all addresses, if they are others. By themselves patches tell addresses by
-// their types, and a node may have two of one.
+// replaceAddresses makes a patch of a Node's status replace all addresses if any differs. By default, patches identify addresses by their
+// types, and a node may have two of one type.
 func replaceAddresses(patch []byte, have, want []corev1.NodeAddress) ([]byte, error) {
 	if slices.Equal(have, want) {
 		return patch, nil

@@ -16,7 +16,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/backoff"
 )
 
-// passing says whether an error may be gone in a moment: the API server did not answer, or not for itself.
+// passing reports whether an error may be transient: the API server did not respond, or an intermediary did.
 func passing(err error) bool {
 	busy := []func(error) bool{
 		apierrors.IsServiceUnavailable, apierrors.IsTooManyRequests, apierrors.IsServerTimeout, apierrors.IsTimeout, apierrors.IsInternalError,
@@ -27,7 +27,7 @@ func passing(err error) bool {
 	return apierrors.ReasonForError(err) == metav1.StatusReasonUnknown
 }
 
-// Register registers the node as soon as there is an API server that answers.
+// Register registers the node as soon as an API server responds.
 func (m *Manager) Register(ctx context.Context) error {
 	wait, said := firstWait, false
 	for {
@@ -50,7 +50,7 @@ func (m *Manager) Register(ctx context.Context) error {
 	}
 }
 
-// register makes the Node, or takes over the one that is there.
+// register creates the Node, or adopts an existing one.
 func (m *Manager) register(ctx context.Context) error {
 	m.CheckRuntime(ctx)
 	nodes := m.Client.CoreV1().Nodes()
@@ -58,7 +58,7 @@ func (m *Manager) register(ctx context.Context) error {
 	if *m.Kubelet.RegisterNode {
 		made, err = nodes.Create(ctx, m.initial(), metav1.CreateOptions{})
 	} else if made, err = nodes.Get(ctx, m.NodeName, metav1.GetOptions{}); apierrors.IsNotFound(err) {
-		return nil // another component creates it; heartbeats look for it
+		return nil // another component creates it; heartbeats watch for it
 	}
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("register node %s: %w", m.NodeName, err)
@@ -81,8 +81,8 @@ func (m *Manager) register(ctx context.Context) error {
 	return m.lease.renew(ctx)
 }
 
-// Run is the heartbeat, until ctx is done: it renews the lease (every ten seconds if nothing else was said), and writes the status when it
-// has changed or has not been written for long (five minutes). What fails is said and tried again with the next beat.
+// Run runs the heartbeat until ctx is done: it renews the Lease (by default every ten seconds), and writes the status when it has changed
+// or is older than five minutes. It logs failures, and retries with the next heartbeat.
 func (m *Manager) Run(ctx context.Context) error {
 	ticker, renew := m.Clock.NewTicker(m.Kubelet.NodeStatusUpdateFrequency.Duration), m.Clock.NewTicker(renewal(m.Kubelet))
 	defer ticker.Stop()
@@ -124,7 +124,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// sync brings the Node up to date.
+// sync updates the Node.
 func (m *Manager) sync(ctx context.Context, heartbeat bool) error {
 	have, err := m.FetchNode(ctx)
 	if apierrors.IsNotFound(err) {

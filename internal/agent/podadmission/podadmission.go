@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podadmission is the node's last guard against pods that it cannot run, as kubelet's admission of pods is: two schedulers may have
-// raced for the same room, a pod may name its node itself, and a pod may ask for what the node or its runtime does not know.
+// Package podadmission checks a pod before the node runs it, as kubelet's admission handlers do: two schedulers may have used the same
+// resources, a pod may name its node itself, and a pod may require features that the node or its runtime lacks.
 //
 //	podadmission.go  the Manager, and its checks in kubelet's order
 //	predicates.go    whether the pod fits the Node beside the other pods
-//	preemption.go    which pods a critical pod displaces
+//	preemption.go    which pods a critical pod preempts
 //
-// Reasons and messages are kubelet's. The package decides; it has neither clock nor client.
+// Reasons and messages are kubelet's. The package only decides; it has neither clock nor client.
 package podadmission
 
 import (
@@ -30,27 +30,30 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/sysctls"
 )
 
-// Rejection is the refusal of a pod, for good: the pod fails with the reason and the message in its status.
+// Rejection is a final rejection: the pod fails with the reason and the message in its status.
 type Rejection struct{ Reason, Message string }
+
+// StatusMessage returns the message in the pod's status.
+func (r *Rejection) StatusMessage() string { return "Pod was rejected: " + r.Message }
 
 // Error implements error.
 func (r *Rejection) Error() string { return r.Reason + ": " + r.Message }
 
 // Pods are the pods of the node.
 type Pods interface {
-	// AdmittedPods are the pods that count and have not ended, also those that are being ended, but not those that the API server no
-	// longer has. They must not be changed.
+	// AdmittedPods returns the counted pods that have not ended, including those that are being ended, but without those that the API server
+	// no longer has. The caller must not change them.
 	AdmittedPods() []*corev1.Pod
-	// CountPod takes the pod's requests from the node until the pod has ended.
+	// CountPod counts the pod's requests against the node until the pod has ended.
 	CountPod(pod types.UID)
 }
 
 // Node is the Node object.
 type Node interface {
-	// Node is the newest Node that the API server has shown; until it has shown one, the Node as it will be registered. It must not be
-	// changed.
+	// Node returns the newest Node that the API server has shown; before the first one, the Node as it will be registered. The caller must not
+	// change it.
 	Node() *corev1.Node
-	// FetchNode gets the Node from the API server.
+	// FetchNode reads the Node from the API server.
 	FetchNode(ctx context.Context) (*corev1.Node, error)
 }
 
@@ -58,23 +61,23 @@ type Node interface {
 type Killer interface {
 	// KillPod ends the pod with the reason and the message in its status, unless it is being ended already.
 	KillPod(pod types.UID, end podspec.End)
-	// AwaitEnd waits until the pods have ended. It waits for no longer than the grace of each, and half of it again.
+	// AwaitEnd waits until the pods have ended, at most for 1.5 times the longest grace period.
 	AwaitEnd(ctx context.Context, pods []*corev1.Pod) error
 }
 
-// Shutdown is the end of the whole node.
+// Shutdown is the graceful shutdown of the node.
 type Shutdown interface {
-	// Refusal is why no pod may come; empty: pods may.
+	// Refusal returns why the node accepts no pods; empty: it accepts them.
 	Refusal() string
 }
 
-// Eviction is how pods make room when the node runs short.
+// Eviction is the node-pressure eviction.
 type Eviction interface {
-	// Refusal is why the pod may not come; empty: it may.
+	// Refusal returns why the node does not accept the pod; empty: it does.
 	Refusal(pod *corev1.Pod) string
 }
 
-// Config is what a Manager is made from. All of it is required but Features, which may be empty.
+// Config configures a Manager. All fields but Features are required.
 type Config struct {
 	Pods     Pods
 	Node     Node
@@ -88,16 +91,16 @@ type Config struct {
 	Metrics  *Metrics
 }
 
-// Manager admits pods, one after another, so that each counts for the next.
+// Manager admits pods one after another, so that each counts for the next.
 type Manager struct {
 	Config
-	mu sync.Mutex // held from the count of the other pods until the pod itself is counted
+	mu sync.Mutex // held from counting the other pods until the pod itself is counted
 }
 
 // New makes the manager.
 func New(c Config) *Manager { return &Manager{Config: c} }
 
-// Admit admits a pod, and counts it, or returns a *Rejection. For a critical pod it ends others, and waits for their end.
+// Admit admits and counts a pod, or returns a *Rejection. For a critical pod it preempts others, and waits for their end.
 func (m *Manager) Admit(ctx context.Context, pod *corev1.Pod) error {
 	err := m.Resize(ctx, pod)
 	if reject, is := err.(*Rejection); is {
@@ -106,12 +109,12 @@ func (m *Manager) Admit(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
-// Resize is Admit for a pod that was admitted before and is to have other resources.
+// Resize is like Admit for an admitted pod whose resources are to change.
 func (m *Manager) Resize(ctx context.Context, pod *corev1.Pod) error {
 	node := m.Node.Node()
 	victims, refusals := m.check(pod, node)
 	if affinityOnly(refusals) {
-		// The Node may have got its labels after this one was shown.
+		// The Node may have been labeled after this version.
 		if fetched, err := m.Node.FetchNode(ctx); err == nil {
 			victims, refusals = m.check(pod, fetched)
 		} else if ctx.Err() != nil {
@@ -124,7 +127,7 @@ func (m *Manager) Resize(ctx context.Context, pod *corev1.Pod) error {
 	return m.preempt(ctx, victims)
 }
 
-// check runs all checks in kubelet's order. A pod without refusals is counted, and may come when the victims have ended.
+// check runs all checks in kubelet's order. It counts a pod without refusals, which may start when the victims have ended.
 func (m *Manager) check(pod *corev1.Pod, node *corev1.Node) (*victims, []refusal) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -157,7 +160,7 @@ func (m *Manager) check(pod *corev1.Pod, node *corev1.Node) (*victims, []refusal
 	return victims, nil
 }
 
-// incapable is why the node cannot run the pod whatever else runs there; empty: it can.
+// incapable returns why the node cannot run the pod, regardless of the other pods; an empty reason means it can.
 func incapable(pod *corev1.Pod, node *corev1.Node) (reason, message string) {
 	if os, asks := pod.Labels[corev1.LabelOSStable]; asks && os != runtime.GOOS {
 		return "PodOSSelectorNodeLabelDoesNotMatch", "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"
@@ -174,12 +177,12 @@ func incapable(pod *corev1.Pod, node *corev1.Node) (reason, message string) {
 	return "", ""
 }
 
-// pending says whether no container of the pod has been started yet.
+// pending reports whether no container of the pod has started yet.
 func pending(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodPending || pod.Status.Phase == ""
 }
 
-// confined says whether a pod asks for a profile of AppArmor.
+// confined reports whether a pod requests an AppArmor profile.
 func confined(pod *corev1.Pod) bool {
 	asks := func(p *corev1.AppArmorProfile) bool {
 		return p != nil && p.Type != corev1.AppArmorProfileTypeUnconfined
@@ -192,10 +195,10 @@ func confined(pod *corev1.Pod) bool {
 	})
 }
 
-// release is the version whose features nodes have to declare.
+// release is the version whose features nodes must declare.
 var release = version.MajorMinor(1, 37)
 
-// undeclared is a message about the features that the pod needs and the node does not declare; empty: there are none.
+// undeclared returns a message about features that the pod requires and the node does not declare; empty: there are none.
 func (m *Manager) undeclared(pod *corev1.Pod) string {
 	needs, err := ndf.DefaultFramework.InferForPodScheduling(&ndf.PodInfo{Spec: &pod.Spec, Status: &pod.Status}, release)
 	if err != nil {
@@ -211,7 +214,7 @@ func (m *Manager) undeclared(pod *corev1.Pod) string {
 	return ""
 }
 
-// Metrics are what the manager counts.
+// Metrics are the metrics of the manager.
 type Metrics struct {
 	rejections  *prometheus.CounterVec
 	preemptions *prometheus.CounterVec
@@ -229,12 +232,12 @@ func NewMetrics() *Metrics {
 	}
 }
 
-// Collectors are the metrics, to be registered.
+// Collectors returns the metrics for registration.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.rejections, m.preemptions}
 }
 
-// reject counts a rejection. Reasons that pods can make up count as one.
+// reject counts a rejection. Reasons that a pod can influence count as one.
 func (m *Metrics) reject(reason string) {
 	known := []string{
 		"AppArmor", "PodOSSelectorNodeLabelDoesNotMatch", "PodOSNotSupported", "SupplementalGroupsPolicyNotSupported",

@@ -28,10 +28,10 @@ const (
 	unexpected   = "UnexpectedAdmissionError"
 )
 
-// refusal is one of the things that stand in a pod's way.
+// refusal is one reason against a pod.
 type refusal struct {
 	reason, message string
-	short           shortage // of a resource, if that is what stands in its way
+	short           shortage // of a resource, if that is the reason
 }
 
 func (r refusal) rejection() *Rejection { return &Rejection{r.reason, r.message} }
@@ -46,10 +46,14 @@ func affinityOnly(refusals []refusal) bool {
 	return len(refusals) > 0 && !slices.ContainsFunc(refusals, func(r refusal) bool { return r.reason != nodeAffinity })
 }
 
-// fit says whether the pod fits the node beside the other pods, or would if the victims ended.
+// fit reports whether the pod fits the node beside the other pods, or would fit without the victims.
 func (m *Manager) fit(pod *corev1.Pod, node *corev1.Node) (*victims, []refusal) {
 	others := slices.DeleteFunc(m.Pods.AdmittedPods(), func(other *corev1.Pod) bool { return other.UID == pod.UID })
-	refusals := insufficient(pod, node.Status.Allocatable, others)
+	var used Requested
+	for _, other := range others {
+		used.Add(resourcehelper.PodRequests(other, resourcehelper.PodResourcesOptions{}))
+	}
+	refusals := insufficient(pod, node.Status.Allocatable, &used)
 	if ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err != nil || !ok {
 		refusals = append(refusals, predicate(nodeAffinity, "node(s) didn't match Pod's node affinity/selector"))
 	}
@@ -69,7 +73,7 @@ func (m *Manager) fit(pod *corev1.Pod, node *corev1.Node) (*victims, []refusal) 
 	if len(refusals) == 0 || !podspec.IsCritical(pod) {
 		return nil, refusals
 	}
-	// A critical pod is not refused for want of resources: others make room.
+	// A lack of resources does not refuse a critical pod: it preempts others.
 	if rest := slices.DeleteFunc(slices.Clone(refusals), func(r refusal) bool { return r.short.resource != "" }); len(rest) > 0 {
 		return nil, rest
 	}
@@ -80,8 +84,38 @@ func predicate(name, message string) refusal {
 	return refusal{reason: name, message: fmt.Sprintf("Predicate %s failed: %s", name, message)}
 }
 
-// insufficient is what the node has too little of for the pod.
-func insufficient(pod *corev1.Pod, has corev1.ResourceList, others []*corev1.Pod) (out []refusal) {
+// Requested sums what the pods of a node request. The zero value is that of a node without pods. It is not safe for concurrent use.
+type Requested struct {
+	pods    int64
+	amounts map[corev1.ResourceName]int64 // CPU in thousandths
+}
+
+// Add adds a pod with its requests.
+func (r *Requested) Add(requests corev1.ResourceList) { r.count(requests, 1) }
+
+// Remove removes a pod with the requests that it was added with.
+func (r *Requested) Remove(requests corev1.ResourceList) { r.count(requests, -1) }
+
+func (r *Requested) count(requests corev1.ResourceList, pods int64) {
+	if r.amounts == nil {
+		r.amounts = make(map[corev1.ResourceName]int64, len(requests))
+	}
+	r.pods += pods
+	for name := range requests {
+		r.amounts[name] += pods * allocatable.Amount(requests, name)
+	}
+}
+
+// Reject returns why a node that has these allocatable resources lacks room for one more pod; nil: it has room.
+func (r *Requested) Reject(pod *corev1.Pod, has corev1.ResourceList) *Rejection {
+	if refusals := insufficient(pod, has, r); len(refusals) > 0 {
+		return refusals[0].rejection()
+	}
+	return nil
+}
+
+// insufficient returns the resources of which the node has too little for the pod.
+func insufficient(pod *corev1.Pod, has corev1.ResourceList, used *Requested) (out []refusal) {
 	short := func(name corev1.ResourceName, wants, used, capacity int64) {
 		out = append(out, refusal{
 			reason:  outOf + string(name),
@@ -89,27 +123,20 @@ func insufficient(pod *corev1.Pod, has corev1.ResourceList, others []*corev1.Pod
 			short:   shortage{name, wants - (capacity - used)},
 		})
 	}
-	if limit := has[corev1.ResourcePods]; int64(len(others))+1 > limit.Value() {
-		short(corev1.ResourcePods, 1, int64(len(others)), limit.Value())
-	}
-	used := map[corev1.ResourceName]int64{}
-	for _, other := range others {
-		requests := resourcehelper.PodRequests(other, resourcehelper.PodResourcesOptions{})
-		for name := range requests {
-			used[name] += allocatable.Amount(requests, name)
-		}
+	if limit := has[corev1.ResourcePods]; used.pods+1 > limit.Value() {
+		short(corev1.ResourcePods, 1, used.pods, limit.Value())
 	}
 	requests := resourcehelper.PodRequests(fromNode(pod, has), resourcehelper.PodResourcesOptions{})
 	for _, name := range inOrder(requests) {
 		capacity := allocatable.Amount(has, name)
-		if wants := allocatable.Amount(requests, name); wants > 0 && used[name]+wants > capacity {
-			short(name, wants, used[name], capacity)
+		if wants := allocatable.Amount(requests, name); wants > 0 && used.amounts[name]+wants > capacity {
+			short(name, wants, used.amounts[name], capacity)
 		}
 	}
 	return out
 }
 
-// inOrder are the names of resources that nodes are checked for: those of each machine first, then the others by name.
+// inOrder returns the names of the checked resources: CPU, memory and ephemeral storage first, then the others by name.
 func inOrder(requests corev1.ResourceList) []corev1.ResourceName {
 	first := []corev1.ResourceName{corev1.ResourceEphemeralStorage, corev1.ResourceMemory, corev1.ResourceCPU}
 	names := slices.DeleteFunc(slices.Collect(maps.Keys(requests)), func(name corev1.ResourceName) bool {
@@ -123,8 +150,8 @@ func inOrder(requests corev1.ResourceList) []corev1.ResourceName {
 	return names
 }
 
-// fromNode is the pod with those of its requests that a node has to meet. Extended resources that the Node does not have are of the
-// cluster, and those of resource claims are allocated by the scheduler.
+// fromNode returns the pod with only those requests that the node itself must satisfy. Extended resources that the Node does not have
+// belong to the cluster, and the scheduler allocates those of resource claims.
 func fromNode(pod *corev1.Pod, has corev1.ResourceList) *corev1.Pod {
 	claimed := func(container string, name corev1.ResourceName) bool {
 		s := pod.Status.ExtendedResourceClaimStatus
@@ -149,16 +176,16 @@ func fromNode(pod *corev1.Pod, has corev1.ResourceList) *corev1.Pod {
 	return &shallow
 }
 
-// hostPort is a port of the node's that a container has.
+// hostPort is a port of the node that a container uses.
 type hostPort struct {
 	protocol corev1.Protocol
 	number   int32
 }
 
-// anyAddress is the host IP of ports at all addresses of the node.
+// anyAddress is the host IP of ports on all addresses of the node.
 const anyAddress = "0.0.0.0"
 
-// hostPorts are the node's ports that the pod has as long as it runs, with the addresses at which it has them.
+// hostPorts returns the ports of the node that the running pod uses, with their addresses.
 func hostPorts(pod *corev1.Pod) map[hostPort][]string {
 	var out map[hostPort][]string
 	take := func(c *corev1.Container) {
@@ -184,7 +211,7 @@ func hostPorts(pod *corev1.Pod) map[hostPort][]string {
 	return out
 }
 
-// portsTaken says whether another pod has a port that the pod wants.
+// portsTaken reports whether another pod uses a port that the pod requests.
 func portsTaken(pod *corev1.Pod, others []*corev1.Pod) bool {
 	wanted := hostPorts(pod)
 	if len(wanted) == 0 {

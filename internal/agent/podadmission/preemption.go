@@ -16,10 +16,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 )
 
-// victims are the pods that have to end so that a critical pod can run.
+// victims are the pods that must end so that a critical pod can run.
 type victims struct {
 	pods   []*corev1.Pod
-	signal corev1.ResourceName // the first of the resources that the node is short of
+	signal corev1.ResourceName // the first resource that the node lacks
 }
 
 // preempt ends the victims and waits for their end.
@@ -43,8 +43,8 @@ func (m *Manager) preempt(ctx context.Context, v *victims) error {
 	return m.Killer.AwaitEnd(ctx, v.pods)
 }
 
-// makeRoom chooses the pods to end for a critical pod: as few as possible of the guaranteed ones, then of the burstable ones, then of
-// those of best effort.
+// makeRoom selects the pods to preempt for a critical pod: as few as possible of the guaranteed ones, then of the burstable ones, then of
+// the best-effort ones.
 func makeRoom(pod *corev1.Pod, others []*corev1.Pod, refusals []refusal) (*victims, []refusal) {
 	var need shortages
 	for _, r := range refusals {
@@ -68,7 +68,7 @@ func makeRoom(pod *corev1.Pod, others []*corev1.Pod, refusals []refusal) (*victi
 	return v, nil
 }
 
-// preemptable says whether a pod may have to end for another one.
+// preemptable reports whether a pod may be preempted for another one.
 func preemptable(pod, other *corev1.Pod) bool {
 	if podspec.IsCritical(pod) && !podspec.IsCritical(other) {
 		return true
@@ -76,8 +76,8 @@ func preemptable(pod, other *corev1.Pod) bool {
 	return pod.Spec.Priority != nil && other.Spec.Priority != nil && *pod.Spec.Priority > *other.Spec.Priority
 }
 
-// nearest are pods whose end frees what is needed, if all of them together do: time and again the one whose requests come nearest, and of
-// several equally near ones the one that asks for least.
+// nearest selects pods whose end frees the required resources, if all pods together do. Each step selects the pod whose requests come
+// nearest to the shortage, and of equally near ones the one with the smallest requests.
 func nearest(pods []*corev1.Pod, need shortages) (out []*corev1.Pod) {
 	for len(need) > 0 && len(pods) > 0 {
 		best := 0
@@ -103,7 +103,7 @@ func asksForMore(a, b *corev1.Pod) bool {
 	return false
 }
 
-// requested is what the end of a pod frees.
+// requested returns the resources that the end of a pod frees.
 func requested(pod *corev1.Pod, name corev1.ResourceName) int64 {
 	if name == corev1.ResourcePods {
 		return 1
@@ -111,10 +111,10 @@ func requested(pod *corev1.Pod, name corev1.ResourceName) int64 {
 	return allocatable.Requested(pod, name)
 }
 
-// shortages are what the node lacks.
+// shortages are the resources that the node lacks.
 type shortages []shortage
 
-// without is what is still lacking after the pods' end.
+// without returns the shortages that remain after the pods' end.
 func (s shortages) without(pods []*corev1.Pod) (out shortages) {
 	for _, one := range s {
 		for _, pod := range pods {
@@ -127,7 +127,7 @@ func (s shortages) without(pods []*corev1.Pod) (out shortages) {
 	return out
 }
 
-// distance is how far the pod's end is from freeing all that lacks: for each resource the square of the part that still lacks.
+// distance returns how far the pod's end is from ending the shortages: the sum over the resources of the square of the missing part.
 func (s shortages) distance(pod *corev1.Pod) (sum float64) {
 	for _, one := range s {
 		if left := float64(one.amount - requested(pod, one.resource)); left > 0 {

@@ -19,46 +19,46 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 )
 
-// Addresses are where others reach the node.
+// Addresses are the addresses at which clients reach the node.
 type Addresses interface {
-	// Texts are the addresses of now, the one that counts first.
+	// Texts returns the current addresses, the primary one first.
 	Texts() []string
 }
 
-// NodeStatus is what the node says of itself.
+// NodeStatus is the status of the node.
 type NodeStatus interface {
-	// Resync makes the node look at the runtime, and write what has changed.
+	// Resync makes the node query the runtime and write what has changed.
 	Resync()
-	// NetworkReady reports whether pods with a network of their own can be made, and if not, why.
+	// NetworkReady reports whether pods with their own network can start, and the reason if they cannot.
 	NetworkReady() (ready bool, why string)
 }
 
-// Services are those of the cluster, for the environment of containers.
+// Services lists the Services of the cluster, for the environment of containers.
 type Services interface {
 	List(selector labels.Selector) ([]*corev1.Service, error)
 }
 
-// References follow the objects that a pod refers to.
+// References watch the objects that a pod refers to.
 type References interface {
 	RegisterPod(ctx context.Context, pod *corev1.Pod)
 	UnregisterPod(pod types.UID)
 }
 
-// Objects are those that a pod refers to.
+// Objects reads the objects that a pod refers to.
 type Objects interface {
 	ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error)
 	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
 }
 
-// Volumes are set up before a pod has a sandbox, and torn down when it has none any more.
+// Volumes sets up volumes before a pod gets a sandbox, and tears them down after it has lost it.
 type Volumes interface {
 	SetUp(ctx context.Context, pod *corev1.Pod, podIPs []string) error
 	TearDown(ctx context.Context, pod types.UID) error
-	// NextRenewal is when the pod's volumes are to be set up again at the latest; zero: nothing of them ends.
+	// NextRenewal returns when the pod's volumes must be set up again at the latest; zero: never.
 	NextRenewal(pod types.UID) time.Time
 }
 
-// Mounts are what of the volumes, and of the pod's directory, containers see.
+// Mounts are the directories of the pod and its volumes that containers see.
 type Mounts interface {
 	Mounts(ctx context.Context, pod *corev1.Pod, c *corev1.Container, env []environ.Var,
 		images map[string]*runtimeapi.ImageSpec) ([]*runtimeapi.Mount, error)
@@ -66,38 +66,38 @@ type Mounts interface {
 	ContainerDir(pod types.UID, container string) string
 }
 
-// Images finds or pulls images. Where it cannot, it returns why the container waits, and for how long.
+// Images finds or pulls images. If it cannot, it returns why the container waits, and for how long.
 type Images interface {
 	EnsureVolumes(ctx context.Context, pod *corev1.Pod, c *corev1.Container) (
 		map[string]*runtimeapi.ImageSpec, time.Duration, *corev1.ContainerStateWaiting)
 	Ensure(ctx context.Context, pod *corev1.Pod, c *corev1.Container) (*runtimeapi.Image, time.Duration, *corev1.ContainerStateWaiting)
-	// Forget forgets what failed for the pod.
+	// Forget drops the pod's failures.
 	Forget(pod types.UID)
 }
 
-// Mirrors are what the API server shows of static pods.
+// Mirrors are the mirror pods of static pods.
 type Mirrors interface {
-	// Mirror finds or makes the pod's.
+	// Mirror finds or creates the mirror pod.
 	Mirror(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error)
 	MirrorSeen(mirror *corev1.Pod, gone bool)
 	IsMirror(pod *corev1.Pod, uid types.UID) bool
 }
 
-// StaticSources are where static pods come from.
+// StaticSources are the sources of static pods.
 type StaticSources interface {
 	SourcesRead() bool
 	LookForOrphans()
 }
 
-// Cgroups are the pods' own.
+// Cgroups manages the cgroups of pods.
 type Cgroups interface {
 	Create(pod *corev1.Pod) error
-	// Bound sets the bounds of the pod's cgroup.
+	// Bound sets the limits of the pod's cgroup.
 	Bound(pod *corev1.Pod) error
 	Remove(ctx context.Context, pod types.UID) error
 }
 
-// Users are the ranges of user IDs of pods with user namespaces.
+// Users allocates the ranges of user IDs for pods with user namespaces.
 type Users interface {
 	Give(pod *corev1.Pod, handler string) (*runtimeapi.UserNamespace, error)
 	Of(pod *corev1.Pod) (*runtimeapi.UserNamespace, error)
@@ -116,24 +116,24 @@ type Killer interface {
 	StopOne(ctx context.Context, pod *corev1.Pod, kill decide.Kill) error
 }
 
-// Deleter has the runtime forget what has ended.
+// Deleter removes ended containers and sandboxes from the runtime.
 type Deleter interface {
 	Reset(ctx context.Context, pod *corev1.Pod, list []decide.Reset) error
 	Remove(ctx context.Context, pod *corev1.Pod, state *podstate.Pod) error
 	Prune(ctx context.Context, state *podstate.Pod) error
 }
 
-// Admission is the last guard against pods that do not fit. It may answer a *podadmission.Rejection.
+// Admission is the last check before a pod runs. It may return a *podadmission.Rejection.
 type Admission interface {
 	Admit(ctx context.Context, pod *corev1.Pod) error
 }
 
-// Resizes changes the resources of containers that run.
+// Resizes change the resources of running containers.
 type Resizes interface {
 	NewPod() *podresize.Pod
 }
 
-// Dependencies are what the workers need of the node's other rooms. Some are made with the Manager, so that it gets them with Start.
+// Dependencies are the other rooms that the workers use. Some of them need the Manager, so Start passes them.
 type Dependencies struct {
 	Services   Services
 	Events     record.EventRecorder

@@ -14,22 +14,20 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 )
 
-// hook is something that a pod needs before it can have a sandbox, and that is taken
-// away when the pod is over. Set-up is level-driven: it is called in every round in which
-// the pod may run, and does what is not done yet. TearDown is called when no container
-// of the pod runs any more, also for pods that a former life of the node set up.
+// hook prepares something that a pod needs before it can have a sandbox, and removes it when the pod has ended. setUp is level-driven: each
+// round in which the pod may run calls it, and it does what is missing. tearDown is called when no container of the pod runs any more, also
+// for pods that a former process of the node set up.
 type hook struct {
 	name string
-	// setUp may return a *podadmission.Rejection, which fails the pod for good; all other errors are
-	// tried again, and shown as events with the reason.
+	// setUp may return a *podadmission.Rejection, which fails the pod for good. The worker retries after any other error, and records it as an
+	// event with the reason.
 	setUp    func(ctx context.Context, w *worker, pod *corev1.Pod) error
 	tearDown func(ctx context.Context, uid types.UID) error
 	reason   string // of the event
 }
 
-// hooks is the order, outermost first; tear-down goes backwards. Device plug-ins and
-// resource claims belong between admission and volumes, CSI with volumes, and
-// credentials after them.
+// hooks is the order of set-up; tear-down runs backwards. Device plug-ins and resource claims belong between admission and volumes, CSI
+// with volumes, and credentials after them.
 func hooks(m *Manager) []hook {
 	return []hook{
 		{name: "admission", setUp: m.admit},
@@ -48,8 +46,8 @@ func hooks(m *Manager) []hook {
 	}
 }
 
-// admit is the last guard against pods that do not fit: two schedulers may have raced.
-// A pod that has containers already was admitted in a former life.
+// admit checks whether the pod fits: two schedulers may have used the same resources. A pod with containers was admitted by a former
+// process.
 func (m *Manager) admit(ctx context.Context, w *worker, pod *corev1.Pod) error {
 	if w.admitted {
 		return nil
@@ -63,7 +61,7 @@ func (m *Manager) admit(ctx context.Context, w *worker, pod *corev1.Pod) error {
 	return nil
 }
 
-// TearDown runs the hooks backwards; one that fails does not keep the others from running.
+// TearDown runs the hooks backwards. If one fails, the others still run.
 func (m *Manager) TearDown(ctx context.Context, uid types.UID) error {
 	var failed []error
 	for i := len(m.hooks) - 1; i >= 0; i-- {

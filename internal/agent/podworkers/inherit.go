@@ -11,14 +11,14 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 )
 
-// inherited are the addresses that a pod has from the node whose network it is in, and what it had of containers when it got them.
+// inherited are the addresses that a pod in the network of its node shows, and whether it had containers when it got them.
 type inherited struct {
 	of  string
 	ips []string
 }
 
-// inherit is what a pod in the node's network shows for its own addresses, of those that the node has. As kubelet has it, they do not
-// change while nothing happens to the pod, but a second one is added.
+// inherit returns the pod's addresses from those of its node. As with kubelet, they do not change while the pod is unchanged, except that a
+// second one may be added.
 func (i *inherited) inherit(state *podstate.Pod, ips []string) []string {
 	var all []string
 	for _, s := range state.Sandboxes {

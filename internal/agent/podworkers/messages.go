@@ -16,10 +16,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/safepath"
 )
 
-// maxMessage is how many bytes a termination message may have.
+// maxMessage is the maximum length of a termination message in bytes.
 const maxMessage = 4096
 
-// messageFile makes the file that the container may write its last words to.
+// messageFile creates the file for the container's termination message.
 func (m *Manager) messageFile(pod *corev1.Pod, c *corev1.Container) (string, error) {
 	dir := m.Mounts.ContainerDir(pod.UID, c.Name)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
@@ -38,7 +38,7 @@ func (m *Manager) messageFile(pod *corev1.Pod, c *corev1.Container) (string, err
 // lastWords are the termination messages of containers, by container ID.
 type lastWords map[string]string
 
-// fillIn fills in the termination messages of the pod's containers that have ended. Each is read once: the file goes away with the pod.
+// fillIn sets the termination messages of the pod's ended containers. It reads each file once, because the pod's directory goes away.
 func (l lastWords) fillIn(pod *corev1.Pod, state *podstate.Pod, logs *runconfig.Node) {
 	if pod == nil { // known from the runtime only: the API server has no status of it
 		return
@@ -62,7 +62,7 @@ func (l lastWords) fillIn(pod *corev1.Pod, state *podstate.Pod, logs *runconfig.
 	}
 }
 
-// termination is what a container that has ended has said; ownLog says whether its log is its own.
+// termination returns the message of an ended container. ownLog reports whether the container's log is its own.
 func termination(c *podstate.Container, ownLog bool) string {
 	text := ""
 	if c.Note.MessagePath != "" {
@@ -73,12 +73,12 @@ func termination(c *podstate.Container, ownLog bool) string {
 		}
 	}
 	if text == "" && c.Note.MessagePolicy == corev1.TerminationMessageFallbackToLogsOnError && c.ExitCode != 0 && ownLog {
-		text, _ = containerlog.Tail(c.LogPath) // a log that is none says nothing
+		text, _ = containerlog.Tail(c.LogPath) // an unreadable log has no message
 	}
 	return text
 }
 
-// messageIn is the end of a file that the container wrote, if it is a file: it may have mounted something else there.
+// messageIn returns the end of the container's file. The container may have mounted something else there, so the file may be missing.
 func messageIn(path string) string {
 	text, err := safepath.ReadRegularEnd(path, maxMessage)
 	if err != nil {

@@ -18,24 +18,24 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
 
-// podTable is the node's pods, each with its worker.
+// podTable holds the node's pods, each with its worker.
 type podTable struct {
 	clock  clock.WithTicker
 	logger *slog.Logger
 
-	mu      sync.Mutex // guards also the entry of each worker
+	mu      sync.Mutex // also guards the entry of each worker
 	workers map[types.UID]*worker
-	new     []*worker     // not running yet
-	begun   chan struct{} // there are such
-	synced  bool          // the pods that the API server has for the node are known
-	killed  chan struct{} // closed when a pod that the node ends has ended, and made anew
+	new     []*worker     // whose goroutines have not started
+	begun   chan struct{} // signals that new is not empty
+	synced  bool          // the node has listed its pods from the API server
+	killed  chan struct{} // closed, and made anew, when a pod that the node killed has ended
 }
 
 func newPodTable(c clock.WithTicker, logger *slog.Logger) *podTable {
 	return &podTable{clock: c, logger: logger, workers: map[types.UID]*worker{}, begun: make(chan struct{}, 1), killed: make(chan struct{})}
 }
 
-// takeNew takes the workers that do not run yet.
+// takeNew removes and returns the workers that do not run yet.
 func (t *podTable) takeNew() []*worker {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -44,7 +44,7 @@ func (t *podTable) takeNew() []*worker {
 	return taken
 }
 
-// AdmittedPods are the pods that run or are about to.
+// AdmittedPods returns the pods that run or are about to.
 func (t *podTable) AdmittedPods() []*corev1.Pod {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -57,7 +57,7 @@ func (t *podTable) AdmittedPods() []*corev1.Pod {
 	return out
 }
 
-// ActivePods are the pods that run, or are about to, and that are not being ended yet, the oldest first.
+// ActivePods returns the pods that run or are about to, without those that are being ended, the oldest first.
 func (t *podTable) ActivePods() []*corev1.Pod {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -71,7 +71,7 @@ func (t *podTable) ActivePods() []*corev1.Pod {
 	return out
 }
 
-// Spec is a pod's newest definition; nil: the node has no such pod.
+// Spec returns a pod's newest definition, or nil if the node has no such pod.
 func (t *podTable) Spec(uid types.UID) *corev1.Pod {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -81,7 +81,7 @@ func (t *podTable) Spec(uid types.UID) *corev1.Pod {
 	return nil
 }
 
-// StaticPods are the static pods that have a worker.
+// StaticPods returns the static pods that have a worker.
 func (t *podTable) StaticPods() []*corev1.Pod {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -94,7 +94,7 @@ func (t *podTable) StaticPods() []*corev1.Pod {
 	return out
 }
 
-// CountPod takes the pod's requests from the node, until the pod has ended.
+// CountPod counts the pod's requests against the node until the pod has ended.
 func (t *podTable) CountPod(uid types.UID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -103,7 +103,7 @@ func (t *podTable) CountPod(uid types.UID) {
 	}
 }
 
-// CountedPods are the pods whose requests are taken from the node.
+// CountedPods returns the pods whose requests count against the node.
 func (t *podTable) CountedPods() []*corev1.Pod {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -116,7 +116,7 @@ func (t *podTable) CountedPods() []*corev1.Pod {
 	return out
 }
 
-// Known are the pods that have a worker, and whether they are all that there are.
+// Known returns the pods that have a worker, and whether these are all.
 func (m *Manager) Known() (pods map[types.UID]bool, all bool) {
 	all = m.sourcesRead()
 	m.mu.Lock()
@@ -128,7 +128,7 @@ func (m *Manager) Known() (pods map[types.UID]bool, all bool) {
 	return pods, all
 }
 
-// Over says of each pod with a worker whether it has ended for good.
+// Over returns for each pod with a worker whether it has ended for good.
 func (t *podTable) Over() map[types.UID]bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -139,8 +139,8 @@ func (t *podTable) Over() map[types.UID]bool {
 	return over
 }
 
-// Relisted makes the pod's worker look, unless its last round has seen just the sum; a pod that has none gets one, if the pods of the API
-// server are known.
+// Relisted wakes the pod's worker, unless its last round saw the state with this checksum. A pod without a worker gets one once the node
+// has listed its pods from the API server.
 func (m *Manager) Relisted(pod types.UID, sum uint64) bool {
 	m.mu.Lock()
 	w := m.workers[pod]
@@ -157,7 +157,7 @@ func (m *Manager) Relisted(pod types.UID, sum uint64) bool {
 	return true
 }
 
-// SetSynced takes that the pods which the API server has for the node are known.
+// SetSynced notes that the node has listed its pods from the API server.
 func (t *podTable) SetSynced() {
 	t.mu.Lock()
 	t.synced = true
@@ -165,7 +165,7 @@ func (t *podTable) SetSynced() {
 	t.WakeAll()
 }
 
-// WakeAll makes all workers look.
+// WakeAll wakes all workers.
 func (t *podTable) WakeAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -174,17 +174,17 @@ func (t *podTable) WakeAll() {
 	}
 }
 
-// Synced reports whether the pods that the API server has for the node are known.
+// Synced reports whether the node has listed its pods from the API server.
 func (t *podTable) Synced() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.synced
 }
 
-// sourcesRead reports whether all sources of pods have spoken: only then is a pod that none of them has an orphan.
+// sourcesRead reports whether all sources of pods have been read. Only then is a pod an orphan if no source has it.
 func (m *Manager) sourcesRead() bool { return m.Synced() && m.Static.SourcesRead() }
 
-// WakeNamed wakes the workers of the name.
+// WakeNamed wakes the workers of the pods with the name.
 func (t *podTable) WakeNamed(name types.NamespacedName) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -195,7 +195,7 @@ func (t *podTable) WakeNamed(name types.NamespacedName) {
 	}
 }
 
-// nameTaken says whether another pod of the name has not ended yet: the one before a static pod's manifest was changed.
+// nameTaken reports whether another pod with the name has not ended yet: the one before a static pod's manifest changed.
 func (t *podTable) nameTaken(w *worker, pod *corev1.Pod) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -207,13 +207,13 @@ func (t *podTable) nameTaken(w *worker, pod *corev1.Pod) bool {
 	return false
 }
 
-// verdict is a pod's end that the node has decided on from outside of its worker.
+// verdict is the node's decision, made outside of the pod's worker, to end the pod.
 type verdict struct {
 	podspec.End
 	at time.Time
 }
 
-// KillPod makes the pod's worker end it, unless it is ended already.
+// KillPod makes the pod's worker end the pod, unless it has ended.
 func (t *podTable) KillPod(uid types.UID, end podspec.End) {
 	t.mu.Lock()
 	w := t.workers[uid]
@@ -225,12 +225,12 @@ func (t *podTable) KillPod(uid types.UID, end podspec.End) {
 	cancel := w.cancel
 	t.mu.Unlock()
 	if cancel != nil {
-		cancel() // what is being done for it is moot
+		cancel() // the current round's work is obsolete
 	}
 	w.wake()
 }
 
-// Killing reports whether a pod that was killed within the time is still there.
+// Killing reports whether a pod that was killed within the given time is still there.
 func (t *podTable) Killing(within time.Duration) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -250,7 +250,7 @@ func (t *podTable) Alive(uid types.UID) bool {
 	return w != nil && w.counted
 }
 
-// AwaitEnd waits until the pods have ended, for no longer than the longest grace of them and half of it again, or ten seconds.
+// AwaitEnd waits until the pods have ended, at most for 1.5 times their longest grace period or ten seconds.
 func (t *podTable) AwaitEnd(ctx context.Context, pods []*corev1.Pod) error {
 	most := 10 * time.Second
 	for _, pod := range pods {
@@ -274,7 +274,7 @@ func (t *podTable) AwaitEnd(ctx context.Context, pods []*corev1.Pod) error {
 	}
 }
 
-// ease says that a pod that the node ends has ended.
+// ease signals that a pod that the node killed has ended.
 func (t *podTable) ease() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -282,14 +282,14 @@ func (t *podTable) ease() {
 	t.killed = make(chan struct{})
 }
 
-// Killed is closed with the next such end.
+// Killed returns a channel that is closed when the next killed pod has ended.
 func (t *podTable) Killed() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.killed
 }
 
-// Pods are the pods with the newest status that the node has made of each. They belong to the caller.
+// Pods returns the pods with the newest status that the node has computed. The caller owns them.
 func (t *podTable) Pods() []*corev1.Pod {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -307,7 +307,7 @@ func (t *podTable) Pods() []*corev1.Pod {
 	return out
 }
 
-// FindPod is the pod that a target names.
+// FindPod returns the pod of a target.
 func (m *Manager) FindPod(t podspec.Target) (*corev1.Pod, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -320,7 +320,7 @@ func (m *Manager) FindPod(t podspec.Target) (*corev1.Pod, error) {
 	return nil, apierrors.NewNotFound(corev1.Resource("pods"), t.Pod)
 }
 
-// Status is the newest status that the node has made of the pod; nil: none. It must not be changed.
+// Status returns the newest status that the node has computed of the pod, or nil. The caller must not change it.
 func (t *podTable) Status(pod types.UID) *corev1.PodStatus {
 	t.mu.Lock()
 	defer t.mu.Unlock()

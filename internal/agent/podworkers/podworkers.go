@@ -1,22 +1,22 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podworkers makes the pods of the node real: each pod has a worker, which looks at everything, decides (package decide) and acts.
+// Package podworkers runs the pods of the node: each pod has a worker, which looks at the whole state, decides (package decide) and acts.
 //
 //	podworkers.go  the Manager
-//	dependencies.go  what it needs of other rooms
-//	pods.go        the table of pods, and what other rooms ask about them
+//	dependencies.go  the interfaces of the rooms that it uses
+//	pods.go        the table of pods, and queries of other rooms
 //	worker.go      the rounds of one worker
-//	steps.go       what it tries again when it fails
-//	hooks.go       THE ordered table of what is done for a pod before it has a sandbox
-//	start.go       carrying a decision out: sandboxes and containers
-//	probes.go      probing what runs
-//	terminate.go   the end of a pod, and what is left of it
-//	messages.go    the last words of containers
-//	status.go      writing what came of it to the API server
+//	steps.go       retries of failed steps
+//	hooks.go       THE ordered table of the preparations for a sandbox
+//	start.go       starts sandboxes and containers
+//	probes.go      probes running containers
+//	terminate.go   ends a pod and cleans up
+//	messages.go    termination messages of containers
+//	status.go      writes the pod's status to the API server
 //	inherit.go     the addresses of pods in the node's network
 //
-// All that is known of pods to others is behind the table's lock; the rest belongs to the worker's goroutine.
+// The table's lock guards everything that other rooms may read of pods; the rest belongs to the worker's goroutine.
 package podworkers
 
 import (
@@ -36,21 +36,21 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 )
 
-// Config is what a Manager is made from. All of it is required.
+// Config configures a Manager. All fields are required.
 type Config struct {
 	Client    kubernetes.Interface
 	Node      *corev1.ObjectReference // for events
 	Runtime   *cri.Client
-	RunConfig runconfig.Node // what the runtime is asked for
+	RunConfig runconfig.Node // builds the requests to the runtime
 	Kubelet   *configv1beta1.KubeletConfiguration
 	Resources allocatable.Node
 	Addresses Addresses
-	Backoff   *backoff.Table // of containers that keep ending
+	Backoff   *backoff.Table // of crashing containers
 	Clock     clock.WithTicker
 	Logger    *slog.Logger
 }
 
-// Manager has the workers of the node's pods.
+// Manager owns the workers of the node's pods.
 type Manager struct {
 	Config
 	Dependencies
@@ -59,20 +59,20 @@ type Manager struct {
 	hooks  []hook
 }
 
-// New makes the manager. Pods may come after Start; their workers begin with Run.
+// New makes the manager. Pods may be added after Start; their workers run once Run does.
 func New(c Config) *Manager {
 	m := &Manager{Config: c, podTable: newPodTable(c.Clock, c.Logger)}
 	m.probes = &probe.Manager{Prober: &probe.Prober{Exec: c.Runtime.ExecSync}, Clock: c.Clock, Changed: m.Wake, Report: m.reportProbe}
 	return m
 }
 
-// Start takes what the workers need of other rooms.
+// Start passes the rooms that the workers use.
 func (m *Manager) Start(d Dependencies) {
 	m.Dependencies = d
 	m.hooks = hooks(m)
 }
 
-// Run runs the workers until ctx is done, and returns when all have ended, and all probes.
+// Run runs the workers until ctx is done, and returns when all workers and probes have ended.
 func (m *Manager) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	for {

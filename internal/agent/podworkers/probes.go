@@ -13,7 +13,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/probe"
 )
 
-// ensureProbed has the container probed until it is not kept any more.
+// ensureProbed starts the probes of the container, which run until it is no longer kept.
 func (m *Manager) ensureProbed(ctx context.Context, pod *corev1.Pod, spec *corev1.Container, c *podstate.Container, ips []string) {
 	in := probe.Instance{Pod: pod, Container: spec, ID: c.ID, Started: c.Started}
 	if len(ips) > 0 {
@@ -22,7 +22,7 @@ func (m *Manager) ensureProbed(ctx context.Context, pod *corev1.Pod, spec *corev
 	m.probes.Ensure(context.WithoutCancel(ctx), in)
 }
 
-// reportProbe turns an attempt that was not a success into an event.
+// reportProbe records an event for an attempt that did not succeed.
 func (m *Manager) reportProbe(in probe.Instance, kind string, result probe.Result, output string, err error) {
 	switch {
 	case err != nil:

@@ -32,7 +32,7 @@ func backoffKey(uid types.UID, c *corev1.Container) string {
 	return fmt.Sprintf("%s/%s/%x", uid, c.Name, podstate.Hash(c))
 }
 
-// makeSandbox asks the runtime for a sandbox.
+// makeSandbox makes the runtime create a sandbox.
 func (w *worker) makeSandbox(ctx context.Context, pod *corev1.Pod, attempt uint32) time.Duration {
 	m := w.m
 	if ok, why := m.NodeStatus.NetworkReady(); !ok && !pod.Spec.HostNetwork {
@@ -69,8 +69,7 @@ func (w *worker) makeSandbox(ctx context.Context, pod *corev1.Pod, attempt uint3
 	return again
 }
 
-// startContainers starts what is to be started. It returns whether anything was, and when
-// to try again what could not be.
+// startContainers starts the given containers. It returns whether it started any, and when to retry the others.
 func (w *worker) startContainers(ctx context.Context, pod *corev1.Pod, act decide.Action) (started bool, retry time.Duration) {
 	var todo []*corev1.Container
 	for _, e := range act.Ephemeral {
@@ -98,7 +97,7 @@ func (w *worker) startContainers(ctx context.Context, pod *corev1.Pod, act decid
 	return started, retry
 }
 
-// noteWaiting writes down why containers that back off do so, and forgets what no longer holds.
+// noteWaiting records why containers in back-off wait, and drops outdated reasons.
 func (w *worker) noteWaiting(pod *corev1.Pod, act decide.Action) {
 	for _, held := range act.Waiting {
 		c := podspec.Container(pod, held.Name)
@@ -116,7 +115,7 @@ func (w *worker) noteWaiting(pod *corev1.Pod, act decide.Action) {
 	}
 }
 
-// start takes one container from its image to its postStart hook.
+// start brings one container from its image to its postStart hook.
 func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container) (time.Duration, *corev1.ContainerStateWaiting) {
 	m := w.m
 	fail := func(wait time.Duration, reason, message string) (time.Duration, *corev1.ContainerStateWaiting) {
@@ -183,8 +182,8 @@ func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 
 var logName = regexp.MustCompile(`^(\d+)\.log(\..*)?$`)
 
-// restartCount is how often the container was started before: by its newest instance, or by its log directory if the
-// runtime has forgotten the instances.
+// restartCount returns how often the container was restarted: from its newest instance, or from its log directory if the runtime has
+// removed the instances.
 func restartCount(state *podstate.Pod, container, logs string) int32 {
 	if newest := state.Newest(container); newest != nil {
 		return newest.Note.RestartCount + 1
@@ -204,19 +203,18 @@ func restartCount(state *podstate.Pod, container, logs string) int32 {
 	return int32(count)
 }
 
-// starting is a container that is about to be made.
+// starting is a container that is about to be created.
 type starting struct {
 	pod       *corev1.Pod
 	container *corev1.Container
 	state     *podstate.Pod
 	image     *runtimeapi.Image
-	volumes   map[string]*runtimeapi.ImageSpec // the images that it mounts, by the volume's name
+	volumes   map[string]*runtimeapi.ImageSpec // the image volumes that it mounts, by the volume's name
 	users     *runtimeapi.UserNamespace
 	restarts  int32
 }
 
-// containerConfig makes the container's environment, mounts and files, and from them what
-// the runtime is asked for.
+// containerConfig makes the container's environment, mounts and files, and from these its runtime configuration.
 func (m *Manager) containerConfig(ctx context.Context, s starting) (*runtimeapi.ContainerConfig, error) {
 	pod, c := s.pod, s.container
 	ips := podstatus.PodIPs(pod, s.state, m.Addresses.Texts())
@@ -285,7 +283,7 @@ func (m *Manager) writeHosts(pod *corev1.Pod, ips []string) (string, error) {
 	}
 	path := filepath.Join(m.Mounts.PodDir(pod.UID), "etc-hosts")
 	text := m.RunConfig.Hosts(pod, ips, hostFile)
-	// Containers may write there: what is longer than the text is other than it.
+	// Containers may write to the file, so a longer file is a different one.
 	if old, err := safepath.ReadRegular(path, int64(len(text))+1); err == nil && string(old) == text {
 		return path, nil
 	}
@@ -298,12 +296,12 @@ func (m *Manager) writeHosts(pod *corev1.Pod, ips []string) (string, error) {
 	return path, os.Chmod(path, 0o644)
 }
 
-// containerEvent records an event on one container of the pod.
+// containerEvent records an event for one container of the pod.
 func (m *Manager) containerEvent(pod *corev1.Pod, c *corev1.Container, kind, reason, message string) {
 	m.Events.Event(podspec.ContainerReference(pod, c), kind, reason, message)
 }
 
-// runtimeHandler is the handler that the pod's runtime class names.
+// runtimeHandler returns the handler of the pod's runtime class.
 func (m *Manager) runtimeHandler(ctx context.Context, pod *corev1.Pod) (string, error) {
 	if pod.Spec.RuntimeClassName == nil || *pod.Spec.RuntimeClassName == "" {
 		return "", nil

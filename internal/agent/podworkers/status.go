@@ -24,7 +24,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/objectversion"
 )
 
-// withStatus is the pod with the newest status that this node knows.
+// withStatus returns the pod with the newest status that the node has computed.
 func (w *worker) withStatus(pod *corev1.Pod) *corev1.Pod {
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()
@@ -33,7 +33,7 @@ func (w *worker) withStatus(pod *corev1.Pod) *corev1.Pod {
 	}
 	copied := *pod
 	status := *w.status
-	// Conditions of others may be newer in the API server's.
+	// The API server may have newer conditions of other components.
 	status.Conditions = append(foreign(pod.Status.Conditions), own(status.Conditions)...)
 	copied.Status = status
 	return &copied
@@ -68,8 +68,7 @@ func own(list []corev1.PodCondition) []corev1.PodCondition {
 	return out
 }
 
-// writeStatus makes the pod's status and writes it to the API server if it has changed. It
-// returns the pod with it.
+// writeStatus computes the pod's status and writes it to the API server if it has changed. It returns the pod with the status.
 func (w *worker) writeStatus(ctx context.Context, pod *corev1.Pod) *corev1.Pod {
 	pod, write := w.newStatus(ctx, pod)
 	if write != nil {
@@ -78,7 +77,7 @@ func (w *worker) writeStatus(ctx context.Context, pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-// writeBeside is writeStatus, while the worker goes on with what takes longer. The round ends when it is written.
+// writeBeside is like writeStatus, but writes while the worker goes on. The round ends after the write.
 func (w *worker) writeBeside(ctx context.Context, pod *corev1.Pod) *corev1.Pod {
 	pod, write := w.newStatus(ctx, pod)
 	if write != nil {
@@ -87,15 +86,15 @@ func (w *worker) writeBeside(ctx context.Context, pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-// newStatus makes the pod's status. It returns the pod with it, and what writes it; nil: there is nothing to write.
+// newStatus computes the pod's status. It returns the pod with the status, and the function that writes it; nil: there is nothing to write.
 func (w *worker) newStatus(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, func()) {
 	m := w.m
-	w.written.writing.Wait() // what it has written is looked at
+	w.written.writing.Wait() // the code below reads its results
 	copied := *pod
 	m.mu.Lock()
 	api := w.spec
 	m.mu.Unlock()
-	// Conditions that others have set meanwhile stay.
+	// Keep the conditions that other components have set meanwhile.
 	copied.Status.Conditions = append(foreign(api.Status.Conditions), own(pod.Status.Conditions)...)
 	status := w.statusOf(&copied)
 	copied.Status = status
@@ -108,7 +107,7 @@ func (w *worker) newStatus(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, f
 	}
 	base, spoilt := api.Status, false
 	if w.written.status != nil {
-		// What was written last may not have come back by the informer yet.
+		// The informer may not have shown the last written status yet.
 		base = *w.written.status
 		base.Conditions = append(foreign(api.Status.Conditions), own(w.written.status.Conditions)...)
 		if spoilt = spoiled(api, *w.written.status, w.written.at); spoilt {
@@ -126,7 +125,7 @@ func (w *worker) newStatus(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, f
 		made, err := w.sendStatus(ctx, api, base, status)
 		switch {
 		case apierrors.IsNotFound(err):
-			w.written.retry = retrySoon // it is about to be gone here too
+			w.written.retry = retrySoon // the pod is about to be removed here as well
 			return
 		case err != nil:
 			w.written.retry = w.failed(ctx, pod, writePodStatus, err)
@@ -135,26 +134,27 @@ func (w *worker) newStatus(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, f
 		w.succeeded(writePodStatus)
 		w.written.status, w.written.at = &status, made.ResourceVersion
 		m.mu.Lock()
-		if w.made = made; w.spec != nil && !later(made.ResourceVersion, w.spec.ResourceVersion) {
+		if w.made = made; w.spec != nil && !newer(made.ResourceVersion, w.spec.ResourceVersion) {
 			w.made = nil
 		}
 		m.mu.Unlock()
 	}
 }
 
-// sendStatus writes a status that was made of base. Where the newest version that the node knows of has just that, the pod is updated,
-// which is refused if it is not the newest. That is half of a patch's work, so patches are for what others have written meanwhile.
+// sendStatus writes a status that was computed from base. It updates the pod if the newest version known to the node has the status base:
+// the API server rejects the update if there is a newer version. An update costs half as much as a patch, which is needed only after others
+// have written.
 func (w *worker) sendStatus(ctx context.Context, api *corev1.Pod, base, status corev1.PodStatus) (*corev1.Pod, error) {
 	m := w.m
 	newest := *api
 	m.mu.Lock()
-	if w.made != nil && w.made.UID == api.UID && later(w.made.ResourceVersion, api.ResourceVersion) {
+	if w.made != nil && w.made.UID == api.UID && newer(w.made.ResourceVersion, api.ResourceVersion) {
 		newest = *w.made
 	}
 	m.mu.Unlock()
 	if newest.ResourceVersion != "" && sameText(newest.Status, base) {
-		newest.Status, newest.ManagedFields = status, nil // whose fields they are, the server knows
-		// encoding writes to quantities, which are the informer's
+		newest.Status, newest.ManagedFields = status, nil // the API server keeps the owners of fields
+		// Encoding changes quantities, and these belong to the informer.
 		made, err := m.Client.CoreV1().Pods(api.Namespace).UpdateStatus(ctx, newest.DeepCopy(), metav1.UpdateOptions{})
 		if !apierrors.IsConflict(err) {
 			return made, err
@@ -163,12 +163,13 @@ func (w *worker) sendStatus(ctx context.Context, api *corev1.Pod, base, status c
 	return m.patchStatus(ctx, api, base, status)
 }
 
-// later says whether a revision is later than another; any is later than none.
-func later(a, b string) bool {
+// newer reports whether resource version a is newer than b. Each version is newer than the empty one.
+func newer(a, b string) bool {
 	return b == "" || objectversion.Less(b, a)
 }
 
-// sameText says whether two statuses are the same but for the order of conditions: as text, since times are whole seconds there.
+// sameText reports whether two statuses are the same except for the order of conditions. It compares text, because there times have whole
+// seconds.
 func sameText(a, b corev1.PodStatus) bool {
 	a.Conditions, b.Conditions = byType(slices.Clone(a.Conditions)), byType(slices.Clone(b.Conditions))
 	one, err := json.Marshal(a)
@@ -176,10 +177,10 @@ func sameText(a, b corev1.PodStatus) bool {
 	return err == nil && wrong == nil && bytes.Equal(one, other)
 }
 
-// spoiled says whether another client has changed what the node wrote of a pod since, as the controllers do when the node is silent: then
-// it is to be written again. What the informer shows may be older than what was written; that says nothing.
+// spoiled reports whether another client has changed the status that the node wrote, as the controllers do while the node is silent. The
+// node must write it again then. If the informer shows an older version than the written one, the result is false.
 func spoiled(api *corev1.Pod, written corev1.PodStatus, at string) bool {
-	if api.ResourceVersion == "" || !later(api.ResourceVersion, at) {
+	if api.ResourceVersion == "" || !newer(api.ResourceVersion, at) {
 		return false
 	}
 	shown := shownOf(api, written)
@@ -187,7 +188,7 @@ func spoiled(api *corev1.Pod, written corev1.PodStatus, at string) bool {
 	return !sameText(shown, written)
 }
 
-// shownOf is what the node wrote, with all that is the node's as the API server has it now.
+// shownOf returns the written status with the node's fields as the API server has them now.
 func shownOf(api *corev1.Pod, written corev1.PodStatus) corev1.PodStatus {
 	s := &api.Status
 	written.Phase, written.Reason, written.Message, written.Conditions = s.Phase, s.Reason, s.Message, s.Conditions
@@ -197,8 +198,7 @@ func shownOf(api *corev1.Pod, written corev1.PodStatus) corev1.PodStatus {
 	return written
 }
 
-// echo says whether a definition differs from the one before it in nothing but the status that the node itself has made of it: then
-// there is nothing to do.
+// echo reports whether a definition differs from the one before it only in the status that the node wrote. Then there is nothing to do.
 func echo(old, pod *corev1.Pod, made *corev1.PodStatus) bool {
 	if old == nil || made == nil || old.Generation != pod.Generation || graceOf(old) != graceOf(pod) ||
 		!maps.Equal(old.Labels, pod.Labels) || !maps.Equal(old.Annotations, pod.Annotations) || !equality.Semantic.DeepEqual(old.Spec, pod.Spec) {
@@ -214,7 +214,7 @@ func byType(list []corev1.PodCondition) []corev1.PodCondition {
 	return list
 }
 
-// patchStatus sends what differs from a status, with the pod's UID, so that a pod of the same name made since is not hit.
+// patchStatus sends the difference between two statuses, with the pod's UID, so that it never changes a newer pod of the same name.
 func (m *Manager) patchStatus(ctx context.Context, api *corev1.Pod, base, status corev1.PodStatus) (*corev1.Pod, error) {
 	before, err := json.Marshal(corev1.Pod{Status: base})
 	if err != nil {
@@ -231,7 +231,7 @@ func (m *Manager) patchStatus(ctx context.Context, api *corev1.Pod, base, status
 	return m.Client.CoreV1().Pods(api.Namespace).Patch(ctx, api.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 }
 
-// DeletePod takes the pod out of the API server: nothing of it runs any more.
+// DeletePod removes the pod from the API server when nothing of it runs any more.
 func (m *Manager) DeletePod(ctx context.Context, pod *corev1.Pod) error {
 	zero := int64(0)
 	err := m.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
@@ -243,14 +243,14 @@ func (m *Manager) DeletePod(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
-// shown is the pod in the API server that the worker's pod is: itself, or its mirror.
+// shown returns the API server's object of the worker's pod: the pod itself, or its mirror pod.
 func (w *worker) shown(ctx context.Context, api *corev1.Pod) *corev1.Pod {
 	if !podspec.IsStatic(api) {
 		return api
 	}
 	mirror, err := w.m.Mirrors.Mirror(ctx, api)
 	if err != nil {
-		w.written.retry = w.failed(ctx, api, createMirror, err) // the pod runs on in any case
+		w.written.retry = w.failed(ctx, api, createMirror, err) // the pod runs in any case
 		return nil
 	}
 	w.succeeded(createMirror)

@@ -13,7 +13,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
 
-// step is something that a worker does for its pod and tries again when it fails.
+// step is an action of a worker that it retries after a failure.
 type step int
 
 const (
@@ -28,8 +28,8 @@ const (
 	numSteps
 )
 
-// retries says of each step what a failure is called in the log, what event it has, and how long the worker waits: first, then twice as
-// long each time, up to most. A reason that is empty: no event.
+// retries has for each step the log message and the event reason of a failure, and the delay before the next attempt: the first delay,
+// which doubles with each failure, and the maximum. An empty reason means no event.
 var retries = [numSteps]struct {
 	log, reason, prefix string
 	first, most         time.Duration
@@ -53,26 +53,26 @@ var retries = [numSteps]struct {
 	pruneContainers: {log: "Could not remove dead containers, retrying", first: retrySoon, most: retryLate},
 }
 
-// circumstances are what a pod that could not be ended is tried again at once for when they change.
+// circumstances are the facts whose change triggers an immediate retry for a pod that could not be ended.
 type circumstances struct {
-	seen  uint64 // sum of what the runtime has
+	seen  uint64 // checksum of the runtime's state
 	gone  bool   // from the API server
-	grace int64  // as graceOf
+	grace int64  // as graceOf returns it
 }
 
 // attempts are the failures of each step.
 type attempts struct {
 	failures [numSteps]backoff.Failures
-	last     circumstances // of the round before
+	last     circumstances // of the previous round
 }
 
-// held is how long a step that has failed still waits, whatever the worker was woken for; zero: it may be tried.
+// held returns how long a failed step still has to wait, whatever woke the worker; zero: it may run.
 func (a *attempts) held(s step, now time.Time) time.Duration { return a.failures[s].Left(now) }
 
-// succeeded takes that a step has not failed.
+// succeeded resets the failures of a step.
 func (a *attempts) succeeded(s step) { a.failures[s].Clear() }
 
-// compare ends the wait for the next attempt to end the pod, if its circumstances are not those of the round before.
+// compare allows an immediate attempt to end the pod if its circumstances have changed since the previous round.
 func (a *attempts) compare(now circumstances) {
 	if now != a.last {
 		a.last = now
@@ -80,13 +80,13 @@ func (a *attempts) compare(now circumstances) {
 	}
 }
 
-// failed takes that a step has failed. It records the event, logs some of the failures, and returns when to try again.
+// failed notes the failure of a step. It records the event, logs some of the failures, and returns the delay before the next attempt.
 func (w *worker) failed(ctx context.Context, pod *corev1.Pod, s step, err error) time.Duration {
 	if ctx.Err() != nil {
 		return retrySoon
 	}
 	m, r, f := w.m, &retries[s], &w.failures[s]
-	if r.reason != "" && m.Spec(w.uid) != nil { // the API server has not heard of a pod that only the runtime knows
+	if r.reason != "" && m.Spec(w.uid) != nil { // the API server does not know a pod that only the runtime has
 		m.Events.Event(pod, corev1.EventTypeWarning, r.reason, r.prefix+err.Error())
 	}
 	now := m.Clock.Now()
@@ -94,7 +94,7 @@ func (w *worker) failed(ctx context.Context, pod *corev1.Pod, s step, err error)
 	return f.Wait(now, r.first, r.most)
 }
 
-// kill ends what of the pod is to end: do does it. The answer is how long to wait before it may be tried again, zero if it is done.
+// kill calls do to end the pod, unless the step has to wait. It returns the delay before the next attempt; zero: it is done.
 func (w *worker) kill(ctx context.Context, pod *corev1.Pod, do func() error) time.Duration {
 	if wait := w.held(killPod, w.m.Clock.Now()); wait > 0 {
 		return wait

@@ -16,8 +16,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 )
 
-// ending is the stopping of a whole pod, which goes on beside the worker's rounds, so
-// that the status is kept up to date meanwhile.
+// ending is the stop of a whole pod. It runs beside the worker's rounds, so that these keep the status up to date.
 type ending struct {
 	grace  int64
 	cancel context.CancelFunc
@@ -26,8 +25,8 @@ type ending struct {
 	err  error
 }
 
-// terminate makes the next step of ending a pod: stop, take down, write the last status,
-// and for a deleted pod remove all traces and let the API server forget it.
+// terminate makes the next step to end a pod: stop it, tear it down, write the last status, and for a deleted pod remove all traces and
+// delete it from the API server.
 func (w *worker) terminate(life, ctx context.Context, pod *corev1.Pod, grace int64, deleted bool) time.Duration {
 	m := w.m
 	if len(w.state.Running()) > 0 || slices.ContainsFunc(w.state.Sandboxes, func(s podstate.Sandbox) bool { return s.Ready }) {
@@ -60,10 +59,10 @@ func (w *worker) terminate(life, ctx context.Context, pod *corev1.Pod, grace int
 	}
 	w.succeeded(deletePod)
 	w.removed = true
-	return idle // until the API server says that it is gone
+	return idle // until the API server has removed it
 }
 
-// keepStopping starts the stopping of the pod, or again with a shorter grace.
+// keepStopping starts the stop of the pod, or restarts it with a shorter grace period.
 func (w *worker) keepStopping(life, ctx context.Context, pod *corev1.Pod, grace int64) time.Duration {
 	m := w.m
 	m.mu.Lock()
@@ -102,11 +101,11 @@ func (w *worker) keepStopping(life, ctx context.Context, pod *corev1.Pod, grace 
 	return idle
 }
 
-// bury ends what is left of a pod that the API server does not have (any more).
+// bury ends the remains of a pod that the API server does not have.
 func (w *worker) bury(life, ctx context.Context, pod *corev1.Pod) (time.Duration, bool) {
 	m := w.m
 	if pod == nil && !m.sourcesRead() {
-		return retrySoon, false // it may be known in a moment
+		return retrySoon, false // the API server may show it soon
 	}
 	if pod == nil {
 		pod = orphan(w.state)
@@ -147,7 +146,7 @@ func (w *worker) bury(life, ctx context.Context, pod *corev1.Pod) (time.Duration
 
 func startsWith(s, prefix string) bool { return len(s) >= len(prefix) && s[:len(prefix)] == prefix }
 
-// orphan is what can be said of a pod from its containers' notes.
+// orphan returns the pod that the labels of its containers describe.
 func orphan(state *podstate.Pod) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: state.Namespace, Name: state.Name, UID: state.UID}}
 	for _, c := range state.Containers {

@@ -24,35 +24,34 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 )
 
-// The waits of a worker that could not do what it should.
+// The delays of a worker before the next attempt.
 const (
 	retrySoon = time.Second
 	retryLate = 10 * time.Second
 )
 
-// entry is what the node knows of a pod beside its worker, and what others want of the worker. podTable.mu guards it.
+// entry is the state of a pod that other rooms read or change. podTable.mu guards it.
 type entry struct {
-	spec    *corev1.Pod // newest definition; nil for a pod known from the runtime only
+	spec    *corev1.Pod // newest definition; nil for a pod that only the runtime has
 	gone    bool        // from the API server
-	counted bool        // its requests are taken from the node
+	counted bool        // its requests count against the node
 	status  *corev1.PodStatus
-	made    *corev1.Pod        // by the last write, until the API server shows it
-	cancel  context.CancelFunc // of the present round
+	made    *corev1.Pod        // the result of the last write, until the informer shows it
+	cancel  context.CancelFunc // ends the current round
 	evicted *verdict           // the node ends the pod
 }
 
-// worker makes one pod what its definition says. Each pod has one, and each worker one
-// goroutine. It is woken when the definition changes, when the runtime says something,
-// when a probe's verdict changes, when an object that the pod refers to changes, and by
-// its own timer; whatever woke it, it looks at everything anew.
+// worker runs one pod. Each pod has one worker, and each worker one goroutine. A change of the definition, an event of the runtime, a
+// probe's result, a change of an object that the pod refers to, and the worker's own timer wake it. Whatever the cause, it looks at the
+// whole state again.
 type worker struct {
 	m     *Manager
 	uid   types.UID
 	wakes chan struct{}
-	seen  atomic.Uint64 // sum of what the last round saw
+	seen  atomic.Uint64 // checksum of what the last round saw
 	entry
 
-	// The goroutine's own.
+	// Only the goroutine uses the fields below.
 	admitted   bool
 	state      *podstate.Pod
 	waiting    map[string]corev1.ContainerStateWaiting
@@ -65,21 +64,21 @@ type worker struct {
 	stopping   sync.WaitGroup // of endings
 	tornDown   bool
 	mountTries int
-	removed    bool // from the API server, by us
+	removed    bool // the worker has deleted the pod from the API server
 	written    written
 	attempts
 }
 
-// written is what was last written of the pod's status.
+// written is the last written status of the pod.
 type written struct {
 	status  *corev1.PodStatus
-	at      string         // the revision that came of it
-	mirror  types.UID      // of what the API server shows of a static pod
-	writing sync.WaitGroup // beside what the round does
-	retry   time.Duration  // when to write what could not be written in the present round; zero: nothing
+	at      string         // its resource version
+	mirror  types.UID      // the UID of a static pod's mirror pod
+	writing sync.WaitGroup // writes that run beside the round
+	retry   time.Duration  // when to repeat a failed write of the current round; zero: none
 }
 
-// PodAdded takes what the API server says of a pod.
+// PodAdded handles a pod that the informer has added.
 func (m *Manager) PodAdded(pod *corev1.Pod) {
 	if podspec.IsMirror(pod) {
 		m.Mirrors.MirrorSeen(pod, false)
@@ -88,8 +87,8 @@ func (m *Manager) PodAdded(pod *corev1.Pod) {
 	m.SetPod(pod)
 }
 
-// PodUpdated takes a pod's newest definition. While the API server was not heard, the pod may have been deleted, and another of its name
-// made: that is another pod.
+// PodUpdated handles a pod's newest definition. While the watch was interrupted, the pod may have been deleted and another one with its
+// name created.
 func (m *Manager) PodUpdated(old, pod *corev1.Pod) {
 	if old.UID != pod.UID {
 		m.PodDeleted(old)
@@ -97,7 +96,7 @@ func (m *Manager) PodUpdated(old, pod *corev1.Pod) {
 	m.PodAdded(pod)
 }
 
-// PodDeleted hears that the API server does not have a pod any more.
+// PodDeleted handles a pod that the informer has deleted.
 func (m *Manager) PodDeleted(pod *corev1.Pod) {
 	if podspec.IsMirror(pod) {
 		m.Mirrors.MirrorSeen(pod, true)
@@ -106,7 +105,7 @@ func (m *Manager) PodDeleted(pod *corev1.Pod) {
 	m.RemovePod(pod)
 }
 
-// SetPod takes a pod's newest definition.
+// SetPod sets a pod's newest definition.
 func (m *Manager) SetPod(pod *corev1.Pod) {
 	m.mu.Lock()
 	w := m.workerOf(pod.UID)
@@ -115,12 +114,12 @@ func (m *Manager) SetPod(pod *corev1.Pod) {
 		w.counted = true
 	}
 	known := !w.gone && echo(old, pod, w.status)
-	if w.spec, w.gone = pod, false; w.made != nil && !later(w.made.ResourceVersion, pod.ResourceVersion) {
+	if w.spec, w.gone = pod, false; w.made != nil && !newer(w.made.ResourceVersion, pod.ResourceVersion) {
 		w.made = nil
 	}
 	var cancel context.CancelFunc
 	if old != nil && graceOf(old) != graceOf(pod) {
-		// It is to end, or to end sooner: what is being done for it now is moot.
+		// The pod must end, or end sooner: the current round's work is obsolete.
 		cancel = w.cancel
 	}
 	m.mu.Unlock()
@@ -132,13 +131,13 @@ func (m *Manager) SetPod(pod *corev1.Pod) {
 	}
 }
 
-// begunBefore says whether a former life of the node has admitted the pod, and the pod has not ended.
+// begunBefore reports whether a former process of the node admitted the pod, and the pod has not ended.
 func begunBefore(pod *corev1.Pod) bool {
 	over := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 	return pod.Status.StartTime != nil && !over
 }
 
-// graceOf is how long a pod that is being deleted has; minus one for one that is not.
+// graceOf returns the grace period of a pod that is being deleted; -1 for other pods.
 func graceOf(pod *corev1.Pod) int64 {
 	switch {
 	case pod == nil || pod.DeletionTimestamp == nil:
@@ -149,7 +148,7 @@ func graceOf(pod *corev1.Pod) int64 {
 	return *pod.DeletionGracePeriodSeconds
 }
 
-// RemovePod hears that a pod is not in the API server any more.
+// RemovePod notes that the API server does not have the pod any more.
 func (m *Manager) RemovePod(pod *corev1.Pod) {
 	m.mu.Lock()
 	w := m.workers[pod.UID]
@@ -157,7 +156,7 @@ func (m *Manager) RemovePod(pod *corev1.Pod) {
 	if w != nil {
 		w.gone, cancel = true, w.cancel
 		if pod.DeletionTimestamp != nil {
-			w.spec = pod // it says how much grace is left
+			w.spec = pod // it has the remaining grace period
 		}
 	}
 	m.mu.Unlock()
@@ -169,7 +168,7 @@ func (m *Manager) RemovePod(pod *corev1.Pod) {
 	}
 }
 
-// workerOf finds or makes a pod's worker; the caller holds the lock.
+// workerOf finds or makes a pod's worker. The caller holds the lock.
 func (m *Manager) workerOf(uid types.UID) *worker {
 	w := m.workers[uid]
 	if w == nil {
@@ -187,7 +186,7 @@ func (m *Manager) workerOf(uid types.UID) *worker {
 	return w
 }
 
-// Wake makes the pod's worker look.
+// Wake wakes the pod's worker.
 func (t *podTable) Wake(uid types.UID) {
 	t.mu.Lock()
 	w := t.workers[uid]
@@ -210,7 +209,7 @@ func (w *worker) wake() {
 	}
 }
 
-// run is the worker's life: rounds, until the pod is gone and nothing is left of it.
+// run runs rounds until the pod is gone and nothing is left of it.
 func (w *worker) run(ctx context.Context) {
 	defer w.stopping.Wait()
 	defer w.m.probes.Keep(w.uid, nil)
@@ -220,7 +219,7 @@ func (w *worker) run(ctx context.Context) {
 		w.cancel = cancel
 		w.m.mu.Unlock()
 		select {
-		case <-w.wakes: // what it was woken for, this round sees
+		case <-w.wakes: // this round sees the cause
 		default:
 		}
 		w.written.retry = 0
@@ -246,14 +245,14 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// The answers of a round beside a time to wait.
+// The results of a round that are no delay.
 const (
 	again = time.Duration(0)
-	idle  = 60 * time.Second // until something is heard
-	ended = time.Hour        // for a pod that is over
+	idle  = 60 * time.Second // until an event wakes the worker
+	ended = time.Hour        // for a pod that has ended
 )
 
-// round looks at everything once and does the next step. What it starts that outlasts the round ends with life.
+// round looks at the whole state once and makes the next step. Work that outlasts the round ends with life.
 func (w *worker) round(life, ctx context.Context) (next time.Duration, done bool) {
 	m := w.m
 	m.mu.Lock()
@@ -308,11 +307,11 @@ func (w *worker) round(life, ctx context.Context) (next time.Duration, done bool
 	return next, false
 }
 
-// advance makes the next step of a pod that is to run.
+// advance makes the next step of a pod that should run.
 func (w *worker) advance(ctx context.Context, pod *corev1.Pod) time.Duration {
 	m := w.m
 	if podspec.IsStatic(pod) && m.nameTaken(w, pod) {
-		return idle // the end of the other wakes it
+		return idle // the end of the other pod wakes it
 	}
 	retry, ok := w.prepare(ctx, pod)
 	if !ok {
@@ -324,8 +323,8 @@ func (w *worker) advance(ctx context.Context, pod *corev1.Pod) time.Duration {
 	return retry
 }
 
-// prepare has what the pod needs be there. ok: the pod may go on; retry: something is to be tried again then; zero: all is well. A pod
-// whose containers were made already goes on with the volumes that it has, as with kubelet, when they cannot be brought up to date.
+// prepare sets up what the pod needs. ok reports whether the pod may go on; retry is the delay before the next attempt, zero if nothing
+// failed. As with kubelet, a pod whose containers exist goes on with the volumes that it has if they cannot be updated.
 func (w *worker) prepare(ctx context.Context, pod *corev1.Pod) (retry time.Duration, ok bool) {
 	m := w.m
 	for _, h := range m.hooks {
@@ -337,7 +336,7 @@ func (w *worker) prepare(ctx context.Context, pod *corev1.Pod) (retry time.Durat
 			continue
 		}
 		if reject := (*podadmission.Rejection)(nil); errors.As(err, &reject) {
-			w.final = &podadmission.Rejection{Reason: reject.Reason, Message: "Pod was rejected: " + reject.Message}
+			w.final = &podadmission.Rejection{Reason: reject.Reason, Message: reject.StatusMessage()}
 			m.Events.Event(pod, corev1.EventTypeWarning, reject.Reason, reject.Message)
 			return again, false
 		}
@@ -358,13 +357,13 @@ func (w *worker) prepare(ctx context.Context, pod *corev1.Pod) (retry time.Durat
 	return retry, true
 }
 
-// begun says whether containers were made in the pod's present sandbox: then its volumes were all there.
+// begun reports whether containers exist in the pod's current sandbox. Then all its volumes were set up.
 func begun(state *podstate.Pod) bool {
 	sandbox := state.ReadySandbox()
 	return sandbox != nil && slices.ContainsFunc(state.Containers, func(c podstate.Container) bool { return c.SandboxID == sandbox.ID })
 }
 
-// proceed makes the next step of a pod that has what it needs.
+// proceed makes the next step of a prepared pod.
 func (w *worker) proceed(ctx context.Context, pod *corev1.Pod) time.Duration {
 	m := w.m
 	act := decide.Next(w.input(pod))
@@ -431,9 +430,9 @@ func (w *worker) proceed(ctx context.Context, pod *corev1.Pod) time.Duration {
 	if started {
 		return again
 	}
-	next := m.Kubelet.SyncFrequency.Duration // contents of volumes are looked at again at least so often
+	next := m.Kubelet.SyncFrequency.Duration // the period in which volumes are updated at least once
 	if len(w.resizer.Conditions()) > 0 {
-		next = retryLate // there may be room by then
+		next = retryLate // there may be enough resources by then
 	}
 	if retry > 0 {
 		next = retry
@@ -453,14 +452,12 @@ func (w *worker) proceed(ctx context.Context, pod *corev1.Pod) time.Duration {
 	return next
 }
 
-// startsSomething says whether what is to be done takes long, and needs nothing of the status that is written meanwhile. What ends a
-// pod looks at it.
+// startsSomething reports whether the actions take long and do not read the status that is written meanwhile. Ending a pod reads it.
 func startsSomething(act decide.Action) bool {
 	return !act.Done && (act.CreateSandbox || len(act.Start)+len(act.Ephemeral) > 0)
 }
 
-// complete ends a pod that has run to its end: what still runs (sidecars) is stopped, and the
-// status says how it went.
+// complete ends a pod whose containers are done: it stops those that still run (sidecars), and the status records the result.
 func (w *worker) complete(ctx context.Context, pod *corev1.Pod, act decide.Action) time.Duration {
 	if act.KillPod && (len(w.state.Running()) > 0 || w.state.ReadySandbox() != nil) {
 		if wait := w.kill(ctx, pod, func() error { return w.m.Killer.StopPod(ctx, pod, w.state, podspec.Grace(pod)) }); wait > 0 {
@@ -469,12 +466,12 @@ func (w *worker) complete(ctx context.Context, pod *corev1.Pod, act decide.Actio
 		return again
 	}
 	if w.written.status != nil && (w.written.status.Phase == corev1.PodSucceeded || w.written.status.Phase == corev1.PodFailed) {
-		return again // the round sees the phase, and ends the pod
+		return again // the next round sees the phase, and ends the pod
 	}
 	return retryLate
 }
 
-// input gathers what a decision is made from.
+// input collects the facts for a decision.
 func (w *worker) input(pod *corev1.Pod) decide.Input {
 	m := w.m
 	return decide.Input{
@@ -496,7 +493,7 @@ func (w *worker) input(pod *corev1.Pod) decide.Input {
 	}
 }
 
-// probe sees to it that what runs is probed, and nothing else.
+// probe starts the probes of running containers, and stops all others.
 func (w *worker) probe(ctx context.Context, pod *corev1.Pod, state *podstate.Pod) {
 	m := w.m
 	keep := map[string]bool{}
@@ -538,7 +535,7 @@ func untilDeadline(pod *corev1.Pod, now time.Time) time.Duration {
 	return pod.Status.StartTime.Add(time.Duration(*pod.Spec.ActiveDeadlineSeconds) * time.Second).Sub(now)
 }
 
-// statusOf makes the pod's status of now.
+// statusOf computes the pod's current status.
 func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 	m := w.m
 	in := podstatus.Input{

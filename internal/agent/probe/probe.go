@@ -195,7 +195,6 @@ func HTTPClient(timeout time.Duration) *http.Client {
 
 func httpGet(request *http.Request, timeout time.Duration) (Result, string, error) {
 	client := HTTPClient(timeout)
-	defer client.CloseIdleConnections()
 	response, err := client.Do(request)
 	if err != nil {
 		return Failure, err.Error(), nil

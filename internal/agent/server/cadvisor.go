@@ -16,9 +16,9 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
-// entity is a cgroup with what is known of it: the machine's root, a group of pods, a pod, its sandbox, or a container.
+// entity is a cgroup with its metadata: the machine's root, a group of pods, a pod, its sandbox, or a container.
 type entity struct {
-	labels    []string // as entityLabels
+	labels    []string // in the order of entityLabels
 	started   time.Time
 	group     *stats.Group
 	network   []stats.Interface
@@ -26,23 +26,23 @@ type entity struct {
 	container *stats.Container // nil: none
 }
 
-// taken is what is used of a file system; used is of the whole where it is the machine's.
+// taken is the usage of a file system. If the file system belongs to the machine, used is that of the whole file system.
 type taken struct {
 	fs   *stats.FileSystem
 	used uint64
 }
 
-// entityLabels are those that cAdvisor's figures have with a kubelet: a container's name in its pod, the path of its cgroup, its image, its
-// ID, and its pod.
+// entityLabels are the labels that cAdvisor's metrics have in a kubelet: a container's name in its pod, the path of its cgroup, its image,
+// its ID, and its pod.
 var entityLabels = []string{"container", "id", "image", "name", "namespace", "pod"}
 
-// point is one value of a figure, with the figure's further labels.
+// point is one value of a metric, with its further labels.
 type point struct {
 	value  float64
 	labels []string
 }
 
-// figure is one of cAdvisor's, as a kubelet serves it.
+// figure is one of cAdvisor's metrics, as a kubelet serves it.
 type figure struct {
 	name   string
 	help   string
@@ -56,12 +56,12 @@ const (
 	gauge   = prometheus.GaugeValue
 )
 
-// counted is a figure of each cgroup.
+// counted makes a metric of each cgroup.
 func counted(name, help string, kind prometheus.ValueType, of func(g *stats.Group) float64) figure {
 	return figure{name, help, kind, nil, func(e *entity) []point { return []point{{of(e.group), nil}} }}
 }
 
-// bounded is a figure of cgroups whose processor time is bounded.
+// bounded makes a metric of cgroups with a CPU limit.
 func bounded(name, help string, of func(c *stats.CPU) float64) figure {
 	return figure{name, help, counter, nil, func(e *entity) []point {
 		if e.group.CPU.Quota == 0 {
@@ -71,7 +71,7 @@ func bounded(name, help string, of func(c *stats.CPU) float64) figure {
 	}}
 }
 
-// carried is a figure of each network interface.
+// carried makes a metric of each network interface.
 func carried(name, help string, of func(i *stats.Interface) uint64) figure {
 	return figure{name, help, counter, []string{"interface"}, func(e *entity) (out []point) {
 		for i := range e.network {
@@ -81,7 +81,7 @@ func carried(name, help string, of func(i *stats.Interface) uint64) figure {
 	}}
 }
 
-// onDisk is a figure of each disk.
+// onDisk makes a metric of each disk.
 func onDisk(name, help string, of func(d *stats.Disk) uint64) figure {
 	return figure{name, help, counter, []string{"device"}, func(e *entity) (out []point) {
 		seen := map[string]bool{} // two disks may have no name
@@ -95,7 +95,7 @@ func onDisk(name, help string, of func(d *stats.Disk) uint64) figure {
 	}}
 }
 
-// ofFiles is a figure of each file system.
+// ofFiles makes a metric of each file system.
 func ofFiles(name, help string, of func(t taken) uint64) figure {
 	return figure{name, help, gauge, []string{"device"}, func(e *entity) (out []point) {
 		for _, t := range e.disks {
@@ -105,7 +105,7 @@ func ofFiles(name, help string, of func(t taken) uint64) figure {
 	}}
 }
 
-// ofProcesses is a figure of each container.
+// ofProcesses makes a metric of each container.
 func ofProcesses(name, help string, of func(c *stats.Container) uint64) figure {
 	return figure{name, help, gauge, nil, func(e *entity) []point {
 		if e.container == nil {
@@ -115,7 +115,7 @@ func ofProcesses(name, help string, of func(c *stats.Container) uint64) figure {
 	}}
 }
 
-// pressing is a figure of each cgroup where the kernel measures how long is waited.
+// pressing makes a metric of each cgroup with pressure stall information.
 func pressing(name, help string, of func(p *stats.Pressure) stats.Stall) figure {
 	return figure{name, help, counter, nil, func(e *entity) []point {
 		if e.group.Pressure == nil {
@@ -127,7 +127,7 @@ func pressing(name, help string, of func(p *stats.Pressure) stats.Stall) figure 
 
 func seconds(nanoseconds uint64) float64 { return float64(nanoseconds) / 1e9 }
 
-// cadvisorFigures are all of them. Names, units and labels are cAdvisor's (github.com/google/cadvisor, docs/storage/prometheus.md).
+// cadvisorFigures are all metrics. Names, units and labels are cAdvisor's (github.com/google/cadvisor, docs/storage/prometheus.md).
 var cadvisorFigures = []figure{
 	{"container_cpu_usage_seconds_total", "Processor time used, in core seconds", counter, []string{"cpu"}, func(e *entity) []point {
 		return []point{{seconds(e.group.CPU.Used), []string{"total"}}}
@@ -249,7 +249,7 @@ var cadvisorFigures = []figure{
 		"Swap limit; 0 means none", gauge, func(g *stats.Group) float64 { return float64(g.Memory.SwapLimit) }),
 }
 
-// cadvisorMetrics are what the kernel counts of the node's cgroups, and what the machine has, under cAdvisor's names.
+// cadvisorMetrics serves the kernel's accounting of the node's cgroups, and the facts of the machine, under cAdvisor's names.
 func (s *Server) cadvisorMetrics() http.Handler {
 	r := prometheus.NewRegistry()
 	c := &cadvisorCollector{s: s, machine: sync.OnceValue(stats.Reader{}.Machine)}
@@ -272,10 +272,10 @@ func (s *Server) cadvisorMetrics() http.Handler {
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 }
 
-// cadvisorCollector reads the figures anew for each scrape.
+// cadvisorCollector measures anew for each scrape.
 type cadvisorCollector struct {
 	s                                      *Server
-	machine                                func() stats.Machine // which does not change
+	machine                                func() stats.Machine // does not change
 	figures                                []*prometheus.Desc   // of cadvisorFigures
 	seen, failed, version                  *prometheus.Desc
 	cores, physical, sockets, memory, swap *prometheus.Desc
@@ -291,7 +291,7 @@ func (c *cadvisorCollector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *cadvisorCollector) Collect(ch chan<- prometheus.Metric) {
-	// The collector's interface carries no context; a runtime that does not answer must not hold the scrape for ever.
+	// The collector's interface has no context; a runtime that does not respond must not hang the scrape.
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	failed := 0.0
@@ -324,7 +324,7 @@ func (c *cadvisorCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// entities are all that the kernel counts for.
+// entities returns all cgroups that the kernel accounts for.
 func entities(all *stats.Usage, booted time.Time) []entity {
 	var out []entity
 	for i, c := range all.Node {

@@ -31,14 +31,14 @@ func Host() (stats.Host, error) {
 	return u, nil
 }
 
-// readStat reads /proc/stat. Its unit is 10 ms on every machine that Go runs on.
+// readStat parses /proc/stat. Its unit is 10 ms on every machine that Go runs on.
 func readStat(data []byte) (booted time.Time, nanoseconds uint64) {
 	for line := range bytes.Lines(data) {
 		f := strings.Fields(string(line))
 		switch {
 		case len(f) > 8 && f[0] == "cpu":
 			for i, v := range f[1:9] {
-				if i != 3 && i != 4 { // idle, waiting for disks
+				if i != 3 && i != 4 { // idle, and waiting for disks
 					n, _ := strconv.ParseUint(v, 10, 64)
 					nanoseconds += n * uint64(10*time.Millisecond)
 				}
@@ -51,7 +51,7 @@ func readStat(data []byte) (booted time.Time, nanoseconds uint64) {
 	return booted, nanoseconds
 }
 
-// readMeminfo reads /proc/meminfo.
+// readMeminfo parses /proc/meminfo.
 func readMeminfo(data []byte) stats.Host {
 	kb := map[string]uint64{}
 	for sc := bufio.NewScanner(bytes.NewReader(data)); sc.Scan(); {

@@ -18,8 +18,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
 
-// containerLogs writes one container's log. Everything that can be wrong is found before the first byte, so an error has
-// a status; after it, the log just ends.
+// containerLogs writes one container's log. It detects all errors before the first byte, so that an error has a status; after it, the log
+// just ends.
 func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 	o, err := logOptions(r.URL.Query())
 	if err != nil {
@@ -42,7 +42,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("container %q not found in pod %q", t.Container, t.Pod), http.StatusNotFound)
 		return
 	}
-	t.UID = pod.UID // another of the same name that comes meanwhile is not meant
+	t.UID = pod.UID // a new pod of the same name must not be used
 	out := &logWriter{w: w, flush: o.Follow}
 	var stdout, stderr io.Writer = out, out
 	if o.Stream != nil {
@@ -67,7 +67,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// logWriter knows whether anything was written, and lets a follower see each line at once.
+// logWriter records whether anything was written, and flushes each line for clients that follow the log.
 type logWriter struct {
 	w     http.ResponseWriter
 	flush bool
@@ -83,10 +83,10 @@ func (l *logWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// logOptions reads the query of a log request.
+// logOptions parses the query of a log request.
 func logOptions(q url.Values) (*corev1.PodLogOptions, error) {
 	o := &corev1.PodLogOptions{Follow: isTrue(q, "follow"), Previous: isTrue(q, "previous"), Timestamps: isTrue(q, "timestamps")}
-	if q.Get("tailLines") == "" && q.Get("tail") != "" { // an older name
+	if q.Get("tailLines") == "" && q.Get("tail") != "" { // the old name
 		q["tailLines"] = q["tail"]
 	}
 	if q.Get("tailLines") == "all" {
@@ -114,19 +114,19 @@ func logOptions(q url.Values) (*corev1.PodLogOptions, error) {
 	return o, nil
 }
 
-// isTrue reads a flag as the API does: there is true, unless it says false or 0.
+// isTrue parses a boolean parameter as the API does: a present parameter is true, unless it is false or 0.
 func isTrue(q url.Values, name string) bool {
 	v, ok := q[name]
 	return ok && len(v) > 0 && v[0] != "0" && !strings.EqualFold(v[0], "false")
 }
 
-// podFinder is a node that finds a pod without listing all.
+// podFinder is a node that finds a pod without listing all pods.
 type podFinder interface {
-	// Pod returns the node's pod of that name, nil if there is none.
+	// Pod returns the node's pod of that name, or nil.
 	Pod(namespace, name string) *corev1.Pod
 }
 
-// find returns the node's pod of that name, nil if there is none.
+// find returns the node's pod of that name, or nil.
 func (s *Server) find(t podspec.Target) *corev1.Pod {
 	if n, ok := s.node.(podFinder); ok {
 		if p := n.Pod(t.Namespace, t.Pod); p != nil && (t.UID == "" || t.UID == p.UID) {

@@ -16,7 +16,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
-// processMetrics are those of the node's process.
+// processMetrics serves the metrics of the node's process.
 func (s *Server) processMetrics() http.Handler {
 	g := s.o.Metrics
 	if g == nil {
@@ -25,14 +25,14 @@ func (s *Server) processMetrics() http.Handler {
 	return promhttp.HandlerFor(g, promhttp.HandlerOpts{})
 }
 
-// ownProcess gathers the metrics that Go and the kernel keep of this process.
+// ownProcess gathers the metrics of Go and the kernel for this process.
 func ownProcess() prometheus.Gatherer {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
 }
 
-// resourceMetrics are those that the cluster's metrics server reads: CPU and memory of node, pods and containers.
+// resourceMetrics serves the metrics that the cluster's metrics server reads: CPU and memory of the node, pods and containers.
 func (s *Server) resourceMetrics() http.Handler {
 	r := prometheus.NewRegistry()
 	c := &resourceCollector{s: s}
@@ -53,7 +53,7 @@ func (s *Server) resourceMetrics() http.Handler {
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 }
 
-// resourceCollector reads the figures anew for each scrape.
+// resourceCollector measures anew for each scrape.
 type resourceCollector struct {
 	s                    *Server
 	nodeCPU, nodeMemory  *prometheus.Desc
@@ -78,7 +78,14 @@ func (c *resourceCollector) Collect(ch chan<- prometheus.Metric) {
 	put := func(at time.Time, d *prometheus.Desc, t prometheus.ValueType, v float64, labels ...string) {
 		ch <- prometheus.NewMetricWithTimestamp(at, prometheus.MustNewConstMetric(d, t, v, labels...))
 	}
-	switch u, err := c.s.host(); {
+	// The collector's interface has no context; a runtime that does not respond must not hang the scrape.
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	all, err := c.s.node.Stats(ctx, stats.Options{})
+	if err != nil {
+		failed, all = 1, &stats.Usage{}
+	}
+	switch u, err := c.s.host(all); {
 	case err != nil:
 		failed = 1
 	case u != nil:
@@ -86,13 +93,6 @@ func (c *resourceCollector) Collect(ch chan<- prometheus.Metric) {
 		put(now, c.nodeCPU, prometheus.CounterValue, float64(u.CPUNanoseconds)/1e9)
 		put(now, c.nodeMemory, prometheus.GaugeValue, float64(u.MemoryWorkingSetBytes))
 		put(now, c.nodeSwap, prometheus.GaugeValue, float64(u.SwapBytes))
-	}
-	// The collector's interface carries no context; a runtime that does not answer must not hold the scrape for ever.
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	all, err := c.s.node.Stats(ctx, stats.Options{})
-	if err != nil {
-		failed, all = 1, &stats.Usage{}
 	}
 	type sums struct {
 		cpu, memory, swap float64

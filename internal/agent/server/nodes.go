@@ -13,8 +13,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent"
 )
 
-// ServeNodes returns the function that serves the APIs of many nodes on one listener: each connection is answered by the node whose
-// address it came to.
+// ServeNodes returns the function that serves the APIs of many nodes on one listener. The local address of a connection decides which node
+// serves it.
 func ServeNodes(o Options) agent.ServeNodesFunc {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -29,7 +29,7 @@ func ServeNodes(o Options) agent.ServeNodesFunc {
 	}
 }
 
-// nodes are the servers of nodes that clients have asked for, by the nodes' names.
+// nodes are the servers of nodes that clients have connected to, by the nodes' names.
 type nodes struct {
 	find func(local net.Addr) agent.Node
 	o    Options
@@ -38,7 +38,7 @@ type nodes struct {
 	servers map[string]*Server
 }
 
-// ServeHTTP answers as the node whose address the connection came to.
+// ServeHTTP serves the request by the node whose address the client connected to.
 func (n *nodes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	node := n.find(local)

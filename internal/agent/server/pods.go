@@ -23,7 +23,7 @@ func (s *Server) pods(w http.ResponseWriter, _ *http.Request) {
 	s.writeJSON(w, list)
 }
 
-// runningPods lists the pods that have a running container, as little as a runtime knows of them.
+// runningPods lists the pods with a running container, with no more fields than a runtime knows.
 func (s *Server) runningPods(w http.ResponseWriter, _ *http.Request) {
 	list := podList()
 	for _, p := range s.node.Pods() {

@@ -20,17 +20,17 @@ import (
 	"k8s.io/utils/lru"
 )
 
-// kept is how many answers of the API server are remembered.
+// kept is the maximum number of cached reviews.
 const kept = 1024
 
-// reviewer asks the API server who a token belongs to, and what a user may. Answers are remembered for as long as the
-// configuration says; errors are not.
+// reviewer authenticates tokens and authorizes users by reviews of the API server. It caches reviews as long as the configuration says, but
+// no errors.
 type reviewer struct {
 	client  kubernetes.Interface
 	node    string
 	now     func() time.Time
 	config  *configv1beta1.KubeletConfiguration
-	answers *lru.Cache // by the SHA-256 of what was asked
+	answers *lru.Cache // by the SHA-256 of the question
 }
 
 type answer struct {
@@ -46,7 +46,7 @@ func (r *reviewer) remembered(key [sha256.Size]byte) (answer, bool) {
 	return answer{}, false
 }
 
-// user asks whose the token is.
+// user returns the user of the token.
 func (r *reviewer) user(ctx context.Context, token string) (authenticationv1.UserInfo, error) {
 	key := sha256.Sum256([]byte("token\x00" + token))
 	a, ok := r.remembered(key)
@@ -66,7 +66,7 @@ func (r *reviewer) user(ctx context.Context, token string) (authenticationv1.Use
 	return a.user, nil
 }
 
-// may asks whether the user may do what the request wants, by any of its names.
+// may reports whether the user is allowed to make the request, by any of its resources.
 func (r *reviewer) may(ctx context.Context, user authenticationv1.UserInfo, request *http.Request) (bool, error) {
 	extra := map[string]authorizationv1.ExtraValue{}
 	for k, v := range user.Extra {
@@ -100,7 +100,7 @@ func (r *reviewer) may(ctx context.Context, user authenticationv1.UserInfo, requ
 	return false, nil
 }
 
-// verb is what a method means to the authorizer.
+// verb returns the authorizer's verb of a method.
 func verb(method string) string {
 	switch method {
 	case http.MethodPost:
@@ -115,7 +115,7 @@ func verb(method string) string {
 	return "get"
 }
 
-// subresources are the parts of a node that a path belongs to; one that may be had is enough.
+// subresources returns the subresources of a node that grant access to a path; one of them is enough.
 func subresources(path string) []string {
 	under := func(root string) bool { return path == root || strings.HasPrefix(path, root+"/") }
 	switch {
@@ -136,12 +136,12 @@ func subresources(path string) []string {
 	case under("/statusz"):
 		return []string{"statusz"}
 	case under("/flagz"):
-		return []string{"configz"} // as upstream has it
+		return []string{"configz"} // as upstream does
 	}
 	return []string{"proxy"}
 }
 
-// bearer is the token that a request carries.
+// bearer returns the request's bearer token.
 func bearer(r *http.Request) string {
 	kind, token, _ := strings.Cut(strings.TrimSpace(r.Header.Get("Authorization")), " ")
 	if !strings.EqualFold(kind, "Bearer") {
@@ -150,7 +150,7 @@ func bearer(r *http.Request) string {
 	return strings.TrimSpace(token)
 }
 
-// admitted says who asks and whether he may, by the kubelet configuration.
+// admitted authenticates and authorizes the request as the kubelet configuration requires.
 func (s *Server) admitted(w http.ResponseWriter, r *http.Request) bool {
 	k := s.o.Kubelet
 	var user authenticationv1.UserInfo
@@ -187,7 +187,7 @@ func (s *Server) admitted(w http.ResponseWriter, r *http.Request) bool {
 	return may
 }
 
-// configz shows the configuration in effect, as kubelet does.
+// configz serves the effective configuration, as kubelet does.
 func (s *Server) configz(w http.ResponseWriter, _ *http.Request) {
 	shown := s.o.Effective.DeepCopy()
 	shown.TypeMeta = metav1.TypeMeta{APIVersion: configv1beta1.SchemeGroupVersion.String(), Kind: "KubeletConfiguration"}
@@ -198,7 +198,7 @@ func (s *Server) configz(w http.ResponseWriter, _ *http.Request) {
 	s.writeJSON(w, map[string]any{"kubeletconfig": shown})
 }
 
-// debugging holds back what lets people into containers where the configuration does not want that.
+// debugging disables a handler that gives access to containers if the configuration requires that.
 func (s *Server) debugging(next http.HandlerFunc) http.HandlerFunc {
 	if k := s.o.Kubelet; k == nil || *k.EnableDebuggingHandlers {
 		return next

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package server is the node's own HTTP API, as a kubelet serves it: the API server comes here for logs, exec, attach
-// and port-forward, and metrics collectors for figures.
+// Package server implements the node's own HTTP API, as a kubelet serves it: the API server calls it for logs, exec, attach and
+// port-forward, and metrics collectors call it for metrics.
 //
 //	/healthz                                   ok
 //	/pods, /runningpods/                       the node's pods, as a PodList
@@ -10,17 +10,16 @@
 //	/exec, /attach, /portForward, /run         stream.go
 //	/stats/summary                             summary.go, host.go
 //	/metrics, /metrics/resource                metrics.go
-//	/metrics/cadvisor                          what the kernel counts of all cgroups: cadvisor.go
+//	/metrics/cadvisor                          the kernel's accounting of all cgroups: cadvisor.go
 //	/configz                                   the kubelet configuration in effect
-//	/statusz, /flagz                           versions and how long the process is up; the flags in effect
+//	/statusz, /flagz                           versions and uptime; the effective flags
 //
-// A [Server] knows nothing of containers: what it serves comes from an [agent.Node], which is the real node or a
-// simulated one. Streams are proxied to the streaming server of the container runtime, which speaks SPDY; newer
-// WebSocket clients are translated here.
+// A [Server] knows nothing of containers: it serves an [agent.Node], which is the real node or a simulated one. It proxies streams to the
+// streaming server of the container runtime, which speaks SPDY, and translates newer WebSocket clients.
 //
 // Without a kubelet configuration, every request needs a client certificate that the cluster's CA signed, of a user that Options.Allow
-// accepts. With one, the API server also reviews tokens and other users (review.go). One Server serves any number of connections, which
-// end when Serve's context ends. [ServeNodes] serves many nodes on one listener (nodes.go).
+// accepts. With one, the API server also reviews tokens and other users (review.go). One Server serves any number of connections, which end
+// when Serve's context ends. [ServeNodes] serves many nodes on one listener (nodes.go).
 package server
 
 import (
@@ -47,30 +46,30 @@ import (
 	"github.com/mortise-dev/mortise/internal/zpages"
 )
 
-// Options decide which clients a Server accepts and what it serves beside the node's own. The zero value accepts no client.
+// Options decide which clients a Server accepts, and what it serves beside the node's data. The zero value accepts no client.
 type Options struct {
-	// ClientCAs verify client certificates. Nil: whatever the listener's own TLS configuration has verified.
+	// ClientCAs verify client certificates. Nil: the listener's TLS configuration verifies them.
 	ClientCAs *x509.CertPool
 	// Allow decides on a user by the certificate's common name and organizations; nil: members of system:masters, and
 	// the API server's customary names.
 	Allow func(user string, groups []string) bool
-	// Metrics are served at /metrics; nil: the process's own.
+	// Metrics are served at /metrics; nil: those of the process.
 	Metrics prometheus.Gatherer
-	// Host measures the machine; nil: the node's own figures are those of its method Host() stats.Host, and without one are left out.
+	// Host measures the machine; nil: the server reports Host of the node's stats, or nothing if that is nil.
 	Host func() (stats.Host, error)
 	// Logger; nil: nothing is logged.
 	Logger *slog.Logger
 	// Clock; nil: time.Now.
 	Clock func() time.Time
-	// MoreClientCAs verify client certificates beside ClientCAs; nil: none.
+	// MoreClientCAs verify client certificates as well; nil: none.
 	MoreClientCAs *x509.CertPool
-	// Kubelet decides which other clients the server accepts and what it serves. Nil: clients need certificates, and Allow alone decides.
+	// Kubelet decides which other clients the server accepts, and what it serves. Nil: clients need certificates, and only Allow decides.
 	Kubelet *configv1beta1.KubeletConfiguration
-	// Effective is what /configz shows; nil: there is no such page.
+	// Effective returns the contents of /configz; nil: the page does not exist.
 	Effective *configv1beta1.KubeletConfiguration
-	// Pages are /statusz and /flagz, but for their paths; nil: there are none.
+	// Pages are /statusz and /flagz, without their paths; nil: the pages do not exist.
 	Pages *zpages.Component
-	// Reviews reviews tokens and users, with Kubelet; nil: there are no reviews.
+	// Reviews reviews tokens and users, if Kubelet is set; nil: there are no reviews.
 	Reviews kubernetes.Interface
 }
 
@@ -104,14 +103,14 @@ func New(node agent.Node, o Options) *Server {
 	return s
 }
 
-// Serve gives the function that a node is to serve its API with.
+// Serve returns the function with which a node serves its API.
 func Serve(o Options) agent.ServeFunc {
 	return func(ctx context.Context, node agent.Node, listener net.Listener) error {
 		return New(node, o).Serve(ctx, listener)
 	}
 }
 
-// Serve serves on a listener that gives TLS connections until ctx is done, then ends all connections and returns nil.
+// Serve serves on a listener that returns TLS connections until ctx is done. Then it closes all connections and returns nil.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	defer s.closed.closeAll()
 	return serve(ctx, s, listener, s.o.Logger)
@@ -133,17 +132,13 @@ func serve(ctx context.Context, handler http.Handler, listener net.Listener, log
 	return err
 }
 
-// host returns what the whole machine uses, or what the node says in its place; nil if neither is known.
-func (s *Server) host() (*stats.Host, error) {
+// host returns the usage of the whole machine, which [Options] or else the node measures; nil if neither does.
+func (s *Server) host(node *stats.Usage) (*stats.Host, error) {
 	if s.o.Host != nil {
 		h, err := s.o.Host()
 		return &h, err
 	}
-	if n, ok := s.node.(interface{ Host() stats.Host }); ok {
-		h := n.Host()
-		return &h, nil
-	}
-	return nil, nil
+	return node.Host, nil
 }
 
 func (s *Server) routes() {
@@ -180,7 +175,7 @@ func (s *Server) routes() {
 	s.mux.Handle("GET /metrics/cadvisor", s.cadvisorMetrics())
 }
 
-// ServeHTTP lets the client in, or not, and serves it.
+// ServeHTTP authenticates and authorizes the client, and serves the request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.o.Kubelet != nil {
 		if s.admitted(w, r) {
@@ -201,7 +196,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// authenticate returns who the client's certificate says it is.
+// authenticate returns the user of the client's certificate.
 func (s *Server) authenticate(r *http.Request) (user string, groups []string, err error) {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return "", nil, errors.New("no client certificate")
@@ -226,13 +221,13 @@ func (s *Server) authenticate(r *http.Request) (user string, groups []string, er
 	return leaf.Subject.CommonName, leaf.Subject.Organization, nil
 }
 
-// allowAPIServer lets administrators in, and the names that API servers go by towards kubelets.
+// allowAPIServer accepts administrators, and the names by which API servers authenticate to kubelets.
 func allowAPIServer(user string, groups []string) bool {
 	return slices.Contains(groups, "system:masters") || slices.Contains(groups, "kubeadm:cluster-admins") ||
 		slices.Contains([]string{"system:apiserver", "kube-apiserver", "kube-apiserver-kubelet-client"}, user)
 }
 
-// target is what a path names.
+// target returns the container that a path names.
 func target(r *http.Request) podspec.Target {
 	return podspec.Target{
 		Namespace: r.PathValue("namespace"), Pod: r.PathValue("pod"),
@@ -240,7 +235,7 @@ func target(r *http.Request) podspec.Target {
 	}
 }
 
-// writeError answers as a kubelet does: the error's text, which the API server puts into its own Status.
+// writeError responds as a kubelet does: with the error's text, which the API server puts into its own Status.
 func writeError(w http.ResponseWriter, err error, code int) {
 	text := err.Error()
 	var status apierrors.APIStatus

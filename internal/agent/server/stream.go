@@ -34,8 +34,8 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// command proxies exec or attach to where prepare says. A WebSocket client that signals the end of its input (v5) is
-// translated to SPDY, which every runtime speaks; all others are passed through.
+// command proxies exec or attach to the URL that prepare returns. It translates WebSocket clients that signal the end of their input (v5)
+// to SPDY, which every runtime speaks, and passes all others through.
 func (s *Server) command(w http.ResponseWriter, r *http.Request, prepare func(podspec.Target, podspec.Streams) (*url.URL, error)) {
 	o, err := remotecommand.NewOptions(r)
 	if err != nil {
@@ -48,7 +48,7 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request, prepare func(po
 		http.Error(w, "pod does not exist", http.StatusNotFound)
 		return
 	}
-	t.UID = pod.UID // another of the same name that comes meanwhile is not meant
+	t.UID = pod.UID // a new pod of the same name must not be used
 	location, err := prepare(t, podspec.Streams{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, TTY: o.TTY})
 	if err != nil {
 		writeError(w, err, http.StatusInternalServerError)
@@ -65,20 +65,20 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request, prepare func(po
 	s.upgrade(w, r, proxy.NewUpgradeAwareHandler(location, transport, false, true, responder{}))
 }
 
-// toRuntime is the way to the runtime's streaming server, whose answer to an upgrade is bounded. With TLS it shows a certificate that the
-// machine trusts.
+// toRuntime returns the transport to the runtime's streaming server. It bounds the response to an upgrade. TLS certificates must be trusted
+// by the machine.
 func toRuntime() *http.Transport {
 	return &http.Transport{DialContext: egress.Bounded(nil), TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
 }
 
-// upgrade proxies a request whose connection is upgraded. The wait for the runtime's answer is bounded.
+// upgrade proxies a request that upgrades its connection. It bounds the wait for the runtime's response.
 func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, handler http.Handler) {
 	ctx, w, stop := egress.BoundUpgrade(r.Context(), s.closed.watch(w))
 	defer stop()
 	handler.ServeHTTP(w, r.WithContext(ctx))
 }
 
-// portForward proxies to the runtime; SPDY that comes within a WebSocket is unwrapped.
+// portForward proxies to the runtime. It unwraps SPDY that is tunneled in a WebSocket.
 func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 	tunnel := wsstream.IsWebSocketRequestWithTunnelingProtocol(r)
 	o := &portforward.V4Options{}
@@ -95,7 +95,7 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "pod does not exist", http.StatusNotFound)
 		return
 	}
-	t.UID = pod.UID // another of the same name that comes meanwhile is not meant
+	t.UID = pod.UID // a new pod of the same name must not be used
 	location, err := s.node.PortForward(r.Context(), t, o.Ports)
 	if err != nil {
 		writeError(w, err, http.StatusInternalServerError)
@@ -108,7 +108,7 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 	s.upgrade(w, r, handler)
 }
 
-// run runs a command to its end and answers with its output.
+// run runs a command to its end and responds with its output.
 func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 	t := target(r)
 	pod := s.find(t)
@@ -116,7 +116,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "pod does not exist", http.StatusNotFound)
 		return
 	}
-	t.UID = pod.UID // another of the same name that comes meanwhile is not meant
+	t.UID = pod.UID // a new pod of the same name must not be used
 	out, code, err := s.node.Run(r.Context(), t, strings.Split(r.FormValue("cmd"), " "), 0)
 	if err != nil {
 		writeError(w, err, http.StatusInternalServerError)
@@ -128,22 +128,21 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 	w.Write(out)
 }
 
-// responder answers when a stream could not be proxied.
+// responder responds when a stream could not be proxied.
 type responder struct{}
 
 func (responder) Error(w http.ResponseWriter, _ *http.Request, err error) {
 	writeError(w, err, http.StatusInternalServerError)
 }
 
-// streams are the connections that were taken over from the HTTP server, which no longer knows of them. They are closed
-// when the server ends.
+// streams are the hijacked connections, which the HTTP server no longer tracks. They are closed when the server ends.
 type streams struct {
 	mu    sync.Mutex
 	conns map[net.Conn]bool
 	ended bool
 }
 
-// watch notes the connection if the handler takes it over.
+// watch tracks the connection if the handler hijacks it.
 func (s *streams) watch(w http.ResponseWriter) http.ResponseWriter { return &watched{w, s} }
 
 func (s *streams) add(c net.Conn) net.Conn {
@@ -176,7 +175,7 @@ type watched struct {
 	s *streams
 }
 
-// Unwrap lets http.ResponseController through to Flush and the deadlines.
+// Unwrap lets http.ResponseController reach Flush and the deadlines.
 func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func (w *watched) Flush() { http.NewResponseController(w.ResponseWriter).Flush() }

@@ -15,7 +15,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
-// summary tells what the node, its pods and their running containers use.
+// summary serves the resource usage of the node, its pods and their running containers.
 func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 	little := r.FormValue("only_cpu_and_memory") == "true"
 	all, err := s.node.Stats(r.Context(), stats.Options{Cgroups: true, Files: !little})
@@ -25,7 +25,7 @@ func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 	}
 	out := statsv1alpha1.Summary{Node: statsv1alpha1.NodeStats{NodeName: s.node.Name()}, Pods: []statsv1alpha1.PodStats{}}
 	sum := summing{rates: s.rates.begin(), little: little}
-	switch u, err := s.host(); {
+	switch u, err := s.host(all); {
 	case err != nil:
 		writeError(w, err, http.StatusInternalServerError)
 		return
@@ -55,13 +55,13 @@ func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 	s.writeJSON(w, out)
 }
 
-// summing makes a summary.
+// summing builds a summary.
 type summing struct {
 	rates  *sampling
-	little bool // processors and memory alone
+	little bool // CPU and memory only
 }
 
-// host adds what the whole machine uses.
+// host adds the usage of the whole machine.
 func (m *summing) host(to *statsv1alpha1.NodeStats, u *stats.Host, at time.Time) {
 	now := metav1.NewTime(at)
 	to.StartTime = metav1.NewTime(u.Booted)
@@ -75,7 +75,7 @@ func (m *summing) host(to *statsv1alpha1.NodeStats, u *stats.Host, at time.Time)
 	}
 }
 
-// node adds what the kernel counts of the node, and its file systems.
+// node adds the kernel's accounting of the node, and its file systems.
 func (m *summing) node(to *statsv1alpha1.NodeStats, all *stats.Usage) {
 	at := metav1.NewTime(all.Time)
 	for i, c := range all.Node {
@@ -113,7 +113,7 @@ func (m *summing) cpu(key string, at time.Time, g *stats.Group) *statsv1alpha1.C
 		UsageNanoCores: m.rates.of(key, at, g.CPU.Used)}
 }
 
-// memory is a cgroup's. There is something to spare only where there is a bound.
+// memory converts a cgroup's memory usage. Available memory is known only if the cgroup has a limit.
 func memory(at metav1.Time, g *stats.Memory) *statsv1alpha1.MemoryStats {
 	out := &statsv1alpha1.MemoryStats{Time: at, UsageBytes: &g.Used, WorkingSetBytes: &g.WorkingSet, RSSBytes: &g.Resident,
 		PageFaults: &g.Faults, MajorPageFaults: &g.MajorFaults}
@@ -123,14 +123,14 @@ func memory(at metav1.Time, g *stats.Memory) *statsv1alpha1.MemoryStats {
 	return out
 }
 
-// pressed adds how long was waited for processors and memory, and returns it for disks.
+// pressed adds the pressure stall information of CPU and memory, and returns that of disks.
 func pressed(at metav1.Time, p *stats.Pressure, c *statsv1alpha1.CPUStats, m *statsv1alpha1.MemoryStats) *statsv1alpha1.IOStats {
 	if p == nil {
 		return nil
 	}
 	of := func(w stats.Waiting) *statsv1alpha1.PSIStats {
 		stall := func(s stats.Stall) statsv1alpha1.PSIData {
-			// microseconds, as the kernel has them
+			// The kernel has microseconds.
 			return statsv1alpha1.PSIData{Total: s.Total / 1000, Avg10: s.Avg10, Avg60: s.Avg60, Avg300: s.Avg300}
 		}
 		return &statsv1alpha1.PSIStats{Some: stall(w.Some), Full: stall(w.Full)}
@@ -139,7 +139,7 @@ func pressed(at metav1.Time, p *stats.Pressure, c *statsv1alpha1.CPUStats, m *st
 	return &statsv1alpha1.IOStats{Time: at, PSI: of(p.IO)}
 }
 
-// network is what interfaces have carried; eth0, or else the first, stands for all, as with kubelet.
+// network converts the counters of interfaces. As with kubelet, eth0 or else the first one stands for all.
 func network(at metav1.Time, list []stats.Interface) *statsv1alpha1.NetworkStats {
 	if len(list) == 0 {
 		return nil
@@ -156,7 +156,7 @@ func network(at metav1.Time, list []stats.Interface) *statsv1alpha1.NetworkStats
 	return out
 }
 
-// room is that of a file system.
+// room converts the usage of a file system.
 func room(at metav1.Time, f *stats.FileSystem) *statsv1alpha1.FsStats {
 	return &statsv1alpha1.FsStats{
 		Time: at, AvailableBytes: &f.Free, CapacityBytes: &f.Bytes, UsedBytes: &f.Used, Inodes: &f.Files, InodesFree: &f.FilesFree,
@@ -164,7 +164,7 @@ func room(at metav1.Time, f *stats.FileSystem) *statsv1alpha1.FsStats {
 	}
 }
 
-// within is what is taken of a file system's room.
+// within converts the usage of a part of a file system.
 func within(at metav1.Time, f *stats.FileSystem, bytes, files uint64) *statsv1alpha1.FsStats {
 	out := &statsv1alpha1.FsStats{Time: at}
 	if f != nil {
@@ -204,7 +204,7 @@ func (m *summing) container(p *statsv1alpha1.PodStats, c *stats.Container, all *
 	p.Memory.WorkingSetBytes = sum(p.Memory.WorkingSetBytes, out.Memory.WorkingSetBytes)
 }
 
-// pod adds what the pod's own cgroup says, which counts containers that are over too, and what it has beside containers.
+// pod adds the pod's own cgroup, which includes ended containers, and usage outside of containers.
 func (m *summing) pod(to *statsv1alpha1.PodStats, p *stats.Pod, all *stats.Usage) {
 	at := metav1.NewTime(all.Time)
 	if to.StartTime.IsZero() {
@@ -243,7 +243,7 @@ func (m *summing) pod(to *statsv1alpha1.PodStats, p *stats.Pod, all *stats.Usage
 	to.EphemeralStorage = within(at, all.NodeFS, bytes, files)
 }
 
-// sum adds what is known.
+// sum adds the values that are not nil.
 func sum(a, b *uint64) *uint64 {
 	switch {
 	case a == nil && b == nil:
@@ -256,7 +256,7 @@ func sum(a, b *uint64) *uint64 {
 	return new(*a + *b)
 }
 
-// rates are how fast processor time was used between two summaries. Who asks first hears of none.
+// rates are the CPU usage rates between two summaries. The first summary has none.
 type rates struct {
 	mu   sync.Mutex
 	last map[string]sample
@@ -265,10 +265,10 @@ type rates struct {
 type sample struct {
 	at    time.Time
 	total uint64
-	rate  *uint64 // nanoseconds a second
+	rate  *uint64 // nanoseconds per second
 }
 
-// soonest is how long after a sample the next one is taken: a shorter time says little.
+// soonest is the minimum interval between two samples: rates over a shorter time say little.
 const soonest = time.Second
 
 type sampling struct{ last, now map[string]sample }
@@ -279,14 +279,14 @@ func (r *rates) begin() *sampling {
 	return &sampling{r.last, map[string]sample{}}
 }
 
-// end keeps what was seen this time, and nothing else.
+// end keeps the samples of this summary only.
 func (r *rates) end(s *sampling) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.last = s.now
 }
 
-// of is the rate of what was used up to a time.
+// of returns the rate at which a counter has grown up to a time.
 func (s *sampling) of(key string, at time.Time, total uint64) *uint64 {
 	before, ok := s.last[key]
 	took := at.Sub(before.at)

@@ -17,6 +17,7 @@ import (
 	listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/mortise-dev/mortise/internal/agent/podadmission"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 )
@@ -165,8 +166,8 @@ func (f *fleet) pod(ctx context.Context, key cache.ObjectName) (wake time.Time, 
 	if pod.DeletionTimestamp != nil && pod.Status.StartTime == nil {
 		return f.remove(ctx, pod)
 	}
-	if reason, message := n.room.take(pod, n.size); reason != "" {
-		return time.Time{}, f.reject(ctx, pod, reason, message)
+	if reject := n.room.take(pod, n.size); reject != nil {
+		return time.Time{}, f.reject(ctx, pod, reject)
 	}
 	ip := ""
 	if !pod.Spec.HostNetwork {
@@ -197,10 +198,10 @@ func over(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// reject fails a pod for good that never began.
-func (f *fleet) reject(ctx context.Context, pod *corev1.Pod, reason, message string) error {
+// reject sets a pod that never started to Failed.
+func (f *fleet) reject(ctx context.Context, pod *corev1.Pod, r *podadmission.Rejection) error {
 	own, now := pod.DeepCopy(), metav1.NewTime(f.clock.Now()).Rfc3339Copy()
-	own.Status.Phase, own.Status.Reason, own.Status.Message, own.Status.StartTime = corev1.PodFailed, reason, message, &now
+	own.Status.Phase, own.Status.Reason, own.Status.Message, own.Status.StartTime = corev1.PodFailed, r.Reason, r.StatusMessage(), &now
 	_, err := f.client.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, own, metav1.UpdateOptions{})
 	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("reject pod: %w", err)

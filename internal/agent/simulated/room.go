@@ -4,68 +4,51 @@
 package simulated
 
 import (
-	"fmt"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	resourcehelper "k8s.io/component-helpers/resource"
 
-	"github.com/mortise-dev/mortise/internal/agent/allocatable"
+	"github.com/mortise-dev/mortise/internal/agent/podadmission"
 )
 
-// room is what the pods on a node take up. A node is the last guard against pods that do not fit: schedulers that know
-// nothing of each other may have filled it twice over.
+// room counts the requests of the pods on a node. A node is the last guard against pods that do not fit: two schedulers may have filled
+// it at the same time.
 type room struct {
 	mu   sync.Mutex
 	pods map[types.UID]corev1.ResourceList
+	used podadmission.Requested
 }
 
-// counted are the resources that a pod can be refused for.
-var counted = [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage}
-
-// take takes up what the pod asks for of a node of that size; else it says why not, in the kubelet's words. A pod that is
-// there already stays; one that had begun before the node was restarted is taken on in any case.
-func (r *room) take(pod *corev1.Pod, size corev1.ResourceList) (reason, message string) {
+// take counts the pod on a node with these allocatable resources, or rejects it as a kubelet does. It never rejects a pod that it has
+// counted before, or one that started before the node was restarted.
+func (r *room) take(pod *corev1.Pod, allocatable corev1.ResourceList) *podadmission.Rejection {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, there := r.pods[pod.UID]; there {
-		return "", ""
+	if _, counted := r.pods[pod.UID]; counted {
+		return nil
 	}
-	asked := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
 	if pod.Status.StartTime == nil {
-		if reason, message = r.refuse(asked, size); reason != "" {
-			return reason, message
+		if reject := r.used.Reject(pod, allocatable); reject != nil {
+			return reject
 		}
 	}
 	if r.pods == nil {
 		r.pods = map[types.UID]corev1.ResourceList{}
 	}
-	r.pods[pod.UID] = asked
-	return "", ""
+	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
+	r.pods[pod.UID] = requests
+	r.used.Add(requests)
+	return nil
 }
 
-func (r *room) refuse(asked, size corev1.ResourceList) (reason, message string) {
-	const format = "Pod was rejected: Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d" // upstream's words
-	if limit, ok := size[corev1.ResourcePods]; ok && int64(len(r.pods)) >= limit.Value() {
-		return "OutOfpods", fmt.Sprintf(format, corev1.ResourcePods, 1, len(r.pods), limit.Value())
-	}
-	for _, name := range counted {
-		want, has := allocatable.Amount(asked, name), allocatable.Amount(size, name)
-		used := int64(0)
-		for _, other := range r.pods {
-			used += allocatable.Amount(other, name)
-		}
-		if want > 0 && used+want > has {
-			return "OutOf" + string(name), fmt.Sprintf(format, name, want, used, has)
-		}
-	}
-	return "", ""
-}
-
-// release gives back what a pod took up.
+// release removes a pod from the count.
 func (r *room) release(uid types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.pods, uid)
+	if requests, counted := r.pods[uid]; counted {
+		delete(r.pods, uid)
+		r.used.Remove(requests)
+	}
 }

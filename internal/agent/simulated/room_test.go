@@ -31,17 +31,21 @@ func TestRoom(t *testing.T) {
 		{pod("d", "0"), "", ""},
 		{pod("e", "0"), "OutOfpods", "Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3"},
 	} {
-		if reason, message := r.take(c.pod, size); reason != c.reason || message != c.message {
+		reason, message := "", ""
+		if reject := r.take(c.pod, size); reject != nil {
+			reason, message = reject.Reason, reject.StatusMessage()
+		}
+		if reason != c.reason || message != c.message {
 			t.Errorf("pod %s: %q %q, want %q %q", c.pod.UID, reason, message, c.reason, c.message)
 		}
 	}
 	r.release("a")
-	if reason, _ := r.take(pod("b", "2"), size); reason != "" {
-		t.Errorf("pod b is refused for %s after room was made", reason)
+	if reject := r.take(pod("b", "2"), size); reject != nil {
+		t.Errorf("pod b is refused after room was made: %v", reject)
 	}
 	begun := pod("f", "8")
 	begun.Status.StartTime = &metav1.Time{}
-	if reason, _ := r.take(begun, size); reason != "" {
-		t.Errorf("a pod that has begun is refused for %s", reason)
+	if reject := r.take(begun, size); reject != nil {
+		t.Errorf("a pod that has begun is refused: %v", reject)
 	}
 }

@@ -163,15 +163,14 @@ func (v view) containers() []stats.Container {
 	return out
 }
 
-// Host returns what the node uses: what its containers use and have used, and a little itself. Package server asks for it where no
-// machine is measured.
-func (v view) Host() stats.Host {
+// host sums what the node uses: what its running containers use, what ended ones have used, and a little itself.
+func (v view) host(running []stats.Container) *stats.Host {
 	f, n := v.f, v.n
 	now := f.clock.Now()
-	out := stats.Host{
+	out := &stats.Host{
 		Booted: f.started, CPUNanoseconds: uint64(max(now.Sub(f.started), 0)) / 1000 * nodeMilliCPU, MemoryBytes: nodeMemory,
 	}
-	for _, c := range v.containers() {
+	for _, c := range running {
 		out.CPUNanoseconds += c.CPUNanoseconds
 		out.MemoryBytes += c.MemoryBytes
 	}

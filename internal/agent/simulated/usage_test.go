@@ -29,13 +29,17 @@ func TestUsage(t *testing.T) {
 				p.Annotations = map[string]string{AnnotationCPUUsage: cpu, AnnotationMemoryUsage: memory}
 			}
 		}
-		used := func(pod string) string {
+		measure := func() *stats.Usage {
 			t.Helper()
 			all, err := v.Stats(t.Context(), stats.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, s := range all.Containers {
+			return all
+		}
+		used := func(pod string) string {
+			t.Helper()
+			for _, s := range measure().Containers {
 				if s.Target.Pod == pod {
 					return fmt.Sprint(time.Duration(s.CPUNanoseconds), " ", s.MemoryWorkingSetBytes>>20)
 				}
@@ -69,7 +73,7 @@ func TestUsage(t *testing.T) {
 		pass(10 * time.Second)
 		is("declares", "2m0s 64")
 
-		before := v.Host()
+		before := measure().Host
 		if want := uint64(nodeMemory + 66<<20); before.MemoryWorkingSetBytes != want || before.MemoryAvailableBytes != 256<<30-want {
 			t.Errorf("the node uses %d bytes, and has %d to spare", before.MemoryWorkingSetBytes, before.MemoryAvailableBytes)
 		}
@@ -79,7 +83,7 @@ func TestUsage(t *testing.T) {
 		}
 		synctest.Wait()
 		is("declares", "nothing")
-		if after := v.Host(); after.CPUNanoseconds != before.CPUNanoseconds {
+		if after := measure().Host; after.CPUNanoseconds != before.CPUNanoseconds {
 			t.Errorf("the node has used %d ns, and had used %d", after.CPUNanoseconds, before.CPUNanoseconds)
 		}
 	})

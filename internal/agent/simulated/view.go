@@ -127,9 +127,10 @@ func (v view) Run(_ context.Context, t podspec.Target, _ []string, _ time.Durati
 	return nil, 0, nothing(t, "container to run a command in")
 }
 
-// Stats implements agent.Node: containers use what is declared of them, and what does not run uses nothing.
+// Stats implements agent.Node: running containers use what their pods declare.
 func (v view) Stats(context.Context, stats.Options) (*stats.Usage, error) {
-	return &stats.Usage{Time: v.f.clock.Now(), Containers: v.containers()}, nil
+	containers := v.containers()
+	return &stats.Usage{Time: v.f.clock.Now(), Host: v.host(containers), Containers: containers}, nil
 }
 
 // followers wait for a pod's containers to end.

@@ -14,7 +14,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 )
 
-// collector reads what there is on a node anew for each scrape.
+// collector measures anew for each scrape.
 type collector struct {
 	provider         *Provider
 	node             string
@@ -23,7 +23,7 @@ type collector struct {
 	volumes          []volumeFigure
 }
 
-// volumeFigure is one of those of volumes that are claimed.
+// volumeFigure is a metric of claimed volumes.
 type volumeFigure struct {
 	desc *prometheus.Desc
 	of   func(v *Volume) uint64
@@ -64,13 +64,13 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. What the runtime does not tell is left out.
+// Collect implements prometheus.Collector. It leaves out what the runtime does not report.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	put := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	put(c.name, 1, c.node)
-	// The collector's interface carries no context; a runtime that does not answer must not hold the scrape for ever.
+	// The collector's interface has no context; a runtime that does not respond must not hang the scrape.
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	sandboxes, err := c.provider.readySandboxes(ctx)
@@ -87,7 +87,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			put(c.containers, count, state)
 		}
 	}
-	// A claim is reported once, even if several pods use it.
+	// A claim has one set of metrics, even if several pods use it.
 	told := map[[2]string]bool{}
 	for _, s := range sandboxes {
 		pod := c.provider.Pods.Spec(types.UID(s.GetMetadata().GetUid()))
@@ -105,7 +105,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// containerStates are kubelet's words.
+// containerStates are kubelet's names of the states.
 var containerStates = map[runtimeapi.ContainerState]string{
 	runtimeapi.ContainerState_CONTAINER_CREATED: "created", runtimeapi.ContainerState_CONTAINER_RUNNING: "running",
 	runtimeapi.ContainerState_CONTAINER_EXITED: "exited", runtimeapi.ContainerState_CONTAINER_UNKNOWN: "unknown",

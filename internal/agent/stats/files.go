@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FileSystem is how much room there is on one.
+// FileSystem is the usage of a file system.
 type FileSystem struct {
-	Device           string // /dev/vda, or what it is called instead
-	Bytes, Free      uint64 // free for who is not root
+	Device           string // such as /dev/vda
+	Bytes, Free      uint64 // free for users other than root
 	Used             uint64
-	Files, FilesFree uint64 // 0: as many as are needed
+	Files, FilesFree uint64 // 0: allocated on demand
 }
 
-// FileSystem is the one that a path is on.
+// FileSystem returns the usage of the file system of a path.
 func (r Reader) FileSystem(path string) (*FileSystem, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(path, &s); err != nil {
@@ -36,7 +36,7 @@ func (r Reader) FileSystem(path string) (*FileSystem, error) {
 	return f, nil
 }
 
-// mounted is what is mounted from a device, as the list of mounts calls it: the second word after the hyphen.
+// mounted returns the source that is mounted from a device according to the list of mounts: the second word after the hyphen.
 func mounted(mountinfo []string, device string) string {
 	for _, l := range mountinfo {
 		before, after, ok := strings.Cut(l, " - ")
@@ -48,9 +48,9 @@ func mounted(mountinfo []string, device string) string {
 	return ""
 }
 
-// Taken is what lies under a directory: the bytes of its blocks, and its files. A file of several names counts once; what goes away
-// meanwhile, not, nor does what is mounted there. Containers may change the names meanwhile: no link is followed, and nothing but
-// directories is opened.
+// Taken returns the usage of a directory: the bytes of its blocks, and its files. It counts a file with several names once. It skips what
+// disappears meanwhile, and mounts below the directory. Containers may change names meanwhile: Taken follows no links, and opens
+// directories only.
 func Taken(dir string) (bytes, files uint64) {
 	top, err := unix.Open(dir, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -5,14 +5,14 @@ package stats
 
 import "time"
 
-// Host is what the whole machine uses.
+// Host is the usage of the whole machine.
 type Host struct {
 	Booted                time.Time
-	CPUNanoseconds        uint64 // used since boot, over all processors
+	CPUNanoseconds        uint64 // since boot, over all CPUs
 	MemoryBytes           uint64
 	MemoryWorkingSetBytes uint64
 	MemoryAvailableBytes  uint64
 	SwapBytes             uint64
 	SwapAvailableBytes    uint64
-	Threads, MostThreads  int64 // that run, and that may; 0: not known
+	Threads, MostThreads  int64 // number and maximum; 0: unknown
 }

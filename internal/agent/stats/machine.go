@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine is what a machine has.
+// Machine describes a machine.
 type Machine struct {
 	CPUs, Cores, Sockets uint64
 	Memory, Swap         uint64 // bytes
 	Kernel, System       string // versions
-	BootID, MachineID    string // empty: not known
-	SystemUUID           string // the machine's ID where it has none
+	BootID, MachineID    string // empty: unknown
+	SystemUUID           string // the machine ID, if there is none
 }
 
-// Machine reads what the machine has.
+// Machine reads the description of the machine.
 func (r Reader) Machine() Machine {
 	m, info := Machine{}, r.meminfo()
 	m.Memory, m.Swap = info["MemTotal"], info["SwapTotal"]
@@ -39,7 +39,7 @@ func (r Reader) Machine() Machine {
 		}
 	}
 	m.Cores, m.Sockets = uint64(len(cores)), uint64(len(sockets))
-	if m.Cores == 0 { // not every architecture tells
+	if m.Cores == 0 { // not every architecture reports it
 		m.Cores, m.Sockets = m.CPUs, 1
 	}
 	first := func(path string) string {
@@ -64,7 +64,7 @@ func (r Reader) Machine() Machine {
 	return m
 }
 
-// Threads counts the machine's threads, and says how many there may be. ok: the kernel tells.
+// Threads returns the number of the machine's threads and its maximum. ok reports whether the kernel has both.
 func (r Reader) Threads() (running, most int64, ok bool) {
 	l := lines(filepath.Join(r.proc(), "loadavg")) // 0.1 0.2 0.3 1/234 5678
 	if len(l) == 0 {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// tick is the nanoseconds of the unit of processor times in files that people read: 10 ms on every machine that Go runs on.
+// tick is the unit of CPU times in text files, in nanoseconds: 10 ms on every machine that Go runs on.
 const tick = 10_000_000
 
 // one reads a cgroup of v1.
@@ -46,7 +46,7 @@ func (r Reader) one(path string) (*Group, error) {
 	return g, nil
 }
 
-// oneDisks reads lines of a device, what was done, and how much of it.
+// oneDisks parses lines with a device, an operation, and a number.
 func oneDisks(bytes, operations []string) []Disk {
 	var out []Disk
 	of := func(device string) *Disk {
@@ -87,7 +87,7 @@ func oneDisks(bytes, operations []string) []Disk {
 	return out
 }
 
-// numbers are those of a device: 253:0.
+// numbers are the major and minor number of a device: 253:0.
 func numbers(device string) (major, minor uint64, ok bool) {
 	a, b, _ := strings.Cut(device, ":")
 	major, err := strconv.ParseUint(a, 10, 32)

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Interface is what a network interface has carried.
+// Interface has the counters of a network interface.
 type Interface struct {
 	Name                                          string
 	ReceivedBytes, ReceivedPackets, ReceiveErrors uint64
@@ -19,7 +19,7 @@ type Interface struct {
 	SentBytes, SentPackets, SendErrors, SendDrops uint64
 }
 
-// Network are the interfaces that a process sees, without loopback and what leads to other network namespaces.
+// Network returns the interfaces that a process sees, without loopback and links to other network namespaces.
 func (r Reader) Network(pid int) ([]Interface, error) {
 	path := filepath.Join(r.proc(), strconv.Itoa(pid), "net", "dev")
 	text, err := os.ReadFile(path)
@@ -29,7 +29,7 @@ func (r Reader) Network(pid int) ([]Interface, error) {
 	return interfaces(string(text)), nil
 }
 
-// interfaces reads /proc/net/dev: two lines of headings, then a name and sixteen numbers.
+// interfaces parses /proc/net/dev: two heading lines, then a name and sixteen numbers per line.
 func interfaces(text string) []Interface {
 	var out []Interface
 	for l := range strings.Lines(text) {
@@ -46,14 +46,14 @@ func interfaces(text string) []Interface {
 	return out
 }
 
-// SameNetwork says whether a process has the network of another.
+// SameNetwork reports whether two processes share a network namespace.
 func (r Reader) SameNetwork(a, b int) bool {
 	one, err := os.Readlink(filepath.Join(r.proc(), strconv.Itoa(a), "ns", "net"))
 	other, wrong := os.Readlink(filepath.Join(r.proc(), strconv.Itoa(b), "ns", "net"))
 	return err == nil && wrong == nil && one == other
 }
 
-// Open is how many files and sockets a process has open.
+// Open returns the number of open files and sockets of a process.
 func (r Reader) Open(pid int) (files, sockets int) {
 	dir := filepath.Join(r.proc(), strconv.Itoa(pid), "fd")
 	entries, err := os.ReadDir(dir)

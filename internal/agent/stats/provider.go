@@ -28,25 +28,25 @@ import (
 
 // Pods are the pods of the node.
 type Pods interface {
-	// Spec is the newest definition of the pod; nil: the node does not have it. It must not be changed.
+	// Spec returns the newest definition of the pod; nil: the node does not have it. The caller must not change it.
 	Spec(uid types.UID) *corev1.Pod
 }
 
-// Volumes are where the volumes of pods lie, and how their usage is measured.
+// Volumes locates the volumes of pods, and says how their usage is measured.
 type Volumes interface {
 	Measure(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume) (path string, measure volumes.Measure, err error)
 }
 
-// ProviderConfig is what a Provider is made from. All of it is required but CgroupFS, which is /sys/fs/cgroup by default.
+// ProviderConfig configures a Provider. All fields are required except CgroupFS, which is /sys/fs/cgroup by default.
 type ProviderConfig struct {
 	Runtime  *cri.Client
 	Pods     Pods
 	Volumes  Volumes
 	Clock    clock.PassiveClock
-	Config   runconfig.Node // says where pods' cgroups and logs are
+	Config   runconfig.Node // locates the cgroups and logs of pods
 	RootDir  string
 	CgroupFS string
-	// VolumePeriod is how long measurements of volumes are kept; negative: volumes are not measured.
+	// VolumePeriod is how long measurements of volumes are cached; negative: volumes are not measured.
 	VolumePeriod time.Duration
 }
 
@@ -59,7 +59,7 @@ type Provider struct {
 // NewProvider makes a Provider.
 func NewProvider(c ProviderConfig) *Provider { return &Provider{ProviderConfig: c} }
 
-// Stats measures what the options ask for. It implements the node's API (package server).
+// Stats measures what the options select. It implements the node's API (package server).
 func (p *Provider) Stats(ctx context.Context, o Options) (*Usage, error) {
 	out := &Usage{Time: p.Clock.Now()}
 	var err error
@@ -79,7 +79,7 @@ func (p *Provider) Stats(ctx context.Context, o Options) (*Usage, error) {
 			pods[pod.UID] = pod
 		}
 	}
-	for i := range out.Containers { // older runtimes have the image's ID alone
+	for i := range out.Containers { // older runtimes report only the image's ID
 		c := &out.Containers[i]
 		if pod := pods[c.Target.UID]; pod != nil && (c.Image == "" || strings.HasPrefix(c.Image, "sha256:")) {
 			if spec := podspec.Container(pod, c.Target.Container); spec != nil {
@@ -108,7 +108,7 @@ func (p *Provider) Stats(ctx context.Context, o Options) (*Usage, error) {
 	return out, nil
 }
 
-// readySandboxes are the sandboxes that run.
+// readySandboxes returns the ready sandboxes.
 func (p *Provider) readySandboxes(ctx context.Context) ([]*runtimeapi.PodSandbox, error) {
 	ready := &runtimeapi.PodSandboxFilter{State: &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY}}
 	list, err := p.Runtime.Runtime.ListPodSandbox(cri.Quiet(ctx), ready)
@@ -118,7 +118,7 @@ func (p *Provider) readySandboxes(ctx context.Context) ([]*runtimeapi.PodSandbox
 	return list, nil
 }
 
-// containerStats are those of running containers as the runtime has them.
+// containerStats returns the runtime's statistics of running containers.
 func (p *Provider) containerStats(ctx context.Context) ([]Container, error) {
 	list, err := p.Runtime.Runtime.ListContainerStats(cri.Quiet(ctx), nil)
 	if err != nil {
@@ -159,7 +159,7 @@ func (p *Provider) containerStats(ctx context.Context) ([]Container, error) {
 	return out, nil
 }
 
-// addCgroups adds what the kernel counts. What goes meanwhile is left out.
+// addCgroups adds the kernel's accounting. It skips cgroups that disappear meanwhile.
 func (p *Provider) addCgroups(out *Usage, pods map[types.UID]*corev1.Pod, open bool) {
 	read := Reader{Cgroups: p.CgroupFS}
 	of := func(path string) Cgroup {
@@ -172,7 +172,7 @@ func (p *Provider) addCgroups(out *Usage, pods map[types.UID]*corev1.Pod, open b
 		}
 	}
 	out.Network, _ = read.Network(os.Getpid())
-	// The runtime names a container's cgroup by its ID, with whatever before and after.
+	// The runtime names a container's cgroup by its ID, with some prefix and suffix.
 	below := map[types.UID][]string{}
 	find := func(uid types.UID, id string) string {
 		pod := pods[uid]
@@ -226,7 +226,7 @@ func (p *Provider) addCgroups(out *Usage, pods map[types.UID]*corev1.Pod, open b
 	}
 }
 
-// above are the cgroups that pods are in: the root, that of all pods, and those of the classes.
+// above returns the cgroups above pods: the root, that of all pods, and those of the QoS classes.
 func (p *Provider) above() []string {
 	out := []string{"/"}
 	if p.Config.Flat {
@@ -263,8 +263,8 @@ func (p *Provider) addFiles(ctx context.Context, out *Usage, pods map[types.UID]
 	p.measured.keep(uids)
 }
 
-// volumeStats are those of a pod's volumes, measured at most once in the period that the configuration says: what lies in them has to be
-// looked through.
+// volumeStats returns the usage of a pod's volumes. It measures at most once in the configured period, because it must walk through the
+// volumes' contents.
 func (p *Provider) volumeStats(ctx context.Context, pod *corev1.Pod) []Volume {
 	period := p.VolumePeriod
 	if period < 0 {
@@ -282,7 +282,7 @@ func (p *Provider) volumeStats(ctx context.Context, pod *corev1.Pod) []Volume {
 			}
 			path, measure, err := p.Volumes.Measure(ctx, pod, v)
 			if err != nil || measure == volumes.NotMeasured {
-				continue // it is not there yet, or not the pod's
+				continue // it does not exist yet, or does not belong to the pod
 			}
 			fs, err := read.FileSystem(path)
 			if err != nil {
@@ -300,7 +300,7 @@ func (p *Provider) volumeStats(ctx context.Context, pod *corev1.Pod) []Volume {
 	})
 }
 
-// measured are volumes' figures by pod, which are kept for a while.
+// measured caches the usage of volumes by pod.
 type measured struct {
 	mu   sync.Mutex
 	pods map[types.UID]measuredPod
@@ -311,7 +311,7 @@ type measuredPod struct {
 	volumes []Volume
 }
 
-// of are a pod's, measured anew if they are older than the period.
+// of returns the usage of a pod's volumes, measured anew if it is older than the period.
 func (m *measured) of(uid types.UID, now time.Time, period time.Duration, measure func() []Volume) []Volume {
 	m.mu.Lock()
 	p, ok := m.pods[uid]
@@ -329,7 +329,7 @@ func (m *measured) of(uid types.UID, now time.Time, period time.Duration, measur
 	return p.volumes
 }
 
-// keep forgets other pods.
+// keep drops all other pods.
 func (m *measured) keep(uids map[types.UID]bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

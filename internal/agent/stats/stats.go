@@ -6,13 +6,13 @@
 // usage of cgroups and of the machine: from the kernel's cgroups, /proc, and file systems. A Reader has no state between
 // two readings. Statistics that a kernel does not have are zero.
 //
-//	usage.go      what a measurement consists of
-//	provider.go   measuring the node and its pods
+//	usage.go      the result of a measurement
+//	provider.go   measures the node and its pods
 //	collector.go  kubelet's metrics of pods and volumes
-//	one.go        a cgroup of v1, where each controller has a tree of its own
+//	one.go        a cgroup of v1, where each controller has its own tree
 //	two.go        a cgroup of v2
-//	process.go    what a process has open, and what its network interfaces have carried
-//	files.go      file systems, and what lies under a directory
+//	process.go    open files and network interfaces of a process
+//	files.go      file systems, and the usage of a directory
 //	machine.go    the machine as a whole
 package stats
 
@@ -24,50 +24,50 @@ import (
 	"strings"
 )
 
-// A Reader reads under these directories. The zero value is this machine.
+// A Reader reads below these directories. The zero value reads this machine.
 type Reader struct {
 	Cgroups string // empty: /sys/fs/cgroup
 	Proc    string // empty: /proc
 	Blocks  string // links named MAJOR:MINOR to devices; empty: /sys/dev/block
 }
 
-// Group is what the processes of a cgroup, and of those below it, use.
+// Group is the usage of a cgroup and the cgroups below it.
 type Group struct {
 	CPU      CPU
 	Memory   Memory
 	Disks    []Disk
 	Threads  uint64
-	Most     uint64    // threads that there may be; 0: no bound
+	Most     uint64    // maximum number of threads; 0: no limit
 	Pressure *Pressure // nil: the kernel does not measure it
 }
 
-// CPU is processor time in nanoseconds, and the bounds of it.
+// CPU is the CPU time in nanoseconds, and its limits.
 type CPU struct {
 	Used, User, System uint64
 	Shares             uint64 // 1024 by default
-	Quota              uint64 // microseconds in a period; 0: no bound
+	Quota              uint64 // microseconds per period; 0: no limit
 	Period             uint64 // microseconds
-	Periods            uint64 // in which there was something to do
+	Periods            uint64 // with runnable processes
 	ThrottledPeriods   uint64
 	Throttled          uint64 // nanoseconds
 	BurstPeriods       uint64
 	Burst              uint64 // nanoseconds
 }
 
-// Memory is in bytes, but for what is counted.
+// Memory is in bytes, except for counters.
 type Memory struct {
 	Used, Peak, WorkingSet          uint64
 	Cache, Resident, Mapped, Kernel uint64
 	ActiveFile, InactiveFile        uint64
 	Swap                            uint64
-	Limit, SoftLimit, SwapLimit     uint64 // 0: no bound; that of swap is of swap alone
-	Failures                        uint64 // how often a bound was met
-	OutOfMemory                     uint64 // processes that were ended for it
+	Limit, SoftLimit, SwapLimit     uint64 // 0: no limit; SwapLimit is for swap alone
+	Failures                        uint64 // how often the usage hit a limit
+	OutOfMemory                     uint64 // processes that were killed
 	Faults, MajorFaults             uint64
-	OwnFaults, OwnMajorFaults       uint64 // of the cgroup without those below it, with cgroups v1; as above with v2
+	OwnFaults, OwnMajorFaults       uint64 // without the cgroups below, with cgroups v1; as above with v2
 }
 
-// Disk is what was read from a device and written to it.
+// Disk has the I/O counters of a device.
 type Disk struct {
 	Device             string // /dev/vda
 	Major, Minor       uint64
@@ -75,15 +75,15 @@ type Disk struct {
 	Writes, WriteBytes uint64
 }
 
-// Pressure is how long processes have waited.
+// Pressure is the pressure stall information.
 type Pressure struct{ CPU, Memory, IO Waiting }
 
-// Waiting is the nanoseconds in which some of the processes had to wait, and all.
+// Waiting is the time in which some processes stalled, and in which all did.
 type Waiting struct {
 	Some, Full Stall
 }
 
-// Stall is a share of the time.
+// Stall is a stall time and its averages.
 type Stall struct {
 	Total                uint64  // nanoseconds
 	Avg10, Avg60, Avg300 float64 // percent
@@ -104,7 +104,7 @@ func (r Reader) unified() bool {
 	return err == nil
 }
 
-// Group reads a cgroup, by its path from the root (/kubepods/burstable). It is an error if there is none.
+// Group reads a cgroup by its path from the root (/kubepods/burstable). A missing cgroup is an error.
 func (r Reader) Group(path string) (*Group, error) {
 	read := r.one
 	if r.unified() {
@@ -121,7 +121,7 @@ func (r Reader) Group(path string) (*Group, error) {
 	return g, nil
 }
 
-// dir is where a cgroup's processes are listed.
+// dir returns the directory with the cgroup's list of processes.
 func (r Reader) dir(path string) string {
 	if r.unified() {
 		return filepath.Join(r.cgroups(), path)
@@ -134,7 +134,7 @@ func (r Reader) dir(path string) string {
 	return filepath.Join(r.cgroups(), "memory", path)
 }
 
-// Below are the names of the cgroups in one.
+// Below returns the names of the cgroups directly below one.
 func (r Reader) Below(path string) []string {
 	entries, err := os.ReadDir(r.dir(path))
 	if err != nil {
@@ -149,7 +149,7 @@ func (r Reader) Below(path string) []string {
 	return out
 }
 
-// Processes are the IDs of a cgroup's own processes.
+// Processes returns the IDs of a cgroup's own processes.
 func (r Reader) Processes(path string) []int {
 	var out []int
 	for _, l := range lines(filepath.Join(r.dir(path), "cgroup.procs")) {
@@ -173,7 +173,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// number reads a file of one number; a bound that is none, and what cannot be read, is zero.
+// number reads a file with one number. It returns zero for "no limit", and if the file cannot be read.
 func number(path string) uint64 {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -182,7 +182,7 @@ func number(path string) uint64 {
 	return value(strings.TrimSpace(string(text)))
 }
 
-// unbounded is what the kernel has for no bound in cgroups v1: the most that fits, in whole pages.
+// unbounded is the kernel's "no limit" in cgroups v1: the maximum number, in whole pages.
 const unbounded = 1 << 62
 
 func value(text string) uint64 {

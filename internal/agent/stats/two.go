@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// two reads a cgroup of v2. What the root does not tell of memory is the machine's.
+// two reads a cgroup of v2. For the root it takes memory usage that the cgroup does not have from the machine.
 func (r Reader) two(path string) (*Group, error) {
 	at := func(name string) string { return filepath.Join(r.cgroups(), path, name) }
 	if !exists(at("cgroup.procs")) {
@@ -68,8 +68,8 @@ func (r Reader) two(path string) (*Group, error) {
 	return g, nil
 }
 
-// shares turns the weight of cgroups v2 (1 to 10000) into the shares of v1 (2 to 262144), as the runtimes turn shares into a weight
-// (runc since 1.3, crun since 1.23). A weight is coarser than shares are.
+// shares converts the weight of cgroups v2 (1 to 10000) into the shares of v1 (2 to 262144), inversely to the runtimes (runc since 1.3,
+// crun since 1.23). Weights are coarser than shares.
 func shares(weight uint64) uint64 {
 	if weight == 0 {
 		return 0
@@ -78,7 +78,7 @@ func shares(weight uint64) uint64 {
 	return uint64(math.Round(math.Exp2(l)))
 }
 
-// waiting reads lines of how long was waited: some avg10=0.00 avg60=0.00 avg300=0.00 total=12, in microseconds.
+// waiting parses lines of pressure stall information: some avg10=0.00 avg60=0.00 avg300=0.00 total=12, in microseconds.
 func waiting(list []string) Waiting {
 	var w Waiting
 	for _, l := range list {

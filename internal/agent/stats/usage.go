@@ -9,66 +9,67 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
 
-// Options say what is measured beside what the runtime itself measures of running containers.
+// Options select measurements beyond the runtime's statistics of running containers.
 type Options struct {
-	Cgroups   bool // what the kernel counts: of the node, of pods, of containers; and networks
+	Cgroups   bool // the kernel's accounting of the node, pods and containers; networks
 	Files     bool // file systems, logs and volumes
-	Processes bool // what processes have open
+	Processes bool // open files of processes
 }
 
-// Usage is what a node, and what runs on it, uses.
+// Usage is the resource usage of a node and its containers.
 type Usage struct {
 	Time            time.Time
-	Node            []Cgroup // the root, and those that hold all pods and the pods of a class; the root first
+	Host            *Host    // the whole machine; nil: the caller measures it
+	Node            []Cgroup // the root first, then the cgroups of all pods and of the pods of a QoS class
 	Pods            []Pod
-	Containers      []Container // that run
-	NodeFS, ImageFS *FileSystem // nil: not known
-	Images          *FileSystem // Used and Files are what images take
-	Network         []Interface // the machine's
+	Containers      []Container // running ones
+	NodeFS, ImageFS *FileSystem // nil: unknown
+	Images          *FileSystem // Used and Files are those of images
+	Network         []Interface // of the machine
 }
 
-// Cgroup are what a cgroup uses.
+// Cgroup is the usage of a cgroup.
 type Cgroup struct {
 	Path  string // from the root of the cgroups
-	Group *Group // nil: the kernel does not tell
+	Group *Group // nil: the kernel does not report it
 }
 
-// Pod are what a pod uses, with its sandbox.
+// Pod is the usage of a pod with its sandbox.
 type Pod struct {
 	Cgroup
 	Target    podspec.Target // without a container
 	Started   time.Time
 	SandboxID string
 	Sandbox   Cgroup
-	Network   []Interface // none for a pod of the node's network
+	Network   []Interface // none for a pod in the node's network
 	Volumes   []Volume
 }
 
-// Container are what one container uses. Time, processor and memory are as the runtime has them.
+// Container is the usage of one container. Time, CPU and memory are the runtime's.
 type Container struct {
 	Cgroup
 	Target                podspec.Target
 	ID, Image             string
 	Started               time.Time
 	Time                  time.Time
-	CPUNanoseconds        uint64 // used since it started
+	CPUNanoseconds        uint64 // since its start
 	MemoryBytes           uint64 // usage
 	MemoryWorkingSetBytes uint64
 	SwapBytes             uint64
 	SwapFreeBytes         uint64
-	FilesystemBytes       uint64 // writable layer
+	FilesystemBytes       uint64 // of the writable layer
 	FilesystemInodes      uint64
 	LogBytes, LogFiles    uint64
 	Processes             uint64
-	Files, Sockets        uint64 // that processes have open
+	Files, Sockets        uint64 // open ones
 }
 
-// Volume are what a volume of a pod uses.
+// Volume is the usage of a pod's volume.
 type Volume struct {
 	Name, Claim string // Claim: of a persistent volume
 	Time        time.Time
 	FS          FileSystem
-	Bytes       uint64 // that it takes
+	Bytes       uint64 // used
 	Files       uint64
-	Own         bool // it shares its room with nothing that lies on the node's own file system
+	Own         bool // it shares no file system with the node
 }

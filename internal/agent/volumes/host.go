@@ -25,7 +25,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/volumes/atomicwriter"
 )
 
-// Sources is where contents come from.
+// Sources provides the contents of volumes.
 type Sources interface {
 	ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error)
 	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
@@ -35,65 +35,65 @@ type Sources interface {
 	Claim(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error)
 	Volume(ctx context.Context, name string) (*corev1.PersistentVolume, error)
 	TrustBundle(ctx context.Context, name string) (*certificatesv1.ClusterTrustBundle, error)
-	// TrustBundles are all of a signer.
+	// TrustBundles returns all trust bundles of a signer.
 	TrustBundles(ctx context.Context, signer string) ([]*certificatesv1.ClusterTrustBundle, error)
-	// RequestCertificate creates a request for a pod's certificate, to which it adds the node's and the service account's identity.
+	// RequestCertificate creates a request for a pod's certificate. It adds the identities of the node and of the service account.
 	RequestCertificate(ctx context.Context, request *certificatesv1.PodCertificateRequest) (*certificatesv1.PodCertificateRequest, error)
-	// CertificateRequest is such a request as it was seen last.
+	// CertificateRequest returns such a request as the watch last showed it.
 	CertificateRequest(ctx context.Context, namespace, name string) (*certificatesv1.PodCertificateRequest, error)
 }
 
-// Mounter mounts and unmounts; injected, since it needs privileges.
+// Mounter mounts and unmounts. It is injected, because mounting needs privileges.
 type Mounter interface {
 	Tmpfs(dir string, size int64) error
-	// Huge mounts huge pages of the size (in bytes).
+	// Huge mounts huge pages of the given size in bytes.
 	Huge(dir string, page int64) error
-	// Mount mounts a source of a type of file system, as mount(8) does.
+	// Mount mounts a source as a type of file system, like mount(8).
 	Mount(ctx context.Context, source, dir, kind string, options []string) error
 	Unmount(dir string) error
 	// Bind mounts a file or directory, given as an open path, on the target.
 	Bind(source, target string) error
 	IsMountPoint(dir string) (bool, error)
-	// Below lists what is mounted below a directory, outer mounts before inner ones.
+	// Below returns the mount points below a directory, outer mounts before inner ones.
 	Below(dir string) ([]string, error)
 }
 
-// Host is what the node gives to its volume plug-ins.
+// Host is what the node provides to its volume plug-ins.
 type Host struct {
-	Root    string // the node's directory, in kubelet's layout
+	Root    string // the node's directory, with kubelet's layout
 	Sources Sources
 	Mounter Mounter
 	Clock   clock.PassiveClock
-	// Facts for the downward API.
-	HostIPs     func() []string // of now; nil: none
+	// The following are for the downward API.
+	HostIPs     func() []string // returns the current addresses; nil: none
 	Allocatable corev1.ResourceList
-	// Warn records an event on a pod; nil: no event is recorded.
+	// Warn records an event for a pod; nil: no event is recorded.
 	Warn func(pod *corev1.Pod, reason, message string)
 	// Jitter delays the renewal of a certificate; nil: up to five minutes, at random.
 	Jitter func() time.Duration
 }
 
-// PodDir is the directory of one pod.
+// PodDir returns the directory of one pod.
 func (h *Host) PodDir(pod types.UID) string {
 	return filepath.Join(h.Root, "pods", string(pod))
 }
 
-// VolumeDir is the directory of one volume of a pod. Containers cannot write to its parent.
+// VolumeDir returns the directory of one volume of a pod. Containers cannot write to its parent.
 func (h *Host) VolumeDir(pod types.UID, plugin, name string) string {
 	return filepath.Join(h.PodDir(pod), "volumes", escape(plugin), name)
 }
 
-// PluginDir is where a plug-in keeps what it has to remember of a volume. Containers never see it.
+// PluginDir returns the directory in which a plug-in keeps its state of a volume. Containers never see it.
 func (h *Host) PluginDir(pod types.UID, plugin, name string) string {
 	return filepath.Join(h.PodDir(pod), "plugins", escape(plugin), name)
 }
 
-// ContainerDir is where a container's termination messages lie.
+// ContainerDir returns the directory of a container's termination messages.
 func (h *Host) ContainerDir(pod types.UID, container string) string {
 	return filepath.Join(h.PodDir(pod), "containers", container)
 }
 
-// escape makes a directory's name of a plug-in's.
+// escape turns a plug-in's name into the name of a directory.
 func escape(plugin string) string { return strings.ReplaceAll(plugin, "/", "~") }
 
 // WriteFiles makes a volume's directory hold exactly the files, for the pod's group. With memory, they never reach a disk.
@@ -110,8 +110,8 @@ func (h *Host) WriteFiles(spec *Spec, dir string, memory bool, files map[string]
 	return err
 }
 
-// MountMemory mounts memory at dir, of the size or of half the machine's for size zero, unless something is mounted there. It returns
-// whether it has mounted it.
+// MountMemory mounts memory at dir, unless something is mounted there. A size of zero means half of the machine's memory. It returns
+// whether it mounted something.
 func (h *Host) MountMemory(dir string, size int64) (bool, error) {
 	mounted, err := h.Mounter.IsMountPoint(dir)
 	if err != nil || mounted {
@@ -154,7 +154,7 @@ func (h *Host) unmount(dir string) error {
 
 // mounts lists what is mounted at a directory and below it, outer mounts before inner ones.
 func (h *Host) mounts(dir string) ([]string, error) {
-	// Only the list is asked: a mount whose server is gone does not answer.
+	// Only read the list: a mount whose server is gone does not respond.
 	all, err := h.Mounter.Below(filepath.Dir(dir))
 	if err != nil {
 		return nil, fmt.Errorf("look for mounts below %s: %w", dir, err)
@@ -182,7 +182,7 @@ func (h *Host) reconstruct(pod types.UID) (map[string][]Reconstructed, error) {
 	return out, nil
 }
 
-// directories lists the directories in one. Links are none.
+// directories returns the directories in a directory, without symbolic links.
 func directories(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {

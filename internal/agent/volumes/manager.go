@@ -17,14 +17,13 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/safepath"
 )
 
-// Manager makes the volumes of all pods. Calls for different pods may be concurrent,
-// those for one pod may not.
+// Manager sets up and tears down the volumes of all pods. Calls for different pods may be concurrent, calls for one pod may not.
 type Manager struct {
 	*Host
 	plugins []Plugin
 }
 
-// NewManager makes a manager of these plug-ins.
+// NewManager makes a manager of the given plug-ins.
 func NewManager(host *Host, factories []Factory) *Manager {
 	m := &Manager{Host: host}
 	for _, factory := range factories {
@@ -33,7 +32,7 @@ func NewManager(host *Host, factories []Factory) *Manager {
 	return m
 }
 
-// SetUp makes the pod's volumes, or brings them up to date.
+// SetUp sets up the pod's volumes, or updates them.
 func (m *Manager) SetUp(ctx context.Context, pod *corev1.Pod, podIPs []string) error {
 	for _, dir := range []string{"volumes", "plugins", "containers"} {
 		if err := os.MkdirAll(filepath.Join(m.PodDir(pod.UID), dir), 0o750); err != nil {
@@ -78,7 +77,7 @@ func (m *Manager) find(ctx context.Context, pod *corev1.Pod, v *corev1.Volume) (
 	return nil, nil, fmt.Errorf("volume %s is of a kind that this node does not support", v.Name)
 }
 
-// resolve follows a claim to its persistent volume. The claim of an ephemeral volume has the pod's name and the volume's.
+// resolve replaces a claim by its persistent volume. The claim of an ephemeral volume is named for the pod and the volume.
 func (m *Manager) resolve(ctx context.Context, spec *Spec) error {
 	name := spec.Pod.Name + "-" + spec.Volume.Name
 	if spec.Volume.PersistentVolumeClaim != nil {
@@ -99,7 +98,7 @@ func (m *Manager) resolve(ctx context.Context, spec *Spec) error {
 	return nil
 }
 
-// Path is where the volume lies on the node.
+// Path returns the path of the volume on the node.
 func (m *Manager) Path(ctx context.Context, pod *corev1.Pod, v *corev1.Volume) (string, error) {
 	spec, plugin, err := m.find(ctx, pod, v)
 	if err != nil {
@@ -115,7 +114,7 @@ func path(plugin Plugin, spec *Spec) (string, error) {
 	return "", fmt.Errorf("volume %s has no path", spec.Volume.Name)
 }
 
-// Measure is where the volume lies, and how its usage is measured.
+// Measure returns the path of the volume, and how its usage is measured.
 func (m *Manager) Measure(ctx context.Context, pod *corev1.Pod, v *corev1.Volume) (string, Measure, error) {
 	spec, plugin, err := m.find(ctx, pod, v)
 	if err != nil {
@@ -124,7 +123,7 @@ func (m *Manager) Measure(ctx context.Context, pod *corev1.Pod, v *corev1.Volume
 	return plugin.Path(spec), plugin.Attributes(spec).Measure, nil
 }
 
-// NextRenewal is when the first of the pod's volumes has to be set up again without any other cause; zero: by no clock.
+// NextRenewal returns when the first of the pod's volumes must be set up again without an event; zero: never.
 func (m *Manager) NextRenewal(pod types.UID) time.Time {
 	var first time.Time
 	for _, plugin := range m.plugins {
@@ -137,10 +136,10 @@ func (m *Manager) NextRenewal(pod types.UID) time.Time {
 	return first
 }
 
-// TearDown takes away the pod's volumes, as they are found on the disk, and then all of its directory. Data that are not the
-// node's own (hostPath) are never in it. Links that containers made are removed, not followed.
+// TearDown tears down the pod's volumes that are on the disk, and then removes the pod's directory. The directory never has data that do
+// not belong to the node (hostPath). TearDown removes links that containers made, and does not follow them.
 func (m *Manager) TearDown(ctx context.Context, pod types.UID) error {
-	// Parts of volumes are bound there, and keep them from being unmounted.
+	// Subpaths are bound there, and keep the volumes from being unmounted.
 	if err := m.unmount(filepath.Join(m.PodDir(pod), "volume-subpaths")); err != nil {
 		return err
 	}

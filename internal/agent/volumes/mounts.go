@@ -21,7 +21,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/safepath"
 )
 
-// Mounts says what the runtime mounts into a container for its volumeMounts. Of volumes that are images, images says which ones they are.
+// Mounts returns the mounts of a container for its volumeMounts. The argument images has the images of image volumes.
 func (m *Manager) Mounts(
 	ctx context.Context, pod *corev1.Pod, container *corev1.Container, env []environ.Var, images map[string]*runtimeapi.ImageSpec,
 ) ([]*runtimeapi.Mount, error) {
@@ -85,18 +85,18 @@ func propagation(mode *corev1.MountPropagationMode) runtimeapi.MountPropagation 
 	return runtimeapi.MountPropagation_PROPAGATION_PRIVATE
 }
 
-// part is a part of a volume that one of a container's mounts names.
+// part is the subpath of a volume that a mount of a container names.
 type part struct {
 	spec      *Spec
 	container *corev1.Container
 	index     int // of the mount
 	path, sub string
-	mode      fs.FileMode // of directories that are not there yet
+	mode      fs.FileMode // of missing directories
 }
 
-// subPath makes part of a volume mountable. It finds the part without ever leaving the volume (it follows links, but none
-// that lead out), and binds it under the pod's directory; a link that is swapped in later changes nothing. It does not open
-// the contents: the open of a FIFO would wait for a writer.
+// subPath prepares a subpath for mounting. It finds the path without ever leaving the volume: it follows links, but none that lead out. It
+// binds the path under the pod's directory, so that a link that a container swaps in later has no effect. It does not open the contents:
+// opening a FIFO would wait for a writer.
 func (m *Manager) subPath(p part) (string, error) {
 	sub, name := p.sub, p.spec.Volume.Name
 	if filepath.IsAbs(sub) || !filepath.IsLocal(sub) {

@@ -14,96 +14,96 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Plugin makes the volumes of one type of source, such as configMap or nfs. It is one package below this one, a call of
+// Plugin sets up the volumes of one type of source, such as configMap or nfs. A plug-in is one package below this one, a call of
 // volumetest.Run in that package's tests, and one line in internal/builtin/volumes.go.
 //
 // # Promises
 //
 // volumetest.Run checks each of them.
 //
-//   - Level-driven: the manager calls SetUp before the pod's first container, and again whenever the pod is synced. SetUp makes the
-//     volume what the Spec asks for, and does nothing if it is that already. It keeps what the pod's containers wrote.
+//   - Level-driven: the manager calls SetUp before the pod's first container, and again whenever it syncs the pod. SetUp makes the volume
+//     match the Spec, and does nothing if it does already. It keeps what the pod's containers wrote.
 //   - Restartable: the agent may die (kill -9, power loss) between any two steps of SetUp and TearDown. The next call, of a new
-//     process that remembers nothing, completes the work. What a plug-in has to know again it reads from the disk: below
-//     Host.VolumeDir, from the kernel's list of mounts, or from a file that it wrote before the step that the file describes.
-//   - Complete: TearDown leaves nothing mounted and nothing on disk of the volume. It needs no Spec, since the pod and the API
-//     server may be gone. A second TearDown does nothing. It never removes what it could not unmount.
-//   - Contained: containers may replace anything in a volume that they can write to by symbolic links, FIFOs and devices. A plug-in
-//     follows and opens none of them; os.Root and package safepath do not either. A volume that the node rewrites
-//     while containers run is read-only for all of them (Attributes.ReadOnly).
-//   - Grouped: the files of a volume that belongs to the pod are the group's that the pod names (Spec.FSGroup).
+//     process without memory, completes the work. A plug-in reads its state from the disk: from Host.VolumeDir, from the kernel's list of
+//     mounts, or from a file that it wrote before the step that the file describes.
+//   - Complete: TearDown leaves no mount and no file of the volume. It needs no Spec, since the pod and the API server may be gone. A
+//     second TearDown does nothing. It never removes what it could not unmount.
+//   - Contained: in a volume that they can write to, containers may replace anything by symbolic links, FIFOs and devices. A plug-in
+//     neither follows nor opens these; os.Root and package safepath do not either. If the node rewrites a volume while containers run,
+//     the volume is read-only for all of them (Attributes.ReadOnly).
+//   - Grouped: the files of a volume that belongs to the pod belong to the pod's fsGroup (Spec.FSGroup).
 //
 // The manager calls a plug-in concurrently for several pods, but never for one pod.
 //
 // # Optional interfaces
 //
-// A plug-in that needs more implements [Renewer] or [RuntimeMounter]. The manager alone looks for them.
+// A plug-in may implement [Renewer] or [RuntimeMounter] as well. Only the manager tests for them.
 //
 // # How CSI fits
 //
-// CSI is a package csi, whose plug-in is one more line of the list and whose second half is a handler of the plug-in manager
-// (internal/agent/plugins): it registers a driver's socket under the driver's name. Its steps map to this interface as follows.
+// CSI is a package csi. Its plug-in is one more line of the list, and its second half is a handler of the plug-in manager
+// (internal/agent/plugins), which registers a driver's socket under the driver's name. Its steps map to this interface as follows.
 //
-//   - CanSupport: Spec.Volume.CSI (an inline volume) or Spec.PersistentVolume.Spec.CSI. The Spec has the volume and the claim,
-//     so that nothing else has to be asked of the API but the attachment and the CSIDriver, which Sources then provide.
-//   - SetUp: wait for the VolumeAttachment; stage the device once a node, below ROOT/plugins/kubernetes.io/csi, under a lock that
-//     the plug-in holds for each device; write vol_data.json (driver, handle, attachment, whether it is inline) into
-//     Host.VolumeDir before NodePublishVolume; publish to Path, which is the directory mount in it. Both calls of the driver are
-//     idempotent, which is what Restartable asks for. SELinux' mount options are part of the staging request, which has the pod's
-//     context from Spec.Pod. The CSIDriver's fsGroupPolicy decides whether the driver gets Spec.FSGroup
-//     (VOLUME_MOUNT_GROUP), or the plug-in changes the files' group, or neither.
-//   - TearDown: read vol_data.json, unpublish, and unstage when no other pod's directory names the device. A device whose last pod
-//     went while the agent was down is found in the same way, since the manager tears down every directory that no pod has.
-//   - requiresRepublish: Renewer, which has the manager call SetUp by the clock.
-//   - Block volumes: one more optional interface, BlockMapper, whose MapDevice makes the links below volumeDevices and whose path
-//     Mounts hands to the runtime as a device. CanSupport looks at the volume's mode.
-//   - Usage: one more value of Measure, for which the plug-in asks the driver.
+//   - CanSupport: Spec.Volume.CSI (an inline volume) or Spec.PersistentVolume.Spec.CSI. The Spec has the volume and the claim, so
+//     that the plug-in reads only the attachment and the CSIDriver from the API, which Sources then provide.
+//   - SetUp: wait for the VolumeAttachment; stage the device once on a node, below ROOT/plugins/kubernetes.io/csi, under a lock for
+//     each device; write vol_data.json (driver, handle, attachment, whether it is inline) into Host.VolumeDir before
+//     NodePublishVolume; publish to Path, which is the directory mount in it. Both calls of the driver are idempotent, as Restartable
+//     requires. SELinux mount options are part of the staging request, which has the pod's context from Spec.Pod. The CSIDriver's
+//     fsGroupPolicy decides whether the driver gets Spec.FSGroup (VOLUME_MOUNT_GROUP), or the plug-in changes the files' group, or
+//     neither.
+//   - TearDown: read vol_data.json, unpublish, and unstage when no other pod's directory names the device. This also finds a device whose
+//     last pod went while the agent was down, since the manager tears down every directory without a pod.
+//   - requiresRepublish: Renewer, which makes the manager call SetUp by the clock.
+//   - Block volumes: one more optional interface, BlockMapper, whose MapDevice makes the links below volumeDevices. Mounts passes its
+//     path to the runtime as a device. CanSupport checks the volume's mode.
+//   - Usage: one more value of Measure, for which the plug-in calls the driver.
 type Plugin interface {
-	// Name is upstream's name of the plug-in, kubernetes.io/TYPE. Its volumes lie in directories that are named for it.
+	// Name returns upstream's name of the plug-in, kubernetes.io/TYPE. The directories of its volumes have this name.
 	Name() string
 	// CanSupport reports whether the plug-in supports the volume. At most one plug-in of the list does.
 	CanSupport(spec *Spec) bool
-	// SetUp makes the volume, or brings it up to date.
+	// SetUp sets up the volume, or updates it.
 	SetUp(ctx context.Context, spec *Spec) error
-	// TearDown takes away what SetUp made, or the part of it that there is.
+	// TearDown removes all or a part of what SetUp made.
 	TearDown(ctx context.Context, volume Reconstructed) error
-	// Path is where the volume lies on the node; empty for one that has no path.
+	// Path returns the path of the volume on the node; empty: it has no path.
 	Path(spec *Spec) string
-	// Attributes are what the manager has to know to use the volume.
+	// Attributes returns the facts that the manager needs to use the volume.
 	Attributes(spec *Spec) Attributes
 }
 
-// Renewer is a plug-in whose volumes have to be set up again at a time that nothing else announces, such as the expiry of a
-// credential, and which keeps for that something in memory.
+// Renewer is implemented by a plug-in with volumes that must be set up again at a time that no event announces, such as the expiry of a
+// credential, and that keeps state in memory for that.
 type Renewer interface {
-	// NextRenewal is when the first of the pod's volumes has to be set up again; zero: by no clock.
+	// NextRenewal returns when the first of the pod's volumes must be set up again; zero: never.
 	NextRenewal(pod types.UID) time.Time
-	// ForgetPod drops what is kept of a pod that is gone.
+	// ForgetPod drops the state of a pod that is gone.
 	ForgetPod(pod types.UID)
 }
 
-// RuntimeMounter is a plug-in whose volumes the container runtime makes and mounts itself.
+// RuntimeMounter is implemented by a plug-in whose volumes the container runtime makes and mounts.
 type RuntimeMounter interface {
-	// RuntimeMount is what the runtime mounts of the volume. The manager adds the path in the container, whether it is read-only
-	// and how mounts propagate. The image is nil until the runtime has it.
+	// RuntimeMount returns the runtime's mount of the volume. The manager adds the path in the container, whether it is read-only, and the
+	// mount propagation. The image is nil until the runtime has it.
 	RuntimeMount(spec *Spec, image *runtimeapi.ImageSpec, subPath string) (*runtimeapi.Mount, error)
 }
 
-// Factory makes a plug-in of a node. It keeps the Host, whose fields are set when the first volume is set up.
+// Factory makes a plug-in of a node. The plug-in keeps the Host, whose fields are set before the first volume is set up.
 type Factory func(host *Host) Plugin
 
-// Spec is one volume of one pod, with all that its definition leads to.
+// Spec is one volume of one pod, with the objects that its definition refers to.
 type Spec struct {
 	Pod    *corev1.Pod
 	PodIPs []string
 	// Volume is one of the pod's volumes.
 	Volume *corev1.Volume
-	// Claim and PersistentVolume are what Volume refers to if it is a claim or ephemeral, and otherwise nil.
+	// Claim and PersistentVolume are set if Volume is a claim or ephemeral, and otherwise nil.
 	Claim            *corev1.PersistentVolumeClaim
 	PersistentVolume *corev1.PersistentVolume
 }
 
-// Name is the name of the volume's directory: the persistent volume's or, without one, the volume's in the pod.
+// Name returns the name of the volume's directory: the name of the persistent volume or, without one, of the volume in the pod.
 func (s *Spec) Name() string {
 	if s.PersistentVolume != nil {
 		return s.PersistentVolume.Name
@@ -111,12 +111,12 @@ func (s *Spec) Name() string {
 	return s.Volume.Name
 }
 
-// ReadOnly says whether the pod claims the volume to read it alone.
+// ReadOnly reports whether the pod's claim is read-only.
 func (s *Spec) ReadOnly() bool {
 	return s.Volume.PersistentVolumeClaim != nil && s.Volume.PersistentVolumeClaim.ReadOnly
 }
 
-// FSGroup is the group that the pod's volumes belong to; nil: none is named.
+// FSGroup returns the pod's fsGroup, or nil.
 func (s *Spec) FSGroup() *int64 {
 	if s.Pod.Spec.SecurityContext == nil {
 		return nil
@@ -124,7 +124,7 @@ func (s *Spec) FSGroup() *int64 {
 	return s.Pod.Spec.SecurityContext.FSGroup
 }
 
-// MountOptions are the persistent volume's. The old annotation wins, as with kubelet.
+// MountOptions returns the mount options of the persistent volume. The old annotation takes precedence, as with kubelet.
 func (s *Spec) MountOptions() []string {
 	if s.PersistentVolume == nil {
 		return nil
@@ -135,31 +135,31 @@ func (s *Spec) MountOptions() []string {
 	return s.PersistentVolume.Spec.MountOptions
 }
 
-// Reconstructed is a volume that was found on the disk.
+// Reconstructed is a volume that the manager found on the disk.
 type Reconstructed struct {
 	PodUID types.UID
 	Name   string // of its directory: Spec.Name
 	Dir    string
 }
 
-// Attributes are what the manager has to know of a volume to use it.
+// Attributes are the facts of a volume that the manager needs to use it.
 type Attributes struct {
-	// ReadOnly: no container may write to the volume, whatever its mount says.
+	// ReadOnly forbids all containers to write to the volume, whatever their mounts say.
 	ReadOnly bool
-	// SubPathMode is the mode of directories that the manager makes for subPaths; zero: 0750.
+	// SubPathMode is the mode of the directories that the manager makes for subpaths; zero: 0750.
 	SubPathMode fs.FileMode
-	// Measure is how the volume's usage is found out.
+	// Measure is the way to measure the volume's usage.
 	Measure Measure
 }
 
-// Measure is a way to find out how much of a volume is used.
+// Measure is a way to measure the usage of a volume.
 type Measure int
 
 const (
-	// NotMeasured: the volume's contents are not the pod's.
+	// NotMeasured: the volume's contents do not belong to the pod.
 	NotMeasured Measure = iota
-	// MeasureFiles: the volume shares a file system with others, and its files are counted.
+	// MeasureFiles: the volume shares a file system with others, and the node counts its files.
 	MeasureFiles
-	// MeasureFileSystem: the volume has a file system of its own, which knows its usage.
+	// MeasureFileSystem: the volume has its own file system, whose usage is the volume's.
 	MeasureFileSystem
 )

@@ -19,12 +19,12 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/program"
 )
 
-// System mounts with the kernel's calls.
+// System mounts through system calls.
 type System struct{}
 
 var _ Mounter = System{}
 
-// Tmpfs mounts memory at dir, of the size or of half the machine's for size zero.
+// Tmpfs mounts memory at dir. A size of zero means half of the machine's memory.
 func (System) Tmpfs(dir string, size int64) error {
 	data := ""
 	if size > 0 {
@@ -38,11 +38,11 @@ func (System) Huge(dir string, page int64) error {
 	return os.NewSyscallError("mount", unix.Mount("nodev", dir, "hugetlbfs", 0, fmt.Sprintf("pagesize=%d", page)))
 }
 
-// mountTime is the most that mount(8) may take. A server that does not answer is asked for two minutes by mount.nfs.
+// mountTime is the time limit of mount(8). mount.nfs tries for two minutes to reach a server that does not respond.
 const mountTime = 10 * time.Minute
 
-// Mount runs mount(8), which knows the helpers of file systems. It ends with ctx. The source and the directory are no options, whatever
-// they begin with, and the agent's environment stays with the agent.
+// Mount runs mount(8), which knows the helpers of file systems, until ctx ends. The source and the directory are never read as options, and
+// mount(8) does not get the agent's environment.
 func (System) Mount(ctx context.Context, source, dir, kind string, options []string) error {
 	args := []string{"-t", kind}
 	if len(options) > 0 {
@@ -70,13 +70,12 @@ func (System) Unmount(dir string) error {
 	return os.NewSyscallError("umount", err)
 }
 
-// Bind mounts source at target too.
+// Bind also mounts source at target.
 func (System) Bind(source, target string) error {
 	return os.NewSyscallError("mount", unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, ""))
 }
 
-// IsMountPoint asks the kernel; where it is too old to say, another device than the
-// parent's means a mount.
+// IsMountPoint queries the kernel. If the kernel is too old to report it, a directory on another device than its parent is a mount point.
 func (System) IsMountPoint(dir string) (bool, error) {
 	var stat unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, 0, &stat)
@@ -89,7 +88,7 @@ func (System) IsMountPoint(dir string) (bool, error) {
 	return otherDevice(dir)
 }
 
-// otherDevice says whether a directory is on another device than its parent.
+// otherDevice reports whether a directory is on another device than its parent.
 func otherDevice(dir string) (bool, error) {
 	var own, parent syscall.Stat_t
 	if err := syscall.Lstat(dir, &own); err != nil {
@@ -101,7 +100,7 @@ func otherDevice(dir string) (bool, error) {
 	return own.Dev != parent.Dev, nil
 }
 
-// Below reads the kernel's list.
+// Below implements Mounter by the kernel's list of mounts.
 func (System) Below(dir string) ([]string, error) {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -110,8 +109,8 @@ func (System) Below(dir string) ([]string, error) {
 	return below(string(text), dir), nil
 }
 
-// below picks the mount points under a directory from the text of mountinfo, where the fifth
-// word of a line is the mount point, with spaces and the like as octal escapes.
+// below returns the mount points below a directory from the text of mountinfo. The fifth word of a line is the mount point, with octal
+// escapes for spaces and the like.
 func below(mountinfo, dir string) []string {
 	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 	var out []string

@@ -267,7 +267,8 @@ func (s *Service) upgrade(w http.ResponseWriter, r *http.Request, end context.Co
 	ctx, bounded, stop := egress.BoundUpgrade(r.Context(), w)
 	defer stop()
 	h := utilproxy.NewUpgradeAwareHandler(r.URL, s.dialing(), true, true, s)
-	h.ServeHTTP(&tied{ResponseWriter: bounded, end: end}, r.WithContext(ctx))
+	atEnd := func(f func()) (stop func() bool) { return context.AfterFunc(end, f) }
+	h.ServeHTTP(&tied{ResponseWriter: bounded, atEnd: atEnd}, r.WithContext(ctx))
 }
 
 // dialing returns a transport for one upgraded connection, which the ledger counts like a call.
@@ -288,7 +289,7 @@ func (s *Service) dialing() *http.Transport {
 // tied closes the hijacked connection when the server ends.
 type tied struct {
 	http.ResponseWriter
-	end context.Context
+	atEnd func(f func()) (stop func() bool) // calls f when the server ends, unless it is stopped before
 }
 
 // Unwrap lets http.ResponseController reach the connection.
@@ -300,7 +301,7 @@ func (t *tied) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return &tiedConn{Conn: c, from: rw.Reader, stop: context.AfterFunc(t.end, func() { _ = c.Close() })}, rw, nil
+	return &tiedConn{Conn: c, from: rw.Reader, stop: t.atEnd(func() { _ = c.Close() })}, rw, nil
 }
 
 type tiedConn struct {

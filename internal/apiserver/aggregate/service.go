@@ -91,6 +91,10 @@ func (s *Service) root() string {
 func (s *Service) Epoch() int64 { return s.entry.epoch.Load() }
 
 func (s *Service) ref() extension.Ref {
+	switch s.Group {
+	case "metrics.k8s.io", "custom.metrics.k8s.io", "external.metrics.k8s.io":
+		return extension.Ref{Point: extension.MetricsAPI, Name: s.Name}
+	}
 	return extension.Ref{Point: extension.AggregatedAPI, Name: s.Name}
 }
 
@@ -172,4 +176,9 @@ func (a *Aggregator) open(w *way) *way {
 		},
 	}
 	return w
+}
+
+// Where returns NAMESPACE/NAME:PORT of the service.
+func (s *Service) Where() string {
+	return s.at.namespace + "/" + net.JoinHostPort(s.at.name, strconv.Itoa(int(s.at.port)))
 }

@@ -103,7 +103,6 @@ func parseConfiguration(data []byte) (*apiserverconfig.AuthenticationConfigurati
 // jwt authenticates by the issuers of the current configuration.
 type jwt struct {
 	JWTSettings
-	context   context.Context // of all issuers
 	audiences []string
 	disallow  []string
 	deps      Deps
@@ -131,10 +130,10 @@ const (
 
 func newJWT(ctx context.Context, s JWTSettings, audiences, accountIssuers []string, d Deps, m *Metrics) (*jwt, error) {
 	j := &jwt{
-		JWTSettings: s, context: ctx, audiences: audiences, disallow: accountIssuers, deps: d, metrics: m, seen: s.Data, wait: issuersWait,
+		JWTSettings: s, audiences: audiences, disallow: accountIssuers, deps: d, metrics: m, seen: s.Data, wait: issuersWait,
 		keep: issuersKeep,
 	}
-	first, err := j.build(s.Config)
+	first, err := j.build(ctx, s.Config)
 	if err != nil {
 		return nil, err
 	}
@@ -151,10 +150,10 @@ func (j *jwt) AuthenticateToken(ctx context.Context, token string) (*authenticat
 	return j.now.Load().AuthenticateToken(ctx, token)
 }
 
-// build makes the issuers of a configuration. Their discovery runs in the background: an unavailable issuer delays no
-// request.
-func (j *jwt) build(c *apiserverconfig.AuthenticationConfiguration) (_ *issuers, err error) {
-	ctx, cancel := context.WithCancel(j.context)
+// build makes the issuers of a configuration. Their discovery runs in the background until ctx ends: an unavailable
+// issuer delays no request.
+func (j *jwt) build(ctx context.Context, c *apiserverconfig.AuthenticationConfiguration) (_ *issuers, err error) {
+	ctx, cancel := context.WithCancel(ctx)
 	defer func() {
 		if err != nil {
 			cancel()
@@ -306,9 +305,9 @@ func (j *jwt) reload(ctx context.Context) {
 	j.metrics.reloaded(j.deps.ID, true, j.deps.Now(), data)
 }
 
-// replace waits for the discovery of the new issuers and replaces the old ones.
+// replace waits for the discovery of the new issuers and replaces the old ones. The new ones live until ctx ends.
 func (j *jwt) replace(ctx context.Context, c *apiserverconfig.AuthenticationConfiguration) error {
-	next, err := j.build(c)
+	next, err := j.build(ctx, c)
 	if err != nil {
 		return err
 	}

@@ -103,8 +103,8 @@ func written(gr schema.GroupResource) string {
 	return gr.String()
 }
 
-// setUp makes the ciphers of a configuration, and the clients of its plug-ins.
-func (t *Transformers) setUp(c *Config) (*setup, error) {
+// setUp makes the ciphers of a configuration, and the clients of its plug-ins. The returned context ends when the setup does.
+func (t *Transformers) setUp(c *Config) (*setup, context.Context, error) {
 	ctx, end := context.WithCancel(t.context)
 	s := &setup{hash: c.hash, ciphers: map[schema.GroupResource]*cipher{}, needs: map[schema.GroupResource][]*plugin{}, end: end}
 	providers := map[schema.GroupResource][]value.PrefixTransformer{}
@@ -116,13 +116,13 @@ func (t *Transformers) setUp(c *Config) (*setup, error) {
 			p, err := local(&rule.Providers[j])
 			if err != nil {
 				end()
-				return nil, err
+				return nil, nil, err
 			}
 			if k := rule.Providers[j].KMS; k != nil {
 				remote, err := t.newPlugin(ctx, k)
 				if err != nil {
 					end()
-					return nil, err
+					return nil, nil, err
 				}
 				plugins = append(plugins, remote)
 				p = value.PrefixTransformer{
@@ -142,7 +142,7 @@ func (t *Transformers) setUp(c *Config) (*setup, error) {
 	for gr, list := range providers {
 		s.ciphers[gr] = &cipher{value.NewPrefixTransformers(errors.New("no matching prefix found"), list...)} // upstream's words
 	}
-	return s, nil
+	return s, ctx, nil
 }
 
 // local returns the transformer of a provider whose keys are in the file; nil for KMS.

@@ -95,7 +95,7 @@ func Start(ctx context.Context, c *Config, o Options) (*Transformers, error) {
 	t := &Transformers{opts: o, file: c.File, metrics: newMetrics(o.ServerID)}
 	t.context, t.end = context.WithCancel(context.WithoutCancel(ctx))
 	t.resources.Store(&map[string]schema.GroupResource{})
-	s, err := t.setUp(c)
+	s, live, err := t.setUp(c)
 	if err != nil {
 		t.Close()
 		return nil, err
@@ -104,7 +104,7 @@ func Start(ctx context.Context, c *Config, o Options) (*Transformers, error) {
 		_ = p.check(ctx) // it logs the error
 	}
 	t.register(s)
-	t.follow(s)
+	t.follow(live, s)
 	t.current.Store(s)
 	t.metrics.inForce(s.hash)
 	return t, nil
@@ -251,10 +251,10 @@ func (t *Transformers) register(s *setup) {
 	t.opts.Ledger.RegisterAll(extension.KMS, maps.Clone(where))
 }
 
-// follow keeps the status of the plug-ins of a setup up to date until the setup ends.
-func (t *Transformers) follow(s *setup) {
+// follow keeps the status of the plug-ins of a setup up to date until ctx, the setup's context, ends.
+func (t *Transformers) follow(ctx context.Context, s *setup) {
 	for _, p := range s.plugins {
-		t.group.Go(func() { p.follow() })
+		t.group.Go(func() { p.follow(ctx) })
 	}
 }
 

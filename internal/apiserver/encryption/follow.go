@@ -55,7 +55,7 @@ func (t *Transformers) Reload(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s, err := t.setUp(c)
+	s, live, err := t.setUp(c)
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func (t *Transformers) Reload(ctx context.Context) error {
 		return fmt.Errorf("check health of KMS plug-ins: %w", err)
 	}
 	t.register(s)
-	t.follow(s)
+	t.follow(live, s)
 	t.current.Store(s)
 	now := time.Now()
 	t.metrics.reloaded(true, now)

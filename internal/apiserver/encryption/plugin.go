@@ -42,7 +42,6 @@ type plugin struct {
 	timeout      time.Duration
 	service      kmsservice.Service
 	log          *slog.Logger
-	context      context.Context // until it is removed from the configuration
 	state        atomic.Pointer[kmsv2.State]
 	met          chan struct{} // closed when the plug-in was healthy for the first time
 	seen         os.FileInfo   // the socket's: before the first call, then updated by follow
@@ -62,7 +61,7 @@ func (t *Transformers) newPlugin(ctx context.Context, k *apiserver.KMSConfigurat
 	if err != nil {
 		return nil, fmt.Errorf("use KMS provider %s: %w", k.Name, err)
 	}
-	p := &plugin{name: k.Name, socket: socket, timeout: k.Timeout.Duration, log: t.opts.Log, context: ctx, met: make(chan struct{})}
+	p := &plugin{name: k.Name, socket: socket, timeout: k.Timeout.Duration, log: t.opts.Log, met: make(chan struct{})}
 	p.seen, _ = os.Stat(socket)
 	p.service = &booked{Service: service, ledger: t.opts.Ledger, ref: extension.Ref{Point: extension.KMS, Name: k.Name}, timeout: p.timeout}
 	p.state.Store(&kmsv2.State{KMSProviderName: k.Name})
@@ -185,9 +184,9 @@ func (p *plugin) rotate(ctx context.Context, keyID string) error {
 	return nil
 }
 
-// follow requests the status at upstream's intervals, and immediately when the socket appears.
-func (p *plugin) follow() {
-	reload.Watch(p.context, statusEveryIll, p.log, func() {
+// follow requests the status at upstream's intervals, and immediately when the socket appears, until ctx ends.
+func (p *plugin) follow(ctx context.Context) {
+	reload.Watch(ctx, statusEveryIll, p.log, func() {
 		p.mu.Lock()
 		ill, since := p.last != nil, time.Since(p.asked)
 		p.mu.Unlock()
@@ -197,7 +196,7 @@ func (p *plugin) follow() {
 		if !came && since < statusEvery && (!ill || since < statusEveryIll) {
 			return
 		}
-		_ = p.check(p.context) // it logs the result, and caches it for health checks
+		_ = p.check(ctx) // it logs the result, and caches it for health checks
 	}, p.socket)
 }
 

@@ -83,7 +83,7 @@ func (m *meters) evaluated(did string, err error, took time.Duration) {
 }
 
 // computed counts what each metric proposed.
-func (m *meters) computed(hpa *autoscalingv2.HorizontalPodAutoscaler, estimates []calculator.Estimate, took []time.Duration) {
+func (m *meters) computed(hpa *autoscalingv2.HorizontalPodAutoscaler, estimates []calculator.Estimate, readings []reading) {
 	for i, p := range estimates {
 		did := "none"
 		if p.Err == nil {
@@ -91,6 +91,6 @@ func (m *meters) computed(hpa *autoscalingv2.HorizontalPodAutoscaler, estimates 
 		}
 		of := []string{did, failure(p.Err), string(hpa.Spec.Metrics[i].Type)}
 		m.computations.WithLabelValues(of...).Inc()
-		m.computingTimes.WithLabelValues(of...).Observe(took[i].Seconds())
+		m.computingTimes.WithLabelValues(of...).Observe(readings[i].took.Seconds())
 	}
 }

@@ -35,6 +35,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/controllers/podautoscaler/calculator"
+	"github.com/mortise-dev/mortise/internal/controllers/scalinglog"
 	"github.com/mortise-dev/mortise/internal/objectversion"
 )
 
@@ -64,6 +65,7 @@ type controller struct {
 	settings settings
 	meters   *meters
 	sources  *sources
+	log      *scalinglog.Log
 
 	hpas  autoscalinglisters.HorizontalPodAutoscalerLister
 	pods  listers.PodLister
@@ -92,7 +94,7 @@ type evaluation struct {
 	decision *calculator.Decision
 	scale    scaleOf
 	selector labels.Selector
-	measured measured
+	readings []reading
 }
 
 func build(d *controllers.Deps, s settings) (controllers.Runner, error) {
@@ -105,7 +107,7 @@ func build(d *controllers.Deps, s settings) (controllers.Runner, error) {
 		client: d.Client, dynamic: d.Dynamic, mapper: d.RESTMapper, recorder: d.Recorder, clock: d.Clock, settings: s, meters: m,
 		hpas: hpas.Lister(), pods: pods.Lister(), queue: controllers.NewQueue[types.NamespacedName](d, "horizontalpodautoscaler", d.Syncs()),
 		sources: &sources{client: d.Discovery.RESTClient(), mapper: d.RESTMapper, clock: d.Clock, period: s.period},
-		states:  map[types.NamespacedName]*state{},
+		log:     d.Scalings, states: map[types.NamespacedName]*state{},
 	}
 	d.Await(pods.Informer())
 	err = controllers.Subscribe(d, hpas.Informer(), controllers.Handler[*autoscalingv2.HorizontalPodAutoscaler]{
@@ -134,6 +136,7 @@ func (c *controller) gone(hpa *autoscalingv2.HorizontalPodAutoscaler) {
 	c.selectors.Remove(hpa.Namespace, hpa.Name)
 	c.meters.autoscalers.Dec()
 	c.meters.desired.DeleteLabelValues(hpa.Namespace, hpa.Name)
+	c.log.Remove(controllers.Key(hpa))
 	c.queue.Add(controllers.Key(hpa))
 }
 
@@ -211,7 +214,7 @@ func (c *controller) ask(ctx context.Context, key types.NamespacedName, s *state
 	s.asking = true
 	c.mu.Unlock()
 	c.reading.Go(func() {
-		e.measured = c.sources.read(ctx, e.hpa, e.selector)
+		e.readings = c.sources.read(ctx, e.hpa, e.selector)
 		c.mu.Lock()
 		s.asking, s.answer = false, e
 		c.mu.Unlock()
@@ -225,8 +228,12 @@ func (c *controller) decide(e *evaluation) {
 	if err != nil {
 		return // a cache's list has none
 	}
-	e.decision.Decide(pods, e.measured.responses)
-	c.meters.computed(e.hpa, e.decision.Estimates, e.measured.took)
+	responses := make([]calculator.Response, len(e.readings))
+	for i := range e.readings {
+		responses[i] = e.readings[i].response
+	}
+	e.decision.Decide(pods, responses)
+	c.meters.computed(e.hpa, e.decision.Estimates, e.readings)
 }
 
 // finish does what was decided, and writes what came of it.
@@ -248,6 +255,7 @@ func (c *controller) finish(ctx context.Context, key types.NamespacedName, s *st
 	if d.Made {
 		c.meters.desired.WithLabelValues(key.Namespace, key.Name).Set(float64(d.Desired))
 	}
+	c.record(key, e)
 	err := errors.Join(c.write(ctx, s, e.hpa, d.Status()), d.Err)
 	c.meters.evaluated(did, err, c.clock.Since(e.began))
 }

@@ -72,34 +72,46 @@ func selected(r *rest.Request, parameter string, by labels.Selector) *rest.Reque
 	return r
 }
 
-// pods asks for the usage of pods.
-func (s *sources) pods(ctx context.Context, namespace string, selector labels.Selector) (*metrics.PodMetricsList, error) {
-	list := &metrics.PodMetricsList{}
-	request := s.client.Get().AbsPath("/apis/" + resourceGroup + "/v1beta1").Namespace(namespace).Resource("pods")
-	return list, s.get(ctx, selected(request, "labelSelector", selector), list)
+// usage is the question for the usage of pods, which metrics of an autoscaler share.
+func (s *sources) usage(namespace string) *rest.Request {
+	return s.client.Get().AbsPath("/apis/" + resourceGroup + "/v1beta1").Namespace(namespace).Resource("pods")
+}
+
+// reading is the answer about one metric of an autoscaler.
+type reading struct {
+	*sources
+	path     string // that was asked for
+	took     time.Duration
+	response calculator.Response
+}
+
+// ask asks for a metric, and notes the path.
+func (r *reading) ask(ctx context.Context, request *rest.Request, into any) error {
+	r.path = request.URL().Path
+	return r.get(ctx, request, into)
 }
 
 // custom asks for a metric of objects of a resource, and of the one of that name, or of all by "*".
-func (s *sources) custom(ctx context.Context, request customRequest) (*custommetrics.MetricValueList, error) {
-	version, err := s.preferred(ctx)
+func (r *reading) custom(ctx context.Context, request customRequest) (*custommetrics.MetricValueList, error) {
+	version, err := r.preferred(ctx)
 	if err != nil {
 		return nil, err
 	}
-	r := s.client.Get().AbsPath("/apis/" + customGroup + "/" + version).Namespace(request.namespace)
+	get := r.client.Get().AbsPath("/apis/" + customGroup + "/" + version).Namespace(request.namespace)
 	if request.kind == (schema.GroupKind{Kind: "Namespace"}) {
-		r = r.Resource("metrics").Name(request.metric)
+		get = get.Resource("metrics").Name(request.metric)
 	} else {
-		mapping, err := s.mapper.RESTMapping(request.kind)
+		mapping, err := r.mapper.RESTMapping(request.kind)
 		if err != nil {
 			return nil, fmt.Errorf("unable to map kind %s to resource: %w", request.kind, err)
 		}
-		r = r.Resource(mapping.Resource.GroupResource().String()).Name(request.name).SubResource(request.metric)
+		get = get.Resource(mapping.Resource.GroupResource().String()).Name(request.name).SubResource(request.metric)
 	}
 	if request.selector != nil {
-		r = selected(r, "labelSelector", request.selector)
+		get = selected(get, "labelSelector", request.selector)
 	}
 	list := &custommetrics.MetricValueList{} // the fields of v1beta1 that count have the same names
-	return list, s.get(ctx, selected(r, "metricLabelSelector", request.values), list)
+	return list, r.ask(ctx, selected(get, "metricLabelSelector", request.values), list)
 }
 
 // customRequest names a custom metric.
@@ -142,24 +154,28 @@ func (s *sources) preferred(ctx context.Context) (string, error) {
 }
 
 // external asks for the values of a metric of something outside the cluster. Its name is asked for in lower case, as upstream does.
-func (s *sources) external(ctx context.Context, namespace, metric string,
+func (r *reading) external(ctx context.Context, namespace, metric string,
 	values labels.Selector) (*externalmetrics.ExternalMetricValueList, error) {
 	list := &externalmetrics.ExternalMetricValueList{}
-	request := s.client.Get().AbsPath("/apis/" + externalGroup + "/v1beta1").Namespace(namespace).Resource(metric)
-	return list, s.get(ctx, selected(request, "labelSelector", values), list)
+	request := r.client.Get().AbsPath("/apis/" + externalGroup + "/v1beta1").Namespace(namespace).Resource(metric)
+	return list, r.ask(ctx, selected(request, "labelSelector", values), list)
 }
 
 // read asks for all metrics of an autoscaler at once: one that is late does not hold up the others. The usage of pods is one question.
-func (s *sources) read(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler, selector labels.Selector) measured {
+func (s *sources) read(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler, selector labels.Selector) []reading {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	n := len(hpa.Spec.Metrics)
-	m := measured{responses: make([]calculator.Response, n), took: make([]time.Duration, n)}
-	usage := sync.OnceValues(func() (*metrics.PodMetricsList, error) { return s.pods(ctx, hpa.Namespace, selector) })
+	all := make([]reading, n)
+	usage := sync.OnceValues(func() (*metrics.PodMetricsList, error) {
+		list := &metrics.PodMetricsList{}
+		return list, s.get(ctx, selected(s.usage(hpa.Namespace), "labelSelector", selector), list)
+	})
 	one := func(i int) {
 		begin := s.clock.Now()
-		m.responses[i] = s.reading(ctx, hpa, i, selector, usage)
-		m.took[i] = s.clock.Since(begin)
+		all[i].sources = s
+		all[i].response = all[i].read(ctx, hpa, i, selector, usage)
+		all[i].took = s.clock.Since(begin)
 	}
 	var asking sync.WaitGroup
 	for i := range n - 1 {
@@ -169,17 +185,11 @@ func (s *sources) read(ctx context.Context, hpa *autoscalingv2.HorizontalPodAuto
 		one(0)
 	}
 	asking.Wait()
-	return m
+	return all
 }
 
-// measured are the answers about the metrics of an autoscaler.
-type measured struct {
-	responses []calculator.Response
-	took      []time.Duration
-}
-
-// reading asks for one metric.
-func (s *sources) reading(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler, i int, selector labels.Selector,
+// read asks for one metric.
+func (r *reading) read(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler, i int, selector labels.Selector,
 	usage func() (*metrics.PodMetricsList, error)) calculator.Response {
 	spec := &hpa.Spec.Metrics[i]
 	var values labels.Selector
@@ -192,28 +202,30 @@ func (s *sources) reading(ctx context.Context, hpa *autoscalingv2.HorizontalPodA
 	}
 	switch {
 	case spec.Type == autoscalingv2.ResourceMetricSourceType && spec.Resource != nil:
+		r.path = r.usage(hpa.Namespace).URL().Path
 		list, err := usage()
 		return calculator.ReadResource(list, err, spec.Resource.Name, "")
 	case spec.Type == autoscalingv2.ContainerResourceMetricSourceType && spec.ContainerResource != nil:
+		r.path = r.usage(hpa.Namespace).URL().Path
 		list, err := usage()
 		return calculator.ReadResource(list, err, spec.ContainerResource.Name, spec.ContainerResource.Container)
 	case spec.Type == autoscalingv2.PodsMetricSourceType && spec.Pods != nil:
-		return calculator.ReadPods(s.custom(ctx, customRequest{
+		return calculator.ReadPods(r.custom(ctx, customRequest{
 			namespace: hpa.Namespace, kind: schema.GroupKind{Kind: "Pod"}, name: "*", metric: metric.Name, selector: selector, values: values,
 		}))
 	case spec.Type == autoscalingv2.ObjectMetricSourceType && spec.Object != nil:
-		return calculator.ReadObject(s.object(ctx, hpa.Namespace, spec.Object, values))
+		return calculator.ReadObject(r.object(ctx, hpa.Namespace, spec.Object, values))
 	case spec.Type == autoscalingv2.ExternalMetricSourceType && spec.External != nil:
-		return calculator.ReadExternal(s.external(ctx, hpa.Namespace, metric.Name, values))
+		return calculator.ReadExternal(r.external(ctx, hpa.Namespace, metric.Name, values))
 	}
 	return calculator.Response{}
 }
 
 // object asks for a metric of one object. A namespace is the autoscaler's own: it cannot look into others.
-func (s *sources) object(ctx context.Context, namespace string, spec *autoscalingv2.ObjectMetricSource,
+func (r *reading) object(ctx context.Context, namespace string, spec *autoscalingv2.ObjectMetricSource,
 	values labels.Selector) (*custommetrics.MetricValue, error) {
 	of := schema.FromAPIVersionAndKind(spec.DescribedObject.APIVersion, spec.DescribedObject.Kind).GroupKind()
-	list, err := s.custom(ctx, customRequest{
+	list, err := r.custom(ctx, customRequest{
 		namespace: namespace, kind: of, name: spec.DescribedObject.Name, metric: spec.Metric.Name, values: values,
 	})
 	if err != nil {

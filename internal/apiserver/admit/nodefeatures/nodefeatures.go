@@ -10,9 +10,6 @@ import (
 	"fmt"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/version"
 	features "k8s.io/component-helpers/nodedeclaredfeatures"
 
@@ -39,16 +36,9 @@ func (p *plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attr
 	if a.Operation != admit.Update || !a.Is("", "pods", "") && !a.Is("", "pods", "resize") {
 		return nil
 	}
-	pod, old, ok := admit.ObjectsOf[*corev1.Pod](a)
-	switch {
-	case !ok:
-		return apierrors.NewBadRequest(fmt.Sprintf("expected a pod but got a %T", a.Object)) // upstream's words
-	case pod.Spec.NodeName == "":
-		return nil
-	case old == nil:
-		return apierrors.NewBadRequest(fmt.Sprintf("expected an old pod but got a %T", a.Old)) // upstream's words
-	case pod.Generation == old.Generation:
-		return nil
+	pod, old, err := admit.BoundPodUpdate(a)
+	if err != nil || pod == nil {
+		return err
 	}
 	needs, err := features.DefaultFramework.InferForPodUpdate(
 		&features.PodInfo{Spec: &old.Spec, Status: &old.Status}, &features.PodInfo{Spec: &pod.Spec, Status: &pod.Status}, p.release)
@@ -58,15 +48,9 @@ func (p *plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attr
 	if needs.IsEmpty() {
 		return nil
 	}
-	obj, err := b.Get(ctx, schema.GroupResource{Resource: "nodes"}, "", pod.Spec.NodeName)
-	if apierrors.IsNotFound(err) {
-		return admit.Forbidden(a, fmt.Errorf("node %q not found", pod.Spec.NodeName))
-	} else if err != nil {
-		return admit.Forbidden(a, fmt.Errorf("failed to get node %q: %w", pod.Spec.NodeName, err)) // upstream's words
-	}
-	node, ok := obj.(*corev1.Node)
-	if !ok {
-		return apierrors.NewInternalError(fmt.Errorf("node is a %T", obj))
+	node, err := admit.NodeOf(ctx, b, a, pod)
+	if err != nil {
+		return err
 	}
 	match, err := features.DefaultFramework.MatchNode(needs, node)
 	if err != nil {

@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	requests "k8s.io/component-helpers/resource"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
@@ -33,26 +32,13 @@ func (plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attribu
 	if !a.Is("", "pods", "resize") || a.Operation != admit.Update {
 		return nil
 	}
-	pod, old, ok := admit.ObjectsOf[*corev1.Pod](a)
-	switch {
-	case !ok:
-		return apierrors.NewBadRequest(fmt.Sprintf("expected a pod but got a %T", a.Object)) // upstream's words
-	case pod.Spec.NodeName == "":
-		return nil
-	case old == nil:
-		return apierrors.NewBadRequest(fmt.Sprintf("expected an old pod but got a %T", a.Old)) // upstream's words
-	case pod.Generation == old.Generation:
-		return nil
+	pod, _, err := admit.BoundPodUpdate(a)
+	if err != nil || pod == nil {
+		return err
 	}
-	obj, err := b.Get(ctx, schema.GroupResource{Resource: "nodes"}, "", pod.Spec.NodeName)
-	if apierrors.IsNotFound(err) {
-		return admit.Forbidden(a, fmt.Errorf("node %q not found", pod.Spec.NodeName))
-	} else if err != nil {
-		return admit.Forbidden(a, fmt.Errorf("failed to get node %q: %w", pod.Spec.NodeName, err)) // upstream's words
-	}
-	node, ok := obj.(*corev1.Node)
-	if !ok {
-		return nil
+	node, err := admit.NodeOf(ctx, b, a, pod)
+	if err != nil {
+		return err
 	}
 	if os, said := node.Labels[corev1.LabelOSStable]; said && os != "linux" {
 		return refused(a, fmt.Errorf("pod resize is only supported on linux nodes, node %q is %q", node.Name, os), "UnsupportedPlatform")

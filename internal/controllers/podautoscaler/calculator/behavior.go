@@ -95,6 +95,8 @@ const (
 	ready        = "ReadyForNewScale"
 	readyMessage = "recommended size matches current size"
 
+	downStabilized = "ScaleDownStabilized"
+
 	inRange        = "DesiredWithinRange"
 	inRangeMessage = "the desired count is within the acceptable range"
 )
@@ -104,6 +106,11 @@ func (d *Decision) limited(recommended, desired int32, reason, message string) i
 	status := corev1.ConditionTrue
 	if desired == recommended {
 		status = corev1.ConditionFalse
+	} else {
+		d.Limits = append(d.Limits, Limit{Reason: reason, From: recommended, To: desired})
+		if reason == upLimit || reason == downLimit {
+			d.Limits[len(d.Limits)-1].Policy = d.policy
+		}
 	}
 	d.condition(autoscalingv2.ScalingLimited, status, reason, message)
 	return desired
@@ -111,16 +118,17 @@ func (d *Decision) limited(recommended, desired int32, reason, message string) i
 
 // limit stabilizes and limits a recommendation of an autoscaler without behavior.
 func (d *Decision) limit(recommended int32) int32 {
-	stable, cutoff := recommended, d.now.Add(-d.settings.DownscaleStabilization)
+	stable, cutoff, held := recommended, d.now.Add(-d.settings.DownscaleStabilization), time.Time{}
 	for _, r := range d.history.recommendations {
-		if !r.at.Before(cutoff) {
-			stable = max(stable, r.replicas)
+		if !r.at.Before(cutoff) && r.replicas > stable {
+			stable, held = r.replicas, r.at
 		}
 	}
 	d.history.recommend(recommended, d.now, func(at time.Time) bool { return at.Before(cutoff) })
 	if stable != recommended {
-		d.condition(autoscalingv2.AbleToScale, corev1.ConditionTrue, "ScaleDownStabilized",
+		d.condition(autoscalingv2.AbleToScale, corev1.ConditionTrue, downStabilized,
 			"recent recommendations were higher than current one, applying the highest recent recommendation")
+		d.Limits = append(d.Limits, Limit{Reason: downStabilized, From: recommended, To: stable, At: held})
 	} else {
 		d.condition(autoscalingv2.AbleToScale, corev1.ConditionTrue, ready, readyMessage)
 	}
@@ -150,14 +158,15 @@ const (
 
 // limitWithBehavior stabilizes and limits a recommendation by the rules of the autoscaler.
 func (d *Decision) limitWithBehavior(recommended int32) int32 {
-	stable := d.stabilize(recommended)
+	stable, held := d.stabilize(recommended)
 	if stable != recommended {
 		reason, message := "ScaleUpStabilized", "recent recommendations were lower than current one, applying the lowest recent recommendation"
 		if recommended < d.scale.Replicas {
-			reason = "ScaleDownStabilized"
+			reason = downStabilized
 			message = "recent recommendations were higher than current one, applying the highest recent recommendation"
 		}
 		d.condition(autoscalingv2.AbleToScale, corev1.ConditionTrue, reason, message)
+		d.Limits = append(d.Limits, Limit{Reason: reason, From: recommended, To: stable, At: held})
 	} else {
 		d.condition(autoscalingv2.AbleToScale, corev1.ConditionTrue, ready, readyMessage)
 	}
@@ -182,8 +191,9 @@ func (d *Decision) limitWithBehavior(recommended int32) int32 {
 	return d.limited(stable, stable, inRange, inRangeMessage)
 }
 
-// stabilize keeps a recommendation between the least of the window for scaling up and the greatest of that for scaling down.
-func (d *Decision) stabilize(recommended int32) int32 {
+// stabilize keeps a recommendation between the least of the window for scaling up and the greatest of that for scaling down. It also
+// returns the time of the earlier recommendation that holds.
+func (d *Decision) stabilize(recommended int32) (stable int32, held time.Time) {
 	upWindow, downWindow := time.Duration(0), d.settings.DownscaleStabilization.Truncate(time.Second)
 	if rules := d.hpa.Spec.Behavior.ScaleUp; rules != nil && rules.StabilizationWindowSeconds != nil {
 		upWindow = seconds(*rules.StabilizationWindowSeconds)
@@ -192,20 +202,23 @@ func (d *Decision) stabilize(recommended int32) int32 {
 		downWindow = seconds(*rules.StabilizationWindowSeconds)
 	}
 	upCutoff, downCutoff := d.now.Add(-upWindow), d.now.Add(-downWindow)
-	least, greatest := recommended, recommended
+	least, greatest := recommendation{replicas: recommended}, recommendation{replicas: recommended}
 	for _, r := range d.history.recommendations {
-		if r.at.After(upCutoff) {
-			least = min(least, r.replicas)
+		if r.at.After(upCutoff) && r.replicas < least.replicas {
+			least = r
 		}
-		if r.at.After(downCutoff) {
-			greatest = max(greatest, r.replicas)
+		if r.at.After(downCutoff) && r.replicas > greatest.replicas {
+			greatest = r
 		}
 	}
 	d.history.recommend(recommended, d.now, func(at time.Time) bool { return at.Before(upCutoff) && at.Before(downCutoff) })
-	return min(max(d.scale.Replicas, least), greatest)
+	if stable = min(max(d.scale.Replicas, least.replicas), greatest.replicas); stable < recommended {
+		return stable, least.at
+	}
+	return stable, greatest.at
 }
 
-// fastest is the replicas that the policies for scaling up or down allow now.
+// fastest is the replicas that the policies for scaling up or down allow now; d.policy is then the one that allows them.
 func (d *Decision) fastest(rules *autoscalingv2.HPAScalingRules, up bool) int32 {
 	current := d.scale.Replicas
 	if rules == nil {
@@ -224,7 +237,7 @@ func (d *Decision) fastest(rules *autoscalingv2.HPAScalingRules, up bool) int32 
 	if most {
 		limit = math.MinInt32
 	}
-	for _, p := range rules.Policies {
+	for i, p := range rules.Policies {
 		before := current - within(d.history.ups, p.PeriodSeconds, d.now) + within(d.history.downs, p.PeriodSeconds, d.now)
 		switch {
 		case p.Type == autoscalingv2.PodsScalingPolicy && up:
@@ -236,10 +249,8 @@ func (d *Decision) fastest(rules *autoscalingv2.HPAScalingRules, up bool) int32 
 		case p.Type == autoscalingv2.PercentScalingPolicy:
 			proposed = int32(float64(before) * (1 - float64(p.Value)/100))
 		}
-		if most {
-			limit = max(limit, proposed)
-		} else {
-			limit = min(limit, proposed)
+		if most && proposed > limit || !most && proposed < limit {
+			limit, d.policy = proposed, &rules.Policies[i]
 		}
 	}
 	return limit

@@ -54,11 +54,33 @@ type Event struct {
 	Type, Reason, Message string
 }
 
-// Estimate is how many replicas one metric asks for.
+// Estimate is how many replicas one metric asks for, and why.
 type Estimate struct {
 	Replicas int32
 	Metric   string // its description
 	Err      error
+
+	Ratio float64 // of the value to the target; 0 with an error
+	Kept  Kept    // why the metric asks for the replicas that there are
+	// The pods by what their samples are worth, where the metric is of pods.
+	Ready, Unready, Missing, Ignored int
+}
+
+// Kept is why a metric whose ratio is not 1 asks for the replicas that there are.
+type Kept string
+
+// The reasons.
+const (
+	Tolerated Kept = "the ratio is within the tolerance"
+	Uncertain Kept = "pods without samples or not ready yet, if they use what makes the change smallest, reverse or undo it"
+)
+
+// Limit is a step from what the metrics ask for to the replicas that the target should have.
+type Limit struct {
+	Reason   string // of the condition: ScaleDownStabilized, ScaleUpLimit, TooManyReplicas, …
+	From, To int32
+	At       time.Time                       // of the earlier recommendation that holds; zero: none does
+	Policy   *autoscalingv2.HPAScalingPolicy // nil: none limits
 }
 
 // ErrSpec is the class of errors that a change of the autoscaler's spec has to mend.
@@ -72,6 +94,8 @@ type Decision struct {
 	Events    []Event    // in their order
 	Estimates []Estimate // of the metrics, in their order
 	Reason    string     // why the scale is written
+	Proposed  int32      // what the metrics ask for, where there are Estimates and no failure
+	Limits    []Limit    // why Desired is not Proposed, in their order
 	Err       error      // why the decision is not made, or is made without some metrics
 
 	settings     Settings
@@ -83,6 +107,7 @@ type Decision struct {
 	measure      bool // the metrics decide
 	scaledToZero bool // by the controller itself
 	statuses     []autoscalingv2.MetricStatus
+	policy       *autoscalingv2.HPAScalingPolicy // the one that limits the change; nil: none does
 }
 
 // Begin begins the evaluation of an autoscaler, which stays as it is.
@@ -204,6 +229,7 @@ func (d *Decision) Decide(pods []*corev1.Pod, responses []Response) {
 	}
 	d.Err = err // some metrics could be read
 	current, desired := d.scale.Replicas, max(proposed, 0)
+	d.Proposed = desired
 	switch {
 	case desired > current:
 		d.Reason = metric + " above target"
@@ -216,6 +242,7 @@ func (d *Decision) Decide(pods []*corev1.Pod, responses []Response) {
 		desired = d.limitWithBehavior(desired)
 	}
 	if current == 0 && d.minimum != 0 && d.scaledToZero && desired < d.minimum {
+		d.Limits = append(d.Limits, Limit{Reason: tooFew, From: desired, To: d.minimum})
 		desired = d.minimum
 		if d.Reason == "" {
 			d.Reason = belowMinimum
@@ -235,9 +262,9 @@ func (d *Decision) propose(pods []*corev1.Pod, responses []Response) (replicas i
 	d.Estimates = make([]Estimate, len(specs))
 	invalid, reason := 0, autoscalingv2.HorizontalPodAutoscalerCondition{}
 	for i := range specs {
-		m := measurement{Decision: d, spec: &specs[i], pods: pods, response: responses[i], status: &d.statuses[i]}
-		p := m.propose()
-		d.Estimates[i] = p
+		p := &d.Estimates[i]
+		m := measurement{Decision: d, spec: &specs[i], pods: pods, response: responses[i], status: &d.statuses[i], estimate: p}
+		m.propose()
 		if p.Err != nil {
 			if invalid == 0 {
 				reason, err = m.failure, p.Err

@@ -21,11 +21,13 @@ type measurement struct {
 	pods     []*corev1.Pod
 	response Response
 	status   *autoscalingv2.MetricStatus                    // to fill
+	estimate *Estimate                                      // to fill
 	failure  autoscalingv2.HorizontalPodAutoscalerCondition // where there is no proposal
 }
 
-// propose is the proposal of the metric.
-func (m *measurement) propose() (p Estimate) {
+// propose fills in the proposal of the metric.
+func (m *measurement) propose() {
+	p := m.estimate
 	switch s := m.spec; s.Type {
 	case autoscalingv2.ObjectMetricSourceType:
 		p.Replicas, p.Metric, p.Err = m.object(s.Object)
@@ -45,7 +47,6 @@ func (m *measurement) propose() (p Estimate) {
 	default:
 		p.Err = m.failed("InvalidMetricSourceType", fmt.Errorf("unknown metric source type %q%w", string(s.Type), ErrSpec))
 	}
-	return p
 }
 
 // wrap is an error in upstream's words; nil where err is.
@@ -132,7 +133,7 @@ func amount(of corev1.ResourceName, milli int64) *resource.Quantity {
 
 // utilization proposes by the pods' usage as a percentage of their requests.
 func (m *measurement) utilization(target int32, of corev1.ResourceName, container string) (int32, usage, error) {
-	g, err := m.group(m.pods, m.response.Pods, of)
+	g, err := m.group(of)
 	if err != nil {
 		return 0, usage{}, err
 	}
@@ -144,7 +145,7 @@ func (m *measurement) utilization(target int32, of corev1.ResourceName, containe
 	if err != nil {
 		return 0, usage{}, err
 	}
-	n, err := g.replicas(m.Decision, u,
+	n, err := m.replicas(&g, u,
 		func(pod string) int64 { return requests[pod] * int64(max(100, target)) / 100 },
 		func() (usage, error) { return utilization(g.samples, requests, target) })
 	return n, u, err
@@ -152,12 +153,12 @@ func (m *measurement) utilization(target int32, of corev1.ResourceName, containe
 
 // plain proposes by the average of the pods' samples.
 func (m *measurement) plain(target int64, of corev1.ResourceName) (int32, int64, error) {
-	g, err := m.group(m.pods, m.response.Pods, of)
+	g, err := m.group(of)
 	if err != nil {
 		return 0, 0, err
 	}
 	u := plain(g.samples, target)
-	n, err := g.replicas(m.Decision, u,
+	n, err := m.replicas(&g, u,
 		func(string) int64 { return target },
 		func() (usage, error) { return plain(g.samples, target), nil })
 	return n, u.average, err
@@ -266,10 +267,12 @@ func total(values []int64) (sum int64) {
 
 // byRatio proposes by the ratio of a value to its target: so many times the pods that are ready. Without pods it is the ratio itself.
 func (m *measurement) byRatio(ratio float64) (int32, error) {
+	m.estimate.Ratio = ratio
 	switch current := m.scale.Replicas; {
 	case current == 0:
 		return ceil(ratio), nil
 	case m.settings.tolerances(m.hpa.Spec.Behavior).include(ratio):
+		m.estimate.Kept = Tolerated
 		return current, nil
 	}
 	ready, err := readyPods(m.pods)
@@ -282,9 +285,14 @@ func (m *measurement) byRatio(ratio float64) (int32, error) {
 // byAverage proposes as many pods as share a value by the target.
 func (m *measurement) byAverage(sum, target int64) int32 {
 	n := m.scale.StatusReplicas
-	if !m.settings.tolerances(m.hpa.Spec.Behavior).include(float64(sum) / (float64(target) * float64(n))) {
-		n = ceil(float64(sum) / float64(target))
+	ratio := float64(sum) / (float64(target) * float64(n))
+	if n != 0 {
+		m.estimate.Ratio = ratio
 	}
+	if !m.settings.tolerances(m.hpa.Spec.Behavior).include(ratio) {
+		return ceil(float64(sum) / float64(target))
+	}
+	m.estimate.Kept = Tolerated
 	return n
 }
 

@@ -52,28 +52,32 @@ type groups struct {
 }
 
 // group sorts pods. Pods that go or have failed do not count at all.
-func (d *Decision) group(pods []*corev1.Pod, samples map[string]Sample, of corev1.ResourceName) (groups, error) {
+func (m *measurement) group(of corev1.ResourceName) (groups, error) {
+	samples := m.response.Pods
 	g := groups{samples: samples}
-	if len(pods) == 0 {
+	if len(m.pods) == 0 {
 		return g, errNoPods
 	}
-	for _, pod := range pods {
+	ignored := 0
+	for _, pod := range m.pods {
 		sample, found := samples[pod.Name]
 		switch {
 		case pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed:
 			delete(samples, pod.Name)
+			ignored++
 		case pod.Status.Phase == corev1.PodPending:
 			delete(samples, pod.Name)
 			g.unready = append(g.unready, pod.Name)
 		case !found:
 			g.missing = append(g.missing, pod.Name)
-		case of == corev1.ResourceCPU && d.settings.startsUp(pod, sample, d.now):
+		case of == corev1.ResourceCPU && m.settings.startsUp(pod, sample, m.now):
 			delete(samples, pod.Name)
 			g.unready = append(g.unready, pod.Name)
 		default:
 			g.ready++
 		}
 	}
+	m.estimate.Ready, m.estimate.Unready, m.estimate.Missing, m.estimate.Ignored = g.ready, len(g.unready), len(g.missing), ignored
 	if len(samples) == 0 {
 		return g, errors.New("did not receive metrics for targeted pods (pods might be unready)")
 	}
@@ -130,11 +134,13 @@ type usage struct {
 
 // replicas proposes how many replicas bring the usage to the target. Pods of which nothing is known count as what makes the change
 // smallest: where the others use too little, as atTarget says; where they use too much, as idle. No guess turns the direction.
-func (g *groups) replicas(d *Decision, u usage, atTarget func(pod string) int64, again func() (usage, error)) (int32, error) {
-	current, tolerated := d.scale.Replicas, d.settings.tolerances(d.hpa.Spec.Behavior)
+func (m *measurement) replicas(g *groups, u usage, atTarget func(pod string) int64, again func() (usage, error)) (int32, error) {
+	current, tolerated := m.scale.Replicas, m.settings.tolerances(m.hpa.Spec.Behavior)
+	m.estimate.Ratio = u.ratio
 	up := len(g.unready) > 0 && u.ratio > 1
 	if !up && len(g.missing) == 0 {
 		if tolerated.include(u.ratio) {
+			m.estimate.Kept = Tolerated
 			return current, nil
 		}
 		return ceil(u.ratio * float64(g.ready)), nil
@@ -156,13 +162,18 @@ func (g *groups) replicas(d *Decision, u usage, atTarget func(pod string) int64,
 	if err != nil {
 		return 0, err
 	}
+	m.estimate.Kept = Uncertain
 	if tolerated.include(guessed.ratio) || u.ratio < 1 && guessed.ratio > 1 || u.ratio > 1 && guessed.ratio < 1 {
+		if tolerated.include(u.ratio) {
+			m.estimate.Kept = Tolerated
+		}
 		return current, nil
 	}
 	n := ceil(guessed.ratio * float64(len(g.samples)))
 	if guessed.ratio < 1 && n > current || guessed.ratio > 1 && n < current {
 		return current, nil
 	}
+	m.estimate.Kept = ""
 	return n, nil
 }
 
