@@ -32,7 +32,8 @@ const (
 	AggregatedAPI         Point = "aggregated-api"
 	MutatingWebhook       Point = "mutating-webhook"
 	ValidatingWebhook     Point = "validating-webhook"
-	AdmissionPolicy       Point = "admission-policy"
+	MutatingPolicy        Point = "mutating-admission-policy"
+	ValidatingPolicy      Point = "validating-admission-policy"
 	ImagePolicyWebhook    Point = "image-policy-webhook"
 	Initializer           Point = "initializer"
 	AdmissionPlugin       Point = "admission-plugin"
@@ -112,7 +113,9 @@ func Points() []Description {
 			"a MutatingWebhookConfiguration", guide + "reference/access-authn-authz/extensible-admission-controllers/"},
 		{ValidatingWebhook, "validating admission webhook", Called, "AdmissionReview admission.k8s.io/v1, v1beta1 over HTTPS",
 			"a ValidatingWebhookConfiguration", guide + "reference/access-authn-authz/extensible-admission-controllers/"},
-		{AdmissionPolicy, "admission policy", Linked, "CEL in ValidatingAdmissionPolicy, MutatingAdmissionPolicy admissionregistration.k8s.io/v1",
+		{MutatingPolicy, "mutating admission policy", Linked, "CEL in MutatingAdmissionPolicy admissionregistration.k8s.io/v1",
+			"an object and its bindings", guide + "reference/access-authn-authz/mutating-admission-policy/"},
+		{ValidatingPolicy, "validating admission policy", Linked, "CEL in ValidatingAdmissionPolicy admissionregistration.k8s.io/v1",
 			"an object and its bindings", guide + "reference/access-authn-authz/validating-admission-policy/"},
 		{ImagePolicyWebhook, "image policy webhook", Called, "ImageReview imagepolicy.k8s.io/v1alpha1 over HTTPS",
 			"--admission-control-config-file", guide + "reference/access-authn-authz/admission-controllers/#imagepolicywebhook"},

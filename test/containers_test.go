@@ -100,6 +100,11 @@ imageGCHighThresholdPercent: 100
 		t.Errorf("describe says %q", out)
 	}
 	t.Run("port-forward", func(t *testing.T) { portForward(t, p) })
+	for point, how := range counts {
+		if how == onNodes && !countsCalls(ledgerRows(t, c), point) {
+			t.Errorf("the ledger counts no calls of %s", point)
+		}
+	}
 
 	// A process that is killed comes back in the same pod.
 	killContainer(t, p, pod)

@@ -5,8 +5,10 @@ package test
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -31,6 +33,7 @@ import (
 type dev struct {
 	*exec.Cmd
 	lines *bufio.Scanner
+	errs  bytes.Buffer // what it says on stderr, to be read when it has ended
 }
 
 // startDev starts one, and returns when everything is pointed.
@@ -45,7 +48,7 @@ func startDev(t *testing.T, kubeconfig string, args ...string) *dev {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.Stderr = os.Stderr
+	d.Stderr = io.MultiWriter(os.Stderr, &d.errs)
 	if err := d.Start(); err != nil {
 		t.Fatal(err)
 	}

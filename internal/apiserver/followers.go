@@ -49,7 +49,11 @@ func (s *Server) followers() []feed.Follower {
 	for _, p := range s.opts.Admission {
 		if f, ok := p.(admit.Follower); ok {
 			name := "admission-" + strings.ToLower(p.Name())
-			fs = append(fs, feed.Follower{Name: name, Resources: f.Follows(), Load: loadFrom(f.Load), Apply: f.Apply})
+			of := feed.Follower{Name: name, Resources: f.Follows(), Load: loadFrom(f.Load), Apply: f.Apply}
+			if u, ok := p.(interface{ SetUnreadable([]feed.Key) }); ok {
+				of.Unreadable = u.SetUnreadable
+			}
+			fs = append(fs, of)
 		}
 	}
 	return fs

@@ -32,8 +32,9 @@ Redirects the webhooks of configurations, in a file or in the cluster (validatin
 machine, and restores them when the command is interrupted. Each webhook keeps its path. If the cluster does not have a
 configuration of the file, the command creates it and deletes it at the end. It redirects conversion webhooks of
 CustomResourceDefinitions too. The API server trusts the certificate of the process; --cert-dir writes a certificate for the process; with
---calls this program forwards the calls and prints each. An annotation of the object holds the previous settings: if this program was
-killed, --restore restores all redirected webhooks, or those that are named.
+--calls this program forwards the calls and prints each. When another client, such as an operator, overwrites a redirected webhook, this
+program prints it and redirects the webhook again. An annotation of the object holds the previous settings: if this program was killed,
+--restore restores all redirected webhooks, or those that are named.
 `
 
 // webhookFlags are the command line of `mortise webhook dev`.
@@ -100,12 +101,11 @@ func (o *webhookFlags) run(ctx context.Context, p Program, target *url.URL) erro
 	if err != nil {
 		return fmt.Errorf("read kubeconfig: %w", err)
 	}
-	config.Timeout = 30 * time.Second
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("make client: %w", err)
 	}
-	s := &devhook.Session{Client: client, Out: p.Out}
+	s := &devhook.Session{Client: client, Out: p.Out, Now: time.Now}
 	if o.restore {
 		if len(o.files)+len(o.names) == 0 {
 			if all, err = s.Pointed(ctx); err != nil {

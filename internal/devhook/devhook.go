@@ -5,9 +5,13 @@
 //
 // [Session.Run] redirects the webhooks of configurations to a URL, each with its path, makes the API server trust its
 // certificate, and restores everything when its context ends. An annotation of the object itself holds the previous
-// settings, so that they survive the process: [Session.Restore] restores them at any time, from anywhere. Run creates a
-// configuration that does not exist, and deletes it at the end. It changes and restores only the addresses and CAs of
-// webhooks: other changes made meanwhile stay.
+// settings (record.go), so that they survive the process: [Session.Restore] restores them at any time, from anywhere. Run
+// creates a configuration that does not exist, and deletes it at the end. It changes and restores only the addresses and
+// CAs of webhooks: other changes made meanwhile stay.
+//
+// Run watches the configurations (follow.go). When another client, most often the operator that owns a configuration,
+// writes an address or a CA, Run prints the change and its field manager and redirects the webhook again; what the client
+// wrote is what Run restores in the end.
 //
 // Trust comes in one of three ways (trust.go): the certificate that the process shows is trusted as it is; or one is made and
 // written for the process to use; or calls go through this process, which prints them (calls.go).
@@ -15,18 +19,20 @@ package devhook
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/util/retry"
 )
@@ -58,57 +64,17 @@ func (c *Configuration) String() string { return c.Resource.Resource + "/" + c.N
 // Session is one use of the cluster.
 type Session struct {
 	Client dynamic.Interface
-	Out    io.Writer // receives a line for each change
+	Out    io.Writer // receives a line for each change, from several goroutines, one at a time
+	Now    func() time.Time
+
+	saying sync.Mutex
 }
 
-// record is the annotation's value.
-type record struct {
-	Created bool     `json:"created,omitempty"` // the object was not there before
-	Before  []before `json:"before,omitempty"`
-}
-
-// before is the address of a webhook before the redirect, and the CA that it had.
-type before struct {
-	Webhook string         `json:"webhook,omitempty"` // its name; empty: the conversion webhook
-	Nth     int            `json:"nth,omitempty"`     // of that name
-	Config  map[string]any `json:"clientConfig"`
-}
-
-// clientConfig is one clientConfig of an object, and the webhook that has it.
-type clientConfig struct {
-	webhook string
-	nth     int
-	owner   map[string]any // has it under the key "clientConfig"
-}
-
-func (p *clientConfig) config() map[string]any {
-	m, _ := p.owner["clientConfig"].(map[string]any)
-	return m
-}
-
-// clientConfigsOf returns the clientConfigs of an object.
-func clientConfigsOf(obj *unstructured.Unstructured) []clientConfig {
-	if obj.GetKind() == "CustomResourceDefinition" {
-		w, _, _ := unstructured.NestedFieldNoCopy(obj.Object, "spec", "conversion", "webhook")
-		if m, ok := w.(map[string]any); ok {
-			return []clientConfig{{owner: m}}
-		}
-		return nil
-	}
-	webhooks, _, _ := unstructured.NestedFieldNoCopy(obj.Object, "webhooks")
-	list, _ := webhooks.([]any)
-	var out []clientConfig
-	seen := map[string]int{}
-	for _, w := range list {
-		m, ok := w.(map[string]any)
-		if !ok {
-			continue
-		}
-		name, _ := m["name"].(string)
-		out = append(out, clientConfig{name, seen[name], m})
-		seen[name]++
-	}
-	return out
+// say prints lines.
+func (s *Session) say(format string, args ...any) {
+	s.saying.Lock()
+	defer s.saying.Unlock()
+	fmt.Fprintf(s.Out, format, args...)
 }
 
 // Target is where webhooks are pointed.
@@ -117,149 +83,141 @@ type Target struct {
 	Bundle []byte   // the CA to trust, in PEM
 }
 
-// Run points the configurations at the target until ctx ends. It is an error if one cannot be pointed there, or back.
+// pointed is a configuration that this session has pointed at its target.
+type pointed struct {
+	configuration *Configuration
+	target        Target
+	uid           types.UID
+	record        *record // as the session wrote it last
+}
+
+func (p *pointed) String() string { return p.configuration.String() }
+
+// changes are the differences between obj and what the session wrote.
+func (p *pointed) changes(obj *unstructured.Unstructured) []change {
+	changes := p.record.changes(obj)
+	if _, ok := obj.GetAnnotations()[Annotation]; !ok {
+		changes = append(changes, change{what: "annotation removed"})
+	}
+	return changes
+}
+
+// callTimeout bounds one call of the API server.
+const callTimeout = 30 * time.Second
+
+var (
+	// errGone: a configuration, or what was redirected of it, is not there any more.
+	errGone = errors.New("nothing is redirected any more")
+	// errTaken: another session has redirected a configuration.
+	errTaken = errors.New("another `mortise webhook dev` has redirected it")
+)
+
+// Run points the configurations at the target until ctx ends, again when another client changes them. It is an error if one cannot be
+// pointed there, or back, and if one goes away.
 func (s *Session) Run(ctx context.Context, cs []Configuration, t Target) (err error) {
-	done := 0
+	var ps []*pointed
 	defer func() {
-		err = errors.Join(err, s.Restore(context.WithoutCancel(ctx), cs[:done]))
+		var errs []error
+		for _, p := range ps {
+			errs = append(errs, s.restoreOf(context.WithoutCancel(ctx), p.configuration, p))
+		}
+		err = errors.Join(append([]error{err}, errs...)...)
 	}()
 	for i := range cs {
-		if err := s.point(ctx, &cs[i], t); err != nil {
+		p := &pointed{configuration: &cs[i], target: t}
+		ps = append(ps, p)
+		if _, err := s.point(ctx, p); err != nil {
 			return err
 		}
-		done++
 	}
-	fmt.Fprintln(s.Out, "This lasts until the program ends. If it is killed, `mortise webhook dev --restore` restores the previous settings.")
-	<-ctx.Done()
-	return nil
+	s.say("This lasts until the program ends. If it is killed, `mortise webhook dev --restore` restores the previous settings.\n")
+	return s.followAll(ctx, ps)
 }
 
-func (s *Session) point(ctx context.Context, c *Configuration, t Target) error {
+// point points a configuration at its target. It returns whether it had to.
+func (s *Session) point(ctx context.Context, p *pointed) (wrote bool, err error) {
+	c := p.configuration
 	client := s.Client.Resource(c.Resource)
-	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+	first := p.record == nil
+	err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
 		obj, err := client.Get(ctx, c.Name, metav1.GetOptions{})
 		created := false
-		if apierrors.IsNotFound(err) && c.Object != nil {
+		if apierrors.IsNotFound(err) && first && c.Object != nil {
 			obj, err, created = c.Object.DeepCopy(), nil, true
 		}
+		if apierrors.IsNotFound(err) && !first || err == nil && !first && obj.GetUID() != p.uid {
+			return fmt.Errorf("it was deleted: %w", errGone)
+		}
 		if err != nil {
 			return err
 		}
-		lines, err := aim(obj, t, created)
+		held, err := noted(obj)
+		if err != nil && first {
+			return err
+		}
+		var changes []change
+		if !first {
+			if held != nil && held.Target != p.target.URL.String() {
+				return errTaken
+			}
+			if changes = p.changes(obj); len(changes) == 0 {
+				return nil
+			}
+			if !p.record.survives(obj) {
+				return fmt.Errorf("%s: %w", describe(changes, obj), errGone)
+			}
+			held = p.record
+		}
+		mine := created || held != nil && held.Created && len(held.changes(obj)) == 0 // no other client has written the webhooks
+		next, lines, err := aim(obj, p.target, held)
 		if err != nil {
 			return err
 		}
+		next.Created = mine
+		if err := next.note(obj); err != nil {
+			return err
+		}
+		var written *unstructured.Unstructured
 		if created {
-			_, err = client.Create(ctx, obj, metav1.CreateOptions{FieldManager: manager})
+			written, err = client.Create(ctx, obj, metav1.CreateOptions{FieldManager: manager})
 		} else {
-			_, err = client.Update(ctx, obj, metav1.UpdateOptions{FieldManager: manager})
+			written, err = client.Update(ctx, obj, metav1.UpdateOptions{FieldManager: manager})
 		}
-		if err == nil {
-			fmt.Fprint(s.Out, c.String(), map[bool]string{true: " created:", false: " redirected:"}[created], "\n", strings.Join(lines, ""))
+		if err != nil {
+			return err
 		}
-		return err
+		p.uid, p.record, wrote = written.GetUID(), next, true
+		switch {
+		case !first:
+			s.say("%s: %s; redirected again.\n", c, describe(changes, obj))
+		case created:
+			s.say("%s created:\n%s", c, strings.Join(lines, ""))
+		default:
+			s.say("%s redirected:\n%s", c, strings.Join(lines, ""))
+		}
+		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("point %s at %s: %w", c, t.URL, err)
+		return false, fmt.Errorf("point %s at %s: %w", c, p.target.URL, err)
 	}
-	return nil
-}
-
-// aim points obj at the target and notes in it what was before; what was noted already stays.
-func aim(obj *unstructured.Unstructured, t Target, created bool) (lines []string, err error) {
-	noted, err := noted(obj)
-	if err != nil {
-		return nil, err
-	}
-	clientConfigs := clientConfigsOf(obj)
-	if len(clientConfigs) == 0 {
-		return nil, errors.New("it has no webhook")
-	}
-	r := record{Created: created}
-	if noted != nil {
-		r.Created = noted.Created
-	}
-	for i := range clientConfigs {
-		p := &clientConfigs[i]
-		was := p.config()
-		if noted != nil {
-			if b := noted.find(p); b != nil {
-				was = b.Config
-			}
-		}
-		r.Before = append(r.Before, before{p.webhook, p.nth, was})
-		to := t.URL.JoinPath(pathOf(was)).String()
-		lines = append(lines, fmt.Sprintf("  %s → %s\n", strings.TrimSpace(p.webhook+" "+address(was)), to))
-		p.owner["clientConfig"] = map[string]any{"url": to, "caBundle": t.encoded()}
-	}
-	b, err := json.Marshal(r)
-	if err != nil {
-		return nil, fmt.Errorf("encode annotation: %w", err)
-	}
-	a := obj.GetAnnotations()
-	if a == nil {
-		a = map[string]string{}
-	}
-	a[Annotation] = string(b)
-	obj.SetAnnotations(a)
-	return lines, nil
-}
-
-func noted(obj *unstructured.Unstructured) (*record, error) {
-	text, ok := obj.GetAnnotations()[Annotation]
-	if !ok {
-		return nil, nil
-	}
-	r := &record{}
-	if err := json.Unmarshal([]byte(text), r); err != nil {
-		return nil, fmt.Errorf("read annotation %s: %w", Annotation, err)
-	}
-	return r, nil
-}
-
-func (r *record) find(p *clientConfig) *before {
-	i := slices.IndexFunc(r.Before, func(b before) bool { return b.Webhook == p.webhook && b.Nth == p.nth })
-	if i < 0 {
-		return nil
-	}
-	return &r.Before[i]
-}
-
-// pathOf is the path at which a webhook is called.
-func pathOf(config map[string]any) string {
-	if s, ok := config["service"].(map[string]any); ok {
-		path, _ := s["path"].(string)
-		return path
-	}
-	text, _ := config["url"].(string)
-	u, err := url.Parse(text)
-	if err != nil {
-		return ""
-	}
-	return u.Path
-}
-
-// address is where a webhook is called, in words.
-func address(config map[string]any) string {
-	if s, ok := config["service"].(map[string]any); ok {
-		return fmt.Sprintf("(service %v/%v%s)", s["namespace"], s["name"], pathOf(config))
-	}
-	return fmt.Sprintf("(%v)", config["url"])
+	return wrote, nil
 }
 
 // Restore puts configurations back that are pointed elsewhere; all that there are if none is named.
 func (s *Session) Restore(ctx context.Context, cs []Configuration) error {
 	var errs []error
 	for i := range cs {
-		if err := s.restore(ctx, &cs[i]); err != nil {
-			errs = append(errs, fmt.Errorf("restore %s: %w", &cs[i], err))
-		}
+		errs = append(errs, s.restoreOf(ctx, &cs[i], nil))
 	}
 	return errors.Join(errs...)
 }
 
 // Pointed are the configurations of the cluster that are pointed elsewhere.
 func (s *Session) Pointed(ctx context.Context) ([]Configuration, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	var out []Configuration
 	for _, gvr := range Kinds() {
 		list, err := s.Client.Resource(gvr).List(ctx, metav1.ListOptions{})
@@ -276,9 +234,12 @@ func (s *Session) Pointed(ctx context.Context) ([]Configuration, error) {
 	return out, nil
 }
 
-func (s *Session) restore(ctx context.Context, c *Configuration) error {
+// restoreOf restores a configuration by its own record, or by that of the session that pointed it, if there is one.
+func (s *Session) restoreOf(ctx context.Context, c *Configuration, p *pointed) error {
 	client := s.Client.Resource(c.Resource)
-	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
 		obj, err := client.Get(ctx, c.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -287,31 +248,43 @@ func (s *Session) restore(ctx context.Context, c *Configuration) error {
 			return err
 		}
 		r, err := noted(obj)
+		if p != nil {
+			switch {
+			case p.uid != "" && obj.GetUID() != p.uid:
+				return nil // another object, which is not redirected
+			case err == nil && r != nil && r.Target != p.target.URL.String():
+				s.say("%s is redirected by another session and stays as it is.\n", c)
+				return nil
+			case err != nil || r == nil:
+				r, err = p.record, nil // the annotation was lost
+			}
+		}
 		if r == nil || err != nil {
 			return err
 		}
-		if r.Created {
+		changes := r.changes(obj)
+		if r.Created && len(changes) == 0 {
 			uid := obj.GetUID()
-			if err := client.Delete(ctx, c.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}); err != nil &&
-				!apierrors.IsNotFound(err) {
+			preconditions := &metav1.Preconditions{UID: &uid}
+			if err := client.Delete(ctx, c.Name, metav1.DeleteOptions{Preconditions: preconditions}); err != nil && !apierrors.IsNotFound(err) {
 				return err
 			}
-			fmt.Fprintf(s.Out, "%s deleted.\n", c)
+			s.say("%s deleted.\n", c)
 			return nil
 		}
-		clientConfigs := clientConfigsOf(obj)
-		for i := range clientConfigs {
-			if b := r.find(&clientConfigs[i]); b != nil {
-				clientConfigs[i].owner["clientConfig"] = b.Config
-			}
-		}
-		a := obj.GetAnnotations()
-		delete(a, Annotation)
-		obj.SetAnnotations(a)
+		r.restore(obj)
 		if _, err := client.Update(ctx, obj, metav1.UpdateOptions{FieldManager: manager}); err != nil {
 			return err
 		}
-		fmt.Fprintf(s.Out, "%s restored.\n", c)
+		if len(changes) > 0 {
+			s.say("%s restored, but for what has changed meanwhile: %s.\n", c, describe(changes, obj))
+		} else {
+			s.say("%s restored.\n", c)
+		}
 		return nil
 	})
+	if err != nil {
+		return fmt.Errorf("restore %s: %w", c, err)
+	}
+	return nil
 }

@@ -143,8 +143,9 @@ func (a *Aggregator) Load(ctx context.Context, stored feed.Lister) error {
 		names[obj.GetName()] = true
 		a.registered(obj.GetName(), obj)
 	}
+	snapshot, _ := stored.(*feed.Snapshot)
 	for _, name := range a.names() {
-		if !names[name] {
+		if !names[name] && !snapshot.Has(registrations, "", name) {
 			a.registered(name, nil)
 		}
 	}

@@ -125,7 +125,7 @@ func (r *Registry) Load(ctx context.Context, b resource.Backend, s *feed.Snapsho
 	}
 	var errs []error
 	for _, name := range r.names() {
-		if !names[name] {
+		if !names[name] && !s.Has(Resource, "", name) {
 			errs = append(errs, r.Apply(ctx, b, &feed.Change{Name: name}))
 		}
 	}

@@ -76,6 +76,10 @@ type Follower struct {
 	// Wanted is closed when the follower's state is first needed. The feed loads the follower then; until then it gives the
 	// follower no changes, and no request waits for it. Nil: it is needed from the start.
 	Wanted <-chan struct{}
+	// Unreadable is called after Load and Apply when the objects have changed that Load could not read, because they cannot be decoded or
+	// the follower cannot make sense of them ([Snapshot.Fail]): the follower knows no earlier state of them either. An object leaves
+	// the list when it is applied or deleted. Nil: the follower does without them.
+	Unreadable func(objects []Key)
 	// Background means that no request depends on the follower's state: writes of its resources do not wait for it.
 	Background bool
 }
@@ -98,19 +102,19 @@ func changeAt(k *watchcache.Kind, key string, revision int64) *Change {
 	return c
 }
 
-func (c *Change) key() objectKey { return objectKey{c.Resource, c.Namespace, c.Name} }
+func (c *Change) key() Key { return Key{c.Resource, c.Namespace, c.Name} }
 
-// objectKey names an object.
-type objectKey struct {
-	resource        schema.GroupResource
-	namespace, name string
+// Key names an object.
+type Key struct {
+	Resource        schema.GroupResource
+	Namespace, Name string
 }
 
-func (k objectKey) String() string {
-	if k.namespace == "" {
-		return fmt.Sprintf("%s %q", k.resource, k.name)
+func (k Key) String() string {
+	if k.Namespace == "" {
+		return fmt.Sprintf("%s %q", k.Resource, k.Name)
 	}
-	return fmt.Sprintf("%s %q", k.resource, k.namespace+"/"+k.name)
+	return fmt.Sprintf("%s %q", k.Resource, k.Namespace+"/"+k.Name)
 }
 
 // Options of [New].
@@ -147,7 +151,7 @@ func New(o Options, followers ...Follower) *Feed {
 	}
 	f := &Feed{opts: o, by: map[schema.GroupResource][]*follower{}, ended: make(chan struct{}), took: newTook()}
 	for _, of := range followers {
-		each := &follower{Follower: of, feed: f, woken: make(chan struct{}, 1), failing: map[objectKey]*failure{}, idle: of.Wanted != nil}
+		each := &follower{Follower: of, feed: f, woken: make(chan struct{}, 1), failing: map[Key]*failure{}, idle: of.Wanted != nil}
 		each.took = f.took.WithLabelValues(of.Name)
 		f.followers = append(f.followers, each)
 		for _, r := range of.Resources {

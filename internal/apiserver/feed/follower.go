@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,7 +30,8 @@ type follower struct {
 	busy    bool          // the goroutine is at work
 	applied int64         // all changes up to and with this revision are applied
 	pending []pending     // who waits for a revision
-	failing map[objectKey]*failure
+	failing map[Key]*failure
+	unread  []Key // as Unreadable has been called with; used by the goroutine alone
 	broken  error // why the last snapshot could not be loaded
 
 	loaded int64 // revision of the last snapshot; used by the goroutine alone
@@ -52,7 +54,8 @@ type pending struct {
 // failure is a change that could not be applied.
 type failure struct {
 	queued
-	err error
+	err    error
+	unread bool // the follower knows no earlier state of the object
 }
 
 // concerned reports whether the follower is to be given a change. An idle one loads a snapshot when it is needed.
@@ -184,6 +187,7 @@ func (f *follower) load(ctx context.Context, revision int64) error {
 	if err != nil {
 		f.feed.opts.Log.ErrorContext(ctx, "Could not load the objects of a follower", "follower", f.Name, "error", err)
 	}
+	f.tellUnread()
 	f.loaded = revision
 	f.reached(revision) // also of what could not be loaded: it is tried again
 	return err
@@ -238,9 +242,12 @@ func (f *follower) apply(ctx context.Context, q queued) {
 	if err == nil {
 		delete(f.failing, key)
 	} else {
-		f.failing[key] = &failure{q, err}
+		f.failing[key] = &failure{q, err, before != nil && before.unread}
 	}
 	f.mu.Unlock()
+	if before != nil {
+		f.tellUnread()
+	}
 	switch {
 	case ctx.Err() != nil:
 	case err != nil && before == nil:
@@ -249,6 +256,26 @@ func (f *follower) apply(ctx context.Context, q queued) {
 	case err == nil && before != nil:
 		f.feed.opts.Log.InfoContext(ctx, "Applied a change to a follower after a failure", "follower", f.Name, "object", key,
 			"revision", q.Revision)
+	}
+}
+
+// tellUnread calls Unreadable if there is another list of objects for it.
+func (f *follower) tellUnread() {
+	if f.Unreadable == nil {
+		return
+	}
+	var unread []Key
+	f.mu.Lock()
+	for key, failed := range f.failing {
+		if failed.unread {
+			unread = append(unread, key)
+		}
+	}
+	f.mu.Unlock()
+	slices.SortFunc(unread, func(a, b Key) int { return strings.Compare(a.String(), b.String()) })
+	if !slices.Equal(unread, f.unread) {
+		f.unread = unread
+		f.Unreadable(unread)
 	}
 }
 
@@ -299,10 +326,10 @@ func (f *follower) check() error {
 	if len(f.failing) == 0 {
 		return nil
 	}
-	keys := make([]objectKey, 0, len(f.failing))
+	keys := make([]Key, 0, len(f.failing))
 	for key := range f.failing {
 		keys = append(keys, key)
 	}
-	first := slices.MinFunc(keys, func(a, b objectKey) int { return int(f.failing[a].Revision - f.failing[b].Revision) })
+	first := slices.MinFunc(keys, func(a, b Key) int { return int(f.failing[a].Revision - f.failing[b].Revision) })
 	return fmt.Errorf("%d not applied, the oldest %s: %w", len(keys), first, f.failing[first].err)
 }

@@ -21,7 +21,7 @@ type Snapshot struct {
 	Revision int64
 
 	feed   *Feed
-	failed map[objectKey]*failure
+	failed map[Key]*failure
 }
 
 // List implements [Lister]. Objects that cannot be decoded are left out; the feed tries them again and names them in [Feed.Check].
@@ -59,9 +59,24 @@ func (s *Snapshot) Fail(r schema.GroupResource, obj resource.Object, err error) 
 	s.fail(queued{Change: &Change{Resource: r, Namespace: obj.GetNamespace(), Name: obj.GetName(), Revision: s.Revision, Object: obj}}, err)
 }
 
+// Has reports whether the snapshot has an object that List left out.
+func (s *Snapshot) Has(r schema.GroupResource, namespace, name string) bool {
+	return s != nil && s.failed[Key{r, namespace, name}] != nil
+}
+
+// Fail records that an object of a list could not be applied, as [Snapshot.Fail] does. It returns the error if the lister is no snapshot.
+func Fail(l Lister, r schema.GroupResource, obj resource.Object, err error) error {
+	s, ok := l.(*Snapshot)
+	if ok && err != nil {
+		s.Fail(r, obj, err)
+		return nil
+	}
+	return err
+}
+
 func (s *Snapshot) fail(q queued, err error) {
 	if s.failed == nil {
-		s.failed = map[objectKey]*failure{}
+		s.failed = map[Key]*failure{}
 	}
-	s.failed[q.key()] = &failure{q, err}
+	s.failed[q.key()] = &failure{q, err, true}
 }

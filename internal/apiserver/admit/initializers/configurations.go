@@ -41,7 +41,7 @@ func (p *Plugin) Load(ctx context.Context, stored feed.Lister) error {
 	clear(p.configurations)
 	var errs []error
 	for _, obj := range all {
-		errs = append(errs, p.take(obj.GetName(), obj))
+		errs = append(errs, feed.Fail(stored, configurations, obj, p.take(obj.GetName(), obj)))
 	}
 	p.arrange()
 	return errors.Join(errs...)

@@ -35,6 +35,7 @@ const Verb = "initialize"
 
 // Plugin makes new objects wait for their initializers.
 type Plugin struct {
+	admit.Readiness
 	clock clock.Clock
 	host  *admit.Host
 
@@ -77,6 +78,10 @@ func (p *Plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attrib
 	switch {
 	case a.Object == nil || a.Operation != admit.Create && a.Operation != admit.Update:
 		return nil
+	case a.Operation == admit.Create && a.Subresource == "":
+		if err := p.Refuse(a); err != nil {
+			return err
+		}
 	case a.Subresource != "":
 		if err := p.mayBelow(ctx, b, a); err != nil {
 			return err

@@ -33,6 +33,7 @@ var limitRanges = schema.GroupResource{Resource: "limitranges"}
 func New() admit.Plugin { return &plugin{} }
 
 type plugin struct {
+	admit.Readiness
 	index admit.Index[*corev1.LimitRange]
 }
 
@@ -58,33 +59,35 @@ func (p *plugin) Apply(_ context.Context, c *feed.Change) error {
 	return nil
 }
 
-// ranges returns the LimitRanges that apply to a request: to the creation of a pod or claim, the resize of a pod and
-// the update of a claim, unless the object is being deleted.
+// ranges returns the LimitRanges that apply to a request.
 func (p *plugin) ranges(a *admit.Attributes) []*corev1.LimitRange {
 	found := p.index.In(a.Namespace)
-	if len(found) == 0 || a.Descriptor.Group != "" {
-		return nil
-	}
-	switch a.Descriptor.Resource {
-	case "pods":
-		if !(a.Operation == admit.Create && a.Subresource == "" || a.Operation == admit.Update && a.Subresource == "resize") {
-			return nil
-		}
-	case "persistentvolumeclaims":
-		if a.Subresource != "" || a.Operation != admit.Create && a.Operation != admit.Update {
-			return nil
-		}
-	default:
-		return nil
-	}
-	if a.Old != nil && a.Old.GetDeletionTimestamp() != nil {
+	if len(found) == 0 || !limits(a) {
 		return nil
 	}
 	return found
 }
 
+// limits reports whether LimitRanges apply to a request: to the creation of a pod or claim, the resize of a pod and the update of a claim,
+// unless the object is being deleted.
+func limits(a *admit.Attributes) bool {
+	if a.Descriptor.Group != "" || a.Old != nil && a.Old.GetDeletionTimestamp() != nil {
+		return false
+	}
+	switch a.Descriptor.Resource {
+	case "pods":
+		return a.Operation == admit.Create && a.Subresource == "" || a.Operation == admit.Update && a.Subresource == "resize"
+	case "persistentvolumeclaims":
+		return a.Subresource == "" && (a.Operation == admit.Create || a.Operation == admit.Update)
+	}
+	return false
+}
+
 // Mutate fills in the missing requests and limits of a pod's containers.
 func (p *plugin) Mutate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
+	if err := p.Refuse(a); err != nil && limits(a) {
+		return err
+	}
 	found := p.ranges(a)
 	if len(found) == 0 {
 		return nil

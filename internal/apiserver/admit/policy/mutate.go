@@ -61,6 +61,7 @@ type mutations struct {
 func NewMutating(o Options) *Mutating {
 	return &Mutating{source: source[*mutations]{
 		name: "MutatingAdmissionPolicy", manifests: o.Manifests,
+		point:    extension.MutatingPolicy,
 		policies: schema.GroupResource{Group: group, Resource: "mutatingadmissionpolicies"},
 		bindings: schema.GroupResource{Group: group, Resource: "mutatingadmissionpolicybindings"},
 		read:     readMutating,
@@ -158,7 +159,7 @@ type refusals struct {
 
 func (r *refusals) add(p *policy[*mutations], b *binding, err error, reason metav1.StatusReason) {
 	explainRefusal(r.trace, trace.Mutate, p, b, err)
-	r.ledger.Book(ledgerRef(p.name), 0, err)
+	r.ledger.Book(extension.Ref{Point: extension.MutatingPolicy, Name: p.name}, 0, err)
 	if p.ignores() {
 		return
 	}
@@ -191,6 +192,9 @@ func (r *refusals) status() error {
 
 // Mutate applies the matching policies one after the other.
 func (s *Mutating) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
+	if err := s.Refuse(a); err != nil {
+		return err
+	}
 	policies := s.relevant(a)
 	if len(policies) == 0 {
 		return nil
@@ -323,7 +327,7 @@ func (s *Mutating) one(ctx context.Context, m *mutation, c *call) (did done, err
 		s.meters.mutated(c, time.Since(begun), err)
 		if err != nil {
 			if st := (*apierrors.StatusError)(nil); errors.As(err, &st) {
-				s.host.Ledger.Book(ledgerRef(c.policy.name), time.Since(started), st)
+				s.host.Ledger.Book(s.ref(c.policy.name), time.Since(started), st)
 				return done{}, st
 			}
 			m.wrong.add(c.policy, c.binding, err, metav1.StatusReasonInvalid)
@@ -334,7 +338,7 @@ func (s *Mutating) one(ctx context.Context, m *mutation, c *call) (did done, err
 		v = m.q.Change(v, obj)
 	}
 	if !failed {
-		s.host.Ledger.Book(ledgerRef(c.policy.name), time.Since(started), nil)
+		s.host.Ledger.Book(s.ref(c.policy.name), time.Since(started), nil)
 	}
 	if did.patched || !failed {
 		explainMutation(ctx, c, started, before, v.Object)

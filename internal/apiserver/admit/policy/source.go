@@ -85,8 +85,10 @@ func (b *binding) matches(ctx context.Context, q *matching.Request) (bool, error
 
 // source is the common part of both plug-ins: policies of one kind, and their bindings.
 type source[E any] struct {
+	admit.Readiness
 	name               string
 	policies, bindings schema.GroupResource
+	point              extension.Point // of the policies, in the ledger
 	read               func(resource.Object) (*policy[E], error)
 	readBinding        func(resource.Object) (*binding, error)
 
@@ -189,7 +191,7 @@ func (s *source[E]) Load(ctx context.Context, stored feed.Lister) error {
 	clear(s.bound)
 	for r, all := range found {
 		for _, obj := range all {
-			if err := s.take(r, obj); err != nil {
+			if err := feed.Fail(stored, r, obj, s.take(r, obj)); err != nil {
 				return err
 			}
 		}
@@ -233,9 +235,9 @@ func (s *source[E]) Apply(_ context.Context, c *feed.Change) error {
 	return nil
 }
 
-// ledgerRef returns the reference of a policy in the ledger.
-func ledgerRef(policy string) extension.Ref {
-	return extension.Ref{Point: extension.AdmissionPolicy, Name: policy}
+// ref returns the reference of a policy in the ledger.
+func (s *source[E]) ref(policy string) extension.Ref {
+	return extension.Ref{Point: s.point, Name: policy}
 }
 
 // arrange rebuilds the list that requests read: policies from files first, then by name. Bindings are sorted by name.
@@ -256,12 +258,12 @@ func (s *source[E]) arrange() {
 	}
 	listed := make(map[string]bool, len(all))
 	for _, p := range all {
-		s.host.Ledger.Register(ledgerRef(p.name), s.policies.Resource+"/"+p.name)
+		s.host.Ledger.Register(s.ref(p.name), s.policies.Resource+"/"+p.name)
 		listed[p.name] = true
 	}
 	for name := range s.listed {
 		if !listed[name] {
-			s.host.Ledger.Unregister(ledgerRef(name))
+			s.host.Ledger.Unregister(s.ref(name))
 		}
 	}
 	s.listed = listed

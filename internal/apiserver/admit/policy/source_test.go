@@ -435,7 +435,7 @@ func TestLedger(t *testing.T) {
 	for _, e := range h.Ledger.Snapshot() {
 		got = append(got, fmt.Sprint(e.Point, " ", e.Name, " ", e.Where))
 	}
-	if want := []string{"admission-policy d validatingadmissionpolicies/d"}; !slices.Equal(got, want) {
+	if want := []string{"validating-admission-policy d validatingadmissionpolicies/d"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	if err := v.Load(t.Context(), shelved(alone)); err != nil {
@@ -475,10 +475,10 @@ func TestLedgerCounts(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s: %s, %d calls, %d failed, error %t", e.Name, e.State, e.Calls, e.Failures, e.LastError != ""))
 	}
 	want := []string{
+		"m: ok, 2 calls, 0 failed, error false", "n: failing, 2 calls, 2 failed, error true",
 		"allows: ok, 2 calls, 0 failed, error false", "broken: failing, 2 calls, 2 failed, error true",
 		"denies: ok, 2 calls, 0 failed, error false",
-		"elsewhere: never called, 0 calls, 0 failed, error false", "m: ok, 2 calls, 0 failed, error false",
-		"n: failing, 2 calls, 2 failed, error true",
+		"elsewhere: never called, 0 calls, 0 failed, error false",
 	}
 	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("the ledger (-want +got):\n%s", diff)

@@ -60,6 +60,7 @@ const (
 func NewValidating(o Options) *Validating {
 	return &Validating{source: source[validating.Validator]{
 		name: "ValidatingAdmissionPolicy", manifests: o.Manifests,
+		point:    extension.ValidatingPolicy,
 		policies: schema.GroupResource{Group: group, Resource: "validatingadmissionpolicies"},
 		bindings: schema.GroupResource{Group: group, Resource: "validatingadmissionpolicybindings"},
 		read:     readValidating,
@@ -194,7 +195,7 @@ func (v *verdict) deny(policy, binding, message string, reason metav1.StatusReas
 // wrong records that a policy or its binding cannot be evaluated.
 func (v *verdict) wrong(p *policy[validating.Validator], b *binding, err error) {
 	explainRefusal(v.trace, trace.Validate, p, b, err)
-	v.ledger.Book(ledgerRef(p.name), 0, err)
+	v.ledger.Book(extension.Ref{Point: extension.ValidatingPolicy, Name: p.name}, 0, err)
 	switch {
 	case p.ignores():
 	case b == nil:
@@ -206,6 +207,9 @@ func (v *verdict) wrong(p *policy[validating.Validator], b *binding, err error) 
 
 // Validate evaluates the matching policies.
 func (s *Validating) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
+	if err := s.Refuse(a); err != nil {
+		return err
+	}
 	policies := s.relevant(a)
 	if len(policies) == 0 {
 		return nil
@@ -273,7 +277,7 @@ func (s *Validating) evaluate(ctx context.Context, b resource.Backend, v *verdic
 		for _, param := range params {
 			begun := time.Now()
 			r := p.evaluator().Validate(ctx, form.Resource, v.q.Library(in), param, ns, celconfig.RuntimeCELCostBudget, authz)
-			v.ledger.Book(ledgerRef(p.name), time.Since(begun), evaluationError(&r))
+			v.ledger.Book(s.ref(p.name), time.Since(begun), evaluationError(&r))
 			explainVerdict(v.trace, p, bind, begun, &r)
 			if err := v.take(ctx, p, bind, &r, notes); err != nil {
 				return err

@@ -68,6 +68,7 @@ func New(o Options) (admit.Plugin, error) {
 }
 
 type plugin struct {
+	admit.Readiness
 	limited []quotaconfig.LimitedResource
 	now     func() time.Time
 	log     *slog.Logger
@@ -123,8 +124,8 @@ func (p *plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attr
 	if a.Namespace == "" || a.Operation != admit.Create && a.Operation != admit.Update || a.Is("", "namespaces", "") {
 		return nil
 	}
-	known := p.index.In(a.Namespace)
-	if len(known) == 0 && len(p.limited) == 0 {
+	known, unread := p.index.In(a.Namespace), p.Refuse(a)
+	if len(known) == 0 && len(p.limited) == 0 && unread == nil {
 		return nil
 	}
 	if a.Is("", "resourcequotas", "status") {
@@ -134,6 +135,9 @@ func (p *plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attr
 	w := &work{attributes: a, cluster: cluster{b, p.now}}
 	if w.evaluator = quota.For(a.Descriptor.GroupResource(), w.cluster); w.evaluator == nil || !w.evaluator.Charges(write(a)) {
 		return nil
+	}
+	if unread != nil {
+		return unread
 	}
 	if concerned, err := p.concerned(ctx, w, known); err != nil || !concerned {
 		return err

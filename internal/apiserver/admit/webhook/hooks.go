@@ -172,6 +172,7 @@ func targetOf(w *common) webhook.Target {
 
 // generic is the common part of both plug-ins: the webhooks of one kind of configuration.
 type generic struct {
+	admit.Readiness
 	name       string // of the plug-in
 	kind       string // the configurations' kind
 	step       string // "admit" or "validating", as in metrics
@@ -275,9 +276,11 @@ func (p *generic) Load(ctx context.Context, stored feed.Lister) error {
 	defer p.mu.Unlock()
 	by := make(map[string][]*hook, len(all))
 	for _, obj := range all {
-		if by[obj.GetName()], err = p.read(obj, false); err != nil {
+		hooks, err := p.read(obj, false)
+		if err := feed.Fail(stored, p.resource, obj, err); err != nil {
 			return err
 		}
+		by[obj.GetName()] = hooks
 	}
 	p.by = by
 	p.arrange()

@@ -79,6 +79,9 @@ func (r *rounds) invoke(uid string) {
 
 // Mutate calls the matching webhooks one after the other.
 func (p *Mutating) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
+	if err := p.Refuse(a); err != nil {
+		return err
+	}
 	hooks := p.relevant(a)
 	if len(hooks) == 0 {
 		return nil

@@ -44,6 +44,9 @@ type asked struct {
 
 // Validate calls the matching webhooks concurrently. The first error rejects the request.
 func (p *Validating) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
+	if err := p.Refuse(a); err != nil {
+		return err
+	}
 	hooks := p.relevant(a)
 	if len(hooks) == 0 {
 		return nil
