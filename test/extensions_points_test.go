@@ -63,6 +63,7 @@ var counts = map[extension.Point]string{
 	extension.KMS:                  counted,
 	extension.ConversionWebhook:    counted,
 	extension.AggregatedAPI:        counted,
+	extension.MetricsAPI:           counted,
 	extension.MutatingWebhook:      counted,
 	extension.ValidatingWebhook:    counted,
 	extension.MutatingPolicy:       counted,
@@ -92,7 +93,6 @@ var counts = map[extension.Point]string{
 	extension.StoreEngine:         silent,
 	extension.ComponentConfigFile: silent,
 	// This release does not call them.
-	extension.MetricsAPI:       silent,
 	extension.StorageDriver:    silent,
 	extension.DevicePlugin:     silent,
 	extension.ResourceDriver:   silent,
@@ -146,6 +146,8 @@ func callee(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(q)
 	case strings.HasPrefix(path, "/apis/far.example.com/v1"):
 		answer(`{"apiVersion":"v1","kind":"APIResourceList","groupVersion":"far.example.com/v1","resources":[]}`)
+	case strings.HasPrefix(path, "/apis/external.metrics.k8s.io/v1beta1"):
+		answer(`{"apiVersion":"v1","kind":"APIResourceList","groupVersion":"external.metrics.k8s.io/v1beta1","resources":[]}`)
 	default:
 		http.NotFound(w, r)
 	}
@@ -322,6 +324,9 @@ func TestExtensionPointsCount(t *testing.T) {
 		`/api/v1/namespaces/default/services {"metadata":{"name":"far"},"spec":{"type":"ExternalName","externalName":"service.invalid"}}`,
 		`/apis/apiregistration.k8s.io/v1/apiservices {"metadata":{"name":"v1.far.example.com"},"spec":{"group":"far.example.com","version":"v1",
 			"groupPriorityMinimum":1,"versionPriority":1,"insecureSkipTLSVerify":true,"service":{"namespace":"default","name":"far"}}}`,
+		`/apis/apiregistration.k8s.io/v1/apiservices {"metadata":{"name":"v1beta1.external.metrics.k8s.io"},"spec":{
+			"group":"external.metrics.k8s.io","version":"v1beta1","groupPriorityMinimum":1,"versionPriority":1,"insecureSkipTLSVerify":true,
+			"service":{"namespace":"default","name":"far"}}}`,
 		`/api/v1/namespaces/default/configmaps {"metadata":{"name":"a"}}`,
 		`/api/v1/namespaces/default/secrets {"metadata":{"name":"a"}}`,
 		`/api/v1/namespaces/default/serviceaccounts {"metadata":{"name":"a"}}`,

@@ -6,6 +6,7 @@ package test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admission/v1"
@@ -43,7 +45,10 @@ func startDev(t *testing.T, kubeconfig string, args ...string) *dev {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &dev{Cmd: exec.CommandContext(t.Context(), program, append([]string{"webhook", "dev", "--kubeconfig", kubeconfig}, args...)...)}
+	// A line that does not come fails its test, not the whole suite.
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	t.Cleanup(cancel)
+	d := &dev{Cmd: exec.CommandContext(ctx, program, append([]string{"webhook", "dev", "--kubeconfig", kubeconfig}, args...)...)}
 	out, err := d.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -88,7 +88,8 @@ type pointed struct {
 	configuration *Configuration
 	target        Target
 	uid           types.UID
-	record        *record // as the session wrote it last
+	record        *record                     // as the session wrote it last
+	managedFields []metav1.ManagedFieldsEntry // of the object that the session wrote last
 }
 
 func (p *pointed) String() string { return p.configuration.String() }
@@ -166,7 +167,7 @@ func (s *Session) point(ctx context.Context, p *pointed) (wrote bool, err error)
 				return nil
 			}
 			if !p.record.survives(obj) {
-				return fmt.Errorf("%s: %w", describe(changes, obj), errGone)
+				return fmt.Errorf("%s: %w", describe(changes, obj, p.managedFields), errGone)
 			}
 			held = p.record
 		}
@@ -189,9 +190,10 @@ func (s *Session) point(ctx context.Context, p *pointed) (wrote bool, err error)
 			return err
 		}
 		p.uid, p.record, wrote = written.GetUID(), next, true
+		p.managedFields = written.GetManagedFields()
 		switch {
 		case !first:
-			s.say("%s: %s; redirected again.\n", c, describe(changes, obj))
+			s.say("%s: %s; redirected again.\n", c, describe(changes, obj, p.managedFields))
 		case created:
 			s.say("%s created:\n%s", c, strings.Join(lines, ""))
 		default:
@@ -248,7 +250,9 @@ func (s *Session) restoreOf(ctx context.Context, c *Configuration, p *pointed) e
 			return err
 		}
 		r, err := noted(obj)
+		var managedFields []metav1.ManagedFieldsEntry
 		if p != nil {
+			managedFields = p.managedFields
 			switch {
 			case p.uid != "" && obj.GetUID() != p.uid:
 				return nil // another object, which is not redirected
@@ -277,7 +281,7 @@ func (s *Session) restoreOf(ctx context.Context, c *Configuration, p *pointed) e
 			return err
 		}
 		if len(changes) > 0 {
-			s.say("%s restored, but for what has changed meanwhile: %s.\n", c, describe(changes, obj))
+			s.say("%s restored, but for what has changed meanwhile: %s.\n", c, describe(changes, obj, managedFields))
 		} else {
 			s.say("%s restored.\n", c)
 		}

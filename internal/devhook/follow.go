@@ -167,7 +167,7 @@ func (f *follower) see(ctx context.Context, obj *unstructured.Unstructured) erro
 		wait := span - now.Sub(f.again[0])
 		f.pause = time.NewTimer(wait)
 		f.session.say("%s was changed %d times within a minute, at last: %s. It stays so for %s, and calls do not reach the target "+
-			"meanwhile. Stop the program that writes it.\n", f, len(f.again)+1, describe(changes, obj), wait.Round(time.Second))
+			"meanwhile. Stop the program that writes it.\n", f, len(f.again)+1, describe(changes, obj, f.managedFields), wait.Round(time.Second))
 		return nil
 	}
 	return f.pointAgain(ctx)

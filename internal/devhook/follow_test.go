@@ -429,7 +429,7 @@ func TestRestoreChanged(t *testing.T) {
 	}
 }
 
-// TestWriter names the manager that owns an address, then the last one that wrote at all.
+// TestWriter names the manager that has come to own an address, then one that owns an address, then the last one that wrote at all.
 func TestWriter(t *testing.T) {
 	entry := func(manager, second, fields string) metav1.ManagedFieldsEntry {
 		at, err := time.Parse(time.RFC3339, "2026-01-02T03:04:"+second+"Z")
@@ -440,22 +440,27 @@ func TestWriter(t *testing.T) {
 	}
 	const address, empty, label = `{"f:webhooks":{"k:{}":{"f:clientConfig":{"f:url":{}}}}}`,
 		`{"f:webhooks":{"k:{}":{"f:clientConfig":{".":{}}}}}`, `{"f:metadata":{"f:labels":{"f:a":{}}}}`
+	const bundle = `{"f:webhooks":{"k:{}":{"f:clientConfig":{"f:caBundle":{}}}}}`
 	for _, each := range []struct {
-		entries []metav1.ManagedFieldsEntry
-		owned   bool
-		want    string
+		before, entries []metav1.ManagedFieldsEntry
+		owned           bool
+		want            string
 	}{
-		{nil, true, "an unknown client"},
-		{[]metav1.ManagedFieldsEntry{entry("a", "01", address), entry("b", "03", label), entry("c", "02", empty)}, true, `"a"`},
-		{[]metav1.ManagedFieldsEntry{entry("a", "01", address), entry("b", "02", address)}, true, `"b"`},
-		{[]metav1.ManagedFieldsEntry{entry("a", "01", empty), entry("b", "02", label), entry(manager, "03", label)}, true, `"b"`},
-		{[]metav1.ManagedFieldsEntry{entry("a", "01", empty), entry(manager, "03", address)}, true,
+		{[]metav1.ManagedFieldsEntry{entry("b", "01", bundle)},
+			[]metav1.ManagedFieldsEntry{entry("a", "01", address), entry("b", "01", bundle)}, true, `"a"`},
+		{[]metav1.ManagedFieldsEntry{entry("a", "01", label), entry("b", "01", bundle)},
+			[]metav1.ManagedFieldsEntry{entry("a", "01", address), entry("b", "02", bundle)}, true, `"a"`},
+		{nil, nil, true, "an unknown client"},
+		{nil, []metav1.ManagedFieldsEntry{entry("a", "01", address), entry("b", "03", label), entry("c", "02", empty)}, true, `"a"`},
+		{nil, []metav1.ManagedFieldsEntry{entry("a", "01", address), entry("b", "02", address)}, true, `"b"`},
+		{nil, []metav1.ManagedFieldsEntry{entry("a", "01", empty), entry("b", "02", label), entry(manager, "03", label)}, true, `"b"`},
+		{nil, []metav1.ManagedFieldsEntry{entry("a", "01", empty), entry(manager, "03", address)}, true,
 			"another `mortise webhook dev`"},
-		{[]metav1.ManagedFieldsEntry{entry("a", "01", empty), entry(manager, "03", address)}, false, `"a"`},
+		{nil, []metav1.ManagedFieldsEntry{entry("a", "01", empty), entry(manager, "03", address)}, false, `"a"`},
 	} {
 		obj := &unstructured.Unstructured{Object: map[string]any{}}
 		obj.SetManagedFields(each.entries)
-		if got := writer(obj, each.owned); got != each.want {
+		if got := writer(obj, each.before, each.owned); got != each.want {
 			t.Errorf("%v: %s, want %s", each.entries, got, each.want)
 		}
 	}

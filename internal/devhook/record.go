@@ -227,40 +227,41 @@ func (r *record) survives(obj *unstructured.Unstructured) bool {
 	return slices.ContainsFunc(clientConfigs, func(p clientConfig) bool { return r.find(&p) != nil })
 }
 
-// describe is what changed in obj, and who wrote it.
-func describe(changes []change, obj *unstructured.Unstructured) string {
+// describe is what changed in obj, and who wrote it. before are the managed fields of what the session wrote.
+func describe(changes []change, obj *unstructured.Unstructured, before []metav1.ManagedFieldsEntry) string {
 	var whats []string
 	owned := false
 	for _, c := range changes {
 		whats = append(whats, c.what)
 		owned = owned || c.owned
 	}
-	return strings.Join(whats, ", ") + " by " + writer(obj, owned)
+	return strings.Join(whats, ", ") + " by " + writer(obj, before, owned)
 }
 
-// writer is the field manager of obj that has changed what a session wrote. It owns addresses or CAs besides the session, or else it is the
-// one that has written obj last.
-func writer(obj *unstructured.Unstructured, owned bool) string {
-	var owner, last metav1.ManagedFieldsEntry
+// writer is the field manager of obj that has changed what a session wrote. It has come to own addresses or CAs since before, or it owns
+// them besides the session, or else it is the one that has written obj last. Times have whole seconds, so that they alone do not tell.
+func writer(obj *unstructured.Unstructured, before []metav1.ManagedFieldsEntry, owned bool) string {
+	var gained, owner, last metav1.ManagedFieldsEntry
 	own := false
 	for _, e := range obj.GetManagedFields() {
-		var fields map[string]any
-		if e.FieldsV1 != nil {
-			_ = json.Unmarshal([]byte(e.FieldsV1.GetRawString()), &fields) // what cannot be read has none
-		}
-		owns := ownsAddress(fields)
+		fields := ownedAddresses(fieldsOf(e))
 		if e.Manager == manager {
-			own = own || owns
+			own = own || len(fields) > 0
 			continue
 		}
-		if owns && !e.Time.Before(owner.Time) {
+		if len(fields) > 0 && !e.Time.Before(owner.Time) {
 			owner = e
+		}
+		if gains(fields, e, before) && !e.Time.Before(gained.Time) {
+			gained = e
 		}
 		if !e.Time.Before(last.Time) {
 			last = e
 		}
 	}
 	switch {
+	case gained.Manager != "":
+		return strconv.Quote(gained.Manager)
 	case owner.Manager != "":
 		return strconv.Quote(owner.Manager)
 	case own && owned:
@@ -271,23 +272,44 @@ func writer(obj *unstructured.Unstructured, owned bool) string {
 	return "an unknown client"
 }
 
-// ownsAddress says whether the fields of a manager have something in a clientConfig.
-func ownsAddress(fields map[string]any) bool {
+// gains says whether the entry of a manager has fields that its entry of before did not have.
+func gains(fields []string, entry metav1.ManagedFieldsEntry, before []metav1.ManagedFieldsEntry) bool {
+	var had []string
+	for _, b := range before {
+		if b.Manager == entry.Manager && b.Operation == entry.Operation && b.Subresource == entry.Subresource {
+			had = append(had, ownedAddresses(fieldsOf(b))...)
+		}
+	}
+	return slices.ContainsFunc(fields, func(f string) bool { return !slices.Contains(had, f) })
+}
+
+// fieldsOf are the fields of an entry. An entry that cannot be read has none.
+func fieldsOf(e metav1.ManagedFieldsEntry) map[string]any {
+	var fields map[string]any
+	if e.FieldsV1 != nil {
+		_ = json.Unmarshal([]byte(e.FieldsV1.GetRawString()), &fields)
+	}
+	return fields
+}
+
+// ownedAddresses are the paths of what a manager owns in clientConfigs.
+func ownedAddresses(fields map[string]any) []string {
+	var out []string
 	for key, value := range fields {
 		below, _ := value.(map[string]any)
 		if key != "f:clientConfig" {
-			if ownsAddress(below) {
-				return true
+			for _, path := range ownedAddresses(below) {
+				out = append(out, key+"/"+path)
 			}
 			continue
 		}
 		for field := range below {
 			if field != "." {
-				return true
+				out = append(out, field)
 			}
 		}
 	}
-	return false
+	return out
 }
 
 // digest is a short form of a caBundle, which can be large.
