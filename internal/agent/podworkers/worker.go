@@ -60,6 +60,7 @@ type worker struct {
 	adopted    bool
 	inherited  inherited               // if the pod is in the node's network
 	final      *podadmission.Rejection // the node has ended the pod
+	rejected   bool                    // it ended the pod by not admitting it
 	ending     *ending
 	stopping   sync.WaitGroup // of endings
 	tornDown   bool
@@ -336,7 +337,7 @@ func (w *worker) prepare(ctx context.Context, pod *corev1.Pod) (retry time.Durat
 			continue
 		}
 		if reject := (*podadmission.Rejection)(nil); errors.As(err, &reject) {
-			w.final = &podadmission.Rejection{Reason: reject.Reason, Message: reject.StatusMessage()}
+			w.final, w.rejected = &podadmission.Rejection{Reason: reject.Reason, Message: reject.StatusMessage()}, true
 			m.Events.Event(pod, corev1.EventTypeWarning, reject.Reason, reject.Message)
 			return again, false
 		}
@@ -566,7 +567,7 @@ func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 	}
 	m.mu.Unlock()
 	if w.final != nil {
-		in.Terminal, in.Reason, in.Message = true, w.final.Reason, w.final.Message
+		in.Terminal, in.Reason, in.Message, in.Rejected = true, w.final.Reason, w.final.Message, w.rejected
 	}
 	if pod.DeletionTimestamp != nil && len(w.state.Running()) == 0 {
 		in.Terminal = true
