@@ -252,8 +252,8 @@ func (w *networking) runGateway(ctx context.Context, rules ruler) (masqueraded b
 	return true
 }
 
-// again runs a part until ctx ends, and restarts it after a pause if it fails. It logs the first failure of a series, and fewer and fewer of
-// the others; a part that ran for longer than the pause begins a new series.
+// again runs a part until ctx ends, and restarts it after a pause if it fails. It logs the first failure of a series, and fewer and fewer
+// of the others; a part that ran for longer than the pause begins a new series.
 func again(ctx context.Context, log *slog.Logger, message string, run func() error) error {
 	var failures backoff.Failures
 	for {

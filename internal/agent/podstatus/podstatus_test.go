@@ -195,7 +195,9 @@ func TestRejected(t *testing.T) {
 	p.Status.Conditions = []corev1.PodCondition{
 		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, {Type: "example.com/gate", Status: corev1.ConditionTrue},
 	}
-	in := Input{Pod: p, HostIPs: []string{"192.0.2.1"}, Terminal: true, Reason: "NodePorts", Message: "Pod was rejected: m", Rejected: true, Now: now}
+	in := Input{
+		Pod: p, HostIPs: []string{"192.0.2.1"}, Terminal: true, Reason: "NodePorts", Message: "Pod was rejected: m", Rejected: true, Now: now,
+	}
 	want := corev1.PodStatus{
 		ObservedGeneration: 3, QOSClass: corev1.PodQOSBestEffort, Phase: corev1.PodFailed, Reason: "NodePorts", Message: "Pod was rejected: m",
 		StartTime: &now, Conditions: p.Status.Conditions[1:],

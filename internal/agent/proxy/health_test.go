@@ -66,9 +66,9 @@ func TestHealthMoves(t *testing.T) {
 	}
 }
 
-// TestRepeatedFailuresAreLoggedSeldom: health ports that others have and a conntrack table that refuses fail with each write of the rules. A
-// write a second for an hour logs each of the two six times, with the number of failures; after a success the next failure is logged at
-// once.
+// TestRepeatedFailuresAreLoggedSeldom: health ports that others have and a conntrack table that refuses fail with each write of the rules.
+// A write a second for an hour logs each of the two six times, with the number of failures; after a success the next failure is logged
+// at once.
 func TestRepeatedFailuresAreLoggedSeldom(t *testing.T) {
 	l, err := net.Listen("tcp4", ":0")
 	if err != nil {
@@ -83,8 +83,8 @@ func TestRepeatedFailuresAreLoggedSeldom(t *testing.T) {
 	var log bytes.Buffer
 	var refuse error
 	src := newStatic()
-	src.services[types.NamespacedName{Namespace: "ns", Name: "web"}] = makeService("web", []string{"10.96.0.7"}, balanced("203.0.113.5"), localOutside,
-		func(s *corev1.Service) {
+	src.services[types.NamespacedName{Namespace: "ns", Name: "web"}] = makeService("web", []string{"10.96.0.7"},
+		balanced("203.0.113.5"), localOutside, func(s *corev1.Service) {
 			s.Spec.HealthCheckNodePort, s.Spec.Ports[0].Protocol = int32(l.Addr().(*net.TCPAddr).Port), corev1.ProtocolUDP
 		})
 	s, err := open(Options{
