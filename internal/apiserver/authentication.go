@@ -170,7 +170,7 @@ func authenticateStage(s *Server, w http.ResponseWriter, r *http.Request, next h
 		s.refused(w, r, audit.Attempted(r), func(w http.ResponseWriter, r *http.Request) { status.Write(w, r, e) })
 		return
 	}
-	if nobody(who) {
+	if isAnonymous(who) {
 		closeAfter(w, r)
 	}
 	next.ServeHTTP(w, r.WithContext(request.WithUser(r.Context(), who)))
@@ -183,7 +183,7 @@ func closeAfter(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func nobody(who user.Info) bool {
+func isAnonymous(who user.Info) bool {
 	if who.GetName() == authenticate.AnonymousUser {
 		return true
 	}

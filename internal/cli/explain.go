@@ -88,7 +88,7 @@ The server keeps the newest traces in memory (--explain-memory of "mortise up").
 	return 0
 }
 
-// object says whether an object is asked for, and not a write.
+// object reports whether an object is asked for, and not a write.
 func (o *explainOptions) object() bool { return strings.Contains(o.what, "/") }
 
 func (o *explainOptions) check(args int) error {

@@ -140,7 +140,7 @@ func called(c *ast.CallExpr) string {
 	return "." + sel.Sel.Name
 }
 
-// after says whether a statement receives from time.After itself.
+// after reports whether a statement receives from time.After itself.
 func after(s ast.Stmt) bool {
 	e, ok := s.(*ast.ExprStmt)
 	if !ok {
@@ -154,7 +154,7 @@ func after(s ast.Stmt) bool {
 	return ok && called(c) == "time.After"
 }
 
-// leaves says whether a case ends what it stands in: it is the limit of a wait.
+// leaves reports whether a case ends what it stands in: it is the limit of a wait.
 func leaves(body []ast.Stmt) bool {
 	for _, s := range body {
 		switch s := s.(type) {
