@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// refusedFor says whether a pod was refused, with the reason and the message.
+// refusedFor reports whether a pod was refused, with the reason and the message.
 func refusedFor(reason, message string) func(*corev1.Pod) bool {
 	return func(p *corev1.Pod) bool {
 		return p != nil && p.Status.Phase == corev1.PodFailed && p.Status.Reason == reason && p.Status.Message == "Pod was rejected: "+message

@@ -125,8 +125,8 @@ func (w *networking) runDNS(ctx context.Context) (clusterDNS func() []string, er
 	}
 	w.parts.Run(ctx, "cluster DNS", func(ctx context.Context) error {
 		return service.Run(ctx, w.answerDNS, func() {
-			w.log.Warn("The Service kube-system/kube-dns does not exist: pods use the DNS servers of the machine until somebody creates it, " +
-				"as `mortise token create` does")
+			w.log.Warn("The Service kube-system/kube-dns does not exist: pods use the DNS servers of the machine until then; " +
+				"`mortise token create` creates it")
 		})
 	})
 	return service.Addresses, nil
