@@ -7,9 +7,13 @@ import (
 	"crypto/tls"
 	"net/http"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/mortise-dev/mortise/internal/apiserver/aggregate"
+	"github.com/mortise-dev/mortise/internal/apiserver/externalmetrics"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
+	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
 
 // Aggregation configures the connections to aggregated API servers. The zero value uses the certificate of
@@ -21,6 +25,8 @@ type Aggregation struct {
 	ClusterIPs bool
 	// ForwardRedirects forwards a server's redirects to the client.
 	ForwardRedirects bool
+	// ExternalMetricsRoutes follows routes to several external-metrics servers. Their kind must be among the kinds.
+	ExternalMetricsRoutes bool
 }
 
 // newAggregator makes the aggregator, which forwards requests to other servers.
@@ -31,20 +37,63 @@ func (s *Server) newAggregator() error {
 		own := m.FrontProxyClient.TLS()
 		certificate = func() *tls.Certificate { return &own }
 	}
-	s.aggregator = aggregate.New(aggregate.Options{
+	to := aggregate.Options{
 		Backend: func() aggregate.Backend { return s.registry.Backend() }, Ledger: s.opts.Ledger, Certificate: certificate,
 		ClusterIPs: o.ClusterIPs, ForwardRedirects: o.ForwardRedirects, RequestTimeout: s.opts.FlowControl.RequestTimeout,
 		Dial: s.opts.Egress.Cluster(), Log: s.opts.Log,
-	})
+	}
+	s.aggregator = aggregate.New(to)
+	if o.ExternalMetricsRoutes {
+		to.Published = s.aggregator.Announce
+		s.routes = externalmetrics.New(externalmetrics.Options{Servers: to, Default: func() *aggregate.Service {
+			return s.aggregator.Find("/apis/" + externalmetrics.Group + "/" + externalmetrics.Version)
+		}})
+	}
 	return s.metrics.Registry().Register(s.aggregator)
 }
 
 // Aggregator returns the registrations of group-versions that other servers serve.
 func (s *Server) Aggregator() *aggregate.Aggregator { return s.aggregator }
 
+// Rotated makes further requests to other servers use new connections, after a change of the front proxy's certificate.
+func (s *Server) Rotated() {
+	s.aggregator.Rotated()
+	if s.routes != nil {
+		s.routes.Rotated()
+	}
+}
+
+// behind returns the other server that serves a path; nil: this server does. The error is why none can.
+func (s *Server) behind(path string) (*aggregate.Service, error) {
+	if s.routes != nil {
+		if to, err := s.routes.Find(path); to != nil || err != nil {
+			return to, err
+		}
+	}
+	return s.aggregator.Find(path), nil
+}
+
+// elsewhere reports whether this server forwards a request for a path, or answers it with what others say.
+func (s *Server) elsewhere(path string) bool {
+	if s.routes != nil && s.routes.Any() && externalmetrics.Discovers(path) {
+		return true
+	}
+	to, err := s.behind(path)
+	return to != nil || err != nil
+}
+
 // delegated forwards a request for a path of another server; false: this server serves the path.
 func (s *Server) delegated(w http.ResponseWriter, r *http.Request, info *requestinfo.Info) bool {
-	to := s.aggregator.Find(r.URL.Path)
+	if s.routes != nil && s.routes.Any() && externalmetrics.Discovers(r.URL.Path) {
+		flowcontrol.Began(r.Context())
+		s.routes.ServeHTTP(w, r)
+		return true
+	}
+	to, err := s.behind(r.URL.Path)
+	if err != nil {
+		status.Write(w, r, apierrors.NewServiceUnavailable(err.Error()))
+		return true
+	}
 	if to == nil {
 		return false
 	}

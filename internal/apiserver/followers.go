@@ -14,6 +14,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/aggregate"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize/node"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize/rbac"
+	"github.com/mortise-dev/mortise/internal/apiserver/externalmetrics"
 	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/health"
@@ -37,6 +38,12 @@ func (s *Server) followers() []feed.Follower {
 			Name: "reconciler", Resources: reconciler.Kinds(), Namespace: metav1.NamespaceSystem, Background: true,
 			Load: loadFrom(s.reconciler.Load), Apply: s.reconciler.Apply,
 		},
+	}
+	if s.routes != nil {
+		fs = append(fs, feed.Follower{
+			Name: "externalmetrics", Resources: externalmetrics.Kinds(), Load: loadFrom(s.routes.Load), Apply: s.routes.Apply,
+			Unreadable: s.routes.SetUnreadable,
+		})
 	}
 	if s.flow != nil {
 		fs = append(fs, feed.Follower{Name: "flowcontrol", Resources: flowcontrol.Kinds(), Load: loadFrom(s.flow.Load), Apply: s.flow.Apply})

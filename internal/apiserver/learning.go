@@ -12,6 +12,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/aggregate"
 	"github.com/mortise-dev/mortise/internal/apiserver/aggregate/learn"
 	"github.com/mortise-dev/mortise/internal/apiserver/discovery"
+	"github.com/mortise-dev/mortise/internal/apiserver/externalmetrics"
 )
 
 // newLearner makes the learner, which reads the discovery of other servers, and the handler of the merged discovery documents.
@@ -38,14 +39,24 @@ func (s *Server) told(r *learn.Remote, err error) {
 // remotes returns the group versions of other servers for the learner.
 func (s *Server) remotes() []learn.Remote {
 	services := s.aggregator.Services()
-	out := make([]learn.Remote, len(services))
-	for i, a := range services {
+	out := make([]learn.Remote, 0, len(services)+1)
+	routed := false
+	if s.routes != nil {
+		var r learn.Remote
+		if r, routed = s.routes.Remote(); routed {
+			out = append(out, r)
+		}
+	}
+	for _, a := range services {
+		if routed && a.Name == externalmetrics.Name {
+			continue // it is one of the routes' servers
+		}
 		base := a.URL("")
-		out[i] = learn.Remote{
+		out = append(out, learn.Remote{
 			Name: a.Name, Group: a.Group, Version: a.Version, GroupPriority: int(a.GroupPriority), VersionPriority: int(a.VersionPriority),
 			Unavailable: !a.Available, Server: base.Host, State: fmt.Sprint(a.UID, a.Available, a.Epoch()), Base: base,
 			Discovery: a.As(aggregate.Discovery()), OpenAPI: a.As(aggregate.OpenAPI()),
-		}
+		})
 	}
 	return out
 }

@@ -49,6 +49,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/crd"
 	"github.com/mortise-dev/mortise/internal/apiserver/discovery"
 	"github.com/mortise-dev/mortise/internal/apiserver/explain"
+	"github.com/mortise-dev/mortise/internal/apiserver/externalmetrics"
 	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/health"
@@ -146,6 +147,7 @@ type Server struct {
 	bounds       *bounds
 	crds         *crd.Registry
 	aggregator   *aggregate.Aggregator
+	routes       *externalmetrics.Routes // nil: external metrics have one server
 	learner      *learn.Learner
 	documents    *discovery.Handler
 	reconciler   *reconciler.Reconciler
@@ -403,6 +405,9 @@ func (s *Server) Run(ctx context.Context) error {
 		g.Go(func() { s.authn.Run(ctx) })
 		g.Go(func() { s.reconciler.Run(ctx, s.registry.Backend()) })
 		g.Go(func() { s.aggregator.Run(ctx) })
+		if s.routes != nil {
+			g.Go(func() { s.routes.Run(ctx) })
+		}
 		g.Go(func() { s.learner.Run(ctx) })
 		g.Go(func() { s.compact(ctx) })
 		g.Go(func() {

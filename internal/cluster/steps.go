@@ -47,6 +47,10 @@ func checks() []step {
 			a.initializing, err = makeInitializers(a.settings)
 			return err
 		}},
+		{Name: "make external-metrics routes", Start: func(_ context.Context, a *assembly) (err error) {
+			a.externalMetrics, err = externalMetricsKinds(a.settings)
+			return err
+		}},
 		{Name: "read the ways of egress", Start: func(_ context.Context, a *assembly) (err error) {
 			a.egress, err = egress.Load(a.settings.APIServer.Egress.ConfigFile, a.ledger)
 			return err
@@ -223,7 +227,7 @@ func servers() []step {
 			log := a.settings.Logger
 			a.background.Run(ctx, "authorization", a.authorization.chain.Run)
 			a.encryption.follow(ctx, a.background)
-			followFrontProxyClient(ctx, a.frontProxy, a.background, log, a.server.Aggregator().Rotated)
+			followFrontProxyClient(ctx, a.frontProxy, a.background, log, a.server.Rotated)
 			followServing(ctx, a.material.Certificates, a.background, log)
 			a.settings.signing.follow(ctx, a.background, log)
 			return nil
