@@ -34,8 +34,8 @@ const (
 	usualMillis  = 60 // of CPU that a pod uses, at its autoscaler's target
 )
 
-// beMetered serves the usage of pods of StatefulSets, which are named NAME-0, NAME-1 …, until its input ends. POST /load?app=NAME&cpu=N sets
-// how many thousandths of a CPU each pod of one uses.
+// beMetered serves the usage of pods of StatefulSets, which are named NAME-0, NAME-1 …, until its input ends. POST /load?app=NAME&cpu=N
+// sets how many thousandths of a CPU each pod of one uses.
 func beMetered(in io.Reader, out io.Writer) error {
 	var mu sync.Mutex
 	loads := map[string]string{}
@@ -83,7 +83,8 @@ func beMetered(in io.Reader, out io.Writer) error {
 }
 
 func scaledSet(name string) string {
-	return fmt.Sprintf(`{"apiVersion":"apps/v1","kind":"StatefulSet","metadata":{"name":%[1]q},"spec":{"replicas":%[2]d,"serviceName":"s","podManagementPolicy":"Parallel",`+
+	return fmt.Sprintf(`{"apiVersion":"apps/v1","kind":"StatefulSet","metadata":{"name":%[1]q},"spec":{"replicas":%[2]d,"serviceName":"s",`+
+		`"podManagementPolicy":"Parallel",`+
 		`"selector":{"matchLabels":{"app":%[1]q}},"template":{"metadata":{"labels":{"app":%[1]q}},"spec":{"terminationGracePeriodSeconds":0,`+
 		`"containers":[{"name":"c","image":"i","resources":{"requests":{"cpu":"100m"}}}]}}}}`, name, scaledPods)
 }
@@ -210,7 +211,8 @@ func (r *scaled) measure(ctx context.Context, add adder) error {
 		return err
 	}
 	add(fmt.Sprintf("CPU at rest with %s autoscalers over %s simulated pods", report.Number(autoscalers),
-		report.Number(autoscalers*scaledPods)), report.Value{Name: "of the autoscalers", Unit: "ms/s", Number: with - without, Bound: report.AtMost(20)},
+		report.Number(autoscalers*scaledPods)),
+		report.Value{Name: "of the autoscalers", Unit: "ms/s", Number: with - without, Bound: report.AtMost(20)},
 		report.Value{Name: "of all", Unit: "ms/s", Number: with})
 	return r.steps(ctx, sets, add)
 }

@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/aggregate"
-	"github.com/mortise-dev/mortise/internal/apiserver/externalmetrics"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
@@ -42,54 +41,21 @@ func (s *Server) newAggregator() error {
 		ClusterIPs: o.ClusterIPs, ForwardRedirects: o.ForwardRedirects, RequestTimeout: s.opts.FlowControl.RequestTimeout,
 		Dial: s.opts.Egress.Cluster(), Log: s.opts.Log,
 	}
-	s.aggregator = aggregate.New(to)
-	if o.ExternalMetricsRoutes {
-		to.Published = s.aggregator.Announce
-		s.routes = externalmetrics.New(externalmetrics.Options{Servers: to, Default: func() *aggregate.Service {
-			return s.aggregator.Find("/apis/" + externalmetrics.Group + "/" + externalmetrics.Version)
-		}})
-	}
-	return s.metrics.Registry().Register(s.aggregator)
+	s.others = newOthers(to, o.ExternalMetricsRoutes)
+	return s.metrics.Registry().Register(s.others.aggregator)
 }
 
 // Aggregator returns the registrations of group-versions that other servers serve.
-func (s *Server) Aggregator() *aggregate.Aggregator { return s.aggregator }
-
-// Rotated makes further requests to other servers use new connections, after a change of the front proxy's certificate.
-func (s *Server) Rotated() {
-	s.aggregator.Rotated()
-	if s.routes != nil {
-		s.routes.Rotated()
-	}
-}
-
-// behind returns the other server that serves a path; nil: this server does. The error is why none can.
-func (s *Server) behind(path string) (*aggregate.Service, error) {
-	if s.routes != nil {
-		if to, err := s.routes.Find(path); to != nil || err != nil {
-			return to, err
-		}
-	}
-	return s.aggregator.Find(path), nil
-}
-
-// elsewhere reports whether this server forwards a request for a path, or answers it with what others say.
-func (s *Server) elsewhere(path string) bool {
-	if s.routes != nil && s.routes.Any() && externalmetrics.Discovers(path) {
-		return true
-	}
-	to, err := s.behind(path)
-	return to != nil || err != nil
-}
+func (s *Server) Aggregator() *aggregate.Aggregator { return s.others.aggregator }
 
 // delegated forwards a request for a path of another server; false: this server serves the path.
 func (s *Server) delegated(w http.ResponseWriter, r *http.Request, info *requestinfo.Info) bool {
-	if s.routes != nil && s.routes.Any() && externalmetrics.Discovers(r.URL.Path) {
+	if s.others.discovers(r.URL.Path) {
 		flowcontrol.Began(r.Context())
-		s.routes.ServeHTTP(w, r)
+		s.others.routes.ServeHTTP(w, r)
 		return true
 	}
-	to, err := s.behind(r.URL.Path)
+	to, err := s.others.find(r.URL.Path)
 	if err != nil {
 		status.Write(w, r, apierrors.NewServiceUnavailable(err.Error()))
 		return true

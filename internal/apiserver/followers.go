@@ -33,16 +33,16 @@ func (s *Server) followers() []feed.Follower {
 			Apply: func(ctx context.Context, c *feed.Change) error { return s.crds.Apply(ctx, s.registry.Backend(), c) },
 		},
 		{Name: "rbac", Resources: rbac.Kinds(), Load: loadFrom(s.opts.Roles.Load), Apply: s.opts.Roles.Apply},
-		{Name: "aggregation", Resources: aggregate.Kinds(), Load: loadFrom(s.aggregator.Load), Apply: s.aggregator.Apply},
+		{Name: "aggregation", Resources: aggregate.Kinds(), Load: loadFrom(s.others.aggregator.Load), Apply: s.others.aggregator.Apply},
 		{
 			Name: "reconciler", Resources: reconciler.Kinds(), Namespace: metav1.NamespaceSystem, Background: true,
 			Load: loadFrom(s.reconciler.Load), Apply: s.reconciler.Apply,
 		},
 	}
-	if s.routes != nil {
+	if routes := s.others.routes; routes != nil {
 		fs = append(fs, feed.Follower{
-			Name: "externalmetrics", Resources: externalmetrics.Kinds(), Load: loadFrom(s.routes.Load), Apply: s.routes.Apply,
-			Unreadable: s.routes.SetUnreadable,
+			Name: "externalmetrics", Resources: externalmetrics.Kinds(), Load: loadFrom(routes.Load), Apply: routes.Apply,
+			Unreadable: routes.SetUnreadable,
 		})
 	}
 	if s.flow != nil {

@@ -17,7 +17,7 @@ import (
 
 // newLearner makes the learner, which reads the discovery of other servers, and the handler of the merged discovery documents.
 func (s *Server) newLearner() error {
-	s.learner = learn.New(learn.Options{Remotes: s.remotes, Changed: s.aggregator.Changed, Told: s.told, Log: s.opts.Log})
+	s.learner = learn.New(learn.Options{Remotes: s.remotes, Changed: s.others.aggregator.Changed, Told: s.told, Log: s.opts.Log})
 	s.documents = discovery.New(s.Kinds).With(s.learner.Discovery)
 	return s.metrics.Registry().Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "aggregator_discovery_aggregation_count_total", Help: "[ALPHA] Counter of number of times discovery was aggregated",
@@ -33,17 +33,17 @@ func (s *Server) told(r *learn.Remote, err error) {
 			reason, message = t.Reason, t.URL+": "+message
 		}
 	}
-	s.aggregator.Read(r.Name, r.Server, reason, message)
+	s.others.aggregator.Read(r.Name, r.Server, reason, message)
 }
 
 // remotes returns the group versions of other servers for the learner.
 func (s *Server) remotes() []learn.Remote {
-	services := s.aggregator.Services()
+	services := s.others.aggregator.Services()
 	out := make([]learn.Remote, 0, len(services)+1)
 	routed := false
-	if s.routes != nil {
+	if s.others.routes != nil {
 		var r learn.Remote
-		if r, routed = s.routes.Remote(); routed {
+		if r, routed = s.others.routes.Remote(); routed {
 			out = append(out, r)
 		}
 	}

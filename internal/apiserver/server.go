@@ -39,7 +39,6 @@ import (
 	"github.com/mortise-dev/mortise/extension/egress"
 	"github.com/mortise-dev/mortise/extension/webhook"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
-	"github.com/mortise-dev/mortise/internal/apiserver/aggregate"
 	"github.com/mortise-dev/mortise/internal/apiserver/aggregate/learn"
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
@@ -49,7 +48,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/crd"
 	"github.com/mortise-dev/mortise/internal/apiserver/discovery"
 	"github.com/mortise-dev/mortise/internal/apiserver/explain"
-	"github.com/mortise-dev/mortise/internal/apiserver/externalmetrics"
 	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/health"
@@ -146,8 +144,7 @@ type Server struct {
 	turns        turns
 	bounds       *bounds
 	crds         *crd.Registry
-	aggregator   *aggregate.Aggregator
-	routes       *externalmetrics.Routes // nil: external metrics have one server
+	others       others // the other servers that serve groups
 	learner      *learn.Learner
 	documents    *discovery.Handler
 	reconciler   *reconciler.Reconciler
@@ -404,10 +401,7 @@ func (s *Server) Run(ctx context.Context) error {
 		g.Go(func() { s.bookmarks(ctx) })
 		g.Go(func() { s.authn.Run(ctx) })
 		g.Go(func() { s.reconciler.Run(ctx, s.registry.Backend()) })
-		g.Go(func() { s.aggregator.Run(ctx) })
-		if s.routes != nil {
-			g.Go(func() { s.routes.Run(ctx) })
-		}
+		g.Go(func() { s.others.run(ctx) })
 		g.Go(func() { s.learner.Run(ctx) })
 		g.Go(func() { s.compact(ctx) })
 		g.Go(func() {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"testing"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -18,6 +19,8 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"github.com/mortise-dev/mortise/api/extension/v1alpha1"
+	"github.com/mortise-dev/mortise/internal/apiserver"
+	"github.com/mortise-dev/mortise/internal/apiserver/externalmetrics"
 )
 
 // subject is one follower in random histories. Each is asked by requests that no other one decides about.
@@ -79,6 +82,7 @@ func subjects() []subject {
 		webhooksSubject("mutatingadmissionwebhook", "mutatingwebhookconfigurations", "secrets", "secrets"),
 		webhooksSubject("validatingadmissionwebhook", "validatingwebhookconfigurations", "serviceaccounts", "namespaces"),
 		validatingPolicySubject(), mutatingPolicySubject(), limitsSubject(), quotaSubject(), initializersSubject(),
+		externalMetricsSubject(),
 	}
 }
 
@@ -381,5 +385,34 @@ func initializersSubject() subject {
 			names = append(names, p.Name)
 		}
 		return fmt.Sprint(w.Code, names)
+	}}
+}
+
+// withExternalMetrics lets a server follow routes of external metrics.
+func withExternalMetrics(t *testing.T, o *apiserver.Options) {
+	t.Helper()
+	kind, err := externalmetrics.Kind()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Kinds, o.Aggregation.ExternalMetricsRoutes = append(o.Kinds, kind), true
+}
+
+// externalMetricsSubject has routes to servers that are not there: the refusal names the route.
+func externalMetricsSubject() subject {
+	const version = v1alpha1.Group + "/v1alpha1"
+	all := objects("/apis/"+version+"/"+v1alpha1.ExternalMetricsRouteResource, []string{"r1", "r2"}, 3, func(name string, v int) string {
+		return `{"apiVersion":"` + version + `","kind":"` + v1alpha1.ExternalMetricsRouteKind + `","metadata":{"name":"` + name + `"},"spec":{` +
+			[]string{`"metrics":["a*"]`, `"metrics":["*"],"priority":1`, `"namespaces":["ns"],"metrics":["b"]`}[v] +
+			`,"service":{"namespace":"ns","name":"` + name + `"}}}`
+	})
+	return subject{name: "externalmetrics", objects: all, look: func(m *member) string {
+		var seen []string
+		for _, path := range []string{"ns/abc", "ns/b", "other/b"} {
+			w := m.say(m.t.Context(), "root", "GET", "/apis/external.metrics.k8s.io/v1beta1/namespaces/"+path, "")
+			route, _, _ := strings.Cut(w.Header().Get("Warning"), ":")
+			seen = append(seen, fmt.Sprint(path, " ", w.Code, " ", route))
+		}
+		return strings.Join(seen, ", ")
 	}}
 }

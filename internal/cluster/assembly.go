@@ -49,7 +49,7 @@ type checked struct {
 	admission        admit.Chain
 	initializing     initializing
 	externalMetrics  []*resource.Descriptor // the kind of routes to external-metrics servers; none: these are disabled
-	egress           *egress.Selector // selects the proxies of outgoing connections; nil: all are direct
+	egress           *egress.Selector       // selects the proxies of outgoing connections; nil: all are direct
 	authentication   *authentication
 	modes            *modes.Settings // of authorization
 	encryptionConfig *encryption.Config

@@ -227,7 +227,7 @@ func servers() []step {
 			log := a.settings.Logger
 			a.background.Run(ctx, "authorization", a.authorization.chain.Run)
 			a.encryption.follow(ctx, a.background)
-			followFrontProxyClient(ctx, a.frontProxy, a.background, log, a.server.Rotated)
+			followFrontProxyClient(ctx, a.frontProxy, a.background, log, a.server.Aggregator().Rotated)
 			followServing(ctx, a.material.Certificates, a.background, log)
 			a.settings.signing.follow(ctx, a.background, log)
 			return nil

@@ -78,8 +78,9 @@ type Options struct {
 	ClusterIPs bool
 	// Form is how registrations are stored; nil: as APIServices.
 	Form *Form
-	// Published is called when the result of [Aggregator.Services] changes, and must not block; nil: no call.
-	Published func()
+	// Beside is an aggregator whose rotations of the certificate this one makes too, and whose channel of changes this one closes
+	// too. Nil: none.
+	Beside *Aggregator
 	// Dial connects to the servers; nil: the default dialer.
 	Dial egress.Dial
 	// ForwardRedirects forwards redirects to the client. By default servers may not redirect.
@@ -108,6 +109,7 @@ type Aggregator struct {
 	due     chan struct{}   // holds one when there are such
 	start   func(*entry)    // starts an entry's worker; nil: not yet
 	workers sync.WaitGroup
+	rotates []*Aggregator // those beside it; not changed once requests are served
 }
 
 // entry is the state that lives as long as a registration.
@@ -133,8 +135,12 @@ func New(o Options) *Aggregator {
 	o.Form = cmp.Or(o.Form, apiServices)
 	o.RequestTimeout = cmp.Or(o.RequestTimeout, time.Minute)
 	o.Most = cmp.Or(o.Most, 400)
-	return &Aggregator{o: o, entries: map[string]*entry{}, at: map[reference][]*entry{}, changed: make(chan struct{}),
+	a := &Aggregator{o: o, entries: map[string]*entry{}, at: map[reference][]*entry{}, changed: make(chan struct{}),
 		locals: map[string]bool{}, due: make(chan struct{}, 1), metrics: newMetrics()}
+	if b := o.Beside; b != nil {
+		b.rotates = append(b.rotates, a)
+	}
+	return a
 }
 
 // Load replaces all registrations with the stored ones. The addresses of their servers are resolved again.
@@ -269,8 +275,11 @@ func (a *Aggregator) publish() {
 	a.paths.Store(paths)
 	close(a.changed)
 	a.changed = make(chan struct{})
-	if a.o.Published != nil {
-		a.o.Published()
+	if b := a.o.Beside; b != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		close(b.changed)
+		b.changed = make(chan struct{})
 	}
 }
 
@@ -295,11 +304,15 @@ func (a *Aggregator) Changed() <-chan struct{} {
 	return a.changed
 }
 
-// Find returns the registration that a path belongs to; nil: this server serves the path.
+// Find returns the registration that a path belongs to; nil: this server serves the path. In a form that is found by name, the path is a
+// registration's name.
 func (a *Aggregator) Find(path string) *Service {
 	paths := a.paths.Load()
 	if paths == nil {
 		return nil
+	}
+	if a.o.Form.ByName {
+		return (*paths)[path]
 	}
 	if rest, ok := strings.CutPrefix(path, "/apis/"); ok {
 		i := strings.IndexByte(rest, '/')
@@ -343,6 +356,9 @@ func (a *Aggregator) moved(namespace, name string) {
 
 // Rotated makes further requests use new connections, after a change of the front proxy's certificate.
 func (a *Aggregator) Rotated() {
+	for _, b := range a.rotates {
+		b.Rotated()
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, e := range a.entries {

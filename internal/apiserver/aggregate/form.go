@@ -23,8 +23,7 @@ type Form struct {
 	SetConditions func(obj resource.Object, conditions []apiregistrationv1.APIServiceCondition)
 	// Extension returns the name of a registration's server in the ledger. Nil: the registration's own.
 	Extension func(name string) string
-	// ByName is true if several registrations may have the same group version: [Aggregator.Named] finds them, not
-	// [Aggregator.Find].
+	// ByName is true if several registrations may have the same group version: [Aggregator.Find] finds them by name.
 	ByName bool
 }
 
@@ -57,20 +56,4 @@ func (f *Form) ref(group, name string) extension.Ref {
 		ref.Point = extension.MetricsAPI
 	}
 	return ref
-}
-
-// Named returns the registration of a name, of a form that is found by name; nil: there is none.
-func (a *Aggregator) Named(name string) *Service {
-	if paths := a.paths.Load(); paths != nil && a.o.Form.ByName {
-		return (*paths)[name]
-	}
-	return nil
-}
-
-// Announce closes the channel of [Aggregator.Changed], after a change of what another aggregator holds.
-func (a *Aggregator) Announce() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	close(a.changed)
-	a.changed = make(chan struct{})
 }

@@ -71,7 +71,7 @@ func (s *Service) says(o *Service) bool {
 		s.Available == o.Available && s.Reason == o.Reason && s.Message == o.Message && s.Unreadable == o.Unreadable
 }
 
-// key is what [Aggregator.Find] or [Aggregator.Named] finds the service by.
+// key is what [Aggregator.Find] finds the service by.
 func (s *Service) key() string {
 	switch {
 	case s.aggregator.o.Form.ByName:

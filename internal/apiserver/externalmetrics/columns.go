@@ -50,6 +50,6 @@ func (c columns) Cells(obj resource.Object) ([]any, error) {
 	}
 	s := &of.Spec
 	patterns := func(of []string) string { return cmp.Or(strings.Join(of, ","), "*") }
-	return []any{plain[0], int64(s.Priority), patterns(s.Metrics), patterns(s.Namespaces), s.Service.Namespace + "/" + s.Service.Name, available,
-		plain[1]}, nil
+	service := s.Service.Namespace + "/" + s.Service.Name
+	return []any{plain[0], int64(s.Priority), patterns(s.Metrics), patterns(s.Namespaces), service, available, plain[1]}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 func TestMatches(t *testing.T) {
@@ -33,7 +34,7 @@ func FuzzMatches(f *testing.F) {
 	f.Add("s*-kafka-*", "s0-kafka-orders")
 	f.Add("*ab*ab", "abab")
 	f.Fuzz(func(t *testing.T, pattern, name string) {
-		if len(pattern) > 100 || len(name) > 100 || strings.ContainsRune(pattern+name, '\uFFFD') || strings.ToValidUTF8(pattern+name, "") != pattern+name {
+		if len(pattern) > 100 || len(name) > 100 || strings.ContainsRune(pattern+name, '\uFFFD') || !utf8.ValidString(pattern+name) {
 			return
 		}
 		var b strings.Builder
@@ -43,7 +44,7 @@ func FuzzMatches(f *testing.F) {
 			}
 			b.WriteString(regexp.QuoteMeta(part))
 		}
-		if want := regexp.MustCompile(`^(?:` + b.String() + `)$`).MatchString(name); matches(pattern, name) != want && !strings.HasSuffix(name, "\n") {
+		if want := regexp.MustCompile(`\A(?:` + b.String() + `)\z`).MatchString(name); matches(pattern, name) != want {
 			t.Errorf("matches(%q, %q) = %v", pattern, name, !want)
 		}
 	})

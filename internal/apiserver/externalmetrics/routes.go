@@ -93,9 +93,6 @@ func New(o Options) *Routes {
 // Run checks whether the servers respond, until ctx ends.
 func (r *Routes) Run(ctx context.Context) { r.servers.Run(ctx) }
 
-// Rotated makes further requests use new connections, after a change of the front proxy's certificate.
-func (r *Routes) Rotated() { r.servers.Rotated() }
-
 // registration returns the registration that a route stands for; nil: it cannot be read.
 func registration(obj resource.Object) *apiregistrationv1.APIService {
 	of, err := read(obj)
@@ -105,7 +102,7 @@ func registration(obj resource.Object) *apiregistrationv1.APIService {
 	a := &apiregistrationv1.APIService{ObjectMeta: of.ObjectMeta, Spec: apiregistrationv1.APIServiceSpec{
 		Group: Group, Version: Version, GroupPriorityMinimum: groupPriority, VersionPriority: versionPriority,
 		CABundle: of.Spec.CABundle, InsecureSkipTLSVerify: of.Spec.InsecureSkipTLSVerify,
-		Service: &apiregistrationv1.ServiceReference{Namespace: of.Spec.Service.Namespace, Name: of.Spec.Service.Name, Port: of.Spec.Service.Port},
+		Service: (*apiregistrationv1.ServiceReference)(&of.Spec.Service),
 	}}
 	for _, c := range of.Status.Conditions {
 		a.Status.Conditions = append(a.Status.Conditions, apiregistrationv1.APIServiceCondition{
@@ -181,8 +178,8 @@ func (r *Routes) Apply(ctx context.Context, c *feed.Change) error {
 	return nil
 }
 
-// SetUnreadable is called with the stored objects that cannot be read. While a route is among them, nobody knows which
-// requests it matches, so all are refused.
+// SetUnreadable is called with the stored objects that cannot be read. While a route is among them, all requests are refused,
+// as its patterns are not known.
 func (r *Routes) SetUnreadable(keys []feed.Key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -221,9 +218,6 @@ func (r *Routes) publish() {
 	}
 	slices.SortFunc(t.routes, func(a, b *route) int { return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.name, b.name)) })
 	r.table.Store(t)
-	if r.o.Servers.Published != nil {
-		r.o.Servers.Published()
-	}
 }
 
 // Any reports whether there are routes.
@@ -259,14 +253,14 @@ func (r *Routes) Find(path string) (*aggregate.Service, error) {
 		return nil, nil
 	}
 	if len(t.unread) > 0 {
-		return nil, fmt.Errorf("%s %s cannot be read, so nobody knows which metrics it matches", v1alpha1.ExternalMetricsRouteKind,
+		return nil, fmt.Errorf("%s %s cannot be read, so its patterns are not known", v1alpha1.ExternalMetricsRouteKind,
 			strings.Join(t.unread, ", "))
 	}
 	for _, o := range t.routes {
 		if !o.matches(namespace, name) {
 			continue
 		}
-		if s := r.servers.Named(o.name); s != nil {
+		if s := r.servers.Find(o.name); s != nil {
 			return s, nil
 		}
 		return nil, fmt.Errorf("%s %s was changed during the request", v1alpha1.ExternalMetricsRouteKind, o.name)
@@ -281,7 +275,7 @@ func (r *Routes) all() []*aggregate.Service {
 		out = append(out, s)
 	}
 	for _, o := range r.table.Load().routes {
-		if s := r.servers.Named(o.name); s != nil {
+		if s := r.servers.Find(o.name); s != nil {
 			out = append(out, s)
 		}
 	}

@@ -72,7 +72,8 @@ func TestFind(t *testing.T) {
 	r.SetUnreadable([]feed.Key{{Resource: schema.GroupResource{Resource: "services"}, Namespace: "a", Name: "b"}})
 	want("shop", "queue", "")
 	r.SetUnreadable([]feed.Key{{Resource: resourceOf, Name: "broken"}})
-	if s, err := r.Find(root + "/namespaces/shop/queue"); err == nil || s != nil || !strings.Contains(err.Error(), "ExternalMetricsRoute broken") {
+	s, err := r.Find(root + "/namespaces/shop/queue")
+	if err == nil || s != nil || !strings.Contains(err.Error(), "ExternalMetricsRoute broken") {
 		t.Errorf("while a route is unreadable: %v, %v", s, err)
 	}
 	r.SetUnreadable(nil)
