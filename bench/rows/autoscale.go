@@ -30,7 +30,7 @@ const (
 	autoscalers  = 1000
 	scaledPods   = 10 // of each
 	scaledSteps  = 20 // steps of load that are timed, each of another autoscaler
-	autoscaleFor = 60 // seconds of rest: four evaluations of each autoscaler
+	autoscaleFor = 30 // seconds of rest: two evaluations of each autoscaler
 	usualMillis  = 60 // of CPU that a pod uses, at its autoscaler's target
 )
 
@@ -198,7 +198,7 @@ func (r *scaled) measure(ctx context.Context, add adder) error {
 	if err := r.create(ctx, hpas); err != nil {
 		return err
 	}
-	if err := r.idle(ctx, 30); err != nil { // each is evaluated again
+	if err := r.idle(ctx, 15); err != nil { // each is evaluated again
 		return err
 	}
 	after, err := r.Collected(ctx)
