@@ -150,7 +150,6 @@ func (h *history) start(engine store.Engine, runs bool, decorate ...func(feed.Fo
 	m := newMemberWith(h.t, store.New(engine), decorate, func(o *apiserver.Options) {
 		o.Log = slog.New(slog.DiscardHandler)
 		o.Kinds, o.Admission = append(o.Kinds, kind), append(o.Admission, initializers.New(clock.RealClock{}))
-		withExternalMetrics(h.t, o)
 	})
 	if !runs {
 		return m

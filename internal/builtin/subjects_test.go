@@ -398,21 +398,27 @@ func withExternalMetrics(t *testing.T, o *apiserver.Options) {
 	o.Kinds, o.Aggregation.ExternalMetricsRoutes = append(o.Kinds, kind), true
 }
 
+const routesPath = "/apis/" + v1alpha1.Group + "/" + v1alpha1.Version + "/" + v1alpha1.ExternalMetricsRouteResource
+
+// externalRoute is a route of a metric to a server that is not there.
+func externalRoute(name, metric string) string {
+	return `{"apiVersion":"` + v1alpha1.Group + "/" + v1alpha1.Version + `","kind":"` + v1alpha1.ExternalMetricsRouteKind +
+		`","metadata":{"name":"` + name + `"},"spec":{"metrics":["` + metric + `"],"service":{"namespace":"ns","name":"` + name + `"}}}`
+}
+
+// externalMetric asks for a metric, NAMESPACE/NAME, and returns the code and the route that the refusal names.
+func externalMetric(m *member, path string) string {
+	w := m.say(m.t.Context(), "root", "GET", "/apis/external.metrics.k8s.io/v1beta1/namespaces/"+path, "")
+	route, _, _ := strings.Cut(w.Header().Get("Warning"), ":")
+	return fmt.Sprint(w.Code, " ", route)
+}
+
 // externalMetricsSubject has routes to servers that are not there: the refusal names the route.
 func externalMetricsSubject() subject {
-	const version = v1alpha1.Group + "/v1alpha1"
-	all := objects("/apis/"+version+"/"+v1alpha1.ExternalMetricsRouteResource, []string{"r1", "r2"}, 3, func(name string, v int) string {
-		return `{"apiVersion":"` + version + `","kind":"` + v1alpha1.ExternalMetricsRouteKind + `","metadata":{"name":"` + name + `"},"spec":{` +
-			[]string{`"metrics":["a*"]`, `"metrics":["*"],"priority":1`, `"namespaces":["ns"],"metrics":["b"]`}[v] +
-			`,"service":{"namespace":"ns","name":"` + name + `"}}}`
+	all := objects(routesPath, []string{"r1", "r2"}, 3, func(name string, v int) string {
+		return externalRoute(name, []string{"a*", "*", "b"}[v])
 	})
 	return subject{name: "externalmetrics", objects: all, look: func(m *member) string {
-		var seen []string
-		for _, path := range []string{"ns/abc", "ns/b", "other/b"} {
-			w := m.say(m.t.Context(), "root", "GET", "/apis/external.metrics.k8s.io/v1beta1/namespaces/"+path, "")
-			route, _, _ := strings.Cut(w.Header().Get("Warning"), ":")
-			seen = append(seen, fmt.Sprint(path, " ", w.Code, " ", route))
-		}
-		return strings.Join(seen, ", ")
+		return externalMetric(m, "ns/abc") + externalMetric(m, "ns/b") + externalMetric(m, "other/b")
 	}}
 }

@@ -53,7 +53,6 @@ func (c *corrupted) member() *member {
 	return newMemberWith(c.t, c.stored, []func(feed.Follower) feed.Follower{keep}, func(o *apiserver.Options) {
 		o.Log = slog.New(slog.DiscardHandler)
 		o.Kinds, o.Admission = append(o.Kinds, kind), append(o.Admission, initializers.New(clock.RealClock{}))
-		withExternalMetrics(c.t, o)
 	})
 }
 
