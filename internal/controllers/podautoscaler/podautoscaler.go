@@ -104,7 +104,8 @@ func build(d *controllers.Deps, s settings) (controllers.Runner, error) {
 	}
 	c := &controller{
 		client: d.Client, dynamic: d.Dynamic, mapper: d.RESTMapper, recorder: d.Recorder, clock: d.Clock, settings: s, meters: m,
-		hpas: hpas.Lister(), pods: &podsByLabel{lister: pods.Lister()}, queue: controllers.NewQueue[types.NamespacedName](d, "horizontalpodautoscaler", d.Syncs()),
+		hpas: hpas.Lister(), pods: &podsByLabel{lister: pods.Lister()},
+		queue:   controllers.NewQueue[types.NamespacedName](d, "horizontalpodautoscaler", d.Syncs()),
 		sources: &sources{client: d.Discovery.RESTClient(), mapper: d.RESTMapper, clock: d.Clock, period: s.period},
 		log:     d.Scalings, states: map[types.NamespacedName]*state{},
 	}
