@@ -186,6 +186,9 @@ func (r *scaled) measure(ctx context.Context, add adder) error {
 	}); err != nil {
 		return fmt.Errorf("run pods: %w", err)
 	}
+	if err := r.idle(ctx, 30); err != nil { // what came of the pods settles
+		return err
+	}
 	without, err := r.rest(ctx)
 	if err != nil {
 		return err
