@@ -190,6 +190,7 @@ func table() []Setting {
 		{Flag: "proxy-client-key-file", Field: "aggregation.proxyClientKeyFile"},
 		{Flag: "enable-aggregator-routing", Field: "aggregation.routing.enabled"},
 		{Flag: "aggregator-reject-forwarding-redirect", Field: "aggregation.rejectForwardingRedirects"},
+		{Flag: "enable-external-metrics-routes", Field: "aggregation.externalMetricsRoutes.enabled"},
 		{Flag: "egress-selector-config-file", Field: "egress.configFile"},
 
 		{Flag: "explain", Field: "explain.enabled"},

@@ -261,6 +261,7 @@ type AggregationConfiguration struct {
 	ProxyClientKeyFile        string `json:"proxyClientKeyFile,omitempty"`
 	Routing                   Switch `json:"routing,omitzero"`
 	RejectForwardingRedirects *bool  `json:"rejectForwardingRedirects,omitempty"`
+	ExternalMetricsRoutes     Switch `json:"externalMetricsRoutes,omitzero"`
 }
 
 // EgressConfiguration selects proxies for the server's outgoing connections.
