@@ -7,5 +7,5 @@ import "github.com/mortise-dev/mortise/internal/agent/containermanager"
 
 // resourceManagers makes THE table of the managers of resources beyond cgroup limits, in kubelet's order: devices, CPUs, memory, claims.
 func (n *node) resourceManagers() *containermanager.Manager {
-	return containermanager.New(nil)
+	return containermanager.New(n.exclusive.policy(), n.exclusive.rows()...)
 }

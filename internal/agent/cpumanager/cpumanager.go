@@ -17,6 +17,7 @@ package cpumanager
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -82,6 +83,9 @@ func New(c Config) (*Manager, error) {
 			return nil, fmt.Errorf("new none policy error: None policy: received unsupported options=%v", c.PolicyOptions) // upstream's words
 		}
 	case PolicyStatic:
+		if c.Reserved.IsZero() {
+			return nil, errors.New("[cpumanager] unable to determine reserved CPU resources for static policy") // upstream's words
+		}
 		policy, err := newStatic(c, &m.state)
 		if err != nil {
 			return nil, fmt.Errorf("new static policy error: %w", err)
@@ -229,14 +233,17 @@ func (m *Manager) alone(pod *corev1.Pod, c *corev1.Container) bool {
 	return !m.podLevel(pod) || podshare.Equal(c) && whole(c.Resources.Limits[corev1.ResourceCPU])
 }
 
-// Unlimited reports whether a pod's cgroup has no CFS quota: a container of it has CPUs of its own; of a pod with pod-level resources, all
-// have.
-func (m *Manager) Unlimited(pod *corev1.Pod) bool {
+// Pinned reports whether a container has CPUs of its own, and so no CFS quota. Without a container, it reports whether the pod's cgroup has
+// none: one of its containers has CPUs of its own; of a pod with pod-level resources, all have.
+func (m *Manager) Pinned(pod *corev1.Pod, container *corev1.Container) bool {
 	if m.policy == nil {
 		return false
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if container != nil {
+		return m.alone(pod, container)
+	}
 	some, all := false, true
 	for _, c := range podshare.Containers(pod) {
 		if m.alone(pod, c) {

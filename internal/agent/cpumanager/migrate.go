@@ -39,7 +39,7 @@ func (m *Manager) restore() error {
 	}
 	if m.policy == nil {
 		m.state = state.State{Policy: PolicyNone}
-		if m.loosen(old); m.widening() {
+		if m.loosen(old); m.widening() || text == nil {
 			return nil // until the containers are moved, the file is the static policy's
 		}
 		return m.write()

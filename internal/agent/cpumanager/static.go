@@ -4,7 +4,6 @@
 package cpumanager
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 
@@ -39,10 +38,6 @@ type static struct {
 
 // reserve chooses the reserved CPUs: those named, or so many as the quantity, rounded up, on the lowest cores.
 func (p *static) reserve(named cpuset.CPUSet, quantity resource.Quantity) error {
-	if quantity.IsZero() {
-		// upstream's words
-		return errors.New("[cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero")
-	}
 	count := int((quantity.MilliValue() + 999) / 1000)
 	p.reserved = named
 	if named.IsEmpty() {

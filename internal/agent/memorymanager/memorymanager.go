@@ -99,7 +99,7 @@ func (m *Manager) restore() error {
 		}
 	}
 	m.state = m.adopt(old)
-	if text != nil && reflect.DeepEqual(old.Clone(), m.state.Clone()) {
+	if text == nil && m.policy == nil || text != nil && reflect.DeepEqual(old.Clone(), m.state.Clone()) {
 		return nil
 	}
 	return m.write()
