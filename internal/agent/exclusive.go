@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/cpuset"
@@ -96,7 +95,7 @@ func (n *node) reservedMemory() corev1.ResourceList {
 	q := n.resources.Reserved(corev1.ResourceMemory)
 	for _, t := range n.resources.Thresholds {
 		if t.Hard() && t.Signal == evict.MemoryAvailable {
-			q.Add(*resource.NewQuantity(t.Value.Of(n.resources.Machine.Memory).Value(), resource.BinarySI))
+			q.Add(t.Value.Of(n.resources.Machine.Memory))
 		}
 	}
 	return corev1.ResourceList{corev1.ResourceMemory: q}
