@@ -117,7 +117,8 @@ func (x exclusive) rows() []containermanager.Row {
 			Releaser: x.cpus, Run: x.cpus.Run})
 	}
 	if x.memory != nil {
-		out = append(out, containermanager.Row{Name: "memory manager", Hints: x.memory, Allocator: x.memory, Options: x.memory, Releaser: x.memory})
+		out = append(out, containermanager.Row{Name: "memory manager", Hints: x.memory, Allocator: x.memory, Options: x.memory,
+			Releaser: x.memory})
 	}
 	return out
 }

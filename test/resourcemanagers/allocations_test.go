@@ -28,7 +28,7 @@ import (
 
 // machines and pods of each; what they give is at least 5,000 allocations of containers.
 const (
-	machines = 400
+	machines = 350
 	pods     = 16
 )
 
@@ -194,7 +194,8 @@ func swap(t *testing.T, seed uint64, ours, theirs settings, running []*corev1.Po
 			}
 		}
 		// Whether kubelet accepts its file with a NUMA node in two groups depends on the order of a map.
-		if _, alone := newKubelet(t.Context(), own, running); fmt.Sprint(alone) != err.Error() && !inTwoGroups(t, before["memory_manager_state"]) {
+		_, alone := newKubelet(t.Context(), own, running)
+		if fmt.Sprint(alone) != err.Error() && !inTwoGroups(t, before["memory_manager_state"]) {
 			t.Fatalf("seed %d: kubelet does not start with Mortise's files: %v; with its own: %v", seed, err, alone)
 		}
 		return false
@@ -313,7 +314,8 @@ func describePod(p *corev1.Pod) string {
 		out = append(out, fmt.Sprintf("pod %v %v", r.Requests.Cpu(), r.Requests.Memory()))
 	}
 	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
-		out = append(out, fmt.Sprintf("%s restart=%v requests %v limits %v", c.Name, c.RestartPolicy != nil, c.Resources.Requests, c.Resources.Limits))
+		out = append(out, fmt.Sprintf("%s restart=%v requests %v limits %v", c.Name, c.RestartPolicy != nil, c.Resources.Requests,
+			c.Resources.Limits))
 	}
 	return strings.Join(out, "\n")
 }

@@ -45,7 +45,8 @@ func newKubelet(ctx context.Context, s settings, pods []*corev1.Pod) (*kubelet, 
 	if k.topology, err = topologymanager.NewManager(log, machine.Topology, s.topology, s.scope, s.topologyOptions); err != nil {
 		return nil, err
 	}
-	if k.cpus, err = cpumanager.NewManager(log, s.cpu, s.cpuOptions, time.Hour, machine, s.reservedCPUs, s.reserved, s.dir, k.topology); err != nil {
+	k.cpus, err = cpumanager.NewManager(log, s.cpu, s.cpuOptions, time.Hour, machine, s.reservedCPUs, s.reserved, s.dir, k.topology)
+	if err != nil {
 		return nil, err
 	}
 	var reserved []kubeletconfig.MemoryReservation

@@ -49,8 +49,10 @@ type mortise struct {
 
 func newMortise(s settings) (*mortise, error) {
 	var m mortise
-	topology, err := topologymanager.New(topologymanager.Config{Policy: s.topology, Scope: s.scope, Options: s.topologyOptions, Machine: s.machine,
-		PodLevel: s.gates["PodLevelResourceManagers"]})
+	topology, err := topologymanager.New(topologymanager.Config{
+		Policy: s.topology, Scope: s.scope, Options: s.topologyOptions, Machine: s.machine,
+		PodLevel: s.gates["PodLevelResourceManagers"],
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -153,7 +153,7 @@ func (m *Manager) Release(_ context.Context, pod types.UID) error {
 	})
 }
 
-// change changes the state, and writes it before anybody acts on it. A state that cannot be written does not change.
+// change changes the state, and writes it before the caller acts on it. A state that cannot be written does not change.
 func (m *Manager) change(do func() error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

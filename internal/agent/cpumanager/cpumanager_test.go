@@ -147,9 +147,13 @@ func TestMigration(t *testing.T) {
 		cpus   string // of the pod, which had 1 and 5
 		says   string
 	}{
-		"reserved":         {func(c *Config) { c.ReservedCPUs, c.Reserved = cpuset.New(0, 1), resource.MustParse("2") }, "4-5", "moves from CPUs 1,5 to 4-5"},
-		"strict":           {func(c *Config) { c.PolicyOptions = map[string]string{"strict-cpu-reservation": "true"} }, "1,5", ""},
-		"all are reserved": {func(c *Config) { c.ReservedCPUs, c.Reserved = cpuset.New(0, 1, 2, 3, 4, 6, 7), resource.MustParse("7") }, "", "it shares CPUs"},
+		"reserved": {func(c *Config) {
+			c.ReservedCPUs, c.Reserved = cpuset.New(0, 1), resource.MustParse("2")
+		}, "4-5", "moves from CPUs 1,5 to 4-5"},
+		"strict": {func(c *Config) { c.PolicyOptions = map[string]string{"strict-cpu-reservation": "true"} }, "1,5", ""},
+		"all are reserved": {func(c *Config) {
+			c.ReservedCPUs, c.Reserved = cpuset.New(0, 1, 2, 3, 4, 6, 7), resource.MustParse("7")
+		}, "", "it shares CPUs"},
 		"fewer CPUs": {func(c *Config) {
 			places, _ := cputopology.New(cputopology.Machine{Nodes: []cputopology.Node{{Cores: []cputopology.Core{
 				{Threads: []int{0, 4}, Uncore: cputopology.NoUncore}, {Threads: []int{1}, Uncore: cputopology.NoUncore}}}}})

@@ -44,8 +44,9 @@ func (m *Manager) restore() error {
 		}
 		return m.write()
 	}
-	m.state = m.policy.adopt(old, func(pod, container, message string) {
-		m.c.Logger.Warn(message, "podUID", pod, "containerName", container, "policy", m.c.Policy, "formerPolicy", old.Policy)
+	m.state = m.policy.adopt(old, func(pod, container, change string) {
+		m.c.Logger.Warn("A container cannot keep its CPUs", "podUID", pod, "containerName", container, "change", change,
+			"policy", m.c.Policy, "formerPolicy", old.Policy)
 	})
 	m.policy.measure()
 	if equal(m.state, old) && text != nil {

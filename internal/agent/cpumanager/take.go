@@ -29,7 +29,8 @@ type taker struct {
 }
 
 func newTaker(t *cputopology.Topology, free cpuset.CPUSet, need int, spread bool) *taker {
-	out := &taker{topology: t, outer: cputopology.NUMA, inner: cputopology.Socket, spread: spread, free: free.Intersection(t.All()), need: need}
+	out := &taker{topology: t, outer: cputopology.NUMA, inner: cputopology.Socket, spread: spread, need: need}
+	out.free = free.Intersection(t.All())
 	if t.Count(cputopology.Socket) < t.Count(cputopology.NUMA) {
 		out.outer, out.inner = out.inner, out.outer
 	}

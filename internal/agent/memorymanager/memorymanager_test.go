@@ -29,7 +29,8 @@ func start(t *testing.T, dir string, change func(*Config)) (*Manager, string, er
 		Policy: "Static", Machine: cputopology.Machine{Nodes: []cputopology.Node{{ID: 0, Memory: 4 << 30}, {ID: 1, Memory: 4 << 30}}},
 		Reserved:       corev1.ResourceList{corev1.ResourceMemory: one},
 		ReservedMemory: []configv1beta1.MemoryReservation{{NumaNode: 0, Limits: corev1.ResourceList{corev1.ResourceMemory: one}}},
-		GateOn:         func(string) bool { return false }, Dir: dir, Metrics: resourcemetrics.New(), Logger: slog.New(slog.NewTextHandler(log, nil)),
+		GateOn:         func(string) bool { return false }, Dir: dir, Metrics: resourcemetrics.New(),
+		Logger: slog.New(slog.NewTextHandler(log, nil)),
 	}
 	if change != nil {
 		change(&c)

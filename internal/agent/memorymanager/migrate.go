@@ -25,7 +25,10 @@ func (m *Manager) adopt(old state.State) state.State {
 		}
 		return state.State{Policy: m.c.Policy, Machine: state.NUMANodeMap{}}
 	}
-	out := state.State{Policy: m.c.Policy, Machine: m.policy.empty(), Containers: state.ContainerMemoryAssignments{}, Pods: state.PodMemoryAssignments{}}
+	out := state.State{
+		Policy: m.c.Policy, Machine: m.policy.empty(),
+		Containers: state.ContainerMemoryAssignments{}, Pods: state.PodMemoryAssignments{},
+	}
 	lost := false
 	for _, pod := range slices.Sorted(maps.Keys(old.Containers)) {
 		blocks := old.Pods[pod].MemoryBlocks

@@ -38,9 +38,10 @@ func TestMerge(t *testing.T) {
 		"no common node": {"restricted", map[string][]containermanager.TopologyHint{"cpu": cpus[:1], "memory": memory[:1]},
 			containermanager.TopologyHint{Nodes: containermanager.NUMAMask(0, 1)}, false},
 		"best effort": {"best-effort", map[string][]containermanager.TopologyHint{"cpu": cpus, "memory": wide}, hint(false, 0, 1), true},
-		"two nodes":   {"single-numa-node", map[string][]containermanager.TopologyHint{"cpu": wide}, containermanager.TopologyHint{Any: true}, false},
-		"impossible":  {"restricted", map[string][]containermanager.TopologyHint{"cpu": {}}, hint(false, 0, 1), false},
-		"nothing":     {"single-numa-node", nil, containermanager.TopologyHint{Any: true, Preferred: true}, true},
+		"two nodes": {"single-numa-node", map[string][]containermanager.TopologyHint{"cpu": wide},
+			containermanager.TopologyHint{Any: true}, false},
+		"impossible": {"restricted", map[string][]containermanager.TopologyHint{"cpu": {}}, hint(false, 0, 1), false},
+		"nothing":    {"single-numa-node", nil, containermanager.TopologyHint{Any: true, Preferred: true}, true},
 	} {
 		p, err := New(Config{Policy: c.policy, Scope: "container", Machine: machine(2)})
 		if err != nil {

@@ -111,7 +111,10 @@ type podEntry struct {
 
 // Encode returns the content of the file.
 func Encode(s State) ([]byte, error) {
-	d := data{PolicyName: s.Policy, DefaultCPUSet: s.Shared.String(), Entries: map[string]map[string]string{}, PodEntries: map[string]podEntry{}}
+	d := data{
+		PolicyName: s.Policy, DefaultCPUSet: s.Shared.String(),
+		Entries: map[string]map[string]string{}, PodEntries: map[string]podEntry{},
+	}
 	for pod, containers := range s.Containers {
 		d.Entries[pod] = map[string]string{}
 		for name, cpus := range containers {
