@@ -9,6 +9,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/images"
 	"github.com/mortise-dev/mortise/internal/agent/podadmission"
+	"github.com/mortise-dev/mortise/internal/agent/resourcemetrics"
 )
 
 // Metrics are the metrics of a node under kubelet's names, and those of its process.
@@ -17,17 +18,20 @@ type Metrics struct {
 	evictions *prometheus.CounterVec
 	images    *images.Metrics
 	admission *podadmission.Metrics
+	exclusive *resourcemetrics.Metrics
 }
 
 // NewMetrics makes the metrics of a node.
 func NewMetrics() *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry(), images: images.NewMetrics(), admission: podadmission.NewMetrics(),
+		exclusive: resourcemetrics.New(),
 		evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Subsystem: "kubelet", Name: "evictions", Help: "Evicted pods, by eviction signal.",
 		}, []string{"eviction_signal"})}
 	m.registry.MustRegister(m.evictions)
 	m.registry.MustRegister(m.images.Collectors()...)
 	m.registry.MustRegister(m.admission.Collectors()...)
+	m.registry.MustRegister(m.exclusive.Collectors(true)...)
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

@@ -32,6 +32,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/agent/containerhooks"
 	"github.com/mortise-dev/mortise/internal/agent/containerlog"
+	"github.com/mortise-dev/mortise/internal/agent/containermanager"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/eviction"
 	"github.com/mortise-dev/mortise/internal/agent/hardware"
@@ -62,6 +63,7 @@ type node struct {
 	client    kubernetes.Interface
 	cri       *cri.Client
 	config    runconfig.Node
+	exclusive exclusive
 	resources allocatable.Node
 	settings  settings
 	finds     *nodeaddress.Addresses // if the node follows them itself; nil: it does not
@@ -83,6 +85,7 @@ type rooms struct {
 	eviction   *eviction.Manager
 	shutdown   *shutdown.Manager
 	static     *static.Manager
+	managers   *containermanager.Manager // of devices, claims, CPUs and memory
 }
 
 // part is a part of the node that runs concurrently with the others.
@@ -160,6 +163,7 @@ func Run(ctx context.Context, options Options) error {
 		{name: "pod directories", run: n.garbage.Run},
 		{name: "log rotation", run: logs.Run},
 		{name: "plug-ins", run: n.watchPlugins},
+		{name: "resource managers", run: n.managers.Run},
 		{name: "mirrors of static pods", run: n.static.RemoveOrphans},
 		{name: "eviction", run: n.eviction.Run},
 		{name: "shutdown", run: func(ctx context.Context) error { return n.shutdown.Run(outer, ctx, leave) }},
@@ -214,9 +218,10 @@ func (n *node) buildParts(ctx context.Context, services corev1listers.ServiceLis
 	}); err != nil {
 		return err
 	}
+	n.managers = n.resourceManagers()
 	n.nodeStatus = nodestatus.New(nodestatus.Config{
 		Client: n.client, Runtime: n.cri, Addresses: n.Addresses, Images: n.images, Kubelet: n.Kubelet, Clock: n.Clock, Logger: n.Logger,
-		NodeName: n.NodeName, Labels: n.Labels, TLS: n.Server.TLS, Port: n.port, Resources: n.resources,
+		NodeName: n.NodeName, Labels: n.Labels, TLS: n.Server.TLS, Port: n.port, Resources: n.resources, Plugins: n.managers,
 		Network: cni.Options{
 			Dir: n.CNI.ConfDir, BinDirs: n.CNI.BinDirs, DataDir: n.CNI.DataDir, Bridge: n.CNI.Bridge, MTU: n.CNI.MTU, Masquerade: !n.CNI.Masqueraded,
 		},
@@ -256,14 +261,15 @@ func (n *node) buildParts(ctx context.Context, services corev1listers.ServiceLis
 	admission := podadmission.New(podadmission.Config{
 		Pods: n.workers, Node: n.nodeStatus, Killer: n.workers, Shutdown: n.shutdown, Eviction: n.eviction, Sysctls: n.settings.sysctls,
 		AppArmor: hardware.AppArmor(), Features: kubeletconfig.Features(n.Kubelet), Events: n.recorder, Metrics: n.Metrics.admission,
+		Resources: n.managers,
 	})
 	resizes := podresize.New(podresize.Config{
-		Runtime: n.cri, Cgroups: bounds, Node: n.nodeStatus, Admission: admission, Limits: n.config, Events: n.recorder,
+		Runtime: n.cri, Cgroups: bounds, Node: n.nodeStatus, Admission: admission, Limits: n.config, Kubelet: n.Kubelet, Events: n.recorder,
 	})
 	n.workers.Start(podworkers.Dependencies{
 		Services: services, Events: n.recorder, References: n.objects, Objects: n.objects, Volumes: n.volumes, Mounts: n.volumes,
 		Images: n.images, NodeStatus: n.nodeStatus, Mirrors: n.static, Static: n.static, Cgroups: bounds, Users: users,
-		Lifecycle: lifecycle, Killer: killer, Deleter: killer, Admission: admission, Resizes: resizes,
+		Lifecycle: lifecycle, Killer: killer, Deleter: killer, Admission: admission, Resizes: resizes, NodeResources: n.managers,
 	})
 	return nil
 }
@@ -379,6 +385,10 @@ func (n *node) prepare(ctx context.Context) error {
 		memory := n.resources.Allocatable()[corev1.ResourceMemory]
 		n.config.Throttle = runconfig.Throttle{Factor: *n.Kubelet.MemoryThrottlingFactor, Allocatable: memory.Value()}
 	}
+	if n.exclusive, err = n.makeExclusive(); err != nil {
+		return err
+	}
+	n.config.Pinned = n.exclusive.pinned
 	for _, p := range machine.HugePages {
 		n.config.HugePages = append(n.config.HugePages, p.Size)
 	}

@@ -50,6 +50,7 @@ var modules = []module{
 	{"test/aggregated", "20m", nil},
 	{"test/kubescheduler", "20m", nil},
 	{"test/podautoscaler", "20m", nil},
+	{"test/resourcemanagers", "20m", nil},
 }
 
 func main() {

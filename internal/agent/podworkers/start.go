@@ -5,10 +5,12 @@ package podworkers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"time"
 
@@ -18,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/mortise-dev/mortise/internal/agent/containermanager"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/decide"
 	"github.com/mortise-dev/mortise/internal/agent/environ"
@@ -141,8 +144,16 @@ func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 	if err != nil {
 		return fail(retryLate, "CreateContainerConfigError", err.Error())
 	}
+	given, err := m.NodeResources.Options(ctx, pod, c)
+	if hold := (*containermanager.Hold)(nil); errors.As(err, &hold) {
+		w.hold = hold
+		return max(hold.Until.Sub(m.Clock.Now()), retrySoon), &corev1.ContainerStateWaiting{Reason: "WaitingForPlugin", Message: hold.Message}
+	}
+	if err != nil {
+		return fail(retryLate, "CreateContainerConfigError", err.Error())
+	}
 	config, err := m.containerConfig(ctx, starting{
-		pod: pod, container: c, state: w.state, image: image, volumes: images, users: users, restarts: restarts,
+		pod: pod, container: c, state: w.state, image: image, volumes: images, users: users, restarts: restarts, given: given,
 	})
 	if err != nil {
 		return fail(retryLate, "CreateContainerConfigError", err.Error())
@@ -212,6 +223,7 @@ type starting struct {
 	volumes   map[string]*runtimeapi.ImageSpec // the image volumes that it mounts, by the volume's name
 	users     *runtimeapi.UserNamespace
 	restarts  int32
+	given     *containermanager.Options
 }
 
 // containerConfig makes the container's environment, mounts and files, and from these its runtime configuration.
@@ -230,6 +242,7 @@ func (m *Manager) containerConfig(ctx context.Context, s starting) (*runtimeapi.
 	if err != nil {
 		return nil, err
 	}
+	env = withGiven(env, s.given)
 	mounts, err := m.Mounts.Mounts(ctx, pod, c, env, s.volumes)
 	if err != nil {
 		return nil, err
@@ -268,7 +281,27 @@ func (m *Manager) containerConfig(ctx context.Context, s starting) (*runtimeapi.
 		}
 		in.TargetID = target.ID
 	}
-	return m.RunConfig.Container(in)
+	config, err := m.RunConfig.Container(in)
+	if err != nil {
+		return nil, err
+	}
+	s.given.Apply(config)
+	return config, nil
+}
+
+// withGiven puts the variables of the container's devices before its own, which win.
+func withGiven(own []environ.Var, given *containermanager.Options) []environ.Var {
+	names := given.Variables()
+	if len(names) == 0 {
+		return own
+	}
+	out := make([]environ.Var, 0, len(names)+len(own))
+	for _, name := range names {
+		if !slices.ContainsFunc(own, func(v environ.Var) bool { return v.Name == name }) {
+			out = append(out, environ.Var{Name: name, Value: given.Envs[name]})
+		}
+	}
+	return append(out, own...)
 }
 
 // writeHosts writes the pod's /etc/hosts.

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/mortise-dev/mortise/internal/agent/containermanager"
 	"github.com/mortise-dev/mortise/internal/agent/decide"
 	"github.com/mortise-dev/mortise/internal/agent/pleg"
 	"github.com/mortise-dev/mortise/internal/agent/podadmission"
@@ -61,7 +62,8 @@ type worker struct {
 	inherited  inherited // if the pod is in the node's network
 	final      *failing  // the node has ended the pod
 	ending     *ending
-	stopping   sync.WaitGroup // of endings
+	stopping   sync.WaitGroup         // of endings
+	hold       *containermanager.Hold // a plug-in that the pod waits for
 	tornDown   bool
 	mountTries int
 	removed    bool // the worker has deleted the pod from the API server
@@ -349,6 +351,11 @@ func (w *worker) prepare(ctx context.Context, pod *corev1.Pod) (retry time.Durat
 		if ctx.Err() != nil {
 			return retrySoon, false
 		}
+		if hold := (*containermanager.Hold)(nil); errors.As(err, &hold) {
+			w.hold = hold
+			w.writeStatus(ctx, pod)
+			return max(hold.Until.Sub(m.Clock.Now()), retrySoon), false
+		}
 		m.Events.Event(pod, corev1.EventTypeWarning, h.reason, err.Error())
 		w.mountTries++
 		retry = min(500*time.Millisecond<<min(w.mountTries, 8), 2*time.Minute)
@@ -360,6 +367,7 @@ func (w *worker) prepare(ctx context.Context, pod *corev1.Pod) (retry time.Durat
 	if retry == 0 {
 		w.mountTries = 0
 	}
+	w.hold = nil
 	return retry, true
 }
 
@@ -558,8 +566,14 @@ func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 			return w.resizer.Bounds(pod, c.ID, spec)
 		},
 		Whole:    w.resizer.Whole(pod),
+		Given:    func(container string) []corev1.ResourceStatus { return m.NodeResources.ResourceStatus(pod, container) },
 		Resizing: w.resizer.Conditions(),
 		Now:      metav1.NewTime(m.Clock.Now()).Rfc3339Copy(),
+	}
+	if w.hold != nil {
+		in.Held = &corev1.PodCondition{
+			Type: podstatus.WaitingForPlugin, Status: corev1.ConditionTrue, Reason: "PluginNotRegistered", Message: w.hold.Message,
+		}
 	}
 	if pod.Spec.HostNetwork && w.state != nil {
 		in.PodIPs = w.inherited.inherit(w.state, in.HostIPs)
