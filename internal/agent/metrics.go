@@ -7,6 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/mortise-dev/mortise/internal/agent/dra"
+	"github.com/mortise-dev/mortise/internal/agent/imagecredentials"
 	"github.com/mortise-dev/mortise/internal/agent/images"
 	"github.com/mortise-dev/mortise/internal/agent/podadmission"
 )
@@ -17,17 +19,22 @@ type Metrics struct {
 	evictions *prometheus.CounterVec
 	images    *images.Metrics
 	admission *podadmission.Metrics
+	providers *imagecredentials.Metrics
+	claims    *dra.Metrics
 }
 
 // NewMetrics makes the metrics of a node.
 func NewMetrics() *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry(), images: images.NewMetrics(), admission: podadmission.NewMetrics(),
+		providers: imagecredentials.NewMetrics(), claims: dra.NewMetrics(),
 		evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Subsystem: "kubelet", Name: "evictions", Help: "Evicted pods, by eviction signal.",
 		}, []string{"eviction_signal"})}
 	m.registry.MustRegister(m.evictions)
 	m.registry.MustRegister(m.images.Collectors()...)
 	m.registry.MustRegister(m.admission.Collectors()...)
+	m.registry.MustRegister(m.providers.Collectors()...)
+	m.registry.MustRegister(m.claims.Collectors()...)
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

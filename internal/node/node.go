@@ -264,7 +264,10 @@ func (p *Plan) runAgent(ctx context.Context, c *Connection, n Network, parts *li
 				Serve: api, Listen: p.kubelet.listenAt(c.listen()), TLS: p.kubelet.secured(c.Serving), Admit: p.kubelet.admits(c.Admit),
 			},
 			ClusterDNS: n.clusterDNS, Addresses: c.Addresses, DecodePods: staticPods(), Volumes: builtin.VolumePlugins(),
-			Metrics: measured, Logger: log,
+			ImageCredentials: agent.ImageCredentialsOptions{
+				Config: p.Settings.ImageCredentialProviderConfig, BinDir: p.Settings.ImageCredentialProviderBinDir,
+			},
+			Ledger: p.Ledger, Metrics: measured, Logger: log,
 		})
 	})
 	return nil
