@@ -95,7 +95,8 @@ func TestResourceClaimsOfPods(t *testing.T) {
 	}
 	t.Cleanup(h.Stop)
 	registry := filepath.Join(c.options.Host.RootDir, "plugins_registry")
-	if err := errors.Join(os.MkdirAll(registry, 0o755), os.Symlink(filepath.Join(dir, "reg.sock"), filepath.Join(registry, "d.sock"))); err != nil {
+	link := os.Symlink
+	if err := errors.Join(os.MkdirAll(registry, 0o755), link(filepath.Join(dir, "reg.sock"), filepath.Join(registry, "d.sock"))); err != nil {
 		t.Fatal(err)
 	}
 	c.await("claimer", "running", running(0))

@@ -53,5 +53,6 @@ func (a claimAPI) DeleteSlices(ctx context.Context, driver string) error {
 	if driver != "" {
 		selected[resourceapi.ResourceSliceSelectorDriver] = driver
 	}
-	return a.client.ResourceV1().ResourceSlices().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{FieldSelector: selected.String()})
+	list := metav1.ListOptions{FieldSelector: selected.String()}
+	return a.client.ResourceV1().ResourceSlices().DeleteCollection(ctx, metav1.DeleteOptions{}, list)
 }

@@ -110,6 +110,7 @@ func Run(ctx context.Context, options Options) error {
 		return err
 	}
 	defer dialed.Close(context.WithoutCancel(ctx))
+	dialed.Measure(o.Metrics.runtime, o.Clock.Now)
 
 	n := &node{Options: o, client: o.Client, cri: dialed}
 	if err := n.prepare(ctx); err != nil {
@@ -155,7 +156,7 @@ func Run(ctx context.Context, options Options) error {
 		Period: n.Kubelet.ContainerLogMonitorInterval.Duration, Clock: n.Clock, Logger: n.Logger,
 	})
 	events := pleg.New(pleg.Config{
-		Runtime: n.cri, Workers: n.workers, Status: n.nodeStatus, Clock: n.Clock, Logger: n.Logger,
+		Runtime: n.cri, Workers: n.workers, Status: n.nodeStatus, Clock: n.Clock, Logger: n.Logger, Metrics: n.Metrics.relists,
 	})
 	following := &following{services: all}
 	parts := []part{
@@ -199,7 +200,7 @@ func (n *node) makeRooms(ctx context.Context, services corev1listers.ServiceList
 	n.workers = podworkers.New(podworkers.Config{
 		Client: n.client, Node: n.reference(), Runtime: n.cri, RunConfig: n.config, Kubelet: n.Kubelet, Resources: n.resources,
 		Addresses: n.Addresses,
-		Backoff:   backoff.New(n.restartPeriod()), Clock: n.Clock, Logger: n.Logger,
+		Backoff:   backoff.New(n.restartPeriod()), Probes: n.Metrics.probes, Starts: n.Metrics.starts, Clock: n.Clock, Logger: n.Logger,
 	})
 	n.objects = objectcache.New(n.client, n.NodeName, n.workers.WakeEach)
 	n.volumes.Sources = n.objects
@@ -256,7 +257,9 @@ func (n *node) makeRooms(ctx context.Context, services corev1listers.ServiceList
 	n.garbage = podgc.New(podgc.Config{
 		Runtime: n.cri, Pods: n.workers, PodsDir: filepath.Join(n.volumes.Root, "pods"), LogDir: n.Host.LogDir, Clock: n.Clock, Logger: n.Logger,
 	})
-	n.streams = podstreams.New(podstreams.Config{Runtime: n.cri, Pods: n.workers, Logs: n.config, Clock: n.Clock})
+	n.streams = podstreams.New(podstreams.Config{
+		Runtime: n.cri, Pods: n.workers, Logs: n.config, RootDir: n.Host.RootDir, Clock: n.Clock,
+	})
 	n.static = static.New(static.Config{
 		Client: n.client, Definitions: n.workers, Workers: n.workers, Deleter: n.workers, Decode: n.DecodePods,
 		NodeName: n.NodeName, Kubelet: n.Kubelet, Clock: n.Clock, Logger: n.Logger,

@@ -17,8 +17,10 @@ func one() *resource.Quantity { return resource.NewQuantity(1, resource.DecimalS
 
 // kubelets is a file that kubelet 1.37.1 wrote.
 const kubelets = `{"Data":"{\"kind\":\"DRACheckpoint\",\"apiVersion\":\"checkpoint.dra.kubelet.k8s.io/v1\",\"ClaimInfoStateList\":[` +
-	`{\"ClaimUID\":\"uid-one\",\"ClaimName\":\"one\",\"Namespace\":\"ns\",\"PodUIDs\":{\"uid-a\":{}},\"DriverState\":{\"d.test\":{\"Devices\":[` +
-	`{\"PoolName\":\"pool\",\"DeviceName\":\"dev1\",\"ShareID\":null,\"RequestNames\":[\"r\"],\"CDIDeviceIDs\":[\"d.test/class=dev1\"]}]}}}]}",` +
+	`{\"ClaimUID\":\"uid-one\",\"ClaimName\":\"one\",\"Namespace\":\"ns\",\"PodUIDs\":{\"uid-a\":{}},` +
+	`\"DriverState\":{\"d.test\":{\"Devices\":[` +
+	`{\"PoolName\":\"pool\",\"DeviceName\":\"dev1\",\"ShareID\":null,` +
+	`\"RequestNames\":[\"r\"],\"CDIDeviceIDs\":[\"d.test/class=dev1\"]}]}}}]}",` +
 	`"Checksum":CHECKSUM}`
 
 // kubeletsSum is its checksum.
@@ -91,7 +93,8 @@ func FuzzCheckpoint(f *testing.F) {
 }
 
 func FuzzHealth(f *testing.F) {
-	f.Add([]byte(`{"d.test":{"Devices":{"pool/dev1":{"PoolName":"pool","DeviceName":"dev1","Health":"Healthy","LastUpdated":"2026-01-02T03:04:05Z",` +
+	f.Add([]byte(`{"d.test":{"Devices":{"pool/dev1":{"PoolName":"pool","DeviceName":"dev1","Health":"Healthy",` +
+		`"LastUpdated":"2026-01-02T03:04:05Z",` +
 		`"HealthCheckTimeout":30000000000,"Message":"m"}}}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if read, err := decodeHealth(text); err == nil && read == nil {

@@ -16,8 +16,8 @@
 //	status.go      what of it stands in a pod's status
 //	metrics.go     kubelet's metrics
 //
-// A claim is prepared once for all pods on the node that share it, before the first of them starts, and unprepared when the last of them has
-// ended. Say pods a and b share the claim c of the driver d:
+// A claim is prepared once for all pods on the node that share it, before the first of them starts, and unprepared when the last of them
+// has ended. Say pods a and b share the claim c of the driver d:
 //
 //	a starts   the file says that a uses c, and that d is about to be called; NodePrepareResources(c); the file has c's devices
 //	b starts   the file says that b uses c too
@@ -146,7 +146,8 @@ func (m *Manager) AddOptions(_ context.Context, pod *corev1.Pod, container *core
 	for _, use := range uses {
 		c, ok := m.claims.get(pod.Namespace, use.claim)
 		if !ok {
-			return fmt.Errorf("internal error: unable to get claim info for ResourceClaim %s in namespace %s", use.claim, pod.Namespace) // upstream's words
+			// upstream's words
+			return fmt.Errorf("internal error: unable to get claim info for ResourceClaim %s in namespace %s", use.claim, pod.Namespace)
 		}
 		for _, id := range c.cdiDevices(use.request) {
 			to.CDIDevices = append(to.CDIDevices, &runtimeapi.CDIDevice{Name: id})

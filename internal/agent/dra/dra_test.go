@@ -136,7 +136,8 @@ func (w *world) claim(name string, results []string, pods ...*corev1.Pod) *resou
 		})
 	}
 	for _, p := range pods {
-		c.Status.ReservedFor = append(c.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: p.Name, UID: p.UID})
+		user := resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: p.Name, UID: p.UID}
+		c.Status.ReservedFor = append(c.Status.ReservedFor, user)
 	}
 	_ = w.client.ResourceV1().ResourceClaims("ns").Delete(w.Context(), name, metav1.DeleteOptions{})
 	if _, err := w.client.ResourceV1().ResourceClaims("ns").Create(w.Context(), c, metav1.CreateOptions{}); err != nil {
@@ -414,7 +415,8 @@ func TestPodsThatMayNotHaveAClaim(t *testing.T) {
 		t.Errorf("devices %s", got)
 	}
 	// The driver may have begun: it is asked to undo that.
-	if err := m.Release(t.Context(), a.UID); err == nil || !strings.HasPrefix(err.Error(), "unprepare dynamic resources: NodeUnprepareResources failed") {
+	const failed = "unprepare dynamic resources: NodeUnprepareResources failed"
+	if err := m.Release(t.Context(), a.UID); err == nil || !strings.HasPrefix(err.Error(), failed) {
 		t.Errorf("error %v", err)
 	}
 	d.failWith(nil)

@@ -97,7 +97,8 @@ func (d *drivers) Register(ctx context.Context, p plugins.Plugin) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if slices.ContainsFunc(d.all[p.Name], func(o *instance) bool { return o.endpoint == p.Endpoint }) {
-		return errors.Join(i.conn.Close(), fmt.Errorf("endpoint %s already registered for DRA driver plugin %s", p.Endpoint, p.Name)) // upstream's
+		err := fmt.Errorf("endpoint %s already registered for DRA driver plugin %s", p.Endpoint, p.Name) // upstream's words
+		return errors.Join(err, i.conn.Close())
 	}
 	d.all[p.Name] = append(d.all[p.Name], i)
 	d.m.Ledger.Register(refOf(p.Name), p.Endpoint)

@@ -147,7 +147,8 @@ func (h *health) update(driver string, report []deviceHealth) map[string]bool {
 	}
 	h.drivers[driver] = driverHealth{devices}
 	if ignored > 0 {
-		h.logger.Warn("A DRA driver reports the health of too many devices, ignoring some", "driver", driver, "limit", mostDevices, "ignored", ignored)
+		h.logger.Warn("A DRA driver reports the health of too many devices, ignoring some",
+			"driver", driver, "limit", mostDevices, "ignored", ignored)
 	}
 	if len(changed) > 0 || dropped {
 		h.save()

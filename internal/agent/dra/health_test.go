@@ -84,7 +84,9 @@ func TestHealthGrowsStale(t *testing.T) {
 	h := openHealth(dir, clock.Now, slog.New(slog.DiscardHandler))
 	report := func(names ...string) (out []deviceHealth) {
 		for _, n := range names {
-			out = append(out, deviceHealth{PoolName: "p", DeviceName: n, Health: corev1.ResourceHealthStatusHealthy, HealthCheckTimeout: healthTimeout})
+			out = append(out, deviceHealth{
+				PoolName: "p", DeviceName: n, Health: corev1.ResourceHealthStatusHealthy, HealthCheckTimeout: healthTimeout,
+			})
 		}
 		return out
 	}

@@ -90,8 +90,8 @@ func (d *plainDriver) serve(t *testing.T, path string) (stop func()) {
 	}
 }
 
-// life is a node whose process is killed again and again. What a killed process would still have written is lost: the next one starts from a
-// copy of the directory as it was at that moment.
+// life is a node whose process is killed again and again. What a killed process would still have written is lost: the next one starts from
+// a copy of the directory as it was at that moment.
 type life struct {
 	*world
 	t       *testing.T
@@ -224,8 +224,8 @@ func (l *life) step(p *corev1.Pod, end bool) {
 	}
 }
 
-// A hundred times the node is killed while pods come and go and drivers are restarted: no claim stays with a driver, and none is prepared again
-// that the node knew to be prepared.
+// A hundred times the node is killed while pods come and go and drivers are restarted: no claim stays with a driver, and none is prepared
+// again that the node knew to be prepared.
 func TestAHundredKills(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -43,7 +43,8 @@ func NewMetrics() *Metrics {
 		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Subsystem: "dra", Name: "grpc_operations_duration_seconds", Help: "Duration in seconds of the DRA gRPC operations", Buckets: buckets,
 		}, []string{"driver_name", "method_name", "grpc_status_code"}),
-		prepares: skips("node_prepare_skips_total", "NodePrepareResources"), unprepares: skips("node_unprepare_skips_total", "NodeUnprepareResources"),
+		prepares:   skips("node_prepare_skips_total", "NodePrepareResources"),
+		unprepares: skips("node_unprepare_skips_total", "NodeUnprepareResources"),
 		claims: prometheus.NewDesc("dra_resource_claims_in_use",
 			"Prepared ResourceClaims, by driver; those of several drivers count for each. The driver <any> stands for all of them.",
 			[]string{"driver_name"}, nil),

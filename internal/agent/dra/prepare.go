@@ -241,7 +241,8 @@ func (b *batches) take(driver string, asked []*drapb.Claim, uid string, answer *
 	devices := []device{}
 	for _, d := range answer.GetDevices() {
 		devices = append(devices, device{
-			PoolName: d.PoolName, DeviceName: d.DeviceName, ShareID: (*types.UID)(d.ShareId), RequestNames: d.RequestNames, CDIDeviceIDs: d.CdiDeviceIds,
+			PoolName: d.PoolName, DeviceName: d.DeviceName, ShareID: (*types.UID)(d.ShareId), RequestNames: d.RequestNames,
+			CDIDeviceIDs: d.CdiDeviceIds,
 		})
 	}
 	b.answers[driver][uid] = devices

@@ -12,8 +12,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 )
 
-// ResourceStatus returns the health of the devices in the container's claims, one entry for each of its claim references. Init and ephemeral
-// containers have none, as with kubelet.
+// ResourceStatus returns the health of the devices in the container's claims, one entry for each of its claim references. Init and
+// ephemeral containers have none, as with kubelet.
 func (m *Manager) ResourceStatus(pod *corev1.Pod, container string) []corev1.ResourceStatus {
 	if m.NoHealth || !hasClaims(pod) {
 		return nil

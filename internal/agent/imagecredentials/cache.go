@@ -92,7 +92,8 @@ func newTokens(accounts Accounts, now func() time.Time) *tokens {
 	return &tokens{accounts: accounts, now: now, have: map[string]token{}}
 }
 
-// get returns a token of the account for the audience, bound to the pod. If it cannot renew one, it returns the old one while that is valid.
+// get returns a token of the account for the audience, bound to the pod. If it cannot renew one, it returns the old one while that is
+// valid.
 func (t *tokens) get(ctx context.Context, account *corev1.ServiceAccount, pod *corev1.Pod, audience string) (string, error) {
 	key := keyOf(account.Namespace, account.Name, account.UID, pod.Name, pod.UID, audience)
 	now := t.now()

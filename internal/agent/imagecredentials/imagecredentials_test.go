@@ -155,7 +155,9 @@ func (b *bench) open() *Providers {
 }
 
 func pod(account string) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "uid-of-pod"}, Spec: corev1.PodSpec{ServiceAccountName: account}}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "uid-of-pod"}, Spec: corev1.PodSpec{ServiceAccountName: account},
+	}
 }
 
 // lookup returns the logins for an image, as USER:PASSWORD.
@@ -210,7 +212,8 @@ func TestProvidersAreAskedForWhatTheyMatch(t *testing.T) {
 	b.program("one", `[ "$1 $SAID" = "a x" ] || exit 9; [ -n "$PATH" ] || exit 8; `+answers("Image", ""))
 	p := b.open()
 	for image, want := range map[string]string{
-		"registry.test/team/tool:1": "u:p", "busybox": "", "registry.test:5000/team/tool": "", "other.test/a@sha256:" + strings.Repeat("0", 64): "",
+		"registry.test/team/tool:1": "u:p", "busybox": "", "registry.test:5000/team/tool": "",
+		"other.test/a@sha256:" + strings.Repeat("0", 64): "",
 	} {
 		if got := b.lookup(p, "", image); got != want {
 			t.Errorf("%s: %q, want %q", image, got, want)
@@ -294,10 +297,10 @@ func TestServiceAccountTokens(t *testing.T) {
 	if diff := cmp.Diff(want, b.requests()); diff != "" {
 		t.Errorf("requests (-want +got)\n%s", diff)
 	}
-	if diff := cmp.Diff(&authenticationv1.TokenRequest{ObjectMeta: metav1.ObjectMeta{UID: "uid-of-account"}, Spec: authenticationv1.TokenRequestSpec{
-		Audiences:      []string{"registry"},
-		BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: "p", UID: "uid-of-pod"},
-	}}, b.accounts.asked[0]); diff != "" {
+	request := &authenticationv1.TokenRequest{ObjectMeta: metav1.ObjectMeta{UID: "uid-of-account"}}
+	request.Spec.Audiences = []string{"registry"}
+	request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: "p", UID: "uid-of-pod"}
+	if diff := cmp.Diff(request, b.accounts.asked[0]); diff != "" {
 		t.Errorf("token request (-want +got)\n%s", diff)
 	}
 	// By account: other annotations or another account are asked for anew, a new token is not.
@@ -409,7 +412,8 @@ func TestConfigurationIsReloaded(t *testing.T) {
 		{"{", "error decoding config"},
 	} {
 		b.write("config.yaml", bad.text)
-		if got := b.event(); !strings.Contains(got, "Warning InvalidCredentialProviderConfig Kept the previous") || !strings.Contains(got, bad.want) {
+		const kept = "Warning InvalidCredentialProviderConfig Kept the previous"
+		if got := b.event(); !strings.Contains(got, kept) || !strings.Contains(got, bad.want) {
 			t.Errorf("%s: %s", bad.text, got)
 		}
 		b.lookup(p, "", "registry.test/a")
@@ -457,20 +461,24 @@ func TestFilesOfADirectory(t *testing.T) {
 
 func TestConfigurationsThatAreNotValid(t *testing.T) {
 	const head = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\n"
+	change := func(from, to string) string { return strings.Replace(configured("one", ""), from, to, 1) }
+	tokens := func(cacheType, from, to string) string {
+		return configured("one", strings.Replace(fmt.Sprintf(tokenFields, cacheType), from, to, 1))
+	}
 	for text, want := range map[string]string{
 		head: "failed to validate credential provider config: providers: Required value: at least 1 item in plugins is required",
 		"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n": `failed to decode "KubeletConfiguration" (wrong Kind)`,
 		configured("a/b", ""): `providers.name: Invalid value: "a/b": provider name cannot contain '/'`,
 		configured("..", ""):  `providers.name: Invalid value: "..": provider name cannot be '..'`,
-		strings.Replace(configured("one", ""), "defaultCacheDuration: 10m", "defaultCacheDuration: -1s", 1):          "must be greater than or equal to 0",
-		strings.Replace(configured("one", ""), "  defaultCacheDuration: 10m\n", "", 1):                               "providers.defaultCacheDuration: Required value",
-		strings.Replace(configured("one", ""), `["*.test", "*.test:5000/team"]`, "[]", 1):                            "providers.matchImages: Required value",
-		strings.Replace(configured("one", ""), "credentialprovider.kubelet.k8s.io/v1", "a/v1", 1):                    `providers.apiVersion: Unsupported value: "a/v1"`,
-		configured("one", fmt.Sprintf(tokenFields, `""`)):                                                            "cacheType is required to be set when tokenAttributes is specified. Supported values are: ServiceAccount, Token",
-		configured("one", fmt.Sprintf(tokenFields, "Pod")):                                                           `providers.tokenAttributes.cacheType: Unsupported value: "Pod"`,
-		configured("one", strings.Replace(fmt.Sprintf(tokenFields, "Token"), "registry/region", "registry/role", 1)): "annotation keys cannot be both required and optional",
-		configured("one", strings.Replace(fmt.Sprintf(tokenFields, "Token"), "true", "false", 1)):                    "requireServiceAccount cannot be false when requiredServiceAccountAnnotationKeys is set",
-		configured("one", ""): "plugin binary executable",
+		change("defaultCacheDuration: 10m", "defaultCacheDuration: -1s"): "must be greater than or equal to 0",
+		change("  defaultCacheDuration: 10m\n", ""):                      "providers.defaultCacheDuration: Required value",
+		change(`["*.test", "*.test:5000/team"]`, "[]"):                   "providers.matchImages: Required value",
+		change("credentialprovider.kubelet.k8s.io/v1", "a/v1"):           `providers.apiVersion: Unsupported value: "a/v1"`,
+		tokens(`""`, "", ""):                                "cacheType is required to be set when tokenAttributes is specified",
+		tokens("Pod", "", ""):                               `providers.tokenAttributes.cacheType: Unsupported value: "Pod"`,
+		tokens("Token", "registry/region", "registry/role"): "annotation keys cannot be both required and optional",
+		tokens("Token", "true", "false"):                    "requireServiceAccount cannot be false when",
+		configured("one", ""):                               "plugin binary executable",
 	} {
 		b := newBench(t)
 		b.write("config.yaml", text)

@@ -91,7 +91,8 @@ func (p *provider) accept(
 	case protocol.GlobalPluginCacheKeyType:
 		key = globalKey
 	default:
-		return nil, fmt.Errorf("credential provider plugin did not return a valid cacheKeyType: %.100s", response.CacheKeyType) // upstream's words
+		// upstream's words
+		return nil, fmt.Errorf("credential provider plugin did not return a valid cacheKeyType: %.100s", response.CacheKeyType)
 	}
 	keep := p.config.DefaultCacheDuration.Duration
 	if response.CacheDuration != nil {

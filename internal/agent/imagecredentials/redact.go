@@ -18,14 +18,19 @@ var secretName = regexp.MustCompile(`(?i)(secret|token|passw|credential|key)`)
 
 // What looks like a secret in a text. The first group, if any, stays.
 var secretShapes = []*regexp.Regexp{
-	regexp.MustCompile(`(://)[^/\s:@]+:[^/\s@]+`),                                                                          // a URL's user and password
-	regexp.MustCompile(`(?i)((?:authorization|proxy-authorization)"?\s*[:=]\s*"?)[^"\r\n]+`),                               // a header
-	regexp.MustCompile(`(?i)\b((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{6,}`),                                                // its value
-	regexp.MustCompile(`(?i)([a-z_-]*(?:secret|token|passw(?:or)?d|credential|api-?key)[a-z_-]*"?\s*[:=]\s*"?)[^\s",;&]+`), // NAME=VALUE
-	regexp.MustCompile(`\beyJ[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)*`),                                                         // a JSON Web Token
-	regexp.MustCompile(`\b(?:AKIA|ASIA)[A-Z0-9]{12,}\b`),                                                                   // an access key of AWS
-	regexp.MustCompile(`\bya29\.[A-Za-z0-9_-]+`),                                                                           // an access token of Google
-	regexp.MustCompile(`[A-Za-z0-9+_-]{40,}={0,2}`),                                                                        // anything long and random
+	// A URL's user and password.
+	regexp.MustCompile(`(://)[^/\s:@]+:[^/\s@]+`),
+	// A header, and its value alone.
+	regexp.MustCompile(`(?i)((?:authorization|proxy-authorization)"?\s*[:=]\s*"?)[^"\r\n]+`),
+	regexp.MustCompile(`(?i)\b((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{6,}`),
+	// NAME=VALUE.
+	regexp.MustCompile(`(?i)([a-z_-]*(?:secret|token|passw(?:or)?d|credential|api-?key)[a-z_-]*"?\s*[:=]\s*"?)[^\s",;&]+`),
+	// A JSON Web Token, an access key of AWS, an access token of Google.
+	regexp.MustCompile(`\beyJ[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)*`),
+	regexp.MustCompile(`\b(?:AKIA|ASIA)[A-Z0-9]{12,}\b`),
+	regexp.MustCompile(`\bya29\.[A-Za-z0-9_-]+`),
+	// Anything long and random.
+	regexp.MustCompile(`[A-Za-z0-9+_-]{40,}={0,2}`),
 }
 
 // redact returns the beginning of a program's standard error on one line, without the secrets and without what looks like one.

@@ -68,6 +68,7 @@ type worker struct {
 	mountTries int
 	removed    bool // the worker has deleted the pod from the API server
 	written    written
+	times      startTimes
 	attempts
 }
 
@@ -219,14 +220,21 @@ func (w *worker) run(ctx context.Context) {
 		round, cancel := context.WithCancel(ctx)
 		w.m.mu.Lock()
 		w.cancel = cancel
+		spec := w.spec
 		w.m.mu.Unlock()
 		select {
 		case <-w.wakes: // this round sees the cause
 		default:
 		}
 		w.written.retry = 0
+		begun, first := w.m.Clock.Now(), w.times.seen.IsZero()
+		if first {
+			w.times.seen, w.times.done = begun, spec == nil || begunBefore(spec)
+		}
 		next, done := w.round(ctx, round)
 		w.written.writing.Wait()
+		w.m.Starts.round(first, w.m.Clock.Since(begun))
+		w.m.Starts.running(&w.times, spec, w.written.status, w.m.Clock.Now())
 		cancel()
 		if done {
 			return
