@@ -42,7 +42,11 @@ func (m *Metrics) Collectors() []prometheus.Collector {
 
 // Measure has the calls counted and timed, as kubelet does: streams by what opens them. It is called before the client is used.
 func (c *Client) Measure(m *Metrics, now func() time.Time) {
-	c.Runtime, c.Images = meteredRuntime{c.Runtime, meter{m, now}}, meteredImages{c.Images, meter{m, now}}
+	all := meter{m, now}
+	c.Runtime = meteredRuntime{
+		meteredContainers{c.Runtime, all}, meteredSandboxes{c.Runtime, all}, meteredStats{c.Runtime, all}, meteredRest{c.Runtime, all},
+	}
+	c.Images = meteredImages{c.Images, all}
 }
 
 // meter counts calls.
@@ -70,11 +74,33 @@ func observed[T any](m meter, operation string, call func() (T, error)) (out T, 
 	return out, err
 }
 
-// meteredRuntime counts the calls of a runtime service.
+// meteredRuntime counts the calls of a runtime service, by its parts.
 type meteredRuntime struct {
-	internalapi.RuntimeService
-	meter
+	meteredContainers
+	meteredSandboxes
+	meteredStats
+	meteredRest
 }
+
+type (
+	meteredContainers struct {
+		service internalapi.ContainerManager
+		meter
+	}
+	meteredSandboxes struct {
+		service internalapi.PodSandboxManager
+		meter
+	}
+	meteredStats struct {
+		service internalapi.ContainerStatsManager
+		meter
+	}
+	// meteredRest has what belongs to none of the parts.
+	meteredRest struct {
+		internalapi.RuntimeService
+		meter
+	}
+)
 
 // meteredImages counts the calls of an image service.
 type meteredImages struct {
@@ -82,196 +108,196 @@ type meteredImages struct {
 	meter
 }
 
-func (m meteredRuntime) Version(ctx context.Context, apiVersion string) (*runtimeapi.VersionResponse, error) {
+func (m meteredRest) Version(ctx context.Context, apiVersion string) (*runtimeapi.VersionResponse, error) {
 	return observed(m.meter, "version", func() (*runtimeapi.VersionResponse, error) {
 		return m.RuntimeService.Version(ctx, apiVersion)
 	})
 }
 
-func (m meteredRuntime) CreateContainer(
+func (m meteredContainers) CreateContainer(
 	ctx context.Context, podSandboxID string, config *runtimeapi.ContainerConfig, sandboxConfig *runtimeapi.PodSandboxConfig,
 ) (string, error) {
 	return observed(m.meter, "create_container", func() (string, error) {
-		return m.RuntimeService.CreateContainer(ctx, podSandboxID, config, sandboxConfig)
+		return m.service.CreateContainer(ctx, podSandboxID, config, sandboxConfig)
 	})
 }
 
-func (m meteredRuntime) StartContainer(ctx context.Context, containerID string) error {
-	return m.observe("start_container", func() error { return m.RuntimeService.StartContainer(ctx, containerID) })
+func (m meteredContainers) StartContainer(ctx context.Context, containerID string) error {
+	return m.observe("start_container", func() error { return m.service.StartContainer(ctx, containerID) })
 }
 
-func (m meteredRuntime) StopContainer(ctx context.Context, containerID string, timeout int64) error {
-	return m.observe("stop_container", func() error { return m.RuntimeService.StopContainer(ctx, containerID, timeout) })
+func (m meteredContainers) StopContainer(ctx context.Context, containerID string, timeout int64) error {
+	return m.observe("stop_container", func() error { return m.service.StopContainer(ctx, containerID, timeout) })
 }
 
-func (m meteredRuntime) RemoveContainer(ctx context.Context, containerID string) error {
-	return m.observe("remove_container", func() error { return m.RuntimeService.RemoveContainer(ctx, containerID) })
+func (m meteredContainers) RemoveContainer(ctx context.Context, containerID string) error {
+	return m.observe("remove_container", func() error { return m.service.RemoveContainer(ctx, containerID) })
 }
 
-func (m meteredRuntime) ListContainers(ctx context.Context, filter *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error) {
+func (m meteredContainers) ListContainers(ctx context.Context, filter *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error) {
 	return observed(m.meter, "list_containers", func() ([]*runtimeapi.Container, error) {
-		return m.RuntimeService.ListContainers(ctx, filter)
+		return m.service.ListContainers(ctx, filter)
 	})
 }
 
-func (m meteredRuntime) ContainerStatus(
+func (m meteredContainers) ContainerStatus(
 	ctx context.Context, containerID string, verbose bool,
 ) (*runtimeapi.ContainerStatusResponse, error) {
 	return observed(m.meter, "container_status", func() (*runtimeapi.ContainerStatusResponse, error) {
-		return m.RuntimeService.ContainerStatus(ctx, containerID, verbose)
+		return m.service.ContainerStatus(ctx, containerID, verbose)
 	})
 }
 
-func (m meteredRuntime) UpdateContainerResources(
+func (m meteredContainers) UpdateContainerResources(
 	ctx context.Context, containerID string, resources *runtimeapi.ContainerResources,
 ) error {
-	return m.observe("update_container", func() error { return m.RuntimeService.UpdateContainerResources(ctx, containerID, resources) })
+	return m.observe("update_container", func() error { return m.service.UpdateContainerResources(ctx, containerID, resources) })
 }
 
-func (m meteredRuntime) ExecSync(
+func (m meteredContainers) ExecSync(
 	ctx context.Context, containerID string, cmd []string, timeout time.Duration,
 ) (out, errs []byte, err error) {
 	err = m.observe("exec_sync", func() error {
-		out, errs, err = m.RuntimeService.ExecSync(ctx, containerID, cmd, timeout)
+		out, errs, err = m.service.ExecSync(ctx, containerID, cmd, timeout)
 		return err
 	})
 	return out, errs, err
 }
 
-func (m meteredRuntime) Exec(ctx context.Context, request *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
+func (m meteredContainers) Exec(ctx context.Context, request *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
 	return observed(m.meter, "exec", func() (*runtimeapi.ExecResponse, error) {
-		return m.RuntimeService.Exec(ctx, request)
+		return m.service.Exec(ctx, request)
 	})
 }
 
-func (m meteredRuntime) Attach(ctx context.Context, req *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
+func (m meteredContainers) Attach(ctx context.Context, req *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
 	return observed(m.meter, "attach", func() (*runtimeapi.AttachResponse, error) {
-		return m.RuntimeService.Attach(ctx, req)
+		return m.service.Attach(ctx, req)
 	})
 }
 
-func (m meteredRuntime) ReopenContainerLog(ctx context.Context, ContainerID string) error {
-	return m.observe("reopen_container_log", func() error { return m.RuntimeService.ReopenContainerLog(ctx, ContainerID) })
+func (m meteredContainers) ReopenContainerLog(ctx context.Context, ContainerID string) error {
+	return m.observe("reopen_container_log", func() error { return m.service.ReopenContainerLog(ctx, ContainerID) })
 }
 
-func (m meteredRuntime) CheckpointContainer(ctx context.Context, options *runtimeapi.CheckpointContainerRequest) error {
-	return m.observe("checkpoint_container", func() error { return m.RuntimeService.CheckpointContainer(ctx, options) })
+func (m meteredContainers) CheckpointContainer(ctx context.Context, options *runtimeapi.CheckpointContainerRequest) error {
+	return m.observe("checkpoint_container", func() error { return m.service.CheckpointContainer(ctx, options) })
 }
 
-func (m meteredRuntime) GetContainerEvents(
+func (m meteredContainers) GetContainerEvents(
 	ctx context.Context, events chan *runtimeapi.ContainerEventResponse,
 	established func(runtimeapi.RuntimeService_GetContainerEventsClient),
 ) error {
 	return m.observe("get_container_events", func() error {
-		return m.RuntimeService.GetContainerEvents(ctx, events, established)
+		return m.service.GetContainerEvents(ctx, events, established)
 	})
 }
 
-func (m meteredRuntime) RunPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, runtimeHandler string) (string, error) {
+func (m meteredSandboxes) RunPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, runtimeHandler string) (string, error) {
 	return observed(m.meter, "run_podsandbox", func() (string, error) {
-		return m.RuntimeService.RunPodSandbox(ctx, config, runtimeHandler)
+		return m.service.RunPodSandbox(ctx, config, runtimeHandler)
 	})
 }
 
-func (m meteredRuntime) StopPodSandbox(ctx context.Context, podSandboxID string) error {
-	return m.observe("stop_podsandbox", func() error { return m.RuntimeService.StopPodSandbox(ctx, podSandboxID) })
+func (m meteredSandboxes) StopPodSandbox(ctx context.Context, podSandboxID string) error {
+	return m.observe("stop_podsandbox", func() error { return m.service.StopPodSandbox(ctx, podSandboxID) })
 }
 
-func (m meteredRuntime) RemovePodSandbox(ctx context.Context, podSandboxID string) error {
-	return m.observe("remove_podsandbox", func() error { return m.RuntimeService.RemovePodSandbox(ctx, podSandboxID) })
+func (m meteredSandboxes) RemovePodSandbox(ctx context.Context, podSandboxID string) error {
+	return m.observe("remove_podsandbox", func() error { return m.service.RemovePodSandbox(ctx, podSandboxID) })
 }
 
-func (m meteredRuntime) PodSandboxStatus(
+func (m meteredSandboxes) PodSandboxStatus(
 	ctx context.Context, podSandboxID string, verbose bool,
 ) (*runtimeapi.PodSandboxStatusResponse, error) {
 	return observed(m.meter, "podsandbox_status", func() (*runtimeapi.PodSandboxStatusResponse, error) {
-		return m.RuntimeService.PodSandboxStatus(ctx, podSandboxID, verbose)
+		return m.service.PodSandboxStatus(ctx, podSandboxID, verbose)
 	})
 }
 
-func (m meteredRuntime) ListPodSandbox(ctx context.Context, filter *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error) {
+func (m meteredSandboxes) ListPodSandbox(ctx context.Context, filter *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error) {
 	return observed(m.meter, "list_podsandbox", func() ([]*runtimeapi.PodSandbox, error) {
-		return m.RuntimeService.ListPodSandbox(ctx, filter)
+		return m.service.ListPodSandbox(ctx, filter)
 	})
 }
 
-func (m meteredRuntime) PortForward(
+func (m meteredSandboxes) PortForward(
 	ctx context.Context, request *runtimeapi.PortForwardRequest,
 ) (*runtimeapi.PortForwardResponse, error) {
 	return observed(m.meter, "port_forward", func() (*runtimeapi.PortForwardResponse, error) {
-		return m.RuntimeService.PortForward(ctx, request)
+		return m.service.PortForward(ctx, request)
 	})
 }
 
-func (m meteredRuntime) UpdatePodSandboxResources(
+func (m meteredSandboxes) UpdatePodSandboxResources(
 	ctx context.Context, request *runtimeapi.UpdatePodSandboxResourcesRequest,
 ) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
 	return observed(m.meter, "update_podsandbox_resources", func() (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
-		return m.RuntimeService.UpdatePodSandboxResources(ctx, request)
+		return m.service.UpdatePodSandboxResources(ctx, request)
 	})
 }
 
-func (m meteredRuntime) CheckpointPod(ctx context.Context, options *runtimeapi.CheckpointPodRequest) error {
-	return m.observe("checkpoint_pod", func() error { return m.RuntimeService.CheckpointPod(ctx, options) })
+func (m meteredSandboxes) CheckpointPod(ctx context.Context, options *runtimeapi.CheckpointPodRequest) error {
+	return m.observe("checkpoint_pod", func() error { return m.service.CheckpointPod(ctx, options) })
 }
 
-func (m meteredRuntime) RestorePod(ctx context.Context, options *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error) {
+func (m meteredSandboxes) RestorePod(ctx context.Context, options *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error) {
 	return observed(m.meter, "restore_pod", func() (*runtimeapi.RestorePodResponse, error) {
-		return m.RuntimeService.RestorePod(ctx, options)
+		return m.service.RestorePod(ctx, options)
 	})
 }
 
-func (m meteredRuntime) ContainerStats(ctx context.Context, containerID string) (*runtimeapi.ContainerStats, error) {
+func (m meteredStats) ContainerStats(ctx context.Context, containerID string) (*runtimeapi.ContainerStats, error) {
 	return observed(m.meter, "container_stats", func() (*runtimeapi.ContainerStats, error) {
-		return m.RuntimeService.ContainerStats(ctx, containerID)
+		return m.service.ContainerStats(ctx, containerID)
 	})
 }
 
-func (m meteredRuntime) ListContainerStats(
+func (m meteredStats) ListContainerStats(
 	ctx context.Context, filter *runtimeapi.ContainerStatsFilter,
 ) ([]*runtimeapi.ContainerStats, error) {
 	return observed(m.meter, "list_container_stats", func() ([]*runtimeapi.ContainerStats, error) {
-		return m.RuntimeService.ListContainerStats(ctx, filter)
+		return m.service.ListContainerStats(ctx, filter)
 	})
 }
 
-func (m meteredRuntime) PodSandboxStats(ctx context.Context, podSandboxID string) (*runtimeapi.PodSandboxStats, error) {
+func (m meteredStats) PodSandboxStats(ctx context.Context, podSandboxID string) (*runtimeapi.PodSandboxStats, error) {
 	return observed(m.meter, "podsandbox_stats", func() (*runtimeapi.PodSandboxStats, error) {
-		return m.RuntimeService.PodSandboxStats(ctx, podSandboxID)
+		return m.service.PodSandboxStats(ctx, podSandboxID)
 	})
 }
 
-func (m meteredRuntime) ListPodSandboxStats(
+func (m meteredStats) ListPodSandboxStats(
 	ctx context.Context, filter *runtimeapi.PodSandboxStatsFilter,
 ) ([]*runtimeapi.PodSandboxStats, error) {
 	return observed(m.meter, "list_podsandbox_stats", func() ([]*runtimeapi.PodSandboxStats, error) {
-		return m.RuntimeService.ListPodSandboxStats(ctx, filter)
+		return m.service.ListPodSandboxStats(ctx, filter)
 	})
 }
 
-func (m meteredRuntime) ListMetricDescriptors(ctx context.Context) ([]*runtimeapi.MetricDescriptor, error) {
+func (m meteredStats) ListMetricDescriptors(ctx context.Context) ([]*runtimeapi.MetricDescriptor, error) {
 	return observed(m.meter, "list_metric_descriptors", func() ([]*runtimeapi.MetricDescriptor, error) {
-		return m.RuntimeService.ListMetricDescriptors(ctx)
+		return m.service.ListMetricDescriptors(ctx)
 	})
 }
 
-func (m meteredRuntime) ListPodSandboxMetrics(ctx context.Context) ([]*runtimeapi.PodSandboxMetrics, error) {
+func (m meteredStats) ListPodSandboxMetrics(ctx context.Context) ([]*runtimeapi.PodSandboxMetrics, error) {
 	return observed(m.meter, "list_podsandbox_metrics", func() ([]*runtimeapi.PodSandboxMetrics, error) {
-		return m.RuntimeService.ListPodSandboxMetrics(ctx)
+		return m.service.ListPodSandboxMetrics(ctx)
 	})
 }
 
-func (m meteredRuntime) UpdateRuntimeConfig(ctx context.Context, runtimeConfig *runtimeapi.RuntimeConfig) error {
+func (m meteredRest) UpdateRuntimeConfig(ctx context.Context, runtimeConfig *runtimeapi.RuntimeConfig) error {
 	return m.observe("update_runtime_config", func() error { return m.RuntimeService.UpdateRuntimeConfig(ctx, runtimeConfig) })
 }
 
-func (m meteredRuntime) Status(ctx context.Context, verbose bool) (*runtimeapi.StatusResponse, error) {
+func (m meteredRest) Status(ctx context.Context, verbose bool) (*runtimeapi.StatusResponse, error) {
 	return observed(m.meter, "status", func() (*runtimeapi.StatusResponse, error) {
 		return m.RuntimeService.Status(ctx, verbose)
 	})
 }
 
-func (m meteredRuntime) RuntimeConfig(ctx context.Context) (*runtimeapi.RuntimeConfigResponse, error) {
+func (m meteredRest) RuntimeConfig(ctx context.Context) (*runtimeapi.RuntimeConfigResponse, error) {
 	return observed(m.meter, "runtime_config", func() (*runtimeapi.RuntimeConfigResponse, error) {
 		return m.RuntimeService.RuntimeConfig(ctx)
 	})

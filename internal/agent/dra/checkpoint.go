@@ -55,8 +55,8 @@ type claim struct {
 type driverState struct {
 	Devices            []device
 	SkipNodeOperations []resourceapi.SkipNodeOperation `json:"skipNodeOperations,omitempty"`
-	// NeverCalled means that no NodePrepareResources has gone out for the claim since the last NodeUnprepareResources. Kubelet's file does
-	// not say so: it may have gone out.
+	// NeverCalled means that no NodePrepareResources has gone out for the claim since the last NodeUnprepareResources. Without
+	// the field, as in kubelet's file, it may have gone out.
 	NeverCalled bool `json:"mortiseNeverCalled,omitempty"`
 }
 

@@ -43,6 +43,8 @@ type world struct {
 	clock  clock.Clock
 	wiped  chan string // the drivers whose slices are deleted
 
+	connected chan struct{} // connections of drivers have changed
+
 	mu    sync.Mutex
 	known map[types.UID]bool
 	woken chan types.UID
@@ -57,7 +59,7 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return &world{
 		T: t, client: fake.NewClientset(), dir: dir, boot: "boot-1", clock: clock.RealClock{}, wiped: make(chan string, 1000),
-		known: map[types.UID]bool{}, woken: make(chan types.UID, 1000),
+		known: map[types.UID]bool{}, woken: make(chan types.UID, 1000), connected: make(chan struct{}, 1000),
 	}
 }
 
@@ -89,7 +91,7 @@ func (w *world) WakeEach(pods []types.UID) {
 func (w *world) options() Options {
 	return Options{
 		Dir: w.dir, BootID: w.boot, API: w, Pods: w, Ledger: extension.NewLedger(clock.RealClock{}), Metrics: NewMetrics(), Clock: w.clock,
-		Logger: slog.New(slog.DiscardHandler),
+		Logger: slog.New(noted{slog.DiscardHandler, w.connected}),
 	}
 }
 
@@ -167,10 +169,12 @@ type driver struct {
 	calls    []string
 	fail     error
 	reports  chan kubeletplugin.DeviceHealthReport
+	freed    chan struct{} // after each call that unprepares
 }
 
 func newDriver(w *world, name string) *driver {
-	return &driver{w: w, name: name, prepared: map[types.UID]bool{}, reports: make(chan kubeletplugin.DeviceHealthReport, 10)}
+	return &driver{w: w, name: name, prepared: map[types.UID]bool{}, reports: make(chan kubeletplugin.DeviceHealthReport, 10),
+		freed: make(chan struct{}, 100)}
 }
 
 // start starts an instance, and waits until it is registered.
@@ -188,22 +192,36 @@ func (d *driver) start(m *Manager, options ...kubeletplugin.Option) *kubeletplug
 		d.w.Fatal(err)
 	}
 	d.w.Cleanup(h.Stop)
-	d.await(m, true)
+	d.await(m)
 	return h
 }
 
-// await waits until the driver is registered and connected, or is gone.
-func (d *driver) await(m *Manager, there bool) {
+// await waits until the driver is registered and connected.
+func (d *driver) await(m *Manager) {
 	d.w.Helper()
 	deadline := time.After(patience)
-	for m.drivers.usable(d.name) != there {
+	for !m.drivers.usable(d.name) {
 		select {
-		case <-m.drivers.registered:
-		case <-time.After(time.Millisecond): // the connection's state has no other event
+		case <-d.w.connected:
 		case <-deadline:
-			d.w.Fatalf("driver %s: usable is not %v", d.name, there)
+			d.w.Fatalf("driver %s is not usable", d.name)
 		}
 	}
+}
+
+// noted is a logger's handler that tells of changed connections.
+type noted struct {
+	slog.Handler
+	connected chan struct{}
+}
+
+func (noted) Enabled(context.Context, slog.Level) bool { return true }
+
+func (n noted) Handle(_ context.Context, r slog.Record) error {
+	if strings.HasPrefix(r.Message, "The connection") {
+		n.connected <- struct{}{}
+	}
+	return nil
 }
 
 func (d *driver) PrepareResourceClaims(
@@ -245,6 +263,7 @@ func (d *driver) UnprepareResourceClaims(_ context.Context, claims []kubeletplug
 	}
 	slices.Sort(names)
 	d.calls = append(d.calls, "unprepare "+strings.Join(names, " "))
+	d.freed <- struct{}{}
 	return out, nil
 }
 
@@ -457,7 +476,7 @@ func TestDriverThatWasNeverCalled(t *testing.T) {
 	// The file says so too.
 	m = w.manager()
 	w.run(m)
-	d.await(m, true)
+	d.await(m)
 	w.release(m, a)
 	d.calledAs("unprepare one")
 	w.hasClaims()
@@ -491,13 +510,17 @@ func TestRestartOfTheNode(t *testing.T) {
 	w.mu.Unlock()
 	m.Synced()
 	d.start(m)
-	for deadline := time.After(patience); len(w.claims()) > 1; {
-		select {
-		case <-deadline:
-			t.Fatal("the claim of the pod that is gone is still there")
-		case <-time.After(time.Millisecond):
-		}
+	select {
+	case <-d.freed:
+	case <-time.After(patience):
+		t.Fatal("the claim of the pod that is gone is not freed")
 	}
+	unlock, err := m.claims.lock(t.Context(), []key{{"ns", "two"}}) // until the call's end is noted
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+	w.hasClaims("ns/one of uid-a")
 	d.calledAs("unprepare two")
 	stop()
 
@@ -505,7 +528,7 @@ func TestRestartOfTheNode(t *testing.T) {
 	w.boot = "boot-2"
 	m = w.manager()
 	w.run(m)
-	d.await(m, true)
+	d.await(m)
 	w.prepare(m, a)
 	d.calledAs("prepare one")
 	w.hasClaims("ns/one of uid-a")

@@ -17,7 +17,7 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 )
 
-// Prepare prepares the pod's claims with their drivers. It calls nobody if all are prepared.
+// Prepare prepares the pod's claims with their drivers. It calls no driver if all are prepared.
 func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod) error {
 	if !hasClaims(pod) {
 		return nil

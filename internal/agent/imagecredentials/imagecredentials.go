@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package imagecredentials asks image credential providers for the logins that pull images, as kubelet does (KEP-2133, KEP-4412). A
-// provider is a program of the node: it reads a CredentialProviderRequest of credentialprovider.kubelet.k8s.io from its standard input, and writes a
-// CredentialProviderResponse to its standard output.
+// provider is a program of the node: it reads a CredentialProviderRequest of credentialprovider.kubelet.k8s.io from its standard input, and
+// writes a CredentialProviderResponse to its standard output.
 //
 //	imagecredentials.go  Providers: which there are, and the reload of their configuration
 //	config.go            the configuration: CredentialProviderConfig, its checks

@@ -151,7 +151,7 @@ func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 		}
 		return wait, failure
 	}
-	w.times.pulled += m.Clock.Since(asked)
+	w.written.times.pulled += m.Clock.Since(asked)
 	restarts := restartCount(w.state, c.Name, m.RunConfig.PodLogDir(pod))
 	users, err := m.Users.Of(pod)
 	if err != nil {

@@ -68,7 +68,6 @@ type worker struct {
 	mountTries int
 	removed    bool // the worker has deleted the pod from the API server
 	written    written
-	times      startTimes
 	attempts
 }
 
@@ -79,6 +78,7 @@ type written struct {
 	mirror  types.UID      // the UID of a static pod's mirror pod
 	writing sync.WaitGroup // writes that run beside the round
 	retry   time.Duration  // when to repeat a failed write of the current round; zero: none
+	times   startTimes     // of the start that the statuses show
 }
 
 // PodAdded handles a pod that the informer has added.
@@ -227,14 +227,14 @@ func (w *worker) run(ctx context.Context) {
 		default:
 		}
 		w.written.retry = 0
-		begun, first := w.m.Clock.Now(), w.times.seen.IsZero()
+		begun, first := w.m.Clock.Now(), w.written.times.seen.IsZero()
 		if first {
-			w.times.seen, w.times.done = begun, spec == nil || begunBefore(spec)
+			w.written.times.seen, w.written.times.done = begun, spec == nil || begunBefore(spec)
 		}
 		next, done := w.round(ctx, round)
 		w.written.writing.Wait()
 		w.m.Starts.round(first, w.m.Clock.Since(begun))
-		w.m.Starts.running(&w.times, spec, w.written.status, w.m.Clock.Now())
+		w.m.Starts.running(&w.written.times, spec, w.written.status, w.m.Clock.Now())
 		cancel()
 		if done {
 			return

@@ -214,8 +214,8 @@ func (m *Manager) record(image, ref string, credentials *configv1beta1.ImagePull
 	return writePulled(m.pulled, r)
 }
 
-// merge adds credentials to existing ones. A secret counts once, with its newest hash; so does an account. An image that is open to all pods
-// stays so, and needs no secrets.
+// merge adds credentials to existing ones. A secret counts once, with its newest hash; so does an account. An image that is open to all
+// pods stays so, and needs no secrets.
 func merge(has, more configv1beta1.ImagePullCredentials) (configv1beta1.ImagePullCredentials, bool) {
 	switch {
 	case has.NodePodsAccessible:

@@ -17,10 +17,10 @@ import (
 )
 
 // checkpoint writes a checkpoint of a container to the node's disk, and answers with its place. The texts are upstream's.
-func (s *Server) checkpoint(to agent.Checkpointer) http.HandlerFunc {
+func checkpoint(node agent.Node, to agent.Checkpointer) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		namespace, name, container := r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container")
-		pods := s.node.Pods()
+		pods := node.Pods()
 		i := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return p.Namespace == namespace && p.Name == name })
 		if i < 0 {
 			http.Error(w, "pod does not exist", http.StatusNotFound)

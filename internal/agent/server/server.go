@@ -182,7 +182,7 @@ func (s *Server) routes() {
 		s.mux.Handle("GET /metrics/probes", promhttp.HandlerFor(s.o.Probes, promhttp.HandlerOpts{}))
 	}
 	if to, ok := s.node.(agent.Checkpointer); ok {
-		s.mux.HandleFunc("POST /checkpoint/{namespace}/{pod}/{container}", s.checkpoint(to))
+		s.mux.HandleFunc("POST /checkpoint/{namespace}/{pod}/{container}", checkpoint(s.node, to))
 	}
 	s.mux.Handle("GET /metrics/cadvisor", s.cadvisorMetrics())
 }
