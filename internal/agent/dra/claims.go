@@ -120,8 +120,8 @@ func (t *table) update(keys []key, change func(claims map[key]claim) error) erro
 	return nil
 }
 
-// lock waits until no other caller has one of these claims, and has them until unlock is called. It takes them in the order of their names, so
-// that two callers never wait for each other.
+// lock waits until no other caller has one of these claims, and has them until unlock is called. It takes them in the order of their names,
+// so that two callers never wait for each other.
 func (t *table) lock(ctx context.Context, keys []key) (unlock func(), err error) {
 	var mine []key
 	unlock = func() {

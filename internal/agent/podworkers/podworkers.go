@@ -7,6 +7,8 @@
 //	dependencies.go  the interfaces of the rooms that it uses
 //	pods.go        the table of pods, and queries of other rooms
 //	worker.go      the rounds of one worker
+//	deadline.go    the deadline of a pod
+//	metrics.go     kubelet's metrics of starts
 //	steps.go       retries of failed steps
 //	hooks.go       THE ordered table of the preparations for a sandbox
 //	start.go       starts sandboxes and containers

@@ -546,17 +546,6 @@ func (w *worker) probe(ctx context.Context, pod *corev1.Pod, state *podstate.Pod
 	}
 }
 
-func pastDeadline(pod *corev1.Pod, now time.Time) bool {
-	return pod.Spec.ActiveDeadlineSeconds != nil && pod.Status.StartTime != nil && untilDeadline(pod, now) <= 0
-}
-
-func untilDeadline(pod *corev1.Pod, now time.Time) time.Duration {
-	if pod.Spec.ActiveDeadlineSeconds == nil || pod.Status.StartTime == nil {
-		return 0
-	}
-	return pod.Status.StartTime.Add(time.Duration(*pod.Spec.ActiveDeadlineSeconds) * time.Second).Sub(now)
-}
-
 // statusOf computes the pod's current status.
 func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 	m := w.m
