@@ -207,6 +207,8 @@ func table() []Setting {
 		{Flag: "kubelet-config", Field: "node.kubeletConfigFile"},
 		{Flag: "kubelet-config-dir", Field: "node.kubeletConfigDir"},
 		{Flag: "root-dir", Field: "node.rootDir"},
+		{Flag: "image-credential-provider-config", Field: "node.imageCredentialProviderConfig"},
+		{Flag: "image-credential-provider-bin-dir", Field: "node.imageCredentialProviderBinDir"},
 		{Flag: "kubelet-certificate-authority", Field: "node.kubeletCertificateAuthority"},
 
 		{Flag: "pod-cidr", Field: "networking.podCIDR"},
