@@ -41,10 +41,7 @@ type Input struct {
 
 	// Resources are the container's actual resources; nil: those of its definition.
 	Resources func(c *podstate.Container, spec *corev1.Container) corev1.ResourceRequirements
-	// Whole are the actual resources of a pod with pod-level resources; nil: it has none.
-	Whole *corev1.ResourceRequirements
-	// Resizing are the conditions of a pod whose resize is pending or in progress.
-	Resizing []corev1.PodCondition
+	Resize
 	// Held is the condition WaitingForPlugin, or nil.
 	Held *corev1.PodCondition
 	// Given returns the health of the devices and claims that a container has; nil: it has none.
@@ -63,6 +60,14 @@ type Input struct {
 	// Disruption is the condition DisruptionTarget of a pod that the node ends, or nil.
 	Disruption *corev1.PodCondition
 	Now        metav1.Time
+}
+
+// Resize is the state of the pod's own resources.
+type Resize struct {
+	// Whole are the actual resources of a pod with pod-level resources; nil: it has none.
+	Whole *corev1.ResourceRequirements
+	// Resizing are the conditions of a pod whose resize is pending or in progress.
+	Resizing []corev1.PodCondition
 }
 
 // WaitingForPlugin is the condition of a pod that waits for a plug-in of the node which was there before the node restarted. Kubernetes

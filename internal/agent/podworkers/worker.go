@@ -53,21 +53,20 @@ type worker struct {
 	entry
 
 	// Only the goroutine uses the fields below.
-	admitted   bool
-	state      *podstate.Pod
-	waiting    map[string]corev1.ContainerStateWaiting
-	messages   lastWords
-	resizer    *podresize.Pod
-	adopted    bool
-	inherited  inherited // if the pod is in the node's network
-	final      *failing  // the node has ended the pod
-	ending     *ending
-	stopping   sync.WaitGroup         // of endings
-	hold       *containermanager.Hold // a plug-in that the pod waits for
-	tornDown   bool
-	mountTries int
-	removed    bool // the worker has deleted the pod from the API server
-	written    written
+	admitted  bool
+	state     *podstate.Pod
+	waiting   map[string]corev1.ContainerStateWaiting
+	messages  lastWords
+	resizer   *podresize.Pod
+	adopted   bool
+	inherited inherited // if the pod is in the node's network
+	final     *failing  // the node has ended the pod
+	ending    *ending
+	stopping  sync.WaitGroup         // of endings
+	hold      *containermanager.Hold // a plug-in that the pod waits for
+	tornDown  bool
+	removed   bool // the worker has deleted the pod from the API server
+	written   written
 	attempts
 }
 
@@ -562,10 +561,9 @@ func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 		Resources: func(c *podstate.Container, spec *corev1.Container) corev1.ResourceRequirements {
 			return w.resizer.Bounds(pod, c.ID, spec)
 		},
-		Whole:    w.resizer.Whole(pod),
-		Given:    func(container string) []corev1.ResourceStatus { return m.NodeResources.ResourceStatus(pod, container) },
-		Resizing: w.resizer.Conditions(),
-		Now:      metav1.NewTime(m.Clock.Now()).Rfc3339Copy(),
+		Resize: podstatus.Resize{Whole: w.resizer.Whole(pod), Resizing: w.resizer.Conditions()},
+		Given:  func(container string) []corev1.ResourceStatus { return m.NodeResources.ResourceStatus(pod, container) },
+		Now:    metav1.NewTime(m.Clock.Now()).Rfc3339Copy(),
 	}
 	if w.hold != nil {
 		in.Held = &corev1.PodCondition{
