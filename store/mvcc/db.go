@@ -278,7 +278,7 @@ func (d *DB) Rollback() {
 // Reset replaces all records by those of a revision, in key order, and drops the history before it: watchers that are behind it get
 // [store.ErrCompacted]. It is for an engine that has missed changes made elsewhere. It belongs to the writer and the publisher alike, and
 // nothing may be staged. The revision must not be below the published one.
-func (d *DB) Reset(now time.Time, revision int64, records []*store.Record) {
+func Reset(d *DB, now time.Time, revision int64, records []*store.Record) {
 	d.staged, d.revision, d.bytes, d.events, d.expiries, d.stale = btree.NewMap[string, *store.Record](degree), revision, 0, nil, nil, 0
 	for _, r := range records {
 		d.Load(r)

@@ -361,7 +361,7 @@ func TestReset(t *testing.T) {
 		_, err := idle.Next(t.Context())
 		waiting <- err
 	}()
-	d.Reset(epoch, 9, []*store.Record{kept, {Key: "/r/x/c", Value: []byte("1"), Revision: 7, Created: 7}})
+	Reset(d, epoch, 9, []*store.Record{kept, {Key: "/r/x/c", Value: []byte("1"), Revision: 7, Created: 7}})
 	if err := <-waiting; !errors.Is(err, store.ErrCompacted) {
 		t.Errorf("a watcher of before ends with %v", err)
 	}
