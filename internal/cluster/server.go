@@ -129,6 +129,9 @@ func makeObjects(ctx context.Context, a *assembly) error {
 	if err != nil {
 		return err
 	}
+	if err := a.checkAuthority(ctx); err != nil {
+		return err
+	}
 	b := &bootstrapper{server: a.server, self: a.self(), encryption: a.encryption, log: a.settings.Logger}
 	objects, found, err := b.makeObjects(ctx, bootstrap.Options{
 		ServiceCIDR: a.settings.serviceCIDRs, Served: served(a.server), Now: now, Authentication: known,
@@ -136,6 +139,9 @@ func makeObjects(ctx context.Context, a *assembly) error {
 		Identity: identity(hostname), Hostname: hostname, AdvertiseAddress: a.advertised().String(),
 	})
 	if err != nil {
+		return err
+	}
+	if err := a.checkAuthority(ctx); err != nil { // another server was the first, meanwhile
 		return err
 	}
 	b.keep(objects)

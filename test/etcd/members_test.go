@@ -8,7 +8,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"net"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -81,29 +81,13 @@ func launch(t testing.TB, n int, flags ...string) *members {
 	dir, err := os.MkdirTemp("", "etcd-members-")
 	must(t, err)
 	c := &members{dir: dir, flags: flags, procs: make([]*exec.Cmd, n)}
-	for _, address := range freeAddresses(t, 2*n) {
-		if len(c.peers) < n {
-			c.peers = append(c.peers, "http://"+address)
-		} else {
-			c.urls = append(c.urls, "http://"+address)
-		}
-	}
 	for i := range n {
-		c.start(t, i)
+		// A loopback address of its own, so that no other program's connection has taken a port.
+		host := fmt.Sprintf("127.%d.%d.%d", 64+rand.IntN(128), rand.IntN(256), 1+rand.IntN(254))
+		c.peers, c.urls = append(c.peers, "http://"+host+":2380"), append(c.urls, "http://"+host+":2379")
+		defer c.start(t, i)
 	}
 	return c
-}
-
-// freeAddresses returns addresses on which nothing listens.
-func freeAddresses(t testing.TB, n int) (all []string) {
-	t.Helper()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		must(t, err)
-		defer l.Close()
-		all = append(all, l.Addr().String())
-	}
-	return all
 }
 
 func (c *members) data(i int) string { return filepath.Join(c.dir, fmt.Sprint("m", i)) }
