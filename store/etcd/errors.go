@@ -88,12 +88,6 @@ func lost(err error) bool {
 	return true
 }
 
-// rejected reports whether one of the two sides has refused the other's certificate.
-func rejected(err error) bool {
-	text := err.Error()
-	return strings.Contains(text, "authentication handshake failed") || strings.Contains(text, "remote error: tls:")
-}
-
 // pause waits, and reports whether ctx goes on.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)

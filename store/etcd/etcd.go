@@ -124,20 +124,20 @@ func Open(ctx context.Context, options Options) (*Engine, error) {
 func (e *Engine) reach(ctx context.Context) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.options.OpenTime)
 	defer cancel()
-	var last error
 	for wait := firstPause; ; wait = min(2*wait, lastPause) {
 		revision, err := e.newest(ctx)
 		if err == nil {
 			return revision, nil
 		}
-		if ctx.Err() == nil {
-			last = err
-		}
-		if final(err) || rejected(err) {
+		if final(err) {
 			return 0, err
 		}
-		if !pause(ctx, wait) {
-			return 0, cmp.Or(last, ctx.Err())
+		reason, refused := diagnose(context.WithoutCancel(ctx), e.options.Servers, e.options.TLS)
+		if reason != nil {
+			err = reason
+		}
+		if refused || !pause(ctx, wait) {
+			return 0, err
 		}
 	}
 }

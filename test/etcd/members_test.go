@@ -78,14 +78,23 @@ type members struct {
 // launch starts an empty cluster of n members, and does not wait for it.
 func launch(t testing.TB, n int, flags ...string) *members {
 	t.Helper()
+	c := unstarted(t, n, flags...)
+	for i := range n {
+		c.start(t, i)
+	}
+	return c
+}
+
+// unstarted returns an empty cluster of n members.
+func unstarted(t testing.TB, n int, flags ...string) *members {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "etcd-members-")
 	must(t, err)
 	c := &members{dir: dir, flags: flags, procs: make([]*exec.Cmd, n)}
-	for i := range n {
+	for range n {
 		// A loopback address of its own, so that no other program's connection has taken a port.
 		host := fmt.Sprintf("127.%d.%d.%d", 64+rand.IntN(128), rand.IntN(256), 1+rand.IntN(254))
 		c.peers, c.urls = append(c.peers, "http://"+host+":2380"), append(c.urls, "http://"+host+":2379")
-		defer c.start(t, i)
 	}
 	return c
 }

@@ -21,8 +21,8 @@ func TestStoredAsBeta(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := obj.(*v1.CustomResourceDefinition)
-	if len(d.Spec.Versions) != 1 || d.Spec.Versions[0].Schema == nil || d.Spec.Versions[0].Subresources == nil || d.Spec.PreserveUnknownFields ||
-		d.UID != "u" || len(d.Status.Conditions) != 1 || d.Spec.Conversion.Strategy != v1.NoneConverter {
+	if len(d.Spec.Versions) != 1 || d.Spec.Versions[0].Schema == nil || d.Spec.Versions[0].Subresources == nil ||
+		d.Spec.PreserveUnknownFields || d.UID != "u" || len(d.Status.Conditions) != 1 || d.Spec.Conversion.Strategy != v1.NoneConverter {
 		t.Errorf("read %+v", d)
 	}
 }

@@ -30,8 +30,8 @@ type BootstrapObject struct {
 // portion is how many objects one commit creates where the store does not take all at once. An etcd takes 128 by default.
 const portion = 100
 
-// CreateMissing makes, in one commit if the store takes so many at once, those objects that are missing, and returns the stored form of those that are there already,
-// nil for each that it made. Objects are not validated and pass no admission; nothing is allocated for them. Objects of
+// CreateMissing makes, in one commit if the store takes so many at once, those objects that are missing, and returns the stored form of
+// those that are there already, nil for each that it made. Objects are not validated and pass no admission; nothing is allocated for them. Objects of
 // kinds that are not served are left out.
 func (b *Backend) CreateMissing(ctx context.Context, objects []BootstrapObject) ([]resource.Object, error) {
 	for {
