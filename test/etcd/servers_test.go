@@ -79,10 +79,10 @@ func (s *server) kill() {
 	_ = s.proc.Wait()
 }
 
-// access reads a kubeconfig, which is JSON.
+// access reads a kubeconfig.
 func (s *server) access(t *testing.T, file string) {
 	t.Helper()
-	text, err := os.ReadFile(file)
+	text, err := exec.Command(program("mortise"), "kubectl", "config", "view", "--raw", "-o", "json", "--kubeconfig", file).Output()
 	must(t, err)
 	var config struct {
 		Clusters []struct {
