@@ -113,7 +113,7 @@ type (
 	Staler interface {
 		Stale(ctx context.Context, key string, revision int64) bool
 	}
-	// Prober tells whether the store answers: an engine whose data another process keeps can lose it. Probe returns nil when a read of the
+	// Prober reports whether the store answers: an engine whose data another process keeps can lose it. Probe returns nil when a read of the
 	// newest state succeeds, and why it does not when it fails or ctx ends.
 	Prober interface {
 		Probe(ctx context.Context) error

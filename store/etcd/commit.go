@@ -175,7 +175,7 @@ func outlive(ctx context.Context, d time.Duration) (context.Context, context.Can
 	return life, func() { stop(); cancel() }
 }
 
-// conflict finds the op whose condition did not hold. If an earlier transaction of this commit may have been carried out, the mirror tells
+// conflict finds the op whose condition did not hold. If an earlier transaction of this commit may have been carried out, the mirror shows
 // whether it was.
 func (e *Engine) conflict(
 	ctx context.Context, ops []store.Op, writes []*write, response *clientv3.TxnResponse, unsure bool,

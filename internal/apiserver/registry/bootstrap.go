@@ -31,8 +31,8 @@ type BootstrapObject struct {
 const portion = 100
 
 // CreateMissing makes, in one commit if the store takes so many at once, those objects that are missing, and returns the stored form of
-// those that are there already, nil for each that it made. Objects are not validated and pass no admission; nothing is allocated for them. Objects of
-// kinds that are not served are left out.
+// those that are there already, nil for each that it made. Objects are not validated and pass no admission; nothing is allocated for
+// them. Objects of kinds that are not served are left out.
 func (b *Backend) CreateMissing(ctx context.Context, objects []BootstrapObject) ([]resource.Object, error) {
 	for {
 		found, err := b.createMissing(ctx, objects)
