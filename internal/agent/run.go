@@ -276,7 +276,7 @@ func (n *node) buildParts(ctx context.Context, services corev1listers.ServiceLis
 	admission := podadmission.New(podadmission.Config{
 		Pods: n.workers, Node: n.nodeStatus, Killer: n.workers, Shutdown: n.shutdown, Eviction: n.eviction, Sysctls: n.settings.sysctls,
 		AppArmor: hardware.AppArmor(), Features: kubeletconfig.Features(n.Kubelet), Events: n.recorder, Metrics: n.Metrics.admission,
-		Resources: n.managers,
+		Resources: measured{n.managers, n.exclusive.topology, n.Metrics.exclusive, n.Clock},
 	})
 	resizes := podresize.New(podresize.Config{
 		Runtime: n.cri, Cgroups: bounds, Node: n.nodeStatus, Admission: admission, Limits: n.config, Kubelet: n.Kubelet, Events: n.recorder,
