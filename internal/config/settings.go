@@ -195,6 +195,7 @@ func table() []Setting {
 		{Flag: "proxy-client-key-file", Field: "aggregation.proxyClientKeyFile"},
 		{Flag: "enable-aggregator-routing", Field: "aggregation.routing.enabled"},
 		{Flag: "aggregator-reject-forwarding-redirect", Field: "aggregation.rejectForwardingRedirects"},
+		{Flag: "enable-external-metrics-routes", Field: "aggregation.externalMetricsRoutes.enabled"},
 		{Flag: "egress-selector-config-file", Field: "egress.configFile"},
 
 		{Flag: "explain", Field: "explain.enabled"},
@@ -211,6 +212,8 @@ func table() []Setting {
 		{Flag: "kubelet-config", Field: "node.kubeletConfigFile"},
 		{Flag: "kubelet-config-dir", Field: "node.kubeletConfigDir"},
 		{Flag: "root-dir", Field: "node.rootDir"},
+		{Flag: "image-credential-provider-config", Field: "node.imageCredentialProviderConfig"},
+		{Flag: "image-credential-provider-bin-dir", Field: "node.imageCredentialProviderBinDir"},
 		{Flag: "kubelet-certificate-authority", Field: "node.kubeletCertificateAuthority"},
 
 		{Flag: "pod-cidr", Field: "networking.podCIDR"},

@@ -276,6 +276,7 @@ type AggregationConfiguration struct {
 	ProxyClientKeyFile        string `json:"proxyClientKeyFile,omitempty"`
 	Routing                   Switch `json:"routing,omitzero"`
 	RejectForwardingRedirects *bool  `json:"rejectForwardingRedirects,omitempty"`
+	ExternalMetricsRoutes     Switch `json:"externalMetricsRoutes,omitzero"`
 }
 
 // EgressConfiguration selects proxies for the server's outgoing connections.
@@ -298,13 +299,15 @@ type SchedulerConfiguration struct {
 // NodeConfiguration configures the nodes that the process runs, and how the API server reaches nodes.
 type NodeConfiguration struct {
 	// Mode is auto, cri, simulated or none.
-	Mode                        string                      `json:"mode,omitempty"`
-	CRISocket                   string                      `json:"criSocket,omitempty"`
-	KubeletConfigFile           string                      `json:"kubeletConfigFile,omitempty"`
-	KubeletConfigDir            string                      `json:"kubeletConfigDir,omitempty"`
-	RootDir                     string                      `json:"rootDir,omitempty"`
-	KubeletCertificateAuthority string                      `json:"kubeletCertificateAuthority,omitempty"`
-	Simulated                   SimulatedNodesConfiguration `json:"simulated,omitzero"`
+	Mode                          string                      `json:"mode,omitempty"`
+	CRISocket                     string                      `json:"criSocket,omitempty"`
+	KubeletConfigFile             string                      `json:"kubeletConfigFile,omitempty"`
+	KubeletConfigDir              string                      `json:"kubeletConfigDir,omitempty"`
+	RootDir                       string                      `json:"rootDir,omitempty"`
+	ImageCredentialProviderConfig string                      `json:"imageCredentialProviderConfig,omitempty"`
+	ImageCredentialProviderBinDir string                      `json:"imageCredentialProviderBinDir,omitempty"`
+	KubeletCertificateAuthority   string                      `json:"kubeletCertificateAuthority,omitempty"`
+	Simulated                     SimulatedNodesConfiguration `json:"simulated,omitzero"`
 }
 
 // SimulatedNodesConfiguration configures simulated nodes: a number of equal ones, or a file of [SimulatedNodes].

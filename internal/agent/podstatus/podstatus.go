@@ -45,6 +45,10 @@ type Input struct {
 	Whole *corev1.ResourceRequirements
 	// Resizing are the conditions of a pod whose resize is pending or in progress.
 	Resizing []corev1.PodCondition
+	// Held is the condition WaitingForPlugin, or nil.
+	Held *corev1.PodCondition
+	// Given returns the health of the devices and claims that a container has; nil: it has none.
+	Given func(container string) []corev1.ResourceStatus
 
 	// Terminal means that the pod's containers never run again (deleted, evicted, past its deadline), so that the phase may become final.
 	Terminal bool
@@ -61,10 +65,15 @@ type Input struct {
 	Now        metav1.Time
 }
 
+// WaitingForPlugin is the condition of a pod that waits for a plug-in of the node which was there before the node restarted. Kubernetes
+// has none for it.
+const WaitingForPlugin corev1.PodConditionType = "mortise.dev/WaitingForPlugin"
+
 // owned are the conditions that the node writes; it leaves all others unchanged.
 var owned = []corev1.PodConditionType{
 	corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReadyToStartContainers,
 	corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting,
+	WaitingForPlugin,
 }
 
 // Make computes the status.

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/mortise-dev/mortise/internal/agent/containermanager"
 	"github.com/mortise-dev/mortise/internal/agent/decide"
 	"github.com/mortise-dev/mortise/internal/agent/pleg"
 	"github.com/mortise-dev/mortise/internal/agent/podadmission"
@@ -61,7 +62,8 @@ type worker struct {
 	inherited  inherited // if the pod is in the node's network
 	final      *failing  // the node has ended the pod
 	ending     *ending
-	stopping   sync.WaitGroup // of endings
+	stopping   sync.WaitGroup         // of endings
+	hold       *containermanager.Hold // a plug-in that the pod waits for
 	tornDown   bool
 	mountTries int
 	removed    bool // the worker has deleted the pod from the API server
@@ -76,6 +78,7 @@ type written struct {
 	mirror  types.UID      // the UID of a static pod's mirror pod
 	writing sync.WaitGroup // writes that run beside the round
 	retry   time.Duration  // when to repeat a failed write of the current round; zero: none
+	times   startTimes     // of the start that the statuses show
 }
 
 // PodAdded handles a pod that the informer has added.
@@ -217,14 +220,21 @@ func (w *worker) run(ctx context.Context) {
 		round, cancel := context.WithCancel(ctx)
 		w.m.mu.Lock()
 		w.cancel = cancel
+		spec := w.spec
 		w.m.mu.Unlock()
 		select {
 		case <-w.wakes: // this round sees the cause
 		default:
 		}
 		w.written.retry = 0
+		begun, first := w.m.Clock.Now(), w.written.times.seen.IsZero()
+		if first {
+			w.written.times.seen, w.written.times.done = begun, spec == nil || begunBefore(spec)
+		}
 		next, done := w.round(ctx, round)
 		w.written.writing.Wait()
+		w.m.Starts.round(first, w.m.Clock.Since(begun))
+		w.m.Starts.running(&w.written.times, spec, w.written.status, w.m.Clock.Now())
 		cancel()
 		if done {
 			return
@@ -349,6 +359,11 @@ func (w *worker) prepare(ctx context.Context, pod *corev1.Pod) (retry time.Durat
 		if ctx.Err() != nil {
 			return retrySoon, false
 		}
+		if hold := (*containermanager.Hold)(nil); errors.As(err, &hold) {
+			w.hold = hold
+			w.writeStatus(ctx, pod)
+			return max(hold.Until.Sub(m.Clock.Now()), retrySoon), false
+		}
 		m.Events.Event(pod, corev1.EventTypeWarning, h.reason, err.Error())
 		w.mountTries++
 		retry = min(500*time.Millisecond<<min(w.mountTries, 8), 2*time.Minute)
@@ -360,6 +375,7 @@ func (w *worker) prepare(ctx context.Context, pod *corev1.Pod) (retry time.Durat
 	if retry == 0 {
 		w.mountTries = 0
 	}
+	w.hold = nil
 	return retry, true
 }
 
@@ -530,17 +546,6 @@ func (w *worker) probe(ctx context.Context, pod *corev1.Pod, state *podstate.Pod
 	}
 }
 
-func pastDeadline(pod *corev1.Pod, now time.Time) bool {
-	return pod.Spec.ActiveDeadlineSeconds != nil && pod.Status.StartTime != nil && untilDeadline(pod, now) <= 0
-}
-
-func untilDeadline(pod *corev1.Pod, now time.Time) time.Duration {
-	if pod.Spec.ActiveDeadlineSeconds == nil || pod.Status.StartTime == nil {
-		return 0
-	}
-	return pod.Status.StartTime.Add(time.Duration(*pod.Spec.ActiveDeadlineSeconds) * time.Second).Sub(now)
-}
-
 // statusOf computes the pod's current status.
 func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 	m := w.m
@@ -558,8 +563,14 @@ func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 			return w.resizer.Bounds(pod, c.ID, spec)
 		},
 		Whole:    w.resizer.Whole(pod),
+		Given:    func(container string) []corev1.ResourceStatus { return m.NodeResources.ResourceStatus(pod, container) },
 		Resizing: w.resizer.Conditions(),
 		Now:      metav1.NewTime(m.Clock.Now()).Rfc3339Copy(),
+	}
+	if w.hold != nil {
+		in.Held = &corev1.PodCondition{
+			Type: podstatus.WaitingForPlugin, Status: corev1.ConditionTrue, Reason: "PluginNotRegistered", Message: w.hold.Message,
+		}
 	}
 	if pod.Spec.HostNetwork && w.state != nil {
 		in.PodIPs = w.inherited.inherit(w.state, in.HostIPs)
