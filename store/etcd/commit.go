@@ -33,6 +33,12 @@ func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (int64, []*store.R
 	writes := e.mirror.writes.begin(ops)
 	defer e.mirror.writes.end(writes)
 	response, unsure, err := e.transact(ctx, ops)
+	// etcd carries out the transaction with which it runs full, and returns the error all the same.
+	if errors.Is(err, store.ErrNoSpace) && e.fresh(ctx) == nil {
+		if revision := e.mirror.writes.together(writes); revision > 0 {
+			return revision, e.mirror.results(writes, revision, nil), nil
+		}
+	}
 	if err != nil {
 		return 0, nil, err
 	}
