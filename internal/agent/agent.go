@@ -68,6 +68,7 @@ type HostOptions struct {
 	RootDir  string // /var/lib/kubelet
 	LogDir   string // of pods' logs: podLogsDir of the kubelet configuration, else /var/log/pods
 	CgroupFS string // the mount point of the cgroup file systems: /sys/fs/cgroup
+	SysFS    string // the mount point of sysfs: /sys
 	Mounter  volumes.Mounter
 
 	// Measure returns observations of all resources that eviction watches. Nil means that the node measures the machine and the runtime.
@@ -116,6 +117,7 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	def(&o.Host.RootDir, "/var/lib/kubelet")
 	def(&o.Host.LogDir, "/var/log/pods")
+	def(&o.Host.SysFS, "/sys")
 	def(&o.CNI.ConfDir, cni.DefaultDir)
 	if len(o.CNI.BinDirs) == 0 {
 		o.CNI.BinDirs = []string{"/opt/cni/bin", "/usr/lib/cni"}

@@ -15,6 +15,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podadmission"
 	"github.com/mortise-dev/mortise/internal/agent/podworkers"
 	"github.com/mortise-dev/mortise/internal/agent/probe"
+	"github.com/mortise-dev/mortise/internal/agent/resourcemetrics"
 )
 
 // Metrics are the metrics of a node under kubelet's names, and those of its process.
@@ -23,6 +24,7 @@ type Metrics struct {
 	evictions *prometheus.CounterVec
 	images    *images.Metrics
 	admission *podadmission.Metrics
+	exclusive *resourcemetrics.Metrics
 	providers *imagecredentials.Metrics
 	claims    *dra.Metrics
 	runtime   *cri.Metrics
@@ -35,6 +37,7 @@ type Metrics struct {
 // NewMetrics makes the metrics of a node.
 func NewMetrics() *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry(), images: images.NewMetrics(), admission: podadmission.NewMetrics(),
+		exclusive: resourcemetrics.New(),
 		providers: imagecredentials.NewMetrics(), claims: dra.NewMetrics(), runtime: cri.NewMetrics(),
 		relists: pleg.NewMetrics(), starts: podworkers.NewMetrics(), probes: probe.NewMetrics(), ofProbes: prometheus.NewRegistry(),
 		evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -43,6 +46,7 @@ func NewMetrics() *Metrics {
 	m.registry.MustRegister(m.evictions)
 	m.registry.MustRegister(m.images.Collectors()...)
 	m.registry.MustRegister(m.admission.Collectors()...)
+	m.registry.MustRegister(m.exclusive.Collectors(true)...)
 	m.registry.MustRegister(m.providers.Collectors()...)
 	m.registry.MustRegister(m.claims.Collectors()...)
 	m.registry.MustRegister(m.runtime.Collectors()...)

@@ -65,6 +65,7 @@ type node struct {
 	client    kubernetes.Interface
 	cri       *cri.Client
 	config    runconfig.Node
+	exclusive exclusive
 	resources allocatable.Node
 	settings  settings
 	finds     *nodeaddress.Addresses // if the node follows them itself; nil: it does not
@@ -278,7 +279,7 @@ func (n *node) buildParts(ctx context.Context, services corev1listers.ServiceLis
 		Resources: n.managers,
 	})
 	resizes := podresize.New(podresize.Config{
-		Runtime: n.cri, Cgroups: bounds, Node: n.nodeStatus, Admission: admission, Limits: n.config, Events: n.recorder,
+		Runtime: n.cri, Cgroups: bounds, Node: n.nodeStatus, Admission: admission, Limits: n.config, Kubelet: n.Kubelet, Events: n.recorder,
 	})
 	n.workers.Start(podworkers.Dependencies{
 		Services: services, Events: n.recorder, References: n.objects, Objects: n.objects, Volumes: n.volumes, Mounts: n.volumes,
@@ -403,6 +404,10 @@ func (n *node) prepare(ctx context.Context) error {
 		memory := n.resources.Allocatable()[corev1.ResourceMemory]
 		n.config.Throttle = runconfig.Throttle{Factor: *n.Kubelet.MemoryThrottlingFactor, Allocatable: memory.Value()}
 	}
+	if n.exclusive, err = n.makeExclusive(); err != nil {
+		return err
+	}
+	n.config.Pinned = n.exclusive.pinned
 	for _, p := range machine.HugePages {
 		n.config.HugePages = append(n.config.HugePages, p.Size)
 	}

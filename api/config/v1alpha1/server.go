@@ -62,8 +62,23 @@ type CompatibilityConfiguration struct {
 
 // StoreConfiguration selects the storage engine.
 type StoreConfiguration struct {
-	// Engine is local or memory.
+	// Engine is local, etcd or memory.
 	Engine string `json:"engine,omitempty"`
+	// Etcd says where the engine etcd finds its cluster.
+	Etcd EtcdConfiguration `json:"etcd,omitzero"`
+}
+
+// EtcdConfiguration says where an etcd cluster is.
+type EtcdConfiguration struct {
+	// Servers are the URLs of etcd's members.
+	Servers []string `json:"servers,omitempty"`
+	// CAFile is the file of the authorities of the members' certificates.
+	CAFile string `json:"caFile,omitempty"`
+	// CertFile and KeyFile are the server's certificate as a client of etcd, and its key.
+	CertFile string `json:"certFile,omitempty"`
+	KeyFile  string `json:"keyFile,omitempty"`
+	// Prefix is the prefix of all keys.
+	Prefix string `json:"prefix,omitempty"`
 }
 
 // LoggingConfiguration configures the log.
@@ -261,6 +276,7 @@ type AggregationConfiguration struct {
 	ProxyClientKeyFile        string `json:"proxyClientKeyFile,omitempty"`
 	Routing                   Switch `json:"routing,omitzero"`
 	RejectForwardingRedirects *bool  `json:"rejectForwardingRedirects,omitempty"`
+	ExternalMetricsRoutes     Switch `json:"externalMetricsRoutes,omitzero"`
 }
 
 // EgressConfiguration selects proxies for the server's outgoing connections.
