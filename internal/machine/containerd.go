@@ -83,6 +83,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
   restrict_oom_score_adj = %t
   disable_apparmor = %t
   disable_tcp_service = true
+  enable_cdi = true
   stream_server_address = "127.0.0.1"
   stream_server_port = "0"
 
