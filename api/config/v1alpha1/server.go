@@ -261,6 +261,7 @@ type AggregationConfiguration struct {
 	ProxyClientKeyFile        string `json:"proxyClientKeyFile,omitempty"`
 	Routing                   Switch `json:"routing,omitzero"`
 	RejectForwardingRedirects *bool  `json:"rejectForwardingRedirects,omitempty"`
+	ResourceMetricsAPI        Switch `json:"resourceMetricsAPI,omitzero"`
 }
 
 // EgressConfiguration selects proxies for the server's outgoing connections.
