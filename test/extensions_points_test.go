@@ -50,6 +50,7 @@ import (
 const (
 	counted = "TestExtensionPointsCount calls it"
 	onNodes = "TestContainers calls it, on a node with containers"
+	inAgent = "the tests of internal/agent/dra and internal/agent/imagecredentials call it, and read the ledger"
 	silent  = "the server calls nobody, and lists nothing"
 )
 
@@ -74,6 +75,8 @@ var counts = map[extension.Point]string{
 	extension.EgressProxy:          counted,
 	extension.ContainerRuntime:     onNodes,
 	extension.NetworkPlugin:        onNodes,
+	extension.ResourceDriver:       inAgent,
+	extension.ImageCredentials:     inAgent,
 
 	// A client of the API, or of the machine's other programs, does the work.
 	extension.KubectlPlugin:         silent,
@@ -93,11 +96,9 @@ var counts = map[extension.Point]string{
 	extension.StoreEngine:         silent,
 	extension.ComponentConfigFile: silent,
 	// This release does not call them.
-	extension.StorageDriver:    silent,
-	extension.DevicePlugin:     silent,
-	extension.ResourceDriver:   silent,
-	extension.NodePlugin:       silent,
-	extension.ImageCredentials: silent,
+	extension.StorageDriver: silent,
+	extension.DevicePlugin:  silent,
+	extension.NodePlugin:    silent,
 }
 
 // TestExtensionPointsAreKnown: counts has the catalogue's points, and says of those that are called that they count.
@@ -282,7 +283,7 @@ func ledgerRows(t *testing.T, client kubernetes.Interface) []extension.Row {
 	return view.Extensions
 }
 
-// countsCalls says whether one extension of a point was called.
+// countsCalls reports whether one extension of a point was called.
 func countsCalls(rows []extension.Row, p extension.Point) bool {
 	return slices.ContainsFunc(rows, func(r extension.Row) bool { return r.Point == p && r.Calls > 0 && r.State != extension.Unused })
 }

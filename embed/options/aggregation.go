@@ -17,6 +17,8 @@ type Aggregation struct {
 	RejectRedirects *bool
 	// ResourceMetrics serves metrics.k8s.io from the nodes' own figures while no APIService names a server of it; nil: true, with controllers.
 	ResourceMetrics *bool
+	// ExternalMetricsRoutes serves ExternalMetricsRoute: several servers serve external metrics, each some of them.
+	ExternalMetricsRoutes bool
 }
 
 func (o *Aggregation) addFlags(f *pflag.FlagSet) {
@@ -29,4 +31,6 @@ func (o *Aggregation) addFlags(f *pflag.FlagSet) {
 		"Reject redirects of aggregated API servers instead of forwarding them to the client.")
 	addSwitch(f, &o.ResourceMetrics, "resource-metrics-api", true,
 		"Serve metrics.k8s.io, what nodes and pods use, while no APIService names a server of it, such as metrics-server.")
+	f.BoolVar(&o.ExternalMetricsRoutes, "enable-external-metrics-routes", o.ExternalMetricsRoutes,
+		"Serve ExternalMetricsRoute of extension.mortise.dev, by which several servers serve external metrics, each some of them.")
 }

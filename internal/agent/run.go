@@ -32,9 +32,12 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/agent/containerhooks"
 	"github.com/mortise-dev/mortise/internal/agent/containerlog"
+	"github.com/mortise-dev/mortise/internal/agent/containermanager"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/dra"
 	"github.com/mortise-dev/mortise/internal/agent/eviction"
 	"github.com/mortise-dev/mortise/internal/agent/hardware"
+	"github.com/mortise-dev/mortise/internal/agent/imagecredentials"
 	"github.com/mortise-dev/mortise/internal/agent/images"
 	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
 	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
@@ -62,6 +65,7 @@ type node struct {
 	client    kubernetes.Interface
 	cri       *cri.Client
 	config    runconfig.Node
+	exclusive exclusive
 	resources allocatable.Node
 	settings  settings
 	finds     *nodeaddress.Addresses // if the node follows them itself; nil: it does not
@@ -79,10 +83,13 @@ type rooms struct {
 	streams    *podstreams.Server
 	stats      *stats.Provider
 	images     *images.Manager
+	providers  *imagecredentials.Providers // nil: there are none
 	nodeStatus *nodestatus.Manager
 	eviction   *eviction.Manager
 	shutdown   *shutdown.Manager
 	static     *static.Manager
+	managers   *containermanager.Manager // of devices, claims, CPUs and memory
+	claims     *dra.Manager
 }
 
 // part is a part of the node that runs concurrently with the others.
@@ -104,6 +111,7 @@ func Run(ctx context.Context, options Options) error {
 		return err
 	}
 	defer dialed.Close(context.WithoutCancel(ctx))
+	dialed.Measure(o.Metrics.runtime, o.Clock.Now)
 
 	n := &node{Options: o, client: o.Client, cri: dialed}
 	if err := n.prepare(ctx); err != nil {
@@ -133,7 +141,7 @@ func Run(ctx context.Context, options Options) error {
 	}
 	defer stopEvents()
 	all := informers.NewSharedInformerFactory(n.client, 0)
-	if err := n.makeRooms(ctx, all.Core().V1().Services().Lister()); err != nil {
+	if err := n.buildParts(ctx, all.Core().V1().Services().Lister()); err != nil {
 		return err
 	}
 	for _, there := range []prometheus.Collector{stats.NewCollector(n.NodeName, n.stats), n.images.Collector()} {
@@ -149,7 +157,7 @@ func Run(ctx context.Context, options Options) error {
 		Period: n.Kubelet.ContainerLogMonitorInterval.Duration, Clock: n.Clock, Logger: n.Logger,
 	})
 	events := pleg.New(pleg.Config{
-		Runtime: n.cri, Workers: n.workers, Status: n.nodeStatus, Clock: n.Clock, Logger: n.Logger,
+		Runtime: n.cri, Workers: n.workers, Status: n.nodeStatus, Clock: n.Clock, Logger: n.Logger, Metrics: n.Metrics.relists,
 	})
 	following := &following{services: all}
 	parts := []part{
@@ -160,6 +168,8 @@ func Run(ctx context.Context, options Options) error {
 		{name: "pod directories", run: n.garbage.Run},
 		{name: "log rotation", run: logs.Run},
 		{name: "plug-ins", run: n.watchPlugins},
+		{name: "image credential providers", run: n.watchProviders},
+		{name: "resource managers", run: n.managers.Run},
 		{name: "mirrors of static pods", run: n.static.RemoveOrphans},
 		{name: "eviction", run: n.eviction.Run},
 		{name: "shutdown", run: func(ctx context.Context) error { return n.shutdown.Run(outer, ctx, leave) }},
@@ -186,12 +196,12 @@ func Run(ctx context.Context, options Options) error {
 	return err
 }
 
-// makeRooms makes the components, each from those before it.
-func (n *node) makeRooms(ctx context.Context, services corev1listers.ServiceLister) (err error) {
+// buildParts makes the components, each from those before it.
+func (n *node) buildParts(ctx context.Context, services corev1listers.ServiceLister) (err error) {
 	n.workers = podworkers.New(podworkers.Config{
 		Client: n.client, Node: n.reference(), Runtime: n.cri, RunConfig: n.config, Kubelet: n.Kubelet, Resources: n.resources,
 		Addresses: n.Addresses,
-		Backoff:   backoff.New(n.restartPeriod()), Clock: n.Clock, Logger: n.Logger,
+		Backoff:   backoff.New(n.restartPeriod()), Probes: n.Metrics.probes, Starts: n.Metrics.starts, Clock: n.Clock, Logger: n.Logger,
 	})
 	n.objects = objectcache.New(n.client, n.NodeName, n.workers.WakeEach)
 	n.volumes.Sources = n.objects
@@ -208,15 +218,23 @@ func (n *node) makeRooms(ctx context.Context, services corev1listers.ServiceList
 	if n.Host.Measure == nil {
 		n.Host.Measure = meter.Observe
 	}
+	provided, err := n.openProviders()
+	if err != nil {
+		return err
+	}
 	if n.images, err = images.New(ctx, images.Config{
-		Runtime: n.cri, Secrets: n.objects, Pods: n.workers, Measure: n.Host.Measure, Kubelet: n.Kubelet, RootDir: n.Host.RootDir,
-		Node: n.reference(), Events: n.recorder, Metrics: n.Metrics.images, Clock: n.Clock, Logger: n.Logger,
+		Runtime: n.cri, Secrets: n.objects, Providers: provided, Pods: n.workers, Measure: n.Host.Measure, Kubelet: n.Kubelet,
+		RootDir: n.Host.RootDir,
+		Node:    n.reference(), Events: n.recorder, Metrics: n.Metrics.images, Clock: n.Clock, Logger: n.Logger,
 	}); err != nil {
+		return err
+	}
+	if n.managers, err = n.resourceManagers(); err != nil {
 		return err
 	}
 	n.nodeStatus = nodestatus.New(nodestatus.Config{
 		Client: n.client, Runtime: n.cri, Addresses: n.Addresses, Images: n.images, Kubelet: n.Kubelet, Clock: n.Clock, Logger: n.Logger,
-		NodeName: n.NodeName, Labels: n.Labels, TLS: n.Server.TLS, Port: n.port, Resources: n.resources,
+		NodeName: n.NodeName, Labels: n.Labels, TLS: n.Server.TLS, Port: n.port, Resources: n.resources, Plugins: n.managers,
 		Network: cni.Options{
 			Dir: n.CNI.ConfDir, BinDirs: n.CNI.BinDirs, DataDir: n.CNI.DataDir, Bridge: n.CNI.Bridge, MTU: n.CNI.MTU, Masquerade: !n.CNI.Masqueraded,
 		},
@@ -240,7 +258,9 @@ func (n *node) makeRooms(ctx context.Context, services corev1listers.ServiceList
 	n.garbage = podgc.New(podgc.Config{
 		Runtime: n.cri, Pods: n.workers, PodsDir: filepath.Join(n.volumes.Root, "pods"), LogDir: n.Host.LogDir, Clock: n.Clock, Logger: n.Logger,
 	})
-	n.streams = podstreams.New(podstreams.Config{Runtime: n.cri, Pods: n.workers, Logs: n.config, Clock: n.Clock})
+	n.streams = podstreams.New(podstreams.Config{
+		Runtime: n.cri, Pods: n.workers, Logs: n.config, RootDir: n.Host.RootDir, Clock: n.Clock,
+	})
 	n.static = static.New(static.Config{
 		Client: n.client, Definitions: n.workers, Workers: n.workers, Deleter: n.workers, Decode: n.DecodePods,
 		NodeName: n.NodeName, Kubelet: n.Kubelet, Clock: n.Clock, Logger: n.Logger,
@@ -256,14 +276,15 @@ func (n *node) makeRooms(ctx context.Context, services corev1listers.ServiceList
 	admission := podadmission.New(podadmission.Config{
 		Pods: n.workers, Node: n.nodeStatus, Killer: n.workers, Shutdown: n.shutdown, Eviction: n.eviction, Sysctls: n.settings.sysctls,
 		AppArmor: hardware.AppArmor(), Features: kubeletconfig.Features(n.Kubelet), Events: n.recorder, Metrics: n.Metrics.admission,
+		Resources: n.managers,
 	})
 	resizes := podresize.New(podresize.Config{
-		Runtime: n.cri, Cgroups: bounds, Node: n.nodeStatus, Admission: admission, Limits: n.config, Events: n.recorder,
+		Runtime: n.cri, Cgroups: bounds, Node: n.nodeStatus, Admission: admission, Limits: n.config, Kubelet: n.Kubelet, Events: n.recorder,
 	})
 	n.workers.Start(podworkers.Dependencies{
 		Services: services, Events: n.recorder, References: n.objects, Objects: n.objects, Volumes: n.volumes, Mounts: n.volumes,
 		Images: n.images, NodeStatus: n.nodeStatus, Mirrors: n.static, Static: n.static, Cgroups: bounds, Users: users,
-		Lifecycle: lifecycle, Killer: killer, Deleter: killer, Admission: admission, Resizes: resizes,
+		Lifecycle: lifecycle, Killer: killer, Deleter: killer, Admission: admission, Resizes: resizes, NodeResources: n.managers,
 	})
 	return nil
 }
@@ -304,7 +325,10 @@ func (n *node) api() *api { return &api{n.streams, n.stats, n} }
 
 // watchPlugins registers plug-ins. A node that cannot watch for them still runs its pods.
 func (n *node) watchPlugins(ctx context.Context) error {
-	err := plugins.Run(ctx, plugins.Options{Dir: filepath.Join(n.Host.RootDir, "plugins_registry"), Logger: n.Logger})
+	err := plugins.Run(ctx, plugins.Options{
+		Dir: filepath.Join(n.Host.RootDir, "plugins_registry"), Logger: n.Logger,
+		Handlers: map[string]plugins.Handler{dra.PluginType: n.claims.Handler()},
+	})
 	if err != nil {
 		n.Logger.Error("Could not watch for plug-ins", "err", err)
 	}
@@ -338,6 +362,7 @@ func (n *node) join(ctx context.Context, f *following, start func(func() error))
 		return nil
 	}
 	n.workers.SetSynced()
+	n.claims.Synced()
 	n.static.LookForOrphans()
 	if n.Started != nil {
 		n.Started(n.api())
@@ -379,6 +404,10 @@ func (n *node) prepare(ctx context.Context) error {
 		memory := n.resources.Allocatable()[corev1.ResourceMemory]
 		n.config.Throttle = runconfig.Throttle{Factor: *n.Kubelet.MemoryThrottlingFactor, Allocatable: memory.Value()}
 	}
+	if n.exclusive, err = n.makeExclusive(); err != nil {
+		return err
+	}
+	n.config.Pinned = n.exclusive.pinned
 	for _, p := range machine.HugePages {
 		n.config.HugePages = append(n.config.HugePages, p.Size)
 	}

@@ -157,7 +157,7 @@ func (p *Plan) Claim(ctx context.Context) (io.Closer, error) {
 	return machine.Claim(ctx)
 }
 
-// ForeignNetwork says whether the pods' network is not Mortise's: its own ways are needed then, and none of ours.
+// ForeignNetwork reports whether the pods' network is not Mortise's: its own ways are needed then, and none of ours.
 func (p *Plan) ForeignNetwork() bool { return cni.Other(p.cniDir) != "" }
 
 // Connection says how a node and the API server reach each other.
@@ -258,6 +258,7 @@ func (p *Plan) runAgent(ctx context.Context, c *Connection, n Network, parts *li
 	parts.Run(ctx, "node's addresses", c.Addresses.Run)
 	api := server.Serve(p.kubelet.settings(server.Options{
 		ClientCAs: c.ClientCAs, Host: server.Host, Logger: log, Reviews: reviews, Metrics: measured.Gatherer(), Pages: p.pages(),
+		Requests: server.NewRequestMetrics(), Probes: measured.Probes(),
 	}))
 	parts.Run(ctx, "node", func(ctx context.Context) error {
 		return agent.Run(ctx, agent.Options{
@@ -268,7 +269,10 @@ func (p *Plan) runAgent(ctx context.Context, c *Connection, n Network, parts *li
 				Serve: p.usage.of(api), Listen: p.kubelet.listenAt(c.listen()), TLS: p.kubelet.secured(c.Serving), Admit: p.kubelet.admits(c.Admit),
 			},
 			ClusterDNS: n.clusterDNS, Addresses: c.Addresses, DecodePods: staticPods(), Volumes: builtin.VolumePlugins(),
-			Metrics: measured, Logger: log,
+			ImageCredentials: agent.ImageCredentialsOptions{
+				Config: p.Settings.ImageCredentialProviderConfig, BinDir: p.Settings.ImageCredentialProviderBinDir,
+			},
+			Ledger: p.Ledger, Metrics: measured, Logger: log,
 		})
 	})
 	return nil

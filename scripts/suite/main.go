@@ -48,8 +48,10 @@ var modules = []module{
 	{"test/scheduling", "10m", nil},
 	{"test/dex", "20m", nil},
 	{"test/aggregated", "20m", nil},
+	{"test/etcd", "20m", nil},
 	{"test/kubescheduler", "20m", nil},
 	{"test/podautoscaler", "20m", nil},
+	{"test/resourcemanagers", "20m", nil},
 }
 
 func main() {
@@ -62,7 +64,7 @@ func main() {
 	}
 }
 
-// run says whether all is well.
+// run reports whether all is well.
 func run(ctx context.Context, read string, changed bool, within time.Duration) bool {
 	begin := time.Now()
 	t := newTally(os.Stdout)

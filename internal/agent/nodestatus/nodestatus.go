@@ -60,6 +60,12 @@ type Images interface {
 	List(ctx context.Context) []corev1.ContainerImage
 }
 
+// Plugins are the extended resources of plug-ins of the node.
+type Plugins interface {
+	// Capacity returns the amounts. A plug-in that is gone has zero of its resource.
+	Capacity() (capacity, allocatable corev1.ResourceList)
+}
+
 // Config configures a Manager. Labels, TLS, Port and PodCIDR may be empty.
 type Config struct {
 	Client    kubernetes.Interface
@@ -75,6 +81,8 @@ type Config struct {
 	TLS       *tls.Config       // of the node's API
 	Port      int32             // of the node's API
 	Resources allocatable.Node
+	// Plugins add extended resources; nil: none do.
+	Plugins Plugins
 
 	// Network configures the pod network for PodCIDR or, if that is empty, for the Node's podCIDRs. The directory "-" means no configuration.
 	Network cni.Options

@@ -130,7 +130,13 @@ func (m *Manager) adopted(have *corev1.Node) *corev1.Node {
 
 // setStatus sets the node's fields of the status.
 func (m *Manager) setStatus(s *corev1.NodeStatus) {
-	setResources(s, m.Resources.Capacity(), m.Resources.Allocatable())
+	capacity, free := m.Resources.Capacity(), m.Resources.Allocatable()
+	if m.Plugins != nil {
+		theirs, healthy := m.Plugins.Capacity()
+		maps.Copy(capacity, theirs)
+		maps.Copy(free, healthy)
+	}
+	setResources(s, capacity, free)
 	s.DeclaredFeatures = kubeletconfig.Features(m.Kubelet)
 	var own []corev1.NodeAddress
 	for _, ip := range m.Addresses.Texts() {

@@ -13,6 +13,7 @@ package podadmission
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"slices"
 	"strings"
@@ -25,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	ndf "k8s.io/component-helpers/nodedeclaredfeatures"
 
+	"github.com/mortise-dev/mortise/internal/agent/containermanager"
 	"github.com/mortise-dev/mortise/internal/agent/evict"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/sysctls"
@@ -77,18 +79,29 @@ type Eviction interface {
 	Refusal(pod *corev1.Pod) string
 }
 
-// Config configures a Manager. All fields but Features are required.
+// Resources are the node's resources beyond cgroup limits: devices, exclusive CPUs and the like.
+type Resources interface {
+	// Admit allocates the pod's resources. It may return a *containermanager.Rejection or a *containermanager.Hold.
+	Admit(ctx context.Context, pod *corev1.Pod) error
+	// Resize is like Admit for an admitted pod whose resources are to change.
+	Resize(ctx context.Context, pod *corev1.Pod) error
+	// Allocated returns how much of each extended resource pods have.
+	Allocated() map[corev1.ResourceName]int64
+}
+
+// Config configures a Manager. All fields but Features and Resources are required.
 type Config struct {
-	Pods     Pods
-	Node     Node
-	Killer   Killer
-	Shutdown Shutdown
-	Eviction Eviction
-	Sysctls  *sysctls.List
-	AppArmor bool     // the kernel enforces AppArmor profiles
-	Features []string // that the node declares
-	Events   record.EventRecorder
-	Metrics  *Metrics
+	Pods      Pods
+	Node      Node
+	Killer    Killer
+	Shutdown  Shutdown
+	Eviction  Eviction
+	Sysctls   *sysctls.List
+	Resources Resources // nil: none
+	AppArmor  bool      // the kernel enforces AppArmor profiles
+	Features  []string  // that the node declares
+	Events    record.EventRecorder
+	Metrics   *Metrics
 }
 
 // Manager admits pods one after another, so that each counts for the next.
@@ -100,9 +113,10 @@ type Manager struct {
 // New makes the manager.
 func New(c Config) *Manager { return &Manager{Config: c} }
 
-// Admit admits and counts a pod, or returns a *Rejection. For a critical pod it preempts others, and waits for their end.
+// Admit admits and counts a pod, or returns a *Rejection, or a *containermanager.Hold for a pod that has to wait. For a critical pod it
+// preempts others, and waits for their end.
 func (m *Manager) Admit(ctx context.Context, pod *corev1.Pod) error {
-	err := m.Resize(ctx, pod)
+	err := m.admit(ctx, pod, Resources.Admit)
 	if reject, is := err.(*Rejection); is {
 		m.Metrics.reject(reject.Reason)
 	}
@@ -111,6 +125,16 @@ func (m *Manager) Admit(ctx context.Context, pod *corev1.Pod) error {
 
 // Resize is like Admit for an admitted pod whose resources are to change.
 func (m *Manager) Resize(ctx context.Context, pod *corev1.Pod) error {
+	return m.admit(ctx, pod, Resources.Resize)
+}
+
+// allocate is a method of Resources.
+type allocate = func(from Resources, ctx context.Context, pod *corev1.Pod) error
+
+func (m *Manager) admit(ctx context.Context, pod *corev1.Pod, allocate allocate) error {
+	if err := m.allocate(ctx, pod, allocate); err != nil {
+		return err
+	}
 	node := m.Node.Node()
 	victims, refusals := m.check(pod, node)
 	if affinityOnly(refusals) {
@@ -127,6 +151,33 @@ func (m *Manager) Resize(ctx context.Context, pod *corev1.Pod) error {
 	return m.preempt(ctx, victims)
 }
 
+// allocate allocates the pod's resources. It comes before all checks but eviction and sysctls, and holds no lock: a plug-in that is slow
+// delays the pods that use it, and no others.
+func (m *Manager) allocate(ctx context.Context, pod *corev1.Pod, allocate allocate) error {
+	if m.Resources == nil {
+		return nil
+	}
+	if against := m.forbids(pod); against != nil {
+		return against.rejection()
+	}
+	err := allocate(m.Resources, ctx, pod)
+	if reject := (*containermanager.Rejection)(nil); errors.As(err, &reject) {
+		return &Rejection{reject.Reason, reject.Message}
+	}
+	return err
+}
+
+// forbids returns why the node takes no such pod now, whatever resources it has left; nil: it does.
+func (m *Manager) forbids(pod *corev1.Pod) *refusal {
+	if why := m.Eviction.Refusal(pod); why != "" {
+		return &refusal{reason: evict.Reason, message: why}
+	}
+	if err := m.Sysctls.Check(pod); err != nil {
+		return &refusal{reason: "SysctlForbidden", message: err.Error()}
+	}
+	return nil
+}
+
 // check runs all checks in kubelet's order. It counts a pod without refusals, which may start when the victims have ended.
 func (m *Manager) check(pod *corev1.Pod, node *corev1.Node) (*victims, []refusal) {
 	m.mu.Lock()
@@ -134,11 +185,8 @@ func (m *Manager) check(pod *corev1.Pod, node *corev1.Node) (*victims, []refusal
 	one := func(reason, message string) (*victims, []refusal) {
 		return nil, []refusal{{reason: reason, message: message}}
 	}
-	if why := m.Eviction.Refusal(pod); why != "" {
-		return one(evict.Reason, why)
-	}
-	if err := m.Sysctls.Check(pod); err != nil {
-		return one("SysctlForbidden", err.Error())
+	if against := m.forbids(pod); against != nil {
+		return nil, []refusal{*against}
 	}
 	if reason, message := incapable(pod, node); reason != "" {
 		return one(reason, message)
@@ -242,7 +290,7 @@ func (m *Metrics) reject(reason string) {
 	known := []string{
 		"AppArmor", "PodOSSelectorNodeLabelDoesNotMatch", "PodOSNotSupported", "SupplementalGroupsPolicyNotSupported",
 		"UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory", "OutOfephemeral-storage", "OutOfpods", "PodFeatureUnsupported", evict.Reason,
-		"SysctlForbidden", "NodeShutdown",
+		"SysctlForbidden", "NodeShutdown", "TopologyAffinityError", "SMTAlignmentError",
 	}
 	switch {
 	case slices.Contains(known, reason):

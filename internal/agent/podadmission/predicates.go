@@ -53,7 +53,7 @@ func (m *Manager) fit(pod *corev1.Pod, node *corev1.Node) (*victims, []refusal) 
 	for _, other := range others {
 		used.Add(resourcehelper.PodRequests(other, resourcehelper.PodResourcesOptions{}))
 	}
-	refusals := insufficient(pod, node.Status.Allocatable, &used)
+	refusals := insufficient(pod, m.allocatable(node), &used)
 	if ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err != nil || !ok {
 		refusals = append(refusals, predicate(nodeAffinity, "node(s) didn't match Pod's node affinity/selector"))
 	}
@@ -77,7 +77,30 @@ func (m *Manager) fit(pod *corev1.Pod, node *corev1.Node) (*victims, []refusal) 
 	if rest := slices.DeleteFunc(slices.Clone(refusals), func(r refusal) bool { return r.short.resource != "" }); len(rest) > 0 {
 		return nil, rest
 	}
-	return makeRoom(pod, others, refusals)
+	return selectVictims(pod, others, refusals)
+}
+
+// allocatable returns what the node can give: what the Node shows, and of extended resources at least as much as pods have. The Node shows
+// fewer while a plug-in is away.
+func (m *Manager) allocatable(node *corev1.Node) corev1.ResourceList {
+	shown := node.Status.Allocatable
+	if m.Resources == nil {
+		return shown
+	}
+	raised := false
+	for name, amount := range m.Resources.Allocated() {
+		if allocatable.Amount(shown, name) >= amount {
+			continue
+		}
+		if !raised {
+			shown, raised = maps.Clone(shown), true
+			if shown == nil {
+				shown = corev1.ResourceList{}
+			}
+		}
+		shown[name] = *resource.NewQuantity(amount, resource.DecimalSI)
+	}
+	return shown
 }
 
 func predicate(name, message string) refusal {

@@ -33,7 +33,11 @@ func containers(in Input, state *podstate.Pod, specs []corev1.Container, before 
 	old := byName(before)
 	var out []corev1.ContainerStatus
 	for i := range specs {
-		out = append(out, one(in, state, &specs[i], old, k, initializing))
+		s := one(in, state, &specs[i], old, k, initializing)
+		if in.Given != nil && k == kindRegular {
+			s.AllocatedResourcesStatus = in.Given(s.Name)
+		}
+		out = append(out, s)
 	}
 	if k != kindInit {
 		slices.SortStableFunc(out, func(a, b corev1.ContainerStatus) int { return strings.Compare(a.Name, b.Name) })

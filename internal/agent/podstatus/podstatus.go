@@ -45,11 +45,17 @@ type Input struct {
 	Whole *corev1.ResourceRequirements
 	// Resizing are the conditions of a pod whose resize is pending or in progress.
 	Resizing []corev1.PodCondition
+	// Held is the condition WaitingForPlugin, or nil.
+	Held *corev1.PodCondition
+	// Given returns the health of the devices and claims that a container has; nil: it has none.
+	Given func(container string) []corev1.ResourceStatus
 
 	// Terminal means that the pod's containers never run again (deleted, evicted, past its deadline), so that the phase may become final.
 	Terminal bool
 	// Reason and Message are set with Terminal for a pod that the node has failed.
 	Reason, Message string
+	// Rejected means that the node has not admitted the pod. Where nothing of it runs, its status says only that, and why, as kubelet's does.
+	Rejected bool
 	// Over means that the pod is ending and nothing of it is left: this is its last status.
 	Over bool
 	// Static means that the pod is a static pod.
@@ -59,10 +65,15 @@ type Input struct {
 	Now        metav1.Time
 }
 
+// WaitingForPlugin is the condition of a pod that waits for a plug-in of the node which was there before the node restarted. Kubernetes
+// has none for it.
+const WaitingForPlugin corev1.PodConditionType = "mortise.dev/WaitingForPlugin"
+
 // owned are the conditions that the node writes; it leaves all others unchanged.
 var owned = []corev1.PodConditionType{
 	corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReadyToStartContainers,
 	corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting,
+	WaitingForPlugin,
 }
 
 // Make computes the status.
@@ -88,6 +99,11 @@ func Make(in Input) corev1.PodStatus {
 	if out.StartTime == nil {
 		now := in.Now
 		out.StartTime = &now
+	}
+	if in.Rejected && untouched(in, state) {
+		out.Phase, out.Reason, out.Message = corev1.PodFailed, in.Reason, in.Message
+		out.Conditions = othersConditions(old.Conditions)
+		return out
 	}
 	if in.Whole != nil {
 		out.Resources, out.AllocatedResources = in.Whole.DeepCopy(), in.Whole.Requests.DeepCopy()
@@ -123,6 +139,11 @@ func Make(in Input) corev1.PodStatus {
 		out.Phase = corev1.PodFailed // the conditions have explained before why it was not ready
 	}
 	return out
+}
+
+// untouched reports whether the pod has had neither a sandbox nor a container.
+func untouched(in Input, state *podstate.Pod) bool {
+	return len(state.Sandboxes)+len(state.Containers)+len(in.Pod.Status.ContainerStatuses)+len(in.Pod.Status.InitContainerStatuses) == 0
 }
 
 // Equal reports whether writing the second status after the first would change nothing.

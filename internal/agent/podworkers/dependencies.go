@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/mortise-dev/mortise/internal/agent/containermanager"
 	"github.com/mortise-dev/mortise/internal/agent/decide"
 	"github.com/mortise-dev/mortise/internal/agent/environ"
 	"github.com/mortise-dev/mortise/internal/agent/podresize"
@@ -123,7 +124,19 @@ type Deleter interface {
 	Prune(ctx context.Context, state *podstate.Pod) error
 }
 
-// Admission is the last check before a pod runs. It may return a *podadmission.Rejection.
+// Resources are the node's resources beyond cgroup limits (package containermanager).
+type Resources interface {
+	// Prepare prepares what the pod was given, before its sandbox. It may return a *containermanager.Hold.
+	Prepare(ctx context.Context, pod *corev1.Pod) error
+	// Options returns what the runtime gives to a container for it. It may return a *containermanager.Hold.
+	Options(ctx context.Context, pod *corev1.Pod, container *corev1.Container) (*containermanager.Options, error)
+	// ResourceStatus returns the health of what a container was given.
+	ResourceStatus(pod *corev1.Pod, container string) []corev1.ResourceStatus
+	// Release frees what the pod was given.
+	Release(ctx context.Context, pod types.UID) error
+}
+
+// Admission is the last check before a pod runs. It may return a *podadmission.Rejection or a *containermanager.Hold.
 type Admission interface {
 	Admit(ctx context.Context, pod *corev1.Pod) error
 }
@@ -135,21 +148,22 @@ type Resizes interface {
 
 // Dependencies are the other rooms that the workers use. Some of them need the Manager, so Start passes them.
 type Dependencies struct {
-	Services   Services
-	Events     record.EventRecorder
-	References References
-	Objects    Objects
-	Volumes    Volumes
-	Mounts     Mounts
-	Images     Images
-	NodeStatus NodeStatus
-	Mirrors    Mirrors
-	Static     StaticSources
-	Cgroups    Cgroups
-	Users      Users
-	Lifecycle  Lifecycle
-	Killer     Killer
-	Deleter    Deleter
-	Admission  Admission
-	Resizes    Resizes
+	Services      Services
+	Events        record.EventRecorder
+	References    References
+	Objects       Objects
+	Volumes       Volumes
+	Mounts        Mounts
+	Images        Images
+	NodeStatus    NodeStatus
+	Mirrors       Mirrors
+	Static        StaticSources
+	Cgroups       Cgroups
+	Users         Users
+	Lifecycle     Lifecycle
+	Killer        Killer
+	Deleter       Deleter
+	Admission     Admission
+	NodeResources Resources
+	Resizes       Resizes
 }

@@ -19,15 +19,15 @@ import (
 // for pods that a former process of the node set up.
 type hook struct {
 	name string
-	// setUp may return a *podadmission.Rejection, which fails the pod for good. The worker retries after any other error, and records it as an
-	// event with the reason.
+	// setUp may return a *podadmission.Rejection, which fails the pod for good, or a *containermanager.Hold, with which the pod waits. The
+	// worker retries after any other error, and records it as an event with the reason.
 	setUp    func(ctx context.Context, w *worker, pod *corev1.Pod) error
 	tearDown func(ctx context.Context, uid types.UID) error
 	reason   string // of the event
 }
 
-// hooks is the order of set-up; tear-down runs backwards. Device plug-ins and resource claims belong between admission and volumes, CSI
-// with volumes, and credentials after them.
+// hooks is the order of set-up; tear-down runs backwards. Devices, CPUs and memory are allocated
+// with admission, and resource claims prepared after volumes, as kubelet does; CSI belongs with volumes.
 func hooks(m *Manager) []hook {
 	return []hook{
 		{name: "admission", setUp: m.admit},
@@ -42,6 +42,9 @@ func hooks(m *Manager) []hook {
 		{name: "volumes", reason: "FailedMount", setUp: func(ctx context.Context, w *worker, pod *corev1.Pod) error {
 			return m.Volumes.SetUp(ctx, pod, podstatus.PodIPs(pod, w.state, m.Addresses.Texts()))
 		}, tearDown: m.Volumes.TearDown},
+		{name: "resources", reason: "FailedPrepareDynamicResources", setUp: func(ctx context.Context, _ *worker, pod *corev1.Pod) error {
+			return m.NodeResources.Prepare(ctx, pod)
+		}, tearDown: m.NodeResources.Release},
 		{name: "cgroup", tearDown: m.Cgroups.Remove},
 	}
 }

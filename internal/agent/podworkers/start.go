@@ -5,10 +5,12 @@ package podworkers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"time"
 
@@ -18,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/mortise-dev/mortise/internal/agent/containermanager"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/decide"
 	"github.com/mortise-dev/mortise/internal/agent/environ"
@@ -55,7 +58,9 @@ func (w *worker) makeSandbox(ctx context.Context, pod *corev1.Pod, attempt uint3
 	if err := os.MkdirAll(config.LogDirectory, 0o755); err != nil {
 		return w.failed(ctx, pod, createSandbox, err)
 	}
-	if _, err := m.Runtime.Runtime.RunPodSandbox(cri.Quiet(ctx), config, handler); err != nil {
+	_, err = m.Runtime.Runtime.RunPodSandbox(cri.Quiet(ctx), config, handler)
+	m.Starts.sandbox(err)
+	if err != nil {
 		return w.failed(ctx, pod, createSandbox, err)
 	}
 	w.succeeded(createSandbox)
@@ -81,6 +86,7 @@ func (w *worker) startContainers(ctx context.Context, pod *corev1.Pod, act decid
 			return started, retrySoon
 		}
 		wait, failure := w.start(ctx, pod, c)
+		w.m.Starts.container(pod, c.Name, reasonOf(failure))
 		if failure == nil {
 			delete(w.waiting, c.Name)
 			started = true
@@ -95,6 +101,14 @@ func (w *worker) startContainers(ctx context.Context, pod *corev1.Pod, act decid
 		}
 	}
 	return started, retry
+}
+
+// reasonOf returns why a container has not started; empty: it has.
+func reasonOf(failure *corev1.ContainerStateWaiting) string {
+	if failure == nil {
+		return ""
+	}
+	return failure.Reason
 }
 
 // noteWaiting records why containers in back-off wait, and drops outdated reasons.
@@ -125,6 +139,7 @@ func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 		return wait, &corev1.ContainerStateWaiting{Reason: reason, Message: message}
 	}
 	last := w.state.NewestExited(c.Name)
+	asked := m.Clock.Now()
 	images, wait, failure := m.Images.EnsureVolumes(ctx, pod, c)
 	var image *runtimeapi.Image
 	if failure == nil {
@@ -136,13 +151,22 @@ func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 		}
 		return wait, failure
 	}
+	w.written.times.pulled += m.Clock.Since(asked)
 	restarts := restartCount(w.state, c.Name, m.RunConfig.PodLogDir(pod))
 	users, err := m.Users.Of(pod)
 	if err != nil {
 		return fail(retryLate, "CreateContainerConfigError", err.Error())
 	}
+	given, err := m.NodeResources.Options(ctx, pod, c)
+	if hold := (*containermanager.Hold)(nil); errors.As(err, &hold) {
+		w.hold = hold
+		return max(hold.Until.Sub(m.Clock.Now()), retrySoon), &corev1.ContainerStateWaiting{Reason: "WaitingForPlugin", Message: hold.Message}
+	}
+	if err != nil {
+		return fail(retryLate, "CreateContainerConfigError", err.Error())
+	}
 	config, err := m.containerConfig(ctx, starting{
-		pod: pod, container: c, state: w.state, image: image, volumes: images, users: users, restarts: restarts,
+		pod: pod, container: c, state: w.state, image: image, volumes: images, users: users, restarts: restarts, given: given,
 	})
 	if err != nil {
 		return fail(retryLate, "CreateContainerConfigError", err.Error())
@@ -212,6 +236,7 @@ type starting struct {
 	volumes   map[string]*runtimeapi.ImageSpec // the image volumes that it mounts, by the volume's name
 	users     *runtimeapi.UserNamespace
 	restarts  int32
+	given     *containermanager.Options
 }
 
 // containerConfig makes the container's environment, mounts and files, and from these its runtime configuration.
@@ -230,6 +255,7 @@ func (m *Manager) containerConfig(ctx context.Context, s starting) (*runtimeapi.
 	if err != nil {
 		return nil, err
 	}
+	env = withGiven(env, s.given)
 	mounts, err := m.Mounts.Mounts(ctx, pod, c, env, s.volumes)
 	if err != nil {
 		return nil, err
@@ -268,7 +294,27 @@ func (m *Manager) containerConfig(ctx context.Context, s starting) (*runtimeapi.
 		}
 		in.TargetID = target.ID
 	}
-	return m.RunConfig.Container(in)
+	config, err := m.RunConfig.Container(in)
+	if err != nil {
+		return nil, err
+	}
+	s.given.Apply(config)
+	return config, nil
+}
+
+// withGiven puts the variables of the container's devices before its own, which win.
+func withGiven(own []environ.Var, given *containermanager.Options) []environ.Var {
+	names := given.Variables()
+	if len(names) == 0 {
+		return own
+	}
+	out := make([]environ.Var, 0, len(names)+len(own))
+	for _, name := range names {
+		if !slices.ContainsFunc(own, func(v environ.Var) bool { return v.Name == name }) {
+			out = append(out, environ.Var{Name: name, Value: given.Envs[name]})
+		}
+	}
+	return append(out, own...)
 }
 
 // writeHosts writes the pod's /etc/hosts.

@@ -42,7 +42,8 @@ func (w *worker) withStatus(pod *corev1.Pod) *corev1.Pod {
 func isOwn(t corev1.PodConditionType) bool {
 	switch t {
 	case corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReadyToStartContainers,
-		corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting:
+		corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting,
+		podstatus.WaitingForPlugin:
 		return true
 	}
 	return false

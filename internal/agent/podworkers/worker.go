@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/mortise-dev/mortise/internal/agent/containermanager"
 	"github.com/mortise-dev/mortise/internal/agent/decide"
 	"github.com/mortise-dev/mortise/internal/agent/pleg"
 	"github.com/mortise-dev/mortise/internal/agent/podadmission"
@@ -58,10 +59,11 @@ type worker struct {
 	messages   lastWords
 	resizer    *podresize.Pod
 	adopted    bool
-	inherited  inherited               // if the pod is in the node's network
-	final      *podadmission.Rejection // the node has ended the pod
+	inherited  inherited // if the pod is in the node's network
+	final      *failing  // the node has ended the pod
 	ending     *ending
-	stopping   sync.WaitGroup // of endings
+	stopping   sync.WaitGroup         // of endings
+	hold       *containermanager.Hold // a plug-in that the pod waits for
 	tornDown   bool
 	mountTries int
 	removed    bool // the worker has deleted the pod from the API server
@@ -76,6 +78,7 @@ type written struct {
 	mirror  types.UID      // the UID of a static pod's mirror pod
 	writing sync.WaitGroup // writes that run beside the round
 	retry   time.Duration  // when to repeat a failed write of the current round; zero: none
+	times   startTimes     // of the start that the statuses show
 }
 
 // PodAdded handles a pod that the informer has added.
@@ -217,14 +220,21 @@ func (w *worker) run(ctx context.Context) {
 		round, cancel := context.WithCancel(ctx)
 		w.m.mu.Lock()
 		w.cancel = cancel
+		spec := w.spec
 		w.m.mu.Unlock()
 		select {
 		case <-w.wakes: // this round sees the cause
 		default:
 		}
 		w.written.retry = 0
+		begun, first := w.m.Clock.Now(), w.written.times.seen.IsZero()
+		if first {
+			w.written.times.seen, w.written.times.done = begun, spec == nil || begunBefore(spec)
+		}
 		next, done := w.round(ctx, round)
 		w.written.writing.Wait()
+		w.m.Starts.round(first, w.m.Clock.Since(begun))
+		w.m.Starts.running(&w.written.times, spec, w.written.status, w.m.Clock.Now())
 		cancel()
 		if done {
 			return
@@ -245,6 +255,12 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
+// failing is why the node ends a pod: the reason and the message of its status.
+type failing struct {
+	Reason, Message string
+	refused         bool // the pod was not admitted
+}
+
 // The results of a round that are no delay.
 const (
 	again = time.Duration(0)
@@ -259,7 +275,7 @@ func (w *worker) round(life, ctx context.Context) (next time.Duration, done bool
 	pod, gone, evicted := w.spec, w.gone, w.evicted
 	m.mu.Unlock()
 	if evicted != nil && w.final == nil {
-		w.final = &podadmission.Rejection{Reason: evicted.Reason, Message: evicted.Message}
+		w.final = &failing{Reason: evicted.Reason, Message: evicted.Message}
 	}
 
 	state, err := m.Runtime.Observe(ctx, w.uid)
@@ -293,7 +309,7 @@ func (w *worker) round(life, ctx context.Context) (next time.Duration, done bool
 		}
 		next = w.terminate(life, ctx, pod, seconds, false)
 	case pastDeadline(pod, m.Clock.Now()):
-		w.final = &podadmission.Rejection{
+		w.final = &failing{
 			Reason: "DeadlineExceeded", Message: "Pod was active on the node longer than the specified deadline",
 		}
 		m.Events.Event(pod, corev1.EventTypeNormal, "DeadlineExceeded", w.final.Message)
@@ -336,12 +352,17 @@ func (w *worker) prepare(ctx context.Context, pod *corev1.Pod) (retry time.Durat
 			continue
 		}
 		if reject := (*podadmission.Rejection)(nil); errors.As(err, &reject) {
-			w.final = &podadmission.Rejection{Reason: reject.Reason, Message: reject.StatusMessage()}
+			w.final = &failing{Reason: reject.Reason, Message: reject.StatusMessage(), refused: true}
 			m.Events.Event(pod, corev1.EventTypeWarning, reject.Reason, reject.Message)
 			return again, false
 		}
 		if ctx.Err() != nil {
 			return retrySoon, false
+		}
+		if hold := (*containermanager.Hold)(nil); errors.As(err, &hold) {
+			w.hold = hold
+			w.writeStatus(ctx, pod)
+			return max(hold.Until.Sub(m.Clock.Now()), retrySoon), false
 		}
 		m.Events.Event(pod, corev1.EventTypeWarning, h.reason, err.Error())
 		w.mountTries++
@@ -354,6 +375,7 @@ func (w *worker) prepare(ctx context.Context, pod *corev1.Pod) (retry time.Durat
 	if retry == 0 {
 		w.mountTries = 0
 	}
+	w.hold = nil
 	return retry, true
 }
 
@@ -524,17 +546,6 @@ func (w *worker) probe(ctx context.Context, pod *corev1.Pod, state *podstate.Pod
 	}
 }
 
-func pastDeadline(pod *corev1.Pod, now time.Time) bool {
-	return pod.Spec.ActiveDeadlineSeconds != nil && pod.Status.StartTime != nil && untilDeadline(pod, now) <= 0
-}
-
-func untilDeadline(pod *corev1.Pod, now time.Time) time.Duration {
-	if pod.Spec.ActiveDeadlineSeconds == nil || pod.Status.StartTime == nil {
-		return 0
-	}
-	return pod.Status.StartTime.Add(time.Duration(*pod.Spec.ActiveDeadlineSeconds) * time.Second).Sub(now)
-}
-
 // statusOf computes the pod's current status.
 func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 	m := w.m
@@ -552,8 +563,14 @@ func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 			return w.resizer.Bounds(pod, c.ID, spec)
 		},
 		Whole:    w.resizer.Whole(pod),
+		Given:    func(container string) []corev1.ResourceStatus { return m.NodeResources.ResourceStatus(pod, container) },
 		Resizing: w.resizer.Conditions(),
 		Now:      metav1.NewTime(m.Clock.Now()).Rfc3339Copy(),
+	}
+	if w.hold != nil {
+		in.Held = &corev1.PodCondition{
+			Type: podstatus.WaitingForPlugin, Status: corev1.ConditionTrue, Reason: "PluginNotRegistered", Message: w.hold.Message,
+		}
 	}
 	if pod.Spec.HostNetwork && w.state != nil {
 		in.PodIPs = w.inherited.inherit(w.state, in.HostIPs)
@@ -566,7 +583,7 @@ func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 	}
 	m.mu.Unlock()
 	if w.final != nil {
-		in.Terminal, in.Reason, in.Message = true, w.final.Reason, w.final.Message
+		in.Terminal, in.Reason, in.Message, in.Rejected = true, w.final.Reason, w.final.Message, w.final.refused
 	}
 	if pod.DeletionTimestamp != nil && len(w.state.Running()) == 0 {
 		in.Terminal = true
