@@ -8,6 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -106,6 +107,20 @@ func (d *Descriptor) Subresource(name string) *Subresource {
 	return nil
 }
 
+// Derived says how the objects of a kind that is not stored are made (PodMetrics of pods). Selectors apply to the metadata of the source.
+// A list is always whole: limit and resourceVersion have no effect.
+type Derived struct {
+	// From is the kind of the sources. A namespaced kind has namespaced sources.
+	From schema.GroupResource
+	// Make makes the objects of sources, and leaves out those of which there is none now. The result is in the order of answers. Sources are
+	// shared hub objects.
+	Make func(ctx context.Context, b Backend, sources []Object) ([]Object, error)
+	// List makes a typed list, without its kind, of objects that Make has made.
+	List func(objs []Object) runtime.Object
+	// Missing is the error for a name: exists reports whether there is a source of that name.
+	Missing func(namespace, name string, exists bool) error
+}
+
 // Version is one served form of a kind.
 type Version struct {
 	Name string
@@ -145,6 +160,8 @@ type Version struct {
 	Weak func(obj Object) func() Object
 	// Strategic is set if strategic merge patch works: New's type carries patch tags.
 	Strategic bool
+	// Derived, when set, answers get and list with objects that are made from those of another kind, and stored nowhere.
+	Derived *Derived
 	// Unserved marks a version that is only stored.
 	Unserved bool
 	// Deprecation, when set, is sent as a Warning header with each answer.

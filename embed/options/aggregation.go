@@ -15,6 +15,8 @@ type Aggregation struct {
 	Routing *bool
 	// RejectRedirects hides redirects of aggregated API servers from clients; nil: true.
 	RejectRedirects *bool
+	// ResourceMetrics serves metrics.k8s.io from the nodes' own figures while no APIService names a server of it; nil: true, with controllers.
+	ResourceMetrics *bool
 	// ExternalMetricsRoutes serves ExternalMetricsRoute: several servers serve external metrics, each some of them.
 	ExternalMetricsRoutes bool
 }
@@ -27,6 +29,8 @@ func (o *Aggregation) addFlags(f *pflag.FlagSet) {
 		"Connect to the endpoints of an aggregated API server's Service instead of its cluster IP.")
 	addSwitch(f, &o.RejectRedirects, "aggregator-reject-forwarding-redirect", true,
 		"Reject redirects of aggregated API servers instead of forwarding them to the client.")
+	addSwitch(f, &o.ResourceMetrics, "resource-metrics-api", true,
+		"Serve metrics.k8s.io, what nodes and pods use, while no APIService names a server of it, such as metrics-server.")
 	f.BoolVar(&o.ExternalMetricsRoutes, "enable-external-metrics-routes", o.ExternalMetricsRoutes,
 		"Serve ExternalMetricsRoute of extension.mortise.dev, by which several servers serve external metrics, each some of them.")
 }

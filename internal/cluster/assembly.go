@@ -18,6 +18,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize/modes"
 	"github.com/mortise-dev/mortise/internal/apiserver/encryption"
+	"github.com/mortise-dev/mortise/internal/apiserver/metricsapi"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/controllers/scalinglog"
@@ -78,6 +79,7 @@ type running struct {
 	auditing      *lifecycle.Group // the auditor, which outlasts the API server
 	authorization authorization
 	observation   observation
+	metrics       *metricsapi.Server // nil: metrics.k8s.io is not served
 	server        *apiserver.Server
 	bootstrapped  chan struct{}    // closed when the bootstrap objects exist
 	background    *lifecycle.Group // the API server, and the watchers of its files

@@ -129,7 +129,8 @@ func identity(hostname string) string {
 	return "apiserver-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(hash[:16]))
 }
 
-// served returns the group-versions that the server serves itself, except the group of APIServices, which is not registered.
+// served returns the group-versions that the server serves itself, except the group of APIServices, which is not registered,
+// and groups that give way to other servers.
 func served(server *apiserver.Server) []bootstrap.GroupVersion {
 	var out []bootstrap.GroupVersion
 	seen := map[schema.GroupVersion]bool{{Group: apiregistrationv1.GroupName, Version: "v1"}: true}
@@ -143,7 +144,8 @@ func served(server *apiserver.Server) []bootstrap.GroupVersion {
 		}
 		for _, v := range d.Versions {
 			gv := schema.GroupVersion{Group: d.Group, Version: v.Name}
-			if v.Unserved || seen[gv] {
+			if v.Unserved || seen[gv] || v.Derived != nil { // the administrator registers servers of metrics.k8s.io
+
 				continue
 			}
 			seen[gv] = true

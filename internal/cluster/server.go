@@ -105,7 +105,7 @@ func (a *assembly) kinds(server *apiserver.Server) []*resource.Descriptor {
 		Namespaces: func(ctx context.Context, name string) (*corev1.Namespace, error) { return namespace(ctx, server, name) },
 		Dial:       a.egress.Cluster(),
 	})
-	return slices.Concat(all, a.initializing.kinds, a.externalMetrics, s.Extensions.Kinds)
+	return slices.Concat(all, a.initializing.kinds, a.externalMetrics, metricsKinds(a.metrics), s.Extensions.Kinds)
 }
 
 // namespace returns a namespace.
@@ -135,7 +135,7 @@ func makeObjects(ctx context.Context, a *assembly) error {
 	b := &bootstrapper{server: a.server, self: a.self(), encryption: a.encryption, log: a.settings.Logger}
 	objects, found, err := b.makeObjects(ctx, bootstrap.Options{
 		ServiceCIDR: a.settings.serviceCIDRs, Served: served(a.server), Now: now, Authentication: known,
-		Accounts: a.settings.accounts(), KubeletClient: !a.settings.bare,
+		Accounts: a.settings.accounts(), KubeletClient: !a.settings.bare, MetricsReader: a.metrics != nil,
 		Identity: identity(hostname), Hostname: hostname, AdvertiseAddress: a.advertised().String(),
 	})
 	if err != nil {

@@ -207,6 +207,11 @@ func servers() []step {
 			return err
 		}},
 		{
+			Name:  "serve what nodes use",
+			Start: func(_ context.Context, a *assembly) error { a.metrics = makeMetricsAPI(a); return nil },
+			Stop:  func(a *assembly) error { a.metrics.Close(); return nil },
+		},
+		{
 			Name: "create the API server",
 			Start: func(_ context.Context, a *assembly) (err error) {
 				a.background, a.bootstrapped = a.process.Group(), make(chan struct{})

@@ -195,6 +195,7 @@ func table() []Setting {
 		{Flag: "proxy-client-key-file", Field: "aggregation.proxyClientKeyFile"},
 		{Flag: "enable-aggregator-routing", Field: "aggregation.routing.enabled"},
 		{Flag: "aggregator-reject-forwarding-redirect", Field: "aggregation.rejectForwardingRedirects"},
+		{Flag: "resource-metrics-api", Field: "aggregation.resourceMetricsAPI.enabled"},
 		{Flag: "enable-external-metrics-routes", Field: "aggregation.externalMetricsRoutes.enabled"},
 		{Flag: "egress-selector-config-file", Field: "egress.configFile"},
 

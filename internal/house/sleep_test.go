@@ -40,6 +40,7 @@ var looks = map[string]string{
 	"internal/cli/quiet.go whenQuiet":                                     "the collection that it makes itself may be told, or be one with another",
 	"internal/machine/containerd.go start":                                "another program's readiness gives no event",
 	"test/aggregated/programs_test.go until":                              "kubectl is asked until other programs' servers are known",
+	"embed/resourcemetrics_test.go TestResourceMetrics":                   "what a simulated node has measured has no event",
 	"test/aggregated/sample_test.go TestSampleServer":                     "another program's admission plug-in and caches learn without an event",
 	"test/census_test.go leavesNothing":                                   "processes end and the proxy writes without an event",
 	"test/dex/login_test.go TestLogin":                                    "dex and the discovery of its keys tell nobody; a token has to expire by the real clock",

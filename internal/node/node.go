@@ -80,7 +80,8 @@ type Plan struct {
 	cniDir   string              // of the container runtime's network configurations
 	kubelet  *kubelet            // nil: there is no file
 	proxying *proxyconfig.Config // of Services; nil: there is no file
-	groups   []simulated.Group   // none: simulated nodes are all alike
+	usage    Usage
+	groups   []simulated.Group // none: simulated nodes are all alike
 	phases   simulated.Phases
 }
 
@@ -143,6 +144,9 @@ func (p *Plan) findRuntime(ctx context.Context) error {
 	p.Mode, p.Text = Simulated, fmt.Sprintf("simulated (%s)", reason)
 	return nil
 }
+
+// Usage measures the plan's nodes while they run.
+func (p *Plan) Usage() *Usage { return &p.usage }
 
 // Claim claims the machine for a node with real containers, until the claim is closed or the process ends. Another such node on the machine
 // is an error.
@@ -238,7 +242,7 @@ func (p *Plan) Run(ctx context.Context, c *Connection, n Network, parts *lifecyc
 	parts.Run(ctx, "simulated nodes", func(ctx context.Context) error {
 		return simulated.Run(ctx, simulated.Options{
 			Config: c.Config, Alone: alone, Groups: p.groups, Nodes: p.Count, Phases: p.phases, PodCIDR: p.simulatedRange(),
-			Version: version.Get().GitVersion, Listener: tls.NewListener(l, c.Serving), TLS: c.Serving, Serve: api, Logger: log,
+			Version: version.Get().GitVersion, Listener: tls.NewListener(l, c.Serving), TLS: c.Serving, Serve: p.usage.ofMany(api), Logger: log,
 		})
 	})
 	return nil
@@ -262,7 +266,7 @@ func (p *Plan) runAgent(ctx context.Context, c *Connection, n Network, parts *li
 			Host: agent.HostOptions{RootDir: p.Settings.Root(p.DataDir)},
 			CNI:  agent.CNIOptions{ConfDir: p.cniDir, PodCIDR: c.PodCIDR, MTU: n.podMTU, Masqueraded: n.masqueraded},
 			Server: agent.ServerOptions{
-				Serve: api, Listen: p.kubelet.listenAt(c.listen()), TLS: p.kubelet.secured(c.Serving), Admit: p.kubelet.admits(c.Admit),
+				Serve: p.usage.of(api), Listen: p.kubelet.listenAt(c.listen()), TLS: p.kubelet.secured(c.Serving), Admit: p.kubelet.admits(c.Admit),
 			},
 			ClusterDNS: n.clusterDNS, Addresses: c.Addresses, DecodePods: staticPods(), Volumes: builtin.VolumePlugins(),
 			ImageCredentials: agent.ImageCredentialsOptions{

@@ -4,6 +4,7 @@
 package node
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -70,6 +71,7 @@ func phases(own, all v1alpha1.PodPhases) (out simulated.Phases) {
 		out.Ready = *d
 	}
 	out.Completes = first(own.Completes, all.Completes)
+	out.SharesCPU = cmp.Or(own.Load, all.Load) == v1alpha1.LoadShared
 	out.Usage = maps.Clone(all.Usage)
 	if out.Usage == nil {
 		out.Usage = own.Usage

@@ -61,6 +61,7 @@ func TestMain(m *testing.M) {
 			{".", "etcd", "go.etcd.io/etcd/server/v3"},
 			{".", "sample-apiserver", "k8s.io/sample-apiserver"},
 			{".", "test-adapter", "sigs.k8s.io/custom-metrics-apiserver/test-adapter"},
+			{".", "metrics-server", "sigs.k8s.io/metrics-server/cmd/metrics-server"},
 		} {
 			build := exec.Command("go", "build", "-tags", "grpcnotrace", "-o", program(b.name), b.pkg)
 			build.Dir, build.Env = b.in, append(os.Environ(), "CGO_ENABLED=0")
@@ -301,6 +302,19 @@ func (c *cluster) register(service, port string, ca []byte, versions ...string) 
 func (c *cluster) look(name string) {
 	c.t.Helper()
 	c.do("", "annotate", "--overwrite", "service/"+name, "looked="+time.Now().Format(time.RFC3339Nano))
+}
+
+// as is a kubeconfig with a token in place of the administrator's certificate.
+func (c *cluster) as(token string) string {
+	c.t.Helper()
+	file := filepath.Join(c.t.TempDir(), "kubeconfig")
+	text, err := os.ReadFile(c.kubeconfig)
+	must(c.t, err)
+	must(c.t, os.WriteFile(file, text, 0o600))
+	name := strings.TrimSpace(c.do("", "config", "view", "-o", "jsonpath={.contexts[0].context.user}"))
+	c.do("", "config", "--kubeconfig", file, "unset", "users")
+	c.do("", "config", "--kubeconfig", file, "set-credentials", name, "--token", token)
+	return file
 }
 
 // delegates are the flags by which a server of k8s.io/apiserver asks the cluster who asks and what they may.

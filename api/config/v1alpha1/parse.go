@@ -142,6 +142,9 @@ func (p *PodPhases) check(at *field.Path) (errs field.ErrorList) {
 			errs = append(errs, field.Invalid(at.Child(x.name), x.d.Duration.String(), "want 0 or more"))
 		}
 	}
+	if p.Load != "" && p.Load != LoadPerPod && p.Load != LoadShared {
+		errs = append(errs, field.NotSupported(at.Child("load"), p.Load, []Load{LoadPerPod, LoadShared}))
+	}
 	for name, q := range p.Usage {
 		switch {
 		case name != corev1.ResourceCPU && name != corev1.ResourceMemory:

@@ -35,6 +35,7 @@ func TestWrongFilesAreRefused(t *testing.T) {
 		head + "groups: [{namePrefix: a, taints: [{key: '', effect: NoSchedule}]}]":         "groups[0].taints[0].key: Invalid value",
 		head + "groups: [{namePrefix: a, zones: [b, '']}]":                                  "groups[0].zones[1]: Required value",
 		head + "groups: [{namePrefix: a, region: 'b c'}]":                                   "groups[0].region: Invalid value",
+		head + "groups: [{namePrefix: a, pods: {load: Heavy}}]":                             `groups[0].pods.load: Unsupported value: "Heavy": supported values: "PerPod", "Shared"`,
 		head + "groups: [{namePrefix: a, pods: {starts: -1s}}]":                             "groups[0].pods.starts: Invalid value",
 		head + "groups: [{namePrefix: a}]\npods: {ready: soon}":                             "invalid duration",
 		head + "groups: [{namePrefix: a, count: 0, region: 'b c'}]\npods: {completes: -1s}": "pods.completes: Invalid value",

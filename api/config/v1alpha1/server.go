@@ -276,6 +276,7 @@ type AggregationConfiguration struct {
 	ProxyClientKeyFile        string `json:"proxyClientKeyFile,omitempty"`
 	Routing                   Switch `json:"routing,omitzero"`
 	RejectForwardingRedirects *bool  `json:"rejectForwardingRedirects,omitempty"`
+	ResourceMetricsAPI        Switch `json:"resourceMetricsAPI,omitzero"`
 	ExternalMetricsRoutes     Switch `json:"externalMetricsRoutes,omitzero"`
 }
 

@@ -65,4 +65,16 @@ type PodPhases struct {
 	// Usage is the constant usage of CPU and memory of each container, unless annotations of its pod set it: 1m and 1Mi by
 	// default.
 	Usage corev1.ResourceList `json:"usage,omitempty"`
+	// Load says how the CPU usage follows the number of pods: PerPod by default.
+	Load Load `json:"load,omitempty"`
 }
+
+// Load says how CPU usage follows the number of pods.
+type Load string
+
+const (
+	// LoadPerPod is usage that does not depend on other pods.
+	LoadPerPod Load = "PerPod"
+	// LoadShared is usage of all running pods of one controller together: they share it evenly, so that more pods lower it.
+	LoadShared Load = "Shared"
+)

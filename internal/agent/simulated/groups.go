@@ -32,6 +32,8 @@ type Phases struct {
 	Completes *time.Duration // how long containers of Jobs run; nil: a second
 	// Usage is the CPU and memory usage of each container, unless its pod declares another.
 	Usage corev1.ResourceList
+	// SharesCPU makes the CPU usage that of all running pods of one controller together, which share it evenly.
+	SharesCPU bool
 }
 
 // describe applies the group to the turn-th of its nodes. A guest has no group: its object describes it.

@@ -32,12 +32,19 @@ func (f *fleet) handler() cache.ResourceEventHandler {
 		if n := f.nodes.get(pod.Spec.NodeName); n != nil {
 			f.podQueue.Add(cache.MetaObjectToName(pod))
 			f.followers.changed(pod)
-			n.meters.update(pod, f.clock.Now(), usageOf(pod, f.phases(n)).milliCPU)
+			n.meters.update(pod, f.clock.Now(), usageOn(f, n, pod).milliCPU)
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    queue,
-		UpdateFunc: func(_, obj any) { queue(obj) },
+		AddFunc: queue,
+		UpdateFunc: func(before, obj any) {
+			queue(obj)
+			if was, ok := before.(*corev1.Pod); ok {
+				if is, ok := obj.(*corev1.Pod); ok && was.Status.Phase != is.Status.Phase {
+					f.shareAgain(is)
+				}
+			}
+		},
 		DeleteFunc: func(obj any) {
 			if t, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 				obj = t.Obj
@@ -48,6 +55,7 @@ func (f *fleet) handler() cache.ResourceEventHandler {
 					n.room.release(pod.UID)
 					n.meters.drop(pod.UID, f.clock.Now())
 					f.followers.gone(pod.UID)
+					f.shareAgain(pod)
 				}
 			}
 		},
@@ -77,15 +85,28 @@ type podCache struct {
 // byNode is the name of the index of pods by node.
 const byNode = "node"
 
+// byController is the name of the index of running pods by the UID of their controller.
+const byController = "controller"
+
 // newPodCache returns the cache of an informer that has not started.
 func newPodCache(informer coreinformers.PodInformer) (podCache, error) {
 	c := podCache{informer.Lister(), informer.Informer().GetIndexer()}
-	err := informer.Informer().AddIndexers(cache.Indexers{byNode: func(obj any) ([]string, error) {
-		if pod, ok := obj.(*corev1.Pod); ok && pod.Spec.NodeName != "" {
-			return []string{pod.Spec.NodeName}, nil
-		}
-		return nil, nil
-	}})
+	err := informer.Informer().AddIndexers(cache.Indexers{
+		byNode: func(obj any) ([]string, error) {
+			if pod, ok := obj.(*corev1.Pod); ok && pod.Spec.NodeName != "" {
+				return []string{pod.Spec.NodeName}, nil
+			}
+			return nil, nil
+		},
+		byController: func(obj any) ([]string, error) {
+			if pod, ok := obj.(*corev1.Pod); ok && pod.Status.Phase == corev1.PodRunning {
+				if c := metav1.GetControllerOfNoCopy(pod); c != nil {
+					return []string{string(c.UID)}, nil
+				}
+			}
+			return nil, nil
+		},
+	})
 	if err != nil {
 		return c, fmt.Errorf("index pods: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
@@ -50,6 +51,44 @@ func usageOf(pod *corev1.Pod, takes Phases) usage {
 		u.memory = q.Value()
 	}
 	return u
+}
+
+// usageOn returns what each container of a pod uses on a node: its part if its controller's pods share the load.
+func usageOn(f *fleet, n *node, pod *corev1.Pod) usage {
+	takes := f.phases(n)
+	u := usageOf(pod, takes)
+	if takes.SharesCPU {
+		u.milliCPU /= int64(max(len(f.pods.sharers(pod)), 1))
+	}
+	return u
+}
+
+// shareAgain meters the pods that share the load with a pod that has started, ended or gone.
+func (f *fleet) shareAgain(pod *corev1.Pod) {
+	for _, other := range f.pods.sharers(pod) {
+		if n := f.nodes.get(other.Spec.NodeName); n != nil && f.phases(n).SharesCPU {
+			n.meters.update(other, f.clock.Now(), usageOn(f, n, other).milliCPU)
+		}
+	}
+}
+
+// sharers returns the running pods of a pod's controller; none: it has no controller.
+func (c podCache) sharers(pod *corev1.Pod) []*corev1.Pod {
+	controller := metav1.GetControllerOfNoCopy(pod)
+	if controller == nil {
+		return nil
+	}
+	all, err := c.index.ByIndex(byController, string(controller.UID))
+	if err != nil { // only a missing index fails
+		panic("list pods of a controller from memory: " + err.Error())
+	}
+	out := make([]*corev1.Pod, 0, len(all))
+	for _, obj := range all {
+		if p, ok := obj.(*corev1.Pod); ok {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // meters count the processor time of a node's containers. A container gets a meter when its time is first read: its time
@@ -142,7 +181,7 @@ func (v view) containers() []stats.Container {
 	now := f.clock.Now()
 	var out []stats.Container
 	for _, pod := range f.pods.on(n.name) {
-		u := usageOf(pod, f.phases(n))
+		u := usageOn(f, n, pod)
 		for name, s := range statuses(pod) {
 			if s.State.Running == nil {
 				continue

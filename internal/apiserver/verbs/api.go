@@ -272,6 +272,12 @@ func (q *req) verb() func(*req) error {
 			verb, f = "delete", deleteOne
 		}
 	}
+	if q.ver().Derived != nil {
+		f = derived[verb]
+		if verb == "watch" && q.name == "" {
+			return f // it is a list with a parameter that cannot be had
+		}
+	}
 	if f == nil || q.kind.Verbs != nil && !slices.Contains(q.kind.Verbs, verb) {
 		return nil
 	}

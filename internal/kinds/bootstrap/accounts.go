@@ -44,3 +44,23 @@ func kubeletClient() Object {
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "kube-apiserver-kubelet-client"}},
 	})
 }
+
+// metricsReader is the role that metrics-server's manifest has as system:aggregated-metrics-reader, under a name of its own: both can
+// exist.
+func metricsReader() Object {
+	return of(rbacv1.GroupName, "clusterroles", &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "mortise:aggregated-metrics-reader",
+			Labels: map[string]string{
+				"kubernetes.io/bootstrapping":                  "rbac-defaults",
+				"rbac.authorization.k8s.io/aggregate-to-view":  "true",
+				"rbac.authorization.k8s.io/aggregate-to-edit":  "true",
+				"rbac.authorization.k8s.io/aggregate-to-admin": "true",
+			},
+			Annotations: map[string]string{rbacv1.AutoUpdateAnnotationKey: "true"},
+		},
+		Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{"metrics.k8s.io"}, Resources: []string{"pods", "nodes"}, Verbs: []string{"get", "list", "watch"},
+		}},
+	})
+}

@@ -56,6 +56,8 @@ type Options struct {
 	Accounts []Account
 	// KubeletClient adds the binding that lets API servers use nodes.
 	KubeletClient bool
+	// MetricsReader adds the role by which viewers of a namespace read what its pods use.
+	MetricsReader bool
 }
 
 // GroupVersion is a served group-version with its priorities.
@@ -94,6 +96,9 @@ func Objects(o Options) []Object {
 	}
 	if o.KubeletClient {
 		all = append(all, kubeletClient())
+	}
+	if o.MetricsReader {
+		all = append(all, metricsReader())
 	}
 	if len(o.ServiceCIDR) > 0 {
 		all = append(all, serviceCIDR(o.ServiceCIDR))

@@ -1,0 +1,245 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package metricsapi
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/mortise-dev/mortise/resource"
+)
+
+const (
+	// resolution is the age up to which a measurement answers questions.
+	resolution = 10 * time.Second
+	// longestWindow is the age up to which a measurement is the begin of a window. Usage over a longer one says little of now.
+	longestWindow = time.Minute
+	// firstWindow is the time between the two measurements of a node that was not asked lately.
+	firstWindow = time.Second
+	// patience is the time that a question waits for a node, from the begin of its measurement. Nodes that are slower are missing.
+	patience = 3 * time.Second
+	// limit is the time that a node has for one measurement.
+	limit = 10 * time.Second
+	// concurrent is the maximum number of nodes that are measured at the same time.
+	concurrent = 64
+	// keeps is the time that measurements are kept without questions.
+	keeps = 5 * time.Minute
+)
+
+// Local measures nodes of this process.
+type Local interface {
+	// Measure measures a node; a nil sample without an error: the node is not of this process.
+	Measure(ctx context.Context, node *corev1.Node) (*Sample, error)
+}
+
+// Options of [New].
+type Options struct {
+	Local Local        // nil: all nodes are elsewhere
+	Log   *slog.Logger // nil: nothing is logged
+}
+
+// Server answers what nodes and pods use. It is safe for concurrent use.
+type Server struct {
+	o     Options
+	ended <-chan struct{}
+	end   context.CancelFunc
+	slots chan struct{} // holds a token for each measurement in flight
+	// attempt returns the context of one measurement: it outlives the request that began it, and ends with the server.
+	attempt func() (context.Context, context.CancelFunc)
+
+	mu     sync.Mutex
+	nodes  map[string]*node
+	sweep  *time.Timer // drops nodes that are not asked for; nil: there are none
+	closed bool
+	works  sync.WaitGroup
+}
+
+// node is what is known of a node.
+type node struct {
+	asked      time.Time // last
+	begun      time.Time // the last measurement
+	busy       chan struct{}
+	last, prev *sample // nil: not measured, or the last attempt failed
+	failure    string  // of the last attempt; empty: none
+}
+
+// New makes a server that ends with [Server.Close].
+func New(o Options) *Server {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{o: o, slots: make(chan struct{}, concurrent), nodes: map[string]*node{}}
+	life, end := context.WithCancel(context.Background())
+	s.ended, s.end = life.Done(), end
+	s.attempt = func() (context.Context, context.CancelFunc) { return context.WithTimeout(life, limit) }
+	return s
+}
+
+// Close ends the measurements, and waits for them. A nil server has none.
+func (s *Server) Close() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	s.closed = true
+	if s.sweep != nil {
+		s.sweep.Stop()
+	}
+	s.mu.Unlock()
+	s.end()
+	s.works.Wait()
+}
+
+// samples returns the last two measurements of a node; nil: there are none.
+func (s *Server) samples(name string) (last, prev *sample) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.nodes[name]; n != nil {
+		return n.last, n.prev
+	}
+	return nil, nil
+}
+
+// measure measures those of the nodes whose last measurement is too old, and waits for the results. It does not wait for nodes that are not
+// ready, nor for others beyond the server's patience.
+func (s *Server) measure(ctx context.Context, b resource.Backend, nodes []*corev1.Node) {
+	type waiting struct {
+		done  <-chan struct{}
+		until time.Time
+	}
+	var waits []waiting
+	for _, n := range nodes {
+		if done, begun := s.begin(b, n); done != nil && ready(n) {
+			waits = append(waits, waiting{done, begun.Add(patience)})
+		}
+	}
+	for _, w := range waits {
+		t := time.NewTimer(time.Until(w.until))
+		select {
+		case <-w.done:
+		case <-t.C:
+		case <-ctx.Done():
+		}
+		t.Stop()
+	}
+}
+
+func ready(n *corev1.Node) bool {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// begin begins the measurement of a node, unless it is known well enough. It returns the end of the measurement in flight, and when that
+// began.
+func (s *Server) begin(b resource.Backend, of *corev1.Node) (done <-chan struct{}, begun time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, begun
+	}
+	now := time.Now()
+	n := s.nodes[of.Name]
+	if n == nil {
+		n = &node{}
+		s.nodes[of.Name] = n
+		if s.sweep == nil {
+			s.sweep = time.AfterFunc(keeps, s.drop)
+		}
+	}
+	n.asked = now
+	switch {
+	case n.busy != nil:
+		return n.busy, n.begun
+	case !n.begun.IsZero() && now.Sub(n.begun) < resolution: // a failed node is not asked again sooner either
+		return nil, begun
+	}
+	first := n.last == nil || now.Sub(n.last.at) > longestWindow
+	n.begun, n.busy = now, make(chan struct{})
+	s.works.Go(func() { s.take(b, n, of, first) })
+	return n.busy, n.begun
+}
+
+// take measures a node, twice if it is for the first time, and publishes the result.
+func (s *Server) take(b resource.Backend, n *node, of *corev1.Node, first bool) {
+	last, err := s.read(b, of)
+	var prev *sample
+	if err == nil && first {
+		prev = last
+		t := time.NewTimer(firstWindow)
+		select {
+		case <-t.C:
+		case <-s.ended:
+		}
+		t.Stop()
+		last, err = s.read(b, of)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !first {
+		prev = n.last
+	}
+	failure := ""
+	if err != nil {
+		last, prev, failure = nil, nil, err.Error()
+	}
+	if failure != n.failure && failure != "" && !s.closed {
+		s.o.Log.Warn("Could not read what a node uses", "node", of.Name, "error", err)
+	}
+	n.last, n.prev, n.failure = last, prev, failure
+	close(n.busy)
+	n.busy = nil
+}
+
+// read measures a node once.
+func (s *Server) read(b resource.Backend, of *corev1.Node) (*sample, error) {
+	ctx, cancel := s.attempt()
+	defer cancel()
+	select {
+	case s.slots <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-s.slots }()
+	if s.o.Local != nil {
+		if m, err := s.o.Local.Measure(ctx, of); m != nil || err != nil {
+			if err != nil {
+				return nil, err
+			}
+			return index(m, time.Now()), nil
+		}
+	}
+	m, err := remote(ctx, b, of.Name)
+	if err != nil {
+		return nil, err
+	}
+	return index(m, time.Now()), nil
+}
+
+// drop drops nodes that no client has asked for lately.
+func (s *Server) drop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	for name, n := range s.nodes {
+		if n.busy == nil && time.Since(n.asked) >= keeps {
+			delete(s.nodes, name)
+		}
+	}
+	s.sweep = nil
+	if len(s.nodes) > 0 {
+		s.sweep = time.AfterFunc(keeps, s.drop)
+	} else {
+		s.nodes = map[string]*node{} // the old one would keep its size
+	}
+}

@@ -1,0 +1,146 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package metricsapi
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// Point is one measurement of a node or a container.
+type Point struct {
+	Time    time.Time
+	Started time.Time // of the container; zero for a node
+	CPU     uint64    // nanoseconds of processor time since Started, in all cores together
+	Memory  uint64    // working set in bytes
+}
+
+// complete reports whether both values were measured. A container without any is one of which the runtime has no figures.
+func (p Point) complete() bool { return p.CPU > 0 && p.Memory > 0 && !p.Time.IsZero() }
+
+// Container is one measurement of a container.
+type Container struct {
+	Namespace, Pod, Name string
+	Point
+}
+
+// Sample is one measurement of a node and its running containers.
+type Sample struct {
+	Node       Point
+	Containers []Container
+}
+
+type podKey struct{ namespace, name string }
+
+type containerPoint struct {
+	name string
+	Point
+}
+
+// sample is a measurement by pod.
+type sample struct {
+	at   time.Time // of the measurement
+	node Point
+	pods map[podKey][]containerPoint
+}
+
+// index sorts a measurement by pod.
+func index(s *Sample, at time.Time) *sample {
+	out := &sample{at: at, node: s.Node, pods: make(map[podKey][]containerPoint, len(s.Containers))}
+	for _, c := range s.Containers {
+		key := podKey{c.Namespace, c.Pod}
+		out.pods[key] = append(out.pods[key], containerPoint{c.Name, c.Point})
+	}
+	return out
+}
+
+// usage is what was used in a window that ended at a time.
+type usage struct {
+	at     time.Time
+	window time.Duration
+	cpu    uint64 // nanocores
+	memory uint64 // bytes
+}
+
+// list returns the usage in the formats of metrics-server.
+func (u usage) list() corev1.ResourceList {
+	cpu := *resource.NewScaledQuantity(int64(u.cpu), resource.Nano)
+	return corev1.ResourceList{
+		corev1.ResourceCPU: cpu, corev1.ResourceMemory: *resource.NewQuantity(int64(u.memory), resource.BinarySI),
+	}
+}
+
+// between returns the usage between two measurements; false: they are not of the same life.
+func between(last, prev Point) (usage, bool) {
+	window := last.Time.Sub(prev.Time)
+	if window <= 0 || last.CPU < prev.CPU || last.Started.Before(prev.Started) {
+		return usage{}, false
+	}
+	cpu := float64(last.CPU-prev.CPU) / window.Seconds()
+	return usage{at: last.Time, window: window, cpu: uint64(cpu), memory: last.Memory}, true
+}
+
+// nodeUsage returns the usage of the node itself; false: it was not measured twice.
+func nodeUsage(last, prev *sample) (usage, bool) {
+	if last == nil || prev == nil || !last.node.complete() || !prev.node.complete() {
+		return usage{}, false
+	}
+	return between(last.node, prev.node)
+}
+
+// podsUsage is the usage of a pod's containers; at and window are those of the oldest measurement.
+type podsUsage struct {
+	at         time.Time
+	window     time.Duration
+	containers []containerUsage
+}
+
+type containerUsage struct {
+	name string
+	usage
+}
+
+// youngest is the age from which the usage since a container's start stands for a first measurement.
+const youngest = 10 * time.Second
+
+// podUsage returns the usage of a pod; false: one of its containers was not measured twice since it started.
+func podUsage(last, prev *sample, key podKey) (podsUsage, bool) {
+	var out podsUsage
+	if last == nil || prev == nil {
+		return out, false
+	}
+	for _, c := range last.pods[key] {
+		if !c.complete() {
+			return podsUsage{}, false
+		}
+		before, ok := earlier(c, prev, key)
+		if !ok {
+			return podsUsage{}, false
+		}
+		u, ok := between(c.Point, before)
+		if !ok {
+			continue // a counter that went backwards says nothing; the other containers do
+		}
+		out.containers = append(out.containers, containerUsage{c.name, u})
+		if out.at.IsZero() || out.at.After(u.at) {
+			out.at, out.window = u.at, u.window
+		}
+	}
+	return out, len(out.containers) > 0
+}
+
+// earlier returns the measurement that a container's usage is counted from: its previous one, or its start if that came later.
+func earlier(c containerPoint, prev *sample, key podKey) (Point, bool) {
+	for _, p := range prev.pods[key] {
+		if p.name == c.name && c.Started.Before(p.Time) {
+			return p.Point, p.complete()
+		}
+	}
+	if c.Started.After(prev.at) && c.Time.Sub(c.Started) >= youngest {
+		return Point{Time: c.Started, Started: c.Started}, true
+	}
+	return Point{}, false
+}

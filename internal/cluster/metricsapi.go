@@ -1,0 +1,54 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/metricsapi"
+	"github.com/mortise-dev/mortise/internal/node"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// makeMetricsAPI creates the server of metrics.k8s.io; nil: it is not served. A bare server has no nodes.
+func makeMetricsAPI(a *assembly) *metricsapi.Server {
+	if on := a.settings.APIServer.Aggregation.ResourceMetrics; a.settings.bare && on == nil || !or(on, true) {
+		return nil
+	}
+	return metricsapi.New(metricsapi.Options{
+		Local: ownNodes{a.node.Usage()}, Log: a.settings.Logger.With("part", "metrics"),
+	})
+}
+
+// metricsKinds returns the kinds of metrics.k8s.io.
+func metricsKinds(s *metricsapi.Server) []*resource.Descriptor {
+	if s == nil {
+		return nil
+	}
+	return s.Kinds()
+}
+
+// ownNodes measures the nodes of this process.
+type ownNodes struct{ usage *node.Usage }
+
+// Measure implements [metricsapi.Local].
+func (o ownNodes) Measure(ctx context.Context, of *corev1.Node) (*metricsapi.Sample, error) {
+	u, err := o.usage.Measure(ctx, of)
+	if u == nil || err != nil {
+		return nil, err
+	}
+	s := &metricsapi.Sample{Containers: make([]metricsapi.Container, len(u.Containers))}
+	if u.Host != nil {
+		s.Node = metricsapi.Point{Time: u.Time, CPU: u.Host.CPUNanoseconds, Memory: u.Host.MemoryWorkingSetBytes}
+	}
+	for i, c := range u.Containers {
+		s.Containers[i] = metricsapi.Container{
+			Namespace: c.Target.Namespace, Pod: c.Target.Pod, Name: c.Target.Container,
+			Point: metricsapi.Point{Time: c.Time, Started: c.Started, CPU: c.CPUNanoseconds, Memory: c.MemoryWorkingSetBytes},
+		}
+	}
+	return s, nil
+}

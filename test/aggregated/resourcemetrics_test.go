@@ -1,0 +1,104 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package aggregated
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// loaded is a Deployment whose pods use more than the autoscaler wants.
+const loaded = `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}, annotations: {simulated.mortise.dev/cpu-usage: 200m, simulated.mortise.dev/memory-usage: 32Mi}}
+    spec: {containers: [{name: a, image: a, resources: {requests: {cpu: 100m}}}]}
+`
+
+// TestResourceMetrics scales by CPU with nothing installed, then with metrics-server, which reads the nodes with verified certificates and
+// the token of its account, and then with nothing again.
+func TestResourceMetrics(t *testing.T) {
+	c := up(t, "--node", "simulated", "--nodes", "2", "--horizontal-pod-autoscaler-sync-period", "2s",
+		"--horizontal-pod-autoscaler-cpu-initialization-period", "0s")
+	c.do(loaded, "create", "-f", "-")
+	c.do("", "autoscale", "deployment", "web", "--cpu=100%", "--max=3")
+	c.do("", "wait", "--for=jsonpath={.spec.replicas}=3", "--timeout=60s", "deployment/web")
+	if out := c.eventually("web-", "top", "pods"); !strings.Contains(out, "200m") || !strings.Contains(out, "32Mi") {
+		t.Errorf("pods:\n%s", out)
+	}
+	if out := c.eventually("simulated-1", "top", "nodes"); !strings.Contains(out, "simulated-0") || strings.Contains(out, "unknown") {
+		t.Errorf("nodes:\n%s", out)
+	}
+
+	c.do(metricsAccount, "create", "-f", "-")
+	token := strings.TrimSpace(c.do("", "create", "token", "metrics-server", "-n", "kube-system"))
+	own := c.as(token)
+	ca, cert, key := certificate(t, "metrics-server")
+	at := port(t)
+	server := start(t, nil, "metrics-server", "--kubeconfig", own, "--authentication-kubeconfig", own, "--authorization-kubeconfig", own,
+		"--secure-port", at, "--tls-cert-file", cert, "--tls-private-key-file", key,
+		"--metric-resolution", "10s", "--kubelet-request-timeout", "5s",
+		"--kubelet-use-node-status-port", "--kubelet-preferred-address-types", "InternalIP,ExternalIP,Hostname")
+	server.await(regexp.MustCompile(`Serving securely on`))
+	c.register("metrics-server", at, ca, "v1beta1.metrics.k8s.io")
+	c.do("", "annotate", "--overwrite", "pods", "--all", "simulated.mortise.dev/cpu-usage=50m")
+	c.until(func(out string, err error) bool { // its window is the time between two of its ticks
+		return err == nil && strings.Count(out, `"window":"10`) == 2 && strings.Contains(out, "simulated-1")
+	}, "get", "--raw", "/apis/metrics.k8s.io/v1beta1/nodes")
+	c.eventually("50m", "top", "pods")
+	if said := server.all(); strings.Contains(said, "x509") || strings.Contains(said, "Failed to scrape") {
+		t.Errorf("metrics-server:\n%s", said)
+	}
+	c.until(func(out string, err error) bool { return err == nil && strings.Contains(out, "50%/100%") }, "get", "hpa", "web")
+
+	c.do("", "delete", "apiservice", "v1beta1.metrics.k8s.io")
+	server.stop()
+	c.do("", "top", "nodes")
+	c.eventually("50m", "top", "pods")
+}
+
+// metricsAccount is what metrics-server's manifest has of accounts and roles.
+const metricsAccount = `apiVersion: v1
+kind: ServiceAccount
+metadata: {name: metrics-server, namespace: kube-system}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: system:aggregated-metrics-reader
+  labels:
+    rbac.authorization.k8s.io/aggregate-to-view: "true"
+    rbac.authorization.k8s.io/aggregate-to-edit: "true"
+    rbac.authorization.k8s.io/aggregate-to-admin: "true"
+rules: [{apiGroups: [metrics.k8s.io], resources: [pods, nodes], verbs: [get, list, watch]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: metrics-server-auth-reader, namespace: kube-system}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: extension-apiserver-authentication-reader}
+subjects: [{kind: ServiceAccount, name: metrics-server, namespace: kube-system}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: "metrics-server:system:auth-delegator"}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: system:auth-delegator}
+subjects: [{kind: ServiceAccount, name: metrics-server, namespace: kube-system}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: system:metrics-server}
+rules:
+- {apiGroups: [""], resources: [nodes/metrics], verbs: [get]}
+- {apiGroups: [""], resources: [pods, nodes], verbs: [get, list, watch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: system:metrics-server}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: system:metrics-server}
+subjects: [{kind: ServiceAccount, name: metrics-server, namespace: kube-system}]
+`
