@@ -36,9 +36,10 @@ type Options struct {
 	// except where Mortise chooses its own (see [Effective]).
 	Kubelet *configv1beta1.KubeletConfiguration
 
-	Host   HostOptions
-	CNI    CNIOptions
-	Server ServerOptions
+	Host    HostOptions
+	CNI     CNIOptions
+	Server  ServerOptions
+	Plugins PluginOptions
 
 	// ClusterDNS returns the addresses of the cluster's DNS servers; the node calls it for each pod. Nil means Kubelet's.
 	ClusterDNS func() []string

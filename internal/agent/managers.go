@@ -3,9 +3,55 @@
 
 package agent
 
-import "github.com/mortise-dev/mortise/internal/agent/containermanager"
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/internal/agent/containermanager"
+	"github.com/mortise-dev/mortise/internal/agent/devicemanager"
+	"github.com/mortise-dev/mortise/internal/agent/hardware"
+	"github.com/mortise-dev/mortise/internal/agent/plugins"
+)
 
 // resourceManagers makes THE table of the managers of resources beyond cgroup limits, in kubelet's order: devices, CPUs, memory, claims.
-func (n *node) resourceManagers() *containermanager.Manager {
-	return containermanager.New(nil)
+func (n *node) resourceManagers() (*containermanager.Manager, error) {
+	devices, err := devicemanager.New(devicemanager.Options{
+		Dir: filepath.Join(n.Host.RootDir, "device-plugins"), Pods: n.workers, Changed: func() { n.nodeStatus.Resync() },
+		NUMANodes: hardware.NUMANodes(), Wait: n.Plugins.Wait, Ledger: n.Plugins.Ledger, Metrics: n.Metrics.devices, Clock: n.Clock, Logger: n.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	n.devices = devices
+	return containermanager.New(nil, devices.Row()), nil
+}
+
+// watchPlugins registers plug-ins. A node that cannot watch for them still runs its pods.
+func (n *node) watchPlugins(ctx context.Context) error {
+	err := plugins.Run(ctx, plugins.Options{
+		Dir: filepath.Join(n.Host.RootDir, "plugins_registry"), Handlers: n.pluginHandlers(), Ledger: n.Plugins.Ledger, Logger: n.Logger,
+	})
+	if err != nil {
+		n.Logger.Error("Could not watch for plug-ins", "err", err)
+	}
+	return nil
+}
+
+// pluginHandlers is THE table of the types of plug-ins in the plug-in directory.
+func (n *node) pluginHandlers() map[string]plugins.Handler {
+	return map[string]plugins.Handler{devicemanager.Type: n.devices}
+}
+
+// PluginOptions configure the node's plug-ins.
+type PluginOptions struct {
+	Ledger *extension.Ledger // books the calls to plug-ins; nil: none does
+
+	// Wait is how long pods are held for a device plug-in that was there before the node restarted; 0: five minutes.
+	Wait time.Duration
+
+	// Links is kubelet's usual directory, /var/lib/kubelet, in which a node with another RootDir makes links to its own directories. Empty:
+	// it makes none.
+	Links string
 }

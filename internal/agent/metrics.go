@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/mortise-dev/mortise/internal/agent/devicemanager"
 	"github.com/mortise-dev/mortise/internal/agent/images"
 	"github.com/mortise-dev/mortise/internal/agent/podadmission"
 )
@@ -17,17 +18,20 @@ type Metrics struct {
 	evictions *prometheus.CounterVec
 	images    *images.Metrics
 	admission *podadmission.Metrics
+	devices   *devicemanager.Metrics
 }
 
 // NewMetrics makes the metrics of a node.
 func NewMetrics() *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry(), images: images.NewMetrics(), admission: podadmission.NewMetrics(),
+		devices: devicemanager.NewMetrics(),
 		evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Subsystem: "kubelet", Name: "evictions", Help: "Evicted pods, by eviction signal.",
 		}, []string{"eviction_signal"})}
 	m.registry.MustRegister(m.evictions)
 	m.registry.MustRegister(m.images.Collectors()...)
 	m.registry.MustRegister(m.admission.Collectors()...)
+	m.registry.MustRegister(m.devices.Collectors()...)
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

@@ -6,6 +6,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -34,6 +35,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/containerlog"
 	"github.com/mortise-dev/mortise/internal/agent/containermanager"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/devicemanager"
 	"github.com/mortise-dev/mortise/internal/agent/eviction"
 	"github.com/mortise-dev/mortise/internal/agent/hardware"
 	"github.com/mortise-dev/mortise/internal/agent/images"
@@ -42,13 +44,13 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/nodestatus"
 	"github.com/mortise-dev/mortise/internal/agent/objectcache"
 	"github.com/mortise-dev/mortise/internal/agent/pleg"
-	"github.com/mortise-dev/mortise/internal/agent/plugins"
 	"github.com/mortise-dev/mortise/internal/agent/podadmission"
 	"github.com/mortise-dev/mortise/internal/agent/podgc"
 	"github.com/mortise-dev/mortise/internal/agent/podkiller"
 	"github.com/mortise-dev/mortise/internal/agent/podresize"
 	"github.com/mortise-dev/mortise/internal/agent/podstreams"
 	"github.com/mortise-dev/mortise/internal/agent/podworkers"
+	"github.com/mortise-dev/mortise/internal/agent/rootlinks"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/agent/shutdown"
 	"github.com/mortise-dev/mortise/internal/agent/static"
@@ -85,6 +87,7 @@ type rooms struct {
 	shutdown   *shutdown.Manager
 	static     *static.Manager
 	managers   *containermanager.Manager // of devices, claims, CPUs and memory
+	devices    *devicemanager.Manager
 }
 
 // part is a part of the node that runs concurrently with the others.
@@ -95,7 +98,7 @@ type part struct {
 }
 
 // Run registers the node and runs its pods, until ctx is done. Pods continue to run after it has returned.
-func Run(ctx context.Context, options Options) error {
+func Run(ctx context.Context, options Options) (err error) {
 	o, err := options.withDefaults()
 	if err != nil {
 		return err
@@ -111,6 +114,11 @@ func Run(ctx context.Context, options Options) error {
 	if err := n.prepare(ctx); err != nil {
 		return err
 	}
+	unlink, err := rootlinks.Make(o.Plugins.Links, o.Host.RootDir, o.Logger)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlink()) }()
 	var listener net.Listener
 	if o.Server.Serve != nil {
 		if listener, err = n.listen(); err != nil {
@@ -217,7 +225,9 @@ func (n *node) makeRooms(ctx context.Context, services corev1listers.ServiceList
 	}); err != nil {
 		return err
 	}
-	n.managers = n.resourceManagers()
+	if n.managers, err = n.resourceManagers(); err != nil {
+		return err
+	}
 	n.nodeStatus = nodestatus.New(nodestatus.Config{
 		Client: n.client, Runtime: n.cri, Addresses: n.Addresses, Images: n.images, Kubelet: n.Kubelet, Clock: n.Clock, Logger: n.Logger,
 		NodeName: n.NodeName, Labels: n.Labels, TLS: n.Server.TLS, Port: n.port, Resources: n.resources, Plugins: n.managers,
@@ -306,15 +316,6 @@ func (n *node) serve(ctx context.Context, listener net.Listener) error {
 
 // api returns the view of the node that its HTTP API has.
 func (n *node) api() *api { return &api{n.streams, n.stats, n} }
-
-// watchPlugins registers plug-ins. A node that cannot watch for them still runs its pods.
-func (n *node) watchPlugins(ctx context.Context) error {
-	err := plugins.Run(ctx, plugins.Options{Dir: filepath.Join(n.Host.RootDir, "plugins_registry"), Logger: n.Logger})
-	if err != nil {
-		n.Logger.Error("Could not watch for plug-ins", "err", err)
-	}
-	return nil
-}
 
 // following are the informers of a node that has joined.
 type following struct {

@@ -38,6 +38,9 @@ import (
 	"github.com/mortise-dev/mortise/internal/version"
 )
 
+// kubeletDir is kubelet's usual directory: plug-ins have its paths built in.
+const kubeletDir = "/var/lib/kubelet"
+
 // Mode is what runs pods.
 type Mode string
 
@@ -264,6 +267,7 @@ func (p *Plan) runAgent(ctx context.Context, c *Connection, n Network, parts *li
 				Serve: api, Listen: p.kubelet.listenAt(c.listen()), TLS: p.kubelet.secured(c.Serving), Admit: p.kubelet.admits(c.Admit),
 			},
 			ClusterDNS: n.clusterDNS, Addresses: c.Addresses, DecodePods: staticPods(), Volumes: builtin.VolumePlugins(),
+			Plugins: agent.PluginOptions{Ledger: p.Ledger, Links: kubeletDir},
 			Metrics: measured, Logger: log,
 		})
 	})
