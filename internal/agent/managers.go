@@ -13,6 +13,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/devicemanager"
 	"github.com/mortise-dev/mortise/internal/agent/hardware"
 	"github.com/mortise-dev/mortise/internal/agent/plugins"
+	"github.com/mortise-dev/mortise/internal/agent/podresources"
 )
 
 // resourceManagers makes THE table of the managers of resources beyond cgroup limits, in kubelet's order: devices, CPUs, memory, claims.
@@ -26,6 +27,13 @@ func (n *node) resourceManagers() (*containermanager.Manager, error) {
 	}
 	n.devices = devices
 	return containermanager.New(nil, devices.Row()), nil
+}
+
+// servePodResources serves the pod resources API and the pods API.
+func (n *node) servePodResources(ctx context.Context) error {
+	return podresources.Run(ctx, podresources.Options{
+		Dir: n.Host.RootDir, Pods: n.workers, Resources: n.managers, Metrics: n.Metrics.resources, Logger: n.Logger,
+	})
 }
 
 // watchPlugins registers plug-ins. A node that cannot watch for them still runs its pods.

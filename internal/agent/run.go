@@ -171,6 +171,7 @@ func Run(ctx context.Context, options Options) (err error) {
 		{name: "log rotation", run: logs.Run},
 		{name: "plug-ins", run: n.watchPlugins},
 		{name: "resource managers", run: n.managers.Run},
+		{name: "pod resources API", run: n.servePodResources},
 		{name: "mirrors of static pods", run: n.static.RemoveOrphans},
 		{name: "eviction", run: n.eviction.Run},
 		{name: "shutdown", run: func(ctx context.Context) error { return n.shutdown.Run(outer, ctx, leave) }},

@@ -131,7 +131,7 @@ func New(o Options) (*Manager, error) {
 // Row returns the manager's row in the node's table.
 func (m *Manager) Row() containermanager.Row {
 	return containermanager.Row{
-		Name: "devices", Hints: m, Allocator: m, Options: m, Status: m, Resources: m, Releaser: m, Run: m.Run,
+		Name: "devices", Hints: m, Allocator: m, Options: m, Status: m, Resources: m, Releaser: m, Describer: m, Run: m.Run,
 	}
 }
 

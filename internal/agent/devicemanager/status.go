@@ -75,6 +75,16 @@ func (m *Manager) Devices(pod types.UID, container string) []*podresources.Conta
 	return out
 }
 
+// Describe adds a container's devices.
+func (m *Manager) Describe(pod *corev1.Pod, container *corev1.Container, to *podresources.ContainerResources) {
+	to.Devices = append(to.Devices, m.Devices(pod.UID, container.Name)...)
+}
+
+// DescribeNode adds all healthy devices.
+func (m *Manager) DescribeNode(to *podresources.AllocatableResourcesResponse) {
+	to.Devices = append(to.Devices, m.AllocatableDevices()...)
+}
+
 // AllocatableDevices returns all healthy devices, for the pod resources API.
 func (m *Manager) AllocatableDevices() []*podresources.ContainerDevices {
 	m.mu.Lock()

@@ -119,6 +119,7 @@ func (m *Manager) SetPod(pod *corev1.Pod) {
 	if w.spec, w.gone = pod, false; w.made != nil && !newer(w.made.ResourceVersion, pod.ResourceVersion) {
 		w.made = nil
 	}
+	m.noteChange()
 	var cancel context.CancelFunc
 	if old != nil && graceOf(old) != graceOf(pod) {
 		// The pod must end, or end sooner: the current round's work is obsolete.
@@ -157,6 +158,7 @@ func (m *Manager) RemovePod(pod *corev1.Pod) {
 	var cancel context.CancelFunc
 	if w != nil {
 		w.gone, cancel = true, w.cancel
+		m.noteChange()
 		if pod.DeletionTimestamp != nil {
 			w.spec = pod // it has the remaining grace period
 		}
