@@ -50,6 +50,7 @@ import (
 const (
 	counted = "TestExtensionPointsCount calls it"
 	onNodes = "TestContainers calls it, on a node with containers"
+	plugged = "the tests of internal/agent's packages devicemanager and plugins call it"
 	silent  = "the server calls nobody, and lists nothing"
 )
 
@@ -74,6 +75,8 @@ var counts = map[extension.Point]string{
 	extension.EgressProxy:          counted,
 	extension.ContainerRuntime:     onNodes,
 	extension.NetworkPlugin:        onNodes,
+	extension.DevicePlugin:         plugged,
+	extension.NodePlugin:           plugged,
 
 	// A client of the API, or of the machine's other programs, does the work.
 	extension.KubectlPlugin:         silent,
@@ -94,9 +97,7 @@ var counts = map[extension.Point]string{
 	extension.ComponentConfigFile: silent,
 	// This release does not call them.
 	extension.StorageDriver:    silent,
-	extension.DevicePlugin:     silent,
 	extension.ResourceDriver:   silent,
-	extension.NodePlugin:       silent,
 	extension.ImageCredentials: silent,
 }
 

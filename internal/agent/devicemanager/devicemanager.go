@@ -79,6 +79,8 @@ type Options struct {
 	Metrics   *Metrics
 	Clock     clock.WithTicker
 	Logger    *slog.Logger
+
+	interval time.Duration // between two reports of the Node's resources; 0: reportInterval
 }
 
 // Manager hands out devices.
@@ -101,6 +103,9 @@ type Manager struct {
 func New(o Options) (*Manager, error) {
 	if o.Wait == 0 {
 		o.Wait = DefaultWait
+	}
+	if o.interval == 0 {
+		o.interval = reportInterval
 	}
 	if o.Metrics == nil {
 		o.Metrics = NewMetrics()
@@ -181,7 +186,7 @@ func (m *Manager) report(ctx context.Context, served <-chan error) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-m.Clock.After(reportInterval):
+		case <-m.Clock.After(m.interval):
 		}
 	}
 }

@@ -156,7 +156,8 @@ func (d *driver) serve(t *testing.T, dir, socket string) {
 
 // register asks the node to take a plug-in.
 func register(dir string, q *pluginapi.RegisterRequest) error {
-	soon := grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1, MaxDelay: 5 * time.Millisecond}}
+	soon := grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1, MaxDelay: 5 * time.Millisecond},
+		MinConnectTimeout: time.Minute}
 	c, err := grpc.NewClient("unix:"+filepath.Join(dir, socketName), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(soon))
 	if err != nil {
@@ -181,7 +182,7 @@ const name = "example.com/dev"
 func start(t *testing.T, dir string, p *pods, set func(*Options)) *node {
 	t.Helper()
 	n := &node{dir: dir, pods: p, changed: make(chan struct{}, 1)}
-	o := Options{Dir: dir, Pods: p, NUMANodes: []int{0, 1}, Changed: func() {
+	o := Options{Dir: dir, Pods: p, NUMANodes: []int{0, 1}, interval: time.Millisecond, Changed: func() {
 		select {
 		case n.changed <- struct{}{}:
 		default:
