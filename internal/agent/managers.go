@@ -20,7 +20,8 @@ import (
 func (n *node) resourceManagers() (*containermanager.Manager, error) {
 	devices, err := devicemanager.New(devicemanager.Options{
 		Dir: filepath.Join(n.Host.RootDir, "device-plugins"), Pods: n.workers, Changed: func() { n.nodeStatus.Resync() },
-		NUMANodes: hardware.NUMANodes(), Wait: n.Plugins.Wait, Ledger: n.Plugins.Ledger, Metrics: n.Metrics.devices, Clock: n.Clock, Logger: n.Logger,
+		NUMANodes: hardware.NUMANodes(), Wait: n.Plugins.Wait, Ledger: n.Plugins.Ledger, Metrics: n.Metrics.devices,
+		Clock: n.Clock, Logger: n.Logger,
 	})
 	if err != nil {
 		return nil, err
@@ -49,7 +50,7 @@ func (n *node) watchPlugins(ctx context.Context) error {
 
 // pluginHandlers is THE table of the types of plug-ins in the plug-in directory.
 func (n *node) pluginHandlers() map[string]plugins.Handler {
-	return map[string]plugins.Handler{devicemanager.Type: n.devices}
+	return map[string]plugins.Handler{devicemanager.Type: n.devices.Plugins()}
 }
 
 // PluginOptions configure the node's plug-ins.

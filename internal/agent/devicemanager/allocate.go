@@ -79,7 +79,8 @@ func (m *Manager) allocateOne(ctx context.Context, q containermanager.Request, n
 	m.forgetGone()
 	limit := q.Container.Resources.Limits[corev1.ResourceName(name)]
 	w := want{Request: q, name: name, resource: r, count: int(limit.Value())}
-	ids, p, err := m.choose(ctx, w)
+	choose := chooser{m}
+	ids, p, err := choose.choose(ctx, w)
 	if err != nil || len(ids) == 0 {
 		return err
 	}
@@ -93,7 +94,7 @@ func (m *Manager) allocateOne(ctx context.Context, q containermanager.Request, n
 	})
 	m.Metrics.allocations.WithLabelValues(name).Observe(m.Clock.Since(begun).Seconds())
 	if err != nil {
-		return m.lost(ctx, w, p, err)
+		return choose.lost(ctx, w, p, err)
 	}
 	if len(answer.GetContainerResponses()) == 0 {
 		return fmt.Errorf("no containers return in allocation response %v", answer) // upstream's words
@@ -116,7 +117,7 @@ func (m *Manager) allocateOne(ctx context.Context, q containermanager.Request, n
 }
 
 // lost returns the error of a failed call: a pod whose plug-in went meanwhile is held. mu is free.
-func (m *Manager) lost(ctx context.Context, w want, p *plugin, err error) error {
+func (m chooser) lost(ctx context.Context, w want, p *plugin, err error) error {
 	if code := status.Code(err); code != codes.Unavailable && code != codes.Canceled {
 		return err
 	}
@@ -172,16 +173,19 @@ func (m *Manager) heldUntil(r *resource) (time.Time, bool) {
 	return until, m.Clock.Now().Before(until)
 }
 
+// chooser chooses devices.
+type chooser struct{ *Manager }
+
 // choose returns the devices for a container, sorted, and the plug-in to allocate them. No devices: the container has all that it wants. The
 // caller holds r.allocating.
-func (m *Manager) choose(ctx context.Context, w want) ([]string, *plugin, error) {
+func (m chooser) choose(ctx context.Context, w want) ([]string, *plugin, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r := w.resource
 	has := m.pods[w.Pod.UID][w.Container.Name][w.name]
 	if has != nil && len(has.ids) != w.count {
-		return nil, nil, fmt.Errorf("pod %q container %q changed request for resource %q from %d to %d", // upstream's words
-			w.Pod.UID, w.Container.Name, w.name, len(has.ids), w.count)
+		const words = "pod %q container %q changed request for resource %q from %d to %d" // upstream's
+		return nil, nil, fmt.Errorf(words, w.Pod.UID, w.Container.Name, w.name, len(has.ids), w.count)
 	}
 	if until, held := m.heldUntil(r); held {
 		return nil, nil, m.hold(w.Pod.UID, w.name, until)
@@ -215,7 +219,7 @@ func (m *Manager) choose(ctx context.Context, w want) ([]string, *plugin, error)
 
 // pick picks devices in kubelet's order: those of the pod's init containers, then those of the policy's NUMA nodes, then the others; within
 // each group, those that the plug-in prefers first. The caller holds both locks; pick releases mu while it asks the plug-in.
-func (m *Manager) pick(ctx context.Context, w want) ([]string, error) {
+func (m chooser) pick(ctx context.Context, w want) ([]string, error) {
 	r := w.resource
 	var out []string
 	// take takes devices that are still free, and reports whether they are enough.
@@ -262,7 +266,7 @@ func (m *Manager) pick(ctx context.Context, w want) ([]string, error) {
 }
 
 // preferred asks the plug-in which devices it would rather give. The caller holds mu, which is released meanwhile.
-func (m *Manager) preferred(ctx context.Context, w want, available, included []string) ([]string, error) {
+func (m chooser) preferred(ctx context.Context, w want, available, included []string) ([]string, error) {
 	p := w.resource.newest()
 	if !p.options.GetGetPreferredAllocationAvailable() {
 		return nil, nil

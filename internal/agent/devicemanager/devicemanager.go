@@ -10,7 +10,7 @@
 //	allocate.go       which devices a container gets
 //	hints.go          NUMA hints, and devices by affinity
 //	options.go        what the runtime gives to a container, and PreStartContainer
-//	status.go         the Node's capacity, the health of devices, and who has which
+//	status.go         the Node's capacity, the health of devices, and whose they are
 //	persist.go        the checkpoint
 //	metrics.go        kubelet's metrics of it
 //
@@ -32,6 +32,7 @@ import (
 
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/agent/containermanager"
+	"github.com/mortise-dev/mortise/internal/agent/plugins"
 )
 
 // kubelet's times.
@@ -136,9 +137,13 @@ func New(o Options) (*Manager, error) {
 // Row returns the manager's row in the node's table.
 func (m *Manager) Row() containermanager.Row {
 	return containermanager.Row{
-		Name: "devices", Hints: m, Allocator: m, Options: m, Status: m, Resources: m, Releaser: m, Describer: m, Run: m.Run,
+		Name: "devices", Hints: aligner{m}, Allocator: m, Options: m, Status: reporter{m}, Resources: reporter{m}, Releaser: m,
+		Describer: reporter{m}, Run: m.Run,
 	}
 }
+
+// Plugins returns the handler of device plug-ins in the plug-in directory.
+func (m *Manager) Plugins() plugins.Handler { return registrar{m} }
 
 // Run serves the registration of plug-ins until ctx ends, and then waits for what runs. Devices stay allocated.
 func (m *Manager) Run(ctx context.Context) error {
@@ -153,7 +158,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer m.running.Wait()
 	defer cancel()
 	defer start(nil)
-	server, listener, err := m.listen(ctx)
+	server, listener, err := registrar{m}.listen(ctx)
 	if err != nil {
 		m.Logger.Error("Could not serve the registration of device plug-ins", "err", err)
 		<-ctx.Done()
@@ -168,7 +173,7 @@ func (m *Manager) Run(ctx context.Context) error {
 // report tells of changed capacity, and when a plug-in that is gone has been gone for too long.
 func (m *Manager) report(ctx context.Context, served <-chan error) error {
 	for {
-		expiry, stop := m.expiry()
+		expiry, stop := registrar{m}.expiry()
 		select {
 		case <-ctx.Done():
 		case err := <-served:
@@ -179,7 +184,7 @@ func (m *Manager) report(ctx context.Context, served <-chan error) error {
 		case <-m.changes:
 			m.Changed()
 		case <-expiry:
-			m.expire()
+			registrar{m}.expire()
 			m.Changed()
 		}
 		stop()
@@ -192,7 +197,7 @@ func (m *Manager) report(ctx context.Context, served <-chan error) error {
 }
 
 // expiry returns a timer for when the next plug-in that is gone has been gone for the grace period.
-func (m *Manager) expiry() (<-chan time.Time, func()) {
+func (m registrar) expiry() (<-chan time.Time, func()) {
 	at := m.nextExpiry()
 	if at.IsZero() {
 		return nil, func() {}

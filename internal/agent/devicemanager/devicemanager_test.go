@@ -78,7 +78,8 @@ func TestDevices(t *testing.T) {
 		t.Error(err)
 	}
 	// Options, the list, two Allocates and PreStartContainer.
-	if e := ledger.Snapshot(); len(e) != 1 || e[0].Point != extension.DevicePlugin || e[0].Name != name || e[0].Calls != 5 || e[0].Failures != 0 {
+	ref := extension.Ref{Point: extension.DevicePlugin, Name: name}
+	if e := ledger.Snapshot(); len(e) != 1 || e[0].Ref != ref || e[0].Calls != 5 || e[0].Failures != 0 {
 		t.Errorf("the ledger has %+v", e)
 	}
 }

@@ -36,8 +36,11 @@ func (r *resource) byAffinity(ids []string, affinity containermanager.TopologyHi
 	return near, far, nowhere
 }
 
+// aligner gives hints.
+type aligner struct{ *Manager }
+
 // TopologyHints returns from which NUMA nodes the devices of a container, or of a pod as a whole, can come.
-func (m *Manager) TopologyHints(r containermanager.Request) map[string][]containermanager.TopologyHint {
+func (m aligner) TopologyHints(r containermanager.Request) map[string][]containermanager.TopologyHint {
 	m.forgetGone()
 	counts := map[string]int{}
 	if r.Container != nil {
@@ -66,7 +69,7 @@ func (m *Manager) TopologyHints(r containermanager.Request) map[string][]contain
 }
 
 // hints returns the hints of one resource. The caller holds the lock.
-func (m *Manager) hints(q containermanager.Request, name string, r *resource, count int) []containermanager.TopologyHint {
+func (m aligner) hints(q containermanager.Request, name string, r *resource, count int) []containermanager.TopologyHint {
 	if !r.aligned() {
 		return nil
 	}
@@ -97,7 +100,7 @@ func (m *Manager) hints(q containermanager.Request, name string, r *resource, co
 
 // generate returns a hint for each set of NUMA nodes that has enough devices, in kubelet's order: fewer nodes first, then lower ones. Those
 // with the fewest nodes that could serve the request on an idle machine are preferred.
-func (m *Manager) generate(r *resource, free, reusable []string, count int) []containermanager.TopologyHint {
+func (m aligner) generate(r *resource, free, reusable []string, count int) []containermanager.TopologyHint {
 	nodes := m.nodesOf(r)
 	fewest := len(nodes)
 	hints := []containermanager.TopologyHint{}
@@ -144,7 +147,7 @@ func (m *Manager) generate(r *resource, free, reusable []string, count int) []co
 const maxHintNodes = 8
 
 // nodesOf returns the machine's NUMA nodes that have devices of the resource, sorted; if there are none, all of the machine's.
-func (m *Manager) nodesOf(r *resource) []int {
+func (m aligner) nodesOf(r *resource) []int {
 	var out []int
 	for _, d := range r.devices {
 		for _, n := range d.numa {

@@ -24,7 +24,7 @@ import (
 // plugin is one that is connected.
 type plugin struct {
 	name, socket string
-	m            *Manager
+	m            registrar
 	connection   *grpc.ClientConn
 	client       pluginapi.DevicePluginClient
 	options      *pluginapi.DevicePluginOptions
@@ -79,7 +79,7 @@ func (p *plugin) await(ctx context.Context) error {
 			return nil
 		}
 		if !p.connection.WaitForStateChange(ctx, state) {
-			return fmt.Errorf("failed to dial device plugin: socket %s: %w", p.socket, context.Cause(ctx))
+			return fmt.Errorf("dial socket %s: %w", p.socket, context.Cause(ctx))
 		}
 	}
 }
@@ -131,7 +131,7 @@ func (p *plugin) watch(ctx context.Context) error {
 }
 
 // list takes over a plug-in's devices.
-func (m *Manager) list(p *plugin, devices []*pluginapi.Device) {
+func (m registrar) list(p *plugin, devices []*pluginapi.Device) {
 	now := make(map[string]device, len(devices))
 	refused := 0
 	for _, d := range devices {
@@ -179,7 +179,7 @@ func (r *resource) take(now map[string]device) []types.UID {
 }
 
 // remove drops a plug-in that has gone. Without another one, the resource's devices are unhealthy.
-func (m *Manager) remove(p *plugin, err error) {
+func (m registrar) remove(p *plugin, err error) {
 	m.mu.Lock()
 	r := m.resources[p.name]
 	i := slices.Index(r.plugins, p)
@@ -206,7 +206,7 @@ func (m *Manager) remove(p *plugin, err error) {
 }
 
 // nextExpiry returns when the next plug-in that is gone has been gone for the grace period; zero: none will have.
-func (m *Manager) nextExpiry() time.Time {
+func (m registrar) nextExpiry() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var first time.Time
@@ -222,7 +222,7 @@ func (m *Manager) nextExpiry() time.Time {
 }
 
 // expire drops the devices of plug-ins that have been gone for the grace period.
-func (m *Manager) expire() {
+func (m registrar) expire() {
 	m.mu.Lock()
 	var names []string
 	for name, r := range m.resources {

@@ -171,6 +171,9 @@ func register(dir string, q *pluginapi.RegisterRequest) error {
 // node is a manager that runs.
 type node struct {
 	*Manager
+	reporter
+	registrar
+	aligner
 	dir     string
 	pods    *pods
 	changed chan struct{}
@@ -195,6 +198,7 @@ func start(t *testing.T, dir string, p *pods, set func(*Options)) *node {
 	if n.Manager, err = New(o); err != nil {
 		t.Fatal(err)
 	}
+	n.reporter, n.registrar, n.aligner = reporter{n.Manager}, registrar{n.Manager}, aligner{n.Manager}
 	ctx, cancel := context.WithCancel(context.Background())
 	over := make(chan error, 1)
 	go func() { over <- n.Run(ctx) }()

@@ -31,8 +31,11 @@ const Type = "DevicePlugin"
 // socketName is where device plug-ins register themselves.
 const socketName = "kubelet.sock"
 
+// registrar knows the plug-ins.
+type registrar struct{ *Manager }
+
 // listen removes the sockets of the directory, as kubelet does: plug-ins see that, and register again. Then it listens.
-func (m *Manager) listen(ctx context.Context) (*grpc.Server, net.Listener, error) {
+func (m registrar) listen(ctx context.Context) (*grpc.Server, net.Listener, error) {
 	entries, err := os.ReadDir(m.Dir)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read directory of device plug-ins: %w", err)
@@ -58,7 +61,7 @@ func (m *Manager) listen(ctx context.Context) (*grpc.Server, net.Listener, error
 // registration is the service at kubelet.sock.
 type registration struct {
 	pluginapi.UnimplementedRegistrationServer
-	m *Manager
+	m registrar
 }
 
 // Register connects to the plug-in that asks for it.
@@ -81,7 +84,7 @@ func (r registration) Register(ctx context.Context, q *pluginapi.RegisterRequest
 }
 
 // refuse logs why a plug-in is not registered.
-func (m *Manager) refuse(name string, err error) error {
+func (m registrar) refuse(name string, err error) error {
 	m.Logger.Warn("Refused a device plug-in", "resource", name, "err", err)
 	return status.Error(codes.Unknown, err.Error())
 }
@@ -104,7 +107,7 @@ func named(resource string) error {
 }
 
 // Validate refuses a plug-in of the plug-in directory that cannot be registered.
-func (m *Manager) Validate(_ context.Context, p plugins.Plugin) error {
+func (m registrar) Validate(_ context.Context, p plugins.Plugin) error {
 	if !slices.Contains(p.Versions, pluginapi.Version) {
 		return fmt.Errorf("manager version, %s, is not among plugin supported versions %v", pluginapi.Version, p.Versions) // upstream's words
 	}
@@ -115,12 +118,12 @@ func (m *Manager) Validate(_ context.Context, p plugins.Plugin) error {
 }
 
 // Register connects to a plug-in of the plug-in directory.
-func (m *Manager) Register(ctx context.Context, p plugins.Plugin) error {
+func (m registrar) Register(ctx context.Context, p plugins.Plugin) error {
 	return m.add(ctx, p.Name, p.Endpoint)
 }
 
 // Deregister drops a plug-in of the plug-in directory.
-func (m *Manager) Deregister(_ context.Context, p plugins.Plugin) {
+func (m registrar) Deregister(_ context.Context, p plugins.Plugin) {
 	m.mu.Lock()
 	var gone *plugin
 	if r := m.resources[p.Name]; r != nil {
@@ -142,7 +145,7 @@ func (r *resource) at(socket string) *plugin {
 }
 
 // add connects to a plug-in, which takes the place of one at the same socket, and becomes the newest of its resource.
-func (m *Manager) add(ctx context.Context, name, socket string) error {
+func (m registrar) add(ctx context.Context, name, socket string) error {
 	m.mu.Lock()
 	runs, many := m.connect != nil, m.resources[name] == nil && len(m.resources) >= maxResources
 	var before *plugin

@@ -16,8 +16,11 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/devicemanager/checkpoint"
 )
 
+// reporter tells who the devices belong to.
+type reporter struct{ *Manager }
+
 // Capacity returns the amounts of the plug-ins' resources. Those of plug-ins that are gone for good are zero.
-func (m *Manager) Capacity() (capacity, allocatable corev1.ResourceList) {
+func (m reporter) Capacity() (capacity, allocatable corev1.ResourceList) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	capacity, allocatable = make(corev1.ResourceList, len(m.resources)), make(corev1.ResourceList, len(m.resources))
@@ -30,7 +33,7 @@ func (m *Manager) Capacity() (capacity, allocatable corev1.ResourceList) {
 }
 
 // Allocated returns how many devices of each resource pods have.
-func (m *Manager) Allocated() map[corev1.ResourceName]int64 {
+func (m reporter) Allocated() map[corev1.ResourceName]int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	out := make(map[corev1.ResourceName]int64, len(m.resources))
@@ -43,7 +46,7 @@ func (m *Manager) Allocated() map[corev1.ResourceName]int64 {
 }
 
 // ResourceStatus returns the health of a container's devices. A device that its plug-in does not list is healthy, as for kubelet.
-func (m *Manager) ResourceStatus(pod *corev1.Pod, container string) []corev1.ResourceStatus {
+func (m reporter) ResourceStatus(pod *corev1.Pod, container string) []corev1.ResourceStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var out []corev1.ResourceStatus
@@ -62,7 +65,7 @@ func (m *Manager) ResourceStatus(pod *corev1.Pod, container string) []corev1.Res
 }
 
 // Devices returns what a container has, for the pod resources API: one entry for each device and each of its NUMA nodes.
-func (m *Manager) Devices(pod types.UID, container string) []*podresources.ContainerDevices {
+func (m reporter) Devices(pod types.UID, container string) []*podresources.ContainerDevices {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var out []*podresources.ContainerDevices
@@ -76,17 +79,17 @@ func (m *Manager) Devices(pod types.UID, container string) []*podresources.Conta
 }
 
 // Describe adds a container's devices.
-func (m *Manager) Describe(pod *corev1.Pod, container *corev1.Container, to *podresources.ContainerResources) {
+func (m reporter) Describe(pod *corev1.Pod, container *corev1.Container, to *podresources.ContainerResources) {
 	to.Devices = append(to.Devices, m.Devices(pod.UID, container.Name)...)
 }
 
 // DescribeNode adds all healthy devices.
-func (m *Manager) DescribeNode(to *podresources.AllocatableResourcesResponse) {
+func (m reporter) DescribeNode(to *podresources.AllocatableResourcesResponse) {
 	to.Devices = append(to.Devices, m.AllocatableDevices()...)
 }
 
 // AllocatableDevices returns all healthy devices, for the pod resources API.
-func (m *Manager) AllocatableDevices() []*podresources.ContainerDevices {
+func (m reporter) AllocatableDevices() []*podresources.ContainerDevices {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var out []*podresources.ContainerDevices

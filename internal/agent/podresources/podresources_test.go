@@ -164,7 +164,8 @@ func TestPodResources(t *testing.T) {
 		t.Errorf("%v, %v", all, err)
 	}
 	old, err := podresourcesv1alpha1.NewPodResourcesListerClient(conn).List(t.Context(), &podresourcesv1alpha1.ListPodResourcesRequest{})
-	if err != nil || len(old.GetPodResources()) != 2 || old.GetPodResources()[0].GetContainers()[0].GetDevices()[0].GetDeviceIds()[0] != "a-c" {
+	if err != nil || len(old.GetPodResources()) != 2 ||
+		old.GetPodResources()[0].GetContainers()[0].GetDevices()[0].GetDeviceIds()[0] != "a-c" {
 		t.Errorf("%v, %v", old, err)
 	}
 }

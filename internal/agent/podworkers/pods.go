@@ -29,7 +29,7 @@ type podTable struct {
 	begun   chan struct{} // signals that new is not empty
 	synced  bool          // the node has listed its pods from the API server
 	killed  chan struct{} // closed, and made anew, when a pod that the node killed has ended
-	changes chan struct{} // closed when a pod or its status changes; nil: nobody waits for that
+	changes chan struct{} // closed when a pod or its status changes; nil: nothing waits for that
 }
 
 func newPodTable(c clock.WithTicker, logger *slog.Logger) *podTable {

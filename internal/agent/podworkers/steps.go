@@ -62,8 +62,9 @@ type circumstances struct {
 
 // attempts are the failures of each step.
 type attempts struct {
-	failures [numSteps]backoff.Failures
-	last     circumstances // of the previous round
+	failures   [numSteps]backoff.Failures
+	last       circumstances // of the previous round
+	mountTries int           // failed preparations of the pod in a row
 }
 
 // held returns how long a failed step still has to wait, whatever woke the worker; zero: it may run.

@@ -53,21 +53,20 @@ type worker struct {
 	entry
 
 	// Only the goroutine uses the fields below.
-	admitted   bool
-	state      *podstate.Pod
-	waiting    map[string]corev1.ContainerStateWaiting
-	messages   lastWords
-	resizer    *podresize.Pod
-	adopted    bool
-	inherited  inherited               // if the pod is in the node's network
-	final      *podadmission.Rejection // the node has ended the pod
-	ending     *ending
-	stopping   sync.WaitGroup         // of endings
-	hold       *containermanager.Hold // a plug-in that the pod waits for
-	tornDown   bool
-	mountTries int
-	removed    bool // the worker has deleted the pod from the API server
-	written    written
+	admitted  bool
+	state     *podstate.Pod
+	waiting   map[string]corev1.ContainerStateWaiting
+	messages  lastWords
+	resizer   *podresize.Pod
+	adopted   bool
+	inherited inherited               // if the pod is in the node's network
+	final     *podadmission.Rejection // the node has ended the pod
+	ending    *ending
+	stopping  sync.WaitGroup         // of endings
+	hold      *containermanager.Hold // a plug-in that the pod waits for
+	tornDown  bool
+	removed   bool // the worker has deleted the pod from the API server
+	written   written
 	attempts
 }
 
