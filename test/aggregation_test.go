@@ -93,7 +93,7 @@ func condition(r *apiregistrationv1.APIService, kind apiregistrationv1.APIServic
 	return nil
 }
 
-// readable is the condition that says whether it is understood what the server tells of itself. It is there if that was ever in doubt.
+// readable is the condition that reports whether it is understood what the server tells of itself. It is there if that was ever in doubt.
 const readable = "DiscoveryReadable"
 
 // says waits until a condition of the registration has one of some reasons, and returns it.

@@ -90,7 +90,7 @@ func describe(pods []corev1.Pod) string {
 	return out
 }
 
-// ready says whether a pod is Running, has an address and is Ready.
+// ready reports whether a pod is Running, has an address and is Ready.
 func ready(p corev1.Pod) bool {
 	if p.Status.Phase != corev1.PodRunning || p.Status.PodIP == "" || p.DeletionTimestamp != nil {
 		return false

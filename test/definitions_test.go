@@ -149,7 +149,7 @@ func established(u *unstructured.Unstructured) bool {
 }
 
 // tryInstance creates the least object that a version's schema asks for, reads it in all ways, and wants one with a value of
-// the wrong type refused. It says whether the least object was accepted, or refused by one of the rules that no generator
+// the wrong type refused. It reports whether the least object was accepted, or refused by one of the rules that no generator
 // knows how to meet: a CEL rule, a pattern, a combination.
 func tryInstance(t *testing.T, ctx context.Context, d dynamic.Interface, def *apiextensionsv1.CustomResourceDefinition,
 	v *apiextensionsv1.CustomResourceDefinitionVersion) string {

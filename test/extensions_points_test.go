@@ -283,7 +283,7 @@ func ledgerRows(t *testing.T, client kubernetes.Interface) []extension.Row {
 	return view.Extensions
 }
 
-// countsCalls says whether one extension of a point was called.
+// countsCalls reports whether one extension of a point was called.
 func countsCalls(rows []extension.Row, p extension.Point) bool {
 	return slices.ContainsFunc(rows, func(r extension.Row) bool { return r.Point == p && r.Calls > 0 && r.State != extension.Unused })
 }

@@ -122,7 +122,7 @@ func TestIdentitiesWithoutRBAC(t *testing.T) {
 	p.stop()
 }
 
-// excused says whether a refusal is none of a component's doing: a namespace that goes takes nothing any more, and who no
+// excused reports whether a refusal is none of a component's doing: a namespace that goes takes nothing any more, and who no
 // longer waits for an answer gets none.
 func excused(message string) bool {
 	return strings.Contains(message, "because it is being terminated") || strings.HasSuffix(message, "context canceled")

@@ -64,7 +64,7 @@ func migrated(t *testing.T, c kubernetes.Interface, m *storagemigrationv1.Storag
 	return nil
 }
 
-// over says whether a migration has come to its end, and nothing more will be written.
+// over reports whether a migration has come to its end, and nothing more will be written.
 func over(m *storagemigrationv1.StorageVersionMigration) bool {
 	return meta.IsStatusConditionFalse(m.Status.Conditions, "Running")
 }

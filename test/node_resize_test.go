@@ -38,7 +38,7 @@ func (b bounds) patch() string {
 		b.maxMemory)
 }
 
-// are says whether a pod's status has them for the pod as a whole.
+// are reports whether a pod's status has them for the pod as a whole.
 func (b bounds) are(p *corev1.Pod) bool {
 	same := func(a, b corev1.ResourceList) bool {
 		return a.Cpu().Cmp(*b.Cpu()) == 0 && a.Memory().Cmp(*b.Memory()) == 0

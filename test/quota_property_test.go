@@ -84,7 +84,7 @@ func (m *quotaModel) pick(names []string) string {
 
 func keys(of map[string]int64) []string { return slices.Sorted(maps.Keys(of)) }
 
-// did says whether something was done; that a quota refused it is no error.
+// did reports whether something was done; that a quota refused it is no error.
 func (m *quotaModel) did(err error) bool {
 	if err != nil && !apierrors.IsForbidden(err) {
 		m.t.Fatal(err)

@@ -109,7 +109,7 @@ func TestFirstHour(t *testing.T) {
 	p.stop()
 }
 
-// allReady says whether there are n pods and all are ready.
+// allReady reports whether there are n pods and all are ready.
 func allReady(n int) func([]corev1.Pod) bool {
 	return func(pods []corev1.Pod) bool {
 		for _, p := range pods {

@@ -154,7 +154,7 @@ func lookAfter(cpu int, done <-chan struct{}) (stood []span, err error) {
 	}
 }
 
-// meets says whether any of spans, which are in order, has a part of s.
+// meets reports whether any of spans, which are in order, has a part of s.
 func (s span) meets(spans []span) bool {
 	for _, o := range spans {
 		if o.from >= s.to {

@@ -25,7 +25,7 @@ func endsQuietly(ctx context.Context) context.Context {
 	return klog.NewContext(ctx, logger.WithSink(endSink{sink}))
 }
 
-// ended says whether an error is that of a connection, or a pipe, that one of its ends has closed.
+// ended reports whether an error is that of a connection, or a pipe, that one of its ends has closed.
 func ended(err error) bool {
 	for _, end := range []error{net.ErrClosed, io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, syscall.ECONNRESET, syscall.EPIPE} {
 		if errors.Is(err, end) {

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// refusedFor says whether a pod was refused, with the reason and the message.
+// refusedFor reports whether a pod was refused, with the reason and the message.
 func refusedFor(reason, message string) func(*corev1.Pod) bool {
 	return func(p *corev1.Pod) bool {
 		return p != nil && p.Status.Phase == corev1.PodFailed && p.Status.Reason == reason && p.Status.Message == "Pod was rejected: "+message
@@ -60,7 +60,10 @@ func TestHostPortsAreTaken(t *testing.T) {
 	c.create(with("first"))
 	c.await("first", "ready", isReady)
 	c.create(with("second"))
-	c.await("second", "refused", taken)
+	// As with kubelet, the status says nothing of containers, so that kubectl shows the reason.
+	if s := c.await("second", "refused", taken).Status; s.ContainerStatuses != nil || s.Conditions != nil || s.StartTime == nil {
+		t.Errorf("status of the refused pod: %+v", s)
+	}
 	c.stop()
 	c.create(with("third"))
 	c.start()

@@ -38,7 +38,7 @@ func (c *cluster) projected(pod *corev1.Pod) string {
 	return filepath.Join(c.options.Host.RootDir, "pods", string(pod.UID), "volumes/kubernetes.io~projected/v")
 }
 
-// followsKind says whether the node has watched objects of a resource.
+// followsKind reports whether the node has watched objects of a resource.
 func (c *cluster) followsKind(resource string) bool {
 	return slices.ContainsFunc(c.client.Actions(), func(a clienttesting.Action) bool {
 		return a.GetResource().Resource == resource && (a.GetVerb() == "watch" || a.GetVerb() == "list")

@@ -15,7 +15,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/hardware"
 )
 
-// reservePages has the kernel keep so many huge pages of 2 MiB more, until the test is over. It says whether it did.
+// reservePages has the kernel keep so many huge pages of 2 MiB more, until the test is over. It reports whether it did.
 func reservePages(t *testing.T, count int64) bool {
 	t.Helper()
 	const path = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"

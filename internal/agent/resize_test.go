@@ -37,7 +37,7 @@ func asking(cpu string) corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{Requests: list, Limits: list}
 }
 
-// has says whether the first container is said to have so much, and whether the pod has the condition, for the reason.
+// has reports whether the first container is said to have so much, and whether the pod has the condition, for the reason.
 func has(cpu string, condition corev1.PodConditionType, reason string) func(*corev1.Pod) bool {
 	return func(p *corev1.Pod) bool {
 		if p == nil || len(p.Status.ContainerStatuses) != 1 || p.Status.ContainerStatuses[0].Resources == nil ||
@@ -190,7 +190,7 @@ func sharing(request, limit string) *corev1.ResourceRequirements {
 	}
 }
 
-// whole says whether a pod is said to have so much as a whole, and has the condition, for the reason.
+// whole reports whether a pod is said to have so much as a whole, and has the condition, for the reason.
 func whole(request, limit string, condition corev1.PodConditionType, reason string) func(*corev1.Pod) bool {
 	return func(p *corev1.Pod) bool {
 		if p == nil || p.Status.Phase != corev1.PodRunning || p.Status.Resources == nil {

@@ -30,7 +30,7 @@ func takesAll(name string, script string) *corev1.Pod {
 	}}
 }
 
-// bothRun says whether both containers run, and were started so often before.
+// bothRun reports whether both containers run, and were started so often before.
 func bothRun(restarts int32) func(*corev1.Pod) bool {
 	return func(p *corev1.Pod) bool {
 		return p != nil && len(p.Status.ContainerStatuses) == 2 &&

@@ -143,7 +143,7 @@ func Run(ctx context.Context, options Options) (err error) {
 	}
 	defer stopEvents()
 	all := informers.NewSharedInformerFactory(n.client, 0)
-	if err := n.makeRooms(ctx, all.Core().V1().Services().Lister()); err != nil {
+	if err := n.buildParts(ctx, all.Core().V1().Services().Lister()); err != nil {
 		return err
 	}
 	for _, there := range []prometheus.Collector{stats.NewCollector(n.NodeName, n.stats), n.images.Collector()} {
@@ -198,8 +198,8 @@ func Run(ctx context.Context, options Options) (err error) {
 	return err
 }
 
-// makeRooms makes the components, each from those before it.
-func (n *node) makeRooms(ctx context.Context, services corev1listers.ServiceLister) (err error) {
+// buildParts makes the components, each from those before it.
+func (n *node) buildParts(ctx context.Context, services corev1listers.ServiceLister) (err error) {
 	n.workers = podworkers.New(podworkers.Config{
 		Client: n.client, Node: n.reference(), Runtime: n.cri, RunConfig: n.config, Kubelet: n.Kubelet, Resources: n.resources,
 		Addresses: n.Addresses,

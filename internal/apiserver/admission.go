@@ -33,7 +33,7 @@ func (s *Server) joinAdmission(services webhook.Resolver) error {
 			}
 			return nil
 		},
-		Kinds: s.Kinds, Authorize: authorize.Standard(s.authz), Metrics: s.metrics.Registry(),
+		Kinds: s.Kinds, Authorize: authorize.Standard(s.access.authz), Metrics: s.metrics.Registry(),
 		Synced: func(ctx context.Context, r schema.GroupResource) { s.feed.Wait(ctx, r, s.opts.Store.Revision()) },
 	}
 	if t, ok := s.opts.Fields.(typed); ok {

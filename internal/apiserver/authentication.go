@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
@@ -55,14 +56,14 @@ func (s *Server) newAuthentication(ctx context.Context) error {
 		}
 	}
 	var err error
-	s.authn, err = authenticate.New(ctx, settings, own, authenticate.Deps{
+	s.access.authn, err = authenticate.New(ctx, settings, own, authenticate.Deps{
 		Objects: func() authenticate.Objects { return s.registry.Backend() }, Label: s.labelSecret, Ledger: s.opts.Ledger, Egress: s.opts.Egress,
 		Log: s.opts.Log, Now: s.opts.Now, ID: settings.ServerID,
 	}, s.opts.Authenticators...)
 	if err != nil {
 		return fmt.Errorf("make authentication: %w", err)
 	}
-	if err := s.metrics.Registry().Register(s.authn.Metrics()); err != nil {
+	if err := s.metrics.Registry().Register(s.access.authn.Metrics()); err != nil {
 		return fmt.Errorf("make authentication: %w", err)
 	}
 	s.trust = func() *x509.CertPool { return nil }
@@ -161,7 +162,7 @@ func authenticateStage(s *Server, w http.ResponseWriter, r *http.Request, next h
 	if len(r.Header["Authorization"]) > 0 {
 		asks = r.WithContext(warning.WithWarningRecorder(r.Context(), warner{w.Header()}))
 	}
-	who, err := s.authenticated(r, asks)
+	who, err := s.access.authenticated(r, asks)
 	if err != nil {
 		s.opts.Log.DebugContext(r.Context(), "Could not authenticate a request", "error", err)
 		closeAfter(w, r)
@@ -170,7 +171,7 @@ func authenticateStage(s *Server, w http.ResponseWriter, r *http.Request, next h
 		s.refused(w, r, audit.Attempted(r), func(w http.ResponseWriter, r *http.Request) { status.Write(w, r, e) })
 		return
 	}
-	if nobody(who) {
+	if isAnonymous(who) {
 		closeAfter(w, r)
 	}
 	next.ServeHTTP(w, r.WithContext(request.WithUser(r.Context(), who)))
@@ -183,7 +184,7 @@ func closeAfter(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func nobody(who user.Info) bool {
+func isAnonymous(who user.Info) bool {
 	if who.GetName() == authenticate.AnonymousUser {
 		return true
 	}
@@ -212,16 +213,15 @@ func (w warner) AddWarning(agent, text string) {
 }
 
 // Authenticators returns the authenticators, which also sign tokens.
-func (s *Server) Authenticators() *authenticate.Authenticators { return s.authn }
+func (s *Server) Authenticators() *authenticate.Authenticators { return s.access.authn }
 
 // discoverKeys serves the paths from which clients that verify service-account tokens themselves read the keys.
-func (s *Server) discoverKeys(mux map[string]http.Handler) {
-	a := s.authn.Accounts()
+func discoverKeys(mux map[string]http.Handler, a *authenticate.Accounts, log *slog.Logger) {
 	if a == nil {
 		return
 	}
 	if _, _, _, ok, err := a.Discovery("localhost"); !ok || err != nil {
-		s.opts.Log.Warn("Not serving the discovery documents of service account tokens, because the issuer is not an https URL",
+		log.Warn("Not serving the discovery documents of service account tokens, because the issuer is not an https URL",
 			"issuer", a.Issuers[0], "error", err)
 		return
 	}

@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
+	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
@@ -28,7 +29,7 @@ func deadlineStage(s *Server, w http.ResponseWriter, r *http.Request, next http.
 		next.ServeHTTP(w, r)
 		return
 	}
-	timeout, err := s.timeout(r, info)
+	timeout, err := timeoutOf(r, info, s.opts.FlowControl.RequestTimeout, s.registry.Kinds())
 	if err != nil {
 		e := apierrors.NewBadRequest(fmt.Sprintf("invalid timeout specified in the request URL - %v", err))
 		s.refused(w, r, e.Error(), func(w http.ResponseWriter, r *http.Request) { status.Write(w, r, e) })
@@ -48,10 +49,9 @@ func deadlineStage(s *Server, w http.ResponseWriter, r *http.Request, next http.
 	rec.answer.tooLate()
 }
 
-// timeout returns the timeout of a request; 0: it needs none here. By default requests for resources need none: writes have 34 seconds,
+// timeoutOf returns the timeout of a request; 0: it needs none here. By default requests for resources need none: writes have 34 seconds,
 // reads do not wait, and the aggregator sets the timeout of requests that it forwards.
-func (s *Server) timeout(r *http.Request, info *requestinfo.Info) (time.Duration, error) {
-	most := s.opts.FlowControl.RequestTimeout
+func timeoutOf(r *http.Request, info *requestinfo.Info, most time.Duration, kinds *registry.Kinds) (time.Duration, error) {
 	if strings.Contains(r.URL.RawQuery, "timeout=") {
 		if said := r.URL.Query().Get("timeout"); said != "" {
 			t, err := time.ParseDuration(said)
@@ -61,7 +61,7 @@ func (s *Server) timeout(r *http.Request, info *requestinfo.Info) (time.Duration
 			return most, nil
 		}
 	}
-	if info.IsResourceRequest && (most >= time.Minute || !s.registry.Kinds().HasGroup(info.APIGroup)) {
+	if info.IsResourceRequest && (most >= time.Minute || !kinds.HasGroup(info.APIGroup)) {
 		return 0, nil
 	}
 	return most, nil

@@ -16,19 +16,21 @@ import (
 // extensionsPath serves the ledger to users with the right to get this path.
 const extensionsPath = "/debug/extensions"
 
-// extensions responds with the registered extensions, their state, and the catalogue of extension points.
-func (s *Server) extensions(w http.ResponseWriter, _ *http.Request) {
-	view := extension.View{Extensions: []extension.Row{}, Points: extension.Points()}
-	for _, e := range s.opts.Ledger.Snapshot() {
-		view.Extensions = append(view.Extensions, e.Row())
+// showExtensions responds with the registered extensions, their state, and the catalogue of extension points.
+func showExtensions(ledger *extension.Ledger) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		view := extension.View{Extensions: []extension.Row{}, Points: extension.Points()}
+		for _, e := range ledger.Snapshot() {
+			view.Extensions = append(view.Extensions, e.Row())
+		}
+		b, err := json.Marshal(&view)
+		if err != nil {
+			http.Error(w, "encode extensions: "+err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(append(b, '\n')) // the client may have left
 	}
-	b, err := json.Marshal(&view)
-	if err != nil {
-		http.Error(w, "encode extensions: "+err.Error(), http.StatusInternalServerError)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(b, '\n')) // the client may have left
 }
 
 // counted collects the metrics of audit and of the ledger.

@@ -205,7 +205,7 @@ func (t *turns) of(verb string, wide, within bool) *flowcontrol.Turns {
 
 // tooMany rejects a request with a 429.
 func (s *Server) tooMany(w http.ResponseWriter, r *http.Request, info *requestinfo.Info, after int64) {
-	s.metrics.Dropped(s.droppedLabel(info, r))
+	s.metrics.Dropped(droppedLabel(s.registry.Kinds(), info, r))
 	w.Header().Set("Retry-After", strconv.FormatInt(after, 10))
 	http.Error(w, "Too many requests, please try again later.", http.StatusTooManyRequests) // upstream's words
 }

@@ -30,18 +30,18 @@ func (s *Server) checks() []health.Check {
 		{Name: "loopback-serving-certificate", Run: ok, Only: alive}, // in-process clients need none
 		{Name: "etcd", Run: s.writable},
 		{Name: "etcd-readiness", Run: s.writable, Only: ready},
-		{Name: "informer-sync", Run: s.loaded, Only: ready},
+		{Name: "informer-sync", Run: s.progress.loaded, Only: ready},
 	}
 	for _, h := range hooks {
-		run := s.loaded
+		run := s.progress.loaded
 		if h.objects {
-			run = s.bootstrapped
+			run = s.progress.allBootstrapped
 		}
 		cs = append(cs, health.Check{Name: h.name, Run: run})
 	}
 	cs = append(cs, s.feedChecks()...)
 	cs = append(cs, s.opts.Checks...)
-	return append(cs, health.Check{Name: "shutdown", Run: s.staying, Only: ready})
+	return append(cs, health.Check{Name: "shutdown", Run: s.progress.staying, Only: ready})
 }
 
 // hooks are kube-apiserver's post-start hooks. Those for objects create the objects that every cluster has.
@@ -92,35 +92,4 @@ func (s *Server) writable(ctx context.Context) error {
 		return nil
 	}
 	return fmt.Errorf("commit to store: %w", err)
-}
-
-// loaded fails until the stored objects have been loaded.
-func (s *Server) loaded(context.Context) error {
-	select {
-	case <-s.ready:
-		return nil
-	default:
-		return errors.New("the server is starting")
-	}
-}
-
-// bootstrapped fails until the objects that every cluster has exist.
-func (s *Server) bootstrapped(ctx context.Context) error {
-	if s.opts.Bootstrapped == nil {
-		return s.loaded(ctx)
-	}
-	select {
-	case <-s.opts.Bootstrapped:
-		return nil
-	default:
-		return errors.New("not finished") // upstream's words
-	}
-}
-
-// staying fails once the shutdown has begun.
-func (s *Server) staying(context.Context) error {
-	if s.leaving.Load() || s.lifetime.Context.Err() != nil {
-		return errors.New("process is shutting down") // upstream's words
-	}
-	return nil
 }

@@ -19,7 +19,7 @@ func impersonateStage(s *Server, w http.ResponseWriter, r *http.Request, next ht
 		return
 	}
 	from, _ := request.UserFrom(r.Context())
-	who, err := s.impersonated(r, from)
+	who, err := s.access.impersonated(r, from)
 	if err != nil {
 		status.Refuse(w, r, err)
 		return

@@ -4,7 +4,6 @@
 package apiserver
 
 import (
-	"context"
 	"net/http"
 	"net/url"
 	"slices"
@@ -17,19 +16,20 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/apiserver/health"
 	"github.com/mortise-dev/mortise/internal/apiserver/meter"
+	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 )
 
 // observe counts an answered request. As upstream, it counts requests that a verb of a kind answered, and those of a
 // few paths. It does not count requests that were rejected before, or that are not served.
-func (s *Server) observe(rec *requestRecord, took time.Duration) {
+func observe(m *meter.Meter, rec *requestRecord, took time.Duration) {
 	k, ok := label(rec)
 	if !ok {
 		return
 	}
-	s.metrics.Request(k, took, rec.answer.bytes)
+	m.Request(k, took, rec.answer.bytes)
 	if rec.deprecated {
-		s.metrics.Deprecated(k.Group, k.Version, k.Resource, k.Subresource)
+		m.Deprecated(k.Group, k.Version, k.Resource, k.Subresource)
 	}
 }
 
@@ -88,8 +88,8 @@ func resourceLabel(info *requestinfo.Info, r *http.Request) meter.Request {
 
 // droppedLabel returns the labels of a request that was rejected before its kind was looked up. Invented resources get
 // none.
-func (s *Server) droppedLabel(info *requestinfo.Info, r *http.Request) meter.Request {
-	k := s.registry.Kinds().Get(schema.GroupResource{Group: info.APIGroup, Resource: info.Resource})
+func droppedLabel(kinds *registry.Kinds, info *requestinfo.Info, r *http.Request) meter.Request {
+	k := kinds.Get(schema.GroupResource{Group: info.APIGroup, Resource: info.Resource})
 	if !info.IsResourceRequest || k == nil || k.Version(info.APIVersion) == nil || info.Subresource != "" &&
 		k.Subresource(info.Subresource) == nil {
 		return meter.Request{Verb: method(r, ""), Component: meter.Component}
@@ -150,47 +150,13 @@ func (s *Server) sources() meter.Sources {
 	return meter.Sources{
 		Version:  s.opts.Version,
 		Inflight: s.inflight,
-		Objects:  s.countObjects,
-		Storage:  func() int64 { return s.opts.Store.Size().Disk },
-		Watches:  s.countWatched,
-		Health:   func() []health.Result { return s.health.Results() },
+		Objects: func(tell func(r schema.GroupResource, n int64)) {
+			s.kinds.countObjects(s.lifetime.Context, s.registry.Reader(), tell)
+		},
+		Storage: func() int64 { return s.opts.Store.Size().Disk },
+		Watches: s.kinds.countWatched,
+		Health:  func() []health.Result { return s.health.Results() },
 
 		Libraries: legacyregistry.DefaultGatherer,
-	}
-}
-
-// countObjects counts the stored objects of each kind, without reading them.
-func (s *Server) countObjects(tell func(r schema.GroupResource, n int64)) {
-	ctx, cancel := context.WithTimeout(s.lifetime.Context, storeWait)
-	defer cancel()
-	for _, d := range s.Kinds() {
-		k := s.registry.Kinds().Get(d.GroupResource())
-		if k == nil || k.Root == "" {
-			continue
-		}
-		n, _, err := s.registry.Reader().Count(ctx, k, 1)
-		if err != nil {
-			continue // a response without this count is better than none
-		}
-		tell(d.GroupResource(), n)
-	}
-}
-
-// countWatched reports the events and bytes sent to the watches of each kind.
-func (s *Server) countWatched(tell func(meter.Watched)) {
-	for _, d := range s.Kinds() {
-		k := s.registry.Kinds().Get(d.GroupResource())
-		if k == nil {
-			continue
-		}
-		for i := range k.Traffic {
-			sent, ended := k.Traffic[i].Total()
-			if sent.Events > 0 || ended > 0 {
-				tell(meter.Watched{
-					GroupVersionResource: d.GroupResource().WithVersion(k.Versions[i].Name),
-					Events:               sent.Events, Bytes: sent.Bytes, Sizes: sent.Sizes[:], Ended: ended,
-				})
-			}
-		}
 	}
 }

@@ -12,27 +12,37 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
+	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol/fair"
+	"github.com/mortise-dev/mortise/internal/apiserver/impersonate"
 )
 
 // Decisions are observed here: these functions report the results and durations of stages to metrics, the audit event
 // and the trace of a request. The stages themselves only decide.
 
+// accessControl authenticates requests, lets them impersonate users, and authorizes them. It is safe for concurrent use.
+type accessControl struct {
+	authn        *authenticate.Authenticators
+	impersonator *impersonate.Impersonator
+	authz        authorize.Chain
+	attempts     *authorize.Attempts
+}
+
 // authenticated returns the user of a request.
-func (s *Server) authenticated(r *http.Request, asks *http.Request) (user.Info, error) {
+func (a *accessControl) authenticated(r *http.Request, asks *http.Request) (user.Info, error) {
 	begun := time.Now()
-	who, err := s.authn.Authenticate(asks)
+	who, err := a.authn.Authenticate(asks)
 	request.TrackAuthenticationLatency(r.Context(), time.Since(begun))
 	return who, err
 }
 
 // impersonated returns the user that the request impersonates; nil: none.
-func (s *Server) impersonated(r *http.Request, from user.Info) (user.Info, error) {
+func (a *accessControl) impersonated(r *http.Request, from user.Info) (user.Info, error) {
 	ctx := r.Context()
 	begun := time.Now()
-	who, constraint, err := s.impersonator.As(ctx, r.Header, authorize.Of(recordOf(ctx).info, from))
+	who, constraint, err := a.impersonator.As(ctx, r.Header, authorize.Of(recordOf(ctx).info, from))
 	request.TrackImpersonationLatency(ctx, time.Since(begun))
 	if err == nil && who != nil {
 		audit.Impersonated(ctx, who, constraint)
@@ -41,11 +51,11 @@ func (s *Server) impersonated(r *http.Request, from user.Info) (user.Info, error
 }
 
 // authorized decides whether the request is allowed.
-func (s *Server) authorized(ctx context.Context, a *authorize.Attributes) (d authorize.Decision, reason string, err error) {
+func (a *accessControl) authorized(ctx context.Context, of *authorize.Attributes) (d authorize.Decision, reason string, err error) {
 	begun := time.Now()
-	d, reason, err = s.authz.Authorize(ctx, a)
+	d, reason, err = a.authz.Authorize(ctx, of)
 	took := time.Since(begun)
-	s.attempts.Observe(d, err, took)
+	a.attempts.Observe(d, err, took)
 	request.TrackAuthorizationLatency(ctx, took)
 	allowed := d == authorize.Allow // despite other errors
 	if !allowed && err != nil {
@@ -54,7 +64,7 @@ func (s *Server) authorized(ctx context.Context, a *authorize.Attributes) (d aut
 	}
 	audit.Decided(ctx, allowed, reason)
 	if t := recordOf(ctx).trace; t != nil {
-		if administrator(a.User) {
+		if administrator(of.User) {
 			t.DecidedBy(authorize.Masters)
 		}
 		t.Decided(allowed, reason)

@@ -23,7 +23,7 @@ func (s *Server) pages(mux map[string]http.Handler) *zpages.Component {
 	pages := zpages.New("apiserver", s.opts.Version)
 	pages.Started, pages.Now, pages.Pretty = s.started, s.opts.Now, negotiate.Pretty
 	pages.Fail = func(w http.ResponseWriter, r *http.Request, err error) { status.Write(w, r, err) }
-	pages.Paths = func() []string { return slices.DeleteFunc(s.listed(mux), ownPage) }
+	pages.Paths = func() []string { return slices.DeleteFunc(listed(s.Kinds(), mux), ownPage) }
 	pages.Flags = func() map[string]string { return s.opts.Flags }
 	pages.Config = func() map[string]any {
 		if s.opts.Config == nil {
@@ -42,7 +42,7 @@ func ownPage(path string) bool {
 
 // debugFlags lists the flags that can be changed at run time, and changes them. There is one: v, the log level of the
 // Kubernetes libraries.
-func (s *Server) debugFlags(w http.ResponseWriter, r *http.Request) {
+func debugFlags(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path != "/debug/flags/v" {
 		_, _ = io.WriteString(w, "<html>\n<head>\n<title>/debug/flags/</title>\n</head>\n<body>\n/debug/flags/<br>\n<br>\nflags:<br>\n<table>\n<tr>v<br>\n</table>\n<br>\nfull flags configurable<br>\n</body>\n</html>\n")
 		return

@@ -15,12 +15,12 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/openapi"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
+	"github.com/mortise-dev/mortise/resource"
 )
 
 // paths returns the handler at the end of the pipeline: it dispatches resources to their verbs, and other requests by
 // path.
 func (s *Server) paths() http.Handler {
-	found := s.discovery()
 	mux := s.mux()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, _ := request.RequestInfoFrom(r.Context())
@@ -38,7 +38,7 @@ func (s *Server) paths() http.Handler {
 		}
 		path := r.URL.Path
 		if path == "/api" || path == "/apis" || strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/apis/") {
-			found.ServeHTTP(w, r)
+			s.documents.ServeHTTP(w, r)
 			return
 		}
 		if h := lookup(mux, path); h != nil {
@@ -46,7 +46,7 @@ func (s *Server) paths() http.Handler {
 			return
 		}
 		if path == "/" || path == "/index.html" {
-			writeJSON(w, map[string][]string{"paths": s.listed(mux)})
+			writeJSON(w, map[string][]string{"paths": listed(s.Kinds(), mux)})
 			return
 		}
 		http.Error(w, "404 page not found", http.StatusNotFound)
@@ -57,7 +57,7 @@ func (s *Server) paths() http.Handler {
 // all paths below it.
 func (s *Server) mux() map[string]http.Handler {
 	documents := openapi.New(s.Kinds, s.opts.Log).With(s.learner.OpenAPI)
-	flags := http.HandlerFunc(s.debugFlags)
+	flags := http.HandlerFunc(debugFlags)
 	mux := map[string]http.Handler{
 		"/openapi/v2": documents, "/openapi/v3": documents, "/openapi/v3/": documents,
 		"/metrics": http.HandlerFunc(s.metrics.Metrics), "/metrics/slis": http.HandlerFunc(s.metrics.SLIs),
@@ -67,7 +67,7 @@ func (s *Server) mux() map[string]http.Handler {
 		"/debug/pprof/symbol":  http.HandlerFunc(pprof.Symbol),
 		"/debug/pprof/trace":   http.HandlerFunc(pprof.Trace),
 		"/debug/flags":         flags, "/debug/flags/": flags,
-		extensionsPath: http.HandlerFunc(s.extensions),
+		extensionsPath: showExtensions(s.opts.Ledger),
 	}
 	if s.flow != nil {
 		for p, dump := range s.flow.Dumps() {
@@ -75,8 +75,8 @@ func (s *Server) mux() map[string]http.Handler {
 		}
 	}
 	s.explaining(mux)
-	routes(mux, "/version", negotiate.JSON, s.version)
-	s.discoverKeys(mux)
+	routes(mux, "/version", negotiate.JSON, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, s.opts.Version) })
+	discoverKeys(mux, s.access.authn.Accounts(), s.opts.Log)
 	for _, p := range s.health.Paths() {
 		mux[p] = s.health
 	}
@@ -124,9 +124,9 @@ func lookup(mux map[string]http.Handler, path string) http.Handler {
 }
 
 // listed returns all paths except those for debugging and /configz, which kube-apiserver does not list.
-func (s *Server) listed(mux map[string]http.Handler) []string {
+func listed(kinds []*resource.Descriptor, mux map[string]http.Handler) []string {
 	paths := []string{"/api", "/apis", "/apis/"}
-	for _, d := range s.Kinds() {
+	for _, d := range kinds {
 		for _, v := range d.Versions {
 			switch {
 			case v.Unserved:
@@ -157,5 +157,3 @@ func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", negotiate.JSON)
 	_, _ = w.Write(b) // the client may have left
 }
-
-func (s *Server) version(w http.ResponseWriter, _ *http.Request) { writeJSON(w, s.opts.Version) }

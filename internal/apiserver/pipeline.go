@@ -6,6 +6,7 @@ package apiserver
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"runtime/debug"
 	"time"
@@ -70,13 +71,13 @@ func (s *Server) pipeline(inner http.Handler) http.Handler {
 		w.Header()["Cache-Control"] = uncached // unless the handler sets it
 		defer func() {
 			if p := recover(); p != nil {
-				s.panicked(&rec.answer, r, p)
+				panicked(s.opts.Log, &rec.answer, r, p)
 			}
 			if rec.left != nil {
 				rec.left()
 			}
 			took := time.Since(begun)
-			s.observe(rec, took)
+			observe(s.metrics, rec, took)
 			finished(rec, took)
 		}()
 		ctx := request.WithRequestInfo(r.Context(), info)
@@ -94,11 +95,11 @@ func (s *Server) pipeline(inner http.Handler) http.Handler {
 }
 
 // panicked responds to a request whose handler panicked; it passes on http.ErrAbortHandler, which ends a response half-way.
-func (s *Server) panicked(w *recorder, r *http.Request, p any) {
+func panicked(log *slog.Logger, w *recorder, r *http.Request, p any) {
 	if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(p)
 	}
-	s.opts.Log.ErrorContext(r.Context(), "Panic while serving a request", "method", r.Method, "path", r.URL.Path, "panic", p,
+	log.ErrorContext(r.Context(), "Panic while serving a request", "method", r.Method, "path", r.URL.Path, "panic", p,
 		"stack", string(debug.Stack()))
 	if w.code == 0 {
 		status.Write(w, r, apierrors.NewInternalError(errors.New("the server had an error and could not complete the request")))
@@ -131,7 +132,7 @@ func authorizeStage(s *Server, w http.ResponseWriter, r *http.Request, next http
 	ctx := r.Context()
 	who, _ := request.UserFrom(ctx)
 	a := authorize.Of(recordOf(ctx).info, who)
-	d, reason, err := s.authorized(ctx, &a)
+	d, reason, err := s.access.authorized(ctx, &a)
 	switch {
 	case d == authorize.Allow: // despite other errors
 		next.ServeHTTP(w, r)

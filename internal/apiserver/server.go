@@ -25,7 +25,6 @@ import (
 	"net/http"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -130,43 +129,35 @@ type Options struct {
 
 // Server is an API server.
 type Server struct {
-	opts         Options
-	registry     *registry.Registry
-	api          *verbs.API
-	handler      http.Handler
-	authn        *authenticate.Authenticators
-	trust        func() *x509.CertPool // CAs of client certificates
-	authz        authorize.Chain
-	attempts     *authorize.Attempts
-	impersonator *impersonate.Impersonator
-	explain      *explain.Recorder // nil: writes are not traced
-	limiter      flowcontrol.Limiter
-	flow         *flowcontrol.Controller // nil: the limiter only
-	turns        turns
-	bounds       *bounds
-	crds         *crd.Registry
-	aggregator   *aggregate.Aggregator
-	learner      *learn.Learner
-	documents    *discovery.Handler
-	reconciler   *reconciler.Reconciler
-	feed         *feed.Feed
-	metrics      *meter.Meter
-	health       *health.Handler
-	started      time.Time
-	leaving      atomic.Bool // the shutdown has begun
-	initializes  bool        // whether objects may wait for initializers
-	leave        func()      // called when the server shuts down, for handlers that wait; nil: none do
-	underway     *gate
-	nodes        *kubelet.Transports // nil without certificates
-	lifetime     *watchcache.Lifetime
-	end          context.CancelFunc
-	ready        chan struct{}
+	opts        Options
+	registry    *registry.Registry
+	kinds       kindCatalog
+	api         *verbs.API
+	handler     http.Handler
+	access      accessControl
+	trust       func() *x509.CertPool // CAs of client certificates
+	explain     *explain.Recorder     // nil: writes are not traced
+	limiter     flowcontrol.Limiter
+	flow        *flowcontrol.Controller // nil: the limiter only
+	turns       turns
+	bounds      *bounds
+	crds        *crd.Registry
+	aggregator  *aggregate.Aggregator
+	learner     *learn.Learner
+	documents   *discovery.Handler
+	reconciler  *reconciler.Reconciler
+	feed        *feed.Feed
+	metrics     *meter.Meter
+	health      *health.Handler
+	started     time.Time
+	initializes bool // whether objects may wait for initializers
+	underway    *gate
+	nodes       *kubelet.Transports // nil without certificates
+	lifetime    *watchcache.Lifetime
+	end         context.CancelFunc
+	progress    progress
 
 	background sync.Once
-	discovered struct {
-		sync.Mutex
-		kinds []*resource.Descriptor
-	}
 }
 
 var definitions = schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}
@@ -195,12 +186,13 @@ func New(o Options, decorate ...func(feed.Follower) feed.Follower) (_ *Server, e
 	if o.Roles == nil {
 		o.Roles = &rbac.Index{}
 	}
-	s := &Server{opts: o, ready: make(chan struct{}), started: o.Now(), underway: newGate()}
+	s := &Server{opts: o, progress: progress{ready: make(chan struct{}), bootstrapped: o.Bootstrapped}, started: o.Now(), underway: newGate()}
 	s.newExplain()
 	s.reconciler = reconciler.New(reconciler.Options{Log: o.Log})
 	s.metrics = meter.New(s.started, s.sources())
 	ctx, end := context.WithCancel(context.Background()) // the server's lifetime: until Run or Serve ends
 	s.end, s.lifetime = end, &watchcache.Lifetime{Context: ctx}
+	s.progress.ended = func() bool { return ctx.Err() != nil }
 	defer func() {
 		if err != nil {
 			s.Close()
@@ -211,31 +203,31 @@ func New(o Options, decorate ...func(feed.Follower) feed.Follower) (_ *Server, e
 	}
 	s.newFeed(decorate)
 	s.health = health.New(o.Log, s.checks()...)
-	s.authz = append(append(authorize.Chain{authorize.Administrators{}}, o.Authorizers...), o.Authorization)
+	s.access.authz = append(append(authorize.Chain{authorize.Administrators{}}, o.Authorizers...), o.Authorization)
 	if o.Authorization == nil {
-		s.authz[len(s.authz)-1] = o.Roles
+		s.access.authz[len(s.access.authz)-1] = o.Roles
 	}
-	s.attempts = authorize.NewAttempts()
-	for _, c := range append([]prometheus.Collector{&counted{s}, s.attempts, s.feed}, o.Collectors...) {
+	s.access.attempts = authorize.NewAttempts()
+	for _, c := range append([]prometheus.Collector{&counted{s}, s.access.attempts, s.feed}, o.Collectors...) {
 		if err := s.metrics.Registry().Register(c); err != nil {
 			return nil, fmt.Errorf("make API server: %w", err)
 		}
 	}
 	if o.Authorization == nil && !slices.ContainsFunc(o.Kinds, func(d *resource.Descriptor) bool { return d.GroupResource() == rbac.Roles }) {
-		s.authz = append(s.authz, authorize.Open{}) // without RBAC there are no roles that allow anonymous health checks
+		s.access.authz = append(s.access.authz, authorize.Open{}) // without RBAC there are no roles that allow anonymous health checks
 	}
 
-	s.impersonator = impersonate.New(s.authz)
-	if err := s.metrics.Registry().Register(s.impersonator); err != nil {
+	s.access.impersonator = impersonate.New(s.access.authz)
+	if err := s.metrics.Registry().Register(s.access.impersonator); err != nil {
 		return nil, fmt.Errorf("make API server: %w", err)
 	}
 	vo := verbs.Options{
-		Admission: s.metrics.Admission(o.Admission), Fields: o.Fields, Authorize: s.authz, Initialization: initialization(o.Admission),
+		Admission: s.metrics.Admission(o.Admission), Fields: o.Fields, Authorize: s.access.authz, Initialization: initialization(o.Admission),
 	}
 	offered := &backendServices{objects: s.Backend}
 	if s.initializes = vo.Initialization != nil; s.initializes {
 		serving, leave := context.WithCancel(ctx)
-		vo.Initialization.Leaving, s.leave = serving.Done(), leave
+		vo.Initialization.Leaving, s.progress.leave = serving.Done(), leave
 	}
 	if m := o.Material; m != nil {
 		s.nodes = &kubelet.Transports{
@@ -247,7 +239,7 @@ func New(o Options, decorate ...func(feed.Follower) feed.Follower) (_ *Server, e
 	if err := s.newAuthentication(ctx); err != nil {
 		return nil, fmt.Errorf("make API server: %w", err)
 	}
-	if a := s.authn.Accounts(); a != nil {
+	if a := s.access.authn.Accounts(); a != nil {
 		offered.issue = a.Issue
 	}
 	s.registry = registry.New(s.lifetime, registry.Options{
@@ -255,6 +247,12 @@ func New(o Options, decorate ...func(feed.Follower) feed.Follower) (_ *Server, e
 		Applied: s.feed.Wait, Initializers: s.initializes, Services: offered,
 	})
 	vo.Registry = s.registry
+	s.kinds.registered, s.kinds.custom = s.registry.Kinds(), func() []*resource.Descriptor {
+		if s.crds == nil {
+			return nil // New is about to make them
+		}
+		return s.crds.Descriptors()
+	}
 	s.api = verbs.New(s.lifetime, vo)
 	kinds := slices.Clone(o.Kinds)
 	if o.MoreKinds != nil {
@@ -285,61 +283,21 @@ func New(o Options, decorate ...func(feed.Follower) feed.Follower) (_ *Server, e
 		return nil, fmt.Errorf("make API server: %w", err)
 	}
 	s.handler = s.pipeline(s.paths())
-	close(s.ready)
+	close(s.progress.ready)
 	return s, nil
 }
 
 // AddKinds serves additional kinds, or replaces those of the same resource.
-func (s *Server) AddKinds(ds ...*resource.Descriptor) { s.ChangeKinds(ds, nil) }
+func (s *Server) AddKinds(ds ...*resource.Descriptor) { s.kinds.change(ds, nil) }
 
 // RemoveKinds stops serving resources.
-func (s *Server) RemoveKinds(rs ...schema.GroupResource) {
-	s.registry.Kinds().Remove(rs...)
-	s.relist()
-}
+func (s *Server) RemoveKinds(rs ...schema.GroupResource) { s.kinds.remove(rs) }
 
 // ChangeKinds serves added kinds and stops serving removed ones; one that is in both is replaced.
-func (s *Server) ChangeKinds(added, removed []*resource.Descriptor) {
-	var gone []schema.GroupResource
-	for _, d := range removed {
-		if !slices.ContainsFunc(added, func(a *resource.Descriptor) bool { return a.GroupResource() == d.GroupResource() }) {
-			gone = append(gone, d.GroupResource())
-		}
-	}
-	s.registry.Kinds().Remove(gone...)
-	s.registry.Kinds().Add(added...)
-	s.relist()
-}
+func (s *Server) ChangeKinds(added, removed []*resource.Descriptor) { s.kinds.change(added, removed) }
 
 // Kinds returns all served descriptors. The slice is shared, and the same until they change.
-func (s *Server) Kinds() []*resource.Descriptor {
-	s.discovered.Lock()
-	defer s.discovered.Unlock()
-	if s.discovered.kinds == nil {
-		s.discovered.kinds = s.list()
-	}
-	return s.discovered.kinds
-}
-
-// relist marks the list for a rebuild by the next reader, so that with thousands of definitions one more is cheap.
-func (s *Server) relist() {
-	s.discovered.Lock()
-	defer s.discovered.Unlock()
-	s.discovered.kinds = nil
-}
-
-func (s *Server) list() []*resource.Descriptor {
-	kinds := s.registry.Kinds().Descriptors()
-	if s.crds != nil { // kinds of definitions come last, in order of arrival
-		custom := s.crds.Descriptors()
-		at := make(map[*resource.Descriptor]int, len(custom))
-		for i, d := range custom {
-			at[d] = i + 1
-		}
-		slices.SortStableFunc(kinds, func(a, b *resource.Descriptor) int { return at[a] - at[b] })
-	}
-	return kinds
-}
+func (s *Server) Kinds() []*resource.Descriptor { return s.kinds.list() }
 
 // Definitions returns the served custom resource definitions.
 func (s *Server) Definitions() *crd.Registry { return s.crds }
@@ -366,10 +324,10 @@ func (s *Server) Keep(name string, after time.Duration, sync func(context.Contex
 }
 
 // Authorizer returns the pipeline's authorizer.
-func (s *Server) Authorizer() authorize.Authorizer { return s.authz }
+func (s *Server) Authorizer() authorize.Authorizer { return s.access.authz }
 
 // Ready returns a channel that is closed when the server is ready.
-func (s *Server) Ready() <-chan struct{} { return s.ready }
+func (s *Server) Ready() <-chan struct{} { return s.progress.ready }
 
 // Config returns a client configuration for a component in this process, with the user u.
 func (s *Server) Config(u user.Info) *rest.Config {
@@ -379,10 +337,7 @@ func (s *Server) Config(u user.Info) *rest.Config {
 // Leave makes /readyz fail from now on, so that load balancers stop sending requests. It is the first step of a
 // shutdown.
 func (s *Server) Leave() {
-	s.leaving.Store(true)
-	if s.leave != nil {
-		s.leave()
-	}
+	s.progress.beginShutdown()
 }
 
 // Close ends what New started. Run and Serve call it before they return; further calls have no effect.
@@ -399,8 +354,8 @@ func (s *Server) Run(ctx context.Context) error {
 	s.background.Do(func() {
 		ran = true
 		var g sync.WaitGroup
-		g.Go(func() { s.bookmarks(ctx) })
-		g.Go(func() { s.authn.Run(ctx) })
+		g.Go(func() { sendBookmarks(ctx, s.opts.Store) })
+		g.Go(func() { s.access.authn.Run(ctx) })
 		g.Go(func() { s.reconciler.Run(ctx, s.registry.Backend()) })
 		g.Go(func() { s.aggregator.Run(ctx) })
 		g.Go(func() { s.learner.Run(ctx) })
@@ -426,8 +381,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// bookmarks makes the store send bookmarks periodically, so that idle watches learn its current revision.
-func (s *Server) bookmarks(ctx context.Context) {
+// sendBookmarks makes the store send bookmarks periodically until ctx ends, so that idle watches learn its current revision.
+func sendBookmarks(ctx context.Context, from *store.Store) {
 	t := time.NewTicker(30 * time.Second)
 	defer t.Stop()
 	for {
@@ -435,10 +390,7 @@ func (s *Server) bookmarks(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-t.C:
-			s.opts.Store.Bookmark()
+			from.Bookmark()
 		}
 	}
 }
-
-// discovery returns the handler of the discovery documents.
-func (s *Server) discovery() http.Handler { return s.documents }

@@ -29,7 +29,7 @@ type Access struct {
 }
 
 // Kinds are the kinds that are served from the start. The list itself stands in internal/kinds, a line a kind. privileged
-// says whether pods may have privileged containers, config which versions and resources are served.
+// reports whether pods may have privileged containers, config which versions and resources are served.
 func Kinds(serviceCIDRs []netip.Prefix, privileged bool, config kinds.RuntimeConfig, a Access) []*resource.Descriptor {
 	return kinds.All(kinds.Options{
 		ServiceCIDR:     serviceCIDRs,

@@ -40,7 +40,7 @@ func runCRD(ctx context.Context, p Program, args []string) int {
 	output := f.StringP("output", "o", "", "Output format: json.")
 	strict := f.Bool("strict", false, "Exit with code 1 on warnings too.")
 	f.Usage = func() {
-		fmt.Fprintf(p.Err, `Usage: mortise crd check FILE... [flags]
+		fmt.Fprintf(f.Output(), `Usage: mortise crd check FILE... [flags]
 
 Validates the CustomResourceDefinitions in files ("-" is standard input) by the rules of the server: errors, warnings, and the estimated
 cost of CEL rules. Exit codes: 0 if a server would accept all of them and nothing would break, 1 if not, 2 if the command line is

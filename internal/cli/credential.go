@@ -32,7 +32,7 @@ func runCredential(ctx context.Context, p Program, args []string) int {
 	f := pflag.NewFlagSet("credential "+args[0], pflag.ContinueOnError)
 	f.SetOutput(p.Err)
 	f.Usage = func() {
-		fmt.Fprint(p.Err, credentialUsage+"\nFlags:\n"+f.FlagUsages())
+		fmt.Fprint(f.Output(), credentialUsage+"\nFlags:\n"+f.FlagUsages())
 	}
 	cacheDir := f.String("cache-dir", defaultCache(), "Directory of the token cache.")
 	fresh := f.Bool("no-cache", false, "Request a new token each time, and cache none.")

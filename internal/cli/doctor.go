@@ -48,7 +48,7 @@ func runDoctor(ctx context.Context, p Program, args []string) int {
 	f.BoolVar(&o.Fix, "fix", false, "Remove leftovers of deleted pods, and repair settings.")
 	output := f.StringP("output", "o", "", "Output format: json.")
 	f.Usage = func() {
-		fmt.Fprintf(p.Err, `Usage: mortise node doctor [flags]
+		fmt.Fprintf(f.Output(), `Usage: mortise node doctor [flags]
 
 Diagnoses the node of this machine: container runtime, pod network and its plug-ins, cgroups, kernel, settings, programs, and leftovers
 of deleted pods. Without --fix it changes nothing. Exit codes: 0 if nothing is wrong (any more), 1 if something is, 2 if the

@@ -50,7 +50,7 @@ func runExplain(ctx context.Context, p Program, args []string) int {
 	f.IntVar(&o.limit, "limit", 50, "Maximum number of writes, from 1 to 1000.")
 	f.StringVarP(&o.output, "output", "o", "", "Output format: json.")
 	f.Usage = func() {
-		fmt.Fprintf(p.Err, `Usage: mortise explain AUDIT-ID [flags]
+		fmt.Fprintf(f.Output(), `Usage: mortise explain AUDIT-ID [flags]
        mortise explain TYPE/NAME [FIELD] [flags]
        mortise explain pod/NAME --scheduling [flags]
        mortise explain hpa/NAME [flags]
@@ -88,7 +88,7 @@ The server keeps the newest traces in memory (--explain-memory of "mortise up").
 	return 0
 }
 
-// object says whether an object is asked for, and not a write.
+// object reports whether an object is asked for, and not a write.
 func (o *explainOptions) object() bool { return strings.Contains(o.what, "/") }
 
 func (o *explainOptions) check(args int) error {

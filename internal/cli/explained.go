@@ -75,7 +75,7 @@ func stepName(kind, configuration, name string) string {
 
 func who(user, as string) string {
 	if as == "" {
-		return plain(cmp.Or(user, "(nobody known)"))
+		return plain(cmp.Or(user, "(unknown)"))
 	}
 	return plain(as) + ", impersonated by " + plain(user)
 }

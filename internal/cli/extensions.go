@@ -29,7 +29,7 @@ func runExtensions(ctx context.Context, p Program, args []string) int {
 	kubeconfig := f.String("kubeconfig", "", "File of the server's kubeconfig. Default: $KUBECONFIG, then ~/.kube/config.")
 	output := f.StringP("output", "o", "", "Output format: json or wide.")
 	f.Usage = func() {
-		fmt.Fprintf(p.Err, `Usage: mortise extensions [points] [flags]
+		fmt.Fprintf(f.Output(), `Usage: mortise extensions [points] [flags]
 
 Lists the extensions of a running server: extension point, name, configuration, state, number of calls, their duration (median and
 99th percentile of recent calls), and the last error. -o wide adds failures, calls that the circuit breaker prevented, and when the

@@ -66,7 +66,7 @@ After the first time, the data directory is enough: --join and --token are not n
 
 func (u *upFlags) printHelp(p Program) int {
 	if u.set.Name() != "up" {
-		fmt.Fprint(p.Err, configUsage)
+		fmt.Fprint(p.Out, configUsage)
 		return 0
 	}
 	return u.help.print(p, u.set, upUsage, upFlagGroups)
@@ -115,7 +115,7 @@ func bySetting(f *pflag.FlagSet, first ...flagGroup) []flagGroup {
 
 // print prints usage and the groups of flags, and returns the exit code.
 func (h helpFlag) print(p Program, f *pflag.FlagSet, usage string, groups func(f *pflag.FlagSet, all bool) []flagGroup) int {
-	fmt.Fprint(p.Err, usage)
+	fmt.Fprint(p.Out, usage)
 	for _, g := range groups(f, h == "all") {
 		part := pflag.NewFlagSet(g.heading, pflag.ContinueOnError)
 		part.SortFlags = false
@@ -124,10 +124,10 @@ func (h helpFlag) print(p Program, f *pflag.FlagSet, usage string, groups func(f
 				part.AddFlag(flag)
 			}
 		})
-		fmt.Fprintf(p.Err, "\n%s:\n%s", g.heading, part.FlagUsagesWrapped(helpWidth))
+		fmt.Fprintf(p.Out, "\n%s:\n%s", g.heading, part.FlagUsagesWrapped(helpWidth))
 	}
 	if h != "all" {
-		fmt.Fprintf(p.Err, "\n\"mortise %s --help=all\" prints all flags.\n", f.Name())
+		fmt.Fprintf(p.Out, "\n\"mortise %s --help=all\" prints all flags.\n", f.Name())
 	}
 	return 0
 }

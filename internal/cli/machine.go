@@ -25,7 +25,7 @@ func runMachine(ctx context.Context, p Program, args []string) int {
 		"Directory of CNI configurations of the containerd that the command starts. Default: a directory of its own below --data-dir.")
 	f.BoolVar(&o.NoImages, "no-images", false, "Do not load the local images.")
 	f.Usage = func() {
-		fmt.Fprintf(p.Err, "Usage: mortise machine prepare|stop|destroy [flags]\n\nprepare installs and starts what real containers need, and loads the local images. stop stops the containerd that prepare\nstarted; its pods keep running. destroy stops the pods too, and removes the network rules of Services and pods.\n\n%s", f.FlagUsages())
+		fmt.Fprintf(f.Output(), "Usage: mortise machine prepare|stop|destroy [flags]\n\nprepare installs and starts what real containers need, and loads the local images. stop stops the containerd that prepare\nstarted; its pods keep running. destroy stops the pods too, and removes the network rules of Services and pods.\n\n%s", f.FlagUsages())
 	}
 	if code, done := parse(p, f, "machine", args); done {
 		return code

@@ -10,11 +10,12 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// parse parses a command's arguments. It reports done if the command ends here with the exit code: 0 after help, 2 after an error, which it
-// has printed.
-// which it has printed.
+// parse parses a command's arguments. It reports done if the command ends here with the exit code: 0 after help, which goes to the standard
+// output, 2 after an error, which it has printed.
 func parse(p Program, f *pflag.FlagSet, command string, args []string) (code int, done bool) {
+	f.SetOutput(p.Out)
 	err := f.Parse(args)
+	f.SetOutput(p.Err)
 	switch {
 	case err == nil:
 		return 0, false

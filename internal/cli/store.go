@@ -23,7 +23,7 @@ func runStore(ctx context.Context, p Program, args []string) int {
 	dataDir := f.String("data-dir", defaultDataDir(), "Data directory.")
 	bump := f.Int64("bump", 1_000_000, "Number by which restore raises the revision, so that clients do not confuse the stores' revisions.")
 	f.Usage = func() {
-		fmt.Fprintf(p.Err, `Usage: mortise store check|backup FILE|restore FILE [flags]
+		fmt.Fprintf(f.Output(), `Usage: mortise store check|backup FILE|restore FILE [flags]
 
 check reads and verifies the store and changes nothing. backup writes the newest state to FILE ("-" is standard output). restore
 creates the store of an empty data directory from FILE ("-" is standard input).

@@ -92,7 +92,7 @@ func runToken(ctx context.Context, p Program, args []string) int {
 		fmt.Fprintf(p.Err, "mortise token: %q: want create, list or delete\n", args[0])
 		return 2
 	}
-	f.Usage = func() { fmt.Fprint(p.Err, tokenUsage+"\nFlags:\n"+f.FlagUsages()) }
+	f.Usage = func() { fmt.Fprint(f.Output(), tokenUsage+"\nFlags:\n"+f.FlagUsages()) }
 	if code, done := parse(p, f, "token "+args[0], args[1:]); done {
 		return code
 	}

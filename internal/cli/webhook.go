@@ -56,7 +56,7 @@ func runWebhook(ctx context.Context, p Program, args []string) int {
 	f.StringVar(&o.certDir, "cert-dir", "", "Directory to write a certificate and key for the process to: tls.crt, tls.key.")
 	f.BoolVar(&o.calls, "calls", false, "Forward calls through this program, and print each.")
 	f.BoolVar(&o.restore, "restore", false, "Restore redirected webhooks, and exit.")
-	f.Usage = func() { fmt.Fprint(p.Err, webhookUsage+"\nFlags:\n"+f.FlagUsages()) }
+	f.Usage = func() { fmt.Fprint(f.Output(), webhookUsage+"\nFlags:\n"+f.FlagUsages()) }
 	if code, done := parse(p, f, "webhook", args); done {
 		return code
 	}

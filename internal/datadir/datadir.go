@@ -77,7 +77,7 @@ func Open(path string) (_ *Dir, err error) {
 	return &Dir{lock: lock}, nil
 }
 
-// foreign says whether a directory without a format file holds anything but what `mortise machine prepare`, a restore and a start
+// foreign reports whether a directory without a format file holds anything but what `mortise machine prepare`, a restore and a start
 // that was cut short leave there.
 func foreign(entries []fs.DirEntry) bool {
 	for _, e := range entries {

@@ -25,8 +25,8 @@ import (
 	"github.com/mortise-dev/mortise/extension/trust"
 )
 
-// Calls is a server on this machine that passes calls on to a process, and prints each. Every program on the machine can reach it, and
-// it calls where it was told to: it passes on nothing but what begins its path with the token, which is in the target's URL alone.
+// Calls is a server on this machine that forwards calls to a process, and prints each. Every program on the machine can reach it, so it
+// forwards only requests whose path begins with the token, which is in the target's URL alone.
 type Calls struct {
 	Target Target // of the callers
 

@@ -87,7 +87,7 @@ func (s *Session) follow(ctx context.Context, p *pointed) error {
 	}
 }
 
-// expired says whether the API server has forgotten the revision at which a watch was to begin, or go on.
+// expired reports whether the API server has forgotten the revision at which a watch was to begin, or go on.
 func expired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
 // watch reads one watch to its end, which is no error. good is called when the API server has answered all calls that lead there.

@@ -122,7 +122,7 @@ func (c *cluster) has() *unstructured.Unstructured {
 	return obj
 }
 
-// redirected says whether all webhooks are at the target.
+// redirected reports whether all webhooks are at the target.
 func (c *cluster) redirected() bool {
 	c.t.Helper()
 	for _, p := range clientConfigsOf(c.has()) {

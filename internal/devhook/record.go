@@ -149,7 +149,7 @@ func (r *record) url(b *before) string {
 	return u.JoinPath(pathOf(b.Config)).String()
 }
 
-// pointsAt says whether a clientConfig has the address that the session wrote, and trusts whether it has the session's CA.
+// pointsAt reports whether a clientConfig has the address that the session wrote, and trusts whether it has the session's CA.
 func (r *record) pointsAt(b *before, config map[string]any) bool {
 	return config["service"] == nil && config["url"] == r.url(b)
 }
@@ -221,7 +221,7 @@ func (r *record) changes(obj *unstructured.Unstructured) []change {
 	return out
 }
 
-// survives says whether obj has a webhook that was redirected.
+// survives reports whether obj has a webhook that was redirected.
 func (r *record) survives(obj *unstructured.Unstructured) bool {
 	clientConfigs := clientConfigsOf(obj)
 	return slices.ContainsFunc(clientConfigs, func(p clientConfig) bool { return r.find(&p) != nil })
@@ -272,7 +272,7 @@ func writer(obj *unstructured.Unstructured, before []metav1.ManagedFieldsEntry, 
 	return "an unknown client"
 }
 
-// gains says whether the entry of a manager has fields that its entry of before did not have.
+// gains reports whether the entry of a manager has fields that its entry of before did not have.
 func gains(fields []string, entry metav1.ManagedFieldsEntry, before []metav1.ManagedFieldsEntry) bool {
 	var had []string
 	for _, b := range before {

@@ -16,13 +16,13 @@ import (
 
 // riddles are phrases that hide who does something. What stands in quotes as code is left alone.
 var riddles = regexp.MustCompile(
-	`(?i)\b(who has|who have|that which|(is|are) told of|says? so|those in who|those who|for whom|whom it|nobody knows|by itself it|` +
-		`of its own accord|unless told)\b`)
+	`(?i)\b(who has|who have|that which|what (is|was) said|(is|are|was|were) told|says? so|those in who|those who|whom|nobody|somebody|` +
+		`anybody|everybody|whoever|by itself it|of its own accord|unless told)\b`)
 
 // commentRiddles are the phrases that comments may not hold.
 var commentRiddles = regexp.MustCompile(
-	`(?i)\b(who has|who have|that which|(is|are) told( of)?|says? so|those in who|those who|whom|nobody|somebody|anybody|everybody|` +
-		`of its own accord|unless told|whoever|let in)\b`)
+	`(?i)\b(who has|who have|that which|(is|are|was|were) told( of)?|says? so|those in who|those who|whom|nobody|somebody|anybody|` +
+		`everybody|of its own accord|unless told|whoever|let in|(says|tells) whether)\b`)
 
 // TestDocsArePlain reads README and the guides, as an operator does. Records of decisions and changelog fragments stay as they were
 // written.
@@ -61,6 +61,25 @@ func TestCommentsArePlain(t *testing.T) {
 				t.Errorf("%s:%d: %q: name the actor, in the active voice", s.path, s.line(group), phrase)
 			}
 		}
+	}
+}
+
+// TestOutputIsPlain reads the sentences in string literals beside tests: what flags, logs, errors and commands show an operator.
+func TestOutputIsPlain(t *testing.T) {
+	for _, s := range tree(t) {
+		if s.isTest() || s.generated() {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			l, ok := n.(*ast.BasicLit)
+			if !ok || l.Kind != token.STRING || strings.Count(l.Value, " ") < 2 {
+				return true
+			}
+			if phrase := riddles.FindString(l.Value); phrase != "" {
+				t.Errorf("%s:%d: %q: name the actor, in the active voice", s.path, s.line(l), phrase)
+			}
+			return true
+		})
 	}
 }
 

@@ -104,12 +104,12 @@ func TestEmbedIsTheFace(t *testing.T) {
 	}
 }
 
-// below says whether dir is root or lies under it; "." is everything.
+// below reports whether dir is root or lies under it; "." is everything.
 func below(dir, root string) bool {
 	return root == "." || dir == root || strings.HasPrefix(dir, root+"/")
 }
 
-// matches says whether an import path is, or lies under, the rule's; a $ at the end means only that very package.
+// matches reports whether an import path is, or lies under, the rule's; a $ at the end means only that very package.
 func matches(imported, rule string) bool {
 	if exact, ok := strings.CutSuffix(rule, "$"); ok {
 		return imported == exact

@@ -36,7 +36,7 @@ var looks = map[string]string{
 	"internal/apiserver/fanout_test.go TestThousandWatchers":              "goroutines of net/http end without an event",
 	"internal/apiserver/flowcontrol/flowcontrol.go Run":                   "levels lend to each other at an interval, as upstream's do",
 	"internal/apiserver/reload/reload.go Watch":                           "files are read again at an interval, as upstream does; mounts of Secrets give no events",
-	"internal/apiserver/server.go bookmarks":                              "bookmarks are sent at an interval",
+	"internal/apiserver/server.go sendBookmarks":                              "bookmarks are sent at an interval",
 	"internal/cli/quiet.go whenQuiet":                                     "the collection that it makes itself may be told, or be one with another",
 	"internal/machine/containerd.go start":                                "another program's readiness gives no event",
 	"test/aggregated/programs_test.go until":                              "kubectl is asked until other programs' servers are known",
@@ -140,7 +140,7 @@ func called(c *ast.CallExpr) string {
 	return "." + sel.Sel.Name
 }
 
-// after says whether a statement receives from time.After itself.
+// after reports whether a statement receives from time.After itself.
 func after(s ast.Stmt) bool {
 	e, ok := s.(*ast.ExprStmt)
 	if !ok {
@@ -154,7 +154,7 @@ func after(s ast.Stmt) bool {
 	return ok && called(c) == "time.After"
 }
 
-// leaves says whether a case ends what it stands in: it is the limit of a wait.
+// leaves reports whether a case ends what it stands in: it is the limit of a wait.
 func leaves(body []ast.Stmt) bool {
 	for _, s := range body {
 		switch s := s.(type) {

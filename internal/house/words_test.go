@@ -110,7 +110,7 @@ func wordsOf(name string) (words []string) {
 	return words
 }
 
-// joined tells whether a package's name is known, or several known words; a part of two letters has to be one of a few.
+// joined reports whether a package's name is known, or several known words; a part of two letters has to be one of a few.
 func joined(name string, known map[string]bool) bool {
 	short := []string{"ip", "gc", "id", "os"}
 	ends := make([]bool, len(name)+1)

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/internal/agent/backoff"
 	"github.com/mortise-dev/mortise/internal/agent/dns"
 	"github.com/mortise-dev/mortise/internal/agent/gateway"
 	"github.com/mortise-dev/mortise/internal/agent/netfilter"
@@ -124,8 +125,8 @@ func (w *networking) runDNS(ctx context.Context) (clusterDNS func() []string, er
 	}
 	w.parts.Run(ctx, "cluster DNS", func(ctx context.Context) error {
 		return service.Run(ctx, w.answerDNS, func() {
-			w.log.Warn("The Service kube-system/kube-dns does not exist: pods use the DNS servers of the machine until somebody creates it, " +
-				"as `mortise token create` does")
+			w.log.Warn("The Service kube-system/kube-dns does not exist: pods use the DNS servers of the machine until then; " +
+				"`mortise token create` creates it")
 		})
 	})
 	return service.Addresses, nil
@@ -133,10 +134,8 @@ func (w *networking) runDNS(ctx context.Context) (clusterDNS func() []string, er
 
 // answerDNS serves the addresses of the cluster's DNS, until ctx ends.
 func (w *networking) answerDNS(ctx context.Context, addresses []netip.Addr) error {
-	return again(ctx, func() error {
+	return again(ctx, w.log, "Could not serve the cluster DNS on this node, retrying", func() error {
 		return dns.Run(ctx, dns.Options{Informers: w.caches, Addresses: addresses, Logger: w.log})
-	}, func(err error) {
-		w.log.Error("Could not serve the cluster DNS on this node, retrying", "error", err, "again", networkRetry)
 	})
 }
 
@@ -215,7 +214,7 @@ func (w *networking) runProxy(ctx context.Context, rules ruler) error {
 		} else {
 			options.Bridged = true
 		}
-		return again(ctx, func() error {
+		return again(ctx, rules.log, "Could not run the service proxy on this node, retrying", func() error {
 			if before := rules.ref(); rules.without != nil {
 				if err := booked(rules.choose); err != nil {
 					return err
@@ -227,8 +226,6 @@ func (w *networking) runProxy(ctx context.Context, rules ruler) error {
 			}
 			options.Backend = rules.backend
 			return proxy.Run(ctx, options)
-		}, func(err error) {
-			rules.log.Error("Could not run the service proxy on this node, retrying", "error", err, "again", networkRetry)
 		})
 	})
 	return nil
@@ -255,11 +252,19 @@ func (w *networking) runGateway(ctx context.Context, rules ruler) (masqueraded b
 	return true
 }
 
-// again runs a part until ctx ends, and restarts it after a pause if it fails.
-func again(ctx context.Context, run func() error, failed func(error)) error {
+// again runs a part until ctx ends, and restarts it after a pause if it fails. It logs the first failure of a series, and fewer and fewer
+// of the others; a part that ran for longer than the pause begins a new series.
+func again(ctx context.Context, log *slog.Logger, message string, run func() error) error {
+	var failures backoff.Failures
 	for {
-		if err := run(); err != nil && ctx.Err() == nil {
-			failed(err)
+		begin := time.Now()
+		err := run()
+		now := time.Now()
+		if now.Sub(begin) > networkRetry {
+			failures.Clear()
+		}
+		if err != nil && ctx.Err() == nil {
+			failures.Log(now, log.Error, message, "error", err, "again", networkRetry)
 		}
 		wait := time.NewTimer(networkRetry)
 		select {

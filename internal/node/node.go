@@ -156,7 +156,7 @@ func (p *Plan) Claim(ctx context.Context) (io.Closer, error) {
 	return machine.Claim(ctx)
 }
 
-// ForeignNetwork says whether the pods' network is not Mortise's: its own ways are needed then, and none of ours.
+// ForeignNetwork reports whether the pods' network is not Mortise's: its own ways are needed then, and none of ours.
 func (p *Plan) ForeignNetwork() bool { return cni.Other(p.cniDir) != "" }
 
 // Connection says how a node and the API server reach each other.

@@ -118,14 +118,12 @@ func (w *networking) serve(ctx context.Context, p page) error {
 		return nil
 	}
 	w.parts.Run(ctx, p.name, func(ctx context.Context) error {
-		return again(ctx, func() error {
+		return again(ctx, w.log, "Could not serve a page of the service proxy, retrying", func() error {
 			l, err := listen(ctx)
 			if err != nil {
 				return err
 			}
 			return answer(ctx, l)
-		}, func(err error) {
-			w.log.Error("Could not serve a page of the service proxy, retrying", "error", err, "again", networkRetry)
 		})
 	})
 	return nil

@@ -196,7 +196,7 @@ func Zero(names []corev1.ResourceName) corev1.ResourceList {
 	return list
 }
 
-// selects says whether one of the values that an object has for a scope is what the selector asks for.
+// selects reports whether one of the values that an object has for a scope is what the selector asks for.
 func selects(s corev1.ScopedResourceSelectorRequirement, values ...string) (bool, error) {
 	var op selection.Operator
 	switch s.Operator {

@@ -12,7 +12,7 @@ import (
 )
 
 // scraped are the values of /metrics by name and labels.
-// ours says whether a series is the scheduler's.
+// ours reports whether a series is the scheduler's.
 func ours(name string) bool {
 	return strings.HasPrefix(name, "scheduler_") || strings.HasPrefix(name, "dynamic_resource_allocation_")
 }

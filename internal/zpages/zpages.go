@@ -47,7 +47,7 @@ type Component struct {
 	Flags                                      func() map[string]string
 	Config                                     func() map[string]any
 	Now                                        func() time.Time
-	// Pretty tells whether JSON is indented; nil: never.
+	// Pretty reports whether JSON is indented; nil: never.
 	Pretty func(*http.Request) bool
 	// Fail answers with an error; nil: as a Status in JSON.
 	Fail func(http.ResponseWriter, *http.Request, error)

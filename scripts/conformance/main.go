@@ -120,7 +120,7 @@ func main() {
 	}
 }
 
-// all does the named runs and says whether every failure is known.
+// all does the named runs and reports whether every failure is known.
 func (s settings) all(ctx context.Context, names []string, w io.Writer) (ok bool, err error) {
 	known, err := readKnown(knownTable)
 	if err != nil {

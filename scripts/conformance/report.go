@@ -113,7 +113,7 @@ func (k known) cause(run, test string) (part, cause string) {
 	return "", ""
 }
 
-// print writes the failures and the counts of a run, and says whether every failure is known. A run without any test has failed too.
+// print writes the failures and the counts of a run, and reports whether every failure is known. A run without any test has failed too.
 func (rs results) print(w io.Writer, run string, k known, took time.Duration) bool {
 	counts := map[string]int{}
 	unknown := 0

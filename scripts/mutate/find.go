@@ -32,7 +32,7 @@ type edit struct {
 	before, after string
 }
 
-// on is the function that says whether a mutant is switched on.
+// on is the function that reports whether a mutant is switched on.
 const on = "mutantOn__"
 
 // finder finds the mutants of a package.
@@ -125,7 +125,7 @@ func (f *finder) add(n ast.Node, kind, before, after string) {
 	f.source.edits = append(f.source.edits, edit{f.offset(n.Pos()), f.offset(n.End()), number(before), number(after)})
 }
 
-// isBool says whether an expression is of type bool itself, and no constant.
+// isBool reports whether an expression is of type bool itself, and no constant.
 func (f *finder) isBool(e ast.Expr) bool {
 	t := f.info.Types[e]
 	b, ok := t.Type.(*types.Basic)
@@ -266,7 +266,7 @@ func isZero(v constant.Value) bool {
 	return false
 }
 
-// emptyLiteral says whether an expression is T{}.
+// emptyLiteral reports whether an expression is T{}.
 func emptyLiteral(e ast.Expr) bool {
 	l, ok := e.(*ast.CompositeLit)
 	return ok && len(l.Elts) == 0

@@ -56,7 +56,7 @@ func main() {
 	}
 }
 
-// mutate runs the mutants of each package and says whether each package reached the least percentage.
+// mutate runs the mutants of each package and reports whether each package reached the least percentage.
 func mutate(ctx context.Context, out io.Writer, s settings, patterns []string) (bool, error) {
 	packages, err := load(ctx, s.tags, patterns)
 	if err != nil {

@@ -62,7 +62,7 @@ func main() {
 	}
 }
 
-// run says whether all is well.
+// run reports whether all is well.
 func run(ctx context.Context, read string, changed bool, within time.Duration) bool {
 	begin := time.Now()
 	t := newTally(os.Stdout)

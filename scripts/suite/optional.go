@@ -64,13 +64,13 @@ func optional(ctx context.Context, t *tally, until time.Time) {
 	fmt.Fprintf(t.to, "== fuzzing and the race detector ended, after %.0f s\n", time.Since(begin).Seconds())
 }
 
-// enough says whether a context's time is worth a step.
+// enough reports whether a context's time is worth a step.
 func enough(ctx context.Context) bool {
 	until, limited := ctx.Deadline()
 	return ctx.Err() == nil && (!limited || time.Until(until) > leastTime)
 }
 
-// fuzzed fuzzes a target, and says whether there was the time to. The go command can miss its own deadline on a busy machine, which it
+// fuzzed fuzzes a target, and reports whether there was the time to. The go command can miss its own deadline on a busy machine, which it
 // calls a failure although no input failed (golang/go#75804, mended in Go 1.27): such a run counts as one that ended.
 func fuzzed(ctx context.Context, t *tally, f [2]string) bool {
 	if !enough(ctx) {
@@ -90,7 +90,7 @@ func fuzzed(ctx context.Context, t *tally, f [2]string) bool {
 	return true
 }
 
-// raced runs the tests of a package under the race detector, and says whether there was the time to.
+// raced runs the tests of a package under the race detector, and reports whether there was the time to.
 func raced(ctx context.Context, t *tally, p string) bool {
 	if !enough(ctx) {
 		return false

@@ -204,7 +204,7 @@ func (t *tally) broken(what string, err error) {
 	t.failures = append(t.failures, failure{name: what, lines: []string{err.Error()}})
 }
 
-// close prints what the reader needs of the whole run, and says whether all is well. A class that is missing is an error where it is
+// close prints what the reader needs of the whole run, and reports whether all is well. A class that is missing is an error where it is
 // demanded, and a note otherwise.
 func (t *tally) close(demanded bool) bool {
 	for _, s := range t.skips {

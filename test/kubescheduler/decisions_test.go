@@ -190,7 +190,7 @@ func (c *cluster) end(ctx context.Context) error {
 	return c.ref.scheduler.Cache.UpdateSnapshot(klog.FromContext(ctx), c.ref.snapshot)
 }
 
-// place lets both decide on a pod, and tells whether they agree.
+// place lets both decide on a pod, and reports whether they agree.
 func (c *cluster) place(ctx context.Context, t *testing.T, pod *corev1.Pod) (bool, error) {
 	want, err := c.ref.judge(ctx, pod)
 	if err != nil {

@@ -104,7 +104,7 @@ func (w *world) weigh(pod *corev1.Pod, mine, other fwk.CycleState, nodes []fwk.N
 	return true
 }
 
-// signs tells whether plug-ins all sign a pod.
+// signs reports whether plug-ins all sign a pod.
 func signs(ctx context.Context, pod *corev1.Pod, all ...fwk.Plugin) bool {
 	return !slices.ContainsFunc(all, func(x fwk.Plugin) bool {
 		_, st := x.(fwk.SignPlugin).SignPod(ctx, pod)
@@ -127,7 +127,7 @@ func ask(ctx context.Context, x fwk.ScorePlugin, state fwk.CycleState, pod *core
 	return score, st, false
 }
 
-// counts tells whether the pod asks for a resource of devices that the node has none of itself.
+// counts reports whether the pod asks for a resource of devices that the node has none of itself.
 func (w *world) counts(pod *corev1.Pod, node fwk.NodeInfo) bool {
 	for i := range pod.Spec.Containers {
 		for name, q := range pod.Spec.Containers[i].Resources.Requests {

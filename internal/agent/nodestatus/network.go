@@ -103,9 +103,12 @@ func (m *Manager) WatchNetwork(ctx context.Context) error {
 		if len(cidrs) == 0 {
 			return
 		}
-		err := m.pods.install(true, cidrs...)
-		removals.Log(m.Clock.Now(), m.Logger.Warn, "The configuration of the pod network was removed, writing it again",
-			"dir", m.Network.Dir, "err", err)
+		if err := m.pods.install(true, cidrs...); err != nil {
+			removals.Log(m.Clock.Now(), m.Logger.Error, "The configuration of the pod network was removed, and could not be written again",
+				"dir", m.Network.Dir, "err", err)
+		} else {
+			removals.Log(m.Clock.Now(), m.Logger.Warn, "The configuration of the pod network was removed, and is written again", "dir", m.Network.Dir)
+		}
 		m.Resync()
 	})
 	if err != nil && ctx.Err() == nil {

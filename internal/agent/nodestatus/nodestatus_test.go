@@ -63,7 +63,7 @@ func TestWhatNeighboursReportIsInTheNode(t *testing.T) {
 		t.Errorf("lease: %v", err)
 	}
 
-	// resyncs says whether the heartbeat was asked to look.
+	// resyncs reports whether the heartbeat was asked to look.
 	resyncs := func() bool {
 		select {
 		case <-m.changed:

@@ -28,6 +28,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/mortise-dev/mortise/internal/podrefs"
 )
 
 // followWait is the maximum time until a watch has shown an object's first state.
@@ -291,53 +293,26 @@ func (m *Manager) Volume(ctx context.Context, name string) (*corev1.PersistentVo
 // references returns the keys of the objects that a pod's definition refers to.
 func references(pod *corev1.Pod) []objectKey {
 	var out []objectKey
-	configMap := func(name string) { out = append(out, objectKey{kindConfigMap, pod.Namespace, name}) }
-	secret := func(name string) { out = append(out, objectKey{kindSecret, pod.Namespace, name}) }
+	podrefs.Visit(pod, func(kind podrefs.Kind, name string) {
+		switch kind {
+		case podrefs.ConfigMap:
+			out = append(out, objectKey{kindConfigMap, pod.Namespace, name})
+		case podrefs.Secret:
+			out = append(out, objectKey{kindSecret, pod.Namespace, name})
+		}
+	})
 	for _, v := range pod.Spec.Volumes {
-		switch {
-		case v.ConfigMap != nil:
-			configMap(v.ConfigMap.Name)
-		case v.Secret != nil:
-			secret(v.Secret.SecretName)
-		case v.Projected != nil:
-			for _, s := range v.Projected.Sources {
-				if s.ConfigMap != nil {
-					configMap(s.ConfigMap.Name)
-				}
-				if s.Secret != nil {
-					secret(s.Secret.Name)
-				}
-				if s.ClusterTrustBundle != nil {
-					out = append(out, bundleReference(s.ClusterTrustBundle)...)
-				}
-				if s.PodCertificate != nil {
-					out = append(out, objectKey{kind: kindCertificateRequests, name: pod.Spec.NodeName})
-				}
+		if v.Projected == nil {
+			continue
+		}
+		for _, s := range v.Projected.Sources {
+			if s.ClusterTrustBundle != nil {
+				out = append(out, bundleReference(s.ClusterTrustBundle)...)
+			}
+			if s.PodCertificate != nil {
+				out = append(out, objectKey{kind: kindCertificateRequests, name: pod.Spec.NodeName})
 			}
 		}
-	}
-	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for _, c := range list {
-			for _, from := range c.EnvFrom {
-				if from.ConfigMapRef != nil {
-					configMap(from.ConfigMapRef.Name)
-				}
-				if from.SecretRef != nil {
-					secret(from.SecretRef.Name)
-				}
-			}
-			for _, e := range c.Env {
-				if e.ValueFrom != nil && e.ValueFrom.ConfigMapKeyRef != nil {
-					configMap(e.ValueFrom.ConfigMapKeyRef.Name)
-				}
-				if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil {
-					secret(e.ValueFrom.SecretKeyRef.Name)
-				}
-			}
-		}
-	}
-	for _, s := range pod.Spec.ImagePullSecrets {
-		secret(s.Name)
 	}
 	return out
 }

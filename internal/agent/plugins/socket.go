@@ -66,7 +66,7 @@ func (m *manager) serve(ctx context.Context, s *socket) {
 	}
 }
 
-// removed says whether a socket's context has ended because the socket is gone, and not because the manager ends.
+// removed reports whether a socket's context has ended because the socket is gone, and not because the manager ends.
 func removed(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errRemoved) }
 
 // register makes one attempt. Where it fails, the plug-in is not registered, and has been told why if that is possible.

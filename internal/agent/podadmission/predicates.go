@@ -77,7 +77,7 @@ func (m *Manager) fit(pod *corev1.Pod, node *corev1.Node) (*victims, []refusal) 
 	if rest := slices.DeleteFunc(slices.Clone(refusals), func(r refusal) bool { return r.short.resource != "" }); len(rest) > 0 {
 		return nil, rest
 	}
-	return makeRoom(pod, others, refusals)
+	return selectVictims(pod, others, refusals)
 }
 
 // allocatable returns what the node can give: what the Node shows, and of extended resources at least as much as pods have. The Node shows

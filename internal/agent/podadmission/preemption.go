@@ -43,9 +43,9 @@ func (m *Manager) preempt(ctx context.Context, v *victims) error {
 	return m.Killer.AwaitEnd(ctx, v.pods)
 }
 
-// makeRoom selects the pods to preempt for a critical pod: as few as possible of the guaranteed ones, then of the burstable ones, then of
-// the best-effort ones.
-func makeRoom(pod *corev1.Pod, others []*corev1.Pod, refusals []refusal) (*victims, []refusal) {
+// selectVictims selects the pods to preempt for a critical pod: as few as possible of the guaranteed ones, then of the burstable ones, then
+// of the best-effort ones.
+func selectVictims(pod *corev1.Pod, others []*corev1.Pod, refusals []refusal) (*victims, []refusal) {
 	var need shortages
 	for _, r := range refusals {
 		need = append(need, r.short)

@@ -124,13 +124,20 @@ func (n *count) regular(pod *corev1.Pod, c *corev1.Container, s corev1.Container
 	}
 }
 
-// conditions sets the node's conditions in kubelet's order, after those of others.
-func conditions(in Input, state *podstate.Pod, out *corev1.PodStatus) {
-	for _, c := range in.Pod.Status.Conditions {
+// othersConditions returns the conditions that the node does not write.
+func othersConditions(all []corev1.PodCondition) []corev1.PodCondition {
+	var out []corev1.PodCondition
+	for _, c := range all {
 		if !slices.Contains(owned, c.Type) {
-			out.Conditions = append(out.Conditions, c)
+			out = append(out, c)
 		}
 	}
+	return out
+}
+
+// conditions sets the node's conditions in kubelet's order, after those of others.
+func conditions(in Input, state *podstate.Pod, out *corev1.PodStatus) {
+	out.Conditions = othersConditions(in.Pod.Status.Conditions)
 	if d := in.Disruption; d != nil {
 		own := *d
 		own.ObservedGeneration, own.LastTransitionTime = in.Pod.Generation, in.Now

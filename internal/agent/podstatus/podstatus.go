@@ -54,6 +54,8 @@ type Input struct {
 	Terminal bool
 	// Reason and Message are set with Terminal for a pod that the node has failed.
 	Reason, Message string
+	// Rejected means that the node has not admitted the pod. Where nothing of it runs, its status says only that, and why, as kubelet's does.
+	Rejected bool
 	// Over means that the pod is ending and nothing of it is left: this is its last status.
 	Over bool
 	// Static means that the pod is a static pod.
@@ -98,6 +100,11 @@ func Make(in Input) corev1.PodStatus {
 		now := in.Now
 		out.StartTime = &now
 	}
+	if in.Rejected && untouched(in, state) {
+		out.Phase, out.Reason, out.Message = corev1.PodFailed, in.Reason, in.Message
+		out.Conditions = othersConditions(old.Conditions)
+		return out
+	}
 	if in.Whole != nil {
 		out.Resources, out.AllocatedResources = in.Whole.DeepCopy(), in.Whole.Requests.DeepCopy()
 		if in.promised() {
@@ -132,6 +139,11 @@ func Make(in Input) corev1.PodStatus {
 		out.Phase = corev1.PodFailed // the conditions have explained before why it was not ready
 	}
 	return out
+}
+
+// untouched reports whether the pod has had neither a sandbox nor a container.
+func untouched(in Input, state *podstate.Pod) bool {
+	return len(state.Sandboxes)+len(state.Containers)+len(in.Pod.Status.ContainerStatuses)+len(in.Pod.Status.InitContainerStatuses) == 0
 }
 
 // Equal reports whether writing the second status after the first would change nothing.

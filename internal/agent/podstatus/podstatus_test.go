@@ -185,6 +185,39 @@ func TestDeletedBeforeStart(t *testing.T) {
 	}
 }
 
+// TestRejected: kubelet's rejectPod writes phase, reason, message and start time, and removes its own conditions. A pod of which something
+// ran, which a former process of the node admitted, keeps what its status says of its containers.
+func TestRejected(t *testing.T) {
+	now := metav1.NewTime(at(0))
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u", Generation: 3}}
+	p.Spec.Containers = []corev1.Container{{Name: "c", Image: "i"}}
+	p.Status.Phase = corev1.PodPending
+	p.Status.Conditions = []corev1.PodCondition{
+		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, {Type: "example.com/gate", Status: corev1.ConditionTrue},
+	}
+	in := Input{
+		Pod: p, HostIPs: []string{"192.0.2.1"}, Terminal: true, Reason: "NodePorts", Message: "Pod was rejected: m", Rejected: true, Now: now,
+	}
+	want := corev1.PodStatus{
+		ObservedGeneration: 3, QOSClass: corev1.PodQOSBestEffort, Phase: corev1.PodFailed, Reason: "NodePorts", Message: "Pod was rejected: m",
+		StartTime: &now, Conditions: p.Status.Conditions[1:],
+	}
+	got := Make(in)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	in.Pod = p.DeepCopy()
+	in.Pod.Status, in.Over = got, true
+	if second := Make(in); !Equal(got, second) {
+		t.Errorf("not a fixed point:\n%s", cmp.Diff(got, second))
+	}
+	in.Pod = p.DeepCopy()
+	in.Pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", RestartCount: 2}}
+	if got := Make(in); len(got.ContainerStatuses) != 1 || got.ContainerStatuses[0].RestartCount != 2 || got.Reason != "NodePorts" {
+		t.Errorf("status of a pod that ran: %+v", got)
+	}
+}
+
 func TestEndIsRemembered(t *testing.T) {
 	p := &corev1.Pod{Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c"}}}}
 	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", ContainerID: "x://1",

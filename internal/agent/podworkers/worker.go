@@ -59,8 +59,8 @@ type worker struct {
 	messages  lastWords
 	resizer   *podresize.Pod
 	adopted   bool
-	inherited inherited               // if the pod is in the node's network
-	final     *podadmission.Rejection // the node has ended the pod
+	inherited inherited // if the pod is in the node's network
+	final     *failing  // the node has ended the pod
 	ending    *ending
 	stopping  sync.WaitGroup         // of endings
 	hold      *containermanager.Hold // a plug-in that the pod waits for
@@ -248,6 +248,12 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
+// failing is why the node ends a pod: the reason and the message of its status.
+type failing struct {
+	Reason, Message string
+	refused         bool // the pod was not admitted
+}
+
 // The results of a round that are no delay.
 const (
 	again = time.Duration(0)
@@ -262,7 +268,7 @@ func (w *worker) round(life, ctx context.Context) (next time.Duration, done bool
 	pod, gone, evicted := w.spec, w.gone, w.evicted
 	m.mu.Unlock()
 	if evicted != nil && w.final == nil {
-		w.final = &podadmission.Rejection{Reason: evicted.Reason, Message: evicted.Message}
+		w.final = &failing{Reason: evicted.Reason, Message: evicted.Message}
 	}
 
 	state, err := m.Runtime.Observe(ctx, w.uid)
@@ -296,7 +302,7 @@ func (w *worker) round(life, ctx context.Context) (next time.Duration, done bool
 		}
 		next = w.terminate(life, ctx, pod, seconds, false)
 	case pastDeadline(pod, m.Clock.Now()):
-		w.final = &podadmission.Rejection{
+		w.final = &failing{
 			Reason: "DeadlineExceeded", Message: "Pod was active on the node longer than the specified deadline",
 		}
 		m.Events.Event(pod, corev1.EventTypeNormal, "DeadlineExceeded", w.final.Message)
@@ -339,7 +345,7 @@ func (w *worker) prepare(ctx context.Context, pod *corev1.Pod) (retry time.Durat
 			continue
 		}
 		if reject := (*podadmission.Rejection)(nil); errors.As(err, &reject) {
-			w.final = &podadmission.Rejection{Reason: reject.Reason, Message: reject.StatusMessage()}
+			w.final = &failing{Reason: reject.Reason, Message: reject.StatusMessage(), refused: true}
 			m.Events.Event(pod, corev1.EventTypeWarning, reject.Reason, reject.Message)
 			return again, false
 		}
@@ -581,7 +587,7 @@ func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 	}
 	m.mu.Unlock()
 	if w.final != nil {
-		in.Terminal, in.Reason, in.Message = true, w.final.Reason, w.final.Message
+		in.Terminal, in.Reason, in.Message, in.Rejected = true, w.final.Reason, w.final.Message, w.final.refused
 	}
 	if pod.DeletionTimestamp != nil && len(w.state.Running()) == 0 {
 		in.Terminal = true

@@ -227,7 +227,7 @@ func checkPacketsToTheChosen(t *testing.T, in language) {
 	})
 }
 
-// released says whether nobody is kept to an endpoint any more. Where the kernel does not say so, a client that has been silent for as
+// released reports whether nobody is kept to an endpoint any more. Where the kernel does not say so, a client that has been silent for as
 // long as it is kept tries whether another one answers.
 func (l *lab) released(t *table, network, to, server string) bool {
 	l.t.Helper()

@@ -367,8 +367,12 @@ func (f *follower) loop(ctx context.Context, s *syncer) error {
 			return nil
 		case <-sweep:
 			sweep = nil
-			if err := s.sweep(ctx); err != nil && ctx.Err() == nil {
-				o.Logger.Warn("Could not remove some unused rules of Services, retrying with the next write", "error", err)
+			err := s.sweep(ctx)
+			if ctx.Err() != nil {
+				return nil
+			}
+			s.report(&s.failed.sweep, o.Logger.Warn, "Could not remove some unused rules of Services, retrying with the next write", err)
+			if err != nil {
 				sweep = o.Clock.After(retryMost)
 			}
 			continue

@@ -15,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mortise-dev/mortise/internal/agent/backoff"
 )
 
 // source reads the newest state.
@@ -33,6 +35,18 @@ type syncer struct {
 	health  []*health // of each table
 	well    atomic.Bool
 	self    self
+
+	// What can fail beside the rules, each a series of failures of its own.
+	failed struct{ addresses, health, conntrack, sweep backoff.Failures }
+}
+
+// report logs a failure as part of a series, or ends the series if there is none.
+func (s *syncer) report(series *backoff.Failures, level func(string, ...any), message string, err error) {
+	if err == nil {
+		series.Clear()
+		return
+	}
+	series.Log(s.options.Clock.Now(), level, message, "error", err)
 }
 
 // self is the state of the node.
@@ -137,8 +151,9 @@ func (s *syncer) nodePorts(f family) []netip.Addr {
 			continue // Options were validated
 		}
 		if found == nil {
-			if found, err = net.InterfaceAddrs(); err != nil {
-				s.options.Logger.Error("Could not find the addresses of node ports", "error", err)
+			found, err = net.InterfaceAddrs()
+			s.report(&s.failed.addresses, s.options.Logger.Error, "Could not find the addresses of node ports", err)
+			if err != nil {
 				return out
 			}
 		}
@@ -155,7 +170,7 @@ func (s *syncer) nodePorts(f family) []netip.Addr {
 
 // sync updates the given Services, or all. After a failure, the next call writes everything.
 func (s *syncer) sync(ctx context.Context, changed map[types.NamespacedName]bool, all bool) error {
-	var errs []error
+	var errs, unhealthy, unforgotten []error
 	for i, t := range s.tables {
 		begin := s.options.Clock.Now()
 		around := s.around(t.family)
@@ -191,14 +206,14 @@ func (s *syncer) sync(ctx context.Context, changed map[types.NamespacedName]bool
 		}
 		s.options.Health.wrote(t.ip, s.options.Clock.Now())
 		s.health[i].move(hosts(around))
-		if err := s.health[i].sync(ctx, t.answering()); err != nil {
-			s.options.Logger.Error("Could not serve health checks of services", "error", err)
-		}
+		unhealthy = append(unhealthy, s.health[i].sync(ctx, t.answering()))
 		if udp {
-			if err := s.forget(t); err != nil {
-				s.options.Logger.Error("Could not delete stale conntrack entries", "error", err)
-			}
+			unforgotten = append(unforgotten, s.forget(t))
 		}
+	}
+	s.report(&s.failed.health, s.options.Logger.Error, "Could not serve health checks of services", errors.Join(unhealthy...))
+	if len(unforgotten) > 0 {
+		s.report(&s.failed.conntrack, s.options.Logger.Error, "Could not delete stale conntrack entries", errors.Join(unforgotten...))
 	}
 	err := errors.Join(errs...)
 	s.well.Store(err == nil)

@@ -4,6 +4,7 @@
 package runconfig
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -84,24 +85,24 @@ func (n *Node) security(in ContainerInput) (*runtimeapi.LinuxContainerSecurityCo
 	if common == nil {
 		common = &corev1.PodSecurityContext{}
 	}
-	user := or(own.RunAsUser, common.RunAsUser)
-	if err := nonRoot(in, or(own.RunAsNonRoot, common.RunAsNonRoot), user); err != nil {
+	user := cmp.Or(own.RunAsUser, common.RunAsUser)
+	if err := nonRoot(in, cmp.Or(own.RunAsNonRoot, common.RunAsNonRoot), user); err != nil {
 		return nil, err
 	}
 	out := &runtimeapi.LinuxContainerSecurityContext{
 		Capabilities:       capabilities(own.Capabilities),
 		Privileged:         own.Privileged != nil && *own.Privileged,
 		ReadonlyRootfs:     own.ReadOnlyRootFilesystem != nil && *own.ReadOnlyRootFilesystem,
-		SelinuxOptions:     selinux(or(own.SELinuxOptions, common.SELinuxOptions)),
+		SelinuxOptions:     selinux(cmp.Or(own.SELinuxOptions, common.SELinuxOptions)),
 		RunAsUser:          number(user),
-		RunAsGroup:         number(or(own.RunAsGroup, common.RunAsGroup)),
+		RunAsGroup:         number(cmp.Or(own.RunAsGroup, common.RunAsGroup)),
 		SupplementalGroups: groups(in.Pod),
 		NamespaceOptions:   namespaces(in.Pod, in.TargetID, in.Users),
 		NoNewPrivs:         own.AllowPrivilegeEscalation != nil && !*own.AllowPrivilegeEscalation,
 		MaskedPaths:        maskedPaths(own.ProcMount),
 		ReadonlyPaths:      readonlyPaths(own.ProcMount),
-		Seccomp:            n.seccomp(or(own.SeccompProfile, common.SeccompProfile)),
-		Apparmor:           apparmor(or(own.AppArmorProfile, common.AppArmorProfile)),
+		Seccomp:            n.seccomp(cmp.Or(own.SeccompProfile, common.SeccompProfile)),
+		Apparmor:           apparmor(cmp.Or(own.AppArmorProfile, common.AppArmorProfile)),
 	}
 	if out.RunAsUser == nil {
 		uid, name := imageUser(in)
@@ -149,13 +150,6 @@ func imageUser(in ContainerInput) (*int64, string) {
 		return nil, in.ImageName
 	}
 	return new(int64), ""
-}
-
-func or[T any](own, common *T) *T {
-	if own != nil {
-		return own
-	}
-	return common
 }
 
 func number(n *int64) *runtimeapi.Int64Value {

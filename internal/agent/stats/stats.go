@@ -17,6 +17,7 @@
 package stats
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -89,15 +90,8 @@ type Stall struct {
 	Avg10, Avg60, Avg300 float64 // percent
 }
 
-func (r Reader) cgroups() string { return or(r.Cgroups, "/sys/fs/cgroup") }
-func (r Reader) proc() string    { return or(r.Proc, "/proc") }
-
-func or(s, otherwise string) string {
-	if s != "" {
-		return s
-	}
-	return otherwise
-}
+func (r Reader) cgroups() string { return cmp.Or(r.Cgroups, "/sys/fs/cgroup") }
+func (r Reader) proc() string    { return cmp.Or(r.Proc, "/proc") }
 
 func (r Reader) unified() bool {
 	_, err := os.Stat(filepath.Join(r.cgroups(), "cgroup.controllers"))
@@ -161,7 +155,7 @@ func (r Reader) Processes(path string) []int {
 }
 
 func (r Reader) device(major, minor uint64) string {
-	to, err := os.Readlink(filepath.Join(or(r.Blocks, "/sys/dev/block"), fmt.Sprintf("%d:%d", major, minor)))
+	to, err := os.Readlink(filepath.Join(cmp.Or(r.Blocks, "/sys/dev/block"), fmt.Sprintf("%d:%d", major, minor)))
 	if err != nil {
 		return ""
 	}

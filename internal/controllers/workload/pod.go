@@ -12,7 +12,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/podconditions"
 )
 
-// Available tells whether the pod has been ready for minReadySeconds at now. When it is ready but not yet for long
+// Available reports whether the pod has been ready for minReadySeconds at now. When it is ready but not yet for long
 // enough, wait is what remains; otherwise wait is 0.
 func Available(pod *corev1.Pod, minReadySeconds int32, now time.Time) (available bool, wait time.Duration) {
 	if !podconditions.IsReady(pod) {

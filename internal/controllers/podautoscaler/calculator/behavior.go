@@ -101,7 +101,7 @@ const (
 	inRangeMessage = "the desired count is within the acceptable range"
 )
 
-// limited says whether the replicas are limited, and why.
+// limited reports whether the replicas are limited, and why.
 func (d *Decision) limited(recommended, desired int32, reason, message string) int32 {
 	status := corev1.ConditionTrue
 	if desired == recommended {

@@ -179,7 +179,7 @@ func (d *Decision) Found(scale Scale) {
 // belowMinimum is the reason of a rescale.
 const belowMinimum = "Current number of replicas below Spec.MinReplicas"
 
-// NeedsMetrics tells whether the metrics have to be read.
+// NeedsMetrics reports whether the metrics have to be read.
 func (d *Decision) NeedsMetrics() bool { return d.measure }
 
 // Selector selects the pods of the target. It is not ok where the decision ends because the scale has none, or an invalid one.
@@ -339,7 +339,7 @@ func (d *Decision) setStatus(desired int32) {
 	}
 }
 
-// measuresOthers tells whether a metric of the spec is of something else than the target's own pods, so that there is one without pods.
+// measuresOthers reports whether a metric of the spec is of something else than the target's own pods, so that there is one without pods.
 func measuresOthers(hpa *autoscalingv2.HorizontalPodAutoscaler) bool {
 	for _, m := range hpa.Spec.Metrics {
 		if m.Type == autoscalingv2.ObjectMetricSourceType || m.Type == autoscalingv2.ExternalMetricSourceType {
@@ -353,7 +353,7 @@ func (d *Decision) warn(reason, message string) {
 	d.Events = append(d.Events, Event{corev1.EventTypeWarning, reason, message})
 }
 
-// wasScaledToZero tells whether the controller took the last replicas away.
+// wasScaledToZero reports whether the controller took the last replicas away.
 func wasScaledToZero(hpa *autoscalingv2.HorizontalPodAutoscaler) bool {
 	for _, c := range hpa.Status.Conditions {
 		if c.Type == autoscalingv2.ScaledToZero {

@@ -86,7 +86,7 @@ func (m *measurement) group(of corev1.ResourceName) (groups, error) {
 
 var errNoPods = errors.New("no pods returned by selector while calculating replica count")
 
-// startsUp tells whether a pod's CPU sample says more about its start than about its load.
+// startsUp reports whether a pod's CPU sample says more about its start than about its load.
 func (s Settings) startsUp(pod *corev1.Pod, sample Sample, now time.Time) bool {
 	ready := readiness(pod)
 	if ready == nil || pod.Status.StartTime == nil {

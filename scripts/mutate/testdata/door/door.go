@@ -18,7 +18,7 @@ type Door struct {
 
 type key struct{ n int }
 
-// Enter lets in whom the rules let in.
+// Enter admits those of age.
 func (d *Door) Enter(name string, age int) (key, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -34,7 +34,7 @@ func (d *Door) count(name string) {
 	d.last = name
 }
 
-// Open says whether somebody may still enter; no test asks.
+// Open reports whether more may enter; no test asks.
 func (d *Door) Open() bool {
 	for d.in > 100 {
 		return false
