@@ -176,8 +176,8 @@ func (m *Manager) heldUntil(r *resource) (time.Time, bool) {
 // chooser chooses devices.
 type chooser struct{ *Manager }
 
-// choose returns the devices for a container, sorted, and the plug-in to allocate them. No devices: the container has all that it wants. The
-// caller holds r.allocating.
+// choose returns the devices for a container, sorted, and the plug-in to allocate them. No devices: the container has all that it wants.
+// The caller holds r.allocating.
 func (m chooser) choose(ctx context.Context, w want) ([]string, *plugin, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

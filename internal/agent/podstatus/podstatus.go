@@ -43,10 +43,8 @@ type Input struct {
 	Resources func(c *podstate.Container, spec *corev1.Container) corev1.ResourceRequirements
 	// Whole are the actual resources of a pod with pod-level resources; nil: it has none.
 	Whole *corev1.ResourceRequirements
-	// Resizing are the conditions of a pod whose resize is pending or in progress.
+	// Resizing are the conditions of a pod whose resize is pending or in progress, and WaitingForPlugin of one that waits.
 	Resizing []corev1.PodCondition
-	// Held is the condition WaitingForPlugin, or nil.
-	Held *corev1.PodCondition
 	// Given returns the health of the devices and claims that a container has; nil: it has none.
 	Given func(container string) []corev1.ResourceStatus
 

@@ -572,9 +572,9 @@ func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 		Now:      metav1.NewTime(m.Clock.Now()).Rfc3339Copy(),
 	}
 	if w.hold != nil {
-		in.Held = &corev1.PodCondition{
+		in.Resizing = append(slices.Clone(in.Resizing), corev1.PodCondition{
 			Type: podstatus.WaitingForPlugin, Status: corev1.ConditionTrue, Reason: "PluginNotRegistered", Message: w.hold.Message,
-		}
+		})
 	}
 	if pod.Spec.HostNetwork && w.state != nil {
 		in.PodIPs = w.inherited.inherit(w.state, in.HostIPs)

@@ -19,8 +19,9 @@ func Names() []string {
 	return []string{"plugins_registry", "device-plugins", "pod-resources", "pods-api", "plugins", "pods"}
 }
 
-// Make makes the directories below root, and for each a link of its name below usual, which it logs. A link that leads elsewhere is replaced:
-// a node that was killed has left it. Anything else of that name stays, with a warning. Nothing is linked if both are the same directory.
+// Make makes the directories below root, and for each a link of its name below usual, which it logs. A link that leads elsewhere is
+// replaced: a node that was killed has left it. Anything else of that name stays, with a warning. Nothing is linked if both are the same
+// directory.
 //
 // The function remove removes the links that Make has made and that still lead here, and usual if it is empty then.
 func Make(usual, root string, log *slog.Logger) (remove func() error, err error) {
