@@ -53,5 +53,6 @@ fuzz: ## every fuzz target for FUZZTIME (10s) each
 mutate: ## change PKG by one fault at a time, print the faults that its tests (and FAR's that match FARRUN) miss; V=1: all; at least MIN=90 percent are caught
 	$(GO) run ./scripts/mutate -tags '$(TAGS)' -min $(or $(MIN),90) $(if $(V),-v) -far '$(FAR)' -farrun '$(or $(FARRUN),.)' $(PKG)
 
-conformance: build ## Kubernetes' conformance tests of PEERS=DIR, which scripts/conformance/build DIR has made; RUNS=simulated,containers,serial, FOCUS, SKIP
-	$(GO) run -tags $(TAGS) ./scripts/conformance -peers '$(PEERS)' $(if $(RUNS),-runs '$(RUNS)') $(if $(FOCUS),-focus '$(FOCUS)') $(if $(SKIP),-skip '$(SKIP)')
+conformance: build ## Kubernetes' conformance tests of PEERS=DIR, which scripts/conformance/build DIR has made; RUNS=simulated,containers,serial, FOCUS, SKIP, TIMEOUT=3h, AFTER=earlier report.json files
+	$(GO) run -tags $(TAGS) ./scripts/conformance -peers '$(PEERS)' $(if $(RUNS),-runs '$(RUNS)') $(if $(FOCUS),-focus '$(FOCUS)') $(if $(SKIP),-skip '$(SKIP)') \
+		$(if $(TIMEOUT),-timeout '$(TIMEOUT)') $(if $(AFTER),-after '$(AFTER)')

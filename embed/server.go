@@ -46,7 +46,7 @@ type Server struct {
 	Listen string
 	// KubeconfigFile, when set, is written (0600) once the cluster is ready, and only then.
 	KubeconfigFile string
-	// Store is local (on disk, durable; needs DataDir) or memory; empty: local with a DataDir, else memory.
+	// Store is local (on disk, durable; needs DataDir), etcd (see APIServer.Etcd) or memory; empty: local with a DataDir, else memory.
 	Store string
 	// Node selects how pods run; empty: simulated.
 	Node NodeMode

@@ -10,6 +10,7 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/json"
 )
 
 // protobufMagic begins every value in Kubernetes' protobuf envelope, in the store as on the wire.
@@ -66,8 +67,12 @@ func (c *protobufCodec) Encode(obj Object) ([]byte, error) {
 	return append(out, 0x1a, 0, 0x22, 0), nil
 }
 
-// Decode takes the message out of its envelope.
+// Decode takes the message out of its envelope. An object that kube-apiserver stored as JSON, as it does with all kinds if told to and with
+// those of some groups always, is read from that.
 func (c *protobufCodec) Decode(data []byte) (Object, error) {
+	if len(data) > 0 && data[0] == '{' {
+		return c.decodeJSON(data)
+	}
 	raw, err := ProtobufPayload(data)
 	if err != nil {
 		return nil, fmt.Errorf("decode %s: %w", c.gvk.Kind, err)
@@ -81,6 +86,17 @@ func (c *protobufCodec) Decode(data []byte) (Object, error) {
 		return nil, fmt.Errorf("decode %s: %w", c.gvk.Kind, err)
 	}
 	obj.GetObjectKind().SetGroupVersionKind(c.gvk)
+	return obj, nil
+}
+
+func (c *protobufCodec) decodeJSON(data []byte) (Object, error) {
+	obj := c.new()
+	if err := json.UnmarshalCaseSensitivePreserveInts(data, obj); err != nil {
+		return nil, fmt.Errorf("decode %s: %w", c.gvk.Kind, err)
+	}
+	if got := obj.GetObjectKind().GroupVersionKind(); got != c.gvk {
+		return nil, fmt.Errorf("decode %s: it is stored as %v", c.gvk.Kind, got)
+	}
 	return obj, nil
 }
 

@@ -79,3 +79,20 @@ func FuzzProtobuf(f *testing.F) {
 		}
 	})
 }
+
+// TestStoredAsJSON: an object that kube-apiserver stored as JSON is read, one of another kind or version is not.
+func TestStoredAsJSON(t *testing.T) {
+	c := ProtobufCodec(corev1.SchemeGroupVersion.WithKind("ConfigMap"), func() Object { return &corev1.ConfigMap{} })
+	obj, err := c.Decode([]byte(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"},"data":{"b":"c"}}` + "\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := obj.(*corev1.ConfigMap); m.Name != "a" || m.Data["b"] != "c" || m.Kind != "ConfigMap" {
+		t.Errorf("read %+v", m)
+	}
+	for _, data := range []string{`{`, `{}`, `{"kind":"Secret","apiVersion":"v1"}`, `{"kind":"ConfigMap","apiVersion":"v2"}`} {
+		if obj, err := c.Decode([]byte(data)); err == nil {
+			t.Errorf("%s: read as %+v", data, obj)
+		}
+	}
+}

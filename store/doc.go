@@ -31,6 +31,7 @@
 //	mvcc       the index and its history, without I/O: the base of this module's engines
 //	memory     an engine in memory
 //	local      a durable engine: write-ahead log, checkpoints, one directory
+//	etcd       an engine on an etcd cluster, which other servers use at the same time
 //	faulty     a decorator that fails on demand, for tests
 //	metered    a decorator that counts and times operations
 //	storetest  one entry point that tests each promise of an engine

@@ -28,6 +28,8 @@ var (
 	ErrInvalid = errors.New("operation is invalid")
 	// ErrFormat is returned when a store was written in a format that this version does not know.
 	ErrFormat = errors.New("store format is unknown")
+	// ErrUnknown is returned by commits that were sent to a process that did not answer: they may have been carried out, or may yet be.
+	ErrUnknown = errors.New("outcome of the commit is unknown")
 	// ErrReadOnly is returned by commits after a write to the disk has failed: the content of the disk is then unknown
 	// until the store is opened again. Reads continue.
 	ErrReadOnly = errors.New("store is read-only after a failed write")

@@ -113,6 +113,16 @@ type (
 	Staler interface {
 		Stale(ctx context.Context, key string, revision int64) bool
 	}
+	// Prober reports whether the store answers: an engine whose data another process keeps can lose it. Probe returns nil when a read of the
+	// newest state succeeds, and why it does not when it fails or ctx ends.
+	Prober interface {
+		Probe(ctx context.Context) error
+	}
+	// Compactor removes old history together with the other processes that use the same data. Each calls CompactShared once in an interval
+	// of its own; the first of an interval drops the history before the revision that its own last call returned, and tells the others.
+	Compactor interface {
+		CompactShared(ctx context.Context) error
+	}
 	// Unwrapper is a decorator that exposes the abilities of the engine under it.
 	Unwrapper interface {
 		Unwrap() Engine

@@ -51,6 +51,7 @@ const (
 	counted = "TestExtensionPointsCount calls it"
 	onNodes = "TestContainers calls it, on a node with containers"
 	plugged = "the tests of internal/agent's packages devicemanager and plugins call it"
+	inAgent = "the tests of internal/agent/dra and internal/agent/imagecredentials call it, and read the ledger"
 	silent  = "the server calls nobody, and lists nothing"
 )
 
@@ -77,6 +78,8 @@ var counts = map[extension.Point]string{
 	extension.NetworkPlugin:        onNodes,
 	extension.DevicePlugin:         plugged,
 	extension.NodePlugin:           plugged,
+	extension.ResourceDriver:       inAgent,
+	extension.ImageCredentials:     inAgent,
 
 	// A client of the API, or of the machine's other programs, does the work.
 	extension.KubectlPlugin:         silent,
@@ -96,9 +99,7 @@ var counts = map[extension.Point]string{
 	extension.StoreEngine:         silent,
 	extension.ComponentConfigFile: silent,
 	// This release does not call them.
-	extension.StorageDriver:    silent,
-	extension.ResourceDriver:   silent,
-	extension.ImageCredentials: silent,
+	extension.StorageDriver: silent,
 }
 
 // TestExtensionPointsAreKnown: counts has the catalogue's points, and says of those that are called that they count.

@@ -57,6 +57,8 @@ func rowsInOrder() []row {
 		{name: "workloads", what: "a Deployment of 5,000 pods to 0 and back, 1,000 of 3, on simulated nodes", start: workloads},
 		{name: "clean", what: "10,000 objects of one owner, and of one namespace, gone", start: cleaning},
 		{name: "idle", what: "CPU at rest with 1,000 pods on 100 simulated nodes", start: idleCluster},
+		{name: "autoscale", what: "1,000 autoscalers over 10,000 simulated pods: memory, CPU at rest, reaction to a step of the load",
+			start: autoscaling},
 		{name: "pods", what: "pods of real containers on a node of its own: ready, at once, memory and rest (root, containerd)", start: realPods},
 		{name: "services", what: "10,000 Services by nftables and by iptables, in network namespaces of their own (root)", start: serviceRules},
 		{name: "embed", what: "embedtest.New", start: embeds},

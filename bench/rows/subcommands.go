@@ -17,6 +17,7 @@ func Subcommands() map[string]subcommand {
 	all := map[string]subcommand{
 		aggregatedChild: func(_ context.Context, in io.Reader, out io.Writer) error { return beAggregated(in, out) },
 		embedChild:      func(ctx context.Context, _ io.Reader, out io.Writer) error { return embedTwice(ctx, out) },
+		meteredChild:    func(_ context.Context, in io.Reader, out io.Writer) error { return beMetered(in, out) },
 		noisyChild:      beNoisy,
 		plainChild:      func(_ context.Context, in io.Reader, out io.Writer) error { return bePlain(in, out) },
 		podsChild:       func(context.Context, io.Reader, io.Writer) error { return bePodsInit() },

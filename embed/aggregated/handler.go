@@ -186,7 +186,7 @@ func (res *Resource) serve(w http.ResponseWriter, r *http.Request, req *Request)
 		if err != nil {
 			return err
 		}
-		if obj, err = res.place(req, obj); err != nil {
+		if obj, err = res.setIdentity(req, obj); err != nil {
 			return err
 		}
 		if obj, err = res.Create(ctx, req, obj); err != nil {

@@ -117,8 +117,8 @@ func (res *Resource) parse(b []byte) (Object, error) {
 	return obj, nil
 }
 
-// place sets or checks the object's name and namespace by the request's path.
-func (res *Resource) place(req *Request, obj Object) (Object, error) {
+// setIdentity sets or checks the object's name and namespace by the request's path.
+func (res *Resource) setIdentity(req *Request, obj Object) (Object, error) {
 	switch {
 	case res.Namespaced && obj.GetNamespace() == "":
 		obj.SetNamespace(req.Namespace)
@@ -147,7 +147,7 @@ func (res *Resource) change(ctx context.Context, w http.ResponseWriter, r *http.
 	if err != nil {
 		return err
 	}
-	if obj, err = res.place(req, obj); err != nil {
+	if obj, err = res.setIdentity(req, obj); err != nil {
 		return err
 	}
 	if obj, err = res.Update(ctx, req, obj); err != nil {

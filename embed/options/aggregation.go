@@ -15,6 +15,8 @@ type Aggregation struct {
 	Routing *bool
 	// RejectRedirects hides redirects of aggregated API servers from clients; nil: true.
 	RejectRedirects *bool
+	// ExternalMetricsRoutes serves ExternalMetricsRoute: several servers serve external metrics, each some of them.
+	ExternalMetricsRoutes bool
 }
 
 func (o *Aggregation) addFlags(f *pflag.FlagSet) {
@@ -25,4 +27,6 @@ func (o *Aggregation) addFlags(f *pflag.FlagSet) {
 		"Connect to the endpoints of an aggregated API server's Service instead of its cluster IP.")
 	addSwitch(f, &o.RejectRedirects, "aggregator-reject-forwarding-redirect", true,
 		"Reject redirects of aggregated API servers instead of forwarding them to the client.")
+	f.BoolVar(&o.ExternalMetricsRoutes, "enable-external-metrics-routes", o.ExternalMetricsRoutes,
+		"Serve ExternalMetricsRoute of extension.mortise.dev, by which several servers serve external metrics, each some of them.")
 }

@@ -14,7 +14,7 @@ import (
 // Election configures how several servers on one store elect the leader that runs the controllers, and the one that runs
 // the scheduler. Nil and empty fields have the defaults of the flags.
 type Election struct {
-	// Elect enables the election; nil: enabled if other servers can share the store, which neither of the two stores allows.
+	// Elect enables the election; nil: enabled if other servers can share the store, as with the engine etcd.
 	Elect *bool
 	// LeaseDuration is how long candidates wait for a holder that does not renew, RenewDeadline how long a holder continues without a
 	// renewal, RetryPeriod the interval of all attempts; nil: 15 s, 10 s, 2 s.

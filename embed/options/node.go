@@ -18,6 +18,10 @@ type Node struct {
 	ConfigDir string
 	// RootDir holds the volumes of pods, as kubelet's --root-dir. Empty: DATA-DIR/kubelet.
 	RootDir string
+	// ImageCredentialProviderConfig is the file, or the directory of files, of a CredentialProviderConfig of kubelet.config.k8s.io.
+	ImageCredentialProviderConfig string
+	// ImageCredentialProviderBinDir has the programs of the providers in ImageCredentialProviderConfig.
+	ImageCredentialProviderBinDir string
 }
 
 // Root returns the directory of pods' volumes on a node with this data directory.
@@ -34,6 +38,10 @@ func (o *Node) addFlags(f *pflag.FlagSet) {
 		"Directory of drop-in files (*.conf) that are merged over the KubeletConfiguration, in the order of their names.")
 	f.StringVar(&o.RootDir, "root-dir", o.RootDir,
 		"Directory of a real node's pod volumes. Default: DATA-DIR/kubelet. Set it to /var/lib/kubelet to take over a kubelet's pods.")
+	f.StringVar(&o.ImageCredentialProviderConfig, "image-credential-provider-config", o.ImageCredentialProviderConfig,
+		"File of a CredentialProviderConfig for a real node, or a directory of such files (*.json, *.yaml, *.yml). The node reloads it.")
+	f.StringVar(&o.ImageCredentialProviderBinDir, "image-credential-provider-bin-dir", o.ImageCredentialProviderBinDir,
+		"Directory of the programs of the providers in --image-credential-provider-config.")
 }
 
 // Kubelets configures the API server's connections to nodes.

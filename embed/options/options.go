@@ -19,6 +19,7 @@ type APIServer struct {
 	Audit          Audit
 	FlowControl    FlowControl
 	Encryption     Encryption
+	Etcd           Etcd
 	Admission      Admission
 	Aggregation    Aggregation
 	Egress         Egress
@@ -39,8 +40,8 @@ type APIServer struct {
 type section interface{ addFlags(f *pflag.FlagSet) }
 
 func (o *APIServer) sections() []section {
-	return []section{&o.Authentication, &o.Authorization, &o.Audit, &o.FlowControl, &o.Encryption, &o.Admission, &o.Aggregation, &o.Egress,
-		&o.Explain, &o.Pods, &o.Webhooks, &o.Controllers, &o.Scheduler, &o.Simulated, &o.Node, &o.Network, &o.Kubelets,
+	return []section{&o.Authentication, &o.Authorization, &o.Audit, &o.FlowControl, &o.Etcd, &o.Encryption, &o.Admission, &o.Aggregation,
+		&o.Egress, &o.Explain, &o.Pods, &o.Webhooks, &o.Controllers, &o.Scheduler, &o.Simulated, &o.Node, &o.Network, &o.Kubelets,
 		&o.Serving, &o.Compatibility}
 }
 

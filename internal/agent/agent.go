@@ -19,6 +19,7 @@ import (
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
 
+	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/agent/evict"
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
@@ -41,6 +42,8 @@ type Options struct {
 	Server  ServerOptions
 	Plugins PluginOptions
 
+	ImageCredentials ImageCredentialsOptions
+
 	// ClusterDNS returns the addresses of the cluster's DNS servers; the node calls it for each pod. Nil means Kubelet's.
 	ClusterDNS func() []string
 
@@ -51,7 +54,8 @@ type Options struct {
 	DecodePods DecodePods        // reads the manifests of static pods; nil: the node runs none
 	Volumes    []volumes.Factory // the volume plug-ins; a volume of another type fails
 
-	Metrics  *Metrics // the node's metrics; nil: none
+	Ledger   *extension.Ledger // counts the calls of plug-ins; nil: a private one
+	Metrics  *Metrics          // the node's metrics; nil: none
 	Recorder record.EventRecorder
 	Logger   *slog.Logger
 	Clock    clock.WithTicker
@@ -65,6 +69,7 @@ type HostOptions struct {
 	RootDir  string // /var/lib/kubelet
 	LogDir   string // of pods' logs: podLogsDir of the kubelet configuration, else /var/log/pods
 	CgroupFS string // the mount point of the cgroup file systems: /sys/fs/cgroup
+	SysFS    string // the mount point of sysfs: /sys
 	Mounter  volumes.Mounter
 
 	// Measure returns observations of all resources that eviction watches. Nil means that the node measures the machine and the runtime.
@@ -95,6 +100,12 @@ type ServerOptions struct {
 	Admit func(net.Listener) net.Listener
 }
 
+// ImageCredentialsOptions configure the node's image credential providers. Without Config there are none.
+type ImageCredentialsOptions struct {
+	Config string // the file, or the directory of files, of a CredentialProviderConfig
+	BinDir string // the directory of the providers' programs
+}
+
 func (o Options) withDefaults() (Options, error) {
 	if o.NodeName == "" || o.RuntimeEndpoint == "" || o.Config == nil && o.Client == nil {
 		return o, errors.New("a node needs a name, a runtime's endpoint and an API server")
@@ -107,6 +118,7 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	def(&o.Host.RootDir, "/var/lib/kubelet")
 	def(&o.Host.LogDir, "/var/log/pods")
+	def(&o.Host.SysFS, "/sys")
 	def(&o.CNI.ConfDir, cni.DefaultDir)
 	if len(o.CNI.BinDirs) == 0 {
 		o.CNI.BinDirs = []string{"/opt/cni/bin", "/usr/lib/cni"}
@@ -119,6 +131,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
+	}
+	if o.Ledger == nil {
+		o.Ledger = extension.NewLedger(o.Clock)
 	}
 	if o.Host.Mounter == nil {
 		o.Host.Mounter = volumes.System{}

@@ -139,3 +139,42 @@ func TestContainerHasTheImageThatItsPodPulled(t *testing.T) {
 		t.Errorf("the container has %s", config.Image.Image)
 	}
 }
+
+// A provider's login pulls a private image. It is asked only when the image is to be pulled; a provider that fails is an event.
+func TestImageCredentialProviders(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const provider = `- name: %s
+  matchImages: [registry.test]
+  defaultCacheDuration: 0s
+  apiVersion: credentialprovider.kubelet.k8s.io/v1
+`
+	write("config.yaml", "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n"+
+		fmt.Sprintf(provider, "broken")+fmt.Sprintf(provider, "robots"))
+	write("broken", "#!/bin/sh\necho token=abcdef >&2\nexit 7\n")
+	write("robots", "#!/bin/sh\necho asked >>"+dir+`/asked
+echo '{"kind":"CredentialProviderResponse","apiVersion":"credentialprovider.kubelet.k8s.io/v1","cacheKeyType":"Image",
+"auth":{"registry.test/team":{"username":"robot","password":"secret"}}}'
+`)
+	c, r := newFake(t, nil)
+	c.stop()
+	c.options.ImageCredentials = ImageCredentialsOptions{Config: filepath.Join(dir, "config.yaml"), BinDir: dir}
+	c.start()
+	r.Private(privateImage, "robot")
+	c.create(withSecrets("first"))
+	c.await("first", "running", running(0))
+	c.awaitEvent("first", "FailedCredentialProvider: Credential provider broken failed for image registry.test/team/tool with exit code 7: "+
+		"token=[redacted]")
+	c.policy = corev1.PullIfNotPresent
+	c.create(withSecrets("second"))
+	c.await("second", "running", running(0))
+	asked, err := os.ReadFile(filepath.Join(dir, "asked"))
+	if err != nil || string(asked) != "asked\n" {
+		t.Errorf("%v: %q", err, asked)
+	}
+}

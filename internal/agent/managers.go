@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/agent/containermanager"
 	"github.com/mortise-dev/mortise/internal/agent/devicemanager"
+	"github.com/mortise-dev/mortise/internal/agent/dra"
 	"github.com/mortise-dev/mortise/internal/agent/hardware"
 	"github.com/mortise-dev/mortise/internal/agent/plugins"
 	"github.com/mortise-dev/mortise/internal/agent/podresources"
@@ -20,14 +20,18 @@ import (
 func (n *node) resourceManagers() (*containermanager.Manager, error) {
 	devices, err := devicemanager.New(devicemanager.Options{
 		Dir: filepath.Join(n.Host.RootDir, "device-plugins"), Pods: n.workers, Changed: func() { n.nodeStatus.Resync() },
-		NUMANodes: hardware.NUMANodes(), Wait: n.Plugins.Wait, Ledger: n.Plugins.Ledger, Metrics: n.Metrics.devices,
+		NUMANodes: hardware.NUMANodes(), Wait: n.Plugins.Wait, Ledger: n.Ledger, Metrics: n.Metrics.devices,
 		Clock: n.Clock, Logger: n.Logger,
 	})
 	if err != nil {
 		return nil, err
 	}
 	n.devices = devices
-	return containermanager.New(nil, devices.Row()), nil
+	if err := n.openClaims(); err != nil {
+		return nil, err
+	}
+	rows := append([]containermanager.Row{devices.Row()}, n.exclusive.rows()...)
+	return containermanager.New(n.exclusive.policy(), append(rows, n.claims.Row())...), nil
 }
 
 // servePodResources serves the pod resources API and the pods API.
@@ -40,7 +44,7 @@ func (n *node) servePodResources(ctx context.Context) error {
 // watchPlugins registers plug-ins. A node that cannot watch for them still runs its pods.
 func (n *node) watchPlugins(ctx context.Context) error {
 	err := plugins.Run(ctx, plugins.Options{
-		Dir: filepath.Join(n.Host.RootDir, "plugins_registry"), Handlers: n.pluginHandlers(), Ledger: n.Plugins.Ledger, Logger: n.Logger,
+		Dir: filepath.Join(n.Host.RootDir, "plugins_registry"), Handlers: n.pluginHandlers(), Ledger: n.Ledger, Logger: n.Logger,
 	})
 	if err != nil {
 		n.Logger.Error("Could not watch for plug-ins", "err", err)
@@ -50,13 +54,11 @@ func (n *node) watchPlugins(ctx context.Context) error {
 
 // pluginHandlers is THE table of the types of plug-ins in the plug-in directory.
 func (n *node) pluginHandlers() map[string]plugins.Handler {
-	return map[string]plugins.Handler{devicemanager.Type: n.devices.Plugins()}
+	return map[string]plugins.Handler{devicemanager.Type: n.devices.Plugins(), dra.PluginType: n.claims.Handler()}
 }
 
 // PluginOptions configure the node's plug-ins.
 type PluginOptions struct {
-	Ledger *extension.Ledger // books the calls to plug-ins; nil: none does
-
 	// Wait is how long pods are held for a device plug-in that was there before the node restarted; 0: five minutes.
 	Wait time.Duration
 

@@ -50,6 +50,12 @@ type Node interface {
 	Stats(ctx context.Context, o stats.Options) (*stats.Usage, error)
 }
 
+// Checkpointer is a [Node] that writes checkpoints of containers.
+type Checkpointer interface {
+	// Checkpoint writes a checkpoint of the container to the node's disk, and returns its path. The timeout is in seconds; 0: the runtime's.
+	Checkpoint(ctx context.Context, target podspec.Target, timeout int64) (string, error)
+}
+
 // ServeFunc serves the node's HTTP API on a listener until ctx is done. The listener returns TLS connections (*tls.Conn). It is passed in
 // (ServerOptions.Serve), because package server imports this one.
 type ServeFunc func(ctx context.Context, node Node, listener net.Listener) error

@@ -36,8 +36,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/containermanager"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/devicemanager"
+	"github.com/mortise-dev/mortise/internal/agent/dra"
 	"github.com/mortise-dev/mortise/internal/agent/eviction"
 	"github.com/mortise-dev/mortise/internal/agent/hardware"
+	"github.com/mortise-dev/mortise/internal/agent/imagecredentials"
 	"github.com/mortise-dev/mortise/internal/agent/images"
 	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
 	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
@@ -65,6 +67,7 @@ type node struct {
 	client    kubernetes.Interface
 	cri       *cri.Client
 	config    runconfig.Node
+	exclusive exclusive
 	resources allocatable.Node
 	settings  settings
 	finds     *nodeaddress.Addresses // if the node follows them itself; nil: it does not
@@ -82,12 +85,14 @@ type rooms struct {
 	streams    *podstreams.Server
 	stats      *stats.Provider
 	images     *images.Manager
+	providers  *imagecredentials.Providers // nil: there are none
 	nodeStatus *nodestatus.Manager
 	eviction   *eviction.Manager
 	shutdown   *shutdown.Manager
 	static     *static.Manager
 	managers   *containermanager.Manager // of devices, claims, CPUs and memory
 	devices    *devicemanager.Manager
+	claims     *dra.Manager
 }
 
 // part is a part of the node that runs concurrently with the others.
@@ -109,6 +114,7 @@ func Run(ctx context.Context, options Options) (err error) {
 		return err
 	}
 	defer dialed.Close(context.WithoutCancel(ctx))
+	dialed.Measure(o.Metrics.runtime, o.Clock.Now)
 
 	n := &node{Options: o, client: o.Client, cri: dialed}
 	if err := n.prepare(ctx); err != nil {
@@ -159,7 +165,7 @@ func Run(ctx context.Context, options Options) (err error) {
 		Period: n.Kubelet.ContainerLogMonitorInterval.Duration, Clock: n.Clock, Logger: n.Logger,
 	})
 	events := pleg.New(pleg.Config{
-		Runtime: n.cri, Workers: n.workers, Status: n.nodeStatus, Clock: n.Clock, Logger: n.Logger,
+		Runtime: n.cri, Workers: n.workers, Status: n.nodeStatus, Clock: n.Clock, Logger: n.Logger, Metrics: n.Metrics.relists,
 	})
 	following := &following{services: all}
 	parts := []part{
@@ -170,6 +176,7 @@ func Run(ctx context.Context, options Options) (err error) {
 		{name: "pod directories", run: n.garbage.Run},
 		{name: "log rotation", run: logs.Run},
 		{name: "plug-ins", run: n.watchPlugins},
+		{name: "image credential providers", run: n.watchProviders},
 		{name: "resource managers", run: n.managers.Run},
 		{name: "pod resources API", run: n.servePodResources},
 		{name: "mirrors of static pods", run: n.static.RemoveOrphans},
@@ -203,7 +210,7 @@ func (n *node) buildParts(ctx context.Context, services corev1listers.ServiceLis
 	n.workers = podworkers.New(podworkers.Config{
 		Client: n.client, Node: n.reference(), Runtime: n.cri, RunConfig: n.config, Kubelet: n.Kubelet, Resources: n.resources,
 		Addresses: n.Addresses,
-		Backoff:   backoff.New(n.restartPeriod()), Clock: n.Clock, Logger: n.Logger,
+		Backoff:   backoff.New(n.restartPeriod()), Probes: n.Metrics.probes, Starts: n.Metrics.starts, Clock: n.Clock, Logger: n.Logger,
 	})
 	n.objects = objectcache.New(n.client, n.NodeName, n.workers.WakeEach)
 	n.volumes.Sources = n.objects
@@ -220,9 +227,14 @@ func (n *node) buildParts(ctx context.Context, services corev1listers.ServiceLis
 	if n.Host.Measure == nil {
 		n.Host.Measure = meter.Observe
 	}
+	provided, err := n.openProviders()
+	if err != nil {
+		return err
+	}
 	if n.images, err = images.New(ctx, images.Config{
-		Runtime: n.cri, Secrets: n.objects, Pods: n.workers, Measure: n.Host.Measure, Kubelet: n.Kubelet, RootDir: n.Host.RootDir,
-		Node: n.reference(), Events: n.recorder, Metrics: n.Metrics.images, Clock: n.Clock, Logger: n.Logger,
+		Runtime: n.cri, Secrets: n.objects, Providers: provided, Pods: n.workers, Measure: n.Host.Measure, Kubelet: n.Kubelet,
+		RootDir: n.Host.RootDir,
+		Node:    n.reference(), Events: n.recorder, Metrics: n.Metrics.images, Clock: n.Clock, Logger: n.Logger,
 	}); err != nil {
 		return err
 	}
@@ -255,7 +267,9 @@ func (n *node) buildParts(ctx context.Context, services corev1listers.ServiceLis
 	n.garbage = podgc.New(podgc.Config{
 		Runtime: n.cri, Pods: n.workers, PodsDir: filepath.Join(n.volumes.Root, "pods"), LogDir: n.Host.LogDir, Clock: n.Clock, Logger: n.Logger,
 	})
-	n.streams = podstreams.New(podstreams.Config{Runtime: n.cri, Pods: n.workers, Logs: n.config, Clock: n.Clock})
+	n.streams = podstreams.New(podstreams.Config{
+		Runtime: n.cri, Pods: n.workers, Logs: n.config, RootDir: n.Host.RootDir, Clock: n.Clock,
+	})
 	n.static = static.New(static.Config{
 		Client: n.client, Definitions: n.workers, Workers: n.workers, Deleter: n.workers, Decode: n.DecodePods,
 		NodeName: n.NodeName, Kubelet: n.Kubelet, Clock: n.Clock, Logger: n.Logger,
@@ -274,7 +288,7 @@ func (n *node) buildParts(ctx context.Context, services corev1listers.ServiceLis
 		Resources: n.managers,
 	})
 	resizes := podresize.New(podresize.Config{
-		Runtime: n.cri, Cgroups: bounds, Node: n.nodeStatus, Admission: admission, Limits: n.config, Events: n.recorder,
+		Runtime: n.cri, Cgroups: bounds, Node: n.nodeStatus, Admission: admission, Limits: n.config, Kubelet: n.Kubelet, Events: n.recorder,
 	})
 	n.workers.Start(podworkers.Dependencies{
 		Services: services, Events: n.recorder, References: n.objects, Objects: n.objects, Volumes: n.volumes, Mounts: n.volumes,
@@ -345,6 +359,7 @@ func (n *node) join(ctx context.Context, f *following, start func(func() error))
 		return nil
 	}
 	n.workers.SetSynced()
+	n.claims.Synced()
 	n.static.LookForOrphans()
 	if n.Started != nil {
 		n.Started(n.api())
@@ -386,6 +401,10 @@ func (n *node) prepare(ctx context.Context) error {
 		memory := n.resources.Allocatable()[corev1.ResourceMemory]
 		n.config.Throttle = runconfig.Throttle{Factor: *n.Kubelet.MemoryThrottlingFactor, Allocatable: memory.Value()}
 	}
+	if n.exclusive, err = n.makeExclusive(); err != nil {
+		return err
+	}
+	n.config.Pinned = n.exclusive.pinned
 	for _, p := range machine.HugePages {
 		n.config.HugePages = append(n.config.HugePages, p.Size)
 	}

@@ -71,11 +71,13 @@ func (o *Options) restartPeriod() time.Duration {
 type settings struct {
 	logBytes int64 // of one file; negative: no limit
 	sysctls  *sysctls.List
+	bootID   string // of the machine; empty: unknown
 }
 
 func (n *node) readSettings(machine hardware.Machine) error {
 	k, s := n.Kubelet, &n.settings
 	var err error
+	s.bootID = machine.BootID
 	if n.resources, err = allocatable.New(machine, int64(k.MaxPods), k); err != nil {
 		return err
 	}

@@ -7,9 +7,12 @@ import (
 	"crypto/tls"
 	"net/http"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/mortise-dev/mortise/internal/apiserver/aggregate"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
+	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
 
 // Aggregation configures the connections to aggregated API servers. The zero value uses the certificate of
@@ -21,6 +24,8 @@ type Aggregation struct {
 	ClusterIPs bool
 	// ForwardRedirects forwards a server's redirects to the client.
 	ForwardRedirects bool
+	// ExternalMetricsRoutes follows routes to several external-metrics servers. Their kind must be among the kinds.
+	ExternalMetricsRoutes bool
 }
 
 // newAggregator makes the aggregator, which forwards requests to other servers.
@@ -31,20 +36,30 @@ func (s *Server) newAggregator() error {
 		own := m.FrontProxyClient.TLS()
 		certificate = func() *tls.Certificate { return &own }
 	}
-	s.aggregator = aggregate.New(aggregate.Options{
+	to := aggregate.Options{
 		Backend: func() aggregate.Backend { return s.registry.Backend() }, Ledger: s.opts.Ledger, Certificate: certificate,
 		ClusterIPs: o.ClusterIPs, ForwardRedirects: o.ForwardRedirects, RequestTimeout: s.opts.FlowControl.RequestTimeout,
 		Dial: s.opts.Egress.Cluster(), Log: s.opts.Log,
-	})
-	return s.metrics.Registry().Register(s.aggregator)
+	}
+	s.others = newOthers(to, o.ExternalMetricsRoutes)
+	return s.metrics.Registry().Register(s.others.aggregator)
 }
 
 // Aggregator returns the registrations of group-versions that other servers serve.
-func (s *Server) Aggregator() *aggregate.Aggregator { return s.aggregator }
+func (s *Server) Aggregator() *aggregate.Aggregator { return s.others.aggregator }
 
 // delegated forwards a request for a path of another server; false: this server serves the path.
 func (s *Server) delegated(w http.ResponseWriter, r *http.Request, info *requestinfo.Info) bool {
-	to := s.aggregator.Find(r.URL.Path)
+	if s.others.discovers(r.URL.Path) {
+		flowcontrol.Began(r.Context())
+		s.others.routes.ServeHTTP(w, r)
+		return true
+	}
+	to, err := s.others.find(r.URL.Path)
+	if err != nil {
+		status.Write(w, r, apierrors.NewServiceUnavailable(err.Error()))
+		return true
+	}
 	if to == nil {
 		return false
 	}

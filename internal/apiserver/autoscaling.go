@@ -49,7 +49,7 @@ func (s *Server) autoscaled(r *http.Request) (any, error) {
 	for i := range v.Decisions {
 		for j := range v.Decisions[i].Metrics {
 			m := &v.Decisions[i].Metrics[j]
-			if to := s.aggregator.Find(m.Path); to != nil {
+			if to, _ := s.others.find(m.Path); to != nil {
 				m.Service = to.Where()
 			}
 		}

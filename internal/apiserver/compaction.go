@@ -17,7 +17,10 @@ const compactInterval = 5 * time.Minute
 // compact periodically removes history that is older than an interval: clients can read revisions that are one to two
 // intervals old. This is part of the API's contract, since paginated lists must restart when their revision was
 // compacted. It also bounds the memory.
+//
+// Servers that share a store share its compaction too.
 func (s *Server) compact(ctx context.Context) {
+	shared, isShared := store.Ability[store.Compactor](s.opts.Store.Engine())
 	t := time.NewTicker(compactInterval)
 	defer t.Stop()
 	before := s.opts.Store.Revision()
@@ -26,6 +29,12 @@ func (s *Server) compact(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-t.C:
+		}
+		if isShared {
+			if err := shared.CompactShared(ctx); err != nil && ctx.Err() == nil {
+				s.opts.Log.ErrorContext(ctx, "Could not compact the history of the store", "error", err)
+			}
+			continue
 		}
 		now := s.opts.Store.Revision()
 		if before > s.opts.Store.Compacted() {

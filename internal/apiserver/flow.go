@@ -137,7 +137,7 @@ func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinf
 	rec.trace.Queued(class.Name, class.Level)
 	work := s.flow.Estimate(r, info, class)
 	var turns *flowcontrol.Turns // nil: it needs no turn
-	elsewhere := s.aggregator.Find(r.URL.Path) != nil
+	elsewhere := s.others.serve(r.URL.Path)
 	if who != nil && !class.Exempt() && !elsewhere {
 		turns = s.turns.of(info.Verb, work.Seats() > 1, rec.inProcess)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/aggregate"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize/node"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize/rbac"
+	"github.com/mortise-dev/mortise/internal/apiserver/externalmetrics"
 	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/health"
@@ -32,11 +33,17 @@ func (s *Server) followers() []feed.Follower {
 			Apply: func(ctx context.Context, c *feed.Change) error { return s.crds.Apply(ctx, s.registry.Backend(), c) },
 		},
 		{Name: "rbac", Resources: rbac.Kinds(), Load: loadFrom(s.opts.Roles.Load), Apply: s.opts.Roles.Apply},
-		{Name: "aggregation", Resources: aggregate.Kinds(), Load: loadFrom(s.aggregator.Load), Apply: s.aggregator.Apply},
+		{Name: "aggregation", Resources: aggregate.Kinds(), Load: loadFrom(s.others.aggregator.Load), Apply: s.others.aggregator.Apply},
 		{
 			Name: "reconciler", Resources: reconciler.Kinds(), Namespace: metav1.NamespaceSystem, Background: true,
 			Load: loadFrom(s.reconciler.Load), Apply: s.reconciler.Apply,
 		},
+	}
+	if routes := s.others.routes; routes != nil {
+		fs = append(fs, feed.Follower{
+			Name: "externalmetrics", Resources: externalmetrics.Kinds(), Load: loadFrom(routes.Load), Apply: routes.Apply,
+			Unreadable: routes.SetUnreadable,
+		})
 	}
 	if s.flow != nil {
 		fs = append(fs, feed.Follower{Name: "flowcontrol", Resources: flowcontrol.Kinds(), Load: loadFrom(s.flow.Load), Apply: s.flow.Apply})

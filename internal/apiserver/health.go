@@ -82,10 +82,13 @@ var hooks = []struct {
 }
 
 // writable asks the store to delete a missing key: a commit that changes nothing, and that fails if the store cannot be
-// written.
+// written. A store that another process keeps is asked whether it answers, as kube-apiserver asks etcd.
 func (s *Server) writable(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, storeWait)
 	defer cancel()
+	if p, ok := store.Ability[store.Prober](s.opts.Store.Engine()); ok {
+		return p.Probe(ctx)
+	}
 	_, err := s.opts.Store.Delete(ctx, "/registry/health", 1)
 	var conflict *store.ConflictError
 	if err == nil || errors.As(err, &conflict) {

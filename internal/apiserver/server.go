@@ -38,7 +38,6 @@ import (
 	"github.com/mortise-dev/mortise/extension/egress"
 	"github.com/mortise-dev/mortise/extension/webhook"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
-	"github.com/mortise-dev/mortise/internal/apiserver/aggregate"
 	"github.com/mortise-dev/mortise/internal/apiserver/aggregate/learn"
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
@@ -142,7 +141,7 @@ type Server struct {
 	turns       turns
 	bounds      *bounds
 	crds        *crd.Registry
-	aggregator  *aggregate.Aggregator
+	others      others // the other servers that serve groups
 	learner     *learn.Learner
 	documents   *discovery.Handler
 	reconciler  *reconciler.Reconciler
@@ -357,7 +356,7 @@ func (s *Server) Run(ctx context.Context) error {
 		g.Go(func() { sendBookmarks(ctx, s.opts.Store) })
 		g.Go(func() { s.access.authn.Run(ctx) })
 		g.Go(func() { s.reconciler.Run(ctx, s.registry.Backend()) })
-		g.Go(func() { s.aggregator.Run(ctx) })
+		g.Go(func() { s.others.run(ctx) })
 		g.Go(func() { s.learner.Run(ctx) })
 		g.Go(func() { s.compact(ctx) })
 		g.Go(func() {

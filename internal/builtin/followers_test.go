@@ -126,6 +126,7 @@ func newMemberWith(t *testing.T, s *store.Store, decorate []func(feed.Follower) 
 		Kinds: Kinds([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, false, kinds.RuntimeConfig{},
 			Access{Authorize: authorized, Roles: roles}),
 	}
+	withExternalMetrics(t, &o)
 	for _, f := range configure {
 		f(&o)
 	}
@@ -433,6 +434,19 @@ func followers() []followed {
 			also: func(n int) change {
 				return change{"POST", "/api/v1/namespaces/other/resourcequotas",
 					fmt.Sprintf(`{"metadata":{"name":"other-%d"},"spec":{"hard":{"count/secrets":"1"}}}`, n), ""}
+			},
+		},
+		{
+			name: "ExternalMetricsRoute",
+			changes: []change{
+				{"POST", routesPath, externalRoute("r", "a*"), `503 299 - "ExternalMetricsRoute r`},
+				{"PATCH", routesPath + "/r", externalRoute("r", "b"), "404 "},
+				{"PATCH", routesPath + "/r", externalRoute("r", "*c"), `503 299 - "ExternalMetricsRoute r`},
+				{"DELETE", routesPath + "/r", "", "404 "},
+			},
+			look: func(m *member) string { return externalMetric(m, "ns/abc") },
+			also: func(n int) change {
+				return change{"POST", routesPath, externalRoute(fmt.Sprint("other-", n), "z"), ""}
 			},
 		},
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"testing"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -18,6 +19,8 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"github.com/mortise-dev/mortise/api/extension/v1alpha1"
+	"github.com/mortise-dev/mortise/internal/apiserver"
+	"github.com/mortise-dev/mortise/internal/apiserver/externalmetrics"
 )
 
 // subject is one follower in random histories. Each is asked by requests that no other one decides about.
@@ -79,6 +82,7 @@ func subjects() []subject {
 		webhooksSubject("mutatingadmissionwebhook", "mutatingwebhookconfigurations", "secrets", "secrets"),
 		webhooksSubject("validatingadmissionwebhook", "validatingwebhookconfigurations", "serviceaccounts", "namespaces"),
 		validatingPolicySubject(), mutatingPolicySubject(), limitsSubject(), quotaSubject(), initializersSubject(),
+		externalMetricsSubject(),
 	}
 }
 
@@ -381,5 +385,40 @@ func initializersSubject() subject {
 			names = append(names, p.Name)
 		}
 		return fmt.Sprint(w.Code, names)
+	}}
+}
+
+// withExternalMetrics lets a server follow routes of external metrics.
+func withExternalMetrics(t *testing.T, o *apiserver.Options) {
+	t.Helper()
+	kind, err := externalmetrics.Kind()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Kinds, o.Aggregation.ExternalMetricsRoutes = append(o.Kinds, kind), true
+}
+
+const routesPath = "/apis/" + v1alpha1.Group + "/" + v1alpha1.Version + "/" + v1alpha1.ExternalMetricsRouteResource
+
+// externalRoute is a route of a metric to a server that is not there.
+func externalRoute(name, metric string) string {
+	return `{"apiVersion":"` + v1alpha1.Group + "/" + v1alpha1.Version + `","kind":"` + v1alpha1.ExternalMetricsRouteKind +
+		`","metadata":{"name":"` + name + `"},"spec":{"metrics":["` + metric + `"],"service":{"namespace":"ns","name":"` + name + `"}}}`
+}
+
+// externalMetric asks for a metric, NAMESPACE/NAME, and returns the code and the route that the refusal names.
+func externalMetric(m *member, path string) string {
+	w := m.say(m.t.Context(), "root", "GET", "/apis/external.metrics.k8s.io/v1beta1/namespaces/"+path, "")
+	route, _, _ := strings.Cut(w.Header().Get("Warning"), ":")
+	return fmt.Sprint(w.Code, " ", route)
+}
+
+// externalMetricsSubject has routes to servers that are not there: the refusal names the route.
+func externalMetricsSubject() subject {
+	all := objects(routesPath, []string{"r1", "r2"}, 3, func(name string, v int) string {
+		return externalRoute(name, []string{"a*", "*", "b"}[v])
+	})
+	return subject{name: "externalmetrics", objects: all, look: func(m *member) string {
+		return externalMetric(m, "ns/abc") + externalMetric(m, "ns/b") + externalMetric(m, "other/b")
 	}}
 }

@@ -19,7 +19,7 @@ func printScheduling(to io.Writer, s *trace.Scheduling) error {
 	var w bytes.Buffer
 	fmt.Fprintf(&w, "Pod:        %s%s%s\n", plain(s.Name), inNamespace(s.Namespace), prefixed(", uid ", plain(s.UID)))
 	if p := s.Place; p != nil {
-		fmt.Fprintf(&w, "Now:        %s\n", place(p))
+		fmt.Fprintf(&w, "Now:        %s\n", queueState(p))
 		if p.Nominated != "" {
 			fmt.Fprintf(&w, "            nominated to node %s: preemption frees resources for it there\n", plain(p.Nominated))
 		}
@@ -47,7 +47,7 @@ func prefixed(prefix, s string) string {
 	return prefix + s
 }
 
-func place(p *trace.Place) string {
+func queueState(p *trace.Place) string {
 	by := plain(strings.Join(p.Plugins, ", "))
 	s := plain(p.Where)
 	switch p.Where {

@@ -41,7 +41,7 @@ func readFrontProxyClient(a *options.Aggregation) (*serving.FilePair, error) {
 func aggregation(a *options.Aggregation, f *serving.FilePair) apiserver.Aggregation {
 	out := apiserver.Aggregation{
 		ClusterIPs:       a.Routing != nil && !*a.Routing,
-		ForwardRedirects: a.RejectRedirects != nil && !*a.RejectRedirects,
+		ForwardRedirects: a.RejectRedirects != nil && !*a.RejectRedirects, ExternalMetricsRoutes: a.ExternalMetricsRoutes,
 	}
 	if f != nil {
 		out.Certificate = f.Certificate

@@ -26,6 +26,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/node"
 	"github.com/mortise-dev/mortise/internal/scheduler/decisionlog"
 	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
+	"github.com/mortise-dev/mortise/resource"
 	"github.com/mortise-dev/mortise/store"
 )
 
@@ -47,7 +48,8 @@ func newAssembly(s *settings, p *lifecycle.Process) *assembly {
 type checked struct {
 	admission        admit.Chain
 	initializing     initializing
-	egress           *egress.Selector // selects the proxies of outgoing connections; nil: all are direct
+	externalMetrics  []*resource.Descriptor // the kind of routes to external-metrics servers; none: these are disabled
+	egress           *egress.Selector       // selects the proxies of outgoing connections; nil: all are direct
 	authentication   *authentication
 	modes            *modes.Settings // of authorization
 	encryptionConfig *encryption.Config

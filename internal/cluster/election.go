@@ -42,8 +42,8 @@ func (c candidate) elected(options election.Options, run func(context.Context) e
 }
 
 // elects reports whether servers elect a leader. No other server can have a store in memory, or in a locked directory: by
-// default a server need not elect.
-func (c *settings) elects() bool { return orZero(c.APIServer.Controllers.Election.Elect) }
+// default they elect only on an engine whose data they share.
+func (c *settings) elects() bool { return or(c.APIServer.Controllers.Election.Elect, c.engine.Shared) }
 
 // divide separates the controllers that each server runs for itself from the others.
 func divide(selected []controllers.Controller) (own, shared []controllers.Controller) {

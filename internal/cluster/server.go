@@ -7,10 +7,10 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -27,11 +27,7 @@ import (
 
 // openStore opens the engine that the settings name, with encryption.
 func openStore(ctx context.Context, s *settings, e encrypting) (*store.Store, error) {
-	var o builtin.EngineOptions
-	if s.DataDir != "" {
-		o.Dir = filepath.Join(s.DataDir, "store")
-	}
-	engine, err := s.engine.Open(ctx, o)
+	engine, err := s.engine.Open(ctx, s.engineOptions())
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
@@ -73,7 +69,7 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 
 		Authentication: authentication,
 		Authorization:  a.authorization.chain,
-		Collectors:     append(a.encryption.collectors(), a.authorization.chain.Metrics(), a.observation.registry),
+		Collectors:     append(a.collectors(), a.authorization.chain.Metrics(), a.observation.registry),
 		Checks:         a.encryption.checks(),
 
 		Bootstrapped: a.bootstrapped,
@@ -89,6 +85,15 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 	return server, nil
 }
 
+// collectors returns the metrics of the store.
+func (a *assembly) collectors() []prometheus.Collector {
+	all := a.encryption.collectors()
+	if c, ok := store.Ability[interface{ Collector() prometheus.Collector }](a.store.Engine()); ok {
+		all = append(all, c.Collector())
+	}
+	return all
+}
+
 // kinds returns the kinds that the API server serves from the start. Some of them call the server.
 func (a *assembly) kinds(server *apiserver.Server) []*resource.Descriptor {
 	s := a.settings
@@ -100,7 +105,7 @@ func (a *assembly) kinds(server *apiserver.Server) []*resource.Descriptor {
 		Namespaces: func(ctx context.Context, name string) (*corev1.Namespace, error) { return namespace(ctx, server, name) },
 		Dial:       a.egress.Cluster(),
 	})
-	return slices.Concat(all, a.initializing.kinds, s.Extensions.Kinds)
+	return slices.Concat(all, a.initializing.kinds, a.externalMetrics, s.Extensions.Kinds)
 }
 
 // namespace returns a namespace.
@@ -124,6 +129,9 @@ func makeObjects(ctx context.Context, a *assembly) error {
 	if err != nil {
 		return err
 	}
+	if err := a.checkAuthority(ctx); err != nil {
+		return err
+	}
 	b := &bootstrapper{server: a.server, self: a.self(), encryption: a.encryption, log: a.settings.Logger}
 	objects, found, err := b.makeObjects(ctx, bootstrap.Options{
 		ServiceCIDR: a.settings.serviceCIDRs, Served: served(a.server), Now: now, Authentication: known,
@@ -131,6 +139,9 @@ func makeObjects(ctx context.Context, a *assembly) error {
 		Identity: identity(hostname), Hostname: hostname, AdvertiseAddress: a.advertised().String(),
 	})
 	if err != nil {
+		return err
+	}
+	if err := a.checkAuthority(ctx); err != nil { // another server was the first, meanwhile
 		return err
 	}
 	b.keep(objects)

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -62,6 +63,9 @@ func (s Settings) complete() (*settings, error) {
 		return nil, err
 	}
 	c.Store = c.engine.Name
+	if err := c.checkEngine(); err != nil {
+		return nil, err
+	}
 	switch {
 	case !slices.Contains([]node.Mode{node.Auto, node.CRI, node.Simulated, node.None}, c.Node):
 		return nil, fmt.Errorf("node %q: want auto, cri, simulated or none", c.Node)
@@ -115,6 +119,29 @@ func engine(name string, dataDir bool) (builtin.Engine, error) {
 		return e, nil
 	}
 	return builtin.Engine{}, fmt.Errorf("store %q: want %s", name, strings.Join(names, " or "))
+}
+
+// engineOptions returns what the store engine is opened with.
+func (c *settings) engineOptions() builtin.EngineOptions {
+	o := builtin.EngineOptions{Etcd: c.APIServer.Etcd}
+	if c.Logger != nil {
+		o.Logger = c.Logger.With("part", "store")
+	}
+	if c.DataDir != "" {
+		o.Dir = filepath.Join(c.DataDir, "store")
+	}
+	return o
+}
+
+// checkEngine refuses settings with which the store engine cannot be opened, and those of another engine.
+func (c *settings) checkEngine() error {
+	if !c.engine.Shared && len(c.APIServer.Etcd.Servers) > 0 {
+		return fmt.Errorf("store %s has no use for etcd's servers: want store etcd", c.engine.Name)
+	}
+	if c.engine.Check == nil {
+		return nil
+	}
+	return c.engine.Check(c.engineOptions())
 }
 
 // parseRanges parses the ranges of pods' and services' addresses.

@@ -47,6 +47,10 @@ func checks() []step {
 			a.initializing, err = makeInitializers(a.settings)
 			return err
 		}},
+		{Name: "make external-metrics routes", Start: func(_ context.Context, a *assembly) (err error) {
+			a.externalMetrics, err = externalMetricsKinds(a.settings)
+			return err
+		}},
 		{Name: "read the ways of egress", Start: func(_ context.Context, a *assembly) (err error) {
 			a.egress, err = egress.Load(a.settings.APIServer.Egress.ConfigFile, a.ledger)
 			return err

@@ -96,6 +96,11 @@ func table() []Setting {
 		{Flag: "kubeconfig", Field: "kubeconfig"},
 		{Flag: "listen", Field: "listen"},
 		{Flag: "store", Field: "store.engine"}, // its values are the engines: see Allow
+		{Flag: "etcd-servers", Field: "store.etcd.servers"},
+		{Flag: "etcd-cafile", Field: "store.etcd.caFile"},
+		{Flag: "etcd-certfile", Field: "store.etcd.certFile"},
+		{Flag: "etcd-keyfile", Field: "store.etcd.keyFile"},
+		{Flag: "etcd-prefix", Field: "store.etcd.prefix"},
 		{Flag: "log-level", Field: "logging.level", Values: levels},
 		{Flag: "feature-gates", Field: "featureGates"},
 		{Flag: "runtime-config", Field: "runtimeConfig"},
@@ -190,6 +195,7 @@ func table() []Setting {
 		{Flag: "proxy-client-key-file", Field: "aggregation.proxyClientKeyFile"},
 		{Flag: "enable-aggregator-routing", Field: "aggregation.routing.enabled"},
 		{Flag: "aggregator-reject-forwarding-redirect", Field: "aggregation.rejectForwardingRedirects"},
+		{Flag: "enable-external-metrics-routes", Field: "aggregation.externalMetricsRoutes.enabled"},
 		{Flag: "egress-selector-config-file", Field: "egress.configFile"},
 
 		{Flag: "explain", Field: "explain.enabled"},
@@ -206,6 +212,8 @@ func table() []Setting {
 		{Flag: "kubelet-config", Field: "node.kubeletConfigFile"},
 		{Flag: "kubelet-config-dir", Field: "node.kubeletConfigDir"},
 		{Flag: "root-dir", Field: "node.rootDir"},
+		{Flag: "image-credential-provider-config", Field: "node.imageCredentialProviderConfig"},
+		{Flag: "image-credential-provider-bin-dir", Field: "node.imageCredentialProviderBinDir"},
 		{Flag: "kubelet-certificate-authority", Field: "node.kubeletCertificateAuthority"},
 
 		{Flag: "pod-cidr", Field: "networking.podCIDR"},

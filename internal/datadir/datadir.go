@@ -78,11 +78,11 @@ func Open(path string) (_ *Dir, err error) {
 }
 
 // foreign reports whether a directory without a format file holds anything but what `mortise machine prepare`, a restore and a start
-// that was cut short leave there.
+// that was cut short leave there, and the certificates of another server.
 func foreign(entries []fs.DirEntry) bool {
 	for _, e := range entries {
 		switch e.Name() {
-		case "lock", "containerd", "kubeconfig", "store": // `mortise store restore` leaves a store
+		case "lock", "containerd", "kubeconfig", "store", "pki": // `mortise store restore` leaves a store; pki may be another server's
 		default:
 			return true
 		}

@@ -29,6 +29,7 @@ var beyondTheList = map[string]string{
 	"internal/cluster/identity.go internal/controllers/kubernetesservice":     "each server runs this one, elected or not",
 	"internal/scheduler/profiles.go internal/scheduler/plugins/noderesources": "extenders add to its arguments",
 	"internal/controllers/policystatus":                                       "embed/policystatus_test.go tests it in a server",
+	"store/etcd":                                                              "test/etcd tests it, against members that are no dependency of this module",
 	"internal/scheduler/plugins/defaultbinder":                                "the tests of the scheduler cover it",
 }
 

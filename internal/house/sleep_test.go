@@ -36,7 +36,7 @@ var looks = map[string]string{
 	"internal/apiserver/fanout_test.go TestThousandWatchers":              "goroutines of net/http end without an event",
 	"internal/apiserver/flowcontrol/flowcontrol.go Run":                   "levels lend to each other at an interval, as upstream's do",
 	"internal/apiserver/reload/reload.go Watch":                           "files are read again at an interval, as upstream does; mounts of Secrets give no events",
-	"internal/apiserver/server.go sendBookmarks":                              "bookmarks are sent at an interval",
+	"internal/apiserver/server.go sendBookmarks":                          "bookmarks are sent at an interval",
 	"internal/cli/quiet.go whenQuiet":                                     "the collection that it makes itself may be told, or be one with another",
 	"internal/machine/containerd.go start":                                "another program's readiness gives no event",
 	"test/aggregated/programs_test.go until":                              "kubectl is asked until other programs' servers are known",

@@ -257,6 +257,7 @@ func (p *Plan) runAgent(ctx context.Context, c *Connection, n Network, parts *li
 	parts.Run(ctx, "node's addresses", c.Addresses.Run)
 	api := server.Serve(p.kubelet.settings(server.Options{
 		ClientCAs: c.ClientCAs, Host: server.Host, Logger: log, Reviews: reviews, Metrics: measured.Gatherer(), Pages: p.pages(),
+		Requests: server.NewRequestMetrics(), Probes: measured.Probes(),
 	}))
 	parts.Run(ctx, "node", func(ctx context.Context) error {
 		return agent.Run(ctx, agent.Options{
@@ -267,8 +268,11 @@ func (p *Plan) runAgent(ctx context.Context, c *Connection, n Network, parts *li
 				Serve: api, Listen: p.kubelet.listenAt(c.listen()), TLS: p.kubelet.secured(c.Serving), Admit: p.kubelet.admits(c.Admit),
 			},
 			ClusterDNS: n.clusterDNS, Addresses: c.Addresses, DecodePods: staticPods(), Volumes: builtin.VolumePlugins(),
-			Plugins: agent.PluginOptions{Ledger: p.Ledger, Links: kubeletDir},
-			Metrics: measured, Logger: log,
+			Plugins: agent.PluginOptions{Links: kubeletDir},
+			ImageCredentials: agent.ImageCredentialsOptions{
+				Config: p.Settings.ImageCredentialProviderConfig, BinDir: p.Settings.ImageCredentialProviderBinDir,
+			},
+			Ledger: p.Ledger, Metrics: measured, Logger: log,
 		})
 	})
 	return nil

@@ -20,7 +20,8 @@ import (
 )
 
 // report is what ginkgo writes of a suite, as far as it is read.
-const report = `[{"SuiteDescription": "Kubernetes e2e suite", "SpecReports": [
+const report = `[{"SuiteDescription": "Kubernetes e2e suite", "PreRunStats": {"TotalSpecs": 7000, "SpecsThatWillRun": 6},
+"SpecialSuiteFailureReasons": ["Suite Timeout Elapsed"], "SpecReports": [
 {"LeafNodeType": "SynchronizedBeforeSuite", "State": "passed"},
 {"ContainerHierarchyTexts": ["[sig-apps] Deployment"], "LeafNodeType": "It", "LeafNodeText": "rolls [Conformance]", "State": "passed"},
 {"ContainerHierarchyTexts": ["[sig-apps] Deployment"], "LeafNodeType": "It", "LeafNodeText": "scales [Conformance]", "State": "failed",
@@ -33,7 +34,7 @@ const report = `[{"SuiteDescription": "Kubernetes e2e suite", "SpecReports": [
 {"LeafNodeType": "ReportAfterSuite", "LeafNodeText": "Kubernetes e2e suite report", "State": "passed"}]}]`
 
 func TestReport(t *testing.T) {
-	got, err := readReport(strings.NewReader(report))
+	got, unrun, err := readReport(strings.NewReader(report))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,6 +46,18 @@ func TestReport(t *testing.T) {
 	}
 	if d := cmp.Diff(want, got, cmp.AllowUnexported(result{})); d != "" {
 		t.Error(d)
+	}
+	if want := (cut{2, "Suite Timeout Elapsed"}); unrun != want {
+		t.Errorf("what did not run is %+v, want %+v", unrun, want)
+	}
+	var out strings.Builder
+	if got.print(&out, "containers", known{"containers": {"Deployment scales": "slow", "Pods start": "slow"}}, unrun, 0) ||
+		!strings.Contains(out.String(), "containers: 2 selected tests did not run: Suite Timeout Elapsed\n") {
+		t.Errorf("a run that was cut off is complete:\n%s", out.String())
+	}
+	passed := regexp.MustCompile(got.passed())
+	if !passed.MatchString("[sig-apps] Deployment rolls [Conformance]") || passed.MatchString("[sig-apps] Deployment scales [Conformance]") {
+		t.Errorf("passed: %s", passed)
 	}
 	for _, c := range []struct {
 		known, says string
@@ -60,7 +73,7 @@ func TestReport(t *testing.T) {
 			t.Fatal(err)
 		}
 		var out strings.Builder
-		if ok := got.print(&out, "containers", k, 90*time.Second); ok != c.ok || !strings.Contains(out.String(), c.says) {
+		if ok := got.print(&out, "containers", k, cut{}, 90*time.Second); ok != c.ok || !strings.Contains(out.String(), c.says) {
 			t.Errorf("known %q: %v, want %v and %q:\n%s", c.known, ok, c.ok, c.says, out.String())
 		}
 		if counts := "2 failed"; !strings.Contains(out.String(), "containers: 1 passed, "+counts) {
@@ -70,15 +83,15 @@ func TestReport(t *testing.T) {
 }
 
 func TestFailedPreparationIsAFailure(t *testing.T) {
-	got, err := readReport(strings.NewReader(`[{"SpecReports": [{"LeafNodeType": "SynchronizedBeforeSuite", "State": "failed",
+	got, _, err := readReport(strings.NewReader(`[{"SpecReports": [{"LeafNodeType": "SynchronizedBeforeSuite", "State": "failed",
 "Failure": {"Message": "no node"}}]}]`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(got) != 1 || got.print(io.Discard, "simulated", nil, 0) {
+	if len(got) != 1 || got.print(io.Discard, "simulated", nil, cut{}, 0) {
 		t.Errorf("%v is no failure", got)
 	}
-	if (results{}).print(io.Discard, "simulated", nil, 0) {
+	if (results{}).print(io.Discard, "simulated", nil, cut{}, 0) {
 		t.Error("no test at all is no failure")
 	}
 }
@@ -212,5 +225,28 @@ func TestStandIns(t *testing.T) {
 	}
 	if err := r.close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestPassedBeforeIsLeftOut: a run in pieces skips what has passed in the pieces before.
+func TestPassedBeforeIsLeftOut(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "report.json")
+	if err := os.WriteFile(path, []byte(report), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := settings{skip: "slow", after: path + "," + path}
+	if err := s.skipPassed(); err != nil {
+		t.Fatal(err)
+	}
+	passed := `\[sig-apps\] Deployment rolls \[Conformance\]$`
+	if want := "slow|" + passed + "|" + passed; s.skip != want {
+		t.Errorf("skips %s, want %s", s.skip, want)
+	}
+	s = settings{after: filepath.Join(t.TempDir(), "none.json")}
+	if err := s.skipPassed(); err == nil || !strings.Contains(err.Error(), "none.json") {
+		t.Errorf("a report that does not exist: %v", err)
+	}
+	if s = (settings{skip: "slow"}); s.skipPassed() != nil || s.skip != "slow" {
+		t.Errorf("skips %s", s.skip)
 	}
 }

@@ -3,11 +3,13 @@
 
 // Command conformance runs Kubernetes' own conformance tests against bin/mortise on this machine, and prints what passed, failed and was
 // skipped, with the first line of each failure. It exits with 1 if a test fails that is not in known.tsv, the table of known failures and
-// their causes.
+// their causes, or if the time ends before every selected test has run.
 //
 //	make conformance PEERS=DIR                              # all runs
 //	make conformance PEERS=DIR RUNS=simulated               # the tests that need no containers, and no root
 //	make conformance PEERS=DIR RUNS=containers FOCUS='\[sig-node\]'
+//	make conformance PEERS=DIR RUNS=containers TIMEOUT=15m  # as far as it gets; keep bin/conformance/containers/report.json
+//	make conformance PEERS=DIR RUNS=containers TIMEOUT=15m AFTER=report.json,second.json # what has passed in neither
 //
 // DIR is what scripts/conformance/build has made: Kubernetes' test programs in DIR/bin and, for real containers, a Debian tree in
 // DIR/rootfs. Of these the command makes stand-ins for the images that the tests name, and serves them from a registry on a loopback
@@ -53,6 +55,7 @@ var simulatedTests string
 type settings struct {
 	peers, binary, out string
 	focus, skip        string
+	after              string
 	procs              int
 	timeout            time.Duration
 }
@@ -105,6 +108,7 @@ func main() {
 	names := flag.String("runs", "simulated,containers,serial", "the runs, separated by commas")
 	flag.StringVar(&s.focus, "focus", "", "of the runs' tests only those whose names match")
 	flag.StringVar(&s.skip, "skip", "", "of the runs' tests none whose names match")
+	flag.StringVar(&s.after, "after", "", "files report.json of earlier runs, separated by commas: of the runs' tests none that passed in one")
 	flag.IntVar(&s.procs, "procs", 0, "processes of tests; 0: what each run has by default")
 	flag.DurationVar(&s.timeout, "timeout", 3*time.Hour, "the time for each run")
 	flag.Parse()
@@ -143,14 +147,17 @@ func (s settings) all(ctx context.Context, names []string, w io.Writer) (ok bool
 	if s.out, err = filepath.Abs(s.out); err != nil {
 		return false, err
 	}
+	if err := s.skipPassed(); err != nil {
+		return false, err
+	}
 	ok = true
 	for _, r := range todo {
 		began := time.Now()
-		results, err := s.one(ctx, r)
+		results, unrun, err := s.one(ctx, r)
 		if err != nil {
 			return false, fmt.Errorf("%s: %w", r.name, err)
 		}
-		ok = results.print(w, r.name, known, time.Since(began)) && ok
+		ok = results.print(w, r.name, known, unrun, time.Since(began)) && ok
 		fmt.Fprintf(w, "  logs: %s\n", filepath.Join(s.out, r.name))
 	}
 	return ok, nil
@@ -180,32 +187,57 @@ func (s settings) check(todo []run) error {
 	return nil
 }
 
-// one starts a cluster, runs the suite on it and reads the report.
-func (s settings) one(ctx context.Context, r run) (results, error) {
-	out := filepath.Join(s.out, r.name)
-	if err := os.RemoveAll(out); err != nil {
-		return nil, err
+// skipPassed adds the tests that passed in earlier runs to what is skipped.
+func (s *settings) skipPassed() error {
+	skip := []string{s.skip}
+	for _, path := range strings.Split(s.after, ",") {
+		if path == "" {
+			continue
+		}
+		earlier, _, err := readFile(path)
+		if err != nil {
+			return fmt.Errorf("read the earlier run: %w", err)
+		}
+		skip = append(skip, earlier.passed())
 	}
-	if err := os.MkdirAll(out, 0o755); err != nil {
-		return nil, err
-	}
-	c, err := s.start(ctx, r, out)
+	s.skip = strings.Join(slices.DeleteFunc(skip, func(s string) bool { return s == "" }), "|")
+	return nil
+}
+
+func readFile(path string) (results, cut, error) {
+	f, err := os.Open(path)
 	if err != nil {
-		return nil, err
-	}
-	err = s.suite(ctx, r, out, c.kubeconfig)
-	if stopErr := c.stop(); stopErr != nil {
-		return nil, errors.Join(err, stopErr)
-	}
-	if err != nil {
-		return nil, err
-	}
-	f, err := os.Open(filepath.Join(out, "report.json"))
-	if err != nil {
-		return nil, fmt.Errorf("the suite wrote no report, see %s: %w", filepath.Join(out, "ginkgo.log"), err)
+		return nil, cut{}, err
 	}
 	defer f.Close()
 	return readReport(f)
+}
+
+// one starts a cluster, runs the suite on it and reads the report.
+func (s settings) one(ctx context.Context, r run) (results, cut, error) {
+	out := filepath.Join(s.out, r.name)
+	if err := os.RemoveAll(out); err != nil {
+		return nil, cut{}, err
+	}
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return nil, cut{}, err
+	}
+	c, err := s.start(ctx, r, out)
+	if err != nil {
+		return nil, cut{}, err
+	}
+	err = s.suite(ctx, r, out, c.kubeconfig)
+	if stopErr := c.stop(); stopErr != nil {
+		return nil, cut{}, errors.Join(err, stopErr)
+	}
+	if err != nil {
+		return nil, cut{}, err
+	}
+	got, unrun, err := readFile(filepath.Join(out, "report.json"))
+	if err != nil {
+		return nil, cut{}, fmt.Errorf("the suite wrote no report, see %s: %w", filepath.Join(out, "ginkgo.log"), err)
+	}
+	return got, unrun, nil
 }
 
 // suite runs ginkgo. That tests fail is no error: the report tells it.

@@ -4,10 +4,12 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -24,7 +26,9 @@ type results []result
 
 // suiteReport is what is read of ginkgo's JSON report.
 type suiteReport struct {
-	SpecReports []specReport
+	PreRunStats                struct{ SpecsThatWillRun int }
+	SpecialSuiteFailureReasons []string
+	SpecReports                []specReport
 }
 
 type specReport struct {
@@ -35,15 +39,22 @@ type specReport struct {
 	Failure                 struct{ Message string }
 }
 
+// cut is how many of the selected tests did not run, and why: ginkgo's words, such as "Suite Timeout Elapsed".
+type cut struct {
+	tests int
+	why   string
+}
+
 // readReport reads a report. Tests that were not selected are no results; what is not a test, such as the preparation of the suite, is one
 // only if it failed.
-func readReport(r io.Reader) (results, error) {
+func readReport(r io.Reader) (out results, unrun cut, err error) {
 	var suites []suiteReport
 	if err := json.NewDecoder(r).Decode(&suites); err != nil {
-		return nil, fmt.Errorf("read the suite's report: %w", err)
+		return nil, cut{}, fmt.Errorf("read the suite's report: %w", err)
 	}
-	var out results
 	for _, suite := range suites {
+		unrun.tests += suite.PreRunStats.SpecsThatWillRun
+		unrun.why = strings.Join(append([]string{unrun.why}, suite.SpecialSuiteFailureReasons...), " ")
 		for _, s := range suite.SpecReports {
 			one := result{name: strings.Join(append(s.ContainerHierarchyTexts, s.LeafNodeText), " "), state: s.State,
 				message: firstLine(s.Failure.Message)}
@@ -63,11 +74,24 @@ func readReport(r io.Reader) (results, error) {
 					continue
 				}
 				one.name = strings.TrimSpace(s.LeafNodeType + " " + one.name)
+			} else {
+				unrun.tests--
 			}
 			out = append(out, one)
 		}
 	}
-	return out, nil
+	return out, cut{max(unrun.tests, 0), strings.TrimSpace(unrun.why)}, nil
+}
+
+// passed returns a regular expression of the names of the tests that passed; "" if none has.
+func (rs results) passed() string {
+	var names []string
+	for _, r := range rs {
+		if r.state == "passed" {
+			names = append(names, regexp.QuoteMeta(r.name)+"$")
+		}
+	}
+	return strings.Join(names, "|")
 }
 
 // firstLine is the first line that says something: ginkgo begins some messages with an empty one.
@@ -113,8 +137,9 @@ func (k known) cause(run, test string) (part, cause string) {
 	return "", ""
 }
 
-// print writes the failures and the counts of a run, and reports whether every failure is known. A run without any test has failed too.
-func (rs results) print(w io.Writer, run string, k known, took time.Duration) bool {
+// print writes the failures and the counts of a run, and reports whether every selected test ran and every failure is known. A run without
+// any test has failed too.
+func (rs results) print(w io.Writer, run string, k known, unrun cut, took time.Duration) bool {
 	counts := map[string]int{}
 	unknown := 0
 	for _, r := range rs {
@@ -135,5 +160,8 @@ func (rs results) print(w io.Writer, run string, k known, took time.Duration) bo
 	}
 	fmt.Fprintf(w, "%s: %d passed, %d failed (%d as known), %d skipped, in %.0f s\n", run, counts["passed"], counts["failed"],
 		counts["known"], counts["skipped"], took.Seconds())
-	return unknown == 0 && len(rs) > 0
+	if unrun.tests > 0 {
+		fmt.Fprintf(w, "%s: %d selected tests did not run: %s\n", run, unrun.tests, cmp.Or(unrun.why, "ginkgo gives no reason"))
+	}
+	return unknown == 0 && len(rs) > 0 && unrun.tests == 0
 }

@@ -48,8 +48,10 @@ var modules = []module{
 	{"test/scheduling", "10m", nil},
 	{"test/dex", "20m", nil},
 	{"test/aggregated", "20m", nil},
+	{"test/etcd", "20m", nil},
 	{"test/kubescheduler", "20m", nil},
 	{"test/podautoscaler", "20m", nil},
+	{"test/resourcemanagers", "20m", nil},
 }
 
 func main() {

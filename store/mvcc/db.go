@@ -275,6 +275,22 @@ func (d *DB) Rollback() {
 	})
 }
 
+// Reset replaces all records by those of a revision, in key order, and drops the history before it: watchers that are behind it get
+// [store.ErrCompacted]. It is for an engine that has missed changes made elsewhere. It belongs to the writer and the publisher alike, and
+// nothing may be staged. The revision must not be below the published one.
+func Reset(d *DB, now time.Time, revision int64, records []*store.Record) {
+	d.staged, d.revision, d.bytes, d.events, d.expiries, d.stale = btree.NewMap[string, *store.Record](degree), revision, 0, nil, nil, 0
+	for _, r := range records {
+		d.Load(r)
+	}
+	d.publishing.Lock()
+	d.history.missed.Store(revision) // before the head, so that no watcher takes the new one for a bookmark
+	d.history.trim(revision)
+	d.publishing.Unlock()
+	d.Publish(now, d.Seal())
+	d.Bookmark()
+}
+
 // copyOf returns an independent index. The library's Copy writes to the original too, which readers may be reading.
 func copyOf(from *index) *index {
 	to := btree.NewMap[string, *store.Record](degree)

@@ -345,3 +345,43 @@ func TestReadersBeside(t *testing.T) {
 	d.Close()
 	readers.Wait()
 }
+
+// TestReset: after a Reset the records are those given, readers of the time before get ErrCompacted, and none gets a bookmark that hides
+// what was missed.
+func TestReset(t *testing.T) {
+	d := New(1, Options{})
+	kept := commit(t, d, epoch, put("/r/x/a", "1")).Records[0]
+	commit(t, d, epoch, put("/r/x/b", "1"))
+	idle, err := d.Watch(t.Context(), "/r/x/", d.Revision())
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := idle.Next(t.Context())
+		waiting <- err
+	}()
+	Reset(d, epoch, 9, []*store.Record{kept, {Key: "/r/x/c", Value: []byte("1"), Revision: 7, Created: 7}})
+	if err := <-waiting; !errors.Is(err, store.ErrCompacted) {
+		t.Errorf("a watcher of before ends with %v", err)
+	}
+	page, err := d.Range(t.Context(), store.Range{Prefix: "/r/x/"})
+	if err != nil || page.Revision != 9 || len(page.Records) != 2 || page.Records[0] != kept || page.Records[1].Revision != 7 {
+		t.Errorf("at %d: %v, %v", page.Revision, page.Records, err)
+	}
+	if _, err := d.Range(t.Context(), store.Range{Revision: 8}); !errors.Is(err, store.ErrCompacted) {
+		t.Errorf("a read of before: %v", err)
+	}
+	if got := d.Size(); got.Keys != 2 || got.Bytes != 2*int64(len("/r/x/a1")) {
+		t.Errorf("the size is %+v", got)
+	}
+	w, err := d.Watch(t.Context(), "/r/x/", 9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit(t, d, epoch, put("/r/x/c", "2"))
+	b, err := w.Next(t.Context())
+	if err != nil || len(b.Events) != 1 || b.Events[0].Revision != 10 || b.Events[0].Previous == nil {
+		t.Errorf("after it: %+v, %v", b, err)
+	}
+}

@@ -28,6 +28,7 @@ type history struct {
 	buckets   atomic.Pointer[map[string]*bucket] // replaced as a whole when a bucket is added
 	adding    sync.Mutex                         // held to add a bucket
 	compacted atomic.Int64
+	missed    atomic.Int64 // revision of the last Reset: the stream lacks changes up to it
 
 	// Only the publisher uses these.
 	marks []mark

@@ -148,6 +148,10 @@ func (w *Watcher) read() (store.Batch, bool, error) {
 			batch.Events = append(batch.Events, e)
 		}
 	}
+	if w.seen < w.db.history.missed.Load() {
+		return store.Batch{}, false, fmt.Errorf("watch after revision %d, history begins at %d: %w", w.seen, w.db.Compacted(),
+			store.ErrCompacted)
+	}
 	if len(batch.Events) == 0 && (batch.Revision <= w.seen || w.bookmark == bookmark) {
 		return store.Batch{}, false, nil
 	}

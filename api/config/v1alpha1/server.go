@@ -62,8 +62,23 @@ type CompatibilityConfiguration struct {
 
 // StoreConfiguration selects the storage engine.
 type StoreConfiguration struct {
-	// Engine is local or memory.
+	// Engine is local, etcd or memory.
 	Engine string `json:"engine,omitempty"`
+	// Etcd says where the engine etcd finds its cluster.
+	Etcd EtcdConfiguration `json:"etcd,omitzero"`
+}
+
+// EtcdConfiguration says where an etcd cluster is.
+type EtcdConfiguration struct {
+	// Servers are the URLs of etcd's members.
+	Servers []string `json:"servers,omitempty"`
+	// CAFile is the file of the authorities of the members' certificates.
+	CAFile string `json:"caFile,omitempty"`
+	// CertFile and KeyFile are the server's certificate as a client of etcd, and its key.
+	CertFile string `json:"certFile,omitempty"`
+	KeyFile  string `json:"keyFile,omitempty"`
+	// Prefix is the prefix of all keys.
+	Prefix string `json:"prefix,omitempty"`
 }
 
 // LoggingConfiguration configures the log.
@@ -261,6 +276,7 @@ type AggregationConfiguration struct {
 	ProxyClientKeyFile        string `json:"proxyClientKeyFile,omitempty"`
 	Routing                   Switch `json:"routing,omitzero"`
 	RejectForwardingRedirects *bool  `json:"rejectForwardingRedirects,omitempty"`
+	ExternalMetricsRoutes     Switch `json:"externalMetricsRoutes,omitzero"`
 }
 
 // EgressConfiguration selects proxies for the server's outgoing connections.
@@ -283,13 +299,15 @@ type SchedulerConfiguration struct {
 // NodeConfiguration configures the nodes that the process runs, and how the API server reaches nodes.
 type NodeConfiguration struct {
 	// Mode is auto, cri, simulated or none.
-	Mode                        string                      `json:"mode,omitempty"`
-	CRISocket                   string                      `json:"criSocket,omitempty"`
-	KubeletConfigFile           string                      `json:"kubeletConfigFile,omitempty"`
-	KubeletConfigDir            string                      `json:"kubeletConfigDir,omitempty"`
-	RootDir                     string                      `json:"rootDir,omitempty"`
-	KubeletCertificateAuthority string                      `json:"kubeletCertificateAuthority,omitempty"`
-	Simulated                   SimulatedNodesConfiguration `json:"simulated,omitzero"`
+	Mode                          string                      `json:"mode,omitempty"`
+	CRISocket                     string                      `json:"criSocket,omitempty"`
+	KubeletConfigFile             string                      `json:"kubeletConfigFile,omitempty"`
+	KubeletConfigDir              string                      `json:"kubeletConfigDir,omitempty"`
+	RootDir                       string                      `json:"rootDir,omitempty"`
+	ImageCredentialProviderConfig string                      `json:"imageCredentialProviderConfig,omitempty"`
+	ImageCredentialProviderBinDir string                      `json:"imageCredentialProviderBinDir,omitempty"`
+	KubeletCertificateAuthority   string                      `json:"kubeletCertificateAuthority,omitempty"`
+	Simulated                     SimulatedNodesConfiguration `json:"simulated,omitzero"`
 }
 
 // SimulatedNodesConfiguration configures simulated nodes: a number of equal ones, or a file of [SimulatedNodes].

@@ -3,16 +3,17 @@
 
 // Package v1alpha1 is version v1alpha1 of extension.mortise.dev, Mortise's own API group.
 //
-// Its one kind is [InitializerConfiguration]: the controllers that initialize objects of given resources before other
-// clients see them. The annotation [InitializersAnnotation], which every client preserves, lists an object's pending
-// initializers; [Initializers] decodes it. A controller that initializes objects needs three functions: [SeeUninitialized]
-// shows it uninitialized objects, [Finish] removes it from an object's list, [Reject] rejects an object. They change the
-// given object and nothing else; storing it is an ordinary update.
+// [ExternalMetricsRoute] sends requests for some external metrics to a server of their own. [InitializerConfiguration] names
+// the controllers that initialize objects of given resources before other clients see them. The annotation
+// [InitializersAnnotation], which every client preserves, lists an object's pending initializers; [Initializers] decodes it.
+// A controller that initializes objects needs three functions: [SeeUninitialized] shows it uninitialized objects, [Finish]
+// removes it from an object's list, [Reject] rejects an object. They change the given object and nothing else; storing it
+// is an ordinary update.
 package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// The names of the group and of its kind.
+// The names of the group, and of its kind for initializers.
 const (
 	Group    = "extension.mortise.dev"
 	Version  = "v1alpha1"

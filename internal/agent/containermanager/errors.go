@@ -43,6 +43,14 @@ func admissionError(err error) error {
 	return &Rejection{UnexpectedAdmissionError, fmt.Sprintf("Allocate failed due to %v, which is unexpected", err)} // upstream's words
 }
 
-func topologyAffinity() error {
-	return &Rejection{TopologyAffinityError, "Resources cannot be allocated with Topology locality"} // upstream's words
+// topologyAffinity is the rejection of a pod whose resources cannot be aligned. The words are upstream's.
+func topologyAffinity(scope string, wholePod bool) error {
+	message := "Resources cannot be allocated with Topology locality"
+	switch {
+	case wholePod && scope == PodScope:
+		message = "Pod Scope pod with pod-level resources failed admission under pod-scope topology manager"
+	case wholePod:
+		message = "Pod Scope pod with pod-level resources failed admission with a container-level topology manager"
+	}
+	return &Rejection{TopologyAffinityError, message}
 }

@@ -62,6 +62,23 @@ type Topology interface {
 	Merge(hints []map[string][]TopologyHint) (best TopologyHint, admit bool)
 }
 
+// PodTopology is a Topology that allocates for some pods as a whole, from their pod-level resources.
+type PodTopology interface {
+	WholePod(pod *corev1.Pod) bool
+}
+
+// PodAllocator is an Allocator that can allocate for a pod as a whole. The others allocate for its containers.
+type PodAllocator interface {
+	// AllocatePod allocates for a pod; the request has no container.
+	AllocatePod(ctx context.Context, r Request) error
+}
+
+// wholePod reports whether the pod has pod-level resources that are allocated as such.
+func (m *Manager) wholePod(pod *corev1.Pod) bool {
+	t, ok := m.topology.(PodTopology)
+	return ok && t.WholePod(pod)
+}
+
 // containers returns the containers that take part in admission: init containers first.
 func containers(pod *corev1.Pod) []*corev1.Container {
 	out := make([]*corev1.Container, 0, len(pod.Spec.InitContainers)+len(pod.Spec.Containers))
@@ -80,16 +97,19 @@ func (m *Manager) align(ctx context.Context, pod *corev1.Pod, why Operation) err
 	if m.topology != nil && m.topology.Scope() == PodScope {
 		best, admit := m.topology.Merge(m.hints(Request{Operation: why, Pod: pod}))
 		if !admit {
-			return topologyAffinity()
+			return topologyAffinity(PodScope, m.wholePod(pod))
 		}
 		affinity = best
+		if m.wholePod(pod) {
+			return m.allocatePod(ctx, Request{Operation: why, Pod: pod, Affinity: affinity})
+		}
 	}
 	for _, c := range containers(pod) {
 		r := Request{Operation: why, Pod: pod, Container: c, Affinity: affinity}
 		if m.topology != nil && m.topology.Scope() == ContainerScope {
 			best, admit := m.topology.Merge(m.hints(r))
 			if !admit {
-				return topologyAffinity()
+				return topologyAffinity(ContainerScope, m.wholePod(pod))
 			}
 			r.Affinity = best
 		}
@@ -101,6 +121,28 @@ func (m *Manager) align(ctx context.Context, pod *corev1.Pod, why Operation) err
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+// allocatePod allocates for a pod as a whole.
+func (m *Manager) allocatePod(ctx context.Context, r Request) error {
+	for _, row := range m.rows {
+		if whole, ok := row.Allocator.(PodAllocator); ok {
+			if err := whole.AllocatePod(ctx, r); err != nil {
+				return err
+			}
+			continue
+		}
+		if row.Allocator == nil {
+			continue
+		}
+		for _, r.Container = range containers(r.Pod) {
+			if err := row.Allocator.Allocate(ctx, r); err != nil {
+				return err
+			}
+		}
+		r.Container = nil
 	}
 	return nil
 }

@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package credentialprovider finds the credentials for an image in a pod's image pull secrets, by kubelet's rules.
+// Package credentialprovider finds the credentials for an image, by kubelet's rules: in a pod's image pull secrets, and in the answers of
+// image credential providers.
 //
-// A secret contains a docker configuration: a table whose keys name a registry or repositories of one, such as
+// Either contains a docker configuration: a table whose keys name a registry or repositories of one, such as
 // "registry.example.com", "registry.example.com:5000/team" or "*.example.com". A key matches an image if
 //
 //   - its host has as many labels as the image's registry, and each label matches as a pattern (* and ? stay within a label);
@@ -36,14 +37,20 @@ import (
 // dockerHub is the key of credentials for Docker Hub.
 const dockerHub = "index.docker.io"
 
-// Credential is a login, and the secret that contains it.
-type Credential struct {
+// Login is a user's name and password.
+type Login struct {
 	Username, Password string
-	// Source names the secret and has the login's hash, in the form of kubelet's records of pulled images.
-	Source configv1beta1.ImagePullSecret
 }
 
-// Keyring has the credentials of one pod's secrets.
+// Credential is a login and where it comes from, in the form of kubelet's records of pulled images: at most one of Secret and Account is
+// set. If neither is, all pods of the node may use what is pulled with the login.
+type Credential struct {
+	Login
+	Secret  *configv1beta1.ImagePullSecret         // the secret that contains the login, with the login's hash
+	Account *configv1beta1.ImagePullServiceAccount // the service account whose token a provider turned into the login
+}
+
+// Keyring has the credentials of one pod.
 type Keyring struct {
 	credentials map[string][]Credential
 }
@@ -54,21 +61,41 @@ func (k *Keyring) Add(secret *corev1.Secret) error {
 	if err != nil {
 		return err
 	}
+	for _, written := range slices.Sorted(maps.Keys(entries)) {
+		e := entries[written]
+		k.add(written, Credential{Login: Login{e.Username, e.Password}, Secret: &configv1beta1.ImagePullSecret{
+			UID: string(secret.UID), Namespace: secret.Namespace, Name: secret.Name, CredentialHash: e.hash(),
+		}})
+	}
+	return nil
+}
+
+// AddLogins adds the logins that a provider returned, by their keys. The account is the one whose token the provider was given; nil: none.
+func (k *Keyring) AddLogins(logins map[string]Login, account *configv1beta1.ImagePullServiceAccount) {
+	for _, written := range slices.Sorted(maps.Keys(logins)) {
+		k.add(written, Credential{Login: logins[written], Account: account})
+	}
+}
+
+// add passes over a key that is not a URL.
+func (k *Keyring) add(written string, c Credential) {
+	key, ok := keyOf(written)
+	if !ok {
+		return
+	}
 	if k.credentials == nil {
 		k.credentials = map[string][]Credential{}
 	}
-	for _, written := range slices.Sorted(maps.Keys(entries)) {
-		key, ok := keyOf(written)
-		if !ok {
-			continue
-		}
-		e := entries[written]
-		k.credentials[key] = append(k.credentials[key], Credential{Username: e.Username, Password: e.Password,
-			Source: configv1beta1.ImagePullSecret{
-				UID: string(secret.UID), Namespace: secret.Namespace, Name: secret.Name, CredentialHash: e.hash(),
-			}})
+	k.credentials[key] = append(k.credentials[key], c)
+}
+
+// Repository returns an image's name with registry, without tag and digest: what keys match, and what providers are asked for.
+func Repository(image string) (string, error) {
+	named, err := reference.ParseNormalizedNamed(image)
+	if err != nil {
+		return "", fmt.Errorf("couldn't parse image name %q: %w", image, err) // upstream's words
 	}
-	return nil
+	return named.Name(), nil
 }
 
 // Lookup returns the credentials for the image, the most specific first. The image is the container's.
@@ -80,7 +107,7 @@ func (k *Keyring) Lookup(image string) ([]Credential, error) {
 	var out []Credential
 	// In descending order, a longer path comes before its prefix.
 	for _, key := range slices.Backward(slices.Sorted(maps.Keys(k.credentials))) {
-		if matches(key, named.Name()) {
+		if Matches(key, named.Name()) {
 			out = append(out, k.credentials[key]...)
 		}
 	}
@@ -110,8 +137,8 @@ func keyOf(written string) (string, bool) {
 	return parsed.Host + path, true
 }
 
-// matches reports whether a key matches a repository, both without scheme.
-func matches(key, repository string) bool {
+// Matches reports whether a key matches a repository, both without scheme.
+func Matches(key, repository string) bool {
 	k, err := url.Parse("https://" + key)
 	if err != nil {
 		return false

@@ -127,7 +127,7 @@ func TestSecretsOfAPod(t *testing.T) {
 	// The hash is that of kubelet's AuthConfig: {"username":"u","password":"p","email":"e"}.
 	const hash = "2f4f03e762821dfdb66ecda497a8f7c477946b7cdc3e28bf1da2e9da1054c40d"
 	got := credentials[0]
-	if got.Source.Name != "two" || got.Source.Namespace != "ns" || got.Source.UID != "uid" || got.Source.CredentialHash != hash ||
+	if got.Secret.Name != "two" || got.Secret.Namespace != "ns" || got.Secret.UID != "uid" || got.Secret.CredentialHash != hash ||
 		got.Password != "p" {
 		t.Errorf("found %+v", got)
 	}

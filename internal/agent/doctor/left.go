@@ -129,19 +129,19 @@ func checkMounts(_ context.Context, e *examination) []Finding {
 	tasks := map[string]bool{}
 	maps.Copy(tasks, r.sandboxes)
 	maps.Copy(tasks, r.containers)
-	type place struct {
+	type directory struct {
 		dir   string
 		known map[string]bool
 		owner string
 	}
-	places := []place{{filepath.Join(e.RootDir, "pods"), r.pods, "pod"}}
+	directories := []directory{{filepath.Join(e.RootDir, "pods"), r.pods, "pod"}}
 	if r.stateDir != "" {
-		places = append(places,
-			place{filepath.Join(r.stateDir, "io.containerd.grpc.v1.cri/sandboxes"), r.sandboxes, "sandbox"},
-			place{filepath.Join(r.stateDir, "io.containerd.runtime.v2.task/k8s.io"), tasks, "container"})
+		directories = append(directories,
+			directory{filepath.Join(r.stateDir, "io.containerd.grpc.v1.cri/sandboxes"), r.sandboxes, "sandbox"},
+			directory{filepath.Join(r.stateDir, "io.containerd.runtime.v2.task/k8s.io"), tasks, "container"})
 	}
 	var out []Finding
-	for _, p := range places {
+	for _, p := range directories {
 		left := leftMounts(string(text), p.dir, p.known)
 		for _, owner := range sortedKeys(left) {
 			mounts := left[owner]

@@ -42,18 +42,23 @@ func (m *Manager) mustPull(
 	if m.pulls == nil {
 		return false, message, nil
 	}
-	must, err = m.pulls.MustPull(c.Image, ref, func() ([]configv1beta1.ImagePullSecret, error) {
+	must, err = m.pulls.MustPull(c.Image, ref, func() (pullmanager.Sources, error) {
 		credentials, err := lookup()
-		var out []configv1beta1.ImagePullSecret
+		var out pullmanager.Sources
 		for _, have := range credentials {
-			out = append(out, have.Source)
+			switch {
+			case have.Secret != nil:
+				out.Secrets = append(out.Secrets, *have.Secret)
+			case have.Account != nil && out.Account == nil:
+				out.Account = have.Account
+			}
 		}
 		return out, err
 	})
 	return must, message + " and can be accessed by the pod", err
 }
 
-// pullCredentials returns the credentials in the pod's pull secrets for the image.
+// pullCredentials returns the credentials for the image: those in the pod's pull secrets, then those of the node's providers.
 func (m *Manager) pullCredentials(ctx context.Context, pod *corev1.Pod, image string) ([]credentialprovider.Credential, error) {
 	keyring := &credentialprovider.Keyring{}
 	for _, ref := range pod.Spec.ImagePullSecrets {
@@ -70,7 +75,12 @@ func (m *Manager) pullCredentials(ctx context.Context, pod *corev1.Pod, image st
 			return nil, err
 		}
 	}
-	return keyring.Lookup(image)
+	out, err := keyring.Lookup(image)
+	if err != nil || m.Providers == nil {
+		return out, err
+	}
+	provided, err := m.Providers.Lookup(ctx, pod, image)
+	return append(out, provided...), err
 }
 
 // pullRecorded pulls the image with each of the credentials until one succeeds, and records which. The argument image is the container's.
@@ -82,11 +92,11 @@ func (m *Manager) pullRecorded(
 			return "", err
 		}
 	}
-	ref, secret, err := m.pullWith(ctx, spec, credentials)
+	ref, used, err := m.pullWith(ctx, spec, credentials)
 	switch {
 	case m.pulls == nil:
 	case err == nil:
-		if err := m.pulls.Pulled(image, ref, secret); err != nil {
+		if err := m.pulls.Pulled(image, ref, used); err != nil {
 			m.Logger.Warn("Could not record a pulled image, verifying credentials for it from now on", "image", image, "err", err)
 		}
 	case answered(ctx, err):
@@ -97,26 +107,34 @@ func (m *Manager) pullRecorded(
 	return ref, err
 }
 
-// pullWith returns the image's reference and the secret that it was pulled with; nil: without one.
+// pullWith returns the image's reference, and the sources of the credentials that it was pulled with.
 func (m *Manager) pullWith(
 	ctx context.Context, spec *runtimeapi.ImageSpec, credentials []credentialprovider.Credential,
-) (string, *configv1beta1.ImagePullSecret, error) {
+) (string, pullmanager.Sources, error) {
 	if len(credentials) == 0 {
 		ref, err := m.Runtime.Images.PullImage(cri.Quiet(ctx), spec, nil, nil)
-		return ref, nil, err
+		return ref, pullmanager.Sources{}, err
 	}
 	var errs []error
 	for _, c := range credentials {
 		ref, err := m.Runtime.Images.PullImage(cri.Quiet(ctx), spec, &runtimeapi.AuthConfig{Username: c.Username, Password: c.Password}, nil)
 		if err == nil {
-			return ref, &c.Source, nil
+			return ref, sourcesOf(c), nil
 		}
 		errs = append(errs, err)
 	}
 	if len(errs) == 1 {
-		return "", nil, errs[0]
+		return "", pullmanager.Sources{}, errs[0]
 	}
-	return "", nil, utilerrors.NewAggregate(errs)
+	return "", pullmanager.Sources{}, utilerrors.NewAggregate(errs)
+}
+
+func sourcesOf(c credentialprovider.Credential) pullmanager.Sources {
+	out := pullmanager.Sources{Account: c.Account}
+	if c.Secret != nil {
+		out.Secrets = []configv1beta1.ImagePullSecret{*c.Secret}
+	}
+	return out
 }
 
 // answered reports whether the runtime itself ended the pull. An abandoned pull may still finish: its intent stays, so that the image does

@@ -46,17 +46,24 @@ type Secrets interface {
 	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
 }
 
+// Providers are the node's credential providers (package imagecredentials).
+type Providers interface {
+	// Lookup returns the credentials for the image, the most specific first. It calls no provider that the image does not match.
+	Lookup(ctx context.Context, pod *corev1.Pod, image string) ([]credentialprovider.Credential, error)
+}
+
 // Pods are the pods of the node.
 type Pods interface {
 	// AdmittedPods returns the pods that run or are about to: their images are in use.
 	AdmittedPods() []*corev1.Pod
 }
 
-// Config configures a Manager. All fields are required.
+// Config configures a Manager. All fields but Providers are required.
 type Config struct {
-	Runtime *cri.Client
-	Secrets Secrets
-	Pods    Pods
+	Runtime   *cri.Client
+	Secrets   Secrets
+	Providers Providers // nil: there are none
+	Pods      Pods
 	// Measure returns how full the runtime's file system of images is, under evict.ImageFSAvailable.
 	Measure func(ctx context.Context) evict.Observations
 

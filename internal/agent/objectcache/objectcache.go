@@ -280,6 +280,11 @@ func (m *Manager) Token(
 	return m.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
 }
 
+// ServiceAccount returns one service account.
+func (m *Manager) ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
+	return m.client.CoreV1().ServiceAccounts(namespace).Get(ctx, name, metav1.GetOptions{})
+}
+
 // Claim returns one claim.
 func (m *Manager) Claim(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error) {
 	return m.client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})

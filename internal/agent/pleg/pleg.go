@@ -45,7 +45,7 @@ type Status interface {
 	NetworkReady() (ready bool, why string)
 }
 
-// Config configures a Generator. All fields but Period are required.
+// Config configures a Generator. All fields but Period and Metrics are required.
 type Config struct {
 	Runtime *cri.Client
 	Workers Workers
@@ -53,6 +53,7 @@ type Config struct {
 	Period  time.Duration // relist interval; 0: depends on whether the runtime has events
 	Clock   clock.WithTicker
 	Logger  *slog.Logger
+	Metrics *Metrics // nil: relists are not counted
 }
 
 // Generator wakes workers while Run runs.
@@ -98,6 +99,7 @@ func (g *Generator) Run(ctx context.Context) error {
 	failing := false
 	timer := g.Clock.NewTimer(period)
 	defer timer.Stop()
+	var before time.Time // when the last relist began
 	first := make(chan struct{})
 	close(first)
 	for {
@@ -126,7 +128,10 @@ func (g *Generator) Run(ctx context.Context) error {
 			continue
 		case <-timer.C():
 		}
+		began := g.Clock.Now()
 		sums, err := g.List(ctx)
+		g.Metrics.relisted(before, began, g.Clock.Now())
+		before = began
 		timer.Reset(period)
 		if err != nil {
 			if ctx.Err() == nil && !failing {

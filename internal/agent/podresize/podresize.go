@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	resourcehelper "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/mortise-dev/mortise/internal/agent/allocatable"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
@@ -58,6 +59,7 @@ type Config struct {
 	Node      Node
 	Admission Admission
 	Limits    runconfig.Node // computes containers' cgroup settings
+	Kubelet   *configv1beta1.KubeletConfiguration
 	Events    record.EventRecorder
 }
 
@@ -302,6 +304,9 @@ func (m *Manager) refusal(ctx context.Context, pod *corev1.Pod) *corev1.PodCondi
 			return pending(corev1.PodReasonInfeasible, fmt.Sprintf(
 				"Node didn't have enough capacity: %s, requested: %d, capacity: %d", name, want, capacity)) // upstream's words
 		}
+	}
+	if why := m.assigned(pod); why != "" {
+		return pending(corev1.PodReasonInfeasible, why)
 	}
 	if reject := (*podadmission.Rejection)(nil); errors.As(m.Admission.Resize(ctx, pod), &reject) {
 		return pending(corev1.PodReasonDeferred, reject.Message)

@@ -42,6 +42,7 @@ type Config struct {
 	Runtime *cri.Client
 	Pods    Pods
 	Logs    runconfig.Node // locates the logs
+	RootDir string         // the node's directory, for checkpoints
 	Clock   clock.PassiveClock
 }
 

@@ -7,6 +7,8 @@
 //	dependencies.go  the interfaces of the rooms that it uses
 //	pods.go        the table of pods, and queries of other rooms
 //	worker.go      the rounds of one worker
+//	deadline.go    the deadline of a pod
+//	metrics.go     kubelet's metrics of starts
 //	steps.go       retries of failed steps
 //	hooks.go       THE ordered table of the preparations for a sandbox
 //	start.go       starts sandboxes and containers
@@ -46,6 +48,8 @@ type Config struct {
 	Resources allocatable.Node
 	Addresses Addresses
 	Backoff   *backoff.Table // of crashing containers
+	Probes    *probe.Metrics // nil: probes are not counted
+	Starts    *Metrics       // nil: starts are not timed
 	Clock     clock.WithTicker
 	Logger    *slog.Logger
 }
@@ -62,7 +66,8 @@ type Manager struct {
 // New makes the manager. Pods may be added after Start; their workers run once Run does.
 func New(c Config) *Manager {
 	m := &Manager{Config: c, podTable: newPodTable(c.Clock, c.Logger)}
-	m.probes = &probe.Manager{Prober: &probe.Prober{Exec: c.Runtime.ExecSync}, Clock: c.Clock, Changed: m.Wake, Report: m.reportProbe}
+	m.probes = &probe.Manager{Prober: &probe.Prober{Exec: c.Runtime.ExecSync}, Clock: c.Clock, Changed: m.Wake, Report: m.reportProbe,
+		Metrics: c.Probes}
 	return m
 }
 

@@ -58,7 +58,9 @@ func (w *worker) makeSandbox(ctx context.Context, pod *corev1.Pod, attempt uint3
 	if err := os.MkdirAll(config.LogDirectory, 0o755); err != nil {
 		return w.failed(ctx, pod, createSandbox, err)
 	}
-	if _, err := m.Runtime.Runtime.RunPodSandbox(cri.Quiet(ctx), config, handler); err != nil {
+	_, err = m.Runtime.Runtime.RunPodSandbox(cri.Quiet(ctx), config, handler)
+	m.Starts.sandbox(err)
+	if err != nil {
 		return w.failed(ctx, pod, createSandbox, err)
 	}
 	w.succeeded(createSandbox)
@@ -84,6 +86,7 @@ func (w *worker) startContainers(ctx context.Context, pod *corev1.Pod, act decid
 			return started, retrySoon
 		}
 		wait, failure := w.start(ctx, pod, c)
+		w.m.Starts.container(pod, c.Name, reasonOf(failure))
 		if failure == nil {
 			delete(w.waiting, c.Name)
 			started = true
@@ -98,6 +101,14 @@ func (w *worker) startContainers(ctx context.Context, pod *corev1.Pod, act decid
 		}
 	}
 	return started, retry
+}
+
+// reasonOf returns why a container has not started; empty: it has.
+func reasonOf(failure *corev1.ContainerStateWaiting) string {
+	if failure == nil {
+		return ""
+	}
+	return failure.Reason
 }
 
 // noteWaiting records why containers in back-off wait, and drops outdated reasons.
@@ -128,6 +139,7 @@ func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 		return wait, &corev1.ContainerStateWaiting{Reason: reason, Message: message}
 	}
 	last := w.state.NewestExited(c.Name)
+	asked := m.Clock.Now()
 	images, wait, failure := m.Images.EnsureVolumes(ctx, pod, c)
 	var image *runtimeapi.Image
 	if failure == nil {
@@ -139,6 +151,7 @@ func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 		}
 		return wait, failure
 	}
+	w.written.times.pulled += m.Clock.Since(asked)
 	restarts := restartCount(w.state, c.Name, m.RunConfig.PodLogDir(pod))
 	users, err := m.Users.Of(pod)
 	if err != nil {

@@ -77,6 +77,7 @@ type written struct {
 	mirror  types.UID      // the UID of a static pod's mirror pod
 	writing sync.WaitGroup // writes that run beside the round
 	retry   time.Duration  // when to repeat a failed write of the current round; zero: none
+	times   startTimes     // of the start that the statuses show
 }
 
 // PodAdded handles a pod that the informer has added.
@@ -220,14 +221,21 @@ func (w *worker) run(ctx context.Context) {
 		round, cancel := context.WithCancel(ctx)
 		w.m.mu.Lock()
 		w.cancel = cancel
+		spec := w.spec
 		w.m.mu.Unlock()
 		select {
 		case <-w.wakes: // this round sees the cause
 		default:
 		}
 		w.written.retry = 0
+		begun, first := w.m.Clock.Now(), w.written.times.seen.IsZero()
+		if first {
+			w.written.times.seen, w.written.times.done = begun, spec == nil || begunBefore(spec)
+		}
 		next, done := w.round(ctx, round)
 		w.written.writing.Wait()
+		w.m.Starts.round(first, w.m.Clock.Since(begun))
+		w.m.Starts.running(&w.written.times, spec, w.written.status, w.m.Clock.Now())
 		cancel()
 		if done {
 			return
@@ -537,17 +545,6 @@ func (w *worker) probe(ctx context.Context, pod *corev1.Pod, state *podstate.Pod
 	if pod.DeletionTimestamp != nil || w.final != nil {
 		m.probes.Ending(w.uid)
 	}
-}
-
-func pastDeadline(pod *corev1.Pod, now time.Time) bool {
-	return pod.Spec.ActiveDeadlineSeconds != nil && pod.Status.StartTime != nil && untilDeadline(pod, now) <= 0
-}
-
-func untilDeadline(pod *corev1.Pod, now time.Time) time.Duration {
-	if pod.Spec.ActiveDeadlineSeconds == nil || pod.Status.StartTime == nil {
-		return 0
-	}
-	return pod.Status.StartTime.Add(time.Duration(*pod.Spec.ActiveDeadlineSeconds) * time.Second).Sub(now)
 }
 
 // statusOf computes the pod's current status.

@@ -30,6 +30,8 @@ type Manager struct {
 	Changed func(uid types.UID)
 	// Report is called for results that deserve an event: "Liveness", "Readiness", "Startup".
 	Report func(in Instance, kind string, result Result, output string, err error)
+	// Metrics count attempts; nil: nothing does.
+	Metrics *Metrics
 
 	mu       sync.Mutex
 	watched  map[string]*watched // by container ID
@@ -76,6 +78,9 @@ func (m *Manager) Keep(uid types.UID, ids map[string]bool) {
 			w.cancel()
 			delete(m.watched, id)
 		}
+	}
+	if len(ids) == 0 {
+		m.Metrics.forget(uid)
 	}
 }
 
@@ -205,10 +210,12 @@ func (m *Manager) run(ctx context.Context, w *watched, in Instance, probe *corev
 	}
 	var last, counted = Unknown, int32(0)
 	for {
+		begun := m.Clock.Now()
 		result, output, err := m.Prober.Attempt(ctx, probe, in.Container, in.ID, in.PodIP)
 		if ctx.Err() != nil {
 			return
 		}
+		m.Metrics.attempted(in, kind, result, m.Clock.Since(begun), err)
 		if result != Success {
 			m.Report(in, kind, result, output, err)
 		}

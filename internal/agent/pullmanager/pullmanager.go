@@ -8,8 +8,8 @@
 //
 //   - image_manager/pulling: an ImagePullIntent for each image that is being pulled. The node writes it before it calls the
 //     runtime, so that a pulled image does not look like a preloaded one after a crash.
-//   - image_manager/pulled: an ImagePulledRecord for each pulled image, with the secrets that gave access to it. A pull
-//     without a secret opens the image to all pods.
+//   - image_manager/pulled: an ImagePulledRecord for each pulled image, with the secrets and service accounts that gave access to it. A
+//     pull without either opens the image to all pods.
 //
 // [Manager.MustPull] decides by these. Take an image that a pod pulled with the secret a/s. A pod with a/s, or with a secret
 // of the same login, may use it; any other must pull, so that the registry decides. If the Manager cannot read a record, or there is an
@@ -39,8 +39,16 @@ import (
 // mostSecrets is upstream's maximum of secrets that a record takes over from pods that did not pull.
 const mostSecrets = 100
 
-// Secrets returns the pod's secrets that have credentials for an image.
-type Secrets func() ([]configv1beta1.ImagePullSecret, error)
+// Sources are where a pod's credentials for an image come from.
+type Sources struct {
+	Secrets []configv1beta1.ImagePullSecret
+	// Account is the service account whose token a credential provider turned into credentials; nil: none. As with kubelet, the token's
+	// audience makes no difference.
+	Account *configv1beta1.ImagePullServiceAccount
+}
+
+// Lookup returns the sources of the pod's credentials for an image.
+type Lookup func() (Sources, error)
 
 // Options configure a Manager.
 type Options struct {
@@ -140,15 +148,16 @@ func (m *Manager) Intend(image string) error {
 	return nil
 }
 
-// Pulled records that the image was pulled as ref with the secret, or without one if it is nil. After an error the intent stays, and so the
-// verification.
-func (m *Manager) Pulled(image, ref string, secret *configv1beta1.ImagePullSecret) error {
+// Pulled records that the image was pulled as ref with credentials of these sources: one secret, or one account, or neither. After an error
+// the intent stays, and so the verification.
+func (m *Manager) Pulled(image, ref string, s Sources) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := &configv1beta1.ImagePullCredentials{NodePodsAccessible: true}
-	if secret != nil {
-		c = &configv1beta1.ImagePullCredentials{KubernetesSecrets: []configv1beta1.ImagePullSecret{*secret}}
+	c := &configv1beta1.ImagePullCredentials{KubernetesSecrets: s.Secrets}
+	if s.Account != nil {
+		c.KubernetesServiceAccounts = []configv1beta1.ImagePullServiceAccount{*s.Account}
 	}
+	c.NodePodsAccessible = len(s.Secrets) == 0 && s.Account == nil
 	if err := m.record(image, ref, c); err != nil {
 		return fmt.Errorf("record pulled image: %w", err)
 	}
@@ -205,8 +214,8 @@ func (m *Manager) record(image, ref string, credentials *configv1beta1.ImagePull
 	return writePulled(m.pulled, r)
 }
 
-// merge adds credentials to existing ones. A secret counts once, with its newest hash. An image that is open to all pods stays so, and
-// needs no secrets.
+// merge adds credentials to existing ones. A secret counts once, with its newest hash; so does an account. An image that is open to all
+// pods stays so, and needs no secrets.
 func merge(has, more configv1beta1.ImagePullCredentials) (configv1beta1.ImagePullCredentials, bool) {
 	switch {
 	case has.NodePodsAccessible:
@@ -228,6 +237,15 @@ func merge(has, more configv1beta1.ImagePullCredentials) (configv1beta1.ImagePul
 	slices.SortFunc(out.KubernetesSecrets, func(a, b configv1beta1.ImagePullSecret) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 	})
+	out.KubernetesServiceAccounts = slices.Clone(has.KubernetesServiceAccounts)
+	for _, a := range more.KubernetesServiceAccounts {
+		if !slices.Contains(out.KubernetesServiceAccounts, a) {
+			out.KubernetesServiceAccounts, changed = append(out.KubernetesServiceAccounts, a), true
+		}
+	}
+	slices.SortFunc(out.KubernetesServiceAccounts, func(a, b configv1beta1.ImagePullServiceAccount) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+	})
 	return out, changed
 }
 
@@ -244,10 +262,10 @@ const (
 	checkError       = "error"
 )
 
-// MustPull reports whether a pod must pull the image, which is on the node as ref, to use it. An error means that the pod's secrets cannot
-// be read.
-func (m *Manager) MustPull(image, ref string, secrets Secrets) (bool, error) {
-	result, err := m.check(image, ref, secrets)
+// MustPull reports whether a pod must pull the image, which is on the node as ref, to use it. It calls lookup only
+// if the record does not decide. An error is lookup's.
+func (m *Manager) MustPull(image, ref string, lookup Lookup) (bool, error) {
+	result, err := m.check(image, ref, lookup)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.checks[result]++
@@ -272,7 +290,7 @@ func (m *Manager) Records() (intents, pulled int, err error) {
 	return intents, len(names), err
 }
 
-func (m *Manager) check(image, ref string, secrets Secrets) (result string, err error) {
+func (m *Manager) check(image, ref string, lookup Lookup) (result string, err error) {
 	record, pulled, err := m.known(image, ref)
 	if err != nil {
 		m.logger.Warn("Could not read a record of pulled images, pulling the image again", "image", image, "err", err)
@@ -293,14 +311,14 @@ func (m *Manager) check(image, ref string, secrets Secrets) (result string, err 
 	switch {
 	case known.NodePodsAccessible:
 		return recordFound, nil
-	case len(known.KubernetesSecrets) == 0:
+	case len(known.KubernetesSecrets)+len(known.KubernetesServiceAccounts) == 0:
 		return mustAuthenticate, nil
 	}
-	shown, err := secrets()
+	shown, err := lookup()
 	if err != nil {
 		return checkError, err
 	}
-	for _, s := range shown {
+	for _, s := range shown.Secrets {
 		for _, k := range known.KubernetesSecrets {
 			login, secret, room := k.CredentialHash != "" && k.CredentialHash == s.CredentialHash, same(k, s),
 				len(known.KubernetesSecrets) < mostSecrets
@@ -312,6 +330,9 @@ func (m *Manager) check(image, ref string, secrets Secrets) (result string, err 
 			}
 			return recordFound, nil
 		}
+	}
+	if shown.Account != nil && slices.Contains(known.KubernetesServiceAccounts, *shown.Account) {
+		return recordFound, nil
 	}
 	return mustAuthenticate, nil
 }

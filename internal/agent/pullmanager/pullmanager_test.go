@@ -47,14 +47,18 @@ func secret(namespace, name, hash string) configv1beta1.ImagePullSecret {
 
 func pull(t *testing.T, m *Manager, s *configv1beta1.ImagePullSecret) {
 	t.Helper()
-	if err := errors.Join(m.Intend(image), m.Pulled(image, ref, s)); err != nil {
+	var sources Sources
+	if s != nil {
+		sources.Secrets = []configv1beta1.ImagePullSecret{*s}
+	}
+	if err := errors.Join(m.Intend(image), m.Pulled(image, ref, sources)); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func must(t *testing.T, m *Manager, image string, secrets ...configv1beta1.ImagePullSecret) bool {
 	t.Helper()
-	out, err := m.MustPull(image, ref, func() ([]configv1beta1.ImagePullSecret, error) { return secrets, nil })
+	out, err := m.MustPull(image, ref, func() (Sources, error) { return Sources{Secrets: secrets}, nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +142,7 @@ func TestSecretsThatCannotBeRead(t *testing.T) {
 	m := open(t, t.TempDir(), nil)
 	mine := secret("a", "s", "1")
 	pull(t, m, &mine)
-	if must, err := m.MustPull(image, ref, func() ([]configv1beta1.ImagePullSecret, error) { return nil, errors.New("no") }); err == nil ||
+	if must, err := m.MustPull(image, ref, func() (Sources, error) { return Sources{}, errors.New("no") }); err == nil ||
 		!must {
 		t.Errorf("must pull %t, %v", must, err)
 	}
@@ -284,7 +288,7 @@ func TestRecordsAreKubelets(t *testing.T) {
 	if text, err := os.ReadFile(intent); err != nil || string(text) != want {
 		t.Errorf("%s, %v, want %s", text, err, want)
 	}
-	if err := m.Pulled(image, ref, &mine); err != nil {
+	if err := m.Pulled(image, ref, Sources{Secrets: []configv1beta1.ImagePullSecret{mine}}); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, "image_manager/pulled", fileName(ref))

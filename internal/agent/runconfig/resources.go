@@ -40,6 +40,9 @@ func (n *Node) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.Linux
 		}
 	}
 	out := n.bounds(c.Resources.Requests, limits)
+	if out.CpuQuota > 0 && n.pinned(pod, c) {
+		out.CpuQuota = -1
+	}
 	out.OomScoreAdj = n.oomScore(pod, c)
 	out.HugepageLimits = n.hugePages(pod, c)
 	n.swap(out, pod, c)
@@ -62,6 +65,10 @@ func (n *Node) bounds(requests, limits corev1.ResourceList) *runtimeapi.LinuxCon
 		out.MemoryLimitInBytes = memory.Value()
 	}
 	return out
+}
+
+func (n *Node) pinned(pod *corev1.Pod, c *corev1.Container) bool {
+	return n.Pinned != nil && n.Pinned(pod, c)
 }
 
 // Shares returns the kernel's CPU shares of a number of millicores.
@@ -109,7 +116,7 @@ func (n *Node) Pod(pod *corev1.Pod) PodResources {
 	}
 	if class == corev1.PodQOSGuaranteed || Limited(pod, corev1.ResourceCPU) {
 		out.Quota, out.Period = n.quota(cpu.MilliValue()), n.period()
-		if n.NoQuota {
+		if n.NoQuota || n.pinned(pod, nil) {
 			out.Quota = -1
 		}
 	}

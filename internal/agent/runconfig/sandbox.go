@@ -39,11 +39,13 @@ type Node struct {
 	// LowestOOMScore is the lower limit of scores: a process without CAP_SYS_RESOURCE cannot set one below its own.
 	LowestOOMScore int64
 
-	CgroupRoot     string        // the parent of the cgroup of all pods
-	Flat           bool          // pods have no cgroups
-	NoQuota        bool          // CPU limits have no effect
-	QuotaPeriod    time.Duration // of CPU limits; zero: a tenth of a second
-	SeccompDefault bool          // the runtime's profile applies to pods without one
+	CgroupRoot  string        // the parent of the cgroup of all pods
+	Flat        bool          // pods have no cgroups
+	NoQuota     bool          // CPU limits have no effect
+	QuotaPeriod time.Duration // of CPU limits; zero: a tenth of a second
+	// Pinned reports whether a container, or the pod if the container is nil, has CPUs of its own and so no quota; nil: none has.
+	Pinned         func(pod *corev1.Pod, c *corev1.Container) bool
+	SeccompDefault bool // the runtime's profile applies to pods without one
 }
 
 // PodLogDir returns the directory of a pod's logs.

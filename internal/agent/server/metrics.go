@@ -22,6 +22,9 @@ func (s *Server) processMetrics() http.Handler {
 	if g == nil {
 		g = ownProcess()
 	}
+	if s.o.Requests != nil {
+		g = prometheus.Gatherers{g, s.o.Requests.registry}
+	}
 	return promhttp.HandlerFor(g, promhttp.HandlerOpts{})
 }
 

@@ -10,6 +10,8 @@
 //	/exec, /attach, /portForward, /run         stream.go
 //	/stats/summary                             summary.go, host.go
 //	/metrics, /metrics/resource                metrics.go
+//	/metrics/probes                            results of probes
+//	/checkpoint                                a container's checkpoint: checkpoint.go
 //	/metrics/cadvisor                          the kernel's accounting of all cgroups: cadvisor.go
 //	/configz                                   the kubelet configuration in effect
 //	/statusz, /flagz                           versions and uptime; the effective flags
@@ -35,6 +37,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
@@ -53,8 +56,11 @@ type Options struct {
 	// Allow decides on a user by the certificate's common name and organizations; nil: members of system:masters, and
 	// the API server's customary names.
 	Allow func(user string, groups []string) bool
-	// Metrics are served at /metrics; nil: those of the process.
-	Metrics prometheus.Gatherer
+	// Metrics are served at /metrics; nil: those of the process. Requests are added to them; nil: requests are not counted.
+	Metrics  prometheus.Gatherer
+	Requests *RequestMetrics
+	// Probes are the metrics at /metrics/probes; nil: the page does not exist.
+	Probes prometheus.Gatherer
 	// Host measures the machine; nil: the server reports Host of the node's stats, or nothing if that is nil.
 	Host func() (stats.Host, error)
 	// Logger; nil: nothing is logged.
@@ -172,11 +178,22 @@ func (s *Server) routes() {
 	s.mux.HandleFunc("GET /stats/summary", s.summary)
 	s.mux.Handle("GET /metrics", s.processMetrics())
 	s.mux.Handle("GET /metrics/resource", s.resourceMetrics())
+	if s.o.Probes != nil {
+		s.mux.Handle("GET /metrics/probes", promhttp.HandlerFor(s.o.Probes, promhttp.HandlerOpts{}))
+	}
+	if to, ok := s.node.(agent.Checkpointer); ok {
+		s.mux.HandleFunc("POST /checkpoint/{namespace}/{pod}/{container}", checkpoint(s.node, to))
+	}
 	s.mux.Handle("GET /metrics/cadvisor", s.cadvisorMetrics())
 }
 
 // ServeHTTP authenticates and authorizes the client, and serves the request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.o.Requests.serve(http.HandlerFunc(s.serveAllowed), w, r, s.o.Clock)
+}
+
+// serveAllowed serves the request of a client that may make it.
+func (s *Server) serveAllowed(w http.ResponseWriter, r *http.Request) {
 	if s.o.Kubelet != nil {
 		if s.admitted(w, r) {
 			s.mux.ServeHTTP(w, r)

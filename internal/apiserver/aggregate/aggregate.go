@@ -76,6 +76,11 @@ type Options struct {
 	// ClusterIPs makes the aggregator call services at their cluster IP, as kube-apiserver does without
 	// --enable-aggregator-routing.
 	ClusterIPs bool
+	// Form is how registrations are stored; nil: as APIServices.
+	Form *Form
+	// Beside is an aggregator whose rotations of the certificate this one makes too, and whose channel of changes this one closes
+	// too. Nil: none.
+	Beside *Aggregator
 	// Dial connects to the servers; nil: the default dialer.
 	Dial egress.Dial
 	// ForwardRedirects forwards redirects to the client. By default servers may not redirect.
@@ -91,7 +96,7 @@ type Options struct {
 // Aggregator has the registrations of one server. It is safe for concurrent use.
 type Aggregator struct {
 	o       Options
-	paths   atomic.Pointer[map[string]*Service] // by GROUP/VERSION; "" is the legacy group. Nil: no registrations
+	paths   atomic.Pointer[map[string]*Service] // by GROUP/VERSION ("" is the legacy group), or by name. Nil: no registrations
 	metrics *metrics
 	buffers buffers
 
@@ -104,6 +109,7 @@ type Aggregator struct {
 	due     chan struct{}   // holds one when there are such
 	start   func(*entry)    // starts an entry's worker; nil: not yet
 	workers sync.WaitGroup
+	rotates []*Aggregator // those beside it; not changed once requests are served
 }
 
 // entry is the state that lives as long as a registration.
@@ -126,15 +132,20 @@ func New(o Options) *Aggregator {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
+	o.Form = cmp.Or(o.Form, apiServices)
 	o.RequestTimeout = cmp.Or(o.RequestTimeout, time.Minute)
 	o.Most = cmp.Or(o.Most, 400)
-	return &Aggregator{o: o, entries: map[string]*entry{}, at: map[reference][]*entry{}, changed: make(chan struct{}),
+	a := &Aggregator{o: o, entries: map[string]*entry{}, at: map[reference][]*entry{}, changed: make(chan struct{}),
 		locals: map[string]bool{}, due: make(chan struct{}, 1), metrics: newMetrics()}
+	if b := o.Beside; b != nil {
+		b.rotates = append(b.rotates, a)
+	}
+	return a
 }
 
 // Load replaces all registrations with the stored ones. The addresses of their servers are resolved again.
 func (a *Aggregator) Load(ctx context.Context, stored feed.Lister) error {
-	all, err := stored.List(ctx, registrations, "")
+	all, err := stored.List(ctx, a.o.Form.Resource, "")
 	if err != nil {
 		return err
 	}
@@ -145,7 +156,7 @@ func (a *Aggregator) Load(ctx context.Context, stored feed.Lister) error {
 	}
 	snapshot, _ := stored.(*feed.Snapshot)
 	for _, name := range a.names() {
-		if !names[name] && !snapshot.Has(registrations, "", name) {
+		if !names[name] && !snapshot.Has(a.o.Form.Resource, "", name) {
 			a.registered(name, nil)
 		}
 	}
@@ -160,10 +171,10 @@ func (a *Aggregator) names() []string {
 	return slices.Collect(maps.Keys(a.entries))
 }
 
-// Apply applies a change of an object of one of [Kinds].
+// Apply applies a change of a registration, of a service, or of its endpoint slices.
 func (a *Aggregator) Apply(_ context.Context, c *feed.Change) error {
 	switch c.Resource {
-	case registrations:
+	case a.o.Form.Resource:
 		a.registered(c.Name, c.Object)
 	case services:
 		a.moved(c.Namespace, c.Name)
@@ -181,7 +192,7 @@ func (a *Aggregator) Apply(_ context.Context, c *feed.Change) error {
 func (a *Aggregator) registered(name string, obj resource.Object) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	r, _ := obj.(*apiregistrationv1.APIService)
+	r := a.o.Form.registration(obj)
 	old := a.entries[name]
 	if r == nil || r.Spec.Service == nil || r.Spec.Group == apiregistrationv1.GroupName {
 		if old != nil {
@@ -217,7 +228,7 @@ func (a *Aggregator) registered(name string, obj resource.Object) {
 	a.adopt(e, s, r)
 	a.entries[name] = e
 	a.at[s.at.reference] = append(a.at[s.at.reference], e)
-	a.o.Ledger.Register(s.ref(), "APIService/"+name)
+	a.o.Ledger.Register(s.ref(), a.o.Form.Kind+"/"+name)
 	a.publish()
 	a.work(e)
 }
@@ -257,13 +268,19 @@ func (a *Aggregator) publish() {
 	if len(a.entries) > 0 {
 		m := make(map[string]*Service, len(a.entries))
 		for _, e := range a.entries {
-			m[e.service.path()] = e.service
+			m[e.service.key()] = e.service
 		}
 		paths = &m
 	}
 	a.paths.Store(paths)
 	close(a.changed)
 	a.changed = make(chan struct{})
+	if b := a.o.Beside; b != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		close(b.changed)
+		b.changed = make(chan struct{})
+	}
 }
 
 // Services returns the registrations of other servers, sorted by name. The slice is shared.
@@ -287,11 +304,15 @@ func (a *Aggregator) Changed() <-chan struct{} {
 	return a.changed
 }
 
-// Find returns the registration that a path belongs to; nil: this server serves the path.
+// Find returns the registration that a path belongs to; nil: this server serves the path. In a form that is found by name, the path is a
+// registration's name.
 func (a *Aggregator) Find(path string) *Service {
 	paths := a.paths.Load()
 	if paths == nil {
 		return nil
+	}
+	if a.o.Form.ByName {
+		return (*paths)[path]
 	}
 	if rest, ok := strings.CutPrefix(path, "/apis/"); ok {
 		i := strings.IndexByte(rest, '/')
@@ -335,6 +356,9 @@ func (a *Aggregator) moved(namespace, name string) {
 
 // Rotated makes further requests use new connections, after a change of the front proxy's certificate.
 func (a *Aggregator) Rotated() {
+	for _, b := range a.rotates {
+		b.Rotated()
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, e := range a.entries {

@@ -95,14 +95,15 @@ func condition(r *apiregistrationv1.APIService, kind apiregistrationv1.APIServic
 
 // write sets the condition of the registration to f, unless it is already set or the registration changed meanwhile.
 func (a *Aggregator) write(ctx context.Context, s *Service, f finding) error {
-	obj, err := a.o.Backend().Get(ctx, registrations, "", s.Name)
+	form := a.o.Form
+	obj, err := a.o.Backend().Get(ctx, form.Resource, "", s.Name)
 	if apierrors.IsNotFound(err) {
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("get registration: %w", err)
 	}
-	r, ok := obj.(*apiregistrationv1.APIService)
-	if !ok || r.UID != s.UID || r.Spec.Service == nil {
+	r := form.registration(obj)
+	if r == nil || r.UID != s.UID || r.Spec.Service == nil {
 		return nil
 	}
 	read, ok := s.entry.reading.Load().finding(r, f)
@@ -112,13 +113,14 @@ func (a *Aggregator) write(ctx context.Context, s *Service, f finding) error {
 	if c := condition(r, f.kind); f.status != apiregistrationv1.ConditionTrue && c != nil && c.Status == apiregistrationv1.ConditionTrue {
 		a.metrics.lost(s.Name, f.reason)
 	}
-	err = a.o.Backend().UpdateStatus(ctx, registrations, "", s.Name, writer, func(obj resource.Object) {
-		if r, is := obj.(*apiregistrationv1.APIService); is && r.UID == s.UID && r.Spec.Service != nil {
+	err = a.o.Backend().UpdateStatus(ctx, form.Resource, "", s.Name, writer, func(obj resource.Object) {
+		if r := form.registration(obj); r != nil && r.UID == s.UID && r.Spec.Service != nil {
 			now := metav1.NewTime(a.o.Clock.Now()).Rfc3339Copy()
 			f.set(r, now)
 			if ok {
 				read.set(r, now)
 			}
+			form.SetConditions(obj, r.Status.Conditions)
 		}
 	})
 	if apierrors.IsNotFound(err) {

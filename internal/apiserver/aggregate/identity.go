@@ -41,7 +41,7 @@ type named struct {
 func (n *named) RoundTrip(r *http.Request) (*http.Response, error) {
 	host, err := n.service.host(r.Context())
 	if err != nil {
-		return nil, fmt.Errorf("find the server of APIService %s: %w", n.service.Name, err)
+		return nil, fmt.Errorf("find the server of %s: %w", n.service.Title(), err)
 	}
 	to := *r.URL
 	to.Scheme, to.Host = "https", host

@@ -57,7 +57,7 @@ func (a *Aggregator) check(ctx context.Context, e *entry) error {
 		return nil
 	}
 	if e := a.write(ctx, s, found); e != nil && ctx.Err() == nil {
-		a.o.Log.WarnContext(ctx, "Could not write the condition of an APIService", "name", s.Name, "error", e)
+		a.o.Log.WarnContext(ctx, "Could not write the condition of a registration", "kind", a.o.Form.Kind, "name", s.Name, "error", e)
 		return e
 	}
 	if found.status != apiregistrationv1.ConditionTrue {

@@ -8,7 +8,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"log"
 	"net"
@@ -68,7 +67,7 @@ func (s *Service) Serve(w http.ResponseWriter, r *http.Request, lasting bool, en
 	}
 	host, err := s.host(r.Context())
 	if err != nil {
-		a.o.Log.WarnContext(r.Context(), "Could not resolve the server of an APIService", "name", s.Name, "error", err)
+		a.o.Log.WarnContext(r.Context(), "Could not resolve the server of a registration", "kind", a.o.Form.Kind, "name", s.Name, "error", err)
 		s.refuse(w, textUnavailable, http.StatusServiceUnavailable)
 		return
 	}
@@ -102,7 +101,7 @@ func (s *Service) refuse(w http.ResponseWriter, text string, code int) {
 
 // name warns the client that the response is not the server's, and names the registration.
 func (s *Service) name(w http.ResponseWriter, why string) {
-	text := fmt.Sprintf("APIService %s", s.Name)
+	text := s.Title()
 	switch {
 	case !s.Available && s.Reason != "":
 		text += ": " + s.Reason

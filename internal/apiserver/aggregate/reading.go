@@ -37,6 +37,11 @@ func (a *Aggregator) Read(name, host, reason, message string) {
 	e.poke()
 }
 
+// Read is [Aggregator.Read] for the service.
+func (s *Service) Read(reason, message string) {
+	s.aggregator.Read(s.Name, s.URL("").Host, reason, message)
+}
+
 // finding returns the new content of the condition after a probe of the registration's availability; false: the condition stays.
 func (r *reading) finding(of *apiregistrationv1.APIService, availability finding) (finding, bool) {
 	switch {
@@ -55,5 +60,5 @@ func (s *Service) unread() string {
 	if s.Unreadable == "" {
 		return ""
 	}
-	return fmt.Sprintf(`299 - "APIService %s: %s is False: %s"`, s.Name, Readable, s.Unreadable)
+	return fmt.Sprintf(`299 - "%s: %s is False: %s"`, s.Title(), Readable, s.Unreadable)
 }

@@ -20,9 +20,9 @@ import (
 	"github.com/mortise-dev/mortise/extension"
 )
 
-// Service is the state of an APIService of another server at one time.
+// Service is the state of a registration of another server at one time.
 type Service struct {
-	Name                           string // VERSION.GROUP
+	Name                           string // VERSION.GROUP, or that of a registration of another form
 	Group, Version                 string
 	GroupPriority, VersionPriority int32
 	UID                            types.UID
@@ -51,7 +51,7 @@ func (a *Aggregator) describe(r *apiregistrationv1.APIService) *Service {
 	s := &Service{
 		Name: r.Name, Group: r.Spec.Group, Version: r.Spec.Version, UID: r.UID, Created: r.CreationTimestamp,
 		GroupPriority: r.Spec.GroupPriorityMinimum, VersionPriority: r.Spec.VersionPriority,
-		at: address{reference{r.Spec.Service.Namespace, r.Spec.Service.Name}, 443},
+		aggregator: a, at: address{reference{r.Spec.Service.Namespace, r.Spec.Service.Name}, 443},
 	}
 	if p := r.Spec.Service.Port; p != nil {
 		s.at.port = *p
@@ -71,9 +71,12 @@ func (s *Service) says(o *Service) bool {
 		s.Available == o.Available && s.Reason == o.Reason && s.Message == o.Message && s.Unreadable == o.Unreadable
 }
 
-// path returns the key by which [Aggregator.Find] finds the service.
-func (s *Service) path() string {
-	if s.Group == "" {
+// key is what [Aggregator.Find] finds the service by.
+func (s *Service) key() string {
+	switch {
+	case s.aggregator.o.Form.ByName:
+		return s.Name
+	case s.Group == "":
 		return ""
 	}
 	return s.Group + "/" + s.Version
@@ -87,15 +90,14 @@ func (s *Service) root() string {
 	return "/apis/" + s.Group + "/" + s.Version
 }
 
+// Title returns the kind and the name of the registration.
+func (s *Service) Title() string { return s.aggregator.o.Form.Kind + " " + s.Name }
+
 // Epoch changes with each change of the service or its endpoints.
 func (s *Service) Epoch() int64 { return s.entry.epoch.Load() }
 
 func (s *Service) ref() extension.Ref {
-	switch s.Group {
-	case "metrics.k8s.io", "custom.metrics.k8s.io", "external.metrics.k8s.io":
-		return extension.Ref{Point: extension.MetricsAPI, Name: s.Name}
-	}
-	return extension.Ref{Point: extension.AggregatedAPI, Name: s.Name}
+	return s.aggregator.o.Form.ref(s.Group, s.Name)
 }
 
 // URL returns the URL of a path at the server. Its host is the service's name; each call resolves it to an endpoint.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -177,15 +178,35 @@ func (definitionCodec) Encode(obj resource.Object) ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-// Decode returns the definition of stored JSON.
+// Decode returns the definition of stored JSON, which is of v1beta1 where kube-apiserver wrote it.
 func (definitionCodec) Decode(data []byte) (resource.Object, error) {
 	d := &v1.CustomResourceDefinition{}
 	if err := json.Unmarshal(data, d); err != nil {
 		return nil, fmt.Errorf("decode definition: %w", err)
 	}
+	if d.APIVersion == v1beta1.SchemeGroupVersion.String() {
+		var err error
+		if d, err = decodeBeta(data); err != nil {
+			return nil, fmt.Errorf("decode definition: %w", err)
+		}
+	}
 	d.TypeMeta = metav1.TypeMeta{}
 	v1.SetObjectDefaults_CustomResourceDefinition(d)
 	return d, nil
+}
+
+// decodeBeta returns the definition of JSON of v1beta1, whose schema may stand beside the versions.
+func decodeBeta(data []byte) (*v1.CustomResourceDefinition, error) {
+	b := &v1beta1.CustomResourceDefinition{}
+	if err := json.Unmarshal(data, b); err != nil {
+		return nil, err
+	}
+	v1beta1.SetObjectDefaults_CustomResourceDefinition(b)
+	hub, d := &apiextensions.CustomResourceDefinition{}, &v1.CustomResourceDefinition{}
+	if err := v1beta1.Convert_v1beta1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(b, hub, nil); err != nil {
+		return nil, err
+	}
+	return d, v1.Convert_apiextensions_CustomResourceDefinition_To_v1_CustomResourceDefinition(hub, d, nil)
 }
 
 type definitionColumns struct{}

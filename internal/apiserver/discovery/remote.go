@@ -100,17 +100,17 @@ func (r ranking) legacy() []string {
 }
 
 func (r ranking) sorted(key func(group string) string) []string {
-	type place struct {
+	type ranked struct {
 		group, key string
 		priority   int
 	}
-	places := make([]place, 0, len(r))
+	groups := make([]ranked, 0, len(r))
 	for g := range r {
-		places = append(places, place{g, key(g), r.priority(g)})
+		groups = append(groups, ranked{g, key(g), r.priority(g)})
 	}
-	slices.SortFunc(places, func(a, b place) int { return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.key, b.key)) })
-	names := make([]string, len(places))
-	for i, p := range places {
+	slices.SortFunc(groups, func(a, b ranked) int { return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.key, b.key)) })
+	names := make([]string, len(groups))
+	for i, p := range groups {
 		names[i] = p.group
 	}
 	return names

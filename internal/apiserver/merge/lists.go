@@ -20,16 +20,16 @@ type list struct {
 	deletes  bool   // the patch names the elements to delete
 }
 
-// places are the first positions of the elements of a list, or of their keys.
-type places struct {
+// positionIndex holds the first positions of the elements of a list, or of their keys.
+type positionIndex struct {
 	of       map[any]int
 	noObject int // the first element that is not an object; -1: there is none
 }
 
-// placesOf indexes the elements of a list by their value or key. If absent is true, elements without a key are indexed
+// firstPositions indexes the elements of a list by their value or key. If absent is true, elements without a key are indexed
 // under nil.
-func placesOf(elements []any, key string, byKey, absent bool) places {
-	p := places{of: make(map[any]int, len(elements)), noObject: -1}
+func firstPositions(elements []any, key string, byKey, absent bool) positionIndex {
+	p := positionIndex{of: make(map[any]int, len(elements)), noObject: -1}
 	for i, e := range elements {
 		v := e
 		if byKey {
@@ -48,7 +48,7 @@ func placesOf(elements []any, key string, byKey, absent bool) places {
 	return p
 }
 
-func (p places) at(v any) (int, bool) {
+func (p positionIndex) at(v any) (int, bool) {
 	if !hashable(v) {
 		return 0, false
 	}
@@ -57,7 +57,7 @@ func (p places) at(v any) (int, bool) {
 }
 
 // find finds the element with a key. All elements before it must be objects.
-func (p places) find(v any) (int, bool, error) {
+func (p positionIndex) find(v any) (int, bool, error) {
 	i, ok := p.at(v)
 	if p.noObject >= 0 && (!ok || i > p.noObject) {
 		return 0, false, fmt.Errorf("value for key %v is not a map", p.noObject) // upstream's words
@@ -138,7 +138,7 @@ func follows(changes, order []any, key string) error {
 	kept := changes
 	if key != "" {
 		var err error
-		if kept, _, err = apart(changes); err != nil {
+		if kept, _, err = splitDeletions(changes); err != nil {
 			return err
 		}
 	}
@@ -183,8 +183,8 @@ func alike(a, b any, key string) (bool, error) {
 	return alike(values[0], values[1], "")
 }
 
-// apart separates the elements to delete from the others in a list of objects.
-func apart(elements []any) (kept, deleted []any, _ error) {
+// splitDeletions separates the elements to delete from the others in a list of objects.
+func splitDeletions(elements []any) (kept, deleted []any, _ error) {
 	for _, e := range elements {
 		m, ok := e.(object)
 		if !ok {
@@ -306,7 +306,7 @@ func without(elements, keys []any, key string) []any {
 
 // elements merges objects into those with the same keys, and appends the others.
 func elements(original, patch []any, below strategicpatch.LookupPatchMeta, key string) ([]any, error) {
-	at := placesOf(original, key, true, false)
+	at := firstPositions(original, key, true, false)
 	for _, e := range patch {
 		m := e.(object)
 		v, ok := m[key]
@@ -360,7 +360,7 @@ func unique(list []any) []any {
 // partition divides elements into those that are in another list and the others.
 func partition(elements, by []any, key string) (in, out []any, _ error) {
 	in, out = make([]any, 0, len(elements)), make([]any, 0, len(elements))
-	at := placesOf(by, key, key != "", false)
+	at := firstPositions(by, key, key != "", false)
 	for _, e := range elements {
 		v, found := e, false
 		if key == "" {
@@ -387,22 +387,22 @@ func partition(elements, by []any, key string) (in, out []any, _ error) {
 	return in, out, nil
 }
 
-// placed is an element with its position in the new order; -1: it has none.
-type placed struct {
+// positioned is an element with its position in the new order; -1: it has none.
+type positioned struct {
 	element any
 	at      int
 }
 
-func place(elements, order []any, key string, byKey bool) []placed {
-	at := placesOf(order, key, byKey, true)
-	out := make([]placed, 0, len(elements))
+func withPositions(elements, order []any, key string, byKey bool) []positioned {
+	at := firstPositions(order, key, byKey, true)
+	out := make([]positioned, 0, len(elements))
 	for _, e := range elements {
 		v := e
 		if byKey {
 			m, _ := e.(object)
 			v = m[key]
 		}
-		p := placed{e, -1}
+		p := positioned{e, -1}
 		if i, ok := at.at(v); ok {
 			p.at = i
 		}
@@ -421,7 +421,7 @@ func arrange(patch, others, patchOrder, order []any, key string, byKey bool) ([]
 	if others, err = inOrder(others, order, key, byKey); err != nil {
 		return nil, err
 	}
-	l, r := place(others, order, key, byKey), place(patch, order, key, byKey)
+	l, r := withPositions(others, order, key, byKey), withPositions(patch, order, key, byKey)
 	out := make([]any, 0, len(l)+len(r))
 	for len(l) > 0 && len(r) > 0 {
 		if l[0].at >= 0 && l[0].at < r[0].at {
@@ -452,11 +452,11 @@ func inOrder(elements, order []any, key string, byKey bool) ([]any, error) {
 			}
 		}
 		var err error
-		if elements, deleted, err = apart(elements); err != nil {
+		if elements, deleted, err = splitDeletions(elements); err != nil {
 			return nil, err
 		}
 	}
-	sorted := place(elements, order, key, byKey)
+	sorted := withPositions(elements, order, key, byKey)
 	sort.SliceStable(sorted, func(i, j int) bool { return sorted[i].at < 0 || sorted[j].at < 0 || sorted[i].at < sorted[j].at })
 	out := make([]any, 0, len(elements)+len(deleted))
 	for _, p := range sorted {

@@ -27,9 +27,12 @@ type BootstrapObject struct {
 	Fields []metav1.ManagedFieldsEntry
 }
 
-// CreateMissing makes, in one commit, those objects that are missing, and returns the stored form of those that are there already,
-// nil for each that it made. Objects are not validated and pass no admission; nothing is allocated for them. Objects of
-// kinds that are not served are left out.
+// portion is how many objects one commit creates where the store does not take all at once. An etcd takes 128 by default.
+const portion = 100
+
+// CreateMissing makes, in one commit if the store takes so many at once, those objects that are missing, and returns the stored form of
+// those that are there already, nil for each that it made. Objects are not validated and pass no admission; nothing is allocated for
+// them. Objects of kinds that are not served are left out.
 func (b *Backend) CreateMissing(ctx context.Context, objects []BootstrapObject) ([]resource.Object, error) {
 	for {
 		found, err := b.createMissing(ctx, objects)
@@ -86,6 +89,13 @@ func (b *Backend) createMissing(ctx context.Context, objects []BootstrapObject) 
 		return found, nil
 	}
 	revision, _, err := b.store.Commit(ctx, ops...)
+	if errors.Is(err, store.ErrTooLarge) {
+		for some := range slices.Chunk(ops, portion) {
+			if revision, _, err = b.store.Commit(ctx, some...); err != nil {
+				return nil, err
+			}
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

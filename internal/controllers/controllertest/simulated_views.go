@@ -48,7 +48,7 @@ func (w *World) show(gvr schema.GroupVersionResource, change func(objects map[st
 	w.views = append(w.views, seen{now, next})
 }
 
-func place(o runtime.Object) string {
+func objectName(o runtime.Object) string {
 	m, err := meta.Accessor(o)
 	if err != nil {
 		return ""
@@ -62,9 +62,9 @@ func (w *World) heard(gvr schema.GroupVersionResource, e watch.Event) {
 	defer w.api.mu.Unlock()
 	w.show(gvr, func(objects map[string]runtime.Object) {
 		if e.Type == watch.Deleted {
-			delete(objects, place(e.Object))
+			delete(objects, objectName(e.Object))
 		} else {
-			objects[place(e.Object)] = e.Object
+			objects[objectName(e.Object)] = e.Object
 		}
 	})
 }
@@ -74,7 +74,7 @@ func (w *World) listed(gvr schema.GroupVersionResource, list runtime.Object) {
 	w.show(gvr, func(objects map[string]runtime.Object) {
 		clear(objects)
 		_ = meta.EachListItem(list, func(o runtime.Object) error {
-			objects[place(o)] = o.DeepCopyObject()
+			objects[objectName(o)] = o.DeepCopyObject()
 			return nil
 		})
 	})

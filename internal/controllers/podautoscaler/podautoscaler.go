@@ -29,7 +29,6 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	autoscalinglisters "k8s.io/client-go/listers/autoscaling/v2"
-	listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
@@ -68,7 +67,7 @@ type controller struct {
 	log      *scalinglog.Log
 
 	hpas  autoscalinglisters.HorizontalPodAutoscalerLister
-	pods  listers.PodLister
+	pods  *podsByLabel
 	queue *controllers.Queue[types.NamespacedName]
 
 	selectors calculator.Selectors
@@ -105,11 +104,15 @@ func build(d *controllers.Deps, s settings) (controllers.Runner, error) {
 	}
 	c := &controller{
 		client: d.Client, dynamic: d.Dynamic, mapper: d.RESTMapper, recorder: d.Recorder, clock: d.Clock, settings: s, meters: m,
-		hpas: hpas.Lister(), pods: pods.Lister(), queue: controllers.NewQueue[types.NamespacedName](d, "horizontalpodautoscaler", d.Syncs()),
+		hpas: hpas.Lister(), pods: &podsByLabel{lister: pods.Lister()},
+		queue:   controllers.NewQueue[types.NamespacedName](d, "horizontalpodautoscaler", d.Syncs()),
 		sources: &sources{client: d.Discovery.RESTClient(), mapper: d.RESTMapper, clock: d.Clock, period: s.period},
 		log:     d.Scalings, states: map[types.NamespacedName]*state{},
 	}
-	d.Await(pods.Informer())
+	podEvents := controllers.Handler[*corev1.Pod]{Add: c.pods.come, Update: c.pods.change, Delete: c.pods.gone}
+	if err := controllers.Subscribe(d, pods.Informer(), podEvents); err != nil {
+		return nil, err
+	}
 	err = controllers.Subscribe(d, hpas.Informer(), controllers.Handler[*autoscalingv2.HorizontalPodAutoscaler]{
 		Add: c.come,
 		Update: func(before, now *autoscalingv2.HorizontalPodAutoscaler) {
@@ -196,7 +199,7 @@ func (c *controller) begin(ctx context.Context, hpa *autoscalingv2.HorizontalPod
 		e.decision.Deleted()
 		return e
 	}
-	pods, err := c.pods.Pods(hpa.Namespace).List(selector)
+	pods, err := c.pods.list(hpa.Namespace, selector)
 	if err != nil {
 		return e // a cache's list has none
 	}
@@ -224,7 +227,7 @@ func (c *controller) ask(ctx context.Context, key types.NamespacedName, s *state
 
 // decide has the metrics decide.
 func (c *controller) decide(e *evaluation) {
-	pods, err := c.pods.Pods(e.hpa.Namespace).List(e.selector)
+	pods, err := c.pods.list(e.hpa.Namespace, e.selector)
 	if err != nil {
 		return // a cache's list has none
 	}

@@ -382,6 +382,10 @@ func TestServersFail(t *testing.T) {
 		t.Errorf("condition %q", got)
 	}
 	event(f, "lies", "FailedComputeMetricsReplicas", "invalid metrics (1 invalid out of 1)")
+	await(f, hpas, "hangs", func(h *autoscalingv2.HorizontalPodAutoscaler) bool {
+		return strings.HasPrefix(condition(h, autoscalingv2.ScalingActive), "False FailedGetExternalMetric") &&
+			strings.Contains(condition(h, autoscalingv2.ScalingActive), "context deadline exceeded")
+	})
 	for _, name := range []string{"hangs", "lies"} {
 		d, err := f.client.AppsV1().Deployments("default").Get(f.ctx, name, metav1.GetOptions{})
 		if err != nil {
@@ -391,6 +395,58 @@ func TestServersFail(t *testing.T) {
 			t.Errorf("%s has %d replicas", name, *d.Spec.Replicas)
 		}
 	}
+}
+
+// TestServersLie: usage of other pods, and usage below zero, say nothing about an autoscaler's pods. The autoscaler says so, and keeps the
+// replicas; when the truth is told, it acts.
+func TestServersLie(t *testing.T) {
+	f := start(t, "horizontal-pod-autoscaler-sync-period=100ms", "horizontal-pod-autoscaler-cpu-initialization-period=0s")
+	f.apply(deployment("web", 2))
+	await(f, deployments, "web", func(d *appsv1.Deployment) bool { return d.Status.ReadyReplicas == 2 })
+	pods, err := f.client.CoreV1().Pods("default").List(f.ctx, metav1.ListOptions{LabelSelector: "app=web"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := []string{pods.Items[0].Name, pods.Items[1].Name}
+	usage := func(cpu string, names ...string) string {
+		var items []string
+		for _, name := range names {
+			items = append(items, fmt.Sprintf(`{"metadata":{"name":"%s","namespace":"default"},"timestamp":"2026-01-01T00:00:00Z","window":"10s",`+
+				`"containers":[{"name":"app","usage":{"cpu":"%s","memory":"1Mi"}}]}`, name, cpu))
+		}
+		return `{"kind":"PodMetricsList","apiVersion":"metrics.k8s.io/v1beta1","items":[` + strings.Join(items, ",") + `]}`
+	}
+	f.metrics.set("pods", usage("900m", "stranger", "another"))
+	f.apply(`apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: web, namespace: default}
+spec:
+  maxReplicas: 10
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
+  metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 60}}}]`)
+	for _, lie := range []struct{ answer, says string }{
+		{usage("900m", "stranger", "another"), "no metrics returned matched known pods"},
+		{usage("-900m", own...), "did not receive metrics for targeted pods"},
+		{usage("NaN", own...), "decode answer"},
+		{`{"kind":"PodMetricsList","items":[]}`, "no metrics returned from resource metrics API"},
+		{`{"kind":`, "decode answer"},
+		{``, "decode answer"},
+	} {
+		f.metrics.set("pods", lie.answer)
+		await(f, hpas, "web", func(h *autoscalingv2.HorizontalPodAutoscaler) bool {
+			got := condition(h, autoscalingv2.ScalingActive)
+			return strings.HasPrefix(got, "False FailedGetResourceMetric") && strings.Contains(got, lie.says)
+		})
+	}
+	d, err := f.client.AppsV1().Deployments("default").Get(f.ctx, "web", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *d.Spec.Replicas != 2 {
+		t.Errorf("%d replicas", *d.Spec.Replicas)
+	}
+	f.metrics.set("pods", usage("120m", own...))
+	await(f, deployments, "web", func(d *appsv1.Deployment) bool { return *d.Spec.Replicas == 4 })
 }
 
 // TestAmbiguous: two autoscalers over the same pods say so, and neither scales.

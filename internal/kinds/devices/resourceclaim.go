@@ -40,7 +40,7 @@ func ResourceClaim(find Namespaces, ask Authorize) *resource.Descriptor {
 				kind.KeepMeta(&r.ObjectMeta, &old.ObjectMeta)
 				dropSkipped(r, old, upstream.Gate("DRAOptionalNodeOperations"))
 				keepAllocated(r, old)
-			}, find.newStatus(ask.parts(check.Status))),
+			}, find.newStatus(ask.authorizedStatus(check.Status))),
 		},
 	})
 }

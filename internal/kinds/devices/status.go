@@ -26,9 +26,10 @@ import (
 // of each device whose status is written. Nil: these are not checked.
 type Authorize func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
 
-// parts adds the permission checks for the parts of a claim's status to its validation.
-func (ask Authorize) parts(check func(ctx context.Context, obj, old resource.Object) field.ErrorList) func(ctx context.Context, obj,
-	old resource.Object) field.ErrorList {
+// authorizedStatus adds the permission checks for the parts of a claim's status to its validation.
+func (ask Authorize) authorizedStatus(
+	check func(ctx context.Context, obj, old resource.Object) field.ErrorList,
+) func(ctx context.Context, obj, old resource.Object) field.ErrorList {
 	return func(ctx context.Context, obj, old resource.Object) field.ErrorList {
 		var errs field.ErrorList
 		claim, before := obj.(*resourcev1.ResourceClaim), old.(*resourcev1.ResourceClaim)

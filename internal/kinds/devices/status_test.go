@@ -67,7 +67,7 @@ func TestPartsOfStatus(t *testing.T) {
 			return authorizer.DecisionNoOpinion, "", nil
 		})
 		var errs []string
-		for _, e := range ask.parts(none)(request.WithUser(t.Context(), c.who), c.obj, c.old) {
+		for _, e := range ask.authorizedStatus(none)(request.WithUser(t.Context(), c.who), c.obj, c.old) {
 			errs = append(errs, e.Field)
 		}
 		if diff := cmp.Diff(c.asked, asked); diff != "" {

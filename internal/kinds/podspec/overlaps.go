@@ -10,10 +10,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// placed is a path in a volume, and the source that puts a file there.
-type placed struct{ path, source string }
+// pathSource is a path in a volume, and the source that puts a file there.
+type pathSource struct{ path, source string }
 
-func (p placed) String() string {
+func (p pathSource) String() string {
 	if p.source == "" {
 		return fmt.Sprintf("%q", p.path)
 	}
@@ -23,7 +23,7 @@ func (p placed) String() string {
 // overlaps warns of files of a volume that hide each other: the same path twice, or one below another.
 func overlaps(v *corev1.Volume) []string {
 	var out []string
-	warn := func(kind string, paths []placed, before []placed) []placed {
+	warn := func(kind string, paths []pathSource, before []pathSource) []pathSource {
 		for _, p := range paths {
 			p.path = strings.TrimRight(p.path, "/")
 			for _, other := range before {
@@ -48,7 +48,7 @@ func overlaps(v *corev1.Volume) []string {
 	if v.Projected == nil {
 		return out
 	}
-	var all []placed
+	var all []pathSource
 	for _, s := range v.Projected.Sources {
 		if s == (corev1.VolumeProjection{}) {
 			out = append(out, fmt.Sprintf("volume %q (Projected) has no sources provided", v.Name))
@@ -60,7 +60,7 @@ func overlaps(v *corev1.Volume) []string {
 }
 
 // projectedPaths returns the paths that one source of a projected volume fills.
-func projectedPaths(s corev1.VolumeProjection) []placed {
+func projectedPaths(s corev1.VolumeProjection) []pathSource {
 	switch {
 	case s.ConfigMap != nil && s.ConfigMap.Items != nil:
 		return keyPaths(s.ConfigMap.Items, fmt.Sprintf("ConfigMap %q", s.ConfigMap.Name))
@@ -69,7 +69,7 @@ func projectedPaths(s corev1.VolumeProjection) []placed {
 	case s.DownwardAPI != nil && s.DownwardAPI.Items != nil:
 		return downwardPaths(s.DownwardAPI.Items, "DownwardAPI")
 	case s.ServiceAccountToken != nil:
-		return []placed{{s.ServiceAccountToken.Path, "ServiceAccountToken"}}
+		return []pathSource{{s.ServiceAccountToken.Path, "ServiceAccountToken"}}
 	case s.ClusterTrustBundle != nil:
 		name := s.ClusterTrustBundle.Name
 		if name == nil {
@@ -78,10 +78,10 @@ func projectedPaths(s corev1.VolumeProjection) []placed {
 		if name == nil {
 			name = new(string)
 		}
-		return []placed{{s.ClusterTrustBundle.Path, fmt.Sprintf("ClusterTrustBundle %q", *name)}}
+		return []pathSource{{s.ClusterTrustBundle.Path, fmt.Sprintf("ClusterTrustBundle %q", *name)}}
 	case s.PodCertificate != nil:
-		var out []placed
-		for _, p := range []placed{
+		var out []pathSource
+		for _, p := range []pathSource{
 			{s.PodCertificate.CertificateChainPath, "PodCertificate chain"},
 			{s.PodCertificate.KeyPath, "PodCertificate key"},
 			{s.PodCertificate.CredentialBundlePath, "PodCertificate credential bundle"},
@@ -95,18 +95,18 @@ func projectedPaths(s corev1.VolumeProjection) []placed {
 	return nil
 }
 
-func keyPaths(items []corev1.KeyToPath, source string) []placed {
-	out := make([]placed, len(items))
+func keyPaths(items []corev1.KeyToPath, source string) []pathSource {
+	out := make([]pathSource, len(items))
 	for i, item := range items {
-		out[i] = placed{item.Path, source}
+		out[i] = pathSource{item.Path, source}
 	}
 	return out
 }
 
-func downwardPaths(items []corev1.DownwardAPIVolumeFile, source string) []placed {
-	out := make([]placed, len(items))
+func downwardPaths(items []corev1.DownwardAPIVolumeFile, source string) []pathSource {
+	out := make([]pathSource, len(items))
 	for i, item := range items {
-		out[i] = placed{item.Path, source}
+		out[i] = pathSource{item.Path, source}
 	}
 	return out
 }

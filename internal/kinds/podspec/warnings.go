@@ -286,11 +286,11 @@ func (w *warner) containers() {
 }
 
 func (w *warner) ports() {
-	type placed struct {
+	type namedPort struct {
 		at   *field.Path
 		port corev1.ContainerPort
 	}
-	all := map[string][]placed{}
+	all := map[string][]namedPort{}
 	w.each(func(c *corev1.Container, path *field.Path) {
 		for i, port := range c.Ports {
 			at := path.Child("ports").Index(i)
@@ -308,7 +308,7 @@ func (w *warner) ports() {
 					w.add(at, "dangerously ambiguous port definition with %s", other.at)
 				}
 			}
-			all[key] = append(all[key], placed{at, port})
+			all[key] = append(all[key], namedPort{at, port})
 		}
 	})
 	names := map[string]*field.Path{}

@@ -28,7 +28,7 @@ type Cache struct {
 	mu          sync.Mutex
 	generations nodeinfo.Generations
 	nodes       map[string]*entry
-	pods        map[types.UID]*placed
+	pods        map[types.UID]*assigned
 	images      map[string]*image
 	changed     []*entry // since the last Update
 	order       bool     // the list of nodes has changed since
@@ -50,14 +50,14 @@ type image struct {
 	nodes sets.Set[string]
 }
 
-type placed struct {
+type assigned struct {
 	info    *nodeinfo.PodInfo
 	assumed bool
 }
 
 // New returns an empty cache.
 func New() *Cache {
-	return &Cache{nodes: map[string]*entry{}, pods: map[types.UID]*placed{}, images: map[string]*image{}}
+	return &Cache{nodes: map[string]*entry{}, pods: map[types.UID]*assigned{}, images: map[string]*image{}}
 }
 
 func (c *Cache) entry(name string) *entry {
@@ -166,7 +166,7 @@ func (c *Cache) Assume(p *nodeinfo.PodInfo) error {
 	if _, ok := c.pods[p.Pod.UID]; ok {
 		return fmt.Errorf("assume pod: %s/%s is placed already", p.Pod.Namespace, p.Pod.Name)
 	}
-	c.place(p, true)
+	c.assign(p, true)
 	return nil
 }
 
@@ -175,7 +175,7 @@ func (c *Cache) Forget(pod *corev1.Pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p := c.pods[pod.UID]; p != nil && p.assumed {
-		c.displace(p)
+		c.unassign(p)
 	}
 }
 
@@ -194,9 +194,9 @@ func (c *Cache) SetPod(pod *corev1.Pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p := c.pods[pod.UID]; p != nil {
-		c.displace(p)
+		c.unassign(p)
 	}
-	c.place(info, false)
+	c.assign(info, false)
 }
 
 // RemovePod removes a pod.
@@ -204,18 +204,18 @@ func (c *Cache) RemovePod(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p := c.pods[uid]; p != nil {
-		c.displace(p)
+		c.unassign(p)
 	}
 }
 
-func (c *Cache) place(p *nodeinfo.PodInfo, assumed bool) {
+func (c *Cache) assign(p *nodeinfo.PodInfo, assumed bool) {
 	e := c.entry(p.Pod.Spec.NodeName)
 	e.info.AddPodInfo(p)
-	c.pods[p.Pod.UID] = &placed{info: p, assumed: assumed}
+	c.pods[p.Pod.UID] = &assigned{info: p, assumed: assumed}
 	c.touch(e)
 }
 
-func (c *Cache) displace(p *placed) {
+func (c *Cache) unassign(p *assigned) {
 	e := c.nodes[p.info.Pod.Spec.NodeName]
 	if err := e.info.Remove(p.info.Pod); err != nil {
 		panic(err) // the pod and its node were recorded under one lock

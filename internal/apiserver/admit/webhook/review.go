@@ -48,7 +48,7 @@ func (r *reviews) of(h *hook, v *matching.Versioned) (types.UID, string, []byte,
 	if version == "" {
 		return "", "", nil, errors.New("webhook does not accept known AdmissionReview versions (v1, v1beta1)") // upstream's words
 	}
-	parts, err := r.parts(reviewKey{v, version})
+	parts, err := r.encoded(reviewKey{v, version})
 	if err != nil {
 		return "", "", nil, err
 	}
@@ -58,7 +58,7 @@ func (r *reviews) of(h *hook, v *matching.Versioned) (types.UID, string, []byte,
 	return uid, version, body, nil
 }
 
-func (r *reviews) parts(k reviewKey) ([2][]byte, error) {
+func (r *reviews) encoded(k reviewKey) ([2][]byte, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p, ok := r.whole[k]; ok {

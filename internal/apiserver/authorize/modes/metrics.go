@@ -76,14 +76,14 @@ func hash(data []byte) string {
 	return fmt.Sprintf("sha256:%x", sha256.Sum256(data))
 }
 
-func (m *Metrics) parts() []prometheus.Collector {
+func (m *Metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.decisions, m.evaluations, m.duration, m.failOpen, m.matchErrors, m.exclusions, m.matching, m.reloads,
 		m.last}
 }
 
 // Describe implements [prometheus.Collector].
 func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
-	for _, p := range m.parts() {
+	for _, p := range m.collectors() {
 		p.Describe(to)
 	}
 	to <- lastConfig
@@ -91,7 +91,7 @@ func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements [prometheus.Collector].
 func (m *Metrics) Collect(to chan<- prometheus.Metric) {
-	for _, p := range m.parts() {
+	for _, p := range m.collectors() {
 		p.Collect(to)
 	}
 	if h := m.hash.Load(); h != nil {

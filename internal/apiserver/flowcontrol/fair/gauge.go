@@ -40,17 +40,17 @@ func (g *Gauge) Tell(now time.Time) {
 func (g *Gauge) Set(now time.Time, v float64) {
 	g.Tell(now)
 	g.value = v
-	g.place()
+	g.locate()
 }
 
 // SetOf changes the number to which the value is relative.
 func (g *Gauge) SetOf(now time.Time, of float64) {
 	g.Tell(now)
 	g.of = of
-	g.place()
+	g.locate()
 }
 
-func (g *Gauge) place() {
+func (g *Gauge) locate() {
 	g.ratio = 0
 	if g.of != 0 {
 		g.ratio = g.value / g.of

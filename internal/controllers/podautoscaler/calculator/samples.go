@@ -72,7 +72,7 @@ func podUsage(m *metrics.PodMetrics, of corev1.ResourceName, container string) (
 			continue
 		}
 		value, ok := c.Usage[of]
-		if !ok {
+		if !ok || value.Sign() < 0 { // nothing uses less than nothing: the server is wrong
 			return 0, false
 		}
 		sum += value.MilliValue()

@@ -10,29 +10,88 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 )
 
 // Selectors are the selectors of autoscalers' targets, as last read: two autoscalers that control the same pods find each other here. It
 // may be used concurrently.
 type Selectors struct {
 	mu sync.RWMutex
-	of map[string]map[string]labels.Selector // by namespace and name
+	in map[string]*selected // by namespace
+}
+
+// selected are the selectors of a namespace.
+type selected struct {
+	of    map[string]labels.Selector   // by name
+	exact map[pair]map[string]struct{} // names of those that want a label to have one of some values, by each of these
+	other map[string]struct{}          // names of the others
+}
+
+// pair is a label.
+type pair struct{ key, value string }
+
+// Exact returns a label that a selector wants to have one of some values; an empty key: there is none.
+func Exact(selector labels.Selector) (key string, values []string) {
+	requirements, selectable := selector.Requirements()
+	if !selectable {
+		return "", nil
+	}
+	for i := range requirements {
+		switch r := &requirements[i]; r.Operator() {
+		case selection.Equals, selection.DoubleEquals, selection.In:
+			return r.Key(), r.Values().UnsortedList()
+		}
+	}
+	return "", nil
+}
+
+// set sets the selector of an autoscaler; nil removes it.
+func (s *selected) set(name string, selector labels.Selector) {
+	if before := s.of[name]; before != nil {
+		key, values := Exact(before)
+		for _, v := range values {
+			if at := (pair{key, v}); len(s.exact[at]) == 1 {
+				delete(s.exact, at)
+			} else {
+				delete(s.exact[at], name)
+			}
+		}
+		delete(s.other, name)
+		delete(s.of, name)
+	}
+	if selector == nil {
+		return
+	}
+	s.of[name] = selector
+	key, values := Exact(selector)
+	if key == "" {
+		s.other[name] = struct{}{}
+	}
+	for _, v := range values {
+		at := pair{key, v}
+		if s.exact[at] == nil {
+			s.exact[at] = map[string]struct{}{}
+		}
+		s.exact[at][name] = struct{}{}
+	}
 }
 
 // Add adds an autoscaler that selects nothing yet. One that is there keeps its selector.
 func (s *Selectors) Add(namespace, name string) (added bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.of == nil {
-		s.of = map[string]map[string]labels.Selector{}
+	if s.in == nil {
+		s.in = map[string]*selected{}
 	}
-	if s.of[namespace] == nil {
-		s.of[namespace] = map[string]labels.Selector{}
+	in := s.in[namespace]
+	if in == nil {
+		in = &selected{map[string]labels.Selector{}, map[pair]map[string]struct{}{}, map[string]struct{}{}}
+		s.in[namespace] = in
 	}
-	if _, there := s.of[namespace][name]; there {
+	if in.of[name] != nil {
 		return false
 	}
-	s.of[namespace][name] = labels.Nothing()
+	in.set(name, labels.Nothing())
 	return true
 }
 
@@ -40,19 +99,26 @@ func (s *Selectors) Add(namespace, name string) (added bool) {
 func (s *Selectors) Set(namespace, name string, selector labels.Selector) (there bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, there = s.of[namespace][name]; there {
-		s.of[namespace][name] = selector
+	in := s.in[namespace]
+	if in == nil || in.of[name] == nil {
+		return false
 	}
-	return there
+	if in.of[name].String() != selector.String() {
+		in.set(name, selector)
+	}
+	return true
 }
 
 // Remove removes an autoscaler.
 func (s *Selectors) Remove(namespace, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.of[namespace], name)
-	if len(s.of[namespace]) == 0 {
-		delete(s.of, namespace)
+	in := s.in[namespace]
+	if in == nil {
+		return
+	}
+	if in.set(name, nil); len(in.of) == 0 {
+		delete(s.in, namespace)
 	}
 }
 
@@ -60,17 +126,27 @@ func (s *Selectors) Remove(namespace, name string) {
 func (s *Selectors) Matching(namespace string, pods []*corev1.Pod) []Autoscaler {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	var distinct []labels.Set // the pods of a replica set have the same labels
+	in := s.in[namespace]
+	if in == nil {
+		return nil
+	}
+	names := map[string]struct{}{}
 	for _, pod := range pods {
-		if !slices.ContainsFunc(distinct, func(l labels.Set) bool { return labels.Equals(l, pod.Labels) }) {
-			distinct = append(distinct, pod.Labels)
+		try := func(candidates map[string]struct{}) {
+			for name := range candidates {
+				if _, known := names[name]; !known && in.of[name].Matches(labels.Set(pod.Labels)) {
+					names[name] = struct{}{}
+				}
+			}
+		}
+		try(in.other)
+		for key, value := range pod.Labels {
+			try(in.exact[pair{key, value}])
 		}
 	}
-	var found []Autoscaler
-	for name, selector := range s.of[namespace] {
-		if slices.ContainsFunc(distinct, func(l labels.Set) bool { return selector.Matches(l) }) {
-			found = append(found, Autoscaler{Name: name, Namespace: namespace})
-		}
+	found := make([]Autoscaler, 0, len(names))
+	for name := range names {
+		found = append(found, Autoscaler{Name: name, Namespace: namespace})
 	}
 	slices.SortFunc(found, func(a, b Autoscaler) int { return cmp.Compare(a.Name, b.Name) })
 	return found[:min(len(found), 2)]

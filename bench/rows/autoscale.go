@@ -1,0 +1,306 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package rows
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/mortise-dev/mortise/bench/load"
+	"github.com/mortise-dev/mortise/bench/report"
+)
+
+const (
+	meteredChild = "be-metered" // argument that has the binary be a server of metrics.k8s.io
+	autoscalers  = 1000
+	scaledPods   = 10 // of each
+	scaledSteps  = 20 // steps of load that are timed, each of another autoscaler
+	autoscaleFor = 30 // seconds of rest: two evaluations of each autoscaler
+	usualMillis  = 60 // of CPU that a pod uses, at its autoscaler's target
+)
+
+// beMetered serves the usage of pods of StatefulSets, which are named NAME-0, NAME-1 …, until its input ends. POST /load?app=NAME&cpu=N
+// sets how many thousandths of a CPU each pod of one uses.
+func beMetered(in io.Reader, out io.Writer) error {
+	var mu sync.Mutex
+	loads := map[string]string{}
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		app := strings.TrimPrefix(q.Get("labelSelector"), "app=")
+		switch {
+		case r.URL.Path == "/load":
+			mu.Lock()
+			defer mu.Unlock()
+			loads[q.Get("app")] = q.Get("cpu")
+		case strings.TrimSuffix(r.URL.Path, "/") == "/apis/metrics.k8s.io/v1beta1":
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"metrics.k8s.io/v1beta1","resources":[{"name":"pods","singularName":"","namespaced":true,"kind":"PodMetrics","verbs":["get","list"]}]}`)
+		case strings.HasSuffix(r.URL.Path, "/pods"):
+			mu.Lock()
+			cpu, set := loads[app]
+			mu.Unlock()
+			if !set {
+				cpu = strconv.Itoa(usualMillis)
+			}
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"kind":"PodMetricsList","apiVersion":"metrics.k8s.io/v1beta1","metadata":{},"items":[`)
+			at := time.Now().UTC().Format(time.RFC3339)
+			for i := range scaledPods {
+				if i > 0 {
+					_, _ = io.WriteString(w, ",")
+				}
+				_, _ = fmt.Fprintf(w, `{"metadata":{"name":"%s-%d","namespace":"default","creationTimestamp":%[3]q,"labels":{"app":%[1]q}},`+
+					`"timestamp":%[3]q,"window":"15s","containers":[{"name":"c","usage":{"cpu":"%[4]sm","memory":"16Mi"}}]}`, app, i, at, cpu)
+			}
+			_, _ = io.WriteString(w, "]}\n")
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	defer s.CloseClientConnections()
+	if _, err := fmt.Fprintln(out, s.Listener.Addr()); err != nil {
+		return err
+	}
+	_, err := io.Copy(io.Discard, in)
+	return err
+}
+
+func scaledSet(name string) string {
+	return fmt.Sprintf(`{"apiVersion":"apps/v1","kind":"StatefulSet","metadata":{"name":%[1]q},"spec":{"replicas":%[2]d,"serviceName":"s",`+
+		`"podManagementPolicy":"Parallel",`+
+		`"selector":{"matchLabels":{"app":%[1]q}},"template":{"metadata":{"labels":{"app":%[1]q}},"spec":{"terminationGracePeriodSeconds":0,`+
+		`"containers":[{"name":"c","image":"i","resources":{"requests":{"cpu":"100m"}}}]}}}}`, name, scaledPods)
+}
+
+func autoscaler(name string) string {
+	return fmt.Sprintf(`{"apiVersion":"autoscaling/v2","kind":"HorizontalPodAutoscaler","metadata":{"name":%[1]q},"spec":{"minReplicas":1,"maxReplicas":30,`+
+		`"scaleTargetRef":{"apiVersion":"apps/v1","kind":"StatefulSet","name":%[1]q},"metrics":[{"type":"Resource","resource":{"name":"cpu",`+
+		`"target":{"type":"Utilization","averageUtilization":%[2]d}}}]}}`, name, usualMillis)
+}
+
+func scaledName(i int) string { return fmt.Sprintf("web-%04d", i) }
+
+// autoscaling is 1,000 autoscalers over 10,000 simulated pods: at rest, in memory, and after steps of the load.
+func autoscaling(ctx context.Context, b *bench, add adder) (err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	child := exec.CommandContext(ctx, self, meteredChild)
+	in, err := child.StdinPipe()
+	if err != nil {
+		return err
+	}
+	out, err := child.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := child.Start(); err != nil {
+		return fmt.Errorf("start metrics server: %w", err)
+	}
+	defer func() { err = errors.Join(err, in.Close(), child.Wait()) }()
+	address, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		return fmt.Errorf("start metrics server: %w", err)
+	}
+	s, err := load.Start(ctx, b.binary, "--node", "simulated", "--nodes", "100",
+		"--horizontal-pod-autoscaler-cpu-initialization-period", "0s")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Stop()) }()
+	r := &scaled{Server: s, meter: "https://" + strings.TrimSpace(address)}
+	if r.client, err = s.Client(4); err != nil {
+		return err
+	}
+	defer r.client.CloseIdleConnections()
+	if err := registerMetrics(ctx, r.client, s.Config.Host, strings.TrimSpace(address)); err != nil {
+		return err
+	}
+	return r.measure(ctx, add)
+}
+
+// registerMetrics has the server of metrics.k8s.io at an address asked.
+func registerMetrics(ctx context.Context, client *http.Client, host, address string) error {
+	name, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	if err := load.Expect(ctx, client, http.StatusCreated, "POST", host+"/api/v1/namespaces/default/services", jsonContent,
+		fmt.Sprintf(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"meter"},"spec":{"type":"ExternalName","externalName":%q}}`,
+			name)); err != nil {
+		return err
+	}
+	const registrations = "/apis/apiregistration.k8s.io/v1/apiservices"
+	if err := load.Expect(ctx, client, http.StatusCreated, "POST", host+registrations, jsonContent,
+		fmt.Sprintf(`{"apiVersion":"apiregistration.k8s.io/v1","kind":"APIService","metadata":{"name":"v1beta1.metrics.k8s.io"},"spec":{"group":"metrics.k8s.io","version":"v1beta1","groupPriorityMinimum":100,"versionPriority":100,"insecureSkipTLSVerify":true,"service":{"namespace":"default","name":"meter","port":%s}}}`,
+			port)); err != nil {
+		return err
+	}
+	return watchLines(ctx, client, host+registrations+"?watch=1&fieldSelector=metadata.name%3Dv1beta1.metrics.k8s.io", wholeObjects,
+		func(line []byte) (bool, error) { return strings.Contains(string(line), `"reason":"Passed"`), nil })
+}
+
+// scaled is a server with the autoscalers.
+type scaled struct {
+	*load.Server
+	client *http.Client
+	meter  string // URL of the metrics server
+}
+
+func (r *scaled) measure(ctx context.Context, add adder) error {
+	sets := r.Config.Host + "/apis/apps/v1/namespaces/default/statefulsets"
+	rv, err := newest(ctx, r.client, sets)
+	if err != nil {
+		return err
+	}
+	if _, _, err := timed(ctx, r.Server, func(ctx context.Context) error {
+		return load.Many(ctx, &r.Target, 2, autoscalers, func(ctx context.Context, client *http.Client, i int) error {
+			return load.Expect(ctx, client, http.StatusCreated, "POST", sets, jsonContent, scaledSet(scaledName(i)))
+		})
+	}, func(ctx context.Context) error {
+		ready := map[string]bool{}
+		return watchRollouts(ctx, r.client, sets+"?watch=1&resourceVersion="+rv, func(o *rollout) bool {
+			if o.Object.Status.AvailableReplicas == scaledPods {
+				ready[o.Object.Metadata.Name] = true
+			}
+			return len(ready) == autoscalers
+		})
+	}); err != nil {
+		return fmt.Errorf("run pods: %w", err)
+	}
+	if err := r.idle(ctx, 30); err != nil { // what came of the pods settles
+		return err
+	}
+	without, err := r.rest(ctx)
+	if err != nil {
+		return err
+	}
+	before, err := r.Collected(ctx)
+	if err != nil {
+		return err
+	}
+	hpas := r.Config.Host + "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers"
+	if err := r.create(ctx, hpas); err != nil {
+		return err
+	}
+	if err := r.idle(ctx, 15); err != nil { // each is evaluated again
+		return err
+	}
+	after, err := r.Collected(ctx)
+	if err != nil {
+		return err
+	}
+	add(fmt.Sprintf("memory per autoscaler, of %s", report.Number(autoscalers)), after.Per(before, autoscalers, report.AtMost(20))...)
+	with, err := r.rest(ctx)
+	if err != nil {
+		return err
+	}
+	add(fmt.Sprintf("CPU at rest with %s autoscalers over %s simulated pods", report.Number(autoscalers),
+		report.Number(autoscalers*scaledPods)),
+		report.Value{Name: "of the autoscalers", Unit: "ms/s", Number: with - without, Bound: report.AtMost(20)},
+		report.Value{Name: "of all", Unit: "ms/s", Number: with})
+	return r.steps(ctx, sets, add)
+}
+
+// create makes the autoscalers, and waits until each has been evaluated.
+func (r *scaled) create(ctx context.Context, hpas string) error {
+	rv, err := newest(ctx, r.client, hpas)
+	if err != nil {
+		return err
+	}
+	_, _, err = timed(ctx, r.Server, func(ctx context.Context) error {
+		return load.Many(ctx, &r.Target, 2, autoscalers, func(ctx context.Context, client *http.Client, i int) error {
+			return load.Expect(ctx, client, http.StatusCreated, "POST", hpas, jsonContent, autoscaler(scaledName(i)))
+		})
+	}, func(ctx context.Context) error {
+		active := 0
+		return watchLines(ctx, r.client, hpas+"?watch=1&resourceVersion="+rv, wholeObjects, func(line []byte) (bool, error) {
+			if strings.Contains(string(line), `"reason":"ValidMetricFound"`) {
+				active++
+			}
+			return active >= autoscalers, nil
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("create autoscalers: %w", err)
+	}
+	return nil
+}
+
+// idle waits: a watch that the server itself ends is as long.
+func (r *scaled) idle(ctx context.Context, seconds int) error {
+	return load.Expect(ctx, r.client, http.StatusOK, "GET",
+		fmt.Sprintf("%s/api/v1/namespaces/default/configmaps?watch=1&timeoutSeconds=%d", r.Config.Host, seconds), "", "")
+}
+
+// rest is the CPU of the server while nothing happens, in thousandths of a core.
+func (r *scaled) rest(ctx context.Context) (float64, error) {
+	before, err := r.Cpu()
+	if err != nil {
+		return 0, err
+	}
+	if err := r.idle(ctx, autoscaleFor); err != nil {
+		return 0, err
+	}
+	after, err := r.Cpu()
+	return load.Ms(after-before) / autoscaleFor, err
+}
+
+// steps doubles the load of some pods, and times how long it takes until their sets have more replicas.
+func (r *scaled) steps(ctx context.Context, sets string, add adder) error {
+	direct := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	defer direct.CloseIdleConnections()
+	rv, err := newest(ctx, r.client, sets)
+	if err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	began := map[string]time.Time{}
+	var took []time.Duration
+	if _, _, err := timed(ctx, r.Server, func(ctx context.Context) error {
+		for i := range scaledSteps {
+			name := scaledName(1 + i*autoscalers/scaledSteps)
+			mu.Lock()
+			began[name] = time.Now()
+			mu.Unlock()
+			if err := load.Expect(ctx, direct, http.StatusOK, "POST", fmt.Sprintf("%s/load?app=%s&cpu=%d", r.meter, name, 2*usualMillis), "",
+				""); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, func(ctx context.Context) error {
+		return watchRollouts(ctx, r.client, sets+"?watch=1&resourceVersion="+rv, func(o *rollout) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			if at, ok := began[o.Object.Metadata.Name]; ok && o.Object.Spec.Replicas > scaledPods {
+				took = append(took, time.Since(at))
+				delete(began, o.Object.Metadata.Name)
+			}
+			return len(took) == scaledSteps
+		})
+	}); err != nil {
+		return fmt.Errorf("step load: %w", err)
+	}
+	add("from a step of the load to the new replicas at the API", report.Value{Name: "median", Unit: "s", Number: load.Quantile(took, 50) / 1000},
+		report.Value{Name: "longest", Unit: "s", Number: slices.Max(took).Seconds(), Bound: report.AtMost(16)})
+	return nil
+}

@@ -1,0 +1,48 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/cert"
+
+	"github.com/mortise-dev/mortise/internal/kinds/bootstrap"
+)
+
+// checkAuthority refuses a server whose authority is not that of the cluster in a store that servers share: the clients and tokens of one
+// server would be strangers to the others. The ConfigMap of the servers' authorities tells; where there is none yet, the server may be the
+// first.
+func (a *assembly) checkAuthority(ctx context.Context) error {
+	if !a.settings.engine.Shared {
+		return nil
+	}
+	obj, err := a.server.Backend().Get(ctx, configMaps, metav1.NamespaceSystem, bootstrap.AuthenticationName)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the cluster's authorities: %w", err)
+	}
+	text := obj.(*corev1.ConfigMap).Data["client-ca-file"]
+	if text == "" {
+		return nil
+	}
+	known, err := cert.ParseCertsPEM([]byte(text))
+	if err != nil {
+		return fmt.Errorf("read the cluster's authorities: %w", err)
+	}
+	if own := a.material.CA.Certificate; slices.ContainsFunc(known, own.Equal) {
+		return nil
+	}
+	return fmt.Errorf("the authority in %s is not that of the cluster in the store: "+
+		"replace ca.crt, ca.key, front-proxy-ca.crt, front-proxy-ca.key and sa.key there by those of another server of the cluster, and "+
+		"remove the other files", filepath.Join(a.settings.DataDir, "pki"))
+}

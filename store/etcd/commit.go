@@ -1,0 +1,213 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/mortise-dev/mortise/store"
+)
+
+// Commit implements [store.Engine].
+func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (int64, []*store.Record, error) {
+	if err := e.begin(ctx); err != nil {
+		return 0, nil, err
+	}
+	defer e.commits.Done()
+	if err := examine(ops, e.keys, e.options.MaxTransaction); err != nil {
+		return 0, nil, err
+	}
+	if len(ops) == 0 {
+		if err := e.fresh(ctx); err != nil {
+			return 0, nil, err
+		}
+		return e.mirror.db.Revision(), nil, nil
+	}
+	writes := e.mirror.writes.begin(ops)
+	defer e.mirror.writes.end(writes)
+	response, unsure, err := e.transact(ctx, ops)
+	if err != nil {
+		return 0, nil, err
+	}
+	if !response.Succeeded {
+		return e.conflict(ctx, ops, writes, response, unsure)
+	}
+	revision := response.Header.Revision
+	// The commit is a fact, whether the mirror has it or not.
+	_ = e.mirror.await(ctx, revision, e.closed)
+	return revision, e.mirror.results(writes, revision, response), nil
+}
+
+// begin counts a commit, so that Close waits for it.
+func (e *Engine) begin(ctx context.Context) error {
+	e.closing.Lock()
+	defer e.closing.Unlock()
+	if e.isClosed() {
+		return store.ErrClosed
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	e.commits.Add(1)
+	return nil
+}
+
+// examine refuses ops that no state could satisfy, and more bytes than the most.
+func examine(ops []store.Op, keys keyspace, most int64) error {
+	var total int64
+	seen := make(map[string]struct{}, len(ops))
+	for i, op := range ops {
+		_, ours := keys.outer(op.Key)
+		_, twice := seen[op.Key]
+		switch {
+		case op.Key == "":
+			return fmt.Errorf("commit op %d: %w: empty key", i, store.ErrInvalid)
+		case !ours:
+			return fmt.Errorf("commit key %q: %w: not below %s", op.Key, store.ErrInvalid, root)
+		case op.Expect < store.Any:
+			return fmt.Errorf("commit key %q: %w: expects revision %d", op.Key, store.ErrInvalid, op.Expect)
+		case op.TTL < 0 || op.TTL > 0 && op.Value == nil:
+			return fmt.Errorf("commit key %q: %w: ttl %v", op.Key, store.ErrInvalid, op.TTL)
+		case twice:
+			return fmt.Errorf("commit key %q: %w: twice in a transaction", op.Key, store.ErrInvalid)
+		}
+		seen[op.Key] = struct{}{}
+		total += int64(len(op.Key) + len(op.Value))
+	}
+	if total > most {
+		return fmt.Errorf("commit %d bytes, at most %d: %w", total, most, store.ErrTooLarge)
+	}
+	return nil
+}
+
+// transaction is a commit in etcd's form.
+type transaction struct {
+	conditions []clientv3.Cmp
+	changes    []clientv3.Op
+	current    []clientv3.Op // reads the keys that have a condition
+}
+
+// transaction translates ops. A put without a condition, whose key's creation the caller cannot know, is followed by a read of the key.
+func (e *Engine) transaction(ctx context.Context, ops []store.Op) (t transaction, err error) {
+	for _, op := range ops {
+		key, _ := e.keys.outer(op.Key)
+		if op.Expect != store.Any {
+			t.conditions = append(t.conditions, clientv3.Compare(clientv3.ModRevision(key), "=", op.Expect))
+			t.current = append(t.current, clientv3.OpGet(key))
+		}
+		if op.Value == nil {
+			t.changes = append(t.changes, clientv3.OpDelete(key))
+			continue
+		}
+		var options []clientv3.OpOption
+		if op.TTL > 0 {
+			id, err := e.leases.get(ctx, op.TTL)
+			if err != nil {
+				return t, err
+			}
+			options = append(options, clientv3.WithLease(id))
+		}
+		t.changes = append(t.changes, clientv3.OpPut(key, string(op.Value), options...))
+	}
+	for _, op := range ops {
+		if op.Value != nil && op.Expect != 0 {
+			key, _ := e.keys.outer(op.Key)
+			t.changes = append(t.changes, clientv3.OpGet(key, clientv3.WithKeysOnly()))
+		}
+	}
+	return t, nil
+}
+
+// transact sends the transaction until etcd answers. Unsure means that an earlier, unanswered one may have been carried out.
+func (e *Engine) transact(ctx context.Context, ops []store.Op) (response *clientv3.TxnResponse, unsure bool, err error) {
+	life, cancel := outlive(ctx, settleTime)
+	defer cancel()
+	for wait := firstPause; ; wait = min(2*wait, lastPause) {
+		if response, err = e.attempt(life, ops); err == nil {
+			return response, unsure, nil
+		}
+		if errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseNotFound) { // its keys have expired, by etcd's clock
+			e.leases.forget()
+			continue
+		}
+		if final(err) && !unsure {
+			return nil, false, err
+		}
+		unsure = unsure || lost(err)
+		if !unsure && ctx.Err() != nil {
+			return nil, false, ctx.Err()
+		}
+		if final(err) || e.isClosed() || !pause(life, wait) {
+			return nil, unsure, fmt.Errorf("%w: %w", store.ErrUnknown, err)
+		}
+	}
+}
+
+// attempt sends the transaction once.
+func (e *Engine) attempt(life context.Context, ops []store.Op) (*clientv3.TxnResponse, error) {
+	ctx, cancel := context.WithTimeout(life, attemptTime)
+	defer cancel()
+	t, err := e.transaction(ctx, ops)
+	if err != nil {
+		return nil, err
+	}
+	response, err := e.client.Txn(clientv3.WithRequireLeader(ctx)).If(t.conditions...).Then(t.changes...).Else(t.current...).Commit()
+	if err != nil {
+		return nil, fmt.Errorf("commit to etcd: %w", translate(err))
+	}
+	return response, nil
+}
+
+// outlive returns a context that ends a time after ctx.
+func outlive(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		t := time.AfterFunc(d, cancel)
+		context.AfterFunc(life, func() { t.Stop() })
+	})
+	return life, func() { stop(); cancel() }
+}
+
+// conflict finds the op whose condition did not hold. If an earlier transaction of this commit may have been carried out, the mirror shows
+// whether it was.
+func (e *Engine) conflict(
+	ctx context.Context, ops []store.Op, writes []*write, response *clientv3.TxnResponse, unsure bool,
+) (int64, []*store.Record, error) {
+	if unsure {
+		if err := e.mirror.await(ctx, response.Header.Revision, e.closed); err != nil {
+			return 0, nil, fmt.Errorf("%w: %w", store.ErrUnknown, err)
+		}
+		if revision := e.mirror.writes.together(writes); revision > 0 {
+			return revision, e.mirror.results(writes, revision, nil), nil
+		}
+	}
+	deletes := true
+	n := 0
+	for _, op := range ops {
+		deletes = deletes && op.Value == nil
+		if op.Expect == store.Any {
+			continue
+		}
+		var current *store.Record
+		if found := response.Responses[n].GetResponseRange().GetKvs(); len(found) > 0 {
+			current = e.mirror.record(found[0])
+		}
+		n++
+		if current == nil && op.Expect == 0 || current != nil && current.Revision == op.Expect {
+			continue
+		}
+		conflict := &store.ConflictError{Key: op.Key, Expect: op.Expect, Current: current}
+		if unsure && deletes && current == nil {
+			return 0, nil, fmt.Errorf("%w: %w", store.ErrUnknown, conflict)
+		}
+		return 0, nil, conflict
+	}
+	return 0, nil, fmt.Errorf("commit to etcd: %w: no condition fails in a failed transaction", store.ErrCorrupt)
+}
