@@ -6,7 +6,6 @@ package agent
 import (
 	"context"
 	"path/filepath"
-	"time"
 
 	"github.com/mortise-dev/mortise/internal/agent/containermanager"
 	"github.com/mortise-dev/mortise/internal/agent/devicemanager"
@@ -20,7 +19,7 @@ import (
 func (n *node) resourceManagers() (*containermanager.Manager, error) {
 	devices, err := devicemanager.New(devicemanager.Options{
 		Dir: filepath.Join(n.Host.RootDir, "device-plugins"), Pods: n.workers, Changed: func() { n.nodeStatus.Resync() },
-		NUMANodes: hardware.NUMANodes(), Wait: n.Plugins.Wait, Ledger: n.Ledger, Metrics: n.Metrics.devices,
+		NUMANodes: hardware.NUMANodes(), Wait: n.Host.PluginWait, Ledger: n.Ledger, Metrics: n.Metrics.devices,
 		Clock: n.Clock, Logger: n.Logger,
 	})
 	if err != nil {
@@ -44,25 +43,12 @@ func (n *node) servePodResources(ctx context.Context) error {
 // watchPlugins registers plug-ins. A node that cannot watch for them still runs its pods.
 func (n *node) watchPlugins(ctx context.Context) error {
 	err := plugins.Run(ctx, plugins.Options{
-		Dir: filepath.Join(n.Host.RootDir, "plugins_registry"), Handlers: n.pluginHandlers(), Ledger: n.Ledger, Logger: n.Logger,
+		Dir: filepath.Join(n.Host.RootDir, "plugins_registry"), Ledger: n.Ledger, Logger: n.Logger,
+		// THE table of the types of plug-ins in the plug-in directory.
+		Handlers: map[string]plugins.Handler{devicemanager.Type: n.devices.Plugins(), dra.PluginType: n.claims.Handler()},
 	})
 	if err != nil {
 		n.Logger.Error("Could not watch for plug-ins", "err", err)
 	}
 	return nil
-}
-
-// pluginHandlers is THE table of the types of plug-ins in the plug-in directory.
-func (n *node) pluginHandlers() map[string]plugins.Handler {
-	return map[string]plugins.Handler{devicemanager.Type: n.devices.Plugins(), dra.PluginType: n.claims.Handler()}
-}
-
-// PluginOptions configure the node's plug-ins.
-type PluginOptions struct {
-	// Wait is how long pods are held for a device plug-in that was there before the node restarted; 0: five minutes.
-	Wait time.Duration
-
-	// Links is kubelet's usual directory, /var/lib/kubelet, in which a node with another RootDir makes links to its own directories. Empty:
-	// it makes none.
-	Links string
 }

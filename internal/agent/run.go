@@ -120,7 +120,7 @@ func Run(ctx context.Context, options Options) (err error) {
 	if err := n.prepare(ctx); err != nil {
 		return err
 	}
-	unlink, err := rootlinks.Make(o.Plugins.Links, o.Host.RootDir, o.Logger)
+	unlink, err := rootlinks.Make(o.Host.Links, o.Host.RootDir, o.Logger)
 	if err != nil {
 		return err
 	}

@@ -262,13 +262,12 @@ func (p *Plan) runAgent(ctx context.Context, c *Connection, n Network, parts *li
 	parts.Run(ctx, "node", func(ctx context.Context) error {
 		return agent.Run(ctx, agent.Options{
 			NodeName: c.Name, Config: c.Config, RuntimeEndpoint: p.socket, Kubelet: p.kubelet.configuration(),
-			Host: agent.HostOptions{RootDir: p.Settings.Root(p.DataDir)},
+			Host: agent.HostOptions{RootDir: p.Settings.Root(p.DataDir), Links: kubeletDir},
 			CNI:  agent.CNIOptions{ConfDir: p.cniDir, PodCIDR: c.PodCIDR, MTU: n.podMTU, Masqueraded: n.masqueraded},
 			Server: agent.ServerOptions{
 				Serve: api, Listen: p.kubelet.listenAt(c.listen()), TLS: p.kubelet.secured(c.Serving), Admit: p.kubelet.admits(c.Admit),
 			},
 			ClusterDNS: n.clusterDNS, Addresses: c.Addresses, DecodePods: staticPods(), Volumes: builtin.VolumePlugins(),
-			Plugins: agent.PluginOptions{Links: kubeletDir},
 			ImageCredentials: agent.ImageCredentialsOptions{
 				Config: p.Settings.ImageCredentialProviderConfig, BinDir: p.Settings.ImageCredentialProviderBinDir,
 			},

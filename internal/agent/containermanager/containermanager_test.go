@@ -93,11 +93,12 @@ func TestTopology(t *testing.T) {
 	for _, scope := range []string{ContainerScope, PodScope} {
 		var calls []string
 		one := manager{name: "one", calls: &calls}
-		if err := New(policy{scope}, one.row()).Admit(t.Context(), pod()); err != nil || !slices.Equal(calls, []string{"one add init 2", "one add c 2"}) {
+		err := New(policy{scope}, one.row()).Admit(t.Context(), pod())
+		if err != nil || !slices.Equal(calls, []string{"one add init 2", "one add c 2"}) {
 			t.Errorf("%s: %v, %q", scope, err, calls)
 		}
 		reject := (*Rejection)(nil)
-		err := New(policy{scope}, one.row(), one.row()).Admit(t.Context(), pod())
+		err = New(policy{scope}, one.row(), one.row()).Admit(t.Context(), pod())
 		if !errors.As(err, &reject) || reject.Reason != TopologyAffinityError {
 			t.Errorf("%s: %v", scope, err)
 		}
