@@ -50,6 +50,7 @@ import (
 const (
 	counted = "TestExtensionPointsCount calls it"
 	onNodes = "TestContainers calls it, on a node with containers"
+	plugged = "the tests of internal/agent's packages devicemanager and plugins call it"
 	inAgent = "the tests of internal/agent/dra and internal/agent/imagecredentials call it, and read the ledger"
 	silent  = "the server calls nobody, and lists nothing"
 )
@@ -75,6 +76,8 @@ var counts = map[extension.Point]string{
 	extension.EgressProxy:          counted,
 	extension.ContainerRuntime:     onNodes,
 	extension.NetworkPlugin:        onNodes,
+	extension.DevicePlugin:         plugged,
+	extension.NodePlugin:           plugged,
 	extension.ResourceDriver:       inAgent,
 	extension.ImageCredentials:     inAgent,
 
@@ -97,8 +100,6 @@ var counts = map[extension.Point]string{
 	extension.ComponentConfigFile: silent,
 	// This release does not call them.
 	extension.StorageDriver: silent,
-	extension.DevicePlugin:  silent,
-	extension.NodePlugin:    silent,
 }
 
 // TestExtensionPointsAreKnown: counts has the catalogue's points, and says of those that are called that they count.

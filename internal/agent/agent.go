@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -65,7 +66,13 @@ type Options struct {
 
 // HostOptions say which parts of its machine a node uses.
 type HostOptions struct {
-	RootDir  string // /var/lib/kubelet
+	RootDir string // /var/lib/kubelet
+	// Links is kubelet's usual directory, /var/lib/kubelet, in which a node with another RootDir makes links to its own directories. Empty:
+	// it makes none.
+	Links string
+	// PluginWait is how long pods are held for a device plug-in that was there before the node restarted; 0: five minutes.
+	PluginWait time.Duration
+
 	LogDir   string // of pods' logs: podLogsDir of the kubelet configuration, else /var/log/pods
 	CgroupFS string // the mount point of the cgroup file systems: /sys/fs/cgroup
 	SysFS    string // the mount point of sysfs: /sys

@@ -136,6 +136,8 @@ func TestEndToEnd(t *testing.T) {
 		hugePagesEndToEnd(t, c)
 	})
 
+	t.Run("devices", func(t *testing.T) { devicesEndToEnd(t, c) })
+
 	t.Run("image volume", func(t *testing.T) { imageVolumeEndToEnd(t, c) })
 
 	t.Run("all containers start again", func(t *testing.T) { allAgainEndToEnd(t, c) })

@@ -8,11 +8,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/devicemanager"
 	"github.com/mortise-dev/mortise/internal/agent/dra"
 	"github.com/mortise-dev/mortise/internal/agent/imagecredentials"
 	"github.com/mortise-dev/mortise/internal/agent/images"
 	"github.com/mortise-dev/mortise/internal/agent/pleg"
 	"github.com/mortise-dev/mortise/internal/agent/podadmission"
+	"github.com/mortise-dev/mortise/internal/agent/podresources"
 	"github.com/mortise-dev/mortise/internal/agent/podworkers"
 	"github.com/mortise-dev/mortise/internal/agent/probe"
 	"github.com/mortise-dev/mortise/internal/agent/resourcemetrics"
@@ -24,6 +26,8 @@ type Metrics struct {
 	evictions *prometheus.CounterVec
 	images    *images.Metrics
 	admission *podadmission.Metrics
+	devices   *devicemanager.Metrics
+	resources *podresources.Metrics
 	exclusive *resourcemetrics.Metrics
 	providers *imagecredentials.Metrics
 	claims    *dra.Metrics
@@ -37,6 +41,7 @@ type Metrics struct {
 // NewMetrics makes the metrics of a node.
 func NewMetrics() *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry(), images: images.NewMetrics(), admission: podadmission.NewMetrics(),
+		devices: devicemanager.NewMetrics(), resources: podresources.NewMetrics(),
 		exclusive: resourcemetrics.New(),
 		providers: imagecredentials.NewMetrics(), claims: dra.NewMetrics(), runtime: cri.NewMetrics(),
 		relists: pleg.NewMetrics(), starts: podworkers.NewMetrics(), probes: probe.NewMetrics(), ofProbes: prometheus.NewRegistry(),
@@ -46,6 +51,8 @@ func NewMetrics() *Metrics {
 	m.registry.MustRegister(m.evictions)
 	m.registry.MustRegister(m.images.Collectors()...)
 	m.registry.MustRegister(m.admission.Collectors()...)
+	m.registry.MustRegister(m.devices.Collectors()...)
+	m.registry.MustRegister(m.resources.Collectors()...)
 	m.registry.MustRegister(m.exclusive.Collectors(true)...)
 	m.registry.MustRegister(m.providers.Collectors()...)
 	m.registry.MustRegister(m.claims.Collectors()...)

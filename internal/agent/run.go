@@ -6,6 +6,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -34,6 +35,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/containerlog"
 	"github.com/mortise-dev/mortise/internal/agent/containermanager"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/devicemanager"
 	"github.com/mortise-dev/mortise/internal/agent/dra"
 	"github.com/mortise-dev/mortise/internal/agent/eviction"
 	"github.com/mortise-dev/mortise/internal/agent/hardware"
@@ -44,13 +46,13 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/nodestatus"
 	"github.com/mortise-dev/mortise/internal/agent/objectcache"
 	"github.com/mortise-dev/mortise/internal/agent/pleg"
-	"github.com/mortise-dev/mortise/internal/agent/plugins"
 	"github.com/mortise-dev/mortise/internal/agent/podadmission"
 	"github.com/mortise-dev/mortise/internal/agent/podgc"
 	"github.com/mortise-dev/mortise/internal/agent/podkiller"
 	"github.com/mortise-dev/mortise/internal/agent/podresize"
 	"github.com/mortise-dev/mortise/internal/agent/podstreams"
 	"github.com/mortise-dev/mortise/internal/agent/podworkers"
+	"github.com/mortise-dev/mortise/internal/agent/rootlinks"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/agent/shutdown"
 	"github.com/mortise-dev/mortise/internal/agent/static"
@@ -89,6 +91,7 @@ type rooms struct {
 	shutdown   *shutdown.Manager
 	static     *static.Manager
 	managers   *containermanager.Manager // of devices, claims, CPUs and memory
+	devices    *devicemanager.Manager
 	claims     *dra.Manager
 }
 
@@ -100,7 +103,7 @@ type part struct {
 }
 
 // Run registers the node and runs its pods, until ctx is done. Pods continue to run after it has returned.
-func Run(ctx context.Context, options Options) error {
+func Run(ctx context.Context, options Options) (err error) {
 	o, err := options.withDefaults()
 	if err != nil {
 		return err
@@ -117,6 +120,11 @@ func Run(ctx context.Context, options Options) error {
 	if err := n.prepare(ctx); err != nil {
 		return err
 	}
+	unlink, err := rootlinks.Make(o.Host.Links, o.Host.RootDir, o.Logger)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlink()) }()
 	var listener net.Listener
 	if o.Server.Serve != nil {
 		if listener, err = n.listen(); err != nil {
@@ -170,6 +178,7 @@ func Run(ctx context.Context, options Options) error {
 		{name: "plug-ins", run: n.watchPlugins},
 		{name: "image credential providers", run: n.watchProviders},
 		{name: "resource managers", run: n.managers.Run},
+		{name: "pod resources API", run: n.servePodResources},
 		{name: "mirrors of static pods", run: n.static.RemoveOrphans},
 		{name: "eviction", run: n.eviction.Run},
 		{name: "shutdown", run: func(ctx context.Context) error { return n.shutdown.Run(outer, ctx, leave) }},
@@ -322,18 +331,6 @@ func (n *node) serve(ctx context.Context, listener net.Listener) error {
 
 // api returns the view of the node that its HTTP API has.
 func (n *node) api() *api { return &api{n.streams, n.stats, n} }
-
-// watchPlugins registers plug-ins. A node that cannot watch for them still runs its pods.
-func (n *node) watchPlugins(ctx context.Context) error {
-	err := plugins.Run(ctx, plugins.Options{
-		Dir: filepath.Join(n.Host.RootDir, "plugins_registry"), Logger: n.Logger,
-		Handlers: map[string]plugins.Handler{dra.PluginType: n.claims.Handler()},
-	})
-	if err != nil {
-		n.Logger.Error("Could not watch for plug-ins", "err", err)
-	}
-	return nil
-}
 
 // following are the informers of a node that has joined.
 type following struct {

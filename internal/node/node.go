@@ -38,6 +38,9 @@ import (
 	"github.com/mortise-dev/mortise/internal/version"
 )
 
+// kubeletDir is kubelet's usual directory: plug-ins have its paths built in.
+const kubeletDir = "/var/lib/kubelet"
+
 // Mode is what runs pods.
 type Mode string
 
@@ -263,7 +266,7 @@ func (p *Plan) runAgent(ctx context.Context, c *Connection, n Network, parts *li
 	parts.Run(ctx, "node", func(ctx context.Context) error {
 		return agent.Run(ctx, agent.Options{
 			NodeName: c.Name, Config: c.Config, RuntimeEndpoint: p.socket, Kubelet: p.kubelet.configuration(),
-			Host: agent.HostOptions{RootDir: p.Settings.Root(p.DataDir)},
+			Host: agent.HostOptions{RootDir: p.Settings.Root(p.DataDir), Links: kubeletDir},
 			CNI:  agent.CNIOptions{ConfDir: p.cniDir, PodCIDR: c.PodCIDR, MTU: n.podMTU, Masqueraded: n.masqueraded},
 			Server: agent.ServerOptions{
 				Serve: p.usage.of(api), Listen: p.kubelet.listenAt(c.listen()), TLS: p.kubelet.secured(c.Serving), Admit: p.kubelet.admits(c.Admit),

@@ -33,6 +33,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
 // Operation is why resources are allocated.
@@ -87,6 +88,14 @@ type NodeResources interface {
 	Allocated() map[corev1.ResourceName]int64
 }
 
+// Describer says what containers have, for the pod resources API.
+type Describer interface {
+	// Describe adds what a container has.
+	Describe(pod *corev1.Pod, container *corev1.Container, to *podresources.ContainerResources)
+	// DescribeNode adds what the node can give.
+	DescribeNode(to *podresources.AllocatableResourcesResponse)
+}
+
 // Row is one manager in the table. All fields but Name may be nil.
 type Row struct {
 	Name      string
@@ -97,6 +106,7 @@ type Row struct {
 	Status    StatusProvider
 	Resources NodeResources
 	Releaser  Releaser
+	Describer Describer
 	Run       func(ctx context.Context) error // runs beside the pods until ctx ends
 }
 
@@ -173,6 +183,24 @@ func (m *Manager) ResourceStatus(pod *corev1.Pod, container string) []corev1.Res
 		}
 	}
 	return out
+}
+
+// Describe adds what a container has of all managers.
+func (m *Manager) Describe(pod *corev1.Pod, container *corev1.Container, to *podresources.ContainerResources) {
+	for _, r := range m.rows {
+		if r.Describer != nil {
+			r.Describer.Describe(pod, container, to)
+		}
+	}
+}
+
+// DescribeNode adds what the node can give of all managers.
+func (m *Manager) DescribeNode(to *podresources.AllocatableResourcesResponse) {
+	for _, r := range m.rows {
+		if r.Describer != nil {
+			r.Describer.DescribeNode(to)
+		}
+	}
 }
 
 // Capacity returns the resources that the managers add to the Node.

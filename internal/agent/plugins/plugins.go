@@ -23,6 +23,8 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/extension"
 )
 
 // Plugin is what a plug-in says of itself.
@@ -58,6 +60,7 @@ type Clock interface {
 type Options struct {
 	Dir      string             // plugins_registry below the node's directory
 	Handlers map[string]Handler // by the type of plug-in; plug-ins of other types are refused
+	Ledger   *extension.Ledger  // books the calls to plug-ins; nil: none does
 	Clock    Clock              // nil: the machine's
 	Logger   *slog.Logger       // nil: none
 }
@@ -69,6 +72,9 @@ func Run(ctx context.Context, o Options) error {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Ledger == nil {
+		o.Ledger = extension.NewLedger(clock.RealClock{})
 	}
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {

@@ -4,10 +4,12 @@
 package plugins
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"path/filepath"
 	"time"
 
 	"google.golang.org/grpc"
@@ -15,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/agent/backoff"
 )
 
@@ -74,7 +77,11 @@ func (m *manager) register(ctx context.Context, path string) (Plugin, error) {
 	}
 	defer connection.Close()
 	client := registration.NewRegistrationClient(connection)
+	begun := m.Clock.Now()
 	plugin, err := info(ctx, client, path)
+	ref := extension.Ref{Point: extension.NodePlugin, Name: cmp.Or(plugin.Name, filepath.Base(path))}
+	m.Ledger.Register(ref, path)
+	m.Ledger.Book(ref, m.Clock.Now().Sub(begun), err)
 	if err != nil {
 		return Plugin{}, err
 	}
@@ -85,7 +92,10 @@ func (m *manager) register(ctx context.Context, path string) (Plugin, error) {
 			registered, err = m.handle(ctx, plugin, path)
 		}
 	})
-	if told := notify(ctx, client, err); told != nil {
+	begun = m.Clock.Now()
+	told := notify(ctx, client, err)
+	m.Ledger.Book(ref, m.Clock.Now().Sub(begun), told)
+	if told != nil {
 		if registered && (ctx.Err() == nil || removed(ctx)) {
 			m.deregister(ctx, plugin)
 		}

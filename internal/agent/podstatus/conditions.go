@@ -159,9 +159,6 @@ func conditions(in Input, state *podstate.Pod, out *corev1.PodStatus) {
 	for _, c := range in.Resizing {
 		add(c)
 	}
-	if in.Held != nil {
-		add(*in.Held)
-	}
 	add(sandboxed(in.Pod, state))
 	add(initializedCondition(in.Pod, all, out.Phase))
 	containersReady := containersReady(in.Pod, all, out.Phase)

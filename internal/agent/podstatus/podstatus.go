@@ -42,8 +42,6 @@ type Input struct {
 	// Resources are the container's actual resources; nil: those of its definition.
 	Resources func(c *podstate.Container, spec *corev1.Container) corev1.ResourceRequirements
 	Resize
-	// Held is the condition WaitingForPlugin, or nil.
-	Held *corev1.PodCondition
 	// Given returns the health of the devices and claims that a container has; nil: it has none.
 	Given func(container string) []corev1.ResourceStatus
 
@@ -66,7 +64,7 @@ type Input struct {
 type Resize struct {
 	// Whole are the actual resources of a pod with pod-level resources; nil: it has none.
 	Whole *corev1.ResourceRequirements
-	// Resizing are the conditions of a pod whose resize is pending or in progress.
+	// Resizing are the conditions of a pod whose resize is pending or in progress, and WaitingForPlugin of one that waits.
 	Resizing []corev1.PodCondition
 }
 

@@ -29,6 +29,7 @@ type podTable struct {
 	begun   chan struct{} // signals that new is not empty
 	synced  bool          // the node has listed its pods from the API server
 	killed  chan struct{} // closed, and made anew, when a pod that the node killed has ended
+	changes chan struct{} // closed when a pod or its status changes; nil: nothing waits for that
 }
 
 func newPodTable(c clock.WithTicker, logger *slog.Logger) *podTable {
@@ -287,6 +288,24 @@ func (t *podTable) Killed() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.killed
+}
+
+// Changed returns a channel that is closed when a pod or its status has changed.
+func (t *podTable) Changed() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.changes == nil {
+		t.changes = make(chan struct{})
+	}
+	return t.changes
+}
+
+// noteChange tells those that wait for changes. The caller holds the lock.
+func (t *podTable) noteChange() {
+	if t.changes != nil {
+		close(t.changes)
+		t.changes = nil
+	}
 }
 
 // Pods returns the pods with the newest status that the node has computed. The caller owns them.

@@ -102,6 +102,7 @@ func (w *worker) newStatus(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, f
 
 	m.mu.Lock()
 	w.status = &status
+	m.noteChange()
 	m.mu.Unlock()
 	if api = w.shown(ctx, api); api == nil {
 		return &copied, nil

@@ -63,8 +63,8 @@ type circumstances struct {
 // attempts are the failures of each step.
 type attempts struct {
 	failures   [numSteps]backoff.Failures
-	mountTries int
 	last       circumstances // of the previous round
+	mountTries int           // failed preparations of the pod in a row
 }
 
 // held returns how long a failed step still has to wait, whatever woke the worker; zero: it may run.

@@ -119,6 +119,7 @@ func (m *Manager) SetPod(pod *corev1.Pod) {
 	if w.spec, w.gone = pod, false; w.made != nil && !newer(w.made.ResourceVersion, pod.ResourceVersion) {
 		w.made = nil
 	}
+	m.noteChange()
 	var cancel context.CancelFunc
 	if old != nil && graceOf(old) != graceOf(pod) {
 		// The pod must end, or end sooner: the current round's work is obsolete.
@@ -157,6 +158,7 @@ func (m *Manager) RemovePod(pod *corev1.Pod) {
 	var cancel context.CancelFunc
 	if w != nil {
 		w.gone, cancel = true, w.cancel
+		m.noteChange()
 		if pod.DeletionTimestamp != nil {
 			w.spec = pod // it has the remaining grace period
 		}
@@ -566,9 +568,9 @@ func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 		Now:    metav1.NewTime(m.Clock.Now()).Rfc3339Copy(),
 	}
 	if w.hold != nil {
-		in.Held = &corev1.PodCondition{
+		in.Resizing = append(slices.Clone(in.Resizing), corev1.PodCondition{
 			Type: podstatus.WaitingForPlugin, Status: corev1.ConditionTrue, Reason: "PluginNotRegistered", Message: w.hold.Message,
-		}
+		})
 	}
 	if pod.Spec.HostNetwork && w.state != nil {
 		in.PodIPs = w.inherited.inherit(w.state, in.HostIPs)

@@ -1,0 +1,131 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package devicemanager
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/types"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/mortise-dev/mortise/internal/agent/devicemanager/checkpoint"
+	"github.com/mortise-dev/mortise/internal/durable"
+)
+
+// file is the path of the checkpoint.
+func (m *Manager) file() string { return filepath.Join(m.Dir, checkpoint.File) }
+
+// read takes over what the checkpoint says. Only New calls it.
+func (m *Manager) read() {
+	f, err := os.Open(m.file())
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	var text []byte
+	if err == nil {
+		text, err = io.ReadAll(io.LimitReader(f, checkpoint.MaxBytes+1))
+		err = errors.Join(err, f.Close())
+	}
+	var entries []checkpoint.PodDevicesEntry
+	var registered map[string][]string
+	if err == nil {
+		entries, registered, err = checkpoint.Decode(text)
+	}
+	if err != nil {
+		aside := m.file() + ".unreadable"
+		m.Logger.Error("Could not read the checkpoint of devices, going on without it", "file", m.file(), "keptAs", aside,
+			"err", errors.Join(err, os.Rename(m.file(), aside)))
+		return
+	}
+	for name := range registered {
+		m.resources[name] = newResource(m.started)
+	}
+	for _, e := range entries {
+		response := &pluginapi.ContainerAllocateResponse{}
+		if err := proto.Unmarshal(e.AllocResp, response); err != nil {
+			m.Logger.Error("Could not read a plug-in's answer in the checkpoint of devices", "pod", e.PodUID, "container", e.ContainerName,
+				"resource", e.ResourceName, "err", err)
+			continue
+		}
+		uid := types.UID(e.PodUID)
+		if m.pods[uid] == nil {
+			m.pods[uid] = podDevices{}
+		}
+		a := &allocation{ids: idsOf(e.DeviceIDs), numa: e.DeviceIDs, response: response, former: true}
+		m.pods[uid].set(e.ContainerName, e.ResourceName, a)
+		r := m.resources[e.ResourceName]
+		if r == nil {
+			r = newResource(m.started)
+			m.resources[e.ResourceName] = r
+		}
+		for _, id := range a.ids {
+			r.used[id] = uid
+		}
+	}
+}
+
+// write writes the checkpoint. The caller does not hold mu.
+func (m *Manager) write() error {
+	m.writing.Lock()
+	defer m.writing.Unlock()
+	m.mu.Lock()
+	entries, registered, err := m.snapshot()
+	m.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	text, err := checkpoint.Encode(entries, registered)
+	if err != nil {
+		return err
+	}
+	if err := durable.Write(m.file(), 0o600, text); err != nil {
+		return fmt.Errorf("write checkpoint of devices: %w", err)
+	}
+	return nil
+}
+
+// snapshot returns the contents of the checkpoint. The caller holds mu.
+func (m *Manager) snapshot() ([]checkpoint.PodDevicesEntry, map[string][]string, error) {
+	var entries []checkpoint.PodDevicesEntry
+	for uid, containers := range m.pods {
+		for container, resources := range containers {
+			for name, a := range resources {
+				answer, err := proto.Marshal(a.response)
+				if err != nil {
+					return nil, nil, fmt.Errorf("encode answer of the device plug-in of %s: %w", name, err)
+				}
+				entries = append(entries, checkpoint.PodDevicesEntry{
+					PodUID: string(uid), ContainerName: container, ResourceName: name, DeviceIDs: a.numa, AllocResp: answer,
+				})
+			}
+		}
+	}
+	slices.SortFunc(entries, func(a, b checkpoint.PodDevicesEntry) int {
+		return cmp.Or(cmp.Compare(a.PodUID, b.PodUID), cmp.Compare(a.ContainerName, b.ContainerName),
+			cmp.Compare(a.ResourceName, b.ResourceName))
+	})
+	registered := map[string][]string{}
+	for name, r := range m.resources {
+		if r.expired {
+			continue
+		}
+		healthy := []string{}
+		for id, d := range r.devices {
+			if d.healthy {
+				healthy = append(healthy, id)
+			}
+		}
+		slices.Sort(healthy)
+		registered[name] = healthy
+	}
+	return entries, registered, nil
+}
