@@ -48,11 +48,11 @@ import (
 
 // What becomes of a point in the ledger.
 const (
-	counted = "TestExtensionPointsCount calls it"
-	onNodes = "TestContainers calls it, on a node with containers"
-	plugged = "the tests of internal/agent's packages devicemanager and plugins call it"
-	inAgent = "the tests of internal/agent/dra and internal/agent/imagecredentials call it, and read the ledger"
-	silent  = "the server calls nobody, and lists nothing"
+	counted   = "TestExtensionPointsCount calls it"
+	onNodes   = "TestContainers calls it, on a node with containers"
+	onPlugIns = "the tests of internal/agent's packages devicemanager and plugins call it"
+	inAgent   = "the tests of internal/agent/dra and internal/agent/imagecredentials call it, and read the ledger"
+	silent    = "the server calls nobody, and lists nothing"
 )
 
 // counts has every point of the catalogue.
@@ -76,8 +76,8 @@ var counts = map[extension.Point]string{
 	extension.EgressProxy:          counted,
 	extension.ContainerRuntime:     onNodes,
 	extension.NetworkPlugin:        onNodes,
-	extension.DevicePlugin:         plugged,
-	extension.NodePlugin:           plugged,
+	extension.DevicePlugin:         onPlugIns,
+	extension.NodePlugin:           onPlugIns,
 	extension.ResourceDriver:       inAgent,
 	extension.ImageCredentials:     inAgent,
 
