@@ -18,6 +18,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -76,6 +78,7 @@ func Run(ctx context.Context, o Options) error {
 	if o.Ledger == nil {
 		o.Ledger = extension.NewLedger(clock.RealClock{})
 	}
+	o.Dir = filepath.Clean(o.Dir)
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch plug-ins: %w", err)
@@ -90,7 +93,10 @@ func Run(ctx context.Context, o Options) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-watcher.Events:
+		case e := <-watcher.Events:
+			if e.Name != o.Dir && !strings.HasPrefix(e.Name, o.Dir+"/") {
+				continue // another file beside the directory
+			}
 		case err := <-watcher.Errors:
 			o.Logger.Warn("Lost events of the plug-in directory, reading it again", "dir", o.Dir, "err", err)
 		}
