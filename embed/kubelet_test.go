@@ -26,7 +26,7 @@ func TestKubeletConfigurationIsChecked(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"maxpods: 3\n":                                   `unknown field "maxpods"`,
-		"cpuManagerPolicy: static\n":                     "cpuManagerPolicy is not supported",
+		"qosReserved: {memory: 10%}\n":                   "qosReserved is not supported",
 		"tlsCertFile: a\ntlsPrivateKeyFile: b\n":         "read the node's certificate",
 		"authentication: {x509: {clientCAFile: none}}\n": "read the node's clients' authorities",
 	} {

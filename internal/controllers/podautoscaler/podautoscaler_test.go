@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -477,7 +478,8 @@ func TestAccount(t *testing.T) {
 	s := &embed.Server{}
 	s.APIServer.Controllers.Settings = map[string]string{"horizontal-pod-autoscaler-sync-period": "100ms"}
 	f := newRig(ctx, t, s)
-	f.apply(deployment("web", 5))
+	f.apply(strings.Replace(deployment("web", 5), "labels: {app: web}", "labels: {app: web}, annotations: "+
+		"{simulated.mortise.dev/cpu-usage: 90m, simulated.mortise.dev/memory-usage: 7Mi}", 1))
 	h := external("web", "web", ofDeployment, 2, "queue")
 	f.apply(strings.Replace(h, "metrics: [", "metrics: ["+
 		"{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 50}}}, "+
@@ -485,10 +487,11 @@ func TestAccount(t *testing.T) {
 	await(f, deployments, "web", func(d *appsv1.Deployment) bool { return *d.Spec.Replicas == 2 })
 	event(f, "web", "SuccessfulRescale", "New size: 2; reason: Current number of replicas above Spec.MaxReplicas")
 	const missing = "the server could not find the requested resource"
-	event(f, "web", "FailedGetResourceMetric", missing)
 	event(f, "web", "FailedGetPodsMetric", "no custom metrics API (custom.metrics.k8s.io) registered")
 	event(f, "web", "FailedGetExternalMetric", missing)
-	await(f, hpas, "web", func(h *autoscalingv2.HorizontalPodAutoscaler) bool {
-		return strings.HasPrefix(condition(h, autoscalingv2.ScalingActive), "False FailedGetResourceMetric")
+	await(f, hpas, "web", func(h *autoscalingv2.HorizontalPodAutoscaler) bool { // what the cluster measures itself is read
+		return slices.ContainsFunc(h.Status.CurrentMetrics, func(m autoscalingv2.MetricStatus) bool {
+			return m.Resource != nil && m.Resource.Current.AverageUtilization != nil && *m.Resource.Current.AverageUtilization == 90
+		})
 	})
 }
