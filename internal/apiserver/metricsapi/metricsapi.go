@@ -4,7 +4,7 @@
 // Package metricsapi serves metrics.k8s.io/v1beta1, the CPU and memory that nodes and pods use, for kubectl top and autoscalers. Its
 // answers are metrics-server's.
 //
-// A [Server] asks nodes only while clients ask it (docs/decisions/0016). CPU usage is a rate between two measurements of a node: of those
+// A [Server] asks nodes only while clients ask it (docs/decisions/0015). CPU usage is a rate between two measurements of a node: of those
 // at least [resolution] apart while clients keep asking, and of two that are [firstWindow] apart when the first one asks. So the first
 // answer takes a second, and without clients there is neither work nor memory.
 //
