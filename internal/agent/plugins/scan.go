@@ -20,8 +20,9 @@ type identity struct {
 }
 
 // scan finds the sockets in a directory and the directories below it, by their paths, and has all of these directories watched before it
-// reads them. It has the directory's parent watched too: a directory that was removed tells of it only when the last plug-in has closed its
-// socket there, but its parent tells of it at once. Names that begin with a dot are passed over. What goes away meanwhile is not there; its removal is an event.
+// reads them. It has the directory's parent watched too: a directory that was removed tells of it only when the last plug-in has closed
+// its socket there, but its parent tells of it at once. Names that begin with a dot are passed over. What goes away meanwhile is not
+// there; its removal is an event.
 func scan(dir string, watch func(dir string) error) (map[string]identity, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make plug-in directory: %w", err)
