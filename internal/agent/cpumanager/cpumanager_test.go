@@ -7,10 +7,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,14 +33,42 @@ import (
 
 // fakeRuntime has containers, and the CPUs that they were moved to.
 type fakeRuntime struct {
+	mu         sync.Mutex
 	containers []Container
 	cpus       map[string]string
 	failures   int
 }
 
-func (r *fakeRuntime) Containers(context.Context) ([]Container, error) { return r.containers, nil }
+func (r *fakeRuntime) Containers(context.Context) ([]Container, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.containers), nil
+}
+
+// on returns the CPUs that a container was moved to.
+func (r *fakeRuntime) on(id string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.cpus[id]
+}
+
+// all returns the CPUs of all containers, in print.
+func (r *fakeRuntime) all() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return fmt.Sprint(r.cpus)
+}
+
+// change changes the runtime between two calls.
+func (r *fakeRuntime) change(change func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change()
+}
 
 func (r *fakeRuntime) SetCPUs(_ context.Context, id, cpus string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.failures > 0 {
 		r.failures--
 		return errors.New("busy")
@@ -238,21 +269,21 @@ func TestSharedCPUsFollow(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- m.Run(ctx) }()
 		synctest.Wait()
-		if runtime.cpus["1"] != "0-7" {
-			t.Errorf("CPUs after the start: %v", runtime.cpus)
+		if runtime.on("1") != "0-7" {
+			t.Errorf("CPUs after the start: %s", runtime.all())
 		}
-		runtime.failures = 1
+		runtime.change(func() { runtime.failures = 1 })
 		if err := admit(t, m, guaranteed("a", "2")); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if runtime.cpus["1"] == "0,2-4,6-7" && runtime.cpus["2"] == "1,5" {
+		if runtime.on("1") == "0,2-4,6-7" && runtime.on("2") == "1,5" {
 			t.Error("the runtime did not fail")
 		}
 		time.Sleep(10 * time.Second) // of the bubble: the retry
 		synctest.Wait()
-		if runtime.cpus["1"] != "0,2-4,6-7" || runtime.cpus["2"] != "1,5" {
-			t.Errorf("CPUs after an allocation: %v", runtime.cpus)
+		if runtime.on("1") != "0,2-4,6-7" || runtime.on("2") != "1,5" {
+			t.Errorf("CPUs after an allocation: %s", runtime.all())
 		}
 		// A container that was being created while the shared CPUs changed.
 		late := guaranteed("late", "500m")
@@ -261,11 +292,11 @@ func TestSharedCPUsFollow(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		runtime.containers = append(runtime.containers, Container{"3", "late", "app"})
+		runtime.change(func() { runtime.containers = append(runtime.containers, Container{"3", "late", "app"}) })
 		m.ResourceStatus(late, "app")
 		synctest.Wait()
-		if runtime.cpus["3"] != "0-7" || runtime.cpus["1"] != "0-7" {
-			t.Errorf("CPUs of a late container: %v", runtime.cpus)
+		if runtime.on("3") != "0-7" || runtime.on("1") != "0-7" {
+			t.Errorf("CPUs of a late container: %s", runtime.all())
 		}
 		cancel()
 		if err := <-done; err != nil {
@@ -287,7 +318,7 @@ func TestNoneWidensContainers(t *testing.T) {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, state.FileName))
-	if err != nil || runtime.cpus["1"] != "0-7" || !strings.Contains(string(text), `"policyName":"none"`) {
-		t.Errorf("CPUs %v, file %s, error %v", runtime.cpus, text, err)
+	if err != nil || runtime.on("1") != "0-7" || !strings.Contains(string(text), `"policyName":"none"`) {
+		t.Errorf("CPUs %s, file %s, error %v", runtime.all(), text, err)
 	}
 }
