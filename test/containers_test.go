@@ -58,7 +58,7 @@ imageGCHighThresholdPercent: 100
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	args := append(audited, "--node", "cri", "--cri-socket", socket, "--kubelet-config", config)
+	args := append(audited, "--node", "cri", "--cri-socket", socket, "--kubelet-config", config, "--no-kubelet-links")
 	p := up(t, dir, args...)
 	if !strings.HasSuffix(p.readyLine, "node: containerd") {
 		t.Errorf("ready line %q", p.readyLine)

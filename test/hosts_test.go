@@ -245,7 +245,7 @@ nodeLeaseDurationSeconds: 4
 nodeStatusUpdateFrequency: 1s
 shutdownGracePeriod: 0s
 `)
-	n.args = []string{"--node", "cri", "--cri-socket", n.socket, "--kubelet-config", config, "--log-level", "info"}
+	n.args = []string{"--node", "cri", "--cri-socket", n.socket, "--no-kubelet-links", "--kubelet-config", config, "--log-level", "info"}
 	return n
 }
 

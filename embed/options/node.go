@@ -18,6 +18,8 @@ type Node struct {
 	ConfigDir string
 	// RootDir holds the volumes of pods, as kubelet's --root-dir. Empty: DATA-DIR/kubelet.
 	RootDir string
+	// NoKubeletLinks keeps a real node with another RootDir from making links to its directories below /var/lib/kubelet.
+	NoKubeletLinks bool
 	// ImageCredentialProviderConfig is the file, or the directory of files, of a CredentialProviderConfig of kubelet.config.k8s.io.
 	ImageCredentialProviderConfig string
 	// ImageCredentialProviderBinDir has the programs of the providers in ImageCredentialProviderConfig.
@@ -38,6 +40,8 @@ func (o *Node) addFlags(f *pflag.FlagSet) {
 		"Directory of drop-in files (*.conf) that are merged over the KubeletConfiguration, in the order of their names.")
 	f.StringVar(&o.RootDir, "root-dir", o.RootDir,
 		"Directory of a real node's pod volumes. Default: DATA-DIR/kubelet. Set it to /var/lib/kubelet to take over a kubelet's pods.")
+	f.BoolVar(&o.NoKubeletLinks, "no-kubelet-links", o.NoKubeletLinks,
+		"A real node makes no links below /var/lib/kubelet to its own directories. Plug-ins that have these paths built in do not find it.")
 	f.StringVar(&o.ImageCredentialProviderConfig, "image-credential-provider-config", o.ImageCredentialProviderConfig,
 		"File of a CredentialProviderConfig for a real node, or a directory of such files (*.json, *.yaml, *.yml). The node reloads it.")
 	f.StringVar(&o.ImageCredentialProviderBinDir, "image-credential-provider-bin-dir", o.ImageCredentialProviderBinDir,

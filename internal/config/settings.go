@@ -213,6 +213,7 @@ func table() []Setting {
 		{Flag: "kubelet-config", Field: "node.kubeletConfigFile"},
 		{Flag: "kubelet-config-dir", Field: "node.kubeletConfigDir"},
 		{Flag: "root-dir", Field: "node.rootDir"},
+		{Flag: "no-kubelet-links", Field: "node.noKubeletLinks"},
 		{Flag: "image-credential-provider-config", Field: "node.imageCredentialProviderConfig"},
 		{Flag: "image-credential-provider-bin-dir", Field: "node.imageCredentialProviderBinDir"},
 		{Flag: "kubelet-certificate-authority", Field: "node.kubeletCertificateAuthority"},

@@ -252,6 +252,14 @@ func (p *Plan) Run(ctx context.Context, c *Connection, n Network, parts *lifecyc
 }
 
 // runAgent runs pods in containers.
+// links returns the directory in which the node makes links to its own directories; empty: it makes none.
+func (p *Plan) links() string {
+	if p.Settings.NoKubeletLinks {
+		return ""
+	}
+	return kubeletDir
+}
+
 func (p *Plan) runAgent(ctx context.Context, c *Connection, n Network, parts *lifecycle.Group, log *slog.Logger) error {
 	reviews, err := kubernetes.NewForConfig(c.Config)
 	if err != nil {
@@ -266,7 +274,7 @@ func (p *Plan) runAgent(ctx context.Context, c *Connection, n Network, parts *li
 	parts.Run(ctx, "node", func(ctx context.Context) error {
 		return agent.Run(ctx, agent.Options{
 			NodeName: c.Name, Config: c.Config, RuntimeEndpoint: p.socket, Kubelet: p.kubelet.configuration(),
-			Host: agent.HostOptions{RootDir: p.Settings.Root(p.DataDir), Links: kubeletDir},
+			Host: agent.HostOptions{RootDir: p.Settings.Root(p.DataDir), Links: p.links()},
 			CNI:  agent.CNIOptions{ConfDir: p.cniDir, PodCIDR: c.PodCIDR, MTU: n.podMTU, Masqueraded: n.masqueraded},
 			Server: agent.ServerOptions{
 				Serve: p.usage.of(api), Listen: p.kubelet.listenAt(c.listen()), TLS: p.kubelet.secured(c.Serving), Admit: p.kubelet.admits(c.Admit),

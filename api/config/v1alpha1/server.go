@@ -305,6 +305,7 @@ type NodeConfiguration struct {
 	KubeletConfigFile             string                      `json:"kubeletConfigFile,omitempty"`
 	KubeletConfigDir              string                      `json:"kubeletConfigDir,omitempty"`
 	RootDir                       string                      `json:"rootDir,omitempty"`
+	NoKubeletLinks                *bool                       `json:"noKubeletLinks,omitempty"`
 	ImageCredentialProviderConfig string                      `json:"imageCredentialProviderConfig,omitempty"`
 	ImageCredentialProviderBinDir string                      `json:"imageCredentialProviderBinDir,omitempty"`
 	KubeletCertificateAuthority   string                      `json:"kubeletCertificateAuthority,omitempty"`

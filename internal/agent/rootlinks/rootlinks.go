@@ -12,6 +12,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // Names are the directories that plug-ins and monitoring agents know.
@@ -21,7 +23,7 @@ func Names() []string {
 
 // Make makes the directories below root, and for each a link of its name below usual, which it logs. A link that leads elsewhere is
 // replaced: a node that was killed has left it. Anything else of that name stays, with a warning. Nothing is linked if both are the same
-// directory.
+// directory, or if another node that runs has its links there: it holds a lock of usual, which the kernel releases with its process.
 //
 // The function remove removes the links that Make has made and that still lead here, and usual if it is empty then.
 func Make(usual, root string, log *slog.Logger) (remove func() error, err error) {
@@ -36,6 +38,19 @@ func Make(usual, root string, log *slog.Logger) (remove func() error, err error)
 	if err := os.MkdirAll(usual, 0o755); err != nil {
 		return nil, fmt.Errorf("make directory for links to those of the node: %w", err)
 	}
+	lock, err := lock(usual)
+	if err != nil {
+		return nil, fmt.Errorf("lock directory of links: %w", err)
+	}
+	if lock == nil {
+		log.Warn("Another node has its links at kubelet's usual paths: plug-ins that have them built in do not find this one", "path", usual)
+		return func() error { return nil }, nil
+	}
+	defer func() {
+		if err != nil {
+			lock.Close()
+		}
+	}()
 	var made []string
 	for _, name := range Names() {
 		link, target := filepath.Join(usual, name), filepath.Join(root, name)
@@ -60,8 +75,23 @@ func Make(usual, root string, log *slog.Logger) (remove func() error, err error)
 			}
 		}
 		_ = os.Remove(usual) // unless others have something in it
-		return errors.Join(failed...)
+		return errors.Join(append(failed, lock.Close())...)
 	}, nil
+}
+
+// lock locks a directory for this process. It returns nil if another process has done so.
+func lock(dir string) (*os.File, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return nil, f.Close()
+	case err != nil:
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // same reports whether two paths name one directory.

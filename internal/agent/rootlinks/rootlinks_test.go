@@ -46,6 +46,47 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// A second node on the machine leaves the links of one that runs, and has them when that one has ended. The usual directory goes with the
+// last links if nothing else is in it.
+func TestOtherNode(t *testing.T) {
+	usual, first, second := filepath.Join(t.TempDir(), "kubelet"), t.TempDir(), t.TempDir()
+	log := slog.New(slog.DiscardHandler)
+	removeFirst, err := Make(usual, first, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said bytes.Buffer
+	removeSecond, err := Make(usual, second, slog.New(slog.NewTextHandler(&said, nil)))
+	if err != nil || !strings.Contains(said.String(), "Another node has its links") {
+		t.Fatalf("%v, said %s", err, &said)
+	}
+	leadsTo := func(root string) {
+		t.Helper()
+		if to, err := os.Readlink(filepath.Join(usual, "pods")); err != nil || to != filepath.Join(root, "pods") {
+			t.Errorf("the link leads to %s, %v; want %s", to, err, root)
+		}
+	}
+	leadsTo(first)
+	if err := removeSecond(); err != nil {
+		t.Error(err)
+	}
+	leadsTo(first)
+	if err := removeFirst(); err != nil {
+		t.Error(err)
+	}
+	remove, err := Make(usual, second, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leadsTo(second)
+	if err := remove(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(usual); !os.IsNotExist(err) {
+		t.Errorf("left the directory: %v", err)
+	}
+}
+
 // A node whose directory is the usual one needs no links, and leaves none; neither does one that is to make none.
 func TestNoLinks(t *testing.T) {
 	root := t.TempDir()
@@ -62,31 +103,5 @@ func TestNoLinks(t *testing.T) {
 				t.Errorf("%s: %v, %v", name, info, err)
 			}
 		}
-	}
-}
-
-// Links of a node that ends go, and the usual directory with them if nothing else is in it; those that another node has taken over stay.
-func TestLinksOfAnother(t *testing.T) {
-	usual, first, second := filepath.Join(t.TempDir(), "kubelet"), t.TempDir(), t.TempDir()
-	log := slog.New(slog.DiscardHandler)
-	removeFirst, err := Make(usual, first, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	removeSecond, err := Make(usual, second, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := removeFirst(); err != nil {
-		t.Error(err)
-	}
-	if to, err := os.Readlink(filepath.Join(usual, "pods")); err != nil || to != filepath.Join(second, "pods") {
-		t.Errorf("%s, %v", to, err)
-	}
-	if err := removeSecond(); err != nil {
-		t.Error(err)
-	}
-	if _, err := os.Lstat(usual); !os.IsNotExist(err) {
-		t.Errorf("left the directory: %v", err)
 	}
 }

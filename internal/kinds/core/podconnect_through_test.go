@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -40,11 +41,17 @@ func TestWebSocketsToAgents(t *testing.T) {
 			if features == nil {
 				want = "SPDY/3.1 "
 			}
-			if ws, err := readLog(t, host+path, protocol); err == nil {
-				ws.Close() // the translator of commands upgrades before it asks
+			ws, err := readLog(t, host+path, protocol)
+			select {
+			case got := <-asked:
+				if got != want {
+					t.Errorf("%s, features %v: the agent is asked for %q, want %q", path, features, got, want)
+				}
+			case <-time.After(time.Minute):
+				t.Fatalf("%s, features %v: the agent is not asked", path, features)
 			}
-			if got := <-asked; got != want {
-				t.Errorf("%s, features %v: the agent is asked for %q, want %q", path, features, got, want)
+			if err == nil {
+				ws.Close() // not before: the translator of commands upgrades before it asks, and a client that has left asks for nothing
 			}
 		}
 	}
