@@ -41,10 +41,9 @@ type externalServer struct {
 	ca   []byte
 	stop func()
 
-	mu     sync.Mutex
-	asked  []*http.Request // for metrics
-	lists  bool            // false: discovery is nonsense
-	status int             // of discovery; 0: 200
+	mu    sync.Mutex
+	asked []*http.Request // for metrics
+	lists bool            // false: discovery is nonsense
 }
 
 func (e *externalServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -75,10 +75,3 @@ func (c *settings) runControllers(
 	clients.Run(ctx, "controllers", candidate.elected(options, run(shared, settled)))
 	return done, nil
 }
-
-func orZero[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
-}

@@ -28,7 +28,7 @@ import (
 
 // machines and pods of each; what they give is at least 5,000 allocations of containers.
 const (
-	machines = 350
+	machines = 800
 	pods     = 16
 )
 

@@ -31,8 +31,6 @@ import (
 // mostConfig is the maximum size of a configuration file in bytes.
 const mostConfig = 4 << 20
 
-const kindConfig = "CredentialProviderConfig"
-
 // versions are those of the protocol.
 var versions = map[string]bool{
 	protocolv1alpha1.SchemeGroupVersion.String(): true,
