@@ -53,7 +53,7 @@ func pod() *corev1.Pod {
 	return p
 }
 
-// Each container is served by all managers before the next one; what is allocated last is released first, whoever fails.
+// All managers serve a container before the next one. The last manager releases first, and an error of one manager stops no other.
 func TestOrder(t *testing.T) {
 	var calls []string
 	one, two := manager{name: "one", calls: &calls}, manager{name: "two", calls: &calls}

@@ -473,7 +473,7 @@ func TestDriverThatWasNeverCalled(t *testing.T) {
 	m.Handler().Deregister(t.Context(), gone)
 	stop()
 
-	// The file says so too.
+	// A manager that starts from the checkpoint knows it too.
 	m = w.manager()
 	w.run(m)
 	d.await(m)

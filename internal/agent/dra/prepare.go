@@ -102,7 +102,7 @@ func (m *Manager) want(ctx context.Context, pod *corev1.Pod, c podClaim) (claim,
 	return w, nil
 }
 
-// attach notes on disk that the pod uses the claims, and that the drivers of those that are not prepared are about to be called.
+// attach writes to the checkpoint that the pod uses the claims, and that the node is about to call the drivers of unprepared claims.
 func (m *Manager) attach(pod types.UID, keys []key, all []claim) (*batches, error) {
 	b := newBatches()
 	err := m.claims.update(keys, func(claims map[key]claim) error {
