@@ -73,6 +73,9 @@ type HostOptions struct {
 	// PluginWait is how long pods are held for a device plug-in that was there before the node restarted; 0: five minutes.
 	PluginWait time.Duration
 
+	// CSIDrivers are CSI drivers that pods wait for until they register, with a condition that names the driver.
+	CSIDrivers []string
+
 	LogDir   string // of pods' logs: podLogsDir of the kubelet configuration, else /var/log/pods
 	CgroupFS string // the mount point of the cgroup file systems: /sys/fs/cgroup
 	SysFS    string // the mount point of sysfs: /sys

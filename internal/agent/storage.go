@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/mortise-dev/mortise/internal/agent/csi"
+)
+
+// openStorage makes what knows the CSI drivers, and gives it to the volumes.
+func (n *node) openStorage() error {
+	n.storage = csi.New(csi.Options{
+		NodeName: n.NodeName, Client: n.client, Pods: n.workers, Resync: func() { n.nodeStatus.Resync() },
+		Ledger: n.Ledger, Metrics: n.Metrics.storage, Clock: n.Clock, Logger: n.Logger,
+	})
+	n.storage.OnRegister(n.volumes.DriverRegistered)
+	n.volumes.Drivers, n.volumes.Attachments = n.storage, n.storage.Attachments()
+	n.volumes.Claims, n.volumes.Operations = claimStatus{n.client}, n.Metrics.storage
+	n.volumes.NodeName, n.volumes.Expected = n.NodeName, n.Host.CSIDrivers
+	n.volumes.Event = func(object runtime.Object, kind, reason, message string) {
+		n.recorder.Event(object, kind, reason, message)
+	}
+	return n.volumes.Restore()
+}
+
+// claimStatus writes the status of claims.
+type claimStatus struct{ client kubernetes.Interface }
+
+// PatchClaimStatus implements volumes.Claims.
+func (c claimStatus) PatchClaimStatus(ctx context.Context, namespace, name string, patch []byte) (*corev1.PersistentVolumeClaim, error) {
+	return c.client.CoreV1().PersistentVolumeClaims(namespace).Patch(
+		ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+}
