@@ -43,6 +43,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/imagecredentials"
 	"github.com/mortise-dev/mortise/internal/agent/images"
 	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
+	"github.com/mortise-dev/mortise/internal/agent/localstorage"
 	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
 	"github.com/mortise-dev/mortise/internal/agent/nodestatus"
 	"github.com/mortise-dev/mortise/internal/agent/objectcache"
@@ -95,6 +96,7 @@ type rooms struct {
 	devices    *devicemanager.Manager
 	claims     *dra.Manager
 	storage    *csi.Manager
+	local      *localstorage.Deleter // nil: the node does not run the driver
 }
 
 // part is a part of the node that runs concurrently with the others.
@@ -181,6 +183,7 @@ func Run(ctx context.Context, options Options) (err error) {
 		{name: "image credential providers", run: n.watchProviders},
 		{name: "resource managers", run: n.managers.Run},
 		{name: "CSI drivers", run: n.storage.Run},
+		{name: "local storage", run: n.runLocalStorage},
 		{name: "pod resources API", run: n.servePodResources},
 		{name: "mirrors of static pods", run: n.static.RemoveOrphans},
 		{name: "eviction", run: n.eviction.Run},
@@ -250,7 +253,7 @@ func (n *node) buildParts(ctx context.Context, services corev1listers.ServiceLis
 	n.nodeStatus = nodestatus.New(nodestatus.Config{
 		Client: n.client, Runtime: n.cri, Addresses: n.Addresses, Images: n.images, Kubelet: n.Kubelet, Clock: n.Clock, Logger: n.Logger,
 		NodeName: n.NodeName, Labels: n.Labels, TLS: n.Server.TLS, Port: n.port, Resources: n.resources, Plugins: n.managers,
-		Volumes: n.storage.Attachments(),
+		Volumes: attachedVolumes{n.storage.Attachments(), n.local},
 		Network: cni.Options{
 			Dir: n.CNI.ConfDir, BinDirs: n.CNI.BinDirs, DataDir: n.CNI.DataDir, Bridge: n.CNI.Bridge, MTU: n.CNI.MTU, Masquerade: !n.CNI.Masqueraded,
 		},

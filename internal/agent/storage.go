@@ -6,6 +6,7 @@ package agent
 import (
 	"context"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/mortise-dev/mortise/internal/agent/csi"
+	"github.com/mortise-dev/mortise/internal/agent/localstorage"
 )
 
 // openStorage makes what knows the CSI drivers, and gives it to the volumes.
@@ -28,7 +30,40 @@ func (n *node) openStorage() error {
 	n.volumes.Event = func(object runtime.Object, kind, reason, message string) {
 		n.recorder.Event(object, kind, reason, message)
 	}
+	if n.Host.LocalStorage != "" {
+		n.local = localstorage.NewDeleter(localstorage.New(localstorage.Options{
+			Dir: n.Host.LocalStorage, Root: n.Host.RootDir, NodeName: n.NodeName, Mounter: n.Host.Mounter, Logger: n.Logger,
+		}), n.client)
+	}
 	return n.volumes.Restore()
+}
+
+// runLocalStorage runs the driver of local volumes. A node without it still runs its pods.
+func (n *node) runLocalStorage(ctx context.Context) error {
+	if n.local == nil {
+		return nil
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return n.local.Driver.Run(ctx) })
+	group.Go(func() error { return n.local.Run(ctx) })
+	if err := group.Wait(); err != nil {
+		n.Logger.Error("The driver of local storage has ended", "driver", localstorage.Name, "err", err)
+	}
+	return nil
+}
+
+// attachedVolumes is what the node's status knows of volumes. It tells newer Nodes to whom they concern.
+type attachedVolumes struct {
+	*csi.Attachments
+	local *localstorage.Deleter // nil: none
+}
+
+// Saw implements nodestatus.Volumes.
+func (a attachedVolumes) Saw(node *corev1.Node) {
+	a.Attachments.Saw(node)
+	if a.local != nil {
+		a.local.Saw(node)
+	}
 }
 
 // claimStatus writes the status of claims.

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mortise-dev/mortise/internal/agent/safepath"
@@ -168,7 +169,12 @@ func (p *plugin) mapLinks(path, global, link string) error {
 			return fmt.Errorf("make mount point of device: %w", err)
 		}
 		f.Close()
-		if err := p.host.Mounter.Bind(path, global); err != nil {
+		source, err := os.OpenFile(path, unix.O_PATH|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			return fmt.Errorf("open device: %w", err)
+		}
+		defer source.Close()
+		if err := p.host.Mounter.Bind(fmt.Sprintf("/proc/self/fd/%d", source.Fd()), global); err != nil {
 			return fmt.Errorf("failed to bind mount devicePath: %s to linkPath %s: %w", path, global, err) // upstream's words
 		}
 	}

@@ -70,14 +70,27 @@ func writeData(dir string, d data) error {
 	if err != nil {
 		return fmt.Errorf("encode volume data: %w", err)
 	}
+	removeUnwritten(dir)
 	if err := durable.Write(filepath.Join(dir, dataFile), 0o640, text); err != nil {
 		return fmt.Errorf("kubernetes.io/csi: failed to save volume data file %s: %w", filepath.Join(dir, dataFile), err)
 	}
 	return nil
 }
 
+// removeUnwritten removes files that a process has begun to write when it was killed.
+func removeUnwritten(dir string) {
+	found, err := filepath.Glob(filepath.Join(dir, "."+dataFile+".*"))
+	if err != nil {
+		return
+	}
+	for _, path := range found {
+		_ = os.Remove(path) // what stays is found again
+	}
+}
+
 // removeData removes the file in a directory.
 func removeData(dir string) error {
+	removeUnwritten(dir)
 	if err := os.Remove(filepath.Join(dir, dataFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("kubernetes.io/csi: failed to delete volume data file [%s]: %w", filepath.Join(dir, dataFile), err)
 	}
