@@ -70,6 +70,9 @@ func (d *Driver) NodePublishVolume(_ context.Context, q *csipb.NodePublishVolume
 	if err := d.need(q, ephemeral); err != nil {
 		return nil, err
 	}
+	if err := d.keepAlone(q); err != nil {
+		return nil, err
+	}
 	return &csipb.NodePublishVolumeResponse{}, d.bind(d.dataOf(volumesDir, q.VolumeId), q.TargetPath, bits)
 }
 
@@ -86,6 +89,37 @@ func (d *Driver) need(q *csipb.NodePublishVolumeRequest, ephemeral bool) error {
 	}
 	r := &record{ID: q.VolumeId, Size: sizeFrom(q.GetVolumeContext()), Ephemeral: ephemeral, Made: time.Now()}
 	if err := d.make(volumesDir, r, ""); err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	return nil
+}
+
+// keepAlone refuses a second path for a volume that is published for a single writer, and notes the path of such a volume.
+func (d *Driver) keepAlone(q *csipb.NodePublishVolumeRequest) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r, err := d.existing(volumesDir, q.VolumeId)
+	if err != nil {
+		return err
+	}
+	if r.Alone != "" && r.Alone != q.TargetPath {
+		mounted, err := d.Mounter.IsMountPoint(r.Alone)
+		if err != nil {
+			return status.Error(codes.Internal, err.Error())
+		}
+		if mounted {
+			return status.Errorf(codes.FailedPrecondition, "volume %s is published at another path for a single writer", r.ID)
+		}
+	}
+	alone := ""
+	if q.GetVolumeCapability().GetAccessMode().GetMode() == csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER {
+		alone = q.TargetPath
+	}
+	if r.Alone == alone {
+		return nil
+	}
+	r.Alone = alone
+	if err := d.rewrite(volumesDir, r); err != nil {
 		return status.Error(codes.Internal, err.Error())
 	}
 	return nil

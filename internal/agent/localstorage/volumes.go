@@ -45,6 +45,7 @@ type record struct {
 	Source    string    `json:"source,omitempty"`
 	Snapshot  string    `json:"snapshot,omitempty"` // the source is a snapshot
 	Ephemeral bool      `json:"ephemeral,omitempty"`
+	Alone     string    `json:"alone,omitempty"` // the only path where the volume may be published
 	Made      time.Time `json:"made"`
 }
 

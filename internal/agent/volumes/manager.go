@@ -109,12 +109,17 @@ func (m *Manager) resolve(ctx context.Context, spec *Spec) error {
 	if err != nil {
 		return fmt.Errorf("get claim %s: %w", name, err)
 	}
-	if claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName == "" {
+	bound := claim.Status.Phase == corev1.ClaimBound
+	if claim.Spec.VolumeName == "" || !bound && claim.Status.Phase != corev1.ClaimPending {
 		return fmt.Errorf("claim %s is not bound", name)
 	}
 	pv, err := m.Sources.Volume(ctx, claim.Spec.VolumeName)
 	if err != nil {
 		return fmt.Errorf("get persistent volume %s: %w", claim.Spec.VolumeName, err)
+	}
+	// The scheduler binds the pod when claim and volume name each other; the claim's phase follows a moment later.
+	if ref := pv.Spec.ClaimRef; !bound && (ref == nil || ref.UID != claim.UID || claim.UID == "") {
+		return fmt.Errorf("claim %s is not bound", name)
 	}
 	spec.Claim, spec.PersistentVolume = claim, pv
 	return nil

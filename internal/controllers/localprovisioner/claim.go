@@ -29,11 +29,17 @@ func volumeName(claim *corev1.PersistentVolumeClaim) string { return "pvc-" + st
 // syncClaim creates the volume of a claim.
 func (c *controller) syncClaim(ctx context.Context, i item) error {
 	claim, err := c.claims.PersistentVolumeClaims(i.namespace).Get(i.claim)
-	if apierrors.IsNotFound(err) || err == nil && !wanted(claim) {
+	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return err
+	}
+	if grows(claim) {
+		return c.grow(ctx, claim)
+	}
+	if !wanted(claim) {
+		return nil
 	}
 	if _, err := c.volumes.Get(volumeName(claim)); err == nil || !apierrors.IsNotFound(err) {
 		return err // the binder binds it

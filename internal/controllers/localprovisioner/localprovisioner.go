@@ -35,6 +35,7 @@ import (
 	listers "k8s.io/client-go/listers/core/v1"
 	storagelisters "k8s.io/client-go/listers/storage/v1"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
@@ -73,7 +74,7 @@ func Controller() controllers.Controller {
 	return controllers.Controller{
 		Name: Name, Account: Name, Component: driver,
 		Rules: []rbacv1.PolicyRule{
-			rule("", "persistentvolumes", "create", "update", "delete"), rule("", "persistentvolumeclaims", "update"),
+			rule("", "persistentvolumes", "create", "update", "delete"), rule("", "persistentvolumeclaims", "update"), rule("", "persistentvolumeclaims/status", "patch"),
 			rule("", "nodes", "get", "patch"), rule("", "events", "create", "patch", "update"),
 			rule("events.k8s.io", "events", "create", "patch", "update"),
 			rule("storage.k8s.io", "storageclasses", "create"), rule("storage.k8s.io", "csidrivers", "create"),
@@ -94,6 +95,7 @@ type item struct{ namespace, claim, volume string }
 type controller struct {
 	client   kubernetes.Interface
 	recorder record.EventRecorder
+	clock    clock.PassiveClock
 	claims   listers.PersistentVolumeClaimLister
 	volumes  listers.PersistentVolumeLister
 	nodes    listers.NodeLister
@@ -105,12 +107,12 @@ type controller struct {
 func build(d *controllers.Deps) (controllers.Runner, error) {
 	core, storage := d.Informers.Core().V1(), d.Informers.Storage().V1()
 	c := &controller{
-		client: d.Client, recorder: d.Recorder, claims: core.PersistentVolumeClaims().Lister(), volumes: core.PersistentVolumes().Lister(),
+		client: d.Client, recorder: d.Recorder, clock: d.Clock, claims: core.PersistentVolumeClaims().Lister(), volumes: core.PersistentVolumes().Lister(),
 		nodes: core.Nodes().Lister(), classes: storage.StorageClasses().Lister(), drivers: storage.CSIDrivers().Lister(),
 		queue: controllers.NewQueue[item](d, "local_volume_provisioner", 1),
 	}
 	claim := func(o *corev1.PersistentVolumeClaim) {
-		if wanted(o) {
+		if wanted(o) || grows(o) {
 			c.queue.Add(item{namespace: o.Namespace, claim: o.Name})
 		}
 	}
