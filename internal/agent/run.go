@@ -183,7 +183,7 @@ func Run(ctx context.Context, options Options) (err error) {
 		{name: "image credential providers", run: n.watchProviders},
 		{name: "resource managers", run: n.managers.Run},
 		{name: "CSI drivers", run: n.storage.Run},
-		{name: "local storage", run: n.runLocalStorage},
+		{name: "local storage", run: func(ctx context.Context) error { return runLocalStorage(ctx, n.local) }},
 		{name: "pod resources API", run: n.servePodResources},
 		{name: "mirrors of static pods", run: n.static.RemoveOrphans},
 		{name: "eviction", run: n.eviction.Run},
@@ -223,7 +223,7 @@ func (n *node) buildParts(ctx context.Context, services corev1listers.ServiceLis
 	n.volumes.Warn = func(pod *corev1.Pod, reason, message string) {
 		n.recorder.Event(pod, corev1.EventTypeWarning, reason, message)
 	}
-	if err := n.openStorage(); err != nil {
+	if err := openStorage(n); err != nil {
 		return err
 	}
 	n.stats = stats.NewProvider(stats.ProviderConfig{

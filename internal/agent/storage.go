@@ -18,7 +18,7 @@ import (
 )
 
 // openStorage makes what knows the CSI drivers, and gives it to the volumes.
-func (n *node) openStorage() error {
+func openStorage(n *node) error {
 	n.storage = csi.New(csi.Options{
 		NodeName: n.NodeName, Client: n.client, Pods: n.workers, Resync: func() { n.nodeStatus.Resync() },
 		Ledger: n.Ledger, Metrics: n.Metrics.storage, Clock: n.Clock, Logger: n.Logger,
@@ -39,20 +39,20 @@ func (n *node) openStorage() error {
 }
 
 // runLocalStorage runs the driver of local volumes. A node without it still runs its pods.
-func (n *node) runLocalStorage(ctx context.Context) error {
-	if n.local == nil {
+func runLocalStorage(ctx context.Context, local *localstorage.Deleter) error {
+	if local == nil {
 		return nil
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return n.local.Driver.Run(ctx) })
-	group.Go(func() error { return n.local.Run(ctx) })
+	group.Go(func() error { return local.Driver.Run(ctx) })
+	group.Go(func() error { return local.Run(ctx) })
 	if err := group.Wait(); err != nil {
-		n.Logger.Error("The driver of local storage has ended", "driver", localstorage.Name, "err", err)
+		local.Driver.Logger.Error("The driver of local storage has ended", "driver", localstorage.Name, "err", err)
 	}
 	return nil
 }
 
-// attachedVolumes is what the node's status knows of volumes. It tells newer Nodes to whom they concern.
+// attachedVolumes is what the node's status knows of volumes. It passes newer Nodes on.
 type attachedVolumes struct {
 	*csi.Attachments
 	local *localstorage.Deleter // nil: none

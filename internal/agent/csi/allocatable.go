@@ -5,6 +5,8 @@ package csi
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,8 +17,11 @@ import (
 // updaters ask drivers for their limit of volumes again and again: those whose CSIDriver has nodeAllocatableUpdatePeriodSeconds.
 type updaters struct {
 	m       *Manager
-	wakes   chan string // drivers whose period or registration may have changed
+	wakes   chan struct{} // has a value when changed drivers wait
 	running sync.WaitGroup
+
+	mu      sync.Mutex
+	waiting map[string]bool // drivers whose period or registration may have changed
 }
 
 // updater is one driver that is asked.
@@ -25,7 +30,9 @@ type updater struct {
 	stop   context.CancelFunc
 }
 
-func newUpdaters(m *Manager) *updaters { return &updaters{m: m, wakes: make(chan string, toldSize)} }
+func newUpdaters(m *Manager) *updaters {
+	return &updaters{m: m, wakes: make(chan struct{}, 1), waiting: map[string]bool{}}
+}
 
 // changed notes that a CSIDriver has changed.
 func (u *updaters) changed(obj any) {
@@ -37,10 +44,13 @@ func (u *updaters) changed(obj any) {
 	}
 }
 
-// restart has a driver looked at anew. A full queue drops nothing that matters: the updater looks at all drivers then.
+// restart has a driver looked at anew.
 func (u *updaters) restart(driver string) {
+	u.mu.Lock()
+	u.waiting[driver] = true
+	u.mu.Unlock()
 	select {
-	case u.wakes <- driver:
+	case u.wakes <- struct{}{}:
 	default:
 	}
 }
@@ -53,21 +63,32 @@ func (u *updaters) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case name := <-u.wakes:
-			period := u.period(name)
-			if was := all[name]; was != nil {
-				if was.period == period {
-					continue
-				}
-				was.stop()
-				delete(all, name)
-			}
-			if period > 0 {
-				own, stop := context.WithCancel(ctx)
-				all[name] = &updater{period, stop}
-				u.running.Go(func() { u.ask(own, name, period) })
+		case <-u.wakes:
+			u.mu.Lock()
+			names := slices.Collect(maps.Keys(u.waiting))
+			clear(u.waiting)
+			u.mu.Unlock()
+			for _, name := range names {
+				u.follow(ctx, all, name)
 			}
 		}
+	}
+}
+
+// follow begins or ends to ask a driver, as its period says.
+func (u *updaters) follow(ctx context.Context, all map[string]*updater, name string) {
+	period := u.period(name)
+	if was := all[name]; was != nil {
+		if was.period == period {
+			return
+		}
+		was.stop()
+		delete(all, name)
+	}
+	if period > 0 {
+		own, stop := context.WithCancel(ctx)
+		all[name] = &updater{period, stop}
+		u.running.Go(func() { u.ask(own, name, period) })
 	}
 }
 

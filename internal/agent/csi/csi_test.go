@@ -164,7 +164,9 @@ func TestRefusedRegistration(t *testing.T) {
 			t.Errorf("versions %v are taken", versions)
 		}
 	}
-	old := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1", OwnerReferences: []metav1.OwnerReference{{Kind: "Node", Name: "n1", UID: "u0"}}}}
+	old := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{
+		Name: "n1", OwnerReferences: []metav1.OwnerReference{{Kind: "Node", Name: "n1", UID: "u0"}},
+	}}
 	if _, err := client.StorageV1().CSINodes().Create(t.Context(), old, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

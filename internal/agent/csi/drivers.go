@@ -64,7 +64,8 @@ func (d *drivers) Validate(_ context.Context, p plugins.Plugin) error {
 // messages are upstream's.
 func (d *drivers) check(caller string, p plugins.Plugin) (*version.Version, error) {
 	if len(p.Versions) == 0 {
-		return nil, fmt.Errorf("kubernetes.io/csi: %s for CSI driver %q failed. Plugin returned an empty list for supported versions", caller, p.Name)
+		return nil, fmt.Errorf("kubernetes.io/csi: %s for CSI driver %q failed. Plugin returned an empty list for supported versions",
+			caller, p.Name)
 	}
 	claimed, err := version.HighestSupportedVersion(p.Versions)
 	if err != nil {

@@ -102,7 +102,9 @@ func (n *nodeInfo) remove(ctx context.Context, driver string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	gone := func(d storagev1.CSINodeDriver) bool { return d.Name == driver }
-	if err := n.updateCSINode(ctx, func(node *storagev1.CSINode) { node.Spec.Drivers = slices.DeleteFunc(node.Spec.Drivers, gone) }); err != nil {
+	if err := n.updateCSINode(ctx, func(node *storagev1.CSINode) {
+		node.Spec.Drivers = slices.DeleteFunc(node.Spec.Drivers, gone)
+	}); err != nil {
 		return fmt.Errorf("error uninstalling CSI driver from CSINode object %w", err) // upstream's words
 	}
 	if err := n.patchNode(ctx, func(node *corev1.Node) error { return setNodeID(node, driver, "") }); err != nil {
@@ -175,7 +177,7 @@ func setNodeID(node *corev1.Node, driver, id string) error {
 	all := map[string]string{}
 	if text := node.Annotations[nodeIDs]; text != "" {
 		if err := json.Unmarshal([]byte(text), &all); err != nil {
-			return fmt.Errorf("failed to parse node's %q annotation value (%q) err=%w", nodeIDs, text, err)
+			return fmt.Errorf("failed to parse node's %q annotation value (%q) err=%w", nodeIDs, text, err) // upstream's words
 		}
 	}
 	if all == nil { // the annotation was null
@@ -237,7 +239,8 @@ func (n *nodeInfo) tryCSINode(ctx context.Context, change func(*storagev1.CSINod
 	want := have.DeepCopy()
 	markMigrated(want)
 	change(want)
-	if sameDrivers(have, want) && have.Annotations[corev1.MigratedPluginsAnnotationKey] == want.Annotations[corev1.MigratedPluginsAnnotationKey] {
+	const marked = corev1.MigratedPluginsAnnotationKey
+	if sameDrivers(have, want) && have.Annotations[marked] == want.Annotations[marked] {
 		return nil
 	}
 	_, err = nodes.Update(ctx, want, metav1.UpdateOptions{})

@@ -14,8 +14,14 @@ import (
 	"google.golang.org/grpc/status"
 )
 
+// controllerServer is the controller service.
+type controllerServer struct {
+	csipb.UnimplementedControllerServer
+	*store
+}
+
 // ControllerGetCapabilities implements the controller service.
-func (d *Driver) ControllerGetCapabilities(
+func (d *controllerServer) ControllerGetCapabilities(
 	context.Context, *csipb.ControllerGetCapabilitiesRequest,
 ) (*csipb.ControllerGetCapabilitiesResponse, error) {
 	out := &csipb.ControllerGetCapabilitiesResponse{}
@@ -64,7 +70,7 @@ func sizeOf(r *csipb.CapacityRange) (int64, error) {
 }
 
 // CreateVolume implements the controller service.
-func (d *Driver) CreateVolume(_ context.Context, q *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
+func (d *controllerServer) CreateVolume(_ context.Context, q *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
 	if q.GetName() == "" || len(q.GetVolumeCapabilities()) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "a volume needs a name and capabilities")
 	}
@@ -106,7 +112,7 @@ func (d *Driver) CreateVolume(_ context.Context, q *csipb.CreateVolumeRequest) (
 }
 
 // sourceOf returns the directory whose contents a new volume has; empty: none.
-func (d *Driver) sourceOf(r *record) (string, error) {
+func (d *controllerServer) sourceOf(r *record) (string, error) {
 	kind, id := volumesDir, r.Source
 	if r.Snapshot != "" {
 		kind, id = snapshotsDir, r.Snapshot
@@ -128,7 +134,7 @@ func (d *Driver) sourceOf(r *record) (string, error) {
 }
 
 // made returns the answer for a volume.
-func (d *Driver) made(r *record, q *csipb.CreateVolumeRequest) *csipb.CreateVolumeResponse {
+func (d *controllerServer) made(r *record, q *csipb.CreateVolumeRequest) *csipb.CreateVolumeResponse {
 	return &csipb.CreateVolumeResponse{Volume: &csipb.Volume{
 		VolumeId: r.ID, CapacityBytes: r.Size, ContentSource: q.GetVolumeContentSource(),
 		AccessibleTopology: []*csipb.Topology{{Segments: map[string]string{TopologyKey: d.NodeName}}},
@@ -136,7 +142,7 @@ func (d *Driver) made(r *record, q *csipb.CreateVolumeRequest) *csipb.CreateVolu
 }
 
 // DeleteVolume implements the controller service.
-func (d *Driver) DeleteVolume(_ context.Context, q *csipb.DeleteVolumeRequest) (*csipb.DeleteVolumeResponse, error) {
+func (d *controllerServer) DeleteVolume(_ context.Context, q *csipb.DeleteVolumeRequest) (*csipb.DeleteVolumeResponse, error) {
 	if q.GetVolumeId() == "" {
 		return nil, errNoID
 	}
@@ -149,7 +155,7 @@ func (d *Driver) DeleteVolume(_ context.Context, q *csipb.DeleteVolumeRequest) (
 var errNoID = status.Error(codes.InvalidArgument, "an ID is missing")
 
 // ValidateVolumeCapabilities implements the controller service.
-func (d *Driver) ValidateVolumeCapabilities(
+func (d *controllerServer) ValidateVolumeCapabilities(
 	_ context.Context, q *csipb.ValidateVolumeCapabilitiesRequest,
 ) (*csipb.ValidateVolumeCapabilitiesResponse, error) {
 	if q.GetVolumeId() == "" || len(q.GetVolumeCapabilities()) == 0 {
@@ -167,7 +173,7 @@ func (d *Driver) ValidateVolumeCapabilities(
 }
 
 // existing returns a volume or a snapshot that must exist.
-func (d *Driver) existing(kind, id string) (*record, error) {
+func (d *store) existing(kind, id string) (*record, error) {
 	r, err := d.find(kind, id)
 	if err != nil {
 		return nil, err
@@ -179,7 +185,7 @@ func (d *Driver) existing(kind, id string) (*record, error) {
 }
 
 // ListVolumes implements the controller service.
-func (d *Driver) ListVolumes(_ context.Context, q *csipb.ListVolumesRequest) (*csipb.ListVolumesResponse, error) {
+func (d *controllerServer) ListVolumes(_ context.Context, q *csipb.ListVolumesRequest) (*csipb.ListVolumesResponse, error) {
 	all, err := d.list(volumesDir)
 	if err != nil {
 		return nil, err
@@ -223,7 +229,7 @@ func pageOf(all []*record, token string, most int32) (page []*record, next strin
 }
 
 // GetCapacity implements the controller service.
-func (d *Driver) GetCapacity(_ context.Context, q *csipb.GetCapacityRequest) (*csipb.GetCapacityResponse, error) {
+func (d *controllerServer) GetCapacity(_ context.Context, q *csipb.GetCapacityRequest) (*csipb.GetCapacityResponse, error) {
 	if node, ok := q.GetAccessibleTopology().GetSegments()[TopologyKey]; ok && node != d.NodeName || able(q.GetVolumeCapabilities()) != nil {
 		return &csipb.GetCapacityResponse{}, nil
 	}
@@ -235,7 +241,7 @@ func (d *Driver) GetCapacity(_ context.Context, q *csipb.GetCapacityRequest) (*c
 }
 
 // ControllerExpandVolume implements the controller service.
-func (d *Driver) ControllerExpandVolume(
+func (d *controllerServer) ControllerExpandVolume(
 	_ context.Context, q *csipb.ControllerExpandVolumeRequest,
 ) (*csipb.ControllerExpandVolumeResponse, error) {
 	if q.GetVolumeId() == "" || q.GetCapacityRange() == nil {
@@ -249,7 +255,7 @@ func (d *Driver) ControllerExpandVolume(
 }
 
 // grow notes a new size of a volume.
-func (d *Driver) grow(id string, to *csipb.CapacityRange) (int64, error) {
+func (d *store) grow(id string, to *csipb.CapacityRange) (int64, error) {
 	size, err := sizeOf(to)
 	if err != nil {
 		return 0, err

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// copyTree copies the contents of a directory into another one, with owners, modes and times. Files share their blocks with the source where
-// the file system can (btrfs, XFS). Sockets and devices are left out. It follows no links, and never leaves the directories.
+// copyTree copies the contents of a directory into another one, with owners, modes and times. Files share their blocks with the source
+// where the file system can (btrfs, XFS). Sockets and devices are left out. It follows no links, and never leaves the directories.
 func copyTree(from, to string) error {
 	source, err := os.OpenRoot(from)
 	if err != nil {

@@ -64,17 +64,10 @@ type Options struct {
 }
 
 // Driver is the driver of one node. It is safe for concurrent use.
-type Driver struct {
-	csipb.UnimplementedIdentityServer
-	csipb.UnimplementedControllerServer
-	csipb.UnimplementedNodeServer
-	Options
-
-	mu sync.Mutex // held while volumes and snapshots are made and removed
-}
+type Driver struct{ *store }
 
 // New makes a driver.
-func New(o Options) *Driver { return &Driver{Options: o} }
+func New(o Options) *Driver { return &Driver{&store{Options: o}} }
 
 // Run serves the driver until ctx ends. What is mounted stays.
 func (d *Driver) Run(ctx context.Context) error {
@@ -95,9 +88,9 @@ func (d *Driver) Run(ctx context.Context) error {
 
 // Register registers the services of the driver.
 func (d *Driver) Register(s *grpc.Server) {
-	csipb.RegisterIdentityServer(s, d)
-	csipb.RegisterControllerServer(s, d)
-	csipb.RegisterNodeServer(s, d)
+	csipb.RegisterIdentityServer(s, identityServer{})
+	csipb.RegisterControllerServer(s, &controllerServer{store: d.store})
+	csipb.RegisterNodeServer(s, &nodeServer{store: d.store})
 }
 
 // endpoint is a socket, and what it serves.
@@ -165,13 +158,18 @@ func (r *registrar) NotifyRegistrationStatus(
 	return &registration.RegistrationStatusResponse{}, nil
 }
 
+// identityServer is the identity service.
+type identityServer struct {
+	csipb.UnimplementedIdentityServer
+}
+
 // GetPluginInfo implements the identity service.
-func (d *Driver) GetPluginInfo(context.Context, *csipb.GetPluginInfoRequest) (*csipb.GetPluginInfoResponse, error) {
+func (identityServer) GetPluginInfo(context.Context, *csipb.GetPluginInfoRequest) (*csipb.GetPluginInfoResponse, error) {
 	return &csipb.GetPluginInfoResponse{Name: Name, VendorVersion: version.Get().GitVersion}, nil
 }
 
 // GetPluginCapabilities implements the identity service.
-func (d *Driver) GetPluginCapabilities(
+func (identityServer) GetPluginCapabilities(
 	context.Context, *csipb.GetPluginCapabilitiesRequest,
 ) (*csipb.GetPluginCapabilitiesResponse, error) {
 	out := &csipb.GetPluginCapabilitiesResponse{}
@@ -189,6 +187,6 @@ func (d *Driver) GetPluginCapabilities(
 }
 
 // Probe implements the identity service.
-func (d *Driver) Probe(context.Context, *csipb.ProbeRequest) (*csipb.ProbeResponse, error) {
+func (identityServer) Probe(context.Context, *csipb.ProbeRequest) (*csipb.ProbeResponse, error) {
 	return &csipb.ProbeResponse{Ready: wrapperspb.Bool(true)}, nil
 }

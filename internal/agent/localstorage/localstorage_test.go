@@ -24,7 +24,9 @@ func (m mounts) IsMountPoint(dir string) (bool, error) { _, ok := m[dir]; return
 
 func newDriver(t *testing.T) (*Driver, mounts) {
 	m := mounts{}
-	d := New(Options{Dir: filepath.Join(t.TempDir(), "s"), Root: t.TempDir(), NodeName: "n1", Mounter: m, Logger: slog.New(slog.DiscardHandler)})
+	d := New(Options{
+		Dir: filepath.Join(t.TempDir(), "s"), Root: t.TempDir(), NodeName: "n1", Mounter: m, Logger: slog.New(slog.DiscardHandler),
+	})
 	if err := d.prepare(); err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +42,7 @@ func capability() *csipb.VolumeCapability {
 
 func create(t *testing.T, d *Driver, name string, source *csipb.VolumeContentSource) *csipb.Volume {
 	t.Helper()
-	made, err := d.CreateVolume(t.Context(), &csipb.CreateVolumeRequest{
+	made, err := (&controllerServer{store: d.store}).CreateVolume(t.Context(), &csipb.CreateVolumeRequest{
 		Name: name, VolumeCapabilities: []*csipb.VolumeCapability{capability()}, VolumeContentSource: source,
 	})
 	if err != nil {
@@ -64,11 +66,12 @@ func TestCopies(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s, err := d.CreateSnapshot(t.Context(), &csipb.CreateSnapshotRequest{Name: "s", SourceVolumeId: v.VolumeId})
+	c := &controllerServer{store: d.store}
+	s, err := c.CreateSnapshot(t.Context(), &csipb.CreateSnapshotRequest{Name: "s", SourceVolumeId: v.VolumeId})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.DeleteVolume(t.Context(), &csipb.DeleteVolumeRequest{VolumeId: v.VolumeId}); err != nil {
+	if _, err := c.DeleteVolume(t.Context(), &csipb.DeleteVolumeRequest{VolumeId: v.VolumeId}); err != nil {
 		t.Fatal(err)
 	}
 	restored := create(t, d, "two", &csipb.VolumeContentSource{Type: &csipb.VolumeContentSource_Snapshot{
@@ -97,7 +100,7 @@ func TestMadeOnTheNode(t *testing.T) {
 	d, m := newDriver(t)
 	target := filepath.Join(t.TempDir(), "mount")
 	publish := func(id string, attributes map[string]string) error {
-		_, err := d.NodePublishVolume(t.Context(), &csipb.NodePublishVolumeRequest{
+		_, err := (&nodeServer{store: d.store}).NodePublishVolume(t.Context(), &csipb.NodePublishVolumeRequest{
 			VolumeId: id, TargetPath: target, VolumeCapability: capability(), VolumeContext: attributes,
 		})
 		return err
@@ -120,7 +123,8 @@ func TestMadeOnTheNode(t *testing.T) {
 			t.Errorf("mounted: %v", m)
 		}
 		for range 2 {
-			if _, err := d.NodeUnpublishVolume(t.Context(), &csipb.NodeUnpublishVolumeRequest{VolumeId: id, TargetPath: target}); err != nil {
+			q := &csipb.NodeUnpublishVolumeRequest{VolumeId: id, TargetPath: target}
+			if _, err := (&nodeServer{store: d.store}).NodeUnpublishVolume(t.Context(), q); err != nil {
 				t.Fatal(err)
 			}
 		}

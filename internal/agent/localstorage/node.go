@@ -18,15 +18,21 @@ import (
 	"google.golang.org/grpc/status"
 )
 
+// nodeServer is the node service.
+type nodeServer struct {
+	csipb.UnimplementedNodeServer
+	*store
+}
+
 // NodeGetInfo implements the node service.
-func (d *Driver) NodeGetInfo(context.Context, *csipb.NodeGetInfoRequest) (*csipb.NodeGetInfoResponse, error) {
+func (d *nodeServer) NodeGetInfo(context.Context, *csipb.NodeGetInfoRequest) (*csipb.NodeGetInfoResponse, error) {
 	return &csipb.NodeGetInfoResponse{
 		NodeId: d.NodeName, AccessibleTopology: &csipb.Topology{Segments: map[string]string{TopologyKey: d.NodeName}},
 	}, nil
 }
 
 // NodeGetCapabilities implements the node service.
-func (d *Driver) NodeGetCapabilities(
+func (d *nodeServer) NodeGetCapabilities(
 	context.Context, *csipb.NodeGetCapabilitiesRequest,
 ) (*csipb.NodeGetCapabilitiesResponse, error) {
 	out := &csipb.NodeGetCapabilitiesResponse{}
@@ -48,7 +54,7 @@ var flags = map[string]uintptr{
 }
 
 // NodePublishVolume implements the node service: it binds the volume's directory.
-func (d *Driver) NodePublishVolume(_ context.Context, q *csipb.NodePublishVolumeRequest) (*csipb.NodePublishVolumeResponse, error) {
+func (d *nodeServer) NodePublishVolume(_ context.Context, q *csipb.NodePublishVolumeRequest) (*csipb.NodePublishVolumeResponse, error) {
 	if q.GetVolumeId() == "" || q.GetTargetPath() == "" || q.GetVolumeCapability() == nil {
 		return nil, status.Error(codes.InvalidArgument, "a publication needs a volume, a path and a capability")
 	}
@@ -77,7 +83,7 @@ func (d *Driver) NodePublishVolume(_ context.Context, q *csipb.NodePublishVolume
 }
 
 // need makes a volume that is made on its node: an inline one, or one of the cluster's provisioner.
-func (d *Driver) need(q *csipb.NodePublishVolumeRequest, ephemeral bool) error {
+func (d *nodeServer) need(q *csipb.NodePublishVolumeRequest, ephemeral bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	have, err := d.find(volumesDir, q.VolumeId)
@@ -95,7 +101,7 @@ func (d *Driver) need(q *csipb.NodePublishVolumeRequest, ephemeral bool) error {
 }
 
 // keepAlone refuses a second path for a volume that is published for a single writer, and notes the path of such a volume.
-func (d *Driver) keepAlone(q *csipb.NodePublishVolumeRequest) error {
+func (d *nodeServer) keepAlone(q *csipb.NodePublishVolumeRequest) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r, err := d.existing(volumesDir, q.VolumeId)
@@ -126,7 +132,7 @@ func (d *Driver) keepAlone(q *csipb.NodePublishVolumeRequest) error {
 }
 
 // bind binds a directory, with mount options.
-func (d *Driver) bind(from, to string, bits uintptr) error {
+func (d *nodeServer) bind(from, to string, bits uintptr) error {
 	if err := os.Mkdir(to, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
 		return status.Errorf(codes.Internal, "make %s: %v", to, err)
 	}
@@ -149,7 +155,7 @@ func (d *Driver) bind(from, to string, bits uintptr) error {
 }
 
 // NodeUnpublishVolume implements the node service. An inline volume ends with it.
-func (d *Driver) NodeUnpublishVolume(
+func (d *nodeServer) NodeUnpublishVolume(
 	_ context.Context, q *csipb.NodeUnpublishVolumeRequest,
 ) (*csipb.NodeUnpublishVolumeResponse, error) {
 	if q.GetVolumeId() == "" || q.GetTargetPath() == "" {
@@ -175,7 +181,7 @@ func (d *Driver) NodeUnpublishVolume(
 
 // NodeGetVolumeStats implements the node service. The size of a volume is what was asked for; what is free of it is at most what the file
 // system has.
-func (d *Driver) NodeGetVolumeStats(
+func (d *nodeServer) NodeGetVolumeStats(
 	ctx context.Context, q *csipb.NodeGetVolumeStatsRequest,
 ) (*csipb.NodeGetVolumeStatsResponse, error) {
 	if q.GetVolumeId() == "" || q.GetVolumePath() == "" {
@@ -214,7 +220,7 @@ func taken(ctx context.Context, dir string) (bytes, files int64) {
 }
 
 // NodeExpandVolume implements the node service.
-func (d *Driver) NodeExpandVolume(_ context.Context, q *csipb.NodeExpandVolumeRequest) (*csipb.NodeExpandVolumeResponse, error) {
+func (d *nodeServer) NodeExpandVolume(_ context.Context, q *csipb.NodeExpandVolumeRequest) (*csipb.NodeExpandVolumeResponse, error) {
 	if q.GetVolumeId() == "" || q.GetVolumePath() == "" {
 		return nil, errNoID
 	}
@@ -231,7 +237,7 @@ func (d *Driver) NodeExpandVolume(_ context.Context, q *csipb.NodeExpandVolumeRe
 	return &csipb.NodeExpandVolumeResponse{CapacityBytes: size}, nil
 }
 
-// Remove removes volumes, and returns those that are gone. A volume that is still published stays.
+// Remove removes volumes, and returns those that are gone.
 func (d *Driver) Remove(ids []string) (gone []string) {
 	for _, id := range slices.Compact(slices.Sorted(slices.Values(ids))) {
 		if err := d.remove(volumesDir, id); err != nil {

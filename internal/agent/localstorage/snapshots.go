@@ -22,7 +22,7 @@ func snapshot(r *record) *csipb.Snapshot {
 }
 
 // CreateSnapshot implements the controller service. Pods may write to the volume meanwhile: then the snapshot has some of what they write.
-func (d *Driver) CreateSnapshot(_ context.Context, q *csipb.CreateSnapshotRequest) (*csipb.CreateSnapshotResponse, error) {
+func (d *controllerServer) CreateSnapshot(_ context.Context, q *csipb.CreateSnapshotRequest) (*csipb.CreateSnapshotResponse, error) {
 	if q.GetName() == "" || q.GetSourceVolumeId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "a snapshot needs a name and a volume")
 	}
@@ -51,7 +51,7 @@ func (d *Driver) CreateSnapshot(_ context.Context, q *csipb.CreateSnapshotReques
 }
 
 // DeleteSnapshot implements the controller service.
-func (d *Driver) DeleteSnapshot(_ context.Context, q *csipb.DeleteSnapshotRequest) (*csipb.DeleteSnapshotResponse, error) {
+func (d *controllerServer) DeleteSnapshot(_ context.Context, q *csipb.DeleteSnapshotRequest) (*csipb.DeleteSnapshotResponse, error) {
 	if q.GetSnapshotId() == "" {
 		return nil, errNoID
 	}
@@ -62,7 +62,7 @@ func (d *Driver) DeleteSnapshot(_ context.Context, q *csipb.DeleteSnapshotReques
 }
 
 // ListSnapshots implements the controller service.
-func (d *Driver) ListSnapshots(_ context.Context, q *csipb.ListSnapshotsRequest) (*csipb.ListSnapshotsResponse, error) {
+func (d *controllerServer) ListSnapshots(_ context.Context, q *csipb.ListSnapshotsRequest) (*csipb.ListSnapshotsResponse, error) {
 	all, err := d.list(snapshotsDir)
 	if err != nil {
 		return nil, err

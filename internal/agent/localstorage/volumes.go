@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -49,6 +50,13 @@ type record struct {
 	Made      time.Time `json:"made"`
 }
 
+// store has the volumes and snapshots of the driver.
+type store struct {
+	Options
+
+	mu sync.Mutex // held while volumes and snapshots are made and removed
+}
+
 var validID = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,126}[a-z0-9])?$`)
 
 // idOf returns the ID for a name: the same for the same name.
@@ -60,10 +68,10 @@ func idOf(name string) string {
 }
 
 // dataOf returns the directory that pods see.
-func (d *Driver) dataOf(kind, id string) string { return filepath.Join(d.Dir, kind, id, "data") }
+func (d *store) dataOf(kind, id string) string { return filepath.Join(d.Dir, kind, id, "data") }
 
 // prepare makes the driver's directories, and removes what an earlier process has not completed.
-func (d *Driver) prepare() error {
+func (d *store) prepare() error {
 	for _, kind := range []string{volumesDir, snapshotsDir} {
 		dir := filepath.Join(d.Dir, kind)
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -98,7 +106,7 @@ func decodeRecord(text []byte) (*record, error) {
 }
 
 // find returns a volume or a snapshot; nil: there is none.
-func (d *Driver) find(kind, id string) (*record, error) {
+func (d *store) find(kind, id string) (*record, error) {
 	if !validID.MatchString(id) {
 		return nil, nil
 	}
@@ -117,7 +125,7 @@ func (d *Driver) find(kind, id string) (*record, error) {
 }
 
 // list returns all volumes or snapshots, by ID.
-func (d *Driver) list(kind string) ([]*record, error) {
+func (d *store) list(kind string) ([]*record, error) {
 	entries, err := os.ReadDir(filepath.Join(d.Dir, kind))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, status.Errorf(codes.Internal, "list %s: %v", kind, err)
@@ -136,7 +144,7 @@ func (d *Driver) list(kind string) ([]*record, error) {
 }
 
 // make makes a volume or a snapshot, with the contents of a directory, unless that is empty. The caller holds the lock.
-func (d *Driver) make(kind string, r *record, from string) error {
+func (d *store) make(kind string, r *record, from string) error {
 	top := filepath.Join(d.Dir, kind)
 	if err := os.MkdirAll(top, 0o700); err != nil {
 		return fmt.Errorf("make directory of volumes: %w", err)
@@ -182,7 +190,7 @@ func syncDir(dir string) error {
 }
 
 // rewrite writes the file of a volume anew.
-func (d *Driver) rewrite(kind string, r *record) error {
+func (d *store) rewrite(kind string, r *record) error {
 	text, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("encode volume: %w", err)
@@ -191,7 +199,7 @@ func (d *Driver) rewrite(kind string, r *record) error {
 }
 
 // remove removes a volume or a snapshot, if there is one. It is gone under its name at once.
-func (d *Driver) remove(kind, id string) error {
+func (d *store) remove(kind, id string) error {
 	if !validID.MatchString(id) {
 		return nil
 	}
@@ -210,7 +218,7 @@ func (d *Driver) remove(kind, id string) error {
 }
 
 // free returns the free bytes of the file system.
-func (d *Driver) free() (int64, error) {
+func (d *store) free() (int64, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(d.Dir, &s); err != nil {
 		return 0, fmt.Errorf("measure file system: %w", err)

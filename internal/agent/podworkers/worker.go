@@ -4,7 +4,6 @@
 package podworkers
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -379,14 +378,6 @@ func (w *worker) prepare(ctx context.Context, pod *corev1.Pod) (retry time.Durat
 	}
 	w.hold = nil
 	return retry, true
-}
-
-// reasonFor returns the reason of the event of an error, which may name its own.
-func reasonFor(err error, usual string) string {
-	if own := (interface{ EventReason() string })(nil); errors.As(err, &own) {
-		return cmp.Or(own.EventReason(), usual)
-	}
-	return usual
 }
 
 // begun reports whether containers exist in the pod's current sandbox. Then all its volumes were set up.

@@ -83,8 +83,8 @@ type BlockMapper interface {
 	TearDownDevice(ctx context.Context, volume Reconstructed) error
 }
 
-// Measurer is implemented by a plug-in that measures its volumes itself, those of MeasureDriver.
-type Measurer interface {
+// UsageProvider is implemented by a plug-in that measures its volumes itself, those of MeasureDriver.
+type UsageProvider interface {
 	// MeasureVolume returns the usage of a volume.
 	MeasureVolume(ctx context.Context, spec *Spec) (Usage, error)
 }

@@ -225,7 +225,7 @@ func (m *Manager) Usage(ctx context.Context, pod *corev1.Pod, v *corev1.Volume) 
 	if err != nil {
 		return Usage{}, err
 	}
-	measurer, ok := plugin.(Measurer)
+	measurer, ok := plugin.(UsageProvider)
 	if !ok {
 		return Usage{}, fmt.Errorf("plug-in %s does not measure volumes", plugin.Name())
 	}

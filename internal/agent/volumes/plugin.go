@@ -39,7 +39,7 @@ import (
 //
 // A plug-in may implement [Renewer] or [RuntimeMounter] as well. Only the manager tests for them.
 //
-// A plug-in of volumes that may be block devices implements [BlockMapper]; one whose driver measures, [Measurer]; one that waits for
+// A plug-in of volumes that may be block devices implements [BlockMapper]; one whose driver measures, [UsageProvider]; one that waits for
 // drivers, [DriverFollower].
 //
 // SetUp may return a *containermanager.Hold, with which the pod waits without an event, and a [StepError] that names the step which failed.

@@ -49,7 +49,7 @@ func (c *controller) syncClaim(ctx context.Context, i item) error {
 	}
 	class, err := c.classes.Get(*claim.Spec.StorageClassName)
 	if err != nil || class.Provisioner != driver {
-		return nil // the binder says so
+		return nil // the binder records an event
 	}
 	if why := refused(claim); why != "" {
 		c.recorder.Eventf(claim, corev1.EventTypeWarning, reasonFailed, "failed to provision volume with StorageClass %q: %s", class.Name, why)
@@ -113,7 +113,9 @@ func (c *controller) choose(claim *corev1.PersistentVolumeClaim, class *storagev
 }
 
 // reschedule has the scheduler choose another node.
-func (c *controller) reschedule(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, node string) error {
+func (c *controller) reschedule(
+	ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, node string,
+) error {
 	c.recorder.Eventf(claim, corev1.EventTypeWarning, reasonFailed,
 		"failed to provision volume with StorageClass %q: node %s does not run the driver %s", class.Name, node, driver)
 	if claim.Annotations[selectedNode] == "" {

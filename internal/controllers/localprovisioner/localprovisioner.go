@@ -74,7 +74,8 @@ func Controller() controllers.Controller {
 	return controllers.Controller{
 		Name: Name, Account: Name, Component: driver,
 		Rules: []rbacv1.PolicyRule{
-			rule("", "persistentvolumes", "create", "update", "delete"), rule("", "persistentvolumeclaims", "update"), rule("", "persistentvolumeclaims/status", "patch"),
+			rule("", "persistentvolumes", "create", "update", "delete"), rule("", "persistentvolumeclaims", "update"),
+			rule("", "persistentvolumeclaims/status", "patch"),
 			rule("", "nodes", "get", "patch"), rule("", "events", "create", "patch", "update"),
 			rule("events.k8s.io", "events", "create", "patch", "update"),
 			rule("storage.k8s.io", "storageclasses", "create"), rule("storage.k8s.io", "csidrivers", "create"),
@@ -107,7 +108,8 @@ type controller struct {
 func build(d *controllers.Deps) (controllers.Runner, error) {
 	core, storage := d.Informers.Core().V1(), d.Informers.Storage().V1()
 	c := &controller{
-		client: d.Client, recorder: d.Recorder, clock: d.Clock, claims: core.PersistentVolumeClaims().Lister(), volumes: core.PersistentVolumes().Lister(),
+		client: d.Client, recorder: d.Recorder, clock: d.Clock,
+		claims: core.PersistentVolumeClaims().Lister(), volumes: core.PersistentVolumes().Lister(),
 		nodes: core.Nodes().Lister(), classes: storage.StorageClasses().Lister(), drivers: storage.CSIDrivers().Lister(),
 		queue: controllers.NewQueue[item](d, "local_volume_provisioner", 1),
 	}

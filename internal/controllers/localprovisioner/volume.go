@@ -38,7 +38,7 @@ func nodeOf(pv *corev1.PersistentVolume) string {
 	return ""
 }
 
-// goes reports whether a volume's directory shall be deleted: its claim is gone, and the policy says so.
+// goes reports whether a volume's directory shall be deleted: its claim is gone, and the policy is Delete.
 func goes(pv *corev1.PersistentVolume) bool {
 	return pv.Status.Phase == corev1.VolumeReleased && pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
 }

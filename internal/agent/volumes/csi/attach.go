@@ -17,7 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
 )
 
-// attachWait is how long a pod waits for an attachment before an event says so, again and again. It is kubelet's.
+// attachWait is how long a pod waits for an attachment until an event tells of it, again and again. It is kubelet's.
 const attachWait = 2*time.Minute + 3*time.Second
 
 // wait is a volume of a pod that waits.
@@ -28,7 +28,7 @@ type wait struct {
 
 // node returns the driver's node service. A pod whose driver has not registered is looked at when it does. If the node expects the driver,
 // the pod waits with a condition that names it, instead of failing again and again. The messages are upstream's.
-func (p *plugin) node(v *volume) (csipb.NodeClient, error) {
+func (p *caller) node(v *volume) (csipb.NodeClient, error) {
 	node, err := p.host.Drivers.Node(v.driver)
 	if err == nil {
 		return node, nil
@@ -50,7 +50,7 @@ func (p *plugin) node(v *volume) (csipb.NodeClient, error) {
 }
 
 // attached returns the metadata of the volume's attachment. It returns a hold while the volume is not attached.
-func (p *plugin) attached(ctx context.Context, v *volume) (map[string]string, error) {
+func (p *caller) attached(ctx context.Context, v *volume) (map[string]string, error) {
 	if !v.attach {
 		return nil, nil
 	}

@@ -20,22 +20,22 @@ import (
 )
 
 // The directories of block devices, by the name of the persistent volume.
-func (p *plugin) blockDir() string {
+func (p *disk) blockDir() string {
 	return filepath.Join(p.host.Root, "plugins", Name, "volumeDevices")
 }
-func (p *plugin) stagingPath(name string) string {
+func (p *disk) stagingPath(name string) string {
 	return filepath.Join(p.blockDir(), "staging", name)
 }
-func (p *plugin) publishPath(name string, pod types.UID) string {
+func (p *disk) publishPath(name string, pod types.UID) string {
 	return filepath.Join(p.blockDir(), "publish", name, string(pod))
 }
-func (p *plugin) mapPath(name string, pod types.UID) string {
+func (p *disk) mapPath(name string, pod types.UID) string {
 	return filepath.Join(p.blockDir(), name, "dev", string(pod))
 }
-func (p *plugin) blockDataDir(name string) string { return filepath.Join(p.blockDir(), name, "data") }
+func (p *disk) blockDataDir(name string) string { return filepath.Join(p.blockDir(), name, "data") }
 
 // DevicePath returns the link to the pod's device.
-func (p *plugin) DevicePath(spec *volumes.Spec) string {
+func (p *disk) DevicePath(spec *volumes.Spec) string {
 	if !blockVolume(spec) {
 		return ""
 	}
@@ -45,7 +45,7 @@ func (p *plugin) DevicePath(spec *volumes.Spec) string {
 // mapDevice stages a block device, publishes it, and maps it to the pod.
 //
 // The pod's link is made before the driver is called, and removed when the driver has undone all: it says that the pod uses the device.
-func (p *plugin) mapDevice(ctx context.Context, node csipb.NodeClient, v *volume) error {
+func (p *mapper) mapDevice(ctx context.Context, node csipb.NodeClient, v *volume) error {
 	of := device{v.driver, v.handle}
 	unlock, err := p.devices.lock(ctx, of)
 	if err != nil {
@@ -84,13 +84,13 @@ func (p *plugin) mapDevice(ctx context.Context, node csipb.NodeClient, v *volume
 		if err := p.expandAtMount(ctx, node, v, path); err != nil {
 			return err
 		}
-		p.note(v)
+		p.note(v, p.host.Clock.Now())
 		return nil
 	})
 }
 
 // beginBlock notes on the disk that the pod uses the device.
-func (p *plugin) beginBlock(v *volume, link, target string) (fresh bool, err error) {
+func (p *mapper) beginBlock(v *volume, link, target string) (fresh bool, err error) {
 	dir := p.blockDataDir(v.name)
 	for _, d := range []string{filepath.Dir(link), dir} {
 		if err := os.MkdirAll(d, 0o750); err != nil {
@@ -110,7 +110,7 @@ func (p *plugin) beginBlock(v *volume, link, target string) (fresh bool, err err
 }
 
 // stageBlock calls the driver, if it stages.
-func (p *plugin) stageBlock(ctx context.Context, node csipb.NodeClient, v *volume, of device) (string, error) {
+func (p *mapper) stageBlock(ctx context.Context, node csipb.NodeClient, v *volume, of device) (string, error) {
 	if !v.able.stage {
 		return "", nil
 	}
@@ -136,7 +136,7 @@ func (p *plugin) stageBlock(ctx context.Context, node csipb.NodeClient, v *volum
 }
 
 // publishBlock calls the driver, and returns the device.
-func (p *plugin) publishBlock(ctx context.Context, node csipb.NodeClient, v *volume, staged string) (string, error) {
+func (p *mapper) publishBlock(ctx context.Context, node csipb.NodeClient, v *volume, staged string) (string, error) {
 	target := p.publishPath(v.name, v.pod.UID)
 	if err := os.MkdirAll(filepath.Dir(target), 0o750); err != nil {
 		return "", fmt.Errorf("kubernetes.io/csi: blockMapper.publishVolumeForBlock failed to create dir %s:  %w", filepath.Dir(target), err)
@@ -157,7 +157,7 @@ func (p *plugin) publishBlock(ctx context.Context, node csipb.NodeClient, v *vol
 }
 
 // mapLinks maps a device: its file is bound below the plug-in's directory, and linked in the pod's.
-func (p *plugin) mapLinks(path, global, link string) error {
+func (p *mapper) mapLinks(path, global, link string) error {
 	if err := os.MkdirAll(filepath.Dir(global), 0o750); err != nil {
 		return fmt.Errorf("make map directory: %w", err)
 	}
@@ -188,7 +188,7 @@ func (p *plugin) mapLinks(path, global, link string) error {
 }
 
 // TearDownDevice unmaps and unpublishes a block device, and unstages it if no other pod uses it.
-func (p *plugin) TearDownDevice(ctx context.Context, r volumes.Reconstructed) error {
+func (p *mapper) TearDownDevice(ctx context.Context, r volumes.Reconstructed) error {
 	p.forget(r.PodUID, r.Name)
 	d, err := readData(p.blockDataDir(r.Name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -224,7 +224,7 @@ func (p *plugin) TearDownDevice(ctx context.Context, r volumes.Reconstructed) er
 }
 
 // unmap undoes the map, and calls the driver.
-func (p *plugin) unmap(ctx context.Context, r volumes.Reconstructed, d data) error {
+func (p *mapper) unmap(ctx context.Context, r volumes.Reconstructed, d data) error {
 	global := p.mapPath(r.Name, r.PodUID)
 	if err := p.host.Mounter.Unmount(global); err != nil {
 		return fmt.Errorf("unmap device %s: %w", global, err)
@@ -247,7 +247,7 @@ func (p *plugin) unmap(ctx context.Context, r volumes.Reconstructed, d data) err
 }
 
 // unstageBlock unstages a device that no pod uses. The caller has locked it.
-func (p *plugin) unstageBlock(ctx context.Context, name string, of device) error {
+func (p *mapper) unstageBlock(ctx context.Context, name string, of device) error {
 	target := p.stagingPath(name)
 	if _, err := os.Lstat(target); err == nil {
 		if err := p.unstageAt(ctx, of, target); err != nil {
@@ -269,7 +269,7 @@ func (p *plugin) unstageBlock(ctx context.Context, name string, of device) error
 }
 
 // cleanBlock removes the directories of a device that is not staged. What has contents stays.
-func (p *plugin) cleanBlock(name string) {
+func (p *disk) cleanBlock(name string) {
 	_ = os.Remove(filepath.Join(p.blockDir(), "publish", name))
 	_ = os.Remove(p.stagingPath(name))
 	_ = os.Remove(filepath.Join(p.blockDir(), name, "dev"))
@@ -290,7 +290,7 @@ func contains(all []string, dir string) bool {
 }
 
 // blockUsers returns the pods that use a block device, without one.
-func (p *plugin) blockUsers(name string, without types.UID) ([]string, error) {
+func (p *disk) blockUsers(name string, without types.UID) ([]string, error) {
 	pods := filepath.Join(p.host.Root, "pods")
 	entries, err := os.ReadDir(pods)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -309,7 +309,7 @@ func (p *plugin) blockUsers(name string, without types.UID) ([]string, error) {
 }
 
 // blockData returns what the files of block devices say, by name.
-func (p *plugin) blockData() map[string]data {
+func (p *disk) blockData() map[string]data {
 	out := map[string]data{}
 	entries, err := os.ReadDir(p.blockDir())
 	if err != nil {
@@ -324,7 +324,7 @@ func (p *plugin) blockData() map[string]data {
 }
 
 // unstageUnusedBlocks unstages the block devices of a driver that no pod uses.
-func (p *plugin) unstageUnusedBlocks(ctx context.Context, driver string) {
+func (p *mapper) unstageUnusedBlocks(ctx context.Context, driver string) {
 	for name, d := range p.blockData() {
 		if d.Driver != driver {
 			continue

@@ -8,7 +8,7 @@
 //	attach.go      the wait for the attachment, and for the driver
 //	device.go      the staging of a device, once for all pods of the node that use it
 //	publish.go     publishing to one pod
-//	request.go     what drivers are told: capabilities, secrets, tokens
+//	request.go     requests for drivers: capabilities, secrets, tokens
 //	block.go       block devices
 //	expand.go      expansion on the node, and the claim's status
 //	ownership.go   the pod's group on the files of a volume
@@ -60,15 +60,41 @@ const Name = "kubernetes.io/csi"
 // republishPeriod is how often volumes are published again whose CSIDriver requires it.
 const republishPeriod = time.Minute
 
-type plugin struct {
-	host    *volumes.Host
-	devices *devices
-	selinux func() bool // whether the machine has SELinux
+// plugin is the uppermost of the layers of this package. Each layer stands on the one below: disk and memory, caller, expander, publisher,
+// stager, mapper.
+type plugin struct{ *mapper }
 
+// disk finds and removes what is on the disk.
+type disk struct{ host *volumes.Host }
+
+// memory is what this process knows.
+type memory struct {
 	mu        sync.Mutex
 	published map[types.UID]map[string]*publication // by pod and name of the volume
 	waits     map[wait]time.Time                    // since when
 }
+
+// caller makes requests for drivers.
+type caller struct {
+	*disk
+	*memory
+	selinux func() bool // whether the machine has SELinux
+}
+
+// expander expands volumes.
+type expander struct{ *caller }
+
+// publisher publishes volumes with file systems.
+type publisher struct{ *expander }
+
+// stager stages the devices of volumes.
+type stager struct {
+	*publisher
+	devices *devices
+}
+
+// mapper maps block devices.
+type mapper struct{ *stager }
 
 // publication is a volume that this process has published.
 type publication struct {
@@ -80,16 +106,15 @@ var _ interface {
 	volumes.Plugin
 	volumes.Renewer
 	volumes.BlockMapper
-	volumes.Measurer
+	volumes.UsageProvider
 	volumes.DriverFollower
 } = (*plugin)(nil)
 
 // New makes the plug-in.
 func New(host *volumes.Host) volumes.Plugin {
-	return &plugin{
-		host: host, devices: newDevices(), selinux: machineHasSELinux,
-		published: map[types.UID]map[string]*publication{}, waits: map[wait]time.Time{},
-	}
+	known := &memory{published: map[types.UID]map[string]*publication{}, waits: map[wait]time.Time{}}
+	calls := &caller{&disk{host}, known, machineHasSELinux}
+	return &plugin{&mapper{&stager{&publisher{&expander{calls}}, newDevices()}}}
 }
 
 func (p *plugin) Name() string { return Name }
@@ -109,7 +134,7 @@ func (p *plugin) Path(spec *volumes.Spec) string {
 	return filepath.Join(p.dir(spec), "mount")
 }
 
-func (p *plugin) dir(spec *volumes.Spec) string {
+func (p *disk) dir(spec *volumes.Spec) string {
 	return p.host.VolumeDir(spec.Pod.UID, Name, spec.Name())
 }
 
@@ -117,7 +142,7 @@ func (p *plugin) Attributes(spec *volumes.Spec) volumes.Attributes {
 	return volumes.Attributes{ReadOnly: readOnly(spec), Measure: volumes.MeasureDriver}
 }
 
-// SetUp attaches, stages and publishes the volume, and expands it if the claim says so.
+// SetUp attaches, stages and publishes the volume, and expands it if its claim has grown.
 func (p *plugin) SetUp(ctx context.Context, spec *volumes.Spec) error {
 	v, err := p.volume(ctx, spec)
 	if err != nil {
@@ -174,28 +199,33 @@ func (p *plugin) mount(ctx context.Context, node csipb.NodeClient, v *volume) er
 	})
 }
 
-// measured notes an operation in the metrics.
-func (p *plugin) measured(v *volume, operation string, do func() error) error {
+// measured notes an operation on a volume in the metrics.
+func (p *caller) measured(v *volume, operation string, do func() error) error {
+	return p.operation(v.driver, operation, do)
+}
+
+// operation notes an operation on a driver's volume in the metrics.
+func (p *caller) operation(driver, operation string, do func() error) error {
 	start := p.host.Clock.Now()
 	err := do()
 	if p.host.Operations != nil {
-		p.host.Operations.Operation(Name+":"+v.driver, operation, p.host.Clock.Since(start), err)
+		p.host.Operations.Operation(Name+":"+driver, operation, p.host.Clock.Since(start), err)
 	}
 	return err
 }
 
 // note remembers that a volume is published.
-func (p *plugin) note(v *volume) {
+func (p *memory) note(v *volume, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.published[v.pod.UID] == nil {
 		p.published[v.pod.UID] = map[string]*publication{}
 	}
-	p.published[v.pod.UID][v.name] = &publication{p.host.Clock.Now(), v.republish}
+	p.published[v.pod.UID][v.name] = &publication{now, v.republish}
 }
 
 // forget drops a volume.
-func (p *plugin) forget(pod types.UID, name string) {
+func (p *memory) forget(pod types.UID, name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.published[pod], name)
@@ -203,7 +233,7 @@ func (p *plugin) forget(pod types.UID, name string) {
 }
 
 // NextRenewal returns when the first of the pod's volumes is published again.
-func (p *plugin) NextRenewal(pod types.UID) time.Time {
+func (p *memory) NextRenewal(pod types.UID) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var first time.Time
@@ -216,7 +246,7 @@ func (p *plugin) NextRenewal(pod types.UID) time.Time {
 }
 
 // ForgetPod drops what is in memory of a pod.
-func (p *plugin) ForgetPod(pod types.UID) {
+func (p *memory) ForgetPod(pod types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.published, pod)
@@ -237,12 +267,7 @@ func (p *plugin) TearDown(ctx context.Context, r volumes.Reconstructed) error {
 	if err != nil {
 		return fmt.Errorf("kubernetes.io/csi: unmounter failed to load volume data file [%s]: %w", filepath.Join(r.Dir, "mount"), err)
 	}
-	start := p.host.Clock.Now()
-	err = p.unpublish(ctx, r.Dir, data)
-	if p.host.Operations != nil {
-		p.host.Operations.Operation(Name+":"+data.Driver, "volume_unmount", p.host.Clock.Since(start), err)
-	}
-	if err != nil {
+	if err := p.operation(data.Driver, "volume_unmount", func() error { return p.unpublish(ctx, r.Dir, data) }); err != nil {
 		return err
 	}
 	if data.ephemeral() {
@@ -252,7 +277,7 @@ func (p *plugin) TearDown(ctx context.Context, r volumes.Reconstructed) error {
 }
 
 // removeDir removes the directory of a volume that is unpublished. The file goes after the mount point.
-func (p *plugin) removeDir(dir string) error {
+func (p *disk) removeDir(dir string) error {
 	if err := p.removeMountPoint(filepath.Join(dir, "mount")); err != nil {
 		return err
 	}
@@ -264,7 +289,7 @@ func (p *plugin) removeDir(dir string) error {
 
 // removeMountPoint removes the directory that a driver should have removed. It never removes one where something is mounted, or that has
 // contents.
-func (p *plugin) removeMountPoint(dir string) error {
+func (p *disk) removeMountPoint(dir string) error {
 	mounted, err := p.mounted(dir)
 	if err != nil {
 		return err
@@ -279,7 +304,7 @@ func (p *plugin) removeMountPoint(dir string) error {
 }
 
 // mounted reads the kernel's list of mounts: a mount whose server is gone does not respond.
-func (p *plugin) mounted(dir string) (bool, error) {
+func (p *disk) mounted(dir string) (bool, error) {
 	all, err := p.host.Mounter.Below(filepath.Dir(dir))
 	if err != nil {
 		return false, fmt.Errorf("look for mounts: %w", err)

@@ -113,7 +113,9 @@ func TestFailures(t *testing.T) {
 		err        error
 		undone     []string // the calls of tear-down
 	}{
-		"stage": {"stage", `MountVolume.MountDevice failed for volume "pv" : rpc error: code = Internal desc = no luck`, errInternal, nil},
+		"stage": {
+			"stage", `MountVolume.MountDevice failed for volume "pv" : rpc error: code = Internal desc = no luck`, errInternal, nil,
+		},
 		"stage, maybe": {
 			"stage", `MountVolume.MountDevice failed for volume "pv" : rpc error: code = Aborted desc = busy`,
 			status.Error(codes.Aborted, "busy"), []string{"unstage"},
@@ -302,7 +304,8 @@ func TestBlock(t *testing.T) {
 	}
 	container := &corev1.Container{Name: "c", VolumeDevices: []corev1.VolumeDevice{{Name: "v", DevicePath: "/dev/xvda"}}}
 	devices, err := m.Devices(t.Context(), pod, container)
-	if err != nil || len(devices) != 1 || devices[0].HostPath != link || devices[0].ContainerPath != "/dev/xvda" || devices[0].Permissions != "mrw" {
+	if err != nil || len(devices) != 1 || devices[0].HostPath != link || devices[0].ContainerPath != "/dev/xvda" ||
+		devices[0].Permissions != "mrw" {
 		t.Errorf("devices %v, %v", devices, err)
 	}
 	if err := volumes.NewManager(m.Host, []volumes.Factory{d.factory}).TearDown(t.Context(), "u"); err != nil {

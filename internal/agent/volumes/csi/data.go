@@ -44,7 +44,7 @@ func (d data) ephemeral() bool { return d.Lifecycle == string(storagev1.VolumeLi
 func decodeData(text []byte) (data, error) {
 	var d data
 	if err := json.Unmarshal(text, &d); err != nil {
-		return data{}, fmt.Errorf("failed to parse volume data file: %w", err)
+		return data{}, fmt.Errorf("failed to parse volume data file: %w", err) // upstream's words
 	}
 	if d.Driver == "" || d.Handle == "" {
 		return data{}, errors.New("volume data file names no driver or no volume")

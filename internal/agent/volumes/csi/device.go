@@ -79,14 +79,14 @@ func (d *devices) setStaged(of device, staged bool) {
 }
 
 // deviceDir returns the directory of a device.
-func (p *plugin) deviceDir(of device) string {
+func (p *disk) deviceDir(of device) string {
 	return filepath.Join(p.host.Root, "plugins", Name, of.driver, fmt.Sprintf("%x", sha256.Sum256([]byte(of.handle))))
 }
 
-func (p *plugin) globalMount(of device) string { return filepath.Join(p.deviceDir(of), "globalmount") }
+func (p *disk) globalMount(of device) string { return filepath.Join(p.deviceDir(of), "globalmount") }
 
 // data returns what the volume's file says.
-func (p *plugin) data(v *volume, state string) data {
+func (p *caller) data(v *volume, state string) data {
 	attachment := sha256.Sum256([]byte(v.handle + v.driver + p.host.NodeName))
 	return data{
 		Driver: v.driver, Handle: v.handle, Volume: v.name, Node: p.host.NodeName, Attachment: fmt.Sprintf("csi-%x", attachment),
@@ -95,7 +95,7 @@ func (p *plugin) data(v *volume, state string) data {
 }
 
 // begin notes on the disk that the pod uses the volume. It reports whether the volume was not published before.
-func (p *plugin) begin(v *volume) (fresh bool, err error) {
+func (p *publisher) begin(v *volume) (fresh bool, err error) {
 	have, err := readData(v.dir)
 	if err == nil && have.State != staging {
 		return false, nil
@@ -110,7 +110,7 @@ func (p *plugin) begin(v *volume) (fresh bool, err error) {
 }
 
 // stage stages the device of a volume, unless this process has done so.
-func (p *plugin) stage(ctx context.Context, node csipb.NodeClient, v *volume) error {
+func (p *stager) stage(ctx context.Context, node csipb.NodeClient, v *volume) error {
 	of := device{v.driver, v.handle}
 	unlock, err := p.devices.lock(ctx, of)
 	if err != nil {
@@ -152,7 +152,7 @@ func (v *volume) once() bool {
 }
 
 // stageNow calls the driver.
-func (p *plugin) stageNow(ctx context.Context, node csipb.NodeClient, v *volume) error {
+func (p *stager) stageNow(ctx context.Context, node csipb.NodeClient, v *volume) error {
 	of := device{v.driver, v.handle}
 	target := p.globalMount(of)
 	confidential, err := p.secret(ctx, v.secrets.stage, "NodeStageSecretRef")
@@ -173,7 +173,7 @@ func (p *plugin) stageNow(ctx context.Context, node csipb.NodeClient, v *volume)
 }
 
 // clean removes directories that are empty but for the file of the last two. It leaves what has contents, for tear-down.
-func (p *plugin) clean(mountPoint string, dirs ...string) {
+func (p *disk) clean(mountPoint string, dirs ...string) {
 	if p.removeMountPoint(mountPoint) != nil {
 		return
 	}
@@ -186,7 +186,7 @@ func (p *plugin) clean(mountPoint string, dirs ...string) {
 
 // release removes the directory of a volume that is unpublished, and unstages its device if no other pod uses it. The file of the pod goes
 // last: until then, the next process knows what it has to undo.
-func (p *plugin) release(ctx context.Context, d data, dir string) error {
+func (p *stager) release(ctx context.Context, d data, dir string) error {
 	of := device{d.Driver, d.Handle}
 	unlock, err := p.devices.lock(ctx, of)
 	if err != nil {
@@ -207,17 +207,13 @@ func (p *plugin) release(ctx context.Context, d data, dir string) error {
 }
 
 // unstage unstages a device that no pod uses. The caller has locked it.
-func (p *plugin) unstage(ctx context.Context, of device) error {
+func (p *stager) unstage(ctx context.Context, of device) error {
 	dir := p.deviceDir(of)
 	if _, err := readData(dir); errors.Is(err, fs.ErrNotExist) {
 		return p.removeDevice(of) // it was never staged
 	}
-	start := p.host.Clock.Now()
-	err := p.unstageAt(ctx, of, p.globalMount(of))
-	if p.host.Operations != nil {
-		p.host.Operations.Operation(Name+":"+of.driver, "unmount_device", p.host.Clock.Since(start), err)
-	}
-	if err != nil {
+	unstage := func() error { return p.unstageAt(ctx, of, p.globalMount(of)) }
+	if err := p.operation(of.driver, "unmount_device", unstage); err != nil {
 		return err
 	}
 	p.devices.setStaged(of, false)
@@ -225,7 +221,7 @@ func (p *plugin) unstage(ctx context.Context, of device) error {
 }
 
 // unstageAt calls the driver, if it stages.
-func (p *plugin) unstageAt(ctx context.Context, of device, target string) error {
+func (p *stager) unstageAt(ctx context.Context, of device, target string) error {
 	node, err := p.host.Drivers.Node(of.driver)
 	if err != nil {
 		return fmt.Errorf("kubernetes.io/csi: attacher.UnmountDevice failed to create newCsiDriverClient: %w", err)
@@ -244,7 +240,7 @@ func (p *plugin) unstageAt(ctx context.Context, of device, target string) error 
 }
 
 // removeDevice removes the directory of a device that is not staged.
-func (p *plugin) removeDevice(of device) error {
+func (p *disk) removeDevice(of device) error {
 	if err := p.removeMountPoint(p.globalMount(of)); err != nil {
 		return err
 	}
@@ -272,7 +268,7 @@ func (p *plugin) DriverRegistered(ctx context.Context, driver string) {
 	p.unstageUnusedBlocks(ctx, driver)
 }
 
-func (p *plugin) unstageUnused(ctx context.Context, of device) error {
+func (p *stager) unstageUnused(ctx context.Context, of device) error {
 	unlock, err := p.devices.lock(ctx, of)
 	if err != nil {
 		return err
@@ -290,7 +286,7 @@ func (p *plugin) unstageUnused(ctx context.Context, of device) error {
 }
 
 // stagedDevices returns the devices that have a directory.
-func (p *plugin) stagedDevices() []device {
+func (p *disk) stagedDevices() []device {
 	found, err := filepath.Glob(filepath.Join(p.host.Root, "plugins", Name, "*", "*", dataFile))
 	if err != nil {
 		return nil

@@ -39,7 +39,7 @@ func needsExpansion(v *volume) bool {
 }
 
 // expandAtMount expands a volume that was just published.
-func (p *plugin) expandAtMount(ctx context.Context, node csipb.NodeClient, v *volume, path string) error {
+func (p *expander) expandAtMount(ctx context.Context, node csipb.NodeClient, v *volume, path string) error {
 	if !needsExpansion(v) {
 		return nil
 	}
@@ -50,7 +50,7 @@ func (p *plugin) expandAtMount(ctx context.Context, node csipb.NodeClient, v *vo
 }
 
 // expandOnline expands a volume that containers use.
-func (p *plugin) expandOnline(ctx context.Context, v *volume) error {
+func (p *expander) expandOnline(ctx context.Context, v *volume) error {
 	fail := func(err error) error { return &volumes.StepError{Step: stepOnline, Reason: resizeFailed, Err: err} }
 	node, err := p.node(v)
 	if err != nil {
@@ -72,7 +72,7 @@ func (p *plugin) expandOnline(ctx context.Context, v *volume) error {
 }
 
 // expand calls the driver, and updates the claim's status. A claim whose controller is not done is left alone.
-func (p *plugin) expand(ctx context.Context, node csipb.NodeClient, v *volume, path string) error {
+func (p *expander) expand(ctx context.Context, node csipb.NodeClient, v *volume, path string) error {
 	claim, pv := v.spec.Claim, v.spec.PersistentVolume
 	size := pv.Spec.Capacity[corev1.ResourceStorage]
 	state := claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage]
@@ -111,7 +111,7 @@ func (p *plugin) expand(ctx context.Context, node csipb.NodeClient, v *volume, p
 }
 
 // callExpand calls the driver. The messages are upstream's.
-func (p *plugin) callExpand(ctx context.Context, node csipb.NodeClient, v *volume, path string, size resource.Quantity) error {
+func (p *expander) callExpand(ctx context.Context, node csipb.NodeClient, v *volume, path string, size resource.Quantity) error {
 	if !v.able.expand {
 		return fmt.Errorf("NodeExpand is not supported by the CSI driver %s", v.driver)
 	}
@@ -136,7 +136,7 @@ func (p *plugin) callExpand(ctx context.Context, node csipb.NodeClient, v *volum
 
 // notExpanded says in the claim's status why its volume was not expanded. A volume that cannot be expanded while it is in use does not
 // keep the pod from starting.
-func (p *plugin) notExpanded(ctx context.Context, v *volume, claim *corev1.PersistentVolumeClaim, recovers bool, cause error) error {
+func (p *expander) notExpanded(ctx context.Context, v *volume, claim *corev1.PersistentVolumeClaim, recovers bool, cause error) error {
 	code := status.Code(cause)
 	if recovers && (final(cause) || !v.able.expand) {
 		_, err := p.patchClaim(ctx, claim, func(c *corev1.PersistentVolumeClaim) {
@@ -174,7 +174,7 @@ func isResize(c corev1.PersistentVolumeClaimCondition) bool {
 }
 
 // patchClaim changes a claim's status; a claim that others have changed meanwhile is left.
-func (p *plugin) patchClaim(
+func (p *expander) patchClaim(
 	ctx context.Context, claim *corev1.PersistentVolumeClaim, change func(*corev1.PersistentVolumeClaim),
 ) (*corev1.PersistentVolumeClaim, error) {
 	changed := claim.DeepCopy()
@@ -208,7 +208,7 @@ func (p *plugin) patchClaim(
 }
 
 // tell records an event for the pod and one for the claim.
-func (p *plugin) tell(v *volume, kind, reason, message string) {
+func (p *expander) tell(v *volume, kind, reason, message string) {
 	if p.host.Event != nil {
 		p.host.Event(v.pod, kind, reason, message)
 		p.host.Event(v.spec.Claim, kind, reason, message)

@@ -31,7 +31,7 @@ const (
 )
 
 // giveToGroup gives the files of a volume to the pod's group, as the CSIDriver's policy says.
-func (p *plugin) giveToGroup(ctx context.Context, v *volume, dir string) error {
+func (p *publisher) giveToGroup(ctx context.Context, v *volume, dir string) error {
 	group := v.spec.FSGroup()
 	if group == nil || !v.grouped() {
 		return nil
@@ -50,10 +50,14 @@ func (p *plugin) giveToGroup(ctx context.Context, v *volume, dir string) error {
 
 // grouped reports whether the node changes the files' group.
 func (v *volume) grouped() bool {
+	policy := storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy
+	if v.class != nil && v.class.Spec.FSGroupPolicy != nil {
+		policy = *v.class.Spec.FSGroupPolicy
+	}
 	switch {
-	case v.able.group || v.readOnly || v.policy == storagev1.NoneFSGroupPolicy:
+	case v.able.group || v.readOnly || policy == storagev1.NoneFSGroupPolicy:
 		return false
-	case v.policy == storagev1.FileFSGroupPolicy:
+	case policy == storagev1.FileFSGroupPolicy:
 		return true
 	case v.fsType == "":
 		return false
@@ -69,7 +73,7 @@ func (v *volume) grouped() bool {
 }
 
 // reportProgress records events while a change takes long, until done is closed.
-func (p *plugin) reportProgress(v *volume, g *giver, dir string, done <-chan struct{}) {
+func (p *publisher) reportProgress(v *volume, g *giver, dir string, done <-chan struct{}) {
 	if p.host.Warn == nil {
 		return
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // publish publishes a volume with a file system to the pod, gives its files to the pod's group, and expands it.
-func (p *plugin) publish(ctx context.Context, node csipb.NodeClient, v *volume) error {
+func (p *publisher) publish(ctx context.Context, node csipb.NodeClient, v *volume) error {
 	fresh, err := p.begin(v)
 	if err != nil {
 		return err
@@ -44,12 +44,12 @@ func (p *plugin) publish(ctx context.Context, node csipb.NodeClient, v *volume) 
 	if err := p.expandAtMount(ctx, node, v, target); err != nil {
 		return err
 	}
-	p.note(v)
+	p.note(v, p.host.Clock.Now())
 	return nil
 }
 
 // unbegin notes that a volume is not published after all. An inline volume leaves nothing.
-func (p *plugin) unbegin(v *volume, target string) error {
+func (p *publisher) unbegin(v *volume, target string) error {
 	if err := p.removeMountPoint(target); err != nil {
 		return err // the driver says that it failed, and has mounted something: tear-down unpublishes
 	}
@@ -60,14 +60,14 @@ func (p *plugin) unbegin(v *volume, target string) error {
 }
 
 // known reports whether this process has published the volume before.
-func (p *plugin) known(v *volume) bool {
+func (p *memory) known(v *volume) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.published[v.pod.UID][v.name] != nil
 }
 
 // unpublish unpublishes a volume, unless it was never published.
-func (p *plugin) unpublish(ctx context.Context, dir string, d data) error {
+func (p *publisher) unpublish(ctx context.Context, dir string, d data) error {
 	if d.State == staging {
 		return nil
 	}

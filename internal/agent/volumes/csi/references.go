@@ -17,7 +17,7 @@ var dirName = strings.ReplaceAll(Name, "/", "~")
 
 // users returns the directories of the pods' volumes that use a device, without one. A file that cannot be read is an error: it may name
 // the device.
-func (p *plugin) users(of device, without string) ([]string, error) {
+func (p *disk) users(of device, without string) ([]string, error) {
 	all, err := p.podVolumes()
 	if err != nil {
 		return nil, err
@@ -42,7 +42,7 @@ func (p *plugin) users(of device, without string) ([]string, error) {
 }
 
 // podVolumes returns the directories of the volumes of all pods.
-func (p *plugin) podVolumes() ([]string, error) {
+func (p *disk) podVolumes() ([]string, error) {
 	pods := filepath.Join(p.host.Root, "pods")
 	entries, err := os.ReadDir(pods)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

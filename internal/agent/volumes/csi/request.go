@@ -95,7 +95,7 @@ func (v *volume) capability() *csipb.VolumeCapability {
 }
 
 // publishRequest makes the request that publishes the volume.
-func (p *plugin) publishRequest(ctx context.Context, v *volume, target string) (*csipb.NodePublishVolumeRequest, error) {
+func (p *caller) publishRequest(ctx context.Context, v *volume, target string) (*csipb.NodePublishVolumeRequest, error) {
 	confidential, err := p.secret(ctx, v.secrets.publish, "NodePublishSecretRef")
 	if err != nil {
 		return nil, err
@@ -134,7 +134,7 @@ func (p *plugin) publishRequest(ctx context.Context, v *volume, target string) (
 }
 
 // secret reads a Secret for a driver. The messages are upstream's.
-func (p *plugin) secret(ctx context.Context, ref *corev1.SecretReference, field string) (map[string]string, error) {
+func (p *caller) secret(ctx context.Context, ref *corev1.SecretReference, field string) (map[string]string, error) {
 	out := map[string]string{}
 	if ref == nil {
 		return out, nil
@@ -151,7 +151,7 @@ func (p *plugin) secret(ctx context.Context, ref *corev1.SecretReference, field 
 }
 
 // tokens requests the tokens that the CSIDriver asks for, bound to the pod.
-func (p *plugin) tokens(ctx context.Context, v *volume) (map[string]string, error) {
+func (p *caller) tokens(ctx context.Context, v *volume) (map[string]string, error) {
 	if v.class == nil || len(v.class.Spec.TokenRequests) == 0 {
 		return nil, nil
 	}

@@ -27,7 +27,7 @@ func machineHasSELinux() bool {
 
 // label returns the SELinux label with which the volume is mounted, so that its files need no new labels; empty: none. The CSIDriver must
 // allow it, and all containers that mount the volume must have one label with a level.
-func (p *plugin) label(v *volume) string {
+func (p *caller) label(v *volume) string {
 	if v.ephemeral || v.block || v.class == nil || v.class.Spec.SELinuxMount == nil || !*v.class.Spec.SELinuxMount || !p.selinux() {
 		return ""
 	}

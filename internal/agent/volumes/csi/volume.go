@@ -36,14 +36,13 @@ type volume struct {
 	class     *storagev1.CSIDriver // nil: there is none
 	attach    bool                 // it has to be attached
 	republish bool
-	policy    storagev1.FSGroupPolicy
 
 	publishContext map[string]string // of the attachment
 	able           able              // of the driver
 	label          string            // for SELinux; empty: no mount option
 }
 
-// secrets are the references to what the driver is told in confidence.
+// secrets are the references to Secrets, whose contents the driver gets.
 type secrets struct{ stage, publish, expand *corev1.SecretReference }
 
 // The steps of SetUp, in upstream's words.
@@ -82,7 +81,7 @@ func (v *volume) failed(step string, err error) error {
 }
 
 // volume reads what a pod's volume says.
-func (p *plugin) volume(ctx context.Context, spec *volumes.Spec) (*volume, error) {
+func (p *caller) volume(ctx context.Context, spec *volumes.Spec) (*volume, error) {
 	v := &volume{spec: spec, pod: spec.Pod, name: spec.Name(), dir: p.dir(spec), mode: corev1.ReadWriteOnce, readOnly: readOnly(spec)}
 	if pv := spec.PersistentVolume; pv != nil {
 		v.persistent(pv, spec)
@@ -96,13 +95,10 @@ func (p *plugin) volume(ctx context.Context, spec *volumes.Spec) (*volume, error
 	if err := v.checkMode(); err != nil {
 		return nil, v.failed(stepSetUp, fmt.Errorf("kubernetes.io/csi: mounter.SetupAt failed to check volume lifecycle mode: %w", err))
 	}
-	v.attach, v.policy = !v.ephemeral, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy
+	v.attach = !v.ephemeral
 	if c := v.class; c != nil {
 		v.attach = v.attach && (c.Spec.AttachRequired == nil || *c.Spec.AttachRequired)
 		v.republish = c.Spec.RequiresRepublish != nil && *c.Spec.RequiresRepublish
-		if c.Spec.FSGroupPolicy != nil {
-			v.policy = *c.Spec.FSGroupPolicy
-		}
 	}
 	return v, nil
 }
