@@ -11,7 +11,11 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/volumebinder"
 )
 
-// The scenarios run with the controller that binds claims and releases volumes.
-func TestScenarios(t *testing.T) {
-	controllertest.Run(t, "testdata/*.txtar", controllers.Options{}, Controller(), volumebinder.Controller())
+// The life of a volume needs the controller that binds claims and releases volumes.
+func TestLife(t *testing.T) {
+	controllertest.Run(t, "testdata/life.txtar", controllers.Options{}, Controller(), volumebinder.Controller())
+}
+
+func TestRefused(t *testing.T) {
+	controllertest.Run(t, "testdata/refused.txtar", controllers.Options{}, Controller())
 }
