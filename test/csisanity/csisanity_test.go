@@ -46,6 +46,7 @@ func TestSanity(t *testing.T) {
 
 	config := sanity.NewTestConfig()
 	config.Address = "unix:" + socket
+	config.TestVolumeSize, config.TestVolumeExpandSize = 1<<20, 1<<21 // the driver needs as much room on the disk
 	config.TargetPath, config.StagingPath = filepath.Join(dir, "target"), filepath.Join(dir, "staging")
 	sanity.Test(t, config)
 }
