@@ -16,9 +16,9 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver"
 )
 
-// dropSimulatedNodes deletes the simulated nodes of an earlier start, for a start without any. Nobody renews their Leases, but the scheduler
-// would place pods on them until the node lifecycle controller notices that. Servers that share a store keep them: they may be another
-// server's.
+// dropSimulatedNodes deletes the simulated nodes of an earlier start, for a start without any. Their Leases are not renewed, but the
+// scheduler would place pods on them until the node lifecycle controller notices that. Servers that share a store keep them: they may be
+// another server's.
 func dropSimulatedNodes(ctx context.Context, server *apiserver.Server, log *slog.Logger) error {
 	r := schema.GroupResource{Group: corev1.GroupName, Resource: "nodes"}
 	all, err := server.Backend().List(ctx, r, "")

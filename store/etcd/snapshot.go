@@ -68,8 +68,8 @@ func writeSnapshot(ctx context.Context, out io.Writer, scratch, prefix string, c
 	if err != nil {
 		return err
 	}
-	w := snapshotWriter{ctx: ctx, db: db, keys: newKeyspace(prefix), leases: map[int64]int64{}}
-	err = w.write(c)
+	w := snapshotWriter{db: db, keys: newKeyspace(prefix), leases: map[int64]int64{}}
+	err = w.write(ctx, c)
 	if err == nil {
 		err = db.View(func(tx *bolt.Tx) error {
 			sum := sha256.New()
@@ -84,18 +84,17 @@ func writeSnapshot(ctx context.Context, out io.Writer, scratch, prefix string, c
 }
 
 type snapshotWriter struct {
-	ctx    context.Context
 	db     *bolt.DB
 	keys   keyspace
 	leases map[int64]int64 // seconds that are left → lease's ID
 }
 
-func (w *snapshotWriter) write(c store.Content) error {
+func (w *snapshotWriter) write(ctx context.Context, c store.Content) error {
 	records := slices.Clone(c.Records)
 	slices.SortStableFunc(records, func(a, b *store.Record) int { return cmp.Compare(a.Revision, b.Revision) })
 	var last, within int64
 	for batch := range slices.Chunk(records, batchRecords) {
-		if err := w.ctx.Err(); err != nil {
+		if err := ctx.Err(); err != nil {
 			return err
 		}
 		err := w.db.Update(func(tx *bolt.Tx) error {
@@ -251,9 +250,9 @@ func ReadSnapshot(ctx context.Context, path, prefix string) (c store.Content, er
 		}
 		err = errors.Join(err, db.Close())
 	}()
-	r := snapshotReader{ctx: ctx, keys: newKeyspace(prefix), now: time.Now()}
+	r := snapshotReader{keys: newKeyspace(prefix), now: time.Now()}
 	err = db.View(func(tx *bolt.Tx) error {
-		c, err = r.read(tx)
+		c, err = r.read(ctx, tx)
 		return err
 	})
 	return c, err
@@ -291,17 +290,16 @@ func checkSum(path string) error {
 }
 
 type snapshotReader struct {
-	ctx  context.Context
 	keys keyspace
 	now  time.Time
 }
 
-func (s *snapshotReader) read(tx *bolt.Tx) (c store.Content, err error) {
+func (s *snapshotReader) read(ctx context.Context, tx *bolt.Tx) (c store.Content, err error) {
 	keys := tx.Bucket(keyBucket)
 	if keys == nil {
 		return c, fmt.Errorf("no bucket of keys: %w", store.ErrCorrupt)
 	}
-	latest, err := s.latest(keys, &c.Revision)
+	latest, err := s.latest(ctx, keys, &c.Revision)
 	if err != nil {
 		return c, err
 	}
@@ -332,12 +330,12 @@ func (s *snapshotReader) read(tx *bolt.Tx) (c store.Content, err error) {
 }
 
 // latest returns the newest state of each key under the prefix, and the newest revision of all.
-func (s *snapshotReader) latest(keys *bolt.Bucket, newest *int64) (map[string]*mvccpb.KeyValue, error) {
+func (s *snapshotReader) latest(ctx context.Context, keys *bolt.Bucket, newest *int64) (map[string]*mvccpb.KeyValue, error) {
 	latest := map[string]*mvccpb.KeyValue{}
 	n := 0
 	err := keys.ForEach(func(k, v []byte) error {
-		if n++; n%batchRecords == 0 && s.ctx.Err() != nil {
-			return s.ctx.Err()
+		if n++; n%batchRecords == 0 && ctx.Err() != nil {
+			return ctx.Err()
 		}
 		revision, tombstone, err := decodeRevision(k)
 		if err != nil {

@@ -43,7 +43,7 @@ func ReadContent(ctx context.Context, o Options) (c store.Content, err error) {
 		if kv.Lease != 0 && failed == nil {
 			end, ok := ends[kv.Lease]
 			if !ok {
-				end, failed = e.leaseEnd(ctx, kv.Lease)
+				end, failed = leaseEnd(ctx, e, kv.Lease)
 				ends[kv.Lease] = end
 			}
 			r = &store.Record{Key: r.Key, Value: r.Value, Revision: r.Revision, Created: r.Created, Expires: end}
@@ -54,7 +54,7 @@ func ReadContent(ctx context.Context, o Options) (c store.Content, err error) {
 }
 
 // leaseEnd returns when a lease ends, which is now if it has ended.
-func (e *Engine) leaseEnd(ctx context.Context, id int64) (time.Time, error) {
+func leaseEnd(ctx context.Context, e *Engine, id int64) (time.Time, error) {
 	response, err := e.client.TimeToLive(ctx, clientv3.LeaseID(id))
 	if err != nil {
 		return time.Time{}, fmt.Errorf("read lease %x: %w", id, translate(err))
@@ -197,7 +197,7 @@ func (f *filler) write(ctx context.Context, records []*store.Record) error {
 	return g.Wait()
 }
 
-// reportEvery is after how many steps Progress is told.
+// reportEvery is the number of steps between two calls of Progress.
 const reportEvery = 10_000
 
 // counter counts the steps of a stage.

@@ -108,7 +108,10 @@ func (w *worker) newStatus(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, f
 	if api = w.shown(ctx, api); api == nil {
 		return &copied, nil
 	}
-	sent := w.withheld(&api.Status, status)
+	sent := status
+	if refused := w.final != nil && w.final.refused; !w.tornDown && !refused {
+		sent = withheld(&api.Status, status)
+	}
 	base, spoilt := api.Status, false
 	if w.written.status != nil {
 		// The informer may not have shown the last written status yet.
@@ -145,11 +148,10 @@ func (w *worker) newStatus(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, f
 	}
 }
 
-// withheld returns the status without an end of the pod as long as the pod holds anything of the node: the scheduler gives what an ended pod
+// withheld returns the status, without the end of the pod, of one that holds something of the node: the scheduler gives what an ended pod
 // had to the next one at once. As in kubelet, its containers may be shown as terminated before.
-func (w *worker) withheld(shown *corev1.PodStatus, status corev1.PodStatus) corev1.PodStatus {
-	refused := w.final != nil && w.final.refused
-	if w.tornDown || refused || !podstatus.Ended(status.Phase) || podstatus.Ended(shown.Phase) {
+func withheld(shown *corev1.PodStatus, status corev1.PodStatus) corev1.PodStatus {
+	if !podstatus.Ended(status.Phase) || podstatus.Ended(shown.Phase) {
 		return status
 	}
 	status.Phase, status.Reason, status.Message = cmp.Or(shown.Phase, corev1.PodPending), shown.Reason, shown.Message
