@@ -150,6 +150,7 @@ type Deps struct {
 	Recorder record.EventRecorder
 	Metrics  *Metrics        // nil: nothing is measured
 	Scalings *scalinglog.Log // decisions about HorizontalPodAutoscalers; nil: they are not recorded
+	Usage    PodUsage        // tells when the usage of pods changes; nil: nobody does
 	Name     string
 
 	syncs *Syncs // nil: one object at a time

@@ -42,6 +42,7 @@ type Options struct {
 	Logger    *slog.Logger
 	Metrics   *Metrics
 	Scalings  *scalinglog.Log // see Deps
+	Usage     PodUsage        // see Deps
 	// Ready, if set, is called once, when every selected controller has built its first incarnation and filled its caches.
 	Ready func()
 	// Health takes each controller's latest result; nil: results are not reported. It is called from many goroutines.
@@ -120,7 +121,7 @@ func RunWith(ctx context.Context, selected []Controller, shared *Deps, options O
 	d := *shared
 	d.Watcher = d.Client
 	d.Clock, d.Cluster, d.Metrics, d.turn = options.Clock, options.Cluster, options.Metrics, options.Turn
-	d.Scalings = options.Scalings
+	d.Scalings, d.Usage = options.Scalings, options.Usage
 	d.Informers = informers.NewSharedInformerFactoryWithOptions(d.Client, 0, informers.WithTransform(DropManagedFields))
 	d.MetadataInformers = metadatainformer.NewSharedInformerFactoryWithOptions(d.Metadata, 0,
 		metadatainformer.WithTransform(DropManagedFields))
