@@ -21,7 +21,7 @@ func makeMetricsAPI(a *assembly) *metricsapi.Server {
 		return nil
 	}
 	return metricsapi.New(metricsapi.Options{
-		Local: ownNodes{a.node.Usage()}, Log: a.settings.Logger.With("part", "metrics"),
+		Local: ownNodes{a.node.Usage()}, Log: a.settings.Logger.With("part", "metrics"), Ledger: a.ledger,
 	})
 }
 
@@ -31,6 +31,14 @@ func metricsKinds(s *metricsapi.Server) []*resource.Descriptor {
 		return nil
 	}
 	return s.Kinds()
+}
+
+// podLabels returns what finds pods for the server; nil: there is no server.
+func podLabels(s *metricsapi.Server) *metricsapi.Labels {
+	if s == nil {
+		return nil
+	}
+	return s.Labels
 }
 
 // ownNodes measures the nodes of this process.

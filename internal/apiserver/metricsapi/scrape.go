@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -44,8 +45,9 @@ type Local interface {
 
 // Options of [New].
 type Options struct {
-	Local Local        // nil: all nodes are elsewhere
-	Log   *slog.Logger // nil: nothing is logged
+	Local  Local             // nil: all nodes are elsewhere
+	Log    *slog.Logger      // nil: nothing is logged
+	Ledger *extension.Ledger // counts the measurements of nodes; nil: they are not counted
 }
 
 // Server answers what nodes and pods use. It is safe for concurrent use.
@@ -54,6 +56,8 @@ type Server struct {
 	ended <-chan struct{}
 	end   context.CancelFunc
 	slots chan struct{} // holds a token for each measurement in flight
+	// Labels find the pods that clients select.
+	Labels *Labels
 	// attempt returns the context of one measurement: it outlives the request that began it, and ends with the server.
 	attempt func() (context.Context, context.CancelFunc)
 
@@ -74,6 +78,7 @@ type node struct {
 	last    *sample   // nil: not measured, or the last attempt failed
 	earlier []*sample // begins of windows, the oldest first; where there is a last one, there is an earlier one
 	failure string    // of the last attempt; empty: none
+	warned  string    // the failure that has been logged
 
 	// Of the last question, and how long the last measurement took.
 	backend resource.Backend
@@ -114,7 +119,7 @@ func New(o Options) *Server {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{o: o, slots: make(chan struct{}, concurrent), nodes: map[string]*node{}, watches: map[types.NamespacedName]*watch{}}
+	s := &Server{o: o, Labels: newLabels(), slots: make(chan struct{}, concurrent), nodes: map[string]*node{}, watches: map[types.NamespacedName]*watch{}}
 	life, end := context.WithCancel(context.Background())
 	s.ended, s.end = life.Done(), end
 	s.attempt = func() (context.Context, context.CancelFunc) { return context.WithTimeout(life, limit) }
@@ -245,20 +250,32 @@ func (s *Server) take(b resource.Backend, n *node, of *corev1.Node, first bool) 
 	default:
 		n.add(last)
 	}
-	if failure != n.failure && failure != "" && !s.closed {
+	// A single failure is that of a node that is only just starting, or of one that has stopped and will not be ready for long.
+	if failure != "" && n.failure != "" && failure != n.warned && !s.closed {
 		s.o.Log.Warn("Could not read what a node uses", "node", of.Name, "error", err)
+		n.warned = failure
 	}
-	n.failure = failure
+	if n.failure = failure; failure == "" {
+		n.warned = ""
+	}
 	close(n.busy)
 	n.busy = nil
 	s.tell(n)
 	s.follow(n)
 }
 
+// builtIn names the server in the ledger, once it has measured a node.
+var builtIn = extension.Ref{Point: extension.MetricsAPI, Name: "built-in"}
+
 // read measures a node once.
-func (s *Server) read(b resource.Backend, of *corev1.Node) (*sample, error) {
+func (s *Server) read(b resource.Backend, of *corev1.Node) (out *sample, err error) {
 	ctx, cancel := s.attempt()
 	defer cancel()
+	if l := s.o.Ledger; l != nil {
+		begun := time.Now()
+		l.Register(builtIn, "--resource-metrics-api")
+		defer func() { l.Book(builtIn, time.Since(begun), err) }()
+	}
 	select {
 	case s.slots <- struct{}{}:
 	case <-ctx.Done():
