@@ -240,7 +240,9 @@ func (s *Server) take(b resource.Backend, n *node, of *corev1.Node, first bool) 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n.took = took
+	if n.took = min(took, 2*n.took); n.took == 0 { // one that is slow once, as on a busy machine, does not count
+		n.took = took
+	}
 	failure := ""
 	switch {
 	case err != nil:

@@ -82,8 +82,8 @@ type controller struct {
 type state struct {
 	uid     types.UID
 	history calculator.History
-	wrote   *autoscalingv2.HorizontalPodAutoscaler // the last status that was written; nil: none
-	watched bool                                   // for a change of the usage of its pods
+	wrote   string // the resource version of the last status that was written; empty: none
+	watched bool   // for a change of the usage of its pods
 
 	asking bool        // guarded by mu: the metrics are being read
 	answer *evaluation // guarded by mu: they have been
@@ -177,7 +177,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	case e != nil && e.hpa.Generation == hpa.Generation:
 		c.decide(key, s, e)
 	default:
-		if s.wrote != nil && objectversion.Older(hpa, s.wrote) {
+		if objectversion.Less(hpa.ResourceVersion, s.wrote) {
 			c.meters.stale.WithLabelValues(autoscalers.Group, autoscalers.Resource).Inc()
 			return controllers.Behind(autoscalers.GroupResource(), key.Name, "the cache has not seen the last status")
 		}
@@ -287,6 +287,6 @@ func (c *controller) write(ctx context.Context, s *state, hpa *autoscalingv2.Hor
 		}
 		return err
 	}
-	s.wrote = written
+	s.wrote = written.ResourceVersion
 	return nil
 }
