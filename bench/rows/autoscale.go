@@ -81,8 +81,8 @@ func autoscaler(name string) string {
 
 func scaledName(i int) string { return fmt.Sprintf("web-%04d", i) }
 
-// autoscaling is 1,000 autoscalers over 10,000 simulated pods. At first a process of its own serves metrics.k8s.io, so that the figures at rest
-// are those of the autoscalers alone; then the server itself does, and the load of some steps up.
+// autoscaling is 1,000 autoscalers over 10,000 simulated pods. At first a process of its own serves metrics.k8s.io, so that the figures at
+// rest are those of the autoscalers alone; then the server itself does, and the load of some steps up.
 func autoscaling(ctx context.Context, b *bench, add adder) (err error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -55,13 +55,13 @@ func (s *Server) autoscaled(r *http.Request) (any, error) {
 				m.Service = to.Where()
 				continue
 			}
-			m.BuiltIn = m.Path != "" && s.serves(strings.Split(strings.TrimPrefix(m.Path, "/apis/"), "/")[0])
+			m.BuiltIn = m.Path != "" && serves(s.kinds.list(), strings.Split(strings.TrimPrefix(m.Path, "/apis/"), "/")[0])
 		}
 	}
 	return v, nil
 }
 
-// serves reports whether the server itself has kinds of a group.
-func (s *Server) serves(group string) bool {
-	return slices.ContainsFunc(s.kinds.list(), func(d *resource.Descriptor) bool { return d.Group == group })
+// serves reports whether kinds are of a group.
+func serves(kinds []*resource.Descriptor, group string) bool {
+	return slices.ContainsFunc(kinds, func(d *resource.Descriptor) bool { return d.Group == group })
 }

@@ -6,7 +6,15 @@ package controllers
 import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mortise-dev/mortise/internal/controllers/scalinglog"
 )
+
+// Scaling is what the controller of HorizontalPodAutoscalers works with beside the API.
+type Scaling struct {
+	Log   *scalinglog.Log // takes its decisions; nil: they are not recorded
+	Usage PodUsage        // nil: changes of the usage of pods are not told
+}
 
 // PodUsage tells controllers when pods use more or less than before (docs/decisions/0016).
 type PodUsage interface {

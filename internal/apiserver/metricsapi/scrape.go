@@ -119,7 +119,9 @@ func New(o Options) *Server {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{o: o, Labels: newLabels(), slots: make(chan struct{}, concurrent), nodes: map[string]*node{}, watches: map[types.NamespacedName]*watch{}}
+	s := &Server{
+		o: o, Labels: newLabels(), slots: make(chan struct{}, concurrent), nodes: map[string]*node{}, watches: map[types.NamespacedName]*watch{},
+	}
 	life, end := context.WithCancel(context.Background())
 	s.ended, s.end = life.Done(), end
 	s.attempt = func() (context.Context, context.CancelFunc) { return context.WithTimeout(life, limit) }

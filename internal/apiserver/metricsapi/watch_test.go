@@ -64,7 +64,9 @@ func (l *loaded) Measure(_ context.Context, of *corev1.Node) (*Sample, error) {
 
 // doubled is a watch that is woken when pods use more than 10 % more processor time.
 func doubled(wake func(), nodes ...string) *Watch {
-	w := &Watch{Wake: wake, Bounds: []Bound{{Resource: corev1.ResourceCPU, High: 1.1}, {Resource: corev1.ResourceMemory, Low: 0.5, High: math.Inf(1)}}}
+	w := &Watch{Wake: wake, Bounds: []Bound{
+		{Resource: corev1.ResourceCPU, High: 1.1}, {Resource: corev1.ResourceMemory, Low: 0.5, High: math.Inf(1)},
+	}}
 	for _, n := range nodes {
 		w.Pods = append(w.Pods, Pod{Namespace: "ns", Name: n, Node: n})
 	}

@@ -66,7 +66,7 @@ type controller struct {
 	meters   *meters
 	sources  *sources
 	log      *scalinglog.Log
-	usage    controllers.PodUsage // nil: nobody tells when usage changes
+	usage    controllers.PodUsage // nil: changes of usage are not told
 
 	hpas  autoscalinglisters.HorizontalPodAutoscalerLister
 	pods  *podsByLabel
@@ -110,7 +110,7 @@ func build(d *controllers.Deps, s settings) (controllers.Runner, error) {
 		hpas: hpas.Lister(), pods: &podsByLabel{lister: pods.Lister()},
 		queue:   controllers.NewQueue[types.NamespacedName](d, "horizontalpodautoscaler", d.Syncs()),
 		sources: &sources{client: d.Discovery.RESTClient(), mapper: d.RESTMapper, clock: d.Clock, period: s.period},
-		log:     d.Scalings, usage: d.Usage, states: map[types.NamespacedName]*state{},
+		log:     d.Scaling.Log, usage: d.Scaling.Usage, states: map[types.NamespacedName]*state{},
 	}
 	podEvents := controllers.Handler[*corev1.Pod]{Add: c.pods.come, Update: c.pods.change, Delete: c.pods.gone}
 	if err := controllers.Subscribe(d, pods.Informer(), podEvents); err != nil {

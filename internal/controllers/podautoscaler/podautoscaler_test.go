@@ -122,7 +122,7 @@ func start(t *testing.T, settings ...string) *rig {
 	running, stop := context.WithCancel(ctx)
 	go func() {
 		done <- controllers.Run(running, []controllers.Controller{c}, config, controllers.Options{
-			Ready: func() { close(ready) }, Usage: f.usage,
+			Ready: func() { close(ready) }, Scaling: controllers.Scaling{Usage: f.usage},
 		})
 	}()
 	t.Cleanup(func() {

@@ -42,7 +42,9 @@ func TestBounds(t *testing.T) {
 		"without one, at the minimum": {0.5, 2, 0, nil, 0, 2.2},
 		"a behavior":                  {1, 5, forever, quick, 0.9, 1.5},
 	} {
-		c2 := &controller{settings: settings{period: 15 * time.Second, Settings: calculator.Settings{Tolerance: 0.1, DownscaleStabilization: c.window}}}
+		c2 := &controller{settings: settings{
+			period: 15 * time.Second, Settings: calculator.Settings{Tolerance: 0.1, DownscaleStabilization: c.window},
+		}}
 		e := &evaluation{
 			hpa: &autoscalingv2.HorizontalPodAutoscaler{Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
 				MinReplicas: new(int32(2)), MaxReplicas: 10, Behavior: c.behavior, Metrics: []autoscalingv2.MetricSpec{
