@@ -176,7 +176,8 @@ func (s settings) check(todo []run) error {
 		if os.Geteuid() != 0 {
 			return errors.New("real containers need root; RUNS=simulated does not")
 		}
-		need = append(need, "bin/agnhost", "bin/nnp", "bin/sample-apiserver", "bin/etcd", "rootfs/bin/bash-static")
+		need = append(need, "bin/agnhost", "bin/nnp", "bin/sample-apiserver", "bin/resource-consumer", "bin/consume-cpu", "bin/etcd",
+			"rootfs/bin/bash-static")
 	}
 	for _, n := range need {
 		if _, err := os.Stat(filepath.Join(s.peers, filepath.FromSlash(n))); err != nil {
