@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/anishathalye/porcupine v1.3.1
+	github.com/container-storage-interface/spec v1.12.1-0.20260720052920-cd9e7ad1ae09
 	github.com/distribution/reference v0.6.0
 	github.com/fsnotify/fsnotify v1.9.0
 	github.com/go-jose/go-jose/v4 v4.1.4
@@ -68,7 +69,7 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
-require go.etcd.io/bbolt v1.5.0 // indirect
+require go.etcd.io/bbolt v1.5.0
 
 require (
 	cel.dev/expr v0.25.1 // indirect

@@ -20,6 +20,10 @@ type Node struct {
 	RootDir string
 	// NoKubeletLinks keeps a real node with another RootDir from making links to its directories below /var/lib/kubelet.
 	NoKubeletLinks bool
+	// NoLocalStorage keeps a real node from running the CSI driver storage.mortise.dev.
+	NoLocalStorage bool
+	// CSIDrivers are CSI drivers that a real node is going to have: pods that need one wait for its registration, with a condition.
+	CSIDrivers []string
 	// ImageCredentialProviderConfig is the file, or the directory of files, of a CredentialProviderConfig of kubelet.config.k8s.io.
 	ImageCredentialProviderConfig string
 	// ImageCredentialProviderBinDir has the programs of the providers in ImageCredentialProviderConfig.
@@ -42,6 +46,10 @@ func (o *Node) addFlags(f *pflag.FlagSet) {
 		"Directory of a real node's pod volumes. Default: DATA-DIR/kubelet. Set it to /var/lib/kubelet to take over a kubelet's pods.")
 	f.BoolVar(&o.NoKubeletLinks, "no-kubelet-links", o.NoKubeletLinks,
 		"A real node makes no links below /var/lib/kubelet to its own directories. Plug-ins that have these paths built in do not find it.")
+	f.BoolVar(&o.NoLocalStorage, "no-local-storage", o.NoLocalStorage,
+		"A real node does not run the CSI driver storage.mortise.dev, whose volumes are directories below DATA-DIR/local-storage.")
+	f.StringSliceVar(&o.CSIDrivers, "csi-drivers", o.CSIDrivers,
+		"CSI drivers that a real node is going to have. A pod that needs one waits until it registers, with a condition that names it.")
 	f.StringVar(&o.ImageCredentialProviderConfig, "image-credential-provider-config", o.ImageCredentialProviderConfig,
 		"File of a CredentialProviderConfig for a real node, or a directory of such files (*.json, *.yaml, *.yml). The node reloads it.")
 	f.StringVar(&o.ImageCredentialProviderBinDir, "image-credential-provider-bin-dir", o.ImageCredentialProviderBinDir,

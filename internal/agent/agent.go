@@ -73,6 +73,12 @@ type HostOptions struct {
 	// PluginWait is how long pods are held for a device plug-in that was there before the node restarted; 0: five minutes.
 	PluginWait time.Duration
 
+	// CSIDrivers are CSI drivers that pods wait for until they register, with a condition that names the driver.
+	CSIDrivers []string
+
+	// LocalStorage is the directory of the volumes of storage.mortise.dev; empty: the node does not run that driver.
+	LocalStorage string
+
 	LogDir   string // of pods' logs: podLogsDir of the kubelet configuration, else /var/log/pods
 	CgroupFS string // the mount point of the cgroup file systems: /sys/fs/cgroup
 	SysFS    string // the mount point of sysfs: /sys
@@ -155,7 +161,10 @@ func (o Options) withDefaults() (Options, error) {
 		}
 		o.Client = client
 	}
-	for _, dir := range []*string{&o.Host.RootDir, &o.Host.LogDir} {
+	for _, dir := range []*string{&o.Host.RootDir, &o.Host.LogDir, &o.Host.LocalStorage} {
+		if *dir == "" {
+			continue
+		}
 		abs, err := filepath.Abs(*dir)
 		if err != nil {
 			return o, fmt.Errorf("find directory %s: %w", *dir, err)

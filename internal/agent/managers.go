@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/mortise-dev/mortise/internal/agent/containermanager"
+	"github.com/mortise-dev/mortise/internal/agent/csi"
 	"github.com/mortise-dev/mortise/internal/agent/devicemanager"
 	"github.com/mortise-dev/mortise/internal/agent/dra"
 	"github.com/mortise-dev/mortise/internal/agent/hardware"
@@ -45,7 +46,9 @@ func (n *node) watchPlugins(ctx context.Context) error {
 	err := plugins.Run(ctx, plugins.Options{
 		Dir: filepath.Join(n.Host.RootDir, "plugins_registry"), Ledger: n.Ledger, Logger: n.Logger,
 		// THE table of the types of plug-ins in the plug-in directory.
-		Handlers: map[string]plugins.Handler{devicemanager.Type: n.devices.Plugins(), dra.PluginType: n.claims.Handler()},
+		Handlers: map[string]plugins.Handler{
+			devicemanager.Type: n.devices.Plugins(), dra.PluginType: n.claims.Handler(), csi.PluginType: n.storage.Handler(),
+		},
 	})
 	if err != nil {
 		n.Logger.Error("Could not watch for plug-ins", "err", err)

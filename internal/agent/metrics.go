@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/csi"
 	"github.com/mortise-dev/mortise/internal/agent/devicemanager"
 	"github.com/mortise-dev/mortise/internal/agent/dra"
 	"github.com/mortise-dev/mortise/internal/agent/imagecredentials"
@@ -31,6 +32,7 @@ type Metrics struct {
 	exclusive *resourcemetrics.Metrics
 	providers *imagecredentials.Metrics
 	claims    *dra.Metrics
+	storage   *csi.Metrics
 	runtime   *cri.Metrics
 	relists   *pleg.Metrics
 	starts    *podworkers.Metrics
@@ -43,7 +45,7 @@ func NewMetrics() *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry(), images: images.NewMetrics(), admission: podadmission.NewMetrics(),
 		devices: devicemanager.NewMetrics(), resources: podresources.NewMetrics(),
 		exclusive: resourcemetrics.New(),
-		providers: imagecredentials.NewMetrics(), claims: dra.NewMetrics(), runtime: cri.NewMetrics(),
+		providers: imagecredentials.NewMetrics(), claims: dra.NewMetrics(), storage: csi.NewMetrics(), runtime: cri.NewMetrics(),
 		relists: pleg.NewMetrics(), starts: podworkers.NewMetrics(), probes: probe.NewMetrics(), ofProbes: prometheus.NewRegistry(),
 		evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Subsystem: "kubelet", Name: "evictions", Help: "Evicted pods, by eviction signal.",
@@ -56,6 +58,7 @@ func NewMetrics() *Metrics {
 	m.registry.MustRegister(m.exclusive.Collectors(true)...)
 	m.registry.MustRegister(m.providers.Collectors()...)
 	m.registry.MustRegister(m.claims.Collectors()...)
+	m.registry.MustRegister(m.storage.Collectors()...)
 	m.registry.MustRegister(m.runtime.Collectors()...)
 	m.registry.MustRegister(m.relists.Collectors()...)
 	m.registry.MustRegister(m.starts.Collectors()...)

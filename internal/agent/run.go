@@ -35,6 +35,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/containerlog"
 	"github.com/mortise-dev/mortise/internal/agent/containermanager"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/csi"
 	"github.com/mortise-dev/mortise/internal/agent/devicemanager"
 	"github.com/mortise-dev/mortise/internal/agent/dra"
 	"github.com/mortise-dev/mortise/internal/agent/eviction"
@@ -42,6 +43,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/imagecredentials"
 	"github.com/mortise-dev/mortise/internal/agent/images"
 	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
+	"github.com/mortise-dev/mortise/internal/agent/localstorage"
 	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
 	"github.com/mortise-dev/mortise/internal/agent/nodestatus"
 	"github.com/mortise-dev/mortise/internal/agent/objectcache"
@@ -93,6 +95,8 @@ type rooms struct {
 	managers   *containermanager.Manager // of devices, claims, CPUs and memory
 	devices    *devicemanager.Manager
 	claims     *dra.Manager
+	storage    *csi.Manager
+	local      *localstorage.Deleter // nil: the node does not run the driver
 }
 
 // part is a part of the node that runs concurrently with the others.
@@ -178,6 +182,8 @@ func Run(ctx context.Context, options Options) (err error) {
 		{name: "plug-ins", run: n.watchPlugins},
 		{name: "image credential providers", run: n.watchProviders},
 		{name: "resource managers", run: n.managers.Run},
+		{name: "CSI drivers", run: n.storage.Run},
+		{name: "local storage", run: func(ctx context.Context) error { return runLocalStorage(ctx, n.local) }},
 		{name: "pod resources API", run: n.servePodResources},
 		{name: "mirrors of static pods", run: n.static.RemoveOrphans},
 		{name: "eviction", run: n.eviction.Run},
@@ -217,6 +223,9 @@ func (n *node) buildParts(ctx context.Context, services corev1listers.ServiceLis
 	n.volumes.Warn = func(pod *corev1.Pod, reason, message string) {
 		n.recorder.Event(pod, corev1.EventTypeWarning, reason, message)
 	}
+	if err := openStorage(n); err != nil {
+		return err
+	}
 	n.stats = stats.NewProvider(stats.ProviderConfig{
 		Runtime: n.cri, Pods: n.workers, Volumes: n.volumes, Clock: n.Clock, Config: n.config, RootDir: n.Host.RootDir, CgroupFS: n.Host.CgroupFS,
 		VolumePeriod: n.Kubelet.VolumeStatsAggPeriod.Duration,
@@ -244,6 +253,7 @@ func (n *node) buildParts(ctx context.Context, services corev1listers.ServiceLis
 	n.nodeStatus = nodestatus.New(nodestatus.Config{
 		Client: n.client, Runtime: n.cri, Addresses: n.Addresses, Images: n.images, Kubelet: n.Kubelet, Clock: n.Clock, Logger: n.Logger,
 		NodeName: n.NodeName, Labels: n.Labels, TLS: n.Server.TLS, Port: n.port, Resources: n.resources, Plugins: n.managers,
+		Volumes: attachedVolumes{n.storage.Attachments(), n.local},
 		Network: cni.Options{
 			Dir: n.CNI.ConfDir, BinDirs: n.CNI.BinDirs, DataDir: n.CNI.DataDir, Bridge: n.CNI.Bridge, MTU: n.CNI.MTU, Masquerade: !n.CNI.Masqueraded,
 		},
@@ -347,6 +357,9 @@ func (f *following) stop() {
 // join registers the node, starts the heartbeat, and watches the node's pods.
 func (n *node) join(ctx context.Context, f *following, start func(func() error)) error {
 	if err := n.nodeStatus.Register(ctx); err != nil || ctx.Err() != nil {
+		return err
+	}
+	if err := n.storage.Join(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
 	podInformer, factories, err := n.follow(ctx, f.services)

@@ -21,6 +21,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/garbagecollector"
 	"github.com/mortise-dev/mortise/internal/controllers/job"
 	"github.com/mortise-dev/mortise/internal/controllers/kubernetesservice"
+	"github.com/mortise-dev/mortise/internal/controllers/localprovisioner"
 	"github.com/mortise-dev/mortise/internal/controllers/namespace"
 	"github.com/mortise-dev/mortise/internal/controllers/nodeipam"
 	"github.com/mortise-dev/mortise/internal/controllers/nodelifecycle"
@@ -68,6 +69,7 @@ func Controllers() []controllers.Controller {
 		garbagecollector.Controller(),
 		job.Controller(),
 		kubernetesservice.Controller(),
+		localprovisioner.Controller(),
 		namespace.Controller(),
 		nodeipam.Controller(),
 		nodelifecycle.Controller(),

@@ -6,6 +6,7 @@ package builtin
 import (
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
 	"github.com/mortise-dev/mortise/internal/agent/volumes/configmap"
+	"github.com/mortise-dev/mortise/internal/agent/volumes/csi"
 	"github.com/mortise-dev/mortise/internal/agent/volumes/downwardapi"
 	"github.com/mortise-dev/mortise/internal/agent/volumes/emptydir"
 	"github.com/mortise-dev/mortise/internal/agent/volumes/hostpath"
@@ -20,6 +21,7 @@ import (
 func VolumePlugins() []volumes.Factory {
 	return []volumes.Factory{
 		configmap.New,
+		csi.New,
 		downwardapi.New,
 		emptydir.New,
 		hostpath.New,

@@ -214,6 +214,8 @@ func table() []Setting {
 		{Flag: "kubelet-config-dir", Field: "node.kubeletConfigDir"},
 		{Flag: "root-dir", Field: "node.rootDir"},
 		{Flag: "no-kubelet-links", Field: "node.noKubeletLinks"},
+		{Flag: "no-local-storage", Field: "node.noLocalStorage"},
+		{Flag: "csi-drivers", Field: "node.csiDrivers"},
 		{Flag: "image-credential-provider-config", Field: "node.imageCredentialProviderConfig"},
 		{Flag: "image-credential-provider-bin-dir", Field: "node.imageCredentialProviderBinDir"},
 		{Flag: "kubelet-certificate-authority", Field: "node.kubeletCertificateAuthority"},

@@ -18,6 +18,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 
@@ -251,7 +252,6 @@ func (p *Plan) Run(ctx context.Context, c *Connection, n Network, parts *lifecyc
 	return nil
 }
 
-// runAgent runs pods in containers.
 // links returns the directory in which the node makes links to its own directories; empty: it makes none.
 func (p *Plan) links() string {
 	if p.Settings.NoKubeletLinks {
@@ -260,6 +260,15 @@ func (p *Plan) links() string {
 	return kubeletDir
 }
 
+// localStorage returns the directory of the node's local volumes; empty: it has none.
+func (p *Plan) localStorage() string {
+	if p.Settings.NoLocalStorage || p.DataDir == "" {
+		return ""
+	}
+	return filepath.Join(p.DataDir, "local-storage")
+}
+
+// runAgent runs pods in containers.
 func (p *Plan) runAgent(ctx context.Context, c *Connection, n Network, parts *lifecycle.Group, log *slog.Logger) error {
 	reviews, err := kubernetes.NewForConfig(c.Config)
 	if err != nil {
@@ -274,8 +283,10 @@ func (p *Plan) runAgent(ctx context.Context, c *Connection, n Network, parts *li
 	parts.Run(ctx, "node", func(ctx context.Context) error {
 		return agent.Run(ctx, agent.Options{
 			NodeName: c.Name, Config: c.Config, RuntimeEndpoint: p.socket, Kubelet: p.kubelet.configuration(),
-			Host: agent.HostOptions{RootDir: p.Settings.Root(p.DataDir), Links: p.links()},
-			CNI:  agent.CNIOptions{ConfDir: p.cniDir, PodCIDR: c.PodCIDR, MTU: n.podMTU, Masqueraded: n.masqueraded},
+			Host: agent.HostOptions{
+				RootDir: p.Settings.Root(p.DataDir), Links: p.links(), LocalStorage: p.localStorage(), CSIDrivers: p.Settings.CSIDrivers,
+			},
+			CNI: agent.CNIOptions{ConfDir: p.cniDir, PodCIDR: c.PodCIDR, MTU: n.podMTU, Masqueraded: n.masqueraded},
 			Server: agent.ServerOptions{
 				Serve: p.usage.of(api), Listen: p.kubelet.listenAt(c.listen()), TLS: p.kubelet.secured(c.Serving), Admit: p.kubelet.admits(c.Admit),
 			},

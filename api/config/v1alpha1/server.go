@@ -306,6 +306,8 @@ type NodeConfiguration struct {
 	KubeletConfigDir              string                      `json:"kubeletConfigDir,omitempty"`
 	RootDir                       string                      `json:"rootDir,omitempty"`
 	NoKubeletLinks                *bool                       `json:"noKubeletLinks,omitempty"`
+	NoLocalStorage                *bool                       `json:"noLocalStorage,omitempty"`
+	CSIDrivers                    []string                    `json:"csiDrivers,omitempty"`
 	ImageCredentialProviderConfig string                      `json:"imageCredentialProviderConfig,omitempty"`
 	ImageCredentialProviderBinDir string                      `json:"imageCredentialProviderBinDir,omitempty"`
 	KubeletCertificateAuthority   string                      `json:"kubeletCertificateAuthority,omitempty"`

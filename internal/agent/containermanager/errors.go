@@ -24,7 +24,7 @@ func (r *Rejection) Error() string { return r.Message }
 // Hold means that a pod has to wait for a plug-in that was there before the node or the machine restarted. The manager that returns it
 // wakes the pod when the plug-in is back, and rejects the pod or fails its container once Until has passed.
 type Hold struct {
-	Plugin  string // its name: a device plug-in's resource, a driver
+	Plugin  string // its name: a device plug-in's resource, a driver; empty: the pod waits for something else, without a condition
 	Message string
 	Until   time.Time
 }

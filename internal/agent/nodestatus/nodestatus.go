@@ -66,6 +66,14 @@ type Plugins interface {
 	Capacity() (capacity, allocatable corev1.ResourceList)
 }
 
+// Volumes are the node's volumes that are attached.
+type Volumes interface {
+	// InUse returns the volumes that the node uses, in a stable order.
+	InUse() []corev1.UniqueVolumeName
+	// Saw notes a newer Node. It must not block.
+	Saw(node *corev1.Node)
+}
+
 // Config configures a Manager. Labels, TLS, Port and PodCIDR may be empty.
 type Config struct {
 	Client    kubernetes.Interface
@@ -81,6 +89,8 @@ type Config struct {
 	TLS       *tls.Config       // of the node's API
 	Port      int32             // of the node's API
 	Resources allocatable.Node
+	// Volumes says which volumes are in use; nil: none are.
+	Volumes Volumes
 	// Plugins add extended resources; nil: none do.
 	Plugins Plugins
 

@@ -59,11 +59,14 @@ func (m *Manager) FetchNode(ctx context.Context) (*corev1.Node, error) {
 // saw stores a Node from the API server, unless it is older than the stored one.
 func (m *Manager) saw(node *corev1.Node) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.newest != nil && objectversion.Older(node, m.newest) {
-		return
+	newer := m.newest == nil || !objectversion.Older(node, m.newest)
+	if newer {
+		m.newest = node
 	}
-	m.newest = node
+	m.mu.Unlock()
+	if newer && m.Volumes != nil {
+		m.Volumes.Saw(node)
+	}
 }
 
 // initial returns the Node to register.
@@ -154,7 +157,10 @@ func (m *Manager) setStatus(s *corev1.NodeStatus) {
 		s.NodeInfo.Swap = &corev1.NodeSwapStatus{Capacity: &m.Resources.Machine.Swap}
 	}
 	m.setConditions(s)
-	s.VolumesInUse = nil // none of the node's volumes is attached
+	s.VolumesInUse = nil
+	if m.Volumes != nil {
+		s.VolumesInUse = m.Volumes.InUse()
+	}
 	m.mu.Lock()
 	s.Images = slices.Clone(m.listed)
 	s.RuntimeHandlers, s.Features = slices.Clone(m.handlers), &corev1.NodeFeatures{SupplementalGroupsPolicy: new(m.strictGroups)}

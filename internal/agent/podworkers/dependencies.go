@@ -63,6 +63,8 @@ type Volumes interface {
 type Mounts interface {
 	Mounts(ctx context.Context, pod *corev1.Pod, c *corev1.Container, env []environ.Var,
 		images map[string]*runtimeapi.ImageSpec) ([]*runtimeapi.Mount, error)
+	// Devices returns the block devices of a container.
+	Devices(ctx context.Context, pod *corev1.Pod, c *corev1.Container) ([]*runtimeapi.Device, error)
 	PodDir(pod types.UID) string
 	ContainerDir(pod types.UID, container string) string
 }

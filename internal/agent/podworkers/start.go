@@ -298,6 +298,11 @@ func (m *Manager) containerConfig(ctx context.Context, s starting) (*runtimeapi.
 	if err != nil {
 		return nil, err
 	}
+	devices, err := m.Mounts.Devices(ctx, pod, c)
+	if err != nil {
+		return nil, err
+	}
+	config.Devices = append(config.Devices, devices...)
 	s.given.Apply(config)
 	return config, nil
 }

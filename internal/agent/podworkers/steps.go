@@ -4,7 +4,9 @@
 package podworkers
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -105,4 +107,12 @@ func (w *worker) kill(ctx context.Context, pod *corev1.Pod, do func() error) tim
 	}
 	w.succeeded(killPod)
 	return 0
+}
+
+// reasonFor returns the reason of the event of an error, which may name its own.
+func reasonFor(err error, usual string) string {
+	if own := (interface{ EventReason() string })(nil); errors.As(err, &own) {
+		return cmp.Or(own.EventReason(), usual)
+	}
+	return usual
 }

@@ -365,7 +365,7 @@ func (w *worker) prepare(ctx context.Context, pod *corev1.Pod) (retry time.Durat
 			w.writeStatus(ctx, pod)
 			return max(hold.Until.Sub(m.Clock.Now()), retrySoon), false
 		}
-		m.Events.Event(pod, corev1.EventTypeWarning, h.reason, err.Error())
+		m.Events.Event(pod, corev1.EventTypeWarning, reasonFor(err, h.reason), err.Error())
 		w.mountTries++
 		retry = min(500*time.Millisecond<<min(w.mountTries, 8), 2*time.Minute)
 		if !begun(w.state) {
@@ -567,7 +567,7 @@ func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 		Given:  func(container string) []corev1.ResourceStatus { return m.NodeResources.ResourceStatus(pod, container) },
 		Now:    metav1.NewTime(m.Clock.Now()).Rfc3339Copy(),
 	}
-	if w.hold != nil {
+	if w.hold != nil && w.hold.Plugin != "" {
 		in.Resizing = append(slices.Clone(in.Resizing), corev1.PodCondition{
 			Type: podstatus.WaitingForPlugin, Status: corev1.ConditionTrue, Reason: "PluginNotRegistered", Message: w.hold.Message,
 		})

@@ -35,6 +35,8 @@ type Pods interface {
 // Volumes locates the volumes of pods, and says how their usage is measured.
 type Volumes interface {
 	Measure(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume) (path string, measure volumes.Measure, err error)
+	// Usage measures a volume that is measured by its driver.
+	Usage(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume) (volumes.Usage, error)
 }
 
 // ProviderConfig configures a Provider. All fields are required except CgroupFS, which is /sys/fs/cgroup by default.
@@ -283,6 +285,13 @@ func (p *Provider) volumeStats(ctx context.Context, pod *corev1.Pod) []Volume {
 			path, measure, err := p.Volumes.Measure(ctx, pod, v)
 			if err != nil || measure == volumes.NotMeasured {
 				continue // it does not exist yet, or does not belong to the pod
+			}
+			if measure == volumes.MeasureDriver {
+				if u, err := p.Volumes.Usage(ctx, pod, v); err == nil {
+					out = append(out, Volume{Name: v.Name, Claim: claim, Time: p.Clock.Now(), Own: true, Bytes: u.Used, Files: u.FilesUsed,
+						FS: FileSystem{Bytes: u.Bytes, Free: u.Free, Used: u.Used, Files: u.Files, FilesFree: u.FilesFree}})
+				}
+				continue
 			}
 			fs, err := read.FileSystem(path)
 			if err != nil {

@@ -18,6 +18,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
@@ -69,6 +70,16 @@ type Host struct {
 	Allocatable corev1.ResourceList
 	// Warn records an event for a pod; nil: no event is recorded.
 	Warn func(pod *corev1.Pod, reason, message string)
+	// Event records an event for an object; nil: no event is recorded.
+	Event func(object runtime.Object, kind, reason, message string)
+	// The following are for CSI volumes. Nil: there are none.
+	Drivers     Drivers
+	Attachments Attachments
+	Claims      Claims
+	Operations  Operations
+	NodeName    string
+	// Expected are the drivers that pods wait for until they register.
+	Expected []string
 	// Jitter delays the renewal of a certificate; nil: up to five minutes, at random.
 	Jitter func() time.Duration
 }
@@ -81,6 +92,11 @@ func (h *Host) PodDir(pod types.UID) string {
 // VolumeDir returns the directory of one volume of a pod. Containers cannot write to its parent.
 func (h *Host) VolumeDir(pod types.UID, plugin, name string) string {
 	return filepath.Join(h.PodDir(pod), "volumes", escape(plugin), name)
+}
+
+// DeviceDir returns the directory with the links to a pod's block devices.
+func (h *Host) DeviceDir(pod types.UID, plugin string) string {
+	return filepath.Join(h.PodDir(pod), "volumeDevices", escape(plugin))
 }
 
 // PluginDir returns the directory in which a plug-in keeps its state of a volume. Containers never see it.
@@ -178,6 +194,20 @@ func (h *Host) reconstruct(pod types.UID) (map[string][]Reconstructed, error) {
 		for _, name := range names {
 			out[plugin] = append(out[plugin], Reconstructed{PodUID: pod, Name: name, Dir: filepath.Join(top, plugin, name)})
 		}
+	}
+	return out, nil
+}
+
+// reconstructDevices lists the block devices of a pod that a plug-in has linked.
+func (h *Host) reconstructDevices(pod types.UID, plugin string) ([]Reconstructed, error) {
+	dir := h.DeviceDir(pod, plugin)
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
+		return nil, fmt.Errorf("list block devices: %w", err)
+	}
+	var out []Reconstructed
+	for _, e := range entries {
+		out = append(out, Reconstructed{PodUID: pod, Name: e.Name(), Dir: filepath.Join(dir, e.Name())})
 	}
 	return out, nil
 }

@@ -4,16 +4,20 @@
 package volumes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/mortise-dev/mortise/internal/agent/containermanager"
 	"github.com/mortise-dev/mortise/internal/agent/safepath"
 )
 
@@ -40,22 +44,40 @@ func (m *Manager) SetUp(ctx context.Context, pod *corev1.Pod, podIPs []string) e
 		}
 	}
 	var failed []error
+	var hold error
 	for i := range pod.Spec.Volumes {
-		v := &pod.Spec.Volumes[i]
-		if err := m.setUp(ctx, pod, v, podIPs); err != nil {
-			failed = append(failed, fmt.Errorf("MountVolume.SetUp failed for volume %q : %w", v.Name, err))
+		err := m.setUp(ctx, pod, &pod.Spec.Volumes[i], podIPs)
+		if waits := (*containermanager.Hold)(nil); errors.As(err, &waits) {
+			hold = waits
+		} else if err != nil {
+			failed = append(failed, err)
 		}
 	}
-	return errors.Join(failed...)
+	if len(failed) > 0 {
+		return errors.Join(failed...) // the pod is tried again soon, whatever it waits for
+	}
+	return hold
 }
 
 func (m *Manager) setUp(ctx context.Context, pod *corev1.Pod, v *corev1.Volume, podIPs []string) error {
+	name := v.Name
 	spec, plugin, err := m.find(ctx, pod, v)
-	if err != nil {
+	if err == nil {
+		name = cmp.Or(spec.Name(), name)
+		spec.PodIPs = podIPs
+		err = plugin.SetUp(ctx, spec)
+	}
+	if err == nil {
+		return nil
+	}
+	step := "MountVolume.SetUp failed"
+	if at := (*StepError)(nil); errors.As(err, &at) {
+		step = at.Step
+	}
+	if step == "" {
 		return err
 	}
-	spec.PodIPs = podIPs
-	return plugin.SetUp(ctx, spec)
+	return fmt.Errorf("%s for volume %q : %w", step, name, err)
 }
 
 // find resolves a volume and finds its plug-in.
@@ -87,12 +109,17 @@ func (m *Manager) resolve(ctx context.Context, spec *Spec) error {
 	if err != nil {
 		return fmt.Errorf("get claim %s: %w", name, err)
 	}
-	if claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName == "" {
+	bound := claim.Status.Phase == corev1.ClaimBound
+	if claim.Spec.VolumeName == "" || !bound && claim.Status.Phase != corev1.ClaimPending {
 		return fmt.Errorf("claim %s is not bound", name)
 	}
 	pv, err := m.Sources.Volume(ctx, claim.Spec.VolumeName)
 	if err != nil {
 		return fmt.Errorf("get persistent volume %s: %w", claim.Spec.VolumeName, err)
+	}
+	// The scheduler binds the pod when claim and volume name each other; the claim's phase follows a moment later.
+	if ref := pv.Spec.ClaimRef; !bound && (ref == nil || ref.UID != claim.UID || claim.UID == "") {
+		return fmt.Errorf("claim %s is not bound", name)
 	}
 	spec.Claim, spec.PersistentVolume = claim, pv
 	return nil
@@ -154,6 +181,7 @@ func (m *Manager) TearDown(ctx context.Context, pod types.UID) error {
 				failed = append(failed, fmt.Errorf("UnmountVolume.TearDown failed for volume %q: %w", volume.Name, err))
 			}
 		}
+		failed = append(failed, m.tearDownDevices(ctx, pod, plugin))
 	}
 	if err := errors.Join(failed...); err != nil {
 		return err
@@ -173,4 +201,58 @@ func (m *Manager) TearDown(ctx context.Context, pod types.UID) error {
 		return fmt.Errorf("remove directory of pod %s: %w", pod, err)
 	}
 	return nil
+}
+
+// tearDownDevices tears down the pod's block devices of a plug-in.
+func (m *Manager) tearDownDevices(ctx context.Context, pod types.UID, plugin Plugin) error {
+	mapper, ok := plugin.(BlockMapper)
+	if !ok {
+		return nil
+	}
+	found, err := m.reconstructDevices(pod, plugin.Name())
+	failed := []error{err}
+	for _, volume := range found {
+		if err := mapper.TearDownDevice(ctx, volume); err != nil {
+			failed = append(failed, fmt.Errorf("UnmapVolume.UnmapPodDevice failed for volume %q: %w", volume.Name, err))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// Usage measures a volume of MeasureDriver.
+func (m *Manager) Usage(ctx context.Context, pod *corev1.Pod, v *corev1.Volume) (Usage, error) {
+	spec, plugin, err := m.find(ctx, pod, v)
+	if err != nil {
+		return Usage{}, err
+	}
+	measurer, ok := plugin.(UsageProvider)
+	if !ok {
+		return Usage{}, fmt.Errorf("plug-in %s does not measure volumes", plugin.Name())
+	}
+	return measurer.MeasureVolume(ctx, spec)
+}
+
+// Devices returns the block devices of a container for its volumeDevices.
+func (m *Manager) Devices(ctx context.Context, pod *corev1.Pod, container *corev1.Container) ([]*runtimeapi.Device, error) {
+	var out []*runtimeapi.Device
+	for _, d := range container.VolumeDevices {
+		at := slices.IndexFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == d.Name })
+		if at < 0 {
+			return nil, fmt.Errorf("cannot find volume %q to pass into container %q", d.Name, container.Name) // upstream's words
+		}
+		spec, plugin, err := m.find(ctx, pod, &pod.Spec.Volumes[at])
+		if err != nil {
+			return nil, err
+		}
+		mapper, ok := plugin.(BlockMapper)
+		if !ok || mapper.DevicePath(spec) == "" {
+			return nil, fmt.Errorf("volume %q is no block device", d.Name)
+		}
+		made := &runtimeapi.Device{ContainerPath: d.DevicePath, HostPath: mapper.DevicePath(spec), Permissions: "mrw"}
+		if spec.ReadOnly() {
+			made.Permissions = "r"
+		}
+		out = append(out, made)
+	}
+	return out, nil
 }

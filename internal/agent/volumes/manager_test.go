@@ -91,10 +91,14 @@ func TestVolumesThatCannotBe(t *testing.T) {
 		m, s, _, _ := newManager(t)
 		s.PV = c.pv
 		err := m.SetUp(t.Context(), volumetest.Pod(c.source), nil)
+		volume := "v"
+		if name == "lost" {
+			volume = "pv" // as kubelet, which names the persistent volume
+		}
 		switch {
 		case c.want == "" && err != nil:
 			t.Errorf("%s: %v", name, err)
-		case c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), `MountVolume.SetUp failed for volume "v" : `) ||
+		case c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), `MountVolume.SetUp failed for volume "`+volume+`" : `) ||
 			!strings.Contains(err.Error(), c.want)):
 			t.Errorf("%s: error %v, want %q", name, err, c.want)
 		}

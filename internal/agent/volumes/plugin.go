@@ -39,25 +39,10 @@ import (
 //
 // A plug-in may implement [Renewer] or [RuntimeMounter] as well. Only the manager tests for them.
 //
-// # How CSI fits
+// A plug-in of volumes that may be block devices implements [BlockMapper]; one whose driver measures, [UsageProvider]; one that waits for
+// drivers, [DriverFollower].
 //
-// CSI is a package csi. Its plug-in is one more line of the list, and its second half is a handler of the plug-in manager
-// (internal/agent/plugins), which registers a driver's socket under the driver's name. Its steps map to this interface as follows.
-//
-//   - CanSupport: Spec.Volume.CSI (an inline volume) or Spec.PersistentVolume.Spec.CSI. The Spec has the volume and the claim, so
-//     that the plug-in reads only the attachment and the CSIDriver from the API, which Sources then provide.
-//   - SetUp: wait for the VolumeAttachment; stage the device once on a node, below ROOT/plugins/kubernetes.io/csi, under a lock for
-//     each device; write vol_data.json (driver, handle, attachment, whether it is inline) into Host.VolumeDir before
-//     NodePublishVolume; publish to Path, which is the directory mount in it. Both calls of the driver are idempotent, as Restartable
-//     requires. SELinux mount options are part of the staging request, which has the pod's context from Spec.Pod. The CSIDriver's
-//     fsGroupPolicy decides whether the driver gets Spec.FSGroup (VOLUME_MOUNT_GROUP), or the plug-in changes the files' group, or
-//     neither.
-//   - TearDown: read vol_data.json, unpublish, and unstage when no other pod's directory names the device. This also finds a device whose
-//     last pod went while the agent was down, since the manager tears down every directory without a pod.
-//   - requiresRepublish: Renewer, which makes the manager call SetUp by the clock.
-//   - Block volumes: one more optional interface, BlockMapper, whose MapDevice makes the links below volumeDevices. Mounts passes its
-//     path to the runtime as a device. CanSupport checks the volume's mode.
-//   - Usage: one more value of Measure, for which the plug-in calls the driver.
+// SetUp may return a *containermanager.Hold, with which the pod waits without an event, and a [StepError] that names the step which failed.
 type Plugin interface {
 	// Name returns upstream's name of the plug-in, kubernetes.io/TYPE. The directories of its volumes have this name.
 	Name() string
@@ -162,4 +147,6 @@ const (
 	MeasureFiles
 	// MeasureFileSystem: the volume has its own file system, whose usage is the volume's.
 	MeasureFileSystem
+	// MeasureDriver: the plug-in asks the volume's driver.
+	MeasureDriver
 )

@@ -16,6 +16,7 @@
 // The disk is the only state: a new process finds there the volumes that an earlier one set up.
 //
 //	plugin.go   the interface of plug-ins, and its promises
+//	drivers.go  optional interfaces of plug-ins, and what the node provides to CSI volumes
 //	host.go     what the node provides to plug-ins: directories, mounts, sources of contents
 //	manager.go  all volumes of a pod: which plug-in makes each, set-up, tear-down
 //	mounts.go   the mounts of containers, subpaths

@@ -424,7 +424,7 @@ func (m *machine) state(t *testing.T) map[string]string {
 		t.Fatal(err)
 	}
 	for dir, what := range m.kernel.mounted {
-		out["mount "+strings.TrimPrefix(dir, top)] = what
+		out["mount "+strings.TrimPrefix(strings.TrimPrefix(dir, top), m.root)] = what
 	}
 	return out
 }

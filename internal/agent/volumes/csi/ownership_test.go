@@ -1,0 +1,85 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package csi
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	storagev1 "k8s.io/api/storage/v1"
+)
+
+// The files of a volume get the group and the bits; those of links that lead out do not. The root is changed last, so that it
+// shows whether all is done.
+func TestGiveToGroup(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: giving files away needs root")
+	}
+	dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "precious")
+	for _, err := range []error{
+		os.WriteFile(outside, nil, 0o600), os.Symlink(outside, filepath.Join(dir, "link")),
+		os.Symlink(filepath.Dir(outside), filepath.Join(dir, "up")),
+		os.MkdirAll(filepath.Join(dir, "a/b"), 0o700), os.WriteFile(filepath.Join(dir, "a/b/file"), nil, 0o600),
+		os.WriteFile(filepath.Join(dir, "program"), nil, 0o700), os.Chmod(filepath.Join(dir, "program"), 0o700|os.ModeSetuid),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 3 * batch {
+		if err := os.WriteFile(filepath.Join(dir, "a", fmt.Sprint(i)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g := &giver{group: 1234, files: 0o660}
+	if g.done(dir) {
+		t.Error("done before")
+	}
+	if err := g.give(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]os.FileMode{
+		"": os.ModeDir | os.ModeSetgid | 0o775, "a/b": os.ModeDir | os.ModeSetgid | 0o770, "a/b/file": 0o660, "program": os.ModeSetuid | 0o760,
+		fmt.Sprint("a/", 3*batch-1): 0o660,
+	} {
+		info, err := os.Lstat(filepath.Join(dir, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if gid := info.Sys().(*syscall.Stat_t).Gid; gid != 1234 || info.Mode() != want && path != "" {
+			t.Errorf("%s: group %d, mode %v, want %v", path, gid, info.Mode(), want)
+		}
+	}
+	if info, err := os.Stat(outside); err != nil || info.Sys().(*syscall.Stat_t).Gid == 1234 || info.Mode() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	if !g.done(dir) {
+		t.Error("not done after")
+	}
+}
+
+// The policy of the CSIDriver decides who gives files to the group.
+func TestGroupPolicy(t *testing.T) {
+	policy := func(p storagev1.FSGroupPolicy) *storagev1.CSIDriver {
+		return &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{FSGroupPolicy: &p}}
+	}
+	for name, c := range map[string]struct {
+		v    volume
+		want bool
+	}{
+		"by default, without a file system": {volume{}, false},
+		"by default, for one node":          {volume{fsType: "ext4", ephemeral: true}, true},
+		"none":                              {volume{fsType: "ext4", ephemeral: true, class: policy(storagev1.NoneFSGroupPolicy)}, false},
+		"file":                              {volume{class: policy(storagev1.FileFSGroupPolicy)}, true},
+		"file, read-only":                   {volume{readOnly: true, class: policy(storagev1.FileFSGroupPolicy)}, false},
+		"file, by the driver":               {volume{able: able{group: true}, class: policy(storagev1.FileFSGroupPolicy)}, false},
+	} {
+		if got := c.v.grouped(); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
