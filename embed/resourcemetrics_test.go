@@ -137,6 +137,25 @@ func TestResourceMetrics(t *testing.T) {
 			t.Errorf("%s as %s: %d %s\nwant %d with %s, without %s", q.path, accept, code, text, q.code, q.want, q.not)
 		}
 	}
+	// A selector of labels finds the same once pods are indexed by them, which the questions above have begun.
+	for range 3 {
+		if text, code := get("application/json", "/namespaces/default/pods?labelSelector=app+in+(web,none)"); code != http.StatusOK ||
+			!strings.Contains(text, `"name":"web"`) || strings.Contains(text, `"name":"other"`) {
+			t.Errorf("by a selector: %d %s", code, text)
+		}
+	}
+	// kubectl explain reads these documents.
+	for path, want := range map[string]string{
+		"/openapi/v3/apis/metrics.k8s.io/v1beta1": `"io.k8s.metrics.pkg.apis.metrics.v1beta1.PodMetrics":`,
+		"/openapi/v3/apis/metrics.k8s.io":         "/apis/metrics.k8s.io/",
+		"/openapi/v3":                             `"apis/metrics.k8s.io/v1beta1"`,
+		"/openapi/v2":                             `"/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods/{name}":`,
+	} {
+		b, err := c.Discovery().RESTClient().Get().AbsPath(path).SetHeader("Accept", "application/json").DoRaw(ctx)
+		if err != nil || !strings.Contains(string(b), want) {
+			t.Errorf("%s of %d bytes has no %s, %v", path, len(b), want, err)
+		}
+	}
 	err := c.Discovery().RESTClient().Delete().AbsPath(metricsPath, "nodes", "simulated-0").Do(ctx).Error()
 	if !apierrors.IsMethodNotSupported(err) {
 		t.Errorf("a delete: %v", err)
@@ -177,8 +196,12 @@ func TestNoResourceMetrics(t *testing.T) {
 	o := &embed.Server{Nodes: 1}
 	o.APIServer.Aggregation.ResourceMetrics = new(false)
 	s := embedtest.Start(t, o)
-	err := kubernetes.NewForConfigOrDie(s.Config()).Discovery().RESTClient().Get().AbsPath(metricsPath, "nodes").Do(t.Context()).Error()
-	if !apierrors.IsNotFound(err) {
+	c := kubernetes.NewForConfigOrDie(s.Config()).Discovery().RESTClient()
+	if err := c.Get().AbsPath(metricsPath, "nodes").Do(t.Context()).Error(); !apierrors.IsNotFound(err) {
 		t.Errorf("it answers %v", err)
+	}
+	b, err := c.Get().AbsPath("/openapi/v3").DoRaw(t.Context())
+	if err != nil || strings.Contains(string(b), "metrics.k8s.io") {
+		t.Errorf("documents: %s, %v", b, err)
 	}
 }

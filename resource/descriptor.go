@@ -8,6 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -112,6 +113,8 @@ func (d *Descriptor) Subresource(name string) *Subresource {
 type Derived struct {
 	// From is the kind of the sources. A namespaced kind has namespaced sources.
 	From schema.GroupResource
+	// Find returns the names of all sources in a namespace that a label selector may match; false: it is not known. Nil: it never is.
+	Find func(namespace string, by labels.Selector) (names []string, known bool)
 	// Make makes the objects of sources, and leaves out those of which there is none now. The result is in the order of answers. Sources are
 	// shared hub objects.
 	Make func(ctx context.Context, b Backend, sources []Object) ([]Object, error)

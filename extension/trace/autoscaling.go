@@ -68,9 +68,10 @@ type ScalingMetric struct {
 	Type string `json:"type"` // as in the spec
 	Name string `json:"name"`
 	// Path is where the metric was read: the API, the namespace, the object. Service is what serves that path at the time of the request
-	// for this record; empty: this server, or nothing.
+	// for this record; empty: this server itself if BuiltIn, else nothing.
 	Path    string  `json:"path,omitempty"`
 	Service string  `json:"service,omitempty"`
+	BuiltIn bool    `json:"builtIn,omitempty"`
 	Seconds float64 `json:"seconds"` // the time that reading took
 	Value   string  `json:"value,omitempty"`
 	Target  string  `json:"target,omitempty"`

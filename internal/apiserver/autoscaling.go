@@ -6,12 +6,14 @@ package apiserver
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/mortise-dev/mortise/extension/trace"
+	"github.com/mortise-dev/mortise/resource"
 )
 
 // Autoscalings returns the decisions about HorizontalPodAutoscalers; nil for an unknown autoscaler.
@@ -51,8 +53,15 @@ func (s *Server) autoscaled(r *http.Request) (any, error) {
 			m := &v.Decisions[i].Metrics[j]
 			if to, _ := s.others.find(m.Path); to != nil {
 				m.Service = to.Where()
+				continue
 			}
+			m.BuiltIn = m.Path != "" && serves(s.kinds.list(), strings.Split(strings.TrimPrefix(m.Path, "/apis/"), "/")[0])
 		}
 	}
 	return v, nil
+}
+
+// serves reports whether kinds are of a group.
+func serves(kinds []*resource.Descriptor, group string) bool {
+	return slices.ContainsFunc(kinds, func(d *resource.Descriptor) bool { return d.Group == group })
 }

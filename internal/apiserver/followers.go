@@ -53,6 +53,9 @@ func (s *Server) followers() []feed.Follower {
 			Name: "nodes", Resources: node.Kinds(), Wanted: nodes.Wanted(), Load: loadFrom(nodes.Load), Apply: nodes.Apply,
 		})
 	}
+	if l := s.opts.PodLabels; l != nil {
+		fs = append(fs, l.Follower())
+	}
 	for _, p := range s.opts.Admission {
 		if f, ok := p.(admit.Follower); ok {
 			name := "admission-" + strings.ToLower(p.Name())

@@ -54,6 +54,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/kubelet"
 	"github.com/mortise-dev/mortise/internal/apiserver/managedfields"
 	"github.com/mortise-dev/mortise/internal/apiserver/meter"
+	"github.com/mortise-dev/mortise/internal/apiserver/metricsapi"
 	"github.com/mortise-dev/mortise/internal/apiserver/reconciler"
 	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
@@ -88,6 +89,8 @@ type Options struct {
 	Authorization authorize.Authorizer
 	// Nodes is the graph of objects related to nodes, which the server updates. Nil: it is not needed.
 	Nodes *node.Graph
+	// PodLabels find the pods that clients of metrics.k8s.io select; nil: the server does not serve that group.
+	PodLabels *metricsapi.Labels
 	// Collectors appear on /metrics beside the server's own.
 	Collectors []prometheus.Collector
 	// Roles is the index of roles and bindings, which the server updates. Kinds may hold it, to prevent users from granting

@@ -82,8 +82,11 @@ func printMetrics(w io.Writer, s *trace.Scaling) error {
 		fmt.Fprintf(w, "  and %d more\n", s.MoreMetrics)
 	}
 	for _, m := range s.Metrics {
-		fmt.Fprintf(w, "  %s: read in %s at %s%s\n", plain(m.Name), short(m.Seconds), cmp.Or(plain(m.Path), "(nowhere)"),
-			prefixed(" of service ", plain(m.Service)))
+		of := prefixed(" of service ", plain(m.Service))
+		if m.BuiltIn {
+			of = " of this server"
+		}
+		fmt.Fprintf(w, "  %s: read in %s at %s%s\n", plain(m.Name), short(m.Seconds), cmp.Or(plain(m.Path), "(nowhere)"), of)
 		if m.Kept != "" {
 			fmt.Fprintf(w, "    keeps the replicas: %s\n", plain(m.Kept))
 		}

@@ -34,6 +34,7 @@ func paceCollections(ctx context.Context) {
 	collected := make(chan struct{}, 1)
 	announce(ctx, collected)
 	now, then := usual, time.Now()
+	var limited uint64 // the live heap for which the limit was set
 	last := sustained(usual)
 	given := debug.SetMemoryLimit(-1) // from GOMEMLIMIT; usually none
 	_, before := heap()
@@ -48,12 +49,18 @@ func paceCollections(ctx context.Context) {
 		live, made := heap()
 		want := last.and(percent(live, made-before, time.Since(then)))
 		before, then = made, time.Now()
-		if want > now*5/4 || want < now*4/5 { // setting it stops the world for a moment
+		if outdated(now, want, limited, live) { // setting it stops the world for a moment
 			debug.SetMemoryLimit(limit(want, live, held(), given))
 			debug.SetGCPercent(want)
-			now = want
+			now, limited = want, live
 		}
 	}
+}
+
+// outdated reports whether the percentage that is set, and the memory limit for a live heap, do not fit any more. A heap that has outgrown
+// the limit would be collected without end.
+func outdated(now, want int, limited, live uint64) bool {
+	return want > now*5/4 || want < now*4/5 || now != usual && live > limited+limited/4
 }
 
 // sustained is the percentage that the last collection needed. The first collection of a burst changes nothing: the burst is often over by

@@ -51,6 +51,27 @@ func TestSustained(t *testing.T) {
 	}
 }
 
+func TestOutdated(t *testing.T) {
+	for _, c := range []struct {
+		now, want     int
+		limited, live uint64
+		is            bool
+	}{
+		{usual, usual, 0, 100, false}, // no limit is set
+		{usual, 124, 0, 100, false},
+		{usual, 126, 0, 100, true},
+		{400, 390, 100, 120, false},
+		{400, 300, 100, 100, true},
+		{102, usual, 100, 120, false},
+		{102, usual, 100, 130, true}, // the heap has outgrown the limit
+		{400, 400, 100, 130, true},
+	} {
+		if got := outdated(c.now, c.want, c.limited, c.live); got != c.is {
+			t.Errorf("%d %% set for %d bytes, %d %% wanted for %d: outdated is %t", c.now, c.limited, c.want, c.live, got)
+		}
+	}
+}
+
 func TestLimit(t *testing.T) {
 	const mb, none = 1 << 20, math.MaxInt64
 	for _, c := range []struct {

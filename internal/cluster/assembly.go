@@ -101,6 +101,7 @@ type observation struct {
 	explain     apiserver.Explain
 	decisions   *decisionlog.Log // of the scheduler; nil: not recorded
 	scalings    *scalinglog.Log  // of HorizontalPodAutoscalers; nil: not recorded
+	usage       controllers.PodUsage
 }
 
 // observe creates the metrics of the controllers, the service proxy and the scheduler.

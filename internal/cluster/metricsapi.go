@@ -7,8 +7,10 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/metricsapi"
+	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/node"
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -19,7 +21,7 @@ func makeMetricsAPI(a *assembly) *metricsapi.Server {
 		return nil
 	}
 	return metricsapi.New(metricsapi.Options{
-		Local: ownNodes{a.node.Usage()}, Log: a.settings.Logger.With("part", "metrics"),
+		Local: ownNodes{a.node.Usage()}, Log: a.settings.Logger.With("part", "metrics"), Ledger: a.ledger,
 	})
 }
 
@@ -29,6 +31,14 @@ func metricsKinds(s *metricsapi.Server) []*resource.Descriptor {
 		return nil
 	}
 	return s.Kinds()
+}
+
+// podLabels returns what finds pods for the server; nil: there is no server.
+func podLabels(s *metricsapi.Server) *metricsapi.Labels {
+	if s == nil {
+		return nil
+	}
+	return s.Labels
 }
 
 // ownNodes measures the nodes of this process.
@@ -51,4 +61,25 @@ func (o ownNodes) Measure(ctx context.Context, of *corev1.Node) (*metricsapi.Sam
 		}
 	}
 	return s, nil
+}
+
+// podUsage tells controllers what the server of metrics.k8s.io measures.
+type podUsage struct{ server *metricsapi.Server }
+
+// Watch implements [controllers.PodUsage].
+func (u podUsage) Watch(key types.NamespacedName, of *controllers.UsageWatch) {
+	if of == nil {
+		u.server.Watch(key, nil)
+		return
+	}
+	w := &metricsapi.Watch{Wake: of.Wake, Pods: make([]metricsapi.Pod, 0, len(of.Pods)), Bounds: make([]metricsapi.Bound, len(of.Bounds))}
+	for _, p := range of.Pods {
+		if p.Spec.NodeName != "" {
+			w.Pods = append(w.Pods, metricsapi.Pod{Namespace: p.Namespace, Name: p.Name, Node: p.Spec.NodeName})
+		}
+	}
+	for i, b := range of.Bounds {
+		w.Bounds[i] = metricsapi.Bound(b)
+	}
+	u.server.Watch(key, w)
 }

@@ -56,6 +56,7 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 		MoreKinds: func(server *apiserver.Server) []*resource.Descriptor { return a.encryption.know(a.kinds(server)) },
 		Roles:     a.authorization.roles,
 		Nodes:     a.authorization.nodes,
+		PodLabels: podLabels(a.metrics),
 		Admission: slices.Concat(a.admission, a.initializing.plugins),
 		Material:  a.material,
 		NodeCAs:   nodeAuthorities(a.material, a.nodeCAs),

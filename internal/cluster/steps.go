@@ -207,9 +207,13 @@ func servers() []step {
 			return err
 		}},
 		{
-			Name:  "serve what nodes use",
-			Start: func(_ context.Context, a *assembly) error { a.metrics = makeMetricsAPI(a); return nil },
-			Stop:  func(a *assembly) error { a.metrics.Close(); return nil },
+			Name: "serve what nodes use",
+			Start: func(_ context.Context, a *assembly) error {
+				a.metrics = makeMetricsAPI(a)
+				a.observation.usage = podUsage{a.metrics}
+				return nil
+			},
+			Stop: func(a *assembly) error { a.metrics.Close(); return nil },
 		},
 		{
 			Name: "create the API server",

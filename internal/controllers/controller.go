@@ -42,8 +42,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
-
-	"github.com/mortise-dev/mortise/internal/controllers/scalinglog"
 )
 
 // Manager is the user that all controllers share: the shared informers read as this user, and controllers without an account of their own
@@ -148,8 +146,8 @@ type Deps struct {
 	// The controller's own.
 	Logger   *slog.Logger
 	Recorder record.EventRecorder
-	Metrics  *Metrics        // nil: nothing is measured
-	Scalings *scalinglog.Log // decisions about HorizontalPodAutoscalers; nil: they are not recorded
+	Metrics  *Metrics // nil: nothing is measured
+	Scaling  Scaling
 	Name     string
 
 	syncs *Syncs // nil: one object at a time

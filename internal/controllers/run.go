@@ -31,7 +31,6 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/api/extension/v1alpha1"
-	"github.com/mortise-dev/mortise/internal/controllers/scalinglog"
 )
 
 // Options are the options of Run. With the zero value, Run starts all controllers on the real clock and logs nothing.
@@ -41,7 +40,7 @@ type Options struct {
 	Clock     clock.WithTicker
 	Logger    *slog.Logger
 	Metrics   *Metrics
-	Scalings  *scalinglog.Log // see Deps
+	Scaling   Scaling
 	// Ready, if set, is called once, when every selected controller has built its first incarnation and filled its caches.
 	Ready func()
 	// Health takes each controller's latest result; nil: results are not reported. It is called from many goroutines.
@@ -120,7 +119,7 @@ func RunWith(ctx context.Context, selected []Controller, shared *Deps, options O
 	d := *shared
 	d.Watcher = d.Client
 	d.Clock, d.Cluster, d.Metrics, d.turn = options.Clock, options.Cluster, options.Metrics, options.Turn
-	d.Scalings = options.Scalings
+	d.Scaling = options.Scaling
 	d.Informers = informers.NewSharedInformerFactoryWithOptions(d.Client, 0, informers.WithTransform(DropManagedFields))
 	d.MetadataInformers = metadatainformer.NewSharedInformerFactoryWithOptions(d.Metadata, 0,
 		metadatainformer.WithTransform(DropManagedFields))

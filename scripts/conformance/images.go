@@ -42,7 +42,7 @@ type standIn struct {
 	user       string
 }
 
-// table lists the images of test/utils/image of Kubernetes 1.37.1 that conformance tests use.
+// table lists the images of test/utils/image of Kubernetes 1.37.1 that the tests of the runs use.
 func table() []standIn {
 	const e2e = "e2e-test-images/"
 	agnhost, entry := []string{"debian", "agnhost"}, []string{"/agnhost"}
@@ -60,6 +60,7 @@ func table() []standIn {
 		{names: []string{e2e + "glibc-dns-testing:2.1.1"}, layers: []string{"debian"}, cmd: []string{"sh"}},
 		{names: []string{e2e + "nonewprivs:1.4"}, layers: []string{"debian", "nnp"}, cmd: []string{"nnp"}},
 		{names: []string{e2e + "sample-apiserver:1.29.2"}, layers: []string{"sample-apiserver"}, entrypoint: []string{"/sample-apiserver"}},
+		{names: []string{e2e + "resource-consumer:1.14"}, layers: []string{"debian", "consumer"}, entrypoint: []string{"/consumer"}},
 		{names: []string{"etcd:3.7.0-0"}, layers: []string{"debian", "etcd"}, cmd: []string{"etcd"}},
 	}
 }
@@ -131,6 +132,12 @@ func layers(ctx context.Context, peers, dir string) (map[string]v1.Layer, error)
 		"nnp":              func(a archive) error { return a.program("usr/local/bin/nnp", program("nnp"), 0o6755) },
 		"sample-apiserver": func(a archive) error { return a.alone("sample-apiserver", program("sample-apiserver")) },
 		"etcd":             func(a archive) error { return a.program("usr/local/bin/etcd", program("etcd"), 0o755) },
+		"consumer": func(a archive) error { // its stress is the Debian tree's
+			if err := a.program("consumer", program("resource-consumer"), 0o755); err != nil {
+				return err
+			}
+			return a.program("consume-cpu/consume-cpu", program("consume-cpu"), 0o755)
+		},
 	}
 	for name, write := range writers {
 		if all[name], err = writeLayer(filepath.Join(dir, name+".tar"), write); err != nil {

@@ -10,6 +10,7 @@
 //	make conformance PEERS=DIR RUNS=containers FOCUS='\[sig-node\]'
 //	make conformance PEERS=DIR RUNS=containers TIMEOUT=15m  # as far as it gets; keep bin/conformance/containers/report.json
 //	make conformance PEERS=DIR RUNS=containers TIMEOUT=15m AFTER=report.json,second.json # what has passed in neither
+//	make conformance PEERS=DIR RUNS=autoscaling             # HorizontalPodAutoscaler's tests, which are not of conformance
 //
 // DIR is what scripts/conformance/build has made: Kubernetes' test programs in DIR/bin and, for real containers, a Debian tree in
 // DIR/rootfs. Of these the command makes stand-ins for the images that the tests name, and serves them from a registry on a loopback
@@ -70,12 +71,13 @@ type run struct {
 }
 
 // runs are all runs, in order. Serial tests cannot share a cluster with others, and take the longest for their number. Disruptive tests end
-// the processes of nodes over SSH.
+// the processes of nodes over SSH. The tests of autoscaling are not conformance tests, take minutes each, and run only when they are named.
 func runs() []run {
 	return []run{
 		{name: "simulated", labels: "Conformance && !Disruptive", tests: strings.Split(strings.TrimSpace(simulatedTests), "\n"), procs: 4},
 		{name: "containers", labels: "Conformance && !Serial && !Disruptive", containers: true, procs: 3},
 		{name: "serial", labels: "Conformance && Serial && !Disruptive", containers: true, procs: 1},
+		{name: "autoscaling", labels: "Feature: containsAny HPA", containers: true, procs: 1},
 	}
 }
 
@@ -174,7 +176,8 @@ func (s settings) check(todo []run) error {
 		if os.Geteuid() != 0 {
 			return errors.New("real containers need root; RUNS=simulated does not")
 		}
-		need = append(need, "bin/agnhost", "bin/nnp", "bin/sample-apiserver", "bin/etcd", "rootfs/bin/bash-static")
+		need = append(need, "bin/agnhost", "bin/nnp", "bin/sample-apiserver", "bin/resource-consumer", "bin/consume-cpu", "bin/etcd",
+			"rootfs/bin/bash-static")
 	}
 	for _, n := range need {
 		if _, err := os.Stat(filepath.Join(s.peers, filepath.FromSlash(n))); err != nil {

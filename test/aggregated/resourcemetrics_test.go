@@ -4,6 +4,8 @@
 package aggregated
 
 import (
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -35,7 +37,12 @@ func TestResourceMetrics(t *testing.T) {
 		t.Errorf("nodes:\n%s", out)
 	}
 
-	c.do(metricsAccount, "create", "-f", "-")
+	// The whole manifest, whose pod runs nothing on a simulated node: the server runs beside the cluster, as its account.
+	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/metrics-server").Output()
+	must(t, err)
+	manifests := filepath.Join(strings.TrimSpace(string(dir)), "manifests", "base")
+	c.do("", "apply", "-k", manifests)
+	c.do("", "wait", "--for=condition=Available", "--timeout=60s", "-n", "kube-system", "deployment/metrics-server")
 	token := strings.TrimSpace(c.do("", "create", "token", "metrics-server", "-n", "kube-system"))
 	own := c.as(token)
 	ca, cert, key := certificate(t, "metrics-server")
@@ -56,49 +63,8 @@ func TestResourceMetrics(t *testing.T) {
 	}
 	c.until(func(out string, err error) bool { return err == nil && strings.Contains(out, "50%/100%") }, "get", "hpa", "web")
 
-	c.do("", "delete", "apiservice", "v1beta1.metrics.k8s.io")
+	c.do("", "delete", "-k", manifests)
 	server.stop()
 	c.do("", "top", "nodes")
 	c.eventually("50m", "top", "pods")
 }
-
-// metricsAccount is what metrics-server's manifest has of accounts and roles.
-const metricsAccount = `apiVersion: v1
-kind: ServiceAccount
-metadata: {name: metrics-server, namespace: kube-system}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata:
-  name: system:aggregated-metrics-reader
-  labels:
-    rbac.authorization.k8s.io/aggregate-to-view: "true"
-    rbac.authorization.k8s.io/aggregate-to-edit: "true"
-    rbac.authorization.k8s.io/aggregate-to-admin: "true"
-rules: [{apiGroups: [metrics.k8s.io], resources: [pods, nodes], verbs: [get, list, watch]}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {name: metrics-server-auth-reader, namespace: kube-system}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: extension-apiserver-authentication-reader}
-subjects: [{kind: ServiceAccount, name: metrics-server, namespace: kube-system}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: "metrics-server:system:auth-delegator"}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: system:auth-delegator}
-subjects: [{kind: ServiceAccount, name: metrics-server, namespace: kube-system}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: system:metrics-server}
-rules:
-- {apiGroups: [""], resources: [nodes/metrics], verbs: [get]}
-- {apiGroups: [""], resources: [pods, nodes], verbs: [get, list, watch]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: system:metrics-server}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: system:metrics-server}
-subjects: [{kind: ServiceAccount, name: metrics-server, namespace: kube-system}]
-`

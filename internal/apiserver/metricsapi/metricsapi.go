@@ -72,7 +72,7 @@ func (s *Server) Kinds() []*resource.Descriptor {
 			Versions: []resource.Version{{
 				Name: gv, New: func() resource.Object { return &metricsv1beta1.PodMetrics{} }, Columns: columns{}, Protobuf: true,
 				Derived: &resource.Derived{
-					From: podsResource, Make: s.podMetrics,
+					From: podsResource, Make: s.podMetrics, Find: s.Labels.find,
 					List: func(objs []resource.Object) runtime.Object {
 						l := &metricsv1beta1.PodMetricsList{Items: make([]metricsv1beta1.PodMetrics, len(objs))}
 						for i, obj := range objs {

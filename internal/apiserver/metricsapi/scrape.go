@@ -6,11 +6,14 @@ package metricsapi
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -19,6 +22,9 @@ const (
 	resolution = 10 * time.Second
 	// longestWindow is the age up to which a measurement is the begin of a window. Usage over a longer one says little of now.
 	longestWindow = time.Minute
+	// shortestWindow is how old the begin of a window is at the least, where it can be, and spacing is the time between the measurements
+	// that are kept to begin one.
+	shortestWindow, spacing = 6 * time.Second, 4 * time.Second
 	// firstWindow is the time between the two measurements of a node that was not asked lately.
 	firstWindow = time.Second
 	// patience is the time that a question waits for a node, from the begin of its measurement. Nodes that are slower are missing.
@@ -39,8 +45,9 @@ type Local interface {
 
 // Options of [New].
 type Options struct {
-	Local Local        // nil: all nodes are elsewhere
-	Log   *slog.Logger // nil: nothing is logged
+	Local  Local             // nil: all nodes are elsewhere
+	Log    *slog.Logger      // nil: nothing is logged
+	Ledger *extension.Ledger // counts the measurements of nodes; nil: they are not counted
 }
 
 // Server answers what nodes and pods use. It is safe for concurrent use.
@@ -49,23 +56,62 @@ type Server struct {
 	ended <-chan struct{}
 	end   context.CancelFunc
 	slots chan struct{} // holds a token for each measurement in flight
+	// Labels find the pods that clients select.
+	Labels *Labels
 	// attempt returns the context of one measurement: it outlives the request that began it, and ends with the server.
 	attempt func() (context.Context, context.CancelFunc)
 
-	mu     sync.Mutex
-	nodes  map[string]*node
-	sweep  *time.Timer // drops nodes that are not asked for; nil: there are none
-	closed bool
-	works  sync.WaitGroup
+	mu      sync.Mutex
+	nodes   map[string]*node
+	watches map[types.NamespacedName]*watch
+	watched int         // nodes with watches
+	sweep   *time.Timer // drops nodes that are not asked for; nil: there are none
+	closed  bool
+	works   sync.WaitGroup
 }
 
 // node is what is known of a node.
 type node struct {
-	asked      time.Time // last
-	begun      time.Time // the last measurement
-	busy       chan struct{}
-	last, prev *sample // nil: not measured, or the last attempt failed
-	failure    string  // of the last attempt; empty: none
+	asked   time.Time // last
+	begun   time.Time // the last measurement
+	busy    chan struct{}
+	last    *sample   // nil: not measured, or the last attempt failed
+	earlier []*sample // begins of windows, the oldest first; where there is a last one, there is an earlier one
+	failure string    // of the last attempt; empty: none
+	warned  string    // the failure that has been logged
+
+	// Of the last question, and how long the last measurement took.
+	backend resource.Backend
+	object  *corev1.Node
+	took    time.Duration
+
+	shares map[*share]struct{} // of watches, in the node's pods
+	again  *time.Timer         // measures the node for its watches; nil: it has none
+}
+
+// add adds a measurement to those of the node.
+func (n *node) add(s *sample) {
+	if s.at.Sub(n.last.at) >= shortestWindow {
+		n.last, n.earlier = s, []*sample{n.last}
+		return
+	}
+	if n.last.at.Sub(n.earlier[len(n.earlier)-1].at) >= spacing {
+		n.earlier = append(n.earlier, n.last)
+	}
+	n.last = s
+	drop := 0
+	for drop < len(n.earlier)-1 && s.at.Sub(n.earlier[drop+1].at) >= shortestWindow {
+		drop++
+	}
+	n.earlier = slices.Delete(n.earlier, 0, drop)
+}
+
+// samples returns the measurements at the end and at the begin of the last window; nil: there is none.
+func (n *node) samples() (last, prev *sample) {
+	if n == nil || n.last == nil {
+		return nil, nil
+	}
+	return n.last, n.earlier[0]
 }
 
 // New makes a server that ends with [Server.Close].
@@ -73,7 +119,9 @@ func New(o Options) *Server {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{o: o, slots: make(chan struct{}, concurrent), nodes: map[string]*node{}}
+	s := &Server{
+		o: o, Labels: newLabels(), slots: make(chan struct{}, concurrent), nodes: map[string]*node{}, watches: map[types.NamespacedName]*watch{},
+	}
 	life, end := context.WithCancel(context.Background())
 	s.ended, s.end = life.Done(), end
 	s.attempt = func() (context.Context, context.CancelFunc) { return context.WithTimeout(life, limit) }
@@ -90,19 +138,21 @@ func (s *Server) Close() {
 	if s.sweep != nil {
 		s.sweep.Stop()
 	}
+	for _, n := range s.nodes {
+		if n.again != nil {
+			n.again.Stop()
+		}
+	}
 	s.mu.Unlock()
 	s.end()
 	s.works.Wait()
 }
 
-// samples returns the last two measurements of a node; nil: there are none.
+// samples returns the measurements of a node at the end and at the begin of the last window; nil: there is none.
 func (s *Server) samples(name string) (last, prev *sample) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n := s.nodes[name]; n != nil {
-		return n.last, n.prev
-	}
-	return nil, nil
+	return s.nodes[name].samples()
 }
 
 // measure measures those of the nodes whose last measurement is too old, and waits for the results. It does not wait for nodes that are not
@@ -155,22 +205,30 @@ func (s *Server) begin(b resource.Backend, of *corev1.Node) (done <-chan struct{
 			s.sweep = time.AfterFunc(keeps, s.drop)
 		}
 	}
-	n.asked = now
+	n.asked, n.backend, n.object = now, b, of
 	switch {
 	case n.busy != nil:
 		return n.busy, n.begun
 	case !n.begun.IsZero() && now.Sub(n.begun) < resolution: // a failed node is not asked again sooner either
 		return nil, begun
 	}
+	s.start(n, now)
+	return n.busy, n.begun
+}
+
+// start starts a measurement. The caller holds the lock.
+func (s *Server) start(n *node, now time.Time) {
 	first := n.last == nil || now.Sub(n.last.at) > longestWindow
 	n.begun, n.busy = now, make(chan struct{})
+	b, of := n.backend, n.object
 	s.works.Go(func() { s.take(b, n, of, first) })
-	return n.busy, n.begun
 }
 
 // take measures a node, twice if it is for the first time, and publishes the result.
 func (s *Server) take(b resource.Backend, n *node, of *corev1.Node, first bool) {
+	begun := time.Now()
 	last, err := s.read(b, of)
+	took := time.Since(begun)
 	var prev *sample
 	if err == nil && first {
 		prev = last
@@ -184,25 +242,44 @@ func (s *Server) take(b resource.Backend, n *node, of *corev1.Node, first bool) 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !first {
-		prev = n.last
+	if n.took = min(took, 2*n.took); n.took == 0 { // one that is slow once, as on a busy machine, does not count
+		n.took = took
 	}
 	failure := ""
-	if err != nil {
-		last, prev, failure = nil, nil, err.Error()
+	switch {
+	case err != nil:
+		n.last, n.earlier, failure = nil, nil, err.Error()
+	case first:
+		n.last, n.earlier = last, []*sample{prev}
+	default:
+		n.add(last)
 	}
-	if failure != n.failure && failure != "" && !s.closed {
+	// A single failure is that of a node that is only just starting, or of one that has stopped and will not be ready for long.
+	if failure != "" && n.failure != "" && failure != n.warned && !s.closed {
 		s.o.Log.Warn("Could not read what a node uses", "node", of.Name, "error", err)
+		n.warned = failure
 	}
-	n.last, n.prev, n.failure = last, prev, failure
+	if n.failure = failure; failure == "" {
+		n.warned = ""
+	}
 	close(n.busy)
 	n.busy = nil
+	s.tell(n)
+	s.follow(n)
 }
 
+// builtIn names the server in the ledger, once it has measured a node.
+var builtIn = extension.Ref{Point: extension.MetricsAPI, Name: "built-in"}
+
 // read measures a node once.
-func (s *Server) read(b resource.Backend, of *corev1.Node) (*sample, error) {
+func (s *Server) read(b resource.Backend, of *corev1.Node) (out *sample, err error) {
 	ctx, cancel := s.attempt()
 	defer cancel()
+	if l := s.o.Ledger; l != nil {
+		begun := time.Now()
+		l.Register(builtIn, "--resource-metrics-api")
+		defer func() { l.Book(builtIn, time.Since(begun), err) }()
+	}
 	select {
 	case s.slots <- struct{}{}:
 	case <-ctx.Done():
@@ -233,7 +310,7 @@ func (s *Server) drop() {
 	}
 	for name, n := range s.nodes {
 		if n.busy == nil && time.Since(n.asked) >= keeps {
-			delete(s.nodes, name)
+			s.forget(name, n)
 		}
 	}
 	s.sweep = nil

@@ -4,9 +4,12 @@
 package metricsapi
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,7 +19,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
+	"k8s.io/utils/clock"
 
+	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -122,7 +127,8 @@ func TestManyAskAtOnce(t *testing.T) {
 func TestBadNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		local := &nodesOf{hang: map[string]bool{"bad": true}}
-		s := New(Options{Local: local})
+		ledger := extension.NewLedger(clock.RealClock{})
+		s := New(Options{Local: local, Ledger: ledger})
 		defer s.Close()
 		good, bad := nodeNamed("good", corev1.ConditionTrue), nodeNamed("bad", corev1.ConditionTrue)
 		gone := nodeNamed("bad", corev1.ConditionUnknown)
@@ -144,6 +150,30 @@ func TestBadNodes(t *testing.T) {
 		time.Sleep(resolution)
 		if said, took := ask(t, s, good); said != "good 500m/5 over 1s;" || took != firstWindow {
 			t.Errorf("after the failure: %q in %s", said, took)
+		}
+		if all := ledger.Snapshot(); len(all) != 1 || all[0].Ref != builtIn || all[0].Calls < 6 || all[0].Failures == 0 ||
+			all[0].Longest != limit {
+			t.Errorf("the ledger has %+v", all)
+		}
+	})
+}
+
+// TestWarnings warns of a node that keeps failing, once, and not of one that is only just starting.
+func TestWarnings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		local := &nodesOf{}
+		s := New(Options{Local: local, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		defer s.Close()
+		one := nodeNamed("one", corev1.ConditionTrue)
+		for i, fails := range []bool{true, false, true, true, true, false, true, true} {
+			local.fail.Store(fails)
+			_, _ = ask(t, s, one)
+			time.Sleep(resolution)
+			want := []int{0, 0, 0, 1, 1, 1, 1, 2}[i]
+			if n := strings.Count(log.String(), `level=WARN msg="Could not read what a node uses" node=one error="out of order"`); n != want {
+				t.Errorf("after question %d: %d warnings, want %d", i, n, want)
+			}
 		}
 	})
 }

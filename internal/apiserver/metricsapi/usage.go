@@ -4,6 +4,9 @@
 package metricsapi
 
 import (
+	"cmp"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,26 +38,37 @@ type Sample struct {
 
 type podKey struct{ namespace, name string }
 
-type containerPoint struct {
-	name string
-	Point
-}
-
-// sample is a measurement by pod.
+// sample is a measurement whose containers are in the order of their names.
 type sample struct {
-	at   time.Time // of the measurement
-	node Point
-	pods map[podKey][]containerPoint
+	at         time.Time // of the measurement
+	node       Point
+	containers []Container
 }
 
-// index sorts a measurement by pod.
+// index sorts a measurement, which then belongs to the sample.
 func index(s *Sample, at time.Time) *sample {
-	out := &sample{at: at, node: s.Node, pods: make(map[podKey][]containerPoint, len(s.Containers))}
-	for _, c := range s.Containers {
-		key := podKey{c.Namespace, c.Pod}
-		out.pods[key] = append(out.pods[key], containerPoint{c.Name, c.Point})
+	order := func(a, b Container) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Pod, b.Pod), strings.Compare(a.Name, b.Name))
 	}
-	return out
+	if !slices.IsSortedFunc(s.Containers, order) {
+		slices.SortStableFunc(s.Containers, order)
+	}
+	return &sample{at: at, node: s.Node, containers: s.Containers}
+}
+
+// pod returns the containers of a pod.
+func (s *sample) pod(key podKey) []Container {
+	from, found := slices.BinarySearchFunc(s.containers, key, func(c Container, key podKey) int {
+		return cmp.Or(strings.Compare(c.Namespace, key.namespace), strings.Compare(c.Pod, key.name))
+	})
+	if !found {
+		return nil
+	}
+	to := from + 1
+	for to < len(s.containers) && s.containers[to].Pod == key.name && s.containers[to].Namespace == key.namespace {
+		to++
+	}
+	return s.containers[from:to]
 }
 
 // usage is what was used in a window that ended at a time.
@@ -112,11 +126,11 @@ func podUsage(last, prev *sample, key podKey) (podsUsage, bool) {
 	if last == nil || prev == nil {
 		return out, false
 	}
-	for _, c := range last.pods[key] {
+	for _, c := range last.pod(key) {
 		if !c.complete() {
 			return podsUsage{}, false
 		}
-		before, ok := earlier(c, prev, key)
+		before, ok := earlier(&c, prev, key)
 		if !ok {
 			return podsUsage{}, false
 		}
@@ -124,7 +138,7 @@ func podUsage(last, prev *sample, key podKey) (podsUsage, bool) {
 		if !ok {
 			continue // a counter that went backwards says nothing; the other containers do
 		}
-		out.containers = append(out.containers, containerUsage{c.name, u})
+		out.containers = append(out.containers, containerUsage{c.Name, u})
 		if out.at.IsZero() || out.at.After(u.at) {
 			out.at, out.window = u.at, u.window
 		}
@@ -133,9 +147,9 @@ func podUsage(last, prev *sample, key podKey) (podsUsage, bool) {
 }
 
 // earlier returns the measurement that a container's usage is counted from: its previous one, or its start if that came later.
-func earlier(c containerPoint, prev *sample, key podKey) (Point, bool) {
-	for _, p := range prev.pods[key] {
-		if p.name == c.name && c.Started.Before(p.Time) {
+func earlier(c *Container, prev *sample, key podKey) (Point, bool) {
+	for _, p := range prev.pod(key) {
+		if p.Name == c.Name && c.Started.Before(p.Time) {
 			return p.Point, p.complete()
 		}
 	}

@@ -24,13 +24,14 @@ func point(seconds, started int, cpu, memory uint64) Point {
 	return Point{Time: at(seconds), Started: at(started), CPU: cpu * 1e6, Memory: memory}
 }
 
-func pods(seconds int, containers ...containerPoint) *sample {
-	return &sample{at: at(seconds), node: point(seconds, 0, uint64(seconds)*100, 7), pods: map[podKey][]containerPoint{key: containers}}
+func pods(seconds int, containers ...Container) *sample {
+	all := []Container{{"ns", "wea", "a", point(seconds, 0, 1, 1)}, {"ns", "webs", "a", point(seconds, 0, 1, 1)}}
+	return index(&Sample{Node: point(seconds, 0, uint64(seconds)*100, 7), Containers: append(all, containers...)}, at(seconds))
 }
 
 // TestPodUsage compares rates, and what makes a pod absent, with the rules of metrics-server.
 func TestPodUsage(t *testing.T) {
-	one := func(name string, p Point) containerPoint { return containerPoint{name, p} }
+	one := func(name string, p Point) Container { return Container{key.namespace, key.name, name, p} }
 	for name, c := range map[string]struct {
 		last, prev *sample
 		want       string // empty: the pod is absent

@@ -12,6 +12,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
+	"github.com/mortise-dev/mortise/store"
 )
 
 // derived are the verbs of kinds whose objects are made from those of another kind.
@@ -74,12 +75,12 @@ func derive(q *req, s *registry.Selection) (objs []resource.Object, exists bool,
 	if from == nil {
 		return nil, false, nil
 	}
-	found, err := q.reader.List(q.ctx, from, q.ns, s)
-	if err != nil || len(found.Records) == 0 {
+	records, err := findSources(q, from, s)
+	if err != nil || len(records) == 0 {
 		return nil, false, err
 	}
-	sources := make([]resource.Object, len(found.Records))
-	for i, r := range found.Records {
+	sources := make([]resource.Object, len(records))
+	for i, r := range records {
 		f, err := from.Listed(r)
 		if err != nil {
 			return nil, false, err
@@ -88,4 +89,28 @@ func derive(q *req, s *registry.Selection) (objs []resource.Object, exists bool,
 	}
 	objs, err = q.ver().Derived.Make(q.ctx, q.backend, sources)
 	return objs, true, err
+}
+
+// findSources returns the selected sources.
+func findSources(q *req, from *registry.Kind, s *registry.Selection) ([]*store.Record, error) {
+	if find := q.ver().Derived.Find; find != nil && s.Name == "" && s.Labels != nil {
+		if names, known := find(q.ns, s.Labels); known {
+			var all []*store.Record
+			for _, name := range names {
+				one := *s
+				one.Name = name
+				found, err := q.reader.List(q.ctx, from, q.ns, &one)
+				if err != nil {
+					return nil, err
+				}
+				all = append(all, found.Records...)
+			}
+			return all, nil
+		}
+	}
+	found, err := q.reader.List(q.ctx, from, q.ns, s)
+	if err != nil {
+		return nil, err
+	}
+	return found.Records, nil
 }

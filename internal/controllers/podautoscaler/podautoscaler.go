@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package podautoscaler keeps the replicas of workloads at what HorizontalPodAutoscalers ask for. Each autoscaler is evaluated when it
-// comes, when its spec changes, and a sync period after its last evaluation; there is no sweep over all.
+// comes, when its spec changes, when the usage of its pods changes so that the result may be another one (watch.go), and a sync period
+// after its last evaluation; there is no sweep over all.
 //
 // An evaluation reads the scale of the target (any kind that has the subresource), then the metrics, and has the package calculator
 // decide. The metrics are read beside the queue's workers: a metrics server that hangs holds up the autoscalers that use it, each until
@@ -65,6 +66,7 @@ type controller struct {
 	meters   *meters
 	sources  *sources
 	log      *scalinglog.Log
+	usage    controllers.PodUsage // nil: changes of usage are not told
 
 	hpas  autoscalinglisters.HorizontalPodAutoscalerLister
 	pods  *podsByLabel
@@ -80,7 +82,8 @@ type controller struct {
 type state struct {
 	uid     types.UID
 	history calculator.History
-	wrote   *autoscalingv2.HorizontalPodAutoscaler // the last status that was written; nil: none
+	wrote   string // the resource version of the last status that was written; empty: none
+	watched bool   // for a change of the usage of its pods
 
 	asking bool        // guarded by mu: the metrics are being read
 	answer *evaluation // guarded by mu: they have been
@@ -107,7 +110,7 @@ func build(d *controllers.Deps, s settings) (controllers.Runner, error) {
 		hpas: hpas.Lister(), pods: &podsByLabel{lister: pods.Lister()},
 		queue:   controllers.NewQueue[types.NamespacedName](d, "horizontalpodautoscaler", d.Syncs()),
 		sources: &sources{client: d.Discovery.RESTClient(), mapper: d.RESTMapper, clock: d.Clock, period: s.period},
-		log:     d.Scalings, states: map[types.NamespacedName]*state{},
+		log:     d.Scaling.Log, usage: d.Scaling.Usage, states: map[types.NamespacedName]*state{},
 	}
 	podEvents := controllers.Handler[*corev1.Pod]{Add: c.pods.come, Update: c.pods.change, Delete: c.pods.gone}
 	if err := controllers.Subscribe(d, pods.Informer(), podEvents); err != nil {
@@ -123,6 +126,7 @@ func build(d *controllers.Deps, s settings) (controllers.Runner, error) {
 		Delete: c.gone,
 	})
 	return controllers.RunnerFunc(func(ctx context.Context) error {
+		defer c.unwatchAll()
 		defer c.reading.Wait()
 		return c.queue.Run(ctx, c.sync)
 	}), err
@@ -149,7 +153,10 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	if apierrors.IsNotFound(err) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		delete(c.states, key)
+		if s := c.states[key]; s != nil {
+			c.unwatch(key, s)
+			delete(c.states, key)
+		}
 		return nil
 	} else if err != nil {
 		return err
@@ -157,7 +164,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	c.mu.Lock()
 	s := c.states[key]
 	if s == nil || s.uid != hpa.UID {
-		s = &state{uid: hpa.UID}
+		s = &state{uid: hpa.UID, watched: s != nil && s.watched}
 		c.states[key] = s
 	}
 	e := s.answer
@@ -168,9 +175,9 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	case asking:
 		return nil // the answer brings the key back
 	case e != nil && e.hpa.Generation == hpa.Generation:
-		c.decide(e)
+		c.decide(key, s, e)
 	default:
-		if s.wrote != nil && objectversion.Older(hpa, s.wrote) {
+		if objectversion.Less(hpa.ResourceVersion, s.wrote) {
 			c.meters.stale.WithLabelValues(autoscalers.Group, autoscalers.Resource).Inc()
 			return controllers.Behind(autoscalers.GroupResource(), key.Name, "the cache has not seen the last status")
 		}
@@ -178,6 +185,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 			c.ask(ctx, key, s, e)
 			return nil
 		}
+		c.unwatch(key, s)
 	}
 	c.finish(ctx, key, s, e)
 	return nil
@@ -226,7 +234,7 @@ func (c *controller) ask(ctx context.Context, key types.NamespacedName, s *state
 }
 
 // decide has the metrics decide.
-func (c *controller) decide(e *evaluation) {
+func (c *controller) decide(key types.NamespacedName, s *state, e *evaluation) {
 	pods, err := c.pods.list(e.hpa.Namespace, e.selector)
 	if err != nil {
 		return // a cache's list has none
@@ -237,6 +245,7 @@ func (c *controller) decide(e *evaluation) {
 	}
 	e.decision.Decide(pods, responses)
 	c.meters.computed(e.hpa, e.decision.Estimates, e.readings)
+	c.watch(key, s, e, pods)
 }
 
 // finish does what was decided, and writes what came of it.
@@ -278,6 +287,6 @@ func (c *controller) write(ctx context.Context, s *state, hpa *autoscalingv2.Hor
 		}
 		return err
 	}
-	s.wrote = written
+	s.wrote = written.ResourceVersion
 	return nil
 }

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -87,12 +88,24 @@ type rig struct {
 	dynamic dynamic.Interface
 	config  *rest.Config
 	metrics *fakeMetrics
+	usage   fakeUsage
+}
+
+// fakeUsage hands the watches of usage to the test; nil: one that ended.
+type fakeUsage chan *controllers.UsageWatch
+
+// Watch implements controllers.PodUsage.
+func (f fakeUsage) Watch(_ types.NamespacedName, of *controllers.UsageWatch) {
+	select {
+	case f <- of:
+	default: // the test does not look at them
+	}
 }
 
 // newRig starts a cluster.
 func newRig(ctx context.Context, t *testing.T, s *embed.Server) *rig {
 	cluster := embedtest.Start(t, s)
-	f := &rig{T: t, ctx: ctx, client: cluster.Client(), config: cluster.Config(), metrics: &fakeMetrics{}}
+	f := &rig{T: t, ctx: ctx, client: cluster.Client(), config: cluster.Config(), metrics: &fakeMetrics{}, usage: make(fakeUsage, 1000)}
 	f.dynamic = dynamic.NewForConfigOrDie(f.config)
 	return f
 }
@@ -108,7 +121,9 @@ func start(t *testing.T, settings ...string) *rig {
 	ready, done := make(chan struct{}), make(chan error, 1)
 	running, stop := context.WithCancel(ctx)
 	go func() {
-		done <- controllers.Run(running, []controllers.Controller{c}, config, controllers.Options{Ready: func() { close(ready) }})
+		done <- controllers.Run(running, []controllers.Controller{c}, config, controllers.Options{
+			Ready: func() { close(ready) }, Scaling: controllers.Scaling{Usage: f.usage},
+		})
 	}()
 	t.Cleanup(func() {
 		stop()
@@ -232,28 +247,70 @@ func condition(h *autoscalingv2.HorizontalPodAutoscaler, of autoscalingv2.Horizo
 	return ""
 }
 
-// TestUtilization scales a Deployment by the processor time that its simulated pods use, as metrics.k8s.io tells.
-func TestUtilization(t *testing.T) {
-	f := start(t, "horizontal-pod-autoscaler-sync-period=100ms", "horizontal-pod-autoscaler-cpu-initialization-period=0s")
-	f.apply(deployment("web", 2))
-	await(f, deployments, "web", func(d *appsv1.Deployment) bool { return d.Status.ReadyReplicas == 2 })
+// use has each pod of web use so much processor time.
+func (f *rig) use(cpu string) {
+	f.Helper()
 	pods, err := f.client.CoreV1().Pods("default").List(f.ctx, metav1.ListOptions{LabelSelector: "app=web"})
 	if err != nil {
-		t.Fatal(err)
+		f.Fatal(err)
 	}
 	var items []string
 	for _, pod := range pods.Items {
 		items = append(items, fmt.Sprintf(`{"metadata":{"name":"%s","namespace":"default"},"timestamp":"2026-01-01T00:00:00Z","window":"10s",`+
-			`"containers":[{"name":"app","usage":{"cpu":"90m","memory":"1Mi"}}]}`, pod.Name))
+			`"containers":[{"name":"app","usage":{"cpu":"%s","memory":"1Mi"}}]}`, pod.Name, cpu))
 	}
 	f.metrics.set("pods", `{"kind":"PodMetricsList","apiVersion":"metrics.k8s.io/v1beta1","items":[`+strings.Join(items, ",")+`]}`)
-	f.apply(`apiVersion: autoscaling/v2
+}
+
+// TestUsageWatch evaluates an autoscaler as soon as the usage of its pods changes, long before the period has passed, and ends the watch
+// with the autoscaler.
+func TestUsageWatch(t *testing.T) {
+	f := start(t, "horizontal-pod-autoscaler-sync-period=1h", "horizontal-pod-autoscaler-cpu-initialization-period=0s")
+	f.apply(deployment("web", 2))
+	await(f, deployments, "web", func(d *appsv1.Deployment) bool { return d.Status.ReadyReplicas == 2 })
+	f.use("60m")
+	f.apply(byUtilization)
+	var last *controllers.UsageWatch
+	next := func() {
+		t.Helper()
+		select {
+		case last = <-f.usage:
+		case <-f.ctx.Done():
+			t.Fatal("no watch")
+		}
+	}
+	next()
+	if n := len(last.Pods); n != 2 || len(last.Bounds) != 1 || last.Bounds[0].Resource != corev1.ResourceCPU || last.Bounds[0].High < 1.05 {
+		t.Fatalf("a watch of %d pods with the bounds %v", n, last.Bounds)
+	}
+	f.use("120m")
+	last.Wake()
+	// The added pods have no samples, and count as idle.
+	await(f, deployments, "web", func(d *appsv1.Deployment) bool { return *d.Spec.Replicas > 2 })
+	next()
+	if err := f.client.AutoscalingV2().HorizontalPodAutoscalers("default").Delete(f.ctx, "web", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for last != nil {
+		next()
+	}
+}
+
+const byUtilization = `apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
 metadata: {name: web, namespace: default}
 spec:
   maxReplicas: 10
   scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
-  metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 60}}}]`)
+  metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 60}}}]`
+
+// TestUtilization scales a Deployment by the processor time that its simulated pods use, as metrics.k8s.io tells.
+func TestUtilization(t *testing.T) {
+	f := start(t, "horizontal-pod-autoscaler-sync-period=100ms", "horizontal-pod-autoscaler-cpu-initialization-period=0s")
+	f.apply(deployment("web", 2))
+	await(f, deployments, "web", func(d *appsv1.Deployment) bool { return d.Status.ReadyReplicas == 2 })
+	f.use("90m")
+	f.apply(byUtilization)
 	// 180m of 200m are 90 %, half as much again as the target. The third pod has no sample, and counts as idle: 60 %.
 	d := await(f, deployments, "web", func(d *appsv1.Deployment) bool { return *d.Spec.Replicas > 2 && d.Status.ReadyReplicas > 2 })
 	if *d.Spec.Replicas != 3 {

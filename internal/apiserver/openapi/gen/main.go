@@ -4,6 +4,8 @@
 // Gen makes the OpenAPI documents of the built-in kinds: it takes those in the k8s.io/kubernetes module, drops the
 // groups and versions that are not served by default, makes the protobuf form of each, and compresses all.
 //
+// Those of metrics.k8s.io are metrics-server's (see metrics.go).
+//
 // It writes into the directory z_data below the working directory: NAME.json.gz and NAME.pb.gz for each document, and index.json,
 // which names them with their hashes (see the type index of package openapi, whose reader it must suit).
 package main
@@ -179,7 +181,10 @@ func v2(dir string, es enums, served map[string]bool, ix *index) error {
 	if ix.V2, err = write("v2", b, parsed); err != nil {
 		return err
 	}
-	return previews(raw, es, doc, ix)
+	if err := previews(raw, es, doc, ix); err != nil {
+		return err
+	}
+	return metrics(doc, ix)
 }
 
 // previews writes the additions to the v2 document of each version that is not served by default, and of each group
