@@ -5,6 +5,7 @@ package builtin
 
 import (
 	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/attachdetach"
 	"github.com/mortise-dev/mortise/internal/controllers/bootstraptokens"
 	"github.com/mortise-dev/mortise/internal/controllers/certificaterequests"
 	"github.com/mortise-dev/mortise/internal/controllers/claimprotection"
@@ -48,6 +49,7 @@ import (
 // Controllers are the control loops there are.
 func Controllers() []controllers.Controller {
 	return []controllers.Controller{
+		attachdetach.Controller(),
 		bootstraptokens.Cleaner(),
 		bootstraptokens.Signer(),
 		certificaterequests.Approving(),
