@@ -42,6 +42,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/trustbundle"
 	"github.com/mortise-dev/mortise/internal/controllers/ttlafterfinished"
 	"github.com/mortise-dev/mortise/internal/controllers/volumebinder"
+	"github.com/mortise-dev/mortise/internal/controllers/volumeexpand"
 	"github.com/mortise-dev/mortise/internal/controllers/volumeprotection"
 	"github.com/mortise-dev/mortise/internal/controllers/webhooktrust"
 )
@@ -92,6 +93,7 @@ func Controllers() []controllers.Controller {
 		trustbundle.Controller(),
 		ttlafterfinished.Controller(),
 		volumebinder.Controller(),
+		volumeexpand.Controller(),
 		volumeprotection.AttributesClasses(),
 		volumeprotection.Volumes(),
 		webhooktrust.Controller(),
