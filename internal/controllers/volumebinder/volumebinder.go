@@ -8,7 +8,8 @@
 // the claim for it. It releases a volume whose claim was deleted; the volume's provisioner handles it from then on (volume.go).
 //
 // Binding is four writes (bind.go), each of which may be the last before a crash: the volume's claimRef, its phase, the claim's volumeName,
-// its phase. The next sync continues from there. One worker syncs all keys, so that it offers a volume to one claim at a time. The cache
+// its phase. The next sync continues from there. When the claim of a hostPath volume is deleted, the controller may delete the volume's
+// directory (reclaim.go). Volumes and claims of former in-tree drivers get annotations for the CSI drivers (migration.go). One worker syncs all keys, so that it offers a volume to one claim at a time. The cache
 // may be stale, since each write is conditional on the version that was read.
 package volumebinder
 
@@ -39,16 +40,18 @@ func Controller() controllers.Controller {
 	return controllers.Controller{
 		Name:    "persistentvolume-binder-controller",
 		Account: "persistent-volume-binder", Component: "persistentvolume-controller",
-		Inputs:  []schema.GroupVersionResource{volumes, claims, storagev1.SchemeGroupVersion.WithResource("storageclasses")},
+		Inputs: []schema.GroupVersionResource{volumes, claims, storagev1.SchemeGroupVersion.WithResource("storageclasses"),
+			corev1.SchemeGroupVersion.WithResource("pods")},
 		Outputs: []schema.GroupVersionResource{volumes, claims},
 		New:     build,
 	}
 }
 
-// Names of the indexes: volumes by class, and claims by the class or volume that they wait for.
+// Names of the indexes: volumes by class, claims by the class or volume that they wait for, and pods by the claims that they use.
 const (
 	byClass = "storageclass"
 	byWait  = "volume or class"
+	byUse   = "volumebinder claim"
 )
 
 type controller struct {
@@ -59,6 +62,9 @@ type controller struct {
 	classes  storagelisters.StorageClassLister
 	free     cache.Indexer // volumes, by class
 	waiting  cache.Indexer // claims by what they wait for
+	pods     cache.Indexer
+	meters   *meters
+	scratch  string // where the directories of deleted hostPath volumes must be
 	queue    *controllers.Queue[types.NamespacedName]
 
 	told map[types.NamespacedName]string // the last event of each waiting claim; only the worker uses it
@@ -66,13 +72,31 @@ type controller struct {
 
 func build(d *controllers.Deps) (controllers.Runner, error) {
 	core, classes := d.Informers.Core().V1(), d.Informers.Storage().V1().StorageClasses()
-	volumes, claims := core.PersistentVolumes(), core.PersistentVolumeClaims()
+	volumes, claims, pods := core.PersistentVolumes(), core.PersistentVolumeClaims(), core.Pods()
 	c := &controller{
 		client: d.Client, recorder: d.Recorder, volumes: volumes.Lister(), claims: claims.Lister(), classes: classes.Lister(),
-		free: volumes.Informer().GetIndexer(), waiting: claims.Informer().GetIndexer(), told: map[types.NamespacedName]string{},
+		free: volumes.Informer().GetIndexer(), waiting: claims.Informer().GetIndexer(),
+		pods: pods.Informer().GetIndexer(), scratch: scratch, told: map[types.NamespacedName]string{},
 		queue: controllers.NewQueue[types.NamespacedName](d, "volumes", 1),
 	}
-	err := errors.Join(
+	var err error
+	c.meters, err = newMeters(d, c)
+	err = errors.Join(err,
+		controllers.Index(pods.Informer(), byUse, func(obj any) ([]string, error) {
+			if pod, ok := obj.(*corev1.Pod); ok {
+				return claimsOf(pod), nil
+			}
+			return nil, nil
+		}),
+		controllers.Subscribe(d, pods.Informer(), controllers.Handler[*corev1.Pod]{
+			Add: c.podHeard,
+			Update: func(before, updated *corev1.Pod) {
+				if waiting(before) != waiting(updated) {
+					c.podHeard(updated)
+				}
+			},
+			Delete: c.podHeard,
+		}),
 		controllers.Index(volumes.Informer(), byClass, func(obj any) ([]string, error) {
 			if pv, ok := obj.(*corev1.PersistentVolume); ok {
 				return []string{volume.GetPersistentVolumeClass(pv)}, nil
@@ -122,6 +146,31 @@ func (c *controller) claimHeard(claim *corev1.PersistentVolumeClaim) {
 	}
 }
 
+// claimsOf returns the claims that a pod uses, each NAMESPACE/NAME.
+func claimsOf(pod *corev1.Pod) []string {
+	var names []string
+	for i := range pod.Spec.Volumes {
+		switch v := &pod.Spec.Volumes[i]; {
+		case v.PersistentVolumeClaim != nil:
+			names = append(names, pod.Namespace+"/"+v.PersistentVolumeClaim.ClaimName)
+		case v.Ephemeral != nil:
+			names = append(names, pod.Namespace+"/"+pod.Name+"-"+v.Name)
+		}
+	}
+	return names
+}
+
+// podHeard enqueues the claims of a pod that wait for a volume: their events name the pods.
+func (c *controller) podHeard(pod *corev1.Pod) {
+	for _, key := range claimsOf(pod) {
+		name := key[len(pod.Namespace)+1:]
+		claim, err := c.claims.PersistentVolumeClaims(pod.Namespace).Get(name)
+		if err == nil && claim.Spec.VolumeName == "" {
+			c.queue.Add(controllers.Key(claim))
+		}
+	}
+}
+
 func (c *controller) classHeard(class *storagev1.StorageClass) {
 	c.wake(ofClass(class.Name))
 	if isDefault(class) {
@@ -151,6 +200,9 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 		} else if err != nil {
 			return fmt.Errorf("get volume: %w", err)
 		}
+		if pv, err = c.migrateVolume(ctx, pv); err != nil {
+			return err
+		}
 		return c.volume(ctx, pv)
 	}
 	claim, err := c.claims.PersistentVolumeClaims(key.Namespace).Get(key.Name)
@@ -159,6 +211,9 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("get claim: %w", err)
+	}
+	if claim, err = c.migrateClaim(ctx, claim); err != nil {
+		return err
 	}
 	if _, ok := claim.Annotations[volume.AnnBindCompleted]; ok {
 		delete(c.told, key)
