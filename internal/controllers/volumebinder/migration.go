@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/component-helpers/storage/volume"
 	translation "k8s.io/csi-translation-lib"
 )
@@ -45,9 +46,12 @@ func markMigrated(annotations map[string]string, provisioner string) bool {
 	return true
 }
 
-// migrateClaim writes the annotation of a claim that names the CSI driver in the place of an in-tree driver, and returns the claim as it is
+// migrator writes the annotations and finalizers of volumes and claims of former in-tree drivers.
+type migrator struct{ client kubernetes.Interface }
+
+// claim writes the annotation of a claim that names the CSI driver in the place of an in-tree driver, and returns the claim as it is
 // then.
-func (c *controller) migrateClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, error) {
+func (m migrator) claim(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, error) {
 	provisioner, ok := claim.Annotations[volume.AnnStorageProvisioner]
 	if !ok {
 		provisioner, ok = claim.Annotations[volume.AnnBetaStorageProvisioner]
@@ -58,16 +62,16 @@ func (c *controller) migrateClaim(ctx context.Context, claim *corev1.PersistentV
 	}
 	changed := claim.DeepCopy()
 	changed.Annotations = annotations
-	changed, err := c.client.CoreV1().PersistentVolumeClaims(claim.Namespace).Update(ctx, changed, metav1.UpdateOptions{})
+	changed, err := m.client.CoreV1().PersistentVolumeClaims(claim.Namespace).Update(ctx, changed, metav1.UpdateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("update claim annotations: %w", err)
 	}
 	return changed, nil
 }
 
-// migrateVolume is migrateClaim for a volume, with the finalizers that protect a volume until its storage is deleted: the controller sets and
-// removes the one for in-tree drivers.
-func (c *controller) migrateVolume(ctx context.Context, pv *corev1.PersistentVolume) (*corev1.PersistentVolume, error) {
+// volume is claim for a volume, with the finalizers that protect a volume until its storage is deleted: the controller sets and removes the
+// one for in-tree drivers.
+func (m migrator) volume(ctx context.Context, pv *corev1.PersistentVolume) (*corev1.PersistentVolume, error) {
 	provisioner, ok := pv.Annotations[volume.AnnDynamicallyProvisioned]
 	if !ok {
 		return pv, nil
@@ -80,7 +84,7 @@ func (c *controller) migrateVolume(ctx context.Context, pv *corev1.PersistentVol
 	}
 	changed := pv.DeepCopy()
 	changed.Annotations, changed.Finalizers = annotations, finalizers
-	changed, err := c.client.CoreV1().PersistentVolumes().Update(ctx, changed, metav1.UpdateOptions{})
+	changed, err := m.client.CoreV1().PersistentVolumes().Update(ctx, changed, metav1.UpdateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("update volume annotations: %w", err)
 	}

@@ -12,11 +12,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/component-helpers/storage/volume"
 )
 
-// reclaim releases a volume whose claim is deleted. The volume's external provisioner deletes it; a volume with the policy Retain stays. All
-// messages are upstream's.
+// reclaim releases a volume whose claim is deleted. The volume's external provisioner deletes it; a volume with the policy Retain stays.
 func (c *controller) reclaim(ctx context.Context, pv *corev1.PersistentVolume) error {
 	if pv.Status.Phase != corev1.VolumeReleased && pv.Status.Phase != corev1.VolumeFailed {
 		var err error
@@ -24,6 +25,18 @@ func (c *controller) reclaim(ctx context.Context, pv *corev1.PersistentVolume) e
 			return err
 		}
 	}
+	return c.reclaimer.reclaim(ctx, pv)
+}
+
+// reclaimer does with released volumes what their policy says. All messages are upstream's.
+type reclaimer struct {
+	client   kubernetes.Interface
+	recorder record.EventRecorder
+	meters   *meters
+	scratch  string // where the directories of deleted hostPath volumes must be
+}
+
+func (r *reclaimer) reclaim(ctx context.Context, pv *corev1.PersistentVolume) error {
 	if pv.Annotations[volume.AnnMigratedTo] != "" {
 		return nil
 	}
@@ -31,38 +44,38 @@ func (c *controller) reclaim(ctx context.Context, pv *corev1.PersistentVolume) e
 	case corev1.PersistentVolumeReclaimRetain:
 		return nil
 	case corev1.PersistentVolumeReclaimDelete:
-		return c.remove(ctx, pv)
+		return r.remove(ctx, pv)
 	case corev1.PersistentVolumeReclaimRecycle:
-		return c.failed(ctx, pv, "VolumeFailedRecycle", "No recycler plugin found for the volume!")
+		return r.failed(ctx, pv, "VolumeFailedRecycle", "No recycler plugin found for the volume!")
 	}
-	return c.failed(ctx, pv, "VolumeUnknownReclaimPolicy", "Volume has unrecognized PersistentVolumeReclaimPolicy")
+	return r.failed(ctx, pv, "VolumeUnknownReclaimPolicy", "Volume has unrecognized PersistentVolumeReclaimPolicy")
 }
 
 const hostPathDriver = "kubernetes.io/host-path"
 
 // remove deletes a released volume, unless an external provisioner does: that is so for every volume of a CSI driver.
-func (c *controller) remove(ctx context.Context, pv *corev1.PersistentVolume) error {
+func (r *reclaimer) remove(ctx context.Context, pv *corev1.PersistentVolume) error {
 	switch by := pv.Annotations[volume.AnnDynamicallyProvisioned]; {
 	case by != "" && !strings.HasPrefix(by, "kubernetes.io/"), by == "" && pv.Spec.CSI != nil:
 		return nil
 	case by != "" && by != hostPathDriver:
-		return c.failed(ctx, pv, "VolumeFailedDelete", fmt.Sprintf("no volume plugin matched name: %s", by))
+		return r.failed(ctx, pv, "VolumeFailedDelete", fmt.Sprintf("no volume plugin matched name: %s", by))
 	case pv.Spec.NFS != nil:
-		return c.failed(ctx, pv, "VolumeFailedDelete", fmt.Sprintf("error getting deleter volume plugin for volume %q: "+
+		return r.failed(ctx, pv, "VolumeFailedDelete", fmt.Sprintf("error getting deleter volume plugin for volume %q: "+
 			"no deletable volume plugin matched", pv.Name))
 	case pv.Spec.HostPath == nil:
-		return c.failed(ctx, pv, "VolumeFailedDelete", fmt.Sprintf("error getting deleter volume plugin for volume %q: "+
+		return r.failed(ctx, pv, "VolumeFailedDelete", fmt.Sprintf("error getting deleter volume plugin for volume %q: "+
 			"no volume plugin matched", pv.Name))
 	}
-	err := removeBelow(c.scratch, pv.Spec.HostPath.Path)
-	c.meters.removed(hostPathDriver, err)
+	err := removeBelow(r.scratch, pv.Spec.HostPath.Path)
+	r.meters.removed(hostPathDriver, err)
 	if err != nil {
-		return c.failed(ctx, pv, "VolumeFailedDelete", err.Error())
+		return r.failed(ctx, pv, "VolumeFailedDelete", err.Error())
 	}
-	if err := c.release(ctx, pv); err != nil {
+	if err := r.release(ctx, pv); err != nil {
 		return err
 	}
-	err = c.client.CoreV1().PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pv.UID}})
+	err = r.client.CoreV1().PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pv.UID}})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete volume: %w", err)
 	}
@@ -90,27 +103,27 @@ func removeBelow(base, path string) error {
 }
 
 // release removes the finalizer that protects a volume until its storage is deleted.
-func (c *controller) release(ctx context.Context, pv *corev1.PersistentVolume) error {
+func (r *reclaimer) release(ctx context.Context, pv *corev1.PersistentVolume) error {
 	changed := pv.DeepCopy()
 	changed.Finalizers = without(changed.Finalizers, volume.PVDeletionInTreeProtectionFinalizer)
 	if len(changed.Finalizers) == len(pv.Finalizers) {
 		return nil
 	}
-	if _, err := c.client.CoreV1().PersistentVolumes().Update(ctx, changed, metav1.UpdateOptions{}); err != nil {
+	if _, err := r.client.CoreV1().PersistentVolumes().Update(ctx, changed, metav1.UpdateOptions{}); err != nil {
 		return fmt.Errorf("update finalizers: %w", err)
 	}
 	return nil
 }
 
-func (c *controller) failed(ctx context.Context, pv *corev1.PersistentVolume, reason, message string) error {
+func (r *reclaimer) failed(ctx context.Context, pv *corev1.PersistentVolume, reason, message string) error {
 	if pv.Status.Phase == corev1.VolumeFailed {
 		return nil
 	}
 	failed := pv.DeepCopy()
 	failed.Status.Phase, failed.Status.Message = corev1.VolumeFailed, message
-	if _, err := c.client.CoreV1().PersistentVolumes().UpdateStatus(ctx, failed, metav1.UpdateOptions{}); err != nil {
+	if _, err := r.client.CoreV1().PersistentVolumes().UpdateStatus(ctx, failed, metav1.UpdateOptions{}); err != nil {
 		return fmt.Errorf("update volume status: %w", err)
 	}
-	c.recorder.Event(pv, corev1.EventTypeWarning, reason, message)
+	r.recorder.Event(pv, corev1.EventTypeWarning, reason, message)
 	return nil
 }

@@ -8,9 +8,11 @@
 // the claim for it. It releases a volume whose claim was deleted; the volume's provisioner handles it from then on (volume.go).
 //
 // Binding is four writes (bind.go), each of which may be the last before a crash: the volume's claimRef, its phase, the claim's volumeName,
-// its phase. The next sync continues from there. When the claim of a hostPath volume is deleted, the controller may delete the volume's
-// directory (reclaim.go). Volumes and claims of former in-tree drivers get annotations for the CSI drivers (migration.go). One worker syncs all keys, so that it offers a volume to one claim at a time. The cache
+// its phase. The next sync continues from there. One worker syncs all keys, so that it offers a volume to one claim at a time. The cache
 // may be stale, since each write is conditional on the version that was read.
+//
+// When the claim of a hostPath volume is deleted, the controller may delete the volume's directory (reclaim.go). Volumes and claims of
+// former in-tree drivers get annotations for the CSI drivers that replaced them (migration.go).
 package volumebinder
 
 import (
@@ -55,17 +57,18 @@ const (
 )
 
 type controller struct {
-	client   kubernetes.Interface
-	recorder record.EventRecorder
-	volumes  corelisters.PersistentVolumeLister
-	claims   corelisters.PersistentVolumeClaimLister
-	classes  storagelisters.StorageClassLister
-	free     cache.Indexer // volumes, by class
-	waiting  cache.Indexer // claims by what they wait for
-	pods     cache.Indexer
-	meters   *meters
-	scratch  string // where the directories of deleted hostPath volumes must be
-	queue    *controllers.Queue[types.NamespacedName]
+	client    kubernetes.Interface
+	recorder  record.EventRecorder
+	volumes   corelisters.PersistentVolumeLister
+	claims    corelisters.PersistentVolumeClaimLister
+	classes   storagelisters.StorageClassLister
+	free      cache.Indexer // volumes, by class
+	waiting   cache.Indexer // claims by what they wait for
+	pods      cache.Indexer
+	meters    *meters
+	migrator  migrator
+	reclaimer *reclaimer
+	queue     *controllers.Queue[types.NamespacedName]
 
 	told map[types.NamespacedName]string // the last event of each waiting claim; only the worker uses it
 }
@@ -76,11 +79,12 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	c := &controller{
 		client: d.Client, recorder: d.Recorder, volumes: volumes.Lister(), claims: claims.Lister(), classes: classes.Lister(),
 		free: volumes.Informer().GetIndexer(), waiting: claims.Informer().GetIndexer(),
-		pods: pods.Informer().GetIndexer(), scratch: scratch, told: map[types.NamespacedName]string{},
+		pods: pods.Informer().GetIndexer(), migrator: migrator{d.Client}, told: map[types.NamespacedName]string{},
 		queue: controllers.NewQueue[types.NamespacedName](d, "volumes", 1),
 	}
 	var err error
 	c.meters, err = newMeters(d, c)
+	c.reclaimer = &reclaimer{client: d.Client, recorder: d.Recorder, meters: c.meters, scratch: scratch}
 	err = errors.Join(err,
 		controllers.Index(pods.Informer(), byUse, func(obj any) ([]string, error) {
 			if pod, ok := obj.(*corev1.Pod); ok {
@@ -200,7 +204,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 		} else if err != nil {
 			return fmt.Errorf("get volume: %w", err)
 		}
-		if pv, err = c.migrateVolume(ctx, pv); err != nil {
+		if pv, err = c.migrator.volume(ctx, pv); err != nil {
 			return err
 		}
 		return c.volume(ctx, pv)
@@ -212,7 +216,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	} else if err != nil {
 		return fmt.Errorf("get claim: %w", err)
 	}
-	if claim, err = c.migrateClaim(ctx, claim); err != nil {
+	if claim, err = c.migrator.claim(ctx, claim); err != nil {
 		return err
 	}
 	if _, ok := claim.Annotations[volume.AnnBindCompleted]; ok {
