@@ -21,7 +21,7 @@ type attachment struct {
 	pods map[types.UID]podName // the pods that use the volume here
 	told map[types.UID]string  // the last failure of which each pod has an event
 
-	created types.UID // the VolumeAttachment that this controller created, until the cache shows it
+	created types.UID // the VolumeAttachment that this controller created or may have created, until the cache shows it
 	deleted types.UID // the VolumeAttachment that this controller deleted
 
 	attaching time.Time // when the current wait for the attacher began; zero: nothing waits

@@ -47,7 +47,7 @@ func (s *spot) attachError() *storagev1.VolumeError {
 func (s *spot) busy(now time.Time) bool {
 	switch {
 	case s.found == nil:
-		return false
+		return s.created != "" // the server may have created it
 	case s.deleting():
 		return s.found.Status.DetachError == nil && now.Before(s.detaching.Add(answerWait))
 	default:
@@ -151,10 +151,7 @@ func (c *controller) look(ctx context.Context, s *spot) error {
 		return fmt.Errorf("get attachment: %w", err)
 	}
 	if found, is := obj.(*storagev1.VolumeAttachment); ok && is {
-		s.found = found
-		if found.UID == s.created {
-			s.created = ""
-		}
+		s.found, s.created = found, ""
 	} else if s.created != "" && s.created != s.deleted {
 		found, err := c.client.StorageV1().VolumeAttachments().Get(ctx, s.name, metav1.GetOptions{})
 		switch {
@@ -166,8 +163,11 @@ func (c *controller) look(ctx context.Context, s *spot) error {
 			s.found = found
 		}
 	}
-	if s.deleting() && s.detaching.IsZero() {
+	switch { // an earlier incarnation may have begun
+	case s.deleting() && s.detaching.IsZero():
 		s.detaching = c.clock.Now()
+	case s.found != nil && !s.deleting() && !s.found.Status.Attached && s.attaching.IsZero():
+		s.attaching = c.clock.Now()
 	}
 	return nil
 }
@@ -177,6 +177,12 @@ func (c *controller) attach(ctx context.Context, s *spot, all []*spot) error {
 	now := c.clock.Now()
 	s.idle = time.Time{}
 	if s.attached() {
+		if !s.confirmed && s.disk.exclusive() {
+			// A failed try may have succeeded after all, and another node may have got the volume meanwhile.
+			if alone, err := c.alone(ctx, s, all, now); err != nil || !alone {
+				return err
+			}
+		}
 		if c.ledger.state(s.node, s.volume) != listed {
 			c.ledger.list(s.node, s.volume)
 			c.nodeQueue.Add(s.node)
@@ -208,14 +214,13 @@ func (c *controller) attach(ctx context.Context, s *spot, all []*spot) error {
 	if s.found == nil && s.deleted != "" {
 		c.detached(s, now)
 	}
-	if s.disk.exclusive() && !c.alone(s, all, now) {
-		return nil
+	if s.disk.exclusive() {
+		if alone, err := c.alone(ctx, s, all, now); err != nil || !alone {
+			return err
+		}
 	}
 	if s.found == nil {
 		return c.create(ctx, s, now)
-	}
-	if s.attaching.IsZero() {
-		s.attaching = now
 	}
 	switch failure := s.attachError(); {
 	case failure != nil:
@@ -231,16 +236,21 @@ func (c *controller) attach(ctx context.Context, s *spot, all []*spot) error {
 	return nil
 }
 
-// alone reports whether no other node has a volume that is not shared, nor is about to get it or to lose it.
-func (c *controller) alone(s *spot, all []*spot, now time.Time) bool {
+// alone reports whether no other node has a volume that is not shared, nor is about to get it or to lose it. If the volume is attached here
+// too, another node has it only if its status lists the volume.
+func (c *controller) alone(ctx context.Context, s *spot, all []*spot, now time.Time) (bool, error) {
 	var others []*spot
 	busy := false
 	for _, other := range all {
 		if other == s {
 			continue
 		}
-		if other.attached() {
-			if state := c.ledger.state(other.node, other.volume); state == unlisted || state == listed {
+		if err := c.lookAgain(ctx, other, now); err != nil {
+			return false, err
+		}
+		state := c.ledger.state(other.node, other.volume)
+		if other.attached() && (!s.attached() || other.confirmed || state != unlisted) {
+			if state == unlisted || state == listed {
 				others = append(others, other)
 			} else {
 				busy = true // it is about to be detached
@@ -259,8 +269,27 @@ func (c *controller) alone(s *spot, all []*spot, now time.Time) bool {
 		s.conflict = true
 		c.events.tellConflict(s, others)
 	}
-	return len(others) == 0 && !busy
+	return len(others) == 0 && !busy, nil
 }
+
+// lookAgain asks the server for a VolumeAttachment that failed: the attacher may have tried again since.
+func (c *controller) lookAgain(ctx context.Context, s *spot, now time.Time) error {
+	if s.found == nil || s.deleting() || s.attached() || s.busy(now) {
+		return nil
+	}
+	found, err := c.client.StorageV1().VolumeAttachments().Get(ctx, s.name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil // its event enqueues the volume
+	case err != nil:
+		return fmt.Errorf("get attachment: %w", err)
+	}
+	s.found = found
+	return nil
+}
+
+// perhaps stands for the UID of a VolumeAttachment that exists or not: the server's answer was an error.
+const perhaps types.UID = "perhaps"
 
 // create creates the VolumeAttachment.
 func (c *controller) create(ctx context.Context, s *spot, now time.Time) error {
@@ -285,7 +314,7 @@ func (c *controller) create(ctx context.Context, s *spot, now time.Time) error {
 	if err != nil {
 		// The first words are upstream's.
 		c.failed(s, now, "kubernetes.io/csi: attacher.Attach failed: "+err.Error(), "create "+err.Error()+now.String())
-		s.attaching = time.Time{}
+		s.attaching, s.created = time.Time{}, perhaps
 		c.volumeQueue.AddAfter(s.volume, s.retry.failed(now))
 		return nil
 	}
