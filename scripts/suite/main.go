@@ -52,6 +52,7 @@ var modules = []module{
 	{"test/kubescheduler", "20m", nil},
 	{"test/podautoscaler", "20m", nil},
 	{"test/resourcemanagers", "20m", nil},
+	{"test/csi", "20m", nil},
 }
 
 func main() {
