@@ -17,17 +17,16 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	storagelisters "k8s.io/client-go/listers/storage/v1"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/component-helpers/storage/ephemeral"
 	translation "k8s.io/csi-translation-lib"
 	"k8s.io/klog/v2"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/workload"
 )
 
 // Names of the indexes.
 const (
 	byName  = "attachdetach volume" // persistent volumes, by the name of [disk.name]
-	byClaim = "attachdetach claim"  // pods, by the claims that they use
 	byPlain = "attachdetach inline" // pods, by the names of volumes that they hold inline
 	bySpec  = "attachdetach source" // VolumeAttachments, by PersistentVolume
 	byNode  = "node"                // pods, by node
@@ -101,17 +100,6 @@ func (t translator) inlineOf(volume *corev1.Volume, namespace string) *disk {
 	return &disk{driver: csi.Spec.CSI.Driver, handle: csi.Spec.CSI.VolumeHandle, pv: csi, inline: true, migrated: true}
 }
 
-// claimName returns the claim that a pod's volume names or stands for; empty if none.
-func claimName(pod *corev1.Pod, volume *corev1.Volume) string {
-	switch {
-	case volume.PersistentVolumeClaim != nil:
-		return volume.PersistentVolumeClaim.ClaimName
-	case volume.Ephemeral != nil:
-		return ephemeral.VolumeClaimName(pod, volume)
-	}
-	return ""
-}
-
 // catalog finds volumes, and the pods that use them, in the caches.
 type catalog struct {
 	pods     cache.Indexer
@@ -133,17 +121,7 @@ func (c *catalog) index(pods, volumes, attachments cache.SharedIndexInformer) er
 			}
 			return nil, nil
 		}),
-		controllers.Index(pods, byClaim, func(obj any) ([]string, error) {
-			var names []string
-			if pod, ok := obj.(*corev1.Pod); ok {
-				for i := range pod.Spec.Volumes {
-					if claim := claimName(pod, &pod.Spec.Volumes[i]); claim != "" {
-						names = append(names, pod.Namespace+"/"+claim)
-					}
-				}
-			}
-			return names, nil
-		}),
+		workload.IndexByPersistentVolumeClaim(pods),
 		controllers.Index(pods, byPlain, func(obj any) ([]string, error) {
 			var names []string
 			if pod, ok := obj.(*corev1.Pod); ok {
@@ -172,7 +150,7 @@ func (c *catalog) index(pods, volumes, attachments cache.SharedIndexInformer) er
 
 // diskOf returns the CSI volume behind a pod's volume, which must be bound; nil if it is of another kind.
 func (c *catalog) diskOf(pod *corev1.Pod, volume *corev1.Volume) (*disk, error) {
-	name := claimName(pod, volume)
+	name := workload.ClaimName(pod, volume)
 	if name == "" {
 		return c.migrated.inlineOf(volume, pod.Namespace), nil
 	}
@@ -255,7 +233,7 @@ func (c *catalog) demand(name string) (*disk, map[string][]*corev1.Pod, error) {
 		if pv.Spec.ClaimRef == nil {
 			continue
 		}
-		users, err := c.pods.ByIndex(byClaim, pv.Spec.ClaimRef.Namespace+"/"+pv.Spec.ClaimRef.Name)
+		users, err := c.pods.ByIndex(workload.ByPersistentVolumeClaim, pv.Spec.ClaimRef.Namespace+"/"+pv.Spec.ClaimRef.Name)
 		if err != nil {
 			return nil, nil, fmt.Errorf("find pods: %w", err)
 		}

@@ -25,6 +25,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/workload"
 )
 
 const finalizer = "kubernetes.io/pvc-protection"
@@ -40,9 +41,6 @@ func Controller() controllers.Controller {
 		New:     build,
 	}
 }
-
-// byClaim is the index of pods by the claims that they name.
-const byClaim = "claimprotection claim"
 
 type controller struct {
 	client kubernetes.Interface
@@ -60,23 +58,13 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	}
 	look := func(pod *corev1.Pod) {
 		for i := range pod.Spec.Volumes {
-			if name := claimOf(pod, &pod.Spec.Volumes[i]); name != "" {
+			if name := workload.ClaimName(pod, &pod.Spec.Volumes[i]); name != "" {
 				c.queue.Add(types.NamespacedName{Namespace: pod.Namespace, Name: name})
 			}
 		}
 	}
 	err := errors.Join(
-		controllers.Index(pods.Informer(), byClaim, func(obj any) ([]string, error) {
-			var names []string
-			if pod, ok := obj.(*corev1.Pod); ok {
-				for i := range pod.Spec.Volumes {
-					if name := claimOf(pod, &pod.Spec.Volumes[i]); name != "" {
-						names = append(names, pod.Namespace+"/"+name)
-					}
-				}
-			}
-			return names, nil
-		}),
+		workload.IndexByPersistentVolumeClaim(pods.Informer()),
 		controllers.Subscribe(d, claims.Informer(), controllers.OnAny(func(claim *corev1.PersistentVolumeClaim) {
 			if (claim.DeletionTimestamp == nil) != slices.Contains(claim.Finalizers, finalizer) || tracked(claim) && unused(claim) == nil {
 				c.queue.Add(controllers.Key(claim))
@@ -98,17 +86,6 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
 }
 
-// claimOf returns the name of a volume's claim, or "" if the volume has none.
-func claimOf(pod *corev1.Pod, v *corev1.Volume) string {
-	switch {
-	case v.PersistentVolumeClaim != nil:
-		return v.PersistentVolumeClaim.ClaimName
-	case v.Ephemeral != nil:
-		return pod.Name + "-" + v.Name
-	}
-	return ""
-}
-
 // over reports whether no container of the pod runs or will run any more.
 func over(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0
@@ -116,7 +93,7 @@ func over(pod *corev1.Pod) bool {
 
 func uses(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 	return pod.Spec.NodeName != "" && slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
-		return claimOf(pod, &v) == claim.Name && (v.PersistentVolumeClaim != nil || !over(pod) && metav1.IsControlledBy(claim, pod))
+		return workload.ClaimName(pod, &v) == claim.Name && (v.PersistentVolumeClaim != nil || !over(pod) && metav1.IsControlledBy(claim, pod))
 	})
 }
 
@@ -170,7 +147,7 @@ func (c *controller) used(ctx context.Context, claim *corev1.PersistentVolumeCla
 
 // usersOf returns the pods in the cache that name the claim.
 func (c *controller) usersOf(claim *corev1.PersistentVolumeClaim) ([]*corev1.Pod, error) {
-	found, err := c.pods.ByIndex(byClaim, claim.Namespace+"/"+claim.Name)
+	found, err := c.pods.ByIndex(workload.ByPersistentVolumeClaim, claim.Namespace+"/"+claim.Name)
 	if err != nil {
 		return nil, fmt.Errorf("find pods: %w", err)
 	}

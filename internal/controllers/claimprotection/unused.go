@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mortise-dev/mortise/internal/controllers/workload"
 )
 
 // tracked reports whether the claim has the condition Unused: it is bound and not deleted.
@@ -60,7 +62,7 @@ func (c *controller) track(ctx context.Context, claim *corev1.PersistentVolumeCl
 // refers reports whether a pod that still needs its volumes names the claim.
 func refers(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 	return !terminated(pod) && slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
-		return claimOf(pod, &v) == claim.Name && (v.PersistentVolumeClaim != nil || metav1.IsControlledBy(claim, pod))
+		return workload.ClaimName(pod, &v) == claim.Name && (v.PersistentVolumeClaim != nil || metav1.IsControlledBy(claim, pod))
 	})
 }
 

@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/workload"
 )
 
 // openClaim handles a claim that accepts any volume. All messages are upstream's.
@@ -61,7 +62,7 @@ func (c *controller) openClaim(ctx context.Context, claim *corev1.PersistentVolu
 
 // consumers returns what a claim waits for whose volume the scheduler chooses: for pods to be created, or to be scheduled.
 func (c *controller) consumers(claim *corev1.PersistentVolumeClaim) (reason, message string, err error) {
-	found, err := c.pods.ByIndex(byUse, claim.Namespace+"/"+claim.Name)
+	found, err := c.pods.ByIndex(workload.ByPersistentVolumeClaim, claim.Namespace+"/"+claim.Name)
 	if err != nil {
 		return "", "", fmt.Errorf("find pods: %w", err)
 	}

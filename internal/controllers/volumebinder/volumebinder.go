@@ -33,6 +33,7 @@ import (
 	"k8s.io/component-helpers/storage/volume"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/workload"
 )
 
 // Controller describes the loop.
@@ -49,11 +50,10 @@ func Controller() controllers.Controller {
 	}
 }
 
-// Names of the indexes: volumes by class, claims by the class or volume that they wait for, and pods by the claims that they use.
+// Names of the indexes: volumes by class, and claims by the class or volume that they wait for.
 const (
 	byClass = "storageclass"
 	byWait  = "volume or class"
-	byUse   = "volumebinder claim"
 )
 
 type controller struct {
@@ -86,12 +86,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	c.meters, err = newMeters(d, c)
 	c.reclaimer = &reclaimer{client: d.Client, recorder: d.Recorder, meters: c.meters, scratch: scratch}
 	err = errors.Join(err,
-		controllers.Index(pods.Informer(), byUse, func(obj any) ([]string, error) {
-			if pod, ok := obj.(*corev1.Pod); ok {
-				return claimsOf(pod), nil
-			}
-			return nil, nil
-		}),
+		workload.IndexByPersistentVolumeClaim(pods.Informer()),
 		controllers.Subscribe(d, pods.Informer(), controllers.Handler[*corev1.Pod]{
 			Add: c.podHeard,
 			Update: func(before, updated *corev1.Pod) {
@@ -150,24 +145,13 @@ func (c *controller) claimHeard(claim *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// claimsOf returns the claims that a pod uses, each NAMESPACE/NAME.
-func claimsOf(pod *corev1.Pod) []string {
-	var names []string
-	for i := range pod.Spec.Volumes {
-		switch v := &pod.Spec.Volumes[i]; {
-		case v.PersistentVolumeClaim != nil:
-			names = append(names, pod.Namespace+"/"+v.PersistentVolumeClaim.ClaimName)
-		case v.Ephemeral != nil:
-			names = append(names, pod.Namespace+"/"+pod.Name+"-"+v.Name)
-		}
-	}
-	return names
-}
-
 // podHeard enqueues the claims of a pod that wait for a volume: their events name the pods.
 func (c *controller) podHeard(pod *corev1.Pod) {
-	for _, key := range claimsOf(pod) {
-		name := key[len(pod.Namespace)+1:]
+	for i := range pod.Spec.Volumes {
+		name := workload.ClaimName(pod, &pod.Spec.Volumes[i])
+		if name == "" {
+			continue
+		}
 		claim, err := c.claims.PersistentVolumeClaims(pod.Namespace).Get(name)
 		if err == nil && claim.Spec.VolumeName == "" {
 			c.queue.Add(controllers.Key(claim))
