@@ -27,7 +27,7 @@ func BenchmarkVolumes(b *testing.B) {
 			"  terminationGracePeriodSeconds: 0\n  containers: [{name: c, image: i}]\n", i, node)
 	}
 	c.apply(claims.String())
-	c.wait("jsonpath={.status.phase}=Bound", "pvc", "--all")
+	c.until(func() bool { return strings.Count(c.kubectl("get", "pvc", "-o", "jsonpath={.items[*].status.phase}"), "Bound") == volumes })
 
 	measure := func(up, down func()) (attach, detach float64) {
 		start := c.cpu()
@@ -39,7 +39,9 @@ func BenchmarkVolumes(b *testing.B) {
 	for range b.N {
 		plainUp, plainDown := measure(func() {
 			c.create(plain.String())
-			c.wait("condition=Ready", "pod", "--all")
+			c.until(func() bool {
+				return strings.Count(c.kubectl("get", "pods", "-o", "jsonpath={.items[*].status.phase}"), "Running") == volumes
+			})
 		}, func() { c.kubectl("delete", "pod", "--all", "--wait=true") })
 		began := time.Now()
 		var attached time.Duration
