@@ -27,7 +27,9 @@ func BenchmarkVolumes(b *testing.B) {
 			"  terminationGracePeriodSeconds: 0\n  containers: [{name: c, image: i}]\n", i, node)
 	}
 	c.apply(claims.String())
-	c.until(func() bool { return strings.Count(c.kubectl("get", "pvc", "-o", "jsonpath={.items[*].status.phase}"), "Bound") == volumes })
+	c.until(func() bool {
+		return strings.Count(c.kubectl("get", "pvc", "-o", "jsonpath={.items[*].status.phase}"), "Bound") == volumes
+	})
 
 	measure := func(up, down func()) (attach, detach float64) {
 		start := c.cpu()
