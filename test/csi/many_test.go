@@ -44,7 +44,7 @@ func BenchmarkVolumes(b *testing.B) {
 			c.until(func() bool {
 				return strings.Count(c.kubectl("get", "pods", "-o", "jsonpath={.items[*].status.phase}"), "Running") == volumes
 			})
-		}, func() { c.kubectl("delete", "pod", "--all", "--wait=true") })
+		}, c.deletePods)
 		began := time.Now()
 		var attached time.Duration
 		up, down := measure(func() {
@@ -54,7 +54,7 @@ func BenchmarkVolumes(b *testing.B) {
 			})
 			attached = time.Since(began)
 		}, func() {
-			c.kubectl("delete", "pod", "--all", "--wait=true")
+			c.deletePods()
 			c.until(func() bool { return !strings.Contains(c.kubectl("get", "volumeattachments", "-o", "name"), "csi-") })
 		})
 		b.ReportMetric(up, "ms-attach/volume")
@@ -70,6 +70,13 @@ func (c *cluster) create(documents string) {
 	c.t.Helper()
 	_, err := c.try(documents, "create", "-f", "-")
 	must(c.t, err)
+}
+
+// deletePods deletes all pods, and waits until they are gone.
+func (c *cluster) deletePods() {
+	c.t.Helper()
+	c.kubectl("delete", "pod", "--all", "--wait=false")
+	c.until(func() bool { return !strings.Contains(c.kubectl("get", "pods", "-o", "name"), "pod/") })
 }
 
 // until asks every second until something is so.
