@@ -200,6 +200,9 @@ func (f *fleet) pod(ctx context.Context, key cache.ObjectName) (wake time.Time, 
 	}
 	status, wake := f.status(pod, n.address, ip, f.phases(n))
 	if !podstatus.Equal(pod.Status, status) {
+		if podstatus.Ended(status.Phase) { // with the write, the scheduler gives what the pod had to the next one
+			n.room.release(pod.UID)
+		}
 		own := pod.DeepCopy()
 		own.Status = status
 		_, err := f.client.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, own, metav1.UpdateOptions{})
