@@ -5,6 +5,7 @@ package builtin
 
 import (
 	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/attachdetach"
 	"github.com/mortise-dev/mortise/internal/controllers/bootstraptokens"
 	"github.com/mortise-dev/mortise/internal/controllers/certificaterequests"
 	"github.com/mortise-dev/mortise/internal/controllers/claimprotection"
@@ -42,6 +43,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/trustbundle"
 	"github.com/mortise-dev/mortise/internal/controllers/ttlafterfinished"
 	"github.com/mortise-dev/mortise/internal/controllers/volumebinder"
+	"github.com/mortise-dev/mortise/internal/controllers/volumeexpand"
 	"github.com/mortise-dev/mortise/internal/controllers/volumeprotection"
 	"github.com/mortise-dev/mortise/internal/controllers/webhooktrust"
 )
@@ -49,6 +51,7 @@ import (
 // Controllers are the control loops there are.
 func Controllers() []controllers.Controller {
 	return []controllers.Controller{
+		attachdetach.Controller(),
 		bootstraptokens.Cleaner(),
 		bootstraptokens.Signer(),
 		certificaterequests.Approving(),
@@ -92,6 +95,7 @@ func Controllers() []controllers.Controller {
 		trustbundle.Controller(),
 		ttlafterfinished.Controller(),
 		volumebinder.Controller(),
+		volumeexpand.Controller(),
 		volumeprotection.AttributesClasses(),
 		volumeprotection.Volumes(),
 		webhooktrust.Controller(),

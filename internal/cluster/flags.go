@@ -38,6 +38,9 @@ func AddFlags(f *pflag.FlagSet, o *options.APIServer, more []controllers.Control
 // addFlag binds a controller's setting to a flag whose usage names the field of the configuration file.
 func addFlag(f *pflag.FlagSet, s controllers.Setting, value pflag.Value) {
 	f.Var(value, s.Flag, s.Usage)
+	if value.Type() == "bool" {
+		f.Lookup(s.Flag).NoOptDefVal = "true" // --flag alone sets it
+	}
 	if s.Field != "" {
 		config.Declare(f.Lookup(s.Flag), config.Setting{Flag: s.Flag, Field: s.Field, Optional: s.Optional})
 	}

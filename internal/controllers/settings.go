@@ -29,13 +29,18 @@ type Setting struct {
 }
 
 // Value makes the value of a setting that is kept in a variable. The variable holds the default.
-func Value[T int | float32 | float64 | time.Duration](to *T) pflag.Value { return &value[T]{to} }
+func Value[T bool | int | float32 | float64 | time.Duration](to *T) pflag.Value { return &value[T]{to} }
 
-type value[T int | float32 | float64 | time.Duration] struct{ to *T }
+type value[T bool | int | float32 | float64 | time.Duration] struct{ to *T }
 
 // Set implements [pflag.Value].
 func (v *value[T]) Set(text string) (err error) {
 	switch to := any(v.to).(type) {
+	case *bool:
+		var b bool
+		if b, err = strconv.ParseBool(text); err == nil {
+			*to = b
+		}
 	case *int:
 		var n int64
 		if n, err = strconv.ParseInt(text, 0, strconv.IntSize); err == nil {

@@ -53,6 +53,7 @@ var modules = []module{
 	{"test/podautoscaler", "20m", nil},
 	{"test/csisanity", "5m", nil},
 	{"test/resourcemanagers", "20m", nil},
+	{"test/csi", "20m", nil},
 }
 
 func main() {

@@ -13,6 +13,7 @@ type ControllersConfiguration struct {
 	ConcurrentSyncs    map[string]int32                 `json:"concurrentSyncs,omitempty"`
 	NodeLifecycle      NodeLifecycleConfiguration       `json:"nodeLifecycle,omitzero"`
 	NodeIPAM           NodeIPAMConfiguration            `json:"nodeIPAM,omitzero"`
+	AttachDetach       AttachDetachConfiguration        `json:"attachDetach,omitzero"`
 	Endpoints          EndpointsConfiguration           `json:"endpoints,omitzero"`
 	PodGC              PodGCConfiguration               `json:"podGC,omitzero"`
 	PodAutoscaler      PodAutoscalerConfiguration       `json:"horizontalPodAutoscaler,omitzero"`
@@ -38,6 +39,13 @@ type NodeIPAMConfiguration struct {
 	NodeCIDRMaskSize     *int32 `json:"nodeCIDRMaskSize,omitempty"`
 	NodeCIDRMaskSizeIPv4 *int32 `json:"nodeCIDRMaskSizeIPv4,omitempty"`
 	NodeCIDRMaskSizeIPv6 *int32 `json:"nodeCIDRMaskSizeIPv6,omitempty"`
+}
+
+// AttachDetachConfiguration configures how volumes are attached to nodes and detached from them.
+type AttachDetachConfiguration struct {
+	ReconcilerSyncLoopPeriod          *metav1.Duration `json:"reconcilerSyncLoopPeriod,omitempty"`
+	DisableAttachDetachReconcilerSync *bool            `json:"disableAttachDetachReconcilerSync,omitempty"`
+	DisableForceDetachOnTimeout       *bool            `json:"disableForceDetachOnTimeout,omitempty"`
 }
 
 // EndpointsConfiguration configures how the endpoints of services are published.

@@ -17,13 +17,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	listers "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/workload"
 )
 
 const finalizer = "kubernetes.io/pvc-protection"
@@ -42,7 +44,8 @@ func Controller() controllers.Controller {
 
 type controller struct {
 	client kubernetes.Interface
-	pods   listers.PodLister
+	clock  clock.PassiveClock
+	pods   cache.Indexer
 	claims listers.PersistentVolumeClaimLister
 	queue  *controllers.Queue[types.NamespacedName]
 }
@@ -50,43 +53,37 @@ type controller struct {
 func build(d *controllers.Deps) (controllers.Runner, error) {
 	pods, claims := d.Informers.Core().V1().Pods(), d.Informers.Core().V1().PersistentVolumeClaims()
 	c := &controller{
-		client: d.Client, pods: pods.Lister(), claims: claims.Lister(),
+		client: d.Client, clock: d.Clock, pods: pods.Informer().GetIndexer(), claims: claims.Lister(),
 		queue: controllers.NewQueue[types.NamespacedName](d, "pvcprotection", 1),
 	}
-	free := func(pod *corev1.Pod) {
+	look := func(pod *corev1.Pod) {
 		for i := range pod.Spec.Volumes {
-			if name := claimOf(pod, &pod.Spec.Volumes[i]); name != "" {
+			if name := workload.ClaimName(pod, &pod.Spec.Volumes[i]); name != "" {
 				c.queue.Add(types.NamespacedName{Namespace: pod.Namespace, Name: name})
 			}
 		}
 	}
 	err := errors.Join(
+		workload.IndexByPersistentVolumeClaim(pods.Informer()),
 		controllers.Subscribe(d, claims.Informer(), controllers.OnAny(func(claim *corev1.PersistentVolumeClaim) {
-			if (claim.DeletionTimestamp == nil) != slices.Contains(claim.Finalizers, finalizer) {
+			if (claim.DeletionTimestamp == nil) != slices.Contains(claim.Finalizers, finalizer) || tracked(claim) && unused(claim) == nil {
 				c.queue.Add(controllers.Key(claim))
 			}
 		})),
 		controllers.Subscribe(d, pods.Informer(), controllers.Handler[*corev1.Pod]{
+			Add: look,
 			Update: func(before, updated *corev1.Pod) {
-				if before.UID != updated.UID || !over(before) && over(updated) {
-					free(before)
+				if before.UID != updated.UID || !over(before) && over(updated) || terminated(before) != terminated(updated) {
+					look(before)
+				}
+				if before.UID != updated.UID {
+					look(updated)
 				}
 			},
-			Delete: free,
+			Delete: look,
 		}),
 	)
 	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
-}
-
-// claimOf returns the name of a volume's claim, or "" if the volume has none.
-func claimOf(pod *corev1.Pod, v *corev1.Volume) string {
-	switch {
-	case v.PersistentVolumeClaim != nil:
-		return v.PersistentVolumeClaim.ClaimName
-	case v.Ephemeral != nil:
-		return pod.Name + "-" + v.Name
-	}
-	return ""
 }
 
 // over reports whether no container of the pod runs or will run any more.
@@ -96,7 +93,7 @@ func over(pod *corev1.Pod) bool {
 
 func uses(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 	return pod.Spec.NodeName != "" && slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
-		return claimOf(pod, &v) == claim.Name && (v.PersistentVolumeClaim != nil || !over(pod) && metav1.IsControlledBy(claim, pod))
+		return workload.ClaimName(pod, &v) == claim.Name && (v.PersistentVolumeClaim != nil || !over(pod) && metav1.IsControlledBy(claim, pod))
 	})
 }
 
@@ -106,6 +103,11 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("get claim: %w", err)
+	}
+	if tracked(claim) {
+		if claim, err = c.track(ctx, claim); err != nil {
+			return err
+		}
 	}
 	at := slices.Index(claim.Finalizers, finalizer)
 	next := claim.DeepCopy()
@@ -129,9 +131,9 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 
 // used reports whether a pod uses the claim. It asks the server where the cache shows no user: a pod may just have been bound.
 func (c *controller) used(ctx context.Context, claim *corev1.PersistentVolumeClaim) (bool, error) {
-	cached, err := c.pods.Pods(claim.Namespace).List(labels.Everything())
+	cached, err := c.usersOf(claim)
 	if err != nil {
-		return false, fmt.Errorf("list pods: %w", err)
+		return false, err
 	}
 	if slices.ContainsFunc(cached, func(pod *corev1.Pod) bool { return uses(pod, claim) }) {
 		return true, nil
@@ -141,4 +143,19 @@ func (c *controller) used(ctx context.Context, claim *corev1.PersistentVolumeCla
 		return false, fmt.Errorf("list live pods: %w", err)
 	}
 	return slices.ContainsFunc(live.Items, func(pod corev1.Pod) bool { return uses(&pod, claim) }), nil
+}
+
+// usersOf returns the pods in the cache that name the claim.
+func (c *controller) usersOf(claim *corev1.PersistentVolumeClaim) ([]*corev1.Pod, error) {
+	found, err := c.pods.ByIndex(workload.ByPersistentVolumeClaim, claim.Namespace+"/"+claim.Name)
+	if err != nil {
+		return nil, fmt.Errorf("find pods: %w", err)
+	}
+	var pods []*corev1.Pod
+	for _, obj := range found {
+		if pod, ok := obj.(*corev1.Pod); ok {
+			pods = append(pods, pod)
+		}
+	}
+	return pods, nil
 }

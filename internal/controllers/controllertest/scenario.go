@@ -6,6 +6,7 @@
 // A scenario is a txtar file whose sections are steps, in order:
 //
 //	-- apply --        YAML documents, created or (by name) updated; status counts too
+//	-- report --       YAML documents of existing objects: their status becomes that of the document
 //	-- delete --       lines "resource namespace/name"
 //	-- serve --        lines "group/version resource kind verb,verb": the resources that discovery returns
 //	-- ready SELECTOR --    pods that match become Running and Ready
@@ -142,6 +143,11 @@ func (s *scene) step(f *txtar.File) {
 			s.check(s.apply(doc))
 			settle()
 		}
+	case "report":
+		for _, doc := range strings.Split(string(f.Data), "\n---\n") {
+			s.check(s.report(doc))
+			settle()
+		}
 	case "serve":
 		lists, err := serve(string(f.Data))
 		s.check(err)
@@ -256,6 +262,30 @@ func (s *scene) apply(doc string) error {
 		o.SetAnnotations(before.GetAnnotations())
 	}
 	_, err = s.api.update(gvr, o.GetNamespace(), "", obj, false)
+	return err
+}
+
+// report writes the status of a YAML document to the object of its name, without an entry in the transcript.
+func (s *scene) report(doc string) error {
+	obj, gvk, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(doc), nil, nil)
+	if err != nil {
+		return fmt.Errorf("decode step: %w", err)
+	}
+	o, err := meta.Accessor(obj)
+	if err != nil {
+		return err
+	}
+	gvr, _ := meta.UnsafeGuessKindToResource(*gvk)
+	s.api.mu.Lock()
+	defer s.api.mu.Unlock()
+	defer s.mute()()
+	old, err := s.client.Tracker().Get(gvr, o.GetNamespace(), o.GetName())
+	if err != nil {
+		return err
+	}
+	changed := old.DeepCopyObject()
+	keep(changed, obj, "Status")
+	_, err = s.api.update(gvr, o.GetNamespace(), "status", changed, false)
 	return err
 }
 

@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/workload"
 )
 
 // openClaim handles a claim that accepts any volume. All messages are upstream's.
@@ -39,18 +40,52 @@ func (c *controller) openClaim(ctx context.Context, claim *corev1.PersistentVolu
 		if class, err := c.defaultClass(); err != nil {
 			return err
 		} else if class != nil { // a class has become the default since (KEP-3333)
-			return c.updateClaim(ctx, claim, func(claim *corev1.PersistentVolumeClaim) { claim.Spec.StorageClassName = &class.Name })
+			err := c.updateClaim(ctx, claim, func(claim *corev1.PersistentVolumeClaim) { claim.Spec.StorageClassName = &class.Name })
+			c.meters.classAssigned(err)
+			return err
 		}
 	}
 	switch {
 	case waits && !volume.IsDelayBindingProvisioning(claim):
-		c.tell(claim, corev1.EventTypeNormal, "WaitForFirstConsumer", "waiting for first consumer to be created before binding")
+		reason, message, err := c.consumers(claim)
+		if err != nil {
+			return err
+		}
+		c.tell(claim, corev1.EventTypeNormal, reason, message)
 	case volume.GetPersistentVolumeClaimClass(claim) != "":
 		return c.provision(ctx, claim)
 	default:
 		c.tell(claim, corev1.EventTypeNormal, "FailedBinding", "no persistent volumes available for this claim and no storage class is set")
 	}
 	return c.claimPhase(ctx, claim, corev1.ClaimPending, nil)
+}
+
+// consumers returns what a claim waits for whose volume the scheduler chooses: for pods to be created, or to be scheduled.
+func (c *controller) consumers(claim *corev1.PersistentVolumeClaim) (reason, message string, err error) {
+	found, err := c.pods.ByIndex(workload.ByPersistentVolumeClaim, claim.Namespace+"/"+claim.Name)
+	if err != nil {
+		return "", "", fmt.Errorf("find pods: %w", err)
+	}
+	var pods []string
+	for _, obj := range found {
+		if pod, ok := obj.(*corev1.Pod); ok && waiting(pod) {
+			pods = append(pods, pod.Name)
+		}
+	}
+	slices.Sort(pods)
+	switch len(pods) {
+	case 0:
+		return "WaitForFirstConsumer", "waiting for first consumer to be created before binding", nil
+	case 1:
+		return "WaitForPodScheduled", fmt.Sprintf("waiting for pod %s to be scheduled", pods[0]), nil
+	}
+	return "WaitForPodScheduled", fmt.Sprintf("waiting for pods %s to be scheduled", strings.Join(pods, ",")), nil
+}
+
+// waiting reports whether a pod has no node yet, and is not over.
+func waiting(pod *corev1.Pod) bool {
+	return pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodFailed &&
+		pod.Status.Phase != corev1.PodSucceeded
 }
 
 // tell records an event for a claim unless it repeats the claim's last one.
@@ -123,24 +158,30 @@ func (c *controller) defaultClass() (*storagev1.StorageClass, error) {
 // provision annotates the claim for the class's external provisioner. There are no other provisioners.
 func (c *controller) provision(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	class, err := c.classes.Get(volume.GetPersistentVolumeClaimClass(claim))
-	if err == nil && strings.HasPrefix(class.Provisioner, "kubernetes.io/") {
-		err = fmt.Errorf("no volume plugin matched name: %s", class.Provisioner)
+	provisioner := ""
+	if err == nil {
+		provisioner = class.Provisioner
+		if driver := csiDriver(provisioner); driver != "" {
+			provisioner = driver
+		} else if strings.HasPrefix(provisioner, "kubernetes.io/") {
+			err = fmt.Errorf("no volume plugin matched name: %s", provisioner)
+		}
 	}
 	if err != nil {
 		c.tell(claim, corev1.EventTypeWarning, "ProvisioningFailed", err.Error())
 		return nil // an event of the class enqueues the claim
 	}
-	if claim.Annotations[volume.AnnStorageProvisioner] != class.Provisioner {
+	if claim.Annotations[volume.AnnStorageProvisioner] != provisioner {
 		if err := c.updateClaim(ctx, claim, func(claim *corev1.PersistentVolumeClaim) {
-			metav1.SetMetaDataAnnotation(&claim.ObjectMeta, volume.AnnBetaStorageProvisioner, class.Provisioner)
-			metav1.SetMetaDataAnnotation(&claim.ObjectMeta, volume.AnnStorageProvisioner, class.Provisioner)
+			metav1.SetMetaDataAnnotation(&claim.ObjectMeta, volume.AnnBetaStorageProvisioner, provisioner)
+			metav1.SetMetaDataAnnotation(&claim.ObjectMeta, volume.AnnStorageProvisioner, provisioner)
 		}); err != nil {
 			return err
 		}
 	}
 	c.tell(claim, corev1.EventTypeNormal, "ExternalProvisioning",
 		fmt.Sprintf("Waiting for a volume to be created either by the external provisioner '%s' "+
-			"or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered.", class.Provisioner))
+			"or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered.", provisioner))
 	return nil
 }
 

@@ -6,7 +6,6 @@ package volumebinder
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -66,44 +65,6 @@ func (c *controller) claimOf(ctx context.Context, ref *corev1.ObjectReference) (
 		return nil, nil // another claim of the same name
 	}
 	return claim, nil
-}
-
-// reclaim releases a volume whose claim is deleted. The volume's provisioner deletes it; a volume without one, or with the policy Retain,
-// stays.
-func (c *controller) reclaim(ctx context.Context, pv *corev1.PersistentVolume) error {
-	if pv.Status.Phase != corev1.VolumeReleased && pv.Status.Phase != corev1.VolumeFailed {
-		var err error
-		if pv, err = c.volumePhase(ctx, pv, corev1.VolumeReleased); err != nil {
-			return err
-		}
-	}
-	switch pv.Spec.PersistentVolumeReclaimPolicy {
-	case corev1.PersistentVolumeReclaimRetain:
-		return nil
-	case corev1.PersistentVolumeReclaimDelete:
-		by := pv.Annotations[volume.AnnDynamicallyProvisioned]
-		if by != "" && !strings.HasPrefix(by, "kubernetes.io/") || pv.Annotations[volume.AnnMigratedTo] != "" {
-			return nil
-		}
-		return c.failed(ctx, pv, "VolumeFailedDelete", fmt.Sprintf(
-			"error getting deleter volume plugin for volume %q: no deletable volume plugin matched", pv.Name))
-	case corev1.PersistentVolumeReclaimRecycle:
-		return c.failed(ctx, pv, "VolumeFailedRecycle", "No recycler plugin found for the volume!")
-	}
-	return c.failed(ctx, pv, "VolumeUnknownReclaimPolicy", "Volume has unrecognized PersistentVolumeReclaimPolicy")
-}
-
-func (c *controller) failed(ctx context.Context, pv *corev1.PersistentVolume, reason, message string) error {
-	if pv.Status.Phase == corev1.VolumeFailed {
-		return nil
-	}
-	failed := pv.DeepCopy()
-	failed.Status.Phase, failed.Status.Message = corev1.VolumeFailed, message
-	if _, err := c.client.CoreV1().PersistentVolumes().UpdateStatus(ctx, failed, metav1.UpdateOptions{}); err != nil {
-		return fmt.Errorf("update volume status: %w", err)
-	}
-	c.recorder.Event(pv, corev1.EventTypeWarning, reason, message)
-	return nil
 }
 
 // unbind unbinds a volume from a claim that is bound to another volume. A claimRef that a user set before stays.

@@ -10,6 +10,9 @@
 // Binding is four writes (bind.go), each of which may be the last before a crash: the volume's claimRef, its phase, the claim's volumeName,
 // its phase. The next sync continues from there. One worker syncs all keys, so that it offers a volume to one claim at a time. The cache
 // may be stale, since each write is conditional on the version that was read.
+//
+// When the claim of a hostPath volume is deleted, the controller may delete the volume's directory (reclaim.go). Volumes and claims of
+// former in-tree drivers get annotations for the CSI drivers that replaced them (migration.go).
 package volumebinder
 
 import (
@@ -30,6 +33,7 @@ import (
 	"k8s.io/component-helpers/storage/volume"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/workload"
 )
 
 // Controller describes the loop.
@@ -39,7 +43,8 @@ func Controller() controllers.Controller {
 	return controllers.Controller{
 		Name:    "persistentvolume-binder-controller",
 		Account: "persistent-volume-binder", Component: "persistentvolume-controller",
-		Inputs:  []schema.GroupVersionResource{volumes, claims, storagev1.SchemeGroupVersion.WithResource("storageclasses")},
+		Inputs: []schema.GroupVersionResource{volumes, claims, storagev1.SchemeGroupVersion.WithResource("storageclasses"),
+			corev1.SchemeGroupVersion.WithResource("pods")},
 		Outputs: []schema.GroupVersionResource{volumes, claims},
 		New:     build,
 	}
@@ -52,27 +57,45 @@ const (
 )
 
 type controller struct {
-	client   kubernetes.Interface
-	recorder record.EventRecorder
-	volumes  corelisters.PersistentVolumeLister
-	claims   corelisters.PersistentVolumeClaimLister
-	classes  storagelisters.StorageClassLister
-	free     cache.Indexer // volumes, by class
-	waiting  cache.Indexer // claims by what they wait for
-	queue    *controllers.Queue[types.NamespacedName]
+	client    kubernetes.Interface
+	recorder  record.EventRecorder
+	volumes   corelisters.PersistentVolumeLister
+	claims    corelisters.PersistentVolumeClaimLister
+	classes   storagelisters.StorageClassLister
+	free      cache.Indexer // volumes, by class
+	waiting   cache.Indexer // claims by what they wait for
+	pods      cache.Indexer
+	meters    *meters
+	migrator  migrator
+	reclaimer *reclaimer
+	queue     *controllers.Queue[types.NamespacedName]
 
 	told map[types.NamespacedName]string // the last event of each waiting claim; only the worker uses it
 }
 
 func build(d *controllers.Deps) (controllers.Runner, error) {
 	core, classes := d.Informers.Core().V1(), d.Informers.Storage().V1().StorageClasses()
-	volumes, claims := core.PersistentVolumes(), core.PersistentVolumeClaims()
+	volumes, claims, pods := core.PersistentVolumes(), core.PersistentVolumeClaims(), core.Pods()
 	c := &controller{
 		client: d.Client, recorder: d.Recorder, volumes: volumes.Lister(), claims: claims.Lister(), classes: classes.Lister(),
-		free: volumes.Informer().GetIndexer(), waiting: claims.Informer().GetIndexer(), told: map[types.NamespacedName]string{},
+		free: volumes.Informer().GetIndexer(), waiting: claims.Informer().GetIndexer(),
+		pods: pods.Informer().GetIndexer(), migrator: migrator{d.Client}, told: map[types.NamespacedName]string{},
 		queue: controllers.NewQueue[types.NamespacedName](d, "volumes", 1),
 	}
-	err := errors.Join(
+	var err error
+	c.meters, err = newMeters(d, c)
+	c.reclaimer = &reclaimer{client: d.Client, recorder: d.Recorder, meters: c.meters, scratch: scratch}
+	err = errors.Join(err,
+		workload.IndexByPersistentVolumeClaim(pods.Informer()),
+		controllers.Subscribe(d, pods.Informer(), controllers.Handler[*corev1.Pod]{
+			Add: c.podHeard,
+			Update: func(before, updated *corev1.Pod) {
+				if waiting(before) != waiting(updated) {
+					c.podHeard(updated)
+				}
+			},
+			Delete: c.podHeard,
+		}),
 		controllers.Index(volumes.Informer(), byClass, func(obj any) ([]string, error) {
 			if pv, ok := obj.(*corev1.PersistentVolume); ok {
 				return []string{volume.GetPersistentVolumeClass(pv)}, nil
@@ -122,6 +145,20 @@ func (c *controller) claimHeard(claim *corev1.PersistentVolumeClaim) {
 	}
 }
 
+// podHeard enqueues the claims of a pod that wait for a volume: their events name the pods.
+func (c *controller) podHeard(pod *corev1.Pod) {
+	for i := range pod.Spec.Volumes {
+		name := workload.ClaimName(pod, &pod.Spec.Volumes[i])
+		if name == "" {
+			continue
+		}
+		claim, err := c.claims.PersistentVolumeClaims(pod.Namespace).Get(name)
+		if err == nil && claim.Spec.VolumeName == "" {
+			c.queue.Add(controllers.Key(claim))
+		}
+	}
+}
+
 func (c *controller) classHeard(class *storagev1.StorageClass) {
 	c.wake(ofClass(class.Name))
 	if isDefault(class) {
@@ -151,6 +188,9 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 		} else if err != nil {
 			return fmt.Errorf("get volume: %w", err)
 		}
+		if pv, err = c.migrator.volume(ctx, pv); err != nil {
+			return err
+		}
 		return c.volume(ctx, pv)
 	}
 	claim, err := c.claims.PersistentVolumeClaims(key.Namespace).Get(key.Name)
@@ -159,6 +199,9 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("get claim: %w", err)
+	}
+	if claim, err = c.migrator.claim(ctx, claim); err != nil {
+		return err
 	}
 	if _, ok := claim.Annotations[volume.AnnBindCompleted]; ok {
 		delete(c.told, key)
