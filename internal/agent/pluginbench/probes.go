@@ -15,8 +15,11 @@ import (
 // noSuchDevice is the ID of a device that no plug-in has.
 const noSuchDevice = "mortise-bench-no-such-device"
 
+// prober makes the checks that call a device plug-in directly.
+type prober struct{ *deviceBench }
+
 // probe calls the plug-in at its socket.
-func (d *deviceBench) probe(ctx context.Context, call func(context.Context, pluginapi.DevicePluginClient) finding) finding {
+func (d prober) probe(ctx context.Context, call func(context.Context, pluginapi.DevicePluginClient) finding) finding {
 	connection, err := connect(d.socket())
 	if err != nil {
 		return fail("%v", err)
@@ -41,7 +44,7 @@ func first(ctx context.Context, c pluginapi.DevicePluginClient) ([]*pluginapi.De
 	return list.GetDevices(), err
 }
 
-func (d *deviceBench) listsTwice(ctx context.Context) finding {
+func (d prober) listsTwice(ctx context.Context) finding {
 	return d.probe(ctx, func(ctx context.Context, c pluginapi.DevicePluginClient) finding {
 		list, err := first(ctx, c)
 		if err != nil {
@@ -67,7 +70,7 @@ func (d *deviceBench) listsTwice(ctx context.Context) finding {
 	})
 }
 
-func (d *deviceBench) prefers(ctx context.Context) finding {
+func (d prober) prefers(ctx context.Context) finding {
 	return d.probe(ctx, func(ctx context.Context, c pluginapi.DevicePluginClient) finding {
 		options, err := c.GetDevicePluginOptions(ctx, &pluginapi.Empty{})
 		if err != nil {
@@ -123,7 +126,7 @@ func preferred(answer *pluginapi.PreferredAllocationResponse, free []string, siz
 	return ok("")
 }
 
-func (d *deviceBench) refuses(ctx context.Context) finding {
+func (d prober) refuses(ctx context.Context) finding {
 	return d.probe(ctx, func(ctx context.Context, c pluginapi.DevicePluginClient) finding {
 		_, err := allocate(ctx, c, noSuchDevice)
 		if err == nil {
@@ -138,7 +141,7 @@ func allocate(ctx context.Context, c pluginapi.DevicePluginClient, id string) (*
 	return c.Allocate(ctx, &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: []string{id}}}})
 }
 
-func (d *deviceBench) survives(ctx context.Context) finding {
+func (d prober) survives(ctx context.Context) finding {
 	return d.probe(ctx, func(ctx context.Context, c pluginapi.DevicePluginClient) finding {
 		for range 10 {
 			short, cancel := context.WithTimeout(ctx, time.Millisecond)

@@ -15,7 +15,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/plugins"
 )
 
-// errRefused is what a plug-in is told whose first registration the bench refuses.
+// errRefused is what a plug-in hears whose first registration the bench refuses.
 var errRefused = errors.New("the bench refuses the first registration")
 
 // door is the handler of plug-ins in plugins_registry: it lets the node's own handler take them, remembers who came, and refuses once if
