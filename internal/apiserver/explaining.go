@@ -40,7 +40,19 @@ func (s *Server) newExplain() {
 			validators = append(validators, p.Name())
 		}
 	}
-	s.explain = explain.New(explain.Options{Bytes: s.opts.Explain.Bytes, Started: s.started, Mutators: mutators, Validators: validators})
+	s.explain = explain.New(explain.Options{Bytes: s.opts.Explain.Bytes, Started: s.started, Mutators: mutators, Validators: validators,
+		Calls: s.calls})
+}
+
+// calls returns the calls to extensions for a pod.
+func (s *Server) calls(namespace, name string) (out []trace.Call) {
+	for _, one := range s.opts.Ledger.Spans(namespace, name) {
+		out = append(out, trace.Call{
+			Time: one.Began.UTC().Format(time.RFC3339Nano), Point: string(one.Point), Extension: one.Name, Method: one.Method,
+			Seconds: one.Took.Seconds(), Error: one.Error,
+		})
+	}
+	return out
 }
 
 // explaining adds the paths for queries about traces.
