@@ -6,6 +6,7 @@ package options
 import (
 	"cmp"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/pflag"
 )
@@ -20,6 +21,9 @@ type Node struct {
 	RootDir string
 	// NoKubeletLinks keeps a real node with another RootDir from making links to its directories below /var/lib/kubelet.
 	NoKubeletLinks bool
+	// PluginWait is how long a real node holds pods for a device plug-in that was there before the node or the machine restarted. 0: five
+	// minutes.
+	PluginWait time.Duration
 	// ImageCredentialProviderConfig is the file, or the directory of files, of a CredentialProviderConfig of kubelet.config.k8s.io.
 	ImageCredentialProviderConfig string
 	// ImageCredentialProviderBinDir has the programs of the providers in ImageCredentialProviderConfig.
@@ -42,6 +46,8 @@ func (o *Node) addFlags(f *pflag.FlagSet) {
 		"Directory of a real node's pod volumes. Default: DATA-DIR/kubelet. Set it to /var/lib/kubelet to take over a kubelet's pods.")
 	f.BoolVar(&o.NoKubeletLinks, "no-kubelet-links", o.NoKubeletLinks,
 		"A real node makes no links below /var/lib/kubelet to its own directories. Plug-ins that have these paths built in do not find it.")
+	f.DurationVar(&o.PluginWait, "plugin-wait", cmp.Or(o.PluginWait, 5*time.Minute),
+		"How long a real node holds pods for a device plug-in that has not registered again after a restart. kubelet fails these pods at once.")
 	f.StringVar(&o.ImageCredentialProviderConfig, "image-credential-provider-config", o.ImageCredentialProviderConfig,
 		"File of a CredentialProviderConfig for a real node, or a directory of such files (*.json, *.yaml, *.yml). The node reloads it.")
 	f.StringVar(&o.ImageCredentialProviderBinDir, "image-credential-provider-bin-dir", o.ImageCredentialProviderBinDir,

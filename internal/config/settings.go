@@ -214,6 +214,7 @@ func table() []Setting {
 		{Flag: "kubelet-config-dir", Field: "node.kubeletConfigDir"},
 		{Flag: "root-dir", Field: "node.rootDir"},
 		{Flag: "no-kubelet-links", Field: "node.noKubeletLinks"},
+		{Flag: "plugin-wait", Field: "node.pluginWait"},
 		{Flag: "image-credential-provider-config", Field: "node.imageCredentialProviderConfig"},
 		{Flag: "image-credential-provider-bin-dir", Field: "node.imageCredentialProviderBinDir"},
 		{Flag: "kubelet-certificate-authority", Field: "node.kubeletCertificateAuthority"},

@@ -274,8 +274,10 @@ func (p *Plan) runAgent(ctx context.Context, c *Connection, n Network, parts *li
 	parts.Run(ctx, "node", func(ctx context.Context) error {
 		return agent.Run(ctx, agent.Options{
 			NodeName: c.Name, Config: c.Config, RuntimeEndpoint: p.socket, Kubelet: p.kubelet.configuration(),
-			Host: agent.HostOptions{RootDir: p.Settings.Root(p.DataDir), Links: p.links()},
-			CNI:  agent.CNIOptions{ConfDir: p.cniDir, PodCIDR: c.PodCIDR, MTU: n.podMTU, Masqueraded: n.masqueraded},
+			Host: agent.HostOptions{
+				RootDir: p.Settings.Root(p.DataDir), Links: p.links(), PluginWait: p.Settings.PluginWait,
+			},
+			CNI: agent.CNIOptions{ConfDir: p.cniDir, PodCIDR: c.PodCIDR, MTU: n.podMTU, Masqueraded: n.masqueraded},
 			Server: agent.ServerOptions{
 				Serve: p.usage.of(api), Listen: p.kubelet.listenAt(c.listen()), TLS: p.kubelet.secured(c.Serving), Admit: p.kubelet.admits(c.Admit),
 			},

@@ -306,6 +306,7 @@ type NodeConfiguration struct {
 	KubeletConfigDir              string                      `json:"kubeletConfigDir,omitempty"`
 	RootDir                       string                      `json:"rootDir,omitempty"`
 	NoKubeletLinks                *bool                       `json:"noKubeletLinks,omitempty"`
+	PluginWait                    *metav1.Duration            `json:"pluginWait,omitempty"`
 	ImageCredentialProviderConfig string                      `json:"imageCredentialProviderConfig,omitempty"`
 	ImageCredentialProviderBinDir string                      `json:"imageCredentialProviderBinDir,omitempty"`
 	KubeletCertificateAuthority   string                      `json:"kubeletCertificateAuthority,omitempty"`
