@@ -37,7 +37,8 @@ func TestSpans(t *testing.T) {
 	for range maxSpans {
 		call(For(t.Context(), "ns", "b"), nil)
 	}
-	if got, others := l.Spans("ns", "a"), l.Spans("ns", "b"); len(got) != 0 || len(others) != maxSpans || !others[0].Began.Before(others[1].Began) {
+	got, others := l.Spans("ns", "a"), l.Spans("ns", "b")
+	if len(got) != 0 || len(others) != maxSpans || !others[0].Began.Before(others[1].Began) {
 		t.Errorf("kept %d old spans, %d new ones", len(got), len(others))
 	}
 }

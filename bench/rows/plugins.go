@@ -252,10 +252,12 @@ func (p *devicePlugin) ListAndWatch(_ *pluginapi.Empty, s grpc.ServerStreamingSe
 
 // Allocate implements the plug-in's API.
 func (*devicePlugin) Allocate(context.Context, *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
-	return &pluginapi.AllocateResponse{ContainerResponses: []*pluginapi.ContainerAllocateResponse{{Envs: map[string]string{"DEVICE": "1"}}}}, nil
+	one := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{"DEVICE": "1"}}
+	return &pluginapi.AllocateResponse{ContainerResponses: []*pluginapi.ContainerAllocateResponse{one}}, nil
 }
 
-// serve serves the plug-in, and registers it. The node removes the sockets that it finds when it starts: the plug-in's comes after the node's.
+// serve serves the plug-in, and registers it. The node removes the sockets that it finds when it starts: the plug-in's comes after the
+// node's.
 func (p *devicePlugin) serve(ctx context.Context, dir string) error {
 	c, err := grpc.NewClient("unix:"+filepath.Join(dir, "kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

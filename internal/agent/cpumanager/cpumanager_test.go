@@ -147,9 +147,9 @@ func TestExclusiveCPUsSurviveARestart(t *testing.T) {
 		}
 		var own, shared podresources.ContainerResources
 		var all podresources.AllocatableResourcesResponse
-		m.Describe(alone, &alone.Spec.Containers[0], &own)
-		m.Describe(sharing, &sharing.Spec.Containers[0], &shared)
-		m.DescribeNode(&all)
+		Describer{m}.Describe(alone, &alone.Spec.Containers[0], &own)
+		Describer{m}.Describe(sharing, &sharing.Spec.Containers[0], &shared)
+		Describer{m}.DescribeNode(&all)
 		if got := fmt.Sprint(own.GetCpuIds(), shared.GetCpuIds(), len(all.GetCpuIds())); got != "[1 5] [] 7" {
 			t.Errorf("the pod resources API has %s", got)
 		}

@@ -9,8 +9,11 @@ import (
 	"k8s.io/utils/cpuset"
 )
 
+// Describer tells the pod resources API what containers have.
+type Describer struct{ *Manager }
+
 // Describe adds the CPUs that a container has for itself.
-func (m *Manager) Describe(pod *corev1.Pod, c *corev1.Container, to *podresources.ContainerResources) {
+func (m Describer) Describe(pod *corev1.Pod, c *corev1.Container, to *podresources.ContainerResources) {
 	if m.policy == nil {
 		return
 	}
@@ -22,12 +25,12 @@ func (m *Manager) Describe(pod *corev1.Pod, c *corev1.Container, to *podresource
 }
 
 // DescribePod adds the CPUs of a pod with pod-level resources.
-func (m *Manager) DescribePod(pod *corev1.Pod, to *podresources.PodResources) {
+func (m Describer) DescribePod(pod *corev1.Pod, to *podresources.PodResources) {
 	to.CpuIds = append(to.CpuIds, ids(m.OfPod(pod.UID))...)
 }
 
 // DescribeNode adds the CPUs that containers can have for themselves.
-func (m *Manager) DescribeNode(to *podresources.AllocatableResourcesResponse) {
+func (m Describer) DescribeNode(to *podresources.AllocatableResourcesResponse) {
 	to.CpuIds = append(to.CpuIds, ids(m.Allocatable())...)
 }
 

@@ -105,7 +105,7 @@ func checkRuntime(ctx context.Context, e *examination) []Finding {
 	out = append(out, conditions(status.GetStatus().GetConditions())...)
 	if r.ignoresCDI() {
 		out = append(out, Finding{State: Note, What: fmt.Sprintf("%s %s ignores the CDI devices of device plug-ins and DRA drivers: containers "+
-			"start without them, and nothing says so", r.name, r.version), Do: "install containerd 1.7 or newer"})
+			"start without them and without an error", r.name, r.version), Do: "install containerd 1.7 or newer"})
 	}
 	if err := r.read(status.GetInfo()["config"]); err != nil {
 		out = append(out, Finding{State: Note, What: err.Error()})

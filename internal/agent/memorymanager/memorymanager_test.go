@@ -74,7 +74,8 @@ func TestMemorySurvivesARestart(t *testing.T) {
 	var all podresources.AllocatableResourcesResponse
 	m.Describe(pod, &corev1.Container{Name: "app"}, &own)
 	m.DescribeNode(&all)
-	if b := own.GetMemory(); len(b) != 1 || b[0].GetMemoryType() != "memory" || b[0].GetSize() != 2<<30 || b[0].GetTopology().GetNodes()[0].GetID() != 1 {
+	if b := own.GetMemory(); len(b) != 1 || b[0].GetMemoryType() != "memory" || b[0].GetSize() != 2<<30 ||
+		b[0].GetTopology().GetNodes()[0].GetID() != 1 {
 		t.Errorf("the pod resources API has %v", b)
 	}
 	if b := all.GetMemory(); len(b) != 2 || b[0].GetSize() != 3<<30 || b[1].GetSize() != 4<<30 {

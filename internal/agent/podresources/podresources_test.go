@@ -150,7 +150,8 @@ func TestPodResources(t *testing.T) {
 	conn, _ := serve(t, p)
 	client := podresourcesv1.NewPodResourcesListerClient(conn)
 	list, err := client.List(t.Context(), &podresourcesv1.ListPodResourcesRequest{})
-	if err != nil || len(list.GetPodResources()) != 1 || len(list.GetPodResources()[0].GetCpuIds()) != 1 || len(list.GetPodResources()[0].GetContainers()) != 2 ||
+	if err != nil || len(list.GetPodResources()) != 1 ||
+		len(list.GetPodResources()[0].GetCpuIds()) != 1 || len(list.GetPodResources()[0].GetContainers()) != 2 ||
 		list.GetPodResources()[0].GetContainers()[0].GetName() != "side" ||
 		list.GetPodResources()[0].GetContainers()[1].GetDevices()[0].GetDeviceIds()[0] != "a-c" {
 		t.Errorf("%v, %v", list, err)
