@@ -84,9 +84,6 @@ func TestUpstreamPrograms(t *testing.T) {
 	}
 	programs := build(t)
 	mortise := filepath.Join(programs, "mortise")
-	if err := os.MkdirAll("/var/lib/kubelet", 0o750); err != nil {
-		t.Fatal(err)
-	}
 	t.Run("sample-device-plugin", func(t *testing.T) {
 		t.Parallel()
 		equal(t, drive(t, mortise, "--device-plugin", "--usual-path", "--name", "example.com/resource", "--",

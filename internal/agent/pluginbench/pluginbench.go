@@ -116,6 +116,7 @@ type bench struct {
 	changed chan struct{} // has a value when what a check waits for may hold
 	report  *Report
 	process *process // nil: none runs
+	kept    string   // a file that keeps /var/lib/kubelet; empty: there is none
 }
 
 // step is one check.

@@ -42,7 +42,7 @@ func (b *bench) launch() error {
 	}
 	attributes := &syscall.SysProcAttr{Setpgid: true}
 	if b.Usual {
-		if _, err := os.Stat(usualRoot); err != nil {
+		if err := b.keepUsual(); err != nil {
 			return fmt.Errorf("show the directory at %s: %w", usualRoot, err)
 		}
 		attributes.Unshareflags = syscall.CLONE_NEWNS
@@ -67,6 +67,23 @@ func (b *bench) launch() error {
 	return nil
 }
 
+// keepUsual makes kubelet's usual directory, and keeps it: a node of the machine that ends removes it if it is empty, and with it what is
+// mounted there.
+func (b *bench) keepUsual() error {
+	if b.kept != "" {
+		return nil
+	}
+	if err := os.MkdirAll(usualRoot, 0o750); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(usualRoot, ".plugin-bench-*")
+	if err != nil {
+		return err
+	}
+	b.kept = f.Name()
+	return f.Close()
+}
+
 // kill kills the program with all that it has started, and waits for its end.
 func (b *bench) kill() {
 	if b.process == nil {
@@ -80,6 +97,9 @@ func (b *bench) kill() {
 func (b *bench) end() {
 	b.kill()
 	b.process = nil
+	if b.kept != "" {
+		_ = os.Remove(b.kept)
+	}
 }
 
 // change runs the command that changes the health of a device.
