@@ -12,6 +12,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	csi "github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/fsnotify/fsnotify"
@@ -128,9 +129,12 @@ func (p *devicePlugin) register(kubelet string) {
 		return
 	}
 	defer c.Close()
-	_, _ = pluginapi.NewRegistrationClient(c).Register(context.Background(), &pluginapi.RegisterRequest{
+	// The socket's file is there before kubelet listens.
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_, _ = pluginapi.NewRegistrationClient(c).Register(ctx, &pluginapi.RegisterRequest{
 		Version: pluginapi.Version, Endpoint: "plugin.sock", ResourceName: "example.com/dev",
-	})
+	}, grpc.WaitForReady(true))
 }
 
 // serve serves at a socket until stop is called.

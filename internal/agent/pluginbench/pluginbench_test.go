@@ -140,7 +140,7 @@ func TestBrokenDevicePlugins(t *testing.T) {
 			p.run(t, dir)
 			wait := time.Duration(0)
 			if p.once {
-				wait = time.Second
+				wait = 10 * time.Second
 			}
 			got := results(t, Devices, Options{Dir: dir, Wait: wait})
 			maps.DeleteFunc(got, func(_, text string) bool { return strings.HasPrefix(text, "skip") })
