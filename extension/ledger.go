@@ -77,6 +77,8 @@ type Ledger struct {
 	entries map[Ref]*account
 	gone    map[Ref]bool // what was unregistered: a call that comes late is booked nowhere
 	waits   []func() map[Ref][]Waiting
+
+	spans spans
 }
 
 // NewLedger returns an empty ledger that reads the time from c.
@@ -168,7 +170,7 @@ func (l *Ledger) Call(ctx context.Context, ref Ref, p Policy, f func(ctx context
 	ctx = a.watched(ctx)
 	wait := p.Backoff
 	for try := 0; ; try++ {
-		err := l.once(ctx, a, p, f)
+		err := l.once(ctx, ref, a, p, f)
 		if err == nil {
 			return nil
 		}
@@ -180,7 +182,7 @@ func (l *Ledger) Call(ctx context.Context, ref Ref, p Policy, f func(ctx context
 }
 
 // once is one try.
-func (l *Ledger) once(ctx context.Context, a *account, p Policy, f func(ctx context.Context) error) error {
+func (l *Ledger) once(ctx context.Context, ref Ref, a *account, p Policy, f func(ctx context.Context) error) error {
 	trial, err := a.begin(p, l.clock)
 	if err != nil {
 		return err
@@ -199,7 +201,9 @@ func (l *Ledger) once(ctx context.Context, a *account, p Policy, f func(ctx cont
 	}()
 	err = f(ctx)
 	finished = true
-	a.end(p, l.clock, l.clock.Since(start), trial, err)
+	took := l.clock.Since(start)
+	a.end(p, l.clock, took, trial, err)
+	l.spans.keep(ctx, ref, start, took, err)
 	return err
 }
 

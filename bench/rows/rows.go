@@ -61,6 +61,7 @@ func rowsInOrder() []row {
 			start: autoscaling},
 		{name: "pods", what: "pods of real containers on a node of its own: ready, at once, memory and rest (root, containerd)", start: realPods},
 		{name: "services", what: "10,000 Services by nftables and by iptables, in network namespaces of their own (root)", start: serviceRules},
+		{name: "plugins", what: "plug-ins of the node: allocation of a device, 10,000 devices that flap", start: nodePlugins},
 		{name: "embed", what: "embedtest.New", start: embeds},
 		{name: "aggregated", what: "bulk and watches through the proxy of an aggregated server", start: aggregated},
 		{name: "growth", what: "cost in objects stored; memory per object; idle watchers", args: load.Bare, serve: growth},

@@ -46,7 +46,7 @@ func main() {
 		},
 		Engines:  engines(),
 		AddFlags: func(f *pflag.FlagSet, o *options.APIServer) { embed.AddFlags(f, o) },
-		Judge:    judge, Examine: examine, EnsureDNS: node.EnsureDNS,
+		Judge:    judge, Examine: examine, PluginBench: driveNodePlugin, EnsureDNS: node.EnsureDNS,
 	}))
 }
 

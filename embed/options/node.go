@@ -6,6 +6,7 @@ package options
 import (
 	"cmp"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/pflag"
 )
@@ -24,6 +25,9 @@ type Node struct {
 	NoLocalStorage bool
 	// CSIDrivers are CSI drivers that a real node is going to have: pods that need one wait for its registration, with a condition.
 	CSIDrivers []string
+	// PluginWait is how long a real node holds pods for a device plug-in that was there before the node or the machine restarted. 0: five
+	// minutes.
+	PluginWait time.Duration
 	// ImageCredentialProviderConfig is the file, or the directory of files, of a CredentialProviderConfig of kubelet.config.k8s.io.
 	ImageCredentialProviderConfig string
 	// ImageCredentialProviderBinDir has the programs of the providers in ImageCredentialProviderConfig.
@@ -50,6 +54,8 @@ func (o *Node) addFlags(f *pflag.FlagSet) {
 		"A real node does not run the CSI driver storage.mortise.dev, whose volumes are directories below DATA-DIR/local-storage.")
 	f.StringSliceVar(&o.CSIDrivers, "csi-drivers", o.CSIDrivers,
 		"CSI drivers that a real node is going to have. A pod that needs one waits until it registers, with a condition that names it.")
+	f.DurationVar(&o.PluginWait, "plugin-wait", cmp.Or(o.PluginWait, 5*time.Minute),
+		"How long a real node holds pods for a device plug-in that has not registered again after a restart. kubelet fails these pods at once.")
 	f.StringVar(&o.ImageCredentialProviderConfig, "image-credential-provider-config", o.ImageCredentialProviderConfig,
 		"File of a CredentialProviderConfig for a real node, or a directory of such files (*.json, *.yaml, *.yml). The node reloads it.")
 	f.StringVar(&o.ImageCredentialProviderBinDir, "image-credential-provider-bin-dir", o.ImageCredentialProviderBinDir,

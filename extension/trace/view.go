@@ -29,6 +29,8 @@ type View struct {
 	// More is set if there are more writes than requested.
 	More bool `json:"more,omitempty"`
 	Kept Kept `json:"kept"`
+	// Calls are those to plug-ins of the node for a pod, if the node runs in this server's process: the newest, in their order.
+	Calls []Call `json:"calls,omitempty"`
 }
 
 // Kept is the extent of the recorded traces. Traces are in memory: those from before Started are lost.

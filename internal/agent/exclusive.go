@@ -114,11 +114,11 @@ func (x exclusive) rows() []containermanager.Row {
 	var out []containermanager.Row
 	if x.cpus != nil {
 		out = append(out, containermanager.Row{Name: "CPU manager", Hints: x.cpus, Allocator: x.cpus, Options: x.cpus, Status: x.cpus,
-			Releaser: x.cpus, Run: x.cpus.Run})
+			Releaser: x.cpus, Describer: cpumanager.Describer{Manager: x.cpus}, Run: x.cpus.Run})
 	}
 	if x.memory != nil {
 		out = append(out, containermanager.Row{Name: "memory manager", Hints: x.memory, Allocator: x.memory, Options: x.memory,
-			Releaser: x.memory})
+			Releaser: x.memory, Describer: x.memory})
 	}
 	return out
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/mortise-dev/mortise/internal/agent/cgroups"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/csi"
 	"github.com/mortise-dev/mortise/internal/agent/devicemanager"
@@ -27,6 +28,7 @@ type Metrics struct {
 	evictions *prometheus.CounterVec
 	images    *images.Metrics
 	admission *podadmission.Metrics
+	cgroups   *cgroups.Metrics
 	devices   *devicemanager.Metrics
 	resources *podresources.Metrics
 	exclusive *resourcemetrics.Metrics
@@ -43,6 +45,7 @@ type Metrics struct {
 // NewMetrics makes the metrics of a node.
 func NewMetrics() *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry(), images: images.NewMetrics(), admission: podadmission.NewMetrics(),
+		cgroups: cgroups.NewMetrics(),
 		devices: devicemanager.NewMetrics(), resources: podresources.NewMetrics(),
 		exclusive: resourcemetrics.New(),
 		providers: imagecredentials.NewMetrics(), claims: dra.NewMetrics(), storage: csi.NewMetrics(), runtime: cri.NewMetrics(),
@@ -53,6 +56,7 @@ func NewMetrics() *Metrics {
 	m.registry.MustRegister(m.evictions)
 	m.registry.MustRegister(m.images.Collectors()...)
 	m.registry.MustRegister(m.admission.Collectors()...)
+	m.registry.MustRegister(m.cgroups.Collectors()...)
 	m.registry.MustRegister(m.devices.Collectors()...)
 	m.registry.MustRegister(m.resources.Collectors()...)
 	m.registry.MustRegister(m.exclusive.Collectors(true)...)

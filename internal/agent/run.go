@@ -271,6 +271,7 @@ func (n *node) buildParts(ctx context.Context, services corev1listers.ServiceLis
 	}
 	bounds := cgroups.New(cgroups.Options{
 		Pods: n.workers, Config: n.config, Resources: n.resources, Kubelet: n.Kubelet, Root: n.Host.CgroupFS,
+		Metrics: n.Metrics.cgroups,
 	})
 	lifecycle := containerhooks.New(containerhooks.Config{Runtime: n.cri, Addresses: n.Addresses, Events: n.recorder, Clock: n.Clock})
 	killer := podkiller.New(podkiller.Config{Runtime: n.cri, Hooks: lifecycle, Logs: n.config, Events: n.recorder, Clock: n.Clock})

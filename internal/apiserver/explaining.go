@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/extension/trace"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
@@ -40,7 +41,21 @@ func (s *Server) newExplain() {
 			validators = append(validators, p.Name())
 		}
 	}
-	s.explain = explain.New(explain.Options{Bytes: s.opts.Explain.Bytes, Started: s.started, Mutators: mutators, Validators: validators})
+	s.explain = explain.New(explain.Options{Bytes: s.opts.Explain.Bytes, Started: s.started, Mutators: mutators, Validators: validators,
+		Calls: callsOf(s.opts.Ledger)})
+}
+
+// callsOf returns what returns the ledger's calls to extensions for a pod.
+func callsOf(ledger *extension.Ledger) func(namespace, name string) []trace.Call {
+	return func(namespace, name string) (out []trace.Call) {
+		for _, one := range ledger.Spans(namespace, name) {
+			out = append(out, trace.Call{
+				Time: one.Began.UTC().Format(time.RFC3339Nano), Point: string(one.Point), Extension: one.Name, Method: one.Method,
+				Seconds: one.Took.Seconds(), Error: one.Error,
+			})
+		}
+		return out
+	}
 }
 
 // explaining adds the paths for queries about traces.

@@ -39,6 +39,8 @@ type Program struct {
 	Judge Judge
 	// Examine examines the node of this machine.
 	Examine Examine
+	// PluginBench drives a plug-in of the node.
+	PluginBench PluginBench
 	// EnsureDNS creates the Service of the cluster DNS if there is none, and returns its address.
 	EnsureDNS func(ctx context.Context, client kubernetes.Interface) (address netip.Addr, made bool, err error)
 }
@@ -84,7 +86,7 @@ type verb struct {
 func verbs() []verb {
 	return []verb{
 		{"up", "[flags]", "start a cluster in the foreground", runUp},
-		{"node", "--join URL|doctor", "join this machine to a cluster as a node, or diagnose a node", runNode},
+		{"node", "--join URL|doctor|plugin-bench", "join this machine to a cluster as a node, diagnose a node, or test a plug-in of nodes", runNode},
 		{"token", "create|list|delete", "manage the bootstrap tokens with which nodes join", runToken},
 		{"config", "print", "print the configuration of a server, as a file for `up --config`", runConfig},
 		{"kubectl", "ARGS...", "run kubectl, which is built in", runKubectl},

@@ -227,6 +227,21 @@ func printStep(w io.Writer, s *trace.Step) {
 
 // printWrites prints one line for each write.
 func printWrites(w io.Writer, v *trace.View) error {
+	err := printListed(w, v)
+	if err != nil || len(v.Calls) == 0 {
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "\nTIME\tPLUG-IN\tNAME\tCALL\tTOOK\tERROR")
+	for _, c := range v.Calls {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", second(c.Time), plain(c.Point), plain(c.Extension), plain(cmp.Or(c.Method, "-")),
+			short(c.Seconds), plain(cmp.Or(c.Error, "-")))
+	}
+	return t.Flush()
+}
+
+// printListed prints the writes.
+func printListed(w io.Writer, v *trace.View) error {
 	if len(v.Traces) == 0 {
 		return nothingKept(w, "No writes", v.Kept.Started, v.Kept.Oldest)
 	}

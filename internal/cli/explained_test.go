@@ -173,3 +173,20 @@ func TestExplainAsks(t *testing.T) {
 		}
 	}
 }
+
+// Calls to plug-ins of the node for a pod follow its writes.
+func TestCallsToPlugins(t *testing.T) {
+	var out strings.Builder
+	v := &trace.View{Calls: []trace.Call{
+		{Time: "2026-11-27T10:00:00.5Z", Point: "device-plugin", Extension: "example.com/dev", Method: "Allocate", Seconds: 0.002},
+		{Time: "2026-11-27T10:00:01Z", Point: "dra", Extension: "d.test", Seconds: 45, Error: "too late"},
+	}}
+	if err := printWrites(&out, v); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"device-plugin  example.com/dev  Allocate  2", "dra            d.test           -         45"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, out.String())
+		}
+	}
+}

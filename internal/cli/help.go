@@ -61,7 +61,8 @@ Starts a cluster in the foreground. SIGTERM or Ctrl-C stops it; pods keep runnin
 const nodeUsage = `Usage: mortise node --join URL --token TOKEN [flags]
 
 Joins this machine to a cluster as a node and runs the node in the foreground. SIGTERM or Ctrl-C stops it; pods keep running.
-After the first time, the data directory is enough: --join and --token are not needed. "mortise node doctor" diagnoses the node.
+After the first time, the data directory is enough: --join and --token are not needed. "mortise node doctor" diagnoses the node,
+"mortise node plugin-bench" tests a plug-in of nodes.
 `
 
 func (u *upFlags) printHelp(p Program) int {

@@ -34,6 +34,9 @@ func runNode(ctx context.Context, p Program, args []string) int {
 	if len(args) > 0 && args[0] == "doctor" {
 		return runDoctor(ctx, p, args[1:])
 	}
+	if len(args) > 0 && args[0] == "plugin-bench" {
+		return runPluginBench(ctx, p, args[1:])
+	}
 	o, code, ok := parseNode(p, args)
 	if !ok {
 		return code

@@ -22,6 +22,7 @@ func TestMain(m *testing.M) {
 			os.Exit(Main(context.Background(), os.Args[1:], Program{
 				In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
 				Start: startNothing, AddFlags: addFlags, Engines: engines, Judge: judgeByName, Examine: examineByName,
+				PluginBench: driveByName,
 			}))
 		},
 	})
@@ -38,6 +39,22 @@ func examineByName(_ context.Context, o DoctorOptions) ([]Symptom, error) {
 		leased.State, leased.Do = "fixed", ""
 	}
 	return []Symptom{{Check: "runtime", State: "ok", What: "containerd answers"}, leased}, nil
+}
+
+// driveByName finds what the plug-in's name says.
+func driveByName(_ context.Context, o PluginBenchOptions) (*PluginReport, error) {
+	if o.Name == "" {
+		return nil, errors.New("make directory: denied")
+	}
+	r := &PluginReport{Protocol: o.Protocol, Name: o.Name, Calls: []PluginCalls{{Plugin: "device-plugin " + o.Name, Calls: 2, P50: 1}}}
+	r.Checks = []PluginCheck{
+		{Check: "registers", Result: "ok", Milliseconds: 1.25, What: strings.Join(o.Command, " ")},
+		{Check: "reports a changed health", Result: "skip", What: "no command"},
+	}
+	if o.Name == "example.com/broken" {
+		r.Checks = append(r.Checks, PluginCheck{Check: "allocates a device", Result: "fail", What: "it\nhangs", Kubelet: "Allocate failed"})
+	}
+	return r, nil
 }
 
 // judgeByName finds in a file what the file's text says.

@@ -285,6 +285,7 @@ func (p *Plan) runAgent(ctx context.Context, c *Connection, n Network, parts *li
 			NodeName: c.Name, Config: c.Config, RuntimeEndpoint: p.socket, Kubelet: p.kubelet.configuration(),
 			Host: agent.HostOptions{
 				RootDir: p.Settings.Root(p.DataDir), Links: p.links(), LocalStorage: p.localStorage(), CSIDrivers: p.Settings.CSIDrivers,
+				PluginWait: p.Settings.PluginWait,
 			},
 			CNI: agent.CNIOptions{ConfDir: p.cniDir, PodCIDR: c.PodCIDR, MTU: n.podMTU, Masqueraded: n.masqueraded},
 			Server: agent.ServerOptions{

@@ -6,4 +6,6 @@
 // its own, so that what kubelet needs does not weigh on Mortise's go.mod.
 //
 // machines.go makes machines, pods.go pods; kubelet.go runs kubelet's managers and mortise.go Mortise's; allocations_test.go compares.
+//
+// programs_test.go builds programs of k8s.io/kubernetes that plug into a node, and has `mortise node plugin-bench` drive them.
 package resourcemanagers

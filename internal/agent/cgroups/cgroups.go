@@ -41,13 +41,14 @@ type Pods interface {
 	CountedPods() []*corev1.Pod
 }
 
-// Options configure a Manager. All are required except Root, which is DefaultRoot by default.
+// Options configure a Manager. All are required except Root, which is DefaultRoot by default, and Metrics.
 type Options struct {
 	Pods      Pods
 	Config    runconfig.Node // names the cgroups
 	Resources allocatable.Node
 	Kubelet   *configv1beta1.KubeletConfiguration
 	Root      string
+	Metrics   *Metrics // nil: none
 }
 
 // Manager creates the cgroups of pods, and sets the limits of these, of the QoS classes and of all pods together. It has no state: the
@@ -57,20 +58,28 @@ type Manager struct{ Options }
 // New makes the manager.
 func New(o Options) *Manager {
 	o.Root = cmp.Or(o.Root, DefaultRoot)
+	o.Metrics.of(tree{root: o.Root}.unified())
 	return &Manager{o}
 }
 
 // Bound sets the limits of a pod's cgroup and of those above it.
-func (m *Manager) Bound(pod *corev1.Pod) error { return m.bound(pod, false) }
+func (m *Manager) Bound(pod *corev1.Pod) error {
+	defer m.Metrics.observe("update")()
+	return m.bound(pod, false)
+}
 
 // Raise sets only those limits that are wider than the current ones.
-func (m *Manager) Raise(pod *corev1.Pod) error { return m.bound(pod, true) }
+func (m *Manager) Raise(pod *corev1.Pod) error {
+	defer m.Metrics.observe("update")()
+	return m.bound(pod, true)
+}
 
 // Create creates the pod's cgroup with its limits before the sandbox. With the systemd driver, systemd creates it with the sandbox.
 func (m *Manager) Create(pod *corev1.Pod) error {
 	if m.Config.CgroupDriver == runtimeapi.CgroupDriver_SYSTEMD {
 		return nil
 	}
+	defer m.Metrics.observe("create")()
 	return m.bound(pod, false)
 }
 
@@ -332,6 +341,7 @@ func (m *Manager) Remove(_ context.Context, uid types.UID) error {
 	if m.Config.CgroupDriver == runtimeapi.CgroupDriver_SYSTEMD {
 		return nil // systemd removes empty slices
 	}
+	defer m.Metrics.observe("destroy")()
 	root := m.Root
 	roots, err := filepath.Glob(filepath.Join(root, "*", m.Config.CgroupRoot, "kubepods"))
 	if err != nil {

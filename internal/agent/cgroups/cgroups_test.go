@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -94,7 +95,8 @@ func TestBounds(t *testing.T) {
 			if want.systemd {
 				config.CgroupDriver = runtimeapi.CgroupDriver_SYSTEMD
 			}
-			m := New(Options{Pods: counted(pods), Config: config, Kubelet: k, Root: root, Resources: allocatable.Node{
+			metrics := NewMetrics()
+			m := New(Options{Pods: counted(pods), Config: config, Kubelet: k, Root: root, Metrics: metrics, Resources: allocatable.Node{
 				Machine:      hardware.Machine{CPUs: 4, Memory: 4 << 30},
 				KubeReserved: corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")},
 			}})
@@ -102,6 +104,11 @@ func TestBounds(t *testing.T) {
 				if err := m.Bound(pod); err != nil {
 					t.Fatal(err)
 				}
+			}
+			measured := make(chan prometheus.Metric, 10)
+			metrics.took.Collect(measured)
+			if len(measured) != 1 {
+				t.Errorf("%d kinds of operations were measured", len(measured))
 			}
 			for path, text := range want.files {
 				if got := hardware.Line(filepath.Join(root, path)); got != text {

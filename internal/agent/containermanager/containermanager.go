@@ -96,6 +96,12 @@ type Describer interface {
 	DescribeNode(to *podresources.AllocatableResourcesResponse)
 }
 
+// PodDescriber is a Describer of managers that allocate for a pod as a whole.
+type PodDescriber interface {
+	// DescribePod adds what a pod has as a whole.
+	DescribePod(pod *corev1.Pod, to *podresources.PodResources)
+}
+
 // Row is one manager in the table. All fields but Name may be nil.
 type Row struct {
 	Name      string
@@ -190,6 +196,15 @@ func (m *Manager) Describe(pod *corev1.Pod, container *corev1.Container, to *pod
 	for _, r := range m.rows {
 		if r.Describer != nil {
 			r.Describer.Describe(pod, container, to)
+		}
+	}
+}
+
+// DescribePod adds what a pod has as a whole of all managers.
+func (m *Manager) DescribePod(pod *corev1.Pod, to *podresources.PodResources) {
+	for _, r := range m.rows {
+		if whole, ok := r.Describer.(PodDescriber); ok {
+			whole.DescribePod(pod, to)
 		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/cpuset"
 
@@ -143,6 +144,14 @@ func TestExclusiveCPUsSurviveARestart(t *testing.T) {
 	for range 2 {
 		if o := cpusOf(t, m, alone); o.CPUs != "1,5" || !o.NoQuota {
 			t.Errorf("options %+v", o)
+		}
+		var own, shared podresources.ContainerResources
+		var all podresources.AllocatableResourcesResponse
+		Describer{m}.Describe(alone, &alone.Spec.Containers[0], &own)
+		Describer{m}.Describe(sharing, &sharing.Spec.Containers[0], &shared)
+		Describer{m}.DescribeNode(&all)
+		if got := fmt.Sprint(own.GetCpuIds(), shared.GetCpuIds(), len(all.GetCpuIds())); got != "[1 5] [] 7" {
+			t.Errorf("the pod resources API has %s", got)
 		}
 		if o := cpusOf(t, m, sharing); o.CPUs != "0,2-4,6-7" || o.NoQuota {
 			t.Errorf("options %+v", o)

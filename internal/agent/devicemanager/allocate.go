@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/agent/allocatable"
 	"github.com/mortise-dev/mortise/internal/agent/containermanager"
 	"github.com/mortise-dev/mortise/internal/agent/decide"
@@ -76,6 +77,7 @@ func (m *Manager) allocateOne(ctx context.Context, q containermanager.Request, n
 		return err
 	}
 	defer r.unlock()
+	ctx = extension.For(ctx, q.Pod.Namespace, q.Pod.Name)
 	m.forgetGone()
 	limit := q.Container.Resources.Limits[corev1.ResourceName(name)]
 	w := want{Request: q, name: name, resource: r, count: int(limit.Value())}

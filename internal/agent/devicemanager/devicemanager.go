@@ -76,12 +76,11 @@ type Options struct {
 	Changed   func()        // is called when the Node's capacity may have changed
 	NUMANodes []int         // of the machine
 	Wait      time.Duration // 0: DefaultWait
+	Interval  time.Duration // between two reports of the Node's resources; 0: one second
 	Ledger    *extension.Ledger
 	Metrics   *Metrics
 	Clock     clock.WithTicker
 	Logger    *slog.Logger
-
-	interval time.Duration // between two reports of the Node's resources; 0: reportInterval
 }
 
 // Manager hands out devices.
@@ -105,8 +104,8 @@ func New(o Options) (*Manager, error) {
 	if o.Wait == 0 {
 		o.Wait = DefaultWait
 	}
-	if o.interval == 0 {
-		o.interval = reportInterval
+	if o.Interval == 0 {
+		o.Interval = reportInterval
 	}
 	if o.Metrics == nil {
 		o.Metrics = NewMetrics()
@@ -191,7 +190,7 @@ func (m *Manager) report(ctx context.Context, served <-chan error) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-m.Clock.After(m.interval):
+		case <-m.Clock.After(m.Interval):
 		}
 	}
 }

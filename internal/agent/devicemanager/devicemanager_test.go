@@ -77,6 +77,13 @@ func TestDevices(t *testing.T) {
 	if err := n.admit(asking("q", 2)); err != nil {
 		t.Error(err)
 	}
+	var methods []string
+	for _, s := range ledger.Spans("default", "p") {
+		methods = append(methods, s.Method)
+	}
+	if !slices.Equal(methods, []string{"Allocate", "PreStartContainer"}) {
+		t.Errorf("calls for the pod: %v", methods)
+	}
 	// Options, the list, two Allocates and PreStartContainer.
 	ref := extension.Ref{Point: extension.DevicePlugin, Name: name}
 	if e := ledger.Snapshot(); len(e) != 1 || e[0].Ref != ref || e[0].Calls != 5 || e[0].Failures != 0 {

@@ -14,6 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/agent/containermanager"
 )
 
@@ -37,7 +38,7 @@ func (m *Manager) AddOptions(ctx context.Context, pod *corev1.Pod, c *corev1.Con
 		if a == nil {
 			return fmt.Errorf("no devices found allocated in local cache for pod %s, container %s, resource %s", pod.UID, c.Name, name) // upstream's words
 		}
-		if err := m.preStart(ctx, name, r, a); err != nil {
+		if err := m.preStart(extension.For(ctx, pod.Namespace, pod.Name), name, r, a); err != nil {
 			return err
 		}
 		m.merge(name, a.response, to)

@@ -87,7 +87,7 @@ func (p *plugin) await(ctx context.Context) error {
 // call makes one call to the plug-in, within the time, and books it.
 func (p *plugin) call(ctx context.Context, method string, most time.Duration, f func(ctx context.Context) error) error {
 	ref := extension.Ref{Point: extension.DevicePlugin, Name: p.name}
-	err := p.m.Ledger.Call(ctx, ref, extension.Policy{Timeout: most}, f)
+	err := p.m.Ledger.Call(extension.Calling(ctx, method), ref, extension.Policy{Timeout: most}, f)
 	if err != nil {
 		return fmt.Errorf("device plugin %s rpc failed with err: %w", method, err) // upstream's words
 	}

@@ -185,7 +185,7 @@ const name = "example.com/dev"
 func start(t *testing.T, dir string, p *pods, set func(*Options)) *node {
 	t.Helper()
 	n := &node{dir: dir, pods: p, changed: make(chan struct{}, 1)}
-	o := Options{Dir: dir, Pods: p, NUMANodes: []int{0, 1}, interval: time.Millisecond, Changed: func() {
+	o := Options{Dir: dir, Pods: p, NUMANodes: []int{0, 1}, Interval: time.Millisecond, Changed: func() {
 		select {
 		case n.changed <- struct{}{}:
 		default:

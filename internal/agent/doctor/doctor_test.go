@@ -85,6 +85,17 @@ func TestRuntimeSays(t *testing.T) {
 	}), "ok RuntimeReady", "wrong NetworkReady is false: NetworkPluginNotReady: cni plugin not initialized")
 }
 
+func TestRuntimesThatIgnoreCDI(t *testing.T) {
+	for version, want := range map[string]bool{"v1.6.36": true, "1.7.0": false, "v2.1.4-rc1": false, "unknown": false} {
+		if got := (&runtime{name: "containerd", version: version}).ignoresCDI(); got != want {
+			t.Errorf("containerd %s ignores CDI devices: %v", version, got)
+		}
+	}
+	if (&runtime{name: "cri-o", version: "1.6.0"}).ignoresCDI() {
+		t.Error("CRI-O ignores CDI devices")
+	}
+}
+
 func TestRuntimeThatIsNotThere(t *testing.T) {
 	e := &examination{Options: Options{Socket: filepath.Join(t.TempDir(), "none.sock")}}
 	says(t, checkRuntime(t.Context(), e), "wrong find runtime's socket")

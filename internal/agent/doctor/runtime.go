@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/version"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
@@ -74,6 +75,12 @@ func (r *runtime) read(text string) error {
 	return nil
 }
 
+// ignoresCDI reports whether the runtime passes over the field of CDI devices: containerd before 1.7 does not know it.
+func (r *runtime) ignoresCDI() bool {
+	v, err := version.ParseGeneric(r.version)
+	return r.name == "containerd" && err == nil && v.LessThan(version.MajorMinor(1, 7))
+}
+
 func checkRuntime(ctx context.Context, e *examination) []Finding {
 	wrong := func(err error) []Finding {
 		return []Finding{{State: Wrong, What: err.Error(),
@@ -96,6 +103,10 @@ func checkRuntime(ctx context.Context, e *examination) []Finding {
 		return append(out, wrong(fmt.Errorf("get the runtime's status: %w", err))...)
 	}
 	out = append(out, conditions(status.GetStatus().GetConditions())...)
+	if r.ignoresCDI() {
+		out = append(out, Finding{State: Note, What: fmt.Sprintf("%s %s ignores the CDI devices of device plug-ins and DRA drivers: containers "+
+			"start without them and without an error", r.name, r.version), Do: "install containerd 1.7 or newer"})
+	}
 	if err := r.read(status.GetInfo()["config"]); err != nil {
 		out = append(out, Finding{State: Note, What: err.Error()})
 	}

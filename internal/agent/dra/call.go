@@ -23,7 +23,8 @@ func (m *Manager) prepareBy(
 	ctx context.Context, i *instance, request *drapb.NodePrepareResourcesRequest,
 ) (answer *drapb.NodePrepareResourcesResponse, sent bool, err error) {
 	var flag atomic.Bool
-	err = m.call(context.WithValue(ctx, sentKey{}, &flag), i, func(ctx context.Context, client drapb.DRAPluginClient) error {
+	ctx = context.WithValue(extension.Calling(ctx, "NodePrepareResources"), sentKey{}, &flag)
+	err = m.call(ctx, i, func(ctx context.Context, client drapb.DRAPluginClient) error {
 		answer, err = client.NodePrepareResources(ctx, request)
 		return err
 	})

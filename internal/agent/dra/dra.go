@@ -115,7 +115,7 @@ func (m *Manager) Handler() plugins.Handler { return m.drivers }
 
 // Row returns the manager's row in the table of the node's resource managers.
 func (m *Manager) Row() containermanager.Row {
-	return containermanager.Row{Name: "resource claims", Preparer: m, Options: m, Status: m, Releaser: m, Run: m.Run}
+	return containermanager.Row{Name: "resource claims", Preparer: m, Options: m, Status: m, Releaser: m, Describer: m, Run: m.Run}
 }
 
 // Run removes the ResourceSlices of drivers that are not there, and the claims of pods that are gone, until ctx is done. Then it waits for

@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/extension"
@@ -390,6 +391,15 @@ func TestClaimsOfPods(t *testing.T) {
 				t.Errorf("devices of b: %s", got)
 			}
 			w.hasClaims("ns/one of uid-a", "ns/shared of uid-a uid-b")
+			var has podresources.ContainerResources
+			m.Describe(b, &b.Spec.Containers[0], &has)
+			if r := has.GetDynamicResources(); len(r) != 1 || r[0].GetClaimName() != "shared" || len(r[0].GetClaimResources()) != 3 ||
+				r[0].GetClaimResources()[0].GetDeviceName() != "dev2" || r[0].GetClaimResources()[2].GetDriverName() != "e.test" {
+				t.Errorf("the pod resources API has %v", r)
+			}
+			if s := m.Ledger.Spans("ns", "a"); len(s) != 2 || s[0].Method != "NodePrepareResources" || s[0].Object != "ns/a" {
+				t.Errorf("spans of a: %v", s)
+			}
 			if diff := cmp.Diff(map[string]int{"<any>": 2, "d.test": 2, "e.test": 1}, m.claims.inUse()); diff != "" {
 				t.Error(diff)
 			}

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
+
+	"github.com/mortise-dev/mortise/extension"
 )
 
 // Prepare prepares the pod's claims with their drivers. It calls no driver if all are prepared.
@@ -33,6 +35,7 @@ func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod) error {
 		}
 	}
 	start := m.Clock.Now()
+	ctx = extension.For(ctx, pod.Namespace, pod.Name)
 	if err == nil {
 		err = m.prepare(ctx, pod, claims)
 	}

@@ -141,6 +141,7 @@ func (p *Providers) Lookup(ctx context.Context, pod *corev1.Pod, image string) (
 		return nil, err
 	}
 	keyring := &credentialprovider.Keyring{}
+	ctx = extension.Calling(extension.For(ctx, pod.Namespace, pod.Name), repository)
 	for _, one := range *p.all.Load() {
 		logins, account, err := one.lookup(ctx, pod, repository)
 		switch {

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/mortise-dev/mortise/internal/agent/containermanager"
 	"github.com/mortise-dev/mortise/internal/agent/cputopology"
@@ -67,6 +68,18 @@ func TestMemorySurvivesARestart(t *testing.T) {
 		if m, _, err = start(t, dir, nil); err != nil {
 			t.Fatal(err)
 		}
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "b"}}
+	var own podresources.ContainerResources
+	var all podresources.AllocatableResourcesResponse
+	m.Describe(pod, &corev1.Container{Name: "app"}, &own)
+	m.DescribeNode(&all)
+	if b := own.GetMemory(); len(b) != 1 || b[0].GetMemoryType() != "memory" || b[0].GetSize() != 2<<30 ||
+		b[0].GetTopology().GetNodes()[0].GetID() != 1 {
+		t.Errorf("the pod resources API has %v", b)
+	}
+	if b := all.GetMemory(); len(b) != 2 || b[0].GetSize() != 3<<30 || b[1].GetSize() != 4<<30 {
+		t.Errorf("the pod resources API has %v of the node", b)
 	}
 	const full = "[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available"
 	if _, err := admit(t, m, "c", "3Gi"); err == nil || err.Error() != full {

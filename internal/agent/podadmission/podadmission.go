@@ -132,6 +132,9 @@ func (m *Manager) Resize(ctx context.Context, pod *corev1.Pod) error {
 type allocate = func(from Resources, ctx context.Context, pod *corev1.Pod) error
 
 func (m *Manager) admit(ctx context.Context, pod *corev1.Pod, allocate allocate) error {
+	if against := m.forbids(pod); against != nil {
+		return against.rejection()
+	}
 	if err := m.allocate(ctx, pod, allocate); err != nil {
 		return err
 	}
@@ -157,9 +160,6 @@ func (m *Manager) allocate(ctx context.Context, pod *corev1.Pod, allocate alloca
 	if m.Resources == nil {
 		return nil
 	}
-	if against := m.forbids(pod); against != nil {
-		return against.rejection()
-	}
 	err := allocate(m.Resources, ctx, pod)
 	if reject := (*containermanager.Rejection)(nil); errors.As(err, &reject) {
 		return &Rejection{reject.Reason, reject.Message}
@@ -178,15 +178,12 @@ func (m *Manager) forbids(pod *corev1.Pod) *refusal {
 	return nil
 }
 
-// check runs all checks in kubelet's order. It counts a pod without refusals, which may start when the victims have ended.
+// check runs the checks that come after the allocation, in kubelet's order. It counts a pod without refusals, which may start when the victims have ended.
 func (m *Manager) check(pod *corev1.Pod, node *corev1.Node) (*victims, []refusal) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	one := func(reason, message string) (*victims, []refusal) {
 		return nil, []refusal{{reason: reason, message: message}}
-	}
-	if against := m.forbids(pod); against != nil {
-		return nil, []refusal{*against}
 	}
 	if reason, message := incapable(pod, node); reason != "" {
 		return one(reason, message)

@@ -64,6 +64,8 @@ type Pods interface {
 type Resources interface {
 	// Describe adds what a container has.
 	Describe(pod *corev1.Pod, container *corev1.Container, to *podresourcesv1.ContainerResources)
+	// DescribePod adds what a pod has as a whole.
+	DescribePod(pod *corev1.Pod, to *podresourcesv1.PodResources)
 	// DescribeNode adds what the node can give.
 	DescribeNode(to *podresourcesv1.AllocatableResourcesResponse)
 }
@@ -165,6 +167,7 @@ func (s v1) GetAllocatableResources(
 // describe returns what a pod's sidecars and containers have.
 func (s v1) describe(pod *corev1.Pod) *podresourcesv1.PodResources {
 	out := &podresourcesv1.PodResources{Name: pod.Name, Namespace: pod.Namespace}
+	s.Resources.DescribePod(pod, out)
 	add := func(c *corev1.Container) {
 		r := &podresourcesv1.ContainerResources{Name: c.Name}
 		s.Resources.Describe(pod, c, r)

@@ -87,6 +87,10 @@ func (p *pods) Changed() <-chan struct{} {
 // resources give each container a device of its name.
 type resources struct{}
 
+func (resources) DescribePod(pod *corev1.Pod, to *podresourcesv1.PodResources) {
+	to.CpuIds = append(to.CpuIds, int64(len(pod.Name)))
+}
+
 func (resources) Describe(pod *corev1.Pod, c *corev1.Container, to *podresourcesv1.ContainerResources) {
 	to.Devices = []*podresourcesv1.ContainerDevices{{ResourceName: "example.com/dev", DeviceIds: []string{pod.Name + "-" + c.Name}}}
 }
@@ -146,7 +150,8 @@ func TestPodResources(t *testing.T) {
 	conn, _ := serve(t, p)
 	client := podresourcesv1.NewPodResourcesListerClient(conn)
 	list, err := client.List(t.Context(), &podresourcesv1.ListPodResourcesRequest{})
-	if err != nil || len(list.GetPodResources()) != 1 || len(list.GetPodResources()[0].GetContainers()) != 2 ||
+	if err != nil || len(list.GetPodResources()) != 1 ||
+		len(list.GetPodResources()[0].GetCpuIds()) != 1 || len(list.GetPodResources()[0].GetContainers()) != 2 ||
 		list.GetPodResources()[0].GetContainers()[0].GetName() != "side" ||
 		list.GetPodResources()[0].GetContainers()[1].GetDevices()[0].GetDeviceIds()[0] != "a-c" {
 		t.Errorf("%v, %v", list, err)

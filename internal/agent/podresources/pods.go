@@ -49,7 +49,8 @@ func (s podsServer) look() (map[types.UID]shown, error) {
 }
 
 // ListPods returns all pods, in the order of their UIDs.
-func (s podsServer) ListPods(context.Context, *podsapi.ListPodsRequest) (*podsapi.ListPodsResponse, error) {
+func (s podsServer) ListPods(context.Context, *podsapi.ListPodsRequest) (_ *podsapi.ListPodsResponse, err error) {
+	defer func() { s.Metrics.countPods(s.Metrics.listPods, err) }()
 	all, err := s.look()
 	if err != nil {
 		return nil, err
@@ -62,7 +63,8 @@ func (s podsServer) ListPods(context.Context, *podsapi.ListPodsRequest) (*podsap
 }
 
 // GetPod returns one pod.
-func (s podsServer) GetPod(_ context.Context, q *podsapi.GetPodRequest) (*podsapi.GetPodResponse, error) {
+func (s podsServer) GetPod(_ context.Context, q *podsapi.GetPodRequest) (_ *podsapi.GetPodResponse, err error) {
+	defer func() { s.Metrics.countPods(s.Metrics.getPod, err) }()
 	all, err := s.look()
 	if err != nil {
 		return nil, err
@@ -75,7 +77,10 @@ func (s podsServer) GetPod(_ context.Context, q *podsapi.GetPodRequest) (*podsap
 }
 
 // WatchPods sends all pods, and then what changes. A client that reads slowly gets the newest state of what has changed meanwhile.
-func (s podsServer) WatchPods(_ *podsapi.WatchPodsRequest, stream grpc.ServerStreamingServer[podsapi.WatchPodsEvent]) error {
+func (s podsServer) WatchPods(
+	_ *podsapi.WatchPodsRequest, stream grpc.ServerStreamingServer[podsapi.WatchPodsEvent],
+) (err error) {
+	defer func() { s.Metrics.countPods(s.Metrics.watchPods, err) }()
 	var sent map[types.UID]shown
 	for {
 		next := s.Pods.Changed()

@@ -75,6 +75,8 @@ type Options struct {
 	// Mutators and Validators are the names of the mutating and validating admission plug-ins, in order.
 	Mutators, Validators []string
 	Now                  func() time.Time // nil: time.Now
+	// Calls returns the calls to extensions for a pod; nil: there are none.
+	Calls func(namespace, name string) []trace.Call
 }
 
 // Recorder keeps traces. A nil Recorder keeps none.
@@ -89,6 +91,7 @@ type Recorder struct {
 	watched    map[string]bool     // resources that a built-in plug-in changes
 	changes    map[string][]string // resources by plug-in, as in the table
 	foreign    bool                // there are plug-ins with unknown effects
+	calls      func(namespace, name string) []trace.Call
 
 	full, refused, brief ring
 	buffers              sync.Pool // for encoding records
@@ -102,7 +105,8 @@ func New(o Options) *Recorder {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	r := &Recorder{started: o.Started, now: o.Now, bound: o.Bytes, large: int(min(o.Bytes/16, 1<<20)), validators: o.Validators}
+	r := &Recorder{started: o.Started, now: o.Now, bound: o.Bytes, large: int(min(o.Bytes/16, 1<<20)), validators: o.Validators,
+		calls: o.Calls}
 	if _, err := rand.Read(r.key[:]); err != nil {
 		panic("explain: no randomness: " + err.Error()) // the runtime ends the program before this
 	}

@@ -80,6 +80,9 @@ func (r *Recorder) answer(req *http.Request, objects Objects) (any, error) {
 		}
 		v.Traces = append(v.Traces, t)
 	}
+	if r.calls != nil && q.object && q.resource == "pods" && q.group == "" && !q.rejected {
+		v.Calls = r.calls(q.namespace, q.name)
+	}
 	return v, nil
 }
 
