@@ -33,6 +33,7 @@ type Settings struct {
 	Node                 node.Mode
 	Nodes                int
 	CRISocket            string
+	Containers           node.Containers // runs pods in containers; nil: pods are simulated
 	PodCIDR, ServiceCIDR string
 	Controllers          []string
 	FeatureGates         map[string]bool
@@ -96,7 +97,7 @@ func (c *Cluster) Settled() <-chan struct{} { return c.settled }
 // Config returns an administrator's client configuration, over TLS.
 func (c *Cluster) Config() *rest.Config { return rest.CopyConfig(c.access.admin) }
 
-// Kubeconfig returns the administrator's kubeconfig file, as JSON.
+// Kubeconfig returns the administrator's kubeconfig file, as YAML.
 func (c *Cluster) Kubeconfig() []byte { return c.access.kubeconfig }
 
 // URL returns https://HOST:PORT.

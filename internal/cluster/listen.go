@@ -101,8 +101,8 @@ func writeKubeconfig(path string, kubeconfig []byte) error {
 func (a *assembly) advertised() netip.AddrPort {
 	at, err := netip.ParseAddr(a.settings.host)
 	switch {
-	case len(a.forPods.addresses) > 0:
-		at = a.forPods.addresses[0]
+	case len(a.forPods.Addresses) > 0:
+		at = a.forPods.Addresses[0]
 	case err != nil || at.IsUnspecified() || at.IsLoopback():
 		at = hostAddress()
 	}

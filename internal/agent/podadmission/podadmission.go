@@ -28,18 +28,13 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/containermanager"
 	"github.com/mortise-dev/mortise/internal/agent/evict"
+	"github.com/mortise-dev/mortise/internal/agent/podfit"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/sysctls"
 )
 
 // Rejection is a final rejection: the pod fails with the reason and the message in its status.
-type Rejection struct{ Reason, Message string }
-
-// StatusMessage returns the message in the pod's status.
-func (r *Rejection) StatusMessage() string { return "Pod was rejected: " + r.Message }
-
-// Error implements error.
-func (r *Rejection) Error() string { return r.Reason + ": " + r.Message }
+type Rejection = podfit.Rejection
 
 // Pods are the pods of the node.
 type Pods interface {
@@ -294,7 +289,7 @@ func (m *Metrics) reject(reason string) {
 	}
 	switch {
 	case slices.Contains(known, reason):
-	case strings.HasPrefix(reason, outOf):
+	case strings.HasPrefix(reason, podfit.OutOf):
 		reason = "OutOfExtendedResources"
 	default:
 		reason = "Other"

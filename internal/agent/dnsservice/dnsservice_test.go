@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package dns
+package dnsservice
 
 import (
 	"bytes"
@@ -121,5 +121,11 @@ func TestServiceThereAtStart(t *testing.T) {
 	s, err = FollowService(t.Context(), c, informers.NewSharedInformerFactory(c, 0), slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil || len(s.Addresses()) > 0 || !strings.Contains(log.String(), "forbidden") {
 		t.Errorf("of a Service that may not be read: %+v, %v, logged %s", s.Found(), err, &log)
+	}
+}
+
+func TestSmallRange(t *testing.T) {
+	if a := nth(netip.MustParsePrefix("10.96.0.0/29"), 10); a.IsValid() {
+		t.Errorf("a range of eight has the address %s", a)
 	}
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package stats
+package podstats
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
 // collector measures anew for each scrape.
@@ -26,7 +27,7 @@ type collector struct {
 // volumeFigure is a metric of claimed volumes.
 type volumeFigure struct {
 	desc *prometheus.Desc
-	of   func(v *Volume) uint64
+	of   func(v *stats.Volume) uint64
 }
 
 // NewCollector makes the collector of the node's metrics.
@@ -39,14 +40,14 @@ func NewCollector(node string, provider *Provider) prometheus.Collector {
 	}
 	for _, f := range []struct {
 		name, help string
-		of         func(v *Volume) uint64
+		of         func(v *stats.Volume) uint64
 	}{
-		{"capacity_bytes", "Size of the volume, in bytes", func(v *Volume) uint64 { return v.FS.Bytes }},
-		{"available_bytes", "What is free of the volume, in bytes", func(v *Volume) uint64 { return v.FS.Free }},
-		{"used_bytes", "What is taken of the volume, in bytes", func(v *Volume) uint64 { return v.Bytes }},
-		{"inodes", "Files that the volume can have", func(v *Volume) uint64 { return v.FS.Files }},
-		{"inodes_free", "Files that the volume can still have", func(v *Volume) uint64 { return v.FS.FilesFree }},
-		{"inodes_used", "Files that the volume has", func(v *Volume) uint64 { return v.Files }},
+		{"capacity_bytes", "Size of the volume, in bytes", func(v *stats.Volume) uint64 { return v.FS.Bytes }},
+		{"available_bytes", "What is free of the volume, in bytes", func(v *stats.Volume) uint64 { return v.FS.Free }},
+		{"used_bytes", "What is taken of the volume, in bytes", func(v *stats.Volume) uint64 { return v.Bytes }},
+		{"inodes", "Files that the volume can have", func(v *stats.Volume) uint64 { return v.FS.Files }},
+		{"inodes_free", "Files that the volume can still have", func(v *stats.Volume) uint64 { return v.FS.FilesFree }},
+		{"inodes_used", "Files that the volume has", func(v *stats.Volume) uint64 { return v.Files }},
 	} {
 		desc := prometheus.NewDesc(name("volume_stats_"+f.name), f.help, []string{"namespace", "persistentvolumeclaim"}, nil)
 		c.volumes = append(c.volumes, volumeFigure{desc, f.of})

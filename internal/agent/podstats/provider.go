@@ -1,7 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package stats
+// Package podstats measures the node, its pods and their containers: a [Provider] combines statistics of the runtime with those of the
+// kernel (package stats). It caches the measurements of volumes, since these take long.
+package podstats
 
 import (
 	"cmp"
@@ -23,6 +25,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
+	"github.com/mortise-dev/mortise/internal/agent/stats"
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
 )
 
@@ -60,8 +63,8 @@ type Provider struct {
 func NewProvider(c ProviderConfig) *Provider { return &Provider{ProviderConfig: c} }
 
 // Stats measures what the options select. It implements the node's API (package server).
-func (p *Provider) Stats(ctx context.Context, o Options) (*Usage, error) {
-	out := &Usage{Time: p.Clock.Now()}
+func (p *Provider) Stats(ctx context.Context, o stats.Options) (*stats.Usage, error) {
+	out := &stats.Usage{Time: p.Clock.Now()}
 	var err error
 	if out.Containers, err = p.containerStats(ctx); err != nil {
 		return nil, err
@@ -89,13 +92,13 @@ func (p *Provider) Stats(ctx context.Context, o Options) (*Usage, error) {
 	}
 	for _, s := range sandboxes {
 		if pod := pods[types.UID(s.GetMetadata().GetUid())]; pod != nil {
-			out.Pods = append(out.Pods, Pod{
+			out.Pods = append(out.Pods, stats.Pod{
 				Target:  podspec.Target{Namespace: pod.Namespace, Pod: pod.Name, UID: pod.UID},
 				Started: time.Unix(0, s.CreatedAt), SandboxID: s.Id,
 			})
 		}
 	}
-	slices.SortFunc(out.Pods, func(a, b Pod) int {
+	slices.SortFunc(out.Pods, func(a, b stats.Pod) int {
 		x, y := a.Target, b.Target
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Pod, y.Pod), cmp.Compare(x.UID, y.UID))
 	})
@@ -119,7 +122,7 @@ func (p *Provider) readySandboxes(ctx context.Context) ([]*runtimeapi.PodSandbox
 }
 
 // containerStats returns the runtime's statistics of running containers.
-func (p *Provider) containerStats(ctx context.Context) ([]Container, error) {
+func (p *Provider) containerStats(ctx context.Context) ([]stats.Container, error) {
 	list, err := p.Runtime.Runtime.ListContainerStats(cri.Quiet(ctx), nil)
 	if err != nil {
 		return nil, fmt.Errorf("list container stats: %w", err)
@@ -132,13 +135,13 @@ func (p *Provider) containerStats(ctx context.Context) ([]Container, error) {
 	for _, c := range containers {
 		known[c.Id] = c
 	}
-	var out []Container
+	var out []stats.Container
 	for _, s := range list {
 		labels, c := s.GetAttributes().GetLabels(), known[s.GetAttributes().GetId()]
 		if labels[podstate.LabelPodUID] == "" || c.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
 			continue
 		}
-		out = append(out, Container{
+		out = append(out, stats.Container{
 			Target: podspec.Target{
 				Namespace: labels[podstate.LabelPodNamespace], Pod: labels[podstate.LabelPodName],
 				UID: types.UID(labels[podstate.LabelPodUID]), Container: labels[podstate.LabelContainerName],
@@ -160,11 +163,11 @@ func (p *Provider) containerStats(ctx context.Context) ([]Container, error) {
 }
 
 // addCgroups adds the kernel's accounting. It skips cgroups that disappear meanwhile.
-func (p *Provider) addCgroups(out *Usage, pods map[types.UID]*corev1.Pod, open bool) {
-	read := Reader{Cgroups: p.CgroupFS}
-	of := func(path string) Cgroup {
+func (p *Provider) addCgroups(out *stats.Usage, pods map[types.UID]*corev1.Pod, open bool) {
+	read := stats.Reader{Cgroups: p.CgroupFS}
+	of := func(path string) stats.Cgroup {
 		g, _ := read.Group(path)
-		return Cgroup{path, g}
+		return stats.Cgroup{path, g}
 	}
 	for _, path := range p.above() {
 		if s := of(path); s.Group != nil {
@@ -239,19 +242,19 @@ func (p *Provider) above() []string {
 }
 
 // addFiles adds file systems, logs and volumes.
-func (p *Provider) addFiles(ctx context.Context, out *Usage, pods map[types.UID]*corev1.Pod) {
-	var read Reader
+func (p *Provider) addFiles(ctx context.Context, out *stats.Usage, pods map[types.UID]*corev1.Pod) {
+	var read stats.Reader
 	out.NodeFS, _ = read.FileSystem(p.RootDir)
 	if resp, err := p.Runtime.Images.ImageFsInfo(cri.Quiet(ctx)); err == nil && len(resp.GetImageFilesystems()) > 0 {
 		fs := resp.ImageFilesystems[0]
 		if out.ImageFS, err = read.FileSystem(fs.GetFsId().GetMountpoint()); err == nil {
-			out.Images = &FileSystem{Used: fs.GetUsedBytes().GetValue(), Files: fs.GetInodesUsed().GetValue()}
+			out.Images = &stats.FileSystem{Used: fs.GetUsedBytes().GetValue(), Files: fs.GetInodesUsed().GetValue()}
 		}
 	}
 	for i := range out.Containers {
 		c := &out.Containers[i]
 		if pod := pods[c.Target.UID]; pod != nil {
-			c.LogBytes, c.LogFiles = Taken(filepath.Join(p.Config.PodLogDir(pod), c.Target.Container))
+			c.LogBytes, c.LogFiles = stats.Taken(filepath.Join(p.Config.PodLogDir(pod), c.Target.Container))
 		}
 	}
 	uids := map[types.UID]bool{}
@@ -265,13 +268,13 @@ func (p *Provider) addFiles(ctx context.Context, out *Usage, pods map[types.UID]
 
 // volumeStats returns the usage of a pod's volumes. It measures at most once in the configured period, because it must walk through the
 // volumes' contents.
-func (p *Provider) volumeStats(ctx context.Context, pod *corev1.Pod) []Volume {
+func (p *Provider) volumeStats(ctx context.Context, pod *corev1.Pod) []stats.Volume {
 	period := p.VolumePeriod
 	if period < 0 {
 		return nil
 	}
-	return p.measured.of(pod.UID, p.Clock.Now(), period, func() (out []Volume) {
-		var read Reader
+	return p.measured.of(pod.UID, p.Clock.Now(), period, func() (out []stats.Volume) {
+		var read stats.Reader
 		for i := range pod.Spec.Volumes {
 			v := &pod.Spec.Volumes[i]
 			claim := ""
@@ -288,11 +291,11 @@ func (p *Provider) volumeStats(ctx context.Context, pod *corev1.Pod) []Volume {
 			if err != nil {
 				continue
 			}
-			s := Volume{Name: v.Name, Claim: claim, Time: p.Clock.Now(), FS: *fs}
+			s := stats.Volume{Name: v.Name, Claim: claim, Time: p.Clock.Now(), FS: *fs}
 			if s.Own = measure == volumes.MeasureFileSystem; s.Own {
 				s.Bytes, s.Files = fs.Used, fs.Files-min(fs.Files, fs.FilesFree)
 			} else {
-				s.Bytes, s.Files = Taken(path)
+				s.Bytes, s.Files = stats.Taken(path)
 			}
 			out = append(out, s)
 		}
@@ -308,11 +311,11 @@ type measured struct {
 
 type measuredPod struct {
 	at      time.Time
-	volumes []Volume
+	volumes []stats.Volume
 }
 
 // of returns the usage of a pod's volumes, measured anew if it is older than the period.
-func (m *measured) of(uid types.UID, now time.Time, period time.Duration, measure func() []Volume) []Volume {
+func (m *measured) of(uid types.UID, now time.Time, period time.Duration, measure func() []stats.Volume) []stats.Volume {
 	m.mu.Lock()
 	p, ok := m.pods[uid]
 	m.mu.Unlock()

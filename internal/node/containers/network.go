@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package containers
 
 import (
 	"cmp"
@@ -20,11 +20,13 @@ import (
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/agent/backoff"
 	"github.com/mortise-dev/mortise/internal/agent/dns"
+	"github.com/mortise-dev/mortise/internal/agent/dnsservice"
 	"github.com/mortise-dev/mortise/internal/agent/gateway"
 	"github.com/mortise-dev/mortise/internal/agent/netfilter"
 	"github.com/mortise-dev/mortise/internal/agent/proxy"
 	"github.com/mortise-dev/mortise/internal/agent/routes"
 	"github.com/mortise-dev/mortise/internal/lifecycle"
+	"github.com/mortise-dev/mortise/internal/node"
 )
 
 // networkRetry is how long a failed part waits before it tries again.
@@ -39,8 +41,8 @@ func (p *Plan) checkNetwork() error {
 	return p.checkProxying()
 }
 
-// Network is the node's configuration of its network.
-type Network struct {
+// network is the node's configuration of its network.
+type network struct {
 	podMTU      int             // of pods' packets; 0: the machine's default
 	masqueraded bool            // the node masquerades what pods send out of the cluster
 	clusterDNS  func() []string // the DNS addresses for pods; nil, or none: the machine's
@@ -49,7 +51,7 @@ type Network struct {
 // networking is the network of a real node during its start.
 type networking struct {
 	plan    *Plan
-	node    *Connection
+	node    *node.Connection
 	parts   *lifecycle.Group
 	metrics *proxy.Metrics // nil: the API server is elsewhere, and cannot show them
 	client  kubernetes.Interface
@@ -57,19 +59,16 @@ type networking struct {
 	log     *slog.Logger
 }
 
-// RunNetwork starts the service proxy, the DNS and the routes on a real node: simulated pods have no packets. Proxy and DNS share their
-// caches. RunNetwork logs what the machine does not support, which `mortise extensions` also shows; the node goes on without it.
-func (p *Plan) RunNetwork(ctx context.Context, node *Connection, metrics *proxy.Metrics, parts *lifecycle.Group) (n Network, err error) {
-	if p.Mode != CRI {
-		return n, nil
-	}
+// runNetwork starts the service proxy, the DNS and the routes on the node. Proxy and DNS share their
+// caches. runNetwork logs what the machine does not support, which `mortise extensions` also shows; the node goes on without it.
+func (p *Plan) runNetwork(ctx context.Context, c *node.Connection, parts *lifecycle.Group) (n network, err error) {
 	settings := &p.Options.Network
-	client, err := kubernetes.NewForConfig(node.Network)
+	client, err := kubernetes.NewForConfig(c.Network)
 	if err != nil {
 		return n, fmt.Errorf("make client of the node's network: %w", err)
 	}
 	w := &networking{
-		plan: p, node: node, parts: parts, metrics: metrics, client: client, caches: informers.NewSharedInformerFactory(client, 0),
+		plan: p, node: c, parts: parts, metrics: p.metrics, client: client, caches: informers.NewSharedInformerFactory(client, 0),
 		log: p.Logger.With("part", "network"),
 	}
 	other := p.ForeignNetwork()
@@ -115,11 +114,11 @@ func (w *networking) runDNS(ctx context.Context) (clusterDNS func() []string, er
 		return nil, fmt.Errorf("make client of the cluster DNS: %w", err)
 	}
 	if !w.node.Joined { // a joined node has no right to do this
-		if _, _, err := dns.Ensure(ctx, client, w.plan.ServiceCIDRs); err != nil {
+		if _, _, err := dnsservice.Ensure(ctx, client, w.plan.ServiceCIDRs); err != nil {
 			w.log.Error("Could not create the Service of the cluster DNS", "error", err)
 		}
 	}
-	service, err := dns.FollowService(ctx, client, w.caches, w.log)
+	service, err := dnsservice.FollowService(ctx, client, w.caches, w.log)
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build unix && !linux
+//go:build !linux
 
 package disk
 

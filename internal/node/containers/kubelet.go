@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package containers
 
 import (
 	"crypto/tls"
@@ -17,6 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
 	"github.com/mortise-dev/mortise/internal/agent/server"
 	"github.com/mortise-dev/mortise/internal/kinds/upstream"
+	"github.com/mortise-dev/mortise/internal/node"
 )
 
 // kubelet is the node's KubeletConfiguration; nil without a file.
@@ -27,7 +28,7 @@ type kubelet struct {
 }
 
 // checkKubelet reads the node's configuration, and sets the runtime's socket from it. Without a file it returns nil.
-func checkKubelet(o *Options) (*kubelet, error) {
+func checkKubelet(o *node.Options) (*kubelet, error) {
 	file, dir := o.Settings.ConfigFile, o.Settings.ConfigDir
 	if file == "" && dir == "" {
 		return nil, nil
@@ -104,7 +105,7 @@ func (k *kubelet) secured(usual *tls.Config) *tls.Config {
 
 // settings returns the node API's options, changed by the configuration.
 func (k *kubelet) settings(usual server.Options) server.Options {
-	effective := agent.Effective(k.configuration())
+	effective := kubeletconfig.Effective(k.configuration())
 	usual.Effective, usual.Kubelet = effective, effective
 	if k != nil {
 		usual.MoreClientCAs = k.clientCAs

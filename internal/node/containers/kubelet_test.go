@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package containers
 
 import (
 	"fmt"
@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/mortise-dev/mortise/internal/node"
 )
 
 // TestRuntimeSocketTwice: the flag and the kubelet configuration may both name the runtime's socket, each in its spelling.
@@ -37,7 +39,7 @@ func TestRuntimeSocketTwice(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		o := &Options{CRISocket: c.flag, Logger: slog.New(slog.DiscardHandler)}
+		o := &node.Options{CRISocket: c.flag, Logger: slog.New(slog.DiscardHandler)}
 		o.Settings.ConfigFile = file
 		_, err := checkKubelet(o)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {

@@ -1,7 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package builtin
+// Package nodeparts lists the parts of a real node. It is apart from package builtin, so that a program without containers does not
+// depend on them.
+package nodeparts
 
 import (
 	"github.com/mortise-dev/mortise/internal/agent/volumes"

@@ -12,14 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FileSystem is the usage of a file system.
-type FileSystem struct {
-	Device           string // such as /dev/vda
-	Bytes, Free      uint64 // free for users other than root
-	Used             uint64
-	Files, FilesFree uint64 // 0: allocated on demand
-}
-
 // FileSystem returns the usage of the file system of a path.
 func (r Reader) FileSystem(path string) (*FileSystem, error) {
 	var s unix.Statfs_t
@@ -114,4 +106,13 @@ func (t *taken) directory(top int, name string) (inner []string) {
 			return inner
 		}
 	}
+}
+
+// kernelRelease returns the kernel's version.
+func kernelRelease() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
 }

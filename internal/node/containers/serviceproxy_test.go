@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package containers
 
 import (
 	"bytes"
@@ -24,6 +24,7 @@ import (
 	"github.com/mortise-dev/mortise/embed/options"
 	"github.com/mortise-dev/mortise/internal/agent/proxy"
 	"github.com/mortise-dev/mortise/internal/lifecycle"
+	"github.com/mortise-dev/mortise/internal/node"
 )
 
 // proxyFile writes a KubeProxyConfiguration.
@@ -47,7 +48,7 @@ func configured(t *testing.T, text string, flags ...string) (*Plan, proxy.Option
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	p := &Plan{Options: Options{
+	p := &Plan{Options: node.Options{
 		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, Network: all.Network, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 	}}
 	if err := p.checkNetwork(); err != nil {

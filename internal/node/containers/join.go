@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package containers
 
 import (
 	"cmp"
@@ -11,9 +11,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"net/url"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -21,8 +23,10 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/join"
 	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
+	"github.com/mortise-dev/mortise/internal/agent/nodeaddress/kernel"
 	"github.com/mortise-dev/mortise/internal/datadir"
 	"github.com/mortise-dev/mortise/internal/lifecycle"
+	"github.com/mortise-dev/mortise/internal/node"
 )
 
 // JoinOptions select the cluster that a node joins, and how.
@@ -55,26 +59,44 @@ func Kubeconfig(dataDir string) string { return filepath.Join(identityDir(dataDi
 // identityDir returns the directory of a joined node's identity.
 func identityDir(dataDir string) string { return filepath.Join(dataDir, "node") }
 
+// known is a machine whose plan is known. It implements [node.Containers].
+type known struct{ plan *Plan }
+
+// Plan implements [node.Containers].
+func (k known) Plan(context.Context, *node.Options) (node.Machine, string, error) {
+	if k.plan.Mode != node.CRI {
+		return nil, k.plan.text, nil
+	}
+	return k.plan, k.plan.text, nil
+}
+
+// Addresses implements [node.Containers].
+func (known) Addresses() nodeaddress.Machine { return kernel.Linux{} }
+
 // joining is the results of Join's steps so far.
 type joining struct {
 	process    *lifecycle.Process
-	options    Options
+	options    node.Options
 	to         JoinOptions
-	plan       *Plan
+	machine    *Plan // read for any mode
+	plan       *node.Plan
 	claim      io.Closer // of the machine
 	dir        *datadir.Dir
 	parts      *lifecycle.Group // the clients of the API server
 	identity   *join.Identity
 	addresses  *nodeaddress.Addresses
-	connection *Connection
-	network    Network
+	connection *node.Connection
 }
 
 // joinSteps returns the steps in the order of a node's start.
 func joinSteps() []lifecycle.Step[*joining] {
 	return []lifecycle.Step[*joining]{
 		{Name: "check the settings", Start: func(ctx context.Context, j *joining) (err error) {
-			j.plan, err = Check(ctx, j.options)
+			if j.machine, err = check(ctx, &j.options); err != nil {
+				return err
+			}
+			j.options.Containers = known{j.machine}
+			j.plan, err = node.Check(ctx, j.options)
 			return err
 		}},
 		{
@@ -99,34 +121,30 @@ func joinSteps() []lifecycle.Step[*joining] {
 			Stop:  func(j *joining) error { j.parts.Stop(); return nil },
 		},
 		{Name: "join", Start: func(ctx context.Context, j *joining) (err error) {
-			j.identity, err = openIdentity(ctx, j.plan, j.to)
+			j.identity, err = openIdentity(ctx, j.machine, j.to)
 			return err
 		}},
 		{Name: "find the node's addresses", Start: func(ctx context.Context, j *joining) (err error) {
-			j.addresses, err = j.plan.joinedAddresses(ctx, j.to.Address, j.identity.Server)
+			j.addresses, err = joinedAddresses(ctx, j.plan, j.to.Address, j.identity.Server)
 			return err
 		}},
 		{Name: "connect", Start: func(ctx context.Context, j *joining) (err error) {
-			j.connection, err = j.plan.connect(ctx, j.identity, j.addresses, j.parts)
-			return err
-		}},
-		{Name: "run the node's network", Start: func(ctx context.Context, j *joining) (err error) {
-			j.network, err = j.plan.RunNetwork(ctx, j.connection, nil, j.parts)
+			j.connection, err = j.machine.connect(ctx, j.identity, j.addresses, j.parts)
 			return err
 		}},
 		{Name: "run the node", Start: func(ctx context.Context, j *joining) error {
-			return j.plan.Run(ctx, j.connection, j.network, j.parts)
+			return j.plan.Run(ctx, j.connection, j.parts)
 		}},
 	}
 }
 
 // Join joins the cluster, or continues as the node that joined it, and returns when the node runs. An invalid token, CA or name is an
 // error; an unreachable server is one only if the node has not joined yet.
-func Join(ctx context.Context, o Options, to JoinOptions) (*Node, error) {
+func Join(ctx context.Context, o node.Options, to JoinOptions) (*Node, error) {
 	switch {
 	case o.DataDir == "":
 		return nil, errors.New("a node needs a data directory")
-	case !slices.Contains([]Mode{Auto, CRI, Simulated}, o.Mode):
+	case !slices.Contains([]node.Mode{node.Auto, node.CRI, node.Simulated}, o.Mode):
 		return nil, fmt.Errorf("node %q: want auto, cri or simulated", o.Mode)
 	}
 	if _, err := nodeAddresses(to.Address); err != nil {
@@ -145,7 +163,7 @@ func Join(ctx context.Context, o Options, to JoinOptions) (*Node, error) {
 
 // openIdentity joins the cluster, or opens the identity of the node that joined it.
 func openIdentity(ctx context.Context, p *Plan, to JoinOptions) (*join.Identity, error) {
-	hostname, err := HostName()
+	hostname, err := node.HostName()
 	if err != nil {
 		return nil, err
 	}
@@ -155,10 +173,29 @@ func openIdentity(ctx context.Context, p *Plan, to JoinOptions) (*join.Identity,
 	})
 }
 
+// nodeAddresses parses the addresses at which other hosts reach a node: one, or one of each IP family behind a comma; none for the empty
+// text.
+func nodeAddresses(text string) (out []netip.Addr, err error) {
+	if text == "" {
+		return nil, nil
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		a, err := netip.ParseAddr(strings.TrimSpace(part))
+		if err != nil || a.Zone() != "" {
+			return nil, fmt.Errorf("address %q: want an IP address", text)
+		}
+		out = append(out, a.Unmap())
+	}
+	if len(out) > 2 || len(out) == 2 && out[0].Is4() == out[1].Is4() {
+		return nil, fmt.Errorf("address %q: want one IP address, or one of each IP family", text)
+	}
+	return out, nil
+}
+
 // connect creates the connection of a joined node, and renews its certificates.
 func (p *Plan) connect(
 	ctx context.Context, identity *join.Identity, addresses *nodeaddress.Addresses, parts *lifecycle.Group,
-) (*Connection, error) {
+) (*node.Connection, error) {
 	config, err := identity.Config()
 	if err != nil {
 		return nil, err
@@ -170,7 +207,7 @@ func (p *Plan) connect(
 		return nil, fmt.Errorf("make client of the node's certificates: %w", err)
 	}
 	addresses.Tell(identity.Reconnect)
-	c := &Connection{Name: identity.Name, Addresses: addresses, Config: config, Network: config, DNS: config, Joined: true}
+	c := &node.Connection{Name: identity.Name, Addresses: addresses, Config: config, Network: config, DNS: config, Joined: true}
 	if c.ClientCAs, err = identity.Pool(); err != nil {
 		return nil, fmt.Errorf("read the cluster's authority: %w", err)
 	}
@@ -192,13 +229,13 @@ func (p *Plan) connect(
 
 // joinedAddresses returns the addresses at which other hosts reach a node that joined: the given ones, or those from which it reaches the
 // server.
-func (p *Plan) joinedAddresses(ctx context.Context, given, server string) (*nodeaddress.Addresses, error) {
+func joinedAddresses(ctx context.Context, p *node.Plan, given, server string) (*nodeaddress.Addresses, error) {
 	all, err := nodeAddresses(given)
 	switch {
 	case err != nil:
 		return nil, err
 	case len(all) == 1:
-		return nodeaddress.Fixed(Reachable(all[0].String(), p.PodCIDRs)...), nil
+		return nodeaddress.Fixed(node.Reachable(all[0].String(), p.PodCIDRs)...), nil
 	case len(all) > 1:
 		return nodeaddress.Fixed(all[0].String(), all[1].String()), nil
 	}

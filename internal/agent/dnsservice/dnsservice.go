@@ -1,7 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package dns
+// Package dnsservice is the Service kube-dns: it creates the Service where there is none ([Ensure]), and follows it on a node
+// ([FollowService]). Package dns answers at its addresses.
+package dnsservice
 
 import (
 	"context"
@@ -69,7 +71,7 @@ func Ensure(ctx context.Context, client kubernetes.Interface, ranges []netip.Pre
 
 func foundIn(svc *corev1.Service) Found {
 	f := Found{Ours: svc.Labels[proxyLabel] == proxyName}
-	for _, text := range clusterIPs(svc) {
+	for _, text := range ClusterIPs(svc) {
 		if a, err := netip.ParseAddr(text); err == nil {
 			f.Addresses = append(f.Addresses, a)
 		}
@@ -235,4 +237,12 @@ func nth(r netip.Prefix, n int) netip.Addr {
 		return netip.Addr{}
 	}
 	return a
+}
+
+// ClusterIPs returns the addresses of a Service, which may be the text None.
+func ClusterIPs(svc *corev1.Service) []string {
+	if len(svc.Spec.ClusterIPs) > 0 {
+		return svc.Spec.ClusterIPs
+	}
+	return []string{svc.Spec.ClusterIP}
 }
