@@ -140,6 +140,9 @@ func openings() []step {
 			if a.material, err = loadCertificates(a.settings, a.forPods.texts()); err != nil {
 				return err
 			}
+			if a.settings.origin != nil {
+				return nil // they are complete
+			}
 			a.material.Certificates, err = a.servingFiles.complete(a.settings, a.material)
 			return err
 		}},
@@ -282,7 +285,7 @@ func clients() []step {
 			return a.node.Run(ctx, a.connection, a.clients)
 		}},
 		{Name: "write the kubeconfig", Start: func(_ context.Context, a *assembly) error {
-			return writeKubeconfig(a.settings.KubeconfigFile, a.access.kubeconfig)
+			return writeKubeconfig(a.settings.KubeconfigFile, a.access.kubeconfig())
 		}},
 	}
 }
