@@ -20,6 +20,9 @@ import (
 )
 
 func main() {
+	if run := envtestProgram(os.Args[0]); run != nil {
+		os.Exit(mainOfEnvtest(run))
+	}
 	os.Exit(cli.Main(context.Background(), os.Args[1:], cli.Program{
 		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
 		Start: func(ctx context.Context, o cli.UpOptions) (cli.Cluster, error) {
