@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/mortise-dev/mortise/embed"
 	"github.com/mortise-dev/mortise/embed/embedtest"
 	"github.com/mortise-dev/mortise/embed/options"
+	"github.com/mortise-dev/mortise/internal/agent/simulated"
 )
 
 func nodesFrom(file string) options.APIServer {
@@ -106,5 +108,47 @@ func TestWrongSimulatedNodesAreRefused(t *testing.T) {
 				t.Error(err)
 			}
 		}
+	}
+}
+
+// TestSimulatedNodesOfAnEarlierStart: nobody would run the pods that are placed on them.
+func TestSimulatedNodesOfAnEarlierStart(t *testing.T) {
+	dir := t.TempDir()
+	start := func(mode embed.NodeMode) (kubernetes.Interface, func()) {
+		s := &embed.Server{DataDir: dir, Node: mode}
+		if err := s.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		stop := sync.OnceFunc(func() {
+			if err := s.Stop(); err != nil {
+				t.Error(err)
+			}
+		})
+		t.Cleanup(stop)
+		c, err := kubernetes.NewForConfig(s.Config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c, stop
+	}
+	c, stop := start(embed.NodeSimulated)
+	awaitNodes(t, c, 1, ready)
+	// A node that joined from another process.
+	if _, err := c.CoreV1().Nodes().Create(t.Context(), &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "joined", Labels: map[string]string{simulated.Label: "true"}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	c, stop = start(embed.NodeSimulated)
+	awaitNodes(t, c, 1, ready)
+	stop()
+	c, _ = start(embed.NodeNone)
+	all, err := c.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all.Items) != 1 || all.Items[0].Name != "joined" {
+		t.Errorf("after a start without simulated nodes there are %d, among them %v", len(all.Items), all.Items)
 	}
 }

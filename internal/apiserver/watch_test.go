@@ -284,3 +284,22 @@ func TestInProcessWatchEnds(t *testing.T) {
 		}
 	}
 }
+
+// TestWatchOfAStoppedKind is a request that found its kind just before the definition changed.
+func TestWatchOfAStoppedKind(t *testing.T) {
+	f := start(t)
+	f.registry.Kinds().Get(schema.GroupResource{Resource: "configmaps"}).Feed.Stop()
+	w, err := kubernetes.NewForConfigOrDie(f.inProcess).CoreV1().ConfigMaps("ns").Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	select {
+	case e, ok := <-w.ResultChan():
+		if ok {
+			t.Errorf("the watch reports %v", e)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the watch goes on")
+	}
+}

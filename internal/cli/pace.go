@@ -12,8 +12,11 @@ import (
 )
 
 // By default, the garbage collector runs whenever the heap has doubled. A small server under load collects several times a second, and one
-// request in fifty meets a collection, which makes the slowest requests. Under load, free memory is better spent on rare collections.
+// request in fifty meets a collection, which makes the slowest requests. Under load, free memory is better spent on rare collections. A
+// burst that makes less garbage, such as fifty pods that start, keeps the default: what lives after it would be scattered over the pages
+// of the garbage, and these pages stay resident.
 const (
+	often = time.Second     // between collections at the default rate: only more frequent ones are made rarer
 	apart = 4 * time.Second // between collections, if that does not take too much memory
 	room  = 300 << 20       // maximum size of live heap and garbage together for that
 	usual = 100             // the default of GOGC: as much garbage as live heap
@@ -55,7 +58,6 @@ func paceCollections(ctx context.Context) {
 
 // sustained is the percentage that the last collection needed. The first collection of a burst changes nothing: the burst is often over by
 // the next one, and the live objects would be scattered over all the garbage.
-// lives then lies scattered over all that was waiting.
 type sustained int
 
 // and takes the percentage for the next collection, and returns the one to set.
@@ -72,7 +74,11 @@ func percent(live, made uint64, took time.Duration) int {
 	if live == 0 || took <= 0 {
 		return usual
 	}
-	wait := min(float64(made)/took.Seconds()*apart.Seconds(), float64(room)-float64(live))
+	rate := float64(made) / took.Seconds()
+	if rate*often.Seconds() < float64(live) {
+		return usual
+	}
+	wait := min(rate*apart.Seconds(), float64(room)-float64(live))
 	return max(usual, int(100*wait/float64(live)))
 }
 

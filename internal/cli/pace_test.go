@@ -22,6 +22,7 @@ func TestPercent(t *testing.T) {
 	}{
 		{60 * mb, 60 * mb, time.Second, 400},
 		{60 * mb, 60 * mb, time.Minute, 100},     // hardly anything is made
+		{60 * mb, 59 * mb, time.Second, 100},     // less than one collection a second at the default rate
 		{60 * mb, 600 * mb, time.Second, 400},    // 300 MB together and no more
 		{1000 * mb, 1000 * mb, time.Second, 100}, // much lives: as much waits by itself
 		{200 * mb, 2000 * mb, time.Second, 100},

@@ -21,12 +21,17 @@ func runStore(ctx context.Context, p Program, args []string) int {
 	f := pflag.NewFlagSet("store", pflag.ContinueOnError)
 	f.SetOutput(p.Err)
 	dataDir := f.String("data-dir", defaultDataDir(), "Data directory.")
-	bump := f.Int64("bump", 1_000_000, "Number by which restore raises the revision, so that clients do not confuse the stores' revisions.")
+	bump := f.Int64("bump", 1_000_000,
+		"Number by which restore and import raise the revision, so that clients do not confuse the stores' revisions.")
+	var t transfer
+	t.bind(f)
 	f.Usage = func() {
-		fmt.Fprintf(f.Output(), `Usage: mortise store check|backup FILE|restore FILE [flags]
+		fmt.Fprintf(f.Output(), `Usage: mortise store check|backup FILE|restore FILE|export --to ETCD|import --from ETCD [flags]
 
 check reads and verifies the store and changes nothing. backup writes the newest state to FILE ("-" is standard output). restore
-creates the store of an empty data directory from FILE ("-" is standard input).
+creates the store of an empty data directory from FILE ("-" is standard input). export copies the newest state to etcd, or to a
+file for "etcdutl snapshot restore"; import creates the store of an empty data directory from etcd, or from a file that
+"etcdctl snapshot save" wrote.
 
 %s`, f.FlagUsages())
 	}
@@ -42,6 +47,10 @@ creates the store of an empty data directory from FILE ("-" is standard input).
 		err = backupStore(ctx, p, dir, f.Arg(1))
 	case f.Arg(0) == "restore" && f.NArg() == 2:
 		err = restoreStore(ctx, p, dir, f.Arg(1), *bump)
+	case f.Arg(0) == "export" && f.NArg() == 1:
+		err = t.export(ctx, p, dir)
+	case f.Arg(0) == "import" && f.NArg() == 1:
+		err = t.load(ctx, p, dir, *bump)
 	default:
 		f.Usage()
 		return 2

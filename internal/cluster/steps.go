@@ -231,6 +231,12 @@ func servers() []step {
 		{Name: "take back former registrations", Start: func(ctx context.Context, a *assembly) error {
 			return dropRegistrations(ctx, a.server)
 		}},
+		{Name: "take back former nodes", Start: func(ctx context.Context, a *assembly) error {
+			if a.node.Mode == node.Simulated || a.settings.engine.Shared {
+				return nil
+			}
+			return dropSimulatedNodes(ctx, a.server, a.settings.Logger)
+		}},
 		{Name: "follow files", Start: func(ctx context.Context, a *assembly) error {
 			log := a.settings.Logger
 			a.background.Run(ctx, "authorization", a.authorization.chain.Run)

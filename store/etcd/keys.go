@@ -41,6 +41,9 @@ func (k keyspace) inner(key []byte) string {
 	return root + string(key[len(k.prefix):])
 }
 
+// holds reports whether an etcd's key is under the prefix.
+func (k keyspace) holds(key []byte) bool { return strings.HasPrefix(string(key), k.prefix) }
+
 // first and end are the range of etcd's keys.
 func (k keyspace) first() string {
 	if k.prefix == "" {

@@ -115,17 +115,22 @@ const loadPage = 5000
 // load reads all records of a revision, in key order.
 func (m *mirror) load(ctx context.Context, revision int64) ([]*store.Record, error) {
 	var records []*store.Record
-	for from := m.keys.first(); ; {
-		response, err := m.client.Get(ctx, from, clientv3.WithRange(m.keys.end()), clientv3.WithRev(revision), clientv3.WithLimit(loadPage),
+	return records, readAll(ctx, m.client, m.keys, revision, func(kv *mvccpb.KeyValue) { records = append(records, m.record(kv)) })
+}
+
+// readAll calls f with each key and value of a revision, in key order.
+func readAll(ctx context.Context, client *clientv3.Client, keys keyspace, revision int64, f func(*mvccpb.KeyValue)) error {
+	for from := keys.first(); ; {
+		response, err := client.Get(ctx, from, clientv3.WithRange(keys.end()), clientv3.WithRev(revision), clientv3.WithLimit(loadPage),
 			clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend))
 		if err != nil {
-			return nil, fmt.Errorf("read keys at revision %d: %w", revision, translate(err))
+			return fmt.Errorf("read keys at revision %d: %w", revision, translate(err))
 		}
 		for _, kv := range response.Kvs {
-			records = append(records, m.record(kv))
+			f(kv)
 		}
 		if !response.More || len(response.Kvs) == 0 {
-			return records, nil
+			return nil
 		}
 		from = string(response.Kvs[len(response.Kvs)-1].Key) + "\x00"
 	}

@@ -99,25 +99,80 @@ func restore(ctx context.Context, r io.Reader, dir string, bump int64, o Options
 	if bump < 0 {
 		return 0, fmt.Errorf("bump by %d: %w", bump, store.ErrInvalid)
 	}
-	_, exists, err := readFormat(o.Disk, dir)
-	if err != nil {
+	if err := mustBeEmpty(o.Disk, dir); err != nil {
 		return 0, err
-	}
-	if exists {
-		return 0, fmt.Errorf("write %s: a store is there: %w", dir, fs.ErrExist)
 	}
 	from, err := newCheckpointReader(bufio.NewReaderSize(r, blockSize))
 	if err != nil {
 		return 0, fmt.Errorf("read backup: %w: %w", store.ErrCorrupt, err)
 	}
+	revision := from.revision + bump
+	return revision, create(ctx, dir, revision, o, func(add func(*store.Record) error) error {
+		if err := from.all(add); err != nil {
+			return fmt.Errorf("read backup at offset %d: %w: %w", from.offset, store.ErrCorrupt, err)
+		}
+		return nil
+	})
+}
+
+// Create creates a store with the given content, in a directory that is empty or absent.
+func Create(ctx context.Context, dir string, c store.Content, options Options) error {
+	o := options.withDefaults()
+	err := mustBeEmpty(o.Disk, dir)
+	if err == nil {
+		err = create(ctx, dir, c.Revision, o, func(add func(*store.Record) error) error {
+			for i, r := range c.Records {
+				if r.Revision > c.Revision || i > 0 && r.Key <= c.Records[i-1].Key {
+					return fmt.Errorf("record %q of revision %d: %w", r.Key, r.Revision, store.ErrInvalid)
+				}
+				if err := add(r); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("create store: %w", err)
+	}
+	return nil
+}
+
+// ReadContent reads the newest state in a directory, without changing it. The store must not be in use.
+func ReadContent(ctx context.Context, dir string, options Options) (store.Content, error) {
+	var c store.Content
+	err := offline(ctx, dir, options, func(b *rebuilder, _ recovered) error {
+		snapshot := b.db.Snapshot()
+		c.Revision, c.Records = snapshot.Revision(), make([]*store.Record, 0, snapshot.Len())
+		snapshot.Ascend(func(r *store.Record) bool {
+			c.Records = append(c.Records, r)
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		return store.Content{}, fmt.Errorf("read store: %w", err)
+	}
+	return c, nil
+}
+
+func mustBeEmpty(d disk.FS, dir string) error {
+	_, exists, err := readFormat(d, dir)
+	if err == nil && exists {
+		err = fmt.Errorf("write %s: a store is there: %w", dir, fs.ErrExist)
+	}
+	return err
+}
+
+// create makes a directory a store whose records are those that fill adds, in key order.
+func create(ctx context.Context, dir string, revision int64, o Options, fill func(add func(*store.Record) error) error) error {
 	if err := o.Disk.MkdirAll(dir); err != nil {
-		return 0, err
+		return err
 	}
 	lock, err := o.Disk.Lock(filepath.Join(dir, lockFile))
 	if err != nil {
-		return 0, err
+		return err
 	}
-	revision := from.revision + bump
 	// The format file comes last: without it the directory is not a store.
 	err = writeFile(o.Disk, dir, checkNext, checkpointName(revision), func(f disk.File) error {
 		w := bufio.NewWriterSize(io.NewOffsetWriter(f, 0), blockSize)
@@ -125,14 +180,13 @@ func restore(ctx context.Context, r io.Reader, dir string, bump int64, o Options
 		if err != nil {
 			return err
 		}
-		err = from.all(func(record *store.Record) error {
+		if err := fill(func(record *store.Record) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
 			return to.add(record)
-		})
-		if err != nil {
-			return fmt.Errorf("read backup at offset %d: %w: %w", from.offset, store.ErrCorrupt, err)
+		}); err != nil {
+			return err
 		}
 		if err := to.finish(); err != nil {
 			return err
@@ -142,7 +196,7 @@ func restore(ctx context.Context, r io.Reader, dir string, bump int64, o Options
 	if err == nil {
 		_, err = writeFormat(o.Disk, dir)
 	}
-	return revision, errors.Join(err, lock.Close())
+	return errors.Join(err, lock.Close())
 }
 
 // Check implements [store.Checker]: it reads and verifies the running store's files, except for the newest segment of the log, which is

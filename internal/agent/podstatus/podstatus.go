@@ -123,14 +123,14 @@ func Make(in Input) corev1.PodStatus {
 
 	probes(in, state, &out)
 	initialized := podconditions.Find(old.Conditions, corev1.PodInitialized)
-	out.Phase = phase(in.Pod, &out, in.Terminal || ended(old.Phase), initialized != nil && initialized.Status == corev1.ConditionTrue)
+	out.Phase = phase(in.Pod, &out, in.Terminal || Ended(old.Phase), initialized != nil && initialized.Status == corev1.ConditionTrue)
 	switch {
 	case in.Terminal && in.Reason != "":
 		out.Phase, out.Reason, out.Message = corev1.PodFailed, in.Reason, in.Message
-	case ended(old.Phase):
+	case Ended(old.Phase):
 		out.Phase, out.Reason, out.Message = old.Phase, old.Reason, old.Message
 	}
-	if ended(out.Phase) && !ended(old.Phase) && len(state.Running()) > 0 {
+	if Ended(out.Phase) && !Ended(old.Phase) && len(state.Running()) > 0 {
 		// It has practically ended, but clients rely on an ended pod to have no running containers.
 		out.Phase, out.Reason, out.Message = cmp.Or(old.Phase, corev1.PodPending), old.Reason, old.Message
 	}
@@ -138,7 +138,7 @@ func Make(in Input) corev1.PodStatus {
 		endContainers(in, &out)
 	}
 	conditions(in, state, &out)
-	if in.Over && !in.Static && !ended(out.Phase) {
+	if in.Over && !in.Static && !Ended(out.Phase) {
 		out.Phase = corev1.PodFailed // the conditions have explained before why it was not ready
 	}
 	return out
@@ -154,7 +154,8 @@ func Equal(a, b corev1.PodStatus) bool {
 	return equality.Semantic.DeepEqual(a, b)
 }
 
-func ended(p corev1.PodPhase) bool {
+// Ended reports whether a pod in the phase has ended for good.
+func Ended(p corev1.PodPhase) bool {
 	return p == corev1.PodFailed || p == corev1.PodSucceeded
 }
 

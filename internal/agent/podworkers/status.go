@@ -5,6 +5,7 @@ package podworkers
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -107,6 +108,7 @@ func (w *worker) newStatus(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, f
 	if api = w.shown(ctx, api); api == nil {
 		return &copied, nil
 	}
+	sent := w.withheld(&api.Status, status)
 	base, spoilt := api.Status, false
 	if w.written.status != nil {
 		// The informer may not have shown the last written status yet.
@@ -116,15 +118,15 @@ func (w *worker) newStatus(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, f
 			base = shownOf(api, *w.written.status)
 		}
 	}
-	if w.removed || w.written.status != nil && !spoilt && podstatus.Equal(*w.written.status, status) {
+	if w.removed || w.written.status != nil && !spoilt && podstatus.Equal(*w.written.status, sent) {
 		return &copied, nil
 	}
-	if w.written.status == nil && podstatus.Equal(api.Status, status) {
-		w.written.status = &status
+	if w.written.status == nil && podstatus.Equal(api.Status, sent) {
+		w.written.status = &sent
 		return &copied, nil
 	}
 	return &copied, func() {
-		made, err := w.sendStatus(ctx, api, base, status)
+		made, err := w.sendStatus(ctx, api, base, sent)
 		switch {
 		case apierrors.IsNotFound(err):
 			w.written.retry = retrySoon // the pod is about to be removed here as well
@@ -134,13 +136,24 @@ func (w *worker) newStatus(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, f
 			return
 		}
 		w.succeeded(writePodStatus)
-		w.written.status, w.written.at = &status, made.ResourceVersion
+		w.written.status, w.written.at = &sent, made.ResourceVersion
 		m.mu.Lock()
 		if w.made = made; w.spec != nil && !newer(made.ResourceVersion, w.spec.ResourceVersion) {
 			w.made = nil
 		}
 		m.mu.Unlock()
 	}
+}
+
+// withheld returns the status without an end of the pod as long as the pod holds anything of the node: the scheduler gives what an ended pod
+// had to the next one at once. As in kubelet, its containers may be shown as terminated before.
+func (w *worker) withheld(shown *corev1.PodStatus, status corev1.PodStatus) corev1.PodStatus {
+	refused := w.final != nil && w.final.refused
+	if w.tornDown || refused || !podstatus.Ended(status.Phase) || podstatus.Ended(shown.Phase) {
+		return status
+	}
+	status.Phase, status.Reason, status.Message = cmp.Or(shown.Phase, corev1.PodPending), shown.Reason, shown.Message
+	return status
 }
 
 // sendStatus writes a status that was computed from base. It updates the pod if the newest version known to the node has the status base:
@@ -207,6 +220,9 @@ func echo(old, pod *corev1.Pod, made *corev1.PodStatus) bool {
 		return false
 	}
 	shown, want := pod.Status, *made
+	if podstatus.Ended(want.Phase) && !podstatus.Ended(shown.Phase) { // see withheld
+		want.Phase, want.Reason, want.Message = old.Status.Phase, old.Status.Reason, old.Status.Message
+	}
 	want.Conditions = append(foreign(old.Status.Conditions), own(want.Conditions)...)
 	return sameText(shown, want)
 }

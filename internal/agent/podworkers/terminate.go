@@ -40,11 +40,12 @@ func (w *worker) terminate(life, ctx context.Context, pod *corev1.Pod, grace int
 		}
 		w.tornDown = true
 	}
-	w.writeStatus(ctx, pod)
+	// Before the status is written: with that, the scheduler counts the pod no longer.
 	m.mu.Lock()
 	evicted := w.evicted != nil && w.counted
 	w.counted = false
 	m.mu.Unlock()
+	w.writeStatus(ctx, pod)
 	if evicted {
 		m.ease()
 	}

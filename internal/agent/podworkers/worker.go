@@ -303,7 +303,7 @@ func (w *worker) round(life, ctx context.Context) (next time.Duration, done bool
 	switch {
 	case pod.DeletionTimestamp != nil:
 		next = w.terminate(life, ctx, pod, graceOf(pod), true)
-	case w.final != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
+	case w.final != nil || podstatus.Ended(pod.Status.Phase):
 		seconds := podspec.Grace(pod)
 		if evicted != nil {
 			seconds = evicted.Grace

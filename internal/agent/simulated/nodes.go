@@ -284,10 +284,12 @@ func (f *fleet) nodeObject(n *node) *corev1.Node {
 			},
 		},
 	}
-	if f.o.Alone != "" { // the cluster assigns it
+	n.group.describe(out, n.turn)
+	if f.o.Alone == "" {
+		metav1.SetMetaDataAnnotation(&out.ObjectMeta, AnnotationInProcess, "true")
+	} else { // the cluster assigns it
 		out.Spec.PodCIDR, out.Spec.PodCIDRs = "", nil
 	}
-	n.group.describe(out, n.turn)
 	if key := servingkey.Published(f.o.TLS); key != "" {
 		metav1.SetMetaDataAnnotation(&out.ObjectMeta, servingkey.Annotation, key)
 	}

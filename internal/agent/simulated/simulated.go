@@ -61,6 +61,10 @@ import (
 // Label is the label, with the value "true", of nodes that are simulated.
 const Label = "mortise.dev/simulated"
 
+// AnnotationInProcess is the annotation, with the value "true", of simulated nodes that run in the API server's process. Such a server
+// deletes them when it starts without simulated nodes.
+const AnnotationInProcess = "simulated.mortise.dev/in-process"
+
 // The annotations on pods.
 const (
 	AnnotationRunFor   = "simulated.mortise.dev/run-for"

@@ -56,6 +56,8 @@ func watch(q *req) error {
 	switch {
 	case apierrors.IsResourceExpired(err), apierrors.IsTimeout(err):
 		w.refused = err // the watch begins, and reports the error
+	case errors.Is(err, watchcache.ErrStopped):
+		timeout = -1 // the kind's definition changed under the request: the watch ends at once, as those that began before
 	case err != nil:
 		return err
 	default:

@@ -6,6 +6,7 @@ package watchcache
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -125,7 +126,10 @@ func (f *Feed) behind(end *node, count, bytes int64) bool {
 	return end.count-count > f.lag || end.bytes-bytes > f.lagBytes && end.count > count+1
 }
 
-// Start starts the feed unless it runs already.
+// ErrStopped is returned for a kind that is no longer served.
+var ErrStopped = fmt.Errorf("kind is no longer served: %w", store.ErrClosed)
+
+// Start starts the feed unless it runs already. After Stop it returns [ErrStopped].
 func (f *Feed) Start() error {
 	if t := f.tail.Load(); t != nil && t.err.Load() == nil {
 		return nil
@@ -136,7 +140,7 @@ func (f *Feed) Start() error {
 		return nil
 	}
 	if f.stopped {
-		return store.ErrClosed
+		return ErrStopped
 	}
 	at := f.storage.Revision()
 	ctx, stop := context.WithCancel(f.lifetime.Context)

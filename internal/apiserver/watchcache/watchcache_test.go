@@ -202,7 +202,7 @@ func TestStoppedFeedEndsItsCursors(t *testing.T) {
 	if _, _, err := c.Next(t.Context()); err == nil {
 		t.Error("a cursor went on after its feed had stopped")
 	}
-	if _, err := f.Feed.Cursor(t.Context(), f.store.Revision()); !errors.Is(err, store.ErrClosed) {
+	if _, err := f.Feed.Cursor(t.Context(), f.store.Revision()); !errors.Is(err, ErrStopped) {
 		t.Errorf("a stopped feed started: %v", err)
 	}
 }

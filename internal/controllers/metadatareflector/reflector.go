@@ -10,9 +10,11 @@ package metadatareflector
 import (
 	"context"
 	"fmt"
+	"io"
 	"runtime/debug"
 	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -61,7 +63,11 @@ func (r *Reflector) Run(ctx context.Context, client metadata.Interface, gvr sche
 	source := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return objects.List(ctx, o) },
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return objects.Watch(ctx, o)
+			w, err := objects.Watch(ctx, o)
+			if apierrors.IsNotFound(err) { // the definition was deleted, and the caller is about to end ctx
+				return nil, io.EOF // which the reflector does not log
+			}
+			return w, err
 		},
 	}, client)
 	cache.NewReflectorWithOptions(source, &metav1.PartialObjectMetadata{}, r, cache.ReflectorOptions{

@@ -1,0 +1,127 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/mortise-dev/mortise/internal/durable"
+	"github.com/mortise-dev/mortise/store"
+	"github.com/mortise-dev/mortise/store/etcd"
+	"github.com/mortise-dev/mortise/store/local"
+)
+
+// transfer copies a store from a data directory to etcd, and back.
+type transfer struct {
+	from, to                  string
+	caFile, certFile, keyFile string
+	prefix                    string
+}
+
+func (t *transfer) bind(f *pflag.FlagSet) {
+	f.StringVar(&t.from, "from", "", "What import reads: etcd://HOST:PORT[,HOST:PORT...], or a snapshot file of etcd.")
+	f.StringVar(&t.to, "to", "", "What export writes: etcd://HOST:PORT[,HOST:PORT...], or a snapshot file of etcd.")
+	f.StringVar(&t.prefix, "etcd-prefix", etcd.DefaultPrefix, "Prefix of etcd's keys.")
+	f.StringVar(&t.caFile, "etcd-cafile", "", "File of the authorities that sign the certificates of etcd's servers; they are connected to by TLS.")
+	f.StringVar(&t.certFile, "etcd-certfile", "", "File of the client certificate for etcd; it is connected to by TLS.")
+	f.StringVar(&t.keyFile, "etcd-keyfile", "", "File of that certificate's key.")
+}
+
+// members returns the options for etcd's members, and false if place is a file.
+func (t *transfer) members(place string) (etcd.Options, bool, error) {
+	hosts, ok := strings.CutPrefix(place, "etcd://")
+	if !ok {
+		return etcd.Options{}, false, nil
+	}
+	o := etcd.Options{Prefix: t.prefix}
+	var err error
+	if o.TLS, err = etcd.LoadTLS(t.caFile, t.certFile, t.keyFile); err != nil {
+		return o, true, err
+	}
+	scheme := "http://"
+	if o.TLS != nil {
+		scheme = "https://"
+	}
+	for host := range strings.SplitSeq(hosts, ",") {
+		o.Servers = append(o.Servers, scheme+host)
+	}
+	return o, true, etcd.CheckServers(o.Servers)
+}
+
+// export copies the store in dir to etcd.
+func (t *transfer) export(ctx context.Context, p Program, dir string) error {
+	if t.to == "" {
+		return errors.New("export needs --to")
+	}
+	members, live, err := t.members(t.to)
+	if err != nil {
+		return err
+	}
+	content, err := local.ReadContent(ctx, dir, local.Options{})
+	if err != nil {
+		return err
+	}
+	if live {
+		err = etcd.Fill(ctx, members, content, func(stage string, done, all int64) { fmt.Fprintf(p.Err, "%s: %d of %d\n", stage, done, all) })
+	} else {
+		err = t.writeSnapshot(ctx, content)
+	}
+	if err != nil {
+		return fmt.Errorf("export: %w", err)
+	}
+	fmt.Fprintf(p.Out, "%s holds the %d keys of %s at revision %d\n", t.to, len(content.Records), dir, content.Revision)
+	return nil
+}
+
+func (t *transfer) writeSnapshot(ctx context.Context, c store.Content) error {
+	if _, err := os.Lstat(t.to); !errors.Is(err, os.ErrNotExist) {
+		return errors.Join(fmt.Errorf("write %s: %w", t.to, os.ErrExist), err)
+	}
+	return durable.Stream(t.to, 0o600, func(w io.Writer) error {
+		return etcd.WriteSnapshot(ctx, w, filepath.Dir(t.to), t.prefix, c)
+	})
+}
+
+// load makes dir the store with what is in etcd. It raises the revision by bump.
+func (t *transfer) load(ctx context.Context, p Program, dir string, bump int64) error {
+	if t.from == "" {
+		return errors.New("import needs --from")
+	}
+	if bump < 0 {
+		return fmt.Errorf("--bump %d: %w", bump, store.ErrInvalid)
+	}
+	members, live, err := t.members(t.from)
+	if err != nil {
+		return err
+	}
+	var c store.Content
+	if live {
+		c, err = etcd.ReadContent(ctx, members)
+	} else {
+		c, err = etcd.ReadSnapshot(ctx, t.from, t.prefix)
+	}
+	if err != nil {
+		return fmt.Errorf("import: %w", err)
+	}
+	if len(c.Records) == 0 {
+		return fmt.Errorf("import: %s holds no keys under %s", t.from, t.prefix)
+	}
+	c.Revision += bump
+	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
+		return fmt.Errorf("make data directory: %w", err)
+	}
+	if err := local.Create(ctx, dir, c, local.Options{}); err != nil {
+		return fmt.Errorf("import: %w", err)
+	}
+	fmt.Fprintf(p.Out, "%s holds the %d keys of %s at revision %d\n", dir, len(c.Records), t.from, c.Revision)
+	return nil
+}
