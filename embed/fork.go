@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// T is the test that a cluster is for: a *testing.T, *testing.B or *testing.F. It is an interface so that a program with this library does
-// not have the flags of package testing.
+// T is the test that a cluster is for: a *testing.T, *testing.B or *testing.F. It is an interface so that a program with this library
+// does not have the flags of package testing.
 type T interface {
 	Helper()
 	Cleanup(f func())
@@ -24,11 +24,12 @@ type T interface {
 	Context() context.Context
 }
 
-// Fork returns an independent cluster that begins where this one stands: with its objects, its history, its settings and its certificates,
-// but with a port, an API server, controllers and nodes of its own. Neither sees what the other does from then on. It stops when the test ends.
+// Fork returns an independent cluster that begins where this one stands: with its objects, its history, its settings and its
+// certificates, but with a port, an API server, controllers and nodes of its own. Neither sees what the other does from then on. It
+// stops when the test ends.
 //
-// The two share what neither changes, so that Fork takes the same, short time for any number of objects. The API server and the controllers of
-// the fork start at its first request, which takes as long as a start. Only a store in memory can be forked.
+// The two share what neither changes, so that Fork takes the same, short time for any number of objects. The API server and the
+// controllers of the fork start at its first request, which takes as long as a start. Only a store in memory can be forked.
 func (s *Server) Fork(t T) *Server {
 	t.Helper()
 	f, err := s.fork(t.Context())
@@ -53,15 +54,15 @@ func (s *Server) fork(ctx context.Context) (*Server, error) {
 	return &f, nil
 }
 
-// Reset takes a fork back to where it began. Its clients stay valid; their connections end, and their watches begin anew. It is an error for a
-// cluster that is no fork.
+// Reset takes a fork back to where it began. Its clients stay valid; their connections end, and their watches begin anew. It is an
+// error for a cluster that is no fork.
 func (s *Server) Reset() error { return s.cluster.Reset() }
 
 // Revision returns the newest revision of the store: the resourceVersion of the last write. It is 0 if the store is not in memory.
 func (s *Server) Revision() int64 { return s.cluster.Revision() }
 
-// At returns an administrator's configuration of clients that read the cluster as it was at a revision, as long as the store keeps the history.
-// They cannot write. What they reach ends with the test.
+// At returns an administrator's configuration of clients that read the cluster as it was at a revision, as long as the store keeps
+// the history. They cannot write. What they reach ends with the test.
 func (s *Server) At(t T, revision int64) *rest.Config {
 	t.Helper()
 	past, err := s.cluster.ForkAt(t.Context(), revision)

@@ -24,9 +24,9 @@ import (
 	"github.com/mortise-dev/mortise/embed"
 )
 
-// Under the names of the two binaries that controller-runtime's envtest starts, in the directory of KUBEBUILDER_ASSETS, the program takes their
-// place with the flags that envtest passes: kube-apiserver is an API server without controllers and with a store in its own memory, and
-// etcd, which nobody needs then, says that it is healthy.
+// Under the names of the two binaries that controller-runtime's envtest starts, in the directory of KUBEBUILDER_ASSETS, the program
+// takes their place with the flags that envtest passes: kube-apiserver is an API server without controllers and with a store in its
+// own memory, and etcd, which nobody needs then, says that it is healthy.
 
 // envtestProgram returns the program of that name; nil: it is none of envtest's.
 func envtestProgram(name string) func(ctx context.Context, args []string) error {

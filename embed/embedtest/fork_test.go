@@ -153,7 +153,8 @@ func TestForkCosts(t *testing.T) {
 	for range cap(done) {
 		go func() {
 			for i := range create {
-				m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("m", i)}, Data: map[string]string{"key": strings.Repeat("x", 500)}}
+				data := map[string]string{"key": strings.Repeat("x", 500)}
+				m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("m", i)}, Data: data}
 				if _, err := client.CoreV1().ConfigMaps("default").Create(context.Background(), m, metav1.CreateOptions{}); err != nil {
 					done <- err
 					return

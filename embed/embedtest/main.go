@@ -12,8 +12,8 @@ import (
 	"github.com/mortise-dev/mortise/embed"
 )
 
-// Main starts one cluster for all tests of a package, prepares it with setup (definitions, webhooks, objects), runs the tests and exits. Call
-// it from TestMain; setup keeps the cluster in a variable of the package, and each test forks it:
+// Main starts one cluster for all tests of a package, prepares it with setup (definitions, webhooks, objects), runs the tests and
+// exits. Call it from TestMain; setup keeps the cluster in a variable of the package, and each test forks it:
 //
 //	var prepared *embed.Server
 //

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package envtest is controller-runtime's package of the same name, with a cluster in the test's process in place of the binaries of etcd and
-// kube-apiserver. A suite changes one import:
+// Package envtest is controller-runtime's package of the same name, with a cluster in the test's process in place of the binaries of
+// etcd and kube-apiserver. A suite changes one import:
 //
 //	import "github.com/mortise-dev/mortise/embed/envtest" // was sigs.k8s.io/controller-runtime/pkg/envtest
 //
@@ -11,11 +11,11 @@
 //	…
 //	err = testEnv.Stop()
 //
-// The cluster is what envtest has: an API server without controllers, scheduler and nodes. [Environment.Server] selects another one, such as
-// &embed.Server{} with all of them.
+// The cluster is what envtest has: an API server without controllers, scheduler and nodes. [Environment.Server] selects another one,
+// such as &embed.Server{} with all of them.
 //
-// Fields that find or start binaries have no effect. Flags that ControlPlane.GetAPIServer().Configure() sets are read as kube-apiserver's; one that
-// Mortise does not have is an error of Start.
+// Fields that find or start binaries have no effect. Flags that ControlPlane.GetAPIServer().Configure() sets are read as
+// kube-apiserver's; one that Mortise does not have is an error of Start.
 package envtest
 
 import (
@@ -56,8 +56,8 @@ func UninstallCRDs(config *rest.Config, o CRDInstallOptions) error {
 	return upstream.UninstallCRDs(config, o)
 }
 
-// Environment is a cluster for the tests of a suite, with the CRDs and webhooks of its extension. The fields are those of controller-runtime's
-// Environment, and Server.
+// Environment is a cluster for the tests of a suite, with the CRDs and webhooks of its extension. The fields are those of
+// controller-runtime's Environment, and Server.
 type Environment struct {
 	ControlPlane                 ControlPlane
 	Scheme                       *runtime.Scheme
@@ -77,14 +77,15 @@ type Environment struct {
 	ControlPlaneStopTimeout      time.Duration // no effect
 	AttachControlPlaneOutput     bool          // no effect; Server.Logger gets the logs
 
-	// Server is the cluster that Start starts; nil: one without controllers, as envtest's. Start applies the flags of ControlPlane to it.
+	// Server is the cluster that Start starts; nil: one without controllers, as envtest's. Start applies the flags of ControlPlane to
+	// it.
 	Server *embed.Server
 
 	installed *upstream.Environment
 }
 
-// Start starts the cluster, installs the CRDs and webhooks, and returns an administrator's configuration. The caller stops the environment
-// also if Start returns an error.
+// Start starts the cluster, installs the CRDs and webhooks, and returns an administrator's configuration. The caller stops the
+// environment also if Start returns an error.
 func (e *Environment) Start() (*rest.Config, error) {
 	existing := true
 	if e.UseExistingCluster == nil || !*e.UseExistingCluster {

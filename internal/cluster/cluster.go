@@ -26,7 +26,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 	"github.com/mortise-dev/mortise/resource"
 	"github.com/mortise-dev/mortise/store"
-	"github.com/mortise-dev/mortise/store/memory"
 )
 
 // Settings are the fields of embed.Server.
@@ -82,8 +81,8 @@ type Cluster struct {
 type instance struct {
 	*lifecycle.Process
 	settled <-chan struct{}
-	engine  *memory.Engine // nil: the store is not in memory
-	handed  *handed        // of a fork: gets connections that others accepted
+	engine  store.Engine // nil: the store cannot be forked
+	handed  *handed      // of a fork: gets connections that others accepted
 }
 
 // access is the configuration of clients for the API server.
@@ -128,7 +127,9 @@ func startSteps(ctx context.Context, s Settings, steps []lifecycle.Step[*assembl
 	}
 	r := &instance{Process: process, settled: a.settled}
 	if a.store != nil {
-		r.engine, _ = store.Ability[*memory.Engine](a.store.Engine())
+		if forker, ok := store.Ability[store.Forker](a.store.Engine()); ok {
+			r.engine, _ = forker.(store.Engine)
+		}
 	}
 	return r, a, nil
 }

@@ -11,7 +11,7 @@ import (
 	"sync"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
-	"github.com/mortise-dev/mortise/store/memory"
+	"github.com/mortise-dev/mortise/store"
 )
 
 // Forks share the first cluster's store copy-on-write, its certificates and its settings. A fork has a port of its own, but neither an API
@@ -20,26 +20,26 @@ import (
 
 // origin is what a fork begins with, in place of what a start makes. Nothing writes to its engine.
 type origin struct {
-	engine   *memory.Engine
+	engine   store.Engine // also a store.Forker
 	material *serving.Material
 	listener net.Listener
 }
 
 // Fork returns an independent cluster that begins at the newest revision of this one. Only a store in memory can be forked.
 func (c *Cluster) Fork(ctx context.Context) (*Cluster, error) {
-	return c.fork(ctx, c.settings, func(e *memory.Engine) (*memory.Engine, error) { return e.Fork() })
+	return c.fork(ctx, c.settings, store.Forker.Fork)
 }
 
 // ForkAt returns an independent API server, without controllers and nodes, that begins at a revision of this cluster.
 func (c *Cluster) ForkAt(ctx context.Context, revision int64) (*Cluster, error) {
 	s := c.settings
 	s.Controllers, s.Node, s.KubeconfigFile = []string{"none"}, "", ""
-	return c.fork(ctx, s, func(e *memory.Engine) (*memory.Engine, error) { return e.ForkAt(revision) })
+	return c.fork(ctx, s, func(f store.Forker) (store.Engine, error) { return f.ForkAt(revision) })
 }
 
-func (c *Cluster) fork(ctx context.Context, s Settings, of func(*memory.Engine) (*memory.Engine, error)) (*Cluster, error) {
-	from := c.stored()
-	if from == nil {
+func (c *Cluster) fork(ctx context.Context, s Settings, of func(store.Forker) (store.Engine, error)) (*Cluster, error) {
+	from, ok := c.stored().(store.Forker)
+	if !ok {
 		return nil, errors.New("fork cluster: only a store in memory can be forked")
 	}
 	engine, err := of(from)
@@ -60,8 +60,8 @@ func (c *Cluster) fork(ctx context.Context, s Settings, of func(*memory.Engine) 
 	return f, nil
 }
 
-// stored returns the engine with the cluster's newest state; nil if it is not in memory.
-func (c *Cluster) stored() *memory.Engine {
+// stored returns the engine with the cluster's newest state; nil if it cannot be forked.
+func (c *Cluster) stored() store.Engine {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.now == nil && c.origin != nil {
@@ -101,7 +101,7 @@ func (c *Cluster) use() (*instance, error) {
 	case c.stopped:
 		return nil, errors.New("the cluster is stopped")
 	}
-	engine, err := c.origin.engine.Fork()
+	engine, err := c.origin.engine.(store.Forker).Fork() // as fork checked
 	if err == nil {
 		s := c.settings
 		h := &handed{address: c.origin.listener.Addr(), given: make(chan net.Conn), closed: make(chan struct{})}

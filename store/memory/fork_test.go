@@ -28,7 +28,7 @@ func TestForkIsAnEngine(t *testing.T) {
 }
 
 // read returns the keys and values at a revision, 0 for the newest.
-func read(t *testing.T, e *memory.Engine, revision int64) string {
+func read(t *testing.T, e store.Engine, revision int64) string {
 	t.Helper()
 	page, err := e.Range(t.Context(), store.Range{Prefix: "/", Revision: revision})
 	if err != nil {
@@ -45,7 +45,7 @@ func read(t *testing.T, e *memory.Engine, revision int64) string {
 // was then, whatever the others wrote since.
 func TestForksAreIndependent(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	engines := []*memory.Engine{memory.Open(memory.Options{})}
+	engines := []store.Engine{memory.Open(memory.Options{})}
 	was := []map[int64]string{{}}
 	write := func(i int) {
 		op := store.Op{Key: fmt.Sprintf("/registry/kind%d/%d", random.IntN(4), random.IntN(40)), Expect: store.Any}
@@ -60,7 +60,7 @@ func TestForksAreIndependent(t *testing.T) {
 	for n := range 1500 {
 		if n%200 == 0 {
 			from := random.IntN(len(engines))
-			fork, err := engines[from].Fork()
+			fork, err := engines[from].(store.Forker).Fork()
 			if err != nil {
 				t.Fatal(err)
 			}

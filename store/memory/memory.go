@@ -43,6 +43,7 @@ var (
 	_ store.Engine     = (*Engine)(nil)
 	_ store.Sizer      = (*Engine)(nil)
 	_ store.Bookmarker = (*Engine)(nil)
+	_ store.Forker     = (*Engine)(nil)
 )
 
 // Open returns an empty engine.
@@ -68,24 +69,24 @@ func open(db *mvcc.DB, clock alarm.Clock, every time.Duration) *Engine {
 
 // Fork returns an independent engine with the same keys, history and revision, and shares what neither of the two writes. It takes the same
 // time for any number of keys. The error is [store.ErrClosed].
-func (e *Engine) Fork() (*Engine, error) {
+func (e *Engine) Fork() (store.Engine, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
 		return nil, store.ErrClosed
 	}
-	return open(e.db.Fork(), e.clock, e.every).armed(), nil
+	return open(mvcc.Fork(e.db), e.clock, e.every).armed(), nil
 }
 
 // ForkAt is Fork at an older revision, without the history after it. It takes time for each key. The error is [store.ErrClosed],
 // [store.ErrCompacted] or [store.ErrFuture].
-func (e *Engine) ForkAt(revision int64) (*Engine, error) {
+func (e *Engine) ForkAt(revision int64) (store.Engine, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
 		return nil, store.ErrClosed
 	}
-	db, err := e.db.ForkAt(revision)
+	db, err := mvcc.ForkAt(e.db, revision)
 	if err != nil {
 		return nil, fmt.Errorf("fork at revision %d: %w", revision, err)
 	}

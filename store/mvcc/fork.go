@@ -9,10 +9,10 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// Fork returns an independent DB with the same records, history and revision. The two share what neither has written since: the nodes of the
-// index, the records, and the chunks of the history. It belongs to the writer, and nothing may be staged. It costs the same for any number of
-// records; the history costs a few bytes for each 256 of its events.
-func (d *DB) Fork() *DB {
+// Fork returns an independent DB with the same records, history and revision. The two share what neither has written since: the nodes
+// of the index, the records, and the chunks of the history. It belongs to the writer, and nothing may be staged. It costs the same
+// for any number of records; the history costs a few bytes for each 256 of its events.
+func Fork(d *DB) *DB {
 	d.publishing.Lock()
 	defer d.publishing.Unlock()
 	f := &DB{
@@ -24,9 +24,9 @@ func (d *DB) Fork() *DB {
 	return f
 }
 
-// ForkAt is Fork at an older revision: the history before it is the same, and that after it is missing. It costs time and memory for each key.
-// The error is [store.ErrCompacted] or [store.ErrFuture].
-func (d *DB) ForkAt(revision int64) (*DB, error) {
+// ForkAt is Fork at an older revision: the history before it is the same, and that after it is missing. It costs time and memory for
+// each key. The error is [store.ErrCompacted] or [store.ErrFuture].
+func ForkAt(d *DB, revision int64) (*DB, error) {
 	s := d.Snapshot()
 	if revision > s.Revision() {
 		return nil, store.ErrFuture
@@ -85,4 +85,3 @@ func (s *stream[T]) own() {
 		s.window.Store(&window[T]{first: w.first, begin: w.begin, chunks: chunks})
 	}
 }
-

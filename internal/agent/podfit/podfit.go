@@ -38,7 +38,9 @@ type Insufficient struct {
 }
 
 // Rejection returns the rejection of the pod for lack of the resource.
-func (s Insufficient) Rejection() *Rejection { return &Rejection{OutOf + string(s.Resource), s.Message} }
+func (s Insufficient) Rejection() *Rejection {
+	return &Rejection{OutOf + string(s.Resource), s.Message}
+}
 
 // Requested sums what the pods of a node request. The zero value is that of a node without pods. It is not safe for concurrent use.
 type Requested struct {
