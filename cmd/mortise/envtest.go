@@ -24,9 +24,9 @@ import (
 	"github.com/mortise-dev/mortise/embed"
 )
 
-// Under the names of the two binaries that controller-runtime's envtest starts, in the directory of KUBEBUILDER_ASSETS, the program
-// takes their place with the flags that envtest passes: kube-apiserver is an API server without controllers and with a store in its
-// own memory, and etcd, which nobody needs then, says that it is healthy.
+// The package envtest of controller-runtime starts two binaries from the directory of KUBEBUILDER_ASSETS. Under their names the program takes
+// their place, with the flags that envtest passes: kube-apiserver is an API server without controllers and with a store in its own memory.
+// It needs no etcd, so that etcd only says that it is healthy.
 
 // envtestProgram returns the program of that name; nil: it is none of envtest's.
 func envtestProgram(name string) func(ctx context.Context, args []string) error {
@@ -83,7 +83,7 @@ func runAPIServer(ctx context.Context, args []string) error {
 func runEtcd(ctx context.Context, args []string) error {
 	f := pflag.NewFlagSet("etcd", pflag.ContinueOnError)
 	f.ParseErrorsAllowlist.UnknownFlags = true // nothing of etcd runs that could heed them
-	urls := f.StringSlice("listen-client-urls", []string{"http://127.0.0.1:2379"}, "Addresses for clients, which are told that etcd is healthy.")
+	urls := f.StringSlice("listen-client-urls", []string{"http://127.0.0.1:2379"}, "Addresses at which it says that it is healthy.")
 	if err := f.Parse(args); err != nil {
 		return fmt.Errorf("etcd: %w", err)
 	}

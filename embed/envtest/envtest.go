@@ -145,7 +145,7 @@ type AuthenticatedUser struct{ config *rest.Config }
 // Config returns the user's configuration.
 func (u *AuthenticatedUser) Config() *rest.Config { return u.config }
 
-// AddUser returns a user, whom the cluster knows by impersonation. Base has settings such as QPS; nil: the defaults.
+// AddUser returns a user. The cluster knows the user by impersonation. Base has settings such as QPS; nil: the defaults.
 func (e *Environment) AddUser(user User, base *rest.Config) (*AuthenticatedUser, error) {
 	if e.Config == nil {
 		return nil, errors.New("add user: the environment is not started")
