@@ -24,9 +24,9 @@ import (
 	"github.com/mortise-dev/mortise/embed"
 )
 
-// The package envtest of controller-runtime starts two binaries from the directory of KUBEBUILDER_ASSETS. Under their names the program takes
-// their place, with the flags that envtest passes: kube-apiserver is an API server without controllers and with a store in its own memory.
-// It needs no etcd, so that etcd only says that it is healthy.
+// The package envtest of controller-runtime starts two binaries from the directory of KUBEBUILDER_ASSETS. Under their names
+// the program takes their place, with the flags that envtest passes: kube-apiserver is an API server without controllers
+// and with a store in its own memory. It needs no etcd, so that etcd only says that it is healthy.
 
 // envtestProgram returns the program of that name; nil: it is none of envtest's.
 func envtestProgram(name string) func(ctx context.Context, args []string) error {
