@@ -14,8 +14,8 @@
 //   - internal/controllers, internal/scheduler, internal/agent: the loops, the scheduler, the node. Each is a client of the
 //     API server and nothing else.
 //   - internal/builtin: the lists of all of the above.
-//   - internal/cluster: a whole cluster from these lists, by the one table in steps.go; internal/node: a node of a cluster,
-//     here or elsewhere; internal/lifecycle starts and stops such tables.
+//   - internal/cluster: a whole cluster from these lists, by the one table in steps.go; internal/node: the nodes of a
+//     cluster, simulated or (node/containers) real, here or elsewhere; internal/lifecycle starts and stops such tables.
 //   - embed: the library, a Server to start in a Go program; embed/embedtest in a Go test; embed/aggregated, the
 //     other half of aggregation: an API server of one's own behind a cluster. embed/options are the API server's
 //     settings under kube-apiserver's flag names.

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/mortise-dev/mortise/embed"
+	embednode "github.com/mortise-dev/mortise/embed/node"
 	"github.com/mortise-dev/mortise/embed/options"
 )
 
@@ -30,7 +31,7 @@ func TestKubeletConfigurationIsChecked(t *testing.T) {
 		"tlsCertFile: a\ntlsPrivateKeyFile: b\n":         "read the node's certificate",
 		"authentication: {x509: {clientCAFile: none}}\n": "read the node's clients' authorities",
 	} {
-		s := &embed.Server{APIServer: write(text)}
+		s := &embed.Server{Containers: embednode.Containers(), APIServer: write(text)}
 		err := s.Start(t.Context())
 		if err == nil {
 			s.Stop()
@@ -40,7 +41,8 @@ func TestKubeletConfigurationIsChecked(t *testing.T) {
 		}
 	}
 	var log bytes.Buffer
-	s := &embed.Server{APIServer: write("rotateCertificates: true\n"), Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	apiserver := write("rotateCertificates: true\n")
+	s := &embed.Server{Containers: embednode.Containers(), APIServer: apiserver, Logger: slog.New(slog.NewTextHandler(&log, nil))}
 	if err := s.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}

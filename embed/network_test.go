@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package embed
+package embed_test
 
 import (
 	"bytes"
@@ -13,6 +13,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/mortise-dev/mortise/embed"
+	embednode "github.com/mortise-dev/mortise/embed/node"
 	"github.com/mortise-dev/mortise/embed/options"
 )
 
@@ -25,7 +27,7 @@ func TestNodePortAddressesAreChecked(t *testing.T) {
 			if err := f.Parse([]string{"--nodeport-addresses", text}); err != nil {
 				t.Fatal(err)
 			}
-			s := &Server{Node: NodeNone, Controllers: []string{"none"}, APIServer: o}
+			s := &embed.Server{Containers: embednode.Containers(), Node: embed.NodeNone, Controllers: []string{"none"}, APIServer: o}
 			err := s.Start(t.Context())
 			if err == nil {
 				if err := s.Stop(); err != nil {
@@ -44,7 +46,7 @@ func TestAProxysFileIsChecked(t *testing.T) {
 		"mode: ipvs":     "mode ipvs is not supported",
 		"mode: userland": `KubeProxyConfiguration.Mode.ProxyMode: Invalid value: "userland"`,
 	} {
-		s := &Server{Node: NodeNone, Controllers: []string{"none"}}
+		s := &embed.Server{Containers: embednode.Containers(), Node: embed.NodeNone, Controllers: []string{"none"}}
 		s.APIServer.Network.ProxyConfigFile = proxyFile(t, text)
 		err := s.Start(t.Context())
 		if err == nil {
@@ -55,7 +57,8 @@ func TestAProxysFileIsChecked(t *testing.T) {
 		}
 	}
 	var log bytes.Buffer
-	s := &Server{Node: NodeNone, Controllers: []string{"none"}, Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	s := &embed.Server{Containers: embednode.Containers(), Node: embed.NodeNone, Controllers: []string{"none"},
+		Logger: slog.New(slog.NewTextHandler(&log, nil))}
 	s.APIServer.Network.ProxyConfigFile = proxyFile(t, "oomScoreAdj: -500\nunknown: 1")
 	if err := s.Start(t.Context()); err != nil {
 		t.Fatal(err)

@@ -32,11 +32,14 @@ type NodeMode string
 
 // The modes of [Server.Node].
 const (
-	NodeAuto      NodeMode = "auto"      // CRI as root with a container runtime, else simulated
-	NodeCRI       NodeMode = "cri"       // real containers; an error without a runtime
+	NodeAuto      NodeMode = "auto"      // CRI as root with Server.Containers and a container runtime, else simulated
+	NodeCRI       NodeMode = "cri"       // real containers; an error without a runtime or Server.Containers
 	NodeSimulated NodeMode = "simulated" // simulated pods pass through their phases without containers
 	NodeNone      NodeMode = "none"      // pods stay pending
 )
+
+// Containers runs pods in containers on the machine. Function Containers of package embed/node returns it.
+type Containers = node.Containers
 
 // Server is a cluster. Start it once, Stop it once; the other methods work between the two.
 type Server struct {
@@ -54,6 +57,9 @@ type Server struct {
 	Nodes int
 	// CRISocket is the runtime's socket; empty: containerd's usual place, then the one that `mortise machine prepare` made.
 	CRISocket string
+	// Containers runs pods in containers: node.Containers() of package embed/node. Nil: this program runs no containers, and does not
+	// depend on what they need.
+	Containers Containers
 	// PodCIDR and ServiceCIDR are the address ranges; empty: 10.244.0.0/16 and 10.96.0.0/16. ServiceCIDR may be two of
 	// different IP families, the preferred first, with a comma between them.
 	PodCIDR, ServiceCIDR string
@@ -84,7 +90,8 @@ type Server struct {
 func (s *Server) Start(ctx context.Context) error {
 	c, err := cluster.Start(ctx, cluster.Settings{
 		DataDir: s.DataDir, Listen: s.Listen, KubeconfigFile: s.KubeconfigFile, Store: s.Store,
-		Node: node.Mode(s.Node), Nodes: s.Nodes, CRISocket: s.CRISocket, PodCIDR: s.PodCIDR, ServiceCIDR: s.ServiceCIDR,
+		Node: node.Mode(s.Node), Nodes: s.Nodes, CRISocket: s.CRISocket, Containers: s.Containers,
+		PodCIDR: s.PodCIDR, ServiceCIDR: s.ServiceCIDR,
 		Controllers: s.Controllers, FeatureGates: s.FeatureGates, RuntimeConfig: s.RuntimeConfig,
 		APIServer: s.APIServer, Extensions: cluster.Extensions(s.Extensions), Logger: s.Logger, Started: s.Started,
 	})
@@ -95,8 +102,8 @@ func (s *Server) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends the cluster cleanly: it accepts no new requests, finishes those in progress, and writes all state to disk. Pods of a real node
-// keep running. Stop returns when everything has ended; more calls return the same.
+// Stop ends the cluster cleanly: it accepts no new requests, finishes those in progress, and writes all state to disk. Pods of a real
+// node keep running. Stop returns when everything has ended; more calls return the same.
 func (s *Server) Stop() error {
 	if s.cluster == nil {
 		return nil
@@ -116,7 +123,7 @@ func (s *Server) Config() *rest.Config { return s.cluster.Config() }
 // Client returns a client of Config. It panics if the cluster is not started.
 func (s *Server) Client() kubernetes.Interface { return kubernetes.NewForConfigOrDie(s.Config()) }
 
-// Kubeconfig returns the administrator's kubeconfig file, as JSON (which is YAML).
+// Kubeconfig returns the administrator's kubeconfig file, as YAML.
 func (s *Server) Kubeconfig() []byte { return s.cluster.Kubeconfig() }
 
 // URL returns https://HOST:PORT.

@@ -148,3 +148,11 @@ type Watcher interface {
 	// Close releases the cursor.
 	Close()
 }
+
+// Forker is an [Engine] that can be forked.
+type Forker interface {
+	// Fork returns an independent engine with the same keys, history and revision. The error is [ErrClosed].
+	Fork() (Engine, error)
+	// ForkAt is Fork at an older revision, without the history after it. The error is [ErrClosed], [ErrCompacted] or [ErrFuture].
+	ForkAt(revision int64) (Engine, error)
+}

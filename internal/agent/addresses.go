@@ -7,6 +7,7 @@ import (
 	"context"
 
 	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
+	"github.com/mortise-dev/mortise/internal/agent/nodeaddress/kernel"
 )
 
 // Addresses are the addresses at which clients reach a node. They may change at any time (package nodeaddress).
@@ -22,7 +23,7 @@ func (n *node) findAddresses(ctx context.Context) (err error) {
 	if n.Addresses != nil {
 		return nil
 	}
-	if n.finds, err = nodeaddress.Find(ctx, nodeaddress.Options{Logger: n.Logger}); err != nil {
+	if n.finds, err = nodeaddress.Find(ctx, kernel.Linux{}, nodeaddress.Options{Logger: n.Logger}); err != nil {
 		return err
 	}
 	n.Addresses = n.finds

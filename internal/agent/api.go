@@ -6,14 +6,14 @@ package agent
 import (
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/mortise-dev/mortise/internal/agent/podstats"
 	"github.com/mortise-dev/mortise/internal/agent/podstreams"
-	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
 // api is the view of the node that its HTTP API has.
 type api struct {
 	*podstreams.Server
-	*stats.Provider
+	*podstats.Provider
 	node *node
 }
 

@@ -26,7 +26,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/mortise-dev/mortise/internal/agent/evict"
-	"github.com/mortise-dev/mortise/internal/builtin"
+	"github.com/mortise-dev/mortise/internal/builtin/nodeparts"
 	"github.com/mortise-dev/mortise/internal/machine/images"
 )
 
@@ -68,7 +68,7 @@ func (l *logText) lines(text string) (out []string) {
 func newCluster(t *testing.T, options Options) *cluster {
 	var made atomic.Int64
 	c := &cluster{t: t, client: fake.NewClientset(), options: options}
-	c.options.Volumes = builtin.VolumePlugins()
+	c.options.Volumes = nodeparts.VolumePlugins()
 	if given, ok := options.Client.(*fake.Clientset); ok {
 		c.client = given
 	}

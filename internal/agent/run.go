@@ -52,13 +52,13 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podgc"
 	"github.com/mortise-dev/mortise/internal/agent/podkiller"
 	"github.com/mortise-dev/mortise/internal/agent/podresize"
+	"github.com/mortise-dev/mortise/internal/agent/podstats"
 	"github.com/mortise-dev/mortise/internal/agent/podstreams"
 	"github.com/mortise-dev/mortise/internal/agent/podworkers"
 	"github.com/mortise-dev/mortise/internal/agent/rootlinks"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/agent/shutdown"
 	"github.com/mortise-dev/mortise/internal/agent/static"
-	"github.com/mortise-dev/mortise/internal/agent/stats"
 	"github.com/mortise-dev/mortise/internal/agent/userns"
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
 )
@@ -85,7 +85,7 @@ type rooms struct {
 	objects    *objectcache.Manager
 	garbage    *podgc.Manager
 	streams    *podstreams.Server
-	stats      *stats.Provider
+	stats      *podstats.Provider
 	images     *images.Manager
 	providers  *imagecredentials.Providers // nil: there are none
 	nodeStatus *nodestatus.Manager
@@ -156,7 +156,7 @@ func Run(ctx context.Context, options Options) (err error) {
 	if err := n.buildParts(ctx, all.Core().V1().Services().Lister()); err != nil {
 		return err
 	}
-	for _, there := range []prometheus.Collector{stats.NewCollector(n.NodeName, n.stats), n.images.Collector()} {
+	for _, there := range []prometheus.Collector{podstats.NewCollector(n.NodeName, n.stats), n.images.Collector()} {
 		if err := n.Metrics.registry.Register(there); err != nil {
 			return fmt.Errorf("register metrics: %w", err)
 		}
@@ -226,7 +226,7 @@ func (n *node) buildParts(ctx context.Context, services corev1listers.ServiceLis
 	if err := openStorage(n); err != nil {
 		return err
 	}
-	n.stats = stats.NewProvider(stats.ProviderConfig{
+	n.stats = podstats.NewProvider(podstats.ProviderConfig{
 		Runtime: n.cri, Pods: n.workers, Volumes: n.volumes, Clock: n.Clock, Config: n.config, RootDir: n.Host.RootDir, CgroupFS: n.Host.CgroupFS,
 		VolumePeriod: n.Kubelet.VolumeStatsAggPeriod.Duration,
 	})

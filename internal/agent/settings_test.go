@@ -117,12 +117,12 @@ func TestSysctlsAreChecked(t *testing.T) {
 func TestEffectiveWithoutFile(t *testing.T) {
 	for signal, want := range map[string]string{"nodefs.available": "5%", "imagefs.available": "5%", "memory.available": "100Mi",
 		"imagefs.inodesFree": "5%"} {
-		if got := kubeletconfig.EvictionHard(Effective(nil))[signal]; got != want {
+		if got := kubeletconfig.EvictionHard(kubeletconfig.Effective(nil))[signal]; got != want {
 			t.Errorf("%s is %q, want %q", signal, got, want)
 		}
 	}
 	given := kubeletconfig.Default()
-	if got := kubeletconfig.EvictionHard(Effective(given))["imagefs.available"]; got != "15%" {
+	if got := kubeletconfig.EvictionHard(kubeletconfig.Effective(given))["imagefs.available"]; got != "15%" {
 		t.Errorf("imagefs.available is %q with a file that does not say, want 15%%", got)
 	}
 }

@@ -5,6 +5,7 @@ package apiserver
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -100,7 +101,7 @@ func (s *Server) drain(srv *http.Server, end func()) {
 	case <-finished.C:
 	}
 	end()
-	streams := time.NewTimer(streamWait)
+	streams := time.NewTimer(cmp.Or(s.opts.StreamWait, streamWait))
 	defer streams.Stop()
 	select {
 	case <-closing:

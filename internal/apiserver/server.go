@@ -125,6 +125,8 @@ type Options struct {
 	CBOR bool
 	// FinishWait is the maximum time for requests in flight during a shutdown; 0: a minute.
 	FinishWait time.Duration
+	// StreamWait is how long connections may stay open during a shutdown after their streams have ended; 0: 5 seconds.
+	StreamWait time.Duration
 	// ViewBytes limits the memory of decoded objects and their encodings; 0: 64 MiB.
 	ViewBytes int64
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/durable"
 	"github.com/mortise-dev/mortise/store"
 	"github.com/mortise-dev/mortise/store/etcd"
+	"github.com/mortise-dev/mortise/store/etcd/snapshotfile"
 	"github.com/mortise-dev/mortise/store/local"
 )
 
@@ -87,7 +88,7 @@ func (t *transfer) writeSnapshot(ctx context.Context, c store.Content) error {
 		return errors.Join(fmt.Errorf("write %s: %w", t.to, os.ErrExist), err)
 	}
 	return durable.Stream(t.to, 0o600, func(w io.Writer) error {
-		return etcd.WriteSnapshot(ctx, w, filepath.Dir(t.to), t.prefix, c)
+		return snapshotfile.Write(ctx, w, filepath.Dir(t.to), t.prefix, c)
 	})
 }
 
@@ -107,7 +108,7 @@ func (t *transfer) load(ctx context.Context, p Program, dir string, bump int64) 
 	if live {
 		c, err = etcd.ReadContent(ctx, members)
 	} else {
-		c, err = etcd.ReadSnapshot(ctx, t.from, t.prefix)
+		c, err = snapshotfile.Read(ctx, t.from, t.prefix)
 	}
 	if err != nil {
 		return fmt.Errorf("import: %w", err)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/extension/egress"
-	"github.com/mortise-dev/mortise/internal/agent/proxy"
 	"github.com/mortise-dev/mortise/internal/apiserver"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
@@ -86,7 +85,6 @@ type running struct {
 	clients       *lifecycle.Group // controllers, scheduler, node: the clients of the API server
 	settled       <-chan struct{}
 	connection    *node.Connection
-	network       node.Network
 }
 
 // self returns the components' clients of the API server.
@@ -96,7 +94,6 @@ func (a *assembly) self() components { return components{server: a.server, modes
 type observation struct {
 	registry    *prometheus.Registry
 	controllers *controllers.Metrics
-	proxy       *proxy.Metrics
 	scheduler   *metrics.Metrics
 	explain     apiserver.Explain
 	decisions   *decisionlog.Log // of the scheduler; nil: not recorded
@@ -104,13 +101,13 @@ type observation struct {
 	usage       controllers.PodUsage
 }
 
-// observe creates the metrics of the controllers, the service proxy and the scheduler.
-func observe(s *settings) (o observation, err error) {
+// observe creates the metrics of the controllers, the node and the scheduler.
+func observe(s *settings, plan *node.Plan) (o observation, err error) {
 	o.registry = prometheus.NewRegistry()
 	if o.controllers, err = controllers.NewMetrics(o.registry); err != nil {
 		return o, err
 	}
-	if o.proxy, err = proxy.NewMetrics(o.registry); err != nil {
+	if err = plan.Metrics(o.registry); err != nil {
 		return o, err
 	}
 	if o.scheduler, err = metrics.New(o.registry); err != nil {

@@ -10,18 +10,22 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	"k8s.io/client-go/rest"
 
 	"github.com/mortise-dev/mortise/embed/options"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/lifecycle"
 	"github.com/mortise-dev/mortise/internal/node"
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 	"github.com/mortise-dev/mortise/resource"
+	"github.com/mortise-dev/mortise/store"
 )
 
 // Settings are the fields of embed.Server.
@@ -33,6 +37,7 @@ type Settings struct {
 	Node                 node.Mode
 	Nodes                int
 	CRISocket            string
+	Containers           node.Containers // runs pods in containers; nil: pods are simulated
 	PodCIDR, ServiceCIDR string
 	Controllers          []string
 	FeatureGates         map[string]bool
@@ -41,6 +46,8 @@ type Settings struct {
 	Extensions           Extensions
 	Logger               *slog.Logger
 	Started              time.Time
+
+	origin *origin // of a fork; nil: none
 }
 
 // Extensions are extensions in Go.
@@ -51,19 +58,41 @@ type Extensions struct {
 	SchedulerPlugins map[string]profile.Factory
 }
 
-// Cluster is a started cluster. Stop ends it.
+// Cluster is a started cluster, or a fork that starts when it is used. Stop ends it.
 type Cluster struct {
-	*lifecycle.Process
+	settings Settings
+	material *serving.Material
 	access   access
-	settled  <-chan struct{}
 	nodeText string
+	origin   *origin // of a fork; nil: none
+	ended    chan struct{}
+
+	accepting sync.WaitGroup // of a fork
+
+	mu      sync.Mutex
+	now     *instance // nil: the fork is not used yet
+	failed  error     // why the fork could not start
+	stopped bool
+	cause   error // why a part ended by itself
+	isEnded bool
+}
+
+// instance is the running parts of a cluster.
+type instance struct {
+	*lifecycle.Process
+	settled <-chan struct{}
+	engine  store.Engine // nil: the store cannot be forked
+	handed  *handed      // of a fork: gets connections that others accepted
 }
 
 // access is the configuration of clients for the API server.
 type access struct {
 	url        string
-	kubeconfig []byte
+	kubeconfig func() []byte // made when it is asked for
 	admin      *rest.Config
+
+	endpoint serving.Endpoint
+	identity *serving.Pair
 }
 
 // Start starts a cluster and returns when it is ready: the API server answers, and the output files are written. Ending ctx before that
@@ -75,6 +104,15 @@ func Start(ctx context.Context, s Settings) (*Cluster, error) {
 
 // start runs the steps, and also returns their results.
 func start(ctx context.Context, s Settings, steps []lifecycle.Step[*assembly]) (*Cluster, *assembly, error) {
+	now, a, err := startSteps(ctx, s, steps)
+	if err != nil {
+		return nil, a, err
+	}
+	return &Cluster{settings: s, material: a.material, access: a.access, nodeText: a.node.Text, now: now, ended: make(chan struct{})}, a, nil
+}
+
+// startSteps runs the steps, and also returns their results.
+func startSteps(ctx context.Context, s Settings, steps []lifecycle.Step[*assembly]) (*instance, *assembly, error) {
 	config, err := s.complete()
 	if err != nil {
 		return nil, nil, err
@@ -87,17 +125,85 @@ func start(ctx context.Context, s Settings, steps []lifecycle.Step[*assembly]) (
 	if err != nil {
 		return nil, a, err
 	}
-	return &Cluster{Process: process, access: a.access, settled: a.settled, nodeText: a.node.Text}, a, nil
+	r := &instance{Process: process, settled: a.settled}
+	if a.store != nil {
+		if forker, ok := store.Ability[store.Forker](a.store.Engine()); ok {
+			r.engine, _ = forker.(store.Engine)
+		}
+	}
+	return r, a, nil
 }
 
-// Settled returns a channel that is closed when the controllers have filled their caches and have no work; at once if none run.
-func (c *Cluster) Settled() <-chan struct{} { return c.settled }
+// Stop ends the cluster cleanly, and returns when all of it has ended. More calls return the same.
+func (c *Cluster) Stop() error {
+	if c.origin == nil {
+		return c.now.Stop()
+	}
+	c.mu.Lock()
+	r, before := c.now, c.stopped
+	c.stopped, c.now = true, nil
+	c.mu.Unlock()
+	if before {
+		<-c.ended
+		return c.cause
+	}
+	err := c.origin.listener.Close()
+	if r != nil {
+		err = errors.Join(err, r.Stop())
+	}
+	c.accepting.Wait()
+	err = errors.Join(err, c.origin.engine.Close())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.end(errors.Join(err, c.failed))
+	return c.cause
+}
+
+// end records that a fork has ended. The caller holds the lock.
+func (c *Cluster) end(cause error) {
+	if !c.isEnded {
+		c.cause, c.isEnded = cause, true
+		close(c.ended)
+	}
+}
+
+// Wait blocks until the cluster ends: it returns nil after Stop, and the reason when a part ended by itself.
+func (c *Cluster) Wait() error {
+	if c.origin == nil {
+		return c.now.Wait()
+	}
+	<-c.ended
+	return c.cause
+}
+
+// Settled returns a channel that is closed when the controllers have filled their caches and have no work; at once if none run. It starts a
+// fork that is not used yet; the channel of one that cannot start is closed.
+func (c *Cluster) Settled() <-chan struct{} {
+	if c.origin == nil {
+		return c.now.settled
+	}
+	r, err := c.use()
+	if err != nil {
+		closed := make(chan struct{})
+		close(closed)
+		return closed
+	}
+	return r.settled
+}
+
+// Revision returns the newest revision of the store; 0 if the store is not in memory.
+func (c *Cluster) Revision() int64 {
+	if e := c.stored(); e != nil {
+		return e.Revision()
+	}
+	return 0
+}
 
 // Config returns an administrator's client configuration, over TLS.
 func (c *Cluster) Config() *rest.Config { return rest.CopyConfig(c.access.admin) }
 
-// Kubeconfig returns the administrator's kubeconfig file, as JSON.
-func (c *Cluster) Kubeconfig() []byte { return c.access.kubeconfig }
+// Kubeconfig returns the administrator's kubeconfig file, as YAML.
+func (c *Cluster) Kubeconfig() []byte { return c.access.kubeconfig() }
 
 // URL returns https://HOST:PORT.
 func (c *Cluster) URL() string { return c.access.url }

@@ -21,6 +21,9 @@ import (
 )
 
 func listen(ctx context.Context, s *settings) (net.Listener, error) {
+	if s.origin != nil {
+		return s.origin.listener, nil
+	}
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", net.JoinHostPort(s.host, s.port))
 	switch {
@@ -37,6 +40,9 @@ func port(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
 
 // loadCertificates loads or creates the cluster's certificates and keys. The server's certificate is also valid for the addresses in more.
 func loadCertificates(s *settings, more []string) (*serving.Material, error) {
+	if s.origin != nil {
+		return s.origin.material, nil
+	}
 	hosts := []string{
 		"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
 		"127.0.0.1", "::1", s.serviceCIDRs[0].Addr().Next().String(),
@@ -82,8 +88,27 @@ func makeAccess(s *settings, l net.Listener, material *serving.Material) (a acce
 	a.admin = &rest.Config{Host: a.url, QPS: -1, TLSClientConfig: rest.TLSClientConfig{
 		CAData: at.Authorities, ServerName: at.ServerName, CertData: material.Admin.CertPEM, KeyData: material.Admin.KeyPEM,
 	}}
-	a.kubeconfig, err = serving.Kubeconfig(at, material.Admin)
+	text, err := serving.Kubeconfig(at, material.Admin)
+	a.kubeconfig = func() []byte { return text }
+	a.endpoint, a.identity = at, material.Admin
 	return a, err
+}
+
+// at returns the same access to a fork, on a listener of loopback.
+func (a access) at(l net.Listener) access {
+	host := "127.0.0.1"
+	a.url = "https://" + net.JoinHostPort(host, strconv.Itoa(port(l)))
+	a.admin = rest.CopyConfig(a.admin)
+	a.admin.Host, a.endpoint.URL = a.url, a.url
+	endpoint, identity := a.endpoint, a.identity
+	a.kubeconfig = func() []byte {
+		text, err := serving.Kubeconfig(endpoint, identity)
+		if err != nil {
+			panic(err) // what it encodes was encoded for the first cluster
+		}
+		return text
+	}
+	return a
 }
 
 func writeKubeconfig(path string, kubeconfig []byte) error {
@@ -101,8 +126,8 @@ func writeKubeconfig(path string, kubeconfig []byte) error {
 func (a *assembly) advertised() netip.AddrPort {
 	at, err := netip.ParseAddr(a.settings.host)
 	switch {
-	case len(a.forPods.addresses) > 0:
-		at = a.forPods.addresses[0]
+	case len(a.forPods.Addresses) > 0:
+		at = a.forPods.Addresses[0]
 	case err != nil || at.IsUnspecified() || at.IsLoopback():
 		at = hostAddress()
 	}

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/mortise-dev/mortise/extension"
-	"github.com/mortise-dev/mortise/internal/agent/dns"
+	"github.com/mortise-dev/mortise/internal/agent/dnsservice"
 	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/node"
@@ -24,7 +24,8 @@ import (
 func (s *settings) nodeOptions(ledger *extension.Ledger) node.Options {
 	return node.Options{
 		DataDir: s.DataDir, Mode: s.Node, Count: s.Nodes, CRISocket: s.CRISocket, PodCIDRs: s.podCIDRs, ServiceCIDRs: s.serviceCIDRs,
-		Settings: s.APIServer.Node, Network: s.APIServer.Network, Simulated: s.APIServer.Simulated, Ledger: ledger, Logger: s.Logger,
+		Settings: s.APIServer.Node, Network: s.APIServer.Network, Simulated: s.APIServer.Simulated, Containers: s.Containers, Ledger: ledger,
+		Logger: s.Logger,
 	}
 }
 
@@ -81,7 +82,7 @@ func (s *settings) connectNodes(
 	}
 	c := &node.Connection{
 		Name: name, Addresses: addresses, ClientCAs: material.CA.Pool(),
-		Config: self.as(self.nodeUser(name)), Network: self.manager(), DNS: self.own(), Admit: forPods.admit(),
+		Config: self.as(self.nodeUser(name)), Network: self.manager(), DNS: self.own(), Admit: forPods.Admit,
 	}
 	if simulated {
 		c.Config = self.asNodes()
@@ -134,7 +135,7 @@ func (s *settings) ensureDNS(ctx context.Context, plan *node.Plan, self componen
 	if plan.Mode != node.None || s.bare || s.APIServer.Network.NoDNS {
 		return
 	}
-	if _, _, err := dns.Ensure(ctx, self.ownClient(), s.serviceCIDRs); err != nil {
+	if _, _, err := dnsservice.Ensure(ctx, self.ownClient(), s.serviceCIDRs); err != nil {
 		s.Logger.Error("Could not publish the cluster DNS for joining nodes", "error", err)
 	}
 }

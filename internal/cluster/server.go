@@ -27,6 +27,9 @@ import (
 
 // openStore opens the engine that the settings name, with encryption.
 func openStore(ctx context.Context, s *settings, e encrypting) (*store.Store, error) {
+	if s.origin != nil {
+		return store.New(e.seal(s.origin.engine)), nil
+	}
 	engine, err := s.engine.Open(ctx, s.engineOptions())
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
@@ -75,6 +78,7 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 
 		Bootstrapped: a.bootstrapped,
 		FinishWait:   s.finishWait(),
+		StreamWait:   s.streamWait(),
 		FlowControl:  flowControl(&o.FlowControl),
 		Aggregation:  aggregation(&o.Aggregation, a.frontProxy),
 		Flags:        zpages.Flags(flags),

@@ -178,11 +178,20 @@ func parseServiceCIDRs(text string) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// finishWait returns how long requests in progress may delay the end. It is short for a store in memory: no state outlives it, and tests
-// wait.
+// finishWait returns how long requests in progress may delay the end. It is short for a store in memory: no state outlives it, and
+// tests wait.
 func (c *settings) finishWait() time.Duration {
 	if c.engine.Lasting {
 		return time.Minute
 	}
 	return 5 * time.Second
+}
+
+// streamWait returns how long connections may delay the end when nothing happens on them; 0: the server's default. The clients of a
+// fork end with its test, and an idle HTTP/2 connection would take a second to close.
+func (c *settings) streamWait() time.Duration {
+	if c.origin != nil {
+		return 10 * time.Millisecond
+	}
+	return 0
 }

@@ -140,6 +140,9 @@ func openings() []step {
 			if a.material, err = loadCertificates(a.settings, a.forPods.texts()); err != nil {
 				return err
 			}
+			if a.settings.origin != nil {
+				return nil // they are complete
+			}
 			a.material.Certificates, err = a.servingFiles.complete(a.settings, a.material)
 			return err
 		}},
@@ -203,7 +206,7 @@ func servers() []step {
 			return err
 		}},
 		{Name: "make metrics", Start: func(_ context.Context, a *assembly) (err error) {
-			a.observation, err = observe(a.settings)
+			a.observation, err = observe(a.settings, a.node)
 			return err
 		}},
 		{
@@ -249,7 +252,7 @@ func servers() []step {
 		}},
 		{Name: "serve", Start: func(ctx context.Context, a *assembly) error {
 			a.background.Run(ctx, "API server", func(ctx context.Context) error {
-				return a.server.Serve(ctx, append(a.forPods.listeners, a.listener)...)
+				return a.server.Serve(ctx, append(a.forPods.Listeners, a.listener)...)
 			})
 			return nil
 		}},
@@ -284,16 +287,15 @@ func clients() []step {
 			a.connection, err = a.settings.connectNodes(ctx, a.node, a.self(), a.material, a.listener, &a.forPods)
 			return err
 		}},
-		{Name: "run the node's network", Start: func(ctx context.Context, a *assembly) (err error) {
+		{Name: "create the Service of the cluster DNS", Start: func(ctx context.Context, a *assembly) error {
 			a.settings.ensureDNS(ctx, a.node, a.self())
-			a.network, err = a.node.RunNetwork(ctx, a.connection, a.observation.proxy, a.clients)
-			return err
+			return nil
 		}},
 		{Name: "run nodes", Start: func(ctx context.Context, a *assembly) error {
-			return a.node.Run(ctx, a.connection, a.network, a.clients)
+			return a.node.Run(ctx, a.connection, a.clients)
 		}},
 		{Name: "write the kubeconfig", Start: func(_ context.Context, a *assembly) error {
-			return writeKubeconfig(a.settings.KubeconfigFile, a.access.kubeconfig)
+			return writeKubeconfig(a.settings.KubeconfigFile, a.access.kubeconfig())
 		}},
 	}
 }

@@ -20,8 +20,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/mortise-dev/mortise/internal/durable"
 )
 
@@ -66,7 +64,7 @@ func Open(path string) (_ *Dir, err error) {
 			lock.Close()
 		}
 	}()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := durable.Lock(lock); err != nil {
 		return nil, fmt.Errorf("data directory %s is in use by another process", path)
 	}
 	if have == nil {

@@ -53,12 +53,3 @@ func Stream(path string, mode fs.FileMode, write func(io.Writer) error) (err err
 	}
 	return syncDirectory(dir)
 }
-
-// syncDirectory makes the names in a directory last.
-func syncDirectory(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}

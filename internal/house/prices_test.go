@@ -40,7 +40,7 @@ func prices() []price {
 		{thing: "admission plug-in", folder: "internal/apiserver/admit", list: "internal/builtin/admission.go"},
 		{thing: "controller", folder: "internal/controllers", list: "internal/builtin/controllers.go"},
 		{thing: "scheduler plug-in", folder: "internal/scheduler/plugins", list: "internal/builtin/scheduler.go"},
-		{thing: "volume plug-in", folder: "internal/agent/volumes", list: "internal/builtin/volumes.go", suite: "volumetest.Run"},
+		{thing: "volume plug-in", folder: "internal/agent/volumes", list: "internal/builtin/nodeparts/volumes.go", suite: "volumetest.Run"},
 	}
 }
 

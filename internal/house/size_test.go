@@ -32,7 +32,7 @@ var largeTypes = map[string]struct {
 	"extension/trace Trace":                              {0, 31, "data: an answer of the API"},
 	"internal/agent/cri/fakecri Runtime":                 {51, 23, "a fake of the runtime's whole API"},
 	"internal/agent/proxy Options":                       {0, 24, "settings, one field each"},
-	"internal/apiserver Options":                         {0, 32, "settings, one field each"},
+	"internal/apiserver Options":                         {0, 33, "settings, one field each"},
 	"internal/apiserver Server":                          {54, 28, "the stages of the pipeline are steps of one server, and its public methods are half of the rest"},
 	"internal/apiserver/admit/webhook generic":           {29, 0, "both halves of admission by webhooks in one"},
 	"internal/apiserver/aggregate Aggregator":            {30, 0, "discovery of aggregated servers belongs into learn"},

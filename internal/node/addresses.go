@@ -8,34 +8,18 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strings"
 
 	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
 )
 
-// nodeAddresses parses the addresses at which other hosts reach a node: one, or one of each IP family behind a comma; none for the empty
-// text.
-func nodeAddresses(text string) (out []netip.Addr, err error) {
-	if text == "" {
-		return nil, nil
-	}
-	for part := range strings.SplitSeq(text, ",") {
-		a, err := netip.ParseAddr(strings.TrimSpace(part))
-		if err != nil || a.Zone() != "" {
-			return nil, fmt.Errorf("address %q: want an IP address", text)
-		}
-		out = append(out, a.Unmap())
-	}
-	if len(out) > 2 || len(out) == 2 && out[0].Is4() == out[1].Is4() {
-		return nil, fmt.Errorf("address %q: want one IP address, or one of each IP family", text)
-	}
-	return out, nil
-}
-
 // FindAddresses returns the addresses at which other hosts reach the node: the one from which it sends to a server, or to the internet.
 // They may change.
 func (p *Plan) FindAddresses(ctx context.Context, server string) (*nodeaddress.Addresses, error) {
-	addresses, err := nodeaddress.Find(ctx, nodeaddress.Options{
+	var machine nodeaddress.Machine = nodeaddress.Network{}
+	if p.Containers != nil {
+		machine = p.Containers.Addresses()
+	}
+	addresses, err := nodeaddress.Find(ctx, machine, nodeaddress.Options{
 		Server: server, Both: len(p.PodCIDRs) == 2, Pods: p.PodCIDRs, Services: p.ServiceCIDRs, Logger: p.Logger.With("part", "node"),
 	})
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/mortise-dev/mortise/internal/agent/dns"
+	"github.com/mortise-dev/mortise/internal/agent/dnsservice"
 )
 
 // EnsureDNS creates the Service of the cluster DNS unless the cluster has one, in the range that its API server was started with. It
@@ -29,7 +29,7 @@ func EnsureDNS(ctx context.Context, client kubernetes.Interface) (address netip.
 		}
 		ranges = append(ranges, p)
 	}
-	found, made, err := dns.Ensure(ctx, client, ranges)
+	found, made, err := dnsservice.Ensure(ctx, client, ranges)
 	if err != nil {
 		return netip.Addr{}, made, err
 	}

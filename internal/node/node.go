@@ -3,44 +3,40 @@
 
 // Package node runs nodes: in the process of a cluster, or as a node of a cluster whose API server is elsewhere.
 //
-// [Check] reads the node's configuration, decides what runs pods, and returns a [Plan]; it starts nothing. A [Connection] describes how the
-// node and the API server reach each other. [Plan.RunNetwork] runs Services, names and routes on a real node, and [Plan.Run] runs the node
-// itself. [Join] does all of this for a node that joins a cluster elsewhere.
+// [Check] reads the node's configuration, decides what runs pods, and returns a [Plan]; it starts nothing. A [Connection] describes how
+// the node and the API server reach each other. [Plan.Run] runs the nodes.
+//
+// This package has the simulated nodes, which run on any operating system. Nodes with real containers are an option, [Containers], which
+// package containers implements: who does not want them does not depend on them.
 package node
 
 import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/mortise-dev/mortise/embed/options"
 	"github.com/mortise-dev/mortise/extension"
-	"github.com/mortise-dev/mortise/internal/agent"
-	"github.com/mortise-dev/mortise/internal/agent/cni"
+	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
 	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
-	"github.com/mortise-dev/mortise/internal/agent/proxyconfig"
 	"github.com/mortise-dev/mortise/internal/agent/server"
 	"github.com/mortise-dev/mortise/internal/agent/simulated"
-	"github.com/mortise-dev/mortise/internal/builtin"
 	"github.com/mortise-dev/mortise/internal/lifecycle"
-	"github.com/mortise-dev/mortise/internal/machine"
 	"github.com/mortise-dev/mortise/internal/version"
 )
-
-// kubeletDir is kubelet's usual directory: plug-ins have its paths built in.
-const kubeletDir = "/var/lib/kubelet"
 
 // Mode is what runs pods.
 type Mode string
@@ -71,98 +67,109 @@ type Options struct {
 	Network   options.Network
 	Simulated options.Simulated
 
+	// Containers runs pods in containers; nil: pods are simulated.
+	Containers Containers
+
 	Ledger *extension.Ledger
 	Logger *slog.Logger
 }
 
-// Plan is the checked configuration of a node, and what runs its pods.
+// Containers runs pods in containers on this machine. Package containers has the only one.
+type Containers interface {
+	// Plan decides whether containers run pods here, by the options, and reads and checks the configuration of a node with containers.
+	// It changes the options by that, their mode above all. The machine is nil if there are no containers. The text describes what runs
+	// pods, with the reason if Plan chose it.
+	Plan(ctx context.Context, o *Options) (m Machine, text string, err error)
+	// Addresses returns the source of the machine's addresses.
+	Addresses() nodeaddress.Machine
+}
+
+// Machine is a machine that runs pods in containers.
+type Machine interface {
+	// Claim claims the machine until the claim is closed or the process ends. Another node with containers on the machine is an error.
+	Claim(ctx context.Context) (io.Closer, error)
+	// Metrics registers the metrics of the service proxy, before Run.
+	Metrics(registry prometheus.Registerer) error
+	// OpenPodAccess lets pods of the machine reach a server that listens on a port of loopback.
+	OpenPodAccess(ctx context.Context, port int, log *slog.Logger) (*PodAccess, error)
+	// Run starts the node and its network: Services, names and routes.
+	Run(ctx context.Context, c *Connection, usage *Usage, parts *lifecycle.Group) error
+}
+
+// PodAccess is what lets pods of a machine reach a server that listens on loopback.
+type PodAccess struct {
+	Addresses []netip.Addr
+	Listeners []net.Listener
+	Admit     func(net.Listener) net.Listener // accepts only connections of pods and of the machine
+	Remove    func() error                    // removes the addresses from the machine
+}
+
+// Plan is the checked configuration of nodes, and what runs their pods.
 type Plan struct {
 	Options        // Mode is no longer Auto
 	Text    string // describes what runs pods, with the reason if Check chose it
 
-	socket   string              // of the container runtime
-	cniDir   string              // of the container runtime's network configurations
-	kubelet  *kubelet            // nil: there is no file
-	proxying *proxyconfig.Config // of Services; nil: there is no file
-	usage    Usage
-	groups   []simulated.Group // none: simulated nodes are all alike
-	phases   simulated.Phases
+	machine Machine // nil: nodes are simulated, or there are none
+	usage   Usage
+	groups  []simulated.Group // none: simulated nodes are all alike
+	phases  simulated.Phases
 }
 
 // Check decides what runs pods, and reads and checks the configuration. It starts nothing.
 func Check(ctx context.Context, o Options) (*Plan, error) {
 	p := &Plan{Options: o}
-	var err error
-	if p.kubelet, err = checkKubelet(&p.Options); err != nil {
+	if err := p.findMachine(ctx); err != nil {
 		return nil, err
 	}
-	if err := p.findRuntime(ctx); err != nil {
-		return nil, err
-	}
-	if err := p.checkSimulated(); err != nil {
-		return nil, err
-	}
-	return p, p.checkNetwork()
+	return p, p.checkSimulated()
 }
 
-// findRuntime decides between containers and simulated pods.
-func (p *Plan) findRuntime(ctx context.Context) error {
-	if p.Mode == None || p.Mode == Simulated {
+// findMachine decides between containers and simulated pods.
+func (p *Plan) findMachine(ctx context.Context) (err error) {
+	if p.Containers != nil {
+		p.machine, p.Text, err = p.Containers.Plan(ctx, &p.Options)
+		return err
+	}
+	switch {
+	case p.Mode == CRI:
+		return errors.New("node cri: this program runs no containers; embed.Server.Containers enables them")
+	case p.Settings.ConfigFile != "" || p.Settings.ConfigDir != "" || p.Options.Network.ProxyConfigFile != "":
+		return errors.New("there is a configuration of a node with containers, but this program runs none; embed.Server.Containers enables them")
+	case p.Mode == Auto:
+		p.Mode, p.Text = Simulated, "simulated (this program runs no containers)"
+	default:
 		p.Text = string(p.Mode)
+	}
+	return nil
+}
+
+// Claim claims the machine for a node with real containers, until the claim is closed or the process ends. Another such node on the
+// machine is an error.
+func (p *Plan) Claim(ctx context.Context) (io.Closer, error) {
+	if p.machine == nil {
+		return io.NopCloser(nil), nil
+	}
+	return p.machine.Claim(ctx)
+}
+
+// Metrics registers the metrics of nodes with containers.
+func (p *Plan) Metrics(registry prometheus.Registerer) error {
+	if p.machine == nil {
 		return nil
 	}
-	sockets := []string{p.CRISocket}
-	if p.CRISocket == "" {
-		sockets = []string{machine.HostSocket}
-		if p.DataDir != "" {
-			own, err := machine.Socket(p.DataDir)
-			if err != nil {
-				return err
-			}
-			sockets = append(sockets, own)
-		}
+	return p.machine.Metrics(registry)
+}
+
+// OpenPodAccess lets pods of this machine reach a server that listens on a port of loopback. It returns nil if the pods are simulated.
+func (p *Plan) OpenPodAccess(ctx context.Context, port int, log *slog.Logger) (*PodAccess, error) {
+	if p.machine == nil {
+		return nil, nil
 	}
-	reason := ""
-	switch {
-	case os.Geteuid() != 0:
-		reason = "not root"
-	case p.DataDir == "":
-		reason = "no data directory"
-	default:
-		for _, s := range sockets {
-			ref := extension.Ref{Point: extension.ContainerRuntime, Name: s}
-			p.Ledger.Register(ref, "--cri-socket")
-			err := p.Ledger.Call(ctx, ref, extension.Policy{}, func(ctx context.Context) error { return machine.Answers(ctx, s) })
-			if err == nil {
-				p.Mode, p.socket, p.Text = CRI, s, "containerd"
-				p.cniDir, err = machine.CNIConfDir(ctx, s)
-				return err
-			}
-			p.Ledger.Unregister(ref)
-			reason = fmt.Sprintf("no container runtime answers at %s", s)
-		}
-	}
-	if p.Mode == CRI {
-		return fmt.Errorf("node cri: %s; `mortise machine prepare` (as root) installs and starts one", reason)
-	}
-	p.Mode, p.Text = Simulated, fmt.Sprintf("simulated (%s)", reason)
-	return nil
+	return p.machine.OpenPodAccess(ctx, port, log)
 }
 
 // Usage measures the plan's nodes while they run.
 func (p *Plan) Usage() *Usage { return &p.usage }
-
-// Claim claims the machine for a node with real containers, until the claim is closed or the process ends. Another such node on the machine
-// is an error.
-func (p *Plan) Claim(ctx context.Context) (io.Closer, error) {
-	if p.Mode != CRI {
-		return io.NopCloser(nil), nil
-	}
-	return machine.Claim(ctx)
-}
-
-// ForeignNetwork reports whether the pods' network is not Mortise's: its own ways are needed then, and none of ours.
-func (p *Plan) ForeignNetwork() bool { return cni.Other(p.cniDir) != "" }
 
 // Connection says how a node and the API server reach each other.
 type Connection struct {
@@ -210,23 +217,15 @@ func (c *Connection) ServeBy(certificate func(*tls.ClientHelloInfo) (*tls.Certif
 	}
 }
 
-// listen returns the default address of the node's API: not an address that may change.
-func (c *Connection) listen() string {
-	if c.Addresses.Fixed() {
-		return net.JoinHostPort(c.Addresses.Texts()[0], "0")
-	}
-	return ":0"
-}
-
 // Run starts what runs pods, and serves its HTTP API on a port of its own.
-func (p *Plan) Run(ctx context.Context, c *Connection, n Network, parts *lifecycle.Group) error {
-	log := p.Logger.With("part", "node")
-	switch p.Mode {
-	case None:
+func (p *Plan) Run(ctx context.Context, c *Connection, parts *lifecycle.Group) error {
+	if p.Mode == None {
 		return nil
-	case CRI:
-		return p.runAgent(ctx, c, n, parts, log)
 	}
+	if p.machine != nil {
+		return p.machine.Run(ctx, c, &p.usage, parts)
+	}
+	log := p.Logger.With("part", "node")
 	alone, l, err := "", net.Listener(nil), error(nil)
 	if c.Joined {
 		var lc net.ListenConfig
@@ -242,60 +241,11 @@ func (p *Plan) Run(ctx context.Context, c *Connection, n Network, parts *lifecyc
 	if err != nil {
 		return fmt.Errorf("make client of the node's API: %w", err)
 	}
-	api := server.ServeNodes(server.Options{ClientCAs: c.ClientCAs, Kubelet: agent.Effective(nil), Reviews: reviews, Logger: log})
+	api := server.ServeNodes(server.Options{ClientCAs: c.ClientCAs, Kubelet: kubeletconfig.Effective(nil), Reviews: reviews, Logger: log})
 	parts.Run(ctx, "simulated nodes", func(ctx context.Context) error {
 		return simulated.Run(ctx, simulated.Options{
 			Config: c.Config, Alone: alone, Groups: p.groups, Nodes: p.Count, Phases: p.phases, PodCIDR: p.simulatedRange(),
 			Version: version.Get().GitVersion, Listener: tls.NewListener(l, c.Serving), TLS: c.Serving, Serve: p.usage.ofMany(api), Logger: log,
-		})
-	})
-	return nil
-}
-
-// links returns the directory in which the node makes links to its own directories; empty: it makes none.
-func (p *Plan) links() string {
-	if p.Settings.NoKubeletLinks {
-		return ""
-	}
-	return kubeletDir
-}
-
-// localStorage returns the directory of the node's local volumes; empty: it has none.
-func (p *Plan) localStorage() string {
-	if p.Settings.NoLocalStorage || p.DataDir == "" {
-		return ""
-	}
-	return filepath.Join(p.DataDir, "local-storage")
-}
-
-// runAgent runs pods in containers.
-func (p *Plan) runAgent(ctx context.Context, c *Connection, n Network, parts *lifecycle.Group, log *slog.Logger) error {
-	reviews, err := kubernetes.NewForConfig(c.Config)
-	if err != nil {
-		return fmt.Errorf("make client of the node's API: %w", err)
-	}
-	measured := agent.NewMetrics()
-	parts.Run(ctx, "node's addresses", c.Addresses.Run)
-	api := server.Serve(p.kubelet.settings(server.Options{
-		ClientCAs: c.ClientCAs, Host: server.Host, Logger: log, Reviews: reviews, Metrics: measured.Gatherer(), Pages: p.pages(),
-		Requests: server.NewRequestMetrics(), Probes: measured.Probes(),
-	}))
-	parts.Run(ctx, "node", func(ctx context.Context) error {
-		return agent.Run(ctx, agent.Options{
-			NodeName: c.Name, Config: c.Config, RuntimeEndpoint: p.socket, Kubelet: p.kubelet.configuration(),
-			Host: agent.HostOptions{
-				RootDir: p.Settings.Root(p.DataDir), Links: p.links(), LocalStorage: p.localStorage(), CSIDrivers: p.Settings.CSIDrivers,
-				PluginWait: p.Settings.PluginWait,
-			},
-			CNI: agent.CNIOptions{ConfDir: p.cniDir, PodCIDR: c.PodCIDR, MTU: n.podMTU, Masqueraded: n.masqueraded},
-			Server: agent.ServerOptions{
-				Serve: p.usage.of(api), Listen: p.kubelet.listenAt(c.listen()), TLS: p.kubelet.secured(c.Serving), Admit: p.kubelet.admits(c.Admit),
-			},
-			ClusterDNS: n.clusterDNS, Addresses: c.Addresses, DecodePods: staticPods(), Volumes: builtin.VolumePlugins(),
-			ImageCredentials: agent.ImageCredentialsOptions{
-				Config: p.Settings.ImageCredentialProviderConfig, BinDir: p.Settings.ImageCredentialProviderBinDir,
-			},
-			Ledger: p.Ledger, Metrics: measured, Logger: log,
 		})
 	})
 	return nil

@@ -10,15 +10,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/mortise-dev/mortise/internal/agent"
-	"github.com/mortise-dev/mortise/internal/agent/server"
+	"github.com/mortise-dev/mortise/internal/agent/nodeapi"
 	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
 // Usage measures the nodes of this process without their HTTP API. The zero value knows none.
 type Usage struct {
 	mu   sync.Mutex
-	find func(node *corev1.Node) agent.Node
+	find func(node *corev1.Node) nodeapi.Node
 	host func() (stats.Host, error) // nil: the node's own figures have it
 }
 
@@ -48,25 +47,25 @@ func (u *Usage) Measure(ctx context.Context, node *corev1.Node) (*stats.Usage, e
 	return all, nil
 }
 
-func (u *Usage) set(find func(*corev1.Node) agent.Node, host func() (stats.Host, error)) {
+func (u *Usage) set(find func(*corev1.Node) nodeapi.Node, host func() (stats.Host, error)) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.find, u.host = find, host
 }
 
-// of makes the node measured while serve serves its API.
-func (u *Usage) of(serve agent.ServeFunc) agent.ServeFunc {
-	return func(ctx context.Context, node agent.Node, l net.Listener) error {
-		u.set(func(*corev1.Node) agent.Node { return node }, server.Host)
+// Of makes the node measured while serve serves its API. The function host measures its machine.
+func (u *Usage) Of(serve nodeapi.ServeFunc, host func() (stats.Host, error)) nodeapi.ServeFunc {
+	return func(ctx context.Context, node nodeapi.Node, l net.Listener) error {
+		u.set(func(*corev1.Node) nodeapi.Node { return node }, host)
 		defer u.set(nil, nil)
 		return serve(ctx, node, l)
 	}
 }
 
 // ofMany makes nodes measured while serve serves their APIs. Their addresses tell them apart.
-func (u *Usage) ofMany(serve agent.ServeNodesFunc) agent.ServeNodesFunc {
-	return func(ctx context.Context, find func(net.Addr) agent.Node, l net.Listener) error {
-		u.set(func(n *corev1.Node) agent.Node {
+func (u *Usage) ofMany(serve nodeapi.ServeNodesFunc) nodeapi.ServeNodesFunc {
+	return func(ctx context.Context, find func(net.Addr) nodeapi.Node, l net.Listener) error {
+		u.set(func(n *corev1.Node) nodeapi.Node {
 			for _, a := range n.Status.Addresses {
 				if a.Type == corev1.NodeInternalIP {
 					return find(&net.TCPAddr{IP: net.ParseIP(a.Address)})

@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/mortise-dev/mortise/store"
+	"github.com/mortise-dev/mortise/store/etcd/keyspace"
 )
 
 // Commit implements [store.Engine].
@@ -66,17 +67,17 @@ func (e *Engine) begin(ctx context.Context) error {
 }
 
 // examine refuses ops that no state could satisfy, and more bytes than the most.
-func examine(ops []store.Op, keys keyspace, most int64) error {
+func examine(ops []store.Op, keys keyspace.Keyspace, most int64) error {
 	var total int64
 	seen := make(map[string]struct{}, len(ops))
 	for i, op := range ops {
-		_, ours := keys.outer(op.Key)
+		_, ours := keys.Outer(op.Key)
 		_, twice := seen[op.Key]
 		switch {
 		case op.Key == "":
 			return fmt.Errorf("commit op %d: %w: empty key", i, store.ErrInvalid)
 		case !ours:
-			return fmt.Errorf("commit key %q: %w: not below %s", op.Key, store.ErrInvalid, root)
+			return fmt.Errorf("commit key %q: %w: not below %s", op.Key, store.ErrInvalid, keyspace.Root)
 		case op.Expect < store.Any:
 			return fmt.Errorf("commit key %q: %w: expects revision %d", op.Key, store.ErrInvalid, op.Expect)
 		case op.TTL < 0 || op.TTL > 0 && op.Value == nil:
@@ -103,7 +104,7 @@ type transaction struct {
 // transaction translates ops. A put without a condition, whose key's creation the caller cannot know, is followed by a read of the key.
 func (e *Engine) transaction(ctx context.Context, ops []store.Op) (t transaction, err error) {
 	for _, op := range ops {
-		key, _ := e.keys.outer(op.Key)
+		key, _ := e.keys.Outer(op.Key)
 		if op.Expect != store.Any {
 			t.conditions = append(t.conditions, clientv3.Compare(clientv3.ModRevision(key), "=", op.Expect))
 			t.current = append(t.current, clientv3.OpGet(key))
@@ -124,7 +125,7 @@ func (e *Engine) transaction(ctx context.Context, ops []store.Op) (t transaction
 	}
 	for _, op := range ops {
 		if op.Value != nil && op.Expect != 0 {
-			key, _ := e.keys.outer(op.Key)
+			key, _ := e.keys.Outer(op.Key)
 			t.changes = append(t.changes, clientv3.OpGet(key, clientv3.WithKeysOnly()))
 		}
 	}

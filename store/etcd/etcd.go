@@ -19,11 +19,12 @@ import (
 
 	"github.com/mortise-dev/mortise/store"
 	"github.com/mortise-dev/mortise/store/alarm"
+	"github.com/mortise-dev/mortise/store/etcd/keyspace"
 	"github.com/mortise-dev/mortise/store/mvcc"
 )
 
 // DefaultPrefix is kube-apiserver's default of --etcd-prefix.
-const DefaultPrefix = "/registry"
+const DefaultPrefix = keyspace.DefaultPrefix
 
 const (
 	// keepaliveTime and keepaliveTimeout bound how long a member that answers nothing keeps its connection. etcd refuses pings that are
@@ -65,7 +66,7 @@ func (o Options) withDefaults() Options {
 // Engine implements [store.Engine] on an etcd cluster.
 type Engine struct {
 	options  Options
-	keys     keyspace
+	keys     keyspace.Keyspace
 	client   *clientv3.Client
 	mirror   *mirror
 	question *question
@@ -100,7 +101,7 @@ func Open(ctx context.Context, options Options) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open etcd: %w", err)
 	}
-	e := &Engine{options: o, keys: newKeyspace(o.Prefix), client: client, closed: make(chan struct{})}
+	e := &Engine{options: o, keys: keyspace.New(o.Prefix), client: client, closed: make(chan struct{})}
 	life, end := context.WithCancel(context.Background())
 	e.end, e.question = end, newQuestion(e.newest)
 	e.leases = &leases{grant: client.Grant, clock: o.Clock}
@@ -146,7 +147,7 @@ func (e *Engine) reach(ctx context.Context) (int64, error) {
 func (e *Engine) newest(ctx context.Context) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	response, err := e.client.Get(clientv3.WithRequireLeader(ctx), e.keys.any(), clientv3.WithCountOnly())
+	response, err := e.client.Get(clientv3.WithRequireLeader(ctx), e.keys.Any(), clientv3.WithCountOnly())
 	if err != nil {
 		return 0, translate(err)
 	}

@@ -16,6 +16,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/mortise-dev/mortise/store"
+	"github.com/mortise-dev/mortise/store/etcd/keyspace"
 	"github.com/mortise-dev/mortise/store/storetest"
 )
 
@@ -128,12 +129,12 @@ func TestKeyspace(t *testing.T) {
 		{"registry/", "/registry/pods/a/b", "/registry/pods/a/b"},
 		{"/kubernetes.io", "/registry/pods/a/b", "/kubernetes.io/pods/a/b"},
 	} {
-		k := newKeyspace(test.prefix)
-		got, ok := k.outer(test.key)
-		if !ok || got != test.want || k.inner([]byte(got)) != test.key {
-			t.Errorf("%q: %s becomes %s, %v, and back %s", test.prefix, test.key, got, ok, k.inner([]byte(got)))
+		k := keyspace.New(test.prefix)
+		got, ok := k.Outer(test.key)
+		if !ok || got != test.want || k.Inner([]byte(got)) != test.key {
+			t.Errorf("%q: %s becomes %s, %v, and back %s", test.prefix, test.key, got, ok, k.Inner([]byte(got)))
 		}
-		if _, ok := k.outer("/other"); ok != (test.prefix == "") {
+		if _, ok := k.Outer("/other"); ok != (test.prefix == "") {
 			t.Errorf("%q: a key of others is written: %v", test.prefix, ok)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/mortise-dev/mortise/store"
 	"github.com/mortise-dev/mortise/store/alarm"
+	"github.com/mortise-dev/mortise/store/etcd/keyspace"
 	"github.com/mortise-dev/mortise/store/mvcc"
 )
 
@@ -35,7 +36,7 @@ var errStalled = errors.New("the watch does not get on")
 // mirror is etcd's keys in memory. One goroutine, follow, writes to the database.
 type mirror struct {
 	client  *clientv3.Client
-	keys    keyspace
+	keys    keyspace.Keyspace
 	options Options
 	db      *mvcc.DB
 	writes  writes
@@ -56,7 +57,7 @@ type mirror struct {
 
 // openMirror reads etcd's keys at the revision from which on it has history, or a newer one if that is long ago. The watch then fills in
 // the history up to now.
-func openMirror(ctx context.Context, client *clientv3.Client, keys keyspace, o Options, newest int64) (*mirror, error) {
+func openMirror(ctx context.Context, client *clientv3.Client, keys keyspace.Keyspace, o Options, newest int64) (*mirror, error) {
 	m := &mirror{client: client, keys: keys, options: o}
 	for {
 		compacted, err := m.compacted(ctx)
@@ -88,7 +89,7 @@ func openMirror(ctx context.Context, client *clientv3.Client, keys keyspace, o O
 
 // compacted returns the oldest revision that etcd can read.
 func (m *mirror) compacted(ctx context.Context) (int64, error) {
-	_, err := m.client.Get(ctx, m.keys.any(), clientv3.WithRev(1), clientv3.WithCountOnly(), clientv3.WithSerializable())
+	_, err := m.client.Get(ctx, m.keys.Any(), clientv3.WithRev(1), clientv3.WithCountOnly(), clientv3.WithSerializable())
 	if err == nil {
 		return 1, nil
 	}
@@ -98,7 +99,7 @@ func (m *mirror) compacted(ctx context.Context) (int64, error) {
 	// Only a watch tells which revision it is.
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
-	for response := range m.client.Watch(ctx, m.keys.any(), clientv3.WithRev(1)) {
+	for response := range m.client.Watch(ctx, m.keys.Any(), clientv3.WithRev(1)) {
 		if response.CompactRevision > 0 {
 			return response.CompactRevision, nil
 		}
@@ -119,9 +120,9 @@ func (m *mirror) load(ctx context.Context, revision int64) ([]*store.Record, err
 }
 
 // readAll calls f with each key and value of a revision, in key order.
-func readAll(ctx context.Context, client *clientv3.Client, keys keyspace, revision int64, f func(*mvccpb.KeyValue)) error {
-	for from := keys.first(); ; {
-		response, err := client.Get(ctx, from, clientv3.WithRange(keys.end()), clientv3.WithRev(revision), clientv3.WithLimit(loadPage),
+func readAll(ctx context.Context, client *clientv3.Client, keys keyspace.Keyspace, revision int64, f func(*mvccpb.KeyValue)) error {
+	for from := keys.First(); ; {
+		response, err := client.Get(ctx, from, clientv3.WithRange(keys.End()), clientv3.WithRev(revision), clientv3.WithLimit(loadPage),
 			clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend))
 		if err != nil {
 			return fmt.Errorf("read keys at revision %d: %w", revision, translate(err))
@@ -138,7 +139,7 @@ func readAll(ctx context.Context, client *clientv3.Client, keys keyspace, revisi
 
 // record returns the record of a key and value, which is the mirror's own if it has it.
 func (m *mirror) record(kv *mvccpb.KeyValue) *store.Record {
-	key := m.keys.inner(kv.Key)
+	key := m.keys.Inner(kv.Key)
 	if m.db != nil {
 		if old, _, _ := m.db.Get(context.Background(), key); old != nil && old.Revision == kv.ModRevision {
 			return old
@@ -177,7 +178,7 @@ func (m *mirror) watch(ctx context.Context) error {
 	defer cancel(nil)
 	// A watcher of its own has a stream of its own, which the client may open to another member than the last one.
 	w := clientv3.NewWatcher(m.client)
-	responses := w.Watch(ctx, m.keys.first(), clientv3.WithRange(m.keys.end()), clientv3.WithRev(m.db.Staged()+1),
+	responses := w.Watch(ctx, m.keys.First(), clientv3.WithRange(m.keys.End()), clientv3.WithRev(m.db.Staged()+1),
 		clientv3.WithProgressNotify(), clientv3.WithCreatedNotify(), clientv3.WithFragment())
 	m.setWatch(w, cancel)
 	var err error
@@ -274,7 +275,7 @@ func (m *mirror) publish() {
 func (m *mirror) reload(ctx context.Context) error {
 	m.reloads.Add(1)
 	for wait := firstPause; ; wait = min(2*wait, lastPause) {
-		response, err := m.client.Get(clientv3.WithRequireLeader(ctx), m.keys.any(), clientv3.WithCountOnly())
+		response, err := m.client.Get(clientv3.WithRequireLeader(ctx), m.keys.Any(), clientv3.WithCountOnly())
 		if err == nil {
 			revision := response.Header.Revision
 			var records []*store.Record

@@ -74,7 +74,7 @@ func Fill(ctx context.Context, o Options, c store.Content, progress Progress) (e
 		return err
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
-	f := &filler{engine: e, content: c, progress: progress, spare: e.keys.first() + "mortise-import"}
+	f := &filler{engine: e, content: c, progress: progress, spare: e.keys.First() + "mortise-import"}
 	missing, err := f.missing()
 	if err != nil {
 		return err
@@ -114,7 +114,7 @@ func (f *filler) missing() ([]*store.Record, error) {
 	f.engine.mirror.db.Snapshot().Ascend(func(has *store.Record) bool {
 		r := want[has.Key]
 		switch {
-		case has.Key == f.engine.keys.inner([]byte(f.spare)):
+		case has.Key == f.engine.keys.Inner([]byte(f.spare)):
 		case r == nil:
 			err = fmt.Errorf("etcd holds key %q, which the source does not have: %w", has.Key, store.ErrInvalid)
 		case !bytes.Equal(r.Value, has.Value):

@@ -113,10 +113,10 @@ func (w *writes) events(m *mirror, changes []*clientv3.Event) []store.Event {
 		e := &events[i]
 		e.Revision = c.Kv.ModRevision
 		if c.Type == clientv3.EventTypeDelete {
-			e.Key = m.keys.inner(c.Kv.Key)
+			e.Key = m.keys.Inner(c.Kv.Key)
 			continue
 		}
-		e.Record = &store.Record{Key: m.keys.inner(c.Kv.Key), Value: c.Kv.Value, Revision: c.Kv.ModRevision, Created: c.Kv.CreateRevision}
+		e.Record = &store.Record{Key: m.keys.Inner(c.Kv.Key), Value: c.Kv.Value, Revision: c.Kv.ModRevision, Created: c.Kv.CreateRevision}
 		if e.Record.Value == nil {
 			e.Record.Value = []byte{}
 		}

@@ -9,6 +9,7 @@ package memory
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,6 +43,7 @@ var (
 	_ store.Engine     = (*Engine)(nil)
 	_ store.Sizer      = (*Engine)(nil)
 	_ store.Bookmarker = (*Engine)(nil)
+	_ store.Forker     = (*Engine)(nil)
 )
 
 // Open returns an empty engine.
@@ -52,12 +54,48 @@ func Open(options Options) *Engine {
 	if options.BookmarkEvery == 0 {
 		options.BookmarkEvery = time.Second
 	}
-	e := &Engine{db: mvcc.New(1, options.Options), clock: options.Clock, every: options.BookmarkEvery}
+	return open(mvcc.New(1, options.Options), options.Clock, options.BookmarkEvery)
+}
+
+func open(db *mvcc.DB, clock alarm.Clock, every time.Duration) *Engine {
+	e := &Engine{db: db, clock: clock, every: every}
 	e.expiry = alarm.New(e.clock, e.expire)
 	e.bookmark = alarm.New(e.clock, func() {
 		e.waiting.Store(false)
 		e.db.Bookmark()
 	})
+	return e
+}
+
+// Fork returns an independent engine with the same keys, history and revision, and shares what neither of the two writes. It takes the same
+// time for any number of keys. The error is [store.ErrClosed].
+func (e *Engine) Fork() (store.Engine, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil, store.ErrClosed
+	}
+	return open(mvcc.Fork(e.db), e.clock, e.every).armed(), nil
+}
+
+// ForkAt is Fork at an older revision, without the history after it. It takes time for each key. The error is [store.ErrClosed],
+// [store.ErrCompacted] or [store.ErrFuture].
+func (e *Engine) ForkAt(revision int64) (store.Engine, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil, store.ErrClosed
+	}
+	db, err := mvcc.ForkAt(e.db, revision)
+	if err != nil {
+		return nil, fmt.Errorf("fork at revision %d: %w", revision, err)
+	}
+	return open(db, e.clock, e.every).armed(), nil
+}
+
+// armed sets the alarm of the keys that expire.
+func (e *Engine) armed() *Engine {
+	e.expiry.Set(e.db.NextExpiry())
 	return e
 }
 

@@ -11,6 +11,8 @@ type stream[T any] struct {
 	shift  uint         // chunks hold 1<<shift elements
 	end    atomic.Int64 // position after the last element; elements below it are visible
 	window atomic.Pointer[window[T]]
+
+	borrowed bool // another stream writes the last chunk, beyond end; only the writer uses it
 }
 
 // window is the range of chunks. Windows share their slice of chunks as long as it only grows at the end.
@@ -28,6 +30,9 @@ func newStream[T any](shift uint) *stream[T] {
 
 // append adds v. Only the writer calls it.
 func (s *stream[T]) append(v T) {
+	if s.borrowed {
+		s.own()
+	}
 	end, w := s.end.Load(), s.window.Load()
 	n := int((end - w.first) >> s.shift)
 	if n == len(w.chunks) {

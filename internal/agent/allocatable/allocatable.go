@@ -6,11 +6,9 @@ package allocatable
 
 import (
 	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/util/validation"
 	resourcehelper "k8s.io/component-helpers/resource"
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/cpuset"
@@ -18,6 +16,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/evict"
 	"github.com/mortise-dev/mortise/internal/agent/hardware"
 	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
+	"github.com/mortise-dev/mortise/internal/agent/podfit"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 )
 
@@ -110,20 +109,10 @@ func Requested(pod *corev1.Pod, name corev1.ResourceName) int64 {
 	return Amount(all, name)
 }
 
-// Amount returns the amount of a resource in a list; CPU in thousandths.
+// Amount returns an amount in the resource's unit, as [podfit.Amount] does.
 func Amount(list corev1.ResourceList, name corev1.ResourceName) int64 {
-	q := list[name]
-	if name == corev1.ResourceCPU {
-		return q.MilliValue()
-	}
-	return q.Value()
+	return podfit.Amount(list, name)
 }
 
-// IsExtended reports whether a resource is not one of Kubernetes' own: a device plug-in or a client added it to the Node.
-func IsExtended(name corev1.ResourceName) bool {
-	if !strings.Contains(string(name), "/") || strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix) {
-		return false
-	}
-	return !strings.HasPrefix(string(name), corev1.DefaultResourceRequestsPrefix) &&
-		len(validation.IsQualifiedName(corev1.DefaultResourceRequestsPrefix+string(name))) == 0
-}
+// IsExtended reports whether a resource is not one of Kubernetes' own, as [podfit.IsExtended] does.
+func IsExtended(name corev1.ResourceName) bool { return podfit.IsExtended(name) }

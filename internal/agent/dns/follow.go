@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/mortise-dev/mortise/internal/agent/dnsservice"
 )
 
 // The indexes of the informers.
@@ -32,7 +34,7 @@ func Prepare(f informers.SharedInformerFactory) error {
 			return nil, nil
 		}
 		var out []string
-		for _, text := range clusterIPs(svc) {
+		for _, text := range dnsservice.ClusterIPs(svc) {
 			if a, err := netip.ParseAddr(text); err == nil {
 				out = append(out, a.String())
 			}

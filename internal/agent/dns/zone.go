@@ -12,6 +12,8 @@ import (
 
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/mortise-dev/mortise/internal/agent/dnsservice"
 )
 
 const (
@@ -184,7 +186,7 @@ func (z *zone) service(a asked, kind uint16) ([]destination, int) {
 				continue
 			}
 			found = true
-			for _, text := range clusterIPs(svc) {
+			for _, text := range dnsservice.ClusterIPs(svc) {
 				if address, err := netip.ParseAddr(text); err == nil {
 					out = append(out, destination{address: address, owner: own, port: p.Port})
 				}
@@ -195,13 +197,6 @@ func (z *zone) service(a asked, kind uint16) ([]destination, int) {
 		return nil, dns.RcodeNameError
 	}
 	return out, dns.RcodeSuccess
-}
-
-func clusterIPs(svc *corev1.Service) []string {
-	if len(svc.Spec.ClusterIPs) > 0 {
-		return svc.Spec.ClusterIPs
-	}
-	return []string{svc.Spec.ClusterIP}
 }
 
 func (a asked) matches(port, protocol string) bool {

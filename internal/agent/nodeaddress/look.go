@@ -9,11 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"time"
-
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
-
-	"github.com/mortise-dev/mortise/internal/agent/device"
 )
 
 // Destinations in either family: addresses for documentation, to which nothing is sent.
@@ -25,37 +20,45 @@ const (
 // resolving is the time limit to resolve the server's name.
 const resolving = 5 * time.Second
 
-// look reads the links, addresses and routes.
-func look(ctx context.Context, o Options) (v View, err error) {
-	links, err := device.Whole(netlink.LinkList)
+// Network is a machine of any operating system. It does not know which addresses pass, and has no events.
+type Network struct{}
+
+// Look implements [Machine].
+func (Network) Look(ctx context.Context, o Options) (v View, err error) {
+	links, err := net.Interfaces()
 	if err != nil {
 		return v, fmt.Errorf("list network links: %w", err)
 	}
 	for _, l := range links {
-		a := l.Attrs()
-		v.Links = append(v.Links, Link{Index: a.Index, Name: a.Name, Up: a.Flags&net.FlagUp != 0, Loopback: a.Flags&net.FlagLoopback != 0})
-	}
-	addresses, err := device.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
-	if err != nil {
-		return v, fmt.Errorf("list network addresses: %w", err)
-	}
-	for _, a := range addresses {
-		ip, ok := netip.AddrFromSlice(a.IP)
-		if !ok {
-			continue
+		v.Links = append(v.Links, Link{Index: l.Index, Name: l.Name, Up: l.Flags&net.FlagUp != 0, Loopback: l.Flags&net.FlagLoopback != 0})
+		addresses, err := l.Addrs()
+		if err != nil {
+			continue // the link is gone
 		}
-		out := Address{Link: a.LinkIndex, IP: ip.Unmap(), Passing: a.Flags&unix.IFA_F_DEPRECATED != 0}
-		if out.IP.Is6() { // for IPv4, one of these flags means something else
-			out.Passing = a.Flags&(unix.IFA_F_DEPRECATED|unix.IFA_F_TENTATIVE|unix.IFA_F_OPTIMISTIC|unix.IFA_F_DADFAILED|unix.IFA_F_TEMPORARY) != 0
+		for _, a := range addresses {
+			if n, ok := a.(*net.IPNet); ok {
+				if ip, ok := netip.AddrFromSlice(n.IP); ok {
+					v.Addresses = append(v.Addresses, Address{Link: l.Index, IP: ip.Unmap()})
+				}
+			}
 		}
-		v.Addresses = append(v.Addresses, out)
 	}
-	if o.Server != "" {
-		v.Routes = append(v.Routes, route(ctx, "udp", o.Server, true)...)
-	}
-	v.Routes = append(v.Routes, route(ctx, "udp4", world4, o.Server == "")...)
-	v.Routes = append(v.Routes, route(ctx, "udp6", world6, o.Server == "")...)
+	v.Routes = Routes(ctx, o)
 	return v, nil
+}
+
+// Listen implements [Machine]: there are no events.
+func (Network) Listen(ctx context.Context, run func(ctx context.Context, events <-chan struct{}) error) error {
+	return run(ctx, nil)
+}
+
+// Routes queries from which addresses the machine sends to the server and to the internet.
+func Routes(ctx context.Context, o Options) (out []Route) {
+	if o.Server != "" {
+		out = append(out, route(ctx, "udp", o.Server, true)...)
+	}
+	out = append(out, route(ctx, "udp4", world4, o.Server == "")...)
+	return append(out, route(ctx, "udp6", world6, o.Server == "")...)
 }
 
 // route queries the source address that the kernel would choose. It sends no packet.

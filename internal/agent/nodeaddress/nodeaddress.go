@@ -5,14 +5,15 @@
 // leased, and its network may get another IP family while the node runs.
 //
 //	pick.go   [Pick]: selects the node's addresses from the machine's; pure
-//	look.go   reads links, addresses and routes from the kernel
-//	watch.go  [Addresses.Run]: watches the kernel's events and updates the node's addresses
+//	look.go   [Network]: reads links, addresses and routes on any operating system, and sees no changes
+//	watch.go  [Addresses.Run]: watches the machine's events and updates the node's addresses
 //
-// [Find] reads them once. The [Addresses] that it returns are safe for concurrent use, and change while Run runs; after each change Run
-// calls the functions that [Addresses.Tell] registered. [Fixed] addresses are configured and never change.
+// Package nodeaddress/kernel reads them from Linux, with what passes and with events. [Find] reads them once. The [Addresses] that it
+// returns are safe for concurrent use, and change while Run runs; after each change Run calls the functions that [Addresses.Tell]
+// registered. [Fixed] addresses are configured and never change.
 //
-// Lost addresses stay for a while. If a link flaps, or a lease is renewed late, the node keeps its addresses until others replace them; of
-// two IP families, it drops a lost address some time after the loss. A node always has an address.
+// Lost addresses stay for a while. If a link flaps, or a lease is renewed late, the node keeps its addresses until others replace them;
+// of two IP families, it drops a lost address some time after the loss. A node always has an address.
 package nodeaddress
 
 import (
@@ -36,11 +37,20 @@ type Options struct {
 	Logger         *slog.Logger // nil discards logs
 }
 
+// Machine is where the addresses come from.
+type Machine interface {
+	// Look reads the links, addresses and routes.
+	Look(ctx context.Context, o Options) (View, error)
+	// Listen calls run with a channel that receives a value after each change of them. It returns when run returns, or when there are
+	// no more events.
+	Listen(ctx context.Context, run func(ctx context.Context, events <-chan struct{}) error) error
+}
+
 // Addresses are a node's addresses: the primary one and, if there is one, that of the other IP family.
 type Addresses struct {
 	options Options
 	fixed   bool
-	look    func(context.Context, Options) (View, error)
+	machine Machine
 
 	mu   sync.Mutex
 	now  []netip.Addr
@@ -50,15 +60,15 @@ type Addresses struct {
 }
 
 // Find finds the machine's addresses. The address of a machine without any is 127.0.0.1.
-func Find(ctx context.Context, o Options) (*Addresses, error) {
+func Find(ctx context.Context, m Machine, o Options) (*Addresses, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	v, err := look(ctx, o)
+	v, err := m.Look(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	a := &Addresses{options: o, look: look}
+	a := &Addresses{options: o, machine: m}
 	if a.now, _ = Pick(nil, v, o); len(a.now) == 0 {
 		a.now = []netip.Addr{nowhere}
 	}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/mortise-dev/mortise/internal/agent/backoff"
-	"github.com/mortise-dev/mortise/internal/agent/device"
 )
 
 // Events come in bursts: Run reads the addresses after a moment without events, or after a maximum delay. It holds a lost address long
@@ -47,7 +46,7 @@ func (a *Addresses) Run(ctx context.Context) error {
 
 // follow watches the addresses as long as the kernel sends events.
 func (a *Addresses) follow(ctx context.Context) error {
-	return device.Listen(ctx, func(ctx context.Context, events <-chan struct{}) error {
+	return a.machine.Listen(ctx, func(ctx context.Context, events <-chan struct{}) error {
 		a.settle(ctx, events)
 		return nil
 	})
@@ -102,7 +101,7 @@ func stopped() *time.Timer {
 // see reads the machine's addresses and updates the node's. It holds lost addresses, or drops them after some time. It reports whether some
 // are held, or whether it must read again for another reason.
 func (a *Addresses) see(ctx context.Context, over bool) bool {
-	v, err := a.look(ctx, a.options)
+	v, err := a.machine.Look(ctx, a.options)
 	if err != nil {
 		if ctx.Err() == nil {
 			a.failures.Log(time.Now(), a.options.Logger.Error, "Could not find the machine's addresses, retrying",

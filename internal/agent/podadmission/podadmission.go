@@ -28,18 +28,13 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/containermanager"
 	"github.com/mortise-dev/mortise/internal/agent/evict"
+	"github.com/mortise-dev/mortise/internal/agent/podfit"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/sysctls"
 )
 
 // Rejection is a final rejection: the pod fails with the reason and the message in its status.
-type Rejection struct{ Reason, Message string }
-
-// StatusMessage returns the message in the pod's status.
-func (r *Rejection) StatusMessage() string { return "Pod was rejected: " + r.Message }
-
-// Error implements error.
-func (r *Rejection) Error() string { return r.Reason + ": " + r.Message }
+type Rejection = podfit.Rejection
 
 // Pods are the pods of the node.
 type Pods interface {
@@ -162,7 +157,7 @@ func (m *Manager) allocate(ctx context.Context, pod *corev1.Pod, allocate alloca
 	}
 	err := allocate(m.Resources, ctx, pod)
 	if reject := (*containermanager.Rejection)(nil); errors.As(err, &reject) {
-		return &Rejection{reject.Reason, reject.Message}
+		return &Rejection{Reason: reject.Reason, Message: reject.Message}
 	}
 	return err
 }
@@ -178,7 +173,8 @@ func (m *Manager) forbids(pod *corev1.Pod) *refusal {
 	return nil
 }
 
-// check runs the checks that come after the allocation, in kubelet's order. It counts a pod without refusals, which may start when the victims have ended.
+// check runs the checks that come after the allocation, in kubelet's order. It counts a pod without refusals, which may start when the
+// victims have ended.
 func (m *Manager) check(pod *corev1.Pod, node *corev1.Node) (*victims, []refusal) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -291,7 +287,7 @@ func (m *Metrics) reject(reason string) {
 	}
 	switch {
 	case slices.Contains(known, reason):
-	case strings.HasPrefix(reason, outOf):
+	case strings.HasPrefix(reason, podfit.OutOf):
 		reason = "OutOfExtendedResources"
 	default:
 		reason = "Other"

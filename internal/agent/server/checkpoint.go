@@ -12,12 +12,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/mortise-dev/mortise/internal/agent"
+	"github.com/mortise-dev/mortise/internal/agent/nodeapi"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
 
 // checkpoint writes a checkpoint of a container to the node's disk, and answers with its place. The texts are upstream's.
-func checkpoint(node agent.Node, to agent.Checkpointer) http.HandlerFunc {
+func checkpoint(node nodeapi.Node, to nodeapi.Checkpointer) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		namespace, name, container := r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container")
 		pods := node.Pods()

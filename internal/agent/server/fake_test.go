@@ -33,7 +33,7 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	utilexec "k8s.io/utils/exec"
 
-	"github.com/mortise-dev/mortise/internal/agent"
+	"github.com/mortise-dev/mortise/internal/agent/nodeapi"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
@@ -221,7 +221,7 @@ func (a *authority) pool() *x509.CertPool {
 }
 
 // start serves the node and returns its URL.
-func start(t *testing.T, node agent.Node, ca *authority, o Options) string {
+func start(t *testing.T, node nodeapi.Node, ca *authority, o Options) string {
 	t.Helper()
 	cert, key := ca.sign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "node"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})

@@ -17,14 +17,14 @@ import (
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	"github.com/mortise-dev/mortise/internal/agent"
 	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
+	"github.com/mortise-dev/mortise/internal/agent/nodeapi"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
 // open is an API that lets everybody in, called without a network.
-func open(node agent.Node, o Options) func(method, path string) *httptest.ResponseRecorder {
+func open(node nodeapi.Node, o Options) func(method, path string) *httptest.ResponseRecorder {
 	config := kubeletconfig.Default()
 	config.Authorization.Mode, config.Authentication.Anonymous.Enabled = configv1beta1.KubeletAuthorizationModeAlwaysAllow, new(true)
 	o.Kubelet = config

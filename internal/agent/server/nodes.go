@@ -10,19 +10,19 @@ import (
 	"net/http"
 	"sync"
 
-	"github.com/mortise-dev/mortise/internal/agent"
+	"github.com/mortise-dev/mortise/internal/agent/nodeapi"
 )
 
 // ServeNodes returns the function that serves the APIs of many nodes on one listener. The local address of a connection decides which node
 // serves it.
-func ServeNodes(o Options) agent.ServeNodesFunc {
+func ServeNodes(o Options) nodeapi.ServeNodesFunc {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.Metrics == nil {
 		o.Metrics = ownProcess()
 	}
-	return func(ctx context.Context, find func(net.Addr) agent.Node, listener net.Listener) error {
+	return func(ctx context.Context, find func(net.Addr) nodeapi.Node, listener net.Listener) error {
 		n := &nodes{find: find, o: o, servers: map[string]*Server{}}
 		defer n.closeAll()
 		return serve(ctx, n, listener, o.Logger)
@@ -31,7 +31,7 @@ func ServeNodes(o Options) agent.ServeNodesFunc {
 
 // nodes are the servers of nodes that clients have connected to, by the nodes' names.
 type nodes struct {
-	find func(local net.Addr) agent.Node
+	find func(local net.Addr) nodeapi.Node
 	o    Options
 
 	mu      sync.Mutex
@@ -50,7 +50,7 @@ func (n *nodes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // server returns the server of a node.
-func (n *nodes) server(node agent.Node) *Server {
+func (n *nodes) server(node nodeapi.Node) *Server {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s := n.servers[node.Name()]

@@ -16,7 +16,7 @@
 //	/configz                                   the kubelet configuration in effect
 //	/statusz, /flagz                           versions and uptime; the effective flags
 //
-// A [Server] knows nothing of containers: it serves an [agent.Node], which is the real node or a simulated one. It proxies streams to the
+// A [Server] knows nothing of containers: it serves an [nodeapi.Node], which is the real node or a simulated one. It proxies streams to the
 // streaming server of the container runtime, which speaks SPDY, and translates newer WebSocket clients.
 //
 // Without a kubelet configuration, every request needs a client certificate that the cluster's CA signed, of a user that Options.Allow
@@ -43,7 +43,7 @@ import (
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/lru"
 
-	"github.com/mortise-dev/mortise/internal/agent"
+	"github.com/mortise-dev/mortise/internal/agent/nodeapi"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/stats"
 	"github.com/mortise-dev/mortise/internal/zpages"
@@ -81,7 +81,7 @@ type Options struct {
 
 // Server serves one node's API.
 type Server struct {
-	node   agent.Node
+	node   nodeapi.Node
 	o      Options
 	mux    *http.ServeMux
 	closed streams
@@ -91,7 +91,7 @@ type Server struct {
 }
 
 // New makes the API of a node.
-func New(node agent.Node, o Options) *Server {
+func New(node nodeapi.Node, o Options) *Server {
 	if o.Allow == nil {
 		o.Allow = allowAPIServer
 	}
@@ -110,8 +110,8 @@ func New(node agent.Node, o Options) *Server {
 }
 
 // Serve returns the function with which a node serves its API.
-func Serve(o Options) agent.ServeFunc {
-	return func(ctx context.Context, node agent.Node, listener net.Listener) error {
+func Serve(o Options) nodeapi.ServeFunc {
+	return func(ctx context.Context, node nodeapi.Node, listener net.Listener) error {
 		return New(node, o).Serve(ctx, listener)
 	}
 }
@@ -181,7 +181,7 @@ func (s *Server) routes() {
 	if s.o.Probes != nil {
 		s.mux.Handle("GET /metrics/probes", promhttp.HandlerFor(s.o.Probes, promhttp.HandlerOpts{}))
 	}
-	if to, ok := s.node.(agent.Checkpointer); ok {
+	if to, ok := s.node.(nodeapi.Checkpointer); ok {
 		s.mux.HandleFunc("POST /checkpoint/{namespace}/{pod}/{container}", checkpoint(s.node, to))
 	}
 	s.mux.Handle("GET /metrics/cadvisor", s.cadvisorMetrics())

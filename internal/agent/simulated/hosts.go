@@ -13,10 +13,9 @@ import (
 	"sync"
 	"syscall"
 
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/mortise-dev/mortise/internal/agent"
+	"github.com/mortise-dev/mortise/internal/agent/nodeapi"
 )
 
 // addressRange is the range of nodes' addresses, one for each. All of 127.0.0.0/8 belongs to this machine, without any set-up, and no other
@@ -64,7 +63,7 @@ func (a *nodeAddresses) release(address netip.Addr) {
 }
 
 // at returns the node with the address, or nil.
-func (f *fleet) at(local net.Addr) agent.Node {
+func (f *fleet) at(local net.Addr) nodeapi.Node {
 	if f.o.Alone != "" {
 		return view{f, f.nodes.get(f.o.Alone)}
 	}
@@ -85,12 +84,7 @@ const kubeletPort = 10250
 // connections from other machines.
 func Listen(ctx context.Context) (net.Listener, error) {
 	var lc net.ListenConfig
-	lc.Control = func(_, _ string, c syscall.RawConn) error {
-		return c.Control(func(fd uintptr) {
-			// Before Linux 5.7 this needs a capability. Without it, only Accept keeps others out.
-			_ = unix.BindToDevice(int(fd), "lo")
-		})
-	}
+	lc.Control = onLoopback
 	l, err := lc.Listen(ctx, "tcp4", net.JoinHostPort("0.0.0.0", strconv.Itoa(kubeletPort)))
 	if errors.Is(err, syscall.EADDRINUSE) {
 		l, err = lc.Listen(ctx, "tcp4", "0.0.0.0:0")

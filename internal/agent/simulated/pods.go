@@ -17,7 +17,7 @@ import (
 	listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/mortise-dev/mortise/internal/agent/podadmission"
+	"github.com/mortise-dev/mortise/internal/agent/podfit"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 )
@@ -223,7 +223,7 @@ func over(pod *corev1.Pod) bool {
 }
 
 // reject sets a pod that never started to Failed.
-func (f *fleet) reject(ctx context.Context, pod *corev1.Pod, r *podadmission.Rejection) error {
+func (f *fleet) reject(ctx context.Context, pod *corev1.Pod, r *podfit.Rejection) error {
 	own, now := pod.DeepCopy(), metav1.NewTime(f.clock.Now()).Rfc3339Copy()
 	own.Status.Phase, own.Status.Reason, own.Status.Message, own.Status.StartTime = corev1.PodFailed, r.Reason, r.StatusMessage(), &now
 	_, err := f.client.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, own, metav1.UpdateOptions{})

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	resourcehelper "k8s.io/component-helpers/resource"
 
-	"github.com/mortise-dev/mortise/internal/agent/podadmission"
+	"github.com/mortise-dev/mortise/internal/agent/podfit"
 )
 
 // room counts the requests of the pods on a node. A node is the last guard against pods that do not fit: two schedulers may have filled
@@ -18,12 +18,12 @@ import (
 type room struct {
 	mu   sync.Mutex
 	pods map[types.UID]corev1.ResourceList
-	used podadmission.Requested
+	used podfit.Requested
 }
 
 // take counts the pod on a node with these allocatable resources, or rejects it as a kubelet does. It never rejects a pod that it has
 // counted before, or one that started before the node was restarted.
-func (r *room) take(pod *corev1.Pod, allocatable corev1.ResourceList) *podadmission.Rejection {
+func (r *room) take(pod *corev1.Pod, allocatable corev1.ResourceList) *podfit.Rejection {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, counted := r.pods[pod.UID]; counted {

@@ -55,7 +55,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 
-	"github.com/mortise-dev/mortise/internal/agent"
+	"github.com/mortise-dev/mortise/internal/agent/nodeapi"
 )
 
 // Label is the label, with the value "true", of nodes that are simulated.
@@ -100,7 +100,7 @@ type Options struct {
 	// Listener and Serve serve the nodes' HTTP APIs; Listener returns TLS connections (see [Listen]). Nil: there is no API. A single node has
 	// the listener's address, all others have their own.
 	Listener net.Listener
-	Serve    agent.ServeNodesFunc
+	Serve    nodeapi.ServeNodesFunc
 	// TLS is Listener's configuration. The nodes publish the key of a certificate that the cluster has not signed.
 	TLS *tls.Config
 	// Clock; nil: the real one.

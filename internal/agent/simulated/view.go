@@ -15,7 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/mortise-dev/mortise/internal/agent"
+	"github.com/mortise-dev/mortise/internal/agent/nodeapi"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
@@ -26,12 +26,12 @@ type view struct {
 	n *node
 }
 
-var _ agent.Node = view{}
+var _ nodeapi.Node = view{}
 
-// Name implements agent.Node.
+// Name implements nodeapi.Node.
 func (v view) Name() string { return v.n.name }
 
-// Pods implements agent.Node.
+// Pods implements nodeapi.Node.
 func (v view) Pods() []*corev1.Pod {
 	var out []*corev1.Pod
 	for _, pod := range v.f.pods.on(v.n.name) {
@@ -107,27 +107,27 @@ func nothing(t podspec.Target, what string) error {
 	return apierrors.NewBadRequest(fmt.Sprintf("pod %q is on a simulated node: there is no %s", t.Pod, what))
 }
 
-// Exec implements agent.Node.
+// Exec implements nodeapi.Node.
 func (v view) Exec(_ context.Context, t podspec.Target, _ []string, _ podspec.Streams) (*url.URL, error) {
 	return nil, nothing(t, "container to run a command in")
 }
 
-// Attach implements agent.Node.
+// Attach implements nodeapi.Node.
 func (v view) Attach(_ context.Context, t podspec.Target, _ podspec.Streams) (*url.URL, error) {
 	return nil, nothing(t, "process to attach to")
 }
 
-// PortForward implements agent.Node.
+// PortForward implements nodeapi.Node.
 func (v view) PortForward(_ context.Context, t podspec.Target, _ []int32) (*url.URL, error) {
 	return nil, nothing(t, "port to forward to")
 }
 
-// Run implements agent.Node.
+// Run implements nodeapi.Node.
 func (v view) Run(_ context.Context, t podspec.Target, _ []string, _ time.Duration) ([]byte, int32, error) {
 	return nil, 0, nothing(t, "container to run a command in")
 }
 
-// Stats implements agent.Node: running containers use what their pods declare.
+// Stats implements nodeapi.Node: running containers use what their pods declare.
 func (v view) Stats(context.Context, stats.Options) (*stats.Usage, error) {
 	containers := v.containers()
 	return &stats.Usage{Time: v.f.clock.Now(), Host: v.host(containers), Containers: containers}, nil

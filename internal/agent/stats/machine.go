@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // Machine describes a machine.
@@ -52,10 +50,7 @@ func (r Reader) Machine() Machine {
 	if m.SystemUUID = first("/sys/class/dmi/id/product_uuid"); m.SystemUUID == "" {
 		m.SystemUUID = m.MachineID
 	}
-	var u unix.Utsname
-	if unix.Uname(&u) == nil {
-		m.Kernel = unix.ByteSliceToString(u.Release[:])
-	}
+	m.Kernel = kernelRelease()
 	for _, l := range lines("/etc/os-release") {
 		if text, ok := strings.CutPrefix(l, "PRETTY_NAME="); ok {
 			m.System = strings.Trim(text, `"`)

@@ -1,19 +1,16 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stats measures the resource usage of the node, its pods and their containers. A Provider combines statistics of
-// the runtime and the kernel; it caches the measurements of volumes, since these take long. Below it, a Reader reads the
-// usage of cgroups and of the machine: from the kernel's cgroups, /proc, and file systems. A Reader has no state between
-// two readings. Statistics that a kernel does not have are zero.
+// Package stats measures the resource usage of a machine. A Reader reads the usage of cgroups and of the machine: from the
+// kernel's cgroups, /proc, and file systems. A Reader has no state between two readings. Statistics that a kernel does not
+// have are zero. Package podstats measures pods with it.
 //
-//	usage.go      the result of a measurement
-//	provider.go   measures the node and its pods
-//	collector.go  kubelet's metrics of pods and volumes
-//	one.go        a cgroup of v1, where each controller has its own tree
-//	two.go        a cgroup of v2
-//	process.go    open files and network interfaces of a process
-//	files.go      file systems, and the usage of a directory
-//	machine.go    the machine as a whole
+//	usage.go        the result of a measurement
+//	one.go          a cgroup of v1, where each controller has its own tree
+//	two.go          a cgroup of v2
+//	process.go      open files and network interfaces of a process
+//	files_linux.go  file systems, and the usage of a directory
+//	machine.go      the machine as a whole
 package stats
 
 import (

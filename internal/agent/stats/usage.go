@@ -73,3 +73,11 @@ type Volume struct {
 	Files       uint64
 	Own         bool // it shares no file system with the node
 }
+
+// FileSystem is the usage of a file system.
+type FileSystem struct {
+	Device           string // such as /dev/vda
+	Bytes, Free      uint64 // free for users other than root
+	Used             uint64
+	Files, FilesFree uint64 // 0: allocated on demand
+}

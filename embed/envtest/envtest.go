@@ -1,0 +1,160 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package envtest is controller-runtime's package of the same name, with a cluster in the test's process in place of the binaries of
+// etcd and kube-apiserver. A suite changes one import:
+//
+//	import "github.com/mortise-dev/mortise/embed/envtest" // was sigs.k8s.io/controller-runtime/pkg/envtest
+//
+//	testEnv := &envtest.Environment{CRDDirectoryPaths: []string{filepath.Join("..", "config", "crd", "bases")}}
+//	config, err := testEnv.Start()
+//	…
+//	err = testEnv.Stop()
+//
+// The cluster is what envtest has: an API server without controllers, scheduler and nodes. [Environment.Server] selects another one,
+// such as &embed.Server{} with all of them.
+//
+// Fields that find or start binaries have no effect. Flags that ControlPlane.GetAPIServer().Configure() sets are read as
+// kube-apiserver's; one that Mortise does not have is an error of Start.
+package envtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	upstream "sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/mortise-dev/mortise/embed"
+)
+
+// The types and functions of controller-runtime's package that do not depend on its processes.
+type (
+	// CRDInstallOptions are the options for installing CRDs.
+	CRDInstallOptions = upstream.CRDInstallOptions
+	// WebhookInstallOptions are the options for installing webhooks.
+	WebhookInstallOptions = upstream.WebhookInstallOptions
+	// ControlPlane has the API server's flags.
+	ControlPlane = upstream.ControlPlane
+	// User is a user's name and groups.
+	User = upstream.User
+)
+
+// InstallCRDs installs the CRDs of the options.
+func InstallCRDs(config *rest.Config, o CRDInstallOptions) ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	return upstream.InstallCRDs(config, o)
+}
+
+// UninstallCRDs deletes the CRDs of the options.
+func UninstallCRDs(config *rest.Config, o CRDInstallOptions) error {
+	return upstream.UninstallCRDs(config, o)
+}
+
+// Environment is a cluster for the tests of a suite, with the CRDs and webhooks of its extension. The fields are those of
+// controller-runtime's Environment, and Server.
+type Environment struct {
+	ControlPlane                 ControlPlane
+	Scheme                       *runtime.Scheme
+	Config                       *rest.Config
+	KubeConfig                   []byte
+	CRDInstallOptions            CRDInstallOptions
+	WebhookInstallOptions        WebhookInstallOptions
+	ErrorIfCRDPathMissing        bool
+	CRDs                         []*apiextensionsv1.CustomResourceDefinition
+	CRDDirectoryPaths            []string
+	DownloadBinaryAssets         bool   // no effect
+	DownloadBinaryAssetsVersion  string // no effect
+	DownloadBinaryAssetsIndexURL string // no effect
+	BinaryAssetsDirectory        string // no effect
+	UseExistingCluster           *bool
+	ControlPlaneStartTimeout     time.Duration // no effect
+	ControlPlaneStopTimeout      time.Duration // no effect
+	AttachControlPlaneOutput     bool          // no effect; Server.Logger gets the logs
+
+	// Server is the cluster that Start starts; nil: one without controllers, as envtest's. Start applies the flags of ControlPlane to
+	// it.
+	Server *embed.Server
+
+	installed *upstream.Environment
+}
+
+// Start starts the cluster, installs the CRDs and webhooks, and returns an administrator's configuration. The caller stops the
+// environment also if Start returns an error.
+func (e *Environment) Start() (*rest.Config, error) {
+	existing := true
+	if e.UseExistingCluster == nil || !*e.UseExistingCluster {
+		if err := e.startServer(); err != nil {
+			return nil, err
+		}
+	}
+	if e.Scheme == nil {
+		e.Scheme = scheme.Scheme
+	}
+	e.installed = &upstream.Environment{
+		UseExistingCluster: &existing, Config: e.Config, KubeConfig: e.KubeConfig, Scheme: e.Scheme, CRDs: e.CRDs,
+		CRDInstallOptions: e.CRDInstallOptions, WebhookInstallOptions: e.WebhookInstallOptions,
+		ErrorIfCRDPathMissing: e.ErrorIfCRDPathMissing, CRDDirectoryPaths: e.CRDDirectoryPaths,
+	}
+	config, err := e.installed.Start()
+	e.Config, e.KubeConfig, e.CRDs = e.installed.Config, e.installed.KubeConfig, e.installed.CRDs
+	e.CRDInstallOptions, e.WebhookInstallOptions = e.installed.CRDInstallOptions, e.installed.WebhookInstallOptions
+	return config, err
+}
+
+// startServer starts the cluster with the flags of the API server.
+func (e *Environment) startServer() error {
+	var defaults map[string][]string // of the flags, as envtest's
+	if e.Server == nil {
+		e.Server = &embed.Server{Controllers: []string{"none"}, ServiceCIDR: "10.0.0.0/24"}
+		// Nothing makes service accounts in such a cluster.
+		defaults = map[string][]string{"disable-admission-plugins": {"ServiceAccount"}, "allow-privileged": {"true"}}
+	}
+	f := pflag.NewFlagSet("kube-apiserver", pflag.ContinueOnError)
+	embed.AddFlags(f, &e.Server.APIServer)
+	if err := f.Parse(e.ControlPlane.GetAPIServer().Configure().AsStrings(defaults)); err != nil {
+		return fmt.Errorf("read the flags of the API server: %w", err)
+	}
+	if err := e.Server.Start(context.Background()); err != nil {
+		return fmt.Errorf("start cluster: %w", err)
+	}
+	e.Config = e.Server.Config()
+	return nil
+}
+
+// Stop removes what was installed, as the options say, and stops the cluster.
+func (e *Environment) Stop() error {
+	var err error
+	if e.installed != nil {
+		err = e.installed.Stop()
+	}
+	if e.Server != nil {
+		err = errors.Join(err, e.Server.Stop())
+	}
+	return err
+}
+
+// AuthenticatedUser is a user of the cluster.
+type AuthenticatedUser struct{ config *rest.Config }
+
+// Config returns the user's configuration.
+func (u *AuthenticatedUser) Config() *rest.Config { return u.config }
+
+// AddUser returns a user. The cluster knows the user by impersonation. Base has settings such as QPS; nil: the defaults.
+func (e *Environment) AddUser(user User, base *rest.Config) (*AuthenticatedUser, error) {
+	if e.Config == nil {
+		return nil, errors.New("add user: the environment is not started")
+	}
+	config := rest.CopyConfig(e.Config)
+	if base != nil {
+		config = rest.CopyConfig(base)
+		config.Host, config.TLSClientConfig = e.Config.Host, e.Config.TLSClientConfig
+	}
+	config.Impersonate = rest.ImpersonationConfig{UserName: user.Name, Groups: user.Groups}
+	return &AuthenticatedUser{config: config}, nil
+}

@@ -1,0 +1,156 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package memory_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/mortise-dev/mortise/store"
+	"github.com/mortise-dev/mortise/store/alarm"
+	"github.com/mortise-dev/mortise/store/memory"
+	"github.com/mortise-dev/mortise/store/storetest"
+)
+
+// TestForkIsAnEngine: a fork keeps the promises of an engine, too.
+func TestForkIsAnEngine(t *testing.T) {
+	storetest.Run(t, func(tb testing.TB, clock alarm.Clock) storetest.Open {
+		return func() (store.Engine, error) {
+			from := memory.Open(memory.Options{Clock: clock})
+			tb.Cleanup(func() { from.Close() })
+			return from.Fork()
+		}
+	}, storetest.Features{Clock: true, Checks: 20})
+}
+
+// read returns the keys and values at a revision, 0 for the newest.
+func read(t *testing.T, e store.Engine, revision int64) string {
+	t.Helper()
+	page, err := e.Range(t.Context(), store.Range{Prefix: "/", Revision: revision})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprint(page.Revision)
+	for _, r := range page.Records {
+		text += fmt.Sprintf(" %s=%s@%d", r.Key, r.Value, r.Revision)
+	}
+	return text
+}
+
+// TestForksAreIndependent writes at random to an engine and its forks, forks of forks among them, and reads each at each revision: what it
+// was then, whatever the others wrote since.
+func TestForksAreIndependent(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	engines := []store.Engine{memory.Open(memory.Options{})}
+	was := []map[int64]string{{}}
+	write := func(i int) {
+		op := store.Op{Key: fmt.Sprintf("/registry/kind%d/%d", random.IntN(4), random.IntN(40)), Expect: store.Any}
+		if random.IntN(4) > 0 {
+			op.Value = fmt.Appendf(nil, "%d.%d", i, random.IntN(1000))
+		}
+		if _, _, err := engines[i].Commit(t.Context(), op); err != nil {
+			t.Fatal(err)
+		}
+		was[i][engines[i].Revision()] = read(t, engines[i], 0)
+	}
+	for n := range 1500 {
+		if n%200 == 0 {
+			from := random.IntN(len(engines))
+			fork, err := engines[from].(store.Forker).Fork()
+			if err != nil {
+				t.Fatal(err)
+			}
+			engines = append(engines, fork)
+			same := map[int64]string{}
+			for revision, text := range was[from] {
+				same[revision] = text
+			}
+			was = append(was, same)
+		}
+		write(random.IntN(len(engines)))
+	}
+	for i, e := range engines {
+		for revision, want := range was[i] {
+			if got := read(t, e, revision); got != want {
+				t.Fatalf("engine %d at revision %d: %s, want %s", i, revision, got, want)
+			}
+		}
+		w, err := e.Watch(t.Context(), "/registry/kind1/", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for last := int64(1); last < e.Revision(); {
+			b, err := w.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			last = b.Revision
+		}
+		w.Close()
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestForkAt forks at each revision.
+func TestForkAt(t *testing.T) {
+	e := memory.Open(memory.Options{})
+	defer e.Close()
+	var was []string
+	for i := range 50 {
+		was = append(was, read(t, e, 0))
+		op := store.Op{Key: fmt.Sprintf("/k/%d", i%7), Value: fmt.Append(nil, i), Expect: store.Any}
+		if i%5 == 4 {
+			op.Value = nil
+		}
+		if _, _, err := e.Commit(t.Context(), op); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range was {
+		var revision int64
+		fmt.Sscan(want, &revision)
+		f, err := e.ForkAt(revision)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := read(t, f, 0); got != want {
+			t.Errorf("at %d: %s, want %s", revision, got, want)
+		}
+		f.Close()
+	}
+	if _, err := e.ForkAt(e.Revision() + 1); !errors.Is(err, store.ErrFuture) {
+		t.Errorf("in the future: %v", err)
+	}
+	if err := e.Compact(t.Context(), 20); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.ForkAt(10); !errors.Is(err, store.ErrCompacted) {
+		t.Errorf("compacted: %v", err)
+	}
+}
+
+// BenchmarkFork forks an engine of 10,000 keys of 1 KB.
+func BenchmarkFork(b *testing.B) {
+	e := memory.Open(memory.Options{})
+	defer e.Close()
+	for i := range 10_000 {
+		op := store.Op{Key: fmt.Sprintf("/registry/configmaps/default/%d", i), Value: make([]byte, 1024), Expect: store.Any}
+		if _, _, err := e.Commit(context.Background(), op); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		f, err := e.Fork()
+		if err != nil {
+			b.Fatal(err)
+		}
+		f.Close()
+	}
+}
