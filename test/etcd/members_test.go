@@ -46,6 +46,7 @@ func TestMain(m *testing.M) {
 		programs.dir = dir
 		for _, b := range [][]string{
 			{".", "-modfile=server.mod", "-o", program("etcd"), "go.etcd.io/etcd/server/v3"},
+			{".", "-modfile=server.mod", "-o", program("etcdutl"), "go.etcd.io/etcd/etcdutl/v3"},
 			{filepath.Join("..", ".."), "-o", program("mortise"), "./cmd/mortise"},
 		} {
 			build := exec.Command("go", append([]string{"build", "-tags", "grpcnotrace"}, b[1:]...)...)
