@@ -4,20 +4,14 @@
 package initializers
 
 import (
-	"context"
 	_ "embed"
-	"fmt"
 	"slices"
 	"strings"
 
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"sigs.k8s.io/yaml"
 
 	"github.com/mortise-dev/mortise/api/extension/v1alpha1"
 	"github.com/mortise-dev/mortise/internal/apiserver/crd"
@@ -29,49 +23,18 @@ var definition []byte
 
 // Kind describes InitializerConfiguration. Its schema validates what a schema can express; Validate checks the rest.
 func Kind() (*resource.Descriptor, error) {
-	def := &apiextensionsv1.CustomResourceDefinition{}
-	if err := yaml.UnmarshalStrict(definition, def); err != nil {
-		return nil, fmt.Errorf("read definition of %s: %w", v1alpha1.Kind, err)
-	}
-	d, err := crd.Compile(def, nil)
+	d, err := crd.BuiltIn(definition, Validate)
 	if err != nil {
 		return nil, err
-	}
-	bySchema, updateBySchema := d.Strategy.Validate, d.Strategy.ValidateUpdate
-	d.Strategy.Validate = func(ctx context.Context, obj resource.Object) field.ErrorList {
-		return checked(bySchema(ctx, obj), obj)
-	}
-	d.Strategy.ValidateUpdate = func(ctx context.Context, obj, old resource.Object) field.ErrorList {
-		return checked(updateBySchema(ctx, obj, old), obj)
 	}
 	d.Hub().Columns = columns{d.Hub().Columns}
 	d.Internal = true
 	return d, nil
 }
 
-// checked adds the errors that the schema cannot find to errs.
-func checked(errs field.ErrorList, obj resource.Object) field.ErrorList {
-	if len(errs) > 0 {
-		return errs
-	}
-	c, err := read(obj)
-	if err != nil {
-		return field.ErrorList{field.InternalError(nil, err)}
-	}
-	return Validate(c)
-}
-
 // read converts an object of the kind to its Go type.
 func read(obj resource.Object) (*v1alpha1.InitializerConfiguration, error) {
-	u, ok := obj.(*unstructured.Unstructured)
-	if !ok {
-		return nil, fmt.Errorf("read %s: it is a %T", v1alpha1.Kind, obj)
-	}
-	c := &v1alpha1.InitializerConfiguration{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, c); err != nil {
-		return nil, fmt.Errorf("read %s %s: %w", v1alpha1.Kind, obj.GetName(), err)
-	}
-	return c, nil
+	return crd.As[v1alpha1.InitializerConfiguration](obj)
 }
 
 // Validate checks names, rules and selectors.
