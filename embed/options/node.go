@@ -55,7 +55,7 @@ func (o *Node) addFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.CSIDrivers, "csi-drivers", o.CSIDrivers,
 		"CSI drivers that a real node is going to have. A pod that needs one waits until it registers, with a condition that names it.")
 	f.DurationVar(&o.PluginWait, "plugin-wait", cmp.Or(o.PluginWait, 5*time.Minute),
-		"How long a real node holds pods for a device plug-in that has not registered again after a restart. kubelet fails these pods at once.")
+		"Time for which a real node holds pods whose device plug-in has not registered again after a restart. kubelet fails them at once.")
 	f.StringVar(&o.ImageCredentialProviderConfig, "image-credential-provider-config", o.ImageCredentialProviderConfig,
 		"File of a CredentialProviderConfig for a real node, or a directory of such files (*.json, *.yaml, *.yml). The node reloads it.")
 	f.StringVar(&o.ImageCredentialProviderBinDir, "image-credential-provider-bin-dir", o.ImageCredentialProviderBinDir,

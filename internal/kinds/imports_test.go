@@ -14,14 +14,14 @@ import (
 	"testing"
 )
 
-// TestOnlyUpstreamImportsKubernetes holds the line that the package upstream draws: nobody else in the repository knows
-// k8s.io/kubernetes, and upstream itself only the parts that define the API as data. The module that compares with kube-scheduler
-// comparisons are the modules of their own that compare Mortise with Kubernetes' own code.
+// comparisons are the modules of their own that compare Mortise with Kubernetes' own code, or run its programs beside Mortise.
 var comparisons = []string{
-	filepath.Join("test", "kubescheduler"), filepath.Join("test", "podautoscaler"), filepath.Join("test", "resourcemanagers"),
+	filepath.Join("test", "csi"), filepath.Join("test", "kubescheduler"), filepath.Join("test", "podautoscaler"),
+	filepath.Join("test", "resourcemanagers"),
 }
 
-// and that with kube-controller-manager's autoscaler are not part of the program.
+// TestOnlyUpstreamImportsKubernetes: only internal/kinds/upstream imports k8s.io/kubernetes, and of that only the parts that
+// define the API as data. Comparisons are not part of the program.
 func TestOnlyUpstreamImportsKubernetes(t *testing.T) {
 	const kubernetes = "k8s.io/kubernetes/"
 	allowed := []string{"pkg/apis/", "pkg/printers/internalversion", "pkg/api/legacyscheme", "plugin/pkg/auth/authorizer/rbac/bootstrappolicy",

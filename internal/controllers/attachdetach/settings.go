@@ -30,8 +30,8 @@ func (s *settings) declare() []controllers.Setting {
 	return []controllers.Setting{
 		{
 			Flag: "attach-detach-reconcile-sync-period", Field: fields + "reconcilerSyncLoopPeriod", Value: controllers.Value(&s.period),
-			Usage: "Longest time until the controller notices that a volume is no longer attached, at least one second. Changes of VolumeAttachments " +
-				"tell it at once, so the value has no effect.",
+			Usage: "Interval at which to look whether volumes are still attached, at least one second. It has no effect: the controller follows " +
+				"VolumeAttachments.",
 		},
 		{
 			Flag: "disable-attach-detach-reconcile-sync", Field: fields + "disableAttachDetachReconcilerSync", Value: controllers.Value(&s.noSync),
