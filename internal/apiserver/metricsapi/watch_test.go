@@ -143,20 +143,27 @@ func TestWatchedNodes(t *testing.T) {
 			time.Sleep(keeps)
 			before = l.measured.Load()
 			time.Sleep(time.Hour)
-			if n := l.measured.Load() - before; n > 0 || len(s.nodes) > 0 || s.watched != 0 {
-				t.Errorf("%s: %d measurements while nobody asks, %d nodes, %d watched", name, n, len(s.nodes), s.watched)
+			if nodes, watched, _ := s.count(); l.measured.Load() > before || nodes > 0 || watched != 0 {
+				t.Errorf("%s: %d measurements while nobody asks, %d nodes, %d watched", name, l.measured.Load()-before, nodes, watched)
 			}
 			_, _ = ask(t, s, one)
 			s.Watch(key, doubled(func() {}, "one"))
-			if s.watched != 1 {
-				t.Errorf("%s: %d nodes are watched", name, s.watched)
+			if _, watched, _ := s.count(); watched != 1 {
+				t.Errorf("%s: %d nodes are watched", name, watched)
 			}
 			s.Watch(key, nil)
 			before = l.measured.Load()
 			time.Sleep(time.Minute)
-			if n := l.measured.Load() - before; n > 0 || s.watched != 0 || len(s.watches) > 0 {
-				t.Errorf("%s: %d measurements without a watch, %d nodes watched", name, n, s.watched)
+			if _, watched, watches := s.count(); l.measured.Load() > before || watched != 0 || watches > 0 {
+				t.Errorf("%s: %d measurements without a watch, %d nodes watched", name, l.measured.Load()-before, watched)
 			}
 		})
 	}
+}
+
+// count returns the number of nodes that are known, of those that are watched, and of watches.
+func (s *Server) count() (nodes, watched, watches int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.nodes), s.watched, len(s.watches)
 }
