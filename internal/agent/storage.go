@@ -38,9 +38,9 @@ func openStorage(n *node) error {
 	return n.volumes.Restore()
 }
 
-// runLocalStorage runs the driver of local volumes. A node without it still runs its pods.
+// runLocalStorage runs the driver of local volumes, as soon as there is a Node that can name it. A node without it still runs its pods.
 func runLocalStorage(ctx context.Context, local *localstorage.Deleter) error {
-	if local == nil {
+	if local == nil || !local.AwaitNode(ctx) {
 		return nil
 	}
 	group, ctx := errgroup.WithContext(ctx)

@@ -62,6 +62,20 @@ func (d *Deleter) Saw(node *corev1.Node) {
 	}
 }
 
+// AwaitNode waits until there is a Node, and reports whether that came before the end of ctx.
+func (d *Deleter) AwaitNode(ctx context.Context) bool {
+	select {
+	case node := <-d.seen:
+		select {
+		case d.seen <- node: // for Run
+		default: // a newer one is there
+		}
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 // Run deletes volumes until ctx ends.
 func (d *Deleter) Run(ctx context.Context) error {
 	for {
