@@ -109,8 +109,8 @@ func (w *worker) newStatus(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, f
 		return &copied, nil
 	}
 	sent := status
-	if refused := w.final != nil && w.final.refused; !w.tornDown && !refused {
-		sent = withheld(&api.Status, status)
+	if refused := w.final != nil && w.final.refused; !w.tornDown && !refused && !podstatus.Ended(api.Status.Phase) {
+		sent = withheld(cmp.Or(w.written.status, &api.Status), status) // the informer may not have shown what was written last
 	}
 	base, spoilt := api.Status, false
 	if w.written.status != nil {
