@@ -15,9 +15,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 	drapbv1beta1 "k8s.io/kubelet/pkg/apis/dra/v1beta1"
 	"k8s.io/utils/clock"
@@ -70,31 +68,12 @@ func claimSteps(b *bench) ([]step, func(), error) {
 	}, func() { d.kubelet.stop(); d.stop() }, nil
 }
 
-// claimAPI is what the DRA manager needs of the API server.
-type claimAPI struct {
-	client kubernetes.Interface
-	node   string
-}
-
-// ResourceClaim reads a claim.
-func (a claimAPI) ResourceClaim(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {
-	return a.client.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
-}
-
-// DeleteSlices deletes the slices of the node.
-func (a claimAPI) DeleteSlices(ctx context.Context, driver string) error {
-	selector := fields.Set{resourceapi.ResourceSliceSelectorNodeName: a.node}
-	if driver != "" {
-		selector[resourceapi.ResourceSliceSelectorDriver] = driver
-	}
-	return a.client.ResourceV1().ResourceSlices().DeleteCollection(ctx, metav1.DeleteOptions{},
-		metav1.ListOptions{FieldSelector: selector.AsSelector().String()})
-}
+func (d *claimBench) api() dra.Client { return dra.Client{Client: d.Client, NodeName: d.Node} }
 
 // start starts kubelet's side. refuse: it refuses the first registration.
 func (d *claimBench) start(refuse bool) error {
 	manager, err := dra.New(dra.Options{
-		Dir: d.Dir, BootID: "bench", API: claimAPI{d.Client, d.Node}, Pods: d.pods, SkipOperations: true, Ledger: d.ledger,
+		Dir: d.Dir, BootID: "bench", API: d.api(), Pods: d.pods, SkipOperations: true, Ledger: d.ledger,
 		Metrics: dra.NewMetrics(), Clock: clock.RealClock{}, Logger: d.said.logger(),
 	})
 	if err != nil {
@@ -368,7 +347,7 @@ func (d *claimBench) survives(ctx context.Context) finding {
 }
 
 func (d *claimBench) republishes(ctx context.Context) finding {
-	if err := (claimAPI{d.Client, d.Node}).DeleteSlices(ctx, d.report.Name); err != nil {
+	if err := d.api().DeleteSlices(ctx, d.report.Name); err != nil {
 		return fail("delete the driver's slices, as kubelet does: %v", err)
 	}
 	if _, err := d.until(ctx, func() bool { return len(d.published(ctx)) >= len(d.devices) }); err != nil {
