@@ -237,17 +237,23 @@ func (s *scene) resource(plural string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{}
 }
 
-// apply creates or updates the object of a YAML document, without an entry in the transcript.
-func (s *scene) apply(doc string) error {
+// decode returns the object of a YAML document, with its metadata and its resource.
+func decode(doc string) (runtime.Object, metav1.Object, schema.GroupVersionResource, error) {
 	obj, gvk, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(doc), nil, nil)
 	if err != nil {
-		return fmt.Errorf("decode step: %w", err)
+		return nil, nil, schema.GroupVersionResource{}, fmt.Errorf("decode step: %w", err)
 	}
 	o, err := meta.Accessor(obj)
+	gvr, _ := meta.UnsafeGuessKindToResource(*gvk)
+	return obj, o, gvr, err
+}
+
+// apply creates or updates the object of a YAML document, without an entry in the transcript.
+func (s *scene) apply(doc string) error {
+	obj, o, gvr, err := decode(doc)
 	if err != nil {
 		return err
 	}
-	gvr, _ := meta.UnsafeGuessKindToResource(*gvk)
 	s.api.mu.Lock()
 	defer s.api.mu.Unlock()
 	defer s.mute()()
@@ -267,15 +273,10 @@ func (s *scene) apply(doc string) error {
 
 // report writes the status of a YAML document to the object of its name, without an entry in the transcript.
 func (s *scene) report(doc string) error {
-	obj, gvk, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(doc), nil, nil)
-	if err != nil {
-		return fmt.Errorf("decode step: %w", err)
-	}
-	o, err := meta.Accessor(obj)
+	obj, o, gvr, err := decode(doc)
 	if err != nil {
 		return err
 	}
-	gvr, _ := meta.UnsafeGuessKindToResource(*gvk)
 	s.api.mu.Lock()
 	defer s.api.mu.Unlock()
 	defer s.mute()()
