@@ -214,20 +214,28 @@ func previews(raw []byte, es enums, base *spec.Swagger, ix *index) error {
 			}
 			written[name] = true
 		}
-		b, err := plain(map[string]any{"paths": doc.Paths, "definitions": doc.Definitions})
-		if err != nil {
+		if err := ix.writePart(p, doc.Paths, doc.Definitions); err != nil {
 			return err
 		}
-		packed, err := compress(b)
-		if err != nil {
-			return err
-		}
-		file := "v2_" + strings.ReplaceAll(p, "/", "_") + ".json.gz"
-		if err := os.WriteFile(filepath.Join("z_data", file), packed, 0o644); err != nil {
-			return err
-		}
-		ix.V2Parts[p] = file
 	}
+	return nil
+}
+
+// writePart writes the paths and definitions that v2 has more with a group or version.
+func (ix *index) writePart(prefix string, paths, definitions any) error {
+	b, err := plain(map[string]any{"paths": paths, "definitions": definitions})
+	if err != nil {
+		return err
+	}
+	packed, err := compress(b)
+	if err != nil {
+		return err
+	}
+	file := "v2_" + strings.ReplaceAll(prefix, "/", "_") + ".json.gz"
+	if err := os.WriteFile(filepath.Join("z_data", file), packed, 0o644); err != nil {
+		return err
+	}
+	ix.V2Parts[prefix] = file
 	return nil
 }
 

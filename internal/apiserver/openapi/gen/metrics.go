@@ -63,19 +63,9 @@ func metrics(base *spec.Swagger, ix *index) error {
 				definitions[name] = d
 			}
 		}
-		b, err := plain(map[string]any{"paths": paths, "definitions": definitions})
-		if err != nil {
+		if err := ix.writePart(p, paths, definitions); err != nil {
 			return err
 		}
-		packed, err := compress(b)
-		if err != nil {
-			return err
-		}
-		file := "v2_" + strings.ReplaceAll(p, "/", "_") + ".json.gz"
-		if err := os.WriteFile(filepath.Join("z_data", file), packed, 0o644); err != nil {
-			return err
-		}
-		ix.V2Parts[p] = file
 	}
 	return nil
 }
