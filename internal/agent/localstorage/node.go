@@ -237,7 +237,7 @@ func (d *nodeServer) NodeExpandVolume(_ context.Context, q *csipb.NodeExpandVolu
 	return &csipb.NodeExpandVolumeResponse{CapacityBytes: size}, nil
 }
 
-// Remove removes volumes, and returns those that are gone.
+// Remove deletes volumes, and returns the names of those that do not exist any more.
 func (d *Driver) Remove(ids []string) (gone []string) {
 	for _, id := range slices.Compact(slices.Sorted(slices.Values(ids))) {
 		if err := d.remove(volumesDir, id); err != nil {

@@ -168,7 +168,7 @@ func (d *deviceBench) release(ctx context.Context, pod *corev1.Pod) error {
 	return d.managers.Release(ctx, pod.UID)
 }
 
-// refusal returns what kubelet says of a pod that it does not admit: it fails those that Mortise holds.
+// refusal returns kubelet's status of a pod that the node does not admit. kubelet also fails the pods that Mortise holds.
 func (d *deviceBench) refusal(err error) string {
 	if hold := (*containermanager.Hold)(nil); errors.As(err, &hold) {
 		return fmt.Sprintf("UnexpectedAdmissionError: Allocate failed due to no healthy devices present; cannot allocate unhealthy devices %s, "+

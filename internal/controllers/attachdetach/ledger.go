@@ -63,7 +63,7 @@ func (l *ledger) put(node, volume string, to listing) {
 	}
 }
 
-// page returns the volumes that a node's status is to list, sorted, and those that it is about to remove.
+// page returns the volumes that belong in the node's status, sorted, and those that the next write removes from it.
 func (l *ledger) page(node string) (attached []string, leaving map[string]listing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

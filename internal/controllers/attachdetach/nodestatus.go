@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// syncNode writes which volumes are attached to a node, and finds out which of those that leave the list the node does not use.
+// syncNode writes volumesAttached of a node, and enqueues the volumes that have left the list.
 func (c *controller) syncNode(ctx context.Context, name string) error {
 	attached, leaving := c.ledger.page(name)
 	node, err := c.nodes.Get(name)

@@ -170,7 +170,7 @@ func (m *machines) attacher(w *controllertest.World, a storagev1.VolumeAttachmen
 	}
 }
 
-// kubelet lists the volumes that its pods use, mounts those that it lists and that are attached, and unmounts the others.
+// kubelet writes volumesInUse, mounts the attached volumes among them, and unmounts all others.
 func (m *machines) kubelet(w *controllertest.World, name string) {
 	used, twice := users(w, name), false
 	w.Change(nodesResource, "", name, "status", func(o runtime.Object) {

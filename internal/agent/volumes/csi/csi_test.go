@@ -190,7 +190,8 @@ func TestAttachment(t *testing.T) {
 	}
 }
 
-// A driver is told of the pod and has its tokens, and the volume is published again with new ones.
+// With podInfoOnMount and tokenRequests, NodePublishVolume has the pod's names and tokens. The node publishes the
+// volume again with new tokens.
 func TestRepublish(t *testing.T) {
 	d := newDriver()
 	d.class.Spec.RequiresRepublish, d.class.Spec.PodInfoOnMount = new(true), new(true)

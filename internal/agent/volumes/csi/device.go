@@ -253,7 +253,7 @@ func (p *disk) removeDevice(of device) error {
 	return nil
 }
 
-// DriverRegistered unstages the devices of a driver that no pod uses: those that a kubelet has left that was killed.
+// DriverRegistered unstages the driver's devices that no pod uses. A node that was killed may have left them.
 func (p *plugin) DriverRegistered(ctx context.Context, driver string) {
 	for _, of := range p.stagedDevices() {
 		if of.driver != driver {
