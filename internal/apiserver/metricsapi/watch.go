@@ -47,35 +47,21 @@ func (b *Bound) least() float64 {
 	return 1e-3
 }
 
-// of returns a pod's usage of the bound's resource; 0 where it is not known.
-func (b *Bound) of(last, prev *sample, key podKey) (sum float64) {
-	u, ok := podUsage(last, prev, key)
-	if !ok {
-		return 0
-	}
-	for _, c := range u.containers {
+// of returns what a pod uses of the bound's resource, and its processor time so far, if that is the resource; 0 where it is not known.
+func (b *Bound) of(now, before []Container, begin time.Time) (sum, counter float64) {
+	if !each(now, before, begin, func(c *Container, u usage) {
 		switch {
-		case b.Container != "" && b.Container != c.name:
+		case b.Container != "" && b.Container != c.Name:
 		case b.Resource == corev1.ResourceCPU:
-			sum += float64(c.cpu) / 1e9
+			sum += float64(u.cpu) / 1e9
+			counter += float64(c.CPU) / 1e9
 		case b.Resource == corev1.ResourceMemory:
-			sum += float64(c.memory)
+			sum += float64(u.memory)
 		}
+	}) {
+		return 0, 0
 	}
-	return sum
-}
-
-// counter returns the processor time of a pod so far, in seconds, if that is the bound's resource.
-func (b *Bound) counter(last *sample, key podKey) (sum float64) {
-	if b.Resource != corev1.ResourceCPU || last == nil {
-		return 0
-	}
-	for _, c := range last.pod(key) {
-		if b.Container == "" || b.Container == c.Name {
-			sum += float64(c.CPU) / 1e9
-		}
-	}
-	return sum
+	return sum, counter
 }
 
 // left reports whether a usage of so many pods has left the bound, which is in multiples of the usage before.
@@ -98,9 +84,15 @@ type watch struct {
 type share struct {
 	of   *watch
 	node string
-	pods []podKey
+	pods []sharedPod
 	uses []use     // for each bound
 	at   time.Time // of the last measurement
+}
+
+// sharedPod is a pod of a share.
+type sharedPod struct {
+	podKey
+	at int // its place in the last measurement
 }
 
 // use is what the pods of a share use, as far as a bound is about it.
@@ -113,18 +105,23 @@ type use struct {
 // measure sums what the pods of a share use.
 func (s *share) measure(n *node) {
 	last, prev := n.samples()
-	var since float64 // the measurement before
-	if last != nil {
-		if !s.at.IsZero() {
-			since = last.at.Sub(s.at).Seconds()
-		}
-		s.at = last.at
+	if last == nil {
+		clear(s.uses)
+		s.at = time.Time{}
+		return
 	}
+	var since float64 // the measurement before
+	if !s.at.IsZero() {
+		since = last.at.Sub(s.at).Seconds()
+	}
+	s.at = last.at
 	for i := range s.of.bounds {
 		var u use
-		for _, key := range s.pods {
-			u.now += s.of.bounds[i].of(last, prev, key)
-			u.counter += s.of.bounds[i].counter(last, key)
+		for j := range s.pods {
+			p := &s.pods[j]
+			now, counter := s.of.bounds[i].of(last.near(p.podKey, &p.at), prev.near(p.podKey, &p.at), prev.at)
+			u.now += now
+			u.counter += counter
 		}
 		u.lately = u.now
 		if d := u.counter - s.uses[i].counter; since > 0 && d > 0 {
@@ -198,7 +195,7 @@ func (s *Server) Watch(key types.NamespacedName, of *Watch) {
 			at[p.Node] = i
 			w.shares = append(w.shares, share{of: w, node: p.Node, uses: make([]use, len(of.Bounds))})
 		}
-		w.shares[i].pods = append(w.shares[i].pods, podKey{p.Namespace, p.Name})
+		w.shares[i].pods = append(w.shares[i].pods, sharedPod{podKey: podKey{p.Namespace, p.Name}})
 		w.pods++
 	}
 	if len(w.shares) == 0 {

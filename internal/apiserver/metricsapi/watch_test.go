@@ -172,16 +172,16 @@ func TestHurriesSeldom(t *testing.T) {
 		l.set("one", 0.5)
 		_, _ = ask(t, s, one)
 		w := doubled(func() { t.Error("woken") }, "one")
-		w.Bounds[0].High = 1.5
+		w.Bounds[0].High = 2
 		s.Watch(types.NamespacedName{Name: "web"}, w)
 		before := l.measured.Load()
-		for range 60 { // a tenth of each second is four times as busy
-			l.set("one", 2)
-			time.Sleep(100 * time.Millisecond)
+		for range 20 { // of each three seconds a tenth is busy
+			l.set("one", 3)
+			time.Sleep(300 * time.Millisecond)
 			l.set("one", 0.4)
-			time.Sleep(900 * time.Millisecond)
+			time.Sleep(2700 * time.Millisecond)
 		}
-		if n := l.measured.Load() - before; n < 60 || n > 60+6*int32(haste/hurry) {
+		if n := l.measured.Load() - before; n <= 60 || n > 60+6*int32(haste/hurry) {
 			t.Errorf("%d measurements in a minute", n)
 		}
 	})
