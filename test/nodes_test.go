@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -132,6 +133,13 @@ func TestJoin(t *testing.T) {
 	}
 	if out := server.kubectl("logs", "web"); !strings.Contains(out, "on node far") {
 		t.Errorf("logs say %q", out)
+	}
+	for _, top := range []struct{ of, name, want string }{ // what the server reads at the node's /metrics/resource
+		{"node", "far", `^far +1\dm `}, {"pod", "web", `^web +\dm +1Mi`},
+	} {
+		if out := server.kubectl("top", top.of, top.name, "--no-headers"); !regexp.MustCompile(top.want).MatchString(out) {
+			t.Errorf("top of the %s: %q", top.of, out)
+		}
 	}
 	out, err := server.mortise("node", "--data-dir", filepath.Join(t.TempDir(), "d"), "--node", "simulated", "--name", "far", "--join", url,
 		"--token", token, "--ca-cert-hash", hash)

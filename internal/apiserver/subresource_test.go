@@ -129,7 +129,7 @@ func nodes() *resource.Descriptor {
 }
 
 func TestSubresources(t *testing.T) {
-	_, config := startControllers(t)
+	s, config := startControllers(t)
 	ctx := t.Context()
 	client := kubernetes.NewForConfigOrDie(config).CoreV1()
 	c := client.ReplicationControllers("ns")
@@ -151,6 +151,15 @@ func TestSubresources(t *testing.T) {
 	scale.Spec.Replicas = 5
 	if scale, err = c.UpdateScale(ctx, "rc", scale, metav1.UpdateOptions{}); err != nil || scale.Spec.Replicas != 5 {
 		t.Errorf("scaled: %v, %v", scale, err)
+	}
+	direct, core := NewDirect(s), corev1.SchemeGroupVersion
+	if d := cmp.Diff(scale, direct.Scale(ctx, core.WithResource("replicationcontrollers"), "ns", "rc")); d != "" {
+		t.Errorf("the scale without a request: %s", d)
+	}
+	for _, none := range []string{"replicationcontrollers", "nodes", "unknown"} {
+		if got := direct.Scale(ctx, core.WithResource(none), "ns", "other"); got != nil {
+			t.Errorf("the scale of something in %s: %v", none, got)
+		}
 	}
 	if _, err = c.Patch(ctx, "rc", types.MergePatchType, []byte(`{"spec":{"replicas":-1}}`), metav1.PatchOptions{},
 		"scale"); !apierrors.IsInvalid(err) {

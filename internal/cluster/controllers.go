@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"sync"
 
+	"github.com/mortise-dev/mortise/internal/apiserver"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/builtin"
 	"github.com/mortise-dev/mortise/internal/controllers"
@@ -57,7 +58,7 @@ func (c *settings) runControllers(
 		return func(ctx context.Context) error {
 			return controllers.Run(ctx, selected, manager, controllers.Options{
 				As: self.asController, Logger: c.Logger.With("part", "controllers"), Ready: ready, Cluster: layout, Metrics: o.controllers,
-				Scaling: controllers.Scaling{Log: o.scalings, Usage: o.usage},
+				Scaling: controllers.Scaling{Log: o.scalings, Usage: o.usage, Scales: apiserver.NewDirect(self.server)},
 			})
 		}
 	}

@@ -8,7 +8,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
+	"github.com/mortise-dev/mortise/internal/apiserver"
 	"github.com/mortise-dev/mortise/internal/apiserver/metricsapi"
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/node"
@@ -64,7 +66,26 @@ func (o ownNodes) Measure(ctx context.Context, of *corev1.Node) (*metricsapi.Sam
 }
 
 // podUsage tells controllers what the server of metrics.k8s.io measures.
-type podUsage struct{ server *metricsapi.Server }
+type podUsage struct {
+	server *metricsapi.Server
+	api    apiserver.Direct
+}
+
+// makePodUsage returns what tells controllers the usage of pods; nil: metrics.k8s.io is not built in.
+func makePodUsage(a *assembly) controllers.PodUsage {
+	if a.metrics == nil {
+		return nil
+	}
+	return podUsage{a.metrics, apiserver.NewDirect(a.server)}
+}
+
+// Read implements [controllers.PodUsage].
+func (u podUsage) Read(pods []*corev1.Pod) *metricsv1beta1.PodMetricsList {
+	if u.api.Delegates(metricsv1beta1.SchemeGroupVersion) {
+		return nil
+	}
+	return u.server.Known(pods)
+}
 
 // Watch implements [controllers.PodUsage].
 func (u podUsage) Watch(key types.NamespacedName, of *controllers.UsageWatch) {

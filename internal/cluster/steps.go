@@ -213,7 +213,6 @@ func servers() []step {
 			Name: "serve what nodes use",
 			Start: func(_ context.Context, a *assembly) error {
 				a.metrics = makeMetricsAPI(a)
-				a.observation.usage = podUsage{a.metrics}
 				return nil
 			},
 			Stop: func(a *assembly) error { a.metrics.Close(); return nil },
@@ -223,6 +222,7 @@ func servers() []step {
 			Start: func(_ context.Context, a *assembly) (err error) {
 				a.background, a.bootstrapped = a.process.Group(), make(chan struct{})
 				a.server, err = makeServer(a)
+				a.observation.usage = makePodUsage(a)
 				return err
 			},
 			Stop: func(a *assembly) error {

@@ -177,7 +177,7 @@ func (s settings) check(todo []run) error {
 			return errors.New("real containers need root; RUNS=simulated does not")
 		}
 		need = append(need, "bin/agnhost", "bin/nnp", "bin/sample-apiserver", "bin/resource-consumer", "bin/consume-cpu", "bin/etcd",
-			"rootfs/bin/bash-static")
+			"rootfs/bin/bash-static", "rootfs/usr/bin/stress")
 	}
 	for _, n := range need {
 		if _, err := os.Stat(filepath.Join(s.peers, filepath.FromSlash(n))); err != nil {

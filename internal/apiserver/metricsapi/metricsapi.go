@@ -18,6 +18,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -125,7 +126,7 @@ func (s *Server) podMetrics(ctx context.Context, b resource.Backend, sources []r
 	known := map[string]bool{}
 	for _, obj := range sources {
 		p, ok := obj.(*corev1.Pod)
-		if !ok || p.Spec.NodeName == "" || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		if !ok || !runs(p) {
 			continue
 		}
 		pods = append(pods, p)
@@ -142,22 +143,68 @@ func (s *Server) podMetrics(ctx context.Context, b resource.Backend, sources []r
 	out := make([]resource.Object, 0, len(pods))
 	for _, p := range pods {
 		last, prev := s.samples(p.Spec.NodeName)
-		of, ok := podUsage(last, prev, podKey{p.Namespace, p.Name})
-		if !ok {
-			continue
+		m := &metricsv1beta1.PodMetrics{}
+		if ofPod(m, p, last, prev, now) {
+			out = append(out, m)
 		}
-		m := &metricsv1beta1.PodMetrics{
-			ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, Labels: p.Labels, CreationTimestamp: now},
-			Timestamp:  metav1.NewTime(of.at), Window: metav1.Duration{Duration: of.window},
-			Containers: make([]metricsv1beta1.ContainerMetrics, len(of.containers)),
-		}
-		for i, c := range of.containers {
-			m.Containers[i] = metricsv1beta1.ContainerMetrics{Name: c.name, Usage: c.list()}
-		}
-		out = append(out, m)
 	}
 	slices.SortFunc(out, func(a, b resource.Object) int {
 		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
 	})
 	return out, nil
+}
+
+// runs reports whether a pod may use anything.
+func runs(p *corev1.Pod) bool {
+	return p.Spec.NodeName != "" && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed
+}
+
+// ofPod makes m the usage of a pod; false: a container has not been measured twice.
+func ofPod(m *metricsv1beta1.PodMetrics, p *corev1.Pod, last, prev *sample, now metav1.Time) bool {
+	of, ok := podUsage(last, prev, podKey{p.Namespace, p.Name})
+	if !ok {
+		return false
+	}
+	*m = metricsv1beta1.PodMetrics{
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, Labels: p.Labels, CreationTimestamp: now},
+		Timestamp:  metav1.NewTime(of.at), Window: metav1.Duration{Duration: of.window},
+		Containers: make([]metricsv1beta1.ContainerMetrics, len(of.containers)),
+	}
+	for i, c := range of.containers {
+		m.Containers[i] = metricsv1beta1.ContainerMetrics{Name: c.name, Usage: c.list()}
+	}
+	return true
+}
+
+// Known returns at once what a client that asks for some pods gets, in any order; nil: a node of them has to be measured first. It counts
+// as a question of a client.
+func (s *Server) Known(pods []*corev1.Pod) *metricsv1beta1.PodMetricsList {
+	type window struct{ last, prev *sample }
+	windows := make([]window, len(pods))
+	asked := time.Now()
+	s.mu.Lock()
+	for i, p := range pods {
+		if !runs(p) {
+			continue
+		}
+		n := s.nodes[p.Spec.NodeName]
+		if n == nil || n.last == nil || asked.Sub(n.last.at) >= resolution {
+			s.mu.Unlock()
+			return nil
+		}
+		n.asked = asked
+		windows[i].last, windows[i].prev = n.samples()
+	}
+	s.mu.Unlock()
+	now := metav1.NewTime(asked)
+	out := &metricsv1beta1.PodMetricsList{Items: make([]metricsv1beta1.PodMetrics, len(pods))}
+	known := 0
+	for i, p := range pods {
+		if m := &out.Items[known]; ofPod(m, p, windows[i].last, windows[i].prev, now) {
+			m.Timestamp = m.Timestamp.Rfc3339Copy() // clients get whole seconds
+			known++
+		}
+	}
+	out.Items = out.Items[:known]
+	return out
 }

@@ -85,8 +85,9 @@ type node struct {
 	object  *corev1.Node
 	took    time.Duration
 
-	shares map[*share]struct{} // of watches, in the node's pods
-	again  *time.Timer         // measures the node for its watches; nil: it has none
+	shares  map[*share]struct{} // of watches, in the node's pods
+	again   *time.Timer         // measures the node for its watches; nil: it has none
+	hurries bool                // the next such measurement is soon
 }
 
 // add adds a measurement to those of the node.
@@ -219,7 +220,7 @@ func (s *Server) begin(b resource.Backend, of *corev1.Node) (done <-chan struct{
 // start starts a measurement. The caller holds the lock.
 func (s *Server) start(n *node, now time.Time) {
 	first := n.last == nil || now.Sub(n.last.at) > longestWindow
-	n.begun, n.busy = now, make(chan struct{})
+	n.begun, n.busy, n.hurries = now, make(chan struct{}), false
 	b, of := n.backend, n.object
 	s.works.Go(func() { s.take(b, n, of, first) })
 }
@@ -242,7 +243,7 @@ func (s *Server) take(b resource.Backend, n *node, of *corev1.Node, first bool) 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n.took = min(took, 2*n.took); n.took == 0 { // one that is slow once, as on a busy machine, does not count
+	if n.took = min(took, n.took+n.took/4); n.took == 0 { // one that is slow once, as on a busy machine, does not count
 		n.took = took
 	}
 	failure := ""

@@ -58,17 +58,27 @@ func index(s *Sample, at time.Time) *sample {
 
 // pod returns the containers of a pod.
 func (s *sample) pod(key podKey) []Container {
-	from, found := slices.BinarySearchFunc(s.containers, key, func(c Container, key podKey) int {
-		return cmp.Or(strings.Compare(c.Namespace, key.namespace), strings.Compare(c.Pod, key.name))
-	})
-	if !found {
-		return nil
+	at := 0
+	return s.near(key, &at)
+}
+
+// near is pod for a pod that was likely found at a place before. It notes the place.
+func (s *sample) near(key podKey, at *int) []Container {
+	is := func(i int) bool { return s.containers[i].Pod == key.name && s.containers[i].Namespace == key.namespace }
+	if i := *at; i >= len(s.containers) || !is(i) || i > 0 && is(i-1) {
+		from, found := slices.BinarySearchFunc(s.containers, key, func(c Container, key podKey) int {
+			return cmp.Or(strings.Compare(c.Namespace, key.namespace), strings.Compare(c.Pod, key.name))
+		})
+		if !found {
+			return nil
+		}
+		*at = from
 	}
-	to := from + 1
-	for to < len(s.containers) && s.containers[to].Pod == key.name && s.containers[to].Namespace == key.namespace {
+	to := *at + 1
+	for to < len(s.containers) && is(to) {
 		to++
 	}
-	return s.containers[from:to]
+	return s.containers[*at:to]
 }
 
 // usage is what was used in a window that ended at a time.
@@ -126,34 +136,42 @@ func podUsage(last, prev *sample, key podKey) (podsUsage, bool) {
 	if last == nil || prev == nil {
 		return out, false
 	}
-	for _, c := range last.pod(key) {
-		if !c.complete() {
-			return podsUsage{}, false
-		}
-		before, ok := earlier(&c, prev, key)
-		if !ok {
-			return podsUsage{}, false
-		}
-		u, ok := between(c.Point, before)
-		if !ok {
-			continue // a counter that went backwards says nothing; the other containers do
-		}
+	known := each(last.pod(key), prev.pod(key), prev.at, func(c *Container, u usage) {
 		out.containers = append(out.containers, containerUsage{c.Name, u})
 		if out.at.IsZero() || out.at.After(u.at) {
 			out.at, out.window = u.at, u.window
 		}
+	})
+	return out, known && len(out.containers) > 0
+}
+
+// each computes the usage of a pod's containers, of their measurements now and before, at the begin of the window; false: one of them was
+// not measured twice since it started.
+func each(now, before []Container, begin time.Time, take func(c *Container, u usage)) bool {
+	for i := range now {
+		c := &now[i]
+		if !c.complete() {
+			return false
+		}
+		from, ok := earlier(c, before, begin)
+		if !ok {
+			return false
+		}
+		if u, ok := between(c.Point, from); ok { // a counter that went backwards says nothing; the other containers do
+			take(c, u)
+		}
 	}
-	return out, len(out.containers) > 0
+	return true
 }
 
 // earlier returns the measurement that a container's usage is counted from: its previous one, or its start if that came later.
-func earlier(c *Container, prev *sample, key podKey) (Point, bool) {
-	for _, p := range prev.pod(key) {
-		if p.Name == c.Name && c.Started.Before(p.Time) {
+func earlier(c *Container, before []Container, begin time.Time) (Point, bool) {
+	for i := range before {
+		if p := &before[i]; p.Name == c.Name && c.Started.Before(p.Time) {
 			return p.Point, p.complete()
 		}
 	}
-	if c.Started.After(prev.at) && c.Time.Sub(c.Started) >= youngest {
+	if c.Started.After(begin) && c.Time.Sub(c.Started) >= youngest {
 		return Point{Time: c.Started, Started: c.Started}, true
 	}
 	return Point{}, false

@@ -73,7 +73,8 @@ func doubled(wake func(), nodes ...string) *Watch {
 	return w
 }
 
-// TestWatch tells of a step of the load within two seconds, once, however long the node was measured before.
+// TestWatch tells of a step of the load once, and within a tenth of the window, in which it shows, and the time between measurements that
+// hurry, however long the node was measured before.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &loaded{}
@@ -94,7 +95,7 @@ func TestWatch(t *testing.T) {
 			l.set("one", 1)
 			l.set("two", 1)
 			stepped := time.Now()
-			if took := (<-woken).Sub(stepped); took > 2*time.Second {
+			if took := (<-woken).Sub(stepped); took > time.Second+2*hurry {
 				t.Errorf("%d: woken after %s", i, took)
 			}
 			l.set("one", 0.5)
@@ -159,6 +160,31 @@ func TestWatchedNodes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestHurriesSeldom: usage that is always about to leave a bound, and never does, is measured more often only for a part of the time.
+func TestHurriesSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &loaded{}
+		s := New(Options{Local: l})
+		defer s.Close()
+		one := nodeNamed("one", corev1.ConditionTrue)
+		l.set("one", 0.5)
+		_, _ = ask(t, s, one)
+		w := doubled(func() { t.Error("woken") }, "one")
+		w.Bounds[0].High = 2
+		s.Watch(types.NamespacedName{Name: "web"}, w)
+		before := l.measured.Load()
+		for range 20 { // of each three seconds a tenth is busy
+			l.set("one", 3)
+			time.Sleep(300 * time.Millisecond)
+			l.set("one", 0.4)
+			time.Sleep(2700 * time.Millisecond)
+		}
+		if n := l.measured.Load() - before; n <= 60 || n > 60+6*int32(haste/hurry) {
+			t.Errorf("%d measurements in a minute", n)
+		}
+	})
 }
 
 // count returns the number of nodes that are known, of those that are watched, and of watches.

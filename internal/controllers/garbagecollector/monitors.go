@@ -4,6 +4,7 @@
 package garbagecollector
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,8 +28,18 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/metadatareflector"
 )
 
-// patience is how long the first judgement waits for lists; a resource that cannot be listed must not block the others.
+// patience is how long the first judgement waits for lists; a resource that cannot be listed must not block the others. As long a group may
+// not be discovered before that is a warning: the server of a new APIService has yet to answer.
 const patience = 30 * time.Second
+
+// A group whose discovery fails is discovered again after a pause, which doubles between these bounds.
+const (
+	shortestPause = 250 * time.Millisecond
+	longestPause  = 30 * time.Second // as upstream's
+)
+
+// errUndiscovered is the class of errors of discovery.
+var errUndiscovered = errors.New("discover resources")
 
 // ignored reports whether a resource is left out: events own no objects and are numerous.
 func ignored(gr schema.GroupResource) bool {
@@ -46,9 +57,17 @@ type monitors struct {
 	observed func(*object)
 	removed  func(types.UID)
 	changes  *controllers.Queue[string]
+	failing  map[string]failing // groups whose discovery fails; of the one that refreshes
 
 	mu      sync.Mutex
 	running map[schema.GroupVersionResource]*monitor
+}
+
+// failing is a discovery that fails.
+type failing struct {
+	since  time.Time
+	pause  time.Duration // before the next one
+	warned bool
 }
 
 type monitor struct {
@@ -61,7 +80,7 @@ func newMonitors(d *controllers.Deps, observed func(*object), removed func(types
 	m := &monitors{
 		d: d, clock: d.Clock, log: d.Logger, observed: observed, removed: removed,
 		changes: controllers.NewQueue[string](d, "garbage-collector-discovery", 1),
-		running: map[schema.GroupVersionResource]*monitor{},
+		failing: map[string]failing{}, running: map[schema.GroupVersionResource]*monitor{},
 	}
 	// A definition's name is RESOURCE.GROUP and a registration's VERSION.GROUP: both end with the group to refresh.
 	changed := func(o metav1.Object) {
@@ -85,7 +104,13 @@ func newMonitors(d *controllers.Deps, observed func(*object), removed func(types
 // Run keeps the monitors up to date until ctx ends, and runs judge after the first lists.
 func (m *monitors) Run(ctx context.Context, judge func(context.Context) error) error {
 	group, ctx := errgroup.WithContext(ctx)
-	refresh := func(ctx context.Context, of string) error { return m.refresh(ctx, group, of) }
+	refresh := func(ctx context.Context, of string) error {
+		pause, err := m.settle(ctx, of, m.refresh(ctx, group, of))
+		if pause > 0 {
+			m.changes.AddAfter(of, pause)
+		}
+		return err
+	}
 	first := refresh(ctx, everything)
 	if first != nil {
 		m.changes.AddRateLimited(everything)
@@ -96,6 +121,33 @@ func (m *monitors) Run(ctx context.Context, judge func(context.Context) error) e
 		return judge(ctx)
 	})
 	return group.Wait()
+}
+
+// settle takes the result of the refresh of a group. If its discovery failed, it has to be refreshed again after the pause: another event
+// may never come. A failure is a warning once it has lasted, and then at each further try. Other errors are returned.
+func (m *monitors) settle(ctx context.Context, of string, err error) (pause time.Duration, other error) {
+	f, failed := m.failing[of]
+	group := cmp.Or(of, "all")
+	if !errors.Is(err, errUndiscovered) {
+		delete(m.failing, of)
+		if f.warned && err == nil {
+			m.log.InfoContext(ctx, "The resources of an API group were discovered again", "group", group)
+		}
+		return 0, err
+	}
+	if now := m.clock.Now(); !failed {
+		f = failing{since: now, pause: shortestPause}
+	} else {
+		f.pause = min(2*f.pause, longestPause)
+		f.warned = now.Sub(f.since) >= patience
+	}
+	level := slog.LevelDebug
+	if f.warned {
+		level = slog.LevelWarn
+	}
+	m.log.Log(ctx, level, "Could not discover the resources of an API group, retrying", "group", group, "since", f.since, "error", err)
+	m.failing[of] = f
+	return f.pause, nil
 }
 
 // await waits for the first lists of all monitors, up to patience.
@@ -136,7 +188,7 @@ func (m *monitors) discover(ctx context.Context, of string) (found map[schema.Gr
 	if errors.As(err, &partial) {
 		broken = partial.Groups
 	} else if err != nil {
-		return nil, nil, fmt.Errorf("discover resources: %w", err)
+		return nil, nil, fmt.Errorf("%w: %w", errUndiscovered, err)
 	}
 	found = map[schema.GroupVersionResource]resource{}
 	for _, list := range discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"delete", "list", "watch"}}, lists) {
@@ -219,7 +271,7 @@ func (m *monitors) refresh(ctx context.Context, group *errgroup.Group, of string
 		m.running[gvr] = w
 	}
 	if len(broken) > 0 {
-		return fmt.Errorf("discover resources: %w", &discovery.ErrGroupDiscoveryFailed{Groups: broken})
+		return fmt.Errorf("%w: %w", errUndiscovered, &discovery.ErrGroupDiscoveryFailed{Groups: broken})
 	}
 	return nil
 }

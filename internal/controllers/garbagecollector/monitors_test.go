@@ -5,9 +5,13 @@ package garbagecollector
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
@@ -38,6 +42,48 @@ func TestAwaitStopped(t *testing.T) {
 		<-awaited
 		if took := m.clock.Since(begun); took != 0 {
 			t.Errorf("the collector waited %s", took)
+		}
+	})
+}
+
+// TestSettle: the server of a new group does not answer yet. That is a warning only once it has lasted, and its end is told then.
+func TestSettle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		m := &monitors{clock: clock.RealClock{}, failing: map[string]failing{}, log: slog.New(slog.NewTextHandler(&out, nil))}
+		unavailable := fmt.Errorf("%w: %w", errUndiscovered, errors.New("unavailable"))
+		lines := func(of string) int {
+			defer out.Reset()
+			return strings.Count(out.String(), of)
+		}
+		begun, tries := m.clock.Now(), 0
+		for m.clock.Since(begun) < 5*time.Minute {
+			pause, err := m.settle(t.Context(), "g.example.com", unavailable)
+			if err != nil || pause < shortestPause || pause > longestPause {
+				t.Fatalf("a group is discovered again after %s, %v", pause, err)
+			}
+			warned, lasted := lines("level=WARN"), m.clock.Since(begun)
+			if want := lasted >= patience; want != (warned == 1) {
+				t.Errorf("%d warnings after %s", warned, lasted)
+			}
+			tries++
+			time.Sleep(pause)
+		}
+		if tries < 15 || tries > 20 {
+			t.Errorf("a group is discovered %d times in five minutes", tries)
+		}
+		if pause, err := m.settle(t.Context(), "g.example.com", nil); pause != 0 || err != nil || lines("level=INFO") != 1 {
+			t.Errorf("after the failure: again in %s, %v", pause, err)
+		}
+		if _, err := m.settle(t.Context(), "g.example.com", unavailable); err != nil || lines("level") != 0 {
+			t.Errorf("the next failure is one that has lasted: %v", err)
+		}
+		if pause, err := m.settle(t.Context(), "g.example.com", nil); pause != 0 || err != nil || lines("level") != 0 {
+			t.Error("the end of a failure that did not last is told")
+		}
+		broken := errors.New("broken")
+		if pause, err := m.settle(t.Context(), everything, broken); pause != 0 || !errors.Is(err, broken) {
+			t.Errorf("another failure: again in %s, %v", pause, err)
 		}
 	})
 }

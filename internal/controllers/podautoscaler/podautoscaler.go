@@ -67,6 +67,7 @@ type controller struct {
 	sources  *sources
 	log      *scalinglog.Log
 	usage    controllers.PodUsage // nil: changes of usage are not told
+	scales   controllers.Scales   // nil: all are asked for
 
 	hpas  autoscalinglisters.HorizontalPodAutoscalerLister
 	pods  *podsByLabel
@@ -96,6 +97,7 @@ type evaluation struct {
 	decision *calculator.Decision
 	scale    scaleOf
 	selector labels.Selector
+	pods     []*corev1.Pod // that it selects; nil: not known, as while the metrics are asked for
 	readings []reading
 }
 
@@ -108,9 +110,11 @@ func build(d *controllers.Deps, s settings) (controllers.Runner, error) {
 	c := &controller{
 		client: d.Client, dynamic: d.Dynamic, mapper: d.RESTMapper, recorder: d.Recorder, clock: d.Clock, settings: s, meters: m,
 		hpas: hpas.Lister(), pods: &podsByLabel{lister: pods.Lister()},
-		queue:   controllers.NewQueue[types.NamespacedName](d, "horizontalpodautoscaler", d.Syncs()),
-		sources: &sources{client: d.Discovery.RESTClient(), mapper: d.RESTMapper, clock: d.Clock, period: s.period},
-		log:     d.Scaling.Log, usage: d.Scaling.Usage, states: map[types.NamespacedName]*state{},
+		queue: controllers.NewQueue[types.NamespacedName](d, "horizontalpodautoscaler", d.Syncs()),
+		sources: &sources{
+			client: d.Discovery.RESTClient(), mapper: d.RESTMapper, clock: d.Clock, period: s.period, direct: d.Scaling.Usage,
+		},
+		log: d.Scaling.Log, usage: d.Scaling.Usage, scales: d.Scaling.Scales, states: map[types.NamespacedName]*state{},
 	}
 	podEvents := controllers.Handler[*corev1.Pod]{Add: c.pods.come, Update: c.pods.change, Delete: c.pods.gone}
 	if err := controllers.Subscribe(d, pods.Informer(), podEvents); err != nil {
@@ -181,11 +185,15 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 			c.meters.stale.WithLabelValues(autoscalers.Group, autoscalers.Resource).Inc()
 			return controllers.Behind(autoscalers.GroupResource(), key.Name, "the cache has not seen the last status")
 		}
-		if e = c.begin(ctx, hpa, s); e.selector != nil {
+		switch e = c.begin(ctx, hpa, s); {
+		case e.selector == nil:
+			c.unwatch(key, s)
+		case c.sources.know(ctx, e):
+			c.decide(key, s, e)
+		default:
 			c.ask(ctx, key, s, e)
 			return nil
 		}
-		c.unwatch(key, s)
 	}
 	c.finish(ctx, key, s, e)
 	return nil
@@ -215,17 +223,18 @@ func (c *controller) begin(ctx context.Context, hpa *autoscalingv2.HorizontalPod
 		e.decision.Ambiguous(several)
 		return e
 	}
-	e.selector = selector
+	e.selector, e.pods = selector, pods
 	return e
 }
 
 // ask reads the metrics beside the worker, and brings the key back.
 func (c *controller) ask(ctx context.Context, key types.NamespacedName, s *state, e *evaluation) {
+	e.pods = nil
 	c.mu.Lock()
 	s.asking = true
 	c.mu.Unlock()
 	c.reading.Go(func() {
-		e.readings = c.sources.read(ctx, e.hpa, e.selector)
+		e.readings = c.sources.read(ctx, e)
 		c.mu.Lock()
 		s.asking, s.answer = false, e
 		c.mu.Unlock()
@@ -235,9 +244,12 @@ func (c *controller) ask(ctx context.Context, key types.NamespacedName, s *state
 
 // decide has the metrics decide.
 func (c *controller) decide(key types.NamespacedName, s *state, e *evaluation) {
-	pods, err := c.pods.list(e.hpa.Namespace, e.selector)
-	if err != nil {
-		return // a cache's list has none
+	pods := e.pods
+	if pods == nil {
+		var err error
+		if pods, err = c.pods.list(e.hpa.Namespace, e.selector); err != nil {
+			return // a cache's list has none
+		}
 	}
 	responses := make([]calculator.Response, len(e.readings))
 	for i := range e.readings {

@@ -29,6 +29,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/mortise-dev/mortise/embed"
@@ -42,6 +43,7 @@ import (
 type fakeMetrics struct {
 	mu      sync.Mutex
 	answers map[string]string // by the last part of the path: JSON; "hang" never answers
+	scales  int               // questions for scales
 }
 
 func (f *fakeMetrics) set(last, answer string) {
@@ -56,6 +58,11 @@ func (f *fakeMetrics) set(last, answer string) {
 // behind is the fake in front of a transport.
 func (f *fakeMetrics) behind(next http.RoundTripper) http.RoundTripper {
 	return roundTrip(func(r *http.Request) (*http.Response, error) {
+		if strings.HasSuffix(r.URL.Path, "/scale") && r.Method == http.MethodGet {
+			f.mu.Lock()
+			f.scales++
+			f.mu.Unlock()
+		}
 		if !strings.Contains(r.URL.Path, "metrics.k8s.io") {
 			return next.RoundTrip(r)
 		}
@@ -94,6 +101,9 @@ type rig struct {
 // fakeUsage hands the watches of usage to the test; nil: one that ended.
 type fakeUsage chan *controllers.UsageWatch
 
+// Read implements controllers.PodUsage: the API is asked.
+func (f fakeUsage) Read([]*corev1.Pod) *metricsv1beta1.PodMetricsList { return nil }
+
 // Watch implements controllers.PodUsage.
 func (f fakeUsage) Watch(_ types.NamespacedName, of *controllers.UsageWatch) {
 	select {
@@ -112,6 +122,11 @@ func newRig(ctx context.Context, t *testing.T, s *embed.Server) *rig {
 
 // start starts the controller with settings, each FLAG=VALUE.
 func start(t *testing.T, settings ...string) *rig {
+	return startWith(t, func(f *rig) controllers.Scaling { return controllers.Scaling{Usage: f.usage} }, settings...)
+}
+
+// startWith starts the controller with what it works with beside the API.
+func startWith(t *testing.T, beside func(*rig) controllers.Scaling, settings ...string) *rig {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	f := newRig(ctx, t, &embed.Server{Controllers: []string{"*", "-horizontal-pod-autoscaler"}})
@@ -122,7 +137,7 @@ func start(t *testing.T, settings ...string) *rig {
 	running, stop := context.WithCancel(ctx)
 	go func() {
 		done <- controllers.Run(running, []controllers.Controller{c}, config, controllers.Options{
-			Ready: func() { close(ready) }, Scaling: controllers.Scaling{Usage: f.usage},
+			Ready: func() { close(ready) }, Scaling: beside(f),
 		})
 	}()
 	t.Cleanup(func() {

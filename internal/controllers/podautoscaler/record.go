@@ -26,7 +26,7 @@ func (c *controller) record(key types.NamespacedName, e *evaluation) {
 		Time: e.began.UTC().Format(time.RFC3339Nano), Seconds: c.clock.Since(e.began).Seconds(),
 		Target: spec.ScaleTargetRef.Kind + "/" + spec.ScaleTargetRef.Name,
 	}
-	if e.scale.object != nil {
+	if e.scale.known() {
 		s.Replicas = d.Status().CurrentReplicas
 	}
 	s.Outcome, s.Message = outcome(d, s.Replicas)

@@ -24,6 +24,7 @@ import (
 	metrics "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 	"k8s.io/utils/clock"
 
+	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/controllers/podautoscaler/calculator"
 )
 
@@ -41,7 +42,8 @@ type sources struct {
 	client rest.Interface
 	mapper meta.RESTMapper
 	clock  clock.PassiveClock
-	period time.Duration // for which the version of custom metrics holds
+	period time.Duration        // for which the version of custom metrics holds
+	direct controllers.PodUsage // nil: metrics.k8s.io is not built in
 
 	mu      sync.Mutex
 	version string    // of custom metrics; empty: not known
@@ -75,6 +77,11 @@ func selected(r *rest.Request, parameter string, by labels.Selector) *rest.Reque
 // usage is the question for the usage of pods, which metrics of an autoscaler share.
 func (s *sources) usage(namespace string) *rest.Request {
 	return s.client.Get().AbsPath("/apis/" + resourceGroup + "/v1beta1").Namespace(namespace).Resource("pods")
+}
+
+// usagePath is the path of that question.
+func usagePath(namespace string) string {
+	return "/apis/" + resourceGroup + "/v1beta1/namespaces/" + namespace + "/pods"
 }
 
 // reading is the answer about one metric of an autoscaler.
@@ -161,20 +168,45 @@ func (r *reading) external(ctx context.Context, namespace, metric string,
 	return list, r.ask(ctx, selected(request, "labelSelector", values), list)
 }
 
+// know reads all metrics of an autoscaler without a question; false: it cannot.
+func (s *sources) know(ctx context.Context, e *evaluation) bool {
+	if s.direct == nil || len(e.hpa.Spec.Metrics) == 0 {
+		return false
+	}
+	for i := range e.hpa.Spec.Metrics {
+		if m := &e.hpa.Spec.Metrics[i]; m.Resource == nil && m.ContainerResource == nil {
+			return false
+		}
+	}
+	begin := s.clock.Now()
+	list := s.direct.Read(e.pods)
+	if list == nil {
+		return false
+	}
+	e.readings = make([]reading, len(e.hpa.Spec.Metrics))
+	for i := range e.readings {
+		r := &e.readings[i]
+		r.sources = s
+		r.response = r.read(ctx, e.hpa, i, e.selector, func() (*metrics.PodMetricsList, error) { return list, nil })
+		r.took = s.clock.Since(begin)
+	}
+	return true
+}
+
 // read asks for all metrics of an autoscaler at once: one that is late does not hold up the others. The usage of pods is one question.
-func (s *sources) read(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler, selector labels.Selector) []reading {
+func (s *sources) read(ctx context.Context, e *evaluation) []reading {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	n := len(hpa.Spec.Metrics)
+	n := len(e.hpa.Spec.Metrics)
 	all := make([]reading, n)
 	usage := sync.OnceValues(func() (*metrics.PodMetricsList, error) {
 		list := &metrics.PodMetricsList{}
-		return list, s.get(ctx, selected(s.usage(hpa.Namespace), "labelSelector", selector), list)
+		return list, s.get(ctx, selected(s.usage(e.hpa.Namespace), "labelSelector", e.selector), list)
 	})
 	one := func(i int) {
 		begin := s.clock.Now()
 		all[i].sources = s
-		all[i].response = all[i].read(ctx, hpa, i, selector, usage)
+		all[i].response = all[i].read(ctx, e.hpa, i, e.selector, usage)
 		all[i].took = s.clock.Since(begin)
 	}
 	var asking sync.WaitGroup
@@ -202,11 +234,11 @@ func (r *reading) read(ctx context.Context, hpa *autoscalingv2.HorizontalPodAuto
 	}
 	switch {
 	case spec.Type == autoscalingv2.ResourceMetricSourceType && spec.Resource != nil:
-		r.path = r.usage(hpa.Namespace).URL().Path
+		r.path = usagePath(hpa.Namespace)
 		list, err := usage()
 		return calculator.ReadResource(list, err, spec.Resource.Name, "")
 	case spec.Type == autoscalingv2.ContainerResourceMetricSourceType && spec.ContainerResource != nil:
-		r.path = r.usage(hpa.Namespace).URL().Path
+		r.path = usagePath(hpa.Namespace)
 		list, err := usage()
 		return calculator.ReadResource(list, err, spec.ContainerResource.Name, spec.ContainerResource.Container)
 	case spec.Type == autoscalingv2.PodsMetricSourceType && spec.Pods != nil:

@@ -8,12 +8,14 @@ import (
 	"errors"
 	"fmt"
 
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
@@ -23,11 +25,18 @@ import (
 // scaleOf is the scale of an object, in the version in which its server gives it.
 type scaleOf struct {
 	resource schema.GroupVersionResource
-	object   *unstructured.Unstructured
+	object   *unstructured.Unstructured // nil: it has not been asked for
+	direct   *autoscalingv1.Scale       // that has been read without a question; nil: it could not
 }
 
+// known reports whether the scale has been read.
+func (s *scaleOf) known() bool { return s.object != nil || s.direct != nil }
+
 // read is what the scale says. Before autoscaling/v1 the selector was an object.
-func (s scaleOf) read() calculator.Scale {
+func (s *scaleOf) read() calculator.Scale {
+	if s.object == nil {
+		return calculator.Scale{Replicas: s.direct.Spec.Replicas, StatusReplicas: s.direct.Status.Replicas, Selector: s.direct.Status.Selector}
+	}
 	replicas, _, _ := unstructured.NestedInt64(s.object.Object, "spec", "replicas")
 	status, _, _ := unstructured.NestedInt64(s.object.Object, "status", "replicas")
 	selector, isText, err := unstructured.NestedString(s.object.Object, "status", "selector")
@@ -66,9 +75,14 @@ func (c *controller) find(ctx context.Context, hpa *autoscalingv2.HorizontalPodA
 func (c *controller) scale(ctx context.Context, namespace, name string, mappings []*meta.RESTMapping) (scaleOf, error) {
 	first := errors.New("unrecognized resource")
 	for i, m := range mappings {
+		if c.scales != nil {
+			if direct := c.scales.Scale(ctx, m.Resource, namespace, name); direct != nil {
+				return scaleOf{resource: m.Resource, direct: direct}, nil
+			}
+		}
 		object, err := c.dynamic.Resource(m.Resource).Namespace(namespace).Get(ctx, name, metav1.GetOptions{}, "scale")
 		if err == nil {
-			return scaleOf{m.Resource, object}, nil
+			return scaleOf{resource: m.Resource, object: object}, nil
 		}
 		if i == 0 {
 			first = err
@@ -82,6 +96,13 @@ const tries = 5
 
 // rescale writes a scale.
 func rescale(ctx context.Context, client dynamic.Interface, s scaleOf, replicas int32) (err error) {
+	if s.object == nil {
+		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(s.direct)
+		if err != nil {
+			return fmt.Errorf("encode scale: %w", err)
+		}
+		s.object = &unstructured.Unstructured{Object: fields}
+	}
 	scales := client.Resource(s.resource).Namespace(s.object.GetNamespace())
 	for range tries {
 		if err = unstructured.SetNestedField(s.object.Object, int64(replicas), "spec", "replicas"); err != nil {
