@@ -53,6 +53,7 @@ func lists(ctx context.Context, b *bench, t *load.Target, add adder) error {
 		{"JSON", "application/json", "identity", 150},
 		{"protobuf", "application/vnd.kubernetes.protobuf", "identity", 79},
 		{"JSON, gzip", "application/json", "gzip", 0},
+		{"protobuf, gzip", "application/vnd.kubernetes.protobuf", "gzip", 0},
 		{"Table", "application/json;as=Table;g=meta.k8s.io;v=v1", "identity", 0},
 	} {
 		r, err := listing(ctx, t, b.length(), base, m.media, m.encoding)

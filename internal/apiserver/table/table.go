@@ -56,6 +56,13 @@ type Converter struct {
 	Options
 	// Object returns the object of a row in the client's version, for includeObject=Object.
 	Object func(hub resource.Object) (runtime.RawExtension, error)
+	// WithoutObjects leaves rows without an object, whatever Include says: the caller adds them.
+	WithoutObjects bool
+}
+
+// IncludesMetadata reports whether a row has its object's metadata.
+func (c *Converter) IncludesMetadata() bool {
+	return c.Include == metav1.IncludeMetadata || c.Include == ""
 }
 
 // One returns the table of a single object.
@@ -110,9 +117,11 @@ func (c *Converter) List(hubs []resource.Object, list metav1.ListMeta) (*metav1.
 
 func (c *Converter) object(hub resource.Object) (runtime.RawExtension, error) {
 	switch {
+	case c.WithoutObjects:
+		return runtime.RawExtension{}, nil
 	case c.Include == metav1.IncludeObject:
 		return c.Object(hub)
-	case c.Include == metav1.IncludeMetadata, c.Include == "", hub.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true":
+	case c.IncludesMetadata(), hub.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true":
 		return runtime.RawExtension{Object: Partial(c.Target, hub)}, nil
 	default:
 		return runtime.RawExtension{}, nil
@@ -128,6 +137,12 @@ func Partial(t Target, hub metav1.Object) *metav1.PartialObjectMetadata {
 	}
 	p.TypeMeta = metav1.TypeMeta{APIVersion: t.GroupVersion(), Kind: "PartialObjectMetadata"}
 	return p
+}
+
+// HasPlainMetadata reports whether the metadata of an object's form is the object's own.
+func HasPlainMetadata(hub metav1.Object) bool {
+	key := inPlaceOfField(hub)
+	return key == "" || hub.GetAnnotations()[key] == ""
 }
 
 // inPlaceOfField is the annotation in which a kind's served version stores data for which it has no field. It is not

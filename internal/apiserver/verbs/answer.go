@@ -4,7 +4,6 @@
 package verbs
 
 import (
-	"compress/gzip"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,8 +11,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/klauspost/compress/gzip"
+
 	"github.com/mortise-dev/mortise/internal/apiserver/bufferedconn"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
+	"github.com/mortise-dev/mortise/internal/apiserver/segments"
 )
 
 const (
@@ -30,6 +32,9 @@ type answer struct {
 	gzips bool
 	buf   []byte // not sent yet; its maker may append to it and then calls spill
 	limit int    // of buf
+	// joins is true when the answer is compressed already, and consists of what join gets. Nothing is gathered then.
+	joins  bool
+	joined segments.Writer
 	// out is where it is sent; nil: nothing was sent yet.
 	out      io.Writer
 	conn     *http.ResponseController
@@ -91,17 +96,21 @@ func (w *answer) begin() error {
 	if w.out != nil {
 		return nil
 	}
+	w.out = w.w
 	if w.gzips {
 		h := w.w.Header()
 		h.Set("Content-Encoding", "gzip")
 		h.Add("Vary", "Accept-Encoding")
+	}
+	switch {
+	case w.joins:
+		w.joined.W = w.w
+	case w.gzips:
 		z, err := w.accepts.zipper(w.w)
 		if err != nil {
 			return fmt.Errorf("compress answer: %w", err)
 		}
 		w.out = z
-	} else {
-		w.out = w.w
 	}
 	w.limit = sendFrom
 	w.conn = http.NewResponseController(w.w)
@@ -114,14 +123,30 @@ func (w *answer) begin() error {
 	return nil
 }
 
-// send writes to the client, and extends the deadline while the client keeps reading. In-process responses have no deadline.
+// send writes to the client.
 func (w *answer) send(b []byte) error {
+	if err := w.extend(); err != nil {
+		return err
+	}
+	_, err := w.out.Write(b)
+	return err
+}
+
+// join writes a compressed piece to the client.
+func (w *answer) join(s *segments.Segment) error {
+	if err := w.extend(); err != nil {
+		return err
+	}
+	return w.joined.Add(s)
+}
+
+// extend extends the deadline while the client keeps reading. In-process responses have no deadline.
+func (w *answer) extend() error {
 	if err := w.ctx.Err(); err != nil {
 		return err
 	}
 	_ = w.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
-	_, err := w.out.Write(b)
-	return err
+	return nil
 }
 
 func (w *answer) end() error {
@@ -132,7 +157,11 @@ func (w *answer) end() error {
 		_, _ = w.w.Write(w.buf) // a client that went away needs no answer
 		return nil
 	}
-	if err := w.send(w.buf); err != nil {
+	if w.joins {
+		if err := w.joined.Close(); err != nil {
+			return err
+		}
+	} else if err := w.send(w.buf); err != nil {
 		return err
 	}
 	if z, ok := w.out.(*gzip.Writer); ok {

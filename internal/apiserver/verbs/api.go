@@ -34,6 +34,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
+	"github.com/mortise-dev/mortise/internal/apiserver/segments"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
@@ -79,6 +80,7 @@ type API struct {
 	backend  *registry.Backend
 	lifetime *watchcache.Lifetime
 	accepts  acceptCache
+	segments *segments.Cache
 }
 
 // New makes an API whose watches run until lifetime ends.
@@ -88,7 +90,7 @@ func New(lifetime *watchcache.Lifetime, o Options) *API {
 	}
 	boundCopies()
 	return &API{
-		Options: o, lifetime: lifetime,
+		Options: o, lifetime: lifetime, segments: segments.NewCache(segmentsKept),
 		kinds: o.Registry.Kinds(), reader: o.Registry.Reader(), writer: o.Registry.Writer(), backend: o.Registry.Backend(),
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/apiserver/table"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
@@ -39,6 +40,9 @@ func (q *req) respondList(code int, l *registry.Found) error {
 			objects[i] = f
 		}
 		return q.respondAs(code, true, objects, l.Meta)
+	}
+	if q.inPieces(l.Records, negotiate.AcceptsGzip(q.r)) {
+		return q.listInPieces(code, l)
 	}
 	switch {
 	case a.target != nil && a.target.Kind == "Table":
@@ -115,14 +119,11 @@ func (q *req) item(r *store.Record, m watchcache.Media) ([]byte, error) {
 }
 
 func (q *req) jsonList(w io.Writer, l *registry.Found) error {
-	gv := q.kind.GroupVersionKind(q.ver().Name).GroupVersion()
-	var meta any = l.Meta
-	if q.kind.Unstructured {
-		meta = customListMeta(l.Meta)
+	head, tail, err := q.jsonFrame(l)
+	if err != nil {
+		return err
 	}
-	return jsonItems(w, gv.String(), q.kind.ListKind, meta, len(l.Records), func(i int) ([]byte, error) {
-		return q.item(l.Records[i], watchcache.JSON)
-	})
+	return jsonItems(w, head, tail, len(l.Records), func(i int) ([]byte, error) { return q.item(l.Records[i], watchcache.JSON) })
 }
 
 // partialList is a list of its objects' metadata.
@@ -130,13 +131,33 @@ func (q *req) partialList(w io.Writer, l *registry.Found) error {
 	t := *q.accept.target
 	one := t
 	one.Kind = "PartialObjectMetadata"
-	return jsonItems(w, t.GroupVersion(), t.Kind, l.Meta, len(l.Records), func(i int) ([]byte, error) {
+	head, tail, err := jsonAround(t.GroupVersion(), t.Kind, l.Meta)
+	if err != nil {
+		return err
+	}
+	return jsonItems(w, head, tail, len(l.Records), func(i int) ([]byte, error) {
 		f, err := q.kind.Listed(l.Records[i])
 		if err != nil {
 			return nil, err
 		}
-		return json.Marshal(table.Partial(one, f.Hub))
+		return partialJSON(one, f)
 	})
+}
+
+// partialJSON is an object's metadata as a PartialObjectMetadata of the target's version.
+func partialJSON(t table.Target, f *watchcache.CachedObject) ([]byte, error) {
+	if !table.HasPlainMetadata(f.Hub) {
+		return json.Marshal(table.Partial(t, f.Hub))
+	}
+	m, err := f.Metadata()
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, 0, len(m)+100)
+	b = append(b, `{"kind":"PartialObjectMetadata","apiVersion":"`...)
+	b = append(b, t.GroupVersion()...)
+	b = append(b, `","metadata":`...)
+	return append(append(b, m...), '}'), nil
 }
 
 // ordered reports whether columns need all rows together.
@@ -147,9 +168,10 @@ func ordered(c resource.Columns) bool {
 
 // tableList is a table, made and sent row by row. There is a row at least.
 func (q *req) tableList(w io.Writer, c *table.Converter, l *registry.Found) error {
-	const closing = "]}"
+	const closing, noObject = "]}", "null}"
+	c.WithoutObjects = c.IncludesMetadata()
 	for i, r := range l.Records {
-		f, err := q.kind.Cached(r)
+		f, err := q.kind.Listed(r)
 		if err != nil {
 			return err
 		}
@@ -160,6 +182,13 @@ func (q *req) tableList(w io.Writer, c *table.Converter, l *registry.Found) erro
 		row, err := json.Marshal(t.Rows[0])
 		if err != nil {
 			return fmt.Errorf("encode row: %w", err)
+		}
+		if c.WithoutObjects {
+			object, err := partialJSON(c.Target, f)
+			if err != nil {
+				return err
+			}
+			row = append(append(bytes.TrimSuffix(row, []byte(noObject)), object...), '}')
 		}
 		before := []byte{','}
 		if i == 0 {
@@ -182,16 +211,8 @@ func (q *req) tableList(w io.Writer, c *table.Converter, l *registry.Found) erro
 }
 
 // jsonItems writes a list of n items.
-func jsonItems(w io.Writer, apiVersion, kind string, meta any, n int, item func(i int) ([]byte, error)) error {
-	m, err := json.Marshal(meta)
-	if err != nil {
-		return fmt.Errorf("encode list metadata: %w", err)
-	}
-	head, tail := fmt.Sprintf(`{"kind":%q,"apiVersion":%q,"metadata":%s,"items":[`, kind, apiVersion, m), "]}\n"
-	if _, free := meta.(map[string]any); free { // an object without a Go type has its fields in the order of their names
-		head, tail = fmt.Sprintf(`{"apiVersion":%q,"items":[`, apiVersion), fmt.Sprintf(`],"kind":%q,"metadata":%s}`+"\n", kind, m)
-	}
-	if _, err := io.WriteString(w, head); err != nil {
+func jsonItems(w io.Writer, head, tail []byte, n int, item func(i int) ([]byte, error)) error {
+	if _, err := w.Write(head); err != nil {
 		return err
 	}
 	comma := []byte{','}
@@ -209,7 +230,7 @@ func jsonItems(w io.Writer, apiVersion, kind string, meta any, n int, item func(
 			return err
 		}
 	}
-	_, err = io.WriteString(w, tail)
+	_, err := w.Write(tail)
 	return err
 }
 

@@ -192,7 +192,15 @@ func (w *watching) drain(c *watchcache.Cursor) bool {
 }
 
 func (w *watching) tellInitial(initial *registry.Found) error {
-	for _, rec := range initial.Records {
+	records := initial.Records
+	if w.zips != nil && w.inPieces(records, true) {
+		if err := w.initialInPieces(records); err != nil {
+			w.fail(err)
+			return err
+		}
+		records = nil
+	}
+	for _, rec := range records {
 		f, err := w.kind.Cached(rec)
 		if err == nil {
 			err = w.tell("ADDED", f)

@@ -132,32 +132,36 @@ func (w *watching) tell(what string, f *watchcache.CachedObject) error {
 		}
 		return w.frame(what, v)
 	}
+	b, err := w.appendEvent(w.room(), what, f)
+	if err != nil {
+		return err
+	}
+	w.took(b)
+	return nil
+}
+
+// appendEvent appends an event with an object's cached encoding.
+func (w *watching) appendEvent(b []byte, what string, f *watchcache.CachedObject) ([]byte, error) {
 	gv := w.kind.GroupVersionKind(w.ver().Name).GroupVersion().String()
 	switch w.accept.media {
 	case mediaProtobuf:
 		raw, err := f.Bytes(w.version, watchcache.Protobuf)
 		if err != nil {
-			return err
+			return b, err
 		}
-		w.protobufEvent(what, gv, w.kind.Descriptor.Kind, raw)
-		return nil
+		return w.appendProtobufEvent(b, what, gv, w.kind.Descriptor.Kind, raw), nil
 	case mediaCBOR:
 		raw, err := f.Bytes(w.version, watchcache.CBOR)
 		if err != nil {
-			return err
+			return b, err
 		}
-		b, err := appendCBOR(appendCBOREvent(w.room(), what), w.kind.Unstructured, gv, w.kind.Descriptor.Kind, raw)
-		if err != nil {
-			return err
-		}
-		w.took(b)
-		return nil
+		return appendCBOR(appendCBOREvent(b, what), w.kind.Unstructured, gv, w.kind.Descriptor.Kind, raw)
 	}
 	raw, err := f.Bytes(w.version, watchcache.JSON)
 	if err != nil {
-		return err
+		return b, err
 	}
-	b := appendJSONEvent(w.room(), what)
+	b = appendJSONEvent(b, what)
 	if w.kind.Unstructured {
 		b = append(b, raw...)
 	} else {
@@ -168,8 +172,7 @@ func (w *watching) tell(what string, f *watchcache.CachedObject) error {
 		b = append(b, `",`...)
 		b = append(b, raw[1:]...)
 	}
-	w.took(append(b, "}\n"...))
-	return nil
+	return append(b, "}\n"...), nil
 }
 
 func appendJSONEvent(b []byte, what string) []byte {
@@ -217,7 +220,7 @@ func (w *watching) frame(what string, obj runtime.Object) error {
 			return fmt.Errorf("encode event: %w", err)
 		}
 		av, kind := obj.GetObjectKind().GroupVersionKind().ToAPIVersionAndKind()
-		w.protobufEvent(what, av, kind, raw)
+		w.took(w.appendProtobufEvent(w.room(), what, av, kind, raw))
 		return nil
 	case mediaCBOR:
 		b, err := encodeCBOR(obj)
@@ -235,13 +238,12 @@ func (w *watching) frame(what string, obj runtime.Object) error {
 	return nil
 }
 
-// protobufEvent appends a metav1.WatchEvent whose object is the given message in its envelope. Over HTTP its length
+// appendProtobufEvent appends a metav1.WatchEvent whose object is the given message in its envelope. Over HTTP its length
 // precedes it.
-func (w *watching) protobufEvent(what, apiVersion, kind string, raw []byte) {
+func (w *watching) appendProtobufEvent(b []byte, what, apiVersion, kind string, raw []byte) []byte {
 	object := envelopeLen(apiVersion, kind, len(raw))
 	inner := 1 + uvarintLen(object) + object
 	size := 1 + uvarintLen(len(what)) + len(what) + 1 + uvarintLen(inner) + inner
-	b := w.room()
 	if w.ws == nil {
 		b = binary.BigEndian.AppendUint32(b, uint32(size))
 	}
@@ -249,7 +251,7 @@ func (w *watching) protobufEvent(what, apiVersion, kind string, raw []byte) {
 	b = append(b, what...)
 	b = binary.AppendUvarint(append(b, 0x12), uint64(inner))
 	b = binary.AppendUvarint(append(b, 0x0a), uint64(object))
-	w.took(appendEnvelopeEnd(append(appendEnvelope(b, apiVersion, kind, len(raw)), raw...)))
+	return appendEnvelopeEnd(append(appendEnvelope(b, apiVersion, kind, len(raw)), raw...))
 }
 
 // bookmark sends a bookmark of the revision up to which the client has seen all events.
@@ -343,12 +345,19 @@ func giveBatch(b []byte) {
 }
 
 func (s *eventStream) chunk() error {
+	return s.transmit(func() error {
+		if len(s.buf) == 0 {
+			return nil
+		}
+		return s.write(s.buf)
+	})
+}
+
+// transmit has the client get what write writes.
+func (s *eventStream) transmit(write func() error) error {
 	s.begin()
 	s.buffered.Hold()
-	var err error
-	if len(s.buf) > 0 {
-		err = s.write(s.buf)
-	}
+	err := write()
 	if err == nil {
 		err = s.conn.Flush()
 	}

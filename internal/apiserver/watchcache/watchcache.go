@@ -25,6 +25,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -113,7 +114,8 @@ type CachedObject struct {
 	record    *store.Record // nil: it is not on a record, and not counted
 	shared    atomic.Bool   // clients in the process may hold Hub for longer
 	encodings []atomic.Pointer[[]byte]
-	listed    atomic.Int64 // the last list that read it
+	metadata  atomic.Pointer[[]byte] // of the object as JSON; nil: nobody asked yet
+	listed    atomic.Int64           // the last list that read it
 	fieldSet  atomic.Pointer[fields.Set]
 }
 
@@ -347,6 +349,22 @@ func (f *CachedObject) Bytes(version int, m Media) ([]byte, error) {
 		return nil, err
 	}
 	slot.Store(&b)
+	if f.record != nil {
+		f.Kind.views.grow(f.record, int64(len(b)))
+	}
+	return b, nil
+}
+
+// Metadata returns the object's metadata as JSON, which is the same in all versions. It is shared: callers do not change it.
+func (f *CachedObject) Metadata() ([]byte, error) {
+	if b := f.metadata.Load(); b != nil {
+		return *b, nil
+	}
+	b, err := json.Marshal(&meta.AsPartialObjectMetadata(f.Hub).ObjectMeta)
+	if err != nil {
+		return nil, fmt.Errorf("encode metadata: %w", err)
+	}
+	f.metadata.Store(&b)
 	if f.record != nil {
 		f.Kind.views.grow(f.record, int64(len(b)))
 	}
