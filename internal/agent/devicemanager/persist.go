@@ -5,6 +5,7 @@ package devicemanager
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -47,9 +48,14 @@ func (m *Manager) read() {
 		return
 	}
 	for name := range registered {
-		m.resources[name] = newResource(m.started)
+		if named(name) == nil {
+			m.resources[name] = newResource(m.started)
+		}
 	}
 	for _, e := range entries {
+		if named(e.ResourceName) != nil {
+			continue
+		}
 		response := &pluginapi.ContainerAllocateResponse{}
 		if err := proto.Unmarshal(e.AllocResp, response); err != nil {
 			m.Logger.Error("Could not read a plug-in's answer in the checkpoint of devices", "pod", e.PodUID, "container", e.ContainerName,
@@ -73,11 +79,47 @@ func (m *Manager) read() {
 	}
 }
 
+// unsave notes that the checkpoint on disk is old, and has Run write it. The caller holds mu.
+func (m *Manager) unsave() {
+	m.version++
+	select {
+	case m.unsaved <- struct{}{}:
+	default:
+	}
+}
+
+// saveUnsaved writes the checkpoint when it is old, until ctx ends.
+func (m *Manager) saveUnsaved(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.unsaved:
+			if err := m.save(); err != nil {
+				m.Logger.Error("Could not write the checkpoint of devices, retrying before a container gets its devices", "err", err)
+			}
+		}
+	}
+}
+
 // write writes the checkpoint. The caller does not hold mu.
 func (m *Manager) write() error {
+	m.mu.Lock()
+	m.version++
+	m.mu.Unlock()
+	return m.save()
+}
+
+// save writes the checkpoint if that on disk is old. One write serves all who wait for one. The caller does not hold mu.
+func (m *Manager) save() error {
 	m.writing.Lock()
 	defer m.writing.Unlock()
 	m.mu.Lock()
+	version := m.version
+	if version == m.saved {
+		m.mu.Unlock()
+		return nil
+	}
 	entries, registered, err := m.snapshot()
 	m.mu.Unlock()
 	if err != nil {
@@ -90,6 +132,7 @@ func (m *Manager) write() error {
 	if err := durable.Write(m.file(), 0o600, text); err != nil {
 		return fmt.Errorf("write checkpoint of devices: %w", err)
 	}
+	m.saved = version
 	return nil
 }
 
