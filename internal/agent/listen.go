@@ -33,8 +33,11 @@ func (n *node) listen() (net.Listener, error) {
 	return listener, nil
 }
 
-// listenReadOnly opens the listener of the API's read-only port; nil if the kubelet configuration has none.
-func (n *node) listenReadOnly(ctx context.Context) (net.Listener, error) {
+// readOnlyPort is kubelet's read-only port of the node's API.
+type readOnlyPort struct{ *node }
+
+// listen opens the listener; nil if the kubelet configuration has no such port.
+func (n readOnlyPort) listen(ctx context.Context) (net.Listener, error) {
 	if n.Kubelet.ReadOnlyPort == 0 || n.Server.ReadOnly == nil {
 		return nil, nil
 	}
@@ -46,8 +49,8 @@ func (n *node) listenReadOnly(ctx context.Context) (net.Listener, error) {
 	return listener, nil
 }
 
-// serveReadOnly serves the read-only port, if there is one.
-func (n *node) serveReadOnly(ctx context.Context, listener net.Listener) error {
+// serve serves the port, if there is one.
+func (n readOnlyPort) serve(ctx context.Context, listener net.Listener) error {
 	if listener == nil {
 		return nil
 	}

@@ -75,8 +75,8 @@ type run struct {
 }
 
 // runs are all runs, in order. Serial tests cannot share a cluster with others, and take the longest for their number. Disruptive tests end
-// the processes of nodes over SSH. The tests of autoscaling and of nodes are not conformance tests, take minutes each, and run only when they
-// are named.
+// the processes of nodes over SSH. The tests of autoscaling and of nodes are not conformance tests, take minutes each, and run only when
+// they are named.
 func runs() []run {
 	return []run{
 		{name: "simulated", labels: "Conformance && !Disruptive", tests: strings.Split(strings.TrimSpace(simulatedTests), "\n"), procs: 4},

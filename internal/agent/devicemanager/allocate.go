@@ -110,7 +110,7 @@ func (m *Manager) allocateOne(ctx context.Context, q containermanager.Request, n
 	for _, id := range ids {
 		r.used[id] = uid
 	}
-	m.unsave()
+	keeper{m}.unsave()
 	m.mu.Unlock()
 	return nil
 }
@@ -317,7 +317,7 @@ func (m *Manager) Release(_ context.Context, pod types.UID) error {
 	if !had {
 		return nil
 	}
-	return m.write()
+	return keeper{m}.write()
 }
 
 // free frees a pod's devices. The caller holds the lock.

@@ -134,7 +134,7 @@ func New(o Options) (*Manager, error) {
 	if err := os.MkdirAll(o.Dir, 0o750); err != nil {
 		return nil, fmt.Errorf("make directory of device plug-ins: %w", err)
 	}
-	m.read()
+	keeper{m}.read()
 	return m, nil
 }
 
@@ -168,7 +168,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	m.running.Go(func() { m.saveUnsaved(life) })
+	m.running.Go(func() { keeper{m}.saveUnsaved(life) })
 	served := make(chan error, 1)
 	m.running.Go(func() { served <- server.Serve(listener) })
 	defer server.Stop()

@@ -48,7 +48,7 @@ func (m *Manager) AddOptions(ctx context.Context, pod *corev1.Pod, c *corev1.Con
 	if !given {
 		return nil
 	}
-	return m.save()
+	return keeper{m}.save()
 }
 
 func (m *Manager) has(pod *corev1.Pod, c *corev1.Container, name string) *allocation {

@@ -22,11 +22,14 @@ import (
 	"github.com/mortise-dev/mortise/internal/durable"
 )
 
+// keeper reads and writes the checkpoint.
+type keeper struct{ *Manager }
+
 // file is the path of the checkpoint.
-func (m *Manager) file() string { return filepath.Join(m.Dir, checkpoint.File) }
+func (m keeper) file() string { return filepath.Join(m.Dir, checkpoint.File) }
 
 // read takes over what the checkpoint says. Only New calls it.
-func (m *Manager) read() {
+func (m keeper) read() {
 	f, err := os.Open(m.file())
 	if errors.Is(err, fs.ErrNotExist) {
 		return
@@ -80,7 +83,7 @@ func (m *Manager) read() {
 }
 
 // unsave notes that the checkpoint on disk is old, and has Run write it. The caller holds mu.
-func (m *Manager) unsave() {
+func (m keeper) unsave() {
 	m.version++
 	select {
 	case m.unsaved <- struct{}{}:
@@ -89,7 +92,7 @@ func (m *Manager) unsave() {
 }
 
 // saveUnsaved writes the checkpoint when it is old, until ctx ends.
-func (m *Manager) saveUnsaved(ctx context.Context) {
+func (m keeper) saveUnsaved(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -103,7 +106,7 @@ func (m *Manager) saveUnsaved(ctx context.Context) {
 }
 
 // write writes the checkpoint. The caller does not hold mu.
-func (m *Manager) write() error {
+func (m keeper) write() error {
 	m.mu.Lock()
 	m.version++
 	m.mu.Unlock()
@@ -111,7 +114,7 @@ func (m *Manager) write() error {
 }
 
 // save writes the checkpoint if that on disk is old. One write serves all who wait for one. The caller does not hold mu.
-func (m *Manager) save() error {
+func (m keeper) save() error {
 	m.writing.Lock()
 	defer m.writing.Unlock()
 	m.mu.Lock()
@@ -137,7 +140,7 @@ func (m *Manager) save() error {
 }
 
 // snapshot returns the contents of the checkpoint. The caller holds mu.
-func (m *Manager) snapshot() ([]checkpoint.PodDevicesEntry, map[string][]string, error) {
+func (m keeper) snapshot() ([]checkpoint.PodDevicesEntry, map[string][]string, error) {
 	var entries []checkpoint.PodDevicesEntry
 	for uid, containers := range m.pods {
 		for container, resources := range containers {

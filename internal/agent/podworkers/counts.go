@@ -20,8 +20,10 @@ type counts struct {
 	desired, active, mirrors, working, ephemeral, pending, ongoing *prometheus.Desc
 }
 
-// Counts returns the collector of kubelet's counts of pods.
-func (t *podTable) Counts() prometheus.Collector {
+// Counts returns the collector of kubelet's counts of a node's pods.
+func Counts(m *Manager) prometheus.Collector { return countsOf(m.podTable) }
+
+func countsOf(t *podTable) *counts {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("kubelet_"+name, help, labels, nil)
 	}
@@ -50,7 +52,7 @@ func (c *counts) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements [prometheus.Collector].
 func (c *counts) Collect(ch chan<- prometheus.Metric) {
-	n := c.of.count()
+	n := c.count()
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
@@ -82,7 +84,8 @@ type numbers struct {
 	ephemeral, ongoing float64
 }
 
-func (t *podTable) count() numbers {
+func (c *counts) count() numbers {
+	t := c.of
 	n := numbers{
 		desired: map[string]float64{}, active: map[string]float64{}, working: map[[3]string]float64{}, pending: map[[2]string]float64{},
 	}

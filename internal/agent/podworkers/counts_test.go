@@ -38,7 +38,7 @@ func TestCounts(t *testing.T) {
 		w.status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Reason: "Deferred"}, {Type: corev1.PodResizeInProgress}}
 	})
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(table.Counts())
+	registry.MustRegister(countsOf(table))
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func TestCounts(t *testing.T) {
 		}
 	}
 	working := map[string]float64{}
-	for labels, n := range table.count().working {
+	for labels, n := range countsOf(table).count().working {
 		working[strings.Join(labels[:], " ")] = n
 	}
 	for labels, n := range map[string]float64{

@@ -19,12 +19,15 @@ func ServeReadOnly(o Options) nodeapi.ServeFunc {
 	o.Effective, o.Pages, o.Kubelet, o.Reviews = nil, nil, nil, nil
 	return func(ctx context.Context, node nodeapi.Node, listener net.Listener) error {
 		s := New(node, o)
-		return serve(ctx, http.HandlerFunc(s.serveReadOnly), listener, s.o.Logger)
+		return serve(ctx, readOnly{s}, listener, s.o.Logger)
 	}
 }
 
-// serveReadOnly serves the pages that need no authorization, and refuses the others as kubelet does.
-func (s *Server) serveReadOnly(w http.ResponseWriter, r *http.Request) {
+// readOnly is the API at the read-only port.
+type readOnly struct{ *Server }
+
+// ServeHTTP serves the pages that need no authorization, and refuses the others as kubelet does.
+func (s readOnly) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.o.Requests.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		root, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 		switch {
