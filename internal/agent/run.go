@@ -163,7 +163,9 @@ func Run(ctx context.Context, options Options) (err error) {
 	if err := n.buildParts(ctx, all.Core().V1().Services().Lister()); err != nil {
 		return err
 	}
-	for _, there := range []prometheus.Collector{podstats.NewCollector(n.NodeName, n.stats), n.images.Collector(), podworkers.Counts(n.workers)} {
+	for _, there := range []prometheus.Collector{
+		podstats.NewCollector(n.NodeName, n.stats), n.images.Collector(), podworkers.Counts(n.workers),
+	} {
 		if err := n.Metrics.registry.Register(there); err != nil {
 			return fmt.Errorf("register metrics: %w", err)
 		}
