@@ -7,9 +7,8 @@ import (
 	"context"
 	"log/slog"
 
-	"k8s.io/utils/clock"
-
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/embed/options"
 	"github.com/mortise-dev/mortise/extension"
