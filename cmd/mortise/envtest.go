@@ -28,19 +28,21 @@ import (
 // the program takes their place, with the flags that envtest passes: kube-apiserver is an API server without controllers
 // and with a store in its own memory. It needs no etcd, so that etcd only says that it is healthy.
 
-// envtestProgram returns the program of that name; nil: it is none of envtest's.
-func envtestProgram(name string) func(ctx context.Context, args []string) error {
+// programNamed returns the program of that name: one of envtest's, or kubelet; nil: it is neither.
+func programNamed(name string) func(ctx context.Context, args []string) error {
 	switch strings.TrimSuffix(filepath.Base(name), ".exe") {
 	case "kube-apiserver":
 		return runAPIServer
 	case "etcd":
 		return runEtcd
+	case "kubelet":
+		return runKubelet
 	}
 	return nil
 }
 
-// mainOfEnvtest runs one of envtest's programs until a signal ends it.
-func mainOfEnvtest(run func(ctx context.Context, args []string) error) int {
+// mainOf runs a program until a signal ends it.
+func mainOf(run func(ctx context.Context, args []string) error) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	switch err := run(ctx, os.Args[1:]); {

@@ -20,8 +20,8 @@ import (
 )
 
 func main() {
-	if run := envtestProgram(os.Args[0]); run != nil {
-		os.Exit(mainOfEnvtest(run))
+	if run := programNamed(os.Args[0]); run != nil {
+		os.Exit(mainOf(run))
 	}
 	os.Exit(cli.Main(context.Background(), os.Args[1:], cli.Program{
 		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,

@@ -108,6 +108,9 @@ type ServerOptions struct {
 	Serve  ServeFunc
 	Listen string // host:port; ":10250" is usual. Port 0 is 10250 if that is free, else any free port.
 	TLS    *tls.Config
+	// ReadOnly serves the API's read-only port, if the kubelet configuration has one, to every client and without TLS. Nil means that there
+	// is none.
+	ReadOnly ServeFunc
 	// Admit, if set, wraps the listener with one that accepts some of the connections.
 	Admit func(net.Listener) net.Listener
 }

@@ -5,10 +5,12 @@ package agent
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"syscall"
 )
 
@@ -29,6 +31,30 @@ func (n *node) listen() (net.Listener, error) {
 		listener = tls.NewListener(listener, n.Server.TLS)
 	}
 	return listener, nil
+}
+
+// readOnlyPort is kubelet's read-only port of the node's API.
+type readOnlyPort struct{ *node }
+
+// listen opens the listener; nil if the kubelet configuration has no such port.
+func (n readOnlyPort) listen(ctx context.Context) (net.Listener, error) {
+	if n.Kubelet.ReadOnlyPort == 0 || n.Server.ReadOnly == nil {
+		return nil, nil
+	}
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", net.JoinHostPort(n.Kubelet.Address, strconv.Itoa(int(n.Kubelet.ReadOnlyPort))))
+	if err != nil {
+		return nil, fmt.Errorf("listen for the node's read-only API: %w", err)
+	}
+	return listener, nil
+}
+
+// serve serves the port, if there is one.
+func (n readOnlyPort) serve(ctx context.Context, listener net.Listener) error {
+	if listener == nil {
+		return nil
+	}
+	return n.Server.ReadOnly(ctx, n.api(), listener)
 }
 
 // listenAt listens on host:port. Without a port it is 10250; port 0 is 10250 where that is free, else any free port.

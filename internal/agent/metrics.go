@@ -20,6 +20,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podworkers"
 	"github.com/mortise-dev/mortise/internal/agent/probe"
 	"github.com/mortise-dev/mortise/internal/agent/resourcemetrics"
+	"github.com/mortise-dev/mortise/internal/agent/shutdown"
 )
 
 // Metrics are the metrics of a node under kubelet's names, and those of its process.
@@ -38,6 +39,7 @@ type Metrics struct {
 	runtime   *cri.Metrics
 	relists   *pleg.Metrics
 	starts    *podworkers.Metrics
+	leaving   *shutdown.Metrics
 	probes    *probe.Metrics // in a registry of their own
 	ofProbes  *prometheus.Registry
 }
@@ -49,7 +51,8 @@ func NewMetrics() *Metrics {
 		devices: devicemanager.NewMetrics(), resources: podresources.NewMetrics(),
 		exclusive: resourcemetrics.New(),
 		providers: imagecredentials.NewMetrics(), claims: dra.NewMetrics(), storage: csi.NewMetrics(), runtime: cri.NewMetrics(),
-		relists: pleg.NewMetrics(), starts: podworkers.NewMetrics(), probes: probe.NewMetrics(), ofProbes: prometheus.NewRegistry(),
+		relists: pleg.NewMetrics(), starts: podworkers.NewMetrics(), leaving: shutdown.NewMetrics(),
+		probes: probe.NewMetrics(), ofProbes: prometheus.NewRegistry(),
 		evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Subsystem: "kubelet", Name: "evictions", Help: "Evicted pods, by eviction signal.",
 		}, []string{"eviction_signal"})}
@@ -66,6 +69,7 @@ func NewMetrics() *Metrics {
 	m.registry.MustRegister(m.runtime.Collectors()...)
 	m.registry.MustRegister(m.relists.Collectors()...)
 	m.registry.MustRegister(m.starts.Collectors()...)
+	m.registry.MustRegister(m.leaving.Collectors()...)
 	m.ofProbes.MustRegister(m.probes.Collectors()...)
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m

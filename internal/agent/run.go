@@ -143,6 +143,13 @@ func Run(ctx context.Context, options Options) (err error) {
 	if health != nil {
 		defer health.Close()
 	}
+	readOnly, err := readOnlyPort{n}.listen(ctx)
+	if err != nil {
+		return err
+	}
+	if readOnly != nil {
+		defer readOnly.Close()
+	}
 	outer := ctx
 	ctx, leave := shutdown.Outlast(ctx, n.Kubelet)
 	defer leave()
@@ -156,7 +163,9 @@ func Run(ctx context.Context, options Options) (err error) {
 	if err := n.buildParts(ctx, all.Core().V1().Services().Lister()); err != nil {
 		return err
 	}
-	for _, there := range []prometheus.Collector{podstats.NewCollector(n.NodeName, n.stats), n.images.Collector()} {
+	for _, there := range []prometheus.Collector{
+		podstats.NewCollector(n.NodeName, n.stats), n.images.Collector(), podworkers.Counts(n.workers),
+	} {
 		if err := n.Metrics.registry.Register(there); err != nil {
 			return fmt.Errorf("register metrics: %w", err)
 		}
@@ -191,6 +200,7 @@ func Run(ctx context.Context, options Options) (err error) {
 		{name: "image collection", run: n.images.Collect},
 		{name: "healthz", run: func(ctx context.Context) error { return n.serveHealthz(ctx, health) }},
 		{name: "node API", run: func(ctx context.Context) error { return n.serve(ctx, listener) }},
+		{name: "read-only node API", run: func(ctx context.Context) error { return readOnlyPort{n}.serve(ctx, readOnly) }},
 		// The parts above run without an API server; the next part begins when there is one. The parts stop in this order: the API server first,
 		// which brings work, then the workers, then the caches that they use.
 		{name: "API server", run: func(ctx context.Context) error { return n.join(ctx, following, group.Go) }, stop: following.stop},
@@ -287,6 +297,7 @@ func (n *node) buildParts(ctx context.Context, services corev1listers.ServiceLis
 	})
 	n.shutdown = shutdown.New(shutdown.Config{
 		Pods: n.workers, Killer: n.workers, Status: n.nodeStatus, Kubelet: n.Kubelet, Clock: n.Clock, Logger: n.Logger,
+		Metrics: n.Metrics.leaving,
 	})
 	n.eviction = eviction.New(eviction.Config{
 		Pods: n.workers, Containers: n.garbage, Killer: n.workers, Images: n.images, Status: n.nodeStatus, Shutdown: n.shutdown,

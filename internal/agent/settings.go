@@ -41,7 +41,7 @@ func (o *Options) heed() {
 		o.CNI.PodCIDR = k.PodCIDR
 	}
 	if !*k.EnableServer {
-		o.Server.Serve = nil
+		o.Server.Serve, o.Server.ReadOnly = nil, nil
 	}
 }
 

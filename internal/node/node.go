@@ -27,6 +27,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/mortise-dev/mortise/embed/options"
 	"github.com/mortise-dev/mortise/extension"
@@ -66,6 +67,10 @@ type Options struct {
 	Settings  options.Node
 	Network   options.Network
 	Simulated options.Simulated
+
+	// KubeletFlags sets the fields of the KubeletConfiguration for which the node was given kubelet's flags, which win over the files. Nil:
+	// the node was started without kubelet's flags.
+	KubeletFlags func(*configv1beta1.KubeletConfiguration)
 
 	// Containers runs pods in containers; nil: pods are simulated.
 	Containers Containers
@@ -185,6 +190,9 @@ type Connection struct {
 	Admit   func(net.Listener) net.Listener // wraps the listener of the node's API, unless its configuration sets the address
 	PodCIDR string                          // the node's own; empty: the controllers allocate it
 	Joined  bool                            // the API server is elsewhere
+
+	// NetworkElsewhere means that other programs run the network of pods and Services, and the cluster's DNS, as with kubelet.
+	NetworkElsewhere bool
 }
 
 // Serve configures TLS for the node's API. Sign creates its certificate, at once and whenever the node's addresses change.

@@ -61,6 +61,8 @@ func table() []standIn {
 		{names: []string{e2e + "nonewprivs:1.4"}, layers: []string{"debian", "nnp"}, cmd: []string{"nnp"}},
 		{names: []string{e2e + "sample-apiserver:1.29.2"}, layers: []string{"sample-apiserver"}, entrypoint: []string{"/sample-apiserver"}},
 		{names: []string{e2e + "resource-consumer:1.14"}, layers: []string{"debian", "consumer"}, entrypoint: []string{"/consumer"}},
+		{names: []string{e2e + "sample-device-plugin:1.8.0"}, layers: []string{"debian", "sample-device-plugin"},
+			entrypoint: []string{"/sampledeviceplugin"}},
 		{names: []string{"etcd:3.7.0-0"}, layers: []string{"debian", "etcd"}, cmd: []string{"etcd"}},
 	}
 }
@@ -120,9 +122,10 @@ func layers(ctx context.Context, peers, dir string) (map[string]v1.Layer, error)
 	all := map[string]v1.Layer{"debian": l}
 	program := func(name string) string { return filepath.Join(peers, "bin", name) }
 	writers := map[string]func(archive) error{
-		"agnhost": func(a archive) error { return writeAgnhost(a, program("agnhost"), root) },
-		"busybox": func(a archive) error { return writeBusybox(ctx, a, filepath.Join(root, "bin", "bash-static")) },
-		"kitten":  func(a archive) error { return a.text("data.json", `{"image": "kitten.jpg"}`+"\n") },
+		"sample-device-plugin": func(a archive) error { return a.program("sampledeviceplugin", program("sample-device-plugin"), 0o755) },
+		"agnhost":              func(a archive) error { return writeAgnhost(a, program("agnhost"), root) },
+		"busybox":              func(a archive) error { return writeBusybox(ctx, a, filepath.Join(root, "bin", "bash-static")) },
+		"kitten":               func(a archive) error { return a.text("data.json", `{"image": "kitten.jpg"}`+"\n") },
 		"nautilus": func(a archive) error {
 			return a.text("data.json", `{"image": "nautilus.jpg"}`+"\n")
 		},

@@ -11,6 +11,7 @@
 //	make conformance PEERS=DIR RUNS=containers TIMEOUT=15m  # as far as it gets; keep bin/conformance/containers/report.json
 //	make conformance PEERS=DIR RUNS=containers TIMEOUT=15m AFTER=report.json,second.json # what has passed in neither
 //	make conformance PEERS=DIR RUNS=autoscaling             # HorizontalPodAutoscaler's tests, which are not of conformance
+//	make conformance PEERS=DIR RUNS=node FOCUS='Pods API'   # Kubernetes' own tests of kubelet: plug-ins and resource managers
 //
 // DIR is what scripts/conformance/build has made: Kubernetes' test programs in DIR/bin and, for real containers, a Debian tree in
 // DIR/rootfs. Of these the command makes stand-ins for the images that the tests name, and serves them from a registry on a loopback
@@ -22,9 +23,11 @@
 //	images.go    the stand-ins of images
 //	known.tsv    known failures: run, test, cause
 //	main.go      the runs, and what is printed
+//	node.go      the suite of nodes, with the program in kubelet's place
 //	registry.go  the registry that serves the stand-ins
 //	report.go    what ginkgo's report says
 //	simulated.txt the tests that need no containers
+//	units.sh     stands in for systemd in the suite of nodes
 package main
 
 import (
@@ -68,21 +71,31 @@ type run struct {
 	labels     string   // ginkgo's filter
 	tests      []string // "[sig-x] text" of each test; nil: all that the labels select
 	procs      int
+	areas      []area // not nil: the run is of the suite of nodes, which are counted by these areas
 }
 
 // runs are all runs, in order. Serial tests cannot share a cluster with others, and take the longest for their number. Disruptive tests end
-// the processes of nodes over SSH. The tests of autoscaling are not conformance tests, take minutes each, and run only when they are named.
+// the processes of nodes over SSH. The tests of autoscaling and of nodes are not conformance tests, take minutes each, and run only when
+// they are named.
 func runs() []run {
 	return []run{
 		{name: "simulated", labels: "Conformance && !Disruptive", tests: strings.Split(strings.TrimSpace(simulatedTests), "\n"), procs: 4},
 		{name: "containers", labels: "Conformance && !Serial && !Disruptive", containers: true, procs: 3},
 		{name: "serial", labels: "Conformance && Serial && !Disruptive", containers: true, procs: 1},
 		{name: "autoscaling", labels: "Feature: containsAny HPA", containers: true, procs: 1},
+		{name: "node", labels: "!(Feature: containsAny OffByDefault)", containers: true, procs: 1, areas: nodeAreas()},
 	}
 }
 
 // focus is a regular expression of the run's tests whose names match another.
 func (r run) focus(match string) (string, error) {
+	if r.areas != nil && match == "" {
+		var all []string
+		for _, a := range r.areas {
+			all = append(all, regexp.QuoteMeta(a.match))
+		}
+		return strings.Join(all, "|"), nil
+	}
 	if r.tests == nil {
 		return match, nil
 	}
@@ -160,6 +173,7 @@ func (s settings) all(ctx context.Context, names []string, w io.Writer) (ok bool
 			return false, fmt.Errorf("%s: %w", r.name, err)
 		}
 		ok = results.print(w, r.name, known, unrun, time.Since(began)) && ok
+		results.printAreas(w, r.areas)
 		fmt.Fprintf(w, "  logs: %s\n", filepath.Join(s.out, r.name))
 	}
 	return ok, nil
@@ -172,6 +186,9 @@ func (s settings) check(todo []run) error {
 			"then make conformance PEERS=DIR")
 	}
 	need := []string{"bin/e2e.test", "bin/ginkgo", "bin/kubectl"}
+	if slices.ContainsFunc(todo, func(r run) bool { return r.areas != nil }) {
+		need = append(need, "bin/e2e_node.test", "bin/sample-device-plugin")
+	}
 	if slices.ContainsFunc(todo, func(r run) bool { return r.containers }) {
 		if os.Geteuid() != 0 {
 			return errors.New("real containers need root; RUNS=simulated does not")
@@ -225,15 +242,11 @@ func (s settings) one(ctx context.Context, r run) (results, cut, error) {
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return nil, cut{}, err
 	}
-	c, err := s.start(ctx, r, out)
-	if err != nil {
-		return nil, cut{}, err
-	}
-	err = s.suite(ctx, r, out, c.kubeconfig)
-	if stopErr := c.stop(); stopErr != nil {
-		return nil, cut{}, errors.Join(err, stopErr)
-	}
-	if err != nil {
+	if r.areas != nil {
+		if err := s.node(ctx, r, out); err != nil {
+			return nil, cut{}, err
+		}
+	} else if err := s.onCluster(ctx, r, out); err != nil {
 		return nil, cut{}, err
 	}
 	got, unrun, err := readFile(filepath.Join(out, "report.json"))
@@ -241,6 +254,15 @@ func (s settings) one(ctx context.Context, r run) (results, cut, error) {
 		return nil, cut{}, fmt.Errorf("the suite wrote no report, see %s: %w", filepath.Join(out, "ginkgo.log"), err)
 	}
 	return got, unrun, nil
+}
+
+// onCluster runs the suite on a cluster of its own.
+func (s settings) onCluster(ctx context.Context, r run, out string) error {
+	c, err := s.start(ctx, r, out)
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.suite(ctx, r, out, c.kubeconfig), c.stop())
 }
 
 // suite runs ginkgo. That tests fail is no error: the report tells it.

@@ -16,12 +16,23 @@ import (
 type Metrics struct {
 	calls, failures *prometheus.CounterVec
 	took            *prometheus.HistogramVec
+
+	sandboxes        *prometheus.HistogramVec // by the handler of the runtime class
+	sandboxesFailing *prometheus.CounterVec
 }
 
 // NewMetrics makes the metrics.
 func NewMetrics() *Metrics {
-	operation := []string{"operation_type"}
+	operation, handler := []string{"operation_type"}, []string{"runtime_handler"}
 	return &Metrics{
+		sandboxes: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Subsystem: "kubelet", Name: "run_podsandbox_duration_seconds", Buckets: prometheus.DefBuckets,
+			Help: "Duration in seconds of the run_podsandbox operations. Broken down by RuntimeClass.Handler.",
+		}, handler),
+		sandboxesFailing: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Subsystem: "kubelet", Name: "run_podsandbox_errors_total",
+			Help: "Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler.",
+		}, handler),
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Subsystem: "kubelet", Name: "runtime_operations_total", Help: "Cumulative number of runtime operations by operation type.",
 		}, operation),
@@ -37,7 +48,7 @@ func NewMetrics() *Metrics {
 
 // Collectors returns the metrics for registration.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.calls, m.failures, m.took}
+	return []prometheus.Collector{m.calls, m.failures, m.took, m.sandboxes, m.sandboxesFailing}
 }
 
 // Measure has the calls counted and timed, as kubelet does: streams by what opens them. It is called before the client is used.
@@ -194,9 +205,15 @@ func (m meteredContainers) GetContainerEvents(
 }
 
 func (m meteredSandboxes) RunPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, runtimeHandler string) (string, error) {
-	return observed(m.meter, "run_podsandbox", func() (string, error) {
+	start := m.now()
+	id, err := observed(m.meter, "run_podsandbox", func() (string, error) {
 		return m.service.RunPodSandbox(ctx, config, runtimeHandler)
 	})
+	m.metrics.sandboxes.WithLabelValues(runtimeHandler).Observe(m.now().Sub(start).Seconds())
+	if err != nil {
+		m.metrics.sandboxesFailing.WithLabelValues(runtimeHandler).Inc()
+	}
+	return id, err
 }
 
 func (m meteredSandboxes) StopPodSandbox(ctx context.Context, podSandboxID string) error {

@@ -18,17 +18,17 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/mortise-dev/mortise/extension"
-	"github.com/mortise-dev/mortise/internal/agent/allocatable"
 	"github.com/mortise-dev/mortise/internal/agent/containermanager"
 	"github.com/mortise-dev/mortise/internal/agent/decide"
 )
 
-// Allocate allocates the devices that a container's limits name. The errors are kubelet's.
+// Allocate allocates the devices that a container's limits name. The errors are kubelet's. It does not wait for the disk: AddOptions does,
+// after the pod's sandbox has started.
 func (m *Manager) Allocate(ctx context.Context, r containermanager.Request) error {
 	if r.Operation != containermanager.Add || r.Container == nil {
 		return nil
 	}
-	for _, name := range extended(r.Pod, r.Container) {
+	for _, name := range m.asked(r.Pod, r.Container) {
 		if err := m.allocateOne(ctx, r, name); err != nil {
 			return err
 		}
@@ -36,11 +36,11 @@ func (m *Manager) Allocate(ctx context.Context, r containermanager.Request) erro
 	return nil
 }
 
-// extended returns the names of the extended resources in a container's limits that resource claims do not serve, sorted.
-func extended(pod *corev1.Pod, c *corev1.Container) []string {
+// asked returns the names of the known resources in a container's limits that resource claims do not serve, sorted.
+func (m *Manager) asked(pod *corev1.Pod, c *corev1.Container) []string {
 	var out []string
 	for name, q := range c.Resources.Limits {
-		if q.Value() > 0 && allocatable.IsExtended(name) && !claimed(pod, c.Name, string(name)) {
+		if q.Value() > 0 && m.known(string(name)) != nil && !claimed(pod, c.Name, string(name)) {
 			out = append(out, string(name))
 		}
 	}
@@ -110,11 +110,8 @@ func (m *Manager) allocateOne(ctx context.Context, q containermanager.Request, n
 	for _, id := range ids {
 		r.used[id] = uid
 	}
+	keeper{m}.unsave()
 	m.mu.Unlock()
-	if err := m.write(); err != nil {
-		m.drop(uid, q.Container.Name, name)
-		return err
-	}
 	return nil
 }
 
@@ -136,22 +133,6 @@ func (m chooser) lost(ctx context.Context, w want, p *plugin, err error) error {
 		return m.hold(w.Pod.UID, w.name, until)
 	}
 	return err
-}
-
-// drop takes back an allocation that could not be stored. What other containers of the pod have stays.
-func (m *Manager) drop(uid types.UID, container, name string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.pods[uid][container], name)
-	r := m.resources[name]
-	maps.DeleteFunc(r.used, func(_ string, owner types.UID) bool { return owner == uid })
-	for _, resources := range m.pods[uid] {
-		if a := resources[name]; a != nil {
-			for _, id := range a.ids {
-				r.used[id] = uid
-			}
-		}
-	}
 }
 
 // want is a container's request of one resource.
@@ -336,7 +317,7 @@ func (m *Manager) Release(_ context.Context, pod types.UID) error {
 	if !had {
 		return nil
 	}
-	return m.write()
+	return keeper{m}.write()
 }
 
 // free frees a pod's devices. The caller holds the lock.

@@ -14,7 +14,8 @@
 //	persist.go        the checkpoint
 //	metrics.go        kubelet's metrics of it
 //
-// A device belongs to one pod from its allocation until the pod's release; the checkpoint is on disk before a container can use it. After a
+// A device belongs to one pod from its allocation until the pod's release; the checkpoint is on disk before a container can use it: it is
+// written while the pod's sandbox starts. After a
 // restart of the node or the machine, a pod whose plug-in is not back yet is held for at most Options.Wait; kubelet fails it.
 package devicemanager
 
@@ -90,9 +91,13 @@ type Manager struct {
 	changes chan struct{}  // signals that the Node's capacity may have changed
 	running sync.WaitGroup // of connected plug-ins
 
+	unsaved chan struct{} // signals that the checkpoint is old
+
 	writing sync.Mutex // of the checkpoint; taken before mu
+	saved   uint64     // the version on disk; guarded by writing
 
 	mu        sync.Mutex
+	version   uint64 // of what the checkpoint has
 	resources map[string]*resource
 	pods      map[types.UID]podDevices
 	waiting   map[types.UID]bool                  // pods that are held
@@ -123,13 +128,13 @@ func New(o Options) (*Manager, error) {
 		o.Changed = func() {}
 	}
 	m := &Manager{
-		Options: o, started: o.Clock.Now(), changes: make(chan struct{}, 1),
+		Options: o, started: o.Clock.Now(), changes: make(chan struct{}, 1), unsaved: make(chan struct{}, 1),
 		resources: map[string]*resource{}, pods: map[types.UID]podDevices{}, waiting: map[types.UID]bool{},
 	}
 	if err := os.MkdirAll(o.Dir, 0o750); err != nil {
 		return nil, fmt.Errorf("make directory of device plug-ins: %w", err)
 	}
-	m.read()
+	keeper{m}.read()
 	return m, nil
 }
 
@@ -163,6 +168,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
+	m.running.Go(func() { keeper{m}.saveUnsaved(life) })
 	served := make(chan error, 1)
 	m.running.Go(func() { served <- server.Serve(listener) })
 	defer server.Stop()

@@ -21,6 +21,7 @@ import (
 
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/agent/containermanager"
+	"github.com/mortise-dev/mortise/internal/agent/devicemanager/checkpoint"
 	"github.com/mortise-dev/mortise/internal/agent/plugins"
 )
 
@@ -414,5 +415,35 @@ func TestAllocateFails(t *testing.T) {
 	fail = false
 	if err := n.admit(asking("q", 1)); err != nil {
 		t.Error(err)
+	}
+}
+
+// An allocation that cannot be written does not reach a container, and is retried.
+func TestCheckpointThatCannotBeWritten(t *testing.T) {
+	dir := t.TempDir()
+	n := start(t, dir, newPods(), nil)
+	n.plug(t, newDriver("d1"), "d.sock")
+	pod := asking("p", 1)
+	blocked := filepath.Join(dir, checkpoint.File)
+	if err := errors.Join(os.Remove(blocked), os.MkdirAll(filepath.Join(blocked, "full"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.admit(pod); err != nil {
+		t.Fatal(err)
+	}
+	create := func() error {
+		return n.AddOptions(t.Context(), pod, &pod.Spec.Containers[0], &containermanager.Options{})
+	}
+	if err := create(); err == nil || !strings.Contains(err.Error(), "write checkpoint of devices") {
+		t.Errorf("the container is created: %v", err)
+	}
+	if err := os.RemoveAll(blocked); err != nil {
+		t.Fatal(err)
+	}
+	if err := create(); err != nil {
+		t.Error(err)
+	}
+	if text, err := os.ReadFile(blocked); err != nil || !strings.Contains(string(text), `"PodUID":"p"`) {
+		t.Errorf("%s %v", text, err)
 	}
 }

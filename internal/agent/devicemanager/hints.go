@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
 
-	"github.com/mortise-dev/mortise/internal/agent/allocatable"
 	"github.com/mortise-dev/mortise/internal/agent/containermanager"
 	"github.com/mortise-dev/mortise/internal/agent/devicemanager/checkpoint"
 )
@@ -44,13 +43,13 @@ func (m aligner) TopologyHints(r containermanager.Request) map[string][]containe
 	m.forgetGone()
 	counts := map[string]int{}
 	if r.Container != nil {
-		for _, name := range extended(r.Pod, r.Container) {
+		for _, name := range m.asked(r.Pod, r.Container) {
 			q := r.Container.Resources.Limits[corev1.ResourceName(name)]
 			counts[name] = int(q.Value())
 		}
 	} else {
 		for name, q := range resourcehelper.PodLimits(r.Pod, resourcehelper.PodResourcesOptions{ExcludeOverhead: true}) {
-			if q.Value() > 0 && allocatable.IsExtended(name) {
+			if q.Value() > 0 && m.known(string(name)) != nil {
 				counts[string(name)] = int(q.Value())
 			}
 		}

@@ -19,13 +19,15 @@ import (
 )
 
 // AddOptions calls PreStartContainer of the plug-ins that want it, and adds what they have answered to Allocate. A container that has no
-// devices yet, because the checkpoint was lost, gets some.
+// devices yet, because the checkpoint was lost, gets some. Before it returns, the container's devices are in the checkpoint on disk.
 func (m *Manager) AddOptions(ctx context.Context, pod *corev1.Pod, c *corev1.Container, to *containermanager.Options) error {
-	for _, name := range extended(pod, c) {
+	given := false
+	for _, name := range m.asked(pod, c) {
 		r := m.known(name)
 		if r == nil {
 			continue
 		}
+		given = true
 		if err := m.await(pod, c, name, r); err != nil {
 			return err
 		}
@@ -43,7 +45,10 @@ func (m *Manager) AddOptions(ctx context.Context, pod *corev1.Pod, c *corev1.Con
 		}
 		m.merge(name, a.response, to)
 	}
-	return nil
+	if !given {
+		return nil
+	}
+	return keeper{m}.save()
 }
 
 func (m *Manager) has(pod *corev1.Pod, c *corev1.Container, name string) *allocation {

@@ -5,6 +5,7 @@ package devicemanager
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -21,11 +22,14 @@ import (
 	"github.com/mortise-dev/mortise/internal/durable"
 )
 
+// keeper reads and writes the checkpoint.
+type keeper struct{ *Manager }
+
 // file is the path of the checkpoint.
-func (m *Manager) file() string { return filepath.Join(m.Dir, checkpoint.File) }
+func (m keeper) file() string { return filepath.Join(m.Dir, checkpoint.File) }
 
 // read takes over what the checkpoint says. Only New calls it.
-func (m *Manager) read() {
+func (m keeper) read() {
 	f, err := os.Open(m.file())
 	if errors.Is(err, fs.ErrNotExist) {
 		return
@@ -47,9 +51,14 @@ func (m *Manager) read() {
 		return
 	}
 	for name := range registered {
-		m.resources[name] = newResource(m.started)
+		if named(name) == nil {
+			m.resources[name] = newResource(m.started)
+		}
 	}
 	for _, e := range entries {
+		if named(e.ResourceName) != nil {
+			continue
+		}
 		response := &pluginapi.ContainerAllocateResponse{}
 		if err := proto.Unmarshal(e.AllocResp, response); err != nil {
 			m.Logger.Error("Could not read a plug-in's answer in the checkpoint of devices", "pod", e.PodUID, "container", e.ContainerName,
@@ -73,11 +82,47 @@ func (m *Manager) read() {
 	}
 }
 
+// unsave notes that the checkpoint on disk is old, and has Run write it. The caller holds mu.
+func (m keeper) unsave() {
+	m.version++
+	select {
+	case m.unsaved <- struct{}{}:
+	default:
+	}
+}
+
+// saveUnsaved writes the checkpoint when it is old, until ctx ends.
+func (m keeper) saveUnsaved(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.unsaved:
+			if err := m.save(); err != nil {
+				m.Logger.Error("Could not write the checkpoint of devices, retrying before a container gets its devices", "err", err)
+			}
+		}
+	}
+}
+
 // write writes the checkpoint. The caller does not hold mu.
-func (m *Manager) write() error {
+func (m keeper) write() error {
+	m.mu.Lock()
+	m.version++
+	m.mu.Unlock()
+	return m.save()
+}
+
+// save writes the checkpoint if that on disk is old. One write serves all who wait for one. The caller does not hold mu.
+func (m keeper) save() error {
 	m.writing.Lock()
 	defer m.writing.Unlock()
 	m.mu.Lock()
+	version := m.version
+	if version == m.saved {
+		m.mu.Unlock()
+		return nil
+	}
 	entries, registered, err := m.snapshot()
 	m.mu.Unlock()
 	if err != nil {
@@ -90,11 +135,12 @@ func (m *Manager) write() error {
 	if err := durable.Write(m.file(), 0o600, text); err != nil {
 		return fmt.Errorf("write checkpoint of devices: %w", err)
 	}
+	m.saved = version
 	return nil
 }
 
 // snapshot returns the contents of the checkpoint. The caller holds mu.
-func (m *Manager) snapshot() ([]checkpoint.PodDevicesEntry, map[string][]string, error) {
+func (m keeper) snapshot() ([]checkpoint.PodDevicesEntry, map[string][]string, error) {
 	var entries []checkpoint.PodDevicesEntry
 	for uid, containers := range m.pods {
 		for container, resources := range containers {

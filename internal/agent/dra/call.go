@@ -35,7 +35,7 @@ func (m *Manager) prepareBy(
 func (m *Manager) unprepareBy(
 	ctx context.Context, i *instance, request *drapb.NodeUnprepareResourcesRequest,
 ) (answer *drapb.NodeUnprepareResourcesResponse, err error) {
-	err = m.call(ctx, i, func(ctx context.Context, client drapb.DRAPluginClient) error {
+	err = m.call(extension.Calling(ctx, "NodeUnprepareResources"), i, func(ctx context.Context, client drapb.DRAPluginClient) error {
 		answer, err = client.NodeUnprepareResources(ctx, request)
 		return err
 	})

@@ -312,7 +312,7 @@ func (w *world) prepare(m *Manager, p *corev1.Pod) {
 
 func (w *world) release(m *Manager, p *corev1.Pod) {
 	w.Helper()
-	if err := m.Release(w.Context(), p.UID); err != nil {
+	if err := m.Release(extension.For(w.Context(), p.Namespace, p.Name), p.UID); err != nil {
 		w.Error(err)
 	}
 }
@@ -405,6 +405,9 @@ func TestClaimsOfPods(t *testing.T) {
 			}
 			w.release(m, a)
 			d.calledAs("unprepare one")
+			if s := m.Ledger.Spans("ns", "a"); len(s) != 3 || s[2].Method != "NodeUnprepareResources" || s[2].Name != "d.test" {
+				t.Errorf("spans of a after its end: %v", s)
+			}
 			w.hasClaims("ns/shared of uid-b")
 			w.release(m, a)
 			w.release(m, b)

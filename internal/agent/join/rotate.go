@@ -43,6 +43,12 @@ type Identity struct {
 	selfKey     *ecdsa.PrivateKey // of all certificates of SelfSigned
 }
 
+// Serving returns the identity of a node that has other credentials for the API server: it makes serving certificates, and keeps those of
+// the cluster in a directory pki below dir.
+func Serving(dir, name string, log *slog.Logger) *Identity {
+	return &Identity{Name: name, dir: dir, log: log}
+}
+
 func (i *Identity) use(c *tls.Certificate) { i.current.Store(c) }
 
 // renew makes c the current certificate. It closes connections with the previous one: the server would continue to identify them by a

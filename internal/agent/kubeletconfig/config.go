@@ -35,6 +35,13 @@ const dropInSuffix = ".conf"
 
 // Load reads a file and drop-ins; either may be empty. It returns as skipped the files of the directory that are no drop-ins.
 func Load(file, dir string) (config *configv1beta1.KubeletConfiguration, skipped []string, err error) {
+	return LoadUnder(file, dir, nil)
+}
+
+// LoadUnder is Load for a program whose flags win over the files: override sets the fields of the flags that were given. Nil sets none.
+func LoadUnder(
+	file, dir string, override func(*configv1beta1.KubeletConfiguration),
+) (config *configv1beta1.KubeletConfiguration, skipped []string, err error) {
 	config = &configv1beta1.KubeletConfiguration{}
 	if file != "" {
 		data, err := componentconfig.Read("kubelet", file)
@@ -55,6 +62,9 @@ func Load(file, dir string) (config *configv1beta1.KubeletConfiguration, skipped
 		if config, skipped, err = dropIns(config, dir); err != nil {
 			return nil, nil, err
 		}
+	}
+	if override != nil {
+		override(config)
 	}
 	if err := Validate(config); err != nil {
 		return nil, nil, fmt.Errorf("check kubelet configuration: %w", err)

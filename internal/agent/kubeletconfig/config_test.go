@@ -255,3 +255,20 @@ func FuzzParse(f *testing.F) {
 		Unheeded(c)
 	})
 }
+
+// Flags win over the file and its drop-ins, and what they set is validated too.
+func TestLoadUnderFlags(t *testing.T) {
+	dir := t.TempDir()
+	file := write(t, dir, "kubelet.yaml", head+"maxPods: 5\nport: 1\n")
+	write(t, dir, "d/10.conf", head+"maxPods: 6\n")
+	port := int32(10251)
+	set := func(c *configv1beta1.KubeletConfiguration) { c.Port = port }
+	c, _, err := LoadUnder(file, filepath.Join(dir, "d"), set)
+	if err != nil || c.MaxPods != 6 || c.Port != 10251 {
+		t.Errorf("%+v %v", c, err)
+	}
+	port = 70000
+	if _, _, err := LoadUnder(file, "", set); err == nil {
+		t.Error("a port that is none is accepted")
+	}
+}

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 )
 
@@ -64,8 +65,11 @@ func (m *Manager) admit(ctx context.Context, w *worker, pod *corev1.Pod) error {
 	return nil
 }
 
-// TearDown runs the hooks backwards. If one fails, the others still run.
+// TearDown runs the hooks backwards. If one fails, the others still run. Calls of plug-ins are the pod's, while the node knows it.
 func (m *Manager) TearDown(ctx context.Context, uid types.UID) error {
+	if pod := m.Spec(uid); pod != nil {
+		ctx = extension.For(ctx, pod.Namespace, pod.Name)
+	}
 	var failed []error
 	for i := len(m.hooks) - 1; i >= 0; i-- {
 		h := m.hooks[i]

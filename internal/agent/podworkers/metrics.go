@@ -15,7 +15,9 @@ import (
 type Metrics struct {
 	seen, rounds     prometheus.ObserverVec
 	total, sli       prometheus.Observer
+	written          prometheus.Observer
 	pods, podErrors  prometheus.Counter
+	users, userErrs  prometheus.Counter // pods in user namespaces
 	containers       *prometheus.CounterVec
 	containersErrors *prometheus.CounterVec
 	all              []prometheus.Collector
@@ -50,6 +52,12 @@ func NewMetrics() *Metrics {
 	).WithLabelValues()
 	m.pods = counter("started_pods_total", "Cumulative number of pods started").WithLabelValues()
 	m.podErrors = counter("started_pods_errors_total", "Cumulative number of errors when starting pods").WithLabelValues()
+	m.users = counter("started_user_namespaced_pods_total", "Cumulative number of pods with user namespaces started").WithLabelValues()
+	m.userErrs = counter("started_user_namespaced_pods_errors_total",
+		"Cumulative number of errors when starting pods with user namespaces").WithLabelValues()
+	m.written = histogram("pod_status_sync_duration_seconds",
+		"Duration in seconds to sync a pod status update, from the detection of a change until the API server has it",
+		[]float64{0.010, 0.050, 0.100, 0.500, 1, 5, 10, 20, 30, 45, 60}).WithLabelValues()
 	m.containers = counter("started_containers_total", "Cumulative number of containers started", "container_type")
 	m.containersErrors = counter("started_containers_errors_total", "Cumulative number of errors when starting containers",
 		"container_type", "code")
@@ -59,10 +67,16 @@ func NewMetrics() *Metrics {
 // Collectors returns the metrics for registration.
 func (m *Metrics) Collectors() []prometheus.Collector { return m.all }
 
-// sandbox counts the creation of a sandbox.
-func (m *Metrics) sandbox(err error) {
+// sandbox counts the creation of a pod's sandbox.
+func (m *Metrics) sandbox(pod *corev1.Pod, err error) {
 	if m == nil {
 		return
+	}
+	if h := pod.Spec.HostUsers; h != nil && !*h {
+		m.users.Inc()
+		if err != nil {
+			m.userErrs.Inc()
+		}
 	}
 	m.pods.Inc()
 	m.containers.WithLabelValues("pod_sandbox").Inc()
@@ -91,6 +105,13 @@ func (m *Metrics) container(pod *corev1.Pod, name, reason string) {
 	m.containers.WithLabelValues(kind).Inc()
 	if reason != "" {
 		m.containersErrors.WithLabelValues(kind, reason).Inc()
+	}
+}
+
+// synced times a write of a pod's status, since the status was new.
+func (m *Metrics) synced(took time.Duration) {
+	if m != nil {
+		m.written.Observe(took.Seconds())
 	}
 }
 

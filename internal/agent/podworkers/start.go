@@ -59,7 +59,7 @@ func (w *worker) makeSandbox(ctx context.Context, pod *corev1.Pod, attempt uint3
 		return w.failed(ctx, pod, createSandbox, err)
 	}
 	_, err = m.Runtime.Runtime.RunPodSandbox(cri.Quiet(ctx), config, handler)
-	m.Starts.sandbox(err)
+	m.Starts.sandbox(pod, err)
 	if err != nil {
 		return w.failed(ctx, pod, createSandbox, err)
 	}

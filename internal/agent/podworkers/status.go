@@ -12,6 +12,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -128,6 +129,9 @@ func (w *worker) newStatus(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, f
 		w.written.status = &sent
 		return &copied, nil
 	}
+	if w.written.changed.IsZero() {
+		w.written.changed = m.Clock.Now()
+	}
 	return &copied, func() {
 		made, err := w.sendStatus(ctx, api, base, sent)
 		switch {
@@ -139,6 +143,8 @@ func (w *worker) newStatus(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, f
 			return
 		}
 		w.succeeded(writePodStatus)
+		m.Starts.synced(m.Clock.Since(w.written.changed))
+		w.written.changed = time.Time{}
 		w.written.status, w.written.at = &sent, made.ResourceVersion
 		m.mu.Lock()
 		if w.made = made; w.spec != nil && !newer(made.ResourceVersion, w.spec.ResourceVersion) {

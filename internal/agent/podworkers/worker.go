@@ -77,6 +77,7 @@ type written struct {
 	mirror  types.UID      // the UID of a static pod's mirror pod
 	writing sync.WaitGroup // writes that run beside the round
 	retry   time.Duration  // when to repeat a failed write of the current round; zero: none
+	changed time.Time      // when the status that is not written yet was new; zero: all is written
 	times   startTimes     // of the start that the statuses show
 }
 

@@ -16,6 +16,8 @@
 //	/configz                                   the kubelet configuration in effect
 //	/statusz, /flagz                           versions and uptime; the effective flags
 //
+// readonly.go serves some of them to every client, at kubelet's read-only port.
+//
 // A [Server] knows nothing of containers: it serves an [nodeapi.Node], which is the real node or a simulated one. It proxies streams to the
 // streaming server of the container runtime, which speaks SPDY, and translates newer WebSocket clients.
 //

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
@@ -79,7 +80,7 @@ type Status interface {
 	SetShuttingDown()
 }
 
-// Config configures a Manager. All fields are required.
+// Config configures a Manager. All fields but Metrics are required.
 type Config struct {
 	Pods    Pods
 	Killer  Killer
@@ -87,7 +88,25 @@ type Config struct {
 	Kubelet *configv1beta1.KubeletConfiguration
 	Clock   clock.WithTicker
 	Logger  *slog.Logger
+	Metrics *Metrics // nil: none
 }
+
+// Metrics are kubelet's metrics of the graceful shutdown.
+type Metrics struct{ start, end prometheus.Gauge }
+
+// NewMetrics makes the metrics.
+func NewMetrics() *Metrics {
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Subsystem: "kubelet", Name: name, Help: help})
+	}
+	return &Metrics{
+		gauge("graceful_shutdown_start_time_seconds", "Last graceful shutdown start time since unix epoch in seconds"),
+		gauge("graceful_shutdown_end_time_seconds", "Last graceful shutdown end time since unix epoch in seconds"),
+	}
+}
+
+// Collectors returns the metrics for registration.
+func (m *Metrics) Collectors() []prometheus.Collector { return []prometheus.Collector{m.start, m.end} }
 
 // Manager ends the node's pods before the node ends.
 type Manager struct {
@@ -130,6 +149,10 @@ func (m *Manager) Run(outer, inner context.Context, cancel context.CancelFunc) e
 	case <-outer.Done():
 	}
 	defer cancel()
+	if m.Metrics != nil {
+		m.Metrics.start.Set(float64(m.Clock.Now().Unix()))
+		defer func() { m.Metrics.end.Set(float64(m.Clock.Now().Unix())) }()
+	}
 	m.shuttingDown.Store(true)
 	m.Status.SetShuttingDown()
 	m.Logger.Info("Node is shutting down, ending its pods")

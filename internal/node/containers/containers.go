@@ -157,9 +157,12 @@ func (p *Plan) OpenPodAccess(ctx context.Context, port int, log *slog.Logger) (*
 
 // Run implements [node.Machine].
 func (p *Plan) Run(ctx context.Context, c *node.Connection, usage *node.Usage, parts *lifecycle.Group) error {
-	network, err := p.runNetwork(ctx, c, parts)
-	if err != nil {
-		return err
+	var network network
+	if !c.NetworkElsewhere {
+		var err error
+		if network, err = p.runNetwork(ctx, c, parts); err != nil {
+			return err
+		}
 	}
 	return p.runAgent(ctx, c, network, usage, parts)
 }
@@ -189,10 +192,10 @@ func (p *Plan) runAgent(ctx context.Context, c *node.Connection, n network, usag
 	}
 	measured := agent.NewMetrics()
 	parts.Run(ctx, "node's addresses", c.Addresses.Run)
-	api := server.Serve(p.kubelet.settings(server.Options{
+	settings := p.kubelet.settings(server.Options{
 		ClientCAs: c.ClientCAs, Host: server.Host, Logger: log, Reviews: reviews, Metrics: measured.Gatherer(), Pages: p.pages(),
 		Requests: server.NewRequestMetrics(), Probes: measured.Probes(),
-	}))
+	})
 	parts.Run(ctx, "node", func(ctx context.Context) error {
 		return agent.Run(ctx, agent.Options{
 			NodeName: c.Name, Config: c.Config, RuntimeEndpoint: p.socket, Kubelet: p.kubelet.configuration(),
@@ -200,10 +203,10 @@ func (p *Plan) runAgent(ctx context.Context, c *node.Connection, n network, usag
 				RootDir: p.Settings.Root(p.DataDir), Links: p.links(), LocalStorage: p.localStorage(), CSIDrivers: p.Settings.CSIDrivers,
 				PluginWait: p.Settings.PluginWait,
 			},
-			CNI: agent.CNIOptions{ConfDir: p.cniDir, PodCIDR: c.PodCIDR, MTU: n.podMTU, Masqueraded: n.masqueraded},
+			CNI: p.cni(c, n),
 			Server: agent.ServerOptions{
-				Serve: usage.Of(api, server.Host), Listen: p.kubelet.listenAt(listen(c)), TLS: p.kubelet.secured(c.Serving),
-				Admit: p.kubelet.admits(c.Admit),
+				Serve: usage.Of(server.Serve(settings), server.Host), Listen: p.kubelet.listenAt(listen(c)),
+				TLS: p.kubelet.secured(c.Serving), Admit: p.kubelet.admits(c.Admit), ReadOnly: server.ServeReadOnly(settings),
 			},
 			ClusterDNS: n.clusterDNS, Addresses: c.Addresses, DecodePods: staticPods(), Volumes: nodeparts.VolumePlugins(),
 			ImageCredentials: agent.ImageCredentialsOptions{
@@ -213,6 +216,14 @@ func (p *Plan) runAgent(ctx context.Context, c *node.Connection, n network, usag
 		})
 	})
 	return nil
+}
+
+// cni returns the settings of the pods' network.
+func (p *Plan) cni(c *node.Connection, n network) agent.CNIOptions {
+	if c.NetworkElsewhere {
+		return agent.CNIOptions{ConfDir: "-"}
+	}
+	return agent.CNIOptions{ConfDir: p.cniDir, PodCIDR: c.PodCIDR, MTU: n.podMTU, Masqueraded: n.masqueraded}
 }
 
 // listen returns the default address of the node's API: not an address that may change.

@@ -43,15 +43,14 @@ type JoinOptions struct {
 // Node is a node of a cluster whose API server is elsewhere.
 type Node struct {
 	*lifecycle.Process
-	identity *join.Identity
-	text     string
+	server, text string
 }
 
 // Server returns the URL of the API server.
-func (n *Node) Server() string { return n.identity.Server }
+func (n *Node) Server() string { return n.server }
 
 // Text describes the node: its name and what runs its pods.
-func (n *Node) Text() string { return n.identity.Name + ", " + n.text }
+func (n *Node) Text() string { return n.text }
 
 // Kubeconfig returns the path of the node's own kubeconfig below its data directory.
 func Kubeconfig(dataDir string) string { return filepath.Join(identityDir(dataDir), join.ConfigFile) }
@@ -88,25 +87,17 @@ type joining struct {
 	connection *node.Connection
 }
 
+// A step is one of a node's start.
+type (
+	step  = lifecycle.Step[*joining]
+	steps = []step
+)
+
 // joinSteps returns the steps in the order of a node's start.
-func joinSteps() []lifecycle.Step[*joining] {
-	return []lifecycle.Step[*joining]{
-		{Name: "check the settings", Start: func(ctx context.Context, j *joining) (err error) {
-			if j.machine, err = check(ctx, &j.options); err != nil {
-				return err
-			}
-			j.options.Containers = known{j.machine}
-			j.plan, err = node.Check(ctx, j.options)
-			return err
-		}},
-		{
-			Name: "claim the machine",
-			Start: func(ctx context.Context, j *joining) (err error) {
-				j.claim, err = j.plan.Claim(ctx)
-				return err
-			},
-			Stop: func(j *joining) error { return j.claim.Close() },
-		},
+func joinSteps() steps {
+	return steps{
+		checkStep(),
+		claimStep(),
 		{
 			Name: "open the data directory",
 			Start: func(_ context.Context, j *joining) (err error) {
@@ -115,11 +106,7 @@ func joinSteps() []lifecycle.Step[*joining] {
 			},
 			Stop: func(j *joining) error { return j.dir.Close() },
 		},
-		{
-			Name:  "group the clients of the API server",
-			Start: func(_ context.Context, j *joining) error { j.parts = j.process.Dependents(); return nil },
-			Stop:  func(j *joining) error { j.parts.Stop(); return nil },
-		},
+		groupStep(),
 		{Name: "join", Start: func(ctx context.Context, j *joining) (err error) {
 			j.identity, err = openIdentity(ctx, j.machine, j.to)
 			return err
@@ -132,10 +119,44 @@ func joinSteps() []lifecycle.Step[*joining] {
 			j.connection, err = j.machine.connect(ctx, j.identity, j.addresses, j.parts)
 			return err
 		}},
-		{Name: "run the node", Start: func(ctx context.Context, j *joining) error {
-			return j.plan.Run(ctx, j.connection, j.parts)
-		}},
+		runStep(),
 	}
+}
+
+func checkStep() step {
+	return step{Name: "check the settings", Start: func(ctx context.Context, j *joining) (err error) {
+		if j.machine, err = check(ctx, &j.options); err != nil {
+			return err
+		}
+		j.options.Containers = known{j.machine}
+		j.plan, err = node.Check(ctx, j.options)
+		return err
+	}}
+}
+
+func claimStep() step {
+	return step{
+		Name: "claim the machine",
+		Start: func(ctx context.Context, j *joining) (err error) {
+			j.claim, err = j.plan.Claim(ctx)
+			return err
+		},
+		Stop: func(j *joining) error { return j.claim.Close() },
+	}
+}
+
+func groupStep() step {
+	return step{
+		Name:  "group the clients of the API server",
+		Start: func(_ context.Context, j *joining) error { j.parts = j.process.Dependents(); return nil },
+		Stop:  func(j *joining) error { j.parts.Stop(); return nil },
+	}
+}
+
+func runStep() step {
+	return step{Name: "run the node", Start: func(ctx context.Context, j *joining) error {
+		return j.plan.Run(ctx, j.connection, j.parts)
+	}}
 }
 
 // Join joins the cluster, or continues as the node that joined it, and returns when the node runs. An invalid token, CA or name is an
@@ -150,15 +171,19 @@ func Join(ctx context.Context, o node.Options, to JoinOptions) (*Node, error) {
 	if _, err := nodeAddresses(to.Address); err != nil {
 		return nil, err
 	}
-	j := &joining{options: o, to: to}
-	process, err := lifecycle.Start(ctx, joinSteps(), func(p *lifecycle.Process) *joining {
+	return (&joining{options: o, to: to}).start(ctx, joinSteps())
+}
+
+// start starts a node by its steps.
+func (j *joining) start(ctx context.Context, all steps) (*Node, error) {
+	process, err := lifecycle.Start(ctx, all, func(p *lifecycle.Process) *joining {
 		j.process = p
 		return j
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Node{Process: process, identity: j.identity, text: j.plan.Text}, nil
+	return &Node{Process: process, server: j.connection.Config.Host, text: j.identity.Name + ", " + j.plan.Text}, nil
 }
 
 // openIdentity joins the cluster, or opens the identity of the node that joined it.
@@ -211,20 +236,26 @@ func (p *Plan) connect(
 	if c.ClientCAs, err = identity.Pool(); err != nil {
 		return nil, fmt.Errorf("read the cluster's authority: %w", err)
 	}
-	if k := p.kubelet; k != nil && k.ServerTLSBootstrap {
-		certificate, err := identity.Serving(parts.Context(ctx), client, addresses.Texts)
-		if err != nil {
-			return nil, err
-		}
-		c.ServeBy(certificate)
-	} else {
-		sign := func(hosts ...string) (tls.Certificate, error) { return identity.SelfSigned(time.Now(), hosts...) }
-		if err := c.Serve(sign, p.Logger); err != nil {
-			return nil, err
-		}
+	if err := p.secure(ctx, c, identity, client, parts); err != nil {
+		return nil, err
 	}
 	parts.Run(ctx, "certificates", func(ctx context.Context) error { return identity.Rotate(ctx, client) })
 	return c, nil
+}
+
+// secure gives the node's API a serving certificate: one of the cluster, if the configuration wants it, else a self-signed one.
+func (p *Plan) secure(
+	ctx context.Context, c *node.Connection, identity *join.Identity, client kubernetes.Interface, parts *lifecycle.Group,
+) error {
+	if k := p.kubelet; k != nil && k.ServerTLSBootstrap {
+		certificate, err := identity.Serving(parts.Context(ctx), client, c.Addresses.Texts)
+		if err != nil {
+			return err
+		}
+		c.ServeBy(certificate)
+		return nil
+	}
+	return c.Serve(func(hosts ...string) (tls.Certificate, error) { return identity.SelfSigned(time.Now(), hosts...) }, p.Logger)
 }
 
 // joinedAddresses returns the addresses at which other hosts reach a node that joined: the given ones, or those from which it reaches the

@@ -27,13 +27,13 @@ type kubelet struct {
 	clientCAs *x509.CertPool // beside the cluster's own; nil: none
 }
 
-// checkKubelet reads the node's configuration, and sets the runtime's socket from it. Without a file it returns nil.
+// checkKubelet reads the node's configuration, and sets the runtime's socket from it. Without files and kubelet's flags it returns nil.
 func checkKubelet(o *node.Options) (*kubelet, error) {
 	file, dir := o.Settings.ConfigFile, o.Settings.ConfigDir
-	if file == "" && dir == "" {
+	if file == "" && dir == "" && o.KubeletFlags == nil {
 		return nil, nil
 	}
-	config, skipped, err := kubeletconfig.Load(file, dir)
+	config, skipped, err := kubeletconfig.LoadUnder(file, dir, o.KubeletFlags)
 	if err != nil {
 		return nil, err
 	}

@@ -10,8 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-
-	"k8s.io/utils/dump"
 )
 
 // File is the name of the file in the directory of device plug-ins.
@@ -84,6 +82,6 @@ func Decode(text []byte) ([]PodDevicesEntry, map[string][]string, error) {
 // checksum is kubelet's: of the Go notation of the contents.
 func checksum(data checkpointData) uint64 {
 	hash := fnv.New32a()
-	_, _ = fmt.Fprintf(hash, "%v", dump.ForHash(data))
+	_, _ = hash.Write(notation(data))
 	return uint64(hash.Sum32())
 }

@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"k8s.io/utils/dump"
 )
 
 // written are files that kubelet 1.37.1 has written.
@@ -57,7 +59,26 @@ func TestCorruptFiles(t *testing.T) {
 	}
 }
 
-// What is decoded encodes to what decodes to the same.
+// The checksum is of the notation that kubelet uses.
+func TestNotation(t *testing.T) {
+	for _, data := range []checkpointData{
+		{},
+		{[]PodDevicesEntry{}, map[string][]string{}},
+		{
+			[]PodDevicesEntry{
+				{"u", "c\"ß\x01", "r", DevicesPerNUMA{NoNUMA: {"a", "b"}, 1: nil, 2: {}, 10: {"z"}}, []byte{1, 255, 0}},
+				{}, {AllocResp: []byte{}, DeviceIDs: DevicesPerNUMA{}},
+			},
+			map[string][]string{"b": {"x", ""}, "a": nil, "c": {}},
+		},
+	} {
+		if got, want := string(notation(data)), dump.ForHash(data); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+}
+
+// What is decoded encodes to what decodes to the same, and its notation is kubelet's.
 func FuzzDecode(f *testing.F) {
 	for _, text := range written {
 		f.Add([]byte(text))
@@ -70,6 +91,10 @@ func FuzzDecode(f *testing.F) {
 		again, err := Encode(entries, registered)
 		if err != nil {
 			t.Fatal(err)
+		}
+		data := checkpointData{entries, registered}
+		if got, want := string(notation(data)), dump.ForHash(data); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
 		}
 		if _, _, err := Decode(again); err != nil {
 			t.Errorf("%q: %v", again, err)
