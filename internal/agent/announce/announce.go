@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package announce makes a node answer for addresses of load balancers on its network, by ARP and NDP. The controller of load balancers
-// chooses the node of each address, and writes it into the Service ([loadbalancer.NodesAnnotation]).
+// chooses the node of each address, and writes it into the Service ([v1alpha1.LoadBalancerNodesAnnotation]).
 //
 //	announce.go  which addresses; the loop
 //	link.go      the addresses on the machine's links
@@ -35,7 +35,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/mortise-dev/mortise/internal/loadbalancer"
+	"github.com/mortise-dev/mortise/api/config/v1alpha1"
 )
 
 // The intervals of a node that others could relieve.
@@ -61,15 +61,15 @@ func Prepare(f informers.SharedInformerFactory) {
 	f.Core().V1().Nodes().Informer()
 }
 
-// Wanted returns the addresses that a node announces, in order: those of load balancers whose Services say so.
+// Wanted returns the addresses that a node announces, in order: those of Services that name the node.
 func Wanted(self string, services []*corev1.Service) []netip.Addr {
 	found := map[netip.Addr]bool{}
 	for _, svc := range services {
-		text := svc.Annotations[loadbalancer.NodesAnnotation]
+		text := svc.Annotations[v1alpha1.LoadBalancerNodesAnnotation]
 		if text == "" || svc.Spec.Type != corev1.ServiceTypeLoadBalancer {
 			continue
 		}
-		nodes := loadbalancer.Nodes(text)
+		nodes := v1alpha1.LoadBalancerNodes(text)
 		for _, in := range svc.Status.LoadBalancer.Ingress {
 			a, err := netip.ParseAddr(in.IP)
 			if a = a.Unmap(); err == nil && nodes[a] == self && a.IsGlobalUnicast() {
@@ -197,7 +197,8 @@ func (a *announcer) renew(ctx context.Context) {
 	if err != nil {
 		return // of a map of texts
 	}
-	_, err = a.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Patch(ctx, a.NodeName, types.MergePatchType, patch, metav1.PatchOptions{})
+	leases := a.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	_, err = leases.Patch(ctx, a.NodeName, types.MergePatchType, patch, metav1.PatchOptions{})
 	if err != nil && ctx.Err() == nil {
 		a.Logger.Debug("Could not renew the node's Lease while it announces addresses", "error", err)
 	}

@@ -47,20 +47,20 @@ type offer struct {
 	each []netip.Addr
 	// pool are the ranges of which a claim gets one address of each family.
 	pool pool
-	// reserved are the slots that no Service gets, and who has them.
+	// reserved are the slots that no Service gets, with the names of their owners.
 	reserved map[slot]string
 }
 
 // granted is what a claim gets.
 type granted struct {
 	addresses []netip.Addr
-	// taken is why there are not more: a slot, and who has it. Empty: nobody has what the claim asks for.
+	// taken is why there are not more: a slot and its owner. Empty: the claim gets all that it asks for.
 	taken string
 	// wake are the Services that may now get what they wait for, those that have waited longest first.
 	wake []types.NamespacedName
 }
 
-// book has who has which port of which address. It is pure, and not safe for concurrent use.
+// book has the owner of each port of each address. It is pure, and not safe for concurrent use.
 type book struct {
 	owners  map[slot]types.NamespacedName
 	held    map[types.NamespacedName][]slot
@@ -179,7 +179,7 @@ func (b *book) others(than types.NamespacedName) []types.NamespacedName {
 	return slices.DeleteFunc(slices.Clone(b.waiting), func(n types.NamespacedName) bool { return n == than })
 }
 
-// conflict returns why a claim cannot have an address: a slot and who has it. Empty: it can.
+// conflict returns why a claim cannot have an address: a slot and its owner. Empty: it can.
 func (b *book) conflict(c claim, o offer, a netip.Addr) string {
 	for _, p := range c.ports {
 		s := slot{a, p}
@@ -193,8 +193,8 @@ func (b *book) conflict(c claim, o offer, a netip.Addr) string {
 	return ""
 }
 
-// choose selects an address of a pool for a claim, in this order: the requested one, the one that it has, one that nobody has, one that it
-// can share. If there is none it returns an invalid address, and who has the slot that the claim could have had.
+// choose selects an address of a pool for a claim, in this order: the requested one, the one that it has, a free one, one that it can
+// share. If there is none it returns an invalid address, and the owner of a slot that would have done.
 func (b *book) choose(c claim, o offer, f corev1.IPFamily, has []netip.Addr) (_ netip.Addr, taken string) {
 	fits := func(a netip.Addr) bool {
 		if b.users[a] > 0 && (c.alone || b.alone[a]) {

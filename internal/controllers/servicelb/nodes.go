@@ -12,7 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/mortise-dev/mortise/internal/loadbalancer"
+	"github.com/mortise-dev/mortise/api/config/v1alpha1"
 )
 
 // simulatedLabel marks nodes whose pods have no network.
@@ -49,7 +49,7 @@ func memberOf(n *corev1.Node) (m member, ok bool) {
 			m.ready = c.Status == corev1.ConditionTrue
 		}
 	}
-	if m.addresses = n.Annotations[loadbalancer.AddressesAnnotation]; m.addresses != "" {
+	if m.addresses = n.Annotations[v1alpha1.LoadBalancerAddressesAnnotation]; m.addresses != "" {
 		return m, true
 	}
 	for _, kind := range []corev1.NodeAddressType{corev1.NodeExternalIP, corev1.NodeInternalIP} {
@@ -95,7 +95,7 @@ func (v *view) offerTo(has []netip.Addr, local map[string]bool) offer {
 		ready = near
 	}
 	for _, m := range ready[:min(len(ready), maxNodes)] {
-		for _, a := range loadbalancer.Addresses(m.addresses) {
+		for _, a := range v1alpha1.LoadBalancerAddresses(m.addresses) {
 			if slices.Contains(o.each, a) || !keep(a) {
 				continue
 			}
@@ -142,6 +142,6 @@ func (v *view) announcer(a netip.Addr, present string, local map[string]bool) st
 	if choose(alive); best != "" {
 		return best
 	}
-	choose(func(m member) bool { return m.name == present }) // nobody can take over
+	choose(func(m member) bool { return m.name == present }) // no other node can take over
 	return best
 }

@@ -5,12 +5,12 @@
 // pool. The nodes' service proxy forwards what arrives at them. On simulated nodes, Services get addresses that lead nowhere, so that
 // controllers can be tested.
 //
-//	book.go   who has which port of which address; pure
+//	book.go   the owner of each port of each address; pure
 //	pool.go   ranges of addresses; pure
 //	nodes.go  what nodes offer, and which node announces an address of a pool; pure
 //	status.go a Service with what it got; pure
 //
-// The controller leaves alone Services with a spec.loadBalancerClass other than its own ([loadbalancer.Class]) and, if the cluster has an
+// The controller leaves alone Services with a spec.loadBalancerClass other than its own ([v1alpha1.LoadBalancerClass]) and, if the cluster has an
 // external cloud, those without a class. Status, finalizer and events are those of the service controller of a cloud.
 package servicelb
 
@@ -39,8 +39,8 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
+	"github.com/mortise-dev/mortise/api/config/v1alpha1"
 	"github.com/mortise-dev/mortise/internal/controllers"
-	"github.com/mortise-dev/mortise/internal/loadbalancer"
 )
 
 // Controller describes the loop.
@@ -110,7 +110,8 @@ func build(d *controllers.Deps, addresses pool) (controllers.Runner, error) {
 	c := &controller{
 		client: d.Client, recorder: d.Recorder, clock: d.Clock, services: services.Lister(), slices: endpoints.Informer().GetIndexer(),
 		queue: controllers.NewQueue[key](d, "service", 1), external: d.Cluster.ExternalCloud, pool: addresses,
-		book: newBook(), announcers: map[netip.Addr]string{}, said: map[types.NamespacedName]string{}, members: map[string]member{}, beats: map[string]beat{},
+		book: newBook(), announcers: map[netip.Addr]string{}, said: map[types.NamespacedName]string{},
+		members: map[string]member{}, beats: map[string]beat{},
 	}
 	if a := d.Cluster.AdvertiseAddress; a.IsValid() {
 		c.api = netip.AddrPortFrom(a, uint16(d.Cluster.AdvertisePort))
@@ -226,7 +227,7 @@ func (c *controller) recall() error {
 	})
 	for _, svc := range all {
 		c.book.occupy(claimOf(svc), holds(svc))
-		maps.Copy(c.announcers, loadbalancer.Nodes(svc.Annotations[loadbalancer.NodesAnnotation]))
+		maps.Copy(c.announcers, v1alpha1.LoadBalancerNodes(svc.Annotations[v1alpha1.LoadBalancerNodesAnnotation]))
 	}
 	return nil
 }
@@ -242,7 +243,7 @@ func (c *controller) serves(svc *corev1.Service) bool {
 // owns reports whether a Service of type LoadBalancer is the controller's.
 func (c *controller) owns(svc *corev1.Service) bool {
 	class := svc.Spec.LoadBalancerClass
-	return class == nil && !c.external || class != nil && *class == loadbalancer.Class
+	return class == nil && !c.external || class != nil && *class == v1alpha1.LoadBalancerClass
 }
 
 func (c *controller) sync(ctx context.Context, k key) error {
@@ -263,7 +264,10 @@ func (c *controller) sync(ctx context.Context, k key) error {
 	had := len(c.book.held[k.service]) > 0
 	c.release(k.service)
 	// The finalizer of a Service that is not of type LoadBalancer any more may be a cloud's.
-	mine := had || svc.Spec.Type == corev1.ServiceTypeLoadBalancer && c.owns(svc) || svc.Spec.Type != corev1.ServiceTypeLoadBalancer && !c.external
+	mine := had || !c.external
+	if svc.Spec.Type == corev1.ServiceTypeLoadBalancer {
+		mine = c.owns(svc)
+	}
 	if !mine || !slices.Contains(svc.Finalizers, finalizer) {
 		return nil
 	}
@@ -311,7 +315,7 @@ func (c *controller) ensure(ctx context.Context, svc *corev1.Service) error {
 	}
 	want := served(svc, claim, g, announcers, metav1.NewTime(c.clock.Now()))
 	if equality.Semantic.DeepEqual(svc.Finalizers, want.Finalizers) && equality.Semantic.DeepEqual(svc.Status, want.Status) &&
-		svc.Annotations[loadbalancer.NodesAnnotation] == want.Annotations[loadbalancer.NodesAnnotation] {
+		svc.Annotations[v1alpha1.LoadBalancerNodesAnnotation] == want.Annotations[v1alpha1.LoadBalancerNodesAnnotation] {
 		return nil
 	}
 	had, has := len(svc.Status.LoadBalancer.Ingress) > 0, len(g.addresses) > 0
@@ -349,7 +353,8 @@ func (c *controller) write(ctx context.Context, have, want *corev1.Service) erro
 	if err != nil || patch == nil {
 		return err
 	}
-	_, err = c.client.CoreV1().Services(have.Namespace).Patch(ctx, have.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	services := c.client.CoreV1().Services(have.Namespace)
+	_, err = services.Patch(ctx, have.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("patch service: %w", err)
 	}

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
+	"github.com/mortise-dev/mortise/api/config/v1alpha1"
 	"github.com/mortise-dev/mortise/internal/controllers"
-	"github.com/mortise-dev/mortise/internal/loadbalancer"
 )
 
 // finalizer keeps a Service until its load balancer is gone.
@@ -74,7 +74,7 @@ func served(svc *corev1.Service, c claim, g granted, announcers map[netip.Addr]s
 		}
 		out.Status.LoadBalancer.Ingress = append(out.Status.LoadBalancer.Ingress, in)
 	}
-	annotate(out, loadbalancer.FormatNodes(announcers))
+	annotate(out, v1alpha1.FormatLoadBalancerNodes(announcers))
 	if g.taken == "" {
 		dropCondition(out)
 		return out
@@ -98,13 +98,13 @@ func cleared(svc *corev1.Service) *corev1.Service {
 
 func annotate(svc *corev1.Service, nodes string) {
 	if nodes == "" {
-		delete(svc.Annotations, loadbalancer.NodesAnnotation)
+		delete(svc.Annotations, v1alpha1.LoadBalancerNodesAnnotation)
 		return
 	}
 	if svc.Annotations == nil {
 		svc.Annotations = map[string]string{}
 	}
-	svc.Annotations[loadbalancer.NodesAnnotation] = nodes
+	svc.Annotations[v1alpha1.LoadBalancerNodesAnnotation] = nodes
 }
 
 // dropCondition removes the condition that says what a Service waits for.
