@@ -11,6 +11,7 @@
 //	make conformance PEERS=DIR RUNS=containers TIMEOUT=15m  # as far as it gets; keep bin/conformance/containers/report.json
 //	make conformance PEERS=DIR RUNS=containers TIMEOUT=15m AFTER=report.json,second.json # what has passed in neither
 //	make conformance PEERS=DIR RUNS=autoscaling             # HorizontalPodAutoscaler's tests, which are not of conformance
+//	make conformance PEERS=DIR RUNS=loadbalancers           # those of Services of type LoadBalancer, which are not of conformance either
 //
 // DIR is what scripts/conformance/build has made: Kubernetes' test programs in DIR/bin and, for real containers, a Debian tree in
 // DIR/rootfs. Of these the command makes stand-ins for the images that the tests name, and serves them from a registry on a loopback
@@ -71,13 +72,15 @@ type run struct {
 }
 
 // runs are all runs, in order. Serial tests cannot share a cluster with others, and take the longest for their number. Disruptive tests end
-// the processes of nodes over SSH. The tests of autoscaling are not conformance tests, take minutes each, and run only when they are named.
+// the processes of nodes over SSH. The tests of autoscaling and of
+// load balancers are not conformance tests, and run only when they are named.
 func runs() []run {
 	return []run{
 		{name: "simulated", labels: "Conformance && !Disruptive", tests: strings.Split(strings.TrimSpace(simulatedTests), "\n"), procs: 4},
 		{name: "containers", labels: "Conformance && !Serial && !Disruptive", containers: true, procs: 3},
 		{name: "serial", labels: "Conformance && Serial && !Disruptive", containers: true, procs: 1},
 		{name: "autoscaling", labels: "Feature: containsAny HPA", containers: true, procs: 1},
+		{name: "loadbalancers", labels: "Feature: containsAny LoadBalancer", containers: true, procs: 1},
 	}
 }
 
