@@ -10,8 +10,8 @@
 //	nodes.go  what nodes offer, and which node announces an address of a pool; pure
 //	status.go a Service with what it got; pure
 //
-// The controller leaves alone Services with a spec.loadBalancerClass other than its own ([v1alpha1.LoadBalancerClass]) and, if the cluster has an
-// external cloud, those without a class. Status, finalizer and events are those of the service controller of a cloud.
+// The controller leaves alone Services with a spec.loadBalancerClass other than its own ([v1alpha1.LoadBalancerClass]) and, if the cluster
+// has an external cloud, those without a class. Status, finalizer and events are those of the service controller of a cloud.
 package servicelb
 
 import (
