@@ -103,9 +103,16 @@ func Run(ctx context.Context, o Options) error {
 	}
 	services, nodes := o.Informers.Core().V1().Services(), o.Informers.Core().V1().Nodes()
 	waits := []cache.InformerSynced{}
-	for _, i := range []cache.SharedIndexInformer{services.Informer(), nodes.Informer()} {
+	for i, wakes := range map[cache.SharedIndexInformer]func(any) bool{
+		services.Informer(): isAnnounced, nodes.Informer(): func(any) bool { return true },
+	} {
+		heed := func(obj any) {
+			if wakes(obj) {
+				wake(obj)
+			}
+		}
 		r, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: wake, UpdateFunc: func(_, now any) { wake(now) }, DeleteFunc: wake,
+			AddFunc: heed, UpdateFunc: func(before, now any) { heed(before); heed(now) }, DeleteFunc: heed,
 		})
 		if err != nil {
 			return fmt.Errorf("watch load balancers: %w", err)
@@ -149,6 +156,12 @@ func Run(ctx context.Context, o Options) error {
 		case <-changed:
 		}
 	}
+}
+
+// isAnnounced reports whether an event of a Service may change what nodes announce.
+func isAnnounced(obj any) bool {
+	svc, ok := obj.(*corev1.Service)
+	return !ok || svc.Annotations[v1alpha1.LoadBalancerNodesAnnotation] != ""
 }
 
 // announcer has what the node announces.

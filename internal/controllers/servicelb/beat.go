@@ -56,6 +56,9 @@ func (c *controller) hear(lease *coordinationv1.Lease) {
 	was := c.beats[lease.Name]
 	is := was.next(c.clock.Now())
 	c.beats[lease.Name] = is
+	if was.silent {
+		c.current = nil
+	}
 	c.mu.Unlock()
 	if is.quick && !was.quick {
 		c.queue.AddAfter(key{node: lease.Name}, silence)
@@ -71,7 +74,7 @@ func (c *controller) listen(node string) {
 	was, has := c.beats[node]
 	is, again := was.check(c.clock.Now())
 	if has {
-		c.beats[node] = is
+		c.beats[node], c.current = is, nil
 	}
 	c.mu.Unlock()
 	switch {

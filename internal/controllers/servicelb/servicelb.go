@@ -88,6 +88,7 @@ type controller struct {
 	mu      sync.Mutex
 	members map[string]member
 	beats   map[string]beat
+	current *view // nil: it has changed since
 }
 
 // key is what the queue holds: a Service, or a node that announces addresses.
@@ -176,8 +177,14 @@ func (c *controller) observe(name string, n *corev1.Node) {
 	if n == nil {
 		delete(c.beats, name)
 	}
+	changed := was != is || had != ok
+	if changed {
+		c.current = nil
+	}
+	// Of simulated nodes, only the first and the last one make a difference.
+	alike := (!had || was.simulated) && (!ok || is.simulated) && (had && ok || len(c.members) > 1)
 	c.mu.Unlock()
-	if was != is || had != ok {
+	if changed && !alike {
 		c.enqueueAll()
 	}
 }
@@ -198,10 +205,13 @@ func (c *controller) enqueueAll() {
 	}
 }
 
-// view returns the state of the nodes.
+// view returns the state of the nodes. The caller must not change it.
 func (c *controller) view() *view {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.current != nil {
+		return c.current
+	}
 	v := &view{pool: c.pool, api: c.api, silent: map[string]bool{}}
 	for _, name := range slices.Sorted(maps.Keys(c.members)) {
 		v.members = append(v.members, c.members[name])
@@ -209,6 +219,7 @@ func (c *controller) view() *view {
 			v.silent[name] = true
 		}
 	}
+	c.current = v
 	return v
 }
 
