@@ -54,7 +54,6 @@ var modules = []module{
 	{"test/csisanity", "5m", nil},
 	{"test/resourcemanagers", "20m", nil},
 	{"test/csi", "20m", nil},
-	{"test/cloud", "5m", nil},
 }
 
 func main() {
