@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -45,6 +46,7 @@ func proxiedBy() []netfilter.Backend {
 const (
 	proxiedServices = 10_000
 	proxiedChanges  = 100 // of one Service each
+	balanced        = 1_000
 )
 
 // proxied is what that process measured.
@@ -53,6 +55,8 @@ type proxied struct {
 	Changes                []time.Duration
 	ChangeCPU              time.Duration
 	Addresses              int // of Services, that the kernel has in the end
+
+	Balanced, BalancedCPU time.Duration // until the load balancers too have their addresses, and the kernel their rules
 }
 
 // serviceRules is a node's proxy with 10,000 Services of two endpoints each, in a real kernel, by each backend: until all rules are there,
@@ -74,6 +78,11 @@ func serviceRules(ctx context.Context, _ *bench, add adder) error {
 			report.Value{Name: "p50", Unit: "ms", Number: load.Quantile(p.Changes, 50), Bound: one},
 			report.Value{Name: "p99", Unit: "ms", Number: load.Quantile(p.Changes, 99)},
 			report.Value{Name: "CPU", Unit: "ms", Number: load.Ms(p.ChangeCPU) / proxiedChanges})
+		if backend == netfilter.NFTables {
+			add(fmt.Sprintf("  %s of type LoadBalancer beside them, until each has its address and the kernel its rules", report.Number(balanced)),
+				report.Value{Unit: "s", Number: p.Balanced.Seconds(), Bound: report.AtMost(10)},
+				report.Value{Name: "CPU each", Unit: "ms", Number: load.Ms(p.BalancedCPU) / balanced, Bound: report.AtMost(10)})
+		}
 	}
 	return nil
 }
@@ -109,7 +118,7 @@ func beProxied(ctx context.Context, backend netfilter.Backend, out io.Writer) (e
 	if err := netlink.LinkSetUp(lo); err != nil {
 		return fmt.Errorf("set loopback up: %w", err)
 	}
-	s := &embed.Server{Controllers: []string{"none"}}
+	s := &embed.Server{Controllers: []string{"service-lb"}, Node: embed.NodeNone}
 	if err := s.Start(ctx); err != nil {
 		return err
 	}
@@ -139,7 +148,10 @@ func beProxied(ctx context.Context, backend netfilter.Backend, out io.Writer) (e
 		return err
 	}
 	if measured.Again, _, err = oneProxy(ctx, backend, client, shared, func(synced <-chan struct{}) (err error) {
-		measured.Changes, measured.ChangeCPU, err = changeProxied(ctx, client, synced)
+		if measured.Changes, measured.ChangeCPU, err = changeProxied(ctx, client, synced); err != nil || backend != netfilter.NFTables {
+			return err
+		}
+		measured.Balanced, measured.BalancedCPU, err = balanceProxied(ctx, client, synced)
 		return err
 	}); err != nil {
 		return err
@@ -192,8 +204,13 @@ func proxiedEndpoints(i, serial int) *discoveryv1.EndpointSlice {
 }
 
 func makeProxied(ctx context.Context, client kubernetes.Interface) error {
-	if _, err := client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here"}},
-		metav1.CreateOptions{}); err != nil {
+	node, err := client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here"}}, metav1.CreateOptions{})
+	if err == nil {
+		node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+		_, err = client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
+	}
+	if err != nil {
 		return fmt.Errorf("make node: %w", err)
 	}
 	var g errgroup.Group
@@ -290,4 +307,79 @@ func treeCPU() time.Duration {
 		}
 	}
 	return sum
+}
+
+// balanceProxied makes Services of type LoadBalancer, each with a port of its own on the node's address, and waits until each has the
+// address and the kernel their rules.
+func balanceProxied(ctx context.Context, client kubernetes.Interface, synced <-chan struct{}) (took, cpu time.Duration, err error) {
+	watched, err := client.CoreV1().Services("default").Watch(ctx, metav1.ListOptions{LabelSelector: "balanced=yes"})
+	if err != nil {
+		return 0, 0, fmt.Errorf("watch services: %w", err)
+	}
+	defer watched.Stop()
+	done, changed := make(chan struct{}), make(chan struct{}, 1)
+	var listening sync.WaitGroup
+	defer listening.Wait()
+	defer close(done)
+	listening.Go(func() { // the proxy waits for who listens
+		for {
+			select {
+			case <-synced:
+			case <-done:
+				return
+			}
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		}
+	})
+	began, before := time.Now(), treeCPU()
+	var g errgroup.Group
+	g.SetLimit(16)
+	for i := range balanced {
+		g.Go(func() error {
+			name := fmt.Sprint("lb", i)
+			svc := &corev1.Service{
+				ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", Labels: map[string]string{"balanced": "yes"}},
+				Spec: corev1.ServiceSpec{
+					Type: corev1.ServiceTypeLoadBalancer, AllocateLoadBalancerNodePorts: new(false),
+					Ports: []corev1.ServicePort{{Name: "http", Port: int32(1000 + i)}},
+				},
+			}
+			_, err := client.CoreV1().Services("default").Create(ctx, svc, metav1.CreateOptions{})
+			if err == nil {
+				slice := proxiedEndpoints(i, 0)
+				slice.Name, slice.Labels = name, map[string]string{discoveryv1.LabelServiceName: name}
+				_, err = client.DiscoveryV1().EndpointSlices("default").Create(ctx, slice, metav1.CreateOptions{})
+			}
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return 0, 0, fmt.Errorf("make load balancers: %w", err)
+	}
+	for have := map[string]bool{}; len(have) < balanced; {
+		e, open := <-watched.ResultChan()
+		if !open {
+			return 0, 0, errors.New("the watch of the load balancers ended")
+		}
+		if svc, ok := e.Object.(*corev1.Service); ok && len(svc.Status.LoadBalancer.Ingress) > 0 {
+			have[svc.Name] = true
+		}
+	}
+	for {
+		n, err := proxiedAddresses(ctx, netfilter.NFTables)
+		if err != nil {
+			return 0, 0, err
+		}
+		if n >= proxiedServices+2*balanced {
+			return time.Since(began), treeCPU() - before, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return 0, 0, ctx.Err()
+		}
+	}
 }

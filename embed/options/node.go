@@ -5,6 +5,7 @@ package options
 
 import (
 	"cmp"
+	"fmt"
 	"path/filepath"
 	"time"
 
@@ -25,6 +26,9 @@ type Node struct {
 	NoLocalStorage bool
 	// CSIDrivers are CSI drivers that a real node is going to have: pods that need one wait for its registration, with a condition.
 	CSIDrivers []string
+	// CloudProvider is empty, or "external": a cloud's controller manager initializes nodes and sets their addresses, as kubelet's
+	// --cloud-provider. For a server it also means that the cloud makes load balancers and deletes nodes.
+	CloudProvider string
 	// PluginWait is how long a real node holds pods for a device plug-in that was there before the node or the machine restarted. 0: five
 	// minutes.
 	PluginWait time.Duration
@@ -32,6 +36,17 @@ type Node struct {
 	ImageCredentialProviderConfig string
 	// ImageCredentialProviderBinDir has the programs of the providers in ImageCredentialProviderConfig.
 	ImageCredentialProviderBinDir string
+}
+
+// ExternalCloud is the only cloud provider.
+const ExternalCloud = "external"
+
+// Check refuses unknown cloud providers.
+func (o *Node) Check() error {
+	if o.CloudProvider != "" && o.CloudProvider != ExternalCloud {
+		return fmt.Errorf("cloud provider %q: want %s, with the controller manager of the cloud beside the cluster", o.CloudProvider, ExternalCloud)
+	}
+	return nil
 }
 
 // Root returns the directory of pods' volumes on a node with this data directory.
@@ -54,6 +69,8 @@ func (o *Node) addFlags(f *pflag.FlagSet) {
 		"A real node does not run the CSI driver storage.mortise.dev, whose volumes are directories below DATA-DIR/local-storage.")
 	f.StringSliceVar(&o.CSIDrivers, "csi-drivers", o.CSIDrivers,
 		"CSI drivers that a real node is going to have. A pod that needs one waits until it registers, with a condition that names it.")
+	f.StringVar(&o.CloudProvider, "cloud-provider", o.CloudProvider,
+		"external: a cloud's controller manager initializes nodes, sets their addresses, makes load balancers and deletes nodes. Default: no cloud.")
 	f.DurationVar(&o.PluginWait, "plugin-wait", cmp.Or(o.PluginWait, 5*time.Minute),
 		"Time for which a real node holds pods whose device plug-in has not registered again after a restart. kubelet fails them at once.")
 	f.StringVar(&o.ImageCredentialProviderConfig, "image-credential-provider-config", o.ImageCredentialProviderConfig,

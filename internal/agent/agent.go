@@ -64,8 +64,20 @@ type Options struct {
 	Started func(Node)
 }
 
-// HostOptions say which parts of its machine a node uses.
+// CloudOptions are the contract with a cloud, and the machine's place in its network.
+type CloudOptions struct {
+	// External leaves the node's initialization and its addresses to a cloud's controller manager.
+	External bool
+	// Given says that Addresses are configured: the controller manager has to confirm them.
+	Given bool
+	// Outside are the addresses at which the network reaches the machine, if Addresses are out of reach there; nil: they are not.
+	Outside Addresses
+}
+
+// HostOptions say which parts of its machine a node uses, and where the machine is.
 type HostOptions struct {
+	// Cloud is the node's part of the contract with a cloud's controller manager.
+	Cloud   CloudOptions
 	RootDir string // /var/lib/kubelet
 	// Links is kubelet's usual directory, /var/lib/kubelet, in which a node with another RootDir makes links to its own directories. Empty:
 	// it makes none.

@@ -36,6 +36,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/rootca"
 	"github.com/mortise-dev/mortise/internal/controllers/serviceaccount"
 	"github.com/mortise-dev/mortise/internal/controllers/servicecidr"
+	"github.com/mortise-dev/mortise/internal/controllers/servicelb"
 	"github.com/mortise-dev/mortise/internal/controllers/statefulset"
 	"github.com/mortise-dev/mortise/internal/controllers/storageversionmigrator"
 	"github.com/mortise-dev/mortise/internal/controllers/tainteviction"
@@ -87,6 +88,7 @@ func Controllers() []controllers.Controller {
 		rootca.Controller(),
 		serviceaccount.Controller(),
 		servicecidr.Controller(),
+		servicelb.Controller(),
 		statefulset.Controller(),
 		storageversionmigrator.Controller(),
 		tainteviction.Controller(),

@@ -87,6 +87,7 @@ func verbs() []verb {
 	return []verb{
 		{"up", "[flags]", "start a cluster in the foreground", runUp},
 		{"node", "--join URL|doctor|plugin-bench", "join this machine to a cluster as a node, diagnose a node, or test a plug-in of nodes", runNode},
+		{"doctor", "[-o json]", "diagnose a cluster whose nodes do not start", runClusterDoctor},
 		{"token", "create|list|delete", "manage the bootstrap tokens with which nodes join", runToken},
 		{"config", "print", "print the configuration of a server, as a file for `up --config`", runConfig},
 		{"kubectl", "ARGS...", "run kubectl, which is built in", runKubectl},

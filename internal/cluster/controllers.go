@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"sync"
 
+	"github.com/mortise-dev/mortise/embed/options"
 	"github.com/mortise-dev/mortise/internal/apiserver"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/builtin"
@@ -33,7 +34,7 @@ func (c *settings) layout(material *serving.Material, advertised netip.AddrPort,
 		RootCA: material.CA.CertPEM, Signer: &controllers.Authority{Certificate: material.CA.Certificate, Key: material.CA.Key},
 		PodCIDRs: c.podCIDRs, ServiceCIDR: c.serviceCIDRs[0],
 		AdvertiseAddress: advertised.Addr(), AdvertisePort: int(advertised.Port()), Tokens: tokens,
-		Initializers: c.APIServer.Admission.Initializers,
+		Initializers: c.APIServer.Admission.Initializers, ExternalCloud: c.APIServer.Node.CloudProvider == options.ExternalCloud,
 
 		Signers: c.signing.signers(), PodRootCA: c.signing.rootCA,
 	}
@@ -69,10 +70,10 @@ func (c *settings) runControllers(
 	}
 	const component = "kube-controller-manager"
 	e := c.APIServer.Controllers.Election
-	options := election.Options{Component: component, Namespace: cmp.Or(e.Namespace, "kube-system"), Name: cmp.Or(e.Name, component)}
-	options.LeaseDuration, options.RenewDeadline, options.RetryPeriod = e.Durations()
+	settings := election.Options{Component: component, Namespace: cmp.Or(e.Namespace, "kube-system"), Name: cmp.Or(e.Name, component)}
+	settings.LeaseDuration, settings.RenewDeadline, settings.RetryPeriod = e.Durations()
 	clients.Run(ctx, "controllers", run(own, nil))
 	candidate := candidate{config: manager, metrics: o.controllers, log: c.Logger, seen: settled}
-	clients.Run(ctx, "controllers", candidate.elected(options, run(shared, settled)))
+	clients.Run(ctx, "controllers", candidate.elected(settings, run(shared, settled)))
 	return done, nil
 }

@@ -69,9 +69,13 @@ func (s *settings) connectNodes(
 			return nil, err
 		}
 	}
-	var addresses *nodeaddress.Addresses
+	var addresses, outside *nodeaddress.Addresses
 	if texts := forPods.texts(); len(texts) > 0 {
 		addresses = nodeaddress.Fixed(texts...)
+		var err error
+		if outside, err = plan.FindAddresses(ctx, ""); err != nil {
+			return nil, err
+		}
 	} else if address := l.Addr().(*net.TCPAddr).IP; !address.IsUnspecified() {
 		addresses = nodeaddress.Fixed(node.Reachable(address.String(), plan.PodCIDRs)...)
 	} else {
@@ -81,7 +85,7 @@ func (s *settings) connectNodes(
 		}
 	}
 	c := &node.Connection{
-		Name: name, Addresses: addresses, ClientCAs: material.CA.Pool(),
+		Name: name, Addresses: addresses, Outside: outside, ClientCAs: material.CA.Pool(),
 		Config: self.as(self.nodeUser(name)), Network: self.manager(), DNS: self.own(), Admit: forPods.Admit,
 	}
 	if simulated {

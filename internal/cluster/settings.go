@@ -82,6 +82,7 @@ func (s Settings) complete() (*settings, error) {
 	}
 	for _, check := range []func() error{
 		c.APIServer.FlowControl.Check, c.APIServer.Explain.Check, c.APIServer.Controllers.Check, c.APIServer.Scheduler.Check,
+		c.APIServer.Node.Check,
 	} {
 		if err := check(); err != nil {
 			return nil, err

@@ -216,6 +216,7 @@ func table() []Setting {
 		{Flag: "no-kubelet-links", Field: "node.noKubeletLinks"},
 		{Flag: "no-local-storage", Field: "node.noLocalStorage"},
 		{Flag: "csi-drivers", Field: "node.csiDrivers"},
+		{Flag: "cloud-provider", Field: "node.cloudProvider"},
 		{Flag: "plugin-wait", Field: "node.pluginWait"},
 		{Flag: "image-credential-provider-config", Field: "node.imageCredentialProviderConfig"},
 		{Flag: "image-credential-provider-bin-dir", Field: "node.imageCredentialProviderBinDir"},

@@ -101,6 +101,8 @@ type Cluster struct {
 
 	Signers map[string]func() *Authority // by signer name, where another authority than Signer signs
 
+	ExternalCloud bool // a cloud's controller manager initializes nodes, deletes them, and makes load balancers
+
 	Initializers bool // objects may be hidden while they wait for initializers: Metadata shows them, Informers do not
 }
 

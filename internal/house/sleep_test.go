@@ -34,6 +34,7 @@ var looks = map[string]string{
 	"internal/agent/worker_test.go TestNodeIsRegistered":                  "it steps a fake clock for whoever waits on it next",
 	"internal/apiserver/authenticate/jwt.go replace":                      "the library that discovers issuers tells only who asks",
 	"internal/apiserver/authenticate/jwt_test.go eventually":              "the library that discovers issuers tells only who asks",
+	"internal/agent/announce/announce.go Run":                             "a lease and addresses are renewed at an interval",
 	"internal/apiserver/compaction.go compact":                            "the store is compacted at an interval",
 	"internal/apiserver/fanout_test.go TestThousandWatchers":              "goroutines of net/http end without an event",
 	"internal/apiserver/flowcontrol/flowcontrol.go Run":                   "levels lend to each other at an interval, as upstream's do",

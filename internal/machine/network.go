@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/mortise-dev/mortise/internal/agent/announce"
 	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/agent/dns"
 	"github.com/mortise-dev/mortise/internal/agent/gateway"
@@ -17,8 +18,8 @@ import (
 
 // RemoveNetwork removes what a real node's network left on this machine: its CNI configuration and the rules of Services and pods, which
 // stay when Mortise stops, so that a restart interrupts no connection; the chains of host ports; and the network devices with the addresses
-// of the DNS and of the API server for pods, which stay when Mortise is killed.
+// of the DNS, of load balancers and of the API server for pods, which stay when Mortise is killed.
 func RemoveNetwork(ctx context.Context) error {
-	return errors.Join(dns.Remove(), podaccess.Remove(), routes.RemoveTunnel(), cni.Remove(cni.DefaultDir), cni.RemoveHostPorts(ctx),
-		proxy.Remove(ctx), gateway.Remove(ctx))
+	return errors.Join(dns.Remove(), podaccess.Remove(), announce.Remove(), routes.RemoveTunnel(), cni.Remove(cni.DefaultDir),
+		cni.RemoveHostPorts(ctx), proxy.Remove(ctx), gateway.Remove(ctx))
 }

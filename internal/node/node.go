@@ -123,6 +123,9 @@ type Plan struct {
 // Check decides what runs pods, and reads and checks the configuration. It starts nothing.
 func Check(ctx context.Context, o Options) (*Plan, error) {
 	p := &Plan{Options: o}
+	if err := o.Settings.Check(); err != nil {
+		return nil, err
+	}
 	if err := p.findMachine(ctx); err != nil {
 		return nil, err
 	}
@@ -180,6 +183,8 @@ func (p *Plan) Usage() *Usage { return &p.usage }
 type Connection struct {
 	Name      string
 	Addresses *nodeaddress.Addresses // for other hosts: the first, and with two IP families the other's
+	Given     bool                   // Addresses are configured: a cloud has to confirm them
+	Outside   *nodeaddress.Addresses // of the machine in its network, if Addresses are out of reach there; nil: they are not
 	ClientCAs *x509.CertPool         // of clients of the node's API
 	Serving   *tls.Config            // of the node's API
 
@@ -254,6 +259,7 @@ func (p *Plan) Run(ctx context.Context, c *Connection, parts *lifecycle.Group) e
 		return simulated.Run(ctx, simulated.Options{
 			Config: c.Config, Alone: alone, Groups: p.groups, Nodes: p.Count, Phases: p.phases, PodCIDR: p.simulatedRange(),
 			Version: version.Get().GitVersion, Listener: tls.NewListener(l, c.Serving), TLS: c.Serving, Serve: p.usage.ofMany(api), Logger: log,
+			ExternalCloud: p.Settings.CloudProvider == options.ExternalCloud,
 		})
 	})
 	return nil

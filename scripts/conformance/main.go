@@ -12,6 +12,7 @@
 //	make conformance PEERS=DIR RUNS=containers TIMEOUT=15m AFTER=report.json,second.json # what has passed in neither
 //	make conformance PEERS=DIR RUNS=autoscaling             # HorizontalPodAutoscaler's tests, which are not of conformance
 //	make conformance PEERS=DIR RUNS=node FOCUS='Pods API'   # Kubernetes' own tests of kubelet: plug-ins and resource managers
+//	make conformance PEERS=DIR RUNS=loadbalancers           # those of Services of type LoadBalancer, which are not of conformance either
 //
 // DIR is what scripts/conformance/build has made: Kubernetes' test programs in DIR/bin and, for real containers, a Debian tree in
 // DIR/rootfs. Of these the command makes stand-ins for the images that the tests name, and serves them from a registry on a loopback
@@ -75,7 +76,7 @@ type run struct {
 }
 
 // runs are all runs, in order. Serial tests cannot share a cluster with others, and take the longest for their number. Disruptive tests end
-// the processes of nodes over SSH. The tests of autoscaling and of nodes are not conformance tests, take minutes each, and run only when
+// the processes of nodes over SSH. The tests of autoscaling, of load balancers and of nodes are not conformance tests, and run only when
 // they are named.
 func runs() []run {
 	return []run{
@@ -84,6 +85,7 @@ func runs() []run {
 		{name: "serial", labels: "Conformance && Serial && !Disruptive", containers: true, procs: 1},
 		{name: "autoscaling", labels: "Feature: containsAny HPA", containers: true, procs: 1},
 		{name: "node", labels: "!(Feature: containsAny OffByDefault)", containers: true, procs: 1, areas: nodeAreas()},
+		{name: "loadbalancers", labels: "Feature: containsAny LoadBalancer", containers: true, procs: 1},
 	}
 }
 

@@ -54,6 +54,7 @@ var modules = []module{
 	{"test/csisanity", "5m", nil},
 	{"test/resourcemanagers", "20m", nil},
 	{"test/csi", "20m", nil},
+	{"test/cloud", "5m", nil},
 }
 
 func main() {

@@ -13,6 +13,7 @@ type ControllersConfiguration struct {
 	ConcurrentSyncs    map[string]int32                 `json:"concurrentSyncs,omitempty"`
 	NodeLifecycle      NodeLifecycleConfiguration       `json:"nodeLifecycle,omitzero"`
 	NodeIPAM           NodeIPAMConfiguration            `json:"nodeIPAM,omitzero"`
+	ServiceLB          ServiceLBConfiguration           `json:"serviceLB,omitzero"`
 	AttachDetach       AttachDetachConfiguration        `json:"attachDetach,omitzero"`
 	Endpoints          EndpointsConfiguration           `json:"endpoints,omitzero"`
 	PodGC              PodGCConfiguration               `json:"podGC,omitzero"`
@@ -39,6 +40,12 @@ type NodeIPAMConfiguration struct {
 	NodeCIDRMaskSize     *int32 `json:"nodeCIDRMaskSize,omitempty"`
 	NodeCIDRMaskSizeIPv4 *int32 `json:"nodeCIDRMaskSizeIPv4,omitempty"`
 	NodeCIDRMaskSizeIPv6 *int32 `json:"nodeCIDRMaskSizeIPv6,omitempty"`
+}
+
+// ServiceLBConfiguration configures the load balancers of a cluster without a cloud.
+type ServiceLBConfiguration struct {
+	// Pool has the addresses for Services of type LoadBalancer: CIDRs, ranges FIRST-LAST and addresses. Empty: the nodes' own addresses.
+	Pool []string `json:"pool,omitempty"`
 }
 
 // AttachDetachConfiguration configures how volumes are attached to nodes and detached from them.

@@ -308,6 +308,7 @@ type NodeConfiguration struct {
 	NoKubeletLinks                *bool                       `json:"noKubeletLinks,omitempty"`
 	NoLocalStorage                *bool                       `json:"noLocalStorage,omitempty"`
 	CSIDrivers                    []string                    `json:"csiDrivers,omitempty"`
+	CloudProvider                 string                      `json:"cloudProvider,omitempty"`
 	PluginWait                    *metav1.Duration            `json:"pluginWait,omitempty"`
 	ImageCredentialProviderConfig string                      `json:"imageCredentialProviderConfig,omitempty"`
 	ImageCredentialProviderBinDir string                      `json:"imageCredentialProviderBinDir,omitempty"`

@@ -24,8 +24,16 @@ type lease struct {
 	seconds int32 // until the control plane considers the node dead
 }
 
-// renew renews the lease.
+// renew renews the lease. Another part of the node renews it too, while it announces addresses: a conflict means that it just did.
 func (l *lease) renew(ctx context.Context) error {
+	err := l.update(ctx)
+	if apierrors.IsConflict(err) {
+		err = l.update(ctx)
+	}
+	return err
+}
+
+func (l *lease) update(ctx context.Context) error {
 	leases := l.client.CoordinationV1().Leases(leaseNamespace)
 	now := metav1.NewMicroTime(l.clock.Now())
 	have, err := leases.Get(ctx, l.node, metav1.GetOptions{})

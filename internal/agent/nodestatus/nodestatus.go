@@ -74,6 +74,13 @@ type Volumes interface {
 	Saw(node *corev1.Node)
 }
 
+// Cloud is the node's part of the contract with a cloud's controller manager, and the machine's place in its network.
+type Cloud struct {
+	External bool      // it initializes the node, and sets its addresses
+	Given    bool      // the node's addresses are configured: it has to confirm them
+	Outside  Addresses // at which the network reaches the machine, if the node's addresses are out of reach there; nil: they are not
+}
+
 // Config configures a Manager. Labels, TLS, Port and PodCIDR may be empty.
 type Config struct {
 	Client    kubernetes.Interface
@@ -93,6 +100,9 @@ type Config struct {
 	Volumes Volumes
 	// Plugins add extended resources; nil: none do.
 	Plugins Plugins
+
+	// Cloud is the contract with a cloud's controller manager.
+	Cloud Cloud
 
 	// Network configures the pod network for PodCIDR or, if that is empty, for the Node's podCIDRs. The directory "-" means no configuration.
 	Network cni.Options

@@ -5,9 +5,9 @@ package nodestatus
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"maps"
+	"net/netip"
 	"runtime"
 	"slices"
 	"strings"
@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/mortise-dev/mortise/api/config/v1alpha1"
 	"github.com/mortise-dev/mortise/internal/agent/allocatable"
 	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
 	"github.com/mortise-dev/mortise/internal/objectversion"
@@ -27,6 +28,9 @@ const (
 	attachDetach = "volumes.kubernetes.io/controller-managed-attach-detach"
 	providedIP   = "alpha.kubernetes.io/provided-node-ip" // of nodes with a cloud provider
 )
+
+// uninitialized is the taint of a node that no cloud's controller manager has initialized.
+const uninitialized = "node.cloudprovider.kubernetes.io/uninitialized"
 
 // defaultLabels are the labels that registration always sets if the node knows a value.
 var defaultLabels = []string{
@@ -73,11 +77,14 @@ func (m *Manager) saw(node *corev1.Node) {
 func (m *Manager) initial() *corev1.Node {
 	node := &corev1.Node{}
 	node.Name, node.Labels, node.Annotations = m.NodeName, labels(m.NodeName, m.Labels), map[string]string{}
-	annotate(node, m.TLS)
+	annotate(node, &m.Config)
 	if *m.Kubelet.EnableControllerAttachDetach {
 		node.Annotations[attachDetach] = "true"
 	}
-	node.Spec.ProviderID, node.Spec.Taints = m.Kubelet.ProviderID, m.Kubelet.RegisterWithTaints
+	node.Spec.ProviderID, node.Spec.Taints = m.Kubelet.ProviderID, slices.Clone(m.Kubelet.RegisterWithTaints)
+	if m.Cloud.External {
+		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: uninitialized, Value: "true", Effect: corev1.TaintEffectNoSchedule})
+	}
 	m.setStatus(&node.Status)
 	return node
 }
@@ -93,12 +100,35 @@ func labels(name string, more map[string]string) map[string]string {
 }
 
 // annotate sets the annotations that depend on the node's state.
-func annotate(node *corev1.Node, serving *tls.Config) {
-	delete(node.Annotations, providedIP)
-	delete(node.Annotations, servingkey.Annotation)
-	if key := servingkey.Published(serving); key != "" {
-		node.Annotations[servingkey.Annotation] = key
+func annotate(node *corev1.Node, c *Config) {
+	for name, value := range map[string]string{
+		providedIP: c.Cloud.provided(c.Addresses), servingkey.Annotation: servingkey.Published(c.TLS),
+		v1alpha1.LoadBalancerAddressesAnnotation: c.Cloud.outside(),
+	} {
+		if delete(node.Annotations, name); value != "" {
+			node.Annotations[name] = value
+		}
 	}
+}
+
+// provided returns the configured addresses for a cloud's controller manager to confirm; empty: it chooses.
+func (c *Cloud) provided(own Addresses) string {
+	if !c.External || !c.Given {
+		return ""
+	}
+	return strings.Join(own.Texts(), ",")
+}
+
+// outside returns the addresses for load balancers, unless they are the node's.
+func (c *Cloud) outside() string {
+	if c.Outside == nil {
+		return ""
+	}
+	texts := slices.DeleteFunc(c.Outside.Texts(), func(text string) bool {
+		a, err := netip.ParseAddr(text)
+		return err != nil || a.IsLoopback() // the machine has no network
+	})
+	return strings.Join(texts, ",")
 }
 
 // updated returns the Node with all fields that the node owns. Fields of others stay: docs/nodes.md lists the owners.
@@ -111,7 +141,7 @@ func (m *Manager) updated(have *corev1.Node) *corev1.Node {
 		node.Annotations = map[string]string{}
 	}
 	node.Labels[corev1.LabelOSStable], node.Labels[corev1.LabelArchStable] = runtime.GOOS, runtime.GOARCH
-	annotate(node, m.TLS)
+	annotate(node, &m.Config)
 	m.setStatus(&node.Status)
 	return node
 }
@@ -145,7 +175,16 @@ func (m *Manager) setStatus(s *corev1.NodeStatus) {
 	for _, ip := range m.Addresses.Texts() {
 		own = append(own, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip})
 	}
-	s.Addresses = mergeAddresses(s.Addresses, append(own, corev1.NodeAddress{Type: corev1.NodeHostName, Address: m.NodeName}))
+	own = append(own, corev1.NodeAddress{Type: corev1.NodeHostName, Address: m.NodeName})
+	switch {
+	case !m.Cloud.External:
+		s.Addresses = mergeAddresses(s.Addresses, own)
+	case len(s.Addresses) > 0: // the cloud's, or the first ones
+	case m.Cloud.Given:
+		s.Addresses = own
+	default:
+		s.Addresses = own[len(own)-1:]
+	}
 	s.DaemonEndpoints = corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: m.Port}}
 	s.NodeInfo = corev1.NodeSystemInfo{
 		MachineID: m.Resources.Machine.MachineID, SystemUUID: m.Resources.Machine.SystemUUID, BootID: m.Resources.Machine.BootID,

@@ -25,6 +25,9 @@ import (
 // leaseNamespace is the namespace of the nodes' Leases.
 const leaseNamespace = "kube-node-lease"
 
+// uninitialized is the taint of nodes that no cloud's controller manager has initialized.
+const uninitialized = "node.cloudprovider.kubernetes.io/uninitialized"
+
 // reportEvery is the interval at which a node's conditions are written without a change.
 const reportEvery = 5 * time.Minute
 
@@ -182,6 +185,9 @@ func (f *fleet) report(ctx context.Context, n *node, current *corev1.Node) error
 			c.LastTransitionTime = old.LastTransitionTime
 		}
 	}
+	if f.o.ExternalCloud && len(was.Addresses) > 0 {
+		next.Status.Addresses, was.Addresses = was.Addresses, nil
+	}
 	for _, old := range was.Addresses {
 		if old.Type != corev1.NodeInternalIP && old.Type != corev1.NodeHostName {
 			next.Status.Addresses = append(next.Status.Addresses, old)
@@ -285,6 +291,10 @@ func (f *fleet) nodeObject(n *node) *corev1.Node {
 		},
 	}
 	n.group.describe(out, n.turn)
+	if f.o.ExternalCloud {
+		out.Spec.Taints = append(out.Spec.Taints, corev1.Taint{Key: uninitialized, Value: "true", Effect: corev1.TaintEffectNoSchedule})
+		out.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: n.name}}
+	}
 	if f.o.Alone == "" {
 		metav1.SetMetaDataAnnotation(&out.ObjectMeta, AnnotationInProcess, "true")
 	} else { // the cluster assigns it

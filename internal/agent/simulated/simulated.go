@@ -95,6 +95,8 @@ type Options struct {
 	Capacity corev1.ResourceList
 	// Version is the kubelet version that the nodes report.
 	Version string
+	// ExternalCloud lets a cloud's controller manager initialize the nodes: they have its taint, and no addresses until it sets them.
+	ExternalCloud bool
 	// Heartbeat is the time between renewals of a lease; 0: 10 s, and 20 s for more than 500 nodes.
 	Heartbeat time.Duration
 	// Listener and Serve serve the nodes' HTTP APIs; Listener returns TLS connections (see [Listen]). Nil: there is no API. A single node has

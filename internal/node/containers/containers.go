@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/mortise-dev/mortise/embed/options"
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/agent"
 	"github.com/mortise-dev/mortise/internal/agent/cni"
@@ -192,6 +193,11 @@ func (p *Plan) runAgent(ctx context.Context, c *node.Connection, n network, usag
 	}
 	measured := agent.NewMetrics()
 	parts.Run(ctx, "node's addresses", c.Addresses.Run)
+	cloud := agent.CloudOptions{External: p.Settings.CloudProvider == options.ExternalCloud, Given: c.Given}
+	if c.Outside != nil {
+		cloud.Outside = c.Outside
+		parts.Run(ctx, "machine's addresses", c.Outside.Run)
+	}
 	settings := p.kubelet.settings(server.Options{
 		ClientCAs: c.ClientCAs, Host: server.Host, Logger: log, Reviews: reviews, Metrics: measured.Gatherer(), Pages: p.pages(),
 		Requests: server.NewRequestMetrics(), Probes: measured.Probes(),
@@ -201,7 +207,7 @@ func (p *Plan) runAgent(ctx context.Context, c *node.Connection, n network, usag
 			NodeName: c.Name, Config: c.Config, RuntimeEndpoint: p.socket, Kubelet: p.kubelet.configuration(),
 			Host: agent.HostOptions{
 				RootDir: p.Settings.Root(p.DataDir), Links: p.links(), LocalStorage: p.localStorage(), CSIDrivers: p.Settings.CSIDrivers,
-				PluginWait: p.Settings.PluginWait,
+				PluginWait: p.Settings.PluginWait, Cloud: cloud,
 			},
 			CNI: p.cni(c, n),
 			Server: agent.ServerOptions{

@@ -232,7 +232,8 @@ func (p *Plan) connect(
 		return nil, fmt.Errorf("make client of the node's certificates: %w", err)
 	}
 	addresses.Tell(identity.Reconnect)
-	c := &node.Connection{Name: identity.Name, Addresses: addresses, Config: config, Network: config, DNS: config, Joined: true}
+	c := &node.Connection{Name: identity.Name, Addresses: addresses, Config: config, Network: config, DNS: config, Joined: true,
+		Given: addresses.Fixed()}
 	if c.ClientCAs, err = identity.Pool(); err != nil {
 		return nil, fmt.Errorf("read the cluster's authority: %w", err)
 	}

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/internal/agent/announce"
 	"github.com/mortise-dev/mortise/internal/agent/backoff"
 	"github.com/mortise-dev/mortise/internal/agent/dns"
 	"github.com/mortise-dev/mortise/internal/agent/dnsservice"
@@ -95,6 +96,9 @@ func (p *Plan) runNetwork(ctx context.Context, c *node.Connection, parts *lifecy
 	if !settings.NoRoutes && !other {
 		n.podMTU = w.runRoutes(ctx)
 	}
+	if err := w.runAnnouncements(ctx); err != nil {
+		return n, err
+	}
 	parts.Run(ctx, "network's caches", func(ctx context.Context) error {
 		w.caches.Start(ctx.Done())
 		<-ctx.Done()
@@ -136,6 +140,21 @@ func (w *networking) answerDNS(ctx context.Context, addresses []netip.Addr) erro
 	return again(ctx, w.log, "Could not serve the cluster DNS on this node, retrying", func() error {
 		return dns.Run(ctx, dns.Options{Informers: w.caches, Addresses: addresses, Logger: w.log})
 	})
+}
+
+// runAnnouncements answers on the node's network for the addresses of load balancers that the controller assigns to this node.
+func (w *networking) runAnnouncements(ctx context.Context) error {
+	client, err := kubernetes.NewForConfig(w.node.Config)
+	if err != nil {
+		return fmt.Errorf("make client of the node's announcements: %w", err)
+	}
+	announce.Prepare(w.caches)
+	w.parts.Run(ctx, "addresses of load balancers", func(ctx context.Context) error {
+		return again(ctx, w.log, "Could not announce the addresses of load balancers, retrying", func() error {
+			return announce.Run(ctx, announce.Options{NodeName: w.node.Name, Informers: w.caches, Client: client, Logger: w.log})
+		})
+	})
+	return nil
 }
 
 // runRoutes maintains routes to the pods of other nodes. It returns the MTU for pods; 0: the machine's default.
