@@ -10,6 +10,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -29,7 +30,8 @@ type Program struct {
 	Out, Err io.Writer
 	// Start starts a cluster and returns when it is ready.
 	Start func(ctx context.Context, o UpOptions) (Cluster, error)
-	// Join starts a node of a cluster elsewhere, and returns when the node works.
+	// Join starts a node of a cluster elsewhere, and returns when the node works. Nil, as Examine and PluginBench: this system has no
+	// containers.
 	Join func(ctx context.Context, o NodeOptions) (Cluster, error)
 	// Engines are the store engines for --store, the default first.
 	Engines []Engine
@@ -96,6 +98,7 @@ func verbs() []verb {
 		{"extensions", "[points] [-o json|wide]", "list the extensions of a running server and their health", runExtensions},
 		{"webhook", "dev --url URL -f FILE", "redirect webhooks to a process on this machine", runWebhook},
 		{"credential", "service-account|file|oidc", "print a token for a kubeconfig's exec section", runCredential},
+		{"doctor", "[flags]", "find what is missing or wrong on this machine and in the cluster, and what mends it", runDoctors},
 		{"store", "check|backup|restore", "check, back up or restore a data directory that is not in use", runStore},
 		{"version", "[-o json]", "print the version", runVersion},
 	}
@@ -128,6 +131,9 @@ func usage(w io.Writer) {
 	}
 	fmt.Fprintln(w, "\n`mortise COMMAND --help` explains a command's flags.")
 }
+
+// errNeedsLinux refuses what runs containers.
+var errNeedsLinux = errors.New("containers need Linux: here, mortise up runs simulated nodes, whose pods have no containers")
 
 // fail prints the one line that says why, and returns exit code 1.
 func fail(p Program, err error) int {

@@ -41,6 +41,9 @@ func runNode(ctx context.Context, p Program, args []string) int {
 	if !ok {
 		return code
 	}
+	if p.Join == nil {
+		return fail(p, errNeedsLinux)
+	}
 	return stay(ctx, p, o.Logger, o.Started, func(ctx context.Context) (Cluster, error) { return p.Join(ctx, o) })
 }
 
