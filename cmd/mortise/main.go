@@ -35,7 +35,7 @@ func main() {
 			Node: embed.NodeMode(o.Node), Nodes: o.Nodes, CRISocket: o.CRISocket, Containers: containers,
 			PodCIDR: o.PodCIDR, ServiceCIDR: o.ServiceCIDR, Controllers: o.Controllers, FeatureGates: o.FeatureGates,
 			RuntimeConfig: o.RuntimeConfig,
-			APIServer:     o.APIServer, Logger: o.Logger, Started: o.Started,
+			APIServer:     o.APIServer, Logger: o.Logger, Started: o.Started, Progress: o.Progress,
 		}
 		if err := s.Start(ctx); err != nil {
 			return nil, err

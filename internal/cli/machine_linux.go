@@ -4,9 +4,13 @@
 package cli
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -53,6 +57,70 @@ func runMachine(ctx context.Context, p Program, args []string) int {
 		return fail(p, err)
 	}
 	return 0
+}
+
+// runReset removes what a node has made on this machine.
+func runReset(ctx context.Context, p Program, args []string) int {
+	f := pflag.NewFlagSet("reset", pflag.ContinueOnError)
+	f.SetOutput(p.Err)
+	f.SortFlags = false
+	var o machine.ResetOptions
+	var yes bool
+	f.StringVar(&o.DataDir, "data-dir", defaultDataDir(), "Data directory of mortise up, or of the node.")
+	f.StringVar(&o.RootDir, "root-dir", "", "Directory of the pods' volumes. Default: DATA-DIR/kubelet.")
+	f.StringVar(&o.Socket, "cri-socket", "", "Socket of the container runtime that ran the pods. Default: containerd's.")
+	f.BoolVar(&o.Data, "data", false, "Remove the data directory, too: all objects, certificates and volumes are lost.")
+	f.BoolVar(&yes, "yes", false, "Do not ask.")
+	f.Usage = func() {
+		fmt.Fprintf(f.Output(), `Usage: mortise reset [flags]
+
+Removes what a node with real containers has made on this machine, and nothing else: its pods with their sandboxes and mounts, network
+rules and interfaces, links below /var/lib/kubelet, and the containerd of "mortise machine prepare". Pods of others in the same container
+runtime stay. Objects stay, so that "mortise up" creates the pods again, unless --data is given. Stop the server and the node first.
+
+%s`, f.FlagUsages())
+	}
+	if code, done := parse(p, f, "reset", args); done {
+		return code
+	}
+	if f.NArg() > 0 {
+		f.Usage()
+		return 2
+	}
+	var err error
+	if o.DataDir, err = filepath.Abs(o.DataDir); err != nil {
+		return fail(p, fmt.Errorf("find data directory: %w", err))
+	}
+	if o.RootDir == "" {
+		o.RootDir = filepath.Join(o.DataDir, "kubelet")
+	}
+	if !yes {
+		what := "the pods of " + o.DataDir
+		if o.Data {
+			what += ", and the directory with all objects"
+		}
+		fmt.Fprintf(p.Err, "mortise reset removes %s. Type yes to go on: ", what)
+		answer, err := bufio.NewReader(p.In).ReadString('\n')
+		if strings.TrimSpace(answer) != "yes" {
+			return fail(p, errors.Join(errors.New("nothing is removed: --yes does not ask"), ignoreEOF(err)))
+		}
+	}
+	removed, err := machine.Reset(ctx, o)
+	for _, what := range removed {
+		fmt.Fprintln(p.Out, "removed", what)
+	}
+	if err != nil {
+		return fail(p, err)
+	}
+	return 0
+}
+
+// ignoreEOF returns nil for the end of the input.
+func ignoreEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
 }
 
 // destroyMachine removes what real containers left on this machine, unless a node with real containers runs.

@@ -31,3 +31,6 @@ func space(string) (free, total uint64) { return 0, 0 }
 
 // runMachine refuses: containers need Linux.
 func runMachine(_ context.Context, p Program, _ []string) int { return fail(p, errNeedsLinux) }
+
+// runReset refuses: there is nothing to remove.
+func runReset(_ context.Context, p Program, _ []string) int { return fail(p, errNeedsLinux) }
