@@ -120,5 +120,9 @@ func examineNode(ctx context.Context, d *doctors) ([]Symptom, error) {
 	}
 	o := DoctorOptions{DataDir: d.dataDir, Fix: d.fix}
 	o.Kubelet.RootDir = o.Kubelet.Root(d.dataDir)
-	return d.Examine(ctx, o)
+	found, err := d.Examine(ctx, o)
+	if err != nil {
+		return []Symptom{{Check: "node", State: "wrong", What: err.Error(), Do: "mortise node doctor --help lists its settings"}}, nil
+	}
+	return found, nil
 }

@@ -49,7 +49,18 @@ func page(ctx context.Context, p Program, v verb, word string) manual.Page {
 		args = []string{"--help=all"}
 	}
 	v.run(ctx, p, args)
-	return manual.Parse(name, v.about, help.String())
+	out := manual.Parse(name, v.about, help.String())
+	if word != "" && len(out.Text) > 0 {
+		out.About = summary(out.Text[0])
+	}
+	return out
+}
+
+// summary returns the first sentence of a text, up to a colon, as a line about a command.
+func summary(text string) string {
+	sentence, _, _ := strings.Cut(text, ". ")
+	sentence, _, _ = strings.Cut(strings.TrimSuffix(sentence, "."), ": ")
+	return strings.ToLower(sentence[:1]) + sentence[1:]
 }
 
 // overview is the page of the program.

@@ -94,7 +94,9 @@ func stay(ctx context.Context, p Program, r run, start func(context.Context) (Cl
 	url, kubeconfig, node := cluster.Ready()
 	fmt.Fprintf(p.Err, "mortise: ready in %d ms, %s, kubeconfig %s, node: %s\n", time.Since(r.started).Milliseconds(), url, kubeconfig, node)
 	notify(log, "READY=1\nSTATUS=Ready at "+url+", node: "+node)
-	go watchdog(ctx, log, r.health(kubeconfig))
+	watching, unwatch := context.WithCancel(ctx)
+	defer unwatch()
+	go watchdog(watching, log, r.health(kubeconfig))
 
 	go func() {
 		select {
@@ -113,6 +115,7 @@ func stay(ctx context.Context, p Program, r run, start func(context.Context) (Cl
 	go func() { ended <- cluster.Wait() }()
 	select {
 	case <-stop:
+		unwatch()
 		notify(log, "STOPPING=1\nSTATUS=Stopping; pods keep running")
 		if err := cluster.Stop(); err != nil {
 			return fail(p, err)

@@ -120,7 +120,10 @@ func gzipped(data []byte) ([]byte, error) {
 		return nil, err
 	}
 	_, err = z.Write(data)
-	return b.Bytes(), errors.Join(err, z.Close())
+	if err := errors.Join(err, z.Close()); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
 }
 
 // sorted sorts entries by name.

@@ -77,8 +77,8 @@ func (r *release) debian(ctx context.Context, p platform, c changes, work string
 		}
 	}
 	// One thread: the compressed data depends on their number.
-	c2 := exec.CommandContext(ctx, "dpkg-deb", "--root-owner-group", "--threads-max=1", "-Zxz", "-z6", "--build", root,
-		r.named(p.arch+".deb")) //nolint:gosec // the arguments are ours
+	c2 := exec.CommandContext(ctx, "dpkg-deb", "--root-owner-group", "--threads-max=1", "-Zxz", fmt.Sprintf("-z%d", r.level),
+		"--build", root, r.named(p.arch+".deb")) //nolint:gosec // the arguments are ours
 	c2.Env = append(os.Environ(), fmt.Sprintf("SOURCE_DATE_EPOCH=%d", r.time.Unix()))
 	c2.Stderr = os.Stderr
 	if err := c2.Run(); err != nil {

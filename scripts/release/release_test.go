@@ -128,6 +128,10 @@ func TestRelease(t *testing.T) {
 		"Package: mortise\nVersion: 9.8\nArchitecture: amd64\n" {
 		t.Errorf("the package is %s", got)
 	}
+	changelog := says(t, "sh", "-c", "dpkg-deb --fsys-tarfile mortise_9.8_amd64.deb | tar -xO ./usr/share/doc/mortise/changelog.gz | gunzip")
+	if !strings.HasPrefix(changelog, "mortise (9.8) unstable;") {
+		t.Errorf("the package's changelog begins with %.60q", changelog)
+	}
 	if list := says(t, "tar", "-tvzf", "mortise_9.8_linux_amd64.tar.gz"); !strings.Contains(list, "mortise_9.8_linux_amd64/completions/mortise.fish") {
 		t.Errorf("the archive has\n%s", list)
 	}

@@ -9,7 +9,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
-	"html/template"
+	"html"
 	"io/fs"
 	"net/http"
 	"os"
@@ -35,7 +35,7 @@ const mostFound = 30
 // Page is one page. Path ends in .html and has no leading slash.
 type Page struct {
 	Path, Title, Section string
-	HTML                 template.HTML
+	HTML                 string
 	plain                string // its Markdown in lower case, for the search
 	source               string
 }
@@ -90,7 +90,7 @@ func New(sources []Source) (*Site, error) {
 		}
 		p := &Page{
 			Path: strings.TrimSuffix(src.Path, ".md") + ".html", Title: title(src), Section: src.Section,
-			HTML:  template.HTML(b.String()), //nolint:gosec // goldmark escapes what is no Markdown
+			HTML:  b.String(), // goldmark leaves out what is no Markdown
 			plain: strings.ToLower(string(src.Text)), source: string(src.Text),
 		}
 		s.pages = append(s.pages, p)
@@ -140,7 +140,7 @@ func toPage(link string) string {
 func (s *Site) Broken(exists func(path string) bool) []string {
 	var out []string
 	for _, p := range s.pages {
-		for _, m := range regexp.MustCompile(`href="([^"]+)"`).FindAllStringSubmatch(string(p.HTML), -1) {
+		for _, m := range regexp.MustCompile(`href="([^"]+)"`).FindAllStringSubmatch(p.HTML, -1) {
 			file, fragment, _ := strings.Cut(m[1], "#")
 			if strings.Contains(m[1], "://") || strings.HasPrefix(m[1], "mailto:") {
 				continue
@@ -153,7 +153,7 @@ func (s *Site) Broken(exists func(path string) bool) []string {
 				}
 				to = s.byPath[at]
 			}
-			if to == nil || fragment != "" && !strings.Contains(string(to.HTML), `id="`+fragment+`"`) {
+			if to == nil || fragment != "" && !strings.Contains(to.HTML, `id="`+fragment+`"`) {
 				out = append(out, p.Path+": "+m[1])
 			}
 		}
@@ -204,40 +204,44 @@ func excerpt(p *Page, word string) string {
 	return ""
 }
 
-// view is what the template shows.
+// view is one page as it is shown.
 type view struct {
 	*Page
-	Root     string // the way from the page to the site's root: empty or ../
-	Sections []section
-	Search   bool // the site has a search
-	Query    string
-	Results  []result
+	search  bool // the site has a search
+	query   string
+	results []result
 }
 
-type section struct {
-	Name  string
-	Pages []*Page
-}
-
-// sections are the pages by section, in their order.
-func (s *Site) sections() (out []section) {
-	for _, p := range s.pages {
-		i := slices.IndexFunc(out, func(o section) bool { return o.Name == p.Section })
-		if i < 0 {
-			i, out = len(out), append(out, section{Name: p.Section})
-		}
-		out[i].Pages = append(out[i].Pages, p)
-	}
-	return out
-}
-
-func (s *Site) render(v view) ([]byte, error) {
-	v.Sections, v.Root = s.sections(), strings.Repeat("../", strings.Count(v.Path, "/"))
+// render writes a page with its frame. It uses no template: package html/template would keep every method of the program linked.
+func (s *Site) render(v view) []byte {
+	root := strings.Repeat("../", strings.Count(v.Path, "/")) // the way from the page to the site's root
+	text := html.EscapeString
 	var b bytes.Buffer
-	if err := layout.Execute(&b, v); err != nil {
-		return nil, fmt.Errorf("render %s: %w", v.Path, err)
+	fmt.Fprintf(&b, frame, text(v.Title), style, root)
+	if v.search {
+		fmt.Fprintf(&b, searchForm, text(v.query))
 	}
-	return b.Bytes(), nil
+	section := ""
+	for _, p := range s.pages {
+		if p.Section != section {
+			section = p.Section
+			fmt.Fprintf(&b, "<p><strong>%s</strong></p>\n", text(section))
+		}
+		fmt.Fprintf(&b, "<a href=\"%s%s\">%s</a><br>\n", root, text(p.Path), text(p.Title))
+	}
+	b.WriteString("</nav><main>\n")
+	if v.HTML == "" {
+		fmt.Fprintf(&b, "<h1>%s</h1>\n", text(v.Title))
+	}
+	b.WriteString(v.HTML)
+	if v.query != "" {
+		fmt.Fprintf(&b, "<p>%d pages for “%s”</p>\n", len(v.results), text(v.query))
+	}
+	for _, r := range v.results {
+		fmt.Fprintf(&b, "<p><a href=\"%s\">%s</a><br>%s</p>\n", text(r.Path), text(r.Title), text(r.Excerpt))
+	}
+	b.WriteString("</main></body></html>\n")
+	return b.Bytes()
 }
 
 // find returns the page of a path; that of the root is index.html.
@@ -253,55 +257,47 @@ func (s *Site) find(p string) *Page {
 
 // ServeHTTP serves the pages, and the search at /search?q=WORDS.
 func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	v := view{Search: true}
+	v := view{search: true}
 	if name := strings.TrimPrefix(r.URL.Path, "/"); name == "search" {
-		v.Page, v.Query = &Page{Path: "search", Title: "Search"}, r.URL.Query().Get("q")
-		v.Results = s.search(v.Query)
+		v.Page, v.query = &Page{Path: "search", Title: "Search"}, r.URL.Query().Get("q")
+		v.results = s.search(v.query)
 	} else if v.Page = s.find(name); v.Page == nil {
 		http.NotFound(w, r)
 		return
 	}
-	b, err := s.render(v)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'")
-	_, _ = w.Write(b)
+	_, _ = w.Write(s.render(v))
 }
 
 // Write writes the site as static files.
 func (s *Site) Write(dir string) error {
 	for _, p := range append([]*Page{s.find("")}, s.pages...) {
-		b, err := s.render(view{Page: p})
-		if err != nil {
-			return err
-		}
 		file := filepath.Join(dir, filepath.FromSlash(p.Path))
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil { //nolint:gosec // everybody may read it
 			return fmt.Errorf("make directory of pages: %w", err)
 		}
-		if err := durable.Write(file, 0o644, b); err != nil {
+		if err := durable.Write(file, 0o644, s.render(view{Page: p})); err != nil {
 			return fmt.Errorf("write page: %w", err)
 		}
 	}
 	return nil
 }
 
-// layout is the frame of all pages.
-var layout = template.Must(template.New("page").Parse(`<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{{.Title}} - Mortise</title><style>
+// The frame of all pages: its title, its style, and the way to the site's root.
+const (
+	frame = `<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>%s - Mortise</title>
+<style>%s</style></head><body><nav><a href="%sindex.html"><strong>Mortise</strong></a>
+`
+	searchForm = `<form action="/search"><input type="search" name="q" value="%s" aria-label="Search" placeholder="Search"></form>
+`
+	style = `
 body{font:16px/1.5 system-ui,sans-serif;margin:0;display:flex;color:#222;background:#fff}
-nav{flex:0 0 16em;padding:1em;background:#f4f4f2;min-height:100vh;font-size:90%}nav ul{list-style:none;padding:0}
+nav{flex:0 0 16em;padding:1em;background:#f4f4f2;min-height:100vh;font-size:90%}
 main{flex:1;padding:1em 2em;max-width:60em;min-width:0}pre{background:#f4f4f2;padding:.8em;overflow-x:auto}code{font-size:90%}
 table{border-collapse:collapse}td,th{border:1px solid #ccc;padding:.3em .6em;text-align:left;vertical-align:top}
-@media(max-width:50em){body{display:block}nav{min-height:0}}@media(prefers-color-scheme:dark){body{color:#ddd;background:#1b1b1b}nav,pre{background:#262626}a{color:#8bf}}
-</style></head><body><nav><a href="{{.Root}}index.html"><strong>Mortise</strong></a>
-{{if .Search}}<form action="/search"><input type="search" name="q" value="{{.Query}}" aria-label="Search" placeholder="Search"></form>{{end}}
-{{$root := .Root}}{{range .Sections}}<p><strong>{{.Name}}</strong></p><ul>{{range .Pages}}<li><a href="{{$root}}{{.Path}}">{{.Title}}</a></li>{{end}}</ul>
-{{end}}</nav><main>{{if .HTML}}{{.HTML}}{{else}}<h1>{{.Title}}</h1>{{end}}
-{{if eq .Path "index.html"}}{{if not .HTML}}<p>The pages are on the left.</p>{{end}}{{end}}
-{{if .Query}}<p>{{len .Results}} pages for “{{.Query}}”</p>{{range .Results}}<p><a href="{{.Path}}">{{.Title}}</a><br>{{.Excerpt}}</p>{{end}}{{end}}
-</main></body></html>
-`))
+@media(max-width:50em){body{display:block}nav{min-height:0}}
+@media(prefers-color-scheme:dark){body{color:#ddd;background:#1b1b1b}nav,pre{background:#262626}a{color:#8bf}}
+`
+)

@@ -43,7 +43,7 @@ func get(t *testing.T, s *Site, path string) (int, string) {
 func TestPages(t *testing.T) {
 	s := site(t)
 	for path, want := range map[string][]string{
-		"/":                       {`<a href="b.html">Second</a>`, "<strong>Decisions</strong>", "<h1>Mortise</h1>", `action="/search"`},
+		"/":                       {`<a href="b.html">Second</a>`, "<strong>Decisions</strong>", "font-size:90%}", "<h1>Mortise</h1>", `action="/search"`},
 		"/a.html":                 {"<title>The first - Mortise</title>", `href="b.html#a-part"`, `href="decisions/0001.html"`, `href="https://example.com/x.md"`, "raw HTML omitted"},
 		"/b.html":                 {`<h2 id="a-part">`, "<td>Volume</td>"},
 		"/decisions/0001.html":    {`href="../a.html"`, `<a href="../index.html">`},
