@@ -82,7 +82,8 @@ func documentation(ctx context.Context, p Program) (*docsite.Site, error) {
 		"| Point | Way | Contract | Configured by |\n|---|---|---|---|\n"
 	cell := strings.NewReplacer("|", `\|`, "<", "&lt;")
 	for _, d := range extension.Points() {
-		points += fmt.Sprintf("| `%s` | %s | %s | %s |\n", d.Point, cell.Replace(fmt.Sprint(d.Way)), cell.Replace(d.Contract), cell.Replace(d.Configured))
+		points += fmt.Sprintf("| `%s` | %s | %s | %s |\n",
+			d.Point, cell.Replace(fmt.Sprint(d.Way)), cell.Replace(d.Contract), cell.Replace(d.Configured))
 	}
 	return docsite.New(append([]docsite.Source{
 		{Path: "commands.md", Section: "Reference", Text: commands.Bytes()},

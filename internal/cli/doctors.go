@@ -36,7 +36,8 @@ func runDoctors(ctx context.Context, p Program, args []string) int {
 	f.SortFlags = false
 	d := &doctors{Program: p}
 	f.StringVar(&d.dataDir, "data-dir", defaultDataDir(), "Data directory of mortise up, or of the node.")
-	f.StringVar(&d.kubeconfig, "kubeconfig", "", "File of an administrator's kubeconfig. Default: $KUBECONFIG, then that of the data directory.")
+	f.StringVar(&d.kubeconfig, "kubeconfig", "",
+		"File of an administrator's kubeconfig. Default: $KUBECONFIG, then that of the data directory.")
 	f.BoolVar(&d.fix, "fix", false, "Remove leftovers of deleted pods, and repair settings of this machine.")
 	output := f.StringP("output", "o", "", "Output format: json.")
 	f.Usage = func() {
@@ -100,7 +101,8 @@ func examineDataDir(_ context.Context, d *doctors) ([]Symptom, error) {
 func examineCluster(ctx context.Context, d *doctors) ([]Symptom, error) {
 	config, err := clientConfig(d.kubeconfig, d.dataDir)
 	if err != nil {
-		return []Symptom{{Check: "API server", State: "wrong", What: err.Error(), Do: "mortise up, or systemctl start mortise; --kubeconfig FILE"}}, nil
+		return []Symptom{{Check: "API server", State: "wrong", What: err.Error(),
+			Do: "mortise up, or systemctl start mortise; --kubeconfig FILE"}}, nil
 	}
 	found, err := clusterdoctor.Examine(ctx, config)
 	if err != nil {

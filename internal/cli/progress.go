@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// slowStep is how long a step of the start takes before people are told of it.
+// slowStep is how long a step of the start takes before it is shown.
 const slowStep = time.Second
 
 // progress shows the steps of a start that take longer than a second, and tells systemd of each.

@@ -147,8 +147,8 @@ func (t *tokens) connect() (err error) {
 	return nil
 }
 
-// clientConfig reads a kubeconfig: the named file; else those of $KUBECONFIG; else that of the server on this machine, if there is one; else
-// kubectl's usual one.
+// clientConfig reads a kubeconfig: the named file; else those of $KUBECONFIG; else that of the server on this machine, if there is one;
+// else kubectl's usual one.
 func clientConfig(kubeconfig, dataDir string) (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = kubeconfig

@@ -88,7 +88,7 @@ func stay(ctx context.Context, p Program, r run, start func(context.Context) (Cl
 		case <-stop:
 			return 0
 		default:
-			return fail(p, err)
+			return failStart(p, err)
 		}
 	}
 	url, kubeconfig, node := cluster.Ready()
@@ -124,7 +124,7 @@ func stay(ctx context.Context, p Program, r run, start func(context.Context) (Cl
 		return 0
 	case err := <-ended:
 		notify(log, "STOPPING=1")
-		return fail(p, errors.Join(err, cluster.Stop()))
+		return failStart(p, errors.Join(err, cluster.Stop()))
 	}
 }
 

@@ -31,10 +31,10 @@ type ResetOptions struct {
 	Data             bool   // the data directory, with all objects, too
 }
 
-// Reset removes what a node with the data directory has made on this machine, and nothing else: its pods with their sandboxes, network rules,
-// interfaces, mounts and links, and the containerd that Prepare has started. It refuses while a process uses the data directory, or a node
-// with real containers runs. In a runtime that others use too, a pod is the node's if the node has a directory for it. It returns a line for
-// each thing that it has removed; it goes on after an error, and calling it again continues.
+// Reset removes what a node with the data directory has made on this machine, and nothing else: its pods with their sandboxes, network
+// rules, interfaces, mounts and links, and the containerd that Prepare has started. It refuses while a process uses the data directory, or
+// a node with real containers runs. In a runtime that others use too, a pod is the node's if the node has a directory for it. It returns a
+// line for each thing that it has removed; it goes on after an error, and calling it again continues.
 func Reset(ctx context.Context, o ResetOptions) (removed []string, err error) {
 	claim, err := Claim(ctx)
 	if err != nil {
@@ -84,7 +84,8 @@ func Reset(ctx context.Context, o ResetOptions) (removed []string, err error) {
 		return removed, err
 	}
 	if left, err := mountsBelow(o.DataDir, o.RootDir); err != nil || len(left) > 0 {
-		return removed, errors.Join(err, fmt.Errorf("keep %s: %d file systems are mounted in it: %s", o.DataDir, len(left), strings.Join(left, ", ")))
+		return removed, errors.Join(err,
+			fmt.Errorf("keep %s: %d file systems are mounted in it: %s", o.DataDir, len(left), strings.Join(left, ", ")))
 	}
 	return removed, errors.Join(note("directory "+o.RootDir, os.RemoveAll(o.RootDir)), note("directory "+o.DataDir, os.RemoveAll(o.DataDir)))
 }

@@ -26,7 +26,8 @@ func (s *shared) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxReque
 	out := &runtimeapi.ListPodSandboxResponse{}
 	for _, uid := range s.uids {
 		out.Items = append(out.Items, &runtimeapi.PodSandbox{
-			Id: "sandbox-" + uid, Labels: map[string]string{podUID: uid}, Metadata: &runtimeapi.PodSandboxMetadata{Namespace: "default", Name: "pod-" + uid},
+			Id: "sandbox-" + uid, Labels: map[string]string{podUID: uid},
+			Metadata: &runtimeapi.PodSandboxMetadata{Namespace: "default", Name: "pod-" + uid},
 		})
 	}
 	return out, nil

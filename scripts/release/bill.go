@@ -82,7 +82,9 @@ func (r *release) bill(p platform) error {
 	d := document{
 		SPDXVersion: "SPDX-2.3", DataLicense: "CC0-1.0", SPDXID: "SPDXRef-DOCUMENT", Name: filepath.Base(r.named(p.String())),
 		DocumentNamespace: "https://mortise.dev/spdx/" + filepath.Base(r.named(p.String())) + "-" + sum,
-		CreationInfo:      creation{Created: r.time.Format(time.RFC3339), Creators: []string{"Organization: The Mortise Authors", "Tool: mortise-release"}},
+		CreationInfo: creation{
+			Created: r.time.Format(time.RFC3339), Creators: []string{"Organization: The Mortise Authors", "Tool: mortise-release"},
+		},
 		Packages: []material{{
 			SPDXID: own, Name: "mortise", VersionInfo: r.version, DownloadLocation: noAssertion, LicenseConcluded: "Apache-2.0",
 			LicenseDeclared: "Apache-2.0", CopyrightText: "The Mortise Authors", Purpose: "APPLICATION", Checksums: []checksum{{"SHA256", sum}},

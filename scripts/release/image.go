@@ -83,7 +83,8 @@ func (r *release) image(p platform) (v1.Image, error) {
 	}
 	var content bytes.Buffer
 	if err := writeTar(&content, []entry{
-		{name: "tmp/", mode: 0o1777}, {name: "usr/", mode: 0o755}, {name: "usr/bin/", mode: 0o755}, {name: "usr/bin/mortise", mode: 0o755, data: data},
+		{name: "tmp/", mode: 0o1777}, {name: "usr/", mode: 0o755}, {name: "usr/bin/", mode: 0o755},
+		{name: "usr/bin/mortise", mode: 0o755, data: data},
 		{name: "var/", mode: 0o755}, {name: "var/lib/", mode: 0o755}, {name: "var/lib/mortise/", mode: 0o700},
 	}, r.time); err != nil {
 		return nil, err

@@ -11,8 +11,8 @@
 //	CHANGELOG.md                            docs/changes, the newest first
 //	SHA256SUMS                              the checksums of the above: sha256sum -c SHA256SUMS
 //
-// All of it depends on the commit alone, and on the versions of Go and dpkg-deb: two clones make the same files, bit for bit. Times are that
-// of the commit.
+// All of it depends on the commit alone, and on the versions of Go and dpkg-deb: two clones make the same files, bit for bit. Times are
+// that of the commit.
 //
 //	go run ./scripts/release -ldflags '-s -w' -out dist
 package main

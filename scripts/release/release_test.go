@@ -158,7 +158,8 @@ func image(t *testing.T, file string) {
 		t.Fatal(err)
 	}
 	config, err := i.ConfigFile()
-	if err != nil || config.OS != "linux" || config.Architecture != "amd64" || config.Config.Entrypoint[0] != "/usr/bin/mortise" || len(config.RootFS.DiffIDs) != 1 {
+	if err != nil || config.OS != "linux" || config.Architecture != "amd64" || config.Config.Entrypoint[0] != "/usr/bin/mortise" ||
+		len(config.RootFS.DiffIDs) != 1 {
 		t.Errorf("the image's configuration is %+v, %v", config, err)
 	}
 	index := says(t, "tar", "-xOf", "mortise_9.8_image.tar", "index.json")
@@ -209,7 +210,9 @@ func TestItems(t *testing.T) {
 
 func TestChangelogs(t *testing.T) {
 	dir := t.TempDir()
-	for name, text := range map[string]string{"2026-11-20-a.md": "Old.\n", "2026-11-21-b.md": "- New and " + strings.Repeat("long ", 20) + "\n"} {
+	for name, text := range map[string]string{
+		"2026-11-20-a.md": "Old.\n", "2026-11-21-b.md": "- New and " + strings.Repeat("long ", 20) + "\n",
+	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -218,10 +221,11 @@ func TestChangelogs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := string(c.markdown()); !strings.HasPrefix(got, "# Changes\n\n## 2026-11-21\n\n- New") || !strings.HasSuffix(got, "## 2026-11-20\n\n- Old.\n") {
+	got := string(c.markdown())
+	if !strings.HasPrefix(got, "# Changes\n\n## 2026-11-21\n\n- New") || !strings.HasSuffix(got, "## 2026-11-20\n\n- Old.\n") {
 		t.Errorf("got %s", got)
 	}
-	got := string(c.debian("1.2", "A <a@example.com>", time.Date(2026, 11, 28, 1, 2, 3, 0, time.UTC)))
+	got = string(c.debian("1.2", "A <a@example.com>", time.Date(2026, 11, 28, 1, 2, 3, 0, time.UTC)))
 	want := "mortise (1.2) unstable; urgency=medium\n\n  * New and long"
 	if !strings.HasPrefix(got, want) || !strings.HasSuffix(got, "\n  * Old.\n\n -- A <a@example.com>  Sat, 28 Nov 2026 01:02:03 +0000\n") {
 		t.Errorf("got %s", got)

@@ -123,7 +123,8 @@ func checkNamespaces(ctx context.Context, e *examination) ([]Finding, error) {
 				why += ": " + c.Message
 			}
 		}
-		out = append(out, Finding{State: Wrong, What: n.Name + " " + why, Do: "mortise kubectl get namespace " + n.Name + " -o yaml names what is left"})
+		out = append(out, Finding{State: Wrong, What: n.Name + " " + why,
+			Do: "mortise kubectl get namespace " + n.Name + " -o yaml names what is left"})
 	}
 	return out, nil
 }

@@ -17,7 +17,9 @@ import (
 func site(t *testing.T) *Site {
 	t.Helper()
 	sources, err := Sources(fstest.MapFS{
-		"a.md":              {Data: []byte("# The `first`\n\nSee [b](b.md#a-part), [d](decisions/0001.md), [out](https://example.com/x.md), [gone](c.md), [file](../examples/x.yaml), [no file](../examples/y.yaml).\n\n<script>x</script>\n")},
+		"a.md": {Data: []byte("# The `first`\n\n" +
+			"See [b](b.md#a-part), [d](decisions/0001.md), [out](https://example.com/x.md), [gone](c.md), " +
+			"[file](../examples/x.yaml), [no file](../examples/y.yaml).\n\n<script>x</script>\n")},
 		"b.md":              {Data: []byte("# Second\n\n## A part\n\n| A | B |\n|---|---|\n| Volume | 2 |\n")},
 		"decisions/0001.md": {Data: []byte("Volumes are volumes: [a](../a.md), [no](../b.md#none)\n")},
 		"x.txt":             {Data: []byte("no page")},
@@ -43,8 +45,10 @@ func get(t *testing.T, s *Site, path string) (int, string) {
 func TestPages(t *testing.T) {
 	s := site(t)
 	for path, want := range map[string][]string{
-		"/":                       {`<a href="b.html">Second</a>`, "<strong>Decisions</strong>", "font-size:90%}", "<h1>Mortise</h1>", `action="/search"`},
-		"/a.html":                 {"<title>The first - Mortise</title>", `href="b.html#a-part"`, `href="decisions/0001.html"`, `href="https://example.com/x.md"`, "raw HTML omitted"},
+		"/": {`<a href="b.html">Second</a>`, "<strong>Decisions</strong>", "font-size:90%}",
+			"<h1>Mortise</h1>", `action="/search"`},
+		"/a.html": {"<title>The first - Mortise</title>", `href="b.html#a-part"`, `href="decisions/0001.html"`,
+			`href="https://example.com/x.md"`, "raw HTML omitted"},
 		"/b.html":                 {`<h2 id="a-part">`, "<td>Volume</td>"},
 		"/decisions/0001.html":    {`href="../a.html"`, `<a href="../index.html">`},
 		"/search?q=volume":        {"2 pages for “volume”", `<a href="decisions/0001.html">0001</a>`},
