@@ -95,7 +95,7 @@ func (n *realNode) isReset(t *testing.T) {
 		t.Errorf("objects stay without --data: %v", err)
 	}
 	again, err := n.mortise("reset", "--yes", "--data-dir", n.dir, "--cri-socket", n.socket)
-	if err != nil || strings.Contains(again, "removed pod") {
+	if err != nil || strings.Contains(again, "removed pod default") {
 		t.Errorf("reset again: %v\n%s", err, again)
 	}
 }
