@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -75,6 +76,12 @@ func (r *release) debian(ctx context.Context, p platform, c changes, work string
 		if err := r.place(root, f); err != nil {
 			return fmt.Errorf("write file of the package: %w", err)
 		}
+	}
+	err = filepath.WalkDir(root, func(name string, _ fs.DirEntry, err error) error {
+		return errors.Join(err, os.Chtimes(name, r.time, r.time)) // dpkg-deb corrects only times after SOURCE_DATE_EPOCH
+	})
+	if err != nil {
+		return fmt.Errorf("set times of the package's files: %w", err)
 	}
 	// One thread: the compressed data depends on their number.
 	c2 := exec.CommandContext(ctx, "dpkg-deb", "--root-owner-group", "--threads-max=1", "-Zxz", fmt.Sprintf("-z%d", r.level),

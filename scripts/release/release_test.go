@@ -163,7 +163,7 @@ func image(t *testing.T, file string) {
 		t.Errorf("the image's configuration is %+v, %v", config, err)
 	}
 	index := says(t, "tar", "-xOf", "mortise_9.8_image.tar", "index.json")
-	if !strings.Contains(index, `"io.containerd.image.name":"`+repository+`:9.8"`) {
+	if !strings.Contains(index, `"io.containerd.image.name": "`+repository+`:9.8"`) {
 		t.Errorf("containerd does not find the image's name in %s", index)
 	}
 }
