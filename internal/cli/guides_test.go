@@ -13,8 +13,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/cli/manual"
 )
 
-// TestGuidesNameCommands reads the command lines of README and the guides: each names a command that exists, with flags that it has. It runs
-// none of them.
+// TestGuidesNameCommands reads the command lines of README and the guides: each names a command that exists, with flags that it has. It
+// runs none of them.
 func TestGuidesNameCommands(t *testing.T) {
 	flags := map[string]map[string]bool{} // by command
 	for _, p := range pages(t.Context(), Program{AddFlags: addFlags, Engines: engines}) {

@@ -25,7 +25,7 @@ const repository = "mortise.local/mortise"
 
 // images writes the image for all of Linux's processors into one archive, and for each processor into one of its own.
 func (r *release) images(work string) error {
-	var index v1.ImageIndex = mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	count := 0
 	for _, p := range r.platforms {
 		if p.os != "linux" {

@@ -33,9 +33,6 @@ import (
 	"time"
 )
 
-// module is the import path of the program's module.
-const module = "github.com/mortise-dev/mortise"
-
 // all are the platforms of a release.
 const all = "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64"
 
