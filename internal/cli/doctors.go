@@ -122,6 +122,10 @@ func examineNode(ctx context.Context, d *doctors) ([]Symptom, error) {
 	}
 	o := DoctorOptions{DataDir: d.dataDir, Fix: d.fix}
 	o.Kubelet.RootDir = o.Kubelet.Root(d.dataDir)
+	if _, err := os.Stat(o.Kubelet.RootDir); errors.Is(err, fs.ErrNotExist) {
+		return []Symptom{{Check: "node", State: "note", What: "not examined: no node with containers has run with this data directory",
+			Do: "mortise node doctor examines whether this machine can run one"}}, nil
+	}
 	found, err := d.Examine(ctx, o)
 	if err != nil {
 		return []Symptom{{Check: "node", State: "wrong", What: err.Error(), Do: "mortise node doctor --help lists its settings"}}, nil
