@@ -8,7 +8,7 @@ BIN     := bin/mortise
 # One static binary; tests are built the same way, so that nothing is compiled twice.
 export CGO_ENABLED ?= 0
 
-.PHONY: help up build test race lint gen check bench soak fuzz mutate conformance FORCE
+.PHONY: help up build release test race lint gen check bench soak fuzz mutate conformance FORCE
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -20,6 +20,9 @@ build: ## build bin/mortise
 
 up: build ## build, install what is missing, start a cluster, print what to type next
 	@./scripts/up
+
+release: ## all files of a release in DIST=dist: binaries for PLATFORMS=OS/ARCH,..., Debian packages, images, bills of materials, checksums
+	$(GO) run -tags $(TAGS) ./scripts/release -ldflags '$(LDFLAGS)' -out '$(or $(DIST),dist)' $(if $(PLATFORMS),-platforms '$(PLATFORMS)')
 
 test: ## the whole test suite
 	./scripts/test

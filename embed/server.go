@@ -80,6 +80,8 @@ type Server struct {
 	Logger *slog.Logger
 	// Started is when the process began, for the time that /metrics reports; zero: when Start was called.
 	Started time.Time
+	// Progress is called with the name of each step of the start as it begins, in the goroutine of Start; nil: nothing is.
+	Progress func(step string)
 
 	cluster *cluster.Cluster // nil: not started
 }
@@ -94,6 +96,7 @@ func (s *Server) Start(ctx context.Context) error {
 		PodCIDR: s.PodCIDR, ServiceCIDR: s.ServiceCIDR,
 		Controllers: s.Controllers, FeatureGates: s.FeatureGates, RuntimeConfig: s.RuntimeConfig,
 		APIServer: s.APIServer, Extensions: cluster.Extensions(s.Extensions), Logger: s.Logger, Started: s.Started,
+		Progress: s.Progress,
 	})
 	if err != nil {
 		return err

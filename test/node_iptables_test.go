@@ -4,6 +4,7 @@
 package test
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -62,11 +63,40 @@ func TestNodeWithoutNFT(t *testing.T) {
 	if page, err := n.call(nodePort(service)); err != nil || !strings.HasPrefix(page, "web ") {
 		t.Errorf("while Mortise is stopped, the node port says %q, %v", page, err)
 	}
-	if out, err := n.mortise("machine", "destroy", "--data-dir", n.dir); err != nil {
-		t.Fatalf("machine destroy: %v\n%s", err, out)
-	}
+	n.isReset(t)
 	if left := chains(t); len(left) > 0 {
 		t.Errorf("what is left of the rules is %q", left)
+	}
+	if out, err := n.mortise("machine", "destroy", "--data-dir", n.dir); err != nil {
+		t.Errorf("machine destroy of what is reset: %v\n%s", err, out)
+	}
+}
+
+// isReset resets a node that is stopped while its pods run: they and their mounts are removed, and resetting again finds nothing to do.
+func (n *realNode) isReset(t *testing.T) {
+	t.Helper()
+	out, err := n.mortise("reset", "--yes", "--data-dir", n.dir, "--cri-socket", n.socket)
+	if err != nil {
+		t.Fatalf("reset: %v\n%s", err, out)
+	}
+	for _, want := range []string{"removed pod default/web", "removed pod default/caller", "removed network rules and interfaces"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("reset says nothing of %q:\n%s", want, out)
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pods := filepath.Join(n.dir, "kubelet", "pods") + "/"; strings.Contains(string(mounts), pods) {
+		t.Errorf("mounts of pods are left:\n%s", mounts)
+	}
+	if _, err := os.Stat(filepath.Join(n.dir, "store")); err != nil {
+		t.Errorf("objects stay without --data: %v", err)
+	}
+	again, err := n.mortise("reset", "--yes", "--data-dir", n.dir, "--cri-socket", n.socket)
+	if err != nil || strings.Contains(again, "removed pod default") {
+		t.Errorf("reset again: %v\n%s", err, again)
 	}
 }
 

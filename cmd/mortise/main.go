@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/mortise-dev/mortise/embed"
-	embednode "github.com/mortise-dev/mortise/embed/node"
 	"github.com/mortise-dev/mortise/embed/options"
 	"github.com/mortise-dev/mortise/internal/builtin"
 	"github.com/mortise-dev/mortise/internal/cli"
@@ -23,35 +22,27 @@ func main() {
 	if run := programNamed(os.Args[0]); run != nil {
 		os.Exit(mainOf(run))
 	}
-	os.Exit(cli.Main(context.Background(), os.Args[1:], cli.Program{
+	p := cli.Program{
 		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
-		Start: func(ctx context.Context, o cli.UpOptions) (cli.Cluster, error) {
-			s := &embed.Server{
-				DataDir: o.DataDir, Listen: o.Listen, KubeconfigFile: o.Kubeconfig, Store: o.Store,
-				Node: embed.NodeMode(o.Node), Nodes: o.Nodes, CRISocket: o.CRISocket, Containers: embednode.Containers(),
-				PodCIDR: o.PodCIDR, ServiceCIDR: o.ServiceCIDR, Controllers: o.Controllers, FeatureGates: o.FeatureGates,
-				RuntimeConfig: o.RuntimeConfig,
-				APIServer:     o.APIServer, Logger: o.Logger, Started: o.Started,
-			}
-			if err := s.Start(ctx); err != nil {
-				return nil, err
-			}
-			return s, nil
-		},
-		Join: func(ctx context.Context, o cli.NodeOptions) (cli.Cluster, error) {
-			n := &embednode.Agent{
-				DataDir: o.DataDir, Join: o.Join, Token: o.Token, CACertHashes: o.CACertHashes, CAFile: o.CAFile, Name: o.Name, Address: o.Address,
-				Mode: embed.NodeMode(o.Node), CRISocket: o.CRISocket, PodCIDR: o.PodCIDR, Kubelet: o.Kubelet, Network: o.Network, Logger: o.Logger,
-			}
-			if err := n.Start(ctx); err != nil {
-				return nil, err
-			}
-			return n, nil
-		},
 		Engines:  engines(),
 		AddFlags: func(f *pflag.FlagSet, o *options.APIServer) { embed.AddFlags(f, o) },
-		Judge:    judge, Examine: examine, PluginBench: driveNodePlugin, EnsureDNS: node.EnsureDNS,
-	}))
+		Judge:    judge, EnsureDNS: node.EnsureDNS,
+	}
+	containers := addContainers(&p)
+	p.Start = func(ctx context.Context, o cli.UpOptions) (cli.Cluster, error) {
+		s := &embed.Server{
+			DataDir: o.DataDir, Listen: o.Listen, KubeconfigFile: o.Kubeconfig, Store: o.Store,
+			Node: embed.NodeMode(o.Node), Nodes: o.Nodes, CRISocket: o.CRISocket, Containers: containers,
+			PodCIDR: o.PodCIDR, ServiceCIDR: o.ServiceCIDR, Controllers: o.Controllers, FeatureGates: o.FeatureGates,
+			RuntimeConfig: o.RuntimeConfig,
+			APIServer:     o.APIServer, Logger: o.Logger, Started: o.Started, Progress: o.Progress,
+		}
+		if err := s.Start(ctx); err != nil {
+			return nil, err
+		}
+		return s, nil
+	}
+	os.Exit(cli.Main(context.Background(), os.Args[1:], p))
 }
 
 // engines are the store engines that `mortise up` selects from.

@@ -10,6 +10,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -29,7 +30,8 @@ type Program struct {
 	Out, Err io.Writer
 	// Start starts a cluster and returns when it is ready.
 	Start func(ctx context.Context, o UpOptions) (Cluster, error)
-	// Join starts a node of a cluster elsewhere, and returns when the node works.
+	// Join starts a node of a cluster elsewhere, and returns when the node works. Nil, as Examine and PluginBench: this system has no
+	// containers.
 	Join func(ctx context.Context, o NodeOptions) (Cluster, error)
 	// Engines are the store engines for --store, the default first.
 	Engines []Engine
@@ -71,7 +73,8 @@ type UpOptions struct {
 	RuntimeConfig                      map[string]string
 	APIServer                          options.APIServer
 	Logger                             *slog.Logger
-	Started                            time.Time // the start time of the process, for the ready line
+	Started                            time.Time         // the start time of the process, for the ready line
+	Progress                           func(step string) // is called as each step of the start begins
 
 	applied *config.Applied // by --config; nil: no file
 }
@@ -80,25 +83,34 @@ type UpOptions struct {
 type verb struct {
 	name, args, about string
 	run               func(ctx context.Context, p Program, args []string) int
+	// words are what follows the name, and those with ! before them have a help of their own.
+	words string
 }
 
 // verbs are the commands in the order of the help.
 func verbs() []verb {
 	return []verb{
-		{"up", "[flags]", "start a cluster in the foreground", runUp},
-		{"node", "--join URL|doctor|plugin-bench", "join this machine to a cluster as a node, diagnose a node, or test a plug-in of nodes", runNode},
-		{"doctor", "[-o json]", "diagnose a cluster whose nodes do not start", runClusterDoctor},
-		{"token", "create|list|delete", "manage the bootstrap tokens with which nodes join", runToken},
-		{"config", "print", "print the configuration of a server, as a file for `up --config`", runConfig},
-		{"kubectl", "ARGS...", "run kubectl, which is built in", runKubectl},
-		{"machine", "prepare", "install and start what a real node needs: containerd, CNI plug-ins, images", runMachine},
-		{"crd", "check FILE...", "validate CustomResourceDefinitions without a server", runCRD},
-		{"explain", "ID|TYPE/NAME [FIELD]", "show what changed or rejected a write, and what set a field", runExplain},
-		{"extensions", "[points] [-o json|wide]", "list the extensions of a running server and their health", runExtensions},
-		{"webhook", "dev --url URL -f FILE", "redirect webhooks to a process on this machine", runWebhook},
-		{"credential", "service-account|file|oidc", "print a token for a kubeconfig's exec section", runCredential},
-		{"store", "check|backup|restore", "check, back up or restore a data directory that is not in use", runStore},
-		{"version", "[-o json]", "print the version", runVersion},
+		{"up", "[flags]", "start a cluster in the foreground", runUp, ""},
+		{"node", "--join URL|doctor|plugin-bench", "join this machine to a cluster as a node, diagnose a node, or test a plug-in of nodes",
+			runNode, "!doctor !plugin-bench"},
+		{"token", "create|list|delete", "manage the bootstrap tokens with which nodes join", runToken, "!create !list !delete"},
+		{"config", "print", "print the configuration of a server, as a file for `up --config`", runConfig, "print"},
+		{"kubectl", "ARGS...", "run kubectl, which is built in", runKubectl, ""},
+		{"machine", "prepare", "install and start what a real node needs: containerd, CNI plug-ins, images",
+			runMachine, "prepare stop destroy"},
+		{"crd", "check FILE...", "validate CustomResourceDefinitions without a server", runCRD, "check"},
+		{"explain", "ID|TYPE/NAME [FIELD]", "show what changed or rejected a write, and what set a field", runExplain, ""},
+		{"extensions", "[points] [-o json|wide]", "list the extensions of a running server and their health", runExtensions, "points"},
+		{"webhook", "dev --url URL -f FILE", "redirect webhooks to a process on this machine", runWebhook, "dev"},
+		{"credential", "service-account|file|oidc", "print a token for a kubeconfig's exec section",
+			runCredential, "!service-account !file !oidc"},
+		{"doctor", "[flags]", "find what is missing or wrong on this machine and in the cluster, and what mends it", runDoctors, ""},
+		{"reset", "[flags]", "remove pods, network rules, interfaces and mounts that a node made on this machine", runReset, ""},
+		{"store", "check|backup|restore", "check, back up or restore a data directory that is not in use",
+			runStore, "check backup restore export import"},
+		{"docs", "[--man DIR]", "serve this version's documentation on this machine, or write it", runDocs, ""},
+		{"completion", "bash|zsh|fish", "print the completion of a shell", runCompletion, "bash zsh fish"},
+		{"version", "[-o json]", "print the version", runVersion, ""},
 	}
 }
 
@@ -112,6 +124,9 @@ func Main(ctx context.Context, args []string, p Program) int {
 	case "help", "-h", "--help":
 		usage(p.Out)
 		return 0
+	}
+	if args[0] == completeCommand {
+		return complete(ctx, p, args[1:])
 	}
 	for _, v := range verbs() {
 		if v.name == args[0] {
@@ -129,6 +144,9 @@ func usage(w io.Writer) {
 	}
 	fmt.Fprintln(w, "\n`mortise COMMAND --help` explains a command's flags.")
 }
+
+// errNeedsLinux refuses what runs containers.
+var errNeedsLinux = errors.New("containers need Linux: here, mortise up runs simulated nodes, whose pods have no containers")
 
 // fail prints the one line that says why, and returns exit code 1.
 func fail(p Program, err error) int {

@@ -26,7 +26,7 @@ func runConfig(_ context.Context, p Program, args []string) int {
 	}
 	switch args[0] {
 	case "help", "-h", "--help":
-		fmt.Fprint(p.Err, configUsage)
+		fmt.Fprint(p.Out, configUsage)
 		return 0
 	case "print":
 		return printConfig(p, args[1:])

@@ -73,16 +73,23 @@ command line is invalid.
 	if o.Kubelet.RootDir, err = filepath.Abs(o.Kubelet.Root(o.DataDir)); err != nil {
 		return fail(p, fmt.Errorf("find directory of volumes: %w", err))
 	}
+	if p.Examine == nil {
+		return fail(p, errNeedsLinux)
+	}
 	found, err := p.Examine(ctx, o)
 	if err != nil {
 		return fail(p, err)
 	}
-	if *output == "json" {
-		err = printJSON(p.Out, found)
-	} else {
-		err = printSymptoms(p.Out, found)
+	return reportSymptoms(p, found, *output)
+}
+
+// reportSymptoms prints symptoms as a table or as JSON, and returns the exit code: 1 if something is wrong.
+func reportSymptoms(p Program, found []Symptom, output string) int {
+	write := printSymptoms
+	if output == "json" {
+		write = func(w io.Writer, found []Symptom) error { return printJSON(w, found) }
 	}
-	if err != nil {
+	if err := write(p.Out, found); err != nil {
 		return fail(p, fmt.Errorf("write findings: %w", err))
 	}
 	for _, s := range found {

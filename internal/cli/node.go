@@ -41,7 +41,13 @@ func runNode(ctx context.Context, p Program, args []string) int {
 	if !ok {
 		return code
 	}
-	return stay(ctx, p, o.Logger, o.Started, func(ctx context.Context) (Cluster, error) { return p.Join(ctx, o) })
+	if p.Join == nil {
+		return fail(p, errNeedsLinux)
+	}
+	starts := newProgress(p.Err)
+	starts.begin("join the cluster")
+	return stay(ctx, p, run{log: o.Logger, started: o.Started, progress: starts},
+		func(ctx context.Context) (Cluster, error) { return p.Join(ctx, o) })
 }
 
 // newNodeFlags binds the flags of `node` to o.

@@ -88,6 +88,9 @@ func runPluginBench(ctx context.Context, p Program, args []string) int {
 	case *output != "" && *output != "json":
 		return refuse(p, "node plugin-bench", fmt.Errorf("--output %q: want json", *output))
 	}
+	if p.PluginBench == nil {
+		return fail(p, errNeedsLinux)
+	}
 	o.Command, o.Output = f.Args(), p.Err
 	report, err := p.PluginBench(ctx, o)
 	if err != nil {

@@ -135,15 +135,8 @@ func (t *tokens) check(args []string) error {
 
 // connect connects to the cluster.
 func (t *tokens) connect() (err error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = t.kubeconfig
-	if own := filepath.Join(defaultDataDir(), "kubeconfig"); t.kubeconfig == "" && os.Getenv(clientcmd.RecommendedConfigPathEnvVar) == "" {
-		if _, err := os.Stat(own); err == nil {
-			rules.ExplicitPath = own
-		}
-	}
-	if t.config, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig(); err != nil {
-		return fmt.Errorf("read kubeconfig: %w", err)
+	if t.config, err = clientConfig(t.kubeconfig, defaultDataDir()); err != nil {
+		return err
 	}
 	if err := rest.LoadTLSFiles(t.config); err != nil {
 		return fmt.Errorf("read kubeconfig: %w", err)
@@ -152,6 +145,23 @@ func (t *tokens) connect() (err error) {
 		return fmt.Errorf("make client: %w", err)
 	}
 	return nil
+}
+
+// clientConfig reads a kubeconfig: the named file; else those of $KUBECONFIG; else that of the server on this machine, if there is one;
+// else kubectl's usual one.
+func clientConfig(kubeconfig, dataDir string) (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = kubeconfig
+	if own := filepath.Join(dataDir, "kubeconfig"); kubeconfig == "" && os.Getenv(clientcmd.RecommendedConfigPathEnvVar) == "" {
+		if _, err := os.Stat(own); err == nil {
+			rules.ExplicitPath = own
+		}
+	}
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	return config, nil
 }
 
 func (t *tokens) create(ctx context.Context, args []string) (err error) {

@@ -29,14 +29,25 @@ func runUp(ctx context.Context, p Program, args []string) int {
 	if !ok {
 		return code
 	}
-	return stay(ctx, p, o.Logger, o.Started, func(ctx context.Context) (Cluster, error) {
+	starts := newProgress(p.Err)
+	o.Progress = starts.begin
+	return stay(ctx, p, run{log: o.Logger, started: o.Started, progress: starts, server: true}, func(ctx context.Context) (Cluster, error) {
 		cluster, err := p.Start(ctx, o)
 		return cluster, o.applied.Explain(err)
 	})
 }
 
-// stay starts a cluster, or a node, and runs until a signal or a failure ends it.
-func stay(ctx context.Context, p Program, log *slog.Logger, started time.Time, start func(context.Context) (Cluster, error)) int {
+// run is what stay needs to know of a cluster or a node.
+type run struct {
+	log      *slog.Logger
+	started  time.Time // of the process
+	progress *progress
+	server   bool // it has an API server, whose health is the service's
+}
+
+// stay starts a cluster, or a node, and runs until a signal or a failure ends it. It reports its state to systemd, if systemd started it.
+func stay(ctx context.Context, p Program, r run, start func(context.Context) (Cluster, error)) int {
+	log := r.log
 	klog.SetSlogLogger(log)
 
 	signals := make(chan os.Signal, 2)
@@ -70,19 +81,22 @@ func stay(ctx context.Context, p Program, log *slog.Logger, started time.Time, s
 	}()
 	shareProcessors()
 	askForShortSlices()
-	stillStarting := time.AfterFunc(time.Second, func() { fmt.Fprintln(p.Err, "mortise: starting ...") })
 	cluster, err := start(starting)
-	stillStarting.Stop()
+	r.progress.end()
 	if err != nil {
 		select {
 		case <-stop:
 			return 0
 		default:
-			return fail(p, err)
+			return failStart(p, err)
 		}
 	}
 	url, kubeconfig, node := cluster.Ready()
-	fmt.Fprintf(p.Err, "mortise: ready in %d ms, %s, kubeconfig %s, node: %s\n", time.Since(started).Milliseconds(), url, kubeconfig, node)
+	fmt.Fprintf(p.Err, "mortise: ready in %d ms, %s, kubeconfig %s, node: %s\n", time.Since(r.started).Milliseconds(), url, kubeconfig, node)
+	notify(log, "READY=1\nSTATUS=Ready at "+url+", node: "+node)
+	watching, unwatch := context.WithCancel(ctx)
+	defer unwatch()
+	go watchdog(watching, log, r.health(kubeconfig))
 
 	go func() {
 		select {
@@ -101,13 +115,16 @@ func stay(ctx context.Context, p Program, log *slog.Logger, started time.Time, s
 	go func() { ended <- cluster.Wait() }()
 	select {
 	case <-stop:
+		unwatch()
+		notify(log, "STOPPING=1\nSTATUS=Stopping; pods keep running")
 		if err := cluster.Stop(); err != nil {
 			return fail(p, err)
 		}
 		<-ended
 		return 0
 	case err := <-ended:
-		return fail(p, errors.Join(err, cluster.Stop()))
+		notify(log, "STOPPING=1")
+		return failStart(p, errors.Join(err, cluster.Stop()))
 	}
 }
 

@@ -46,6 +46,7 @@ type Settings struct {
 	Extensions           Extensions
 	Logger               *slog.Logger
 	Started              time.Time
+	Progress             func(step string) // is called as each step of the start begins; nil: nothing is
 
 	origin *origin // of a fork; nil: none
 }
@@ -116,6 +117,9 @@ func startSteps(ctx context.Context, s Settings, steps []lifecycle.Step[*assembl
 	config, err := s.complete()
 	if err != nil {
 		return nil, nil, err
+	}
+	if s.Progress != nil {
+		steps = lifecycle.Announced(steps, s.Progress)
 	}
 	var a *assembly
 	process, err := lifecycle.Start(ctx, steps, func(p *lifecycle.Process) *assembly {

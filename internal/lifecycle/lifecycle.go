@@ -28,6 +28,23 @@ type Step[T any] struct {
 	Stop func(t T) error
 }
 
+// Announced returns the steps, each of which calls announce with its name before it starts.
+func Announced[T any](steps []Step[T], announce func(name string)) []Step[T] {
+	out := make([]Step[T], len(steps))
+	for i, step := range steps {
+		start := step.Start
+		step.Start = func(ctx context.Context, t T) error {
+			announce(step.Name)
+			if start == nil {
+				return nil
+			}
+			return start(ctx, t)
+		}
+		out[i] = step
+	}
+	return out
+}
+
 // Process is the state of the started steps of a table.
 type Process struct {
 	stops []func() error // of the steps that were started, in their order

@@ -151,3 +151,20 @@ func TestStopErrors(t *testing.T) {
 		t.Errorf("Stop answers %v after %q", err, r.told)
 	}
 }
+
+func TestAnnounced(t *testing.T) {
+	var said []string
+	steps := Announced([]Step[int]{
+		{Name: "first", Start: func(context.Context, int) error { said = append(said, "starts"); return nil }}, {Name: "second"},
+	}, func(name string) { said = append(said, name) })
+	p, err := Start(t.Context(), steps, func(*Process) int { return 0 })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Stop(); err != nil {
+		t.Error(err)
+	}
+	if got := strings.Join(said, " "); got != "first starts second" {
+		t.Errorf("got %s", got)
+	}
+}

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package cli
+package clusterdoctor
 
 import (
 	"context"
@@ -10,13 +10,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 )
 
 // uninitialized is the taint of nodes that no cloud's controller manager has initialized.
@@ -25,80 +22,29 @@ const uninitialized = "node.cloudprovider.kubernetes.io/uninitialized"
 // cloudLease is the name of the Lease by which cloud controller managers elect their leader.
 const cloudLease = "cloud-controller-manager"
 
-// runClusterDoctor examines the start of a cluster's nodes: what waits for what.
-func runClusterDoctor(ctx context.Context, p Program, args []string) int {
-	f := pflag.NewFlagSet("doctor", pflag.ContinueOnError)
-	f.SetOutput(p.Err)
-	f.SortFlags = false
-	kubeconfig := f.String("kubeconfig", "", "File of the server's kubeconfig. Default: $KUBECONFIG, then ~/.kube/config.")
-	output := f.StringP("output", "o", "", "Output format: json.")
-	f.Usage = func() {
-		fmt.Fprintf(f.Output(), `Usage: mortise doctor [flags]
-
-Diagnoses a cluster whose nodes do not start: nodes that wait for a cloud's controller manager, and pods of it or of the network that wait
-for these nodes. It changes nothing. Exit codes: 0 if nothing is wrong, 1 if something is, 2 if the command line is invalid. `+"`mortise node\ndoctor`"+` diagnoses a node.
-
-%s`, f.FlagUsages())
-	}
-	if code, done := parse(p, f, "doctor", args); done {
-		return code
-	}
-	if f.NArg() > 0 || *output != "" && *output != "json" {
-		f.Usage()
-		return 2
-	}
-	found, err := askCluster(ctx, *kubeconfig)
+// checkClouds finds nodes that wait for a cloud's controller manager, and pods of it or of the network that wait for these nodes.
+func checkClouds(ctx context.Context, e *examination) ([]Finding, error) {
+	nodes, err := e.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return fail(p, err)
+		return nil, err
 	}
-	if *output == "json" {
-		err = printJSON(p.Out, found)
-	} else {
-		err = printSymptoms(p.Out, found)
-	}
+	pods, err := e.client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "status.phase=Pending"})
 	if err != nil {
-		return fail(p, fmt.Errorf("write findings: %w", err))
+		return nil, err
 	}
-	if slices.ContainsFunc(found, func(s Symptom) bool { return s.State == "wrong" }) {
-		return 1
-	}
-	return 0
-}
-
-// askCluster reads what diagnoseStart needs.
-func askCluster(ctx context.Context, kubeconfig string) ([]Symptom, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = kubeconfig
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
-	if err != nil {
-		return nil, fmt.Errorf("read kubeconfig: %w", err)
-	}
-	config.Timeout = 30 * time.Second
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("make client: %w", err)
-	}
-	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("list nodes: %w", err)
-	}
-	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "status.phase=Pending"})
-	if err != nil {
-		return nil, fmt.Errorf("list pods: %w", err)
-	}
-	lease, err := client.CoordinationV1().Leases(metav1.NamespaceSystem).Get(ctx, cloudLease, metav1.GetOptions{})
+	lease, err := e.client.CoordinationV1().Leases(metav1.NamespaceSystem).Get(ctx, cloudLease, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		lease, err = nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("get lease of the cloud controller manager: %w", err)
+		return nil, err
 	}
-	return diagnoseStart(nodes.Items, pods.Items, lease, time.Now()), nil
+	return diagnoseStart(nodes.Items, pods.Items, lease, e.clock.Now()), nil
 }
 
 // diagnoseStart finds what keeps nodes from starting. Pods are those that are pending; the lease is that of the cloud's
 // controller manager, or nil.
-func diagnoseStart(nodes []corev1.Node, pods []corev1.Pod, lease *coordinationv1.Lease, now time.Time) (out []Symptom) {
+func diagnoseStart(nodes []corev1.Node, pods []corev1.Pod, lease *coordinationv1.Lease, now time.Time) (out []Finding) {
 	var waiting, unready, forgotten []string
 	initialized := 0
 	for i := range nodes {
@@ -120,7 +66,7 @@ func diagnoseStart(nodes []corev1.Node, pods []corev1.Pod, lease *coordinationv1
 	}
 	running := lease != nil && beats(lease, now)
 	if len(waiting) > 0 {
-		s := Symptom{Check: "cloud", State: "wrong",
+		s := Finding{State: Wrong,
 			What: fmt.Sprintf("%s: the taint %s, which a cloud's controller manager removes", some(waiting), uninitialized),
 			Do:   "start the cloud's controller manager; without a cloud, start nodes without --cloud-provider external and remove the taint"}
 		if running {
@@ -129,7 +75,7 @@ func diagnoseStart(nodes []corev1.Node, pods []corev1.Pod, lease *coordinationv1
 		out = append(out, s)
 	}
 	if (running || initialized > 0 || len(waiting) > 0) && len(forgotten) > 0 {
-		out = append(out, Symptom{Check: "cloud", State: "wrong",
+		out = append(out, Finding{State: Wrong,
 			What: fmt.Sprintf("%s: neither a providerID nor the taint %s, so that no controller manager initializes them", some(forgotten), uninitialized),
 			Do:   "start the nodes with --cloud-provider external, and delete their Nodes so that they register again"})
 	}
@@ -146,14 +92,11 @@ func diagnoseStart(nodes []corev1.Node, pods []corev1.Pod, lease *coordinationv1
 			missing = append(missing, corev1.TaintNodeNotReady)
 		}
 		if len(missing) > 0 {
-			out = append(out, Symptom{Check: "deadlock", State: "wrong",
+			out = append(out, Finding{State: Wrong,
 				What: fmt.Sprintf("pod %s/%s, which nodes need to start, waits for a node to start: it does not tolerate %s", pod.Namespace, pod.Name,
 					strings.Join(missing, " and ")),
 				Do: "add the tolerations to its DaemonSet or Deployment"})
 		}
-	}
-	if len(out) == 0 {
-		out = append(out, Symptom{Check: "start", State: "ok", What: fmt.Sprintf("no node of %d waits for a cloud or for a pod that waits for it", len(nodes))})
 	}
 	return out
 }

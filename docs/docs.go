@@ -1,0 +1,12 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package docs embeds the guides and the records of decisions, so that the program shows those of its own version.
+package docs
+
+import "embed"
+
+// Files are the guides, and the decisions in the folder decisions, as Markdown.
+//
+//go:embed *.md decisions/*.md
+var Files embed.FS
