@@ -94,6 +94,7 @@ func verbs() []verb {
 		{"crd", "check FILE...", "validate CustomResourceDefinitions without a server", runCRD},
 		{"explain", "ID|TYPE/NAME [FIELD]", "show what changed or rejected a write, and what set a field", runExplain},
 		{"extensions", "[points] [-o json|wide]", "list the extensions of a running server and their health", runExtensions},
+		{"console", "[--open]", "print a link that opens the console of a running server, a web page", runConsole},
 		{"webhook", "dev --url URL -f FILE", "redirect webhooks to a process on this machine", runWebhook},
 		{"credential", "service-account|file|oidc", "print a token for a kubeconfig's exec section", runCredential},
 		{"store", "check|backup|restore", "check, back up or restore a data directory that is not in use", runStore},

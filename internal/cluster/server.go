@@ -6,6 +6,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"slices"
 	"time"
@@ -81,8 +82,13 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 		StreamWait:   s.streamWait(),
 		FlowControl:  flowControl(&o.FlowControl),
 		Aggregation:  aggregation(&o.Aggregation, a.frontProxy),
-		Flags:        zpages.Flags(flags),
-		Config:       map[string]any{"mortise": configuration},
+		Pages:        apiserver.Pages{Flags: zpages.Flags(flags), Config: map[string]any{"mortise": configuration}},
+		Front: func(api http.Handler) http.Handler {
+			if a.console == nil {
+				return api
+			}
+			return a.console.Before(api)
+		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make API server: %w", err)

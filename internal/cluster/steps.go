@@ -231,6 +231,10 @@ func servers() []step {
 				return nil
 			},
 		},
+		{Name: "create the console", Start: func(_ context.Context, a *assembly) (err error) {
+			a.console, err = makeConsole(a)
+			return err
+		}},
 		{Name: "create the objects of every cluster", Start: makeObjects},
 		{Name: "take back former registrations", Start: func(ctx context.Context, a *assembly) error {
 			return dropRegistrations(ctx, a.server)
@@ -251,6 +255,9 @@ func servers() []step {
 			return nil
 		}},
 		{Name: "serve", Start: func(ctx context.Context, a *assembly) error {
+			if a.console != nil {
+				a.background.Go(ctx, a.console.Run)
+			}
 			a.background.Run(ctx, "API server", func(ctx context.Context) error {
 				return a.server.Serve(ctx, append(a.forPods.Listeners, a.listener)...)
 			})

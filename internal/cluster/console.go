@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/serving"
+	"github.com/mortise-dev/mortise/internal/console"
+)
+
+// makeConsole makes the console; nil: it is not served.
+func makeConsole(a *assembly) (*console.Console, error) {
+	o := &a.settings.APIServer.Console
+	if !o.Enabled {
+		return nil, nil
+	}
+	path := ""
+	if dir := a.settings.DataDir; dir != "" && a.settings.origin == nil {
+		path = filepath.Join(dir, "pki", "console.key")
+	}
+	key, err := console.LoadKey(path)
+	if err != nil {
+		return nil, err
+	}
+	return console.New(console.Options{
+		API: a.server.Handler(), Authenticator: a.server.Authenticators(), Key: key, Host: hosts(o.Hosts, a.material),
+		Log: a.settings.Logger.With("part", "console"),
+	})
+}
+
+// hosts returns whether a name is one of the server's: among names, or in a certificate that it presents.
+func hosts(names []string, material *serving.Material) func(name string) bool {
+	return func(name string) bool {
+		if slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, name) }) {
+			return true
+		}
+		leaf := material.Server.Certificate
+		if material.Certificates != nil {
+			if c, err := material.Certificates.Get(&tls.ClientHelloInfo{ServerName: name}); err == nil {
+				leaf = leafOf(c)
+			}
+		}
+		return leaf != nil && leaf.VerifyHostname(name) == nil
+	}
+}
+
+// leafOf returns the parsed certificate; nil: it is not parsed.
+func leafOf(c *tls.Certificate) *x509.Certificate {
+	if c == nil {
+		return nil
+	}
+	return c.Leaf
+}

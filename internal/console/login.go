@@ -1,0 +1,238 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+)
+
+// signedOut is the answer to who is not signed in: a Status, and how to sign in.
+type signedOut struct {
+	metav1.Status `json:",inline"`
+	Methods       []string `json:"methods"`
+	Issuers       []string `json:"issuers"`
+}
+
+// signedIn is the answer to who is signed in.
+type signedIn struct {
+	User    *person   `json:"user"`
+	Expires time.Time `json:"expires"`
+	Method  string    `json:"method"`
+}
+
+// session answers who is signed in.
+func (c *Console) session(w http.ResponseWriter, r *http.Request, _ *place) {
+	s := c.sessionOf(r)
+	if s != nil {
+		who, err := c.who(r.Context(), s)
+		if err == nil {
+			method := "token"
+			if s.User != nil {
+				method = "user"
+			}
+			p := personOf(who)
+			p.Extra = nil
+			writeJSON(w, http.StatusOK, &signedIn{User: p, Expires: s.Expires.UTC().Truncate(time.Second), Method: method})
+			return
+		}
+	}
+	out := signedOut{Status: statusOf(http.StatusUnauthorized, "sign in first"), Methods: []string{"code", "token"}, Issuers: c.issuers.names()}
+	if len(out.Issuers) > 0 {
+		out.Methods = append(out.Methods, "oidc")
+	}
+	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+		out.Methods = append(out.Methods, "certificate")
+	}
+	writeJSON(w, http.StatusUnauthorized, &out)
+}
+
+// credentials are the body of a sign-in.
+type credentials struct {
+	Code  string `json:"code"`
+	Token string `json:"token"`
+}
+
+// login signs in by a one-time code or a bearer token.
+func (c *Console) login(w http.ResponseWriter, r *http.Request, at *place) {
+	var given credentials
+	if err := readJSON(w, r, &given); err != nil {
+		writeError(w, err)
+		return
+	}
+	if (given.Code == "") == (given.Token == "") {
+		writeError(w, newStatus(http.StatusBadRequest, "the body must have either a code or a token"))
+		return
+	}
+	if given.Code != "" {
+		s, ok := c.codes.take(given.Code)
+		if !ok {
+			writeError(w, newStatus(http.StatusUnauthorized, "the code is unknown, was used already, or is too old: run `mortise console` for another one"))
+			return
+		}
+		c.signIn(w, r, at, s)
+		return
+	}
+	s, err := c.tokenSession(r.Context(), strings.TrimSpace(given.Token))
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	c.signIn(w, r, at, s)
+}
+
+// signIn begins a session and answers that it did.
+func (c *Console) signIn(w http.ResponseWriter, r *http.Request, at *place, s *session) {
+	if err := c.begin(w, at, s); err != nil {
+		writeError(w, err)
+		return
+	}
+	c.log.InfoContext(r.Context(), "A user signed in to the console", "source", r.RemoteAddr, "token", s.User == nil)
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// logout ends the session in this browser.
+func (c *Console) logout(w http.ResponseWriter, r *http.Request, at *place) {
+	c.end(w, r, at)
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// certificate signs in by the client certificate of the connection.
+func (c *Console) certificate(w http.ResponseWriter, r *http.Request, at *place) {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		writeError(w, newStatus(http.StatusUnauthorized, "the connection has no client certificate"))
+		return
+	}
+	bare := r.WithContext(r.Context())
+	bare.Header = http.Header{} // the certificate alone
+	who, err := c.authenticated(bare)
+	if err != nil {
+		writeError(w, newStatus(http.StatusUnauthorized, "the client certificate is not one of a user of this cluster"))
+		return
+	}
+	expires := earlier(c.now().Add(sessionLife), r.TLS.PeerCertificates[0].NotAfter)
+	c.signIn(w, r, at, &session{User: personOf(who), Expires: expires})
+}
+
+// makeCode makes a one-time code for the user of the request's own credentials.
+func (c *Console) makeCode(w http.ResponseWriter, r *http.Request, _ *place) {
+	for name := range r.Header {
+		if strings.HasPrefix(name, "Impersonate-") {
+			writeError(w, newStatus(http.StatusBadRequest, "a code is for the user of the credentials: impersonate in the console"))
+			return
+		}
+	}
+	s := &session{Expires: c.now().Add(sessionLife)}
+	token, hasToken := bearer(r)
+	who, err := c.authenticated(r)
+	if err != nil {
+		writeError(w, newStatus(http.StatusUnauthorized, "Unauthorized"))
+		return
+	}
+	switch {
+	case r.TLS != nil && len(r.TLS.PeerCertificates) > 0: // it goes before a token
+		s.User, s.Expires = personOf(who), earlier(s.Expires, r.TLS.PeerCertificates[0].NotAfter)
+	case hasToken:
+		if s, err = c.tokenSession(r.Context(), token); err != nil {
+			writeError(w, err)
+			return
+		}
+	default:
+		s.User = personOf(who)
+	}
+	code, expires, ok := c.codes.make(s)
+	if !ok {
+		w.Header().Set("Retry-After", "60")
+		writeError(w, newStatus(http.StatusTooManyRequests, "too many codes wait to be used"))
+		return
+	}
+	writeJSON(w, http.StatusCreated, &madeCode{Code: code, Expires: expires.UTC()})
+}
+
+// madeCode is a one-time code as JSON.
+type madeCode struct {
+	Code    string    `json:"code"`
+	Expires time.Time `json:"expires"`
+}
+
+// authenticated returns the user of a request's own credentials, who is not anonymous.
+func (c *Console) authenticated(r *http.Request) (user.Info, error) {
+	who, err := c.authn.Authenticate(r)
+	if err != nil {
+		return nil, err
+	}
+	if who.GetName() == user.Anonymous || slices.Contains(who.GetGroups(), user.AllUnauthenticated) {
+		return nil, newStatus(http.StatusUnauthorized, "the request has no credentials")
+	}
+	return who, nil
+}
+
+// byToken returns the user of a bearer token.
+func (c *Console) byToken(ctx context.Context, token string) (user.Info, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, Root, http.NoBody)
+	if err != nil {
+		return nil, newStatus(http.StatusInternalServerError, err.Error())
+	}
+	r.Header.Set("Authorization", "Bearer "+token)
+	who, err := c.authenticated(r)
+	if err != nil {
+		return nil, newStatus(http.StatusUnauthorized, "the token is not valid")
+	}
+	return who, nil
+}
+
+// tokenSession returns the session of a valid bearer token. It ends with the token.
+func (c *Console) tokenSession(ctx context.Context, token string) (*session, error) {
+	if token == "" || strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c >= 0x7f }) {
+		return nil, newStatus(http.StatusUnauthorized, "the token is not valid")
+	}
+	if _, err := c.byToken(ctx, token); err != nil {
+		return nil, err
+	}
+	s := &session{Token: token, Expires: c.now().Add(sessionLife)}
+	if ends := tokenEnd(token); !ends.IsZero() {
+		s.Expires = earlier(s.Expires, ends)
+	}
+	return s, nil
+}
+
+// tokenEnd returns when a JWT expires by its own account; zero: it does not say, or is none.
+func tokenEnd(token string) time.Time {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return time.Time{}
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return time.Time{}
+	}
+	var claims struct {
+		Expires float64 `json:"exp"`
+	}
+	if json.Unmarshal(payload, &claims) != nil || claims.Expires <= 0 || claims.Expires > 1<<40 {
+		return time.Time{}
+	}
+	return time.Unix(int64(claims.Expires), 0)
+}
+
+// bearer returns the bearer token of a request.
+func bearer(r *http.Request) (string, bool) {
+	scheme, token, ok := strings.Cut(strings.TrimSpace(r.Header.Get("Authorization")), " ")
+	return strings.TrimSpace(token), ok && strings.EqualFold(scheme, "bearer")
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
