@@ -67,4 +67,36 @@
 // 410 if the page reads too slowly or the resourceVersion is too old (list again). A watch that has ended frees its id. A connection has at
 // most 64 watches: another ends with code 429. Close codes: 4401 the session has ended, 1001 the server ends, 1008 a message that is
 // none of the above.
+//
+// # What the API answers beside resources
+//
+// The page reads these below /console/cluster. A user needs a role with nonResourceURLs for them; without one the answer is 403, and the page
+// leaves out what they tell. The types are those of package extension (view.go) and extension/trace (view.go, scheduling.go,
+// autoscaling.go, deletion.go, calls.go).
+//
+//	/debug/extensions                extension.View: {"extensions": [Row], "points": [Description], "effects": {POINT: TEXT}}
+//	                                 Row: point, name, configured ("KIND/NAME", a file, a flag), state ("never called", "ok", "failing",
+//	                                 "open", "waited for"), calls, failures, refused, p50Seconds, p99Seconds, longestSeconds, lastError,
+//	                                 lastFailure, certificateEnds, waits, waiting [{object, since, until}], and
+//	                                 affects [{"what", "effect"}]: what a dead extension affects, by its configuration, with the effect
+//	                                 "refused", "unchecked", "unavailable" or "delayed". effects has a sentence a point.
+//	/debug/explain                   trace.View {"traces", "calls", "more", "kept"}: writes, the newest first. Query: group, resource,
+//	                                 namespace, name, subresource; rejected=true; brief=true; since=10m; limit=100
+//	/debug/explain/AUDIT-ID          the same with one write in full: stages with seconds, steps with changes (JSON patches) of each
+//	                                 plug-in, policy and webhook, verdicts, who refused. Each response of the API has the header Audit-Id.
+//	/debug/explain?field=PATH        with resource and name: trace.Field, what set a field, such as metadata.finalizers
+//	/debug/explain?scheduling=true   with namespace and name of a pod: trace.Scheduling: where the pod is in the scheduler, and its
+//	                                 attempts, each with the nodes that each plug-in filtered and why, scores, victims
+//	/debug/explain?autoscaling=true  with namespace and name of a HorizontalPodAutoscaler: trace.Autoscaling
+//	/debug/explain?deletion=true     with group, resource, namespace, name: trace.Deletion: since when the object is being deleted, its
+//	                                 finalizers, each with who should remove it, on what condition, and who added it; of a namespace, what is left
+//	/metrics                         Prometheus text; apiserver_request_duration_seconds and mortise_extension_* among others
+//	/livez?verbose, /readyz?verbose  health, a check a line
+//	/statusz, /flagz, /configz       the process
+//	/openapi/v3, /version            as in Kubernetes
+//
+// Objects of the kind ConsoleExtension (extension.mortise.dev/v1alpha1, consoleextensions, cluster-scoped) add links and columns:
+// spec {"resource": {"group", "resource"}, "links": [{"title", "url"}], "columns": [{"name", "type", "jsonPath", "description", "priority"}]}.
+// A URL is https or http with placeholders {JSONPATH}, such as https://grafana.example.com/d/x?var-ns={.metadata.namespace}; the page puts
+// percent-encoded values in. Without a resource the links are of the cluster.
 package console
