@@ -103,7 +103,7 @@ const Namespaces = (): JSX.Element => {
   )
 }
 
-const said = { idle: 'no watch', connecting: 'connecting', live: 'live', broken: 'reconnecting' } as const
+const said = { idle: 'connected', connecting: 'connecting', live: 'live', broken: 'reconnecting' } as const
 const toneOf = { idle: 'idle', connecting: 'warn', live: 'ok', broken: 'bad' } as const
 
 const Head = (p: { menu: () => void; search: () => void; help: () => void }): JSX.Element => {
@@ -206,6 +206,10 @@ const Inside = (): JSX.Element => {
   }, [])
   const path = route.value.path
   const Page = page(path)
+  useEffect(() => {
+    const name = path[0] === 'k' ? (path[5] ?? path[3]) : (path[1] ?? places.find((p) => p.to === (path[0] ?? './'))?.title)
+    document.title = (name ? name + ' · ' : '') + 'Mortise'
+  }, [path.join('/')])
   const ready = kinds.value.length > 0 || told !== ''
   return (
     <>

@@ -173,9 +173,9 @@ export interface Autoscaling {
 /** troubled reports whether an extension hurts now. */
 export const troubled = (e: Extension): boolean => e.state === 'failing' || e.state === 'open'
 
-/** configHref leads to the object that plugs an extension in, such as ValidatingWebhookConfiguration/x. */
+/** configured is the object that plugs an extension in, by its kind or its resource, such as validatingwebhookconfigurations/x. */
 export const configured = (e: Extension): { kind: string; name: string } | undefined => {
-  const m = /^([A-Z][A-Za-z]+)\/(.+)$/.exec(e.configured ?? '')
+  const m = /^([A-Za-z][A-Za-z.]+)\/([^/]+)$/.exec(e.configured ?? '')
   return m ? { kind: m[1]!, name: m[2]! } : undefined
 }
 

@@ -1,13 +1,14 @@
 // The map of extension points: what is plugged in where, how it does, and what a dead one affects.
 import type { JSX } from 'preact'
-import { get, list, type Any, type Obj } from '../api'
-import { byKind, find, objectHref, pathOf } from '../discovery'
+import { get, list, type Any, type List, type Obj } from '../api'
+import { byKind, byWord, find, objectHref, pathOf } from '../discovery'
 import { configured, ending, troubled, type Extension, type Extensions as All, type Point } from '../extension'
 import { useLoad } from '../live'
 import { href, route } from '../router'
 import { count, many, seconds, type Tone } from '../text'
 import { Age, Empty, Facts, Grid, Long, Mark, Section, Show } from '../ui/parts'
 import type { PageProps } from './index'
+import { KindTable } from './list'
 
 export const stateTone = (e: Extension): Tone =>
   troubled(e) ? 'bad' : e.state === 'waited for' || ending(e) ? 'warn' : e.state === 'ok' ? 'ok' : 'idle'
@@ -59,6 +60,7 @@ export const Extensions = ({ path }: PageProps): JSX.Element => {
 const Map_ = ({ d }: { d: All }): JSX.Element => {
   const all = d.extensions ?? []
   const bad = all.filter((e) => stateTone(e) === 'bad' || stateTone(e) === 'warn')
+  const counts = useCounts()
   const named = new Set(parts.flatMap(([, p]) => p))
   const rest = d.points.filter((p) => !named.has(p.point)).map((p) => p.point)
   return (
@@ -79,7 +81,7 @@ const Map_ = ({ d }: { d: All }): JSX.Element => {
           <div class="points">
             {of.map((id) => {
               const p = d.points.find((y) => y.point === id)
-              return p && <Card p={p} of={all.filter((e) => e.point === id)} />
+              return p && <Card p={p} of={all.filter((e) => e.point === id)} objects={counts[id] ?? 0} />
             })}
           </div>
         </Section>
@@ -93,21 +95,46 @@ const Map_ = ({ d }: { d: All }): JSX.Element => {
   )
 }
 
-const Card = ({ p, of }: { p: Point; of: Extension[] }): JSX.Element => {
+// Points at which objects plug in, beside what the ledger counts the calls of.
+const kindsOf: Record<string, [string, string]> = {
+  'custom-resource': ['apiextensions.k8s.io', 'customresourcedefinitions'],
+  'runtime-class': ['node.k8s.io', 'runtimeclasses'],
+  csi: ['storage.k8s.io', 'csidrivers'],
+  dra: ['resource.k8s.io', 'deviceclasses'],
+  initializer: ['extension.mortise.dev', 'initializerconfigurations'],
+  'mutating-admission-policy': ['admissionregistration.k8s.io', 'mutatingadmissionpolicies'],
+  'validating-admission-policy': ['admissionregistration.k8s.io', 'validatingadmissionpolicies'],
+}
+
+const useCounts = (): Record<string, number> =>
+  useLoad(async () => {
+    const out: Record<string, number> = {}
+    await Promise.all(
+      Object.entries(kindsOf).map(async ([point, [group, resource]]) => {
+        const k = find(group, resource)
+        if (!k) return
+        const l = await get<List>(pathOf(k) + '?limit=1').catch(() => undefined)
+        if (l) out[point] = l.items.length + (l.metadata.remainingItemCount ?? 0)
+      }),
+    )
+    return out
+  }, 'counts').data ?? {}
+
+const Card = ({ p, of, objects }: { p: Point; of: Extension[]; objects: number }): JSX.Element => {
   const bad = of.filter(troubled).length
   const calls = of.reduce((n, e) => n + e.calls, 0)
   return (
-    <a class={'point ' + (bad ? 'bad' : of.length ? '' : 'none')} href={href(['extensions', p.point])}>
+    <a class={'point ' + (bad ? 'bad' : of.length || objects ? '' : 'none')} href={href(['extensions', p.point])}>
       <span class="head">
         <span>{p.title}</span>
-        {of.length > 0 && <span>{of.length}</span>}
+        <span>{of.length || objects || (p.way === 'absent' ? 'not called' : '–')}</span>
       </span>
       {bad > 0 ? (
         <Mark word={bad === of.length ? 'failing' : `${bad} of ${of.length} failing`} tone="bad" />
       ) : of.length > 0 ? (
         <small>{calls > 0 ? `${count(calls)} calls, p99 ${seconds(Math.max(...of.map((e) => e.p99Seconds)))}` : 'plugged in'}</small>
       ) : (
-        <small>{p.way === 'absent' ? 'not called by this release' : 'nothing plugged in'}</small>
+        objects > 0 && <small>{many(objects, 'object')}</small>
       )}
     </a>
   )
@@ -169,6 +196,8 @@ const OnePoint = ({ d, point }: { d: All; point: string }): JSX.Element => {
   const name = route.value.query.get('name')
   const of = (d.extensions ?? []).filter((e) => e.point === point)
   if (!p) return <Empty>There is no such extension point.</Empty>
+  const [group, resource] = kindsOf[point] ?? []
+  const kind = group !== undefined && resource ? find(group, resource) : undefined
   const shown = name ? of.filter((e) => e.name === name) : of
   return (
     <>
@@ -201,7 +230,11 @@ const OnePoint = ({ d, point }: { d: All; point: string }): JSX.Element => {
       </Section>
       {of.length === 0 && (
         <Section title="Plugged in">
-          <Empty>Nothing is plugged in here.</Empty>
+          {kind ? (
+            <KindTable kind={kind} path={pathOf(kind)} spaces={false} fit empty="Nothing is plugged in here." />
+          ) : (
+            <Empty>Nothing is plugged in here.</Empty>
+          )}
         </Section>
       )}
       {of.length > 1 && (
@@ -226,12 +259,7 @@ const ways: Record<string, string> = {
 
 const OneExtension = ({ e }: { e: Extension }): JSX.Element => {
   const c = configured(e)
-  const k =
-    c &&
-    (byKind('admissionregistration.k8s.io/v1', c.kind) ??
-      byKind('apiextensions.k8s.io/v1', c.kind) ??
-      byKind('apiregistration.k8s.io/v1', c.kind) ??
-      byKind('extension.mortise.dev/v1alpha1', c.kind))
+  const k = c && byWord(c.kind)
   return (
     <Section title={e.name} class={troubled(e) ? 'first' : ''}>
       <Facts
@@ -268,7 +296,7 @@ const OneExtension = ({ e }: { e: Extension }): JSX.Element => {
           />
         </>
       )}
-      {c && /WebhookConfiguration$/.test(c.kind) && <Webhook kind={c.kind} config={c.name} name={e.name} />}
+      {c && k && /WebhookConfiguration$/.test(k.kind) && <Webhook kind={k.kind} config={c.name} name={e.name} />}
       {(e.waiting ?? []).length > 0 && (
         <>
           <h3>{many(e.waits ?? 0, 'object')} wait for it</h3>

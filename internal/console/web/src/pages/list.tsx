@@ -81,6 +81,7 @@ export const KindTable = (p: {
   pick?: (by: string) => void
   empty: JSX.Element | string
   told?: (shown: number, feed: Feed) => void
+  fit?: boolean
 }): JSX.Element => {
   const feed = useFeed(p.path)
   const version = feed.version.value
@@ -140,6 +141,7 @@ export const KindTable = (p: {
         rows={rows}
         cols={cols}
         version={version}
+        {...(p.fit && { fit: true })}
         label={plural(p.kind)}
         empty={p.empty}
         open={(r) => go(objectHref(p.kind, r.meta.namespace, r.meta.name))}

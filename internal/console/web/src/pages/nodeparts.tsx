@@ -128,9 +128,7 @@ export const NodeParts = ({ o }: { o: Obj }): JSX.Element => {
       <Conditions of={s.conditions} />
       {pods && (
         <Section title="Pods">
-          <div class="part">
-            <KindTable kind={pods} path={path} spaces empty="No pods." />
-          </div>
+          <KindTable kind={pods} path={path} spaces fit empty="No pods." />
         </Section>
       )}
       <Devices o={o} />

@@ -68,8 +68,8 @@ const Kinds = ({ k, ns }: { k: Kind; ns: string }): JSX.Element => {
             )}
           </>,
           <Mark word={s.word} tone={s.tone} />,
-          <Bar of={s.updated} whole={Math.max(s.want, 1)} label={`${s.updated}/${s.want}`} />,
-          <Bar of={s.ready} whole={Math.max(s.want, 1)} label={`${s.ready}/${s.want}`} />,
+          <Bar goal of={s.updated} whole={Math.max(s.want, 1)} label={`${s.updated}/${s.want}`} />,
+          <Bar goal of={s.ready} whole={Math.max(s.want, 1)} label={`${s.ready}/${s.want}`} />,
           <Age at={s.since} />,
           <Long text={s.why} most={160} />,
         ],

@@ -289,6 +289,7 @@ const Revisions = ({ o, path }: { o: Obj; path: string }): JSX.Element => {
                   <a href={objectHref(rs!, s.metadata.namespace, s.metadata.name)}>{s.metadata.name}</a>,
                   <Age at={s.metadata.creationTimestamp} />,
                   <Bar
+ goal
                     of={s.status?.readyReplicas ?? 0}
                     whole={Math.max(s.spec.replicas ?? 0, 1)}
                     label={`${s.status?.readyReplicas ?? 0}/${s.spec.replicas ?? 0}`}
@@ -338,10 +339,10 @@ const Workload = ({ k, o }: { k: Kind; o: Obj }): JSX.Element => {
         <Section title="State">
           <Facts
             of={[
-              ['Ready', <Bar of={ready} whole={Math.max(want, 1)} label={`${ready} of ${want}`} />],
+              ['Ready', <Bar goal of={ready} whole={Math.max(want, 1)} label={`${ready} of ${want}`} />],
               updated !== undefined && [
                 'Of the newest template',
-                <Bar of={updated} whole={Math.max(want, 1)} label={`${updated} of ${want}`} />,
+                <Bar goal of={updated} whole={Math.max(want, 1)} label={`${updated} of ${want}`} />,
               ],
               k.resource === 'deployments' && ['Available', `${s.availableReplicas ?? 0} of ${want}`],
               o.spec.paused && ['Rollout', <Mark word="paused" tone="warn" />],
@@ -369,14 +370,13 @@ const Workload = ({ k, o }: { k: Kind; o: Obj }): JSX.Element => {
       <Conditions of={s.conditions} />
       {pods && selector && (
         <Section title="Pods">
-          <div class="part">
             <KindTable
               kind={pods}
               path={withQuery(pathOf(pods, o.metadata.namespace), { labelSelector: selector })}
               spaces={false}
+              fit
               empty="No pods."
             />
-          </div>
         </Section>
       )}
     </>

@@ -329,12 +329,12 @@ export const Notes = (): JSX.Element => (
   </div>
 )
 
-/** Bar shows a share of a whole. */
-export const Bar = ({ of, whole, label }: { of: number; whole: number; label: string }): JSX.Element => {
+/** Bar shows a share of a whole: of a capacity, which should not be reached, or of a goal, which should. */
+export const Bar = ({ of, whole, label, goal }: { of: number; whole: number; label: string; goal?: boolean }): JSX.Element => {
   const part = whole > 0 ? Math.min(1, of / whole) : 0
   return (
     <span class="bar">
-      <span class={'track ' + (part > 0.9 ? 'bad' : part > 0.75 ? 'warn' : '')} aria-hidden="true">
+      <span class={'track ' + (goal ? (part >= 1 ? 'ok' : 'warn') : part > 0.9 ? 'bad' : part > 0.75 ? 'warn' : '')} aria-hidden="true">
         <i style={{ width: part * 100 + '%' }} />
       </span>
       <span>{label}</span>

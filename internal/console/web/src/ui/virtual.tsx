@@ -24,6 +24,8 @@ export const VirtualTable = <R extends { key: string; at?: number }>(p: {
   open: (r: R) => void
   empty: Children
   version: number
+  /** fit has the table no higher than its rows need. */
+  fit?: boolean
 }): JSX.Element => {
   const box = useRef<HTMLDivElement>(null)
   const [top, setTop] = useState(0)
@@ -100,6 +102,7 @@ export const VirtualTable = <R extends { key: string; at?: number }>(p: {
     <div
       ref={box}
       class="grid"
+      style={p.fit ? { height: Math.min(11, Math.max(total, 2)) * height + 34 + 'px' } : undefined}
       role="grid"
       aria-label={p.label}
       aria-rowcount={total + 1}
