@@ -50,6 +50,7 @@ type checked struct {
 	admission        admit.Chain
 	initializing     initializing
 	externalMetrics  []*resource.Descriptor // the kind of routes to external-metrics servers; none: these are disabled
+	consoleKinds     []*resource.Descriptor // the kind of extensions of the console; none: it is not served
 	egress           *egress.Selector       // selects the proxies of outgoing connections; nil: all are direct
 	authentication   *authentication
 	modes            *modes.Settings // of authorization

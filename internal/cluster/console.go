@@ -6,12 +6,16 @@ package cluster
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
+	"github.com/mortise-dev/mortise/internal/apiserver/consoleextension"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/console"
+	"github.com/mortise-dev/mortise/resource"
 )
 
 // makeConsole makes the console; nil: it is not served.
@@ -30,8 +34,30 @@ func makeConsole(a *assembly) (*console.Console, error) {
 	}
 	return console.New(console.Options{
 		API: a.server.Handler(), Authenticator: a.server.Authenticators(), Key: key, Host: hosts(o.Hosts, a.material),
-		Log: a.settings.Logger.With("part", "console"),
+		Issuers: issuersOf(a.server.Authenticators()), Log: a.settings.Logger.With("part", "console"),
 	})
+}
+
+// consoleKinds returns the kind of extensions of the console; none if it is not served.
+func consoleKinds(c *settings) ([]*resource.Descriptor, error) {
+	if !c.APIServer.Console.Enabled {
+		return nil, nil
+	}
+	kind, err := consoleextension.Kind()
+	if err != nil {
+		return nil, fmt.Errorf("make extensions of the console: %w", err)
+	}
+	return []*resource.Descriptor{kind}, nil
+}
+
+// issuersOf returns the issuers at which users sign in. The first audience of each is the console's client ID.
+func issuersOf(from *authenticate.Authenticators) console.Issuers {
+	return func() (out []console.Issuer) {
+		for _, i := range from.Issuers() {
+			out = append(out, console.Issuer{URL: i.URL, DiscoveryURL: i.DiscoveryURL, ClientID: i.Audiences[0], Client: i.Client})
+		}
+		return out
+	}
 }
 
 // hosts returns whether a name is one of the server's: among names, or in a certificate that it presents.

@@ -116,7 +116,7 @@ func (a *assembly) kinds(server *apiserver.Server) []*resource.Descriptor {
 		Namespaces: func(ctx context.Context, name string) (*corev1.Namespace, error) { return namespace(ctx, server, name) },
 		Dial:       a.egress.Cluster(),
 	})
-	return slices.Concat(all, a.initializing.kinds, a.externalMetrics, metricsKinds(a.metrics), s.Extensions.Kinds)
+	return slices.Concat(all, a.initializing.kinds, a.externalMetrics, a.consoleKinds, metricsKinds(a.metrics), s.Extensions.Kinds)
 }
 
 // namespace returns a namespace.

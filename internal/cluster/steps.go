@@ -51,6 +51,10 @@ func checks() []step {
 			a.externalMetrics, err = externalMetricsKinds(a.settings)
 			return err
 		}},
+		{Name: "make extensions of the console", Start: func(_ context.Context, a *assembly) (err error) {
+			a.consoleKinds, err = consoleKinds(a.settings)
+			return err
+		}},
 		{Name: "read the ways of egress", Start: func(_ context.Context, a *assembly) (err error) {
 			a.egress, err = egress.Load(a.settings.APIServer.Egress.ConfigFile, a.ledger)
 			return err

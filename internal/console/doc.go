@@ -17,7 +17,7 @@
 //	POST /console/api/login             sign in by {"code": "..."} or {"token": "..."}
 //	GET  /console/api/certificate       sign in by the client certificate of the connection
 //	GET  /console/api/oidc/login        ?issuer=URL: sign in at an issuer of the AuthenticationConfiguration; a navigation
-//	GET  /console/api/oidc/callback     where the issuer sends the browser back to
+//	GET  /console/api/oidc/callback     where the issuer sends the browser back to; ends at /console/, or /console/#error=TEXT
 //	POST /console/api/logout            sign out
 //	POST /console/api/codes             a one-time code for the user of the request's own credentials; for `mortise console`
 //	GET  /console/api/watch             a WebSocket with many watches
