@@ -3,12 +3,11 @@
 import * as esbuild from 'esbuild'
 import { createHash } from 'node:crypto'
 import { mkdir, readFile, readdir, rm, writeFile } from 'node:fs/promises'
-import { gzipSync, constants } from 'node:zlib'
 import { basename, dirname, join, relative } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 const here = dirname(fileURLToPath(import.meta.url))
-const out = join(here, '..', 'z_dist')
+const out = join(here, 'out')
 const dev = process.argv.includes('--dev')
 
 const built = await esbuild.build({
@@ -37,13 +36,6 @@ const built = await esbuild.build({
 await rm(out, { recursive: true, force: true })
 await mkdir(out, { recursive: true })
 
-// A gzip header holds the operating system in its tenth byte: it is fixed, so that each machine makes the same bytes.
-const packed = (bytes) => {
-  const z = gzipSync(bytes, { level: constants.Z_BEST_COMPRESSION })
-  z[9] = 255
-  return z
-}
-
 const names = {} // entry → name in assets
 const imports = {} // name → names that it imports at once
 for (const [path, o] of Object.entries(built.metafile.outputs)) {
@@ -51,18 +43,13 @@ for (const [path, o] of Object.entries(built.metafile.outputs)) {
   if (o.entryPoint) names[o.entryPoint] = name
   imports[name] = o.imports.filter((i) => i.kind === 'import-statement').map((i) => basename(i.path))
 }
-const sizes = {}
-for (const f of built.outputFiles.sort((a, b) => (a.path < b.path ? -1 : 1))) {
-  const zipped = packed(f.contents)
-  sizes[basename(f.path)] = zipped.length
-  await writeFile(join(out, `z_${basename(f.path)}.gz`), zipped)
-}
+for (const f of built.outputFiles) await writeFile(join(out, basename(f.path)), f.contents)
 const at = (entry) => 'assets/' + names[entry]
 const page = (await readFile(join(here, 'index.html'), 'utf8'))
   .replace('{{main}}', at('src/main.tsx'))
   .replace('{{style}}', at('src/style.css'))
   .replace('{{icon}}', at('src/icon.svg'))
-await writeFile(join(out, 'z_index.html'), page)
+await writeFile(join(out, 'index.html'), page)
 
 const initial = new Set([names['src/style.css'], names['src/icon.svg']])
 const reach = (name) => {
@@ -77,8 +64,8 @@ for (const f of await sourcesOf(here))
     .update(f + '\0')
     .update(await readFile(join(here, f)))
     .update('\0')
-const manifest = { assets: Object.keys(sizes), initial: [...initial].sort(), sources: sources.digest('hex') }
-await writeFile(join(out, 'z_manifest.json'), JSON.stringify(manifest, null, 1) + '\n')
+const manifest = { assets: built.outputFiles.map((f) => basename(f.path)).sort(), initial: [...initial].sort(), sources: sources.digest('hex') }
+await writeFile(join(out, 'manifest.json'), JSON.stringify(manifest, null, 1) + '\n')
 
 // sourcesOf are the files that the output depends on; a test compares their hash with the manifest's.
 async function sourcesOf(dir) {
@@ -103,7 +90,4 @@ for (const part of [...parts].sort()) {
   text += `\n${'-'.repeat(80)}\n${part} ${about.version} (${about.license})\n\n`
   text += file ? (await readFile(join(dir, file), 'utf8')).trim() + '\n' : 'The package has no file with its licence.\n'
 }
-await writeFile(join(out, 'z_licences.txt'), text)
-
-const total = [...initial].reduce((n, f) => n + sizes[f], 0)
-console.log(`${Object.keys(sizes).length} assets, ${total} bytes gzipped to load at first`)
+await writeFile(join(out, 'licences.txt'), text)

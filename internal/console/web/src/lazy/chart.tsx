@@ -40,7 +40,10 @@ export const Chart = ({
         width: Math.max(260, el.clientWidth),
         height: 200,
         cursor: { drag: { x: false, y: false } },
-        scales: { x: { range: (_, min, max) => [Math.min(min, max - 60), max] }, y: { range: (_, min, max) => [Math.min(0, min), max > 0 ? max * 1.1 : 1] } },
+        scales: {
+          x: { range: (_, min, max) => [Math.min(min, max - 60), max] },
+          y: { range: (_, min, max) => [Math.min(0, min), max > 0 ? max * 1.1 : 1] },
+        },
         axes: [axis, { ...axis, size: 66, values: (_, v) => v.map(unit) }],
         series: [
           {},

@@ -84,7 +84,7 @@ export const edit = (
         look,
         EditorView.lineWrapping,
         EditorState.readOnly.of(o.readOnly ?? false),
-        EditorView.contentAttributes.of({ 'aria-label': o.label }),
+        EditorView.contentAttributes.of({ 'aria-label': o.label, tabindex: '0' }),
         keymap.of([
           {
             key: 'Mod-s',

@@ -336,7 +336,8 @@ const Webhook = ({ kind, config, name }: { kind: string; config: string; name: s
             (r: Any) =>
               [
                 'Rule',
-                `${(r.operations ?? []).join(', ')} of ${(r.resources ?? []).join(', ')} in ${(r.apiGroups ?? []).map((g: string) => g || 'core').join(', ')} ${(r.apiVersions ?? []).join(', ')}`,
+                `${(r.operations ?? []).join(', ')} of ${(r.resources ?? []).join(', ')} in ` +
+                  `${(r.apiGroups ?? []).map((g: string) => g || 'core').join(', ')} ${(r.apiVersions ?? []).join(', ')}`,
               ] as const,
           ),
           [

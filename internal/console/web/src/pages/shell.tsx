@@ -1,7 +1,7 @@
 // A terminal in a container: exec over a WebSocket.
 import type { JSX } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
-import type { Any, Obj, Status } from '../api'
+import { raw, type Any, type Failure, type Obj, type Status } from '../api'
 import { cluster, socket } from '../base'
 import { find, pathOf } from '../discovery'
 import type { Term } from '../lazy/term'
@@ -25,10 +25,8 @@ export const Shell = ({ o }: { o: Obj }): JSX.Element => {
     const argv = command.trim() ? command.trim().split(/\s+/) : either
     const q = new URLSearchParams({ container, stdin: 'true', stdout: 'true', tty: 'true' })
     for (const a of argv) q.append('command', a)
-    const ws = new WebSocket(
-      socket(cluster(pathOf(find('', 'pods')!, o.metadata.namespace, o.metadata.name) + '/exec?' + q)),
-      'v5.channel.k8s.io',
-    )
+    const path = pathOf(find('', 'pods')!, o.metadata.namespace, o.metadata.name)
+    const ws = new WebSocket(socket(cluster(path + '/exec?' + q)), 'v5.channel.k8s.io')
     ws.binaryType = 'arraybuffer'
     const send = (channel: number, data: Uint8Array): void => {
       if (ws.readyState !== WebSocket.OPEN) return
@@ -66,13 +64,13 @@ export const Shell = ({ o }: { o: Obj }): JSX.Element => {
     }
     ws.onclose = (e) => {
       if (closed) return
-      say(
-        ended ||
-          (e.code === 1006
-            ? 'Refused: you may not run commands here, or the pod has no such container or does not run.'
-            : e.reason || 'The connection ended.'),
-      )
       setOpen(false)
+      if (ended || e.code !== 1006) return say(ended || e.reason || 'The connection ended.')
+      // A browser does not tell why a WebSocket was refused: the same request without one does.
+      say('Refused.')
+      raw(path + '/exec?' + q).catch((f: Failure) => {
+        if (!closed) say(f.code === 400 ? 'Refused: the pod has no such container, or it does not run.' : f.message)
+      })
     }
     return () => {
       closed = true
