@@ -17,15 +17,15 @@ func FuzzCookie(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	sealed := c.sealer.seal(forSession, []byte(`{"token":"t","expires":"2100-01-01T00:00:00Z"}`))
+	sealed := c.sessions.sealer.seal(forSession, []byte(`{"token":"t","expires":"2100-01-01T00:00:00Z"}`))
 	f.Add("1."+sealed, "")
 	f.Add("2."+sealed[:20], sealed[20:])
-	f.Add("1."+c.sealer.seal(forSignIn, []byte(`{"token":"t","expires":"2100-01-01T00:00:00Z"}`)), "")
+	f.Add("1."+c.sessions.sealer.seal(forSignIn, []byte(`{"token":"t","expires":"2100-01-01T00:00:00Z"}`)), "")
 	f.Add("", "")
 	f.Add("9.", "x")
 	f.Fuzz(func(t *testing.T, first, second string) {
-		r := &http.Request{Header: http.Header{"Cookie": {c.cookieOf(0) + "=" + first, c.cookieOf(1) + "=" + second}}}
-		s := c.sessionOf(r)
+		r := &http.Request{Header: http.Header{"Cookie": {c.sessions.cookieOf(0) + "=" + first, c.sessions.cookieOf(1) + "=" + second}}}
+		s := c.sessions.of(r)
 		if s == nil {
 			return
 		}

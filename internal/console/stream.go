@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// errEnded tells a handler that nobody reads its watch any more.
+// errEnded tells a handler that the browser does not read its watch any more.
 var errEnded = errors.New("the watch has ended")
 
 // stream is one watch: the response of the API server on one side, which calls its methods of http.ResponseWriter, and the events that wait
@@ -146,7 +146,8 @@ func (s *stream) isEnded() bool {
 	return s.ended
 }
 
-// take returns the next message; nil: there is none. more reports whether there may be another one, last that the watch has no more after this.
+// take returns the next message; nil: there is none. more reports whether there may be another one, last that the watch has no more after
+// this.
 func (s *stream) take() (message []byte, more, last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -83,7 +83,7 @@ func parseCommand(message []byte) (*command, *url.URL, error) {
 
 // watch serves a WebSocket with many watches.
 func (c *Console) watch(w http.ResponseWriter, r *http.Request, _ *place) {
-	s := c.sessionOf(r)
+	s := c.sessions.of(r)
 	if s == nil {
 		writeError(w, newStatus(http.StatusUnauthorized, "sign in first"))
 		return
