@@ -98,7 +98,8 @@ func reader(t *testing.T, s *Server) string {
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	token, err := client.CoreV1().ServiceAccounts("default").CreateToken(ctx, "reader", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	token, err := client.CoreV1().ServiceAccounts("default").CreateToken(ctx, "reader", &authenticationv1.TokenRequest{},
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +162,8 @@ func TestConsole(t *testing.T) {
 	const extensions = "cluster/apis/extension.mortise.dev/v1alpha1/consoleextensions"
 	administrator.want(http.StatusCreated, http.MethodPost, extensions, fmt.Sprintf(link, "https://docs.example.com/"))
 	administrator.want(http.StatusUnprocessableEntity, http.MethodPost, extensions, fmt.Sprintf(link, "javascript:alert(1)"))
-	if v := administrator.want(http.StatusOK, http.MethodGet, "cluster/debug/extensions", ""); !strings.Contains(v, `"effects":{"aggregated-api"`) {
+	v := administrator.want(http.StatusOK, http.MethodGet, "cluster/debug/extensions", "")
+	if !strings.Contains(v, `"effects":{"aggregated-api"`) {
 		t.Errorf("extensions are %.200s", v)
 	}
 
