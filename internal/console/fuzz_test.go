@@ -79,7 +79,7 @@ func FuzzEvents(f *testing.F) {
 	f.Add([]byte("{\n\"type\": \"ADDED\"\n}\n{}\n"), 3)
 	f.Add([]byte("\n\n]\n"), 1)
 	f.Fuzz(func(t *testing.T, body []byte, cut int) {
-		s := &stream{id: 1, most: 1 << 20, wake: func() {}, cancel: func() {}, header: http.Header{}}
+		s := &stream{id: 1, most: 1 << 20, all: &budget{most: 1 << 20}, wake: func() {}, cancel: func() {}, header: http.Header{}}
 		cut = min(max(cut, 0), len(body))
 		for _, part := range [][]byte{body[:cut], body[cut:]} {
 			if _, err := s.Write(part); err != nil {
@@ -93,6 +93,9 @@ func FuzzEvents(f *testing.F) {
 				t.Fatalf("%q gives the message %q", body, message)
 			}
 			if !more {
+				if used := s.all.used.Load(); used != 0 {
+					t.Fatalf("%d bytes are in use after all events were taken", used)
+				}
 				return
 			}
 		}

@@ -106,19 +106,12 @@ func (c *Console) logout(w http.ResponseWriter, r *http.Request, at *place) {
 
 // certificate signs in by the client certificate of the connection.
 func (c *Console) certificate(w http.ResponseWriter, r *http.Request, at *place) {
-	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
-		writeError(w, newStatus(http.StatusUnauthorized, "the connection has no client certificate"))
-		return
-	}
-	bare := r.WithContext(r.Context())
-	bare.Header = http.Header{} // the certificate alone
-	who, err := c.users.authenticated(bare)
+	s, err := c.users.certificateSession(r)
 	if err != nil {
-		writeError(w, newStatus(http.StatusUnauthorized, "the client certificate is not one of a user of this cluster"))
+		writeError(w, newStatus(http.StatusUnauthorized, "the connection has no client certificate of a user of this cluster"))
 		return
 	}
-	expires := earlier(c.now().Add(sessionLife), r.TLS.PeerCertificates[0].NotAfter)
-	c.signIn(w, r, at, &session{User: personOf(who), Expires: expires})
+	c.signIn(w, r, at, s)
 }
 
 // makeCode makes a one-time code for the user of the request's own credentials.
@@ -129,23 +122,10 @@ func (c *Console) makeCode(w http.ResponseWriter, r *http.Request, _ *place) {
 			return
 		}
 	}
-	s := &session{Expires: c.now().Add(sessionLife)}
-	token, hasToken := bearer(r)
-	who, err := c.users.authenticated(r)
+	s, err := c.users.ownSession(r)
 	if err != nil {
-		writeError(w, newStatus(http.StatusUnauthorized, "Unauthorized"))
+		writeError(w, err)
 		return
-	}
-	switch {
-	case r.TLS != nil && len(r.TLS.PeerCertificates) > 0: // it goes before a token
-		s.User, s.Expires = personOf(who), earlier(s.Expires, r.TLS.PeerCertificates[0].NotAfter)
-	case hasToken:
-		if s, err = c.users.tokenSession(r.Context(), token); err != nil {
-			writeError(w, err)
-			return
-		}
-	default:
-		s.User = personOf(who)
 	}
 	code, expires, ok := c.codes.make(s)
 	if !ok {

@@ -95,7 +95,7 @@ func (c *Console) beginOIDC(w http.ResponseWriter, r *http.Request, at *place) {
 	config, err := issuer.discover(r.Context(), at)
 	if err != nil {
 		c.log.WarnContext(r.Context(), "Could not begin a sign-in at an issuer", "issuer", issuer.URL, "error", err)
-		c.failSignIn(w, r, at, "the issuer "+issuer.URL+" could not be asked how to sign in: "+err.Error())
+		c.failSignIn(w, r, at, "the issuer "+issuer.URL+" does not say how to sign in: the server's log has the reason")
 		return
 	}
 	s := signInState{
@@ -136,7 +136,7 @@ func (c *Console) endOIDC(w http.ResponseWriter, r *http.Request, at *place) {
 	}
 	if err != nil {
 		c.log.WarnContext(r.Context(), "Could not end a sign-in at an issuer", "issuer", issuer.URL, "error", err)
-		c.failSignIn(w, r, at, "the sign-in at "+issuer.URL+" did not succeed: "+err.Error())
+		c.failSignIn(w, r, at, "the sign-in at "+issuer.URL+" did not succeed: the server's log has the reason")
 		return
 	}
 	c.log.InfoContext(r.Context(), "A user signed in to the console", "source", r.RemoteAddr, "issuer", issuer.URL)

@@ -70,6 +70,37 @@ func (u *users) tokenSession(ctx context.Context, token string) (*session, error
 	return s, nil
 }
 
+// certificateSession returns the session of the client certificate of a request's connection. It ends with the certificate.
+func (u *users) certificateSession(r *http.Request) (*session, error) {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return nil, newStatus(http.StatusUnauthorized, "the connection has no client certificate")
+	}
+	bare := r.WithContext(r.Context())
+	bare.Header = http.Header{} // the certificate alone
+	who, err := u.authenticated(bare)
+	if err != nil {
+		return nil, err
+	}
+	return &session{User: personOf(who), Expires: earlier(u.now().Add(sessionLife), r.TLS.PeerCertificates[0].NotAfter)}, nil
+}
+
+// ownSession returns the session of a request's own credentials: of its certificate, which counts before a token for the API too, of its
+// token, or of a user that a proxy in front names.
+func (u *users) ownSession(r *http.Request) (*session, error) {
+	token, hasToken := bearer(r)
+	who, err := u.authenticated(r)
+	if err != nil {
+		return nil, newStatus(http.StatusUnauthorized, "Unauthorized")
+	}
+	if s, err := u.certificateSession(r); err == nil {
+		return s, nil
+	}
+	if hasToken {
+		return u.tokenSession(r.Context(), token)
+	}
+	return &session{User: personOf(who), Expires: u.now().Add(sessionLife)}, nil
+}
+
 // tokenEnd returns when a JWT expires by its own account; zero: it does not say, or is none.
 func tokenEnd(token string) time.Time {
 	parts := strings.Split(token, ".")
