@@ -24,7 +24,7 @@ const (
 func Effects() map[Point]string {
 	return map[Point]string{
 		TokenWebhook:          "Bearer tokens that only the webhook knows are not accepted; the results of the last seconds still are.",
-		OIDCIssuer:            "Tokens signed with keys that the server has not fetched yet are not accepted, and nobody can sign in at the issuer.",
+		OIDCIssuer:            "Tokens signed with keys that the server has not fetched yet are not accepted, and users cannot sign in at the issuer.",
 		TokenSigner:           "No service account token is issued: new pods do not start, and running ones cannot renew their tokens.",
 		AuthorizationWebhook:  "Requests that no other authorizer decides are refused, or go on to the next authorizer, as failurePolicy says.",
 		AuditWebhook:          "Audit events wait in a buffer, and are dropped when it is full; in blocking mode requests fail.",
@@ -38,7 +38,7 @@ func Effects() map[Point]string {
 		ValidatingPolicy:      "Matching requests are refused with failurePolicy Fail if an expression fails, and go on unchecked with Ignore.",
 		ImagePolicyWebhook:    "Pods are refused, or admitted with defaultAllow.",
 		Initializer:           "New objects wait for it until their time is over, and are deleted or shown as its configuration says.",
-		Controller:            "Its objects stay as they are; nobody acts on changes, and finalizers that it owns are not removed.",
+		Controller:            "Its objects stay as they are: changes have no effect, and its finalizers are not removed.",
 		SchedulerExtender:     "Pods that it is asked about are not scheduled, unless it is ignorable.",
 		Scheduler:             "Pods that name it in spec.schedulerName stay pending.",
 		CloudController:       "New nodes keep the taint node.cloudprovider.kubernetes.io/uninitialized; load balancers are not made.",

@@ -33,7 +33,6 @@ type APIServer struct {
 	Network        Network
 	Kubelets       Kubelets
 	Serving        Serving
-	Console        Console
 	Compatibility  Compatibility
 }
 
@@ -43,7 +42,7 @@ type section interface{ addFlags(f *pflag.FlagSet) }
 func (o *APIServer) sections() []section {
 	return []section{&o.Authentication, &o.Authorization, &o.Audit, &o.FlowControl, &o.Etcd, &o.Encryption, &o.Admission, &o.Aggregation,
 		&o.Egress, &o.Explain, &o.Pods, &o.Webhooks, &o.Controllers, &o.Scheduler, &o.Simulated, &o.Node, &o.Network, &o.Kubelets,
-		&o.Serving, &o.Console, &o.Compatibility}
+		&o.Serving, &o.Compatibility}
 }
 
 // AddFlags binds all of them to f.

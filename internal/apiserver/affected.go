@@ -63,7 +63,9 @@ func affectedBy(ctx context.Context, objects objectReader, row *extension.Row) [
 }
 
 // affectedRequests returns the requests that a webhook's rules match.
-func affectedRequests(rules []admissionregistrationv1.RuleWithOperations, policy *admissionregistrationv1.FailurePolicyType) []extension.Affected {
+func affectedRequests(
+	rules []admissionregistrationv1.RuleWithOperations, policy *admissionregistrationv1.FailurePolicyType,
+) []extension.Affected {
 	effect := extension.Refused
 	if policy != nil && *policy == admissionregistrationv1.Ignore {
 		effect = extension.Unchecked

@@ -218,7 +218,7 @@ func (u *upFlags) finish(p Program, o *UpOptions) error {
 		return err
 	}
 	if !u.set.Changed("console") {
-		o.APIServer.Console.Enabled = onLoopback(o.Listen)
+		o.APIServer.Serving.Console.Enabled = onLoopback(o.Listen)
 	}
 	for c := range strings.SplitSeq(u.controllers, ",") {
 		if c = strings.TrimSpace(c); c != "" {

@@ -20,7 +20,7 @@ import (
 
 // makeConsole makes the console; nil: it is not served.
 func makeConsole(a *assembly) (*console.Console, error) {
-	o := &a.settings.APIServer.Console
+	o := &a.settings.APIServer.Serving.Console
 	if !o.Enabled {
 		return nil, nil
 	}
@@ -40,7 +40,7 @@ func makeConsole(a *assembly) (*console.Console, error) {
 
 // consoleKinds returns the kind of extensions of the console; none if it is not served.
 func consoleKinds(c *settings) ([]*resource.Descriptor, error) {
-	if !c.APIServer.Console.Enabled {
+	if !c.APIServer.Serving.Console.Enabled {
 		return nil, nil
 	}
 	kind, err := consoleextension.Kind()

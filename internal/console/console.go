@@ -46,8 +46,8 @@ type Options struct {
 // Console serves the page, its sessions, and the API for it.
 type Console struct {
 	api      http.Handler
-	authn    Authenticator
-	sealer   *sealer
+	users    *users
+	sessions *sessions
 	host     func(name string) bool
 	issuers  *signIns
 	log      *slog.Logger
@@ -103,7 +103,8 @@ func New(o Options) (*Console, error) {
 		return nil, fmt.Errorf("make console: %w", err)
 	}
 	c := &Console{
-		api: o.API, authn: o.Authenticator, sealer: sealer, host: o.Host, issuers: &signIns{of: o.Issuers}, log: o.Log, now: o.Now,
+		api: o.API, users: &users{o.Authenticator, o.Now}, sessions: &sessions{sealer, o.Now},
+		host: o.Host, issuers: &signIns{of: o.Issuers}, log: o.Log, now: o.Now,
 		codes: &codes{now: o.Now}, static: files, sockets: newSockets(), watchMax: o.WatchBytes,
 	}
 	c.routes = map[string]route{

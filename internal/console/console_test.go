@@ -167,7 +167,9 @@ func (f *fixture) send(method, path, body string, header ...string) (*http.Respo
 
 // page are the headers of a write of the page.
 func page(cookie string, more ...string) []string {
-	h := append([]string{"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Dest", "empty", pageHeader, "1", "Content-Type", "application/json"}, more...)
+	h := append([]string{
+		"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Dest", "empty", pageHeader, "1", "Content-Type", "application/json",
+	}, more...)
 	if cookie != "" {
 		h = append(h, "Cookie", cookie)
 	}
@@ -222,7 +224,8 @@ func TestCodeSignsInOnce(t *testing.T) {
 		t.Errorf("the session is %s, want alice's token", got)
 	}
 	f.wantCode("second use", http.StatusUnauthorized, http.MethodPost, "/console/api/login", `{"code":"`+code+`"}`, page("")...)
-	f.wantCode("another code", http.StatusUnauthorized, http.MethodPost, "/console/api/login", `{"code":"AAAAAAAAAAAAAAAAAAAAAA"}`, page("")...)
+	f.wantCode("another code", http.StatusUnauthorized, http.MethodPost, "/console/api/login", `{"code":"AAAAAAAAAAAAAAAAAAAAAA"}`,
+		page("")...)
 	late := f.code("token-alice")
 	f.pass(codeLife)
 	f.wantCode("late use", http.StatusUnauthorized, http.MethodPost, "/console/api/login", `{"code":"`+late+`"}`, page("")...)
@@ -296,7 +299,7 @@ func TestSessionsEnd(t *testing.T) {
 	again.wantCode("restart", http.StatusOK, http.MethodGet, "/console/api/session", "", "Cookie", cookie)
 	other := newFixture(t, func(o *Options) { o.Key = Key{2} })
 	other.wantCode("another key", http.StatusUnauthorized, http.MethodGet, "/console/api/session", "", "Cookie", cookie)
-	otherName := other.console.cookieOf(0) + "=" + value
+	otherName := other.console.sessions.cookieOf(0) + "=" + value
 	other.wantCode("another key", http.StatusUnauthorized, http.MethodGet, "/console/api/session", "", "Cookie", otherName)
 
 	resp, _ := f.send(http.MethodPost, "/console/api/logout", "", page(cookie)...)
@@ -337,14 +340,17 @@ func TestOtherSitesWriteNothing(t *testing.T) {
 	}{
 		{"the page", 200, "POST", []string{"Sec-Fetch-Site", "same-origin", "Origin", own, pageHeader, "1"}},
 		{"the page in an old browser", 200, "POST", []string{"Origin", own, pageHeader, "1"}},
-		{"the page behind a proxy that rewrites Host", 200, "DELETE", []string{"Sec-Fetch-Site", "same-origin", "Origin", "https://x.example", pageHeader, "1"}},
-		{"a form of another site", 403, "POST", []string{"Sec-Fetch-Site", "cross-site", "Origin", "https://evil.example", "Content-Type", "text/plain"}},
+		{"the page behind a proxy that rewrites Host", 200, "DELETE",
+			[]string{"Sec-Fetch-Site", "same-origin", "Origin", "https://x.example", pageHeader, "1"}},
+		{"a form of another site", 403, "POST",
+			[]string{"Sec-Fetch-Site", "cross-site", "Origin", "https://evil.example", "Content-Type", "text/plain"}},
 		{"a form of another port", 403, "POST", []string{"Sec-Fetch-Site", "same-site", "Origin", "https://127.0.0.1:1"}},
 		{"a fetch of another port", 403, "POST", []string{"Sec-Fetch-Site", "same-site", "Origin", "https://127.0.0.1:1", pageHeader, "1"}},
 		{"a form of this origin", 403, "POST", []string{"Sec-Fetch-Site", "same-origin", "Origin", own}},
 		{"a wrong header", 403, "PATCH", []string{"Sec-Fetch-Site", "same-origin", pageHeader, "0"}},
 		{"a null origin", 403, "POST", []string{"Origin", "null", pageHeader, "1"}},
-		{"a null origin that claims the same site", 403, "POST", []string{"Sec-Fetch-Site", "same-origin", "Origin", "null", pageHeader, "1"}},
+		{"a null origin that claims the same site", 403, "POST",
+			[]string{"Sec-Fetch-Site", "same-origin", "Origin", "null", pageHeader, "1"}},
 		{"another origin in an old browser", 403, "PUT", []string{"Origin", "https://evil.example", pageHeader, "1"}},
 		{"the origin without TLS", 403, "PUT", []string{"Origin", "http://" + f.host(), pageHeader, "1"}},
 		{"no origin at all", 403, "DELETE", []string{pageHeader, "1"}},
@@ -357,10 +363,13 @@ func TestOtherSitesWriteNothing(t *testing.T) {
 		{"a document of the page", 403, "GET", []string{"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Dest", "document"}},
 		{"a service worker of the page", 403, "GET", []string{"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Dest", "serviceworker"}},
 		{"a name that was bound again", 421, "GET", []string{"Host", "evil.example", "Sec-Fetch-Site", "same-origin"}},
-		{"a write by a name that was bound again", 421, "POST", []string{"Host", "evil.example", "Sec-Fetch-Site", "same-origin", pageHeader, "1"}},
+		{"a write by a name that was bound again", 421, "POST",
+			[]string{"Host", "evil.example", "Sec-Fetch-Site", "same-origin", pageHeader, "1"}},
 		{"a forwarded name that was bound again", 421, "GET", []string{"X-Forwarded-Host", "evil.example"}},
-		{"a name of the server", 200, "POST", []string{"Host", "mortise.example.com:6443", "Origin", "https://mortise.example.com:6443", pageHeader, "1"}},
-		{"a name of a proxy", 200, "POST", []string{"X-Forwarded-Host", "mortise.example.com", "Origin", "https://mortise.example.com", pageHeader, "1"}},
+		{"a name of the server", 200, "POST",
+			[]string{"Host", "mortise.example.com:6443", "Origin", "https://mortise.example.com:6443", pageHeader, "1"}},
+		{"a name of a proxy", 200, "POST",
+			[]string{"X-Forwarded-Host", "mortise.example.com", "Origin", "https://mortise.example.com", pageHeader, "1"}},
 	} {
 		h := append([]string{"Cookie", cookie}, c.header...)
 		f.wantCode(c.what, c.want, c.method, "/console/cluster/api/v1/namespaces/a/pods", "", h...)
@@ -372,8 +381,8 @@ func TestOtherSitesWriteNothing(t *testing.T) {
 	f.wantCode("a simple sign-in", http.StatusUnsupportedMediaType, http.MethodPost, "/console/api/login", `{"token":"token-alice"}`,
 		"Sec-Fetch-Site", "same-origin", pageHeader, "1", "Content-Type", "text/plain")
 	f.wantCode("a method", http.StatusMethodNotAllowed, http.MethodGet, "/console/api/logout", "", "Cookie", cookie)
-	f.wantCode("a code for another site", http.StatusForbidden, http.MethodPost, "/console/api/codes", "", "Authorization", "Bearer token-alice",
-		pageHeader, "1", "Sec-Fetch-Site", "cross-site")
+	f.wantCode("a code for another site", http.StatusForbidden, http.MethodPost, "/console/api/codes", "",
+		"Authorization", "Bearer token-alice", pageHeader, "1", "Sec-Fetch-Site", "cross-site")
 }
 
 // TestResponsesOfTheClusterAreNoPages checks what the browser may do with what a pod answers.
@@ -393,7 +402,8 @@ func TestPage(t *testing.T) {
 	f := newFixture(t)
 	for _, path := range []string{"/console/", "/console/pods", "/console/a/b/c?x=1", "/console/%2e%2e/x"} {
 		resp, body := f.send(http.MethodGet, path, "")
-		if resp.StatusCode != http.StatusOK || !strings.Contains(body, base) || resp.Header.Get("Content-Type") != "text/html; charset=utf-8" {
+		if resp.StatusCode != http.StatusOK || !strings.Contains(body, base) ||
+			resp.Header.Get("Content-Type") != "text/html; charset=utf-8" {
 			t.Errorf("%s: %d %s", path, resp.StatusCode, body)
 		}
 		const want = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +

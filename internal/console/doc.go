@@ -23,7 +23,7 @@
 //	GET  /console/api/watch             a WebSocket with many watches
 //	ANY  /console/cluster/PATH          PATH of the API, as the user who signed in
 //
-// Errors are metav1.Status as JSON, whoever made them.
+// Errors are metav1.Status as JSON.
 //
 // # Rules for the page's requests
 //
@@ -53,8 +53,8 @@
 //	{"id": 1, "path": "/api/v1/pods?resourceVersion=5", "table": true}
 //	{"id": 1, "stop": true}
 //
-// id is a number of the page's choice, from 1 to 2^53-1, that no watch of the connection has. watch=true is added to the path. table asks for rows of a Table
-// (with includeObject=Metadata unless the path has includeObject), as the same Accept header does for a list:
+// id is a number of the page's choice, from 1 to 2^53-1, that no watch of the connection has. watch=true is added to the path. table asks
+// for rows of a Table (with includeObject=Metadata unless the path has includeObject), as the same Accept header does for a list:
 // application/json;as=Table;v=v1;g=meta.k8s.io.
 //
 // The server sends, as text messages:
@@ -70,8 +70,8 @@
 //
 // # What the API answers beside resources
 //
-// The page reads these below /console/cluster. A user needs a role with nonResourceURLs for them; without one the answer is 403, and the page
-// leaves out what they tell. The types are those of package extension (view.go) and extension/trace (view.go, scheduling.go,
+// The page reads these below /console/cluster. A user needs a role with nonResourceURLs for them; without one the answer is 403, and the
+// page leaves out what they tell. The types are those of package extension (view.go) and extension/trace (view.go, scheduling.go,
 // autoscaling.go, deletion.go, calls.go).
 //
 //	/debug/extensions                extension.View: {"extensions": [Row], "points": [Description], "effects": {POINT: TEXT}}
@@ -89,14 +89,16 @@
 //	                                 attempts, each with the nodes that each plug-in filtered and why, scores, victims
 //	/debug/explain?autoscaling=true  with namespace and name of a HorizontalPodAutoscaler: trace.Autoscaling
 //	/debug/explain?deletion=true     with group, resource, namespace, name: trace.Deletion: since when the object is being deleted, its
-//	                                 finalizers, each with who should remove it, on what condition, and who added it; of a namespace, what is left
+//	                                 finalizers, each with who should remove it, on what condition, and who added it; of a namespace,
+//	                                 what is left
 //	/metrics                         Prometheus text; apiserver_request_duration_seconds and mortise_extension_* among others
 //	/livez?verbose, /readyz?verbose  health, a check a line
 //	/statusz, /flagz, /configz       the process
 //	/openapi/v3, /version            as in Kubernetes
 //
 // Objects of the kind ConsoleExtension (extension.mortise.dev/v1alpha1, consoleextensions, cluster-scoped) add links and columns:
-// spec {"resource": {"group", "resource"}, "links": [{"title", "url"}], "columns": [{"name", "type", "jsonPath", "description", "priority"}]}.
-// A URL is https or http with placeholders {JSONPATH}, such as https://grafana.example.com/d/x?var-ns={.metadata.namespace}; the page puts
-// percent-encoded values in. Without a resource the links are of the cluster.
+// spec {"resource": {"group", "resource"}, "links": [{"title", "url"}], "columns": [{"name", "type", "jsonPath", "description",
+// "priority"}]}. The server's tables do not have these columns: the page asks for them with includeObject=Object. A URL is https or http
+// with placeholders {JSONPATH}, such as https://grafana.example.com/d/x?var-ns={.metadata.namespace}; the page puts percent-encoded values
+// in. Without a resource the links are of the cluster.
 package console

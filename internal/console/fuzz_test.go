@@ -17,15 +17,15 @@ func FuzzCookie(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	sealed := c.sealer.seal(forSession, []byte(`{"token":"t","expires":"2100-01-01T00:00:00Z"}`))
+	sealed := c.sessions.sealer.seal(forSession, []byte(`{"token":"t","expires":"2100-01-01T00:00:00Z"}`))
 	f.Add("1."+sealed, "")
 	f.Add("2."+sealed[:20], sealed[20:])
-	f.Add("1."+c.sealer.seal(forSignIn, []byte(`{"token":"t","expires":"2100-01-01T00:00:00Z"}`)), "")
+	f.Add("1."+c.sessions.sealer.seal(forSignIn, []byte(`{"token":"t","expires":"2100-01-01T00:00:00Z"}`)), "")
 	f.Add("", "")
 	f.Add("9.", "x")
 	f.Fuzz(func(t *testing.T, first, second string) {
-		r := &http.Request{Header: http.Header{"Cookie": {c.cookieOf(0) + "=" + first, c.cookieOf(1) + "=" + second}}}
-		s := c.sessionOf(r)
+		r := &http.Request{Header: http.Header{"Cookie": {c.sessions.cookieOf(0) + "=" + first, c.sessions.cookieOf(1) + "=" + second}}}
+		s := c.sessions.of(r)
 		if s == nil {
 			return
 		}
@@ -79,7 +79,7 @@ func FuzzEvents(f *testing.F) {
 	f.Add([]byte("{\n\"type\": \"ADDED\"\n}\n{}\n"), 3)
 	f.Add([]byte("\n\n]\n"), 1)
 	f.Fuzz(func(t *testing.T, body []byte, cut int) {
-		s := &stream{id: 1, most: 1 << 20, wake: func() {}, cancel: func() {}, header: http.Header{}}
+		s := &stream{id: 1, most: 1 << 20, all: &budget{most: 1 << 20}, wake: func() {}, cancel: func() {}, header: http.Header{}}
 		cut = min(max(cut, 0), len(body))
 		for _, part := range [][]byte{body[:cut], body[cut:]} {
 			if _, err := s.Write(part); err != nil {
@@ -93,6 +93,9 @@ func FuzzEvents(f *testing.F) {
 				t.Fatalf("%q gives the message %q", body, message)
 			}
 			if !more {
+				if used := s.all.used.Load(); used != 0 {
+					t.Fatalf("%d bytes are in use after all events were taken", used)
+				}
 				return
 			}
 		}

@@ -4,16 +4,11 @@
 package console
 
 import (
-	"context"
-	"encoding/base64"
-	"encoding/json"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apiserver/pkg/authentication/user"
 )
 
 // signedOut is the answer to who is not signed in: a Status, and how to sign in.
@@ -32,9 +27,9 @@ type signedIn struct {
 
 // session answers who is signed in.
 func (c *Console) session(w http.ResponseWriter, r *http.Request, _ *place) {
-	s := c.sessionOf(r)
+	s := c.sessions.of(r)
 	if s != nil {
-		who, err := c.who(r.Context(), s)
+		who, err := c.users.who(r.Context(), s)
 		if err == nil {
 			method := "token"
 			if s.User != nil {
@@ -46,7 +41,9 @@ func (c *Console) session(w http.ResponseWriter, r *http.Request, _ *place) {
 			return
 		}
 	}
-	out := signedOut{Status: statusOf(http.StatusUnauthorized, "sign in first"), Methods: []string{"code", "token"}, Issuers: c.issuers.names()}
+	out := signedOut{
+		Status: statusOf(http.StatusUnauthorized, "sign in first"), Methods: []string{"code", "token"}, Issuers: c.issuers.names(),
+	}
 	if len(out.Issuers) > 0 {
 		out.Methods = append(out.Methods, "oidc")
 	}
@@ -76,13 +73,14 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request, at *place) {
 	if given.Code != "" {
 		s, ok := c.codes.take(given.Code)
 		if !ok {
-			writeError(w, newStatus(http.StatusUnauthorized, "the code is unknown, was used already, or is too old: run `mortise console` for another one"))
+			writeError(w, newStatus(http.StatusUnauthorized,
+				"the code is unknown, was used already, or is too old: run `mortise console` for another one"))
 			return
 		}
 		c.signIn(w, r, at, s)
 		return
 	}
-	s, err := c.tokenSession(r.Context(), strings.TrimSpace(given.Token))
+	s, err := c.users.tokenSession(r.Context(), strings.TrimSpace(given.Token))
 	if err != nil {
 		writeError(w, err)
 		return
@@ -92,7 +90,7 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request, at *place) {
 
 // signIn begins a session and answers that it did.
 func (c *Console) signIn(w http.ResponseWriter, r *http.Request, at *place, s *session) {
-	if err := c.begin(w, at, s); err != nil {
+	if err := c.sessions.begin(w, at, s); err != nil {
 		writeError(w, err)
 		return
 	}
@@ -102,25 +100,18 @@ func (c *Console) signIn(w http.ResponseWriter, r *http.Request, at *place, s *s
 
 // logout ends the session in this browser.
 func (c *Console) logout(w http.ResponseWriter, r *http.Request, at *place) {
-	c.end(w, r, at)
+	c.sessions.end(w, r, at)
 	w.WriteHeader(http.StatusNoContent)
 }
 
 // certificate signs in by the client certificate of the connection.
 func (c *Console) certificate(w http.ResponseWriter, r *http.Request, at *place) {
-	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
-		writeError(w, newStatus(http.StatusUnauthorized, "the connection has no client certificate"))
-		return
-	}
-	bare := r.WithContext(r.Context())
-	bare.Header = http.Header{} // the certificate alone
-	who, err := c.authenticated(bare)
+	s, err := c.users.certificateSession(r)
 	if err != nil {
-		writeError(w, newStatus(http.StatusUnauthorized, "the client certificate is not one of a user of this cluster"))
+		writeError(w, newStatus(http.StatusUnauthorized, "the connection has no client certificate of a user of this cluster"))
 		return
 	}
-	expires := earlier(c.now().Add(sessionLife), r.TLS.PeerCertificates[0].NotAfter)
-	c.signIn(w, r, at, &session{User: personOf(who), Expires: expires})
+	c.signIn(w, r, at, s)
 }
 
 // makeCode makes a one-time code for the user of the request's own credentials.
@@ -131,23 +122,10 @@ func (c *Console) makeCode(w http.ResponseWriter, r *http.Request, _ *place) {
 			return
 		}
 	}
-	s := &session{Expires: c.now().Add(sessionLife)}
-	token, hasToken := bearer(r)
-	who, err := c.authenticated(r)
+	s, err := c.users.ownSession(r)
 	if err != nil {
-		writeError(w, newStatus(http.StatusUnauthorized, "Unauthorized"))
+		writeError(w, err)
 		return
-	}
-	switch {
-	case r.TLS != nil && len(r.TLS.PeerCertificates) > 0: // it goes before a token
-		s.User, s.Expires = personOf(who), earlier(s.Expires, r.TLS.PeerCertificates[0].NotAfter)
-	case hasToken:
-		if s, err = c.tokenSession(r.Context(), token); err != nil {
-			writeError(w, err)
-			return
-		}
-	default:
-		s.User = personOf(who)
 	}
 	code, expires, ok := c.codes.make(s)
 	if !ok {
@@ -162,77 +140,4 @@ func (c *Console) makeCode(w http.ResponseWriter, r *http.Request, _ *place) {
 type madeCode struct {
 	Code    string    `json:"code"`
 	Expires time.Time `json:"expires"`
-}
-
-// authenticated returns the user of a request's own credentials, who is not anonymous.
-func (c *Console) authenticated(r *http.Request) (user.Info, error) {
-	who, err := c.authn.Authenticate(r)
-	if err != nil {
-		return nil, err
-	}
-	if who.GetName() == user.Anonymous || slices.Contains(who.GetGroups(), user.AllUnauthenticated) {
-		return nil, newStatus(http.StatusUnauthorized, "the request has no credentials")
-	}
-	return who, nil
-}
-
-// byToken returns the user of a bearer token.
-func (c *Console) byToken(ctx context.Context, token string) (user.Info, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, Root, http.NoBody)
-	if err != nil {
-		return nil, newStatus(http.StatusInternalServerError, err.Error())
-	}
-	r.Header.Set("Authorization", "Bearer "+token)
-	who, err := c.authenticated(r)
-	if err != nil {
-		return nil, newStatus(http.StatusUnauthorized, "the token is not valid")
-	}
-	return who, nil
-}
-
-// tokenSession returns the session of a valid bearer token. It ends with the token.
-func (c *Console) tokenSession(ctx context.Context, token string) (*session, error) {
-	if token == "" || strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c >= 0x7f }) {
-		return nil, newStatus(http.StatusUnauthorized, "the token is not valid")
-	}
-	if _, err := c.byToken(ctx, token); err != nil {
-		return nil, err
-	}
-	s := &session{Token: token, Expires: c.now().Add(sessionLife)}
-	if ends := tokenEnd(token); !ends.IsZero() {
-		s.Expires = earlier(s.Expires, ends)
-	}
-	return s, nil
-}
-
-// tokenEnd returns when a JWT expires by its own account; zero: it does not say, or is none.
-func tokenEnd(token string) time.Time {
-	parts := strings.Split(token, ".")
-	if len(parts) != 3 {
-		return time.Time{}
-	}
-	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
-		return time.Time{}
-	}
-	var claims struct {
-		Expires float64 `json:"exp"`
-	}
-	if json.Unmarshal(payload, &claims) != nil || claims.Expires <= 0 || claims.Expires > 1<<40 {
-		return time.Time{}
-	}
-	return time.Unix(int64(claims.Expires), 0)
-}
-
-// bearer returns the bearer token of a request.
-func bearer(r *http.Request) (string, bool) {
-	scheme, token, ok := strings.Cut(strings.TrimSpace(r.Header.Get("Authorization")), " ")
-	return strings.TrimSpace(token), ok && strings.EqualFold(scheme, "bearer")
-}
-
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
 }

@@ -80,8 +80,8 @@ type signInState struct {
 
 func (c *Console) signInCookie(at *place, value string, age int) *http.Cookie {
 	return &http.Cookie{
-		Name: cookieName + c.sealer.name + "-sign-in", Value: value, Path: at.root() + "api/oidc/", MaxAge: age, Secure: true, HttpOnly: true,
-		SameSite: http.SameSiteLaxMode, // the issuer's redirect comes from another site
+		Name: cookieName + c.sessions.sealer.name + "-sign-in", Value: value, Path: at.root() + "api/oidc/", MaxAge: age,
+		Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode, // the issuer's redirect comes from another site
 	}
 }
 
@@ -92,10 +92,10 @@ func (c *Console) beginOIDC(w http.ResponseWriter, r *http.Request, at *place) {
 		c.failSignIn(w, r, at, "the cluster does not accept tokens of this issuer")
 		return
 	}
-	config, err := c.discover(r.Context(), &issuer, at)
+	config, err := issuer.discover(r.Context(), at)
 	if err != nil {
 		c.log.WarnContext(r.Context(), "Could not begin a sign-in at an issuer", "issuer", issuer.URL, "error", err)
-		c.failSignIn(w, r, at, "the issuer "+issuer.URL+" could not be asked how to sign in: "+err.Error())
+		c.failSignIn(w, r, at, "the issuer "+issuer.URL+" does not say how to sign in: the server's log has the reason")
 		return
 	}
 	s := signInState{
@@ -107,7 +107,7 @@ func (c *Console) beginOIDC(w http.ResponseWriter, r *http.Request, at *place) {
 		writeError(w, err)
 		return
 	}
-	http.SetCookie(w, c.signInCookie(at, c.sealer.seal(forSignIn, content), int(signInLife.Seconds())))
+	http.SetCookie(w, c.signInCookie(at, c.sessions.sealer.seal(forSignIn, content), int(signInLife.Seconds())))
 	to := config.AuthCodeURL(s.State, oauth2.S256ChallengeOption(s.Verifier), oauth2.SetAuthURLParam("nonce", s.Nonce))
 	http.Redirect(w, r, to, http.StatusSeeOther)
 }
@@ -132,11 +132,11 @@ func (c *Console) endOIDC(w http.ResponseWriter, r *http.Request, at *place) {
 	}
 	s, err := c.exchange(r.Context(), &issuer, at, state, query.Get("code"))
 	if err == nil {
-		err = c.begin(w, at, s)
+		err = c.sessions.begin(w, at, s)
 	}
 	if err != nil {
 		c.log.WarnContext(r.Context(), "Could not end a sign-in at an issuer", "issuer", issuer.URL, "error", err)
-		c.failSignIn(w, r, at, "the sign-in at "+issuer.URL+" did not succeed: "+err.Error())
+		c.failSignIn(w, r, at, "the sign-in at "+issuer.URL+" did not succeed: the server's log has the reason")
 		return
 	}
 	c.log.InfoContext(r.Context(), "A user signed in to the console", "source", r.RemoteAddr, "issuer", issuer.URL)
@@ -150,11 +150,11 @@ func (c *Console) failSignIn(w http.ResponseWriter, r *http.Request, at *place, 
 
 // signInOf returns the sign-in that a browser has begun.
 func (c *Console) signInOf(r *http.Request) (*signInState, bool) {
-	cookie, err := r.Cookie(cookieName + c.sealer.name + "-sign-in")
+	cookie, err := r.Cookie(cookieName + c.sessions.sealer.name + "-sign-in")
 	if err != nil {
 		return nil, false
 	}
-	content, ok := c.sealer.open(forSignIn, cookie.Value)
+	content, ok := c.sessions.sealer.open(forSignIn, cookie.Value)
 	if !ok {
 		return nil, false
 	}
@@ -167,7 +167,7 @@ func (c *Console) signInOf(r *http.Request) (*signInState, bool) {
 
 // exchange gets the ID token for the code that the issuer gave the browser, and makes a session of it.
 func (c *Console) exchange(ctx context.Context, issuer *Issuer, at *place, state *signInState, code string) (*session, error) {
-	config, err := c.discover(ctx, issuer, at)
+	config, err := issuer.discover(ctx, at)
 	if err != nil {
 		return nil, err
 	}
@@ -183,7 +183,7 @@ func (c *Console) exchange(ctx context.Context, issuer *Issuer, at *place, state
 	if token == "" {
 		return nil, errors.New("exchange code: the issuer's answer has no ID token")
 	}
-	s, err := c.tokenSession(ctx, token) // the API verifies its signature, issuer, audience and times
+	s, err := c.users.tokenSession(ctx, token) // the API verifies its signature, issuer, audience and times
 	if err != nil {
 		return nil, err
 	}
@@ -222,16 +222,16 @@ func claimsOf(token string) (c idClaims, err error) {
 }
 
 // discover asks an issuer where users sign in.
-func (c *Console) discover(ctx context.Context, issuer *Issuer, at *place) (*oauth2.Config, error) {
-	from := issuer.DiscoveryURL
+func (i *Issuer) discover(ctx context.Context, at *place) (*oauth2.Config, error) {
+	from := i.DiscoveryURL
 	if from == "" {
-		from = strings.TrimSuffix(issuer.URL, "/") + "/.well-known/openid-configuration"
+		from = strings.TrimSuffix(i.URL, "/") + "/.well-known/openid-configuration"
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, from, http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("discover: %w", err)
 	}
-	resp, err := issuer.Client.Do(r)
+	resp, err := i.Client.Do(r)
 	if err != nil {
 		return nil, fmt.Errorf("discover: %w", err)
 	}
@@ -252,7 +252,7 @@ func (c *Console) discover(ctx context.Context, issuer *Issuer, at *place) (*oau
 	if err := json.Unmarshal(body, &found); err != nil {
 		return nil, fmt.Errorf("discover: %w", err)
 	}
-	if found.Issuer != issuer.URL {
+	if found.Issuer != i.URL {
 		return nil, errors.New("discover: the configuration is of another issuer")
 	}
 	for _, endpoint := range []string{found.Authorization, found.Token} {
@@ -261,7 +261,7 @@ func (c *Console) discover(ctx context.Context, issuer *Issuer, at *place) (*oau
 		}
 	}
 	config := &oauth2.Config{
-		ClientID: issuer.ClientID, RedirectURL: at.origin() + at.root() + "api/oidc/callback", Scopes: []string{"openid"},
+		ClientID: i.ClientID, RedirectURL: at.origin() + at.root() + "api/oidc/callback", Scopes: []string{"openid"},
 		Endpoint: oauth2.Endpoint{AuthURL: found.Authorization, TokenURL: found.Token, AuthStyle: oauth2.AuthStyleInParams},
 	}
 	for _, more := range []string{"profile", "email", "groups"} { // claims that configurations map to users and groups

@@ -24,8 +24,8 @@ func (p *place) root() string { return p.prefix + Root }
 
 func (p *place) origin() string { return "https://" + p.host }
 
-// placeOf returns where the browser of a request sees the console. It refuses a host that is not the server's: a page of another site, whose
-// name resolves to this server, shares no origin with the console.
+// placeOf returns where the browser of a request sees the console. It refuses a host that is not the server's: a page of another site,
+// whose name resolves to this server, shares no origin with the console.
 func (c *Console) placeOf(r *http.Request) (*place, error) {
 	p := &place{host: r.Host}
 	if forwarded := r.Header.Get("X-Forwarded-Host"); forwarded != "" {

@@ -24,7 +24,7 @@ func (c *Console) cluster(w http.ResponseWriter, r *http.Request, at *place, pat
 		writeError(w, err)
 		return
 	}
-	s := c.sessionOf(r)
+	s := c.sessions.of(r)
 	if s == nil {
 		w.Header().Set("Cache-Control", "no-store")
 		writeError(w, newStatus(http.StatusUnauthorized, "sign in first"))

@@ -18,7 +18,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/durable"
 )
 
-// Key seals the sessions of a console. Who has it can make a session of any user.
+// Key seals the sessions of a console. A process with the key can make a session of any user.
 type Key [32]byte
 
 // LoadKey reads the key in a file, or makes one and writes it there. Without a path it makes one for this process.

@@ -4,7 +4,6 @@
 package console
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -66,8 +65,14 @@ func decodeSession(content []byte, now time.Time) (*session, bool) {
 	return s, true
 }
 
-// sessionOf returns the session of a request's cookies; nil: it has none that is valid.
-func (c *Console) sessionOf(r *http.Request) *session {
+// sessions are kept by browsers, sealed, in cookies. The server keeps none.
+type sessions struct {
+	sealer *sealer
+	now    func() time.Time
+}
+
+// of returns the session of a request's cookies; nil: it has none that is valid.
+func (c *sessions) of(r *http.Request) *session {
 	text, ok := c.cookies(r)
 	if !ok {
 		return nil
@@ -84,7 +89,7 @@ func (c *Console) sessionOf(r *http.Request) *session {
 }
 
 // cookieOf is the name of the nth cookie of a session.
-func (c *Console) cookieOf(n int) string {
+func (c *sessions) cookieOf(n int) string {
 	if n == 0 {
 		return cookieName + c.sealer.name
 	}
@@ -92,7 +97,7 @@ func (c *Console) cookieOf(n int) string {
 }
 
 // cookies joins the sealed text in the cookies of a request. The first begins with their number and a dot.
-func (c *Console) cookies(r *http.Request) (string, bool) {
+func (c *sessions) cookies(r *http.Request) (string, bool) {
 	first, err := r.Cookie(c.cookieOf(0))
 	if err != nil {
 		return "", false
@@ -113,7 +118,7 @@ func (c *Console) cookies(r *http.Request) (string, bool) {
 }
 
 // begin sets the cookies of a session.
-func (c *Console) begin(w http.ResponseWriter, at *place, s *session) error {
+func (c *sessions) begin(w http.ResponseWriter, at *place, s *session) error {
 	content, err := json.Marshal(s)
 	if err != nil {
 		return newStatus(http.StatusInternalServerError, "encode session: "+err.Error())
@@ -134,7 +139,7 @@ func (c *Console) begin(w http.ResponseWriter, at *place, s *session) error {
 }
 
 // end removes the cookies of a session.
-func (c *Console) end(w http.ResponseWriter, r *http.Request, at *place) {
+func (c *sessions) end(w http.ResponseWriter, r *http.Request, at *place) {
 	for i := range mostCookies {
 		if _, err := r.Cookie(c.cookieOf(i)); err == nil || i == 0 {
 			http.SetCookie(w, c.cookie(at, i, "", -1))
@@ -142,14 +147,14 @@ func (c *Console) end(w http.ResponseWriter, r *http.Request, at *place) {
 	}
 }
 
-func (c *Console) cookie(at *place, n int, value string, age int) *http.Cookie {
+func (c *sessions) cookie(at *place, n int, value string, age int) *http.Cookie {
 	return &http.Cookie{
 		Name: c.cookieOf(n), Value: value, Path: at.root(), MaxAge: age, Secure: true, HttpOnly: true, SameSite: http.SameSiteStrictMode,
 	}
 }
 
-// as returns a request to the API by the session's user: with its bearer token, which the API authenticates, or with its user. Whatever other
-// credentials the client has do not count. The caller owns the header h.
+// as returns a request to the API by the session's user: with its bearer token, which the API authenticates, or with its user. Other
+// credentials of the client do not count. The caller owns the header h.
 func (s *session) as(r *http.Request, h http.Header) *http.Request {
 	ctx := r.Context()
 	h.Del("Authorization")
@@ -166,12 +171,4 @@ func (s *session) as(r *http.Request, h http.Header) *http.Request {
 		out.TLS = &tls
 	}
 	return out
-}
-
-// who returns the user of a session; an error: its token is not valid any more.
-func (c *Console) who(ctx context.Context, s *session) (user.Info, error) {
-	if s.User != nil {
-		return s.User.info(), nil
-	}
-	return c.byToken(ctx, s.Token)
 }

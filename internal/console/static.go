@@ -31,8 +31,8 @@ var dist embed.FS
 // types are the media types of assets by their extension.
 var types = map[string]string{
 	".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml", ".png": "image/png",
-	".ico": "image/x-icon", ".woff2": "font/woff2", ".json": "application/json", ".map": "application/json", ".txt": "text/plain; charset=utf-8",
-	".webmanifest": "application/manifest+json",
+	".ico": "image/x-icon", ".woff2": "font/woff2", ".json": "application/json", ".map": "application/json",
+	".txt": "text/plain; charset=utf-8", ".webmanifest": "application/manifest+json",
 }
 
 // base is the element of the page that says where the console is.

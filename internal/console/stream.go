@@ -16,14 +16,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// errEnded tells a handler that nobody reads its watch any more.
+// errEnded tells a handler that the browser does not read its watch any more.
 var errEnded = errors.New("the watch has ended")
 
 // stream is one watch: the response of the API server on one side, which calls its methods of http.ResponseWriter, and the events that wait
 // to be sent on the other. It does not wait for the browser: a watch whose events are more than it may hold ends.
 type stream struct {
 	id     int64
-	most   int // bytes of events
+	most   int     // bytes of events
+	all    *budget // of the events of all watches
 	wake   func()
 	cancel context.CancelFunc
 
@@ -114,7 +115,7 @@ func (s *stream) add(event []byte) bool {
 		s.mu.Unlock()
 		return false
 	}
-	if s.bytes > 0 && s.bytes+len(event) > s.most {
+	if s.bytes > 0 && s.bytes+len(event) > s.most || !s.all.take(len(event)) {
 		s.mu.Unlock()
 		status := statusOf(http.StatusGone, "the browser reads this watch too slowly: list again")
 		s.end(&status)
@@ -132,12 +133,26 @@ func (s *stream) end(why *metav1.Status) {
 	if !s.ended {
 		s.ended, s.status = true, why
 		if why != nil {
-			s.events, s.bytes = nil, 0
+			s.drop()
 		}
 	}
 	s.mu.Unlock()
 	s.cancel()
 	s.wake()
+}
+
+// drop drops the events that wait. The caller holds the lock.
+func (s *stream) drop() {
+	s.all.give(s.bytes)
+	s.events, s.bytes = nil, 0
+}
+
+// leave ends a watch whose connection has ended.
+func (s *stream) leave() {
+	s.end(nil)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drop()
 }
 
 func (s *stream) isEnded() bool {
@@ -146,7 +161,8 @@ func (s *stream) isEnded() bool {
 	return s.ended
 }
 
-// take returns the next message; nil: there is none. more reports whether there may be another one, last that the watch has no more after this.
+// take returns the next message; nil: there is none. more reports whether there may be another one, last that the watch has no more after
+// this.
 func (s *stream) take() (message []byte, more, last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,6 +190,7 @@ func (s *stream) take() (message []byte, more, last bool) {
 		}
 		message = append(message, e...)
 		s.bytes -= len(e)
+		s.all.give(len(e))
 	}
 	s.events = s.events[n:]
 	return append(message, `]}`...), len(s.events) > 0 || s.ended, false

@@ -83,7 +83,7 @@ func parseCommand(message []byte) (*command, *url.URL, error) {
 
 // watch serves a WebSocket with many watches.
 func (c *Console) watch(w http.ResponseWriter, r *http.Request, _ *place) {
-	s := c.sessionOf(r)
+	s := c.sessions.of(r)
 	if s == nil {
 		writeError(w, newStatus(http.StatusUnauthorized, "sign in first"))
 		return
@@ -143,6 +143,9 @@ func (k *connection) run(ctx context.Context) {
 	})
 	cancel(k.read(ctx))
 	k.running.Wait()
+	for _, s := range k.order { // no goroutine is left that changes it
+		s.leave()
+	}
 }
 
 // close sends the browser why the connection ends, and ends its reads.
@@ -206,7 +209,7 @@ func (k *connection) start(ctx context.Context, c *command, to *url.URL) error {
 		return &protocolError{fmt.Sprintf("the id %d has a watch already", c.ID)}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	s := &stream{id: c.ID, most: k.console.watchMax, wake: k.wake, cancel: cancel, header: http.Header{}}
+	s := &stream{id: c.ID, most: k.console.watchMax, all: &k.console.sockets.events, wake: k.wake, cancel: cancel, header: http.Header{}}
 	running := 0
 	for _, w := range k.order {
 		if !w.isEnded() {
