@@ -8,6 +8,7 @@ import { line } from './watch'
 import { choose, dark, theme } from './theme'
 import { chooseNamespace, inNamespace, places } from './places'
 import { get, type List, type Obj } from './api'
+import { readExtras } from './added'
 import { Notes, Wait } from './ui/parts'
 import { Help, Palette } from './ui/palette'
 import { page } from './pages'
@@ -202,7 +203,9 @@ const Inside = (): JSX.Element => {
   const [told, tell] = useState('')
   useKeys({ search: () => show('search'), help: () => show('help') })
   useEffect(() => {
-    discover().catch((e: Error) => tell(e.message))
+    discover()
+      .then(readExtras)
+      .catch((e: Error) => tell(e.message))
   }, [])
   const path = route.value.path
   const Page = page(path)

@@ -1,6 +1,7 @@
 // A live table: pages of a list as the server prints it, kept up to date by a watch.
 import { signal, batch } from '@preact/signals'
-import { Failure, table, withQuery, type Column, type Meta, type Status, type Table } from './api'
+import { Failure, table, withQuery, type Column, type Meta, type Status, type Table, type TableRow } from './api'
+import { valueAt } from './added'
 import { subscribe, type WatchEvent } from './watch'
 
 export interface Row {
@@ -56,6 +57,8 @@ export class Feed {
     readonly path: string,
     private readonly most = Infinity,
     private readonly live = true,
+    /** extra are columns by the object, which is then read whole. */
+    private readonly extra: (Column & { jsonPath: string })[] = [],
   ) {
     void this.load()
   }
@@ -73,17 +76,21 @@ export class Feed {
       first = true
     try {
       do {
-        const t: Table = await table(this.path, { continue: next, limit: first ? '200' : '2000' }, this.abort.signal)
+        const t: Table = await table(
+          this.path,
+          { continue: next, limit: first ? '200' : '2000', ...(this.extra.length && { includeObject: 'Object' }) },
+          this.abort.signal,
+        )
         if (this.closed) return
         for (const r of t.rows ?? []) {
-          const row: Row = { key: keyOf(r.object.metadata), cells: r.cells, meta: r.object.metadata, changed: 0, at: 0 }
+          const row: Row = { key: keyOf(r.object.metadata), cells: this.cells(r), meta: r.object.metadata, changed: 0, at: 0 }
           rows.push(row)
           keys.set(row.key, row)
         }
         next = t.metadata.continue ?? ''
         this.rv = t.metadata.resourceVersion ?? ''
         batch(() => {
-          if (t.columnDefinitions) this.columns.value = t.columnDefinitions
+          if (t.columnDefinitions) this.columns.value = [...t.columnDefinitions, ...this.extra]
           this.rows = rows
           this.keys = keys
           this.remaining.value = next ? (t.metadata.remainingItemCount ?? 1) : 0
@@ -108,10 +115,14 @@ export class Feed {
     if (this.live) this.watch()
   }
 
+  private cells(r: TableRow): unknown[] {
+    return this.extra.length ? [...r.cells, ...this.extra.map((c) => valueAt(r.object, c.jsonPath))] : r.cells
+  }
+
   private watch(): void {
     this.stop?.()
     this.stop = subscribe<Table>({
-      path: withQuery(this.path, { includeObject: 'Metadata' }),
+      path: withQuery(this.path, { includeObject: this.extra.length ? 'Object' : 'Metadata' }),
       table: true,
       version: () => this.rv,
       events: (e) => this.take(e),
@@ -146,12 +157,12 @@ export class Feed {
             heavy++
           }
         } else if (old) {
-          old.cells = r.cells
+          old.cells = this.cells(r)
           old.meta = meta
           old.changed++
           old.at = now
         } else {
-          const row: Row = { key, cells: r.cells, meta, changed: 1, at: now }
+          const row: Row = { key, cells: this.cells(r), meta, changed: 1, at: now }
           this.keys.set(key, row)
           added.push(row)
         }

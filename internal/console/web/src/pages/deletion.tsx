@@ -1,29 +1,18 @@
 // Why an object that is being deleted is still there: its finalizers, and who should remove them.
 import type { JSX } from 'preact'
+import { useState } from 'preact/hooks'
 import { get, send2, withQuery, type Obj } from '../api'
 import { pathOf, type Kind } from '../discovery'
 import { useLoad } from '../live'
-import { now, shown, span } from '../text'
-import { Conditions } from './summary'
-import { useState } from 'preact/hooks'
+import { now, span } from '../text'
 import { Facts, Grid, Long, Mark, Section, Sure, Wrong } from '../ui/parts'
 
 /** Told is the answer of the server about a deletion. */
 interface Told {
   since?: string
-  note?: string
-  finalizers?: {
-    name: string
-    by?: string
-    who?: string
-    remover?: string
-    when?: string
-    condition?: string
-    addedBy?: unknown
-    added?: unknown
-    note?: string
-  }[]
-  remaining?: { resource?: string; group?: string; count?: number; message?: string }[]
+  graceSeconds?: number
+  finalizers?: { name: string; remover?: string; until?: string; addedBy?: string[] }[]
+  remains?: { type: string; reason?: string; message?: string }[]
 }
 
 const known: [RegExp, string][] = [
@@ -92,20 +81,10 @@ export const Deletion = ({ k, o }: { k: Kind; o: Obj }): JSX.Element => {
               cells: [
                 <code>{f}</code>,
                 <>
-                  {x?.by ?? x?.who ?? x?.remover ?? remover(f)}
-                  {(x?.when ?? x?.condition) && (
+                  {x?.remover ? `${x.remover}${x.until ? ', ' + x.until : ''}` : remover(f)}
+                  {!!x?.addedBy?.length && (
                     <div>
-                      <small>{x?.when ?? x?.condition}</small>
-                    </div>
-                  )}
-                  {x?.note && (
-                    <div>
-                      <small>{x.note}</small>
-                    </div>
-                  )}
-                  {(x?.addedBy ?? x?.added) !== undefined && (
-                    <div>
-                      <small>added by {shown(x?.addedBy ?? x?.added)}</small>
+                      <small>set by {x.addedBy.join(', ')}</small>
                     </div>
                   )}
                 </>,
@@ -117,22 +96,16 @@ export const Deletion = ({ k, o }: { k: Kind; o: Obj }): JSX.Element => {
           })}
         />
       )}
-      {t.data?.note && <p class="hint">{t.data.note}</p>}
-      {!!t.data?.remaining?.length && (
+      {!!t.data?.remains?.length && (
         <>
           <h3>What is left in it</h3>
           <Grid
             label="What is left"
-            numbers={[1]}
-            head={['Kind', 'Objects', '']}
-            rows={t.data.remaining.map((r, i) => ({
-              key: String(i),
-              cells: [`${r.resource ?? ''}${r.group ? '.' + r.group : ''}`, shown(r.count), <Long text={r.message ?? ''} />],
-            }))}
+            head={['Condition', 'Reason', 'What']}
+            rows={t.data.remains.map((r) => ({ key: r.type, cells: [r.type, r.reason ?? '–', <Long text={r.message ?? ''} />] }))}
           />
         </>
       )}
-      {k.resource === 'namespaces' && <Conditions of={o.status?.conditions} />}
       {t.failure && <Wrong f={t.failure} what="the deletion" />}
       {which && (
         <Sure

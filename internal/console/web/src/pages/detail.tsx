@@ -14,6 +14,7 @@ import { Shell } from './shell'
 import { Related } from './related'
 import { Why } from './why'
 import { WriteList } from './writes'
+import { linksOf } from '../added'
 import type { PageProps } from './index'
 
 export const Detail = ({ path }: PageProps): JSX.Element => {
@@ -71,6 +72,12 @@ const One = ({ k, ns, name }: { k: Kind; ns: string; name: string }): JSX.Elemen
             <Age at={o.metadata.creationTimestamp} /> old
           </span>
         )}
+        {o &&
+          linksOf(k, o).map((l) => (
+            <a href={l.url} target="_blank" rel="noreferrer noopener">
+              {l.title} ↗
+            </a>
+          ))}
         {o && !loaded.deleted && <Acts k={k} o={o} path={path} />}
       </div>
       <Tabs tabs={tabs} now={tab} label="Views of the object" pick={(id) => setQuery({ tab: id === 'summary' ? '' : id }, false)} />

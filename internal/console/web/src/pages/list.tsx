@@ -1,6 +1,7 @@
 // The list of any kind, as the server prints it: paged, drawn as far as it is in view, and live.
 import type { JSX } from 'preact'
 import { useEffect, useMemo, useState } from 'preact/hooks'
+import { columnsOf } from '../added'
 import { Feed, type Row } from '../feed'
 import { kindAt, listHref, objectHref, pathOf, plural, type Kind } from '../discovery'
 import { withQuery, type Column } from '../api'
@@ -11,8 +12,10 @@ import { Age, Empty, Mark, Wait, Wrong } from '../ui/parts'
 import { VirtualTable, type Col } from '../ui/virtual'
 import type { PageProps } from './index'
 
-const useFeed = (path: string): Feed => {
-  const feed = useMemo(() => new Feed(path), [path])
+const useFeed = (path: string, k: Kind): Feed => {
+  const extra = columnsOf(k)
+  const key = extra.map((c) => c.name + c.jsonPath).join()
+  const feed = useMemo(() => new Feed(path, Infinity, true, extra), [path, key])
   useEffect(() => () => feed.close(), [feed])
   return feed
 }
@@ -83,7 +86,7 @@ export const KindTable = (p: {
   told?: (shown: number, feed: Feed) => void
   fit?: boolean
 }): JSX.Element => {
-  const feed = useFeed(p.path)
+  const feed = useFeed(p.path, p.kind)
   const version = feed.version.value
   const columns = feed.columns.value
   const words = (p.words ?? '').toLowerCase()

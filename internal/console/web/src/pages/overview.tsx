@@ -5,6 +5,7 @@ import { Feed, type Row } from '../feed'
 import { find, objectHref, pathOf, refHref, type Kind } from '../discovery'
 import { Failure, get, raw, withQuery, type List, type Obj } from '../api'
 import { ending, troubled, type Extensions, type Traces } from '../extension'
+import { linksOf } from '../added'
 import { useLoad } from '../live'
 import { inNamespace } from '../places'
 import { href } from '../router'
@@ -280,6 +281,11 @@ export const Overview = (): JSX.Element => {
     <div class="page">
       <div class="title">
         <h1>Overview{ns && <small>{ns}</small>}</h1>
+        {linksOf().map((l) => (
+          <a href={l.url} target="_blank" rel="noreferrer noopener">
+            {l.title} ↗
+          </a>
+        ))}
         <span class="count">{version.data && `${version.data.gitVersion} · ${version.data.platform}`}</span>
       </div>
       {reading && troubles.length === 0 ? (
