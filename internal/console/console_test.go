@@ -5,7 +5,6 @@ package console
 
 import (
 	"bytes"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"io"
@@ -25,6 +24,7 @@ type fixture struct {
 	t       *testing.T
 	console *Console
 	server  *httptest.Server
+	client  *http.Client
 
 	mu      sync.Mutex
 	offset  time.Duration   // of the console's clock
@@ -125,6 +125,8 @@ func newFixture(t *testing.T, change ...func(*Options)) *fixture {
 	f.server = httptest.NewUnstartedServer(f.console.Before(f))
 	f.server.EnableHTTP2 = false
 	f.server.StartTLS()
+	f.client = f.server.Client()
+	f.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	t.Cleanup(func() {
 		f.console.sockets.end()
 		f.server.Close()
@@ -149,11 +151,7 @@ func (f *fixture) send(method, path, body string, header ...string) (*http.Respo
 		}
 		r.Header.Add(header[i], header[i+1])
 	}
-	client := &http.Client{
-		Transport:     &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-	resp, err := client.Do(r)
+	resp, err := f.client.Do(r)
 	if err != nil {
 		f.t.Fatal(err)
 	}
