@@ -46,7 +46,7 @@ export const Drawing = ({ g }: { g: Graph }): JSX.Element => {
             </g>
           )
           return v.to && !v.self ? (
-            <a href={v.to} aria-label={`${v.kind} ${v.name}`}>
+            <a href={v.to}>
               {box}
             </a>
           ) : (

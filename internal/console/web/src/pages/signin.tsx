@@ -9,7 +9,7 @@ const issuerOf = (i: string | { issuer: string; name?: string }): { issuer: stri
 
 export const SignIn = ({ ways, wrong }: { ways: Ways; wrong: string }): JSX.Element => {
   const [token, type] = useState('')
-  const [told, tell] = useState(wrong || new URLSearchParams(location.search).get('error') || '')
+  const [told, tell] = useState(new URLSearchParams(location.search).get('error') || '')
   const [busy, work] = useState(false)
   const has = (m: string): boolean => !ways.methods || ways.methods.includes(m)
   const submit = async (e: Event): Promise<void> => {
@@ -25,9 +25,9 @@ export const SignIn = ({ ways, wrong }: { ways: Ways; wrong: string }): JSX.Elem
       <p>
         The quickest way in: run <code>mortise console</code> on the machine of the cluster, and open the address that it prints.
       </p>
-      {told && (
+      {(told || wrong) && (
         <p class="wrong" role="alert">
-          {told}
+          {told || wrong}
         </p>
       )}
       {has('token') && (
