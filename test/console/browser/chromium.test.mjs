@@ -109,7 +109,6 @@ const edit = async (change) => {
 }
 
 test('an edit shows what it would do, and who is against it', async () => {
-  await cluster.kubectl('apply', '--server-side', '--force-conflicts', '--field-manager', 'team-x', '-f', '-').catch(() => undefined)
   await cluster.apply(objects.configMap('shop', 'edited', { mode: 'fast', size: '1' }))
   await p.go('k/core/v1/configmaps/shop/edited?tab=yaml')
   await p.page.waitForSelector('.cm-content')
