@@ -9,6 +9,8 @@ import "time"
 type View struct {
 	Extensions []Row         `json:"extensions"`
 	Points     []Description `json:"points"`
+	// Effects are those of [Effects].
+	Effects map[Point]string `json:"effects"`
 }
 
 // Row is an [Entry] in words: times in RFC 3339, durations in seconds.
@@ -30,6 +32,8 @@ type Row struct {
 	// Waits is how many objects wait for the extension; Waiting are the oldest of them.
 	Waits   int       `json:"waits,omitempty"`
 	Waiting []Waiting `json:"waiting,omitempty"`
+	// Affects is what the extension's death affects, by its configuration; empty: see the effects of its point.
+	Affects []Affected `json:"affects,omitempty"`
 }
 
 // Row is the entry in words.

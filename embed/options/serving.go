@@ -16,6 +16,7 @@ type Serving struct {
 	// SNICertKeys are further certificates for clients that name a server, as CERT-FILE,KEY-FILE[:NAME,NAME...]. Without names, the
 	// certificate's own names count.
 	SNICertKeys []string
+	Console     Console
 }
 
 func (o *Serving) addFlags(f *pflag.FlagSet) {
@@ -26,4 +27,5 @@ func (o *Serving) addFlags(f *pflag.FlagSet) {
 		"Directory of apiserver.crt and apiserver.key, if --tls-cert-file is not set. If neither exists, the server writes its own there.")
 	f.StringArrayVar(&o.SNICertKeys, "tls-sni-cert-key", o.SNICertKeys,
 		"Certificate and key files, as CERT,KEY[:NAME,NAME...], for clients that ask for a NAME. Default names: the certificate's. Repeatable.")
+	o.Console.addFlags(f)
 }

@@ -61,7 +61,8 @@ func callsOf(ledger *extension.Ledger) func(namespace, name string) []trace.Call
 // explaining adds the paths for queries about traces.
 func (s *Server) explaining(mux map[string]http.Handler) {
 	h := decisions(trace.ParamScheduling, s.scheduled,
-		decisions(trace.ParamAutoscaling, s.autoscaled, s.explain.Handler(s.api.Explained(), status.Write)))
+		decisions(trace.ParamAutoscaling, s.autoscaled,
+			decisions(trace.ParamDeletion, deleted(s.api.Explained()), s.explain.Handler(s.api.Explained(), status.Write))))
 	mux[trace.Route], mux[trace.Route+"/"] = h, h
 }
 

@@ -17,11 +17,13 @@ import (
 const extensionsPath = "/debug/extensions"
 
 // showExtensions responds with the registered extensions, their state, and the catalogue of extension points.
-func showExtensions(ledger *extension.Ledger) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		view := extension.View{Extensions: []extension.Row{}, Points: extension.Points()}
+func showExtensions(ledger *extension.Ledger, objects func() objectReader) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		view := extension.View{Extensions: []extension.Row{}, Points: extension.Points(), Effects: extension.Effects()}
 		for _, e := range ledger.Snapshot() {
-			view.Extensions = append(view.Extensions, e.Row())
+			row := e.Row()
+			row.Affects = affectedBy(r.Context(), objects(), &row)
+			view.Extensions = append(view.Extensions, row)
 		}
 		b, err := json.Marshal(&view)
 		if err != nil {

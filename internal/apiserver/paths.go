@@ -67,7 +67,7 @@ func (s *Server) mux() map[string]http.Handler {
 		"/debug/pprof/symbol":  http.HandlerFunc(pprof.Symbol),
 		"/debug/pprof/trace":   http.HandlerFunc(pprof.Trace),
 		"/debug/flags":         flags, "/debug/flags/": flags,
-		extensionsPath: showExtensions(s.opts.Ledger),
+		extensionsPath: showExtensions(s.opts.Ledger, func() objectReader { return s.registry.Backend() }),
 	}
 	if s.flow != nil {
 		for p, dump := range s.flow.Dumps() {

@@ -35,8 +35,11 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	if m == nil {
 		return errors.New("serve API: no certificates")
 	}
-	bounds := &s.opts.FlowControl.Bounds
-	srv := serving.HTTPServer(goaway(bounds.GoawayChance, s.handler), maxHeader, ptr.Deref(bounds.Streams, maxStreams))
+	bounds, handler := &s.opts.FlowControl.Bounds, s.handler
+	if front := s.opts.Front; front != nil {
+		handler = front(handler)
+	}
+	srv := serving.HTTPServer(goaway(bounds.GoawayChance, handler), maxHeader, ptr.Deref(bounds.Streams, maxStreams))
 	srv.ErrorLog = log.New(&connectionLog{server: s}, "", 0)
 	srv.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		return bufferedconn.NewContext(authenticate.WithConnection(ctx), c)

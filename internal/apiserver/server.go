@@ -110,10 +110,10 @@ type Options struct {
 	// they exist when New returns.
 	Checks       []health.Check
 	Bootstrapped <-chan struct{}
-	// Flags and Config are the contents of /flagz and /configz: the flags of the process, and the configuration by
-	// component.
-	Flags  map[string]string
-	Config map[string]any
+	// Pages are the contents of pages about the process.
+	Pages Pages
+	// Front returns the handler of connections, which passes on to api, the whole pipeline; nil: api is it. Serve calls it once.
+	Front func(api http.Handler) http.Handler
 	// Fields maintains managedFields; nil: the built-in manager.
 	Fields verbs.FieldManager
 	// FlowControl limits concurrent requests.
@@ -129,6 +129,12 @@ type Options struct {
 	StreamWait time.Duration
 	// ViewBytes limits the memory of decoded objects and their encodings; 0: 64 MiB.
 	ViewBytes int64
+}
+
+// Pages are the contents of /flagz and /configz: the flags of the process, and the configuration by component.
+type Pages struct {
+	Flags  map[string]string
+	Config map[string]any
 }
 
 // Server is an API server.

@@ -101,6 +101,7 @@ func verbs() []verb {
 		{"crd", "check FILE...", "validate CustomResourceDefinitions without a server", runCRD, "check"},
 		{"explain", "ID|TYPE/NAME [FIELD]", "show what changed or rejected a write, and what set a field", runExplain, ""},
 		{"extensions", "[points] [-o json|wide]", "list the extensions of a running server and their health", runExtensions, "points"},
+		{"console", "[--open]", "print a link that opens the console of a running server, a web page", runConsole, ""},
 		{"webhook", "dev --url URL -f FILE", "redirect webhooks to a process on this machine", runWebhook, "dev"},
 		{"credential", "service-account|file|oidc", "print a token for a kubeconfig's exec section",
 			runCredential, "!service-account !file !oidc"},

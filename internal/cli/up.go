@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -232,6 +234,9 @@ func (u *upFlags) finish(p Program, o *UpOptions) error {
 	if o.Logger, err = newLogger(p, u.level); err != nil {
 		return err
 	}
+	if !u.set.Changed("console") {
+		o.APIServer.Serving.Console.Enabled = onLoopback(o.Listen)
+	}
 	for c := range strings.SplitSeq(u.controllers, ",") {
 		if c = strings.TrimSpace(c); c != "" {
 			o.Controllers = append(o.Controllers, c)
@@ -265,6 +270,16 @@ func (u *upFlags) finish(p Program, o *UpOptions) error {
 		o.Kubeconfig = filepath.Join(o.DataDir, "kubeconfig")
 	}
 	return nil
+}
+
+// onLoopback reports whether only this machine reaches HOST:PORT.
+func onLoopback(listen string) bool {
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
 // newLogger makes the logger of a server or a node.

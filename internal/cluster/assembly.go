@@ -19,6 +19,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/encryption"
 	"github.com/mortise-dev/mortise/internal/apiserver/metricsapi"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
+	"github.com/mortise-dev/mortise/internal/console"
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/controllers/scalinglog"
 	"github.com/mortise-dev/mortise/internal/datadir"
@@ -49,6 +50,7 @@ type checked struct {
 	admission        admit.Chain
 	initializing     initializing
 	externalMetrics  []*resource.Descriptor // the kind of routes to external-metrics servers; none: these are disabled
+	consoleKinds     []*resource.Descriptor // the kind of extensions of the console; none: it is not served
 	egress           *egress.Selector       // selects the proxies of outgoing connections; nil: all are direct
 	authentication   *authentication
 	modes            *modes.Settings // of authorization
@@ -80,6 +82,7 @@ type running struct {
 	observation   observation
 	metrics       *metricsapi.Server // nil: metrics.k8s.io is not served
 	server        *apiserver.Server
+	console       *console.Console // nil: it is not served
 	bootstrapped  chan struct{}    // closed when the bootstrap objects exist
 	background    *lifecycle.Group // the API server, and the watchers of its files
 	clients       *lifecycle.Group // controllers, scheduler, node: the clients of the API server

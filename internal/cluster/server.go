@@ -6,6 +6,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"slices"
 	"time"
@@ -81,8 +82,13 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 		StreamWait:   s.streamWait(),
 		FlowControl:  flowControl(&o.FlowControl),
 		Aggregation:  aggregation(&o.Aggregation, a.frontProxy),
-		Flags:        zpages.Flags(flags),
-		Config:       map[string]any{"mortise": configuration},
+		Pages:        apiserver.Pages{Flags: zpages.Flags(flags), Config: map[string]any{"mortise": configuration}},
+		Front: func(api http.Handler) http.Handler {
+			if a.console == nil {
+				return api
+			}
+			return a.console.Before(api)
+		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make API server: %w", err)
@@ -110,7 +116,7 @@ func (a *assembly) kinds(server *apiserver.Server) []*resource.Descriptor {
 		Namespaces: func(ctx context.Context, name string) (*corev1.Namespace, error) { return namespace(ctx, server, name) },
 		Dial:       a.egress.Cluster(),
 	})
-	return slices.Concat(all, a.initializing.kinds, a.externalMetrics, metricsKinds(a.metrics), s.Extensions.Kinds)
+	return slices.Concat(all, a.initializing.kinds, a.externalMetrics, a.consoleKinds, metricsKinds(a.metrics), s.Extensions.Kinds)
 }
 
 // namespace returns a namespace.

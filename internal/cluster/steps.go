@@ -51,6 +51,10 @@ func checks() []step {
 			a.externalMetrics, err = externalMetricsKinds(a.settings)
 			return err
 		}},
+		{Name: "make extensions of the console", Start: func(_ context.Context, a *assembly) (err error) {
+			a.consoleKinds, err = consoleKinds(a.settings)
+			return err
+		}},
 		{Name: "read the ways of egress", Start: func(_ context.Context, a *assembly) (err error) {
 			a.egress, err = egress.Load(a.settings.APIServer.Egress.ConfigFile, a.ledger)
 			return err
@@ -231,6 +235,10 @@ func servers() []step {
 				return nil
 			},
 		},
+		{Name: "create the console", Start: func(_ context.Context, a *assembly) (err error) {
+			a.console, err = makeConsole(a)
+			return err
+		}},
 		{Name: "create the objects of every cluster", Start: makeObjects},
 		{Name: "take back former registrations", Start: func(ctx context.Context, a *assembly) error {
 			return dropRegistrations(ctx, a.server)
@@ -251,6 +259,9 @@ func servers() []step {
 			return nil
 		}},
 		{Name: "serve", Start: func(ctx context.Context, a *assembly) error {
+			if a.console != nil {
+				a.background.Go(ctx, a.console.Run)
+			}
 			a.background.Run(ctx, "API server", func(ctx context.Context) error {
 				return a.server.Serve(ctx, append(a.forPods.Listeners, a.listener)...)
 			})

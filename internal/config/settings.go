@@ -108,6 +108,8 @@ func table() []Setting {
 		{Flag: "tls-private-key-file", Field: "serving.tlsPrivateKeyFile"},
 		{Flag: "cert-dir", Field: "serving.certDir"},
 		{Flag: "tls-sni-cert-key", Field: "serving.tlsSNICertKeys"},
+		{Flag: "console", Field: "serving.console.enabled"},
+		{Flag: "console-hosts", Field: "serving.console.hosts"},
 		{Flag: "emulated-version", Field: "compatibility.emulatedVersions"},
 		{Flag: "min-compatibility-version", Field: "compatibility.minCompatibilityVersions"},
 		{Flag: "emulation-forward-compatible", Field: "compatibility.emulationForwardCompatible"},

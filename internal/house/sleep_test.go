@@ -42,6 +42,7 @@ var looks = map[string]string{
 	"internal/apiserver/server.go sendBookmarks":                          "bookmarks are sent at an interval",
 	"internal/cli/quiet.go whenQuiet":                                     "the collection that it makes itself may be told, or be one with another",
 	"internal/cli/notify.go beat":                                         "systemd's watchdog wants a sign of life in each interval",
+	"internal/console/watch.go write":                                     "a browser is asked at an interval whether it is still there",
 	"internal/machine/containerd.go start":                                "another program's readiness gives no event",
 	"test/aggregated/programs_test.go until":                              "kubectl is asked until other programs' servers are known",
 	"embed/resourcemetrics_test.go TestResourceMetrics":                   "what a simulated node has measured has no event",

@@ -50,6 +50,15 @@ type ServingConfiguration struct {
 	CertDir           string `json:"certDir,omitempty"`
 	// TLSSNICertKeys are CERT-FILE,KEY-FILE[:NAME,NAME...].
 	TLSSNICertKeys []string `json:"tlsSNICertKeys,omitempty"`
+	// Console is the web page below /console/.
+	Console ConsoleConfiguration `json:"console,omitzero"`
+}
+
+// ConsoleConfiguration configures the web page below /console/.
+type ConsoleConfiguration struct {
+	Enabled *bool `json:"enabled,omitempty"`
+	// Hosts are names of hosts under which browsers reach the console, such as those of proxies in front of the server.
+	Hosts []string `json:"hosts,omitempty"`
 }
 
 // CompatibilityConfiguration names versions of Kubernetes. The server refuses all but its own and the one before.

@@ -112,6 +112,7 @@ type Authenticators struct {
 	tokens    authenticator.Token
 	anonymous func(path string) bool
 	frontage  *FrontProxy
+	jwt       *jwt // nil: there are no issuers
 	metrics   *Metrics
 	now       func() time.Time
 	runs      []func(ctx context.Context)
@@ -170,7 +171,7 @@ func New(ctx context.Context, s Settings, own *Certificate, d Deps, further ...A
 		if err != nil {
 			return nil, err
 		}
-		remote = append(remote, j)
+		a.jwt, remote = j, append(remote, j)
 		if s.JWT.File != "" {
 			a.runs = append(a.runs, j.run)
 		}

@@ -117,8 +117,24 @@ type jwt struct {
 // issuers are the issuers of one configuration.
 type issuers struct {
 	authenticator.Token
+	clients []IssuerClient
 	healthy func() error
 	cancel  context.CancelFunc
+}
+
+// IssuerClient is what a client of an issuer needs, by which users get its tokens.
+type IssuerClient struct {
+	URL, DiscoveryURL string   // DiscoveryURL is empty if it follows from URL
+	Audiences         []string // accepted ones
+	Client            *http.Client
+}
+
+// Issuers returns the accepted issuers of JWTs, from the current configuration.
+func (a *Authenticators) Issuers() []IssuerClient {
+	if a.jwt == nil {
+		return nil
+	}
+	return a.jwt.now.Load().clients
 }
 
 // Times for the change to a new configuration.
@@ -165,6 +181,7 @@ func (j *jwt) build(ctx context.Context, c *apiserverconfig.AuthenticationConfig
 	}
 	var all []authenticator.Token
 	var checks []func() error
+	var clients []IssuerClient
 	for _, a := range c.JWT {
 		client, err := j.client(a.Issuer)
 		if err != nil {
@@ -177,9 +194,11 @@ func (j *jwt) build(ctx context.Context, c *apiserverconfig.AuthenticationConfig
 			return nil, fmt.Errorf("make authenticator of issuer %s: %w", a.Issuer.URL, err)
 		}
 		all, checks = append(all, o), append(checks, o.HealthCheck)
+		clients = append(clients, IssuerClient{a.Issuer.URL, a.Issuer.DiscoveryURL, a.Issuer.Audiences, client})
 	}
 	return &issuers{
-		Token: authenticator.WrapAudienceAgnosticToken(j.audiences, union.NewFailOnError(all...)),
+		Token:   authenticator.WrapAudienceAgnosticToken(j.audiences, union.NewFailOnError(all...)),
+		clients: clients,
 		healthy: func() error {
 			var errs []error
 			for _, check := range checks {

@@ -1,0 +1,90 @@
+// A browser with the console open, which remembers all that goes wrong in it.
+import { createRequire } from 'node:module'
+import { chromium, firefox } from 'playwright-core'
+import assert from 'node:assert/strict'
+
+const axe = createRequire(import.meta.url).resolve('axe-core/axe.min.js')
+
+export const launch = (name) =>
+  name === 'firefox'
+    ? firefox.launch({ executablePath: process.env.CONSOLE_FIREFOX, channel: 'moz-firefox', timeout: 180e3 })
+    : chromium.launch({ executablePath: process.env.CONSOLE_CHROMIUM, args: ['--no-sandbox'], timeout: 120e3 })
+
+export class Page {
+  constructor(page, base) {
+    this.page = page
+    this.base = base
+    /** wrong are errors of the console of the browser, and of the page's code. */
+    this.wrong = []
+    page.setDefaultTimeout(60e3)
+    page.on('pageerror', (e) => this.wrong.push('page: ' + (e.stack ?? e)))
+    page.on('dialog', (d) => {
+      this.wrong.push('dialog: ' + d.message())
+      void d.dismiss()
+    })
+    page.on('console', (m) => {
+      if (m.type() !== 'error') return
+      // That a request is refused is the server's word, and the page shows it.
+      if (/Failed to load resource|WebSocket connection to/.test(m.text())) return
+      this.wrong.push('console: ' + m.text())
+    })
+  }
+
+  static async open(browser, base, options = {}) {
+    const context = await browser.newContext({ ignoreHTTPSErrors: true, viewport: { width: 1280, height: 800 }, reducedMotion: 'reduce', ...options })
+    return new Page(await context.newPage(), base)
+  }
+
+  async signIn(link) {
+    await this.page.goto(link)
+    await this.page.waitForSelector('nav')
+  }
+
+  async signInByToken(token) {
+    await this.page.goto(this.base)
+    await this.page.fill('input[name=token]', token)
+    await this.page.click('button.primary')
+    await this.page.waitForSelector('nav')
+  }
+
+  /** go shows a page of the console without loading it anew, as a link does, and waits until it has its contents. */
+  async go(path) {
+    await this.page.evaluate((to) => {
+      const a = document.createElement('a')
+      a.href = to
+      document.body.append(a)
+      a.click()
+      a.remove()
+    }, path)
+    await this.settled()
+  }
+
+  async settled() {
+    await this.page.waitForSelector('main h1')
+    await this.page.waitForFunction(() => !document.querySelector('main .wait'))
+  }
+
+  row(text) {
+    return this.page.locator('.grid .body [role=row]', { hasText: text }).first()
+  }
+
+  async fine(what) {
+    assert.deepEqual(this.wrong, [], what)
+  }
+
+  /** axe returns the violations of WCAG 2.1 AA. */
+  async axe() {
+    if (!(await this.page.evaluate(() => 'axe' in window))) {
+      await this.page.evaluate(await (await import('node:fs/promises')).readFile(axe, 'utf8'))
+    }
+    return this.page.evaluate(async () => {
+      const r = await window.axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa'], resultTypes: ['violations'] })
+      return r.violations.map((v) => `${v.id}: ${v.help}: ${v.nodes.slice(0, 3).map((n) => n.target.join(' ') + ' ' + n.html.slice(0, 120)).join(' | ')}`)
+    })
+  }
+
+  async theme(dark) {
+    const is = await this.page.evaluate(() => document.documentElement.dataset.theme === 'dark')
+    if (is !== dark) await this.page.click(`button[aria-label="${dark ? 'Dark' : 'Light'} theme"]`)
+  }
+}
