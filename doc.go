@@ -20,6 +20,7 @@
 //     other half of aggregation: an API server of one's own behind a cluster. embed/options are the API server's
 //     settings under kube-apiserver's flag names.
 //   - internal/cli, cmd/mortise: the command line; internal/config: the configuration file, a field for each flag.
+//   - internal/console: the web page in front of the API server, which acts as the user who signed in.
 //   - extension: the catalogue of extension points and the ledger of calls out to them.
 //   - internal/house: the house rules as tests. test: whole-program tests. bench: the load generator.
 package mortise
