@@ -17,8 +17,10 @@ package embed
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -117,8 +119,14 @@ func (s *Server) Wait() error { return s.cluster.Wait() }
 // Settled is closed when the controllers have filled their caches and have no work; immediately if none run.
 func (s *Server) Settled() <-chan struct{} { return s.cluster.Settled() }
 
-// Config returns an administrator's client configuration, over TLS.
+// Config returns an administrator's client configuration: over TLS, or in-process for a fork without a port.
 func (s *Server) Config() *rest.Config { return s.cluster.Config() }
+
+// As returns a client configuration of a user, with the user's rights by the cluster's authorization. Its requests reach the API server
+// in this process, without a connection or credentials: it cannot be used for protocols other than HTTP requests, such as exec.
+func (s *Server) As(name string, groups ...string) *rest.Config {
+	return s.cluster.As(&user.DefaultInfo{Name: name, Groups: append(slices.Clone(groups), user.AllAuthenticated)})
+}
 
 // Client returns a client of Config. It panics if the cluster is not started.
 func (s *Server) Client() kubernetes.Interface { return kubernetes.NewForConfigOrDie(s.Config()) }

@@ -138,7 +138,7 @@ func makeObjects(ctx context.Context, a *assembly) error {
 		return err
 	}
 	b := &bootstrapper{server: a.server, self: a.self(), encryption: a.encryption, log: a.settings.Logger}
-	objects, found, err := b.makeObjects(ctx, bootstrap.Options{
+	objects, found, err := b.makeObjects(ctx, a.settings.origin != nil, bootstrap.Options{
 		ServiceCIDR: a.settings.serviceCIDRs, Served: served(a.server), Now: now, Authentication: known,
 		Accounts: a.settings.accounts(), KubeletClient: !a.settings.bare, MetricsReader: a.metrics != nil,
 		Identity: identity(hostname), Hostname: hostname, AdvertiseAddress: a.advertised().String(),
