@@ -36,7 +36,7 @@ func main() {
 			if err := s.Start(ctx); err != nil {
 				return nil, err
 			}
-			return s, nil
+			return started{s}, nil
 		},
 		Join: func(ctx context.Context, o cli.NodeOptions) (cli.Cluster, error) {
 			n := &embednode.Agent{
@@ -52,6 +52,15 @@ func main() {
 		AddFlags: func(f *pflag.FlagSet, o *options.APIServer) { embed.AddFlags(f, o) },
 		Judge:    judge, Examine: examine, PluginBench: driveNodePlugin, EnsureDNS: node.EnsureDNS,
 	}))
+}
+
+// started is a cluster as the command line takes it.
+type started struct{ *embed.Server }
+
+// Ready implements [cli.Cluster].
+func (s started) Ready() (url, kubeconfig, node string) {
+	r := s.Server.Ready()
+	return r.URL, r.Kubeconfig, r.Pods
 }
 
 // engines are the store engines that `mortise up` selects from.

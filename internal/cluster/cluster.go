@@ -18,6 +18,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/mortise-dev/mortise/embed/options"
+	"github.com/mortise-dev/mortise/extension/authenticator"
+	"github.com/mortise-dev/mortise/extension/authorizer"
 	"github.com/mortise-dev/mortise/internal/apiserver"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
@@ -35,6 +37,7 @@ type Settings struct {
 	Listen               string
 	KubeconfigFile       string
 	Store                string
+	Engine               store.Engine // the store; nil: the one that Store names
 	Node                 node.Mode
 	Nodes                int
 	CRISocket            string
@@ -56,6 +59,8 @@ type Settings struct {
 type Extensions struct {
 	Kinds            []*resource.Descriptor
 	Admission        []admit.Plugin
+	Authenticators   []authenticator.Authenticator
+	Authorizers      []authorizer.Authorizer
 	Controllers      []controllers.Controller
 	SchedulerPlugins map[string]profile.Factory
 }

@@ -30,6 +30,9 @@ func openStore(ctx context.Context, s *settings, e encrypting) (*store.Store, er
 	if s.origin != nil {
 		return store.New(e.seal(s.origin.engine)), nil
 	}
+	if s.Engine != nil {
+		return store.New(e.seal(s.Engine)), nil
+	}
 	engine, err := s.engine.Open(ctx, s.engineOptions())
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
@@ -72,6 +75,8 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 		Explain:   a.observation.explain,
 
 		Authentication: authentication,
+		Authenticators: s.Extensions.Authenticators,
+		Authorizers:    s.Extensions.authorizers(),
 		Authorization:  a.authorization.chain,
 		Collectors:     append(a.collectors(), a.authorization.chain.Metrics(), a.observation.registry),
 		Checks:         a.encryption.checks(),
@@ -88,6 +93,14 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 		return nil, fmt.Errorf("make API server: %w", err)
 	}
 	return server, nil
+}
+
+// authorizers returns the authorizers of extensions.
+func (e *Extensions) authorizers() (all []authorize.Authorizer) {
+	for _, z := range e.Authorizers {
+		all = append(all, authorize.Library(z.Authorize))
+	}
+	return all
 }
 
 // collectors returns the metrics of the store.
