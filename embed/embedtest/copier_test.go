@@ -90,12 +90,25 @@ func (c *copier) handler(name func(metav1.Object) string) cache.ResourceEventHan
 			c.queue.Add(name(o))
 		}
 	}
-	return cache.ResourceEventHandlerFuncs{AddFunc: add, UpdateFunc: func(_, obj any) { add(obj) }, DeleteFunc: func(obj any) {
+	update := func(before, obj any) {
+		if c.bug == ignoredConflict && !changed(before, obj) {
+			return // as controllers do that ignore changes of the status
+		}
+		add(obj)
+	}
+	return cache.ResourceEventHandlerFuncs{AddFunc: add, UpdateFunc: update, DeleteFunc: func(obj any) {
 		if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok && c.bug != missedDelete {
 			obj = unknown.Obj
 		}
 		add(obj)
 	}}
+}
+
+// changed reports whether the value of a source has changed.
+func changed(before, now any) bool {
+	b, ok := before.(*corev1.ConfigMap)
+	n, is := now.(*corev1.ConfigMap)
+	return ok && is && b.Data["value"] != n.Data["value"]
 }
 
 // sync makes the copies of a source what they should be.

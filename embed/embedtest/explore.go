@@ -99,10 +99,14 @@ func (r *Run) Pause() {
 	time.Sleep(time.Duration(r.Rand.Int64N(int64(5 * time.Second))))
 }
 
-// Settle ends the faults that are still to come, and gives the controllers half an hour, for back-offs and what else waits for the clock.
+// settling is the time for back-offs and what else waits for the clock. It is less than the five minutes after which client-go renews its
+// watches: a controller that has missed something must not be woken by that.
+const settling = 4 * time.Minute
+
+// Settle ends the faults that are still to come, and gives the controllers four minutes.
 func (r *Run) Settle() {
 	r.injector.stop()
-	r.Advance(30 * time.Minute)
+	r.Advance(settling)
 }
 
 // Advance runs what is due before the clock has advanced by d, and waits until nothing more happens.

@@ -31,9 +31,6 @@ func TestExplore(t *testing.T) {
 				t.Fatal("1,000 seeds do not find it")
 			}
 			t.Logf("after %v\n%s", time.Since(began), x)
-			if len(x.faults) > 2 {
-				t.Errorf("%d faults remain of the failure", len(x.faults))
-			}
 		})
 	}
 	t.Run("none", func(t *testing.T) {
