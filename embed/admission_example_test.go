@@ -18,6 +18,7 @@ import (
 
 	"github.com/mortise-dev/mortise/embed"
 	"github.com/mortise-dev/mortise/embed/options"
+	"github.com/mortise-dev/mortise/extension/admission"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -42,7 +43,7 @@ func (t *Team) Configure(config io.Reader) error {
 }
 
 // Mutate gives the default team to those that name none.
-func (t *Team) Mutate(_ context.Context, _ resource.Backend, a *embed.AdmissionAttributes) error {
+func (t *Team) Mutate(_ context.Context, _ resource.Backend, a *admission.Attributes) error {
 	m, ok := a.Object.(*corev1.ConfigMap)
 	if !ok || m.Labels["team"] != "" || t.Default == "" || m.Labels["team-less"] != "" {
 		return nil
@@ -52,7 +53,7 @@ func (t *Team) Mutate(_ context.Context, _ resource.Backend, a *embed.AdmissionA
 }
 
 // Validate refuses those that have none, in namespaces of users.
-func (*Team) Validate(_ context.Context, _ resource.Backend, a *embed.AdmissionAttributes) error {
+func (*Team) Validate(_ context.Context, _ resource.Backend, a *admission.Attributes) error {
 	if m, ok := a.Object.(*corev1.ConfigMap); ok && a.Namespace == metav1.NamespaceDefault && m.Labels["team"] == "" {
 		return apierrors.NewForbidden(a.Descriptor.GroupResource(), a.Name, errors.New("it belongs to no team"))
 	}
@@ -82,7 +83,7 @@ plugins:
 	s := &embed.Server{
 		Node: embed.NodeNone, Controllers: []string{"none"},
 		APIServer:  options.APIServer{Admission: options.Admission{ConfigFile: config}},
-		Extensions: embed.Extensions{Admission: []embed.AdmissionPlugin{&Team{}}}, // the one line
+		Extensions: embed.Extensions{Admission: []admission.Plugin{&Team{}}}, // the one line
 	}
 	if err := s.Start(ctx); err != nil {
 		panic(err)

@@ -17,6 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/embed"
 	"github.com/mortise-dev/mortise/embed/embedtest"
 	"github.com/mortise-dev/mortise/embed/options"
+	"github.com/mortise-dev/mortise/extension/admission"
 )
 
 // TestBadAdmission: what plug-ins cannot be configured by is refused before anything is written, and says which one.
@@ -26,7 +27,7 @@ func TestBadAdmission(t *testing.T) {
 		plugins string
 		raw     string // the file, in the place of one with the plugins
 		enable  []string
-		more    []embed.AdmissionPlugin
+		more    []admission.Plugin
 		want    []string
 	}{
 		"pod security": {plugins: "{name: PodSecurity, configuration: {apiVersion: pod-security.admission.config.k8s.io/v1, kind: PodSecurityConfiguration, defaults: {enforce: odd}}}", want: []string{"PodSecurity", "defaults.enforce"}},
@@ -50,9 +51,9 @@ func TestBadAdmission(t *testing.T) {
 		"an unknown field": {raw: "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugin: []",
 			want: []string{"admission.yaml", "plugin"}},
 		"an unknown one": {enable: []string{"Nothing"}, want: []string{`plugin "Nothing" is unknown`}},
-		"third party": {plugins: "{name: Team, configuration: {defalt: x}}", more: []embed.AdmissionPlugin{&Team{}},
+		"third party": {plugins: "{name: Team, configuration: {defalt: x}}", more: []admission.Plugin{&Team{}},
 			want: []string{"Team", "defalt"}},
-		"third party's name": {more: []embed.AdmissionPlugin{&Team{}, &Team{}}, want: []string{`two admission plug-ins "Team"`}},
+		"third party's name": {more: []admission.Plugin{&Team{}, &Team{}}, want: []string{`two admission plug-ins "Team"`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

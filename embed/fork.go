@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/mortise-dev/mortise/internal/cluster"
 )
 
 // T is the test that a cluster is for: a *testing.T, *testing.B or *testing.F. It is an interface so that a program with this library
@@ -32,26 +34,31 @@ type T interface {
 // controllers of the fork start at its first request, which takes as long as a start. Only a store in memory can be forked.
 func (s *Server) Fork(t T) *Server {
 	t.Helper()
-	f, err := s.fork(t.Context())
+	return forked(s, t, s.cluster.Fork)
+}
+
+// ForkInProcess is Fork without a port and a socket: only clients of [Server.Config] and [Server.As] in this process reach the fork, and
+// its nodes serve no logs. No goroutine of it waits for the network, so that it can run in a bubble of testing/synctest: function Bubble
+// of package embedtest.
+func (s *Server) ForkInProcess(t T) *Server {
+	t.Helper()
+	return forked(s, t, s.cluster.ForkInProcess)
+}
+
+func forked(s *Server, t T, fork func(context.Context) (*cluster.Cluster, error)) *Server {
+	t.Helper()
+	c, err := fork(t.Context())
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
+	f := *s
+	f.KubeconfigFile, f.Listen, f.cluster = "", "", c
 	t.Cleanup(func() {
 		if err := f.Stop(); err != nil {
 			t.Errorf("stop fork: %v", err)
 		}
 	})
-	return f
-}
-
-func (s *Server) fork(ctx context.Context) (*Server, error) {
-	c, err := s.cluster.Fork(ctx)
-	if err != nil {
-		return nil, err
-	}
-	f := *s
-	f.KubeconfigFile, f.Listen, f.cluster = "", "", c
-	return &f, nil
+	return &f
 }
 
 // Reset takes a fork back to where it began. Its clients stay valid; their connections end, and their watches begin anew. It is an

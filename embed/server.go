@@ -17,14 +17,17 @@ package embed
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/mortise-dev/mortise/embed/options"
 	"github.com/mortise-dev/mortise/internal/cluster"
 	"github.com/mortise-dev/mortise/internal/node"
+	"github.com/mortise-dev/mortise/store"
 )
 
 // NodeMode selects how pods run.
@@ -51,6 +54,10 @@ type Server struct {
 	KubeconfigFile string
 	// Store is local (on disk, durable; needs DataDir), etcd (see APIServer.Etcd) or memory; empty: local with a DataDir, else memory.
 	Store string
+	// Engine, when set, is the store, in place of the one that Store names: an engine of your own, which package store/storetest has passed.
+	// Stop closes it. The cluster takes it for one in memory: it finishes requests for 5 s only, and loses its certificates without a
+	// DataDir.
+	Engine store.Engine
 	// Node selects how pods run; empty: simulated.
 	Node NodeMode
 	// Nodes is the number of simulated nodes; 0: one.
@@ -91,11 +98,11 @@ type Server struct {
 // start; afterwards it has no effect. When Start returns an error, no part of the cluster is left running.
 func (s *Server) Start(ctx context.Context) error {
 	c, err := cluster.Start(ctx, cluster.Settings{
-		DataDir: s.DataDir, Listen: s.Listen, KubeconfigFile: s.KubeconfigFile, Store: s.Store,
+		DataDir: s.DataDir, Listen: s.Listen, KubeconfigFile: s.KubeconfigFile, Store: s.Store, Engine: s.Engine,
 		Node: node.Mode(s.Node), Nodes: s.Nodes, CRISocket: s.CRISocket, Containers: s.Containers,
 		PodCIDR: s.PodCIDR, ServiceCIDR: s.ServiceCIDR,
 		Controllers: s.Controllers, FeatureGates: s.FeatureGates, RuntimeConfig: s.RuntimeConfig,
-		APIServer: s.APIServer, Extensions: cluster.Extensions(s.Extensions), Logger: s.Logger, Started: s.Started,
+		APIServer: s.APIServer, Extensions: s.Extensions.settings(), Logger: s.Logger, Started: s.Started,
 		Progress: s.Progress,
 	})
 	if err != nil {
@@ -120,8 +127,14 @@ func (s *Server) Wait() error { return s.cluster.Wait() }
 // Settled is closed when the controllers have filled their caches and have no work; immediately if none run.
 func (s *Server) Settled() <-chan struct{} { return s.cluster.Settled() }
 
-// Config returns an administrator's client configuration, over TLS.
+// Config returns an administrator's client configuration: over TLS, or in-process for a fork without a port.
 func (s *Server) Config() *rest.Config { return s.cluster.Config() }
+
+// As returns a client configuration of a user, with the user's rights by the cluster's authorization. Its requests reach the API server
+// in this process, without a connection or credentials: it cannot be used for protocols other than HTTP requests, such as exec.
+func (s *Server) As(name string, groups ...string) *rest.Config {
+	return s.cluster.As(&user.DefaultInfo{Name: name, Groups: append(slices.Clone(groups), user.AllAuthenticated)})
+}
 
 // Client returns a client of Config. It panics if the cluster is not started.
 func (s *Server) Client() kubernetes.Interface { return kubernetes.NewForConfigOrDie(s.Config()) }
@@ -132,8 +145,14 @@ func (s *Server) Kubeconfig() []byte { return s.cluster.Kubeconfig() }
 // URL returns https://HOST:PORT.
 func (s *Server) URL() string { return s.cluster.URL() }
 
-// Ready describes the running cluster: its URL, the path of its kubeconfig, and what runs its pods, with the reason if the server chose
-// that.
-func (s *Server) Ready() (url, kubeconfig, node string) {
-	return s.cluster.URL(), s.KubeconfigFile, s.cluster.Node()
+// Ready describes a running cluster.
+type Ready struct {
+	URL        string // https://HOST:PORT; empty: it has no port
+	Kubeconfig string // the path of the administrator's kubeconfig; empty: none was written
+	Pods       string // what runs the pods, with the reason if the server chose that
+}
+
+// Ready describes the running cluster.
+func (s *Server) Ready() Ready {
+	return Ready{URL: s.cluster.URL(), Kubeconfig: s.KubeconfigFile, Pods: s.cluster.Node()}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/embed"
 	"github.com/mortise-dev/mortise/embed/embedtest"
 	"github.com/mortise-dev/mortise/embed/options"
+	"github.com/mortise-dev/mortise/extension/admission"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -30,7 +31,7 @@ type meddler struct {
 
 func (*meddler) Name() string { return "Meddler" }
 
-func (m *meddler) Validate(ctx context.Context, _ resource.Backend, a *embed.AdmissionAttributes) (err error) {
+func (m *meddler) Validate(ctx context.Context, _ resource.Backend, a *admission.Attributes) (err error) {
 	if old, ok := a.Old.(*corev1.Pod); a.Operation == "DELETE" && ok && old.DeletionTimestamp != nil {
 		m.once.Do(func() {
 			pods := m.client.CoreV1().Pods(old.Namespace)
@@ -55,7 +56,7 @@ func TestDeletionEndedByAnother(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := &meddler{recreate: recreate}
 			cluster := embedtest.Start(t, &embed.Server{
-				Controllers: []string{"none"}, Extensions: embed.Extensions{Admission: []embed.AdmissionPlugin{m}},
+				Controllers: []string{"none"}, Extensions: embed.Extensions{Admission: []admission.Plugin{m}},
 				APIServer: options.APIServer{Admission: options.Admission{Disable: []string{"ServiceAccount"}}},
 			})
 			m.client = cluster.Client()

@@ -40,9 +40,18 @@ func main() {
 		if err := s.Start(ctx); err != nil {
 			return nil, err
 		}
-		return s, nil
+		return started{s}, nil
 	}
 	os.Exit(cli.Main(context.Background(), os.Args[1:], p))
+}
+
+// started is a cluster as the command line takes it.
+type started struct{ *embed.Server }
+
+// Ready implements [cli.Cluster].
+func (s started) Ready() (url, kubeconfig, node string) {
+	r := s.Server.Ready()
+	return r.URL, r.Kubeconfig, r.Pods
 }
 
 // engines are the store engines that `mortise up` selects from.

@@ -17,12 +17,18 @@ import (
 	"testing"
 
 	"github.com/mortise-dev/mortise/embed"
+	"github.com/mortise-dev/mortise/embed/options"
 )
 
-// New starts a cluster with the zero options.
+// New starts a cluster with the zero options, which also records traces of writes, for what WaitFor logs.
 func New(t testing.TB) *embed.Server {
 	t.Helper()
-	return Start(t, &embed.Server{})
+	return Start(t, server())
+}
+
+// server is the cluster of New and Main.
+func server() *embed.Server {
+	return &embed.Server{APIServer: options.APIServer{Explain: options.Explain{Enabled: true}}}
 }
 
 // Start starts the cluster that s describes. It ends the test if the cluster cannot start.

@@ -32,7 +32,7 @@ import (
 //
 // Without a running cluster, no test runs: Main prints the error and exits with 1.
 func Main(m *testing.M, setup func(ctx context.Context, cluster *embed.Server) error) {
-	os.Exit(run(&embed.Server{}, setup, m.Run))
+	os.Exit(run(server(), setup, m.Run))
 }
 
 // run runs the tests on a cluster that setup prepared, and returns the exit code.

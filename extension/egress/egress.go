@@ -56,6 +56,22 @@ func (s *Selector) Cluster() Dial {
 	return s.cluster
 }
 
+// After returns a selector of the dialers that find returns. Addresses for which it returns false go the way of s.
+func (s *Selector) After(find func(address string) (Dial, bool)) *Selector {
+	after := func(next Dial) Dial {
+		if next == nil {
+			next = straight
+		}
+		return func(ctx context.Context, network, address string) (net.Conn, error) {
+			if dial, ok := find(address); ok {
+				return dial(ctx, network, address)
+			}
+			return next(ctx, network, address)
+		}
+	}
+	return &Selector{controlPlane: after(s.ControlPlane()), cluster: after(s.Cluster())}
+}
+
 // Load reads a file and makes its Selector; an empty name: nil. The ledger l records the calls. The errors are upstream's
 // words.
 func Load(file string, l *extension.Ledger) (*Selector, error) {

@@ -41,11 +41,17 @@ type bootstrapper struct {
 }
 
 // makeObjects creates the bootstrap objects in one commit, and repairs those that were changed while the server did not run. It returns all
-// of them, and those that existed.
+// of them, and those that existed. In a fork all exist: the first cluster has made and repaired them.
 func (b *bootstrapper) makeObjects(
-	ctx context.Context, o bootstrap.Options,
+	ctx context.Context, forked bool, o bootstrap.Options,
 ) (objects []bootstrap.Object, found []resource.Object, err error) {
 	objects = bootstrap.Objects(o)
+	if forked {
+		for _, o := range objects {
+			found = append(found, o.Object)
+		}
+		return objects, found, nil
+	}
 	found, err = b.server.CreateMissing(ctx, bootstrapObjects(objects))
 	if err != nil && b.encryption.ill(ctx) { // perhaps only the ConfigMaps cannot be encrypted or read; they are restored later
 		b.log.WarnContext(ctx, "Could not create the objects of every cluster, retrying without the ConfigMaps", "error", err)

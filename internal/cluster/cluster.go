@@ -18,6 +18,9 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/mortise-dev/mortise/embed/options"
+	"github.com/mortise-dev/mortise/extension/authenticator"
+	"github.com/mortise-dev/mortise/extension/authorizer"
+	"github.com/mortise-dev/mortise/internal/apiserver"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/controllers"
@@ -34,6 +37,7 @@ type Settings struct {
 	Listen               string
 	KubeconfigFile       string
 	Store                string
+	Engine               store.Engine // the store; nil: the one that Store names
 	Node                 node.Mode
 	Nodes                int
 	CRISocket            string
@@ -48,13 +52,16 @@ type Settings struct {
 	Started              time.Time
 	Progress             func(step string) // is called as each step of the start begins; nil: nothing is
 
-	origin *origin // of a fork; nil: none
+	origin *origin       // of a fork; nil: none
+	local  *localServers // nil: the cluster calls none
 }
 
 // Extensions are extensions in Go.
 type Extensions struct {
 	Kinds            []*resource.Descriptor
 	Admission        []admit.Plugin
+	Authenticators   []authenticator.Authenticator
+	Authorizers      []authorizer.Authorizer
 	Controllers      []controllers.Controller
 	SchedulerPlugins map[string]profile.Factory
 }
@@ -82,6 +89,7 @@ type Cluster struct {
 type instance struct {
 	*lifecycle.Process
 	settled <-chan struct{}
+	server  *apiserver.Server
 	engine  store.Engine // nil: the store cannot be forked
 	handed  *handed      // of a fork: gets connections that others accepted
 }
@@ -99,7 +107,13 @@ type access struct {
 // Start starts a cluster and returns when it is ready: the API server answers, and the output files are written. Ending ctx before that
 // abandons the start; afterwards it has no effect. When Start returns an error, nothing of the cluster is left.
 func Start(ctx context.Context, s Settings) (*Cluster, error) {
+	if s.Store == "" && s.DataDir == "" || s.Store == "memory" {
+		s.local = &localServers{}
+	}
 	c, _, err := start(ctx, s, steps())
+	if err == nil && s.local != nil {
+		s.local.material = c.material
+	}
 	return c, err
 }
 
@@ -129,7 +143,7 @@ func startSteps(ctx context.Context, s Settings, steps []lifecycle.Step[*assembl
 	if err != nil {
 		return nil, a, err
 	}
-	r := &instance{Process: process, settled: a.settled}
+	r := &instance{Process: process, settled: a.settled, server: a.server}
 	if a.store != nil {
 		if forker, ok := store.Ability[store.Forker](a.store.Engine()); ok {
 			r.engine, _ = forker.(store.Engine)
@@ -141,7 +155,9 @@ func startSteps(ctx context.Context, s Settings, steps []lifecycle.Step[*assembl
 // Stop ends the cluster cleanly, and returns when all of it has ended. More calls return the same.
 func (c *Cluster) Stop() error {
 	if c.origin == nil {
-		return c.now.Stop()
+		err := c.now.Stop()
+		c.settings.local.close()
+		return err
 	}
 	c.mu.Lock()
 	r, before := c.now, c.stopped
@@ -151,11 +167,15 @@ func (c *Cluster) Stop() error {
 		<-c.ended
 		return c.cause
 	}
-	err := c.origin.listener.Close()
+	var err error
+	if l := c.origin.listener; l != nil {
+		err = l.Close()
+	}
 	if r != nil {
 		err = errors.Join(err, r.Stop())
 	}
 	c.accepting.Wait()
+	c.settings.local.close()
 	err = errors.Join(err, c.origin.engine.Close())
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -203,13 +223,18 @@ func (c *Cluster) Revision() int64 {
 	return 0
 }
 
-// Config returns an administrator's client configuration, over TLS.
+// Config returns an administrator's client configuration: over TLS, or in-process if the cluster has no port.
 func (c *Cluster) Config() *rest.Config { return rest.CopyConfig(c.access.admin) }
 
-// Kubeconfig returns the administrator's kubeconfig file, as YAML.
-func (c *Cluster) Kubeconfig() []byte { return c.access.kubeconfig() }
+// Kubeconfig returns the administrator's kubeconfig file, as YAML; nil if the cluster has no port.
+func (c *Cluster) Kubeconfig() []byte {
+	if c.access.kubeconfig == nil {
+		return nil
+	}
+	return c.access.kubeconfig()
+}
 
-// URL returns https://HOST:PORT.
+// URL returns https://HOST:PORT; nothing if the cluster has no port.
 func (c *Cluster) URL() string { return c.access.url }
 
 // Node describes what runs the pods.

@@ -15,29 +15,38 @@ import (
 )
 
 // Forks share the first cluster's store copy-on-write, its certificates and its settings. A fork has a port of its own, but neither an API
-// server nor controllers until it is used: the first connection starts them, and waits for them. So a fork costs what a listener costs,
-// and a test that asks nothing of a cluster starts none.
+// server nor controllers until it is used: the first connection or in-process request starts them, and waits for them. So a fork costs
+// what a listener costs, and a test that asks nothing of a cluster starts none.
 
 // origin is what a fork begins with, in place of what a start makes. Nothing writes to its engine.
 type origin struct {
 	engine   store.Engine // also a store.Forker
 	material *serving.Material
-	listener net.Listener
+	listener net.Listener // nil in a Cluster: the fork has no port
+	inside   bool         // nothing of the fork listens
 }
 
 // Fork returns an independent cluster that begins at the newest revision of this one. Only a store in memory can be forked.
 func (c *Cluster) Fork(ctx context.Context) (*Cluster, error) {
-	return c.fork(ctx, c.settings, store.Forker.Fork)
+	return c.fork(ctx, c.settings, store.Forker.Fork, false)
+}
+
+// ForkInProcess is Fork without a port: only clients of this process reach the fork. No goroutine of it waits for the network, so that
+// it can run in a bubble of testing/synctest. Its nodes are simulated and serve no API.
+func (c *Cluster) ForkInProcess(ctx context.Context) (*Cluster, error) {
+	return c.fork(ctx, c.settings, store.Forker.Fork, true)
 }
 
 // ForkAt returns an independent API server, without controllers and nodes, that begins at a revision of this cluster.
 func (c *Cluster) ForkAt(ctx context.Context, revision int64) (*Cluster, error) {
 	s := c.settings
 	s.Controllers, s.Node, s.KubeconfigFile = []string{"none"}, "", ""
-	return c.fork(ctx, s, func(f store.Forker) (store.Engine, error) { return f.ForkAt(revision) })
+	return c.fork(ctx, s, func(f store.Forker) (store.Engine, error) { return f.ForkAt(revision) }, false)
 }
 
-func (c *Cluster) fork(ctx context.Context, s Settings, of func(store.Forker) (store.Engine, error)) (*Cluster, error) {
+func (c *Cluster) fork(
+	ctx context.Context, s Settings, of func(store.Forker) (store.Engine, error), inside bool,
+) (*Cluster, error) {
 	from, ok := c.stored().(store.Forker)
 	if !ok {
 		return nil, errors.New("fork cluster: only a store in memory can be forked")
@@ -46,16 +55,21 @@ func (c *Cluster) fork(ctx context.Context, s Settings, of func(store.Forker) (s
 	if err != nil {
 		return nil, fmt.Errorf("fork cluster: %w", err)
 	}
+	s.KubeconfigFile, s.local = "", s.local.fork()
+	f := &Cluster{nodeText: c.nodeText, material: c.material, ended: make(chan struct{})}
+	f.origin = &origin{engine: engine, material: c.material, inside: inside || c.origin != nil && c.origin.inside}
+	if f.origin.inside {
+		f.settings = s
+		f.access = access{admin: f.As(admin())}
+		return f, nil
+	}
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("fork cluster: %w", err), engine.Close())
 	}
-	s.Listen, s.KubeconfigFile = l.Addr().String(), ""
-	f := &Cluster{settings: s, nodeText: c.nodeText, ended: make(chan struct{})}
-	f.origin = &origin{engine: engine, material: c.material, listener: l}
-	f.material = c.material
-	f.access = c.access.at(l)
+	s.Listen = l.Addr().String()
+	f.settings, f.origin.listener, f.access = s, l, c.access.at(l)
 	f.accepting.Go(f.accept)
 	return f, nil
 }
@@ -89,8 +103,11 @@ func (c *Cluster) accept() {
 	}
 }
 
-// use starts the fork unless it runs. It reports why the fork cannot start.
+// use returns what runs, and starts a fork unless it runs. It reports why the fork cannot start.
 func (c *Cluster) use() (*instance, error) {
+	if c.origin == nil {
+		return c.now, nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -104,8 +121,11 @@ func (c *Cluster) use() (*instance, error) {
 	engine, err := c.origin.engine.(store.Forker).Fork() // as fork checked
 	if err == nil {
 		s := c.settings
-		h := &handed{address: c.origin.listener.Addr(), given: make(chan net.Conn), closed: make(chan struct{})}
-		s.origin = &origin{engine: engine, material: c.origin.material, listener: h}
+		h := &handed{address: nowhere, given: make(chan net.Conn), closed: make(chan struct{})}
+		if l := c.origin.listener; l != nil {
+			h.address = l.Addr()
+		}
+		s.origin = &origin{engine: engine, material: c.origin.material, listener: h, inside: c.origin.inside}
 		// The start belongs to the cluster, not to the connection or the caller that happens to be the first.
 		if c.now, _, err = startSteps(context.Background(), s, steps()); err == nil {
 			c.now.handed = h

@@ -31,6 +31,9 @@ func openStore(ctx context.Context, s *settings, e encrypting) (*store.Store, er
 	if s.origin != nil {
 		return store.New(e.seal(s.origin.engine)), nil
 	}
+	if s.Engine != nil {
+		return store.New(e.seal(s.Engine)), nil
+	}
 	engine, err := s.engine.Open(ctx, s.engineOptions())
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
@@ -73,6 +76,8 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 		Explain:   a.observation.explain,
 
 		Authentication: authentication,
+		Authenticators: s.Extensions.Authenticators,
+		Authorizers:    s.Extensions.authorizers(),
 		Authorization:  a.authorization.chain,
 		Collectors:     append(a.collectors(), a.authorization.chain.Metrics(), a.observation.registry),
 		Checks:         a.encryption.checks(),
@@ -94,6 +99,14 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 		return nil, fmt.Errorf("make API server: %w", err)
 	}
 	return server, nil
+}
+
+// authorizers returns the authorizers of extensions.
+func (e *Extensions) authorizers() (all []authorize.Authorizer) {
+	for _, z := range e.Authorizers {
+		all = append(all, authorize.Library(z.Authorize))
+	}
+	return all
 }
 
 // collectors returns the metrics of the store.
@@ -144,7 +157,7 @@ func makeObjects(ctx context.Context, a *assembly) error {
 		return err
 	}
 	b := &bootstrapper{server: a.server, self: a.self(), encryption: a.encryption, log: a.settings.Logger}
-	objects, found, err := b.makeObjects(ctx, bootstrap.Options{
+	objects, found, err := b.makeObjects(ctx, a.settings.origin != nil, bootstrap.Options{
 		ServiceCIDR: a.settings.serviceCIDRs, Served: served(a.server), Now: now, Authentication: known,
 		Accounts: a.settings.accounts(), KubeletClient: !a.settings.bare, MetricsReader: a.metrics != nil,
 		Identity: identity(hostname), Hostname: hostname, AdvertiseAddress: a.advertised().String(),

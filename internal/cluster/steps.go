@@ -57,6 +57,9 @@ func checks() []step {
 		}},
 		{Name: "read the ways of egress", Start: func(_ context.Context, a *assembly) (err error) {
 			a.egress, err = egress.Load(a.settings.APIServer.Egress.ConfigFile, a.ledger)
+			if a.settings.local != nil {
+				a.egress = a.egress.After(a.settings.local.find)
+			}
 			return err
 		}},
 		{

@@ -42,6 +42,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/extension/controller"
 )
 
 // Manager is the user that all controllers share: the shared informers read as this user, and controllers without an account of their own
@@ -76,17 +78,10 @@ type Controller struct {
 }
 
 // Runner is an incarnation of a controller.
-type Runner interface {
-	// Run works until ctx ends, then returns nil. It is called once all subscriptions made by New have delivered their
-	// initial lists. An error makes the controller start again.
-	Run(ctx context.Context) error
-}
+type Runner = controller.Runner
 
 // RunnerFunc makes a function a Runner.
-type RunnerFunc func(ctx context.Context) error
-
-// Run calls f.
-func (f RunnerFunc) Run(ctx context.Context) error { return f(ctx) }
+type RunnerFunc = controller.RunnerFunc
 
 // Cluster is what all controllers know about the cluster. The settings of one controller are in its Settings.
 type Cluster struct {

@@ -186,7 +186,7 @@ type Connection struct {
 	Given     bool                   // Addresses are configured: a cloud has to confirm them
 	Outside   *nodeaddress.Addresses // of the machine in its network, if Addresses are out of reach there; nil: they are not
 	ClientCAs *x509.CertPool         // of clients of the node's API
-	Serving   *tls.Config            // of the node's API
+	Serving   *tls.Config            // of the node's API; nil: simulated nodes serve none
 
 	Config  *rest.Config // as the node
 	Network *rest.Config // for the watches of the proxy and the DNS
@@ -240,15 +240,20 @@ func (p *Plan) Run(ctx context.Context, c *Connection, parts *lifecycle.Group) e
 	}
 	log := p.Logger.With("part", "node")
 	alone, l, err := "", net.Listener(nil), error(nil)
-	if c.Joined {
+	switch {
+	case c.Serving == nil:
+	case c.Joined:
 		var lc net.ListenConfig
 		alone = c.Name
 		l, err = lc.Listen(ctx, "tcp", net.JoinHostPort(c.Addresses.Texts()[0], "0"))
-	} else {
+	default:
 		l, err = simulated.Listen(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("listen for the node's API: %w", err)
+	}
+	if l != nil {
+		l = tls.NewListener(l, c.Serving)
 	}
 	reviews, err := kubernetes.NewForConfig(c.Config)
 	if err != nil {
@@ -258,7 +263,7 @@ func (p *Plan) Run(ctx context.Context, c *Connection, parts *lifecycle.Group) e
 	parts.Run(ctx, "simulated nodes", func(ctx context.Context) error {
 		return simulated.Run(ctx, simulated.Options{
 			Config: c.Config, Alone: alone, Groups: p.groups, Nodes: p.Count, Phases: p.phases, PodCIDR: p.simulatedRange(),
-			Version: version.Get().GitVersion, Listener: tls.NewListener(l, c.Serving), TLS: c.Serving, Serve: p.usage.ofMany(api), Logger: log,
+			Version: version.Get().GitVersion, Listener: l, TLS: c.Serving, Serve: p.usage.ofMany(api), Logger: log,
 			ExternalCloud: p.Settings.CloudProvider == options.ExternalCloud,
 		})
 	})

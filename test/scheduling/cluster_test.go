@@ -24,12 +24,13 @@ import (
 	"github.com/mortise-dev/mortise/embed"
 	"github.com/mortise-dev/mortise/embed/embedtest"
 	"github.com/mortise-dev/mortise/embed/options"
+	"github.com/mortise-dev/mortise/extension/scheduler"
 )
 
 const patience = 60 * time.Second
 
 // start starts a cluster whose scheduler is configured so, and whose nodes are nothing but objects.
-func start(t *testing.T, config string, plugins map[string]embed.SchedulerPlugin) (*embed.Server, kubernetes.Interface) {
+func start(t *testing.T, config string, plugins map[string]scheduler.Factory) (*embed.Server, kubernetes.Interface) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "scheduler.yaml")
 	const head = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"

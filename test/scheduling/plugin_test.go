@@ -16,6 +16,7 @@ import (
 
 	"github.com/mortise-dev/mortise/embed"
 	"github.com/mortise-dev/mortise/embed/options"
+	"github.com/mortise-dev/mortise/extension/scheduler"
 	"github.com/mortise-dev/mortise/test/scheduling/seats"
 )
 
@@ -32,7 +33,7 @@ profiles:
 - schedulerName: plain
 `
 
-var plugins = map[string]embed.SchedulerPlugin{seats.Name: seats.New}
+var plugins = map[string]scheduler.Factory{seats.Name: seats.New}
 
 // allow lets the scheduler annotate pods, as its administrator has to for this plug-in.
 func allow(t *testing.T, c kubernetes.Interface) {

@@ -19,10 +19,10 @@ func Forbidden(a *Attributes, reason error) error {
 	if apierrors.IsForbidden(reason) {
 		return reason
 	}
-	return apierrors.NewForbidden(a.Descriptor.GroupResource(), a.displayName(), reason)
+	return apierrors.NewForbidden(a.Descriptor.GroupResource(), displayName(a), reason)
 }
 
-func (a *Attributes) displayName() string {
+func displayName(a *Attributes) string {
 	if a.Name != "" {
 		return a.Name
 	}
@@ -35,11 +35,6 @@ func (a *Attributes) displayName() string {
 		}
 	}
 	return "Unknown"
-}
-
-// Is reports whether the request is for the named resource or subresource; "" means the resource itself.
-func (a *Attributes) Is(group, name, subresource string) bool {
-	return a.Descriptor.Group == group && a.Descriptor.Resource == name && a.Subresource == subresource
 }
 
 // ObjectsOf returns the request's objects as T, and whether the new object is one.

@@ -30,11 +30,12 @@ import (
 	configv1 "k8s.io/kube-scheduler/config/v1"
 	"k8s.io/kube-scheduler/framework"
 
+	"github.com/mortise-dev/mortise/extension/scheduler"
 	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
 )
 
 // Factory creates a plug-in. It is the factory function of upstream's registries.
-type Factory = func(ctx context.Context, args runtime.Object, h framework.Handle) (framework.Plugin, error)
+type Factory = scheduler.Factory
 
 // Registration is one plug-in of a registry.
 type Registration struct {
