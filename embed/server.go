@@ -102,8 +102,8 @@ func (s *Server) Start(ctx context.Context) error {
 		Node: node.Mode(s.Node), Nodes: s.Nodes, CRISocket: s.CRISocket, Containers: s.Containers,
 		PodCIDR: s.PodCIDR, ServiceCIDR: s.ServiceCIDR,
 		Controllers: s.Controllers, FeatureGates: s.FeatureGates, RuntimeConfig: s.RuntimeConfig,
-		APIServer: s.APIServer, Extensions: s.Extensions.settings(), Logger: s.Logger, Started: s.Started,
-		Progress: s.Progress,
+		APIServer: s.APIServer, Extensions: s.Extensions.settings(), Logger: s.Logger,
+		Start: cluster.Startup{Began: s.Started, Progress: s.Progress},
 	})
 	if err != nil {
 		return err

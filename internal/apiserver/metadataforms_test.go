@@ -21,8 +21,11 @@ func TestMetadataForms(t *testing.T) {
 	f := start(t)
 	client := kubernetes.NewForConfigOrDie(f.tls)
 	for i, notes := range []map[string]string{nil, {"a": "<&>\u2028"}, {"b": ""}} {
-		m := metav1.ObjectMeta{Name: fmt.Sprintf("o%d", i), Annotations: notes, Labels: map[string]string{"l": "1"}, Finalizers: []string{"example.com/f"}}
-		if _, err := client.CoreV1().ConfigMaps("forms").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: m}, metav1.CreateOptions{}); err != nil {
+		m := metav1.ObjectMeta{
+			Name: fmt.Sprintf("o%d", i), Annotations: notes, Labels: map[string]string{"l": "1"}, Finalizers: []string{"example.com/f"},
+		}
+		if _, err := client.CoreV1().ConfigMaps("forms").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: m},
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -24,8 +24,8 @@ func TestCompressedPieces(t *testing.T) {
 	f := start(t)
 	maps := kubernetes.NewForConfigOrDie(f.tls).CoreV1().ConfigMaps("zip")
 	of := func(i int, text string) *corev1.ConfigMap {
-		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("m%03d", i), Labels: map[string]string{"odd": fmt.Sprint(i % 2)}},
-			Data: map[string]string{"k": strings.Repeat(text, 200)}}
+		m := metav1.ObjectMeta{Name: fmt.Sprintf("m%03d", i), Labels: map[string]string{"odd": fmt.Sprint(i % 2)}}
+		return &corev1.ConfigMap{ObjectMeta: m, Data: map[string]string{"k": strings.Repeat(text, 200)}}
 	}
 	for i := range 400 {
 		if _, err := maps.Create(t.Context(), of(i, fmt.Sprintf("%08x", i*7919)), metav1.CreateOptions{}); err != nil {

@@ -49,11 +49,16 @@ type Settings struct {
 	APIServer            options.APIServer
 	Extensions           Extensions
 	Logger               *slog.Logger
-	Started              time.Time
-	Progress             func(step string) // is called as each step of the start begins; nil: nothing is
+	Start                Startup
 
 	origin *origin       // of a fork; nil: none
 	local  *localServers // nil: the cluster calls none
+}
+
+// Startup is what is known of a start from outside, and who follows it.
+type Startup struct {
+	Began    time.Time         // zero: now
+	Progress func(step string) // is called as each step begins; nil: nothing is
 }
 
 // Extensions are extensions in Go.
@@ -132,8 +137,8 @@ func startSteps(ctx context.Context, s Settings, steps []lifecycle.Step[*assembl
 	if err != nil {
 		return nil, nil, err
 	}
-	if s.Progress != nil {
-		steps = lifecycle.Announced(steps, s.Progress)
+	if s.Start.Progress != nil {
+		steps = lifecycle.Announced(steps, s.Start.Progress)
 	}
 	var a *assembly
 	process, err := lifecycle.Start(ctx, steps, func(p *lifecycle.Process) *assembly {

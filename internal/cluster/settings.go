@@ -55,8 +55,8 @@ func (s Settings) complete() (*settings, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	if c.Started.IsZero() {
-		c.Started = time.Now()
+	if c.Start.Began.IsZero() {
+		c.Start.Began = time.Now()
 	}
 	var err error
 	if c.engine, err = engine(c.Store, c.DataDir != ""); err != nil {

@@ -54,7 +54,8 @@ func TestBrowsers(t *testing.T) {
 	program := os.Getenv("CONSOLE_MORTISE")
 	if program == "" {
 		program = filepath.Join(dir, "mortise")
-		run(ctx, t, "../..", append(env, "CGO_ENABLED=0"), "go", "build", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", program, "./cmd/mortise")
+		run(ctx, t, "../..", append(env, "CGO_ENABLED=0"), "go", "build", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", program,
+			"./cmd/mortise")
 	}
 	env = append(env, "CONSOLE_MORTISE="+program, "CONSOLE_DIR="+dir)
 	run(ctx, t, "browser", env, "node", "--test", "--test-reporter=spec", "--test-concurrency=1", "chromium.test.mjs", "firefox.test.mjs")

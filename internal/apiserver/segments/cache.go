@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// A piece of a list ends after a record whose key says so, which is one of [often], and after [longest] bytes as they are stored. So a
+// A piece of a list ends after a record whose key's hash is a multiple of [often], and after [longest] bytes as they are stored. So a
 // record that comes or goes changes the piece that it is in, and no other.
 const (
 	often   = 64
@@ -34,7 +34,7 @@ type Key struct {
 	contents [2]uint64
 }
 
-// entry is a segment that is there, or that somebody makes.
+// entry is a segment that is there, or that a caller makes.
 type entry struct {
 	key     Key
 	made    chan struct{} // closed when it is there, or could not be made

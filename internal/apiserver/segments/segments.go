@@ -47,7 +47,7 @@ var compressors = sync.Pool{New: func() any {
 	return z
 }}
 
-// Compress makes a segment of a piece that consists of items of the given numbers of bytes; nil: nobody will ask. It keeps neither slice.
+// Compress makes a segment of a piece that consists of items of the given numbers of bytes; nil: they are not kept. It keeps neither slice.
 func Compress(piece []byte, items []int32) *Segment {
 	var to bytes.Buffer
 	to.Grow(len(piece)/8 + 64)

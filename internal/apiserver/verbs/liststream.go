@@ -41,8 +41,8 @@ func (q *req) respondList(code int, l *registry.Found) error {
 		}
 		return q.respondAs(code, true, objects, l.Meta)
 	}
-	if q.inPieces(l.Records, negotiate.AcceptsGzip(q.r)) {
-		return q.listInPieces(code, l)
+	if p := (piecewise{q}); p.fits(l.Records, negotiate.AcceptsGzip(q.r)) {
+		return p.list(code, l)
 	}
 	switch {
 	case a.target != nil && a.target.Kind == "Table":
@@ -119,7 +119,7 @@ func (q *req) item(r *store.Record, m watchcache.Media) ([]byte, error) {
 }
 
 func (q *req) jsonList(w io.Writer, l *registry.Found) error {
-	head, tail, err := q.jsonFrame(l)
+	head, tail, err := jsonFrame(q, l)
 	if err != nil {
 		return err
 	}

@@ -36,9 +36,12 @@ type form struct {
 	framing framing
 }
 
-// inPieces reports whether a list of records is compressed in pieces that are kept: the client takes it compressed, and there is so much
+// piecewise answers a request with pieces.
+type piecewise struct{ *req }
+
+// fits reports whether a list of records is compressed in pieces that are kept: the client takes it compressed, and there is so much
 // of it that the answer is certainly compressed. What an extension converts may change without a write, so it is not kept.
-func (q *req) inPieces(records []*store.Record, gzips bool) bool {
+func (q piecewise) fits(records []*store.Record, gzips bool) bool {
 	if !gzips || q.accept.target != nil || q.accept.pretty || q.ver().Foresee != nil {
 		return false
 	}
@@ -67,9 +70,9 @@ const largeScratch = 4 << 20 // bytes of a piece above which its memory is not k
 // maker appends a record to a piece; first is true for the first one of all.
 type maker func(to []byte, r *store.Record, first bool) ([]byte, error)
 
-// pieces calls each with the segments of records, one after the other. What is not there yet is made. The piece that begins with the first
+// each calls do with the segments of records, one after the other. What is not there yet is made. The piece that begins with the first
 // record has a framing of its own.
-func (q *req) pieces(records []*store.Record, begin, further framing, appendRecord maker, each func(*segments.Segment) error) error {
+func (q piecewise) each(records []*store.Record, begin, further framing, appendRecord maker, do func(*segments.Segment) error) error {
 	f := form{kind: q.kind, version: q.version, framing: begin}
 	for first := true; len(records) > 0; first = false {
 		n, key := q.segments.Piece(f, len(records), func(i int) segments.Record {
@@ -80,7 +83,7 @@ func (q *req) pieces(records []*store.Record, begin, further framing, appendReco
 		if err != nil {
 			return err
 		}
-		if err := each(s); err != nil {
+		if err := do(s); err != nil {
 			return err
 		}
 		records, f.framing = records[n:], further
@@ -107,17 +110,17 @@ func compressed(records []*store.Record, first bool, appendRecord maker) (*segme
 	return segments.Compress(b.piece, b.items), nil
 }
 
-// listInPieces answers with a list whose pieces are compressed and kept.
-func (q *req) listInPieces(code int, l *registry.Found) error {
+// list answers with a list whose pieces are compressed and kept.
+func (q piecewise) list(code int, l *registry.Found) error {
 	if q.accept.media == mediaProtobuf {
-		return q.protobufInPieces(code, l)
+		return q.protobufList(code, l)
 	}
-	head, tail, err := q.jsonFrame(l)
+	head, tail, err := jsonFrame(q.req, l)
 	if err != nil {
 		return err
 	}
-	return q.streamPieces(code, mediaJSON, head, tail, func(each func(*segments.Segment) error) error {
-		return q.pieces(l.Records, firstJSONItems, jsonItemsAfter, func(to []byte, r *store.Record, first bool) ([]byte, error) {
+	return q.join(code, mediaJSON, head, tail, func(each func(*segments.Segment) error) error {
+		return q.each(l.Records, firstJSONItems, jsonItemsAfter, func(to []byte, r *store.Record, first bool) ([]byte, error) {
 			b, err := q.item(r, watchcache.JSON)
 			if err != nil {
 				return to, err
@@ -130,15 +133,15 @@ func (q *req) listInPieces(code int, l *registry.Found) error {
 	})
 }
 
-// protobufInPieces has all pieces before it sends the first one, since a message begins with its size. It holds them compressed.
-func (q *req) protobufInPieces(code int, l *registry.Found) error {
+// protobufList has all pieces before it sends the first one, since a message begins with its size. It holds them compressed.
+func (q piecewise) protobufList(code int, l *registry.Found) error {
 	meta, err := l.Meta.Marshal()
 	if err != nil {
 		return fmt.Errorf("encode list metadata: %w", err)
 	}
 	size := 1 + uvarintLen(len(meta)) + len(meta)
 	var all []*segments.Segment
-	err = q.pieces(l.Records, protobufItems, protobufItems, func(to []byte, r *store.Record, _ bool) ([]byte, error) {
+	err = q.each(l.Records, protobufItems, protobufItems, func(to []byte, r *store.Record, _ bool) ([]byte, error) {
 		var digits [20]byte
 		if s, ok := q.stamp(r, digits[:]); ok {
 			return s.Append(binary.AppendUvarint(append(to, 0x12), uint64(s.Size()))), nil
@@ -158,7 +161,7 @@ func (q *req) protobufInPieces(code int, l *registry.Found) error {
 	}
 	head := appendEnvelope(nil, q.kind.GroupVersionKind(q.ver().Name).GroupVersion().String(), q.kind.ListKind, size)
 	head = append(binary.AppendUvarint(append(head, 0x0a), uint64(len(meta))), meta...)
-	return q.streamPieces(code, mediaProtobuf, head, appendEnvelopeEnd(nil), func(each func(*segments.Segment) error) error {
+	return q.join(code, mediaProtobuf, head, appendEnvelopeEnd(nil), func(each func(*segments.Segment) error) error {
 		for _, s := range all {
 			if err := each(s); err != nil {
 				return err
@@ -168,8 +171,8 @@ func (q *req) protobufInPieces(code int, l *registry.Found) error {
 	})
 }
 
-// streamPieces sends a compressed answer of a head, the segments that run has, and a tail. An error before the first segment is returned.
-func (q *req) streamPieces(code int, media string, head, tail []byte, run func(each func(*segments.Segment) error) error) error {
+// join sends a compressed answer of a head, the segments that run has, and a tail. An error before the first segment is returned.
+func (q piecewise) join(code int, media string, head, tail []byte, run func(each func(*segments.Segment) error) error) error {
 	return q.stream(code, media, func(w *answer) error {
 		w.joins = true
 		err := run(func(s *segments.Segment) error {
@@ -191,7 +194,7 @@ func (q *req) streamPieces(code int, media string, head, tail []byte, run func(e
 }
 
 // jsonFrame is what stands before and after the items of a list.
-func (q *req) jsonFrame(l *registry.Found) (head, tail []byte, err error) {
+func jsonFrame(q *req, l *registry.Found) (head, tail []byte, err error) {
 	apiVersion := q.kind.GroupVersionKind(q.ver().Name).GroupVersion().String()
 	var meta any = l.Meta
 	if q.kind.Unstructured {
@@ -218,7 +221,7 @@ func (w *watching) initialInPieces(records []*store.Record) error {
 	if w.accept.media == mediaProtobuf {
 		as = protobufEvents
 	}
-	return w.pieces(records, as, as, func(to []byte, r *store.Record, _ bool) ([]byte, error) {
+	return piecewise{w.req}.each(records, as, as, func(to []byte, r *store.Record, _ bool) ([]byte, error) {
 		f, err := w.kind.Listed(r)
 		if err != nil {
 			return to, err

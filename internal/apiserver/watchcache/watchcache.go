@@ -114,7 +114,7 @@ type CachedObject struct {
 	record    *store.Record // nil: it is not on a record, and not counted
 	shared    atomic.Bool   // clients in the process may hold Hub for longer
 	encodings []atomic.Pointer[[]byte]
-	metadata  atomic.Pointer[[]byte] // of the object as JSON; nil: nobody asked yet
+	metadata  atomic.Pointer[[]byte] // of the object as JSON; nil: no client asked yet
 	listed    atomic.Int64           // the last list that read it
 	fieldSet  atomic.Pointer[fields.Set]
 }
