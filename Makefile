@@ -8,7 +8,7 @@ BIN     := bin/mortise
 # One static binary; tests are built the same way, so that nothing is compiled twice.
 export CGO_ENABLED ?= 0
 
-.PHONY: help up build release test race lint gen check bench soak fuzz mutate conformance FORCE
+.PHONY: help up build release test race lint gen page check bench soak fuzz mutate conformance FORCE
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -35,8 +35,11 @@ race: ## the suite under the race detector, and client-go's of changed objects
 lint: ## gofmt, go vet, staticcheck, the house rules
 	./scripts/lint
 
-gen: ## make the generated files (z_*) anew
-	$(GO) generate -tags $(TAGS) ./...
+gen: ## make the generated files (z_*) anew, all but the console's page
+	$(GO) generate -tags $(TAGS) $$($(GO) list -tags $(TAGS) ./... | grep -v '/internal/console$$')
+
+page: ## make the console's page anew (internal/console/z_dist); wants Node.js and npm
+	$(GO) generate -tags $(TAGS) ./internal/console
 
 check: lint ## lint, and that generated files and go.mod are as a fresh generation makes them
 	$(MAKE) gen
