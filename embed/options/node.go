@@ -70,7 +70,7 @@ func (o *Node) addFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.CSIDrivers, "csi-drivers", o.CSIDrivers,
 		"CSI drivers that a real node is going to have. A pod that needs one waits until it registers, with a condition that names it.")
 	f.StringVar(&o.CloudProvider, "cloud-provider", o.CloudProvider,
-		"external: a cloud's controller manager initializes nodes, sets their addresses, makes load balancers and deletes nodes. Default: no cloud.")
+		"The cloud. external means that a cloud's controller manager initializes nodes, sets addresses, and makes load balancers. Default: none.")
 	f.DurationVar(&o.PluginWait, "plugin-wait", cmp.Or(o.PluginWait, 5*time.Minute),
 		"Time for which a real node holds pods whose device plug-in has not registered again after a restart. kubelet fails them at once.")
 	f.StringVar(&o.ImageCredentialProviderConfig, "image-credential-provider-config", o.ImageCredentialProviderConfig,

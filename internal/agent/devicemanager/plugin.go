@@ -237,7 +237,7 @@ func (m registrar) expire() {
 	}
 	slices.Sort(names)
 	m.Logger.Warn("Device plug-ins have been away for too long, their devices no longer count", "resources", names, "after", gracePeriod)
-	if err := (keeper{m.Manager}).write(); err != nil {
+	if err := keeper(m).write(); err != nil {
 		m.Logger.Error("Could not write the checkpoint of devices", "err", err)
 	}
 }

@@ -185,7 +185,7 @@ func (m registrar) add(ctx context.Context, name, socket string) error {
 	m.Logger.Info("Connected to a device plug-in", "resource", name, "socket", socket)
 	m.changed()
 	if fresh {
-		return keeper{m.Manager}.write() // a node that starts anew knows the resource
+		return keeper(m).write() // a node that starts anew knows the resource
 	}
 	return nil
 }
