@@ -54,7 +54,7 @@ func TestExtensionsAreListed(t *testing.T) {
 		t.Fatalf("create: %d", code)
 	}
 	want := extension.Row{Point: extension.ConversionWebhook, Name: name, Configured: "CustomResourceDefinition/" + name,
-		State: extension.Unused}
+		State: extension.Unused, Affects: []extension.Affected{{What: "boxes.ext.example.com/v2", Effect: extension.Unavailable}}}
 	if diff := cmp.Diff([]extension.Row{want}, listed()); diff != "" {
 		t.Errorf("listed (-want +got):\n%s", diff)
 	}
