@@ -57,9 +57,12 @@ func TestRefusals(t *testing.T) {
 			if !ok || exit.ExitCode() != 1 {
 				t.Errorf("ended with %v, want exit code 1", err)
 			}
-			said := strings.TrimSuffix(string(out), "\n")
-			if !strings.HasPrefix(said, "mortise: ") || !strings.Contains(said, c.want) || strings.Contains(said, "\n") {
-				t.Errorf("said %q, want one line with %q", said, c.want)
+			said, advice, _ := strings.Cut(strings.TrimSuffix(string(out), "\n"), "\n")
+			if !strings.HasPrefix(said, "mortise: ") || !strings.Contains(said, c.want) {
+				t.Errorf("said %q, want %q in the first line", said, c.want)
+			}
+			if text, ok := strings.CutPrefix(advice, "mortise: what to do: "); !ok || text == "" || strings.Contains(text, "\n") {
+				t.Errorf("said %q below that, want one line of what to do", advice)
 			}
 			if after := files(t, c.dir); after != before {
 				t.Errorf("the directory held %q, holds %q", before, after)
