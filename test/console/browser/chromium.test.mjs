@@ -82,6 +82,7 @@ test('the keyboard leads everywhere', async () => {
   await p.page.waitForSelector('.grid')
   assert.match(p.page.url(), /\/k\/core\/v1\/pods$/)
   await p.page.keyboard.press('/')
+  await p.page.waitForSelector('dialog input:focus')
   await p.page.keyboard.type('deploy web')
   await p.page.locator('#hits li', { hasText: 'Deployment in shop' }).first().waitFor()
   await p.page.locator('#hits li', { hasText: 'Deployment in shop' }).first().click()
@@ -89,6 +90,7 @@ test('the keyboard leads everywhere', async () => {
   await p.page.keyboard.press('?')
   await p.page.waitForSelector('dialog .keys')
   await p.page.keyboard.press('Escape')
+  await p.page.waitForSelector('dialog', { state: 'detached' })
   await p.go('k/core/v1/pods?ns=shop&q=one')
   await p.row('one').waitFor()
   await p.page.focus('.grid')
@@ -104,7 +106,12 @@ const edit = async (change) => {
     return [...root.querySelectorAll('.cm-line')].map((l) => l.textContent).join('\n')
   })
   await p.page.keyboard.press('Control+a')
-  await p.page.keyboard.insertText(change(text))
+  await p.page.evaluate((to) => {
+    const clipboardData = new DataTransfer()
+    clipboardData.setData('text/plain', to)
+    const content = document.querySelector('.editor').shadowRoot.querySelector('.cm-content')
+    content.dispatchEvent(new ClipboardEvent('paste', { clipboardData, bubbles: true, cancelable: true }))
+  }, change(text))
   await p.page.click('button:has-text("Review changes")')
 }
 

@@ -10,6 +10,9 @@ export const launch = (name) =>
     ? firefox.launch({ executablePath: process.env.CONSOLE_FIREFOX, channel: 'moz-firefox', timeout: 180e3 })
     : chromium.launch({ executablePath: process.env.CONSOLE_CHROMIUM, args: ['--no-sandbox'], timeout: 120e3 })
 
+// Firefox's protocol cannot ask for reduced motion.
+const calm = (browser) => (browser.browserType().name() === 'firefox' ? {} : { reducedMotion: 'reduce' })
+
 export class Page {
   constructor(page, base) {
     this.page = page
@@ -26,12 +29,13 @@ export class Page {
       if (m.type() !== 'error') return
       // That a request is refused is the server's word, and the page shows it.
       if (/Failed to load resource|WebSocket connection to/.test(m.text())) return
-      this.wrong.push('console: ' + m.text())
+      const { url, lineNumber, columnNumber } = m.location()
+      this.wrong.push(`console: ${m.text()} (${url}:${lineNumber}:${columnNumber})`)
     })
   }
 
   static async open(browser, base, options = {}) {
-    const context = await browser.newContext({ ignoreHTTPSErrors: true, viewport: { width: 1280, height: 800 }, reducedMotion: 'reduce', ...options })
+    const context = await browser.newContext({ ignoreHTTPSErrors: true, viewport: { width: 1280, height: 800 }, ...calm(browser), ...options })
     return new Page(await context.newPage(), base)
   }
 
@@ -68,8 +72,9 @@ export class Page {
     return this.page.locator('.grid .body [role=row]', { hasText: text }).first()
   }
 
+  /** fine fails if anything went wrong since it was called last. */
   async fine(what) {
-    assert.deepEqual(this.wrong, [], what)
+    assert.deepEqual(this.wrong.splice(0), [], what)
   }
 
   /** axe returns the violations of WCAG 2.1 AA. */

@@ -5,8 +5,11 @@ import { FitAddon } from '@xterm/addon-fit'
 
 const sheets = new Set<CSSStyleSheet>()
 
+const create = (doc: Document, name: string): HTMLElement => Document.prototype.createElement.call(doc, name)
+
+// A stand-in for a <style> element: even an empty one in the page is against its policy.
 const styleElement = (doc: Document): HTMLElement => {
-  const el = doc.createElement('style')
+  const el = create(doc, 'template')
   const sheet = new CSSStyleSheet()
   sheets.add(sheet)
   doc.adoptedStyleSheets = [...doc.adoptedStyleSheets, sheet]
@@ -23,7 +26,7 @@ const styleElement = (doc: Document): HTMLElement => {
 
 const element = (doc: Document, name: string): HTMLElement => {
   if (name.toLowerCase() === 'style') return styleElement(doc)
-  const el = doc.createElement(name)
+  const el = create(doc, name)
   el.setAttribute = (key: string, value: string): void => {
     if (key === 'style') el.style.cssText = value
     else Element.prototype.setAttribute.call(el, key, value)
@@ -60,7 +63,13 @@ export const open = (host: HTMLElement, o: { data: (s: string) => void; size: (s
   const t = new Terminal(options)
   const fit = new FitAddon()
   t.loadAddon(fit)
-  t.open(host)
+  // The viewport takes the page's document, whatever the option says, and makes its style sheet while it opens.
+  document.createElement = ((name: string) => element(document, name)) as typeof document.createElement
+  try {
+    t.open(host)
+  } finally {
+    Reflect.deleteProperty(document, 'createElement')
+  }
   const size = (): { Width: number; Height: number } => ({ Width: t.cols, Height: t.rows })
   t.onData(o.data)
   t.onResize(() => o.size(size()))

@@ -6,7 +6,7 @@ import { find, kinds, listHref, objectHref, pathOf } from '../discovery'
 import { useObject, useObjects } from '../live'
 import { inNamespace } from '../places'
 import { href } from '../router'
-import { Age, Copy, Empty, Facts, Grid, Mark, Section, Show } from '../ui/parts'
+import { Age, Copy, Empty, Facts, Grid, Mark, Missing, Section, Show } from '../ui/parts'
 import type { PageProps } from './index'
 import { Tree, example } from './schema'
 import { Conditions } from './summary'
@@ -16,7 +16,7 @@ const crds = () => find('apiextensions.k8s.io', 'customresourcedefinitions')
 
 export const Definitions = ({ path }: PageProps): JSX.Element => {
   const k = crds()
-  if (!k) return <Empty>The server has no custom resources.</Empty>
+  if (!k) return <Missing title="Custom resources">The server has no custom resources.</Missing>
   return path[1] ? <One name={path[1]} /> : <All />
 }
 

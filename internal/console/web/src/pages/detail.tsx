@@ -6,7 +6,7 @@ import { find, kindAt, listHref, pathOf, type Kind } from '../discovery'
 import type { Traces } from '../extension'
 import { useLoad, useObject } from '../live'
 import { route, setQuery } from '../router'
-import { Age, Empty, Grid, Long, Mark, Modal, Section, Show, Sure, Tabs, Wait, Wrong, tried, type Tab } from '../ui/parts'
+import { Age, Grid, Long, Mark, Missing, Modal, Section, Show, Sure, Tabs, Wait, Wrong, tried, type Tab } from '../ui/parts'
 import { Summary } from './summary'
 import { Yaml } from './yaml'
 import { Logs } from './logs'
@@ -20,7 +20,7 @@ import type { PageProps } from './index'
 export const Detail = ({ path }: PageProps): JSX.Element => {
   const [, group = '', version = '', resource = '', ns = '', name = ''] = path
   const k = kindAt(group, version, resource)
-  return k ? <One k={k} ns={ns === '_' ? '' : ns} name={name} /> : <Empty>The server has no resource {resource}.</Empty>
+  return k ? <One k={k} ns={ns === '_' ? '' : ns} name={name} /> : <Missing title={name}>The server has no resource {resource}.</Missing>
 }
 
 const workload = (k: Kind): boolean =>

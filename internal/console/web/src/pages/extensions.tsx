@@ -6,7 +6,7 @@ import { configured, ending, troubled, type Extension, type Extensions as All, t
 import { useLoad } from '../live'
 import { href, route } from '../router'
 import { count, many, seconds, type Tone } from '../text'
-import { Age, Empty, Facts, Grid, Long, Mark, Section, Show } from '../ui/parts'
+import { Age, Empty, Facts, Grid, Long, Mark, Missing, Section, Show } from '../ui/parts'
 import type { PageProps } from './index'
 import { KindTable } from './list'
 
@@ -50,6 +50,11 @@ export const Extensions = ({ path }: PageProps): JSX.Element => {
   const x = useLoad(() => get<All>('/debug/extensions'), 'extensions', 3000)
   return (
     <div class="page">
+      {!x.data && (
+        <div class="title">
+          <h1>Extension points</h1>
+        </div>
+      )}
       <Show of={x} what="the extensions">
         {(d) => (path[1] ? <OnePoint d={d} point={path[1]} /> : <Map_ d={d} />)}
       </Show>
@@ -195,7 +200,7 @@ const OnePoint = ({ d, point }: { d: All; point: string }): JSX.Element => {
   const p = d.points.find((x) => x.point === point)
   const name = route.value.query.get('name')
   const of = (d.extensions ?? []).filter((e) => e.point === point)
-  if (!p) return <Empty>There is no such extension point.</Empty>
+  if (!p) return <Missing title={point}>There is no such extension point.</Missing>
   const [group, resource] = kindsOf[point] ?? []
   const kind = group !== undefined && resource ? find(group, resource) : undefined
   const shown = name ? of.filter((e) => e.name === name) : of

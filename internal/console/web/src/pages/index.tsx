@@ -1,7 +1,7 @@
 // The pages by their addresses. Those that people open at once are in the first bundle, the others come when they are needed.
 import type { FunctionComponent, JSX } from 'preact'
 import { useEffect, useState } from 'preact/hooks'
-import { Empty, Wait, Wrong } from '../ui/parts'
+import { Missing, Wait, Wrong } from '../ui/parts'
 import { Failure } from '../api'
 import { Overview } from './overview'
 import { ListPage } from './list'
@@ -33,9 +33,9 @@ const lazy = (load: () => Promise<Page>): Page => {
 }
 
 const Nothing = (): JSX.Element => (
-  <Empty>
+  <Missing title="No such page">
     There is no such page. <a href="./">Overview</a>
-  </Empty>
+  </Missing>
 )
 
 const pages: Record<string, Page> = {

@@ -8,7 +8,7 @@ import { withQuery, type Column } from '../api'
 import { go, route, setQuery } from '../router'
 import { chooseNamespace, inNamespace } from '../places'
 import { compare, count, shown, tone } from '../text'
-import { Age, Empty, Mark, Wait, Wrong } from '../ui/parts'
+import { Age, Mark, Missing, Wait, Wrong } from '../ui/parts'
 import { VirtualTable, type Col } from '../ui/virtual'
 import type { PageProps } from './index'
 
@@ -159,10 +159,10 @@ export const ListPage = ({ path }: PageProps): JSX.Element => {
   return k ? (
     <Listed k={k} />
   ) : (
-    <Empty>
+    <Missing title={resource}>
       The server has no resource {resource}
       {group !== 'core' && '.' + group}.
-    </Empty>
+    </Missing>
   )
 }
 

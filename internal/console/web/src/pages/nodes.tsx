@@ -4,14 +4,14 @@ import { useState } from 'preact/hooks'
 import { find, pathOf } from '../discovery'
 import { route, setQuery } from '../router'
 import { count } from '../text'
-import { Empty } from '../ui/parts'
+import { Missing } from '../ui/parts'
 import { KindTable } from './list'
 
 export const Nodes = (): JSX.Element => {
   const k = find('', 'nodes')
   const q = route.value.query
   const [n, tell] = useState(0)
-  if (!k) return <Empty>The server has no nodes.</Empty>
+  if (!k) return <Missing title="Nodes">The server has no nodes.</Missing>
   return (
     <div class="page list">
       <div class="title">

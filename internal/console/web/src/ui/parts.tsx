@@ -36,6 +36,16 @@ export const Section = (p: { title: Children; aside?: Children; children: Childr
 
 export const Empty = ({ children }: { children: Children }): JSX.Element => <p class="empty">{children}</p>
 
+/** Missing is a page of something that the server does not have. */
+export const Missing = ({ title, children }: { title: string; children: Children }): JSX.Element => (
+  <div class="page">
+    <div class="title">
+      <h1>{title}</h1>
+    </div>
+    <Empty>{children}</Empty>
+  </div>
+)
+
 export const Wait = ({ what = 'Reading' }: { what?: string }): JSX.Element => (
   <p class="wait" role="status">
     {what}…
