@@ -197,7 +197,8 @@ func TestStandIns(t *testing.T) {
 		t.Skip("SKIPPED: no busybox")
 	}
 	peers := t.TempDir()
-	for _, name := range []string{"bin/agnhost", "bin/nnp", "bin/sample-apiserver", "bin/resource-consumer", "bin/consume-cpu", "bin/etcd", "bin/sample-device-plugin",
+	for _, name := range []string{"bin/agnhost", "bin/nnp", "bin/sample-apiserver", "bin/resource-consumer", "bin/consume-cpu", "bin/etcd",
+		"bin/sample-device-plugin",
 		"rootfs/bin/bash-static", "rootfs/etc/passwd", "rootfs/etc/group"} {
 		path := filepath.Join(peers, filepath.FromSlash(name))
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

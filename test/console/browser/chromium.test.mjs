@@ -92,6 +92,7 @@ test('the keyboard leads everywhere', async () => {
   await p.page.keyboard.press('Escape')
   await p.page.waitForSelector('dialog', { state: 'detached' })
   await p.go('k/core/v1/pods?ns=shop&q=one')
+  await p.page.waitForSelector('h1:has-text("Pod")')
   await p.row('one').waitFor()
   await p.page.focus('.grid')
   await p.page.keyboard.press('Enter')
