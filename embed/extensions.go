@@ -24,7 +24,7 @@ type Extensions struct {
 	Admission []admission.Plugin
 	// Authenticators come after the built-in ones, and before anonymous access.
 	Authenticators []authenticator.Authenticator
-	// Authorizers come before those that the settings name, and after system:masters.
+	// Authorizers are asked after the group system:masters is allowed everything, and before the authorizers of the settings.
 	Authorizers []authorizer.Authorizer
 	// Controllers run beside the built-in ones. The same setting selects them by name.
 	Controllers []controller.Controller

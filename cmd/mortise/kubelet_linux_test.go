@@ -12,7 +12,7 @@ import (
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// The flags are those that Kubernetes' tests of nodes pass to kubelet. They win over the configuration.
+// The test passes the flags that Kubernetes' tests of nodes pass to kubelet. Flags override the configuration.
 func TestKubeletFlags(t *testing.T) {
 	if programNamed("/usr/bin/kubelet") == nil || programNamed("/usr/bin/mortise") != nil {
 		t.Fatal("the program does not know its names")

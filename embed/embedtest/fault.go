@@ -35,7 +35,7 @@ var kinds = []FaultKind{
 	Drop, LoseAnswer, Delay, Duplicate, Conflict, TooMany, WebhookDead, CrashBefore, CrashAfter, EndWatch, Gone, LagWatch,
 }
 
-// Fault is one thing that goes wrong, once: with the request of a client number At (the first is 1) among those that the kind counts.
+// Fault makes one request of a client fail, once. At is the number of the request among those that Kind counts; the first is 1.
 type Fault struct {
 	Kind     FaultKind
 	At       int

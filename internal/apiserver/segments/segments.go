@@ -14,6 +14,7 @@ import (
 	"hash/crc32"
 	"io"
 	"math"
+	"slices"
 	"sync"
 
 	"github.com/klauspost/compress/flate"
@@ -30,7 +31,7 @@ type Segment struct {
 // Size is the number of bytes before compression.
 func (s *Segment) Size() int { return s.size }
 
-// Items are the numbers of bytes before compression of the items that the segment is made of, if its maker said so.
+// Items returns the size of each item of the segment before compression, in bytes; nil if [Compress] was not given them.
 func (s *Segment) Items() []int32 { return s.items }
 
 // cost is the memory that the segment takes, in bytes.
@@ -62,24 +63,40 @@ func Compress(piece []byte, items []int32) *Segment {
 	}
 }
 
-// Stored makes a segment of a short piece that is not worth compressing.
+// Stored makes a segment of a short piece that is not worth compressing. Like a compressed one it ends with an empty block.
 func Stored(piece []byte) *Segment {
 	s := &Segment{crc: crc32.ChecksumIEEE(piece), size: len(piece)}
-	for len(piece) > 0 {
+	const overhead = 5 // bytes of a block besides its contents
+	s.deflated = make([]byte, 0, len(piece)+overhead*(len(piece)/math.MaxUint16+2))
+	for {
 		n := min(len(piece), math.MaxUint16)
 		s.deflated = append(s.deflated, 0)
 		s.deflated = binary.LittleEndian.AppendUint16(s.deflated, uint16(n))
 		s.deflated = binary.LittleEndian.AppendUint16(s.deflated, ^uint16(n))
+		if n == 0 {
+			return s
+		}
 		s.deflated = append(s.deflated, piece[:n]...)
 		piece = piece[n:]
 	}
-	return s
+}
+
+// AppendMember appends the segment as a gzip member of its own. The empty block at its end makes decoders give out what they have: Go's
+// would first wait for the next member.
+func (s *Segment) AppendMember(to []byte) []byte {
+	to = slices.Grow(to, len(header)+len(s.deflated)+len(last)+8)
+	return appendEnd(append(append(to, header...), s.deflated...), s.crc, uint32(s.size))
 }
 
 var (
 	header = []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 4, 255} // no name, no time, the fastest level, an unknown system
 	last   = []byte{1, 0, 0, 0xff, 0xff}                  // an empty block that is the last one
 )
+
+// appendEnd appends the end of a member: the last block, the checksum and the size of what it holds.
+func appendEnd(to []byte, crc, size uint32) []byte {
+	return binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(append(to, last...), crc), size)
+}
 
 // Writer writes one gzip member of segments. The zero value with W set is ready. An error of W is returned as it is.
 type Writer struct {
@@ -105,9 +122,7 @@ func (w *Writer) Close() error {
 	if err := w.begin(); err != nil {
 		return err
 	}
-	end := append(make([]byte, 0, len(last)+8), last...)
-	end = binary.LittleEndian.AppendUint32(end, w.crc)
-	_, err := w.W.Write(binary.LittleEndian.AppendUint32(end, w.size))
+	_, err := w.W.Write(appendEnd(nil, w.crc, w.size))
 	return err
 }
 

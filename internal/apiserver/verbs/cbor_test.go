@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	"k8s.io/client-go/kubernetes/scheme"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/segments"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -124,7 +125,7 @@ func TestStoredGzip(t *testing.T) {
 	var all, want []byte
 	for _, size := range []int{0, 1, 100, zipEventsFrom - 1} {
 		part := bytes.Repeat([]byte{byte(size)}, size)
-		all, want = appendStored(all, part), append(want, part...)
+		all, want = segments.Stored(part).AppendMember(all), append(want, part...)
 	}
 	z, err := gzip.NewReader(bytes.NewReader(all))
 	if err != nil {

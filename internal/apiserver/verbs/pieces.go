@@ -233,11 +233,8 @@ func (w *watching) initialInPieces(records []*store.Record) error {
 		}
 		w.traffic.Add(&w.sent)
 		return w.transmit(func() error {
-			member := segments.Writer{W: w.out}
-			if err := member.Add(s); err != nil {
-				return err
-			}
-			return member.Close()
+			_, err := w.out.Write(s.AppendMember(nil))
+			return err
 		})
 	})
 }

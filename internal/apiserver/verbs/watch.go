@@ -193,7 +193,7 @@ func (w *watching) drain(c *watchcache.Cursor) bool {
 
 func (w *watching) tellInitial(initial *registry.Found) error {
 	records := initial.Records
-	if w.zips != nil && (piecewise{w.req}).fits(records, true) {
+	if w.zips && (piecewise{w.req}).fits(records, true) {
 		if err := w.initialInPieces(records); err != nil {
 			w.fail(err)
 			return err

@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"net/http"
 	"os"
 	"strconv"
@@ -25,6 +24,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/apiserver/bufferedconn"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
+	"github.com/mortise-dev/mortise/internal/apiserver/segments"
 	"github.com/mortise-dev/mortise/internal/apiserver/table"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/internal/sharedobjects"
@@ -46,7 +46,7 @@ type eventStream struct {
 	buffered *bufferedconn.Conn // set when it is, and can be held
 	until    time.Time          // when the write deadline passes that was set last
 	endless  bool               // there are no deadlines, as in-process
-	zips     *acceptCache       // set when the client takes it compressed
+	zips     bool               // the client takes it compressed
 	// ws takes the events as messages, which end at ends; nil: they go out over HTTP, one after the other.
 	ws   *websocket.Conn
 	ends []int
@@ -72,7 +72,7 @@ func (w *watching) overHTTP() error {
 	if w.wholeState() && negotiate.AcceptsGzip(w.r) {
 		h.Set("Content-Encoding", "gzip")
 		h.Add("Vary", "Accept-Encoding")
-		w.zips = &w.accepts
+		w.zips = true
 	}
 	w.w.WriteHeader(http.StatusOK)
 	w.out, w.conn = w.w, http.NewResponseController(w.w)
@@ -393,39 +393,14 @@ func (s *eventStream) close() {
 // Few bytes are not worth the work: their member has them as they are.
 func (s *eventStream) write(b []byte) error {
 	switch {
-	case s.zips == nil:
-		_, err := s.out.Write(b)
-		return err
+	case !s.zips:
 	case len(b) < zipEventsFrom:
-		_, err := s.out.Write(appendStored(make([]byte, 0, len(b)+storedOverhead), b))
-		return err
+		b = segments.Stored(b).AppendMember(nil)
+	default:
+		b = segments.Compress(b, nil).AppendMember(nil)
 	}
-	z, err := s.zips.zipper(s.out)
-	if err != nil {
-		return err
-	}
-	if _, err := z.Write(b); err != nil {
-		return err
-	}
-	defer s.zips.unzip(z)
-	if err := z.Flush(); err != nil {
-		return err
-	}
-	return z.Close()
-}
-
-const storedOverhead = 10 + 5 + 5 + 5 + 8
-
-// appendStored appends a gzip member (RFC 1952) of one block that is not compressed. b is shorter than 64 KiB. An empty
-// block before the last one makes decoders give out what they have: Go's would first wait for the next member.
-func appendStored(to, b []byte) []byte {
-	to = append(to, 0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff, 0)
-	to = binary.LittleEndian.AppendUint16(to, uint16(len(b)))
-	to = binary.LittleEndian.AppendUint16(to, ^uint16(len(b)))
-	to = append(to, b...)
-	to = append(to, 0, 0, 0, 0xff, 0xff, 1, 0, 0, 0xff, 0xff)
-	to = binary.LittleEndian.AppendUint32(to, crc32.ChecksumIEEE(b))
-	return binary.LittleEndian.AppendUint32(to, uint32(len(b)))
+	_, err := s.out.Write(b)
+	return err
 }
 
 // messages sends each event as a separate message.

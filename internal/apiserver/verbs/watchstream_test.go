@@ -26,7 +26,7 @@ func TestZippedEventsArriveAtOnce(t *testing.T) {
 			defer r.Close()
 			asked := make(chan []byte, 1) // a pipe takes the end of a member only when it is read
 			go func() {
-				s := &eventStream{out: pipeWriter{w}, zips: &acceptCache{}}
+				s := &eventStream{out: pipeWriter{w}, zips: true}
 				for b := range asked {
 					if err := s.write(b); err != nil {
 						w.CloseWithError(err)

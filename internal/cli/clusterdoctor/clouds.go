@@ -42,7 +42,7 @@ func checkClouds(ctx context.Context, e *examination) ([]Finding, error) {
 	return diagnoseStart(nodes.Items, pods.Items, lease, e.clock.Now()), nil
 }
 
-// diagnoseStart finds what keeps nodes from starting. Pods are those that are pending; the lease is that of the cloud's
+// diagnoseStart finds what keeps nodes from starting, from the pending pods and the Lease of the cloud's
 // controller manager, or nil.
 func diagnoseStart(nodes []corev1.Node, pods []corev1.Pod, lease *coordinationv1.Lease, now time.Time) (out []Finding) {
 	var waiting, unready, forgotten []string

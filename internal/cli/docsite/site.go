@@ -168,7 +168,7 @@ type result struct {
 	rank    int
 }
 
-// search returns the pages that have all words of a query, those with the words in their title first, then those that have them more often.
+// search returns the pages that contain all words of a query. Pages with a word in the title come first, then pages with more occurrences.
 func (s *Site) search(query string) []result {
 	words := strings.Fields(strings.ToLower(query))
 	var out []result
