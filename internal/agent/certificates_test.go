@@ -92,7 +92,7 @@ func TestPodCertificatesAreFollowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The API server makes names of prefixes.
-	c.client.PrependReactor("create", "podcertificaterequests", func(action clienttesting.Action) (bool, runtime.Object, error) {
+	c.answers.Prepend("create", "podcertificaterequests", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		r := action.(clienttesting.CreateAction).GetObject().(*certificatesv1.PodCertificateRequest)
 		r.Name = r.GenerateName + r.Spec.PodName
 		return false, nil, nil

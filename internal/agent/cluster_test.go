@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -38,7 +39,39 @@ type cluster struct {
 	node    Node
 	policy  corev1.PullPolicy
 	log     logText
+	answers answers
 	stop    func()
+}
+
+// answers are what a test makes the API server say while the node runs. The fake clientset's own chain of reactors has no lock, and the
+// node's requests read it at any time.
+type answers struct {
+	mu   sync.Mutex
+	list []clienttesting.Reactor // the newest last
+}
+
+// Prepend has the requests of a verb for a resource answered by f first, from now on. As with the fake clientset, f answers false for what
+// others shall answer.
+func (a *answers) Prepend(verb, resource string, f clienttesting.ReactionFunc) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.list = append(a.list, &clienttesting.SimpleReactor{Verb: verb, Resource: resource, Reaction: f})
+}
+
+// react is the one reactor that the clientset has before the node starts.
+func (a *answers) react(action clienttesting.Action) (bool, runtime.Object, error) {
+	a.mu.Lock()
+	list := slices.Clone(a.list)
+	a.mu.Unlock()
+	for _, r := range slices.Backward(list) {
+		if !r.Handles(action) {
+			continue
+		}
+		if handled, obj, err := r.React(action); handled {
+			return true, obj, err
+		}
+	}
+	return false, nil, nil
 }
 
 // logText is what a node has logged.
@@ -101,6 +134,7 @@ func newCluster(t *testing.T, options Options) *cluster {
 		}
 		return true, pod, c.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), pod, del.Namespace)
 	})
+	c.client.PrependReactor("*", "*", c.answers.react)
 	c.options.Client = c.client
 	c.start()
 	t.Cleanup(func() { c.stop() })

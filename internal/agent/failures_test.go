@@ -180,8 +180,8 @@ func TestStatusThatCannotBeWritten(t *testing.T) {
 		}
 		return false, nil, nil
 	}
-	c.client.PrependReactor("update", "pods", refuse)
-	c.client.PrependReactor("patch", "pods", refuse)
+	c.answers.Prepend("update", "pods", refuse)
+	c.answers.Prepend("patch", "pods", refuse)
 	fake.drain()
 	r.Exit("p", "c", 1)
 	var sum time.Duration

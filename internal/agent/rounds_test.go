@@ -33,7 +33,7 @@ func TestPodStartsWhileItsStatusIsWritten(t *testing.T) {
 			t.Error("the sandbox waits for the status")
 		}
 	})
-	c.client.PrependReactor("patch", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+	c.answers.Prepend("patch", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 		first()
 		return false, nil, nil
 	})
