@@ -15,6 +15,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/hex"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -181,7 +182,58 @@ func writeAgnhost(a archive, program, root string) error {
 	if err := a.text("localhost.crt", cert); err != nil {
 		return err
 	}
-	return a.text("localhost.key", key)
+	if err := a.text("localhost.key", key); err != nil {
+		return err
+	}
+	return a.registry("var/registry/pause/", "testing")
+}
+
+// registry writes the directory of agnhost's fake-registry-server: the image of pause under a tag.
+func (a archive) registry(dir, tag string) error {
+	layer, err := images.PauseLayer()
+	if err != nil {
+		return err
+	}
+	img, err := mutate.AppendLayers(empty.Image, layer)
+	if err != nil {
+		return err
+	}
+	if img, err = mutate.Config(img, v1.Config{Entrypoint: []string{"/pause"}}); err != nil {
+		return err
+	}
+	stored := func(folder string, h v1.Hash) string {
+		return dir + folder + "/" + h.Algorithm + "/" + h.Hex[:2] + "/" + h.Hex + "/data"
+	}
+	manifest, err := img.Manifest()
+	if err != nil {
+		return err
+	}
+	text, err := img.RawManifest()
+	if err != nil {
+		return err
+	}
+	config, err := img.RawConfigFile()
+	if err != nil {
+		return err
+	}
+	digest, err := img.Digest()
+	if err != nil {
+		return err
+	}
+	r, err := layer.Compressed()
+	if err != nil {
+		return err
+	}
+	content, err := io.ReadAll(r)
+	if err := errors.Join(err, r.Close()); err != nil {
+		return err
+	}
+	return errors.Join(
+		a.text(dir+"manifests/"+tag, digest.String()),
+		a.text(stored("manifests", digest), string(text)),
+		a.text(stored("blobs", manifest.Config.Digest), string(config)),
+		a.text(stored("blobs", manifest.Layers[0].Digest), string(content)),
+	)
 }
 
 // selfSigned makes a certificate for localhost.

@@ -223,6 +223,13 @@ func TestRefusedRegistrations(t *testing.T) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
+	d := newDriver("d1")
+	d.refused = errors.New("no options")
+	d.serve(t, n.dir, "d.sock")
+	err := register(n.dir, &pluginapi.RegisterRequest{Version: "v1beta1", Endpoint: "d.sock", ResourceName: name})
+	if err == nil || !strings.Contains(err.Error(), "failed to get device plugin options: ") || !strings.Contains(err.Error(), "no options") {
+		t.Errorf("a plug-in without options: %v", err)
+	}
 	if err := n.Validate(t.Context(), plugins.Plugin{Name: name, Versions: []string{"v2"}}); err == nil {
 		t.Error("a plug-in of an unknown version is valid")
 	}

@@ -61,6 +61,9 @@ func (p *plugin) dial(ctx context.Context) error {
 			p.options, err = p.client.GetDevicePluginOptions(ctx, &pluginapi.Empty{})
 			return err
 		})
+		if err != nil {
+			err = fmt.Errorf("failed to get device plugin options: %w", err) // upstream's words
+		}
 	}
 	if err != nil {
 		return errors.Join(err, p.connection.Close())

@@ -68,6 +68,7 @@ func (p *pods) set(uid types.UID, known bool) {
 type driver struct {
 	pluginapi.UnimplementedDevicePluginServer
 	options pluginapi.DevicePluginOptions
+	refused error                    // of GetDevicePluginOptions
 	lists   chan []*pluginapi.Device // each is sent
 	answer  func(ids []string) (*pluginapi.ContainerAllocateResponse, error)
 	prefer  func(q *pluginapi.ContainerPreferredAllocationRequest) []string
@@ -93,7 +94,7 @@ func newDriver(ids ...string) *driver {
 }
 
 func (d *driver) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
-	return &d.options, nil
+	return &d.options, d.refused
 }
 
 func (d *driver) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
