@@ -7,6 +7,7 @@ import (
 	"context"
 	"path/filepath"
 
+	"github.com/mortise-dev/mortise/internal/agent/componentconfig"
 	"github.com/mortise-dev/mortise/internal/agent/containermanager"
 	"github.com/mortise-dev/mortise/internal/agent/csi"
 	"github.com/mortise-dev/mortise/internal/agent/devicemanager"
@@ -38,6 +39,7 @@ func (n *node) resourceManagers() (*containermanager.Manager, error) {
 func (n *node) servePodResources(ctx context.Context) error {
 	return podresources.Run(ctx, podresources.Options{
 		Dir: n.Host.RootDir, Pods: n.workers, Resources: n.managers, Metrics: n.Metrics.resources, Logger: n.Logger,
+		NoPodsAPI: !componentconfig.GateOn(n.Kubelet.FeatureGates, "PodsAPI"),
 	})
 }
 

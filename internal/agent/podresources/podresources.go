@@ -70,16 +70,17 @@ type Resources interface {
 	DescribeNode(to *podresourcesv1.AllocatableResourcesResponse)
 }
 
-// Options are the settings of Run. All fields are required.
+// Options are the settings of Run. All fields but NoPodsAPI are required.
 type Options struct {
 	Dir       string // the node's directory
 	Pods      Pods
 	Resources Resources
 	Metrics   *Metrics
 	Logger    *slog.Logger
+	NoPodsAPI bool // the pods API is not served: its feature gate is off
 }
 
-// Run serves both sockets until ctx ends. A socket that cannot be served is an error in the log: the node still runs its pods.
+// Run serves the sockets until ctx ends. A socket that cannot be served is an error in the log: the node still runs its pods.
 func Run(ctx context.Context, o Options) error {
 	limited := func() grpc.ServerOption {
 		limiter := rate.NewLimiter(callsPerSecond, burst)
@@ -97,7 +98,13 @@ func Run(ctx context.Context, o Options) error {
 	podsapi.RegisterPodsServer(pods, podsServer{Options: o})
 	var running sync.WaitGroup
 	defer running.Wait()
-	for socket, server := range map[string]*grpc.Server{ResourcesSocket: resources, PodsSocket: pods} {
+	servers := map[string]*grpc.Server{ResourcesSocket: resources}
+	if !o.NoPodsAPI {
+		servers[PodsSocket] = pods
+	} else if err := remove(filepath.Join(o.Dir, PodsSocket)); err != nil {
+		o.Logger.Error("Could not end an API of a former process", "err", err)
+	}
+	for socket, server := range servers {
 		path := filepath.Join(o.Dir, socket)
 		listener, err := listen(ctx, path)
 		if err != nil {
@@ -119,11 +126,19 @@ func listen(ctx context.Context, path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return nil, fmt.Errorf("make directory of socket: %w", err)
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("remove former socket: %w", err)
+	if err := remove(path); err != nil {
+		return nil, err
 	}
 	var config net.ListenConfig
 	return config.Listen(ctx, "unix", path)
+}
+
+// remove removes a socket that a former process has left.
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove former socket: %w", err)
+	}
+	return nil
 }
 
 // v1 is podresources/v1.

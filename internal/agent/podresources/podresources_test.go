@@ -5,7 +5,9 @@ package podresources
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -254,5 +256,25 @@ func TestPodsAPIBeforeTheList(t *testing.T) {
 	_, conn := serve(t, &pods{unread: true})
 	if _, err := podsapi.NewPodsClient(conn).ListPods(t.Context(), &podsapi.ListPodsRequest{}); status.Code(err) != codes.FailedPrecondition {
 		t.Error(err)
+	}
+}
+
+// With its feature gate off, the pods API is not served, and the socket of a former process is gone.
+func TestNoPodsAPI(t *testing.T) {
+	dir := t.TempDir()
+	socket := filepath.Join(dir, PodsSocket)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(socket), 0o750), os.WriteFile(socket, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	o := Options{
+		Dir: dir, Pods: &pods{}, Resources: resourcesOf(), Metrics: NewMetrics(), Logger: slog.New(slog.DiscardHandler), NoPodsAPI: true,
+	}
+	if err := Run(ctx, o); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(socket); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket: %v", err)
 	}
 }
