@@ -4,6 +4,8 @@
 package agent
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
@@ -12,10 +14,13 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/csi"
 	"github.com/mortise-dev/mortise/internal/agent/devicemanager"
 	"github.com/mortise-dev/mortise/internal/agent/dra"
+	"github.com/mortise-dev/mortise/internal/agent/hardware"
 	"github.com/mortise-dev/mortise/internal/agent/imagecredentials"
 	"github.com/mortise-dev/mortise/internal/agent/images"
+	"github.com/mortise-dev/mortise/internal/agent/nodestatus"
 	"github.com/mortise-dev/mortise/internal/agent/pleg"
 	"github.com/mortise-dev/mortise/internal/agent/podadmission"
+	"github.com/mortise-dev/mortise/internal/agent/podresize"
 	"github.com/mortise-dev/mortise/internal/agent/podresources"
 	"github.com/mortise-dev/mortise/internal/agent/podworkers"
 	"github.com/mortise-dev/mortise/internal/agent/probe"
@@ -39,6 +44,8 @@ type Metrics struct {
 	runtime   *cri.Metrics
 	relists   *pleg.Metrics
 	starts    *podworkers.Metrics
+	resizes   *podresize.Metrics
+	startup   *nodestatus.Metrics
 	leaving   *shutdown.Metrics
 	probes    *probe.Metrics // in a registry of their own
 	ofProbes  *prometheus.Registry
@@ -51,6 +58,7 @@ func NewMetrics() *Metrics {
 		devices: devicemanager.NewMetrics(), resources: podresources.NewMetrics(),
 		exclusive: resourcemetrics.New(),
 		providers: imagecredentials.NewMetrics(), claims: dra.NewMetrics(), storage: csi.NewMetrics(), runtime: cri.NewMetrics(),
+		resizes: podresize.NewMetrics(), startup: nodestatus.NewMetrics(hardware.Booted(), time.Now()),
 		relists: pleg.NewMetrics(), starts: podworkers.NewMetrics(), leaving: shutdown.NewMetrics(),
 		probes: probe.NewMetrics(), ofProbes: prometheus.NewRegistry(),
 		evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -69,6 +77,8 @@ func NewMetrics() *Metrics {
 	m.registry.MustRegister(m.runtime.Collectors()...)
 	m.registry.MustRegister(m.relists.Collectors()...)
 	m.registry.MustRegister(m.starts.Collectors()...)
+	m.registry.MustRegister(m.resizes.Collectors()...)
+	m.registry.MustRegister(m.startup.Collectors()...)
 	m.registry.MustRegister(m.leaving.Collectors()...)
 	m.ofProbes.MustRegister(m.probes.Collectors()...)
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

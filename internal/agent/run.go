@@ -262,7 +262,7 @@ func (n *node) buildParts(ctx context.Context, services corev1listers.ServiceLis
 	}
 	n.nodeStatus = nodestatus.New(nodestatus.Config{
 		Client: n.client, Runtime: n.cri, Addresses: n.Addresses, Images: n.images, Kubelet: n.Kubelet, Clock: n.Clock, Logger: n.Logger,
-		NodeName: n.NodeName, Labels: n.Labels, TLS: n.Server.TLS, Port: n.port, Resources: n.resources, Plugins: n.managers,
+		NodeName: n.NodeName, Labels: n.Labels, TLS: n.Server.TLS, Port: n.port, Metrics: n.Metrics.startup, Resources: n.resources, Plugins: n.managers,
 		Volumes: attachedVolumes{n.storage.Attachments(), n.local},
 		Cloud:   nodestatus.Cloud{External: n.Host.Cloud.External, Given: n.Host.Cloud.Given, Outside: n.Host.Cloud.Outside},
 		Network: cni.Options{
@@ -315,6 +315,7 @@ func (n *node) buildParts(ctx context.Context, services corev1listers.ServiceLis
 	})
 	resizes := podresize.New(podresize.Config{
 		Runtime: n.cri, Cgroups: bounds, Node: n.nodeStatus, Admission: admission, Limits: n.config, Kubelet: n.Kubelet, Events: n.recorder,
+		Metrics: n.Metrics.resizes, Clock: n.Clock,
 	})
 	n.workers.Start(podworkers.Dependencies{
 		Services: services, Events: n.recorder, References: n.objects, Objects: n.objects, Volumes: n.volumes, Mounts: n.volumes,

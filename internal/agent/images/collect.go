@@ -58,7 +58,7 @@ func (m *Manager) trimImages(ctx context.Context) error {
 		High: int(*k.ImageGCHighThresholdPercent), Low: int(*k.ImageGCLowThresholdPercent),
 		MinAge: k.ImageMinimumGCAge.Duration, MaxAge: k.ImageMaximumGCAge.Duration,
 	}
-	failed := m.removeImages(ctx, m.table.Old(now, s))
+	failed := m.removeImages(ctx, m.table.Old(now, s), forAge)
 	disk, ok := m.Measure(ctx)[evict.ImageFSAvailable]
 	if !ok || s.High >= 100 {
 		return failed
@@ -68,7 +68,7 @@ func (m *Manager) trimImages(ctx context.Context) error {
 		return failed
 	}
 	images, bytes := m.table.Free(now, need, s.MinAge)
-	failed = errors.Join(failed, m.removeImages(ctx, images))
+	failed = errors.Join(failed, m.removeImages(ctx, images, forSpace))
 	if bytes < need {
 		m.Events.Eventf(m.Node, corev1.EventTypeWarning, "FreeDiskSpaceFailed", "Failed to garbage collect required amount of images. "+
 			"Attempted to free %d bytes, but only found %d bytes eligible to free.", need, bytes)
@@ -84,7 +84,7 @@ func (m *Manager) DeleteUnused(ctx context.Context) error {
 		return err
 	}
 	images, _ := m.table.Free(m.Clock.Now(), math.MaxInt64, 0)
-	return m.removeImages(ctx, images)
+	return m.removeImages(ctx, images, forSpace)
 }
 
 // seeImages records which images exist, and which are in use.
@@ -162,14 +162,21 @@ func (m *Manager) sandboxImage(ctx context.Context) string {
 	return ""
 }
 
-// removeImages removes all of the images that can be removed.
-func (m *Manager) removeImages(ctx context.Context, images []imagegc.Image) error {
+// Why images are removed: values of a label of kubelet's metric.
+const (
+	forAge   = "age"
+	forSpace = "space"
+)
+
+// removeImages removes all of the images that can be removed, for a reason.
+func (m *Manager) removeImages(ctx context.Context, images []imagegc.Image, reason string) error {
 	var failed []error
 	for _, i := range images {
 		if err := m.Runtime.Images.RemoveImage(cri.Quiet(ctx), &runtimeapi.ImageSpec{Image: i.ID}); err != nil && !cri.IsNotFound(err) {
 			failed = append(failed, fmt.Errorf("remove image %s: %w", i.ID, err))
 			continue
 		}
+		m.Metrics.removed.WithLabelValues(reason).Inc()
 		m.Logger.Info("Removed an image", "image", i.ID, "bytes", i.Bytes)
 	}
 	return errors.Join(failed...)

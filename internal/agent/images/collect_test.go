@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"testing"
 
+	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
@@ -77,5 +78,9 @@ func TestImagesOfAdmittedPodsStay(t *testing.T) {
 	near.pods = nil
 	if err := m.DeleteUnused(ctx); err != nil || r.Calls("RemoveImage") != 1 {
 		t.Errorf("an image that nobody uses: %v, %d removed", err, r.Calls("RemoveImage"))
+	}
+	var d dto.Metric
+	if err := m.Metrics.removed.WithLabelValues(forSpace).Write(&d); err != nil || d.GetCounter().GetValue() != 1 {
+		t.Errorf("%v images counted as removed, %v", d.GetCounter().GetValue(), err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 type Metrics struct {
 	ensured *prometheus.CounterVec
 	pulls   *prometheus.HistogramVec
+	removed *prometheus.CounterVec
 }
 
 // NewMetrics makes the counters with zero values.
@@ -30,12 +31,16 @@ func NewMetrics() *Metrics {
 			Help:    "How long successful pulls took, with their wait for other pulls, by the image's size.",
 			Buckets: []float64{1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600},
 		}, []string{"image_size_in_bytes"}),
+		removed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Subsystem: "kubelet", Name: "image_garbage_collected_total",
+			Help: "Total number of images that the node has removed, by why: their age, or space on the disk.",
+		}, []string{"reason"}),
 	}
 }
 
 // Collectors returns the metrics for registration.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.ensured, m.pulls}
+	return []prometheus.Collector{m.ensured, m.pulls, m.removed}
 }
 
 // finding is whether a container's image was found on the node; nil: not determined.

@@ -8,6 +8,7 @@
 //	object.go      the Node: the API server's version, and the node's changes to it
 //	register.go    registration and the heartbeat
 //	lease.go       the lease
+//	metrics.go     how long a new node took to start
 //	patch.go       writes the changes of the Node
 //	network.go     the pod network
 //
@@ -100,6 +101,8 @@ type Config struct {
 	Volumes Volumes
 	// Plugins add extended resources; nil: none do.
 	Plugins Plugins
+
+	Metrics *Metrics // nil: none
 
 	// Cloud is the contract with a cloud's controller manager.
 	Cloud Cloud

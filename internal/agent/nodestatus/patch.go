@@ -49,6 +49,11 @@ func (m *Manager) writeNode(ctx context.Context, have, want *corev1.Node, heartb
 	if err != nil {
 		return fmt.Errorf("write status of node %s: %w", m.NodeName, err)
 	}
+	if slices.ContainsFunc(written.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	}) {
+		m.Metrics.ready(m.Clock.Now())
+	}
 	m.saw(written)
 	return nil
 }

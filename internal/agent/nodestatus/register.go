@@ -56,6 +56,7 @@ func (m *Manager) register(ctx context.Context) error {
 	nodes := m.Client.CoreV1().Nodes()
 	made, err := (*corev1.Node)(nil), error(nil)
 	if *m.Kubelet.RegisterNode {
+		m.Metrics.asks(m.Clock.Now())
 		made, err = nodes.Create(ctx, m.initial(), metav1.CreateOptions{})
 	} else if made, err = nodes.Get(ctx, m.NodeName, metav1.GetOptions{}); apierrors.IsNotFound(err) {
 		return nil // another component creates it; heartbeats watch for it
@@ -64,6 +65,9 @@ func (m *Manager) register(ctx context.Context) error {
 		return fmt.Errorf("register node %s: %w", m.NodeName, err)
 	}
 	if err == nil {
+		if *m.Kubelet.RegisterNode {
+			m.Metrics.made(m.Clock.Now())
+		}
 		m.Logger.Info("Registered the node", "node", m.NodeName)
 	} else {
 		made, err = nodes.Get(ctx, m.NodeName, metav1.GetOptions{})

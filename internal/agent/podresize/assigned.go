@@ -16,22 +16,22 @@ import (
 const staticCPUPolicy = "static"
 
 // assigned returns why a Guaranteed pod cannot be resized: in 1.37 the CPU and memory managers assign what a pod had when it was admitted.
-// Resources that do not change do not matter. The words are upstream's.
-func (m *Manager) assigned(pod *corev1.Pod) string {
+// Resources that do not change do not matter. The words are upstream's, and those of its metric.
+func (m *Manager) assigned(pod *corev1.Pod) (why, detail string) {
 	class := pod.Status.QOSClass
 	if class == "" {
 		class = podstatus.QOS(pod)
 	}
 	if class != corev1.PodQOSGuaranteed || m.Kubelet == nil {
-		return ""
+		return "", ""
 	}
 	if m.Kubelet.CPUManagerPolicy == staticCPUPolicy && changes(pod, corev1.ResourceCPU) {
-		return fmt.Sprintf("Resize is infeasible for Guaranteed Pods alongside CPU Manager policy %q", m.Kubelet.CPUManagerPolicy)
+		return fmt.Sprintf("Resize is infeasible for Guaranteed Pods alongside CPU Manager policy %q", m.Kubelet.CPUManagerPolicy), cpusAssigned
 	}
 	if m.Kubelet.MemoryManagerPolicy == configv1beta1.StaticMemoryManagerPolicy && changes(pod, corev1.ResourceMemory) {
-		return fmt.Sprintf("Resize is infeasible for Guaranteed Pods alongside Memory Manager policy %q", m.Kubelet.MemoryManagerPolicy)
+		return fmt.Sprintf("Resize is infeasible for Guaranteed Pods alongside Memory Manager policy %q", m.Kubelet.MemoryManagerPolicy), memoryAssigned
 	}
-	return ""
+	return "", ""
 }
 
 // changes reports whether a container's resource differs from what the status says that it has.

@@ -27,7 +27,7 @@ func TestAssignedResourcesAreNotResized(t *testing.T) {
 			Spec:   corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: of(c.cpu, c.memory)}}},
 			Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "c", Resources: &is}}},
 		}
-		if got := m.assigned(pod); got != c.want {
+		if got, _ := m.assigned(pod); got != c.want {
 			t.Errorf("%s CPUs, %s: %q, want %q", c.cpu, c.memory, got, c.want)
 		}
 	}

@@ -41,6 +41,9 @@ func (r *Pod) troubled(pod *corev1.Pod, why corev1.PodCondition) {
 		return
 	}
 	r.said.told = told
+	if _, detail := r.m.assigned(pod); why.Reason == corev1.PodReasonInfeasible && detail != "" {
+		r.m.Metrics.infeasible.WithLabelValues(detail).Inc()
+	}
 	r.m.Events.Event(pod, corev1.EventTypeWarning, reason, resizeMessage(pod, prefix, why.Message))
 }
 

@@ -5,6 +5,7 @@
 //
 //	podresize.go  the Manager, and the Pod, which resizes one pod
 //	events.go     events of a resize
+//	metrics.go    kubelet's metrics of resizes
 //	memory.go     checks whether a pod's memory limit can be lowered
 package podresize
 
@@ -14,12 +15,14 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/record"
 	resourcehelper "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/internal/agent/allocatable"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
@@ -52,7 +55,7 @@ type Admission interface {
 	Resize(ctx context.Context, pod *corev1.Pod) error
 }
 
-// Config configures a Manager. All fields are required.
+// Config configures a Manager. All fields but Metrics and Clock are required.
 type Config struct {
 	Runtime   *cri.Client
 	Cgroups   Cgroups
@@ -61,13 +64,26 @@ type Config struct {
 	Limits    runconfig.Node // computes containers' cgroup settings
 	Kubelet   *configv1beta1.KubeletConfiguration
 	Events    record.EventRecorder
+	Metrics   *Metrics           // nil: they are not read
+	Clock     clock.PassiveClock // nil: the machine's
 }
 
 // Manager makes a Pod for each pod. It has no state but its configuration.
 type Manager struct{ Config }
 
 // New makes the manager.
-func New(c Config) *Manager { return &Manager{c} }
+func New(c Config) *Manager {
+	if c.Metrics == nil {
+		c.Metrics = NewMetrics()
+	}
+	if c.Clock == nil {
+		c.Clock = clock.RealClock{}
+	}
+	return &Manager{c}
+}
+
+// Requested counts the resizes that a newer definition of a pod asks for.
+func (m *Manager) Requested(old, pod *corev1.Pod) { m.Metrics.Requested(old, pod) }
 
 // Pod resizes one pod, and records its actual resources. It belongs to one goroutine.
 type Pod struct {
@@ -117,6 +133,13 @@ func (r *Pod) Resize(ctx context.Context, pod *corev1.Pod, state *podstate.Pod) 
 	maps.DeleteFunc(r.shares, func(id string, _ corev1.ResourceList) bool { return !is(id) })
 	var kills []decide.Kill
 	begun, given := false, false
+	var actuating time.Time // since when; zero: nothing is to be done, or it is not possible
+	defer func() {
+		if !actuating.IsZero() {
+			failed := slices.ContainsFunc(r.conditions, func(c corev1.PodCondition) bool { return c.Reason == corev1.PodReasonError })
+			r.m.Metrics.actuated(r.m.Clock.Since(actuating), !failed)
+		}
+	}()
 	failed := func(err error) {
 		why := corev1.PodCondition{
 			Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue, Reason: corev1.PodReasonError, Message: err.Error(),
@@ -134,6 +157,7 @@ func (r *Pod) Resize(ctx context.Context, pod *corev1.Pod, state *podstate.Pod) 
 			r.troubled(pod, *why)
 			return false
 		}
+		actuating = r.m.Clock.Now()
 		r.starts(pod)
 		if err := r.memoryInUse(ctx, pod, state); err != nil {
 			failed(err)
@@ -305,7 +329,7 @@ func (m *Manager) refusal(ctx context.Context, pod *corev1.Pod) *corev1.PodCondi
 				"Node didn't have enough capacity: %s, requested: %d, capacity: %d", name, want, capacity)) // upstream's words
 		}
 	}
-	if why := m.assigned(pod); why != "" {
+	if why, _ := m.assigned(pod); why != "" {
 		return pending(corev1.PodReasonInfeasible, why)
 	}
 	if reject := (*podadmission.Rejection)(nil); errors.As(m.Admission.Resize(ctx, pod), &reject) {

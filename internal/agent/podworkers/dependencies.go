@@ -146,6 +146,8 @@ type Admission interface {
 // Resizes change the resources of running containers.
 type Resizes interface {
 	NewPod() *podresize.Pod
+	// Requested counts the resizes that a newer definition of a pod asks for.
+	Requested(old, pod *corev1.Pod)
 }
 
 // Dependencies are the other rooms that the workers use. Some of them need the Manager, so Start passes them.

@@ -5,6 +5,7 @@ package podworkers
 
 import (
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,6 +21,7 @@ type Metrics struct {
 	users, userErrs  prometheus.Counter // pods in user namespaces
 	containers       *prometheus.CounterVec
 	containersErrors *prometheus.CounterVec
+	terminated       *prometheus.CounterVec
 	all              []prometheus.Collector
 }
 
@@ -61,6 +63,8 @@ func NewMetrics() *Metrics {
 	m.containers = counter("started_containers_total", "Cumulative number of containers started", "container_type")
 	m.containersErrors = counter("started_containers_errors_total", "Cumulative number of errors when starting containers",
 		"container_type", "code")
+	m.terminated = counter("terminated_containers_total", "Cumulative number of container terminations.",
+		"container_type", "exit_code", "reason")
 	return m
 }
 
@@ -105,6 +109,25 @@ func (m *Metrics) container(pod *corev1.Pod, name, reason string) {
 	m.containers.WithLabelValues(kind).Inc()
 	if reason != "" {
 		m.containersErrors.WithLabelValues(kind, reason).Inc()
+	}
+}
+
+// wrote counts the containers that ended between two statuses of a pod.
+func (m *Metrics) wrote(before, now *corev1.PodStatus) {
+	if m == nil {
+		return
+	}
+	for kind, lists := range map[string][2][]corev1.ContainerStatus{
+		"init_container":      {before.InitContainerStatuses, now.InitContainerStatuses},
+		"container":           {before.ContainerStatuses, now.ContainerStatuses},
+		"ephemeral_container": {before.EphemeralContainerStatuses, now.EphemeralContainerStatuses},
+	} {
+		for _, s := range lists[1] {
+			had := func(b corev1.ContainerStatus) bool { return b.Name == s.Name && b.State.Terminated != nil }
+			if t := s.State.Terminated; t != nil && !slices.ContainsFunc(lists[0], had) {
+				m.terminated.WithLabelValues(kind, strconv.Itoa(int(t.ExitCode)), t.Reason).Inc()
+			}
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mortise-dev/mortise/internal/agent/decide"
+	"github.com/mortise-dev/mortise/internal/agent/podresize"
 )
 
 func onePod(name string) *corev1.Pod {
@@ -68,7 +69,7 @@ func TestOwnStatusWakesNobody(t *testing.T) {
 		old.UID, old.ResourceVersion = "uid", "5"
 		old.Status.Conditions = []corev1.PodCondition{theirs}
 		w := &worker{uid: old.UID, wakes: make(chan struct{}, 1), entry: entry{spec: old, status: &made}}
-		m := &Manager{podTable: newPodTable(nil, nil)}
+		m := &Manager{podTable: newPodTable(nil, nil), Dependencies: Dependencies{Resizes: podresize.New(podresize.Config{})}}
 		m.workers[old.UID] = w
 		w.m = m
 		pod := old.DeepCopy()

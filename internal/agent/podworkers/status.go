@@ -144,6 +144,7 @@ func (w *worker) newStatus(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, f
 		}
 		w.succeeded(writePodStatus)
 		m.Starts.synced(m.Clock.Since(w.written.changed))
+		m.Starts.wrote(&base, &sent)
 		w.written.changed = time.Time{}
 		w.written.status, w.written.at = &sent, made.ResourceVersion
 		m.mu.Lock()

@@ -130,6 +130,9 @@ func (m *Manager) SetPod(pod *corev1.Pod) {
 	if cancel != nil {
 		cancel()
 	}
+	if old != nil && old.Generation != pod.Generation {
+		m.Resizes.Requested(old, pod)
+	}
 	if !known {
 		w.wake()
 	}
