@@ -17,12 +17,12 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// BackupPath serves a backup of the store to users with the right to get this path: to administrators, for it holds all objects, Secrets among
-// them. It is not below /debug/, where others may be let in to profile the server.
-const BackupPath = "/store/backup"
+// backupPath serves a backup of the store to users with the right to get this path: to administrators, for it holds all objects, Secrets
+// among them. It is not below /debug/, whose paths others may get to profile the server.
+const backupPath = "/store/backup"
 
-// BackupRevision is the trailer of a backup's response that tells the revision of the store that the backup has.
-const BackupRevision = "Mortise-Backup-Revision"
+// backupRevision is the trailer of a backup's response that tells the revision of the store that the backup has.
+const backupRevision = "Mortise-Backup-Revision"
 
 // backUp writes a backup of the store at one revision, while the store is in use. A client learns from a connection that is cut that the
 // backup is not whole.
@@ -37,12 +37,12 @@ func backUp(s *store.Store) http.HandlerFunc {
 			return
 		}
 		w.Header().Set("Content-Type", "application/octet-stream")
-		w.Header().Set("Trailer", BackupRevision)
+		w.Header().Set("Trailer", backupRevision)
 		begun := &begins{Writer: w}
 		revision, err := s.Backup(r.Context(), begun)
 		switch {
 		case err == nil:
-			w.Header().Set(BackupRevision, strconv.FormatInt(revision, 10))
+			w.Header().Set(backupRevision, strconv.FormatInt(revision, 10))
 		case begun.written:
 			panic(http.ErrAbortHandler)
 		case errors.Is(err, store.ErrClosed):
@@ -54,7 +54,7 @@ func backUp(s *store.Store) http.HandlerFunc {
 	}
 }
 
-// begins tells whether something was written.
+// begins is a writer that knows whether something was written.
 type begins struct {
 	io.Writer
 	written bool

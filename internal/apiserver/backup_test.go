@@ -58,7 +58,7 @@ func TestBackup(t *testing.T) {
 		}
 		backup, err := io.ReadAll(response.Body)
 		response.Body.Close()
-		revision, other := strconv.ParseInt(response.Trailer.Get(BackupRevision), 10, 64)
+		revision, other := strconv.ParseInt(response.Trailer.Get(backupRevision), 10, 64)
 		if err != nil || other != nil || response.StatusCode != http.StatusOK {
 			t.Fatalf("%s %v %v", response.Status, err, other)
 		}
@@ -100,14 +100,14 @@ func TestBackupFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
-	if n, err := io.Copy(io.Discard, response.Body); !errors.Is(err, io.ErrUnexpectedEOF) || response.Trailer.Get(BackupRevision) != "" {
+	if n, err := io.Copy(io.Discard, response.Body); !errors.Is(err, io.ErrUnexpectedEOF) || response.Trailer.Get(backupRevision) != "" {
 		t.Errorf("%d bytes, %v, %v", n, err, response.Trailer)
 	}
 }
 
 func serveBackup(s *store.Store, method string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
-	backUp(s)(w, httptest.NewRequest(method, BackupPath, nil))
+	backUp(s)(w, httptest.NewRequest(method, backupPath, nil))
 	return w
 }
 

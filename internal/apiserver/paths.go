@@ -67,7 +67,7 @@ func (s *Server) mux() map[string]http.Handler {
 		"/debug/pprof/symbol":  http.HandlerFunc(pprof.Symbol),
 		"/debug/pprof/trace":   http.HandlerFunc(pprof.Trace),
 		"/debug/flags":         flags, "/debug/flags/": flags,
-		BackupPath:     backUp(s.opts.Store),
+		backupPath:     backUp(s.opts.Store),
 		extensionsPath: showExtensions(s.opts.Ledger, func() objectReader { return s.registry.Backend() }),
 	}
 	if s.flow != nil {
@@ -140,7 +140,7 @@ func listed(kinds []*resource.Descriptor, mux map[string]http.Handler) []string 
 	}
 	for p := range mux {
 		if (!strings.HasSuffix(p, "/") || mux[strings.TrimSuffix(p, "/")] == nil || p == "/openapi/v3/") && !strings.HasPrefix(p, "/debug/") &&
-			p != "/configz" && p != BackupPath {
+			p != "/configz" && p != backupPath {
 			paths = append(paths, p)
 		}
 	}

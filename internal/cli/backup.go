@@ -15,11 +15,13 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/mortise-dev/mortise/internal/apiserver"
 	"github.com/mortise-dev/mortise/internal/durable"
 	"github.com/mortise-dev/mortise/store"
 	"github.com/mortise-dev/mortise/store/local"
 )
+
+// backupPath is where a server serves a backup, backupRevision the trailer with the backup's revision.
+const backupPath, backupRevision = "/store/backup", "Mortise-Backup-Revision"
 
 // backup writes a store's newest state and returns its revision.
 type backup func(ctx context.Context, w io.Writer) (int64, error)
@@ -74,7 +76,7 @@ func running(kubeconfig string) backup {
 			return 0, fmt.Errorf("make client: %w", err)
 		}
 		defer client.CloseIdleConnections()
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(config.Host, "/")+apiserver.BackupPath, nil)
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(config.Host, "/")+backupPath, nil)
 		if err != nil {
 			return 0, fmt.Errorf("ask the server: %w", err)
 		}
@@ -90,7 +92,7 @@ func running(kubeconfig string) backup {
 		if _, err := io.Copy(w, response.Body); err != nil {
 			return 0, fmt.Errorf("read the backup from %s: %w", config.Host, err)
 		}
-		revision, err := strconv.ParseInt(response.Trailer.Get(apiserver.BackupRevision), 10, 64)
+		revision, err := strconv.ParseInt(response.Trailer.Get(backupRevision), 10, 64)
 		if err != nil {
 			return 0, fmt.Errorf("read the backup from %s: it does not end: %w", config.Host, io.ErrUnexpectedEOF)
 		}

@@ -77,7 +77,7 @@ func (l *identityLease) collect(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// expired reports whether a Lease has not been renewed in time. One without times is of nobody, and expired.
+// expired reports whether a Lease has not been renewed in time. One without times counts as expired.
 func expired(l *coordinationv1.Lease, now time.Time) bool {
 	return l.Spec.RenewTime == nil || l.Spec.LeaseDurationSeconds == nil ||
 		l.Spec.RenewTime.Add(time.Duration(*l.Spec.LeaseDurationSeconds)*time.Second).Before(now)

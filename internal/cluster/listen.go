@@ -124,8 +124,8 @@ func writeKubeconfig(path string, kubeconfig []byte) error {
 	return nil
 }
 
-// advertised returns the address at which other hosts, pods among them, reach the server. Unless it is configured, it is no loopback address
-// where the machine has another.
+// advertised returns the address at which other hosts, pods among them, reach the server. Unless it is configured, it is no loopback
+// address where the machine has another.
 func (a *assembly) advertised() netip.AddrPort {
 	at, err := netip.ParseAddr(a.settings.host)
 	switch {

@@ -85,7 +85,7 @@ func (s *stream[T]) own() {
 		return
 	}
 	used := s.end.Load() - w.first - int64(n-1)<<s.shift
-	if used == 1<<s.shift { // nobody writes there any more
+	if used == 1<<s.shift { // the other stream writes there no more
 		return
 	}
 	chunks := slices.Clone(w.chunks)

@@ -39,7 +39,8 @@ func upstream(t *testing.T, c *members, data, binary string, like *server) *serv
 	log, err := os.Create(filepath.Join(t.TempDir(), "kube-apiserver.log"))
 	must(t, err)
 	s := &server{url: fmt.Sprintf("https://127.0.0.1:%d", port), client: like.client}
-	s.proc = exec.Command(binary, "--etcd-servers", strings.Join(c.urls, ","), "--secure-port", fmt.Sprint(port), "--bind-address", "127.0.0.1",
+	s.proc = exec.Command(binary, "--etcd-servers", strings.Join(c.urls, ","), "--secure-port", fmt.Sprint(port),
+		"--bind-address", "127.0.0.1",
 		"--tls-cert-file", pki("apiserver.crt"), "--tls-private-key-file", pki("apiserver.key"), "--client-ca-file", pki("ca.crt"),
 		"--service-account-issuer", "https://kubernetes.default.svc.cluster.local", "--service-account-key-file", pki("sa.key"),
 		"--service-account-signing-key-file", pki("sa.key"), "--service-cluster-ip-range", "10.96.0.0/16", "--authorization-mode", "Node,RBAC",
@@ -69,7 +70,6 @@ func upstream(t *testing.T, c *members, data, binary string, like *server) *serv
 			text, _ := os.ReadFile(log.Name())
 			t.Fatalf("kube-apiserver is not ready: %v\n%s", err, text[max(0, len(text)-4000):])
 		}
-		time.Sleep(100 * time.Millisecond) // a process that does not tell
 	}
 }
 
@@ -224,9 +224,10 @@ func fill(t *testing.T, s *server, prefix string) {
 		"scaleTargetRef": map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "name": prefix + "d"}}})
 	create("/apis/rbac.authorization.k8s.io/v1/clusterroles", "r", map[string]any{"rules": []any{map[string]any{"apiGroups": []any{""},
 		"resources": []any{"pods"}, "verbs": []any{"get"}}}})
-	create("/apis/networking.k8s.io/v1/namespaces/default/ingresses", "ing", map[string]any{"spec": map[string]any{"defaultBackend": map[string]any{
+	const network = "/apis/networking.k8s.io/v1/namespaces/default"
+	create(network+"/ingresses", "ing", map[string]any{"spec": map[string]any{"defaultBackend": map[string]any{
 		"service": map[string]any{"name": prefix + "svc", "port": map[string]any{"number": 80}}}}})
-	create("/apis/networking.k8s.io/v1/namespaces/default/networkpolicies", "np", map[string]any{"spec": map[string]any{"podSelector": map[string]any{}}})
+	create(network+"/networkpolicies", "np", map[string]any{"spec": map[string]any{"podSelector": map[string]any{}}})
 	create("/apis/storage.k8s.io/v1/storageclasses", "sc", map[string]any{"provisioner": "example.com/p"})
 	create("/apis/coordination.k8s.io/v1/namespaces/default/leases", "le", map[string]any{"spec": map[string]any{"holderIdentity": "x"}})
 	create("/apis/scheduling.k8s.io/v1/priorityclasses", "pc", map[string]any{"value": 1000})
@@ -246,7 +247,8 @@ func definition(t *testing.T, s *server) {
 	s.create(t, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", named("widgets.example.com", map[string]any{"spec": map[string]any{
 		"group": "example.com", "scope": "Namespaced",
 		"names": map[string]any{"plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList"},
-		"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true, "subresources": map[string]any{"status": map[string]any{}},
+		"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true,
+			"subresources":             map[string]any{"status": map[string]any{}},
 			"additionalPrinterColumns": []any{map[string]any{"name": "Size", "type": "integer", "jsonPath": ".spec.size"}},
 			"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "properties": map[string]any{"spec": map[string]any{
 				"type": "object", "properties": map[string]any{
@@ -256,8 +258,8 @@ func definition(t *testing.T, s *server) {
 	s.until(t, http.StatusOK, http.MethodGet, "/apis/example.com/v1/namespaces/default/widgets", "", nil)
 }
 
-// changes reads the names of the ConfigMaps that a watch shows, from a revision on, until one that ends it. The watch may be refused: then it
-// returns the reason.
+// changes reads the names of the ConfigMaps that a watch shows, from a revision on, until one that ends it. The watch may be refused: then
+// it returns the reason.
 func changes(t *testing.T, s *server, from, last string) (names []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -287,8 +289,8 @@ func changes(t *testing.T, s *server, from, last string) (names []string) {
 	return nil
 }
 
-// TestHandOver puts kube-apiserver and Mortise in each other's place on one etcd: both at once, then in turns. Both show the same objects, and
-// clients' watches go on.
+// TestHandOver puts kube-apiserver and Mortise in each other's place on one etcd: both at once, then in turns. Both show the same objects,
+// and clients' watches go on.
 func TestHandOver(t *testing.T) {
 	binary := os.Getenv(kubeAPIServer)
 	if binary == "" {

@@ -49,8 +49,8 @@ type Leases struct {
 }
 
 // Hold holds a lease for a server's address until ctx ends. It calls changed with the addresses of all servers, in their order: at once,
-// and whenever they change. Its calls do not overlap. At the end it removes the lease, so that the other servers learn at once that this one
-// is gone.
+// and whenever they change. Its calls do not overlap. At the end it removes the lease, so that the other servers learn at once that this
+// one is gone.
 func (l *Leases) Hold(ctx context.Context, own netip.Addr, changed func([]netip.Addr)) {
 	c := l.Clock
 	if c == nil {

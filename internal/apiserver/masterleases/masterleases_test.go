@@ -85,7 +85,8 @@ func TestServersKnowEachOther(t *testing.T) {
 		}
 
 		// What kube-apiserver, or a server that was killed, has left.
-		if _, err := s.Put(t.Context(), store.Op{Key: prefix + killed.String(), Value: value(killed, 7), Expect: store.Any, TTL: ttl}); err != nil {
+		left := store.Op{Key: prefix + killed.String(), Value: value(killed, 7), Expect: store.Any, TTL: ttl}
+		if _, err := s.Put(t.Context(), left); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package kubernetesservice publishes the API server inside the cluster: the Service "kubernetes" in the namespace default, with the first
-// address of the service range, and its Endpoints and EndpointSlice with the addresses at which the servers listen: of the one server, or of
-// all that share a store.
+// address of the service range, and its Endpoints and EndpointSlice with the addresses at which the servers listen: of the one server, or
+// of all that share a store.
 package kubernetesservice
 
 import (
