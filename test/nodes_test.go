@@ -47,7 +47,7 @@ func joinedIn(t *testing.T, where []string, dataDir string, args ...string) *pro
 	return p
 }
 
-// mortise runs a verb and returns what it printed on both streams, without the end of the last line.
+// mortise runs a verb and returns what it printed, without the end of the last line; of one that fails, its errors too.
 func (p *program) mortise(args ...string) (string, error) {
 	var out, other bytes.Buffer
 	cmd := exec.CommandContext(p.t.Context(), p.binary, args...)
