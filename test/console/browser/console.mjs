@@ -55,6 +55,7 @@ export const tests = (name) => {
 
   test('each page loads, and is without violations in both themes', async () => {
     for (const [i, path] of pages.entries()) {
+      if (!chromium && !full && i % 3 > 0) continue
       await p.go(path)
       for (const dark of full ? [false, true] : [i % 2 === 0]) {
         await p.theme(dark)
@@ -191,15 +192,32 @@ export const tests = (name) => {
     await cluster.apply(objects.deadWebhook('shop'))
     await assert.rejects(cluster.kubectl('create', 'configmap', 'blocked', '-n', 'shop'))
     await p.go('./')
+    await p.page.waitForSelector('.troubles a:has-text("guard.example.com")')
+    await p.page.waitForSelector('.page:not(:has(.wait))')
+    await p.theme(false)
+    await p.picture('overview')
     await p.page.click('.troubles a:has-text("guard.example.com")')
     await p.page.waitForSelector('pre.wrong:has-text("guard")')
     await p.page.waitForSelector('.mark:has-text("all these writes are refused")')
+    await p.picture('webhook')
     await p.page.click('a:has-text("Refused writes")')
     await p.page.locator('table a', { hasText: 'configmaps' }).first().click()
     await p.page.waitForSelector('.way .failed')
+    await p.picture('write')
     assert.deepEqual(await p.axe(), [])
     await p.page.click('.way a:has-text("guard")')
     await p.page.waitForSelector('.acts')
+    if (process.env.CONSOLE_PICTURES) {
+      await p.go('k/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/_/guard?tab=yaml')
+      await p.page.waitForSelector('.cm-content')
+      await edit((text) => text.replace('failurePolicy: Fail', 'failurePolicy: Ignore'))
+      await p.page.waitForSelector('dialog')
+      await p.page.waitForFunction(() => !document.querySelector('dialog .wait'))
+      await p.picture('edit')
+      await p.page.keyboard.press('Escape')
+      await p.go('k/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/_/guard')
+      await p.page.waitForSelector('.acts')
+    }
     await p.page.click('.acts button.danger')
     await p.page.click('dialog button.danger')
     await p.page.waitForSelector('.title .mark:has-text("deleted")')

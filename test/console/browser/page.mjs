@@ -2,7 +2,7 @@
 import Module, { createRequire } from 'node:module'
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
-import { readFile } from 'node:fs/promises'
+import { readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 
 const require = createRequire(import.meta.url)
@@ -81,10 +81,23 @@ export class Page {
     await this.page.waitForFunction(() => !document.querySelector('main .wait'))
   }
 
-  /** picture keeps what the page looks like, where CONSOLE_PICTURES names a directory. */
+  /** picture keeps what the page looks like, as WebP, where CONSOLE_PICTURES names a directory. */
   async picture(name) {
     const dir = process.env.CONSOLE_PICTURES
-    if (dir) await this.page.screenshot({ path: join(dir, name + '.png') })
+    if (!dir) return
+    const png = (await this.page.screenshot()).toString('base64')
+    const blank = await this.page.context().newPage()
+    const webp = await blank.evaluate(async (data) => {
+      const image = new Image()
+      image.src = 'data:image/png;base64,' + data
+      await image.decode()
+      const canvas = Object.assign(document.createElement('canvas'), { width: image.width, height: image.height })
+      canvas.getContext('2d').drawImage(image, 0, 0)
+      return canvas.toDataURL('image/webp', 0.6).split(',')[1]
+    }, png)
+    await blank.close()
+    await writeFile(join(dir, name + '.webp'), Buffer.from(webp, 'base64'))
+    if (process.env.CONSOLE_PICTURES_PNG) await writeFile(join(process.env.CONSOLE_PICTURES_PNG, name + '.png'), Buffer.from(png, 'base64'))
   }
 
   row(text) {
