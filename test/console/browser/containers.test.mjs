@@ -56,7 +56,7 @@ test('the log is followed, and the previous run can be read', async () => {
   await p.page.waitForSelector('.logs div:has-text("ready")')
   await cluster.kubectl('exec', 'talker', '-n', 'shop', '--', 'sh', '-c', 'echo a new line > /proc/1/fd/1')
   await p.page.waitForSelector('.logs div:has-text("a new line")')
-  await cluster.kubectl('wait', '--for=jsonpath={.status.containerStatuses[0].restartCount}=1', 'pod/restarts', '-n', 'shop', '--timeout=120s')
+  await cluster.kubectl('wait', '--for=jsonpath={.status.containerStatuses[0].lastState.terminated}', 'pod/restarts', '-n', 'shop', '--timeout=120s')
   await p.go('k/core/v1/pods/shop/restarts?tab=logs&previous=1')
   await p.page.waitForSelector('.logs div:has-text("this run ends")')
   assert.equal(await p.page.isChecked('label:has-text("previous run") input'), true)
