@@ -81,8 +81,16 @@ type Environment struct {
 	// it.
 	Server *embed.Server
 
+	// WebhooksInProcess has the API server call the webhooks of WebhookInstallOptions, and those that convert CRDs, in this process:
+	// without a port and certificates. Managers of the suite take [Environment.WebhookServer] as their webhook server.
+	WebhooksInProcess bool
+
+	hooks     *WebhookServer
 	installed *upstream.Environment
 }
+
+// WebhookServer is the server of the webhooks, once the environment has started with WebhooksInProcess; else nil.
+func (e *Environment) WebhookServer() *WebhookServer { return e.hooks }
 
 // Start starts the cluster, installs the CRDs and webhooks, and returns an administrator's configuration. The caller stops the
 // environment also if Start returns an error.
@@ -101,10 +109,27 @@ func (e *Environment) Start() (*rest.Config, error) {
 		CRDInstallOptions: e.CRDInstallOptions, WebhookInstallOptions: e.WebhookInstallOptions,
 		ErrorIfCRDPathMissing: e.ErrorIfCRDPathMissing, CRDDirectoryPaths: e.CRDDirectoryPaths,
 	}
+	if e.WebhooksInProcess {
+		return e.Config, e.startWebhooks()
+	}
 	config, err := e.installed.Start()
 	e.Config, e.KubeConfig, e.CRDs = e.installed.Config, e.installed.KubeConfig, e.installed.CRDs
 	e.CRDInstallOptions, e.WebhookInstallOptions = e.installed.CRDInstallOptions, e.installed.WebhookInstallOptions
 	return config, err
+}
+
+// startWebhooks installs the CRDs and webhooks for a server in this process.
+func (e *Environment) startWebhooks() (err error) {
+	if e.Server == nil {
+		return errors.New("start environment: an existing cluster does not reach webhooks in this process")
+	}
+	e.KubeConfig = e.Server.Kubeconfig()
+	if e.hooks, err = NewWebhookServer(e.Server); err != nil {
+		return err
+	}
+	err = e.hooks.installFor(e)
+	e.installed.Config, e.installed.CRDInstallOptions = e.Config, e.CRDInstallOptions
+	return err
 }
 
 // startServer starts the cluster with the flags of the API server.
