@@ -41,6 +41,7 @@ type release struct {
 	version, out      string
 	tags, ldflags     string
 	binaries          string // directory of binaries that are built already, OS_ARCH/mortise; empty: build them
+	maintainer        string // of the Debian packages, "NAME <ADDRESS>"
 	level             int    // of the Debian packages' compression, 0 to 9
 	platforms         []platform
 	time              time.Time // of the commit
@@ -77,6 +78,7 @@ func run(ctx context.Context, args []string) error {
 	f.StringVar(&r.tags, "tags", "grpcnotrace", "build tags")
 	f.StringVar(&r.ldflags, "ldflags", "-s -w", "flags of the linker")
 	f.StringVar(&r.binaries, "binaries", "", "directory of binaries that are built already, as OS_ARCH/mortise")
+	f.StringVar(&r.maintainer, "maintainer", nobody, "maintainer of the Debian packages, as NAME <ADDRESS>")
 	f.IntVar(&r.level, "level", 6, "level of the compression of Debian packages, 0 to 9: 0 is thirty times faster, for tests")
 	platforms := f.String("platforms", all, "platforms, as OS/ARCH")
 	if err := f.Parse(args); err != nil {
