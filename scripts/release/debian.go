@@ -24,8 +24,8 @@ var packaging embed.FS
 // source is where the code is.
 const source = "https://github.com/mortise-dev/mortise"
 
-// nobody stands in the place of the Debian package's maintainer until a publisher names one. The domain exists nowhere (RFC 2606).
-const nobody = "The Mortise Authors <maintainers@mortise.example>"
+// unnamed stands in the place of the Debian package's maintainer until a publisher names one. The domain exists nowhere (RFC 2606).
+const unnamed = "The Mortise Authors <maintainers@mortise.example>"
 
 // control is the package's description (deb-control(5)). Containers need other programs, which simulated nodes do without.
 var control = template.Must(template.New("control").Parse(`Package: mortise

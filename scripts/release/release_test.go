@@ -70,8 +70,9 @@ func made(t *testing.T, root string) string {
 		}
 	}
 	r := &release{
-		out: filepath.Join(t.TempDir(), "dist"), binaries: dir, maintainer: nobody, platforms: []platform{{"linux", "amd64"}, {"windows", "amd64"}},
-		time: time.Date(2026, 11, 28, 1, 2, 3, 0, time.UTC),
+		out: filepath.Join(t.TempDir(), "dist"), binaries: dir, maintainer: unnamed,
+		platforms: []platform{{"linux", "amd64"}, {"windows", "amd64"}},
+		time:      time.Date(2026, 11, 28, 1, 2, 3, 0, time.UTC),
 	}
 	if err := r.make(t.Context()); err != nil {
 		t.Fatal(err)
