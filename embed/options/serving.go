@@ -16,7 +16,10 @@ type Serving struct {
 	// SNICertKeys are further certificates for clients that name a server, as CERT-FILE,KEY-FILE[:NAME,NAME...]. Without names, the
 	// certificate's own names count.
 	SNICertKeys []string
-	Console     Console
+	// AdvertiseAddress is the IP address at which pods and other servers reach this one; empty: the address that it listens on or, if that
+	// is none that others reach, the machine's first.
+	AdvertiseAddress string
+	Console          Console
 }
 
 func (o *Serving) addFlags(f *pflag.FlagSet) {
@@ -27,5 +30,7 @@ func (o *Serving) addFlags(f *pflag.FlagSet) {
 		"Directory of apiserver.crt and apiserver.key, if --tls-cert-file is not set. If neither exists, the server writes its own there.")
 	f.StringArrayVar(&o.SNICertKeys, "tls-sni-cert-key", o.SNICertKeys,
 		"Certificate and key files, as CERT,KEY[:NAME,NAME...], for clients that ask for a NAME. Default names: the certificate's. Repeatable.")
+	f.StringVar(&o.AdvertiseAddress, "advertise-address", o.AdvertiseAddress,
+		"IP address at which pods and other servers reach this one. Default: the host of --listen, or the machine's first address.")
 	o.Console.addFlags(f)
 }

@@ -216,7 +216,7 @@ func longRunning(info *requestinfo.Info) bool {
 	case "log", "exec", "attach", "portforward", "proxy":
 		return true
 	}
-	return info.Verb == "proxy" || !info.IsResourceRequest && strings.HasPrefix(info.Path, "/debug/pprof/")
+	return info.Verb == "proxy" || !info.IsResourceRequest && (strings.HasPrefix(info.Path, "/debug/pprof/") || info.Path == backupPath)
 }
 
 func administrator(who user.Info) bool {

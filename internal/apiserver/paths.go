@@ -67,6 +67,7 @@ func (s *Server) mux() map[string]http.Handler {
 		"/debug/pprof/symbol":  http.HandlerFunc(pprof.Symbol),
 		"/debug/pprof/trace":   http.HandlerFunc(pprof.Trace),
 		"/debug/flags":         flags, "/debug/flags/": flags,
+		backupPath:     backUp(s.opts.Store),
 		extensionsPath: showExtensions(s.opts.Ledger, func() objectReader { return s.registry.Backend() }),
 	}
 	if s.flow != nil {
@@ -123,7 +124,7 @@ func lookup(mux map[string]http.Handler, path string) http.Handler {
 	return nil
 }
 
-// listed returns all paths except those for debugging and /configz, which kube-apiserver does not list.
+// listed returns all paths except those for debugging, backups, and /configz, which kube-apiserver does not list.
 func listed(kinds []*resource.Descriptor, mux map[string]http.Handler) []string {
 	paths := []string{"/api", "/apis", "/apis/"}
 	for _, d := range kinds {
@@ -139,7 +140,7 @@ func listed(kinds []*resource.Descriptor, mux map[string]http.Handler) []string 
 	}
 	for p := range mux {
 		if (!strings.HasSuffix(p, "/") || mux[strings.TrimSuffix(p, "/")] == nil || p == "/openapi/v3/") && !strings.HasPrefix(p, "/debug/") &&
-			p != "/configz" {
+			p != "/configz" && p != backupPath {
 			paths = append(paths, p)
 		}
 	}

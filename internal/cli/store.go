@@ -12,26 +12,27 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/mortise-dev/mortise/internal/durable"
 	"github.com/mortise-dev/mortise/store/local"
 )
 
-// runStore maintains the store of a data directory while no cluster runs on it.
+// runStore maintains the store of a data directory. Only backup works while a cluster runs on it.
 func runStore(ctx context.Context, p Program, args []string) int {
 	f := pflag.NewFlagSet("store", pflag.ContinueOnError)
 	f.SetOutput(p.Err)
 	dataDir := f.String("data-dir", defaultDataDir(), "Data directory.")
 	bump := f.Int64("bump", 1_000_000,
 		"Number by which restore and import raise the revision, so that clients do not confuse the stores' revisions.")
+	kubeconfig := f.String("kubeconfig", "",
+		"File of the kubeconfig by which backup asks a running server. Default: the store of --data-dir, unless a server uses it.")
 	var t transfer
 	t.bind(f)
 	f.Usage = func() {
 		fmt.Fprintf(f.Output(), `Usage: mortise store check|backup FILE|restore FILE|export --to ETCD|import --from ETCD [flags]
 
-check reads and verifies the store and changes nothing. backup writes the newest state to FILE ("-" is standard output). restore
-creates the store of an empty data directory from FILE ("-" is standard input). export copies the newest state to etcd, or to a
-file for "etcdutl snapshot restore"; import creates the store of an empty data directory from etcd, or from a file that
-"etcdctl snapshot save" wrote.
+check reads and verifies the store and changes nothing. backup writes the newest state to FILE ("-" is standard output); from a store in
+use it gets it by the running server, as an administrator of $KUBECONFIG or ~/.kube/config. restore creates the store of an empty data
+directory from FILE ("-" is standard input). export copies the newest state to etcd, or to a file for "etcdutl snapshot restore"; import
+creates the store of an empty data directory from etcd, or from a file that "etcdctl snapshot save" wrote.
 
 %s`, f.FlagUsages())
 	}
@@ -44,7 +45,7 @@ file for "etcdutl snapshot restore"; import creates the store of an empty data d
 	case f.Arg(0) == "check" && f.NArg() == 1:
 		err = checkStore(ctx, p, dir)
 	case f.Arg(0) == "backup" && f.NArg() == 2:
-		err = backupStore(ctx, p, dir, f.Arg(1))
+		err = backUp(ctx, p, backupFrom(dir, *kubeconfig), f.Arg(1))
 	case f.Arg(0) == "restore" && f.NArg() == 2:
 		err = restoreStore(ctx, p, dir, f.Arg(1), *bump)
 	case f.Arg(0) == "export" && f.NArg() == 1:
@@ -70,23 +71,6 @@ func checkStore(ctx context.Context, p Program, dir string) error {
 	if r.Torn > 0 {
 		fmt.Fprintf(p.Out, "The next start removes %d bytes that a crash left at the end of the log; none of them was acknowledged\n", r.Torn)
 	}
-	return nil
-}
-
-func backupStore(ctx context.Context, p Program, dir, file string) error {
-	if file == "-" {
-		_, err := local.Backup(ctx, dir, p.Out, local.Options{})
-		return err
-	}
-	var revision int64
-	err := durable.Stream(file, 0o600, func(w io.Writer) (err error) {
-		revision, err = local.Backup(ctx, dir, w, local.Options{})
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("write backup: %w", err)
-	}
-	fmt.Fprintf(p.Out, "%s contains the store at revision %d\n", file, revision)
 	return nil
 }
 

@@ -13,7 +13,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
@@ -88,29 +87,6 @@ func (b *bootstrapper) keep(objects []bootstrap.Object) {
 		b.repairAll(ctx, kept, found)
 		return errors.Join(err, b.dropFormer(ctx, kept))
 	})
-}
-
-// stay renews the server's lease until ctx ends, and calls also each time.
-func (b *bootstrapper) stay(ctx context.Context, lease string, also func()) {
-	t := time.NewTicker(bootstrap.LeaseSeconds * time.Second / 6)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-t.C:
-			also()
-			leases := schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
-			_, err := b.server.Backend().Update(ctx, leases, metav1.NamespaceSystem, lease, false, func(obj resource.Object) error {
-				renewed := metav1.NewMicroTime(now)
-				obj.(*coordinationv1.Lease).Spec.RenewTime = &renewed
-				return nil
-			})
-			if err != nil && ctx.Err() == nil {
-				b.log.WarnContext(ctx, "Could not renew the server's Lease", "name", lease, "error", err)
-			}
-		}
-	}
 }
 
 // repairAll repairs the objects that existed.

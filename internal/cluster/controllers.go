@@ -29,11 +29,13 @@ func (c *settings) configureControllers() error {
 }
 
 // layout returns what controllers know about the cluster.
-func (c *settings) layout(material *serving.Material, advertised netip.AddrPort, tokens controllers.TokenSigner) controllers.Cluster {
+func (c *settings) layout(
+	material *serving.Material, advertised netip.AddrPort, tokens controllers.TokenSigner, servers controllers.APIServers,
+) controllers.Cluster {
 	return controllers.Cluster{
 		RootCA: material.CA.CertPEM, Signer: &controllers.Authority{Certificate: material.CA.Certificate, Key: material.CA.Key},
 		PodCIDRs: c.podCIDRs, ServiceCIDR: c.serviceCIDRs[0],
-		AdvertiseAddress: advertised.Addr(), AdvertisePort: int(advertised.Port()), Tokens: tokens,
+		AdvertiseAddress: advertised.Addr(), AdvertisePort: int(advertised.Port()), Tokens: tokens, Servers: servers,
 		Initializers: c.APIServer.Admission.Initializers, ExternalCloud: c.APIServer.Node.CloudProvider == options.ExternalCloud,
 
 		Signers: c.signing.signers(), PodRootCA: c.signing.rootCA,

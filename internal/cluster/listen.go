@@ -48,6 +48,9 @@ func loadCertificates(s *settings, more []string) (*serving.Material, error) {
 		"127.0.0.1", "::1", s.serviceCIDRs[0].Addr().Next().String(),
 	}
 	hosts = append(hosts, more...)
+	if at := s.APIServer.Serving.AdvertiseAddress; at != "" {
+		hosts = append(hosts, at)
+	}
 	if s.servingConfigured() {
 		hosts = append(hosts, serving.LoopbackName)
 	}
@@ -121,11 +124,13 @@ func writeKubeconfig(path string, kubeconfig []byte) error {
 	return nil
 }
 
-// advertised returns the address at which other hosts, pods among them, reach the server. It is no loopback address unless the machine has
-// no other.
+// advertised returns the address at which other hosts, pods among them, reach the server. Unless it is configured, it is no loopback
+// address where the machine has another.
 func (a *assembly) advertised() netip.AddrPort {
 	at, err := netip.ParseAddr(a.settings.host)
 	switch {
+	case a.settings.advertised.IsValid():
+		at = a.settings.advertised
 	case len(a.forPods.Addresses) > 0:
 		at = a.forPods.Addresses[0]
 	case err != nil || at.IsUnspecified() || at.IsLoopback():

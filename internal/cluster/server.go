@@ -171,7 +171,8 @@ func makeObjects(ctx context.Context, a *assembly) error {
 	b.keep(objects)
 	maps := &configMapPublisher{server: a.server, self: a.self(), trusts: trusts}
 	look := maps.keepAll(ctx, found, &a.authentication.settings, a.encryption, a.background)
-	a.background.Go(ctx, func(ctx context.Context) { b.stay(ctx, identity(hostname), look) })
+	lease := &identityLease{backend: a.server.Backend(), name: identity(hostname), log: a.settings.Logger}
+	a.background.Go(ctx, func(ctx context.Context) { lease.hold(ctx, look) })
 	close(a.bootstrapped)
 	return nil
 }

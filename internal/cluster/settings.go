@@ -26,6 +26,7 @@ type settings struct {
 	Settings
 	engine        builtin.Engine
 	host, port    string         // from Listen
+	advertised    netip.Addr     // zero: not configured
 	podCIDRs      []netip.Prefix // one, or one of each IP family
 	serviceCIDRs  []netip.Prefix // one, or one of each IP family, the preferred first
 	signing       *signing
@@ -99,6 +100,12 @@ func (s Settings) complete() (*settings, error) {
 	}
 	if c.host, c.port, err = net.SplitHostPort(cmp.Or(s.Listen, "127.0.0.1:0")); err != nil {
 		return nil, fmt.Errorf("listen %q: want HOST:PORT: %w", s.Listen, err)
+	}
+	if at := c.APIServer.Serving.AdvertiseAddress; at != "" {
+		if c.advertised, err = netip.ParseAddr(at); err != nil || c.advertised.IsUnspecified() || c.advertised.Zone() != "" {
+			return nil, fmt.Errorf("advertise address %q: want the IP address at which others reach this server", at)
+		}
+		c.advertised = c.advertised.Unmap()
 	}
 	if err := c.parseRanges(); err != nil {
 		return nil, err

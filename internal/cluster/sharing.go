@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/cert"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/masterleases"
+	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/kinds/bootstrap"
 )
 
@@ -45,4 +47,12 @@ func (a *assembly) checkAuthority(ctx context.Context) error {
 	return fmt.Errorf("the authority in %s is not that of the cluster in the store: "+
 		"replace ca.crt, ca.key, front-proxy-ca.crt, front-proxy-ca.key and sa.key there by those of another server of the cluster, and "+
 		"remove the other files", filepath.Join(a.settings.DataDir, "pki"))
+}
+
+// servers returns the servers that share the store; nil: none can.
+func (a *assembly) servers() controllers.APIServers {
+	if !a.settings.engine.Shared {
+		return nil
+	}
+	return &masterleases.Leases{Store: a.store, Log: a.settings.Logger.With("part", "apiserver")}
 }

@@ -289,7 +289,7 @@ func clients() []step {
 			},
 		},
 		{Name: "run controllers", Start: func(ctx context.Context, a *assembly) (err error) {
-			layout := a.settings.layout(a.material, a.advertised(), tokens(a.server, a.authentication))
+			layout := a.settings.layout(a.material, a.advertised(), tokens(a.server, a.authentication), a.servers())
 			a.settled, err = a.settings.runControllers(ctx, a.self(), layout, a.observation, a.clients)
 			return err
 		}},

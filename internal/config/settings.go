@@ -108,6 +108,7 @@ func table() []Setting {
 		{Flag: "tls-private-key-file", Field: "serving.tlsPrivateKeyFile"},
 		{Flag: "cert-dir", Field: "serving.certDir"},
 		{Flag: "tls-sni-cert-key", Field: "serving.tlsSNICertKeys"},
+		{Flag: "advertise-address", Field: "serving.advertiseAddress"},
 		{Flag: "console", Field: "serving.console.enabled"},
 		{Flag: "console-hosts", Field: "serving.console.hosts"},
 		{Flag: "emulated-version", Field: "compatibility.emulatedVersions"},

@@ -93,12 +93,20 @@ type Cluster struct {
 	ServiceCIDR      netip.Prefix   // its first address is the service "kubernetes"
 	AdvertiseAddress netip.Addr     // the address at which pods reach the API server
 	AdvertisePort    int            // 6443 when 0
+	Servers          APIServers     // nil: no other server uses the store
 
 	Signers map[string]func() *Authority // by signer name, where another authority than Signer signs
 
 	ExternalCloud bool // a cloud's controller manager initializes nodes, deletes them, and makes load balancers
 
 	Initializers bool // objects may be hidden while they wait for initializers: Metadata shows them, Informers do not
+}
+
+// APIServers are the API servers that share a store.
+type APIServers interface {
+	// Hold publishes a server's address until ctx ends, and calls changed with the addresses of all servers, in their order: first at once,
+	// then whenever they change. Its calls do not overlap.
+	Hold(ctx context.Context, own netip.Addr, changed func([]netip.Addr))
 }
 
 // Trusted returns the certificate authorities that pods trust.

@@ -23,7 +23,7 @@ var looks = map[string]string{
 	"bench/rows/scheduling.go churn":                                      "upstream's workload changes objects at this pace",
 	"bench/rows/services.go changeProxied":                                "it begins when the proxy has been quiet for a while",
 	"embed/aggregated/aggregated_test.go eventually":                      "what other servers tell of themselves is fetched in the background",
-	"internal/cluster/bootstrap.go stay":                                  "a lease is renewed at an interval",
+	"internal/cluster/identitylease.go hold":                              "a lease is renewed at an interval",
 	"bench/rows/plugins.go pods":                                          "it is the time in which a pod's sandbox starts",
 	"bench/rows/plugins.go ListAndWatch":                                  "it is a plug-in that lists its devices each millisecond",
 	"internal/agent/eviction_test.go look":                                "it steps a fake clock for a node that looks at its figures by that clock",

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 
 	"github.com/mortise-dev/mortise/store"
@@ -152,5 +153,58 @@ func BenchmarkFork(b *testing.B) {
 			b.Fatal(err)
 		}
 		f.Close()
+	}
+}
+
+// TestForksWriteAtOnce writes to an engine and to its forks at the same time: under the race detector they touch nothing of each other.
+func TestForksWriteAtOnce(t *testing.T) {
+	const forks, writes = 4, 300 // more than a chunk of the history
+	first := memory.Open(memory.Options{})
+	defer first.Close()
+	write := func(e store.Engine, key string) {
+		if _, _, err := e.Commit(t.Context(), store.Op{Key: key, Value: []byte(key), Expect: store.Any}); err != nil {
+			t.Error(err)
+		}
+	}
+	for n := range 20 {
+		write(first, fmt.Sprintf("/registry/a/%d", n))
+	}
+	engines := []store.Engine{first}
+	for range forks {
+		f, err := first.Fork()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		engines = append(engines, f)
+	}
+	var all sync.WaitGroup
+	for i, e := range engines {
+		all.Go(func() {
+			for n := range writes {
+				write(e, fmt.Sprintf("/registry/a/%d-%d", i, n))
+			}
+		})
+	}
+	all.Wait()
+	for i, e := range engines {
+		w, err := e.Watch(t.Context(), "/registry/a/", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var keys []string
+		for len(keys) < 20+writes {
+			batch, err := w.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, event := range batch.Events {
+				keys = append(keys, event.Key)
+			}
+		}
+		w.Close()
+		if last := fmt.Sprintf("/registry/a/%d-%d", i, writes-1); len(keys) != 20+writes || keys[len(keys)-1] != last {
+			t.Errorf("engine %d: %d changes, the last of %s", i, len(keys), keys[len(keys)-1])
+		}
 	}
 }

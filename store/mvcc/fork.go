@@ -75,13 +75,21 @@ func (s *stream[T]) forkInto(f *stream[T]) {
 	f.end.Store(s.end.Load())
 }
 
-// own makes the last chunk the stream's own, before its first write after a fork: the other stream writes the same places.
+// own makes the last chunk the stream's own, before its first write after a fork: the other stream writes the same places, perhaps at this
+// moment. So only the elements that the stream has are copied.
 func (s *stream[T]) own() {
 	s.borrowed = false
 	w := s.window.Load()
-	if n := len(w.chunks); n > 0 {
-		chunks := slices.Clone(w.chunks)
-		chunks[n-1] = slices.Clone(chunks[n-1])
-		s.window.Store(&window[T]{first: w.first, begin: w.begin, chunks: chunks})
+	n := len(w.chunks)
+	if n == 0 {
+		return
 	}
+	used := s.end.Load() - w.first - int64(n-1)<<s.shift
+	if used == 1<<s.shift { // the other stream writes there no more
+		return
+	}
+	chunks := slices.Clone(w.chunks)
+	chunks[n-1] = make([]T, 1<<s.shift)
+	copy(chunks[n-1], w.chunks[n-1][:used])
+	s.window.Store(&window[T]{first: w.first, begin: w.begin, chunks: chunks})
 }

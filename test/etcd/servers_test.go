@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -190,7 +191,7 @@ func TestTwoServers(t *testing.T) {
 	c := launch(t, 3).ready(t)
 	defer c.remove()
 	dir := t.TempDir()
-	a, err := start(t, dir, "--store", "etcd", "--etcd-servers", strings.Join(c.urls, ","))
+	a, err := start(t, dir, "--store", "etcd", "--etcd-servers", strings.Join(c.urls, ","), "--advertise-address", "192.0.2.10")
 	must(t, err)
 	pki := t.TempDir()
 	for _, name := range []string{"ca.crt", "ca.key", "front-proxy-ca.crt", "front-proxy-ca.key", "sa.key"} {
@@ -198,7 +199,8 @@ func TestTwoServers(t *testing.T) {
 		must(t, err)
 		must(t, os.WriteFile(filepath.Join(pki, name), text, 0o600))
 	}
-	b := up(t, c, pki)
+	b := up(t, c, pki, "--advertise-address", "192.0.2.9")
+	published(t, a, "192.0.2.10", "192.0.2.9")
 
 	const core = "/api/v1/namespaces/default"
 	account := core + "/serviceaccounts/default"
@@ -268,6 +270,30 @@ func TestTwoServers(t *testing.T) {
 	}
 	a.kill()
 	b.create(t, core+"/configmaps", named("after", nil))
+	published(t, b, "192.0.2.9")
+}
+
+// published waits until the endpoints of the Service kubernetes are of some addresses.
+func published(t *testing.T, s *server, want ...string) {
+	t.Helper()
+	slices.Sort(want)
+	began := time.Now()
+	for {
+		code, got := s.ask(t, http.MethodGet, "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes", "", nil)
+		var addresses []string
+		endpoints, _ := got["endpoints"].([]any)
+		for _, e := range endpoints {
+			addresses = append(addresses, e.(map[string]any)["addresses"].([]any)[0].(string))
+		}
+		slices.Sort(addresses)
+		if code == http.StatusOK && slices.Equal(addresses, want) {
+			t.Logf("endpoints are %v after %d ms", want, time.Since(began).Milliseconds())
+			return
+		}
+		if time.Since(began) > limit/2 {
+			t.Fatalf("endpoints: %d %v, want %v", code, addresses, want)
+		}
+	}
 }
 
 // unique creates services at both servers at once, all with addresses and ports of their own, and one name twice.

@@ -50,6 +50,8 @@ type ServingConfiguration struct {
 	CertDir           string `json:"certDir,omitempty"`
 	// TLSSNICertKeys are CERT-FILE,KEY-FILE[:NAME,NAME...].
 	TLSSNICertKeys []string `json:"tlsSNICertKeys,omitempty"`
+	// AdvertiseAddress is the IP address at which pods and other servers reach this one.
+	AdvertiseAddress string `json:"advertiseAddress,omitempty"`
 	// Console is the web page below /console/.
 	Console ConsoleConfiguration `json:"console,omitzero"`
 }

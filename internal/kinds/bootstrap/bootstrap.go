@@ -118,6 +118,12 @@ func Objects(o Options) []Object {
 	return append(all, tokenTracking(o.Now))
 }
 
+// Leases with this label and value are those of servers.
+const (
+	IdentityLabel = "apiserver.kubernetes.io/identity"
+	IdentityValue = server
+)
+
 // LeaseSeconds is how long after its last renewal a server's lease is valid.
 const LeaseSeconds = 3600
 
@@ -127,7 +133,7 @@ func lease(o *Options) Object {
 	l := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: metav1.NamespaceSystem, Name: o.Identity,
-			Labels: map[string]string{"apiserver.kubernetes.io/identity": server, corev1.LabelHostname: o.Hostname},
+			Labels: map[string]string{IdentityLabel: IdentityValue, corev1.LabelHostname: o.Hostname},
 		},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds, RenewTime: &now},
 	}

@@ -1,0 +1,176 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package masterleases tells the API servers that share a store of each other's addresses, in the keys and values that kube-apiserver's
+// --endpoint-reconciler-type=lease uses: a key below /registry/masterleases/ for each server, with the server's address as its name, which
+// expires unless the server writes it again.
+package masterleases
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/store"
+)
+
+const prefix = "/registry/masterleases/"
+
+// The times of kube-apiserver: a server that has not renewed its lease for ttl is gone.
+const (
+	ttl     = 15 * time.Second
+	renewal = 10 * time.Second
+)
+
+// retry is the time until a renewal or a watch that failed is tried again.
+const retry = time.Second
+
+// removal is how long the removal of the lease of a server that stops may take.
+const removal = 2 * time.Second
+
+// Leases are the leases of the servers that share a store. It is safe for concurrent use.
+type Leases struct {
+	Store *store.Store
+	Log   *slog.Logger
+	Clock clock.Clock // nil: the system's
+}
+
+// Hold holds a lease for a server's address until ctx ends. It calls changed with the addresses of all servers, in their order: at once,
+// and whenever they change. Its calls do not overlap. At the end it removes the lease, so that the other servers learn at once that this
+// one is gone.
+func (l *Leases) Hold(ctx context.Context, own netip.Addr, changed func([]netip.Addr)) {
+	c := l.Clock
+	if c == nil {
+		c = clock.RealClock{}
+	}
+	key := prefix + own.String()
+	var generation int64
+	renew := func() time.Duration {
+		generation++
+		_, err := l.Store.Put(ctx, store.Op{Key: key, Value: value(own, generation), Expect: store.Any, TTL: ttl})
+		if err == nil {
+			return renewal
+		}
+		if ctx.Err() == nil {
+			l.Log.WarnContext(ctx, "Could not renew the lease of the server's address, retrying", "address", own, "error", err)
+		}
+		return retry
+	}
+	next := renew()
+	var following sync.WaitGroup
+	following.Go(func() { l.follow(ctx, c, changed) })
+	for ctx.Err() == nil {
+		if wait(ctx, c, next) {
+			next = renew()
+		}
+	}
+	following.Wait()
+	rest, cancel := context.WithTimeout(context.WithoutCancel(ctx), removal)
+	defer cancel()
+	if _, err := l.Store.Delete(rest, key, store.Any); err != nil {
+		l.Log.WarnContext(rest, "Could not remove the lease of the server's address; it expires", "address", own, "after", ttl, "error", err)
+	}
+}
+
+// follow calls changed with the servers' addresses until ctx ends.
+func (l *Leases) follow(ctx context.Context, c clock.Clock, changed func([]netip.Addr)) {
+	var told []netip.Addr
+	tell := func(known map[netip.Addr]bool) {
+		now := slices.SortedFunc(maps.Keys(known), netip.Addr.Compare)
+		if len(now) == 0 || slices.Equal(now, told) { // without any, the own lease could not be renewed
+			return
+		}
+		told = now
+		changed(slices.Clone(now))
+	}
+	for ctx.Err() == nil {
+		err := l.read(ctx, tell)
+		if ctx.Err() != nil {
+			return
+		}
+		l.Log.WarnContext(ctx, "Lost the watch of the leases of servers' addresses, retrying", "error", err)
+		wait(ctx, c, retry)
+	}
+}
+
+// read reads the leases and follows their changes until that fails.
+func (l *Leases) read(ctx context.Context, tell func(map[netip.Addr]bool)) error {
+	page, err := l.Store.List(ctx, prefix)
+	if err != nil {
+		return fmt.Errorf("list the leases: %w", err)
+	}
+	known := map[netip.Addr]bool{}
+	for _, r := range page.Records {
+		if at, ok := address(r.Key); ok {
+			known[at] = true
+		}
+	}
+	tell(known)
+	w, err := l.Store.Watch(ctx, prefix, page.Revision)
+	if err != nil {
+		return fmt.Errorf("watch the leases: %w", err)
+	}
+	defer w.Close()
+	for {
+		batch, err := w.Next(ctx)
+		if err != nil {
+			return fmt.Errorf("watch the leases: %w", err)
+		}
+		for _, e := range batch.Events {
+			at, ok := address(e.Key)
+			switch {
+			case !ok:
+			case e.Record == nil:
+				delete(known, at)
+			default:
+				known[at] = true
+			}
+		}
+		tell(known)
+	}
+}
+
+// wait waits, and reports whether it did: ctx may end before.
+func wait(ctx context.Context, c clock.Clock, d time.Duration) bool {
+	t := c.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C():
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// address returns the address that a key is of.
+func address(key string) (netip.Addr, bool) {
+	at, err := netip.ParseAddr(strings.TrimPrefix(key, prefix))
+	return at, err == nil
+}
+
+// value returns what kube-apiserver writes: Endpoints with the address, and a generation that each renewal raises.
+func value(at netip.Addr, generation int64) []byte {
+	e := &corev1.Endpoints{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Endpoints"},
+		ObjectMeta: metav1.ObjectMeta{Generation: generation},
+		Subsets:    []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: at.String()}}}},
+	}
+	var b bytes.Buffer
+	if err := protobuf.NewSerializer(scheme.Scheme, scheme.Scheme).Encode(e, &b); err != nil {
+		panic(err) // all that it encodes is made here
+	}
+	return b.Bytes()
+}

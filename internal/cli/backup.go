@@ -1,0 +1,101 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/mortise-dev/mortise/internal/durable"
+	"github.com/mortise-dev/mortise/store"
+	"github.com/mortise-dev/mortise/store/local"
+)
+
+// backupPath is where a server serves a backup, backupRevision the trailer with the backup's revision.
+const backupPath, backupRevision = "/store/backup", "Mortise-Backup-Revision"
+
+// backup writes a store's newest state and returns its revision.
+type backup func(ctx context.Context, w io.Writer) (int64, error)
+
+// backupFrom returns the backup of a directory or, if a kubeconfig is given or a server uses the directory, of a running server.
+func backupFrom(dir, kubeconfig string) backup {
+	if kubeconfig != "" {
+		return running(kubeconfig)
+	}
+	return func(ctx context.Context, w io.Writer) (int64, error) {
+		revision, err := local.Backup(ctx, dir, w, local.Options{})
+		if !errors.Is(err, store.ErrLocked) {
+			return revision, err
+		}
+		revision, other := running("")(ctx, w)
+		if other != nil {
+			return 0, fmt.Errorf("%w; the server that uses it cannot be asked either: %w", err, other)
+		}
+		return revision, nil
+	}
+}
+
+// backUp writes a backup to a file, which appears only when it is whole, or to standard output.
+func backUp(ctx context.Context, p Program, from backup, file string) error {
+	if file == "-" {
+		_, err := from(ctx, p.Out)
+		return err
+	}
+	var revision int64
+	err := durable.Stream(file, 0o600, func(w io.Writer) (err error) {
+		revision, err = from(ctx, w)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("write backup: %w", err)
+	}
+	fmt.Fprintf(p.Out, "%s contains the store at revision %d\n", file, revision)
+	return nil
+}
+
+// running returns the backup of the server of a kubeconfig, the user's if it is empty.
+func running(kubeconfig string) backup {
+	return func(ctx context.Context, w io.Writer) (int64, error) {
+		rules := clientcmd.NewDefaultClientConfigLoadingRules()
+		rules.ExplicitPath = kubeconfig
+		config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+		if err != nil {
+			return 0, fmt.Errorf("read kubeconfig: %w", err)
+		}
+		client, err := rest.HTTPClientFor(config)
+		if err != nil {
+			return 0, fmt.Errorf("make client: %w", err)
+		}
+		defer client.CloseIdleConnections()
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(config.Host, "/")+backupPath, nil)
+		if err != nil {
+			return 0, fmt.Errorf("ask the server: %w", err)
+		}
+		response, err := client.Do(r)
+		if err != nil {
+			return 0, fmt.Errorf("ask the server: %w", err)
+		}
+		defer response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			text, _ := io.ReadAll(io.LimitReader(response.Body, 4<<10))
+			return 0, fmt.Errorf("the server at %s answers %s: %s", config.Host, response.Status, strings.TrimSpace(string(text)))
+		}
+		if _, err := io.Copy(w, response.Body); err != nil {
+			return 0, fmt.Errorf("read the backup from %s: %w", config.Host, err)
+		}
+		revision, err := strconv.ParseInt(response.Trailer.Get(backupRevision), 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("read the backup from %s: it does not end: %w", config.Host, io.ErrUnexpectedEOF)
+		}
+		return revision, nil
+	}
+}
