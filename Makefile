@@ -15,7 +15,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build bin/mortise
-	@GO='$(GO)' ./scripts/compile -tags $(TAGS) -overlay "$$(GO='$(GO)' ./scripts/overlay/make bin/overlay)" -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/mortise
+	@GO='$(GO)' ./scripts/compile -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/mortise
 	@cp $(BIN) $(BIN).copy && mv $(BIN).copy $(BIN) # what the linker itself wrote, the page cache has in larger pieces: 20 MB more are resident
 
 up: build ## build, install what is missing, start a cluster, print what to type next

@@ -38,12 +38,7 @@ var binary = sync.OnceValues(func() (string, error) {
 	}
 	builtIn = dir
 	path := filepath.Join(dir, "mortise")
-	overlay, err := exec.Command("../scripts/overlay/make", filepath.Join(dir, "overlay")).Output()
-	if err != nil {
-		return "", fmt.Errorf("make overlay: %w", err)
-	}
-	build := exec.Command("go", "build", "-tags", "grpcnotrace", "-overlay", strings.TrimSpace(string(overlay)), "-ldflags", ldflags,
-		"-o", path, "../cmd/mortise")
+	build := exec.Command("go", "build", "-tags", "grpcnotrace", "-ldflags", ldflags, "-o", path, "../cmd/mortise")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build: %w\n%s", err, out)
