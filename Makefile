@@ -22,7 +22,7 @@ up: build ## build, install what is missing, start a cluster, print what to type
 	@./scripts/up
 
 release: ## all files of a release in DIST=dist: binaries for PLATFORMS=OS/ARCH,..., Debian packages, images, bills of materials, checksums
-	$(GO) run -tags $(TAGS) ./scripts/release -ldflags '$(LDFLAGS)' -out '$(or $(DIST),dist)' $(if $(PLATFORMS),-platforms '$(PLATFORMS)')
+	$(GO) run -tags $(TAGS) ./scripts/release -ldflags '$(LDFLAGS)' -out '$(or $(DIST),dist)' $(if $(PLATFORMS),-platforms '$(PLATFORMS)') $(if $(MAINTAINER),-maintainer '$(MAINTAINER)')
 
 test: ## the whole test suite
 	./scripts/test

@@ -74,6 +74,11 @@ require go.etcd.io/bbolt v1.5.0
 require github.com/yuin/goldmark v1.8.7
 
 require (
+	github.com/anchore/go-struct-converter v0.1.0 // indirect
+	github.com/spdx/tools-golang v0.5.7
+)
+
+require (
 	cel.dev/expr v0.25.1 // indirect
 	github.com/Azure/go-ansiterm v0.0.0-20250102033503-faa5f7b0171c // indirect
 	github.com/MakeNowJust/heredoc v1.0.0 // indirect

@@ -37,10 +37,11 @@ func kills(t *testing.T, n *realNode) {
 	kept.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "memory", MountPath: "/memory"},
 		{Name: "disk", MountPath: "/part", SubPath: "part"}}
 	kept.Spec.Containers[0].Ports[0].HostPort = 18080
-	n.createService(t, "kept", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Selector: kept.Labels,
+	n.createService(t, "kept", corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Selector: kept.Labels,
 		Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}}})
 	n.create(t, kept)
 	first := n.ready(t, "kept")
+	n.answersOutside(t, nodeAddress+":80")
 
 	t.Run("mortise, while it makes pods", func(t *testing.T) {
 		var names []string
@@ -49,6 +50,9 @@ func kills(t *testing.T, n *realNode) {
 			names = append(names, name)
 		}
 		n.kill()
+		// What it wrote into the kernel goes on.
+		got, _ := n.callsFrom(t, nodeAddress+":80")
+		want(t, "endpoints without the process", got, "kept")
 		n.up(t)
 		n.ready(t, names...)
 		same(t, first, n.ready(t, "kept"))

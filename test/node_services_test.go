@@ -5,6 +5,7 @@ package test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -183,6 +184,7 @@ func services(t *testing.T, n *realNode) {
 		names, _ = n.often(t, "caller", nodePort(outer))
 		want(t, "endpoints for a pod", names, "a", "b")
 	})
+	t.Run("load balancer", func(t *testing.T) { balanced(t, n, both) })
 	t.Run("no endpoints", func(t *testing.T) {
 		for _, address := range []string{lonely.Spec.ClusterIP, "lonely", nodePort(lonely)} {
 			said := n.inside(t, "caller", resolve(address)+"timeout 60 wget -qO- http://$at/ 2>&1; true")
@@ -234,6 +236,56 @@ func services(t *testing.T, n *realNode) {
 			t.Errorf("after b: %q", out)
 		}
 	})
+}
+
+// balanced has Services of type LoadBalancer at the node's own address, which clients outside reach.
+func balanced(t *testing.T, n *realNode, selector map[string]string) {
+	spec := func(port int32, policy corev1.ServiceExternalTrafficPolicy) corev1.ServiceSpec {
+		return corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, Selector: selector, ExternalTrafficPolicy: policy,
+			AllocateLoadBalancerNodePorts: new(false),
+			Ports:                         []corev1.ServicePort{{Name: "http", Port: port, TargetPort: intstr.FromString("http")}},
+		}
+	}
+	began := time.Now()
+	n.createService(t, "balanced", spec(81, corev1.ServiceExternalTrafficPolicyCluster))
+	n.answersOutside(t, nodeAddress+":81")
+	t.Logf("a client outside had an answer %d ms after the Service was requested", time.Since(began).Milliseconds())
+	names, seen := n.callsFrom(t, nodeAddress+":81")
+	want(t, "endpoints", names, "a", "b")
+	if slices.Contains(seen, "192.168.50.2") {
+		t.Errorf("the policy Cluster shows pods who calls: %q", seen)
+	}
+	n.createService(t, "balanced-locally", spec(82, corev1.ServiceExternalTrafficPolicyLocal))
+	n.answersOutside(t, nodeAddress+":82")
+	names, seen = n.callsFrom(t, nodeAddress+":82")
+	want(t, "endpoints", names, "a", "b")
+	want(t, "the policy Local shows pods", seen, "192.168.50.2")
+	// A Service with a port that is taken waits for it.
+	n.createService(t, "balanced-late", spec(82, corev1.ServiceExternalTrafficPolicyCluster))
+	n.kubectl("wait", "service/balanced-late", "--for=condition=LoadBalancerPortsError", "--timeout=2m")
+	n.kubectl("delete", "service", "balanced-locally")
+	n.kubectl("wait", "service/balanced-late", "--for=jsonpath={.status.loadBalancer.ingress[0].ip}="+nodeAddress, "--timeout=2m")
+	n.answersOutside(t, nodeAddress+":82")
+}
+
+// answersOutside asks an address from outside of the node until it is answered.
+func (n *realNode) answersOutside(t *testing.T, address string) {
+	t.Helper()
+	if err := n.outside.Try(func() error { return answered(address, patience) }); err != nil {
+		t.Fatalf("call %s from outside: %v", address, err)
+	}
+}
+
+// answered asks an address, from the network that the thread is in, until it is answered. Where nobody answers, a call takes a while.
+func answered(address string, limit time.Duration) (err error) {
+	for began := time.Now(); time.Since(began) < limit; {
+		var text string
+		if text, err = page(address, 100*time.Millisecond); err == nil && text != "" {
+			return nil
+		}
+	}
+	return fmt.Errorf("no answer: %w", err)
 }
 
 // askOnce is one call of a shell.

@@ -4,6 +4,7 @@
 package test
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -46,10 +47,16 @@ func joinedIn(t *testing.T, where []string, dataDir string, args ...string) *pro
 	return p
 }
 
-// mortise runs a verb and returns what it printed on both streams, without the end of the last line.
+// mortise runs a verb and returns what it printed, without the end of the last line; of one that fails, its errors too.
 func (p *program) mortise(args ...string) (string, error) {
-	out, err := exec.CommandContext(p.t.Context(), p.binary, args...).CombinedOutput()
-	return strings.TrimRight(string(out), "\n"), err
+	var out, other bytes.Buffer
+	cmd := exec.CommandContext(p.t.Context(), p.binary, args...)
+	cmd.Stdout, cmd.Stderr = &out, &other
+	err := cmd.Run()
+	if err != nil {
+		out.Write(other.Bytes()) // what is wrong; else it is logs
+	}
+	return strings.TrimRight(out.String(), "\n"), err
 }
 
 func awaitNode(t *testing.T, c kubernetes.Interface, name string, status corev1.ConditionStatus) {

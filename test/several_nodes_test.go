@@ -19,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/mortise-dev/mortise/api/config/v1alpha1"
 )
 
 // severalNodes is a cluster of nodes on hosts of their own. The first has the server.
@@ -36,7 +38,8 @@ func TestSeveralNodes(t *testing.T) {
 	l := newLAN(t, "switch", "192.168.70.")
 	pods := map[string]bool{}
 	server := l.newHost("one", 1).newNode(pods)
-	server.serve("--node-monitor-grace-period", "4s", "--node-monitor-period", "1s")
+	server.serve("--node-monitor-grace-period", "4s", "--node-monitor-period", "1s", "--load-balancer-pool",
+		"192.168.70.240-192.168.70.247,fd00:70::f0-fd00:70::f7")
 	awaitNode(t, server.c, "one", corev1.ConditionTrue)
 	second := l.newHost("two", 2).newNode(pods)
 	second.joins(server)
@@ -296,11 +299,16 @@ func (c *severalNodes) cutsOff(t *testing.T, far *realNode) {
 	c.create(t, given(name))
 	c.ready(t, "given-up")
 
+	announced := c.announcedBy(t, far)
 	began := time.Now()
 	phase := func(what string) {
 		t.Logf("%5.1f s: %s", time.Since(began).Seconds(), what)
 	}
 	far.host.cutOff()
+	for _, address := range announced {
+		try(t, answered(address, patience))
+		phase("another node answers at " + address)
+	}
 	awaitNode(t, c.c, name, corev1.ConditionUnknown)
 	phase("the node's conditions are unknown")
 	node, err := c.c.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
@@ -369,7 +377,7 @@ func (c *severalNodes) cutsOff(t *testing.T, far *realNode) {
 	phase("what roamed is gone from it")
 	awaitPods(t, c.c, "app=single", patience, one(&again, func(p corev1.Pod) bool { return ready(p) && p.UID != single.UID }))
 	phase("what is single is there anew")
-	for _, kind := range []string{"deployment/roams", "statefulset/single"} {
+	for _, kind := range []string{"deployment/roams", "statefulset/single", "service/at-ipv4", "service/at-ipv6"} {
 		c.kubectl("delete", kind)
 	}
 	awaitPods(t, c.c, "app in (roams,single)", patience, func(pods []corev1.Pod) bool { return len(pods) == 0 })
@@ -377,6 +385,30 @@ func (c *severalNodes) cutsOff(t *testing.T, far *realNode) {
 	phase("nothing is left")
 	same(t, anew, c.ready(t, "given-up"))
 	try(t, c.c.CoreV1().Pods("default").Delete(t.Context(), "given-up", metav1.DeleteOptions{}))
+}
+
+// announcedBy makes Services, one of each IP family, with an address of the pool that the node announces, and returns where they answer.
+func (c *severalNodes) announcedBy(t *testing.T, n *realNode) (out []string) {
+	t.Helper()
+	for family, address := range map[corev1.IPFamily]string{ // which node announces it depends on the nodes' names and the address alone
+		corev1.IPv4Protocol: "192.168.70.243", corev1.IPv6Protocol: "fd00:70::f4",
+	} {
+		name := "at-" + strings.ToLower(string(family))
+		c.createService(t, name, corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, LoadBalancerIP: address, IPFamilies: []corev1.IPFamily{family},
+			Selector: map[string]string{"app": "who"},
+			Ports:    []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromString("http")}},
+		})
+		awaitEvent(t, c.c, "services", "default", fields.OneTermEqualSelector("metadata.name", name), &corev1.Service{}, patience,
+			func(e watch.Event) bool {
+				s, ok := e.Object.(*corev1.Service)
+				return ok && s.Annotations[v1alpha1.LoadBalancerNodesAnnotation] == address+"="+n.host.name
+			})
+		at := net.JoinHostPort(address, "80")
+		try(t, answered(at, patience))
+		out = append(out, at)
+	}
+	return out
 }
 
 // awaitTaints waits until a node has these taints, and no others.

@@ -81,8 +81,21 @@ type Environment struct {
 	// it.
 	Server *embed.Server
 
+	// WebhooksInProcess has the API server call the webhooks of WebhookInstallOptions, and those that convert CRDs, in this process:
+	// without a port and certificates. Managers of the suite take [Environment.WebhookServer] as their webhook server.
+	WebhooksInProcess bool
+
+	state state
+}
+
+// state is what Start has made.
+type state struct {
+	hooks     *WebhookServer // nil: webhooks have a port
 	installed *upstream.Environment
 }
+
+// WebhookServer is the server of the webhooks, once the environment has started with WebhooksInProcess; else nil.
+func (e *Environment) WebhookServer() *WebhookServer { return e.state.hooks }
 
 // Start starts the cluster, installs the CRDs and webhooks, and returns an administrator's configuration. The caller stops the
 // environment also if Start returns an error.
@@ -96,15 +109,32 @@ func (e *Environment) Start() (*rest.Config, error) {
 	if e.Scheme == nil {
 		e.Scheme = scheme.Scheme
 	}
-	e.installed = &upstream.Environment{
+	e.state.installed = &upstream.Environment{
 		UseExistingCluster: &existing, Config: e.Config, KubeConfig: e.KubeConfig, Scheme: e.Scheme, CRDs: e.CRDs,
 		CRDInstallOptions: e.CRDInstallOptions, WebhookInstallOptions: e.WebhookInstallOptions,
 		ErrorIfCRDPathMissing: e.ErrorIfCRDPathMissing, CRDDirectoryPaths: e.CRDDirectoryPaths,
 	}
-	config, err := e.installed.Start()
-	e.Config, e.KubeConfig, e.CRDs = e.installed.Config, e.installed.KubeConfig, e.installed.CRDs
-	e.CRDInstallOptions, e.WebhookInstallOptions = e.installed.CRDInstallOptions, e.installed.WebhookInstallOptions
+	if e.WebhooksInProcess {
+		return e.Config, e.startWebhooks()
+	}
+	config, err := e.state.installed.Start()
+	e.Config, e.KubeConfig, e.CRDs = e.state.installed.Config, e.state.installed.KubeConfig, e.state.installed.CRDs
+	e.CRDInstallOptions, e.WebhookInstallOptions = e.state.installed.CRDInstallOptions, e.state.installed.WebhookInstallOptions
 	return config, err
+}
+
+// startWebhooks installs the CRDs and webhooks for a server in this process.
+func (e *Environment) startWebhooks() (err error) {
+	if e.Server == nil {
+		return errors.New("start environment: an existing cluster does not reach webhooks in this process")
+	}
+	e.KubeConfig = e.Server.Kubeconfig()
+	if e.state.hooks, err = NewWebhookServer(e.Server); err != nil {
+		return err
+	}
+	err = e.state.hooks.installFor(e)
+	e.state.installed.Config, e.state.installed.CRDInstallOptions = e.Config, e.CRDInstallOptions
+	return err
 }
 
 // startServer starts the cluster with the flags of the API server.
@@ -130,8 +160,8 @@ func (e *Environment) startServer() error {
 // Stop removes what was installed, as the options say, and stops the cluster.
 func (e *Environment) Stop() error {
 	var err error
-	if e.installed != nil {
-		err = e.installed.Stop()
+	if e.state.installed != nil {
+		err = e.state.installed.Stop()
 	}
 	if e.Server != nil {
 		err = errors.Join(err, e.Server.Stop())

@@ -62,7 +62,7 @@ func (u *Usage) Of(serve nodeapi.ServeFunc, host func() (stats.Host, error)) nod
 	}
 }
 
-// ofMany makes nodes measured while serve serves their APIs. Their addresses tell them apart.
+// ofMany makes nodes measured while serve serves their APIs, or, without a listener, until ctx ends. Their addresses tell them apart.
 func (u *Usage) ofMany(serve nodeapi.ServeNodesFunc) nodeapi.ServeNodesFunc {
 	return func(ctx context.Context, find func(net.Addr) nodeapi.Node, l net.Listener) error {
 		u.set(func(n *corev1.Node) nodeapi.Node {
@@ -74,6 +74,10 @@ func (u *Usage) ofMany(serve nodeapi.ServeNodesFunc) nodeapi.ServeNodesFunc {
 			return nil
 		}, nil)
 		defer u.set(nil, nil)
+		if l == nil {
+			<-ctx.Done()
+			return nil
+		}
 		return serve(ctx, find, l)
 	}
 }

@@ -25,6 +25,7 @@
 //	known.tsv    known failures: run, test, cause
 //	main.go      the runs, and what is printed
 //	node.go      the suite of nodes, with the program in kubelet's place
+//	outside.go   a network for a suite that must not be on the node's machine
 //	registry.go  the registry that serves the stand-ins
 //	report.go    what ginkgo's report says
 //	simulated.txt the tests that need no containers
@@ -73,6 +74,7 @@ type run struct {
 	tests      []string // "[sig-x] text" of each test; nil: all that the labels select
 	procs      int
 	areas      []area // not nil: the run is of the suite of nodes, which are counted by these areas
+	outside    bool   // the suite is in another network than the node
 }
 
 // runs are all runs, in order. Serial tests cannot share a cluster with others, and take the longest for their number. Disruptive tests end
@@ -85,7 +87,7 @@ func runs() []run {
 		{name: "serial", labels: "Conformance && Serial && !Disruptive", containers: true, procs: 1},
 		{name: "autoscaling", labels: "Feature: containsAny HPA", containers: true, procs: 1},
 		{name: "node", labels: "!(Feature: containsAny OffByDefault)", containers: true, procs: 1, areas: nodeAreas()},
-		{name: "loadbalancers", labels: "Feature: containsAny LoadBalancer", containers: true, procs: 1},
+		{name: "loadbalancers", labels: "Feature: containsAny LoadBalancer", containers: true, procs: 1, outside: true},
 	}
 }
 
@@ -264,11 +266,26 @@ func (s settings) onCluster(ctx context.Context, r run, out string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(s.suite(ctx, r, out, c.kubeconfig), c.stop())
+	return errors.Join(s.fromWhere(ctx, r, out, c.kubeconfig), c.stop())
 }
 
-// suite runs ginkgo. That tests fail is no error: the report tells it.
-func (s settings) suite(ctx context.Context, r run, out, kubeconfig string) error {
+// fromWhere runs the suite where it belongs.
+func (s settings) fromWhere(ctx context.Context, r run, out, kubeconfig string) error {
+	if !r.outside {
+		return s.suite(ctx, r, out, kubeconfig, func(program string, args []string) (string, []string) { return program, args })
+	}
+	if err := fromOutside(filepath.Join(s.peers, "bin", "kubectl"), kubeconfig); err != nil {
+		return err
+	}
+	o, err := goOutside()
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.suite(ctx, r, out, kubeconfig, o.command), o.close())
+}
+
+// suite runs ginkgo, by the command line that line makes. That tests fail is no error: the report tells it.
+func (s settings) suite(ctx context.Context, r run, out, kubeconfig string, line func(string, []string) (string, []string)) error {
 	log, err := os.Create(filepath.Join(out, "ginkgo.log"))
 	if err != nil {
 		return err
@@ -296,7 +313,8 @@ func (s settings) suite(ctx context.Context, r run, out, kubeconfig string) erro
 	args = append(args, "--json-report", "report.json", "--output-dir", out, filepath.Join(s.peers, "bin", "e2e.test"), "--",
 		"--kubeconfig", kubeconfig, "--kubectl-path", filepath.Join(s.peers, "bin", "kubectl"), "--provider=skeleton",
 		"--allowed-not-ready-nodes="+ready, "--num-nodes="+nodes, "--disable-log-dump", "--report-dir=")
-	cmd := exec.CommandContext(ctx, filepath.Join(s.peers, "bin", "ginkgo"), args...)
+	program, args := line(filepath.Join(s.peers, "bin", "ginkgo"), args)
+	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, out
 	cmd.Env = append(os.Environ(), "PATH="+filepath.Join(s.peers, "bin")+string(os.PathListSeparator)+os.Getenv("PATH"))
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }

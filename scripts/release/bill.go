@@ -81,7 +81,8 @@ func (r *release) bill(p platform) error {
 	const own = "SPDXRef-mortise"
 	d := document{
 		SPDXVersion: "SPDX-2.3", DataLicense: "CC0-1.0", SPDXID: "SPDXRef-DOCUMENT", Name: filepath.Base(r.named(p.String())),
-		DocumentNamespace: "https://mortise.dev/spdx/" + filepath.Base(r.named(p.String())) + "-" + sum,
+		// Where a document's creator has no site for it, section 6.5 of the specification gives it this place.
+		DocumentNamespace: "https://spdx.org/spdxdocs/" + filepath.Base(r.named(p.String())) + "-" + sum,
 		CreationInfo: creation{
 			Created: r.time.Format(time.RFC3339), Creators: []string{"Organization: The Mortise Authors", "Tool: mortise-release"},
 		},

@@ -21,8 +21,11 @@ import (
 //go:embed debian
 var packaging embed.FS
 
-// maintainer is who answers for the Debian package.
-const maintainer = "The Mortise Authors <maintainers@mortise.dev>"
+// source is where the code is.
+const source = "https://github.com/mortise-dev/mortise"
+
+// unnamed stands in the place of the Debian package's maintainer until a publisher names one. The domain exists nowhere (RFC 2606).
+const unnamed = "The Mortise Authors <maintainers@mortise.example>"
 
 // control is the package's description (deb-control(5)). Containers need other programs, which simulated nodes do without.
 var control = template.Must(template.New("control").Parse(`Package: mortise
@@ -32,7 +35,7 @@ Maintainer: {{.Maintainer}}
 Installed-Size: {{.Size}}
 Section: admin
 Priority: optional
-Homepage: https://mortise.dev
+Homepage: {{.Homepage}}
 Pre-Depends: init-system-helpers (>= 1.54~)
 Recommends: containerd, containernetworking-plugins, iptables, nftables, runc
 Suggests: crun
@@ -48,7 +51,7 @@ Description: Kubernetes-compatible control plane and node
 // debian makes the package of a platform with dpkg-deb.
 func (r *release) debian(ctx context.Context, p platform, c changes, work string) error {
 	root := filepath.Join(work, "debian-"+p.arch)
-	changelog, err := gzipped(c.debian(r.version, maintainer, r.time))
+	changelog, err := gzipped(c.debian(r.version, r.maintainer, r.time))
 	if err != nil {
 		return fmt.Errorf("compress changelog: %w", err)
 	}
@@ -66,7 +69,7 @@ func (r *release) debian(ctx context.Context, p platform, c changes, work string
 	}
 	var description strings.Builder
 	if err := control.Execute(&description, map[string]any{
-		"Version": r.version, "Arch": p.arch, "Maintainer": maintainer, "Size": size,
+		"Version": r.version, "Arch": p.arch, "Maintainer": r.maintainer, "Homepage": source, "Size": size,
 	}); err != nil {
 		return fmt.Errorf("write control file: %w", err)
 	}

@@ -40,7 +40,9 @@ const all = "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64"
 type release struct {
 	version, out      string
 	tags, ldflags     string
+	overlay           string // file of go build's -overlay
 	binaries          string // directory of binaries that are built already, OS_ARCH/mortise; empty: build them
+	maintainer        string // of the Debian packages, "NAME <ADDRESS>"
 	level             int    // of the Debian packages' compression, 0 to 9
 	platforms         []platform
 	time              time.Time // of the commit
@@ -77,6 +79,7 @@ func run(ctx context.Context, args []string) error {
 	f.StringVar(&r.tags, "tags", "grpcnotrace", "build tags")
 	f.StringVar(&r.ldflags, "ldflags", "-s -w", "flags of the linker")
 	f.StringVar(&r.binaries, "binaries", "", "directory of binaries that are built already, as OS_ARCH/mortise")
+	f.StringVar(&r.maintainer, "maintainer", unnamed, "maintainer of the Debian packages, as NAME <ADDRESS>")
 	f.IntVar(&r.level, "level", 6, "level of the compression of Debian packages, 0 to 9: 0 is thirty times faster, for tests")
 	platforms := f.String("platforms", all, "platforms, as OS/ARCH")
 	if err := f.Parse(args); err != nil {
@@ -127,6 +130,10 @@ func (r *release) make(ctx context.Context) error {
 	}
 	if r.binaries == "" {
 		r.binaries = filepath.Join(work, "binaries")
+		// Empty if this Go takes none: the binaries are larger then.
+		if r.overlay, err = output(ctx, "./scripts/overlay/make", filepath.Join(work, "overlay")); err != nil {
+			return err
+		}
 		for _, p := range r.platforms {
 			if err := r.build(ctx, p); err != nil {
 				return err
@@ -173,8 +180,8 @@ func (r *release) binary(p platform) string {
 // build builds a platform's binary. Paths of this machine are left out of it, and so is the linker's own identifier.
 func (r *release) build(ctx context.Context, p platform) error {
 	begin := time.Now()
-	c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=true", "-tags", r.tags, "-ldflags", r.ldflags+" -buildid=",
-		"-o", r.binary(p), "./cmd/mortise") //nolint:gosec // the arguments are ours
+	c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=true", "-tags", r.tags, "-overlay", r.overlay,
+		"-ldflags", r.ldflags+" -buildid=", "-o", r.binary(p), "./cmd/mortise") //nolint:gosec // the arguments are ours
 	c.Env = append(os.Environ(), "GOOS="+p.os, "GOARCH="+p.arch, "CGO_ENABLED=0", "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0")
 	c.Stdout, c.Stderr = os.Stdout, os.Stderr
 	if err := c.Run(); err != nil {

@@ -5,7 +5,9 @@ package main
 
 import (
 	"archive/zip"
+	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +18,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	spdx "github.com/spdx/tools-golang/json"
+	"github.com/spdx/tools-golang/spdx/v2/common"
+	"github.com/spdx/tools-golang/spdx/v2/v2_3"
+	"github.com/spdx/tools-golang/spdxlib"
 )
 
 // TestMain lets the test's own binary be the program of a release: it answers what the release asks.
@@ -28,7 +34,7 @@ func TestMain(m *testing.M) {
 		case "docs":
 			err := os.MkdirAll(os.Args[3], 0o755)
 			if err == nil {
-				err = os.WriteFile(filepath.Join(os.Args[3], "mortise.1"), []byte(".TH MORTISE 1\n"), 0o644)
+				err = os.WriteFile(filepath.Join(os.Args[3], "mortise.1"), []byte(".TH MORTISE 1\n.SH NAME\nmortise \\- a cluster\n"), 0o644)
 			}
 			if err != nil {
 				panic(err)
@@ -64,8 +70,9 @@ func made(t *testing.T, root string) string {
 		}
 	}
 	r := &release{
-		out: filepath.Join(t.TempDir(), "dist"), binaries: dir, platforms: []platform{{"linux", "amd64"}, {"windows", "amd64"}},
-		time: time.Date(2026, 11, 28, 1, 2, 3, 0, time.UTC),
+		out: filepath.Join(t.TempDir(), "dist"), binaries: dir, maintainer: unnamed,
+		platforms: []platform{{"linux", "amd64"}, {"windows", "amd64"}},
+		time:      time.Date(2026, 11, 28, 1, 2, 3, 0, time.UTC),
 	}
 	if err := r.make(t.Context()); err != nil {
 		t.Fatal(err)
@@ -143,8 +150,20 @@ func TestRelease(t *testing.T) {
 	if got := z.File[1].Name; got != "mortise_9.8_windows_amd64/mortise.exe" {
 		t.Errorf("the zip file has %s", got)
 	}
+	lint(t, "mortise_9.8_amd64.deb")
 	image(t, "mortise_9.8_image_amd64.tar")
 	materials(t, "mortise_9.8_linux_amd64.spdx.json")
+}
+
+// lint has Debian's own checker examine the package. CI installs it; another machine may lack it.
+func lint(t *testing.T, file string) {
+	if _, err := exec.LookPath("lintian"); err != nil && os.Getenv("CI") == "" {
+		t.Logf("the package was not checked: %v", err)
+		return
+	}
+	if out := says(t, "lintian", "--allow-root", "--fail-on", "error,warning", file); out != "" {
+		t.Errorf("lintian finds\n%s", out)
+	}
 }
 
 // image reads an image as docker load does.
@@ -168,27 +187,44 @@ func image(t *testing.T, file string) {
 	}
 }
 
-// materials reads a bill of materials: it has the modules of the binary, each of which the program depends on.
+// materials reads a bill of materials as SPDX's own library does: it has the modules of the binary, each of which the program depends on.
 func materials(t *testing.T, file string) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var d document
-	if err := json.Unmarshal(text, &d); err != nil {
+	var d v2_3.Document
+	if err := spdx.ReadInto(bytes.NewReader(text), &d); err != nil {
 		t.Fatal(err)
 	}
-	seen := map[string]bool{}
-	for _, p := range d.Packages {
-		if seen[p.SPDXID] {
-			t.Errorf("%s twice", p.SPDXID)
-		}
-		seen[p.SPDXID] = true
+	if err := spdxlib.ValidateDocument(&d); err != nil {
+		t.Error(err)
 	}
-	for _, r := range d.Relationships {
-		if r.To != "SPDXRef-mortise" && !seen[r.To] {
-			t.Errorf("%+v leads nowhere", r)
+	if d.SPDXVersion != v2_3.Version || d.DataLicense != v2_3.DataLicense ||
+		!strings.HasPrefix(d.DocumentNamespace, "https://spdx.org/spdxdocs/"+strings.TrimSuffix(file, ".spdx.json")+"-") {
+		t.Errorf("the document is %s of %s, licence %s", d.SPDXVersion, d.DocumentNamespace, d.DataLicense)
+	}
+	if described, err := spdxlib.GetDescribedPackageIDs(&d); err != nil || len(described) != 1 || described[0] != "mortise" {
+		t.Errorf("the document describes %v, %v", described, err)
+	}
+	seen := map[common.ElementID]bool{}
+	for _, p := range d.Packages {
+		if seen[p.PackageSPDXIdentifier] {
+			t.Errorf("%s twice", p.PackageSPDXIdentifier)
 		}
+		seen[p.PackageSPDXIdentifier] = true
+	}
+	// The library writes what it has understood: nothing of the document is lost.
+	var again bytes.Buffer
+	var before, after map[string]any
+	if err := spdx.Write(&d, &again); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(json.Unmarshal(text, &before), json.Unmarshal(again.Bytes(), &after)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Errorf("SPDX's library understands the document otherwise (-written +understood)\n%s", diff)
 	}
 	if !strings.Contains(string(text), "pkg:golang/github.com/google/go-containerregistry@v") || len(d.Relationships) != len(d.Packages) {
 		t.Errorf("%d packages, %d relationships", len(d.Packages), len(d.Relationships))

@@ -99,8 +99,8 @@ type Options struct {
 	ExternalCloud bool
 	// Heartbeat is the time between renewals of a lease; 0: 10 s, and 20 s for more than 500 nodes.
 	Heartbeat time.Duration
-	// Listener and Serve serve the nodes' HTTP APIs; Listener returns TLS connections (see [Listen]). Nil: there is no API. A single node has
-	// the listener's address, all others have their own.
+	// Listener and Serve serve the nodes' HTTP APIs; Listener returns TLS connections (see [Listen]). Nil: there is no API; Serve is
+	// called without a listener, and may still find the nodes. A single node has the listener's address, all others have their own.
 	Listener net.Listener
 	Serve    nodeapi.ServeNodesFunc
 	// TLS is Listener's configuration. The nodes publish the key of a certificate that the cluster has not signed.
@@ -322,7 +322,7 @@ func (f *fleet) run(ctx context.Context) error {
 	f.log.Info("Registered simulated nodes", "nodes", f.own)
 
 	serving := make(chan error, 1)
-	if f.o.Listener != nil && f.o.Serve != nil {
+	if f.o.Serve != nil {
 		wg.Go(func() { serving <- f.o.Serve(ctx, f.at, f.o.Listener) })
 	}
 	if !cache.WaitFor(ctx, "", handler.HasSyncedChecker()) {

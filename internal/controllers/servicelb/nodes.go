@@ -4,7 +4,8 @@
 package servicelb
 
 import (
-	"hash/fnv"
+	"crypto/sha256"
+	"encoding/binary"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -124,9 +125,8 @@ func (v *view) announcer(a netip.Addr, present string, local map[string]bool) st
 			if m.simulated || !able(m) {
 				continue
 			}
-			h := fnv.New64a()
-			h.Write([]byte(m.name + "=" + a.String()))
-			r := h.Sum64()
+			sum := sha256.Sum256([]byte(m.name + "=" + a.String())) // of neighbouring addresses, fnv's sums are neighbours
+			r := binary.BigEndian.Uint64(sum[:])
 			if m.name == present {
 				r = ^uint64(0)
 			}

@@ -9,7 +9,7 @@ import { once } from 'node:events'
 
 const program = process.env.CONSOLE_MORTISE
 
-const freePort = async () => {
+export const freePort = async () => {
   const s = createServer().listen(0, '127.0.0.1')
   await once(s, 'listening')
   const { port } = s.address()
@@ -25,13 +25,18 @@ const run = (args, input) =>
   })
 
 export class Cluster {
-  async start(nodes = 2) {
-    this.nodes ??= nodes
+  /** A cluster with simulated nodes, and further arguments of `mortise up`. */
+  constructor({ nodes = 2, args } = {}) {
+    this.nodes = nodes
+    this.args = args ?? ['--node', 'simulated', '--nodes', String(nodes)]
+  }
+
+  async start() {
     this.dir ??= await mkdtemp(join(process.env.CONSOLE_DIR ?? tmpdir(), 'cluster-'))
     this.port ??= await freePort()
     this.kubeconfig = join(this.dir, 'kubeconfig')
-    const args = ['up', '--data-dir', join(this.dir, 'data'), '--listen', `127.0.0.1:${this.port}`, '--node', 'simulated', '--nodes', String(this.nodes),
-      '--kubeconfig', this.kubeconfig, ...(process.env.CONSOLE_UP_ARGS?.split(' ') ?? [])]
+    const args = ['up', '--data-dir', join(this.dir, 'data'), '--listen', `127.0.0.1:${this.port}`, '--kubeconfig', this.kubeconfig, ...this.args,
+      ...(process.env.CONSOLE_UP_ARGS?.split(' ') ?? [])]
     const child = spawn(program, args, { stdio: ['ignore', 'pipe', 'pipe'] })
     this.process = child
     let said = ''

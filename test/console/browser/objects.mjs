@@ -10,6 +10,12 @@ export const pod = (namespace, name, cpu = '10m') => ({
   spec: { containers: [{ name: 'main', image: 'busybox', resources: { requests: { cpu } } }] },
 })
 
+/** shell is a pod of a real container, which runs a script. */
+export const shell = (namespace, name, script, restartPolicy = 'Never') => ({
+  apiVersion: 'v1', kind: 'Pod', metadata: meta(name, namespace),
+  spec: { restartPolicy, terminationGracePeriodSeconds: 1, containers: [{ name: 'main', image: 'mortise.local/busybox:1', command: ['sh', '-c', script] }] },
+})
+
 export const deployment = (namespace, name, replicas = 2) => ({
   apiVersion: 'apps/v1', kind: 'Deployment', metadata: meta(name, namespace, { labels: { app: name } }),
   spec: {
@@ -58,6 +64,15 @@ export const reader = (namespace) => [
     rules: [{ apiGroups: ['', 'apps'], resources: ['*'], verbs: ['get', 'list', 'watch'] }] },
   { apiVersion: 'rbac.authorization.k8s.io/v1', kind: 'RoleBinding', metadata: meta('reader', namespace),
     roleRef: { apiGroup: 'rbac.authorization.k8s.io', kind: 'Role', name: 'reader' }, subjects: [{ kind: 'ServiceAccount', name: 'reader', namespace }] },
+]
+
+/** viewer has a user see the config maps of a namespace. */
+export const viewer = (namespace, user) => [
+  { apiVersion: 'rbac.authorization.k8s.io/v1', kind: 'Role', metadata: meta('viewer', namespace),
+    rules: [{ apiGroups: [''], resources: ['configmaps'], verbs: ['get', 'list', 'watch'] }] },
+  { apiVersion: 'rbac.authorization.k8s.io/v1', kind: 'RoleBinding', metadata: meta('viewer', namespace),
+    roleRef: { apiGroup: 'rbac.authorization.k8s.io', kind: 'Role', name: 'viewer' },
+    subjects: [{ apiGroup: 'rbac.authorization.k8s.io', kind: 'User', name: user }] },
 ]
 
 /** hostile are texts that a page which makes elements of text would run, in places where the API takes any text. */

@@ -1,17 +1,30 @@
 // A browser with the console open, which remembers all that goes wrong in it.
-import { createRequire } from 'node:module'
-import { chromium, firefox } from 'playwright-core'
+import Module, { createRequire } from 'node:module'
 import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
+import { readFile, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
 
-const axe = createRequire(import.meta.url).resolve('axe-core/axe.min.js')
+const require = createRequire(import.meta.url)
+const axe = require.resolve('axe-core/axe.min.js')
+
+// Playwright sends a command for preferred colours that Debian's Firefox does not know, whatever the options say. It goes without.
+const load = Module._extensions['.js']
+Module._extensions['.js'] = (module, file) => {
+  if (!file.endsWith('coreBundle.js')) return load(module, file)
+  module._compile(readFileSync(file, 'utf8').replaceAll('.send("emulation.setMediaFeaturesOverride",', '.sendMayFail("emulation.setMediaFeaturesOverride",'), file)
+}
+const { chromium, firefox } = require('playwright-core')
+Module._extensions['.js'] = load
 
 export const launch = (name) =>
   name === 'firefox'
     ? firefox.launch({ executablePath: process.env.CONSOLE_FIREFOX, channel: 'moz-firefox', timeout: 180e3 })
     : chromium.launch({ executablePath: process.env.CONSOLE_CHROMIUM, args: ['--no-sandbox'], timeout: 120e3 })
 
-// Firefox's protocol cannot ask for reduced motion.
-const calm = (browser) => (browser.browserType().name() === 'firefox' ? {} : { reducedMotion: 'reduce' })
+// Firefox cannot be told what the system of its user prefers.
+const calm = (browser) =>
+  browser.browserType().name() === 'firefox' ? { colorScheme: null, reducedMotion: null, forcedColors: null, contrast: null } : { reducedMotion: 'reduce' }
 
 export class Page {
   constructor(page, base) {
@@ -68,6 +81,25 @@ export class Page {
     await this.page.waitForFunction(() => !document.querySelector('main .wait'))
   }
 
+  /** picture keeps what the page looks like, as WebP, where CONSOLE_PICTURES names a directory. */
+  async picture(name) {
+    const dir = process.env.CONSOLE_PICTURES
+    if (!dir) return
+    const png = (await this.page.screenshot()).toString('base64')
+    const blank = await this.page.context().newPage()
+    const webp = await blank.evaluate(async (data) => {
+      const image = new Image()
+      image.src = 'data:image/png;base64,' + data
+      await image.decode()
+      const canvas = Object.assign(document.createElement('canvas'), { width: image.width, height: image.height })
+      canvas.getContext('2d').drawImage(image, 0, 0)
+      return canvas.toDataURL('image/webp', 0.6).split(',')[1]
+    }, png)
+    await blank.close()
+    await writeFile(join(dir, name + '.webp'), Buffer.from(webp, 'base64'))
+    if (process.env.CONSOLE_PICTURES_PNG) await writeFile(join(process.env.CONSOLE_PICTURES_PNG, name + '.png'), Buffer.from(png, 'base64'))
+  }
+
   row(text) {
     return this.page.locator('.grid .body [role=row]', { hasText: text }).first()
   }
@@ -80,7 +112,7 @@ export class Page {
   /** axe returns the violations of WCAG 2.1 AA. */
   async axe() {
     if (!(await this.page.evaluate(() => 'axe' in window))) {
-      await this.page.evaluate(await (await import('node:fs/promises')).readFile(axe, 'utf8'))
+      await this.page.evaluate(await readFile(axe, 'utf8'))
     }
     return this.page.evaluate(async () => {
       const r = await window.axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa'], resultTypes: ['violations'] })

@@ -7,8 +7,9 @@ import { subscribe, type WatchEvent } from './watch'
 export interface Row {
   key: string
   cells: unknown[]
-  meta: Meta
-  /** changed counts the changes since the list was read; it marks rows that move. */
+  /** meta is the part of the object's metadata that lists need: of 50,000 objects the whole is much. */
+  meta: Pick<Meta, 'name' | 'namespace' | 'creationTimestamp'>
+  /** changed counts the events about it since the list was read. */
   changed: number
   /** at is when the last event about it came, in ms of the page's clock; 0: none did. */
   at: number
@@ -51,6 +52,8 @@ export class Feed {
   private abort = new AbortController()
   private closed = false
   private pending = false
+  /** earliest is when the readers are told next, in ms of the page's clock. */
+  private earliest = 0
 
   /** A feed of a collection's path; the query may select by labels and fields. */
   constructor(
@@ -83,7 +86,7 @@ export class Feed {
         )
         if (this.closed) return
         for (const r of t.rows ?? []) {
-          const row: Row = { key: keyOf(r.object.metadata), cells: this.cells(r), meta: r.object.metadata, changed: 0, at: 0 }
+          const row = this.row(r, 0)
           rows.push(row)
           keys.set(row.key, row)
         }
@@ -115,8 +118,20 @@ export class Feed {
     if (this.live) this.watch()
   }
 
+  private row(r: TableRow, at: number): Row {
+    const { name, namespace, creationTimestamp } = r.object.metadata
+    const meta = {
+      name,
+      ...(namespace !== undefined && { namespace: same(namespace) }),
+      ...(creationTimestamp !== undefined && { creationTimestamp: same(creationTimestamp) }),
+    }
+    return { key: keyOf(r.object.metadata), cells: this.cells(r), meta, changed: 0, at }
+  }
+
   private cells(r: TableRow): unknown[] {
-    return this.extra.length ? [...r.cells, ...this.extra.map((c) => valueAt(r.object, c.jsonPath))] : r.cells
+    const cells = r.cells.map((c) => (typeof c === 'string' ? same(c) : c))
+    for (const c of this.extra) cells.push(valueAt(r.object, c.jsonPath))
+    return cells
   }
 
   private watch(): void {
@@ -158,11 +173,10 @@ export class Feed {
           }
         } else if (old) {
           old.cells = this.cells(r)
-          old.meta = meta
           old.changed++
           old.at = now
         } else {
-          const row: Row = { key, cells: this.cells(r), meta, changed: 1, at: now }
+          const row = this.row(r, now)
           this.keys.set(key, row)
           added.push(row)
         }
@@ -181,17 +195,40 @@ export class Feed {
     this.bump()
   }
 
-  /** bump tells the readers at the next frame: a burst of events is one rendering. */
+  /** bump tells the readers, at the earliest at the next frame: a burst of events is one rendering. A rendering is followed by many times
+   * its duration without one, so that a busy cluster does not make a busy page; a change after a quiet time is shown at once. */
   private bump(): void {
     if (this.pending) return
     this.pending = true
     const tell = (): void => {
       this.pending = false
-      if (!this.closed) this.version.value++
+      if (this.closed) return
+      const begin = performance.now()
+      this.version.value++
+      setTimeout(() => {
+        const now = performance.now()
+        this.earliest = now + Math.min(rest * (now - begin), longest)
+      })
     }
-    if (document.visibilityState === 'visible') requestAnimationFrame(tell)
-    else setTimeout(tell, 200)
+    const wait = this.earliest - performance.now()
+    if (document.visibilityState !== 'visible') setTimeout(tell, longest)
+    else if (wait <= 0) requestAnimationFrame(tell)
+    else setTimeout(() => requestAnimationFrame(tell), wait)
   }
+}
+
+// What follows a rendering: so many times its duration, at most so many ms.
+const rest = 20
+const longest = 500
+
+// Cells of a list have few values: states, nodes, images. One string of each is kept, of the newest.
+const strings = new Map<string, string>()
+const same = (s: string): string => {
+  const known = strings.get(s)
+  if (known !== undefined) return known
+  if (strings.size >= 10000) strings.clear()
+  strings.set(s, s)
+  return s
 }
 
 const keyOf = (m: Meta): string => m.uid ?? (m.namespace ?? '') + '/' + m.name

@@ -12,7 +12,8 @@ export interface Session {
 }
 export interface Ways {
   methods?: string[]
-  issuers?: (string | { issuer: string; name?: string })[]
+  /** issuers are URLs. */
+  issuers?: string[]
 }
 
 export type State = { is: 'asking' } | { is: 'in'; session: Session } | { is: 'out'; ways: Ways } | { is: 'away' }
@@ -45,9 +46,10 @@ export const lost = (): void => {
   if (state.value.is === 'in') void ask()
 }
 
-/** login signs in with a one-time code or a bearer token; it returns what went wrong, or nothing. */
-export const login = async (by: { code: string } | { token: string }): Promise<string> => {
-  const r = await post('api/login', by).catch(() => undefined)
+/** login signs in with a one-time code, a bearer token, or the connection's client certificate; it returns what went wrong, or nothing. */
+export const login = async (by: { code: string } | { token: string } | 'certificate'): Promise<string> => {
+  const asked = by === 'certificate' ? fetch(at('api/certificate'), { credentials: 'same-origin' }) : post('api/login', by)
+  const r = await asked.catch(() => undefined)
   if (!r) return 'The server does not answer.'
   if (r.ok) {
     await ask()
@@ -66,16 +68,17 @@ export const logout = async (): Promise<void> => {
   await ask()
 }
 
-/** begin signs in with the one-time code of the address, if there is one, and then asks who is signed in. */
+/** begin signs in with the one-time code of the address, if there is one, and then asks who is signed in. It returns what went wrong, with
+ * the code or at an issuer. */
 export const begin = async (): Promise<string> => {
-  const code = new URLSearchParams(location.hash.slice(1)).get('code')
+  const told = new URLSearchParams(location.hash.slice(1))
+  const code = told.get('code')
+  let wrong = told.get('error') ?? ''
+  if (code || wrong) history.replaceState(null, '', location.pathname + location.search)
   if (code) {
-    history.replaceState(null, '', location.pathname + location.search)
-    const wrong = await login({ code })
+    wrong = await login({ code })
     if (!wrong) return ''
-    await ask()
-    return state.value.is === 'in' ? '' : wrong
   }
   await ask()
-  return ''
+  return state.value.is === 'in' ? '' : wrong
 }

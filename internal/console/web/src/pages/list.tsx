@@ -1,6 +1,6 @@
 // The list of any kind, as the server prints it: paged, drawn as far as it is in view, and live.
 import type { JSX } from 'preact'
-import { useEffect, useMemo, useState } from 'preact/hooks'
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks'
 import { columnsOf } from '../added'
 import { Feed, type Row } from '../feed'
 import { kindAt, listHref, objectHref, pathOf, plural, type Kind } from '../discovery'
@@ -8,7 +8,7 @@ import { withQuery, type Column } from '../api'
 import { go, route, setQuery } from '../router'
 import { chooseNamespace, inNamespace } from '../places'
 import { compare, count, shown, tone } from '../text'
-import { Age, Mark, Missing, Wait, Wrong } from '../ui/parts'
+import { Age, Mark, Missing, Wait, Wrong, type Children } from '../ui/parts'
 import { VirtualTable, type Col } from '../ui/virtual'
 import type { PageProps } from './index'
 
@@ -65,12 +65,32 @@ const sorter = (by: string, columns: Column[]): ((a: Row, b: Row) => number) | u
   const name = down ? by.slice(1) : by
   const i = name === 'Namespace' ? -1 : columns.findIndex((c) => c.name === name)
   if (i < 0 && name !== 'Namespace') return undefined
-  const sign = (down ? -1 : 1) * (columns[i]?.name === 'Age' ? -1 : 1)
+  const age = columns[i]?.name === 'Age'
+  const sign = (down ? -1 : 1) * (age ? -1 : 1)
   return (a, b) => {
     const x = sortKey(a, i, columns[i]),
       y = sortKey(b, i, columns[i])
-    return sign * (typeof x === 'number' && typeof y === 'number' ? x - y : compare(String(x ?? ''), String(y ?? '')))
+    if (x === y) return 0
+    if (typeof x === 'number' && typeof y === 'number') return sign * (x - y)
+    const s = String(x ?? ''),
+      t = String(y ?? '')
+    return sign * (age ? (s < t ? -1 : 1) : compare(s, t))
   }
+}
+
+/** ordered sorts rows of which most were sorted before: that is much quicker than anew. */
+const ordered = (rows: readonly Row[], by: (a: Row, b: Row) => number, before: readonly Row[]): Row[] => {
+  const fresh = new Set(rows)
+  const stayed = before.filter((r) => fresh.delete(r))
+  return [...stayed, ...fresh].sort(by)
+}
+
+/** matches reports whether a row has all words, and none of those after a "!". Columns that are not shown do not count. */
+const matches = (r: Row, words: string[], columns: number[]): boolean => {
+  let hay = (r.meta.namespace ?? '') + '/' + r.meta.name
+  for (const i of columns) hay += ' ' + shown(r.cells[i])
+  hay = hay.toLowerCase()
+  return words.every((w) => (w.startsWith('!') ? w.length < 2 || !hay.includes(w.slice(1)) : hay.includes(w)))
 }
 
 /** KindTable is a live table of a kind, without the page around it; other pages have it too. */
@@ -90,19 +110,18 @@ export const KindTable = (p: {
   const version = feed.version.value
   const columns = feed.columns.value
   const words = (p.words ?? '').toLowerCase()
+  const before = useRef<Row[]>([])
   const rows = useMemo(() => {
     let r = feed.rows
     if (words) {
       const all = words.split(/\s+/)
-      r = r.filter((x) => {
-        const hay = (x.meta.namespace ?? '') + '/' + x.meta.name + ' ' + x.cells.join(' ')
-        const low = hay.toLowerCase()
-        return all.every((w) => (w.startsWith('!') ? w.length < 2 || !low.includes(w.slice(1)) : low.includes(w)))
-      })
+      const seen = columns.flatMap((c, i) => (c.priority > 0 && !p.wide ? [] : i))
+      r = r.filter((x) => matches(x, all, seen))
     }
     const s = sorter(p.sort ?? '', columns)
-    return s ? [...r].sort(s) : r
-  }, [version, words, p.sort, feed])
+    before.current = s ? ordered(r, s, before.current) : []
+    return s ? before.current : r
+  }, [version, words, p.sort, p.wide, feed])
   useEffect(() => p.told?.(rows.length, feed))
   const cols = useMemo((): Col<Row>[] => {
     const pick = (name: string) => p.pick && ((): void => p.pick!(p.sort === name ? '-' + name : p.sort === '-' + name ? '' : name))
@@ -166,7 +185,8 @@ export const ListPage = ({ path }: PageProps): JSX.Element => {
   )
 }
 
-const Listed = ({ k }: { k: Kind }): JSX.Element => {
+/** Listed is the page of a kind's list. always has all columns shown, and the whole cluster; more are further tools. */
+export const Listed = ({ k, title, always, more }: { k: Kind; title?: string; always?: boolean; more?: Children }): JSX.Element => {
   const q = route.value.query
   const ns = k.namespaced ? inNamespace() : ''
   const [told, tell] = useState({ shown: 0, all: 0, remaining: 0 })
@@ -174,17 +194,19 @@ const Listed = ({ k }: { k: Kind }): JSX.Element => {
     fields = q.get('fields') ?? ''
   const url = withQuery(pathOf(k, ns), { labelSelector: labels, fieldSelector: fields })
   const words = q.get('q') ?? ''
-  const wide = q.get('wide') === '1'
+  const wide = always || q.get('wide') === '1'
   return (
     <div class="page list">
       <div class="title">
         <h1>
-          {k.kind}
-          <small>
-            {plural(k)} {k.version}
-          </small>
+          {title ?? k.kind}
+          {!title && (
+            <small>
+              {plural(k)} {k.version}
+            </small>
+          )}
         </h1>
-        <span class="count" role="status" data-rows={told.all}>
+        <span class="count" role="status" data-rows={told.all} data-remaining={told.remaining}>
           {told.shown === told.all ? count(told.all) : `${count(told.shown)} of ${count(told.all)}`}
           {told.remaining > 0 && ` · ${count(told.remaining)} more to read`}
         </span>
@@ -208,15 +230,18 @@ const Listed = ({ k }: { k: Kind }): JSX.Element => {
           value={labels}
           onChange={(e) => setQuery({ labels: e.currentTarget.value.trim() })}
         />
-        <label class="check">
-          <input type="checkbox" checked={wide} onChange={() => setQuery({ wide: wide ? '' : '1' })} />
-          all columns
-        </label>
-        {k.verbs.includes('create') && (
+        {!always && (
+          <label class="check">
+            <input type="checkbox" checked={wide} onChange={() => setQuery({ wide: wide ? '' : '1' })} />
+            all columns
+          </label>
+        )}
+        {!always && k.verbs.includes('create') && (
           <a class="button" href={'kinds?create=' + encodeURIComponent(plural(k))}>
             Create
           </a>
         )}
+        {more}
       </div>
       <KindTable
         kind={k}

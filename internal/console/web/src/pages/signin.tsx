@@ -4,12 +4,9 @@ import { useState } from 'preact/hooks'
 import { at } from '../base'
 import { login, type Ways } from '../session'
 
-const issuerOf = (i: string | { issuer: string; name?: string }): { issuer: string; name: string } =>
-  typeof i === 'string' ? { issuer: i, name: i } : { issuer: i.issuer, name: i.name || i.issuer }
-
 export const SignIn = ({ ways, wrong }: { ways: Ways; wrong: string }): JSX.Element => {
   const [token, type] = useState('')
-  const [told, tell] = useState(new URLSearchParams(location.search).get('error') || '')
+  const [told, tell] = useState('')
   const [busy, work] = useState(false)
   const has = (m: string): boolean => !ways.methods || ways.methods.includes(m)
   const submit = async (e: Event): Promise<void> => {
@@ -52,18 +49,18 @@ export const SignIn = ({ ways, wrong }: { ways: Ways; wrong: string }): JSX.Elem
           </button>
         </form>
       )}
-      {(ways.issuers ?? []).map(issuerOf).map((i) => (
+      {(ways.issuers ?? []).map((i) => (
         <p>
-          <a class="button" data-server href={at('api/oidc/login?issuer=' + encodeURIComponent(i.issuer))}>
-            Sign in with {i.name}
+          <a class="button" data-server href={at('api/oidc/login?issuer=' + encodeURIComponent(i))}>
+            Sign in at {i}
           </a>
         </p>
       ))}
       {has('certificate') && (
         <p>
-          <a class="button" data-server href={at('api/certificate')}>
+          <button type="button" disabled={busy} onClick={() => void login('certificate').then(tell)}>
             Sign in with a client certificate
-          </a>
+          </button>
         </p>
       )}
     </main>

@@ -1,5 +1,5 @@
 // A table of any number of rows: those in view are drawn. It is a grid to assistive technology: arrow keys move, Enter opens.
-import type { JSX } from 'preact'
+import { Component, type JSX } from 'preact'
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks'
 import type { Children } from './parts'
 
@@ -17,7 +17,54 @@ export interface Col<R> {
 const height = 28
 const over = 8
 
-export const VirtualTable = <R extends { key: string; at?: number }>(p: {
+interface Line<R> {
+  row: R
+  i: number
+  changed: number
+  fresh: boolean
+  chosen: boolean
+  cols: Col<R>[]
+  columns: string
+  choose: (i: number) => void
+}
+
+/** One row. It is drawn anew only if something about it has changed. */
+class OneLine<R> extends Component<Line<R>> {
+  override shouldComponentUpdate(next: Line<R>): boolean {
+    const p = this.props
+    return (
+      next.row !== p.row ||
+      next.i !== p.i ||
+      next.changed !== p.changed ||
+      next.fresh !== p.fresh ||
+      next.chosen !== p.chosen ||
+      next.cols !== p.cols ||
+      next.columns !== p.columns
+    )
+  }
+
+  override render(): JSX.Element {
+    const p = this.props
+    return (
+      <div
+        id={'row-' + p.i}
+        role="row"
+        aria-rowindex={p.i + 2}
+        aria-selected={p.chosen}
+        class={(p.fresh ? (p.changed % 2 ? 'fresh again ' : 'fresh ') : '') + (p.i % 2 ? 'odd' : '')}
+        style={{ transform: `translateY(${p.i * height}px)`, gridTemplateColumns: p.columns }}
+        onMouseDown={() => p.choose(p.i)}>
+        {p.cols.map((c) => (
+          <div role="gridcell" class={c.number ? 'num' : ''}>
+            {c.cell(p.row)}
+          </div>
+        ))}
+      </div>
+    )
+  }
+}
+
+export const VirtualTable = <R extends { key: string; at?: number; changed?: number }>(p: {
   rows: readonly R[]
   cols: Col<R>[]
   label: string
@@ -81,21 +128,17 @@ export const VirtualTable = <R extends { key: string; at?: number }>(p: {
     const r = p.rows[i]
     if (!r) continue
     rows.push(
-      <div
+      <OneLine
         key={r.key}
-        id={'row-' + i}
-        role="row"
-        aria-rowindex={i + 2}
-        aria-selected={i === current}
-        class={(r.at && now - r.at < 1500 ? 'fresh ' : '') + (i % 2 ? 'odd' : '')}
-        style={{ transform: `translateY(${i * height}px)`, gridTemplateColumns: columns }}
-        onMouseDown={() => setActive(i)}>
-        {p.cols.map((c) => (
-          <div role="gridcell" class={c.number ? 'num' : ''}>
-            {c.cell(r)}
-          </div>
-        ))}
-      </div>,
+        row={r}
+        i={i}
+        changed={r.changed ?? 0}
+        fresh={r.at !== undefined && r.at > 0 && now - r.at < 1500}
+        chosen={i === current}
+        cols={p.cols}
+        columns={columns}
+        choose={setActive}
+      />,
     )
   }
   return (

@@ -1,0 +1,90 @@
+// Measures the console on 50,000 simulated pods and 2,000 nodes, in Chromium: CONSOLE_MORTISE=PROGRAM CONSOLE_CHROMIUM=PATH node measure.mjs
+import { Cluster } from './cluster.mjs'
+import { Page, launch } from './page.mjs'
+import * as objects from './objects.mjs'
+import { loadavg } from 'node:os'
+
+const pods = Number(process.env.PODS ?? 50000)
+const cluster = new Cluster({ nodes: Number(process.env.NODES ?? 2000) })
+const note = (what, value) => console.log(`${what}: ${value}`)
+await cluster.start()
+note('load of the machine', loadavg().map((l) => l.toFixed(1)).join(' '))
+const begun = Date.now()
+await cluster.apply(objects.namespace('crowd'))
+const each = 5000
+for (let i = 0; i < pods / each; i++) await cluster.apply(objects.deployment('crowd', 'web-' + i, each))
+for (let i = 0; i < pods / each; i++)
+  await cluster.kubectl('wait', '-n', 'crowd', 'deployment/web-' + i, `--for=jsonpath={.status.readyReplicas}=${each}`, '--timeout=420s')
+note('pods are ready after', (Date.now() - begun) / 1000 + ' s')
+
+const browser = await launch('chromium')
+const p = await Page.open(browser, cluster.base)
+const cdp = await p.page.context().newCDPSession(p.page)
+await cdp.send('Performance.enable', { timeDomain: 'threadTicks' })
+const metrics = async () => Object.fromEntries((await cdp.send('Performance.getMetrics')).metrics.map((m) => [m.name, m.value]))
+const heap = async () => {
+  await cdp.send('HeapProfiler.collectGarbage')
+  return ((await metrics()).JSHeapUsedSize / 1e6).toFixed(1) + ' MB'
+}
+await p.signIn(await cluster.link())
+for (let i = 0; i < 3; i++) {
+  await p.page.goto(cluster.base + 'k/core/v1/pods')
+  await p.page.waitForSelector('.grid .body [role=row] a')
+  note('first paint, ms; first rows', (await p.page.evaluate(() => [performance.getEntriesByName('first-contentful-paint')[0].startTime, performance.now()]))
+    .map(Math.round).join('; '))
+}
+const reading = await metrics()
+await p.page.waitForFunction((n) => document.querySelector('.count')?.dataset.rows >= n && document.querySelector('.count').dataset.remaining === '0', pods,
+  { timeout: 120e3 })
+note('main thread to read all pods, ms', Math.round(((await metrics()).TaskDuration - reading.TaskDuration) * 1000))
+note('heap with all pods', await heap())
+
+for (const step of [60, 400, 5000]) {
+  const before = await metrics()
+  const frames = await p.page.evaluate(async (step) => {
+    const grid = document.querySelector('.grid')
+    const times = []
+    for (let i = 0, last = performance.now(); i < 180; i++) {
+      grid.scrollTop += step
+      await new Promise(requestAnimationFrame)
+      const now = performance.now()
+      times.push(now - last)
+      last = now
+    }
+    return times.sort((a, b) => a - b)
+  }, step)
+  const after = await metrics()
+  note(`scrolling ${step} pixels a frame`, `main thread ${((after.TaskDuration - before.TaskDuration) * 1000 / frames.length).toFixed(1)} ms a frame; ` +
+    `frames of ${frames[90].toFixed(1)} ms in the middle, 95 % below ${frames[170].toFixed(1)} ms`)
+}
+
+for (const [what, query] of [['as the list is', ''], ['sorted by node', '?sort=Node'], ['filtered', '?q=web-1']]) {
+  await p.go('k/core/v1/pods' + query)
+  await p.page.waitForFunction((n) => document.querySelector('.count')?.dataset.rows >= n && document.querySelector('.count').dataset.remaining === '0', pods)
+  await p.page.waitForSelector('[data-line=live]')
+  await p.page.waitForTimeout(2000)
+  let seen = 0
+  const count = (f) => {
+    for (const m of f.response.payloadData.matchAll(/"type":"(ADDED|MODIFIED|DELETED)"/g)) if (m) seen++
+  }
+  await cdp.send('Network.enable')
+  cdp.on('Network.webSocketFrameReceived', count)
+  const idle = await metrics()
+  await p.page.waitForTimeout(3000)
+  const before = await metrics()
+  const quiet = (before.TaskDuration - idle.TaskDuration) / (before.Timestamp - idle.Timestamp)
+  seen = 0
+  const from = Date.now()
+  await cluster.kubectl('delete', 'pods', '-n', 'crowd', '-l', 'app=web-0', '--wait=false', '--field-selector', 'spec.nodeName!=', '--now=true').catch((e) => note('delete', e.message.slice(0, 200)))
+  await p.page.waitForTimeout(3000)
+  const after = await metrics()
+  cdp.off('Network.webSocketFrameReceived', count)
+  await cdp.send('Network.disable')
+  const task = (after.TaskDuration - before.TaskDuration) * 1000
+  note(`events, ${what}`, `${seen} in ${((Date.now() - from) / 1000).toFixed(1)} s, main thread ${(task / seen * 1000).toFixed(0)} ms per 1,000 (script ` +
+    `${((after.ScriptDuration - before.ScriptDuration) * 1e6 / seen).toFixed(0)}); idle ${(quiet * 100).toFixed(1)} %`)
+}
+note('heap at the end', await heap())
+note('load of the machine', loadavg().map((l) => l.toFixed(1)).join(' '))
+await browser.close()
+await cluster.stop(true)
