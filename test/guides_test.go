@@ -123,6 +123,9 @@ func TestGuidesRun(t *testing.T) {
 		"explain.md: $ mortise explain pod/web 'spec.containers[1].image'": {before: `echo '{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
 			"spec": {"containers": [{"name": "a", "image": "a:1"}, {"name": "b", "image": "b:1"}]}}' | kubectl apply -f -`},
 		"scheduling.md: $ mortise explain pod/web --scheduling": {before: "kubectl wait pod/web --for=condition=PodScheduled"},
+		"high-availability.md: $ mortise store backup cluster.backup": {
+			edit: []string{"cluster.backup", "cluster.backup --kubeconfig $KUBECONFIG"},
+		},
 		"kubelet-configuration.md: mortise up --kubelet-config /etc/mortise/kubelet.yaml --kubelet-config-dir /etc/mortise/kubelet.conf.d": {
 			before: `mkdir -p /etc/mortise/kubelet.conf.d; printf 'apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n' ` +
 				`> /etc/mortise/kubelet.yaml`,
