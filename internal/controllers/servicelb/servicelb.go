@@ -189,12 +189,14 @@ func (c *controller) observe(name string, n *corev1.Node) {
 	}
 }
 
-// enqueueAll enqueues all Services of type LoadBalancer, those that have an address first.
+// enqueueAll enqueues all Services of type LoadBalancer, those that have an address first, and of these the oldest first: what several wait
+// for goes to the first.
 func (c *controller) enqueueAll() {
 	all, err := c.services.List(labels.Everything())
 	if err != nil {
 		return
 	}
+	oldestFirst(all)
 	for _, svc := range all {
 		if len(svc.Status.LoadBalancer.Ingress) > 0 {
 			c.enqueue(svc)
@@ -230,17 +232,22 @@ func (c *controller) recall() error {
 		return fmt.Errorf("list services: %w", err)
 	}
 	all = slices.DeleteFunc(all, func(svc *corev1.Service) bool { return !c.serves(svc) })
+	oldestFirst(all)
+	for _, svc := range all {
+		c.book.occupy(claimOf(svc), holds(svc))
+		maps.Copy(c.announcers, v1alpha1.LoadBalancerNodes(svc.Annotations[v1alpha1.LoadBalancerNodesAnnotation]))
+	}
+	return nil
+}
+
+// oldestFirst sorts Services by their age, those of the same second by their names.
+func oldestFirst(all []*corev1.Service) {
 	slices.SortFunc(all, func(a, b *corev1.Service) int {
 		if d := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); d != 0 {
 			return d
 		}
 		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
 	})
-	for _, svc := range all {
-		c.book.occupy(claimOf(svc), holds(svc))
-		maps.Copy(c.announcers, v1alpha1.LoadBalancerNodes(svc.Annotations[v1alpha1.LoadBalancerNodesAnnotation]))
-	}
-	return nil
 }
 
 // serves reports whether the controller gives a Service addresses.
