@@ -119,7 +119,10 @@ export const tests = (name) => {
       const clipboardData = new DataTransfer()
       clipboardData.setData('text/plain', to)
       const content = document.querySelector('.editor').shadowRoot.querySelector('.cm-content')
-      content.dispatchEvent(new ClipboardEvent('paste', { clipboardData, bubbles: true, cancelable: true }))
+      const paste = new ClipboardEvent('paste', { clipboardData, bubbles: true, cancelable: true })
+      // Firefox ignores the constructor's clipboardData.
+      if (!paste.clipboardData?.types.length) Object.defineProperty(paste, 'clipboardData', { value: clipboardData })
+      content.dispatchEvent(paste)
     }, change(text))
     await p.page.click('button:has-text("Review changes")')
   }
@@ -159,7 +162,8 @@ export const tests = (name) => {
   test('a workload is scaled, restarted, and its object deleted', async () => {
     await p.go('k/apps/v1/deployments/shop/web')
     await p.page.click('button:has-text("Scale")')
-    await p.page.fill('dialog input', '3')
+    await p.page.press('dialog input', 'Control+a') // Firefox cannot set the selection of a number, so that fill would append
+    await p.page.keyboard.type('3')
     await p.page.click('dialog button.primary')
     await p.page.waitForSelector('dialog', { state: 'detached' })
     await p.page.waitForSelector('dd:has-text("3 of 3")')
@@ -182,7 +186,7 @@ export const tests = (name) => {
 
   test('a terminal says why it does not open', async () => {
     await p.go('k/core/v1/pods/shop/one?tab=shell')
-    await p.page.click('button:has-text("Open")')
+    await p.page.click('.tools button:has-text("Open")')
     await p.page.waitForSelector('.tools .hint:has-text("simulated node")')
     await p.page.waitForSelector('.terminal .xterm-screen')
     await p.fine()

@@ -33,6 +33,8 @@ test('a terminal runs commands in a container, and knows its size', async () => 
   await p.go('k/core/v1/pods/shop/talker?tab=shell')
   await p.page.click('button:has-text("Open")')
   await p.page.waitForSelector('.tools .hint:has-text("Connected")')
+  await p.page.waitForSelector('.xterm-helper-textarea:focus', { state: 'attached' })
+  await screen(/[#$] $/m).waitFor() // a shell discards what was typed before its prompt
   await p.page.keyboard.type('echo $((6*7)) in $(hostname)\n')
   await screen('42 in talker').waitFor()
   await p.page.keyboard.type('stty size > /tmp/size; cat /tmp/size | sed s/^/size:/\n')
