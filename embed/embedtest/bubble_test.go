@@ -11,6 +11,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -84,8 +85,9 @@ func elect(ctx context.Context, t *testing.T, cluster *embed.Server, name string
 // TestLeaseInBubble: a candidate takes over a Lease once its holder has been dead for the Lease's duration, and not before.
 func TestLeaseInBubble(t *testing.T) {
 	embedtest.Bubble(t, bare(t), func(t *testing.T, cluster *embed.Server) {
-		leads := ""
-		won := func(name string) { leads = name }
+		var leader atomic.Value // a string
+		leader.Store("")
+		won := func(name string) { leader.Store(name) }
 		dies, kill := context.WithCancel(t.Context())
 		elect(dies, t, cluster, "a", won)
 		embedtest.Settle(t)
@@ -94,16 +96,16 @@ func TestLeaseInBubble(t *testing.T) {
 		defer cancel()
 		elect(ctx, t, cluster, "b", won)
 		embedtest.Advance(t, time.Hour)
-		if leads != "a" {
+		if leads := leader.Load(); leads != "a" {
 			t.Errorf("%q leads after an hour: want a", leads)
 		}
 		kill()
 		embedtest.Advance(t, 10*time.Second)
-		if leads != "a" {
+		if leads := leader.Load(); leads != "a" {
 			t.Errorf("%q leads before the Lease has ended", leads)
 		}
 		embedtest.Advance(t, 15*time.Second) // b looks every 2 to 4.4 s: it saw the last renewal that late, and finds it old that late
-		if leads != "b" {
+		if leads := leader.Load(); leads != "b" {
 			t.Errorf("%q leads after the Lease has ended: want b", leads)
 		}
 	})
