@@ -264,7 +264,7 @@ func (n *node) buildParts(ctx context.Context, services corev1listers.ServiceLis
 		Client: n.client, Runtime: n.cri, Addresses: n.Addresses, Images: n.images, Kubelet: n.Kubelet, Clock: n.Clock, Logger: n.Logger,
 		NodeName: n.NodeName, Labels: n.Labels, TLS: n.Server.TLS, Port: n.port, Resources: n.resources, Plugins: n.managers,
 		Volumes: attachedVolumes{n.storage.Attachments(), n.local}, Metrics: n.Metrics.startup,
-		Cloud:   nodestatus.Cloud{External: n.Host.Cloud.External, Given: n.Host.Cloud.Given, Outside: n.Host.Cloud.Outside},
+		Cloud: nodestatus.Cloud{External: n.Host.Cloud.External, Given: n.Host.Cloud.Given, Outside: n.Host.Cloud.Outside},
 		Network: cni.Options{
 			Dir: n.CNI.ConfDir, BinDirs: n.CNI.BinDirs, DataDir: n.CNI.DataDir, Bridge: n.CNI.Bridge, MTU: n.CNI.MTU, Masquerade: !n.CNI.Masqueraded,
 		},
