@@ -22,7 +22,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/store"
 )
@@ -45,17 +44,12 @@ const removal = 2 * time.Second
 type Leases struct {
 	Store *store.Store
 	Log   *slog.Logger
-	Clock clock.Clock // nil: the system's
 }
 
 // Hold holds a lease for a server's address until ctx ends. It calls changed with the addresses of all servers, in their order: at once,
 // and whenever they change. Its calls do not overlap. At the end it removes the lease, so that the other servers learn at once that this
 // one is gone.
 func (l *Leases) Hold(ctx context.Context, own netip.Addr, changed func([]netip.Addr)) {
-	c := l.Clock
-	if c == nil {
-		c = clock.RealClock{}
-	}
 	key := prefix + own.String()
 	var generation int64
 	renew := func() time.Duration {
@@ -71,9 +65,9 @@ func (l *Leases) Hold(ctx context.Context, own netip.Addr, changed func([]netip.
 	}
 	next := renew()
 	var following sync.WaitGroup
-	following.Go(func() { l.follow(ctx, c, changed) })
+	following.Go(func() { l.follow(ctx, changed) })
 	for ctx.Err() == nil {
-		if wait(ctx, c, next) {
+		if wait(ctx, next) {
 			next = renew()
 		}
 	}
@@ -86,7 +80,7 @@ func (l *Leases) Hold(ctx context.Context, own netip.Addr, changed func([]netip.
 }
 
 // follow calls changed with the servers' addresses until ctx ends.
-func (l *Leases) follow(ctx context.Context, c clock.Clock, changed func([]netip.Addr)) {
+func (l *Leases) follow(ctx context.Context, changed func([]netip.Addr)) {
 	var told []netip.Addr
 	tell := func(known map[netip.Addr]bool) {
 		now := slices.SortedFunc(maps.Keys(known), netip.Addr.Compare)
@@ -102,7 +96,7 @@ func (l *Leases) follow(ctx context.Context, c clock.Clock, changed func([]netip
 			return
 		}
 		l.Log.WarnContext(ctx, "Lost the watch of the leases of servers' addresses, retrying", "error", err)
-		wait(ctx, c, retry)
+		wait(ctx, retry)
 	}
 }
 
@@ -144,11 +138,11 @@ func (l *Leases) read(ctx context.Context, tell func(map[netip.Addr]bool)) error
 }
 
 // wait waits, and reports whether it did: ctx may end before.
-func wait(ctx context.Context, c clock.Clock, d time.Duration) bool {
-	t := c.NewTimer(d)
+func wait(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
-	case <-t.C():
+	case <-t.C:
 		return true
 	case <-ctx.Done():
 		return false
