@@ -262,7 +262,8 @@ func (n *node) buildParts(ctx context.Context, services corev1listers.ServiceLis
 	}
 	n.nodeStatus = nodestatus.New(nodestatus.Config{
 		Client: n.client, Runtime: n.cri, Addresses: n.Addresses, Images: n.images, Kubelet: n.Kubelet, Clock: n.Clock, Logger: n.Logger,
-		NodeName: n.NodeName, Labels: n.Labels, TLS: n.Server.TLS, Port: n.port, Resources: n.resources, Plugins: n.managers,
+		NodeName: n.NodeName, Labels: n.Labels, TLS: n.Server.TLS, Port: n.port,
+		Resources: n.resources, Plugins: n.managers, Record: n.devices.Record(),
 		Volumes: attachedVolumes{n.storage.Attachments(), n.local}, Metrics: n.Metrics.startup,
 		Cloud: nodestatus.Cloud{External: n.Host.Cloud.External, Given: n.Host.Cloud.Given, Outside: n.Host.Cloud.Outside},
 		Network: cni.Options{

@@ -12,6 +12,7 @@
 //	options.go        what the runtime gives to a container, and PreStartContainer
 //	status.go         the Node's capacity, the health of devices, and whose they are
 //	persist.go        the checkpoint
+//	record.go         whether there was one
 //	metrics.go        kubelet's metrics of it
 //
 // A device belongs to one pod from its allocation until the pod's release; the checkpoint is on disk before a container can use it: it is
@@ -26,6 +27,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -96,6 +98,8 @@ type Manager struct {
 	writing sync.Mutex // of the checkpoint; taken before mu
 	saved   uint64     // the version on disk; guarded by writing
 
+	unrecorded atomic.Bool // the node started without a checkpoint that can be read
+
 	mu        sync.Mutex
 	version   uint64 // of what the checkpoint has
 	resources map[string]*resource
@@ -145,6 +149,9 @@ func (m *Manager) Row() containermanager.Row {
 		Describer: reporter{m}, Run: m.Run,
 	}
 }
+
+// Record returns the node's record of plug-ins' resources.
+func (m *Manager) Record() Record { return Record{keeper{m}} }
 
 // Plugins returns the handler of device plug-ins in the plug-in directory.
 func (m *Manager) Plugins() plugins.Handler { return registrar{m} }

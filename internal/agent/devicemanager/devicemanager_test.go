@@ -5,6 +5,7 @@ package devicemanager
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -276,6 +277,97 @@ func TestPluginThatGoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	step([2]int64{2, 2}, time.Millisecond)
+	// A node that ends before it has written the zero to its Node writes it when it is back.
+	d.server.Stop()
+	step([2]int64{2, 0}, time.Millisecond)
+	step([2]int64{0, 0}, time.Second)
+	n.stop()
+	n = start(t, n.dir, newPods(), nil)
+	if all, _ := n.Capacity(); len(all) != 1 {
+		t.Errorf("the resource is gone from the Node after a restart: %v", all)
+	}
+}
+
+// A plug-in is not connected, and the Node does not have its resource, before that is on disk: a node that starts anew knows all of them.
+func TestRegistrationThatCannotBeWritten(t *testing.T) {
+	dir := t.TempDir()
+	n := start(t, dir, newPods(), nil)
+	blocked := filepath.Join(dir, checkpoint.File)
+	if err := os.MkdirAll(filepath.Join(blocked, "full"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	d := newDriver("d1")
+	d.serve(t, dir, "d.sock")
+	q := &pluginapi.RegisterRequest{Version: "v1beta1", Endpoint: "d.sock", ResourceName: name}
+	for range 2 {
+		if err := register(dir, q); err == nil || !strings.Contains(err.Error(), "write checkpoint of devices") {
+			t.Errorf("registered: %v", err)
+		}
+		n.mu.Lock()
+		connected := len(n.resources[name].plugins)
+		n.mu.Unlock()
+		if connected != 0 {
+			t.Error("the plug-in is connected")
+		}
+	}
+	if err := os.RemoveAll(blocked); err != nil {
+		t.Fatal(err)
+	}
+	if err := register(dir, q); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(blocked); err != nil || !strings.Contains(string(text), name) {
+		t.Errorf("%s %v", text, err)
+	}
+}
+
+// The record is missing on a new machine and after a checkpoint that cannot be read, until it is begun.
+func TestRecord(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, checkpoint.File)
+	for _, contents := range []string{"", "{"} {
+		if contents != "" {
+			if err := os.WriteFile(file, []byte(contents), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n := start(t, dir, newPods(), nil)
+		if !n.Record().Missing() {
+			t.Errorf("%q is a record", contents)
+		}
+		n.plug(t, newDriver("d1"), "d.sock") // before the node registers
+		if !n.Record().Missing() {
+			t.Error("a registration has begun the record")
+		}
+		if err := n.Record().Begin(); err != nil || n.Record().Missing() {
+			t.Errorf("begun: %v, missing %t", err, n.Record().Missing())
+		}
+		n.stop()
+		n = start(t, dir, newPods(), nil)
+		if n.Record().Missing() {
+			t.Error("a restart has lost the record")
+		}
+		n.stop()
+	}
+}
+
+// A resource that has expired makes room for another.
+func TestManyResources(t *testing.T) {
+	n := start(t, t.TempDir(), newPods(), nil)
+	n.mu.Lock()
+	for i := range maxResources {
+		n.resources[fmt.Sprintf("example.com/%d", i)] = newResource(n.Clock.Now())
+	}
+	n.mu.Unlock()
+	if err := n.know(name); err == nil {
+		t.Error("there is one resource too many")
+	}
+	n.mu.Lock()
+	n.resources["example.com/1"].expired = true
+	n.mu.Unlock()
+	if err := n.know(name); err != nil {
+		t.Error(err)
+	}
 }
 
 // After a restart of the node, a pod whose plug-in is not back waits, new pods too; when the plug-in is back, the pod keeps its devices.

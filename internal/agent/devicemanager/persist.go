@@ -32,6 +32,7 @@ func (m keeper) file() string { return filepath.Join(m.Dir, checkpoint.File) }
 func (m keeper) read() {
 	f, err := os.Open(m.file())
 	if errors.Is(err, fs.ErrNotExist) {
+		m.unrecorded.Store(true)
 		return
 	}
 	var text []byte
@@ -45,6 +46,7 @@ func (m keeper) read() {
 		entries, registered, err = checkpoint.Decode(text)
 	}
 	if err != nil {
+		m.unrecorded.Store(true)
 		aside := m.file() + ".unreadable"
 		m.Logger.Error("Could not read the checkpoint of devices, going on without it", "file", m.file(), "keptAs", aside,
 			"err", errors.Join(err, os.Rename(m.file(), aside)))
@@ -160,10 +162,7 @@ func (m keeper) snapshot() ([]checkpoint.PodDevicesEntry, map[string][]string, e
 			cmp.Compare(a.ResourceName, b.ResourceName))
 	})
 	registered := map[string][]string{}
-	for name, r := range m.resources {
-		if r.expired {
-			continue
-		}
+	for name, r := range m.resources { // with those that have expired: the Node may not show that yet
 		healthy := []string{}
 		for id, d := range r.devices {
 			if d.healthy {

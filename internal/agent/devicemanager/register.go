@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -147,22 +148,22 @@ func (r *resource) at(socket string) *plugin {
 // add connects to a plug-in, which takes the place of one at the same socket, and becomes the newest of its resource.
 func (m registrar) add(ctx context.Context, name, socket string) error {
 	m.mu.Lock()
-	runs, many := m.connect != nil, m.resources[name] == nil && len(m.resources) >= maxResources
+	runs := m.connect != nil
 	var before *plugin
 	if r := m.resources[name]; r != nil {
 		before = r.at(socket)
 	}
 	m.mu.Unlock()
-	switch {
-	case !runs:
+	if !runs {
 		return errNoRun
-	case many:
-		return errMany
 	}
 	m.Ledger.Register(extension.Ref{Point: extension.DevicePlugin, Name: name}, socket)
 	p := &plugin{name: name, socket: socket, m: m, since: m.Clock.Now(), done: make(chan struct{})}
 	if err := p.dial(ctx); err != nil {
 		return err
+	}
+	if err := m.know(name); err != nil {
+		return errors.Join(err, p.connection.Close())
 	}
 	if before != nil {
 		before.leave()
@@ -174,18 +175,30 @@ func (m registrar) add(ctx context.Context, name, socket string) error {
 		return errors.Join(errNoRun, p.connection.Close())
 	}
 	r := m.resources[name]
-	fresh := r == nil || r.expired
-	if r == nil {
-		r = newResource(m.Clock.Now())
-		m.resources[name] = r
-	}
 	r.plugins, r.gone, r.expired = append(r.plugins, p), time.Time{}, false
 	m.connect(p.follow)
 	m.mu.Unlock()
 	m.Logger.Info("Connected to a device plug-in", "resource", name, "socket", socket)
 	m.changed()
-	if fresh {
-		return keeper(m).write() // a node that starts anew knows the resource
-	}
 	return nil
+}
+
+// know adds a resource, also on disk: before the Node shows it, so that a node that starts anew knows that a plug-in had it. A new resource
+// takes the place of one that has expired, if there are too many.
+func (m registrar) know(name string) error {
+	m.mu.Lock()
+	known := m.resources[name] != nil
+	if !known && len(m.resources) >= maxResources {
+		maps.DeleteFunc(m.resources, func(_ string, r *resource) bool { return r.expired && len(r.plugins) == 0 && len(r.used) == 0 })
+		if len(m.resources) >= maxResources {
+			m.mu.Unlock()
+			return errMany
+		}
+	}
+	if !known {
+		m.resources[name] = newResource(m.Clock.Now())
+		m.version++
+	}
+	m.mu.Unlock()
+	return keeper(m).save() // also if a former registration could not
 }

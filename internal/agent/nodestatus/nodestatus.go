@@ -67,6 +67,14 @@ type Plugins interface {
 	Capacity() (capacity, allocatable corev1.ResourceList)
 }
 
+// Record is what the node has on disk of plug-ins' resources.
+type Record interface {
+	// Missing reports whether there was none when the node started, and Begin has not made one since.
+	Missing() bool
+	// Begin makes the record.
+	Begin() error
+}
+
 // Volumes are the node's volumes that are attached.
 type Volumes interface {
 	// InUse returns the volumes that the node uses, in a stable order.
@@ -101,6 +109,9 @@ type Config struct {
 	Volumes Volumes
 	// Plugins add extended resources; nil: none do.
 	Plugins Plugins
+	// Record is of their resources. While it is missing, a registration sets all extended resources of plug-ins that have not registered to
+	// zero. nil: extended resources stay.
+	Record Record
 
 	Metrics *Metrics // nil: none
 

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mortise-dev/mortise/api/config/v1alpha1"
@@ -148,6 +149,9 @@ func (m *Manager) updated(have *corev1.Node) *corev1.Node {
 
 // adopted returns a Node that existed before the registration, with all fields that the node owns, and those that registration sets.
 func (m *Manager) adopted(have *corev1.Node) *corev1.Node {
+	if m.Record != nil && m.Record.Missing() {
+		have = emptied(have)
+	}
 	node, known := m.updated(have), labels(m.NodeName, m.Labels)
 	for _, name := range defaultLabels {
 		if value, is := known[name]; is {
@@ -157,6 +161,17 @@ func (m *Manager) adopted(have *corev1.Node) *corev1.Node {
 	delete(node.Annotations, attachDetach)
 	if *m.Kubelet.EnableControllerAttachDetach {
 		node.Annotations[attachDetach] = "true"
+	}
+	return node
+}
+
+// emptied returns a Node whose extended resources are zero.
+func emptied(node *corev1.Node) *corev1.Node {
+	node = node.DeepCopy()
+	for name := range node.Status.Capacity {
+		if allocatable.IsExtended(name) {
+			node.Status.Capacity[name] = resource.Quantity{} // setResources makes all of it allocatable
+		}
 	}
 	return node
 }

@@ -82,6 +82,11 @@ func (m *Manager) register(ctx context.Context) error {
 	if err := m.writeNode(ctx, made, m.adopted(made), true); err != nil {
 		return err
 	}
+	if m.Record != nil && m.Record.Missing() {
+		if err := m.Record.Begin(); err != nil {
+			m.Logger.Error("Could not begin the record of plug-ins' resources, a restart sets extended resources to zero", "err", err)
+		}
+	}
 	return m.lease.renew(ctx)
 }
 
