@@ -3,6 +3,33 @@
 
 package trace
 
+import (
+	"time"
+
+	"github.com/mortise-dev/mortise/extension"
+)
+
+// NodeRoute is where the API of a node that is not in the server's process answers with [OnNode]. With [ParamNamespace] and [ParamName], the
+// answer has the calls for that pod.
+const NodeRoute = "/debug/extensions"
+
+// OnNode is what a node tells of its plug-ins.
+type OnNode struct {
+	Extensions []extension.Row `json:"extensions"`
+	Calls      []Call          `json:"calls,omitempty"`
+}
+
+// Calls returns the newest calls for a pod.
+func Calls(ledger *extension.Ledger, namespace, name string) (out []Call) {
+	for _, one := range ledger.Spans(namespace, name) {
+		out = append(out, Call{
+			Time: one.Began.UTC().Format(time.RFC3339Nano), Point: string(one.Point), Extension: one.Name, Method: one.Method,
+			Seconds: one.Took.Seconds(), Error: one.Error,
+		})
+	}
+	return out
+}
+
 // Call is one call to an extension on behalf of an object, such as a device plug-in that allocates a pod's devices.
 type Call struct {
 	Time      string  `json:"time"` // RFC 3339

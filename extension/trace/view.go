@@ -29,7 +29,8 @@ type View struct {
 	// More is set if there are more writes than requested.
 	More bool `json:"more,omitempty"`
 	Kept Kept `json:"kept"`
-	// Calls are those to plug-ins of the node for a pod, if the node runs in this server's process: the newest, in their order.
+	// Calls are those to plug-ins of the node for a pod, if the node runs in this server's process: the newest, in their order. A node
+	// elsewhere answers at NodeRoute.
 	Calls []Call `json:"calls,omitempty"`
 }
 

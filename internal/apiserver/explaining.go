@@ -47,15 +47,7 @@ func (s *Server) newExplain() {
 
 // callsOf returns what returns the ledger's calls to extensions for a pod.
 func callsOf(ledger *extension.Ledger) func(namespace, name string) []trace.Call {
-	return func(namespace, name string) (out []trace.Call) {
-		for _, one := range ledger.Spans(namespace, name) {
-			out = append(out, trace.Call{
-				Time: one.Began.UTC().Format(time.RFC3339Nano), Point: string(one.Point), Extension: one.Name, Method: one.Method,
-				Seconds: one.Took.Seconds(), Error: one.Error,
-			})
-		}
-		return out
-	}
+	return func(namespace, name string) []trace.Call { return trace.Calls(ledger, namespace, name) }
 }
 
 // explaining adds the paths for queries about traces.

@@ -174,6 +174,11 @@ func (o *explainOptions) run(ctx context.Context, p Program) error {
 	case o.field != "":
 		return printAnswer(p.Out, o.output, body, printField)
 	}
+	if query.Get(trace.ParamResource) == "pods" && query.Get(trace.ParamGroup) == "" && !o.rejected {
+		if body, err = addNode(ctx, config, query, body); err != nil {
+			fmt.Fprintf(p.Err, "mortise explain: %v\n", err)
+		}
+	}
 	return printAnswer(p.Out, o.output, body, func(w io.Writer, v *trace.View) error {
 		switch {
 		case o.what != "" && !o.object():

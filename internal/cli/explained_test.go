@@ -109,13 +109,17 @@ func TestExplainAsks(t *testing.T) {
 			fmt.Fprint(w, `{"kind": "APIResourceList", "groupVersion": "v1", "resources": [
 				{"name": "pods", "singularName": "pod", "shortNames": ["po"], "namespaced": true, "kind": "Pod", "verbs": ["get"]},
 				{"name": "nodes", "singularName": "node", "namespaced": false, "kind": "Node", "verbs": ["get"]}]}`)
+		case "/api/v1/namespaces/mine/pods/run":
+			fmt.Fprint(w, `{"kind": "Pod", "apiVersion": "v1", "spec": {"nodeName": "far"}}`)
+		case "/api/v1/nodes/far/proxy/debug/extensions":
+			asked = append(asked, r.URL.Path+"?"+queried(r))
+			fmt.Fprint(w, `{"extensions": [{"point": "device-plugin", "name": "example.com/dev"}],
+				"calls": [{"time": "2026-11-27T10:00:00Z", "point": "device-plugin", "extension": "example.com/dev", "method": "Allocate"}]}`)
 		case "/debug/explain/gone":
 			w.WriteHeader(http.StatusNotFound)
 			fmt.Fprint(w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no such trace", "reason": "NotFound", "code": 404}`)
 		default:
-			q := r.URL.Query()
-			q.Del("timeout") // how long the command waits
-			asked = append(asked, r.URL.Path+"?"+q.Encode())
+			asked = append(asked, r.URL.Path+"?"+queried(r))
 			fmt.Fprint(w, `{}`)
 		}
 	}))
@@ -134,7 +138,10 @@ func TestExplainAsks(t *testing.T) {
 		"some-id":         {"/debug/explain/some-id?limit=50", 0, ""},
 		"some-id -o json": {"/debug/explain/some-id?limit=50", 0, `"traces": null`},
 		"a/b/c":           {"", 2, "want TYPE/NAME"},
-		"po/web":          {"/debug/explain?group=&limit=50&name=web&namespace=mine&resource=pods", 0, "No writes"},
+		"po/web": {"/debug/explain?group=&limit=50&name=web&namespace=mine&resource=pods /api/v1/namespaces/mine/pods/web?", 0,
+			"No writes"},
+		"po/run -o json": {"/debug/explain?group=&limit=50&name=run&namespace=mine&resource=pods " +
+			"/api/v1/nodes/far/proxy/debug/extensions?name=run&namespace=mine", 0, `"method": "Allocate"`},
 		"Pod/web spec.a -n other": {"/debug/explain?field=spec.a&group=&limit=50&name=web&namespace=other&resource=pods", 0,
 			"Value:    (absent)"},
 		"nodes.v1./a":                {"/debug/explain?group=&limit=50&name=a&resource=nodes", 0, ""},
@@ -172,6 +179,13 @@ func TestExplainAsks(t *testing.T) {
 			t.Errorf("explain %s asks\n%s, want\n%s", args, got, want.asks)
 		}
 	}
+}
+
+// queried returns a request's query without how long the command waits.
+func queried(r *http.Request) string {
+	q := r.URL.Query()
+	q.Del("timeout")
+	return q.Encode()
 }
 
 // Calls to plug-ins of the node for a pod follow its writes.

@@ -27,6 +27,7 @@ func runExtensions(ctx context.Context, p Program, args []string) int {
 	f := pflag.NewFlagSet("extensions", pflag.ContinueOnError)
 	f.SetOutput(p.Err)
 	kubeconfig := f.String("kubeconfig", "", "File of the server's kubeconfig. Default: $KUBECONFIG, then ~/.kube/config.")
+	node := f.String("node", "", "Name of a node that is not in the server's process: its plug-ins, in place of the server's extensions.")
 	output := f.StringP("output", "o", "", "Output format: json or wide.")
 	f.Usage = func() {
 		fmt.Fprintf(f.Output(), `Usage: mortise extensions [points] [flags]
@@ -34,7 +35,7 @@ func runExtensions(ctx context.Context, p Program, args []string) int {
 Lists the extensions of a running server: extension point, name, configuration, state, number of calls, their duration (median and
 99th percentile of recent calls), and the last error. -o wide adds failures, calls that the circuit breaker prevented, and when the
 certificate expires. Objects that wait for initializers follow. "points" lists the extension points with their contracts; it needs no
-server.
+server. --node lists the plug-ins of a node that is not in the server's process.
 
 %s`, f.FlagUsages())
 	}
@@ -50,7 +51,7 @@ server.
 	if catalogue {
 		err = printPoints(p.Out, *output)
 	} else {
-		err = printExtensions(ctx, p.Out, *kubeconfig, *output)
+		err = printExtensions(ctx, p.Out, *kubeconfig, *node, *output)
 	}
 	if err != nil {
 		return fail(p, err)
@@ -79,7 +80,7 @@ func printPoints(w io.Writer, output string) error {
 	return t.Flush()
 }
 
-func printExtensions(ctx context.Context, w io.Writer, kubeconfig, output string) error {
+func printExtensions(ctx context.Context, w io.Writer, kubeconfig, node, output string) error {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = kubeconfig
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
@@ -88,22 +89,14 @@ func printExtensions(ctx context.Context, w io.Writer, kubeconfig, output string
 	}
 	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
 	config.Timeout = 30 * time.Second
-	client, err := rest.UnversionedRESTClientFor(config)
+	rows, err := askExtensions(ctx, config, node)
 	if err != nil {
-		return fmt.Errorf("make client: %w", err)
-	}
-	body, err := client.Get().AbsPath("/debug/extensions").Do(ctx).Raw()
-	if err != nil {
-		return fmt.Errorf("get extensions: %w", err)
-	}
-	var view extension.View
-	if err := json.Unmarshal(body, &view); err != nil {
-		return fmt.Errorf("read extensions: %w", err)
+		return err
 	}
 	if output == "json" {
-		return printJSON(w, view.Extensions)
+		return printJSON(w, rows)
 	}
-	if len(view.Extensions) == 0 {
+	if len(rows) == 0 {
 		_, err := fmt.Fprintln(w, "No extensions are configured. `mortise extensions points` lists the extension points.")
 		return err
 	}
@@ -114,7 +107,7 @@ func printExtensions(ctx context.Context, w io.Writer, kubeconfig, output string
 		fmt.Fprint(t, "\tFAILED\tREFUSED\tCERTIFICATE ENDS\tLAST FAILURE")
 	}
 	fmt.Fprintln(t, "\tLAST ERROR")
-	for _, e := range view.Extensions {
+	for _, e := range rows {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s", e.Point, e.Name, cmp.Or(e.Configured, "-"), e.State, e.Calls, short(e.P50), short(e.P99))
 		if wide {
 			fmt.Fprintf(t, "\t%d\t%d\t%s\t%s", e.Failures, e.Refused, cmp.Or(e.CertificateEnds, "-"), cmp.Or(e.LastFailure, "-"))
@@ -124,7 +117,34 @@ func printExtensions(ctx context.Context, w io.Writer, kubeconfig, output string
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	return printWaiting(w, view.Extensions, wide)
+	return printWaiting(w, rows, wide)
+}
+
+// askExtensions returns the extensions of the server, or those of a node that is not in its process.
+func askExtensions(ctx context.Context, config *rest.Config, node string) ([]extension.Row, error) {
+	if node != "" {
+		there, err := onNode(ctx, config, node, nil)
+		if err == nil && there == nil {
+			return nil, fmt.Errorf("node %s is not there, is in the server's process, or is not one of Mortise", node)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return there.Extensions, nil
+	}
+	client, err := rest.UnversionedRESTClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("make client: %w", err)
+	}
+	body, err := client.Get().AbsPath("/debug/extensions").Do(ctx).Raw()
+	if err != nil {
+		return nil, fmt.Errorf("get extensions: %w", err)
+	}
+	var view extension.View
+	if err := json.Unmarshal(body, &view); err != nil {
+		return nil, fmt.Errorf("read extensions: %w", err)
+	}
+	return view.Extensions, nil
 }
 
 // mostWaiting is the maximum number of waiting objects that a narrow table shows for one extension.

@@ -62,8 +62,9 @@ func table() []standIn {
 		{names: []string{e2e + "nonewprivs:1.4"}, layers: []string{"debian", "nnp"}, cmd: []string{"nnp"}},
 		{names: []string{e2e + "sample-apiserver:1.29.2"}, layers: []string{"sample-apiserver"}, entrypoint: []string{"/sample-apiserver"}},
 		{names: []string{e2e + "resource-consumer:1.14"}, layers: []string{"debian", "consumer"}, entrypoint: []string{"/consumer"}},
-		{names: []string{e2e + "sample-device-plugin:1.8.0"}, layers: []string{"debian", "sample-device-plugin"},
+		{names: []string{e2e + "sample-device-plugin:1.8.0", e2e + "sample-device-plugin:1.7"}, layers: []string{"debian", "sample-device-plugin"},
 			entrypoint: []string{"/sampledeviceplugin"}},
+		{names: []string{"sig-storage/hostpathplugin:v1.17.1"}, layers: []string{"debian", "proxy"}, entrypoint: []string{"/" + proxyName}},
 		{names: []string{"etcd:3.7.0-0"}, layers: []string{"debian", "etcd"}, cmd: []string{"etcd"}},
 	}
 }
@@ -122,7 +123,12 @@ func layers(ctx context.Context, peers, dir string) (map[string]v1.Layer, error)
 	}
 	all := map[string]v1.Layer{"debian": l}
 	program := func(name string) string { return filepath.Join(peers, "bin", name) }
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
 	writers := map[string]func(archive) error{
+		"proxy":                func(a archive) error { return a.program(proxyName, self, 0o755) },
 		"sample-device-plugin": func(a archive) error { return a.program("sampledeviceplugin", program("sample-device-plugin"), 0o755) },
 		"agnhost":              func(a archive) error { return writeAgnhost(a, program("agnhost"), root) },
 		"busybox":              func(a archive) error { return writeBusybox(ctx, a, filepath.Join(root, "bin", "bash-static")) },

@@ -11,6 +11,7 @@
 //	make conformance PEERS=DIR RUNS=containers TIMEOUT=15m  # as far as it gets; keep bin/conformance/containers/report.json
 //	make conformance PEERS=DIR RUNS=containers TIMEOUT=15m AFTER=report.json,second.json # what has passed in neither
 //	make conformance PEERS=DIR RUNS=autoscaling             # HorizontalPodAutoscaler's tests, which are not of conformance
+//	make conformance PEERS=DIR RUNS=dra                     # those of dynamic resource allocation
 //	make conformance PEERS=DIR RUNS=node FOCUS='Pods API'   # Kubernetes' own tests of kubelet: plug-ins and resource managers
 //	make conformance PEERS=DIR RUNS=loadbalancers           # those of Services of type LoadBalancer, which are not of conformance either
 //
@@ -26,6 +27,7 @@
 //	main.go      the runs, and what is printed
 //	node.go      the suite of nodes, with the program in kubelet's place
 //	outside.go   a network for a suite that must not be on the node's machine
+//	proxy.go     the proxy of the suite's DRA driver
 //	registry.go  the registry that serves the stand-ins
 //	report.go    what ginkgo's report says
 //	simulated.txt the tests that need no containers
@@ -78,7 +80,7 @@ type run struct {
 }
 
 // runs are all runs, in order. Serial tests cannot share a cluster with others, and take the longest for their number. Disruptive tests end
-// the processes of nodes over SSH. The tests of autoscaling, of load balancers and of nodes are not conformance tests, and run only when
+// the processes of nodes over SSH. The tests of autoscaling, of DRA, of load balancers and of nodes are not conformance tests, and run only when
 // they are named.
 func runs() []run {
 	return []run{
@@ -86,6 +88,8 @@ func runs() []run {
 		{name: "containers", labels: "Conformance && !Serial && !Disruptive", containers: true, procs: 3},
 		{name: "serial", labels: "Conformance && Serial && !Disruptive", containers: true, procs: 1},
 		{name: "autoscaling", labels: "Feature: containsAny HPA", containers: true, procs: 1},
+		{name: "dra", labels: "(DRA || Feature: containsAny DynamicResourceAllocation) && !(Feature: containsAny OffByDefault)", containers: true,
+			procs: 3},
 		{name: "node", labels: "!(Feature: containsAny OffByDefault)", containers: true, procs: 1, areas: nodeAreas()},
 		{name: "loadbalancers", labels: "Feature: containsAny LoadBalancer", containers: true, procs: 1, outside: true},
 	}
@@ -120,6 +124,13 @@ func (r run) focus(match string) (string, error) {
 }
 
 func main() {
+	if filepath.Base(os.Args[0]) == proxyName {
+		if err := proxyMain(os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	var s settings
 	flag.StringVar(&s.peers, "peers", "", "the directory that scripts/conformance/build has made")
 	flag.StringVar(&s.binary, "binary", "bin/mortise", "the program to test")

@@ -45,6 +45,8 @@ import (
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/lru"
 
+	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/extension/trace"
 	"github.com/mortise-dev/mortise/internal/agent/nodeapi"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/stats"
@@ -77,6 +79,8 @@ type Options struct {
 	Effective *configv1beta1.KubeletConfiguration
 	// Pages are /statusz and /flagz, without their paths; nil: the pages do not exist.
 	Pages *zpages.Component
+	// Extensions are served at trace.NodeRoute; nil: the page does not exist.
+	Extensions *extension.Ledger
 	// Reviews reviews tokens and users, if Kubelet is set; nil: there are no reviews.
 	Reviews kubernetes.Interface
 }
@@ -172,6 +176,9 @@ func (s *Server) routes() {
 			s.mux.HandleFunc(m+" /"+path+"/{namespace}/{pod}/{container}", handler)
 			s.mux.HandleFunc(m+" /"+path+"/{namespace}/{pod}/{uid}/{container}", handler)
 		}
+	}
+	if s.o.Extensions != nil {
+		s.mux.HandleFunc("GET "+trace.NodeRoute, s.debugging(s.extensions))
 	}
 	for _, m := range []string{"GET", "POST"} {
 		s.mux.HandleFunc(m+" /portForward/{namespace}/{pod}", s.debugging(s.portForward))

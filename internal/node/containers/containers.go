@@ -21,6 +21,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/embed/options"
 	"github.com/mortise-dev/mortise/extension"
@@ -198,9 +199,16 @@ func (p *Plan) runAgent(ctx context.Context, c *node.Connection, n network, usag
 		cloud.Outside = c.Outside
 		parts.Run(ctx, "machine's addresses", c.Outside.Run)
 	}
+	ledger, shown := p.Ledger, (*extension.Ledger)(nil)
+	if c.Joined { // the server does not show the calls of this process
+		if ledger == nil {
+			ledger = extension.NewLedger(clock.RealClock{})
+		}
+		shown = ledger
+	}
 	settings := p.kubelet.settings(server.Options{
 		ClientCAs: c.ClientCAs, Host: server.Host, Logger: log, Reviews: reviews, Metrics: measured.Gatherer(), Pages: p.pages(),
-		Requests: server.NewRequestMetrics(), Probes: measured.Probes(),
+		Requests: server.NewRequestMetrics(), Probes: measured.Probes(), Extensions: shown,
 	})
 	parts.Run(ctx, "node", func(ctx context.Context) error {
 		return agent.Run(ctx, agent.Options{
@@ -218,7 +226,7 @@ func (p *Plan) runAgent(ctx context.Context, c *node.Connection, n network, usag
 			ImageCredentials: agent.ImageCredentialsOptions{
 				Config: p.Settings.ImageCredentialProviderConfig, BinDir: p.Settings.ImageCredentialProviderBinDir,
 			},
-			Ledger: p.Ledger, Metrics: measured, Logger: log,
+			Ledger: ledger, Metrics: measured, Logger: log,
 		})
 	})
 	return nil
