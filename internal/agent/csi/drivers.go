@@ -88,7 +88,7 @@ func (d *drivers) Register(ctx context.Context, p plugins.Plugin) error {
 		return err
 	}
 	made := &driver{endpoint: p.Endpoint, version: claimed}
-	if made.conn, err = grpc.NewClient("unix:"+p.Endpoint,
+	if made.conn, err = grpc.NewClient(plugins.Target, plugins.At(p.Endpoint),
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"),
 		grpc.WithChainUnaryInterceptor(d.m.bounded(p.Name), d.m.Metrics.interceptor(p.Name)),
 	); err != nil {

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -19,6 +18,7 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/internal/agent/plugins"
 )
 
 // plugin is one that is connected.
@@ -45,12 +45,9 @@ func (p *plugin) leave() {
 // dial connects to the plug-in and asks for its options.
 func (p *plugin) dial(ctx context.Context) error {
 	var err error
-	p.connection, err = grpc.NewClient("passthrough:///plugin",
+	p.connection, err = grpc.NewClient(plugins.Target, plugins.At(p.socket),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithAuthority("localhost"),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", p.socket)
-		}),
 	)
 	if err != nil {
 		return fmt.Errorf("dial socket %s: %w", p.socket, err)

@@ -86,7 +86,7 @@ func (d *drivers) Register(ctx context.Context, p plugins.Plugin) error {
 			i.healthService = h
 		}
 	}
-	if i.conn, err = grpc.NewClient("unix:"+p.Endpoint,
+	if i.conn, err = grpc.NewClient(plugins.Target, plugins.At(p.Endpoint),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithChainUnaryInterceptor(d.m.Metrics.interceptor(p.Name)),
 		grpc.WithStatsHandler(sentHandler{}),

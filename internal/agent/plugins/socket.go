@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"path/filepath"
 	"time"
 
@@ -128,12 +127,9 @@ func (m *manager) deregister(ctx context.Context, plugin Plugin) {
 func dial(ctx context.Context, path string) (*grpc.ClientConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	connection, err := grpc.NewClient("passthrough:///plugin",
+	connection, err := grpc.NewClient(Target, At(path),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithAuthority("localhost"),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", path)
-		}),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("dial socket %s: %w", path, err)

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 	resourcehelper "k8s.io/component-helpers/resource"
@@ -122,7 +123,8 @@ func fromNode(pod *corev1.Pod, has corev1.ResourceList) *corev1.Pod {
 			requests := maps.Clone(c.Resources.Requests)
 			maps.DeleteFunc(requests, func(name corev1.ResourceName, _ resource.Quantity) bool {
 				_, there := has[name]
-				return IsExtended(name) && (!there || claimed(c.Name, name))
+				ofClass := strings.HasPrefix(string(name), resourceapi.ResourceDeviceClassPrefix)
+				return IsExtended(name) && !there || (IsExtended(name) || ofClass) && claimed(c.Name, name)
 			})
 			out[i].Resources.Requests = requests
 		}
