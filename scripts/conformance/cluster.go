@@ -53,7 +53,7 @@ func (s settings) start(ctx context.Context, r run, out string) (*cluster, error
 		return nil, err
 	}
 	c := &cluster{binary: binary, dir: dir, kubeconfig: filepath.Join(out, "kubeconfig"), containers: r.containers}
-	args := []string{"up", "--data-dir", filepath.Join(dir, "data"), "--kubeconfig", c.kubeconfig}
+	args := append([]string{"up", "--data-dir", filepath.Join(dir, "data"), "--kubeconfig", c.kubeconfig}, r.flags...)
 	if r.containers {
 		more, err := c.prepareContainers(ctx, s.peers)
 		if err != nil {

@@ -75,8 +75,9 @@ type run struct {
 	labels     string   // ginkgo's filter
 	tests      []string // "[sig-x] text" of each test; nil: all that the labels select
 	procs      int
-	areas      []area // not nil: the run is of the suite of nodes, which are counted by these areas
-	outside    bool   // the suite is in another network than the node
+	areas      []area   // not nil: the run is of the suite of nodes, which are counted by these areas
+	outside    bool     // the suite is in another network than the node
+	flags      []string // of `mortise up`
 }
 
 // runs are all runs, in order. Serial tests cannot share a cluster with others, and take the longest for their number. Disruptive tests end
@@ -89,7 +90,7 @@ func runs() []run {
 		{name: "serial", labels: "Conformance && Serial && !Disruptive", containers: true, procs: 1},
 		{name: "autoscaling", labels: "Feature: containsAny HPA", containers: true, procs: 1},
 		{name: "dra", labels: "(DRA || Feature: containsAny DynamicResourceAllocation) && !(Feature: containsAny OffByDefault)", containers: true,
-			procs: 3},
+			procs: 3, flags: []string{"--runtime-config", "resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2=true"}},
 		{name: "node", labels: "!(Feature: containsAny OffByDefault)", containers: true, procs: 1, areas: nodeAreas()},
 		{name: "loadbalancers", labels: "Feature: containsAny LoadBalancer", containers: true, procs: 1, outside: true},
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -60,6 +61,7 @@ func claimSteps(b *bench) ([]step, func(), error) {
 		{"refuses a claim that is not there", false, d.refuses},
 		{"unprepares a claim that it never prepared", false, d.unpreparesUnknown},
 		{"survives a call that kubelet gives up", false, d.survives},
+		{"serves after it hung in a call", false, d.hung},
 		{"publishes its devices again when they are deleted", false, d.republishes},
 		{"comes back after it is killed", false, d.killed},
 		{"comes back after kubelet restarts", true, d.kubeletRestarts},
@@ -231,14 +233,10 @@ func (d *claimBench) probe(ctx context.Context, call func(context.Context, drapb
 		return fail("%v", err)
 	}
 	defer connection.Close()
-	client := drapb.NewDRAPluginClient(connection)
-	if !slices.Contains(p.Versions, drapb.DRAPluginService) {
-		client = drapbv1beta1.V1Beta1ClientWrapper{DRAPluginClient: drapbv1beta1.NewDRAPluginClient(connection)}
-	}
 	ctx, cancel := context.WithTimeout(ctx, d.Wait)
 	defer cancel()
 	begun := time.Now()
-	return d.slow(call(ctx, client), time.Since(begun))
+	return d.slow(call(ctx, d.client(connection)), time.Since(begun))
 }
 
 func request(c *resourceapi.ResourceClaim) []*drapb.Claim {
@@ -346,6 +344,36 @@ func (d *claimBench) survives(ctx context.Context) finding {
 	})
 }
 
+// client returns the client of the newest API that the driver has.
+func (d *claimBench) client(c *grpc.ClientConn) drapb.DRAPluginClient {
+	if p, _ := d.door.here(d.report.Name); slices.Contains(p.Versions, drapb.DRAPluginService) {
+		return drapb.NewDRAPluginClient(c)
+	}
+	return drapbv1beta1.V1Beta1ClientWrapper{DRAPluginClient: drapbv1beta1.NewDRAPluginClient(c)}
+}
+
+// asks has the driver prepare the claim that it has prepared.
+func (d *claimBench) asks(ctx context.Context, c *grpc.ClientConn) error {
+	_, err := d.client(c).NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{Claims: request(d.held)})
+	return err
+}
+
+// unprepared is what kubelet says of a pod for which NodePrepareResources has failed.
+func unprepared(err error) string {
+	return fmt.Sprintf("FailedPrepareDynamicResources: Failed to prepare dynamic resources: prepare dynamic resources: NodePrepareResources: %v", err)
+}
+
+// hung has the driver's program hang in NodePrepareResources.
+func (d *claimBench) hung(ctx context.Context) finding {
+	p, _ := d.door.here(d.report.Name)
+	return d.hangs(ctx, p.Endpoint, d.asks, func(err error) string { return "after 45 s: " + unprepared(err) }, func() finding {
+		if _, err := d.until(ctx, d.serves(ctx)); err != nil {
+			return fail("%v", err)
+		}
+		return ok("")
+	})
+}
+
 func (d *claimBench) republishes(ctx context.Context) finding {
 	if err := d.api().DeleteSlices(ctx, d.report.Name); err != nil {
 		return fail("delete the driver's slices, as kubelet does: %v", err)
@@ -360,7 +388,11 @@ func (d *claimBench) killed(ctx context.Context) finding {
 	if d.process == nil {
 		return skip("the bench has not started the driver's program")
 	}
-	d.kill()
+	p, _ := d.door.here(d.report.Name)
+	broken, err := d.breakOff(ctx, p.Endpoint, d.asks)
+	if err != nil {
+		return fail("%v", err)
+	}
 	begun := time.Now()
 	if err := d.launch(); err != nil {
 		return fail("%v", err)
@@ -369,7 +401,7 @@ func (d *claimBench) killed(ctx context.Context) finding {
 	if err != nil {
 		return fail("no registration after kill -9 and a start: %v", err)
 	}
-	f := ok("registered again, and prepares the claim that it had prepared")
+	f := ok("registered again, and prepares the claim that it had prepared").kubeletSays("of the call: " + unprepared(broken))
 	f.took = time.Since(begun)
 	return restarted(f, restarts, "before it was registered")
 }

@@ -53,6 +53,8 @@ func credentialSteps(b *bench) ([]step, func(), error) {
 		{"is asked again as its answer says", false, d.caches},
 		{"is not asked for other images", false, d.others},
 		{"fails for what is no request", false, d.garbage},
+		{"is given up when it does not answer", false, d.late},
+		{"is passed over when half of its answer arrives", false, d.half},
 	}, func() {}, nil
 }
 

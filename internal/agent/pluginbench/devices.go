@@ -90,6 +90,7 @@ func deviceSteps(b *bench) ([]step, func(), error) {
 		{"survives a call that kubelet gives up", false, prober{d}.survives},
 		{"lists its devices to a second watcher", false, prober{d}.listsTwice},
 		{"reports a changed health", false, d.health},
+		{"serves after it hung in a call", false, prober{d}.hung},
 		{"comes back after it is killed", false, d.killed},
 		{"comes back after kubelet restarts", true, d.kubeletRestarts},
 		{"comes back after kubelet refuses it", false, d.kubeletRefuses},
@@ -292,16 +293,19 @@ func (d *deviceBench) killed(ctx context.Context) finding {
 	if d.process == nil {
 		return skip("the bench has not started the plug-in's program")
 	}
-	d.kill()
+	broken, err := d.breakOff(ctx, d.socket(), prober{d}.asks)
+	if err != nil {
+		return fail("%v", err)
+	}
 	if _, err := d.gone(ctx); err != nil {
 		return fail("its devices stay healthy after kill -9: %v", err)
 	}
 	pod := d.asking("waiting", 1)
-	_, err := d.admit(ctx, pod)
+	_, err = d.admit(ctx, pod)
 	if err == nil {
 		return fail("a device was allocated although the plug-in is gone")
 	}
-	words := "meanwhile, of a new pod: " + d.refusal(err)
+	words := "of the call: " + unexpected(broken) + "; meanwhile, of a new pod: " + d.refusal(err)
 	begun := time.Now()
 	if err := d.launch(); err != nil {
 		return fail("%v", err)

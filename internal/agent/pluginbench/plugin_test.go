@@ -118,6 +118,15 @@ func (p *devicePlugin) run(t *testing.T, root string) {
 	})
 }
 
+// atOnce registers at a kubelet.sock that is there already.
+func (p *devicePlugin) atOnce(t *testing.T, root string) {
+	dir := filepath.Join(root, "device-plugins")
+	if _, err := os.Stat(filepath.Join(dir, "kubelet.sock")); err == nil {
+		p.serve(t, filepath.Join(dir, "plugin.sock"))
+		p.register(filepath.Join(dir, "kubelet.sock"))
+	}
+}
+
 func (p *devicePlugin) serve(t *testing.T, socket string) (stop func()) {
 	return serve(t, socket, func(s *grpc.Server) { pluginapi.RegisterDevicePluginServer(s, p) })
 }

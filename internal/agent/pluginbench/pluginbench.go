@@ -10,11 +10,13 @@
 //	registry.go     registration in plugins_registry, with a refusal of the first attempt
 //	devices.go      device plug-ins: deviceplugin/v1beta1, at the node's own device manager
 //	probes.go       calls of a device plug-in that the device manager does not make
+//	hang.go         programs that hang or die in a call: slow and broken answers
 //	gifts.go        what a container would get: paths, device nodes, CDI devices
 //	claims.go       DRA drivers: dra/v1 and v1beta1, at the node's own DRA manager
 //	volumes.go      CSI drivers: csi/v1
 //	mounts.go       a volume of a CSI driver, staged and published
 //	credentials.go  image credential providers, at the node's own
+//	faults.go       a provider that does not answer, and one that answers by half
 //
 // A bench runs its checks one after the other. A check whose requirement has failed is skipped. The plug-in's program, if the bench has
 // it, is started again when it ends, as a DaemonSet would.

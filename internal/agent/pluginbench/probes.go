@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/grpc"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
@@ -132,8 +133,42 @@ func (d prober) refuses(ctx context.Context) finding {
 		if err == nil {
 			return warn("it allocates a device that it does not list: kubelet never asks for one, but a device may go while it asks")
 		}
-		return ok("%v", err).kubeletSays(fmt.Sprintf(
-			"UnexpectedAdmissionError: Allocate failed due to device plugin Allocate rpc failed with err: %v, which is unexpected", err))
+		return ok("%v", err).kubeletSays(unexpected(err))
+	})
+}
+
+// asks allocates a device that the plug-in lists.
+func (d prober) asks(ctx context.Context, c *grpc.ClientConn) error {
+	_, err := allocate(ctx, pluginapi.NewDevicePluginClient(c), d.ownIDs()[0])
+	return err
+}
+
+// ownIDs returns the devices of the pod that has one.
+func (d prober) ownIDs() (ids []string) {
+	for _, s := range d.managers.ResourceStatus(d.holder, "c") {
+		for _, r := range s.Resources {
+			ids = append(ids, string(r.ResourceID))
+		}
+	}
+	return append(ids, noSuchDevice)
+}
+
+// unexpected is what kubelet says of a pod for which Allocate has failed.
+func unexpected(err error) string {
+	return fmt.Sprintf("UnexpectedAdmissionError: Allocate failed due to device plugin Allocate rpc failed with err: %v, which is unexpected", err)
+}
+
+// hung has the plug-in's program hang in Allocate.
+func (d prober) hung(ctx context.Context) finding {
+	return d.hangs(ctx, d.socket(), d.asks, func(err error) string {
+		return "kubelet's Allocate has no limit, and it admits no other pod; a node of Mortise gives up after 30 s: " + unexpected(err)
+	}, func() finding {
+		return d.probe(ctx, func(ctx context.Context, c pluginapi.DevicePluginClient) finding {
+			if _, err := allocate(ctx, c, d.ownIDs()[0]); err != nil {
+				return fail("%v", err)
+			}
+			return ok("")
+		})
 	})
 }
 

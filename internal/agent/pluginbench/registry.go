@@ -111,8 +111,9 @@ func (k *kubelet) stop() {
 }
 
 // connect connects to a plug-in's socket; what does not answer is an error of the first call.
-func connect(socket string) (*grpc.ClientConn, error) {
-	return grpc.NewClient(plugins.Target, plugins.At(socket), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"))
+func connect(socket string, more ...grpc.DialOption) (*grpc.ClientConn, error) {
+	return grpc.NewClient(plugins.Target, append(more, plugins.At(socket), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithAuthority("localhost"))...)
 }
 
 // restarted says of a check's result that the program had to be started again.

@@ -60,6 +60,7 @@ func volumeSteps(b *bench) ([]step, func(), error) {
 		{"refuses a volume without an ID", false, d.refuses},
 		{"publishes a volume", false, d.publishes},
 		{"survives a call that kubelet gives up", false, d.survives},
+		{"serves after it hung in a call", false, d.hung},
 		{"comes back after it is killed", false, d.killed},
 		{"comes back after kubelet restarts", false, d.kubeletRestarts},
 		{"comes back after kubelet refuses it", false, d.kubeletRefuses},
@@ -287,13 +288,37 @@ func (d *volumeBench) survives(ctx context.Context) finding {
 	})
 }
 
+// asksVolume publishes a volume that the driver does not have: it refuses it, if it answers.
+func asksVolume(ctx context.Context, c *grpc.ClientConn) error {
+	_, err := csi.NewNodeClient(c).NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{})
+	return err
+}
+
+// unmounted is what kubelet says of a pod for which NodePublishVolume has failed.
+func unmounted(err error) string {
+	return fmt.Sprintf("FailedMount: MountVolume.SetUp failed for volume \"bench\" : %v", err)
+}
+
+// hung has the driver's program hang in NodePublishVolume.
+func (d *volumeBench) hung(ctx context.Context) finding {
+	return d.hangs(ctx, d.endpoint(), asksVolume, func(err error) string { return "after 2 minutes: " + unmounted(err) }, func() finding {
+		if !d.answersNow(ctx)() {
+			return fail("NodeGetInfo fails")
+		}
+		return ok("")
+	})
+}
+
 func (d *volumeBench) killed(ctx context.Context) finding {
 	if d.process == nil {
 		return skip("the bench has not started the driver's program")
 	}
-	d.kill()
+	broken, err := d.breakOff(ctx, d.endpoint(), asksVolume)
+	if err != nil {
+		return fail("%v", err)
+	}
 	if d.Volume.Endpoint != "" {
-		return d.answers(ctx)
+		return d.answers(ctx).kubeletSays("of the call: " + unmounted(broken))
 	}
 	begun := time.Now()
 	if err := d.launch(); err != nil {
@@ -303,7 +328,7 @@ func (d *volumeBench) killed(ctx context.Context) finding {
 	if err != nil {
 		return fail("no registration after kill -9 and a start: %v", err)
 	}
-	f := ok("registered again")
+	f := ok("registered again").kubeletSays("of the call: " + unmounted(broken))
 	f.took = time.Since(begun)
 	return restarted(f, restarts, "before it was registered")
 }
