@@ -5,11 +5,14 @@ package podresize
 
 import (
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/client-go/tools/record"
+	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
 func TestRequestedResizes(t *testing.T) {
@@ -42,5 +45,51 @@ func TestRequestedResizes(t *testing.T) {
 	m.requested.Collect(others)
 	if len(others) > 0 {
 		t.Errorf("%d other resizes, of which one is %v", len(others), <-others)
+	}
+}
+
+// A resize that static managers of exclusive resources rule out counts once, by its cause; one that lacks room does not count by a cause.
+func TestInfeasibleResizes(t *testing.T) {
+	events := record.NewFakeRecorder(10)
+	kubelet := &configv1beta1.KubeletConfiguration{CPUManagerPolicy: "static", MemoryManagerPolicy: "Static"}
+	m := New(Config{Kubelet: kubelet, Events: events})
+	pod := func(cpu, memory string) *corev1.Pod {
+		of := func(cpu, memory string) corev1.ResourceRequirements {
+			list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+			return corev1.ResourceRequirements{Requests: list, Limits: list}
+		}
+		is := of("1", "1Gi")
+		return &corev1.Pod{
+			Spec:   corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: of(cpu, memory)}}},
+			Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "c", Resources: &is}}},
+		}
+	}
+	r := m.NewPod()
+	for _, p := range []*corev1.Pod{pod("2", "1Gi"), pod("2", "1Gi"), pod("1", "2Gi"), pod("1", "1Gi")} {
+		why, _ := m.assigned(p)
+		r.troubled(p, corev1.PodCondition{Type: corev1.PodResizePending, Reason: corev1.PodReasonInfeasible, Message: why})
+	}
+	for _, detail := range []string{cpusAssigned, memoryAssigned} {
+		var d dto.Metric
+		if err := m.Metrics.infeasible.WithLabelValues(detail).Write(&d); err != nil || d.GetCounter().GetValue() != 1 {
+			t.Errorf("%s: %v, %v, want 1", detail, d.GetCounter().GetValue(), err)
+		}
+	}
+	if n := len(events.Events); n != 3 {
+		t.Errorf("%d events, want 3", n)
+	}
+}
+
+// The time that resizes take is in milliseconds, by whether they succeed.
+func TestDurationOfResizes(t *testing.T) {
+	m := NewMetrics()
+	m.actuated(30*time.Millisecond, true)
+	m.actuated(2*time.Second, false)
+	for success, want := range map[string]float64{"true": 30, "false": 2000} {
+		var d dto.Metric
+		if err := m.took.WithLabelValues(success).(prometheus.Metric).Write(&d); err != nil || d.GetHistogram().GetSampleSum() != want ||
+			d.GetHistogram().GetSampleCount() != 1 {
+			t.Errorf("success %s: %v, %v, want %v", success, d.GetHistogram(), err, want)
+		}
 	}
 }
