@@ -184,8 +184,8 @@ type start struct {
 	before, after, end func(ctx context.Context, i int) error
 }
 
-// sandboxed does this for each pod. It returns how long the pod waited, without the start of the sandbox between, and the CPU for one pod until
-// its end, the sandbox's time included.
+// sandboxed does this for each pod. It returns how long the pod waited, without the start of the sandbox between, and the CPU for one pod
+// until its end, the sandbox's time included.
 func sandboxed(ctx context.Context, s start) (took []time.Duration, cpu time.Duration, err error) {
 	do := func(f func(ctx context.Context, i int) error, i int) (time.Duration, error) {
 		if f == nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/mortise-dev/mortise/extension"
 )
 
-// NodeRoute is where the API of a node that is not in the server's process answers with [OnNode]. With [ParamNamespace] and [ParamName], the
-// answer has the calls for that pod.
+// NodeRoute is where the API of a node that is not in the server's process answers with [OnNode]. With [ParamNamespace] and [ParamName],
+// the answer has the calls for that pod.
 const NodeRoute = "/debug/extensions"
 
 // OnNode is what a node tells of its plug-ins.

@@ -16,8 +16,8 @@ import (
 	"github.com/mortise-dev/mortise/extension/trace"
 )
 
-// onNode asks a node for its plug-ins, and for the calls for the pod that the query names. Nothing comes from nodes in the server's process,
-// whose plug-ins the server lists, and from other kubelets.
+// onNode asks a node for its plug-ins, and for the calls for the pod that the query names. Nothing comes from nodes in the server's
+// process, whose plug-ins the server lists, and from other kubelets.
 func onNode(ctx context.Context, config *rest.Config, node string, query url.Values) (*trace.OnNode, error) {
 	body, err := ask(ctx, config, "/api/v1/nodes/"+url.PathEscape(node)+"/proxy"+trace.NodeRoute, query)
 	if apierrors.IsNotFound(err) {
@@ -48,7 +48,7 @@ func addNode(ctx context.Context, config *rest.Config, query url.Values, body []
 	}
 	v := &trace.View{}
 	if err := json.Unmarshal(body, v); err != nil {
-		return body, nil // the caller says so
+		return body, nil // the caller fails to read it, too
 	}
 	v.Calls = append(v.Calls, there.Calls...)
 	if text, err = json.Marshal(v); err != nil {

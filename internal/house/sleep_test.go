@@ -24,7 +24,7 @@ var looks = map[string]string{
 	"bench/rows/services.go changeProxied":                                "it begins when the proxy has been quiet for a while",
 	"embed/aggregated/aggregated_test.go eventually":                      "what other servers tell of themselves is fetched in the background",
 	"internal/cluster/identitylease.go hold":                              "a lease is renewed at an interval",
-	"bench/rows/plugins.go pods":                                          "it is the time in which a pod's sandbox starts",
+	"bench/rows/plugins.go sandboxed":                                     "it is the time in which a pod's sandbox starts",
 	"bench/rows/plugins.go ListAndWatch":                                  "it is a plug-in that lists its devices each millisecond",
 	"internal/agent/eviction_test.go look":                                "it steps a fake clock for a node that looks at its figures by that clock",
 	"internal/agent/eviction_test.go awaitStep":                           "it steps a fake clock for a node that looks at its figures by that clock",

@@ -62,9 +62,10 @@ func table() []standIn {
 		{names: []string{e2e + "nonewprivs:1.4"}, layers: []string{"debian", "nnp"}, cmd: []string{"nnp"}},
 		{names: []string{e2e + "sample-apiserver:1.29.2"}, layers: []string{"sample-apiserver"}, entrypoint: []string{"/sample-apiserver"}},
 		{names: []string{e2e + "resource-consumer:1.14"}, layers: []string{"debian", "consumer"}, entrypoint: []string{"/consumer"}},
-		{names: []string{e2e + "sample-device-plugin:1.8.0", e2e + "sample-device-plugin:1.7"}, layers: []string{"debian", "sample-device-plugin"},
-			entrypoint: []string{"/sampledeviceplugin"}},
-		{names: []string{"sig-storage/hostpathplugin:v1.17.1"}, layers: []string{"debian", "proxy"}, entrypoint: []string{"/" + proxyName}},
+		{names: []string{e2e + "sample-device-plugin:1.8.0", e2e + "sample-device-plugin:1.7"},
+			layers: []string{"debian", "sample-device-plugin"}, entrypoint: []string{"/sampledeviceplugin"}},
+		{names: []string{"sig-storage/hostpathplugin:v1.17.1"}, layers: []string{"debian", "proxy"},
+			entrypoint: []string{"/" + proxyName}},
 		{names: []string{"etcd:3.7.0-0"}, layers: []string{"debian", "etcd"}, cmd: []string{"etcd"}},
 	}
 }

@@ -81,16 +81,16 @@ type run struct {
 }
 
 // runs are all runs, in order. Serial tests cannot share a cluster with others, and take the longest for their number. Disruptive tests end
-// the processes of nodes over SSH. The tests of autoscaling, of DRA, of load balancers and of nodes are not conformance tests, and run only when
-// they are named.
+// the processes of nodes over SSH. The tests of autoscaling, of DRA, of load balancers and of nodes are not conformance tests, and run only
+// when they are named.
 func runs() []run {
 	return []run{
 		{name: "simulated", labels: "Conformance && !Disruptive", tests: strings.Split(strings.TrimSpace(simulatedTests), "\n"), procs: 4},
 		{name: "containers", labels: "Conformance && !Serial && !Disruptive", containers: true, procs: 3},
 		{name: "serial", labels: "Conformance && Serial && !Disruptive", containers: true, procs: 1},
 		{name: "autoscaling", labels: "Feature: containsAny HPA", containers: true, procs: 1},
-		{name: "dra", labels: "(DRA || Feature: containsAny DynamicResourceAllocation) && !(Feature: containsAny OffByDefault)", containers: true,
-			procs: 3, flags: []string{"--runtime-config", "resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2=true"}},
+		{name: "dra", labels: "(DRA || Feature: containsAny DynamicResourceAllocation) && !(Feature: containsAny OffByDefault)",
+			containers: true, procs: 3, flags: []string{"--runtime-config", "resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2=true"}},
 		{name: "node", labels: "!(Feature: containsAny OffByDefault)", containers: true, procs: 1, areas: nodeAreas()},
 		{name: "loadbalancers", labels: "Feature: containsAny LoadBalancer", containers: true, procs: 1, outside: true},
 	}

@@ -3,7 +3,7 @@
 
 package devicemanager
 
-// Record tells whether the node knows which resources its plug-ins had. It is the checkpoint.
+// Record is the checkpoint as a record of which resources the node's plug-ins had.
 type Record struct{ keeper keeper }
 
 // Missing reports whether the node started without a checkpoint that can be read, and Begin has not made one since. Extended resources of

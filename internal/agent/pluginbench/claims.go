@@ -61,7 +61,7 @@ func claimSteps(b *bench) ([]step, func(), error) {
 		{"refuses a claim that is not there", false, d.refuses},
 		{"unprepares a claim that it never prepared", false, d.unpreparesUnknown},
 		{"survives a call that kubelet gives up", false, d.survives},
-		{"serves after it hung in a call", false, d.hung},
+		{"serves after it hung in a call", false, claimFaults{d}.hung},
 		{"publishes its devices again when they are deleted", false, d.republishes},
 		{"comes back after it is killed", false, d.killed},
 		{"comes back after kubelet restarts", true, d.kubeletRestarts},
@@ -236,7 +236,7 @@ func (d *claimBench) probe(ctx context.Context, call func(context.Context, drapb
 	ctx, cancel := context.WithTimeout(ctx, d.Wait)
 	defer cancel()
 	begun := time.Now()
-	return d.slow(call(ctx, d.client(connection)), time.Since(begun))
+	return d.slow(call(ctx, clientOf(p, connection)), time.Since(begun))
 }
 
 func request(c *resourceapi.ResourceClaim) []*drapb.Claim {
@@ -344,17 +344,21 @@ func (d *claimBench) survives(ctx context.Context) finding {
 	})
 }
 
-// client returns the client of the newest API that the driver has.
-func (d *claimBench) client(c *grpc.ClientConn) drapb.DRAPluginClient {
-	if p, _ := d.door.here(d.report.Name); slices.Contains(p.Versions, drapb.DRAPluginService) {
+// clientOf returns the client of the newest API that the driver has.
+func clientOf(p plugins.Plugin, c *grpc.ClientConn) drapb.DRAPluginClient {
+	if slices.Contains(p.Versions, drapb.DRAPluginService) {
 		return drapb.NewDRAPluginClient(c)
 	}
 	return drapbv1beta1.V1Beta1ClientWrapper{DRAPluginClient: drapbv1beta1.NewDRAPluginClient(c)}
 }
 
+// claimFaults makes the calls in which a driver hangs or dies.
+type claimFaults struct{ *claimBench }
+
 // asks has the driver prepare the claim that it has prepared.
-func (d *claimBench) asks(ctx context.Context, c *grpc.ClientConn) error {
-	_, err := d.client(c).NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{Claims: request(d.held)})
+func (d claimFaults) asks(ctx context.Context, c *grpc.ClientConn) error {
+	p, _ := d.door.here(d.report.Name)
+	_, err := clientOf(p, c).NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{Claims: request(d.held)})
 	return err
 }
 
@@ -364,7 +368,7 @@ func unprepared(err error) string {
 }
 
 // hung has the driver's program hang in NodePrepareResources.
-func (d *claimBench) hung(ctx context.Context) finding {
+func (d claimFaults) hung(ctx context.Context) finding {
 	p, _ := d.door.here(d.report.Name)
 	return d.hangs(ctx, p.Endpoint, d.asks, func(err error) string { return "after 45 s: " + unprepared(err) }, func() finding {
 		if _, err := d.until(ctx, d.serves(ctx)); err != nil {
@@ -389,7 +393,7 @@ func (d *claimBench) killed(ctx context.Context) finding {
 		return skip("the bench has not started the driver's program")
 	}
 	p, _ := d.door.here(d.report.Name)
-	broken, err := d.breakOff(ctx, p.Endpoint, d.asks)
+	broken, err := d.breakOff(ctx, p.Endpoint, claimFaults{d}.asks)
 	if err != nil {
 		return fail("%v", err)
 	}

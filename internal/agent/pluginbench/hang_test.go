@@ -29,7 +29,7 @@ func TestProgram(t *testing.T) {
 	select {}
 }
 
-// A program that hangs in a call has the call given up, and serves afterwards; one that dies in a call comes back. kubelet's words are said.
+// A program that hangs in a call serves after the call was given up; one that dies in a call comes back. The report has kubelet's words.
 func TestProgramsThatHang(t *testing.T) {
 	for protocol, words := range map[Protocol]string{
 		Devices: "Allocate failed due to device plugin Allocate rpc failed with err: rpc error: code = ",
@@ -37,9 +37,8 @@ func TestProgramsThatHang(t *testing.T) {
 	} {
 		t.Run(string(protocol), func(t *testing.T) {
 			t.Parallel()
-			r, err := Run(t.Context(), protocol, Options{
-				Dir: short(t), Command: []string{os.Args[0], "-test.run=^TestProgram$", "--", string(protocol), "{dir}"}, Output: t.Output(),
-			})
+			program := []string{os.Args[0], "-test.run=^TestProgram$", "--", string(protocol), "{dir}"}
+			r, err := Run(t.Context(), protocol, Options{Dir: short(t), Command: program, Output: t.Output()})
 			if err != nil {
 				t.Fatal(err)
 			}

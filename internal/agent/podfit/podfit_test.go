@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// What the scheduler allocates from claims is not the node's, whether the resource is named by the class's extended resource or by the class.
+// What the scheduler allocates from claims is not the node's, whether a pod names the class's extended resource or the class itself.
 func TestResourcesOfClaims(t *testing.T) {
 	const own, class, unmapped = "example.com/gpu", "deviceclass.resource.kubernetes.io/gpu", "deviceclass.resource.kubernetes.io/nic"
 	has := corev1.ResourceList{corev1.ResourcePods: resource.MustParse("10"), own: resource.MustParse("0")}
@@ -21,9 +21,10 @@ func TestResourcesOfClaims(t *testing.T) {
 		pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
 			Requests: corev1.ResourceList{c.asks: resource.MustParse("1")},
 		}}}}}
-		pod.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{RequestMappings: []corev1.ContainerExtendedResourceRequest{
+		mapped := []corev1.ContainerExtendedResourceRequest{
 			{ContainerName: "c", ResourceName: own}, {ContainerName: "c", ResourceName: class}, {ContainerName: "d", ResourceName: unmapped},
-		}}
+		}
+		pod.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{RequestMappings: mapped}
 		got := ""
 		if r := (&Requested{}).Reject(pod, has); r != nil {
 			got = r.Reason

@@ -11,15 +11,17 @@ import (
 	"github.com/mortise-dev/mortise/extension/trace"
 )
 
-// extensions responds with the node's plug-ins, and with the calls to them for the pod that the query names.
-func (s *Server) extensions(w http.ResponseWriter, r *http.Request) {
-	answer := trace.OnNode{Extensions: []extension.Row{}}
-	for _, e := range s.o.Extensions.Snapshot() {
-		answer.Extensions = append(answer.Extensions, e.Row())
+// extensions returns the handler that responds with the node's plug-ins, and with the calls to them for the pod that the query names.
+func extensions(ledger *extension.Ledger) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		answer := trace.OnNode{Extensions: []extension.Row{}}
+		for _, e := range ledger.Snapshot() {
+			answer.Extensions = append(answer.Extensions, e.Row())
+		}
+		if name := r.FormValue(trace.ParamName); name != "" {
+			answer.Calls = trace.Calls(ledger, r.FormValue(trace.ParamNamespace), name)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(&answer) // the client may have left
 	}
-	if name := r.FormValue(trace.ParamName); name != "" {
-		answer.Calls = trace.Calls(s.o.Extensions, r.FormValue(trace.ParamNamespace), name)
-	}
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(&answer) // the client may have left
 }

@@ -178,7 +178,7 @@ func (s *Server) routes() {
 		}
 	}
 	if s.o.Extensions != nil {
-		s.mux.HandleFunc("GET "+trace.NodeRoute, s.debugging(s.extensions))
+		s.mux.HandleFunc("GET "+trace.NodeRoute, s.debugging(extensions(s.o.Extensions)))
 	}
 	for _, m := range []string{"GET", "POST"} {
 		s.mux.HandleFunc(m+" /portForward/{namespace}/{pod}", s.debugging(s.portForward))
