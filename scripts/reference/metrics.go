@@ -44,8 +44,9 @@ func metricsPage(s *source) (string, error) {
 		return "", err
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Metrics\n\n%d metrics, generated from the source code. “%s” stands for a part that is known only when the program runs.\n",
-		len(all), unknown)
+	fmt.Fprintf(&b, "# Metrics\n\n%d metrics, generated from the source code. “%s” stands for a part that is known only when the program runs.\n\n"+
+		"A server also has the metrics of Go's runtime (`go_*`, `process_*`) and of the Kubernetes libraries that it links, under their names, such\n"+
+		"as `apiserver_cel_*` and `rest_client_*`. They are not listed here.\n", len(all), unknown)
 	titles := []string{}
 	for _, e := range endpoints {
 		if !slices.Contains(titles, e.title) {
