@@ -6,7 +6,9 @@ package docs
 
 import "embed"
 
-// Files are the guides, and the decisions in the folder decisions, as Markdown.
+//go:generate go run -tags grpcnotrace ../scripts/reference -dir reference
+
+// Files are the guides, the decisions in the folder decisions, and the generated reference in the folder reference, as Markdown.
 //
-//go:embed *.md decisions/*.md
+//go:embed *.md decisions/*.md reference/*.md
 var Files embed.FS

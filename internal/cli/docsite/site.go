@@ -89,7 +89,7 @@ func New(sources []Source) (*Site, error) {
 			return nil, fmt.Errorf("convert %s: %w", src.Path, err)
 		}
 		p := &Page{
-			Path: strings.TrimSuffix(src.Path, ".md") + ".html", Title: title(src), Section: src.Section,
+			Path: toPage(src.Path), Title: title(src), Section: src.Section,
 			HTML:  b.String(), // goldmark leaves out what is no Markdown
 			plain: strings.ToLower(string(src.Text)), source: string(src.Text),
 		}
@@ -122,13 +122,15 @@ func (linkRewriter) Transform(doc *ast.Document, _ text.Reader, _ parser.Context
 	})
 }
 
-// toPage returns the target of a link to a Markdown file in the same tree; others stay.
+// toPage returns the path of a Markdown file's page, or the target of a link to one in the same tree; others stay. The prefix of generated
+// files is left out.
 func toPage(link string) string {
 	file, fragment, has := strings.Cut(link, "#")
 	if strings.Contains(link, "://") || path.Ext(file) != ".md" {
 		return link
 	}
-	file = strings.TrimSuffix(file, ".md") + ".html"
+	dir, name := path.Split(strings.TrimSuffix(file, ".md") + ".html")
+	file = dir + strings.TrimPrefix(name, "z_")
 	if has {
 		file += "#" + fragment
 	}
