@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -71,6 +70,9 @@ func (s settings) start(ctx context.Context, r run, l *lan, out string) (*cluste
 			return nil, errors.Join(err, c.stop())
 		}
 		args = append(append(args, "--listen", listen), more...)
+		if r.outside {
+			args = append(args, "--load-balancer-pool", pool)
+		}
 	} else {
 		args = append(args, "--listen", "127.0.0.1:0", "--node", "simulated", "--nodes", "2")
 	}
@@ -132,7 +134,7 @@ func (c *cluster) mirrors(data string) error {
 func (c *cluster) kubeletConfig(second string) (string, error) {
 	text := kubeletConfig
 	if second != "" {
-		text += "cgroupRoot: /" + second + "-" + strconv.Itoa(os.Getpid()) + "\n"
+		text += "cgroupRoot: /" + second + "-" + thisRun + "\n"
 	}
 	path := filepath.Join(c.dir, "kubelet"+second+".yaml")
 	return path, os.WriteFile(path, []byte(text), 0o644)

@@ -163,6 +163,13 @@ func writeAgnhost(a archive, program, root string) error {
 	if err := a.folder("uploads", 0o777); err != nil {
 		return err
 	}
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		return err
+	}
+	if err := a.program("usr/local/bin/wget", busybox, 0o755); err != nil { // it is what its name says
+		return err
+	}
 	for name, more := range map[string]string{
 		"etc/passwd": "user-defined-in-image:x:1000:1000::/home/u:/bin/sh\n",
 		"etc/group":  "user-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n",

@@ -90,7 +90,7 @@ func runs() []run {
 		{name: "serial", labels: "Conformance && Serial && !Disruptive", containers: true, procs: 1},
 		{name: "autoscaling", labels: "Feature: containsAny HPA", containers: true, procs: 1},
 		{name: "node", labels: "!(Feature: containsAny OffByDefault)", containers: true, procs: 1, areas: nodeAreas()},
-		{name: "loadbalancers", labels: "Feature: containsAny LoadBalancer", containers: true, procs: 1, outside: true, nodes: 2},
+		{name: "loadbalancers", labels: "Feature: containsAny LoadBalancer", containers: true, procs: 4, outside: true, nodes: 2},
 		{name: "network", labels: "sig-network && !Disruptive && !Serial && Feature: isEmpty", containers: true, procs: 3, nodes: 2},
 	}
 }

@@ -4,11 +4,11 @@
 package main
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -16,12 +16,14 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// The addresses of the network between the machine, the suite and a second node: of the range for benchmarks (RFC 2544), which no network
-// has.
+// The addresses of the network between the machine, the suite and a second node: of the range for benchmarks (RFC 2544), 198.18.0.0/15, which
+// no network has. A test takes all of a node's /16 for its subnet, in which no client is.
 const (
 	machineSide = "198.18.255.1"
-	suiteSide   = "198.18.255.2"
+	suiteSide   = "198.19.255.2"
 	secondSide  = "198.18.255.3"
+	// pool has addresses for Services, that lead to all nodes as those of a cloud do.
+	pool = "198.18.255.128-198.18.255.254"
 )
 
 // lan is a switch in a network namespace of its own, with a cable to the machine. The suite can run there, as the client of a load balancer
@@ -30,19 +32,24 @@ const (
 // machine's own, whose rules of Services would see what goes past it to the second node.
 type lan struct{ name, link string }
 
+// thisRun is of this process alone, which may have the same process ID as others in other namespaces.
+var thisRun = strings.ToLower(rand.Text()[:8])
+
 // newLAN makes it.
 func newLAN() (*lan, error) {
-	l := &lan{name: fmt.Sprintf("conformance-%d", os.Getpid()), link: fmt.Sprintf("conf%d", os.Getpid())}
+	l := &lan{name: "conformance-" + thisRun, link: "conf" + thisRun}
+	if err := ip("netns add " + l.name); err != nil {
+		return nil, err
+	}
 	for _, line := range []string{
-		"netns add " + l.name,
 		"-n " + l.name + " link set lo up",
 		"-n " + l.name + " link add lan type bridge",
-		"-n " + l.name + " addr add " + suiteSide + "/24 dev lan",
+		"-n " + l.name + " addr add " + suiteSide + "/15 dev lan",
 		"-n " + l.name + " link set lan up",
 		"-n " + l.name + " route add default via " + machineSide,
 		"link add " + l.link + " type veth peer name machine netns " + l.name,
 		"-n " + l.name + " link set machine master lan up",
-		"addr add " + machineSide + "/24 dev " + l.link,
+		"addr add " + machineSide + "/15 dev " + l.link,
 		"link set " + l.link + " up",
 	} {
 		if err := ip(line); err != nil {
@@ -59,7 +66,7 @@ func (l *lan) plug(pid int, address string) error {
 		ip("-n "+l.name+" link add second type veth peer name eth0 netns "+strconv.Itoa(pid)),
 		ip("-n "+l.name+" link set second master lan up"),
 		there("link set lo up"),
-		there("addr add "+address+"/24 dev eth0"),
+		there("addr add "+address+"/15 dev eth0"),
 		there("link set eth0 up"),
 		there("route add default via "+machineSide),
 	)
