@@ -65,6 +65,7 @@ type Cluster interface {
 // UpOptions are the flags of `mortise up`.
 type UpOptions struct {
 	DataDir, Listen, Kubeconfig, Store string
+	Join, Token                        string // the server to join, and a token of serverjoin; empty: none
 	Node                               string
 	Nodes                              int
 	CRISocket, PodCIDR, ServiceCIDR    string
