@@ -85,7 +85,7 @@ func runToken(ctx context.Context, p Program, args []string) int {
 		f.StringVar(&t.entry.Description, "description", "", "Description for people.")
 		f.BoolVar(&t.join, "print-join-command", false, "Print the command that joins a node, or a server, instead of the token.")
 		f.BoolVar(&t.dns, "cluster-dns", true, "Create the Service kube-system/kube-dns for the DNS of Mortise's nodes, if it does not exist.")
-		f.StringVar(&t.role, "role", "node", "What joins with the token: node or server. Whoever has a server's token can be any user of the cluster.")
+		f.StringVar(&t.role, "role", "node", "What joins with the token: node or server. The holder of a server's token can be any user of the cluster.")
 		f.StringVar(&t.server, "server", "",
 			"URL of the API server for what joins. Default: the kubeconfig's; if that is a loopback address, the advertised one.")
 	case "list":

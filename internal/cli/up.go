@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
 
+	"github.com/mortise-dev/mortise/internal/agent/join"
 	"github.com/mortise-dev/mortise/internal/config"
 	"github.com/mortise-dev/mortise/internal/serverjoin"
 )
@@ -43,11 +44,14 @@ func runUp(ctx context.Context, p Program, args []string) int {
 	})
 }
 
-// joinServers fetches what the servers of a cluster have in common, if the options say so and it is not there yet.
+// joinServers fetches what the servers of a cluster have in common, if a server is to join them and has not done so.
 func joinServers(ctx context.Context, o *UpOptions) error {
 	pki := filepath.Join(o.DataDir, "pki")
 	if o.Join != "" {
-		if err := serverjoin.Join(ctx, serverjoin.Options{Server: o.Join, Token: o.Token, PKI: pki, Logger: o.Logger}); err != nil {
+		discover := func(ctx context.Context, token serverjoin.Token) ([]byte, error) {
+			return join.Authorities(ctx, join.Options{Server: o.Join, Token: token.Token.String(), Hashes: []string{token.Hash}, Logger: o.Logger})
+		}
+		if err := serverjoin.Join(ctx, serverjoin.Options{Server: o.Join, Token: o.Token, PKI: pki, Discover: discover}); err != nil {
 			return err
 		}
 	}

@@ -16,9 +16,9 @@ import (
 	"k8s.io/client-go/util/cert"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/masterleases"
+	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/kinds/bootstrap"
-	"github.com/mortise-dev/mortise/internal/serverjoin"
 )
 
 // checkAuthority refuses a server whose authority is not that of the cluster in a store that servers share: the clients and tokens of one
@@ -56,7 +56,7 @@ func (a *assembly) joinPaths() map[string]http.Handler {
 	if !a.settings.engine.Shared || a.settings.DataDir == "" {
 		return nil
 	}
-	return map[string]http.Handler{serverjoin.Path: serverjoin.Serve(filepath.Join(a.settings.DataDir, "pki"),
+	return map[string]http.Handler{serving.SharedPath: serving.ServeShared(filepath.Join(a.settings.DataDir, "pki"),
 		a.settings.APIServer.Encryption.ConfigFile, a.settings.Logger.With("part", "apiserver"))}
 }
 

@@ -5,52 +5,27 @@ package serverjoin
 
 import (
 	"crypto/tls"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/bootstraptoken"
 	"github.com/mortise-dev/mortise/internal/durable"
 )
 
-// The names of the files, which are kubeadm's but for the last.
+// The names of files of [serving.SharedFiles].
 const (
 	caCert, caKey       = "ca.crt", "ca.key"
 	proxyCert, proxyKey = "front-proxy-ca.crt", "front-proxy-ca.key"
 	accountsKey         = "sa.key"
-	encryptionConfig    = "encryption-provider-config.yaml"
 )
 
 // Bundle is what the servers of a cluster have in common, by the names of the files.
 type Bundle map[string][]byte
-
-// Read reads a server's bundle from its directory of keys, and its EncryptionConfiguration; empty: it has none.
-func Read(pki, encryption string) (Bundle, error) {
-	b := Bundle{}
-	for _, name := range []string{caCert, caKey, proxyCert, proxyKey, accountsKey} {
-		text, err := os.ReadFile(filepath.Join(pki, name))
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("this server has no %s in its data directory: its keys are files that flags name; copy them instead", name)
-		}
-		if err != nil {
-			return nil, err
-		}
-		b[name] = text
-	}
-	if encryption != "" {
-		text, err := os.ReadFile(encryption)
-		if err != nil {
-			return nil, err
-		}
-		b[encryptionConfig] = text
-	}
-	return b, nil
-}
 
 // check refuses a bundle whose keys do not fit, or whose CA does not have a hash.
 func (b Bundle) check(hash string) error {
@@ -88,7 +63,7 @@ func (b Bundle) write(pki string) error {
 	if err := os.MkdirAll(next, 0o700); err != nil {
 		return err
 	}
-	for _, name := range []string{caCert, caKey, proxyCert, proxyKey, accountsKey, encryptionConfig} {
+	for _, name := range append(serving.SharedFiles(), serving.SharedEncryption) {
 		if text, ok := b[name]; ok {
 			if err := durable.Write(filepath.Join(next, name), 0o600, text); err != nil {
 				return err

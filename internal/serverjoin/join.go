@@ -6,10 +6,10 @@
 //
 //	token.go   the token, which has the CA's hash
 //	bundle.go  the files
-//	join.go    the request, and its answer
+//	join.go    the request
 //
-// The token is sent only to a server that the CA with the token's hash has verified. The user of such a token is in the group [Group],
-// which `mortise token create --role server` lets get the path [Path]. Whoever has the token can be any user of the cluster until it expires.
+// A server gets the token only if the CA with the token's hash has verified it. The user of such a token is in the group [Group], which
+// `mortise token create --role server` lets get the path [serving.SharedPath]. The token's holder can be any user of the cluster until it expires.
 package serverjoin
 
 import (
@@ -18,8 +18,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	"time"
@@ -30,11 +28,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/mortise-dev/mortise/internal/agent/join"
+	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 )
-
-// Path serves the bundle to users with the right to get it.
-const Path = "/server/bootstrap"
 
 // roleName is the name of the ClusterRole and of its binding.
 const roleName = "mortise:join-server"
@@ -42,35 +37,11 @@ const roleName = "mortise:join-server"
 // patience is the maximum time of the request.
 const patience = 30 * time.Second
 
-// Serve answers with the server's bundle. Pki is the directory of its keys, encryption its EncryptionConfiguration or empty.
-func Serve(pki, encryption string, log *slog.Logger) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet {
-			http.Error(w, "want GET", http.StatusMethodNotAllowed)
-			return
-		}
-		b, err := Read(pki, encryption)
-		if err != nil {
-			log.Error("A server cannot join", "error", err)
-			http.Error(w, err.Error(), http.StatusNotImplemented)
-			return
-		}
-		text, err := json.Marshal(b)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Cache-Control", "no-store")
-		_, _ = w.Write(text) // the client sees that it is not whole
-	})
-}
-
 // Prepare lets the users of tokens get the path, if they may not yet.
 func Prepare(ctx context.Context, client kubernetes.Interface) error {
 	meta := metav1.ObjectMeta{Name: roleName}
 	_, err := client.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: meta,
-		Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, NonResourceURLs: []string{Path}}}}, metav1.CreateOptions{})
+		Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, NonResourceURLs: []string{serving.SharedPath}}}}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("make role %s: %w", roleName, err)
 	}
@@ -88,7 +59,8 @@ type Options struct {
 	Server string // https://HOST:PORT
 	Token  string // see [Parse]
 	PKI    string // the directory of keys, which must not exist yet, or has those of the cluster
-	Logger *slog.Logger
+	// Discover determines the CA of the server's cluster (PEM), which has the token's hash.
+	Discover func(context.Context, Token) ([]byte, error)
 }
 
 // Join fetches the bundle and writes it, unless the directory has keys of the cluster already.
@@ -106,9 +78,7 @@ func Join(ctx context.Context, o Options) error {
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	authorities, err := join.Authorities(ctx, join.Options{
-		Server: o.Server, Token: token.Token.String(), Hashes: []string{token.Hash}, Logger: o.Logger,
-	})
+	authorities, err := o.Discover(ctx, token)
 	if err != nil {
 		return err
 	}
@@ -130,7 +100,7 @@ func fetch(ctx context.Context, server string, token Token, authorities []byte) 
 	if err != nil {
 		return nil, fmt.Errorf("make client: %w", err)
 	}
-	text, err := client.RESTClient().Get().AbsPath(Path).DoRaw(ctx)
+	text, err := client.RESTClient().Get().AbsPath(serving.SharedPath).DoRaw(ctx)
 	switch {
 	case apierrors.IsForbidden(err):
 		return nil, fmt.Errorf("the token is not one for servers: `mortise token create --role server` creates one (%w)", err)
@@ -144,7 +114,7 @@ func fetch(ctx context.Context, server string, token Token, authorities []byte) 
 
 // Encryption returns the EncryptionConfiguration that came with the keys; empty: none did.
 func Encryption(pki string) string {
-	path := filepath.Join(pki, encryptionConfig)
+	path := filepath.Join(pki, serving.SharedEncryption)
 	if _, err := os.Stat(path); err != nil {
 		return ""
 	}

@@ -39,10 +39,11 @@ func TestBundle(t *testing.T) {
 	if err := os.WriteFile(encryption, []byte("kind: EncryptionConfiguration"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b, err := Read(here, encryption)
+	all, err := serving.ReadShared(here, encryption)
 	if err != nil {
 		t.Fatal(err)
 	}
+	b := Bundle(all)
 	hash := bootstraptoken.Hash(m.CA.Certificate)
 	if err := b.check(hash); err != nil {
 		t.Fatal(err)
@@ -65,7 +66,7 @@ func TestBundle(t *testing.T) {
 	if err := b.write(there); err != nil {
 		t.Fatal(err)
 	}
-	if again, err := Read(there, Encryption(there)); err != nil || again.check(hash) != nil || len(again) != len(b) {
+	if again, err := serving.ReadShared(there, Encryption(there)); err != nil || Bundle(again).check(hash) != nil || len(again) != len(b) {
 		t.Errorf("written and read: %v, %v", again, err)
 	}
 	if err := b.write(there); err == nil {
@@ -74,7 +75,7 @@ func TestBundle(t *testing.T) {
 	if err := os.Remove(filepath.Join(here, accountsKey)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Read(here, ""); err == nil || !strings.Contains(err.Error(), accountsKey) {
+	if _, err := serving.ReadShared(here, ""); err == nil || !strings.Contains(err.Error(), accountsKey) {
 		t.Errorf("a server without its key: %v", err)
 	}
 	if Encryption(here) != "" {

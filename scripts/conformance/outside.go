@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// The addresses of the network between the machine, the suite and a second node: of the range for benchmarks (RFC 2544), 198.18.0.0/15, which
-// no network has. A test takes all of a node's /16 for its subnet, in which no client is.
+// The addresses of the network between the machine, the suite and a second node: of the range for benchmarks (RFC 2544), 198.18.0.0/15,
+// which no network has. A test takes all of a node's /16 for its subnet, in which no client is.
 const (
 	machineSide = "198.18.255.1"
 	suiteSide   = "198.19.255.2"

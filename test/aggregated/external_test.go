@@ -125,7 +125,8 @@ spec:
 func TestExternalScalers(t *testing.T) {
 	dir := t.TempDir()
 	at := programs.FreePort(t)
-	args := []string{"--data-dir", filepath.Join(dir, "data"), "--listen", "127.0.0.1:" + at, "--node", "simulated", "--enable-external-metrics-routes", "--horizontal-pod-autoscaler-sync-period", "500ms"}
+	args := []string{"--data-dir", filepath.Join(dir, "data"), "--listen", "127.0.0.1:" + at, "--node", "simulated",
+		"--enable-external-metrics-routes", "--horizontal-pod-autoscaler-sync-period", "500ms"}
 	again := func() *cluster {
 		return &cluster{programs.UpIn(t, dir, args...)}
 	}

@@ -24,8 +24,8 @@ func TestMetricsAdapter(t *testing.T) {
 	ca, cert, key := certificate(t, "adapter")
 	at := programs.FreePort(t)
 	adapter, told := testAdapter(t)
-	process := programs.Start(t, nil, adapter, append(c.delegates(), "--lister-kubeconfig", c.Kubeconfig, "--secure-port", at, "--tls-cert-file", cert,
-		"--tls-private-key-file", key)...)
+	process := programs.Start(t, nil, adapter, append(c.delegates(), "--lister-kubeconfig", c.Kubeconfig, "--secure-port", at,
+		"--tls-cert-file", cert, "--tls-private-key-file", key)...)
 	process.Await(regexp.MustCompile(`Serving securely on`))
 	c.register("adapter", at, ca, "v1beta2.custom.metrics.k8s.io", "v1beta1.custom.metrics.k8s.io", "v1beta1.external.metrics.k8s.io")
 

@@ -52,8 +52,8 @@ func TestResourceMetrics(t *testing.T) {
 	own := c.as(token)
 	ca, cert, key := certificate(t, "metrics-server")
 	at := programs.FreePort(t)
-	server := programs.Start(t, nil, "metrics-server", "--kubeconfig", own, "--authentication-kubeconfig", own, "--authorization-kubeconfig", own,
-		"--secure-port", at, "--tls-cert-file", cert, "--tls-private-key-file", key,
+	server := programs.Start(t, nil, "metrics-server", "--kubeconfig", own, "--authentication-kubeconfig", own, "--authorization-kubeconfig",
+		own, "--secure-port", at, "--tls-cert-file", cert, "--tls-private-key-file", key,
 		"--metric-resolution", "10s", "--kubelet-request-timeout", "5s",
 		"--kubelet-use-node-status-port", "--kubelet-preferred-address-types", "InternalIP,ExternalIP,Hostname")
 	server.Await(regexp.MustCompile(`Serving securely on`))

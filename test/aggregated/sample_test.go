@@ -23,14 +23,14 @@ const flunder = "apiVersion: wardle.example.com/v1beta1\nkind: Flunder\nmetadata
 func sample(t *testing.T, c *cluster) *programs.Process {
 	t.Helper()
 	client, peer := "http://127.0.0.1:"+programs.FreePort(t), "http://127.0.0.1:"+programs.FreePort(t)
-	etcd := programs.Start(t, nil, "etcd", "--data-dir", filepath.Join(t.TempDir(), "etcd"), "--listen-client-urls", client, "--advertise-client-urls",
-		client,
+	etcd := programs.Start(t, nil, "etcd", "--data-dir", filepath.Join(t.TempDir(), "etcd"), "--listen-client-urls", client,
+		"--advertise-client-urls", client,
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer)
 	etcd.Await(regexp.MustCompile(`ready to serve client requests`))
 	ca, cert, key := certificate(t, "wardle")
 	at := programs.FreePort(t)
-	s := programs.Start(t, nil, "sample-apiserver", append(c.delegates(), "--kubeconfig", c.Kubeconfig, "--etcd-servers", client, "--secure-port", at,
-		"--tls-cert-file", cert, "--tls-private-key-file", key)...)
+	s := programs.Start(t, nil, "sample-apiserver", append(c.delegates(), "--kubeconfig", c.Kubeconfig, "--etcd-servers", client, "--secure-port",
+		at, "--tls-cert-file", cert, "--tls-private-key-file", key)...)
 	s.Await(regexp.MustCompile(`Serving securely on`))
 	c.register("wardle", at, ca, "v1beta1.wardle.example.com", "v1alpha1.wardle.example.com")
 	return s

@@ -229,8 +229,8 @@ func joined(t *testing.T, c *members, first *server, dir string, args ...string)
 	return s
 }
 
-// TestTwoServers: a server joins another by a token. What is written at one of two servers counts at the other, allocations of both are unique, one of them leads, and the
-// other goes on when it is killed. A server of another cluster is refused.
+// TestTwoServers: a server joins another by a token. What is written at one of two servers counts at the other, allocations of both are
+// unique, one of them leads, and the other goes on when it is killed. A server of another cluster is refused.
 func TestTwoServers(t *testing.T) {
 	c := launch(t, 3).ready(t)
 	defer c.remove()

@@ -24,7 +24,7 @@ import (
 // Limit is how long anything may take.
 const Limit = time.Minute
 
-// patience is how long a program may take to end that was told to.
+// patience is how long a program may take to end after SIGTERM.
 const patience = 2 * time.Second
 
 // dir is the folder of the programs.
@@ -150,7 +150,7 @@ func (p *Process) Await(what *regexp.Regexp) []string {
 	}
 }
 
-// FreePort returns a port of 127.0.0.1 that nobody listens at.
+// FreePort returns a port of 127.0.0.1 that was free a moment ago.
 func FreePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

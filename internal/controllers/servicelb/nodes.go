@@ -75,8 +75,8 @@ type view struct {
 	silent  map[string]bool // nodes that stopped announcing
 }
 
-// offerTo returns what there is for a Service that has some addresses. Local has the nodes of its endpoints, true where some are ready; nil:
-// the Service's traffic goes to endpoints on any node.
+// offerTo returns what there is for a Service that has some addresses. Local has the nodes of its endpoints, true where some are ready;
+// nil: the Service's traffic goes to endpoints on any node.
 func (v *view) offerTo(has []netip.Addr, local map[string]bool) offer {
 	if !v.pool.empty() {
 		return offer{pool: v.pool}
