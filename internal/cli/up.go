@@ -22,7 +22,6 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
 
-	"github.com/mortise-dev/mortise/internal/agent/join"
 	"github.com/mortise-dev/mortise/internal/config"
 	"github.com/mortise-dev/mortise/internal/serverjoin"
 )
@@ -36,7 +35,7 @@ func runUp(ctx context.Context, p Program, args []string) int {
 	starts := newProgress(p.Err)
 	o.Progress = starts.begin
 	return stay(ctx, p, run{log: o.Logger, started: o.Started, progress: starts, server: true}, func(ctx context.Context) (Cluster, error) {
-		if err := joinServers(ctx, &o); err != nil {
+		if err := joinServers(ctx, p, &o); err != nil {
 			return nil, err
 		}
 		cluster, err := p.Start(ctx, o)
@@ -45,11 +44,11 @@ func runUp(ctx context.Context, p Program, args []string) int {
 }
 
 // joinServers fetches what the servers of a cluster have in common, if a server is to join them and has not done so.
-func joinServers(ctx context.Context, o *UpOptions) error {
+func joinServers(ctx context.Context, p Program, o *UpOptions) error {
 	pki := filepath.Join(o.DataDir, "pki")
 	if o.Join != "" {
 		discover := func(ctx context.Context, token serverjoin.Token) ([]byte, error) {
-			return join.Authorities(ctx, join.Options{Server: o.Join, Token: token.Token.String(), Hashes: []string{token.Hash}, Logger: o.Logger})
+			return p.Authorities(ctx, o.Join, token.Token.String(), token.Hash)
 		}
 		if err := serverjoin.Join(ctx, serverjoin.Options{Server: o.Join, Token: o.Token, PKI: pki, Discover: discover}); err != nil {
 			return err

@@ -9,7 +9,8 @@
 //	join.go    the request
 //
 // A server gets the token only if the CA with the token's hash has verified it. The user of such a token is in the group [Group], which
-// `mortise token create --role server` lets get the path [serving.SharedPath]. The token's holder can be any user of the cluster until it expires.
+// `mortise token create --role server` lets get the path [serving.SharedPath]. The token's holder can be any user of the cluster until the
+// token expires.
 package serverjoin
 
 import (

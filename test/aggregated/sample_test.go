@@ -29,8 +29,8 @@ func sample(t *testing.T, c *cluster) *programs.Process {
 	etcd.Await(regexp.MustCompile(`ready to serve client requests`))
 	ca, cert, key := certificate(t, "wardle")
 	at := programs.FreePort(t)
-	s := programs.Start(t, nil, "sample-apiserver", append(c.delegates(), "--kubeconfig", c.Kubeconfig, "--etcd-servers", client, "--secure-port",
-		at, "--tls-cert-file", cert, "--tls-private-key-file", key)...)
+	s := programs.Start(t, nil, "sample-apiserver", append(c.delegates(), "--kubeconfig", c.Kubeconfig, "--etcd-servers", client,
+		"--secure-port", at, "--tls-cert-file", cert, "--tls-private-key-file", key)...)
 	s.Await(regexp.MustCompile(`Serving securely on`))
 	c.register("wardle", at, ca, "v1beta1.wardle.example.com", "v1alpha1.wardle.example.com")
 	return s
