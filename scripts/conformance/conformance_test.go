@@ -220,7 +220,7 @@ func TestStandIns(t *testing.T) {
 			}
 		}
 	}
-	r, err := serve(images)
+	r, err := serve(images, "127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
 	}
