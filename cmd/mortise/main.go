@@ -13,6 +13,7 @@ import (
 
 	"github.com/mortise-dev/mortise/embed"
 	"github.com/mortise-dev/mortise/embed/options"
+	"github.com/mortise-dev/mortise/internal/agent/join"
 	"github.com/mortise-dev/mortise/internal/builtin"
 	"github.com/mortise-dev/mortise/internal/cli"
 	"github.com/mortise-dev/mortise/internal/node"
@@ -27,6 +28,9 @@ func main() {
 		Engines:  engines(),
 		AddFlags: func(f *pflag.FlagSet, o *options.APIServer) { embed.AddFlags(f, o) },
 		Judge:    judge, EnsureDNS: node.EnsureDNS,
+		Authorities: func(ctx context.Context, server, token, hash string) ([]byte, error) {
+			return join.Authorities(ctx, join.Options{Server: server, Token: token, Hashes: []string{hash}})
+		},
 	}
 	containers := addContainers(&p)
 	p.Start = func(ctx context.Context, o cli.UpOptions) (cli.Cluster, error) {

@@ -33,6 +33,8 @@ type Program struct {
 	// Join starts a node of a cluster elsewhere, and returns when the node works. Nil, as Examine and PluginBench: this system has no
 	// containers.
 	Join func(ctx context.Context, o NodeOptions) (Cluster, error)
+	// Authorities determines the CA (PEM) of the cluster of a server, by a bootstrap token and the CA's hash. It sends no secret.
+	Authorities func(ctx context.Context, server, token, hash string) ([]byte, error)
 	// Engines are the store engines for --store, the default first.
 	Engines []Engine
 	// AddFlags binds the settings of an API server and its controllers to flags.
@@ -65,6 +67,7 @@ type Cluster interface {
 // UpOptions are the flags of `mortise up`.
 type UpOptions struct {
 	DataDir, Listen, Kubeconfig, Store string
+	Join, Token                        string // the server to join, and a token of serverjoin; empty: none
 	Node                               string
 	Nodes                              int
 	CRISocket, PodCIDR, ServiceCIDR    string

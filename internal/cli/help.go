@@ -78,7 +78,7 @@ func upFlagGroups(f *pflag.FlagSet, all bool) []flagGroup {
 	if !all {
 		return upCommon()
 	}
-	groups := bySetting(f, flagGroup{"General", []string{"config", "help"}})
+	groups := bySetting(f, flagGroup{"General", []string{"config", "join", "token", "help"}})
 	return append(groups, flagGroup{"Names in kube-apiserver and kube-controller-manager", (&aliasFlags{}).names()})
 }
 

@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -27,14 +28,16 @@ import (
 	"k8s.io/client-go/util/cert"
 
 	"github.com/mortise-dev/mortise/internal/bootstraptoken"
+	"github.com/mortise-dev/mortise/internal/serverjoin"
 )
 
 const tokenUsage = `Usage:
   mortise token create [TOKEN] [--ttl 24h] [--usages signing,authentication] [--groups GROUP]... [--description TEXT] [--print-join-command]
+  mortise token create --role server [TOKEN] [--ttl 1h] [--description TEXT] [--print-join-command]
   mortise token list [-o json]
   mortise token delete ID|TOKEN...
 
-Manages the bootstrap tokens with which nodes join the cluster: see docs/nodes.md. The cluster is that of --kubeconfig, of $KUBECONFIG,
+Manages the bootstrap tokens with which nodes join the cluster, see docs/nodes.md, and servers: see docs/high-availability.md. The cluster is that of --kubeconfig, of $KUBECONFIG,
 or of ` + "`mortise up`" + ` on this machine.
 `
 
@@ -53,6 +56,7 @@ type tokens struct {
 	output     string
 	kubeconfig string
 	server     string
+	role       string // what joins: node or server
 }
 
 // runToken creates, lists and deletes bootstrap tokens.
@@ -79,10 +83,11 @@ func runToken(ctx context.Context, p Program, args []string) int {
 		f.StringSliceVar(&t.entry.Groups, "groups", []string{bootstraptoken.DefaultGroup},
 			"Extra groups of the token's user, in addition to system:bootstrappers.")
 		f.StringVar(&t.entry.Description, "description", "", "Description for people.")
-		f.BoolVar(&t.join, "print-join-command", false, "Print the command that joins a node instead of the token.")
+		f.BoolVar(&t.join, "print-join-command", false, "Print the command that joins a node, or a server, instead of the token.")
 		f.BoolVar(&t.dns, "cluster-dns", true, "Create the Service kube-system/kube-dns for the DNS of Mortise's nodes, if it does not exist.")
+		f.StringVar(&t.role, "role", "node", "What joins with the token: node or server. The holder of a server's token can be any user of the cluster.")
 		f.StringVar(&t.server, "server", "",
-			"URL of the API server for nodes. Default: the kubeconfig's; if that is a loopback address, the advertised one.")
+			"URL of the API server for what joins. Default: the kubeconfig's; if that is a loopback address, the advertised one.")
 	case "list":
 		f.StringVarP(&t.output, "output", "o", "", "Output format: json. Default: a table.")
 		run, wants, fits = t.list, "no arguments", func(n int) bool { return n == 0 }
@@ -102,6 +107,15 @@ func runToken(ctx context.Context, p Program, args []string) int {
 	}
 	if !fits(f.NArg()) {
 		return wrong(fmt.Errorf("want %s, got %d arguments", wants, f.NArg()))
+	}
+	if args[0] == "create" && t.role == "server" {
+		if f.Changed("groups") || f.Changed("usages") {
+			return wrong(errors.New("--role server: the token has groups and usages of its own"))
+		}
+		t.entry.Groups = []string{serverjoin.Group}
+		if !f.Changed("ttl") {
+			t.ttl = time.Hour
+		}
 	}
 	if args[0] == "create" && !slices.Contains(t.entry.Usages, bootstraptoken.Authentication) && !f.Changed("groups") {
 		t.entry.Groups = nil
@@ -127,6 +141,8 @@ func (t *tokens) check(args []string) error {
 	switch {
 	case t.ttl < 0:
 		return fmt.Errorf("--ttl %s: want a time that is not negative", t.ttl)
+	case t.role != "" && t.role != "node" && t.role != "server":
+		return fmt.Errorf("--role %q: want node or server", t.role)
 	case t.output != "" && t.output != "json":
 		return fmt.Errorf("--output %q: want json", t.output)
 	}
@@ -184,6 +200,14 @@ func (t *tokens) create(ctx context.Context, args []string) (err error) {
 	if err := bootstraptoken.Prepare(ctx, t.client, at, t.config.CAData); err != nil {
 		return err
 	}
+	if t.role == "server" {
+		if len(authorities) != 1 {
+			return fmt.Errorf("the kubeconfig has %d authorities: want the cluster's own", len(authorities))
+		}
+		if err := serverjoin.Prepare(ctx, t.client); err != nil {
+			return err
+		}
+	}
 	if t.dns {
 		if err := t.ensureDNS(ctx); err != nil {
 			return err
@@ -199,6 +223,15 @@ func (t *tokens) create(ctx context.Context, args []string) (err error) {
 			fmt.Fprintf(t.Err,
 				"mortise: the token exists, but the controller has not signed %s with it: nodes need --ca-file\n", bootstraptoken.InfoName)
 		}
+	}
+	if t.role == "server" {
+		token := serverjoin.Token{Hash: bootstraptoken.Hash(authorities[0]), Token: t.entry.Token}
+		if t.join {
+			fmt.Fprintf(t.Out, "mortise up --store etcd --etcd-servers ... --join %s --token %s\n", at, token)
+		} else {
+			fmt.Fprintln(t.Out, token)
+		}
+		return nil
 	}
 	if !t.join {
 		fmt.Fprintln(t.Out, t.entry)

@@ -23,6 +23,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/mortise-dev/mortise/internal/config"
+	"github.com/mortise-dev/mortise/internal/serverjoin"
 )
 
 // runUp starts a cluster and runs until a signal or a failure ends it.
@@ -34,9 +35,29 @@ func runUp(ctx context.Context, p Program, args []string) int {
 	starts := newProgress(p.Err)
 	o.Progress = starts.begin
 	return stay(ctx, p, run{log: o.Logger, started: o.Started, progress: starts, server: true}, func(ctx context.Context) (Cluster, error) {
+		if err := joinServers(ctx, p, &o); err != nil {
+			return nil, err
+		}
 		cluster, err := p.Start(ctx, o)
 		return cluster, o.applied.Explain(err)
 	})
+}
+
+// joinServers fetches what the servers of a cluster have in common, if a server is to join them and has not done so.
+func joinServers(ctx context.Context, p Program, o *UpOptions) error {
+	pki := filepath.Join(o.DataDir, "pki")
+	if o.Join != "" {
+		discover := func(ctx context.Context, token serverjoin.Token) ([]byte, error) {
+			return p.Authorities(ctx, o.Join, token.Token.String(), token.Hash)
+		}
+		if err := serverjoin.Join(ctx, serverjoin.Options{Server: o.Join, Token: o.Token, PKI: pki, Discover: discover}); err != nil {
+			return err
+		}
+	}
+	if o.APIServer.Encryption.ConfigFile == "" {
+		o.APIServer.Encryption.ConfigFile = serverjoin.Encryption(pki)
+	}
+	return nil
 }
 
 // run is what stay needs to know of a cluster or a node.
@@ -150,6 +171,9 @@ func newUpFlags(name string, p Program, o *UpOptions) *upFlags {
 	f.StringVar(&u.config, "config", "", "File of a ServerConfiguration of config.mortise.dev/v1alpha1. Flags that are given win over it.")
 	f.StringVar(&o.DataDir, "data-dir", defaultDataDir(), "Directory of all state.")
 	f.StringVar(&o.Listen, "listen", "127.0.0.1:6443", "HOST:PORT of the API. Port 0 selects a free port.")
+	f.StringVar(&o.Join, "join", "",
+		"URL of a server of the cluster that this one joins, with --store etcd. A server that has joined needs neither --join nor --token.")
+	f.StringVar(&o.Token, "token", "", "Token for --join, by mortise token create --role server.")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "File to write the administrator's kubeconfig to. Default: DATA-DIR/kubeconfig.")
 	var does []string
 	for _, e := range p.Engines {
@@ -226,6 +250,12 @@ func (u *upFlags) finish(p Program, o *UpOptions) error {
 	}
 	if u.set.Changed("nodes") && (o.Node == "cri" || o.Node == "none" || o.Nodes < 1) {
 		return errors.New("--nodes takes a number above 0, with simulated nodes only")
+	}
+	if (o.Join == "") != (o.Token == "") {
+		return errors.New("--join and --token: want both, or neither")
+	}
+	if o.Join != "" && o.Store != "etcd" {
+		return fmt.Errorf("--join: want --store etcd, which servers can share, not %s", o.Store)
 	}
 	var err error
 	if o.Listen, err = u.aliases.apply(u.set, o.Listen); err != nil {

@@ -87,6 +87,7 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 		StreamWait:   s.streamWait(),
 		FlowControl:  flowControl(&o.FlowControl),
 		Aggregation:  aggregation(&o.Aggregation, a.frontProxy),
+		Paths:        a.joinPaths(),
 		Pages:        apiserver.Pages{Flags: zpages.Flags(flags), Config: map[string]any{"mortise": configuration}},
 		Front: func(api http.Handler) http.Handler {
 			if a.console == nil {

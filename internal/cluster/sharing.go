@@ -6,6 +6,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"path/filepath"
 	"slices"
 
@@ -15,6 +16,7 @@ import (
 	"k8s.io/client-go/util/cert"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/masterleases"
+	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/kinds/bootstrap"
 )
@@ -45,8 +47,17 @@ func (a *assembly) checkAuthority(ctx context.Context) error {
 		return nil
 	}
 	return fmt.Errorf("the authority in %s is not that of the cluster in the store: "+
-		"replace ca.crt, ca.key, front-proxy-ca.crt, front-proxy-ca.key and sa.key there by those of another server of the cluster, and "+
-		"remove the other files", filepath.Join(a.settings.DataDir, "pki"))
+		"remove the directory and start with --join and --token, or replace ca.crt, ca.key, front-proxy-ca.crt, front-proxy-ca.key and "+
+		"sa.key there by those of another server of the cluster, and remove the other files", filepath.Join(a.settings.DataDir, "pki"))
+}
+
+// joinPaths serves what another server needs to join, where servers can share the store.
+func (a *assembly) joinPaths() map[string]http.Handler {
+	if !a.settings.engine.Shared || a.settings.DataDir == "" {
+		return nil
+	}
+	return map[string]http.Handler{serving.SharedPath: serving.ServeShared(filepath.Join(a.settings.DataDir, "pki"),
+		a.settings.APIServer.Encryption.ConfigFile, a.settings.Logger.With("part", "apiserver"))}
 }
 
 // servers returns the servers that share the store; nil: none can.

@@ -151,7 +151,7 @@ func TestRegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := serve(map[string]v1.Image{"e2e/hello:1": img})
+	r, err := serve(map[string]v1.Image{"e2e/hello:1": img}, "127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func TestStandIns(t *testing.T) {
 			}
 		}
 	}
-	r, err := serve(images)
+	r, err := serve(images, "127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -159,7 +159,16 @@ func layers(ctx context.Context, peers, dir string) (map[string]v1.Layer, error)
 	return all, err
 }
 
-// writeAgnhost writes what upstream's image has beside the program: a certificate, a directory for uploads, and users.
+// wget stands in for busybox's as far as tests call it, wget [-T SECONDS] -qO- URL: Debian's busybox crashes beside another libc.
+const wget = `#!/bin/sh
+while getopts T:qO: option; do
+	case $option in T) seconds=$OPTARG ;; esac
+done
+shift $((OPTIND - 1))
+exec curl -sSf -m "${seconds:-900}" "$1"
+`
+
+// writeAgnhost writes what upstream's image has beside the program: wget, a certificate, a directory for uploads, and users.
 func writeAgnhost(a archive, program, root string) error {
 	if err := a.program("agnhost", program, 0o755); err != nil {
 		return err
@@ -168,6 +177,9 @@ func writeAgnhost(a archive, program, root string) error {
 		return err
 	}
 	if err := a.folder("uploads", 0o777); err != nil {
+		return err
+	}
+	if err := a.script("usr/local/bin/wget", wget); err != nil {
 		return err
 	}
 	for name, more := range map[string]string{
@@ -310,8 +322,12 @@ func writeBusybox(ctx context.Context, a archive, bash string) error {
 // archive writes a layer.
 type archive struct{ *tar.Writer }
 
-func (a archive) text(name, content string) error {
-	if err := a.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(content)), Typeflag: tar.TypeReg}); err != nil {
+func (a archive) text(name, content string) error { return a.file(name, content, 0o644) }
+
+func (a archive) script(name, content string) error { return a.file(name, content, 0o755) }
+
+func (a archive) file(name, content string, mode int64) error {
+	if err := a.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: int64(len(content)), Typeflag: tar.TypeReg}); err != nil {
 		return err
 	}
 	_, err := io.WriteString(a, content)

@@ -14,6 +14,7 @@
 //	make conformance PEERS=DIR RUNS=dra                     # those of dynamic resource allocation
 //	make conformance PEERS=DIR RUNS=node FOCUS='Pods API'   # Kubernetes' own tests of kubelet: plug-ins and resource managers
 //	make conformance PEERS=DIR RUNS=loadbalancers           # those of Services of type LoadBalancer, which are not of conformance either
+//	make conformance PEERS=DIR RUNS=network                 # all tests of [sig-network] that Kubernetes runs by default, on two nodes
 //
 // DIR is what scripts/conformance/build has made: Kubernetes' test programs in DIR/bin and, for real containers, a Debian tree in
 // DIR/rootfs. Of these the command makes stand-ins for the images that the tests name, and serves them from a registry on a loopback
@@ -26,10 +27,11 @@
 //	known.tsv    known failures: run, test, cause
 //	main.go      the runs, and what is printed
 //	node.go      the suite of nodes, with the program in kubelet's place
-//	outside.go   a network for a suite that must not be on the node's machine
+//	outside.go   a network for a second node, and for a suite that must not be on the node's machine
 //	proxy.go     the proxy of the suite's DRA driver
 //	registry.go  the registry that serves the stand-ins
 //	report.go    what ginkgo's report says
+//	second.go    a second node, with a network, a name and a containerd of its own
 //	simulated.txt the tests that need no containers
 //	units.sh     stands in for systemd in the suite of nodes
 package main
@@ -78,11 +80,12 @@ type run struct {
 	areas      []area   // not nil: the run is of the suite of nodes, which are counted by these areas
 	outside    bool     // the suite is in another network than the node
 	flags      []string // of `mortise up`
+	nodes      int      // the real nodes; 2: the second is on a host of its own
 }
 
 // runs are all runs, in order. Serial tests cannot share a cluster with others, and take the longest for their number. Disruptive tests end
-// the processes of nodes over SSH. The tests of autoscaling, of DRA, of load balancers and of nodes are not conformance tests, and run only
-// when they are named.
+// the processes of nodes over SSH. The tests of autoscaling, of DRA, of load balancers, of networks and of nodes are not, or not all,
+// conformance tests, and run only when they are named.
 func runs() []run {
 	return []run{
 		{name: "simulated", labels: "Conformance && !Disruptive", tests: strings.Split(strings.TrimSpace(simulatedTests), "\n"), procs: 4},
@@ -92,7 +95,8 @@ func runs() []run {
 		{name: "dra", labels: "(DRA || Feature: containsAny DynamicResourceAllocation) && !(Feature: containsAny OffByDefault)",
 			containers: true, procs: 3, flags: []string{"--runtime-config", "resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2=true"}},
 		{name: "node", labels: "!(Feature: containsAny OffByDefault)", containers: true, procs: 1, areas: nodeAreas()},
-		{name: "loadbalancers", labels: "Feature: containsAny LoadBalancer", containers: true, procs: 1, outside: true},
+		{name: "loadbalancers", labels: "Feature: containsAny LoadBalancer", containers: true, procs: 4, outside: true, nodes: 2},
+		{name: "network", labels: "sig-network && !Disruptive && !Serial && Feature: isEmpty", containers: true, procs: 3, nodes: 2},
 	}
 }
 
@@ -128,6 +132,13 @@ func main() {
 	if filepath.Base(os.Args[0]) == proxyName {
 		if err := proxyMain(os.Args[1:]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	if os.Getenv(hostVariable) != "" {
+		if err := runHost(); err != nil {
+			fmt.Fprintln(os.Stderr, "conformance: host:", err)
 			os.Exit(1)
 		}
 		return
@@ -273,27 +284,30 @@ func (s settings) one(ctx context.Context, r run) (results, cut, error) {
 }
 
 // onCluster runs the suite on a cluster of its own.
-func (s settings) onCluster(ctx context.Context, r run, out string) error {
-	c, err := s.start(ctx, r, out)
+func (s settings) onCluster(ctx context.Context, r run, out string) (err error) {
+	var l *lan
+	if r.outside || r.nodes > 1 {
+		if l, err = newLAN(); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, l.close()) }()
+	}
+	c, err := s.start(ctx, r, l, out)
 	if err != nil {
 		return err
 	}
-	return errors.Join(s.fromWhere(ctx, r, out, c.kubeconfig), c.stop())
+	return errors.Join(s.fromWhere(ctx, r, l, out, c.kubeconfig), c.stop())
 }
 
 // fromWhere runs the suite where it belongs.
-func (s settings) fromWhere(ctx context.Context, r run, out, kubeconfig string) error {
+func (s settings) fromWhere(ctx context.Context, r run, l *lan, out, kubeconfig string) error {
 	if !r.outside {
 		return s.suite(ctx, r, out, kubeconfig, func(program string, args []string) (string, []string) { return program, args })
 	}
-	if err := fromOutside(filepath.Join(s.peers, "bin", "kubectl"), kubeconfig); err != nil {
+	if err := fromOutside(kubeconfig); err != nil {
 		return err
 	}
-	o, err := goOutside()
-	if err != nil {
-		return err
-	}
-	return errors.Join(s.suite(ctx, r, out, kubeconfig, o.command), o.close())
+	return s.suite(ctx, r, out, kubeconfig, l.command)
 }
 
 // suite runs ginkgo, by the command line that line makes. That tests fail is no error: the report tells it.
@@ -311,7 +325,7 @@ func (s settings) suite(ctx context.Context, r run, out, kubeconfig string, line
 	if err != nil {
 		return err
 	}
-	nodes, ready := "1", "0"
+	nodes, ready := strconv.Itoa(max(1, r.nodes)), "0"
 	if !r.containers {
 		nodes, ready = "0", "-1" // simulated nodes are nothing to the suite: it waits for no pods of the cluster's own
 	}

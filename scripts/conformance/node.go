@@ -78,7 +78,7 @@ func (s settings) node(ctx context.Context, r run, out string) (err error) {
 	}
 	c := &cluster{binary: binary, dir: dir, containers: true}
 	defer func() { err = errors.Join(err, c.stop()) }()
-	if _, err := c.prepareContainers(ctx, s.peers); err != nil {
+	if _, err := c.prepareContainers(ctx, s.peers, "127.0.0.1"); err != nil {
 		return err
 	}
 	state := filepath.Join(dir, "kubelet")

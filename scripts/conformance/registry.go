@@ -19,7 +19,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// registry serves images on a loopback address.
+// registry serves images on an address of this machine.
 type registry struct {
 	address string
 	server  *http.Server
@@ -79,8 +79,8 @@ func (b blobs) add(img v1.Image) error {
 	return nil
 }
 
-// serve serves images under their names, repository:tag.
-func serve(images map[string]v1.Image) (*registry, error) {
+// serve serves images under their names, repository:tag, at a free port of an address.
+func serve(images map[string]v1.Image, at string) (*registry, error) {
 	all := blobs{}
 	handler := ociregistry.New(ociregistry.WithBlobHandler(all), ociregistry.Logger(log.New(io.Discard, "", 0)))
 	for name, img := range images {
@@ -103,7 +103,7 @@ func serve(images map[string]v1.Image) (*registry, error) {
 			return nil, fmt.Errorf("serve image %s: %d %s", name, answer.Code, answer.Body)
 		}
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", net.JoinHostPort(at, "0"))
 	if err != nil {
 		return nil, fmt.Errorf("serve images: %w", err)
 	}

@@ -12,12 +12,13 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/mortise-dev/mortise/test/programs"
 )
 
 // queue is a server of external metrics as an external scaler is: its one metric is the length of a queue. It serves until the test ends.
@@ -79,8 +80,8 @@ func newQueue(t *testing.T, service string) *queue {
 
 // route sends the metrics of a pattern to a queue behind a Service.
 func (c *cluster) route(service, metrics string, q *queue) {
-	c.t.Helper()
-	c.do(fmt.Sprintf(`apiVersion: v1
+	c.T.Helper()
+	c.Do(fmt.Sprintf(`apiVersion: v1
 kind: Service
 metadata: {namespace: default, name: %[1]s}
 spec: {type: ExternalName, externalName: localhost, ports: [{port: %[2]s}]}
@@ -93,7 +94,7 @@ spec:
   service: {namespace: default, name: %[1]s, port: %[2]s}
   caBundle: %[4]s
 `, service, q.port, metrics, base64.StdEncoding.EncodeToString(q.ca)), "apply", "-f", "-")
-	c.do("", "wait", "--for=condition=Available", "--timeout=60s", "externalmetricsroute/"+service)
+	c.Do("", "wait", "--for=condition=Available", "--timeout=60s", "externalmetricsroute/"+service)
 }
 
 func externallyScaled(name, metric string) string {
@@ -123,27 +124,25 @@ spec:
 // middle of a scale, several times, and the next one goes on to the same end.
 func TestExternalScalers(t *testing.T) {
 	dir := t.TempDir()
-	at := port(t)
-	args := []string{"up", "--data-dir", filepath.Join(dir, "data"), "--kubeconfig", filepath.Join(dir, "kubeconfig"), "--listen",
-		"127.0.0.1:" + at, "--node", "simulated", "--enable-external-metrics-routes", "--horizontal-pod-autoscaler-sync-period", "500ms"}
+	at := programs.FreePort(t)
+	args := []string{"--data-dir", filepath.Join(dir, "data"), "--listen", "127.0.0.1:" + at, "--node", "simulated",
+		"--enable-external-metrics-routes", "--horizontal-pod-autoscaler-sync-period", "500ms"}
 	again := func() *cluster {
-		c := &cluster{t: t, kubeconfig: filepath.Join(dir, "kubeconfig"), home: dir, process: start(t, nil, "mortise", args...)}
-		c.await(regexp.MustCompile(`(?m)^mortise: ready in `))
-		return c
+		return &cluster{programs.UpIn(t, dir, args...)}
 	}
 	c := again()
 	kafka, sqs := newQueue(t, "kafka"), newQueue(t, "sqs")
 	c.route("kafka", "s*-kafka-*", kafka)
 	c.route("sqs", "s*-sqs-*", sqs)
-	if out := c.do("", "get", "emr"); !strings.Contains(out, "s*-kafka-*") || !strings.Contains(out, "default/sqs") ||
+	if out := c.Do("", "get", "emr"); !strings.Contains(out, "s*-kafka-*") || !strings.Contains(out, "default/sqs") ||
 		strings.Count(out, "True") != 2 {
 		t.Errorf("the routes:\n%s", out)
 	}
-	c.do(externallyScaled("orders", "s0-kafka-orders")+"---\n"+externallyScaled("mails", "s0-sqs-mails"), "apply", "-f", "-")
+	c.Do(externallyScaled("orders", "s0-kafka-orders")+"---\n"+externallyScaled("mails", "s0-sqs-mails"), "apply", "-f", "-")
 	replicas := func(name, n string) {
 		t.Helper()
-		if _, err := c.kubectl("", "wait", "--for=jsonpath={.spec.replicas}="+n, "--timeout=60s", "deployment/"+name); err != nil {
-			t.Fatalf("%s has not %s replicas:\n%s", name, n, c.do("", "describe", "hpa", name))
+		if _, err := c.Kubectl("", "wait", "--for=jsonpath={.spec.replicas}="+n, "--timeout=60s", "deployment/"+name); err != nil {
+			t.Fatalf("%s has not %s replicas:\n%s", name, n, c.Do("", "describe", "hpa", name))
 		}
 	}
 	kafka.set("45")
@@ -161,29 +160,29 @@ func TestExternalScalers(t *testing.T) {
 			n, wrong := strconv.Atoi(out)
 			return err == nil && wrong == nil && n > 10*last
 		}, "get", "deployment", "orders", "-o", "jsonpath={.spec.replicas}")
-		must(t, c.cmd.Process.Signal(syscall.SIGKILL))
-		<-c.ended
+		must(t, c.Signal(syscall.SIGKILL))
+		<-c.Ended()
 		c = again()
 	}
 	replicas("orders", "40")
-	c.do("", "wait", "--for=jsonpath={.status.currentReplicas}=40", "--timeout=60s", "hpa/orders")
+	c.Do("", "wait", "--for=jsonpath={.status.currentReplicas}=40", "--timeout=60s", "hpa/orders")
 	replicas("mails", "3")
 	kafka.set("0")
 	replicas("orders", "0")
 
 	// A route whose server cannot be reached: the autoscaler says so and keeps the replicas; the other one goes on.
-	c.do("", "patch", "service", "sqs", "--type=merge", "-p", `{"spec":{"externalName":"127.0.0.1","ports":[{"port":1}]}}`)
-	c.do("", "patch", "externalmetricsroute", "sqs", "--type=merge", "-p", `{"spec":{"service":{"port":1}}}`)
-	c.do("", "wait", "--for=condition=Available=False", "--timeout=60s", "externalmetricsroute/sqs")
-	c.do("", "wait", "--for=condition=ScalingActive=False", "--timeout=60s", "hpa/mails")
+	c.Do("", "patch", "service", "sqs", "--type=merge", "-p", `{"spec":{"externalName":"127.0.0.1","ports":[{"port":1}]}}`)
+	c.Do("", "patch", "externalmetricsroute", "sqs", "--type=merge", "-p", `{"spec":{"service":{"port":1}}}`)
+	c.Do("", "wait", "--for=condition=Available=False", "--timeout=60s", "externalmetricsroute/sqs")
+	c.Do("", "wait", "--for=condition=ScalingActive=False", "--timeout=60s", "hpa/mails")
 	kafka.set("15")
 	replicas("orders", "2")
 	replicas("mails", "3")
-	out := c.do("", "get", "hpa", "mails", "-o", `jsonpath={.status.conditions[?(@.type=="ScalingActive")].reason}`)
+	out := c.Do("", "get", "hpa", "mails", "-o", `jsonpath={.status.conditions[?(@.type=="ScalingActive")].reason}`)
 	if out != "FailedGetExternalMetric" {
 		t.Errorf("the condition's reason: %s", out)
 	}
-	if out := c.do("", "describe", "hpa", "mails"); !strings.Contains(out, "the server is currently unable to handle the request") {
+	if out := c.Do("", "describe", "hpa", "mails"); !strings.Contains(out, "the server is currently unable to handle the request") {
 		t.Errorf("the autoscaler:\n%s", out)
 	}
 }

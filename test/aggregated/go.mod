@@ -2,6 +2,10 @@ module github.com/mortise-dev/mortise/test/aggregated
 
 go 1.26.4
 
+replace github.com/mortise-dev/mortise/test/programs => ../programs
+
+require github.com/mortise-dev/mortise/test/programs v0.0.0-00010101000000-000000000000
+
 tool (
 	go.etcd.io/etcd/server/v3
 	k8s.io/sample-apiserver

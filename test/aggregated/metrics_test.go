@@ -13,6 +13,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/mortise-dev/mortise/test/programs"
 )
 
 // TestMetricsAdapter reads custom and external metrics of the test adapter through the cluster.
@@ -20,14 +22,14 @@ func TestMetricsAdapter(t *testing.T) {
 	c := up(t, "--node", "none", "--controllers", "namespace-controller,horizontal-pod-autoscaler-controller",
 		"--horizontal-pod-autoscaler-sync-period", "1s")
 	ca, cert, key := certificate(t, "adapter")
-	at := port(t)
+	at := programs.FreePort(t)
 	adapter, told := testAdapter(t)
-	process := start(t, nil, adapter, append(c.delegates(), "--lister-kubeconfig", c.kubeconfig, "--secure-port", at, "--tls-cert-file", cert,
-		"--tls-private-key-file", key)...)
-	process.await(regexp.MustCompile(`Serving securely on`))
+	process := programs.Start(t, nil, adapter, append(c.delegates(), "--lister-kubeconfig", c.Kubeconfig, "--secure-port", at,
+		"--tls-cert-file", cert, "--tls-private-key-file", key)...)
+	process.Await(regexp.MustCompile(`Serving securely on`))
 	c.register("adapter", at, ca, "v1beta2.custom.metrics.k8s.io", "v1beta1.custom.metrics.k8s.io", "v1beta1.external.metrics.k8s.io")
 
-	c.do("", "create", "service", "clusterip", "kettle", "--tcp=80")
+	c.Do("", "create", "service", "clusterip", "kettle", "--tcp=80")
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
 		"http://127.0.0.1:"+told+"/write-metrics/namespaces/default/services/kettle/calls", strings.NewReader(`"300m"`))
 	must(t, err)
@@ -45,14 +47,14 @@ func TestMetricsAdapter(t *testing.T) {
 		"/apis/external.metrics.k8s.io/v1beta1/namespaces/default/my-external-metric?labelSelector=foo": "42",
 	} {
 		var list struct{ Items []struct{ Value string } }
-		out := c.do("", "get", "--raw", path)
+		out := c.Do("", "get", "--raw", path)
 		if err := json.Unmarshal([]byte(out), &list); err != nil || len(list.Items) == 0 || list.Items[0].Value != want {
 			t.Errorf("%s: error %v, %s", path, err, out)
 		}
 	}
 	// Of the two metrics the external one asks for more: 42 are five times 9, rounded up.
-	c.do(scaled, "create", "-f", "-")
-	c.do("", "wait", "--for=jsonpath={.spec.replicas}=5", "--timeout=60s", "deployment/web")
+	c.Do(scaled, "create", "-f", "-")
+	c.Do("", "wait", "--for=jsonpath={.spec.replicas}=5", "--timeout=60s", "deployment/web")
 	if out := c.eventually("42/9 (avg)", "get", "hpa", "web"); !strings.Contains(out, "300m/1 (avg)") {
 		t.Errorf("the autoscaler:\n%s", out)
 	}
@@ -98,7 +100,7 @@ func testAdapter(t *testing.T) (name, at string) {
 		must(t, l.Close())
 		return name8080, "8080"
 	}
-	at = port(t)
+	at = programs.FreePort(t)
 	const module = "sigs.k8s.io/custom-metrics-apiserver"
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module).Output()
 	must(t, err)
@@ -115,7 +117,7 @@ func testAdapter(t *testing.T) (name, at string) {
 	must(t, err)
 	must(t, os.WriteFile(overlay, instead, 0o600))
 	name = name8080 + "-" + at
-	build := exec.Command("go", "build", "-tags", "grpcnotrace", "-overlay", overlay, "-o", program(name), module+"/test-adapter")
+	build := exec.Command("go", "build", "-tags", "grpcnotrace", "-overlay", overlay, "-o", programs.Path(name), module+"/test-adapter")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
@@ -126,20 +128,20 @@ func testAdapter(t *testing.T) (name, at string) {
 // TestTop has kubectl top read a server of metrics.k8s.io that is written with embed/aggregated.
 func TestTop(t *testing.T) {
 	c := up(t, "--node", "simulated")
-	start(t, []string{"KUBECONFIG=" + c.kubeconfig}, "metrics").await(regexp.MustCompile(`serving on`))
-	c.do("", "wait", "--for=condition=Available", "--timeout=60s", "apiservice/v1beta1.metrics.k8s.io")
+	programs.Start(t, []string{"KUBECONFIG=" + c.Kubeconfig}, "metrics").Await(regexp.MustCompile(`serving on`))
+	c.Do("", "wait", "--for=condition=Available", "--timeout=60s", "apiservice/v1beta1.metrics.k8s.io")
 	out := c.eventually("250m", "top", "nodes")
 	if !strings.Contains(out, "512Mi") {
 		t.Errorf("nodes:\n%s", out)
 	}
-	c.do("apiVersion: v1\nkind: Pod\nmetadata: {name: web, labels: {app: web}}\nspec: {containers: [{name: a, image: a}, {name: b, image: b}]}\n", "create", "-f", "-")
+	c.Do("apiVersion: v1\nkind: Pod\nmetadata: {name: web, labels: {app: web}}\nspec: {containers: [{name: a, image: a}, {name: b, image: b}]}\n", "create", "-f", "-")
 	if out := c.eventually("20m", "top", "pods"); !strings.Contains(out, "64Mi") || !strings.Contains(out, "web") {
 		t.Errorf("pods:\n%s", out)
 	}
-	if out := c.do("", "top", "pod", "web", "--containers"); strings.Count(out, "10m") != 2 {
+	if out := c.Do("", "top", "pod", "web", "--containers"); strings.Count(out, "10m") != 2 {
 		t.Errorf("containers:\n%s", out)
 	}
-	if out, _ := c.kubectl("", "top", "pods", "-l", "app=other"); strings.Contains(out, "web") {
+	if out, _ := c.Kubectl("", "top", "pods", "-l", "app=other"); strings.Contains(out, "web") {
 		t.Errorf("pods that are not selected:\n%s", out)
 	}
 }
@@ -147,29 +149,29 @@ func TestTop(t *testing.T) {
 // TestExample does what the example's README says, and stops and starts it again.
 func TestExample(t *testing.T) {
 	c := up(t, "--node", "none", "--controllers", "namespace-controller")
-	at := port(t) // the README has 8443, which may be somebody else's
+	at := programs.FreePort(t) // the README has 8443, which may be somebody else's
 	manifest, err := os.ReadFile(filepath.Join("..", "..", "examples", "aggregated", "manifest.yaml"))
 	must(t, err)
 	if !strings.Contains(string(manifest), "port: 8443") {
 		t.Fatalf("the manifest does not name port 8443:\n%s", manifest)
 	}
-	env := []string{"KUBECONFIG=" + c.kubeconfig, "LISTEN=127.0.0.1:" + at}
-	e := start(t, env, "example")
-	c.do(strings.ReplaceAll(string(manifest), "port: 8443", "port: "+at), "apply", "-f", "-")
-	c.do("", "wait", "--for=condition=Available", "--timeout=60s", "apiservice/v1.example.com")
+	env := []string{"KUBECONFIG=" + c.Kubeconfig, "LISTEN=127.0.0.1:" + at}
+	e := programs.Start(t, env, "example")
+	c.Do(strings.ReplaceAll(string(manifest), "port: 8443", "port: "+at), "apply", "-f", "-")
+	c.Do("", "wait", "--for=condition=Available", "--timeout=60s", "apiservice/v1.example.com")
 	const path = "/apis/example.com/v1/customresource"
-	if out := c.do("", "get", "--raw", path); !strings.Contains(out, `"message":"Hello, `) {
+	if out := c.Do("", "get", "--raw", path); !strings.Contains(out, `"message":"Hello, `) {
 		t.Errorf("it answers %s", out)
 	}
-	e.stop()
+	e.Stop()
 	c.look("aggregated")
-	c.do("", "wait", "--for=condition=Available=False", "--timeout=60s", "apiservice/v1.example.com")
-	if out, err := c.kubectl("", "get", "--raw", path); err == nil {
+	c.Do("", "wait", "--for=condition=Available=False", "--timeout=60s", "apiservice/v1.example.com")
+	if out, err := c.Kubectl("", "get", "--raw", path); err == nil {
 		t.Errorf("it answers though it is stopped: %s", out)
 	}
 	c.atOnce("get", "configmaps", "-A")
-	start(t, env, "example").await(regexp.MustCompile(`Serving`))
+	programs.Start(t, env, "example").Await(regexp.MustCompile(`Serving`))
 	c.look("aggregated")
-	c.do("", "wait", "--for=condition=Available", "--timeout=60s", "apiservice/v1.example.com")
-	c.do("", "get", "--raw", path)
+	c.Do("", "wait", "--for=condition=Available", "--timeout=60s", "apiservice/v1.example.com")
+	c.Do("", "get", "--raw", path)
 }

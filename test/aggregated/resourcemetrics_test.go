@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/mortise-dev/mortise/test/programs"
 )
 
 // tick is a window of metrics-server with a resolution of 10 s: from 8 to 12 s, as the machine lets it tick.
@@ -30,9 +32,9 @@ spec:
 func TestResourceMetrics(t *testing.T) {
 	c := up(t, "--node", "simulated", "--nodes", "2", "--horizontal-pod-autoscaler-sync-period", "2s",
 		"--horizontal-pod-autoscaler-cpu-initialization-period", "0s")
-	c.do(loaded, "create", "-f", "-")
-	c.do("", "autoscale", "deployment", "web", "--cpu=100%", "--max=3")
-	c.do("", "wait", "--for=jsonpath={.spec.replicas}=3", "--timeout=60s", "deployment/web")
+	c.Do(loaded, "create", "-f", "-")
+	c.Do("", "autoscale", "deployment", "web", "--cpu=100%", "--max=3")
+	c.Do("", "wait", "--for=jsonpath={.spec.replicas}=3", "--timeout=60s", "deployment/web")
 	if out := c.eventually("web-", "top", "pods"); !strings.Contains(out, "200m") || !strings.Contains(out, "32Mi") {
 		t.Errorf("pods:\n%s", out)
 	}
@@ -44,30 +46,30 @@ func TestResourceMetrics(t *testing.T) {
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/metrics-server").Output()
 	must(t, err)
 	manifests := filepath.Join(strings.TrimSpace(string(dir)), "manifests", "base")
-	c.do("", "apply", "-k", manifests)
-	c.do("", "wait", "--for=condition=Available", "--timeout=60s", "-n", "kube-system", "deployment/metrics-server")
-	token := strings.TrimSpace(c.do("", "create", "token", "metrics-server", "-n", "kube-system"))
+	c.Do("", "apply", "-k", manifests)
+	c.Do("", "wait", "--for=condition=Available", "--timeout=60s", "-n", "kube-system", "deployment/metrics-server")
+	token := strings.TrimSpace(c.Do("", "create", "token", "metrics-server", "-n", "kube-system"))
 	own := c.as(token)
 	ca, cert, key := certificate(t, "metrics-server")
-	at := port(t)
-	server := start(t, nil, "metrics-server", "--kubeconfig", own, "--authentication-kubeconfig", own, "--authorization-kubeconfig", own,
-		"--secure-port", at, "--tls-cert-file", cert, "--tls-private-key-file", key,
+	at := programs.FreePort(t)
+	server := programs.Start(t, nil, "metrics-server", "--kubeconfig", own, "--authentication-kubeconfig", own, "--authorization-kubeconfig",
+		own, "--secure-port", at, "--tls-cert-file", cert, "--tls-private-key-file", key,
 		"--metric-resolution", "10s", "--kubelet-request-timeout", "5s",
 		"--kubelet-use-node-status-port", "--kubelet-preferred-address-types", "InternalIP,ExternalIP,Hostname")
-	server.await(regexp.MustCompile(`Serving securely on`))
+	server.Await(regexp.MustCompile(`Serving securely on`))
 	c.register("metrics-server", at, ca, "v1beta1.metrics.k8s.io")
-	c.do("", "annotate", "--overwrite", "pods", "--all", "simulated.mortise.dev/cpu-usage=50m")
+	c.Do("", "annotate", "--overwrite", "pods", "--all", "simulated.mortise.dev/cpu-usage=50m")
 	c.until(func(out string, err error) bool { // its window is the time between two of its ticks, a little more or less
 		return err == nil && len(tick.FindAllString(out, -1)) == 2 && strings.Contains(out, "simulated-1")
 	}, "get", "--raw", "/apis/metrics.k8s.io/v1beta1/nodes")
 	c.eventually("50m", "top", "pods")
-	if said := server.all(); strings.Contains(said, "x509") || strings.Contains(said, "Failed to scrape") {
+	if said := server.Said(); strings.Contains(said, "x509") || strings.Contains(said, "Failed to scrape") {
 		t.Errorf("metrics-server:\n%s", said)
 	}
 	c.until(func(out string, err error) bool { return err == nil && strings.Contains(out, "50%/100%") }, "get", "hpa", "web")
 
-	c.do("", "delete", "-k", manifests)
-	server.stop()
-	c.do("", "top", "nodes")
+	c.Do("", "delete", "-k", manifests)
+	server.Stop()
+	c.Do("", "top", "nodes")
 	c.eventually("50m", "top", "pods")
 }

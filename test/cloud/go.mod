@@ -2,6 +2,10 @@ module github.com/mortise-dev/mortise/test/cloud
 
 go 1.26.4
 
+replace github.com/mortise-dev/mortise/test/programs => ../programs
+
+require github.com/mortise-dev/mortise/test/programs v0.0.0-00010101000000-000000000000
+
 require (
 	cel.dev/expr v0.25.2 // indirect
 	github.com/Azure/go-ansiterm v0.0.0-20250102033503-faa5f7b0171c // indirect

@@ -185,21 +185,59 @@ func named(name string, more map[string]any) map[string]any {
 	return o
 }
 
-// TestTwoServers: what is written at one of two servers counts at the other, allocations of both are unique, one of them leads, and the
-// other goes on when it is killed. A server of another cluster is refused.
+// joined starts a second server, which gets the keys of the first one for a token. Tokens that do not fit are refused first.
+func joined(t *testing.T, c *members, first *server, dir string, args ...string) *server {
+	t.Helper()
+	create := func(more ...string) string {
+		t.Helper()
+		out, err := exec.Command(program("mortise"), append([]string{"token", "create", "--kubeconfig", filepath.Join(dir, "kubeconfig")},
+			more...)...).Output()
+		must(t, err)
+		return strings.TrimSpace(string(out))
+	}
+	token := create("--role", "server")
+	hash, secret, _ := strings.Cut(token, "::")
+	second := t.TempDir()
+	join := func(token string) (*server, error) {
+		return start(t, second, append([]string{"--store", "etcd", "--etcd-servers", strings.Join(c.urls, ","), "--join", first.url,
+			"--token", token}, args...)...)
+	}
+	for wrong, says := range map[string]string{
+		secret: "no hash of the cluster's CA",
+		"sha256:" + strings.Repeat("0", 64) + "::" + secret: "the hash of the cluster's CA is " + hash,
+		hash + "::" + create():                              "not one for servers",
+		hash + "::abcdef.0123456789abcdef":                  "unknown to the cluster",
+	} {
+		if _, err := join(wrong); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("with the token %s: %v, want %q", wrong, err, says)
+		}
+		if _, err := os.Stat(filepath.Join(second, "pki")); err == nil {
+			t.Errorf("keys are there after the token %s", wrong)
+		}
+	}
+	s, err := join(token)
+	must(t, err)
+	for _, name := range []string{"ca.crt", "ca.key", "front-proxy-ca.crt", "front-proxy-ca.key", "sa.key"} {
+		want, err := os.ReadFile(filepath.Join(dir, "pki", name))
+		must(t, err)
+		got, err := os.ReadFile(filepath.Join(second, "pki", name))
+		must(t, err)
+		if !bytes.Equal(got, want) {
+			t.Errorf("the servers' %s differ", name)
+		}
+	}
+	return s
+}
+
+// TestTwoServers: a server joins another by a token. What is written at one of two servers counts at the other, allocations of both are
+// unique, one of them leads, and the other goes on when it is killed. A server of another cluster is refused.
 func TestTwoServers(t *testing.T) {
 	c := launch(t, 3).ready(t)
 	defer c.remove()
 	dir := t.TempDir()
 	a, err := start(t, dir, "--store", "etcd", "--etcd-servers", strings.Join(c.urls, ","), "--advertise-address", "192.0.2.10")
 	must(t, err)
-	pki := t.TempDir()
-	for _, name := range []string{"ca.crt", "ca.key", "front-proxy-ca.crt", "front-proxy-ca.key", "sa.key"} {
-		text, err := os.ReadFile(filepath.Join(dir, "pki", name))
-		must(t, err)
-		must(t, os.WriteFile(filepath.Join(pki, name), text, 0o600))
-	}
-	b := up(t, c, pki, "--advertise-address", "192.0.2.9")
+	b := joined(t, c, a, dir, "--advertise-address", "192.0.2.9")
 	published(t, a, "192.0.2.10", "192.0.2.9")
 
 	const core = "/api/v1/namespaces/default"

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/x509"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -25,6 +26,17 @@ import (
 
 // patience is the maximum time in which the server must respond to a machine that is no node yet.
 const patience = 30 * time.Second
+
+// Authorities determines the CA of the cluster of o.Server (PEM), as o says: from a file, or by the token and the hashes.
+func Authorities(ctx context.Context, o Options) ([]byte, error) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	return o.discover(ctx)
+}
 
 // discover determines the cluster's CA. Before that, it sends nothing that could be misused.
 func (o *Options) discover(ctx context.Context) ([]byte, error) {

@@ -75,8 +75,8 @@ type view struct {
 	silent  map[string]bool // nodes that stopped announcing
 }
 
-// offerTo returns what there is for a Service that has some addresses. Local is where its endpoints are; nil: the Service's traffic goes
-// to endpoints on any node.
+// offerTo returns what there is for a Service that has some addresses. Local has the nodes of its endpoints, true where some are ready;
+// nil: the Service's traffic goes to endpoints on any node.
 func (v *view) offerTo(has []netip.Addr, local map[string]bool) offer {
 	if !v.pool.empty() {
 		return offer{pool: v.pool}
@@ -92,7 +92,10 @@ func (v *view) offerTo(has []netip.Addr, local map[string]bool) offer {
 		// A node that starts again is not ready for a moment. Its packet rules still work.
 		ready, keep = real, func(a netip.Addr) bool { return slices.Contains(has, a) }
 	}
-	if near := slices.DeleteFunc(slices.Clone(ready), func(m member) bool { return !local[m.name] }); len(near) > 0 {
+	if near := slices.DeleteFunc(slices.Clone(ready), func(m member) bool {
+		_, has := local[m.name]
+		return !has
+	}); len(near) > 0 {
 		ready = near
 	}
 	for _, m := range ready[:min(len(ready), maxNodes)] {
@@ -136,8 +139,13 @@ func (v *view) announcer(a netip.Addr, present string, local map[string]bool) st
 		}
 	}
 	alive := func(m member) bool { return m.ready && !v.silent[m.name] }
-	if choose(func(m member) bool { return alive(m) && local[m.name] }); best != "" {
-		return best
+	for _, serves := range []func(string) bool{
+		func(node string) bool { return local[node] }, // new clients go to endpoints that stay
+		func(node string) bool { _, has := local[node]; return has },
+	} {
+		if choose(func(m member) bool { return alive(m) && serves(m.name) }); best != "" {
+			return best
+		}
 	}
 	if choose(alive); best != "" {
 		return best

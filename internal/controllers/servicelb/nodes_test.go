@@ -31,3 +31,23 @@ func TestAnnouncer(t *testing.T) {
 		}
 	}
 }
+
+// TestAnnouncerOfLocalTraffic: a node with ready endpoints announces the address, if there is none one with endpoints that are terminating.
+func TestAnnouncerOfLocalTraffic(t *testing.T) {
+	v := &view{members: []member{{name: "one", ready: true}, {name: "three", ready: true}, {name: "two", ready: true}}}
+	a := netip.MustParseAddr("192.0.2.1")
+	for _, c := range []struct {
+		local map[string]bool
+		want  string
+	}{
+		{map[string]bool{"one": false, "two": true}, "two"},
+		{map[string]bool{"three": false}, "three"},
+		{map[string]bool{"one": true, "three": false}, "one"},
+	} {
+		for _, present := range []string{"", "one", "two", "three"} {
+			if got := v.announcer(a, present, c.local); got != c.want {
+				t.Errorf("with endpoints on %v, %s announces the address after %q, want %s", c.local, got, present, c.want)
+			}
+		}
+	}
+}

@@ -379,7 +379,8 @@ func (c *controller) write(ctx context.Context, have, want *corev1.Service) erro
 	return nil
 }
 
-// local returns the nodes with ready endpoints of a Service whose traffic stays on the node; nil for other Services.
+// local returns the nodes with endpoints of a Service whose traffic stays on the node, true for those with ready ones; nil for other
+// Services. An endpoint that is terminating and serves still counts: the node's proxy forwards to it while the node has no other.
 func (c *controller) local(svc *corev1.Service) map[string]bool {
 	if !isLocal(svc) {
 		return nil
@@ -395,8 +396,14 @@ func (c *controller) local(svc *corev1.Service) map[string]bool {
 			continue
 		}
 		for i := range s.Endpoints {
-			if e := &s.Endpoints[i]; e.NodeName != nil && (e.Conditions.Ready == nil || *e.Conditions.Ready) {
-				out[*e.NodeName] = true
+			e := &s.Endpoints[i]
+			if e.NodeName == nil {
+				continue
+			}
+			ready := e.Conditions.Ready == nil || *e.Conditions.Ready
+			leaves := e.Conditions.Terminating != nil && *e.Conditions.Terminating && (e.Conditions.Serving == nil || *e.Conditions.Serving)
+			if ready || leaves {
+				out[*e.NodeName] = out[*e.NodeName] || ready
 			}
 		}
 	}
