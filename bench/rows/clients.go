@@ -6,7 +6,6 @@ package rows
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync/atomic"
 
 	"k8s.io/client-go/rest"
@@ -68,13 +67,13 @@ func conversations() map[string]conversation {
 		"get": {what: "GET", share: eighth, upon: thousand, next: numbered(func(base string, n int64) *load.Request {
 			return &load.Request{Method: "GET", Path: oneOf(base, n)}
 		})},
-		"get protobuf": {what: "GET, protobuf", media: load.Protobuf, share: eighth, upon: thousand,
+		"getprotobuf": {what: "GET, protobuf", media: load.Protobuf, share: eighth, upon: thousand,
 			next: numbered(func(base string, n int64) *load.Request { return &load.Request{Method: "GET", Path: oneOf(base, n)} })},
 		"pod": {what: "create of a pod", share: sixth, pods: true, next: numbered(func(base string, n int64) *load.Request {
 			return &load.Request{Method: "POST", Path: base, Media: jsonBody, Body: []byte(pod(fmt.Sprint("p-", n)))}
 		})},
-		"list":          {what: "LIST of 5,000 pods, JSON", share: tenth, pods: true, upon: pods, next: listed},
-		"list protobuf": {what: "LIST of 5,000 pods, protobuf", media: load.Protobuf, share: eighth, pods: true, upon: pods, next: listed},
+		"list":         {what: "LIST of 5,000 pods, JSON", share: tenth, pods: true, upon: pods, next: listed},
+		"listprotobuf": {what: "LIST of 5,000 pods, protobuf", media: load.Protobuf, share: eighth, pods: true, upon: pods, next: listed},
 	}
 }
 
@@ -90,17 +89,18 @@ func asClients() (all []comparison) {
 		name    string
 	}{
 		{1, "create"}, {16, "create"}, {128, "create"}, {16, "update"}, {16, "merge"}, {16, "apply"}, {16, "reapply"}, {16, "get"},
-		{16, "get protobuf"}, {16, "pod"}, {1, "list"}, {8, "list"}, {1, "list protobuf"}, {8, "list protobuf"},
+		{16, "getprotobuf"}, {16, "pod"}, {1, "list"}, {8, "list"}, {1, "listprotobuf"}, {8, "listprotobuf"},
 	} {
 		c := known[line.name]
 		all = append(all, comparison{
+			name: fmt.Sprint(line.name, line.clients),
 			what: fmt.Sprintf("%s, %d client-go", c.what, line.clients),
 			begin: func(ctx context.Context, b *bench, t *load.Target) (*contender, error) {
 				return c.begin(ctx, b, t, line.clients)
 			},
 		})
 	}
-	return append(all, comparison{what: fmt.Sprintf("watch event of 1 KB to %d watchers, client-go, writes included", fanWatchers), begin: fanning})
+	return append(all, comparison{name: "watch", what: fmt.Sprintf("watch event of 1 KB to %d watchers, client-go, writes included", fanWatchers), begin: fanning})
 }
 
 // begin makes what is there before, and connects the clients.
@@ -130,20 +130,22 @@ func (c *conversation) begin(ctx context.Context, b *bench, t *load.Target, n in
 	}}, nil
 }
 
-// prepare makes a namespace with the objects that there are before, and returns the path of its objects. All lists are of the same pods.
+// prepare makes a namespace with the objects that there are before, by clients on client-go, and returns the path of its objects. All lists
+// are of the same pods.
 func (c *conversation) prepare(ctx context.Context, b *bench, t *load.Target) (string, error) {
-	if !c.pods {
-		base, err := stored(ctx, t, c.upon)
-		return strings.TrimPrefix(base, t.Config.Host), err
-	}
-	if base := b.podsOf[t]; base != "" && c.upon > 0 {
+	if base := b.podsOf[t]; base != "" && c.pods && c.upon > 0 {
 		return base, nil
 	}
 	ns, err := t.Namespace(ctx)
 	if err != nil {
 		return "", err
 	}
-	base := "/api/v1/namespaces/" + ns + "/pods"
+	base := "/api/v1/namespaces/" + ns
+	if !c.pods {
+		base += "/configmaps"
+		return base, fillAs(ctx, t, base, c.upon, func(i int) string { return configMap(fmt.Sprintf("m-%d", i), kilobyte) })
+	}
+	base += "/pods"
 	if c.upon > 0 {
 		if b.podsOf == nil {
 			b.podsOf = map[*load.Target]string{}
@@ -155,14 +157,18 @@ func (c *conversation) prepare(ctx context.Context, b *bench, t *load.Target) (s
 
 // fillPods makes pods as clients on client-go do.
 func fillPods(ctx context.Context, t *load.Target, base string, n int) error {
+	return fillAs(ctx, t, base, n, func(i int) string { return pod(fmt.Sprintf("web-5d59d67564-%05d", i)) })
+}
+
+// fillAs makes objects as clients on client-go do.
+func fillAs(ctx context.Context, t *load.Target, base string, n int, body func(i int) string) error {
 	clients, err := t.Clients(load.JSON)
 	if err != nil {
 		return err
 	}
 	defer clients.Close()
 	return load.ManyTimes(ctx, 16, n, func(ctx context.Context, loop, i int) error {
-		_, err := load.Send(ctx, clients.Of(loop), &load.Request{Method: "POST", Path: base, Media: load.JSON,
-			Body: []byte(pod(fmt.Sprintf("web-5d59d67564-%05d", i)))})
+		_, err := load.Send(ctx, clients.Of(loop), &load.Request{Method: "POST", Path: base, Media: load.JSON, Body: []byte(body(i))})
 		return err
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -74,7 +75,7 @@ func Run(ctx context.Context, o *Options) error {
 	var out report.Report
 	var failed []error
 	for _, r := range rowsInOrder() {
-		if !o.rows.MatchString(r.name) || r.only && o.rows.String() != r.name || o.kubeconfig != "" && r.start != nil {
+		if !o.selects(&r) || r.only && o.rows.String() != r.name || o.kubeconfig != "" && r.start != nil {
 			continue
 		}
 		if err := b.measure(ctx, &r, &out); err != nil {
@@ -89,6 +90,15 @@ func Run(ctx context.Context, o *Options) error {
 	}
 	out.Print(os.Stdout, o.peer != "")
 	return errors.Join(failed...)
+}
+
+// selects reports whether a row is asked for, by its name or as "row/line" by that of one of its lines, and leaves it those lines.
+func (o *Options) selects(r *row) bool {
+	if o.rows.MatchString(r.name) {
+		return true
+	}
+	r.compare = slices.DeleteFunc(r.compare, func(c comparison) bool { return !o.rows.MatchString(r.name + "/" + c.name) })
+	return len(r.compare) > 0
 }
 
 // bench is a run of the rows: the servers that several of them share.

@@ -19,7 +19,7 @@ const roundsOfTurns = 5
 
 // comparison is a line that the server and its peer are measured for by turns. The line has the median of each value.
 type comparison struct {
-	what string
+	name, what string
 	// begin prepares a server. What it returns measures it once.
 	begin func(ctx context.Context, b *bench, t *load.Target) (*contender, error)
 }
