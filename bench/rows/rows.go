@@ -50,6 +50,8 @@ func rowsInOrder() []row {
 		{name: "clients", what: "requests as client-go sends them, beside the peer by turns", compare: asClients()},
 		{name: "burst", what: "memory after 5,000 pods were created and listed by clients on client-go, and 12 s later", args: load.Bare, serve: burst},
 		{name: "parts", what: "where the CPU of client-go's requests goes", start: parts},
+		{name: "floor", what: "the least CPU of a request: system calls, TLS, HTTP/2, synced writes", start: floor},
+		{name: "storm", what: "a quiet user's p99 while 50,000 pods are bound", start: storm},
 		{name: "crd", what: "CRD: create → first CR accepted", serve: definitions},
 		{name: "crdmemory", what: "memory per CRD", args: load.Bare, serve: definitionMemory},
 		{name: "crdmany", what: "1,000 CRDs installed, 2,000 idle, and kubectl get beside them", args: []string{"--node", "simulated"},

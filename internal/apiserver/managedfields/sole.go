@@ -52,10 +52,18 @@ func (m *Manager) updateSole(f *managedfields.FieldManager, c *converter, live, 
 // soleEntry returns the only entry of live, unless obj brings others; else nil. An empty list that is not nil is a request to reset them.
 func soleEntry(live, obj resource.Object) *metav1.ManagedFieldsEntry {
 	was, is := live.GetManagedFields(), obj.GetManagedFields()
-	if len(was) != 1 || was[0].FieldsV1 == nil || is != nil && !apiequality.Semantic.DeepEqual(is, was) {
+	if len(was) != 1 || was[0].FieldsV1 == nil || is != nil && (len(is) != 1 || !sameEntry(is[0], was[0])) {
 		return nil
 	}
 	return &was[0]
+}
+
+// sameEntry reports whether two entries are the same to a client, which knows their times in seconds.
+func sameEntry(a, b metav1.ManagedFieldsEntry) bool {
+	if a.Time != nil && b.Time != nil && a.Time.Unix() == b.Time.Unix() {
+		a.Time = b.Time
+	}
+	return apiequality.Semantic.DeepEqual(a, b)
 }
 
 // fieldsOf returns the set of all fields of an object; empty: it is not known yet.
