@@ -4,6 +4,8 @@
 package verbs
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,4 +48,35 @@ func TestWriteGuard(t *testing.T) {
 			t.Error("a write was aborted after the end of the guard")
 		}
 	})
+}
+
+// TestPassedDeadlineResetsStream relies on what abort does: a deadline that has passed ends the write of another goroutine to a client that
+// reads nothing.
+func TestPassedDeadlineResetsStream(t *testing.T) {
+	ended := make(chan error, 1)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn := http.NewResponseController(w)
+		go func() { _ = conn.SetWriteDeadline(time.Unix(1, 0)) }()
+		part := make([]byte, 64<<10)
+		for {
+			if _, err := w.Write(part); err != nil {
+				ended <- err
+				return
+			}
+		}
+	}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	request, err := http.NewRequestWithContext(t.Context(), "GET", server.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := server.Client().Do(request)
+	if err == nil {
+		defer response.Body.Close()
+	}
+	if err := <-ended; err == nil {
+		t.Error("the write did not fail")
+	}
 }
