@@ -125,7 +125,7 @@ func (u *Upstream) Stop() error {
 	return errors.Join(append(errs, os.RemoveAll(u.dir))...)
 }
 
-// freePorts finds ports of loopback that nobody listens at. Another process may take one before it is used.
+// freePorts finds ports of loopback at which no process listens. Another process may take one before it is used.
 func freePorts(n int) (ports []int, err error) {
 	for range n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -38,7 +38,7 @@ func numbered(make func(base string, n int64) *load.Request) func(base string) f
 	}
 }
 
-// one of the thousand objects that stored makes.
+// oneOf is the path of one of the thousand objects that are there before.
 func oneOf(base string, n int64) string { return fmt.Sprintf("%s/m-%d", base, n*7919%thousand+1) }
 
 func conversations() map[string]conversation {
@@ -100,7 +100,9 @@ func asClients() (all []comparison) {
 			},
 		})
 	}
-	return append(all, comparison{name: "watch", what: fmt.Sprintf("watch event of 1 KB to %d watchers, client-go, writes included", fanWatchers), begin: fanning})
+	return append(all, comparison{
+		name: "watch", what: fmt.Sprintf("watch event of 1 KB to %d watchers, client-go, writes included", fanWatchers), begin: fanning,
+	})
 }
 
 // begin makes what is there before, and connects the clients.
@@ -236,8 +238,8 @@ func burst(ctx context.Context, b *bench, t *load.Target, add adder) error {
 	later, _, err := t.Memory()
 	mb := func(n int64) float64 { return float64(n) / (1 << 20) }
 	add("resident memory after 5,000 pods were created and listed, client-go",
-		report.Value{Unit: "MB", Number: mb(after), Bound: report.ShareOf(0, 1.0/4)}, report.Value{Name: "before", Unit: "MB", Number: mb(resting)},
-		report.Value{Name: "most", Unit: "MB", Number: most}, report.Value{Name: "12 s later", Unit: "MB", Number: mb(later)})
+		report.Value{Unit: "MB", Number: mb(after), Bound: report.ShareOf(0, 1.0/4)},
+		report.Value{Name: "before", Unit: "MB", Number: mb(resting)}, report.Value{Name: "most", Unit: "MB", Number: most}, report.Value{Name: "12 s later", Unit: "MB", Number: mb(later)})
 	return err
 }
 

@@ -141,7 +141,7 @@ func (w *answer) join(s *segments.Segment) error {
 	return w.joined.Add(s)
 }
 
-// extend extends the deadline while the client keeps reading, before a quarter of the time has passed. In-process responses have no deadline.
+// extend extends the deadline while the client keeps reading, when a quarter of the time has passed. In-process responses have none.
 func (w *answer) extend() error {
 	if err := w.ctx.Err(); err != nil {
 		return err
