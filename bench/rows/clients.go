@@ -239,7 +239,8 @@ func burst(ctx context.Context, b *bench, t *load.Target, add adder) error {
 	mb := func(n int64) float64 { return float64(n) / (1 << 20) }
 	add("resident memory after 5,000 pods were created and listed, client-go",
 		report.Value{Unit: "MB", Number: mb(after), Bound: report.ShareOf(0, 1.0/4)},
-		report.Value{Name: "before", Unit: "MB", Number: mb(resting)}, report.Value{Name: "most", Unit: "MB", Number: most}, report.Value{Name: "12 s later", Unit: "MB", Number: mb(later)})
+		report.Value{Name: "before", Unit: "MB", Number: mb(resting)}, report.Value{Name: "most", Unit: "MB", Number: most},
+		report.Value{Name: "12 s later", Unit: "MB", Number: mb(later)})
 	return err
 }
 
