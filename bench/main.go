@@ -3,15 +3,16 @@
 
 // Command bench measures a mortise binary against the budgets of its design, and prints the measurements beside the budgets
 // as rows of Markdown. It starts the binary on empty data directories, on loopback, and stops it by its process ID. With
-// -peer, it also measures that server in the same run, in every row that only needs an API server, and budgets that are
-// shares of upstream's numbers then refer to these measurements. With -kubeconfig it starts nothing, and measures that
+// -peer, it also measures another server in the same run, in every row that only needs an API server, and budgets that are
+// shares of upstream's numbers then refer to these measurements. The peer is a server that runs, by its kubeconfig, or a directory
+// with the programs kube-apiserver and etcd, which bench starts. With -kubeconfig it starts nothing, and measures that
 // server alone.
 //
 // Each row is one measurement: a start, a closed loop of N clients for a while, a fan-out with a bounded window. CPU is the
 // server's own (user and system, from /proc), divided by operations, since on a small machine the clients share its cores.
 // bench finds a server that it did not start by its port; -pids adds further processes of it, such as an etcd.
 //
-//	go run -tags grpcnotrace ./bench -binary bin/mortise [-rows create,get] [-seconds 5] [-peer KUBECONFIG]
+//	go run -tags grpcnotrace ./bench -binary bin/mortise [-rows 'create|get'] [-seconds 5] [-peer KUBECONFIG|DIRECTORY]
 //	go run -tags grpcnotrace ./bench -kubeconfig KUBECONFIG
 //	go run -tags grpcnotrace ./bench -list
 //
@@ -45,9 +46,9 @@ func main() {
 	var o rows.Options
 	binary := flag.String("binary", "bin/mortise", "the binary to measure")
 	kubeconfig := flag.String("kubeconfig", "", "measure this server and start nothing")
-	peer := flag.String("peer", "", "kubeconfig of a server that the same work is put to")
+	peer := flag.String("peer", "", "server that the same work is put to: a kubeconfig, or a directory with the programs kube-apiserver and etcd")
 	pids := flag.String("pids", "", "further processes of the server of -kubeconfig or -peer, as id,id")
-	pattern := flag.String("rows", "", "regular expression: only rows whose names match")
+	pattern := flag.String("rows", "", "regular expression: only rows whose names match, and lines of a row as row/line, such as clients/create16")
 	only := flag.Bool("list", false, "list the rows and do nothing")
 	flag.IntVar(&o.Seconds, "seconds", 4, "how long each closed loop runs, 1 to 600")
 	flag.IntVar(&o.Starts, "starts", 5, "how many starts are measured, 1 to 100")

@@ -37,14 +37,19 @@ func (r Result) Values(rate, cpu report.Bound) []report.Value {
 // Does is one operation of a closed loop.
 type Does func(ctx context.Context, client *http.Client) error
 
-// Loop lets n clients do one thing over and over for a while.
+// Loop lets n clients of HTTP/1.1 do one thing over and over for a while.
 func Loop(ctx context.Context, t *Target, n int, length time.Duration, do Does) (Result, error) {
 	client, err := t.Client(n)
 	if err != nil {
 		return Result{}, err
 	}
 	defer client.CloseIdleConnections()
-	if err := do(ctx, client); err != nil { // warm
+	return Repeat(ctx, t, n, length, func(ctx context.Context, _ int) error { return do(ctx, client) })
+}
+
+// Repeat calls do over and over for a while, in n loops, with the number of the loop, from 0.
+func Repeat(ctx context.Context, t *Target, n int, length time.Duration, do func(ctx context.Context, loop int) error) (Result, error) {
+	if err := do(ctx, 0); err != nil { // warm
 		return Result{}, err
 	}
 	before, err := t.Cpu()
@@ -55,12 +60,12 @@ func Loop(ctx context.Context, t *Target, n int, length time.Duration, do Does) 
 	var mu sync.Mutex
 	var all []time.Duration
 	g, ctx := errgroup.WithContext(ctx)
-	for range n {
+	for loop := range n {
 		g.Go(func() error {
 			var own []time.Duration
 			for time.Since(began) < length {
 				t := time.Now()
-				if err := do(ctx, client); err != nil {
+				if err := do(ctx, loop); err != nil {
 					return err
 				}
 				own = append(own, time.Since(t))
@@ -96,19 +101,24 @@ func Quantile(all []time.Duration, percent int) float64 {
 	return Ms(all[len(all)*percent/100])
 }
 
-// Many calls do(1) … do(n), that many concurrently.
+// Many calls do(1) … do(n), that many concurrently, with a client of HTTP/1.1.
 func Many(ctx context.Context, t *Target, at, n int, do func(ctx context.Context, client *http.Client, i int) error) error {
 	client, err := t.Client(at)
 	if err != nil {
 		return err
 	}
 	defer client.CloseIdleConnections()
+	return ManyTimes(ctx, at, n, func(ctx context.Context, _, i int) error { return do(ctx, client, i) })
+}
+
+// ManyTimes calls do with 1 … n in so many loops, with the number of the loop, from 0.
+func ManyTimes(ctx context.Context, loops, n int, do func(ctx context.Context, loop, i int) error) error {
 	var next atomic.Int64
 	g, ctx := errgroup.WithContext(ctx)
-	for range at {
+	for loop := range loops {
 		g.Go(func() error {
 			for i := int(next.Add(1)); i <= n; i = int(next.Add(1)) {
-				if err := do(ctx, client, i); err != nil {
+				if err := do(ctx, loop, i); err != nil {
 					return err
 				}
 			}

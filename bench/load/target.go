@@ -193,6 +193,20 @@ func (t *Target) Collected(ctx context.Context) (Held, error) {
 	return Held{Live: live / 1024, Resident: float64(anonymous) / 1024}, err
 }
 
+// Profile is a profile of the server's CPU (pprof) over some seconds.
+func (t *Target) Profile(ctx context.Context, seconds int) ([]byte, error) {
+	client, err := t.Client(1)
+	if err != nil {
+		return nil, err
+	}
+	defer client.CloseIdleConnections()
+	status, raw, err := Say(ctx, client, "GET", fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", t.Config.Host, seconds), "", "")
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("profile server: status %d: %.300s", status, raw)
+	}
+	return raw, err
+}
+
 // Per is what each of n took, since before.
 func (h Held) Per(before Held, n int, limit report.Bound) []report.Value {
 	return []report.Value{

@@ -21,9 +21,11 @@ type row struct {
 	// args start a server for this row alone; without them it is put to the bare one that rows share.
 	args []string
 	only bool // where it is asked for by its very name
-	// serve is what can be put to any API server; start is what needs the binary, or no server at all.
-	serve func(ctx context.Context, b *bench, t *load.Target, add adder) error
-	start func(ctx context.Context, b *bench, add adder) error
+	// serve is what can be put to any API server; start is what needs the binary, or no server at all; compare are lines for which any API
+	// server and its peer are measured by turns. A row has one of the three.
+	serve   func(ctx context.Context, b *bench, t *load.Target, add adder) error
+	start   func(ctx context.Context, b *bench, add adder) error
+	compare []comparison
 }
 
 // rowsInOrder is THE table.
@@ -45,6 +47,11 @@ func rowsInOrder() []row {
 		{name: "list", what: "LIST of 5,000 pods", serve: lists},
 		{name: "quiet", what: "a quiet user's p99 beside a noisy one", args: load.Bare, serve: quiet},
 		{name: "fanout", what: "watch events to 200 watchers", serve: fanOut},
+		{name: "clients", what: "requests as client-go sends them, beside the peer by turns", compare: asClients()},
+		{name: "burst", what: "memory after 5,000 pods were created and listed by clients on client-go, and 12 s later", args: load.Bare, serve: burst},
+		{name: "parts", what: "where the CPU of client-go's requests goes", start: parts},
+		{name: "floor", what: "the least CPU of a request: system calls, TLS, HTTP/2, synced writes", start: floor},
+		{name: "storm", what: "a quiet user's p99 while 50,000 pods are bound", start: storm},
 		{name: "crd", what: "CRD: create → first CR accepted", serve: definitions},
 		{name: "crdmemory", what: "memory per CRD", args: load.Bare, serve: definitionMemory},
 		{name: "crdmany", what: "1,000 CRDs installed, 2,000 idle, and kubectl get beside them", args: []string{"--node", "simulated"},

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -74,7 +75,7 @@ func Run(ctx context.Context, o *Options) error {
 	var out report.Report
 	var failed []error
 	for _, r := range rowsInOrder() {
-		if !o.rows.MatchString(r.name) || r.only && o.rows.String() != r.name || o.kubeconfig != "" && r.serve == nil {
+		if !o.selects(&r) || r.only && o.rows.String() != r.name || o.kubeconfig != "" && r.start != nil {
 			continue
 		}
 		if err := b.measure(ctx, &r, &out); err != nil {
@@ -91,22 +92,40 @@ func Run(ctx context.Context, o *Options) error {
 	return errors.Join(failed...)
 }
 
+// selects reports whether a row is asked for, by its name or as "row/line" by that of one of its lines, and leaves it those lines.
+func (o *Options) selects(r *row) bool {
+	if o.rows.MatchString(r.name) {
+		return true
+	}
+	r.compare = slices.DeleteFunc(r.compare, func(c comparison) bool { return !o.rows.MatchString(r.name + "/" + c.name) })
+	return len(r.compare) > 0
+}
+
 // bench is a run of the rows: the servers that several of them share.
 type bench struct {
 	*Options
-	shared *load.Server // bare, started by the first row that needs it
-	peerTo *load.Target
+	shared     *load.Server            // bare, started by the first row that needs it
+	peerTo     *load.Target            // a peer that runs
+	sharedPeer *load.Upstream          // a peer that the bench starts, for the first row that needs it
+	podsOf     map[*load.Target]string // paths of the 5,000 pods that lines of the row "clients" list
 }
 
 func (b *bench) end() error {
-	if b.shared == nil {
-		return nil
+	var errs []error
+	if b.shared != nil {
+		errs = append(errs, b.shared.Stop())
 	}
-	return b.shared.Stop()
+	if b.sharedPeer != nil {
+		errs = append(errs, b.sharedPeer.Stop())
+	}
+	return errors.Join(errs...)
 }
 
 // measure does one row, on the peer too if there is one and the row is for any server.
 func (b *bench) measure(ctx context.Context, r *row, out *report.Report) (err error) {
+	if r.compare != nil {
+		return b.compare(ctx, r, out)
+	}
 	if r.serve == nil {
 		return r.start(ctx, b, func(what string, values ...report.Value) { out.Add(what, values, nil) })
 	}
@@ -121,12 +140,11 @@ func (b *bench) measure(ctx context.Context, r *row, out *report.Report) (err er
 	}
 	peer := &lines{}
 	if b.peer != "" {
-		if b.peerTo == nil {
-			if b.peerTo, err = load.Connect(b.peer, b.pids); err != nil {
-				return err
-			}
+		other, stop, err := b.peerTarget(ctx, r)
+		if err != nil {
+			return err
 		}
-		if err := r.serve(ctx, b, b.peerTo, peer.add); err != nil {
+		if err := errors.Join(r.serve(ctx, b, other, peer.add), stop()); err != nil {
 			peer.lines = []report.Line{{Mine: []report.Value{{Text: "not measured: " + err.Error()}}}}
 			fmt.Fprintf(os.Stderr, "bench: %s on the peer: %v\n", r.name, err)
 		}

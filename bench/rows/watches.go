@@ -41,7 +41,12 @@ type crowd struct {
 
 // gather begins n watches, all after the revision that the collection has now.
 func gather(ctx context.Context, client *http.Client, url string, n int) (*crowd, error) {
-	rv, err := newest(ctx, client, url)
+	return gatherBy(ctx, url, n, func(int) *http.Client { return client })
+}
+
+// gatherBy is gather with a client for the i-th watch.
+func gatherBy(ctx context.Context, url string, n int, client func(i int) *http.Client) (*crowd, error) {
+	rv, err := newest(ctx, client(0), url)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +54,7 @@ func gather(ctx context.Context, client *http.Client, url string, n int) (*crowd
 	c := &crowd{watchers: n, told: make(chan time.Time, fanWindow), end: cancel, broken: make(chan struct{})}
 	g, begin := errgroup.WithContext(ctx)
 	g.SetLimit(64)
-	for range n {
+	for i := range n {
 		g.Go(func() error {
 			if err := begin.Err(); err != nil {
 				return err
@@ -58,7 +63,7 @@ func gather(ctx context.Context, client *http.Client, url string, n int) (*crowd
 			if err != nil {
 				return err
 			}
-			response, err := client.Do(request)
+			response, err := client(i).Do(request)
 			if err != nil {
 				return fmt.Errorf("begin watch: %w", err)
 			}

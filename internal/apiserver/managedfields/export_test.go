@@ -8,6 +8,9 @@ func (m *Manager) Forget() {
 	m.alike.mu.Lock()
 	defer m.alike.mu.Unlock()
 	m.alike.young, m.alike.aged, m.alike.bytes = nil, nil, 0
+	m.met.mu.Lock()
+	defer m.met.mu.Unlock()
+	m.met.young, m.met.aged, m.met.bytes = nil, nil, 0
 }
 
 // Known returns the number of cached field sets.

@@ -33,6 +33,7 @@ type Manager struct {
 	// custom bounds the memory of the kinds of definitions.
 	custom *ondemand.Pool
 	alike  alike
+	met    alike // likenesses of updated objects that were met once
 }
 
 // customBytes bounds the memory for all kinds of definitions; each kind takes a multiple of its schema's size.
@@ -96,6 +97,11 @@ func (m *Manager) update(d *resource.Descriptor, version, subresource string, li
 	}
 	if live == nil && subresource == "" {
 		return m.create(f, c, obj, manager)
+	}
+	if live != nil && subresource == "" {
+		if done, err := m.updateSole(f, c, live, obj, manager); done || err != nil {
+			return err
+		}
 	}
 	before, err := c.live(live)
 	if err != nil {

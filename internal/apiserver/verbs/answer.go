@@ -39,6 +39,7 @@ type answer struct {
 	out      io.Writer
 	conn     *http.ResponseController
 	buffered *bufferedconn.Conn // held from the first byte that is sent to the last
+	until    time.Time          // when the write deadline passes that was set last
 }
 
 // stream sends an answer while make writes it. An error before anything was sent is returned; one in the middle ends the
@@ -140,12 +141,17 @@ func (w *answer) join(s *segments.Segment) error {
 	return w.joined.Add(s)
 }
 
-// extend extends the deadline while the client keeps reading. In-process responses have no deadline.
+// extend extends the deadline while the client keeps reading, when a quarter of the time has passed. In-process responses have none.
 func (w *answer) extend() error {
 	if err := w.ctx.Err(); err != nil {
 		return err
 	}
-	_ = w.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
+	now := time.Now()
+	if w.until.Sub(now) > writeTimeout*3/4 {
+		return nil
+	}
+	w.until = now.Add(writeTimeout)
+	_ = w.conn.SetWriteDeadline(w.until)
 	return nil
 }
 

@@ -46,6 +46,7 @@ type eventStream struct {
 	buffered *bufferedconn.Conn // set when it is, and can be held
 	until    time.Time          // when the write deadline passes that was set last
 	endless  bool               // there are no deadlines, as in-process
+	guard    *writeGuard        // instead of deadlines on an HTTP/2 stream
 	zips     bool               // the client takes it compressed
 	// ws takes the events as messages, which end at ends; nil: they go out over HTTP, one after the other.
 	ws   *websocket.Conn
@@ -78,6 +79,9 @@ func (w *watching) overHTTP() error {
 	w.out, w.conn = w.w, http.NewResponseController(w.w)
 	if w.own = w.r.ProtoMajor == 1; w.own {
 		w.buffered = bufferedconn.FromContext(w.r.Context())
+	} else {
+		conn := w.conn
+		w.guard = &writeGuard{abort: func() { _ = conn.SetWriteDeadline(time.Unix(1, 0)) }} // one that has passed resets the stream
 	}
 	w.pending = true
 	return w.flush()
@@ -364,14 +368,18 @@ func (s *eventStream) transmit(write func() error) error {
 	if e := s.buffered.Release(); err == nil {
 		err = e
 	}
-	if !s.own {
-		s.close()
+	if s.guard != nil {
+		s.guard.end()
 	}
 	return err
 }
 
 // begin gives the client until writeTimeout, or nearly that, to take what is written next.
 func (s *eventStream) begin() {
+	if s.guard != nil {
+		s.guard.begin()
+		return
+	}
 	now := time.Now()
 	if s.endless || s.until.Sub(now) > writeTimeout*3/4 {
 		return
@@ -380,9 +388,12 @@ func (s *eventStream) begin() {
 	s.endless = errors.Is(s.conn.SetWriteDeadline(s.until), http.ErrNotSupported)
 }
 
-// close leaves no deadline behind: an HTTP/2 stream is reset when one passes, written to or not, and a connection may serve
-// further requests.
+// close leaves no deadline behind: a connection may serve further requests.
 func (s *eventStream) close() {
+	if s.guard != nil {
+		s.guard.close()
+		return
+	}
 	if s.conn != nil && !s.endless {
 		_ = s.conn.SetWriteDeadline(time.Time{})
 		s.until = time.Time{}

@@ -4,8 +4,10 @@
 package watchcache
 
 import (
+	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 	"weak"
 
 	"github.com/mortise-dev/mortise/store"
@@ -14,6 +16,9 @@ import (
 const (
 	recentLists = 8 // a list does not drop objects that one of this many previous lists read
 	roomTries   = 8 // entries that are checked to make room for one
+
+	restAfter  = 2 * time.Second // without new objects and lists, after which all are dropped; up to twice that
+	worthwhile = 16 << 20        // bytes of dropped objects that are worth a collection
 )
 
 // Views bounds the memory of the cached objects on records. A write or GET drops the oldest ones. A list drops only
@@ -22,6 +27,9 @@ const (
 // Worked example: there is room for 10,000 objects, and clients list 100,000 again and again. The first 10,000 stay
 // cached, and each list finds them; it decodes the other 90,000 each time. If each were cached, a list would find none:
 // the last ones would have displaced the first.
+//
+// When nothing was added and no list has begun for a while, all are dropped: what a burst of requests has left is memory that a server at
+// rest does not need, and an object that is read again is decoded once. Then the garbage is collected, which no further work would cause.
 type Views struct {
 	max   int64
 	lists atomic.Int64 // number of lists that have begun
@@ -30,7 +38,13 @@ type Views struct {
 	total int64
 	queue []viewEntry
 	first int
+	added int64
+	rest  *time.Timer // drops all objects; nil: there are none
+	last  activity    // when rest was looked at last
 }
+
+// activity is what happened so far.
+type activity struct{ added, lists int64 }
 
 // viewEntry is a record with a cached object; it does not keep the record alive.
 type viewEntry struct {
@@ -47,14 +61,43 @@ func (v *Views) add(r *store.Record, size int64) {
 	defer v.mu.Unlock()
 	v.push(viewEntry{record: weak.Make(r), size: size})
 	for v.total > v.max && v.first < len(v.queue) {
-		old := v.pop().record.Value()
-		if old == nil || old == r {
-			continue
-		}
-		if f, ok := old.View().(*CachedObject); ok { // a record may be in the queue more than once
-			old.SetView(f.left())
+		if old := v.pop().record.Value(); old != r {
+			drop(old)
 		}
 	}
+}
+
+// drop drops the cached object of a record, which may be nil, or have none: it may be in the queue more than once.
+func drop(r *store.Record) {
+	if r == nil {
+		return
+	}
+	if f, ok := r.View().(*CachedObject); ok {
+		r.SetView(f.left())
+	}
+}
+
+// dropAtRest drops all objects if nothing happened since the last call, and is called again later otherwise.
+func (v *Views) dropAtRest() {
+	if v.dropIdle() >= worthwhile {
+		runtime.GC()
+	}
+}
+
+// dropIdle returns the size of what it dropped.
+func (v *Views) dropIdle() (size int64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if now := (activity{v.added, v.lists.Load()}); now != v.last {
+		v.last = now
+		v.rest.Reset(restAfter)
+		return 0
+	}
+	for size = v.total; v.first < len(v.queue); {
+		drop(v.pop().record.Value())
+	}
+	v.queue, v.first, v.rest = nil, 0, nil
+	return size
 }
 
 // grow counts a new encoding of a cached object.
@@ -93,6 +136,10 @@ func (v *Views) room(size int64) bool {
 func (v *Views) push(e viewEntry) {
 	v.queue = append(v.queue, e)
 	v.total += e.size
+	v.added++
+	if v.rest == nil {
+		v.rest = time.AfterFunc(restAfter, v.dropAtRest)
+	}
 }
 
 func (v *Views) pop() viewEntry {
