@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/mortise-dev/mortise/internal/machine/unshare/unsharetest"
 )
 
 // browsers are the programs that the tests drive, by the variable that tells the tests where they are.
@@ -52,7 +54,7 @@ func means(t *testing.T) []string {
 		}
 		env = append(env, variable+"="+path)
 	}
-	if os.Getenv(aloneTest) != "" {
+	if os.Getenv(unsharetest.Variable) != "" {
 		return env // the packages are there
 	}
 	if _, err := exec.LookPath("npm"); err != nil {
