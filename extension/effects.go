@@ -55,3 +55,55 @@ func Effects() map[Point]string {
 		ExternalLoadBalancing: "Services of its class have no load balancer.",
 	}
 }
+
+// Affects is what the death of an extension of the point affects, whatever is configured; nil if that depends on the objects that configure
+// it, or nothing is called there.
+func (p Point) Affects() []Affected {
+	switch p {
+	case TokenWebhook:
+		return []Affected{{"requests with bearer tokens that only the webhook knows", Refused}}
+	case OIDCIssuer:
+		return []Affected{{"sign-in at the issuer", Unavailable}, {"requests with its tokens whose keys are not fetched yet", Refused}}
+	case TokenSigner:
+		return []Affected{{"tokens of service accounts", Unavailable}, {"new pods", Delayed}}
+	case AuthorizationWebhook:
+		return []Affected{{"requests that no other authorizer decides", Refused}}
+	case AuditWebhook:
+		return []Affected{{"audit events", Delayed}}
+	case KMS:
+		return []Affected{{"encrypted objects whose key is not in memory", Unavailable}}
+	case MutatingWebhook, ValidatingWebhook, MutatingPolicy, ValidatingPolicy:
+		return []Affected{{"requests that it matches", Refused}}
+	case ConversionWebhook:
+		return []Affected{{"custom resources in versions other than the stored one", Unavailable}}
+	case AggregatedAPI:
+		return []Affected{{"its group-version", Unavailable}}
+	case ImagePolicyWebhook:
+		return []Affected{{"create pods", Refused}}
+	case Initializer:
+		return []Affected{{"new objects that it initializes", Delayed}}
+	case SchedulerExtender:
+		return []Affected{{"new pods that it is asked about", Delayed}}
+	case MetricsAPI:
+		return []Affected{{"autoscalers with its metrics", Delayed}}
+	case ContainerRuntime:
+		return []Affected{{"pods of its node", Unavailable}}
+	case NetworkPlugin:
+		return []Affected{{"new pods of its node", Delayed}}
+	case StorageDriver:
+		return []Affected{{"mounts of its volumes", Delayed}}
+	case DevicePlugin:
+		return []Affected{{"its devices", Unavailable}}
+	case ResourceDriver:
+		return []Affected{{"new pods with claims of its devices", Delayed}}
+	case NodePlugin:
+		return []Affected{{"new pods of its node that need it", Delayed}}
+	case ImageCredentials:
+		return []Affected{{"pulls from its registries", Unchecked}}
+	case LifecycleHook:
+		return []Affected{{"containers with a postStart hook that fails", Unavailable}}
+	case EgressProxy:
+		return []Affected{{"connections through it", Unavailable}}
+	}
+	return nil
+}

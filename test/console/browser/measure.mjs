@@ -14,7 +14,7 @@ await cluster.apply(objects.namespace('crowd'))
 const each = 5000
 for (let i = 0; i < pods / each; i++) await cluster.apply(objects.deployment('crowd', 'web-' + i, each))
 for (let i = 0; i < pods / each; i++)
-  await cluster.kubectl('wait', '-n', 'crowd', 'deployment/web-' + i, `--for=jsonpath={.status.readyReplicas}=${each}`, '--timeout=420s')
+  await cluster.kubectl('wait', '-n', 'crowd', 'deployment/web-' + i, `--for=jsonpath={.status.readyReplicas}=${each}`, '--timeout=1500s')
 note('pods are ready after', (Date.now() - begun) / 1000 + ' s')
 
 const browser = await launch('chromium')
