@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 
 // TestContainers has a browser open a terminal in a real container, and read its log, on a node in namespaces of its own.
 func TestContainers(t *testing.T) {
-	env := means(t)
+	node, env := means(t)
 	if !unsharetest.Alone(t, func() []string { return append(env, "CONSOLE_MORTISE="+program(t, env)) }) {
 		return
 	}
@@ -51,9 +51,10 @@ func TestContainers(t *testing.T) {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	node, err := json.Marshal([]string{"--node", "cri", "--cri-socket", lines[len(lines)-1], "--kubelet-config", config, "--no-kubelet-links"})
+	flags, err := json.Marshal([]string{"--node", "cri", "--cri-socket", lines[len(lines)-1], "--kubelet-config", config,
+		"--no-kubelet-links"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	drive(t, append(env, "CONSOLE_NODE="+string(node), "CONSOLE_DIR="+dir), "containers.test.mjs")
+	drive(t, node, append(env, "CONSOLE_NODE="+string(flags), "CONSOLE_DIR="+dir), "containers.test.mjs")
 }
