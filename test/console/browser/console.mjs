@@ -91,6 +91,7 @@ export const tests = (name) => {
     assert.deepEqual([told.bare, told.outside], [[], []])
     let assets = 0
     for (const [url, r] of answers) {
+      if (r.status() === 101) continue // a WebSocket
       const h = r.headers()
       assert.equal(h['x-content-type-options'], 'nosniff', url)
       if (url.includes('/console/assets/')) {

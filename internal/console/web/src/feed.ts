@@ -218,8 +218,8 @@ export class Feed {
 }
 
 // What follows a rendering: so many times its duration, at most so many ms.
-const rest = 20
-const longest = 500
+const rest = 40
+const longest = 1000
 
 // Cells of a list have few values: states, nodes, images. One string of each is kept, of the newest.
 const strings = new Map<string, string>()
