@@ -68,7 +68,7 @@ func affectedBy(ctx context.Context, objects objectReader, row *extension.Row) [
 		out = dependents(ctx, objects, row)
 	}
 	if len(out) == 0 {
-		out = row.Point.Affects()
+		out = affectedAt[row.Point]
 	}
 	return out[:min(len(out), mostAffected)]
 }

@@ -126,3 +126,34 @@ func sourceGroup(t autoscalingv2.MetricSourceType) string {
 	}
 	return "custom.metrics.k8s.io"
 }
+
+// affectedAt says what the death of an extension at a point affects, whatever is configured. Points that the server does not call have
+// none.
+var affectedAt = map[extension.Point][]extension.Affected{
+	extension.TokenWebhook: {{What: "requests with bearer tokens that only the webhook knows", Effect: extension.Refused}},
+	extension.OIDCIssuer: {{What: "sign-in at the issuer", Effect: extension.Unavailable},
+		{What: "requests with its tokens whose keys are not fetched yet", Effect: extension.Refused}},
+	extension.TokenSigner:          {{What: "tokens of service accounts", Effect: extension.Unavailable}, {What: "new pods", Effect: extension.Delayed}},
+	extension.AuthorizationWebhook: {{What: "requests that no other authorizer decides", Effect: extension.Refused}},
+	extension.AuditWebhook:         {{What: "audit events", Effect: extension.Delayed}},
+	extension.KMS:                  {{What: "encrypted objects whose key is not in memory", Effect: extension.Unavailable}},
+	extension.MutatingWebhook:      {{What: "requests that it matches", Effect: extension.Refused}},
+	extension.ValidatingWebhook:    {{What: "requests that it matches", Effect: extension.Refused}},
+	extension.MutatingPolicy:       {{What: "requests that it matches", Effect: extension.Refused}},
+	extension.ValidatingPolicy:     {{What: "requests that it matches", Effect: extension.Refused}},
+	extension.ConversionWebhook:    {{What: "custom resources in versions other than the stored one", Effect: extension.Unavailable}},
+	extension.AggregatedAPI:        {{What: "its group-version", Effect: extension.Unavailable}},
+	extension.ImagePolicyWebhook:   {{What: "create pods", Effect: extension.Refused}},
+	extension.Initializer:          {{What: "new objects that it initializes", Effect: extension.Delayed}},
+	extension.SchedulerExtender:    {{What: "new pods that it is asked about", Effect: extension.Delayed}},
+	extension.MetricsAPI:           {{What: "autoscalers with its metrics", Effect: extension.Delayed}},
+	extension.ContainerRuntime:     {{What: "pods of its node", Effect: extension.Unavailable}},
+	extension.NetworkPlugin:        {{What: "new pods of its node", Effect: extension.Delayed}},
+	extension.StorageDriver:        {{What: "mounts of its volumes", Effect: extension.Delayed}},
+	extension.DevicePlugin:         {{What: "its devices", Effect: extension.Unavailable}},
+	extension.ResourceDriver:       {{What: "new pods with claims of its devices", Effect: extension.Delayed}},
+	extension.NodePlugin:           {{What: "new pods of its node that need it", Effect: extension.Delayed}},
+	extension.ImageCredentials:     {{What: "pulls from its registries", Effect: extension.Unchecked}},
+	extension.LifecycleHook:        {{What: "containers with a postStart hook that fails", Effect: extension.Unavailable}},
+	extension.EgressProxy:          {{What: "connections through it", Effect: extension.Unavailable}},
+}

@@ -13,9 +13,9 @@ import (
 // lingerTime limits how long the server waits for a browser to close its side of a WebSocket.
 const lingerTime = 5 * time.Second
 
-// lingering is the connection of a WebSocket that the API has taken over. The API closes it at once after its close frame, as kube-apiserver
-// does. Firefox then drops all messages that it has not shown yet, such as why a terminal does not open, and a reset can drop them in any
-// browser. So Close waits for the browser's close frame, as RFC 6455, section 7.1.1, has it, but not longer than lingerTime.
+// lingering is the connection of a WebSocket that the API has taken over. The API closes it at once after its close frame, as
+// kube-apiserver does. Firefox then drops all messages that it has not shown yet, such as why a terminal does not open, and a reset can
+// drop them in any browser. So Close waits for the browser's close frame, as RFC 6455, section 7.1.1, has it, up to lingerTime.
 type lingering struct {
 	net.Conn
 	once sync.Once
