@@ -22,6 +22,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/mortise-dev/mortise/internal/machine/unshare/unsharetest"
 )
 
 const ldflags = "-s -w -X k8s.io/component-base/version.gitVersion=v1.37.1 -X k8s.io/component-base/version.gitMajor=1 " +
@@ -58,7 +60,7 @@ func TestMain(m *testing.M) {
 	}
 	switch os.Getenv(aloneTest) {
 	case "init":
-		os.Exit(runInit())
+		os.Exit(unsharetest.Init())
 	case "host":
 		os.Exit(runHost())
 	case "pod":

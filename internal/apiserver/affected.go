@@ -13,40 +13,46 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/mortise-dev/mortise/api/extension/v1alpha1"
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/internal/apiserver/crd"
 	"github.com/mortise-dev/mortise/resource"
 )
 
 // objectReader reads stored objects.
 type objectReader interface {
 	Get(ctx context.Context, r schema.GroupResource, namespace, name string) (resource.Object, error)
+	List(ctx context.Context, r schema.GroupResource, namespace string) ([]resource.Object, error)
 }
 
 // mostAffected limits what is listed of one extension.
 const mostAffected = 50
 
-// affectedBy returns what the death of an extension affects, by the object that configures it; nil: this does not tell.
+// admissions are the kinds that configure admission, by their point.
+var admissions = map[extension.Point]string{
+	extension.MutatingWebhook:   "mutatingwebhookconfigurations",
+	extension.ValidatingWebhook: "validatingwebhookconfigurations",
+	extension.MutatingPolicy:    "mutatingadmissionpolicies",
+	extension.ValidatingPolicy:  "validatingadmissionpolicies",
+}
+
+// affectedBy returns what the death of an extension affects: by the objects that configure it or depend on it, and where there are none,
+// by its point.
 func affectedBy(ctx context.Context, objects objectReader, row *extension.Row) []extension.Affected {
-	configuration, hook, _ := strings.Cut(row.Name, "/")
-	const group = "admissionregistration.k8s.io"
 	var out []extension.Affected
 	switch row.Point {
-	case extension.MutatingWebhook:
-		obj, err := objects.Get(ctx, schema.GroupResource{Group: group, Resource: "mutatingwebhookconfigurations"}, "", configuration)
-		if c, ok := obj.(*admissionregistrationv1.MutatingWebhookConfiguration); ok && err == nil {
-			for _, w := range c.Webhooks {
-				if w.Name == hook {
-					out = affectedRequests(w.Rules, w.FailurePolicy)
-				}
-			}
+	case extension.MutatingWebhook, extension.ValidatingWebhook, extension.MutatingPolicy, extension.ValidatingPolicy:
+		configuration, hook, _ := strings.Cut(row.Name, "/")
+		r := schema.GroupResource{Group: "admissionregistration.k8s.io", Resource: admissions[row.Point]}
+		if obj, err := objects.Get(ctx, r, "", configuration); err == nil {
+			rules, policy := matched(obj, hook)
+			out = affectedRequests(rules, policy)
 		}
-	case extension.ValidatingWebhook:
-		obj, err := objects.Get(ctx, schema.GroupResource{Group: group, Resource: "validatingwebhookconfigurations"}, "", configuration)
-		if c, ok := obj.(*admissionregistrationv1.ValidatingWebhookConfiguration); ok && err == nil {
-			for _, w := range c.Webhooks {
-				if w.Name == hook {
-					out = affectedRequests(w.Rules, w.FailurePolicy)
-				}
+	case extension.Initializer:
+		if _, name, ok := strings.Cut(row.Configured, "/"); ok {
+			r := schema.GroupResource{Group: v1alpha1.Group, Resource: v1alpha1.Resource}
+			if obj, err := objects.Get(ctx, r, "", name); err == nil {
+				out = affectedCreations(obj, row.Name)
 			}
 		}
 	case extension.ConversionWebhook:
@@ -58,8 +64,44 @@ func affectedBy(ctx context.Context, objects objectReader, row *extension.Row) [
 		if version, of, ok := strings.Cut(row.Name, "."); ok && strings.HasPrefix(row.Configured, "APIService/") {
 			out = append(out, extension.Affected{What: of + "/" + version, Effect: extension.Unavailable})
 		}
+	default:
+		out = dependents(ctx, objects, row)
+	}
+	if len(out) == 0 {
+		out = affectedAt[row.Point]
 	}
 	return out[:min(len(out), mostAffected)]
+}
+
+// matched returns the rules of an object that configures admission, or of its named webhook, and what a failure of theirs does.
+func matched(obj resource.Object, hook string) (
+	rules []admissionregistrationv1.RuleWithOperations, policy *admissionregistrationv1.FailurePolicyType,
+) {
+	named := func(all *admissionregistrationv1.MatchResources) {
+		if all == nil {
+			return
+		}
+		for i := range all.ResourceRules {
+			rules = append(rules, all.ResourceRules[i].RuleWithOperations)
+		}
+	}
+	switch c := obj.(type) {
+	case *admissionregistrationv1.MutatingWebhookConfiguration:
+		if i := slices.IndexFunc(c.Webhooks, func(w admissionregistrationv1.MutatingWebhook) bool { return w.Name == hook }); i >= 0 {
+			return c.Webhooks[i].Rules, c.Webhooks[i].FailurePolicy
+		}
+	case *admissionregistrationv1.ValidatingWebhookConfiguration:
+		if i := slices.IndexFunc(c.Webhooks, func(w admissionregistrationv1.ValidatingWebhook) bool { return w.Name == hook }); i >= 0 {
+			return c.Webhooks[i].Rules, c.Webhooks[i].FailurePolicy
+		}
+	case *admissionregistrationv1.MutatingAdmissionPolicy:
+		named(c.Spec.MatchConstraints)
+		policy = c.Spec.FailurePolicy
+	case *admissionregistrationv1.ValidatingAdmissionPolicy:
+		named(c.Spec.MatchConstraints)
+		policy = c.Spec.FailurePolicy
+	}
+	return rules, policy
 }
 
 // affectedRequests returns the requests that a webhook's rules match.
@@ -77,26 +119,50 @@ func affectedRequests(
 			operations = append(operations, strings.ToLower(string(o)))
 		}
 		for _, group := range rule.APIGroups {
-			var resources []string
-			for _, r := range rule.Resources {
-				name, sub, _ := strings.Cut(r, "/")
-				if group != "" && group != "*" {
-					name += "." + group
-				}
-				if sub != "" {
-					name += "/" + sub
-				}
-				if group == "*" {
-					name += " of all groups"
-				}
-				resources = append(resources, name)
-			}
-			what := strings.Join(operations, ", ") + " " + strings.Join(resources, ", ")
+			what := strings.Join(operations, ", ") + " " + resourcesOf(group, rule.Resources)
 			if rule.Scope != nil && *rule.Scope != admissionregistrationv1.AllScopes {
 				what += " (" + strings.ToLower(string(*rule.Scope)) + ")"
 			}
 			if a := (extension.Affected{What: what, Effect: effect}); !slices.Contains(out, a) {
 				out = append(out, a)
+			}
+		}
+	}
+	return out
+}
+
+// resourcesOf names the resources of a rule in one group.
+func resourcesOf(group string, resources []string) string {
+	var out []string
+	for _, r := range resources {
+		name, sub, _ := strings.Cut(r, "/")
+		if group != "" && group != "*" {
+			name += "." + group
+		}
+		if sub != "" {
+			name += "/" + sub
+		}
+		if group == "*" {
+			name += " of all groups"
+		}
+		out = append(out, name)
+	}
+	return strings.Join(out, ", ")
+}
+
+// affectedCreations returns the new objects that an initializer of a configuration holds.
+func affectedCreations(obj resource.Object, initializer string) (out []extension.Affected) {
+	c, err := crd.As[v1alpha1.InitializerConfiguration](obj)
+	if err != nil {
+		return nil
+	}
+	for i := range c.Initializers {
+		if c.Initializers[i].Name != initializer {
+			continue
+		}
+		for _, rule := range c.Initializers[i].Rules {
+			for _, group := range rule.APIGroups {
+				out = append(out, extension.Affected{What: "create " + resourcesOf(group, rule.Resources), Effect: extension.Delayed})
 			}
 		}
 	}

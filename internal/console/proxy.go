@@ -109,7 +109,12 @@ func (s *sandboxed) Flush() {
 
 // Hijack takes the connection over.
 func (s *sandboxed) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	return http.NewResponseController(s.ResponseWriter).Hijack()
+	conn, rw, err := http.NewResponseController(s.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	conn, rw = linger(conn, rw)
+	return conn, rw, nil
 }
 
 // Unwrap lets http.ResponseController reach the connection.

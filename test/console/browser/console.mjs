@@ -10,7 +10,7 @@ const full = process.env.CONSOLE_BROWSERS === 'full'
 
 
 const pages = [
-  './', 'nodes', 'usage', 'rollouts', 'kinds', 'extensions', 'extensions/validating-webhook', 'extensions/custom-resource', 'writes', 'writes?refused=1',
+  './', 'reasons', 'nodes', 'usage', 'rollouts', 'kinds', 'extensions', 'extensions/validating-webhook', 'extensions/custom-resource', 'writes', 'writes?refused=1',
   'definitions', 'definitions/widgets.example.com', 'access?tab=who&verb=get&resource=pods', 'access?tab=what&account=kube-system/default', 'access?tab=mine', 'api',
   'api/api/v1', 'k/core/v1/pods', 'k/core/v1/nodes/_/simulated-0', 'k/core/v1/events', 'k/example.com/v1/widgets', 'k/core/v1/configmaps/shop/settings',
   'k/core/v1/services/shop/web', 'k/autoscaling/v2/horizontalpodautoscalers/shop/web?tab=why', 'k/core/v1/pods/shop/big?tab=why', 'k/core/v1/pods/shop/one',
@@ -65,9 +65,89 @@ export const tests = (name) => {
     }
   })
 
+  test('the page is as auditors of web pages want it', async () => {
+    const answers = new Map()
+    const take = (r) => answers.set(r.url(), r)
+    p.page.on('response', take)
+    await p.page.goto(cluster.base)
+    await p.page.waitForSelector('main h1')
+    await p.page.waitForSelector('[data-line=live]')
+    p.page.off('response', take)
+    const told = await p.page.evaluate(() => ({
+      title: document.title, lang: document.documentElement.lang, doctype: document.doctype?.name, charset: document.characterSet,
+      viewport: document.querySelector('meta[name=viewport]')?.content ?? '', description: document.querySelector('meta[name=description]')?.content ?? '',
+      icon: document.querySelector('link[rel=icon]')?.href ?? '', mains: document.querySelectorAll('main').length, h1: document.querySelectorAll('h1').length,
+      blocking: document.querySelectorAll('head script:not([type=module]):not([defer]):not([async])').length,
+      elements: document.querySelectorAll('*').length, bare: [...document.querySelectorAll('button, a[href]')]
+        .filter((e) => !e.textContent.trim() && !e.getAttribute('aria-label') && !e.title).map((e) => e.outerHTML.slice(0, 100)),
+      outside: performance.getEntriesByType('resource').map((e) => e.name).filter((n) => !n.startsWith(location.origin)),
+    }))
+    assert.match(told.title, /Mortise/)
+    assert.deepEqual([told.lang, told.doctype, told.charset, told.mains, told.h1, told.blocking], ['en', 'html', 'UTF-8', 1, 1, 0])
+    assert.match(told.viewport, /width=device-width/)
+    assert.ok(!/user-scalable=no|maximum-scale/.test(told.viewport), told.viewport)
+    assert.ok(told.description && told.icon)
+    assert.ok(told.elements < 1400, `${told.elements} elements`)
+    assert.deepEqual([told.bare, told.outside], [[], []])
+    let assets = 0
+    for (const [url, r] of answers) {
+      if (r.status() === 101) continue // a WebSocket
+      const h = r.headers()
+      assert.equal(h['x-content-type-options'], 'nosniff', url)
+      if (url.includes('/console/assets/')) {
+        assets++
+        assert.match(h['cache-control'], /max-age=31536000, immutable/, url)
+        assert.match(h['content-encoding'] ?? '', /gzip|br/, url)
+      }
+      if (url === cluster.base) {
+        assert.match(h['content-security-policy'], /default-src 'none'/)
+        assert.ok(!/unsafe/.test(h['content-security-policy']), h['content-security-policy'])
+        assert.equal(h['cache-control'], 'no-cache')
+      }
+      assert.ok(r.status() < 400, `${r.status()} ${url}`)
+    }
+    assert.ok(assets >= 2, `${assets} assets`)
+    await p.fine()
+  })
+
+  test('what is clicked is large enough, and stays where it is', async () => {
+    // WCAG 2.2, 2.5.8: 24 pixels, but for links within text and what has room around it.
+    for (const path of ['./', 'reasons', 'extensions', 'k/core/v1/pods', 'k/apps/v1/deployments/shop/web', 'writes', 'access?tab=mine']) {
+      await p.go(path)
+      assert.deepEqual(await p.smallTargets(), [], path)
+    }
+    if (!chromium) return // Firefox does not tell shifts of the layout
+    for (const path of ['./', 'k/core/v1/pods', 'extensions']) {
+      await p.page.goto(cluster.base + path)
+      await p.settled()
+      const shift = await p.page.evaluate(() => new Promise((resolve) => {
+        let sum = 0
+        const o = new PerformanceObserver((l) => l.getEntries().forEach((e) => (sum += e.hadRecentInput ? 0 : e.value)))
+        o.observe({ type: 'layout-shift', buffered: true })
+        requestAnimationFrame(() => setTimeout(() => resolve(sum)))
+      }))
+      assert.ok(shift < 0.1, `the layout of ${path} shifts by ${shift}`)
+    }
+    await p.fine()
+  })
+
+  test('all that waits is listed with its reason', async () => {
+    await cluster.apply(objects.configMap('shop', 'held', {}, { finalizers: ['example.com/nobody'] }), objects.claim('shop', 'lonely', 'none'))
+    await cluster.kubectl('delete', 'cm', 'held', '-n', 'shop', '--wait=false')
+    await p.go('reasons')
+    for (const [section, object, why] of [['Not running', 'Pod shop/big', /Insufficient cpu/], ['Not mounted', 'PersistentVolumeClaim shop/lonely', /./],
+      ['Not scaling', 'Autoscaler shop/web', /./], ['Not deleted', 'ConfigMap shop/held', /a controller of example.com/]]) {
+      const row = p.page.locator(`section:has(h2:has-text("${section}")) tr`, { hasText: object }).first()
+      await row.waitFor()
+      assert.match(await row.textContent(), why, object)
+    }
+    await cluster.kubectl('patch', 'cm', 'held', '-n', 'shop', '--type=merge', '-p', '{"metadata":{"finalizers":null}}')
+    await p.fine()
+  })
+
   test('a page is readable at 320 pixels', async () => {
     await p.page.setViewportSize({ width: 320, height: 640 })
-    for (const path of ['./', 'k/core/v1/pods', 'k/apps/v1/deployments/shop/web', 'extensions', 'writes', 'usage']) {
+    for (const path of ['./', 'reasons', 'k/core/v1/pods', 'k/apps/v1/deployments/shop/web', 'extensions', 'writes', 'usage']) {
       await p.go(path)
       const wide = await p.page.evaluate(() => Math.max(document.documentElement.scrollWidth, document.getElementById('main').scrollWidth))
       assert.ok(wide <= 320, `${path} is ${wide} pixels wide`)

@@ -46,6 +46,12 @@ export const autoscaler = (namespace, name) => ({
     metrics: [{ type: 'Resource', resource: { name: 'cpu', target: { type: 'Utilization', averageUtilization: 50 } } }] },
 })
 
+/** claim is one for a volume of a class. */
+export const claim = (namespace, name, storageClassName) => ({
+  apiVersion: 'v1', kind: 'PersistentVolumeClaim', metadata: meta(name, namespace),
+  spec: { storageClassName, accessModes: ['ReadWriteOnce'], resources: { requests: { storage: '1Gi' } } },
+})
+
 /** deadWebhook is a webhook that nobody serves: it refuses all new config maps of a namespace. */
 export const deadWebhook = (namespace) => ({
   apiVersion: 'admissionregistration.k8s.io/v1', kind: 'ValidatingWebhookConfiguration', metadata: meta('guard'),

@@ -120,6 +120,33 @@ export class Page {
     })
   }
 
+  /** smallTargets are what one can click that is smaller than 24 pixels and has a neighbour within them. */
+  smallTargets() {
+    return this.page.evaluate(() => {
+      const all = [...document.querySelectorAll('button, a[href], input, select, summary, [role=tab]')]
+        .map((e) => ({ e, r: e.getBoundingClientRect() }))
+        .filter(({ e, r }) => r.width > 0 && r.height > 0 && e.checkVisibility())
+      const centre = (r) => [r.left + r.width / 2, r.top + r.height / 2]
+      const small = ({ r }) => r.width < 23.5 || r.height < 23.5
+      // A circle of 24 pixels around the centre of a small one touches no other one, nor the circle of another small one.
+      const near = (a, b) => {
+        const [x, y] = centre(a.r)
+        if (small(b)) {
+          const [u, v] = centre(b.r)
+          if (Math.hypot(x - u, y - v) < 23.5) return true
+        }
+        const dx = Math.max(b.r.left - x, 0, x - b.r.right),
+          dy = Math.max(b.r.top - y, 0, y - b.r.bottom)
+        return Math.hypot(dx, dy) < 11.5
+      }
+      const inText = (e) => e.matches('p a, .hint a, dd a, td a, small a, .chips a, .why a')
+      return all
+        .filter((a) => small(a) && !inText(a.e) && all.some((b) => b !== a && !a.e.contains(b.e) && !b.e.contains(a.e) && near(a, b)))
+        .map((a) => `${Math.round(a.r.width)}×${Math.round(a.r.height)} ${a.e.outerHTML.slice(0, 110)}`)
+        .slice(0, 5)
+    })
+  }
+
   async theme(dark) {
     const is = await this.page.evaluate(() => document.documentElement.dataset.theme === 'dark')
     if (is !== dark) await this.page.click(`button[aria-label="${dark ? 'Dark' : 'Light'} theme"]`)

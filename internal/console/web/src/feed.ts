@@ -47,6 +47,9 @@ export class Feed {
   refused = signal<Status | undefined>(undefined)
 
   private keys = new Map<string, Row>()
+  /** added and gone are rows to put in and to take out before the readers are told: of 50,000 rows that takes long for each event. */
+  private added: Row[] = []
+  private gone = new Set<Row>()
   private rv = ''
   private stop: (() => void) | undefined
   private abort = new AbortController()
@@ -73,6 +76,7 @@ export class Feed {
   }
 
   private async load(): Promise<void> {
+    this.settle()
     const rows: Row[] = []
     const keys = new Map<string, Row>()
     let next = '',
@@ -150,9 +154,6 @@ export class Feed {
 
   private take(events: WatchEvent<Table>[]): void {
     const now = performance.now()
-    let heavy = 0
-    const added: Row[] = []
-    const gone = new Set<Row>()
     for (const e of events) {
       const t = e.object
       const rv = t.metadata?.resourceVersion ?? t.rows?.[0]?.object.metadata.resourceVersion
@@ -168,8 +169,7 @@ export class Feed {
         if (e.type === 'DELETED') {
           if (old) {
             this.keys.delete(key)
-            gone.add(old)
-            heavy++
+            this.gone.add(old)
           }
         } else if (old) {
           old.cells = this.cells(r)
@@ -178,12 +178,20 @@ export class Feed {
         } else {
           const row = this.row(r, now)
           this.keys.set(key, row)
-          added.push(row)
+          this.added.push(row)
         }
       }
     }
-    // A few are put in and taken out singly, many at once.
-    if (heavy > 16) this.rows = this.rows.filter((r) => !gone.has(r))
+    this.bump()
+  }
+
+  /** settle puts the rows in and takes them out: a few singly, many at once. */
+  private settle(): void {
+    const { added, gone } = this
+    if (added.length + gone.size === 0) return
+    this.added = []
+    this.gone = new Set()
+    if (gone.size > 16) this.rows = this.rows.filter((r) => !gone.has(r))
     else for (const r of gone) remove(this.rows, r)
     const fresh = added.filter((r) => !gone.has(r))
     if (fresh.length > 16) {
@@ -192,7 +200,6 @@ export class Feed {
     } else {
       for (const r of fresh) this.rows.splice(place(this.rows, r), 0, r)
     }
-    this.bump()
   }
 
   /** bump tells the readers, at the earliest at the next frame: a burst of events is one rendering. A rendering is followed by many times
@@ -204,6 +211,7 @@ export class Feed {
       this.pending = false
       if (this.closed) return
       const begin = performance.now()
+      this.settle()
       this.version.value++
       setTimeout(() => {
         const now = performance.now()
@@ -218,8 +226,8 @@ export class Feed {
 }
 
 // What follows a rendering: so many times its duration, at most so many ms.
-const rest = 20
-const longest = 500
+const rest = 40
+const longest = 1000
 
 // Cells of a list have few values: states, nodes, images. One string of each is kept, of the newest.
 const strings = new Map<string, string>()

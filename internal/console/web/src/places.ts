@@ -22,6 +22,7 @@ const grouped = (group: string, places: Place[]): Place[] => places.map((p) => (
 export const places: Place[] = [
   ...grouped('Cluster', [
     { title: 'Overview', to: './', keys: 'g o', group: '' },
+    { title: 'Why it waits', to: 'reasons', keys: 'g y', group: '' },
     { title: 'Nodes', to: 'nodes', keys: 'g n', group: '' },
     { title: 'Usage', to: 'usage', keys: 'g u', group: '' },
     kind('Namespaces', 'namespaces'),

@@ -41,7 +41,14 @@ export const Chart = ({
         height: 200,
         cursor: { drag: { x: false, y: false } },
         scales: {
-          x: { range: (_, min, max) => [Math.min(min, max - 60), max] },
+          // By the times themselves: uPlot takes a single one for the middle of years.
+          x: {
+            range: (u) => {
+              const all = u.data[0],
+                last = all[all.length - 1] ?? Date.now() / 1000
+              return [Math.min(all[0] ?? last, last - 60), last]
+            },
+          },
           y: { range: (_, min, max) => [Math.min(0, min), max > 0 ? max * 1.1 : 1] },
         },
         axes: [axis, { ...axis, size: 66, values: (_, v) => v.map(unit) }],

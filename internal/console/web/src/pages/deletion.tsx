@@ -29,7 +29,8 @@ const known: [RegExp, string][] = [
   [/^resource\.kubernetes\.io\/delete-protection$/, 'the controller of resource claims, when no pod uses it'],
 ]
 
-const remover = (f: string): string =>
+/** remover says who removes a finalizer. */
+export const remover = (f: string): string =>
   known.find(([r]) => r.test(f))?.[1] ??
   (f.includes('/') ? `a controller of ${f.split('/')[0]}: if it no longer runs, nobody removes it` : 'nobody that this server knows')
 

@@ -41,6 +41,7 @@ const Nothing = (): JSX.Element => (
 const pages: Record<string, Page> = {
   nodes: lazy(() => import('./nodes').then((m) => m.Nodes)),
   usage: lazy(() => import('./usage').then((m) => m.Usage)),
+  reasons: lazy(() => import('./reasons').then((m) => m.Reasons)),
   rollouts: lazy(() => import('./rollouts').then((m) => m.Rollouts)),
   kinds: lazy(() => import('./kinds').then((m) => m.Kinds)),
   extensions: lazy(() => import('./extensions').then((m) => m.Extensions)),

@@ -185,7 +185,14 @@ const refusedOf = (t: Traces | undefined): Trouble[] => {
 const rank: Record<Tone, number> = { bad: 0, warn: 1, idle: 2, ok: 3 }
 
 const Wrongs = ({ all, blind }: { all: Trouble[]; blind: string[] }): JSX.Element => (
-  <Section title="Wrong now" aside={all.length > 0 && many(all.length, 'thing')} class={all.length ? 'first' : ''}>
+  <Section
+    title="Wrong now"
+    aside={
+      <>
+        {all.length > 0 && many(all.length, 'thing')} <a href="reasons">Why it waits</a>
+      </>
+    }
+    class={all.length ? 'first' : ''}>
     {all.length === 0 && (
       <p class="fine">
         <Mark word="Nothing is wrong" tone="ok" /> {blind.length > 0 ? 'in what you may read.' : ''}
@@ -392,8 +399,8 @@ const summary = (x: Extensions | undefined): [string, JSX.Element | string][] =>
   return [...by].map(([point, o]) => [
     x?.points.find((p) => p.point === point)?.title ?? point,
     <a href={href(['extensions', point])}>
-      {o.bad ? <Mark word={`${o.bad} of ${o.n} fail`} tone="bad" /> : `${o.n}`}
-      {o.calls > 0 && <small> {count(o.calls)} calls</small>}
+      {o.bad ? <Mark word={o.n === 1 ? 'fails' : `${o.bad} of ${o.n} fail`} tone="bad" /> : `${o.n}`}
+      {o.calls > 0 && <small>{` · ${many(o.calls, 'call')}`}</small>}
     </a>,
   ])
 }
