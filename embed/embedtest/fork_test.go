@@ -101,11 +101,19 @@ func TestReset(t *testing.T) {
 func TestAt(t *testing.T) {
 	first := bare(t)
 	put(t, first.Client(), "a", "1")
-	then := first.Revision()
+	then, when := first.Revision(), time.Now()
 	put(t, first.Client(), "a", "2")
 	past := kubernetes.NewForConfigOrDie(first.At(t, then))
-	if got := has(t, past); got != "a=1" {
-		t.Errorf("then the cluster had %q", got)
+	fork := first.Fork(t) // knows the times before it, too
+	for _, client := range []kubernetes.Interface{
+		past, kubernetes.NewForConfigOrDie(first.AtTime(t, when)), kubernetes.NewForConfigOrDie(fork.AtTime(t, when)),
+	} {
+		if got := has(t, client); got != "a=1" {
+			t.Errorf("then the cluster had %q", got)
+		}
+	}
+	if got := has(t, kubernetes.NewForConfigOrDie(first.AtTime(t, time.Now()))); got != "a=2" {
+		t.Errorf("now the cluster has %q", got)
 	}
 	err := past.CoreV1().ConfigMaps("default").Delete(t.Context(), "a", metav1.DeleteOptions{})
 	if err == nil || !strings.Contains(err.Error(), "the past cannot be changed") {

@@ -228,6 +228,15 @@ func (c *Cluster) Revision() int64 {
 	return 0
 }
 
+// RevisionAt returns the newest revision of the store at a time. Only a store in memory knows.
+func (c *Cluster) RevisionAt(at time.Time) (int64, error) {
+	dater, ok := c.stored().(store.Dater)
+	if !ok {
+		return 0, errors.New("only a store in memory knows when it has committed")
+	}
+	return dater.RevisionAt(at)
+}
+
 // Config returns an administrator's client configuration: over TLS, or in-process if the cluster has no port.
 func (c *Cluster) Config() *rest.Config { return rest.CopyConfig(c.access.admin) }
 
