@@ -87,8 +87,8 @@ func (s *Server) At(t T, revision int64) *rest.Config {
 	return config
 }
 
-// AtTime is [Server.At] at the newest revision of a time: the cluster as it was then. Times of the past ten minutes are told apart to the
-// single write, as long as the store keeps the history.
+// AtTime is [Server.At] at the newest revision of a time: the cluster as it was then. The store knows the time of each write of the
+// past ten minutes, as long as it keeps the history.
 func (s *Server) AtTime(t T, when time.Time) *rest.Config {
 	t.Helper()
 	revision, err := s.cluster.RevisionAt(when)

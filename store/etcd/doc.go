@@ -42,6 +42,6 @@
 //
 // # Stability
 //
-// Other programs may use this package. A committed list of what it exports is compared in a test, so that nothing changes by accident; a
-// release may change it, and its notes say so.
+// Other programs may use this package. A committed list of what it exports is compared in a test, so that nothing changes by accident. A
+// release may change it, and its notes announce the change.
 package etcd

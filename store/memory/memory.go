@@ -8,8 +8,8 @@
 //
 // # Stability
 //
-// Other programs may use this package. A committed list of what it exports is compared in a test, so that nothing changes by accident; a
-// release may change it, and its notes say so.
+// Other programs may use this package. A committed list of what it exports is compared in a test, so that nothing changes by accident. A
+// release may change it, and its notes announce the change.
 package memory
 
 import (
@@ -107,7 +107,7 @@ func (e *Engine) RevisionAt(at time.Time) (int64, error) {
 	if at.After(e.clock.Now()) {
 		return 0, fmt.Errorf("revision at %s: %w", at.Format(time.RFC3339Nano), store.ErrFuture)
 	}
-	revision, err := e.db.RevisionAt(at)
+	revision, err := mvcc.RevisionAt(e.db, at)
 	if err != nil {
 		return 0, fmt.Errorf("revision at %s: %w", at.Format(time.RFC3339Nano), err)
 	}

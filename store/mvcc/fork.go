@@ -42,7 +42,7 @@ func ForkAt(d *DB, revision int64) (*DB, error) {
 
 // RevisionAt returns the newest revision that was published at or before a time, as far as [Options].MarkEvery tells times apart. The error
 // is [store.ErrCompacted] if the history begins later.
-func (d *DB) RevisionAt(at time.Time) (int64, error) {
+func RevisionAt(d *DB, at time.Time) (int64, error) {
 	d.publishing.Lock()
 	defer d.publishing.Unlock()
 	if revision := d.history.published(at); revision > 0 {
