@@ -92,7 +92,7 @@ type Server struct {
 	Logger *slog.Logger
 	// Started is when the process began, for the time that /metrics reports; zero: when Start was called.
 	Started time.Time
-	// Progress is called with the name of each step of the start as it begins, in the goroutine of Start; nil: nothing is.
+	// Progress is called with the name of each step of the start as it begins, one at a time, before Start returns; nil: nothing is.
 	Progress func(step string)
 
 	cluster *cluster.Cluster // nil: not started

@@ -106,6 +106,11 @@ func TestGuideWaiting(t *testing.T) {
 	}
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
 	cluster.WaitFor(t, d, func() bool { return d.Status.ReadyReplicas == 3 })
+	cluster.Settle(t)
+	pods, err := cluster.Client().CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(pods.Items) != 3 {
+		t.Errorf("%d pods: %v", len(pods.Items), err)
+	}
 }
 
 func TestGuideTime(t *testing.T) {

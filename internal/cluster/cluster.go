@@ -53,6 +53,7 @@ type Settings struct {
 
 	origin *origin       // of a fork; nil: none
 	local  *localServers // nil: the cluster calls none
+	label  string        // of the cluster's goroutines
 }
 
 // Startup is what is known of a start from outside, and who follows it.
@@ -97,6 +98,7 @@ type instance struct {
 	server  *apiserver.Server
 	engine  store.Engine // nil: the store cannot be forked
 	handed  *handed      // of a fork: gets connections that others accepted
+	retries *controllers.Retries
 }
 
 // access is the configuration of clients for the API server.
@@ -124,6 +126,7 @@ func Start(ctx context.Context, s Settings) (*Cluster, error) {
 
 // start runs the steps, and also returns their results.
 func start(ctx context.Context, s Settings, steps []lifecycle.Step[*assembly]) (*Cluster, *assembly, error) {
+	s.label = newLabel()
 	now, a, err := startSteps(ctx, s, steps)
 	if err != nil {
 		return nil, a, err
@@ -141,14 +144,17 @@ func startSteps(ctx context.Context, s Settings, steps []lifecycle.Step[*assembl
 		steps = lifecycle.Announced(steps, s.Start.Progress)
 	}
 	var a *assembly
-	process, err := lifecycle.Start(ctx, steps, func(p *lifecycle.Process) *assembly {
-		a = newAssembly(config, p)
-		return a
+	var process *lifecycle.Process
+	labelled(s.label, func() {
+		process, err = lifecycle.Start(ctx, steps, func(p *lifecycle.Process) *assembly {
+			a = newAssembly(config, p)
+			return a
+		})
 	})
 	if err != nil {
 		return nil, a, err
 	}
-	r := &instance{Process: process, settled: a.settled, server: a.server}
+	r := &instance{Process: process, settled: a.settled, server: a.server, retries: a.observation.retries}
 	if a.store != nil {
 		if forker, ok := store.Ability[store.Forker](a.store.Engine()); ok {
 			r.engine, _ = forker.(store.Engine)

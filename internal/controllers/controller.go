@@ -159,6 +159,8 @@ type Deps struct {
 	scope *scope
 	start func() // starts the informers that were requested since the last call
 	turn  func(what string) time.Duration
+
+	retries *Retries
 }
 
 // Syncs is how many objects the controller syncs concurrently.
