@@ -14,10 +14,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Settle waits until nothing more happens in the cluster: no request is in progress, every informer has handled the newest revision, and the
-// queue of every controller, of the scheduler and of the nodes is empty, those of controllers that [Server.Run] runs included. What a
-// failed sync tries again within a second counts as work; what comes back at a later time does not. Settle never polls the API: it looks at
-// the goroutines of the cluster, and lets them run while one of them can.
+// Settle waits until nothing more happens in the cluster: no request is in progress, every informer has handled the newest revision, and
+// the queue of every controller, of the scheduler and of the nodes is empty, those of controllers that [Server.Run] runs included. What
+// a failed sync tries again within a second counts as work; what comes back at a later time does not. Settle never polls the API: it
+// looks at the goroutines of the cluster, and lets them run while one of them can.
 //
 //	create(t, cluster.Client(), deployment)
 //	cluster.Settle(t) // the Deployment has its pods, or will not get them
@@ -28,7 +28,7 @@ func (s *Server) Settle(t T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	err := s.settle(ctx)
+	err := settle(ctx, s)
 	if err == nil {
 		return
 	}
@@ -36,7 +36,7 @@ func (s *Server) Settle(t T) {
 	t.Fatalf("settle cluster: %v", err)
 }
 
-func (s *Server) settle(ctx context.Context) error {
+func settle(ctx context.Context, s *Server) error {
 	for {
 		if err := s.cluster.Quiet(ctx); err != nil || s.URL() == "" {
 			return err

@@ -53,13 +53,14 @@ type Settings struct {
 
 	origin *origin       // of a fork; nil: none
 	local  *localServers // nil: the cluster calls none
-	label  string        // of the cluster's goroutines
 }
 
 // Startup is what is known of a start from outside, and who follows it.
 type Startup struct {
 	Began    time.Time         // zero: now
 	Progress func(step string) // is called as each step begins; nil: nothing is
+
+	label string // of the cluster's goroutines
 }
 
 // Extensions are extensions in Go.
@@ -126,7 +127,7 @@ func Start(ctx context.Context, s Settings) (*Cluster, error) {
 
 // start runs the steps, and also returns their results.
 func start(ctx context.Context, s Settings, steps []lifecycle.Step[*assembly]) (*Cluster, *assembly, error) {
-	s.label = newLabel()
+	s.Start.label = newLabel()
 	now, a, err := startSteps(ctx, s, steps)
 	if err != nil {
 		return nil, a, err
@@ -145,7 +146,7 @@ func startSteps(ctx context.Context, s Settings, steps []lifecycle.Step[*assembl
 	}
 	var a *assembly
 	var process *lifecycle.Process
-	labelled(s.label, func() {
+	labelled(s.Start.label, func() {
 		process, err = lifecycle.Start(ctx, steps, func(p *lifecycle.Process) *assembly {
 			a = newAssembly(config, p)
 			return a

@@ -43,7 +43,7 @@ func labelled(label string, f func()) {
 
 // Go runs f in a goroutine of the cluster: [Cluster.Quiet] waits for what it does, and for the goroutines that it starts.
 func (c *Cluster) Go(f func()) {
-	labelled(c.settings.label, func() { go f() })
+	labelled(c.settings.Start.label, func() { go f() })
 }
 
 // showLabels has dumps of goroutines show labels, as the runtime does by itself from Go 1.27 on.
@@ -62,7 +62,7 @@ func (c *Cluster) Quiet(ctx context.Context) error {
 	if err := showLabels(); err != nil {
 		return fmt.Errorf("show labels: %w", err)
 	}
-	d := dump{label: []byte(strconv.Quote(goroutinesOf) + ": " + strconv.Quote(c.settings.label))}
+	d := dump{label: []byte(strconv.Quote(goroutinesOf) + ": " + strconv.Quote(c.settings.Start.label))}
 	for {
 		r := c.running()
 		if r == nil {
