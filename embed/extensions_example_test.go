@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +20,7 @@ import (
 	"github.com/mortise-dev/mortise/extension/authenticator"
 	"github.com/mortise-dev/mortise/extension/authorizer"
 	"github.com/mortise-dev/mortise/extension/controller"
+	"github.com/mortise-dev/mortise/store"
 	"github.com/mortise-dev/mortise/store/memory"
 )
 
@@ -113,4 +115,41 @@ func ExampleExtensions_controllers() {
 	}
 	fmt.Println(<-greeted)
 	// Output: hello, mine
+}
+
+// journal is a store engine of one's own: it notes the keys of each commit, and leaves the storing to another engine.
+type journal struct {
+	store.Engine
+	written chan string
+}
+
+// Commit implements [store.Engine].
+func (j journal) Commit(ctx context.Context, ops ...store.Op) (int64, []*store.Record, error) {
+	revision, records, err := j.Engine.Commit(ctx, ops...)
+	if err == nil {
+		for _, op := range ops {
+			if strings.Contains(op.Key, "/configmaps/default/") {
+				j.written <- op.Key
+			}
+		}
+	}
+	return revision, records, err
+}
+
+// A cluster on a store engine of one's own, which passes the suite of package store/storetest.
+func ExampleServer_engine() {
+	ctx := context.Background()
+	engine := journal{memory.Open(memory.Options{}), make(chan string, 100)}
+	s := &embed.Server{Controllers: []string{"none"}, Engine: engine}
+	if err := s.Start(ctx); err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer s.Stop()
+	mine := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}
+	if _, err := s.Client().CoreV1().ConfigMaps("default").Create(ctx, mine, metav1.CreateOptions{}); err != nil {
+		fmt.Println(err)
+	}
+	fmt.Println(<-engine.written)
+	// Output: /registry/configmaps/default/mine
 }

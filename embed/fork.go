@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 
 	"k8s.io/client-go/rest"
 
@@ -84,6 +85,17 @@ func (s *Server) At(t T, revision int64) *rest.Config {
 	config := past.Config()
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return readOnly{next, revision} })
 	return config
+}
+
+// AtTime is [Server.At] at the newest revision of a time: the cluster as it was then. The store knows the time of each write of the
+// past ten minutes, as long as it keeps the history.
+func (s *Server) AtTime(t T, when time.Time) *rest.Config {
+	t.Helper()
+	revision, err := s.cluster.RevisionAt(when)
+	if err != nil {
+		t.Fatalf("fork cluster: %v", err)
+	}
+	return s.At(t, revision)
 }
 
 // errPast is the error of a write to the past.

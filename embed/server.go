@@ -12,6 +12,11 @@
 // The zero value works. Start reads the fields; do not change them afterwards. Extensions in Go (admission plug-ins,
 // controllers, scheduler plug-ins, kinds) go into [Extensions]; a ten-line main with its own Server is a Mortise with these
 // extensions. For Go tests see package embedtest.
+//
+// # Stability
+//
+// What this package exports only grows: a committed list of it is compared in a test, and a change that breaks a program is announced in a
+// release before.
 package embed
 
 import (
@@ -87,7 +92,7 @@ type Server struct {
 	Logger *slog.Logger
 	// Started is when the process began, for the time that /metrics reports; zero: when Start was called.
 	Started time.Time
-	// Progress is called with the name of each step of the start as it begins, in the goroutine of Start; nil: nothing is.
+	// Progress is called with the name of each step of the start as it begins, one at a time, before Start returns; nil: nothing is.
 	Progress func(step string)
 
 	cluster *cluster.Cluster // nil: not started
@@ -145,11 +150,11 @@ func (s *Server) Kubeconfig() []byte { return s.cluster.Kubeconfig() }
 // URL returns https://HOST:PORT.
 func (s *Server) URL() string { return s.cluster.URL() }
 
-// Ready describes a running cluster.
+// Ready describes a running cluster, or a running node of package node.
 type Ready struct {
-	URL        string // https://HOST:PORT; empty: it has no port
-	Kubeconfig string // the path of the administrator's kubeconfig; empty: none was written
-	Pods       string // what runs the pods, with the reason if the server chose that
+	URL        string // of the API server, https://HOST:PORT; empty: it has no port
+	Kubeconfig string // the path of the administrator's kubeconfig, or of the node's; empty: none was written
+	Pods       string // what runs the pods, with the node's name or with the reason if the server chose that
 }
 
 // Ready describes the running cluster.

@@ -11,6 +11,11 @@
 // the ledger's contents; `mortise extensions` prints them.
 //
 // A Ledger is safe for concurrent use; it starts no goroutines.
+//
+// # Stability
+//
+// What this package exports only grows: a committed list of it is compared in a test, and a change that breaks a program is announced in a
+// release before.
 package extension
 
 // Point is a place where Mortise calls out, or lets itself be driven.

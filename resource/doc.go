@@ -10,4 +10,9 @@
 // allocation) use.
 //
 // Descriptors are immutable values; everything in them is safe for concurrent use.
+//
+// # Stability
+//
+// What this package exports only grows: a committed list of it is compared in a test, and a change that breaks a program is announced in a
+// release before.
 package resource

@@ -35,4 +35,9 @@
 //	faulty     a decorator that fails on demand, for tests
 //	metered    a decorator that counts and times operations
 //	storetest  one entry point that tests each promise of an engine
+//
+// # Stability
+//
+// [Engine] does not change: an engine that passes storetest goes on to work. New abilities of engines come as optional interfaces, and
+// what else this package exports only grows. A committed list of it is compared in a test.
 package store

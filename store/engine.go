@@ -149,6 +149,13 @@ type Watcher interface {
 	Close()
 }
 
+// Dater is an [Engine] that knows when it committed its revisions.
+type Dater interface {
+	// RevisionAt returns the newest revision that was committed at or before a time, by the engine's clock. The error is [ErrFuture], or
+	// [ErrCompacted] for a time before the history.
+	RevisionAt(at time.Time) (int64, error)
+}
+
 // Forker is an [Engine] that can be forked.
 type Forker interface {
 	// Fork returns an independent engine with the same keys, history and revision. The error is [ErrClosed].

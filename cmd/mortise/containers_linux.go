@@ -22,7 +22,7 @@ func addContainers(p *cli.Program) embed.Containers {
 		if err := n.Start(ctx); err != nil {
 			return nil, err
 		}
-		return n, nil
+		return started{n}, nil
 	}
 	return embednode.Containers()
 }

@@ -49,12 +49,20 @@ func main() {
 	os.Exit(cli.Main(context.Background(), os.Args[1:], p))
 }
 
-// started is a cluster as the command line takes it.
-type started struct{ *embed.Server }
+// embedded is a cluster of package embed, or a node of package node there.
+type embedded interface {
+	Ready() embed.Ready
+	Settled() <-chan struct{}
+	Wait() error
+	Stop() error
+}
+
+// started is a cluster or a node as the command line takes it.
+type started struct{ embedded }
 
 // Ready implements [cli.Cluster].
 func (s started) Ready() (url, kubeconfig, node string) {
-	r := s.Server.Ready()
+	r := s.embedded.Ready()
 	return r.URL, r.Kubeconfig, r.Pods
 }
 

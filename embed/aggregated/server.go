@@ -33,6 +33,11 @@
 // # Concurrency
 //
 // The server calls the functions of resources concurrently. Their context ends with the request.
+//
+// # Stability
+//
+// What this package exports only grows: a committed list of it is compared in a test, and a change that breaks a program is announced in a
+// release before.
 package aggregated
 
 import (

@@ -239,3 +239,6 @@ func (b bug) story(r *Run) {
 		r.Errorf("the copies are %q: want a=5", text)
 	}
 }
+
+// Copier is the example controller without a bug.
+func Copier(ctx context.Context, config *rest.Config) error { return none.run(ctx, config) }

@@ -11,6 +11,11 @@
 //
 // The cluster runs in the test's process, in memory, on a free port of 127.0.0.1 over TLS, with all controllers, the scheduler and one
 // simulated node. It stops when the test ends, and the test fails if the cluster does not stop cleanly.
+//
+// # Stability
+//
+// What this package exports only grows: a committed list of it is compared in a test, and a change that breaks a program is announced in a
+// release before.
 package embedtest
 
 import (

@@ -6,11 +6,14 @@ package embedtest_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -101,11 +104,19 @@ func TestReset(t *testing.T) {
 func TestAt(t *testing.T) {
 	first := bare(t)
 	put(t, first.Client(), "a", "1")
-	then := first.Revision()
+	then, when := first.Revision(), time.Now()
 	put(t, first.Client(), "a", "2")
 	past := kubernetes.NewForConfigOrDie(first.At(t, then))
-	if got := has(t, past); got != "a=1" {
-		t.Errorf("then the cluster had %q", got)
+	fork := first.Fork(t) // knows the times before it, too
+	for _, client := range []kubernetes.Interface{
+		past, kubernetes.NewForConfigOrDie(first.AtTime(t, when)), kubernetes.NewForConfigOrDie(fork.AtTime(t, when)),
+	} {
+		if got := has(t, client); got != "a=1" {
+			t.Errorf("then the cluster had %q", got)
+		}
+	}
+	if got := has(t, kubernetes.NewForConfigOrDie(first.AtTime(t, time.Now()))); got != "a=2" {
+		t.Errorf("now the cluster has %q", got)
 	}
 	err := past.CoreV1().ConfigMaps("default").Delete(t.Context(), "a", metav1.DeleteOptions{})
 	if err == nil || !strings.Contains(err.Error(), "the past cannot be changed") {
@@ -192,4 +203,61 @@ func TestForkCosts(t *testing.T) {
 	if shortest > time.Millisecond {
 		t.Errorf("a fork takes %v: want a millisecond at most", shortest)
 	}
+}
+
+// forks is how many parallel tests fork the prepared cluster: by the environment, a few otherwise.
+func forks() int {
+	if n, err := strconv.Atoi(os.Getenv("MORTISE_FORKS")); err == nil {
+		return n
+	}
+	return 10
+}
+
+// TestParallelForks runs parallel tests, each with a fork with all controllers, the scheduler and a node, that waits until a Deployment of
+// the fork has its pod. It measures them together.
+func TestParallelForks(t *testing.T) {
+	began := time.Now()
+	t.Run("all", func(t *testing.T) {
+		for i := range forks() {
+			t.Run(strconv.Itoa(i), func(t *testing.T) {
+				t.Parallel()
+				cluster := prepared.Fork(t)
+				if _, err := cluster.Client().AppsV1().Deployments("default").Create(t.Context(), web(1), metav1.CreateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
+				cluster.WaitFor(t, d, func() bool { return d.Status.ReadyReplicas == 1 })
+			})
+		}
+	})
+	t.Logf("%d parallel tests took %v; the process had up to %s resident", forks(), time.Since(began), resident())
+}
+
+// resident returns the largest resident memory of this process so far, where the system says it.
+func resident() string {
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return "unknown memory"
+	}
+	_, after, _ := strings.Cut(string(text), "VmHWM:")
+	line, _, _ := strings.Cut(after, "\n")
+	return strings.TrimSpace(line)
+}
+
+// TestNewCosts measures a start, until the first answer.
+func TestNewCosts(t *testing.T) {
+	shortest := time.Hour
+	for range 5 {
+		began := time.Now()
+		cluster := embedtest.New(t)
+		took := time.Since(began)
+		if _, err := cluster.Client().CoreV1().Namespaces().Get(t.Context(), "default", metav1.GetOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		shortest = min(shortest, took)
+		if err := cluster.Stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("embedtest.New takes %v at best", shortest)
 }

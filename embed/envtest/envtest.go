@@ -16,6 +16,11 @@
 //
 // Fields that find or start binaries have no effect. Flags that ControlPlane.GetAPIServer().Configure() sets are read as
 // kube-apiserver's; one that Mortise does not have is an error of Start.
+//
+// # Stability
+//
+// The fields and methods are those of controller-runtime's package envtest, in the release that go.mod names, and change with it. A
+// committed list of them is compared in a test.
 package envtest
 
 import (

@@ -4,6 +4,11 @@
 // Package node runs nodes with containers: [Containers] lets an embed.Server of this process run them, and an [Agent] is a node of a
 // cluster whose API server is elsewhere. It needs Linux, and brings the container runtime's protocol, netlink and the packet filters
 // with it; package embed does without.
+//
+// # Stability
+//
+// What this package exports only grows: a committed list of it is compared in a test, and a change that breaks a program is announced in a
+// release before.
 package node
 
 import (
@@ -96,7 +101,7 @@ func (n *Agent) Settled() <-chan struct{} {
 	return settled
 }
 
-// Ready describes the running node: the cluster's URL, the path of the node's kubeconfig, and its name with what runs its pods.
-func (n *Agent) Ready() (url, kubeconfig, name string) {
-	return n.node.Server(), containers.Kubeconfig(n.DataDir), n.node.Text()
+// Ready describes the running node.
+func (n *Agent) Ready() embed.Ready {
+	return embed.Ready{URL: n.node.Server(), Kubeconfig: containers.Kubeconfig(n.DataDir), Pods: n.node.Text()}
 }

@@ -7,6 +7,11 @@
 // `mortise up` binds them to its flags ([APIServer.AddFlags]), package embed has them as a field of its Server; both have the same meaning.
 // The package reads no files: the packages that use a file validate it, before anything starts. The package imports no other package of the
 // server.
+//
+// # Stability
+//
+// The names and meanings are those of the Kubernetes release that Mortise implements, and change with it. A committed list of what this
+// package exports is compared in a test.
 package options
 
 import "github.com/spf13/pflag"

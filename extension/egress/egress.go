@@ -11,6 +11,11 @@
 // "cluster" or "controlplane", and upstream's metrics count it.
 //
 // A [Selector] is immutable; it and its dialers are safe for concurrent use.
+//
+// # Stability
+//
+// Other programs may use this package. A committed list of what it exports is compared in a test, so that nothing changes by accident. A
+// release may change it, and its notes announce the change.
 package egress
 
 import (

@@ -4,6 +4,11 @@
 // Package trace is the API of write traces: who sent a write, what each stage and each mutating step changed, what rejected
 // it, and the result. Servers respond with a [View] or a [Field] at [Route]; `mortise explain` prints them. [Diff] and
 // [Path] describe changes and fields. [Scheduling] has the scheduler's decisions.
+//
+// # Stability
+//
+// What this package exports only grows: a committed list of it is compared in a test, and a change that breaks a program is announced in a
+// release before.
 package trace
 
 // Route is where a server answers questions about writes: below it by audit identity, at it by the query's parameters.

@@ -7,6 +7,11 @@
 // impersonate that one server only. [Bundle.Turn] is the pure core of a rotation without interruption: clients trust the CA
 // of the next certificate before the server presents it, and the old CA for as long as the server may still present its
 // certificate.
+//
+// # Stability
+//
+// Other programs may use this package. A committed list of what it exports is compared in a test, so that nothing changes by accident. A
+// release may change it, and its notes announce the change.
 package trust
 
 import (

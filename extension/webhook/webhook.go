@@ -7,6 +7,11 @@
 // at one of its ready endpoints under the name NAME.NAMESPACE.svc, and a URL as it is; it verifies the certificate by the
 // target's CA bundle, or the machine's roots if there is none. It does not follow redirects to another server. Every call
 // goes through the extension ledger.
+//
+// # Stability
+//
+// Other programs may use this package. A committed list of what it exports is compared in a test, so that nothing changes by accident. A
+// release may change it, and its notes announce the change.
 package webhook
 
 import (

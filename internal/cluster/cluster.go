@@ -59,6 +59,8 @@ type Settings struct {
 type Startup struct {
 	Began    time.Time         // zero: now
 	Progress func(step string) // is called as each step begins; nil: nothing is
+
+	label string // of the cluster's goroutines
 }
 
 // Extensions are extensions in Go.
@@ -97,6 +99,7 @@ type instance struct {
 	server  *apiserver.Server
 	engine  store.Engine // nil: the store cannot be forked
 	handed  *handed      // of a fork: gets connections that others accepted
+	retries *controllers.Retries
 }
 
 // access is the configuration of clients for the API server.
@@ -124,6 +127,7 @@ func Start(ctx context.Context, s Settings) (*Cluster, error) {
 
 // start runs the steps, and also returns their results.
 func start(ctx context.Context, s Settings, steps []lifecycle.Step[*assembly]) (*Cluster, *assembly, error) {
+	s.Start.label = newLabel()
 	now, a, err := startSteps(ctx, s, steps)
 	if err != nil {
 		return nil, a, err
@@ -141,14 +145,17 @@ func startSteps(ctx context.Context, s Settings, steps []lifecycle.Step[*assembl
 		steps = lifecycle.Announced(steps, s.Start.Progress)
 	}
 	var a *assembly
-	process, err := lifecycle.Start(ctx, steps, func(p *lifecycle.Process) *assembly {
-		a = newAssembly(config, p)
-		return a
+	var process *lifecycle.Process
+	labelled(s.Start.label, func() {
+		process, err = lifecycle.Start(ctx, steps, func(p *lifecycle.Process) *assembly {
+			a = newAssembly(config, p)
+			return a
+		})
 	})
 	if err != nil {
 		return nil, a, err
 	}
-	r := &instance{Process: process, settled: a.settled, server: a.server}
+	r := &instance{Process: process, settled: a.settled, server: a.server, retries: a.observation.retries}
 	if a.store != nil {
 		if forker, ok := store.Ability[store.Forker](a.store.Engine()); ok {
 			r.engine, _ = forker.(store.Engine)
@@ -226,6 +233,15 @@ func (c *Cluster) Revision() int64 {
 		return e.Revision()
 	}
 	return 0
+}
+
+// RevisionAt returns the newest revision of the store at a time. Only a store in memory knows.
+func (c *Cluster) RevisionAt(at time.Time) (int64, error) {
+	dater, ok := c.stored().(store.Dater)
+	if !ok {
+		return 0, errors.New("only a store in memory knows when it has committed")
+	}
+	return dater.RevisionAt(at)
 }
 
 // Config returns an administrator's client configuration: over TLS, or in-process if the cluster has no port.

@@ -55,7 +55,7 @@ func (c *Cluster) fork(
 	if err != nil {
 		return nil, fmt.Errorf("fork cluster: %w", err)
 	}
-	s.KubeconfigFile, s.local = "", s.local.fork()
+	s.KubeconfigFile, s.local, s.Start.label = "", s.local.fork(), newLabel()
 	f := &Cluster{nodeText: c.nodeText, material: c.material, ended: make(chan struct{})}
 	f.origin = &origin{engine: engine, material: c.material, inside: inside || c.origin != nil && c.origin.inside}
 	if f.origin.inside {

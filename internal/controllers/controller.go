@@ -158,7 +158,13 @@ type Deps struct {
 	syncs *Syncs // nil: one object at a time
 	scope *scope
 	start func() // starts the informers that were requested since the last call
-	turn  func(what string) time.Duration
+	queueing
+}
+
+// queueing is what all queues of the controllers have in common.
+type queueing struct {
+	turn    func(what string) time.Duration
+	retries *Retries
 }
 
 // Syncs is how many objects the controller syncs concurrently.

@@ -28,12 +28,14 @@ type Queue[K comparable] struct {
 	metrics *queueMetrics
 	workers int
 	turn    func(what string) time.Duration
+	retry   *retrying[K]
 }
 
 // NewQueue creates a controller's queue. The name tells several queues of one controller apart. A failed key comes back after 5 ms,
 // doubling up to 1000 s; over all keys, the queue retries no more than ten a second after a burst of a hundred.
 func NewQueue[K comparable](d *Deps, name string, workers int) *Queue[K] {
-	q := &Queue[K]{name: name, log: d.Logger.With("queue", name), metrics: d.Metrics.queue(name), workers: workers, turn: d.turn}
+	q := &Queue[K]{name: name, log: d.Logger.With("queue", name), metrics: d.Metrics.queue(name), workers: workers, turn: d.turn,
+		retry: newRetrying[K](d.retries)}
 	config := workqueue.TypedRateLimitingQueueConfig[K]{Clock: d.Clock}
 	if q.metrics != nil {
 		measured := &measuredQueue[K]{
@@ -74,6 +76,7 @@ func (q *Queue[K]) AddRateLimited(key K) { q.work.AddRateLimited(key) }
 // Run syncs keys until ctx ends, then waits for the syncs in progress. It logs a failed sync and retries the key after its back-off, for
 // ever: nothing else would bring the key back. A sync that panics ends Run with an error.
 func (q *Queue[K]) Run(ctx context.Context, sync func(context.Context, K) error) error {
+	defer q.retry.end()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		<-ctx.Done()
@@ -116,6 +119,7 @@ const soon = 8
 // one syncs one key. It returns an error only for a panic.
 func (q *Queue[K]) one(ctx context.Context, key K, sync func(context.Context, K) error) (err error) {
 	defer q.work.Done(key)
+	q.retry.back(key)
 	defer func() {
 		if v := recover(); v != nil {
 			err = panicError(fmt.Sprintf("sync %v", key), v, debug.Stack())
@@ -139,6 +143,9 @@ func (q *Queue[K]) one(ctx context.Context, key K, sync func(context.Context, K)
 		}
 		q.log.Log(ctx, level, "Could not sync an object, retrying", "key", fmt.Sprint(key), "tries", tries, "error", failure)
 		q.metrics.retried()
+		if tries <= soon {
+			q.retry.soon(key)
+		}
 		if apierrors.IsConflict(failure) && q.work.NumRequeues(key) >= behind {
 			q.work.AddAfter(key, catchUp)
 			return nil

@@ -50,6 +50,8 @@ type Options struct {
 	// Turn returns how long a key waits before it enters a queue, given the names of both; nil: keys do not wait. Simulations use it to
 	// give each key a moment of its own.
 	Turn func(what string) time.Duration
+	// Retries counts the keys that come back soon after a failure; nil: nothing does.
+	Retries *Retries
 	// BackOff is the first pause before a failed controller starts again; it doubles up to 64 times that. 1 s when 0.
 	BackOff time.Duration
 }
@@ -119,7 +121,7 @@ func RunWith(ctx context.Context, selected []Controller, shared *Deps, options O
 	d := *shared
 	d.Watcher = d.Client
 	d.Clock, d.Cluster, d.Metrics, d.turn = options.Clock, options.Cluster, options.Metrics, options.Turn
-	d.Scaling = options.Scaling
+	d.Scaling, d.retries = options.Scaling, options.Retries
 	d.Informers = informers.NewSharedInformerFactoryWithOptions(d.Client, 0, informers.WithTransform(DropManagedFields))
 	d.MetadataInformers = metadatainformer.NewSharedInformerFactoryWithOptions(d.Metadata, 0,
 		metadatainformer.WithTransform(DropManagedFields))

@@ -67,6 +67,27 @@ func TestPublicAPI(t *testing.T) {
 	}
 }
 
+// TestStabilityIsStated: the comment of each public package says under "Stability" what may change.
+func TestStabilityIsStated(t *testing.T) {
+	stated := map[string]bool{}
+	for _, s := range tree(t) {
+		top, _, _ := strings.Cut(s.dir(), "/")
+		if s.isTest() || !slices.Contains(public, top) || strings.Contains(s.dir(), "/internal") {
+			continue
+		}
+		comment := s.file.Doc
+		stated[s.dir()] = stated[s.dir()] || comment != nil && strings.Contains(comment.Text(), "\n# Stability\n")
+	}
+	if len(stated) < 20 {
+		t.Fatalf("found %d public packages", len(stated))
+	}
+	for dir, ok := range stated {
+		if !ok {
+			t.Errorf("%s: the package's comment has no section \"# Stability\"", dir)
+		}
+	}
+}
+
 // exported writes the exported declarations of the package in a folder, one a line, sorted.
 func exported(b *strings.Builder, dir string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))

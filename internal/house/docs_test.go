@@ -50,6 +50,40 @@ func TestDocsArePlain(t *testing.T) {
 	}
 }
 
+// TestSnippetsOfTheTestingGuideRun: each snippet of docs/testing.md in Go stands in a test, line by line, or a comment before it says why
+// it is not run.
+func TestSnippetsOfTheTestingGuideRun(t *testing.T) {
+	text, err := os.ReadFile("../../docs/testing.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tests []string
+	for _, s := range tree(t) {
+		if s.isTest() && strings.HasPrefix(s.path, "embed/") {
+			tests = append(tests, string(s.text))
+		}
+	}
+	blocks := regexp.MustCompile("(?m)((?:^<!--.*-->\n)?)^```go\n((?s:.*?))^```$").FindAllStringSubmatch(string(text), -1)
+	if len(blocks) < 8 {
+		t.Fatalf("found %d snippets", len(blocks))
+	}
+	for _, b := range blocks {
+		if strings.HasPrefix(b[1], "<!-- not run: ") {
+			continue
+		}
+		stands := false
+		for depth := range 3 {
+			indented := regexp.MustCompile(`(?m)^(.)`).ReplaceAllString(b[2], strings.Repeat("\t", depth)+"$1")
+			for _, test := range tests {
+				stands = stands || strings.Contains(test, indented)
+			}
+		}
+		if !stands {
+			t.Errorf("docs/testing.md: no test below embed has these lines:\n%s", b[2])
+		}
+	}
+}
+
 // TestCommentsArePlain reads the comments of the code beside tests, as TestDocsArePlain reads the guides.
 func TestCommentsArePlain(t *testing.T) {
 	for _, s := range tree(t) {

@@ -5,6 +5,11 @@
 // single timer each, armed only when there is something to wait for, and no polling.
 //
 // Time is injected as a [Clock]; [System] is the real one.
+//
+// # Stability
+//
+// Other programs may use this package. A committed list of what it exports is compared in a test, so that nothing changes by accident. A
+// release may change it, and its notes announce the change.
 package alarm
 
 import (

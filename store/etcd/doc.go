@@ -39,4 +39,9 @@
 //
 // An [Engine] is safe for concurrent use. It owns three kinds of goroutine, which Close ends: one follows the watch and alone writes to the
 // mirror, one asks questions while readers wait for an answer, and alarms call functions.
+//
+// # Stability
+//
+// Other programs may use this package. A committed list of what it exports is compared in a test, so that nothing changes by accident. A
+// release may change it, and its notes announce the change.
 package etcd

@@ -12,6 +12,11 @@
 //	s := store.New(faulty.New(memory.Open(memory.Options{}), plan))
 //
 // With a plan that returns no faults the engine behaves as the one it decorates. [Randomly] is a seeded plan.
+//
+// # Stability
+//
+// Other programs may use this package. A committed list of what it exports is compared in a test, so that nothing changes by accident. A
+// release may change it, and its notes announce the change.
 package faulty
 
 import (

@@ -39,4 +39,9 @@
 // commits fail, and all later ones with store.ErrReadOnly until the store is opened again. Reads and watches continue; they
 // never saw data that was not durable. A disk that is full when the next segment is made is different: nothing was written,
 // commits fail with store.ErrNoSpace, and succeed again when there is space.
+//
+// # Stability
+//
+// Other programs may use this package. A committed list of what it exports is compared in a test, so that nothing changes by accident. A
+// release may change it, and its notes announce the change.
 package local

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/mortise-dev/mortise/store"
 	"github.com/mortise-dev/mortise/store/alarm"
@@ -135,6 +136,73 @@ func TestForkAt(t *testing.T) {
 		t.Errorf("compacted: %v", err)
 	}
 }
+
+// TestRevisionAt: an engine and its forks tell the times of all revisions apart, also those of a forked one from before the fork.
+func TestRevisionAt(t *testing.T) {
+	clock := &standing{now: time.Unix(1e9, 0)}
+	e := memory.Open(memory.Options{Clock: clock})
+	defer e.Close()
+	write := func(e store.Engine) {
+		t.Helper()
+		if _, _, err := e.Commit(t.Context(), store.Op{Key: "/k/1", Value: []byte("v"), Expect: store.Any}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	type moment struct {
+		at       time.Time
+		revision int64
+	}
+	var all []moment
+	for i := range 1000 {
+		if i%3 > 0 { // two of three revisions share a time
+			clock.now = clock.now.Add(time.Microsecond)
+		}
+		write(e)
+		if n := len(all); n > 0 && all[n-1].at.Equal(clock.now) {
+			all = all[:n-1]
+		}
+		all = append(all, moment{clock.now, e.Revision()})
+	}
+	f, err := e.Fork()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	clock.now = clock.now.Add(time.Microsecond)
+	write(e)
+	for _, dater := range []store.Dater{e, f.(store.Dater)} {
+		for _, m := range all {
+			if got, err := dater.RevisionAt(m.at); got != m.revision || err != nil {
+				t.Fatalf("at %v: revision %d, want %d: %v", m.at, got, m.revision, err)
+			}
+		}
+	}
+	if got, _ := f.(store.Dater).RevisionAt(clock.now); got != all[len(all)-1].revision {
+		t.Errorf("the fork is at %d now", got)
+	}
+	if _, err := e.RevisionAt(clock.now.Add(1)); !errors.Is(err, store.ErrFuture) {
+		t.Errorf("in the future: %v", err)
+	}
+	if err := e.Compact(t.Context(), all[10].revision); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.RevisionAt(all[9].at); !errors.Is(err, store.ErrCompacted) {
+		t.Errorf("compacted: %v", err)
+	}
+	if got, err := e.RevisionAt(all[10].at); got != all[10].revision || err != nil {
+		t.Errorf("at the beginning of the history: %d %v", got, err)
+	}
+}
+
+// standing is a clock that a test moves. Its timers never fire.
+type standing struct{ now time.Time }
+
+func (s *standing) Now() time.Time                            { return s.now }
+func (*standing) AfterFunc(time.Duration, func()) alarm.Timer { return never{} }
+
+type never struct{}
+
+func (never) Stop() bool { return true }
 
 // BenchmarkFork forks an engine of 10,000 keys of 1 KB.
 func BenchmarkFork(b *testing.B) {

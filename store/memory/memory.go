@@ -5,6 +5,11 @@
 // promises of [store.Engine] except durable.
 //
 // Writers take turns under one lock; readers and watchers take none. See package mvcc.
+//
+// # Stability
+//
+// Other programs may use this package. A committed list of what it exports is compared in a test, so that nothing changes by accident. A
+// release may change it, and its notes announce the change.
 package memory
 
 import (
@@ -44,6 +49,7 @@ var (
 	_ store.Sizer      = (*Engine)(nil)
 	_ store.Bookmarker = (*Engine)(nil)
 	_ store.Forker     = (*Engine)(nil)
+	_ store.Dater      = (*Engine)(nil)
 )
 
 // Open returns an empty engine.
@@ -53,6 +59,9 @@ func Open(options Options) *Engine {
 	}
 	if options.BookmarkEvery == 0 {
 		options.BookmarkEvery = time.Second
+	}
+	if options.MarkEvery == 0 {
+		options.MarkEvery = -1 // 16 bytes a revision
 	}
 	return open(mvcc.New(1, options.Options), options.Clock, options.BookmarkEvery)
 }
@@ -91,6 +100,18 @@ func (e *Engine) ForkAt(revision int64) (store.Engine, error) {
 		return nil, fmt.Errorf("fork at revision %d: %w", revision, err)
 	}
 	return open(db, e.clock, e.every).armed(), nil
+}
+
+// RevisionAt implements [store.Dater].
+func (e *Engine) RevisionAt(at time.Time) (int64, error) {
+	if at.After(e.clock.Now()) {
+		return 0, fmt.Errorf("revision at %s: %w", at.Format(time.RFC3339Nano), store.ErrFuture)
+	}
+	revision, err := mvcc.RevisionAt(e.db, at)
+	if err != nil {
+		return 0, fmt.Errorf("revision at %s: %w", at.Format(time.RFC3339Nano), err)
+	}
+	return revision, nil
 }
 
 // armed sets the alarm of the keys that expire.

@@ -3,6 +3,11 @@
 
 // Package metered decorates a store engine with counters and latency histograms. [Engine.Snapshot] returns them as a plain Go value;
 // [Engine.Collector] exports them to Prometheus.
+//
+// # Stability
+//
+// Other programs may use this package. A committed list of what it exports is compared in a test, so that nothing changes by accident. A
+// release may change it, and its notes announce the change.
 package metered
 
 import (

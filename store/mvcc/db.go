@@ -25,6 +25,7 @@ type Options struct {
 	HistoryBytes     int64         // of superseded records; default 256 MiB
 	MaxTransaction   int64         // bytes of keys and values in one transaction; default 8 MiB
 	MaxBytes         int64         // bytes of live keys and values; 0: no limit
+	MarkEvery        time.Duration // between the times that RevisionAt tells apart; default HistoryTime/64; negative: it knows each revision's
 }
 
 // WithDefaults returns o with its zero fields set.
@@ -40,6 +41,9 @@ func (o Options) WithDefaults() Options {
 	}
 	if o.MaxTransaction == 0 {
 		o.MaxTransaction = 8 << 20
+	}
+	if o.MarkEvery == 0 {
+		o.MarkEvery = max(o.HistoryTime/64, time.Millisecond)
 	}
 	return o
 }
@@ -322,20 +326,20 @@ func (d *DB) Publish(now time.Time, g *Group) {
 
 // Note sets when a replayed revision was first published. It belongs to the publisher.
 func (d *DB) Note(at time.Time, revision int64) {
-	d.history.note(at, revision, max(d.options.HistoryTime/64, time.Millisecond))
+	d.history.note(at, revision, d.options.MarkEvery)
 }
 
 // bound drops the history beyond the options' limits.
 func (d *DB) bound(now time.Time) {
 	h, o := d.history, d.options
 	revision := d.head.Load().revision
-	h.note(now, revision, max(o.HistoryTime/64, time.Millisecond))
+	h.note(now, revision, o.MarkEvery)
 	keep := h.compacted.Load()
 	// In steps of a sixteenth, so that trimming costs little.
 	if revision-keep > o.HistoryRevisions+o.HistoryRevisions/16 {
 		keep = revision - o.HistoryRevisions
 	}
-	keep = max(keep, h.expired(now.Add(-o.HistoryTime)))
+	keep = max(keep, h.published(now.Add(-o.HistoryTime)))
 	if h.bytes > o.HistoryBytes+o.HistoryBytes/16 {
 		keep = max(keep, h.shrink(o.HistoryBytes))
 	}

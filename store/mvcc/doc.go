@@ -36,4 +36,9 @@
 // two segments of the key ("/registry/pods/"): a watcher of pods never looks at the events of leases. A [Watcher] is only a position in a
 // stream: it holds no queue and no lock, and it keeps no history alive. It waits on a channel that the publisher closes when the bucket has
 // something new.
+//
+// # Stability
+//
+// Other programs may use this package. A committed list of what it exports is compared in a test, so that nothing changes by accident. A
+// release may change it, and its notes announce the change.
 package mvcc

@@ -5,6 +5,7 @@ package mvcc
 
 import (
 	"slices"
+	"time"
 
 	"github.com/mortise-dev/mortise/store"
 )
@@ -39,9 +40,20 @@ func ForkAt(d *DB, revision int64) (*DB, error) {
 	return f, nil
 }
 
+// RevisionAt returns the newest revision that was published at or before a time, as far as [Options].MarkEvery tells times apart. The error
+// is [store.ErrCompacted] if the history begins later.
+func RevisionAt(d *DB, at time.Time) (int64, error) {
+	d.publishing.Lock()
+	defer d.publishing.Unlock()
+	if revision := d.history.published(at); revision > 0 {
+		return revision, nil
+	}
+	return 0, store.ErrCompacted
+}
+
 // fork returns an independent history with the same events. Only the publisher calls it.
 func (h *history) fork() *history {
-	f := &history{events: h.events.fork(), marks: slices.Clone(h.marks), bytes: h.bytes}
+	f := &history{events: h.events.fork(), marks: h.marks.fork(), bytes: h.bytes}
 	f.compacted.Store(h.compacted.Load())
 	f.missed.Store(h.missed.Load())
 	h.adding.Lock() // the buckets are all that readers add

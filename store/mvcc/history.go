@@ -31,13 +31,13 @@ type history struct {
 	missed    atomic.Int64 // revision of the last Reset: the stream lacks changes up to it
 
 	// Only the publisher uses these.
-	marks []mark
+	marks *stream[mark]
 	bytes int64 // of superseded records
 }
 
-// mark records when a revision was published, coarsely, so that history can be bounded by time.
+// mark records when a revision was published, so that history can be bounded by time and read at a time.
 type mark struct {
-	at       time.Time
+	at       int64 // in nanoseconds since 1970
 	revision int64
 }
 
@@ -92,7 +92,7 @@ func bucketName(key string) string {
 }
 
 func newHistory(revision int64) *history {
-	h := &history{events: newStream[store.Event](eventShift)}
+	h := &history{events: newStream[store.Event](eventShift), marks: newStream[mark](eventShift)}
 	h.buckets.Store(&map[string]*bucket{})
 	h.compacted.Store(revision)
 	return h
@@ -149,26 +149,28 @@ func cost(r *store.Record) int64 {
 // size returns how many bytes a live record counts for.
 func size(r *store.Record) int64 { return int64(len(r.Key) + len(r.Value)) }
 
-// note records when a revision was published, at most once a step.
+// note records when a revision was published, at most once a step; each if the step is negative. Times never decrease: a clock that was set
+// back records nothing until it has caught up.
 func (h *history) note(at time.Time, revision int64, step time.Duration) {
-	if n := len(h.marks); n > 0 && at.Sub(h.marks[n-1].at) < step {
+	end := h.marks.end.Load()
+	if last, ok := h.mark(end - 1); ok && at.Sub(time.Unix(0, last.at)) < max(step, 0) {
 		return
 	}
-	h.marks = append(h.marks, mark{at: at, revision: revision})
+	h.marks.append(mark{at: at.UnixNano(), revision: revision})
 }
 
-// expired returns the newest revision that was published at or before the time, 0 if none is known.
-func (h *history) expired(before time.Time) int64 {
-	n := 0
-	for n < len(h.marks) && !h.marks[n].at.After(before) {
-		n++
+// mark returns the mark at a position, if it is kept.
+func (h *history) mark(position int64) (mark, bool) {
+	if position < h.marks.begin() {
+		return mark{}, false
 	}
-	if n == 0 {
-		return 0
-	}
-	revision := h.marks[n-1].revision
-	h.marks = append(h.marks[:0], h.marks[n:]...)
-	return revision
+	return h.marks.at(position)
+}
+
+// published returns the newest marked revision that was published at or before the time, 0 if none is known.
+func (h *history) published(by time.Time) int64 {
+	m, _ := h.mark(h.marks.search(h.marks.end.Load(), func(m mark) bool { return m.at > by.UnixNano() }) - 1)
+	return m.revision
 }
 
 // trim drops the events up to and including revision.
@@ -177,6 +179,7 @@ func (h *history) trim(revision int64) {
 		return
 	}
 	h.compacted.Store(revision)
+	h.marks.trim(h.marks.search(h.marks.end.Load(), func(m mark) bool { return m.revision >= revision }))
 	from := h.events.begin()
 	to := h.events.search(h.events.end.Load(), func(e store.Event) bool { return e.Revision > revision })
 	for p := from; p < to; p++ {

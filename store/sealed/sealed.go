@@ -11,6 +11,11 @@
 // stored plain without a copy.
 //
 // An [Engine] is safe for concurrent use; it starts no goroutines, and reads take no lock.
+//
+// # Stability
+//
+// Other programs may use this package. A committed list of what it exports is compared in a test, so that nothing changes by accident. A
+// release may change it, and its notes announce the change.
 package sealed
 
 import (

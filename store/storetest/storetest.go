@@ -15,6 +15,11 @@
 // features by name. [Bench] runs the benchmarks.
 //
 // All random tests are seeded; a failure prints how to run it again.
+//
+// # Stability
+//
+// The suite tests the promises that package store names. It gets new tests of them in any release. What this package exports only grows,
+// and a committed list of it is compared in a test.
 package storetest
 
 import (

@@ -2,6 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package keyspace translates between the store's keys and those of etcd under a prefix.
+//
+// # Stability
+//
+// Other programs may use this package. A committed list of what it exports is compared in a test, so that nothing changes by accident. A
+// release may change it, and its notes announce the change.
 package keyspace
 
 import (

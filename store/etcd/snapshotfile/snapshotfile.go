@@ -3,6 +3,11 @@
 
 // Package snapshotfile reads and writes snapshot files of etcd: those that `etcdctl snapshot save` writes and `etcdutl snapshot restore`
 // reads.
+//
+// # Stability
+//
+// Other programs may use this package. A committed list of what it exports is compared in a test, so that nothing changes by accident. A
+// release may change it, and its notes announce the change.
 package snapshotfile
 
 import (

@@ -5,6 +5,11 @@
 //
 // [OS] is the system's. [Mem] is in memory and records which bytes have been synced: [Mem.Crash] returns a file system as a power loss
 // could leave it, for a given seed, and [Mem.Hook] lets any operation fail.
+//
+// # Stability
+//
+// Other programs may use this package. A committed list of what it exports is compared in a test, so that nothing changes by accident. A
+// release may change it, and its notes announce the change.
 package disk
 
 import "io"

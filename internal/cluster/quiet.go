@@ -1,0 +1,153 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/pprof"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// All goroutines of a cluster have a profiler label with the cluster's number: goroutines inherit the labels of the one that starts them.
+// A dump of all goroutines is one moment of the process. If each goroutine of the cluster waits for another one in it, every queue is empty
+// and every informer has handled what the store has: nothing happens until the clock advances or a request arrives.
+
+// goroutinesOf is the key of the label.
+const goroutinesOf = "mortise-cluster"
+
+// clusters counts the clusters of this process.
+var clusters atomic.Int64
+
+// newLabel returns the value of the label of a new cluster.
+func newLabel() string { return strconv.FormatInt(clusters.Add(1), 10) }
+
+// labelled calls f in a goroutine that belongs to the cluster, and waits for it.
+func labelled(label string, f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		pprof.Do(context.Background(), pprof.Labels(goroutinesOf, label), func(context.Context) { f() })
+	}()
+	<-done
+}
+
+// Go runs f in a goroutine of the cluster: [Cluster.Quiet] waits for what it does, and for the goroutines that it starts.
+func (c *Cluster) Go(f func()) {
+	labelled(c.settings.Start.label, func() { go f() })
+}
+
+// showLabels has dumps of goroutines show labels, as the runtime does by itself from Go 1.27 on.
+var showLabels = sync.OnceValue(func() error {
+	const setting = "tracebacklabels=1"
+	if now := os.Getenv("GODEBUG"); now != "" {
+		return os.Setenv("GODEBUG", now+","+setting)
+	}
+	return os.Setenv("GODEBUG", setting)
+})
+
+// Quiet waits until all goroutines of the cluster wait for each other: nothing more happens before the clock advances or a request arrives.
+// Keys that the controllers try again within their first second count as work. A fork that is not used yet is quiet. When ctx ends
+// before, the error says which goroutines are at work.
+func (c *Cluster) Quiet(ctx context.Context) error {
+	if err := showLabels(); err != nil {
+		return fmt.Errorf("show labels: %w", err)
+	}
+	d := dump{label: []byte(strconv.Quote(goroutinesOf) + ": " + strconv.Quote(c.settings.Start.label))}
+	for {
+		r := c.running()
+		if r == nil {
+			return nil
+		}
+		working, all := d.take()
+		switch {
+		case all == 0:
+			return errors.New("the runtime shows no labels of goroutines")
+		case ctx.Err() != nil:
+			return fmt.Errorf("%w; at work:\n%s", context.Cause(ctx), strings.Join(working, "\n"))
+		case len(working) > 0:
+			runtime.Gosched() // they run first
+		default:
+			select {
+			case <-r.retries.None():
+				return nil
+			default:
+			}
+			select { // they come back to their queues
+			case <-r.retries.None():
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// running returns what runs; nil: the fork is not used yet.
+func (c *Cluster) running() *instance {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+// dump reads the goroutines of a cluster.
+type dump struct {
+	label []byte // in the header of a goroutine
+	text  []byte
+}
+
+// waits are the beginnings of the states of goroutines that run only once another one, the clock or the network wakes them.
+var waits = []string{"chan receive", "chan send", "select", "sync.", "semacquire", "IO wait", "sleep"}
+
+// innermost is how many functions of a goroutine an error shows.
+const innermost = 6
+
+// functions returns the innermost functions of a goroutine's stack, a line each.
+func functions(stack []byte) string {
+	var b strings.Builder
+	shown := 0
+	for line := range bytes.Lines(stack) {
+		if line[0] == '\t' { // the place in a file
+			continue
+		}
+		if shown++; shown > innermost {
+			break
+		}
+		b.WriteString("\n\t")
+		b.Write(bytes.TrimSuffix(line, []byte("\n")))
+	}
+	return b.String()
+}
+
+// take returns the headers and innermost functions of the goroutines that are at work, and how many the cluster has.
+func (d *dump) take() (working []string, all int) {
+	for {
+		d.text = slices.Grow(d.text[:0], 1<<20)
+		d.text = d.text[:cap(d.text)]
+		n := runtime.Stack(d.text, true)
+		if n < len(d.text) {
+			d.text = d.text[:n]
+			break
+		}
+		d.text = make([]byte, 2*len(d.text))
+	}
+	for block := range bytes.SplitSeq(d.text, []byte("\n\n")) {
+		header, rest, _ := bytes.Cut(block, []byte("\n"))
+		if !bytes.Contains(header, d.label) {
+			continue
+		}
+		all++
+		_, state, _ := bytes.Cut(header, []byte("["))
+		if !slices.ContainsFunc(waits, func(s string) bool { return bytes.HasPrefix(state, []byte(s)) }) {
+			working = append(working, string(header)+functions(rest))
+		}
+	}
+	return working, all
+}
