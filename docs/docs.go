@@ -6,7 +6,7 @@ package docs
 
 import "embed"
 
-// Files are the guides, and the decisions in the folder decisions, as Markdown.
+// Files are the guides, and in folders the tutorials, the pages of extension points and the decisions, as Markdown.
 //
-//go:embed *.md decisions/*.md
+//go:embed *.md decisions/*.md points/*.md tutorials/*.md
 var Files embed.FS
