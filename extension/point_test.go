@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestPointsHavePages: each point has a page, and no page is of another thing. A page names an example, and all that it names are there; or it
-// gives the reason why there is none. It has the sections that a reader expects.
+// TestPointsHavePages: each point has a page, and no page is of another thing. A page names an example, and all that it names are there; or
+// it gives the reason why there is none. It has the sections that a reader expects.
 func TestPointsHavePages(t *testing.T) {
 	pages, err := filepath.Glob("../docs/points/*.md")
 	if err != nil {

@@ -53,7 +53,7 @@ echo $! >>"$dir/pids"
 exec 3<"$own"
 while read -r line <&3; do
   echo "$line" >>"$dir/log"
-  case $line in *": ready"*) cat <&3 >>"$dir/log" 2>&1 & exit ;; esac
+  case $line in *" Ready "*) cat <&3 >>"$dir/log" 2>&1 & exit ;; esac
 done
 cat "$dir/log" >&2
 exit 1
@@ -201,8 +201,8 @@ func (p *pages) script(b *block) string {
 	return out.String()
 }
 
-// TestPagesRun runs the command blocks of the pages of extension points and of the tutorials, each page from top to bottom, on one server with
-// simulated nodes. The server has the flags of all pages' servers, and calls the examples. A block that cannot run here has the reason in a
+// TestPagesRun runs the command blocks of the pages of extension points and of the tutorials, each page from top to bottom, on one server
+// with simulated nodes. The server has the flags of all pages' servers, and calls the examples. A block that cannot run here has the reason in a
 // comment before it, as in TestGuidesRun.
 func TestPagesRun(t *testing.T) {
 	all := guideBlocks(t, "../docs/points/*.md", "../docs/tutorials/*.md")

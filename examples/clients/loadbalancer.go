@@ -21,7 +21,8 @@ func (b *loadBalancer) Reconcile(ctx context.Context, r ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	class := s.Spec.LoadBalancerClass
-	if s.Spec.Type != corev1.ServiceTypeLoadBalancer || class == nil || *class != "example.com/static" || len(s.Status.LoadBalancer.Ingress) > 0 {
+	ours := s.Spec.Type == corev1.ServiceTypeLoadBalancer && class != nil && *class == "example.com/static"
+	if !ours || len(s.Status.LoadBalancer.Ingress) > 0 {
 		return ctrl.Result{}, nil
 	}
 	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.0.113.7"}}

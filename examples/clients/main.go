@@ -8,7 +8,7 @@
 package main
 
 import (
-	"log"
+	"log/slog"
 	"os"
 	"slices"
 
@@ -23,10 +23,10 @@ import (
 )
 
 func main() {
-	log.SetFlags(log.Ltime)
 	ctrl.SetLogger(klog.Background())
 	if err := run(); err != nil {
-		log.Fatal(err)
+		slog.Error("The clients end", "error", err)
+		os.Exit(1)
 	}
 }
 
@@ -68,7 +68,7 @@ func run() error {
 	ctx := ctrl.SetupSignalHandler()
 	go func() {
 		if mgr.GetCache().WaitForCacheSync(ctx) {
-			log.Printf("clients: ready: %s", os.Args[1:])
+			slog.Info("Ready", "clients", os.Args[1:])
 		}
 	}()
 	return mgr.Start(ctx)

@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// scheduler is a second scheduler: it binds pods with schedulerName example to the ready node whose name is last. It reads nothing else of a
-// node, and so leaves it to the node to refuse a pod that does not fit.
+// scheduler is a second scheduler: it binds pods with schedulerName example to the node without taints whose name is last. It does not look
+// at resources, and so leaves it to the node to refuse a pod that does not fit.
 type scheduler struct{ client.Client }
 
 // Reconcile binds a pod.

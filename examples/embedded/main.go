@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command embedded is a server with three extensions in Go: an admission plug-in, a controller and a scheduler plug-in, each in its file. They
-// run in the server's process, beside the built-in ones.
+// Command embedded is a server with three extensions in Go: an admission plug-in, a controller and a scheduler plug-in, each in its file.
+// They run in the server's process, beside the built-in ones.
 package main
 
 import (

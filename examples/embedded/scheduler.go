@@ -11,8 +11,8 @@ import (
 	"k8s.io/kube-scheduler/framework"
 )
 
-// quiet is a scheduler plug-in: pods with the label quiet=true do not go to nodes with the label noisy=true. It imports nothing of Mortise, and
-// compiles into a kube-scheduler as it is.
+// quiet is a scheduler plug-in: pods with the label quiet=true do not go to nodes with the label noisy=true. It imports nothing of Mortise,
+// and compiles into a kube-scheduler as it is.
 type quiet struct{}
 
 func newQuiet(context.Context, runtime.Object, framework.Handle) (framework.Plugin, error) {
@@ -22,7 +22,7 @@ func newQuiet(context.Context, runtime.Object, framework.Handle) (framework.Plug
 // Name is what profiles call it.
 func (quiet) Name() string { return "Quiet" }
 
-// Filter is called for each node. A plug-in that rejects also says which changes may help, by EventsToRegister; without, each change counts.
+// Filter is called for each node. A plug-in that rejects also names the changes that may help, by EventsToRegister; without, each counts.
 func (quiet) Filter(_ context.Context, _ framework.CycleState, pod *corev1.Pod, node framework.NodeInfo) *framework.Status {
 	if pod.Labels["quiet"] == "true" && node.Node().Labels["noisy"] == "true" {
 		return framework.NewStatus(framework.UnschedulableAndUnresolvable, "node is noisy")

@@ -5,7 +5,7 @@ package main
 
 import (
 	"encoding/json"
-	"log"
+	"log/slog"
 	"net/http"
 	"strings"
 
@@ -56,6 +56,6 @@ func validate(w http.ResponseWriter, r *http.Request) {
 			review.Response.Result = &metav1.Status{Code: http.StatusForbidden, Message: "the key " + key + " belongs into a Secret"}
 		}
 	}
-	log.Printf("%s of %s/%s: allowed %v", review.Request.Operation, review.Request.Namespace, review.Request.Name, review.Response.Allowed)
+	slog.Info("Validated", "namespace", review.Request.Namespace, "name", review.Request.Name, "allowed", review.Response.Allowed)
 	answer(w, review)
 }

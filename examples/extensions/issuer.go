@@ -14,7 +14,7 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 )
 
-// issuer is an OpenID Connect issuer for trials: whoever asks for a token of a user gets it.
+// issuer is an OpenID Connect issuer for trials: each client that asks for a token of a user gets it.
 type issuer struct {
 	url string
 	key jose.JSONWebKey

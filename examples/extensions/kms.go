@@ -11,7 +11,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"log"
 	"os"
 	"time"
 
@@ -45,7 +44,7 @@ func serveKMS(path string) error {
 		return err
 	}
 	s := service.NewGRPCService(path, 3*time.Second, k)
-	go func() { log.Fatal(s.ListenAndServe()) }()
+	go func() { fail(s.ListenAndServe()) }()
 	return nil
 }
 

@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command extensions has one example of each extension that an API server or a scheduler calls, a file each: admission webhooks, a
-// conversion webhook, webhooks for tokens, access, audit and images, an OpenID Connect issuer, a scheduler extender, a key management plug-in,
-// a signer of tokens, and an egress proxy. They use Kubernetes' own types and nothing of Mortise.
+// conversion webhook, webhooks for tokens, access, audit and images, an OpenID Connect issuer, a scheduler extender, a key management
+// plug-in, a signer of tokens, and an egress proxy. They use Kubernetes' own types and nothing of Mortise.
 //
-// It makes a certificate, and writes into its directory what others need to find it: ca.crt, a kubeconfig for each webhook that a flag of the
-// server names, and sockets.
+// It makes a certificate, and writes into its directory what others need to find it: ca.crt, a kubeconfig for each webhook that a flag of
+// the server names, and sockets.
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"log"
+	"log/slog"
 	"net/http"
 	"os"
 	"os/signal"
@@ -33,9 +33,8 @@ func main() {
 	dir := flag.String("dir", "/tmp/extensions", "directory of the certificate, the kubeconfigs and the sockets")
 	listen := flag.String("listen", "127.0.0.1:9443", "address to serve HTTPS on")
 	flag.Parse()
-	log.SetFlags(log.Ltime)
 	if err := run(*dir, *listen); err != nil {
-		log.Fatal(err)
+		fail(err)
 	}
 }
 
@@ -81,18 +80,24 @@ func run(dir, listen string) error {
 	if err := serveHTTPS(listen, certificate, mux); err != nil {
 		return err
 	}
-	log.Printf("extensions: ready at https://%s, files in %s", listen, dir)
+	slog.Info("Ready", "url", "https://"+listen, "directory", dir)
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, os.Interrupt)
 	<-stop
 	return nil
 }
 
+// fail ends the program with an error.
+func fail(err error) {
+	slog.Error("The extensions end", "error", err)
+	os.Exit(1)
+}
+
 // answer writes a response as JSON.
 func answer(w http.ResponseWriter, response any) {
 	w.Header().Set("Content-Type", "application/json")
 	if err := json.NewEncoder(w).Encode(response); err != nil {
-		log.Print(err)
+		slog.Warn("Could not answer", "error", err)
 	}
 }
 

@@ -5,7 +5,7 @@ package main
 
 import (
 	"io"
-	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"time"
@@ -18,7 +18,7 @@ func serveProxy(path string) error {
 		return err
 	}
 	s := &http.Server{Handler: http.HandlerFunc(connect), ReadHeaderTimeout: 10 * time.Second}
-	go func() { log.Fatal(s.Serve(l)) }()
+	go func() { fail(s.Serve(l)) }()
 	return nil
 }
 
@@ -37,7 +37,7 @@ func connect(w http.ResponseWriter, r *http.Request) {
 		_ = there.Close()
 		return
 	}
-	log.Printf("proxy: to %s", r.Host)
+	slog.Info("Connected by proxy", "to", r.Host)
 	_, _ = io.WriteString(here, "HTTP/1.1 200 Connection established\r\n\r\n")
 	go pour(there, here)
 	go pour(here, there)

@@ -4,7 +4,7 @@
 package main
 
 import (
-	"log"
+	"log/slog"
 	"net/http"
 	"strings"
 
@@ -29,7 +29,7 @@ func reviewToken(w http.ResponseWriter, r *http.Request) {
 	answer(w, review)
 }
 
-// reviewAccess is an authorization webhook: readers may read config maps, and nobody else may do anything that no other authorizer allows.
+// reviewAccess is an authorization webhook: readers may read config maps. It has no opinion about all else.
 func reviewAccess(w http.ResponseWriter, r *http.Request) {
 	var review authorizationv1.SubjectAccessReview
 	if !read(w, r, &review) {
@@ -55,7 +55,7 @@ func audit(w http.ResponseWriter, r *http.Request) {
 	}
 	for _, e := range events.Items {
 		if e.ObjectRef != nil && e.ObjectRef.Resource == "secrets" {
-			log.Printf("audit: %s %s %s/%s: %d", e.User.Username, e.Verb, e.ObjectRef.Namespace, e.ObjectRef.Name, e.ResponseStatus.Code)
+			slog.Info("Audited", "user", e.User.Username, "verb", e.Verb, "name", e.ObjectRef.Name, "code", e.ResponseStatus.Code)
 		}
 	}
 	w.WriteHeader(http.StatusOK)

@@ -12,7 +12,6 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/base64"
-	"log"
 	"net"
 
 	"google.golang.org/grpc"
@@ -38,7 +37,7 @@ func serveSigner(path string) error {
 	}
 	s := grpc.NewServer()
 	externaljwt.RegisterExternalJWTSignerServer(s, &signer{key: key})
-	go func() { log.Fatal(s.Serve(l)) }()
+	go func() { fail(s.Serve(l)) }()
 	return nil
 }
 

@@ -11,7 +11,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"log"
 	"math/big"
 	"net"
 	"net/http"
@@ -20,8 +19,8 @@ import (
 	"time"
 )
 
-// ownCertificate returns the certificate of an earlier run, or makes one for 127.0.0.1 that is its own authority, valid for a week: ca.crt and
-// tls.key. In a cluster, certificates come from cert-manager, or from Mortise by the annotation extension.mortise.dev/trust.
+// ownCertificate returns the certificate of an earlier run, or makes one for 127.0.0.1 that is its own authority, valid for a week: ca.crt
+// and tls.key. In a cluster, certificates come from cert-manager, or from Mortise by an annotation.
 func ownCertificate(dir string) (tls.Certificate, error) {
 	certificateFile, keyFile := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "tls.key")
 	certificate, err := tls.LoadX509KeyPair(certificateFile, keyFile)
@@ -34,7 +33,8 @@ func ownCertificate(dir string) (tls.Certificate, error) {
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "extensions"},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(7 * 24 * time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore:   time.Now().Add(-time.Minute), NotAfter: time.Now().Add(7 * 24 * time.Hour),
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		BasicConstraintsValid: true, IsCA: true,
 	}
@@ -61,6 +61,6 @@ func serveHTTPS(listen string, certificate tls.Certificate, handler http.Handler
 	}
 	s := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second,
 		TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}}
-	go func() { log.Fatal(s.ServeTLS(l, "", "")) }()
+	go func() { fail(s.ServeTLS(l, "", "")) }()
 	return nil
 }

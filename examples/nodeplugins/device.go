@@ -8,7 +8,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"log"
+	"log/slog"
 	"path/filepath"
 	"strings"
 
@@ -44,7 +44,7 @@ func runDevices(ctx context.Context, dir string) error {
 			})
 		}()
 		if err := register(ctx, dir); err != nil {
-			log.Print(err) // the node is not there; its next socket is noticed
+			slog.Warn("Could not register, waiting for the node's next socket", "error", err)
 		}
 		err := awaitNode(ctx, watcher)
 		stop()

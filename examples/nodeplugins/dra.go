@@ -8,7 +8,7 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"log"
+	"log/slog"
 	"os"
 	"path/filepath"
 
@@ -58,7 +58,9 @@ func runClaims(ctx context.Context, dir string) error {
 }
 
 // PrepareResourceClaims makes a CDI device for each device of the claims. It may be called again for the same claim.
-func (c *claims) PrepareResourceClaims(_ context.Context, all []*resourcev1.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+func (c *claims) PrepareResourceClaims(
+	_ context.Context, all []*resourcev1.ResourceClaim,
+) (map[types.UID]kubeletplugin.PrepareResult, error) {
 	results := map[types.UID]kubeletplugin.PrepareResult{}
 	for _, claim := range all {
 		var result kubeletplugin.PrepareResult
@@ -100,7 +102,7 @@ func (c *claims) file(claim types.UID) string {
 
 // HandleError is called for errors in the background, as when a ResourceSlice is not valid.
 func (c *claims) HandleError(_ context.Context, err error, message string) {
-	log.Print(message, ": ", err)
+	slog.Warn("The driver failed", "doing", message, "error", err)
 }
 
 // WatchHealthStatus would report the health of the devices.

@@ -12,7 +12,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"log"
+	"log/slog"
 	"net"
 	"os"
 	"os/signal"
@@ -32,7 +32,8 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run[os.Args[1]](ctx, os.Args[2]); err != nil && ctx.Err() == nil {
-		log.Fatal(err)
+		slog.Error("The plug-in ends", "error", err)
+		os.Exit(1)
 	}
 }
 
@@ -67,7 +68,9 @@ func (r registrar) GetInfo(context.Context, *registration.InfoRequest) (*registr
 }
 
 // NotifyRegistrationStatus is the node's answer.
-func (r registrar) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
-	log.Printf("registered: %v %s", s.PluginRegistered, s.Error)
+func (r registrar) NotifyRegistrationStatus(
+	_ context.Context, s *registration.RegistrationStatus,
+) (*registration.RegistrationStatusResponse, error) {
+	slog.Info("The node has answered", "registered", s.PluginRegistered, "error", s.Error)
 	return &registration.RegistrationStatusResponse{}, nil
 }
