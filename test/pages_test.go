@@ -37,6 +37,10 @@ const (
 [ "$1" = up ] && exit
 exec %q "$@"
 `
+	pageKubectl = `#!/bin/bash
+[ "$1" = wait ] && set -- "$@" --timeout 5m # of a machine that does much else
+exec %q kubectl "$@"
+`
 	pageGo = `#!/bin/bash
 set -eu
 dir=%[1]q
@@ -45,7 +49,7 @@ build) ln -sf "$dir/programs/$(basename "$4")" "$3"; exit ;;
 esac
 name=$(basename "$2"); shift 2
 [ "$name" = extensions ] && set -- --dir "$dir/x" --listen %[2]s
-own="$dir/running/$name $*"; own=${own//\//_}; own="$dir/running/${own##*running_}"
+arguments=$*; own="$dir/running/$name ${arguments//\//_}"
 [ -e "$own" ] && exit
 mkfifo "$own"
 "$dir/programs/$name" "$@" >"$own" 2>&1 &
@@ -84,7 +88,7 @@ func newPages(t *testing.T) *pages {
 		t.Fatalf("go %v: %v\n%s", args, err, out)
 	}
 	for name, text := range map[string]string{
-		"bin/mortise": fmt.Sprintf(pageMortise, built(t)), "bin/kubectl": fmt.Sprintf("#!/bin/sh\nexec %q kubectl \"$@\"\n", built(t)),
+		"bin/mortise": fmt.Sprintf(pageMortise, built(t)), "bin/kubectl": fmt.Sprintf(pageKubectl, built(t)),
 		"bin/go": fmt.Sprintf(pageGo, dir, address), "running/none": "",
 	} {
 		writeGuideFile(t, filepath.Join(dir, name), text)
