@@ -206,8 +206,8 @@ func (p *pages) script(b *block) string {
 }
 
 // TestPagesRun runs the command blocks of the pages of extension points and of the tutorials, each page from top to bottom, on one server
-// with simulated nodes. The server has the flags of all pages' servers, and calls the examples. A block that cannot run here has the reason in a
-// comment before it, as in TestGuidesRun.
+// with simulated nodes. The server has the flags of all servers of the pages, and calls the examples. A block that cannot run here has the
+// reason in a comment before it, as in TestGuidesRun.
 func TestPagesRun(t *testing.T) {
 	all := guideBlocks(t, "../docs/points/*.md", "../docs/tutorials/*.md")
 	p := newPages(t)
