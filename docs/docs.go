@@ -8,7 +8,7 @@ import "embed"
 
 //go:generate go run -tags grpcnotrace ../scripts/reference -dir reference
 
-// Files are the guides, the decisions in the folder decisions, and the generated reference in the folder reference, as Markdown.
+// Files are the guides, and in folders the tutorials, the pages of extension points, the generated reference and the decisions, as Markdown.
 //
-//go:embed *.md decisions/*.md reference/*.md
+//go:embed *.md decisions/*.md points/*.md reference/*.md tutorials/*.md
 var Files embed.FS

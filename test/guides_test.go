@@ -48,17 +48,21 @@ func (b *block) shell() string {
 var (
 	notRun  = regexp.MustCompile(`^<!-- not run: (.{10,}) -->$`)
 	command = regexp.MustCompile(`(?m)^(\$ )?((sudo )?(bin/)?mortise [a-z]|kubectl |make |apt |systemctl |ctr |docker |git |ln |scp |mkdir |T=|export |` +
-		`prometheus-adapter )`)
+		`prometheus-adapter |go (run|build|test) |sed |cat > |CNI_COMMAND=)`)
 )
 
-// guideBlocks returns the blocks of README and the guides: those between fences and those that are indented.
-func guideBlocks(t *testing.T) (out []*block) {
+// guideBlocks returns the blocks of the files that match: those between fences and those that are indented.
+func guideBlocks(t *testing.T, patterns ...string) (out []*block) {
 	t.Helper()
-	guides, err := filepath.Glob("../docs/*.md")
-	if err != nil || len(guides) < 15 {
-		t.Fatalf("%d guides, %v", len(guides), err)
+	var guides []string
+	for _, pattern := range patterns {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%d files %s, %v", len(found), pattern, err)
+		}
+		guides = append(guides, found...)
 	}
-	for _, guide := range append(guides, "../README.md") {
+	for _, guide := range guides {
 		text, err := os.ReadFile(guide)
 		if err != nil {
 			t.Fatal(err)
@@ -100,7 +104,7 @@ func guideBlocks(t *testing.T) (out []*block) {
 // reason in a comment before it, "<!-- not run: REASON -->". A server that a block starts has a directory, a port and simulated nodes of
 // its own, and ends when it is ready. Files that a block names are those that the guide shows, or are written below.
 func TestGuidesRun(t *testing.T) {
-	all := guideBlocks(t)
+	all := guideBlocks(t, "../docs/*.md", "../README.md")
 	shown := map[string]string{} // by guide and first line
 	for _, b := range all {
 		shown[b.first()] = b.text

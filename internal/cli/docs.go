@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -35,8 +36,8 @@ func runDocs(ctx context.Context, p Program, args []string) int {
 	f.Usage = func() {
 		fmt.Fprintf(f.Output(), `Usage: mortise docs [flags]
 
-Serves the documentation of this version as a web site with a search, and prints its URL: the guides, the decisions, all commands with
-their flags, and the extension points. Ctrl-C ends it.
+Serves the documentation of this version as a web site with a search, and prints its URL: the tutorials, the guides, a page
+for each extension point, all commands with their flags, and the decisions. Ctrl-C ends it.
 
 %s`, f.FlagUsages())
 	}
@@ -82,13 +83,32 @@ func documentation(ctx context.Context, p Program) (*docsite.Site, error) {
 		"| Point | Way | Contract | Configured by |\n|---|---|---|---|\n"
 	cell := strings.NewReplacer("|", `\|`, "<", "&lt;")
 	for _, d := range extension.Points() {
-		points += fmt.Sprintf("| `%s` | %s | %s | %s |\n",
-			d.Point, cell.Replace(fmt.Sprint(d.Way)), cell.Replace(d.Contract), cell.Replace(d.Configured))
+		points += fmt.Sprintf("| [%s](points/%s.md) | %s | %s | %s |\n",
+			d.Title, d.Point, cell.Replace(fmt.Sprint(d.Way)), cell.Replace(d.Contract), cell.Replace(d.Configured))
 	}
-	return docsite.New(append([]docsite.Source{
+	sources = append([]docsite.Source{
 		{Path: "commands.md", Section: "Reference", Text: commands.Bytes()},
-		{Path: "extension-points.md", Section: "Reference", Text: []byte(points)},
-	}, sources...))
+		{Path: "extension-points.md", Section: "Points", Text: []byte(points)},
+	}, sources...)
+	return docsite.New(inSections(sources))
+}
+
+// inSections orders the pages by their sections, which the navigation shows one after the other; those of other folders come last.
+func inSections(sources []docsite.Source) []docsite.Source {
+	order := []string{"Tutorials", "Guides", "Points", "Reference"}
+	rank := func(s docsite.Source) int {
+		if i := slices.Index(order, s.Section); i >= 0 {
+			return i
+		}
+		return len(order)
+	}
+	slices.SortStableFunc(sources, func(a, b docsite.Source) int { return rank(a) - rank(b) })
+	for i := range sources {
+		if sources[i].Section == "Points" {
+			sources[i].Section = "Extension points"
+		}
+	}
+	return sources
 }
 
 // serveDocs serves the documentation until ctx or a signal ends it.
