@@ -65,7 +65,6 @@ const (
 	Drives = "drives" // the extension is a client of the API, and is not called
 	Linked = "linked" // Go code in the same process
 	Client = "client" // the client calls it: kubectl, client-go
-	Absent = "absent" // this release does not call it yet
 )
 
 // Description is one row of the catalogue.
@@ -142,8 +141,8 @@ func Points() []Description {
 			guide + "concepts/containers/runtime-class/"},
 		{NetworkPlugin, "network plug-in", Drives, "CNI 1.1.0 executables, run by the container runtime", "/etc/cni/net.d",
 			guide + "concepts/extend-kubernetes/compute-storage-net/network-plugins/"},
-		{StorageDriver, "storage driver", Absent, "CSI 1.13 gRPC over a unix socket",
-			"plug-in registration of the node, CSIDriver storage.k8s.io/v1", guide + "concepts/storage/volumes/#csi"},
+		{StorageDriver, "storage driver", Called, "CSI 1.13 gRPC over a unix socket; its sidecars are clients of storage.k8s.io/v1",
+			"plug-in registration of the node, CSIDriver storage.k8s.io/v1", "docs/storage-node.md"},
 		{DevicePlugin, "device plug-in", Called, "deviceplugin v1beta1 gRPC over unix sockets", "registers itself with the node",
 			"docs/node-plugins.md"},
 		{ResourceDriver, "dynamic resource driver", Called, "DRAPlugin v1, v1beta1 gRPC; ResourceSlice resource.k8s.io/v1",

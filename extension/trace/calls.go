@@ -10,5 +10,6 @@ type Call struct {
 	Extension string  `json:"extension"`
 	Method    string  `json:"method,omitempty"` // of the extension's protocol
 	Seconds   float64 `json:"seconds"`
+	Code      string  `json:"code,omitempty"` // of the protocol, if it has codes
 	Error     string  `json:"error,omitempty"`
 }

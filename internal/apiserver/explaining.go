@@ -45,13 +45,20 @@ func (s *Server) newExplain() {
 		Calls: callsOf(s.opts.Ledger)})
 }
 
-// callsOf returns what returns the ledger's calls to extensions for a pod.
-func callsOf(ledger *extension.Ledger) func(namespace, name string) []trace.Call {
-	return func(namespace, name string) (out []trace.Call) {
-		for _, one := range ledger.Spans(namespace, name) {
+// callsOf returns what returns the ledger's calls to extensions for a pod, or for a persistent volume.
+func callsOf(ledger *extension.Ledger) func(resource, namespace, name string) []trace.Call {
+	return func(resource, namespace, name string) (out []trace.Call) {
+		var spans []extension.Span
+		switch resource {
+		case "pods":
+			spans = ledger.Spans(namespace, name)
+		case "persistentvolumes":
+			spans = ledger.SpansOfVolume(name)
+		}
+		for _, one := range spans {
 			out = append(out, trace.Call{
 				Time: one.Began.UTC().Format(time.RFC3339Nano), Point: string(one.Point), Extension: one.Name, Method: one.Method,
-				Seconds: one.Took.Seconds(), Error: one.Error,
+				Seconds: one.Took.Seconds(), Code: one.Code, Error: one.Error,
 			})
 		}
 		return out

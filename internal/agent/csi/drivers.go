@@ -15,6 +15,7 @@ import (
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/version"
 
@@ -183,10 +184,11 @@ func (m *Manager) wakeWaiting(name string) {
 func (m *Manager) bounded(driver string) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, in, out any, conn *grpc.ClientConn, call grpc.UnaryInvoker, o ...grpc.CallOption) error {
 		var own error
-		err := m.Ledger.Call(ctx, refOf(driver), extension.Policy{Timeout: callTimeout}, func(ctx context.Context) error {
+		name := method[strings.LastIndex(method, "/")+1:]
+		err := m.Ledger.Call(extension.Coded(extension.Calling(ctx, name)), refOf(driver), extension.Policy{Timeout: callTimeout}, func(ctx context.Context) error {
 			own = call(ctx, method, in, out, conn, o...)
 			if own != nil {
-				return fmt.Errorf("%s: %w", method[strings.LastIndex(method, "/")+1:], own)
+				return &callError{name, own}
 			}
 			return nil
 		})
@@ -196,3 +198,18 @@ func (m *Manager) bounded(driver string) grpc.UnaryClientInterceptor {
 		return err
 	}
 }
+
+// callError is an error of a call, for the ledger.
+type callError struct {
+	method string
+	err    error
+}
+
+// Error names the call.
+func (e *callError) Error() string { return e.method + ": " + e.err.Error() }
+
+// Unwrap returns the call's error.
+func (e *callError) Unwrap() error { return e.err }
+
+// Code implements [extension.Coder].
+func (e *callError) Code() string { return status.Code(e.err).String() }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/agent/safepath"
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
 )
@@ -190,6 +191,7 @@ func (p *mapper) mapLinks(path, global, link string) error {
 // TearDownDevice unmaps and unpublishes a block device, and unstages it if no other pod uses it.
 func (p *mapper) TearDownDevice(ctx context.Context, r volumes.Reconstructed) error {
 	p.forget(r.PodUID, r.Name)
+	ctx = extension.ForVolume(ctx, r.Name)
 	d, err := readData(p.blockDataDir(r.Name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return os.Remove(r.Dir) // the driver was never called
