@@ -68,6 +68,17 @@ func (a *Attachments) Saw(node *corev1.Node) {
 	}
 }
 
+// wakeWaiting wakes the pods that wait for attachments: a CSIDriver has changed, which may say that its volumes are not attached.
+func (a *Attachments) wakeWaiting() {
+	a.mu.Lock()
+	pods := slices.Collect(maps.Keys(a.waiting))
+	clear(a.waiting)
+	a.mu.Unlock()
+	if len(pods) > 0 {
+		a.o.Pods.WakeEach(pods)
+	}
+}
+
 // Use notes that the node uses a volume that another process of it has set up.
 func (a *Attachments) Use(driver, handle string) {
 	a.mu.Lock()

@@ -104,9 +104,9 @@ func (m *Manager) OnRegister(f func(ctx context.Context, driver string)) {
 // Join makes the node's CSINode, and starts to follow CSIDrivers. It is called when the Node exists. It tries until ctx is done.
 func (m *Manager) Join(ctx context.Context) error {
 	if _, err := m.classes.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
-		AddFunc:    func(obj any, _ bool) { m.updaters.changed(obj) },
-		UpdateFunc: func(_, obj any) { m.updaters.changed(obj) },
-		DeleteFunc: m.updaters.changed,
+		AddFunc:    func(obj any, _ bool) { m.changed(obj) },
+		UpdateFunc: func(_, obj any) { m.changed(obj) },
+		DeleteFunc: m.changed,
 	}); err != nil {
 		return fmt.Errorf("follow CSIDrivers: %w", err)
 	}
@@ -124,6 +124,12 @@ func (m *Manager) Join(ctx context.Context) error {
 		}
 		timer.Stop()
 	}
+}
+
+// changed is told of each CSIDriver that has changed.
+func (m *Manager) changed(obj any) {
+	m.updaters.changed(obj)
+	m.attached.wakeWaiting()
 }
 
 const (

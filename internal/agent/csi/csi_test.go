@@ -225,3 +225,16 @@ func TestAttachment(t *testing.T) {
 		t.Errorf("in use: %v", a.InUse())
 	}
 }
+
+// A CSIDriver that changes wakes the pods that wait for attachments: it may say that there is none.
+func TestDriverObjectWakes(t *testing.T) {
+	m, _, w := newManager(t)
+	if _, ok, err := m.attached.Attached(t.Context(), "d.example.com", "h", "u1"); ok || err != nil {
+		t.Errorf("attached: %v, %v", ok, err)
+	}
+	m.changed(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "d.example.com"}})
+	m.changed(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "d.example.com"}})
+	if !slices.Equal(w.pods, []types.UID{"u1"}) {
+		t.Errorf("woken: %v", w.pods)
+	}
+}

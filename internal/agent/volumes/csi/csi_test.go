@@ -190,6 +190,21 @@ func TestAttachment(t *testing.T) {
 	}
 }
 
+// A volume that was to be attached, until its CSIDriver said that there is no attachment, is not in use in the Node's status.
+func TestAttachmentNotRequiredAfterAll(t *testing.T) {
+	d := newDriver()
+	d.class.Spec.AttachRequired, d.attached = nil, false
+	m, sources, _, _ := volumetest.New(t, d.factory)
+	sources.PV = persistentVolume(corev1.ReadWriteOnce)
+	if hold := (*containermanager.Hold)(nil); !errors.As(m.SetUp(t.Context(), podOf("u"), nil), &hold) || len(d.used) != 1 {
+		t.Errorf("hold %v, in use %v", hold, d.used)
+	}
+	d.class.Spec.AttachRequired = new(false)
+	if err := m.SetUp(t.Context(), podOf("u"), nil); err != nil || len(d.used) > 0 {
+		t.Errorf("%v, in use %v", err, d.used)
+	}
+}
+
 // With podInfoOnMount and tokenRequests, NodePublishVolume has the pod's names and tokens. The node publishes the
 // volume again with new tokens.
 func TestRepublish(t *testing.T) {
