@@ -5,6 +5,7 @@ package csi
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
@@ -237,4 +240,43 @@ func TestDriverObjectWakes(t *testing.T) {
 	if !slices.Equal(w.pods, []types.UID{"u1"}) {
 		t.Errorf("woken: %v", w.pods)
 	}
+}
+
+// What fails for a driver is tried again with back-off, at once when the driver registers, and ends when it succeeds.
+func TestTelling(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _, _ := newManager(t)
+		start, left := time.Now(), 3
+		var at []time.Duration
+		m.OnRegister(func(_ context.Context, driver string) error {
+			at = append(at, time.Since(start))
+			if left--; left >= 0 {
+				return errors.New(driver)
+			}
+			return nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- m.tellRegistered(ctx) }()
+		m.LookAgain(ctx, "d")
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		if want := []time.Duration{500 * time.Millisecond, 1500 * time.Millisecond, 3500 * time.Millisecond, 7500 * time.Millisecond}; !slices.Equal(
+			at, want) {
+			t.Errorf("called after %v, want %v", at, want)
+		}
+		left, start, at = 2, time.Now(), nil
+		m.LookAgain(ctx, "d")
+		synctest.Wait()
+		m.drivers.told <- telling{driver: "d"} // it registers
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		if len(at) != 3 || at[0] != 0 {
+			t.Errorf("called after %v, want at once", at)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -29,7 +29,7 @@ const toldSize = 64
 // drivers are the drivers that have registered. It implements [plugins.Handler].
 type drivers struct {
 	m    *Manager
-	told chan string // the names of drivers after their registration
+	told chan telling
 
 	mu      sync.Mutex
 	all     map[string]*driver
@@ -45,7 +45,7 @@ type driver struct {
 
 func newDrivers(m *Manager) *drivers {
 	return &drivers{
-		m: m, told: make(chan string, toldSize), all: map[string]*driver{}, waiting: map[string]map[types.UID]bool{},
+		m: m, told: make(chan telling, toldSize), all: map[string]*driver{}, waiting: map[string]map[types.UID]bool{},
 	}
 }
 
@@ -90,8 +90,9 @@ func (d *drivers) Register(ctx context.Context, p plugins.Plugin) error {
 	}
 	made := &driver{endpoint: p.Endpoint, version: claimed}
 	if made.conn, err = grpc.NewClient("unix:"+p.Endpoint,
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"),
-		grpc.WithChainUnaryInterceptor(d.m.bounded(p.Name), d.m.Metrics.interceptor(p.Name)),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"), plugins.Dialer(p.Endpoint),
+		grpc.WithChainUnaryInterceptor(d.m.bounded(p.Name), d.m.Metrics.interceptor(p.Name),
+			paths{d.m.RootDir, d.m.UsualDir}.translate(p.Endpoint)),
 	); err != nil {
 		return fmt.Errorf("connect to CSI driver %s at %s: %w", p.Name, p.Endpoint, err)
 	}
@@ -110,7 +111,7 @@ func (d *drivers) Register(ctx context.Context, p plugins.Plugin) error {
 	}
 	d.m.updaters.restart(p.Name)
 	select {
-	case d.told <- p.Name:
+	case d.told <- telling{driver: p.Name}:
 	case <-ctx.Done():
 	}
 	return nil
@@ -185,7 +186,8 @@ func (m *Manager) bounded(driver string) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, in, out any, conn *grpc.ClientConn, call grpc.UnaryInvoker, o ...grpc.CallOption) error {
 		var own error
 		name := method[strings.LastIndex(method, "/")+1:]
-		err := m.Ledger.Call(extension.Coded(extension.Calling(ctx, name)), refOf(driver), extension.Policy{Timeout: callTimeout}, func(ctx context.Context) error {
+		ctx = extension.Coded(extension.Calling(ctx, name))
+		err := m.Ledger.Call(ctx, refOf(driver), extension.Policy{Timeout: callTimeout}, func(ctx context.Context) error {
 			own = call(ctx, method, in, out, conn, o...)
 			if own != nil {
 				return &callError{name, own}

@@ -87,7 +87,7 @@ func (d *drivers) Register(ctx context.Context, p plugins.Plugin) error {
 		}
 	}
 	if i.conn, err = grpc.NewClient("unix:"+p.Endpoint,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), plugins.Dialer(p.Endpoint),
 		grpc.WithChainUnaryInterceptor(d.m.Metrics.interceptor(p.Name)),
 		grpc.WithStatsHandler(sentHandler{}),
 	); err != nil {

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"path/filepath"
 	"time"
 
@@ -130,10 +129,7 @@ func dial(ctx context.Context, path string) (*grpc.ClientConn, error) {
 	defer cancel()
 	connection, err := grpc.NewClient("passthrough:///plugin",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithAuthority("localhost"),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", path)
-		}),
+		grpc.WithAuthority("localhost"), Dialer(path),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("dial socket %s: %w", path, err)

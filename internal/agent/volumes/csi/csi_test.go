@@ -356,3 +356,53 @@ func FuzzData(f *testing.F) {
 		}
 	})
 }
+
+// A device that cannot be unstaged does not keep its pod. It is staged again for the next pod, and unstaged when the driver can.
+func TestUnstageFails(t *testing.T) {
+	for name, err := range map[string]error{"final": errInternal, "transient": status.Error(codes.DeadlineExceeded, "slow")} {
+		d := newDriver()
+		d.fail = map[string]error{"unstage": err}
+		m, _, kernel := machine(t, d, persistentVolume(corev1.ReadWriteOnce))
+		if err := m.SetUp(t.Context(), podOf("u1"), nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.TearDown(t.Context(), "u1"); err != nil {
+			t.Errorf("%s: the pod stays: %v", name, err)
+		}
+		if !slices.Equal(d.again, []string{"d.example.com"}) {
+			t.Errorf("%s: looked at again: %q", name, d.again)
+		}
+		if err := m.DriverRegistered(t.Context(), "d.example.com"); err == nil {
+			t.Errorf("%s: nothing is left to do", name)
+		}
+		if err := m.SetUp(t.Context(), podOf("u2"), nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.DriverRegistered(t.Context(), "d.example.com"); err != nil {
+			t.Errorf("%s: a device in use is left: %v", name, err)
+		}
+		if err := m.TearDown(t.Context(), "u2"); err != nil {
+			t.Fatal(err)
+		}
+		d.fail = nil
+		if err := m.DriverRegistered(t.Context(), "d.example.com"); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"stage", "publish", "unpublish", "unstage", "unstage", "stage", "publish", "unpublish", "unstage", "unstage"}
+		if !slices.Equal(d.calls, want) || len(kernel) > 0 || len(d.used) > 0 {
+			t.Errorf("%s: calls %q, want %q; mounted: %v, in use: %v", name, d.calls, want, kernel, d.used)
+		}
+		empty(t, m.Root)
+	}
+}
+
+// A claim that no container of the pod has is not set up.
+func TestUnusedClaim(t *testing.T) {
+	d := newDriver()
+	m, _, _ := machine(t, d, persistentVolume(corev1.ReadWriteOnce))
+	pod := podOf("u")
+	pod.Spec.Containers[0].VolumeMounts = nil
+	if err := m.SetUp(t.Context(), pod, nil); err != nil || len(d.calls) > 0 {
+		t.Errorf("%v, calls %q", err, d.calls)
+	}
+}

@@ -40,6 +40,7 @@ type fakeDriver struct {
 	last     *csipb.NodePublishVolumeRequest
 	attached bool
 	used     map[string]bool
+	again    []string
 }
 
 func (d *fakeDriver) called(name string) error {
@@ -60,6 +61,11 @@ func (d *fakeDriver) Driver(context.Context, string) (*storagev1.CSIDriver, erro
 	return d.class, nil
 }
 func (d *fakeDriver) WakeAtRegistration(string, types.UID) {}
+func (d *fakeDriver) LookAgain(_ context.Context, driver string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.again = append(d.again, driver)
+}
 
 // Attached, Use and Release implement volumes.Attachments.
 func (d *fakeDriver) Attached(_ context.Context, driver, handle string, _ types.UID) (map[string]string, bool, error) {
