@@ -60,12 +60,6 @@ func (s settings) start(ctx context.Context, r run, out string) (*cluster, error
 			return nil, errors.Join(err, c.stop())
 		}
 		args = append(args, more...)
-		if r.storage != "" { // the paths of sockets are short
-			args = append(args, "--root-dir", filepath.Join(dir, "k"))
-			if err := os.WriteFile(filepath.Join(out, rootFile), []byte(filepath.Join(dir, "k")), 0o644); err != nil {
-				return nil, errors.Join(err, c.stop())
-			}
-		}
 	} else {
 		args = append(args, "--listen", "127.0.0.1:0", "--node", "simulated", "--nodes", "2")
 	}

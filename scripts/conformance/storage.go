@@ -20,9 +20,6 @@ var storageDriver string
 // storageLabels leave out what is off by default, what ends the processes of nodes, and what measures many volumes.
 const storageLabels = "!Disruptive && !(Feature: containsAny OffByDefault)"
 
-// rootFile has the node's root directory: a file beside the logs.
-const rootFile = "root-dir"
-
 // storagePrograms are the programs of CSI drivers' pods: sidecars, unmodified, and stand-ins for what cannot be fetched.
 func storagePrograms() []string {
 	return []string{"csi-attacher", "csi-provisioner", "csi-resizer", "csi-snapshotter", "csi-node-driver-registrar", "hostpathplugin",
@@ -36,14 +33,10 @@ func storageImages(program string) []string {
 	return []string{"sig-storage/" + program + ":" + tag}
 }
 
-// storageFlags are the flags of a storage suite.
+// storageFlags are the flags of a storage suite. Its drivers have kubelet's usual paths, where the node makes links to its own.
 func storageFlags(out string) ([]string, error) {
-	root, err := os.ReadFile(filepath.Join(out, rootFile))
-	if err != nil {
-		return nil, err
-	}
 	driver := filepath.Join(out, "storage.yaml")
-	return []string{"--kubelet-root-dir", string(root), "--storage.testdriver", driver}, os.WriteFile(driver, []byte(storageDriver), 0o644)
+	return []string{"--storage.testdriver", driver}, os.WriteFile(driver, []byte(storageDriver), 0o644)
 }
 
 // startSnapshots brings snapshots into a cluster, as its administrator does: their kinds and the snapshot controller, which runs beside the

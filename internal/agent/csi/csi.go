@@ -89,6 +89,7 @@ func New(o Options) *Manager {
 	m.classes = m.objects.Storage().V1().CSIDrivers().Informer()
 	m.drivers = newDrivers(m)
 	m.updaters = newUpdaters(m)
+	m.attached.refresh = m.Refresh
 	return m
 }
 

@@ -280,3 +280,26 @@ func TestTelling(t *testing.T) {
 		}
 	})
 }
+
+// A refusal for want of room is known by its code, and has the driver's limit read anew.
+func TestExhausted(t *testing.T) {
+	m, client, _ := newManager(t)
+	read := 0
+	m.attached.refresh = func(context.Context, string) error { read++; return nil }
+	made := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: AttachmentName("d", "h", "n1")}}
+	if m.attached.Exhausted(t.Context(), "d", "h") {
+		t.Error("there is no attachment")
+	}
+	if _, err := client.StorageV1().VolumeAttachments().Create(t.Context(), made, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for code, want := range map[int32]bool{8: true, 13: false} {
+		made.Status.AttachError, read = &storagev1.VolumeError{ErrorCode: &code}, 0
+		if _, err := client.StorageV1().VolumeAttachments().Update(t.Context(), made, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := m.attached.Exhausted(t.Context(), "d", "h"); got != want || (read == 1) != want {
+			t.Errorf("code %d: %v, read %d times", code, got, read)
+		}
+	}
+}

@@ -31,6 +31,8 @@ type Attachments interface {
 	// Attached reports whether a volume is attached, and returns the metadata of its attachment. It notes that the node uses the volume. If
 	// the volume is not attached, the pod is looked at again when that may have changed.
 	Attached(ctx context.Context, driver, handle string, pod types.UID) (metadata map[string]string, attached bool, err error)
+	// Exhausted reports whether the driver has refused the attachment because the node has as many volumes as it can have.
+	Exhausted(ctx context.Context, driver, handle string) bool
 	// Use notes that the node uses a volume.
 	Use(driver, handle string)
 	// Release notes that the node does not use a volume any more.

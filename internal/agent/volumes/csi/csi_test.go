@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mortise-dev/mortise/internal/agent/containermanager"
+	"github.com/mortise-dev/mortise/internal/agent/podfit"
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
 	"github.com/mortise-dev/mortise/internal/agent/volumes/volumetest"
 )
@@ -187,6 +188,26 @@ func TestAttachment(t *testing.T) {
 	}
 	if err := m.TearDown(t.Context(), "u"); err != nil || len(d.used) > 0 {
 		t.Errorf("%v, in use %v", err, d.used)
+	}
+}
+
+// A node that can have no more volumes of the driver rejects the pod, if the driver's limit may change.
+func TestAttachmentLimit(t *testing.T) {
+	d := newDriver()
+	d.class.Spec.AttachRequired, d.attached, d.exhausted = nil, false, true
+	m, sources, _, clock := volumetest.New(t, d.factory)
+	sources.PV = persistentVolume(corev1.ReadWriteOnce)
+	for _, period := range []*int64{nil, new(int64(10))} {
+		d.class.Spec.NodeAllocatableUpdatePeriodSeconds = period
+		if err := m.SetUp(t.Context(), podOf("u"), nil); err == nil {
+			t.Error("the volume is attached")
+		}
+		clock.Step(attachWait)
+		err := m.SetUp(t.Context(), podOf("u"), nil)
+		reject := (*podfit.Rejection)(nil)
+		if is := errors.As(err, &reject); is != (period != nil) || is && reject.Reason != "VolumeAttachmentLimitExceeded" {
+			t.Errorf("period %v: %v", period, err)
+		}
 	}
 }
 

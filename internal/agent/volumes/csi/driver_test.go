@@ -39,8 +39,10 @@ type fakeDriver struct {
 	stats    []*csipb.VolumeUsage
 	last     *csipb.NodePublishVolumeRequest
 	attached bool
-	used     map[string]bool
-	again    []string
+
+	exhausted bool
+	used      map[string]bool
+	again     []string
 }
 
 func (d *fakeDriver) called(name string) error {
@@ -72,6 +74,7 @@ func (d *fakeDriver) Attached(_ context.Context, driver, handle string, _ types.
 	d.Use(driver, handle)
 	return map[string]string{"device": "sdb"}, d.attached, nil
 }
+func (d *fakeDriver) Exhausted(context.Context, string, string) bool { return d.exhausted }
 func (d *fakeDriver) Use(driver, handle string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
