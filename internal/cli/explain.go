@@ -64,7 +64,7 @@ an object, it shows what set the field: the request, a default, a plug-in, polic
 stage or hook and the reason. --scheduling shows why a pod is on its node, or on none: which plug-ins filtered nodes, the scores of the
 best nodes, what the pod waits for. For a HorizontalPodAutoscaler, the command shows the last decisions: the value of each metric, where
 it was read and how old it was, what it asks for, and which window, policy or bound limited it; with --last or --brief it lists the
-writes. For a PersistentVolumeClaim or a PersistentVolume, the command also shows whom it waits for, and the newest calls that nodes made
+writes. For a PersistentVolumeClaim or a PersistentVolume, the command also shows what it waits for, and the newest calls that nodes made
 to its driver: code, duration, attempt. ("mortise kubectl explain" describes what a field means.)
 
   mortise explain pod/web spec.containers[0].image

@@ -200,12 +200,12 @@ func driverOf(v *corev1.PersistentVolume) string {
 	return v.Spec.CSI.Driver
 }
 
-// waits says whom the claim and its volume wait for.
+// waits says what the claim and its volume wait for.
 func (s *storageObjects) waits(now time.Time) []string {
 	return slices.Concat(s.claimWaits(), s.volumeWaits(), s.attachmentWaits(now), s.podWaits())
 }
 
-// claimWaits says whom the claim waits for.
+// claimWaits says what the claim waits for.
 func (s *storageObjects) claimWaits() []string {
 	c := s.claim
 	if c == nil {
@@ -236,7 +236,7 @@ func (s *storageObjects) claimWaits() []string {
 	return []string{"a PersistentVolume that fits, or a volume of " + s.class.Provisioner}
 }
 
-// changes says whom a bound claim waits for.
+// changes says what a bound claim waits for.
 func (s *storageObjects) changes() (out []string) {
 	driver := cmp.Or(driverOf(s.volume), "its driver")
 	for _, c := range s.claim.Status.Conditions {
@@ -259,7 +259,7 @@ func (s *storageObjects) changes() (out []string) {
 	return out
 }
 
-// volumeWaits says whom the volume waits for.
+// volumeWaits says what the volume waits for.
 func (s *storageObjects) volumeWaits() []string {
 	v := s.volume
 	if v == nil {
@@ -276,7 +276,7 @@ func (s *storageObjects) volumeWaits() []string {
 	return nil
 }
 
-// attachmentWaits says whom attachments wait for.
+// attachmentWaits says what attachments wait for.
 func (s *storageObjects) attachmentWaits(now time.Time) (out []string) {
 	for _, a := range s.attachments {
 		who, since, failed := "", a.CreationTimestamp.Time, a.Status.AttachError

@@ -99,8 +99,8 @@ func (m *Manager) Attachments() *Attachments { return m.attached }
 // Handler returns what the plug-in manager tells of drivers.
 func (m *Manager) Handler() plugins.Handler { return m.drivers }
 
-// OnRegister adds a function that is called after a driver has registered, and with [Manager.LookAgain]. If it returns an error, it is called
-// again, with back-off. The functions are added before [Manager.Run].
+// OnRegister adds a function that is called after a driver has registered, and with [Manager.LookAgain]. If it returns an error, it is
+// called again, with back-off. The functions are added before [Manager.Run].
 func (m *Manager) OnRegister(f func(ctx context.Context, driver string) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -132,7 +132,7 @@ func (m *Manager) Join(ctx context.Context) error {
 	}
 }
 
-// changed is told of each CSIDriver that has changed.
+// changed notes a CSIDriver that has changed.
 func (m *Manager) changed(obj any) {
 	m.updaters.changed(obj)
 	m.attached.wakeWaiting()

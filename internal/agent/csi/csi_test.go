@@ -261,8 +261,8 @@ func TestTelling(t *testing.T) {
 		m.LookAgain(ctx, "d")
 		synctest.Wait()
 		time.Sleep(time.Minute)
-		if want := []time.Duration{500 * time.Millisecond, 1500 * time.Millisecond, 3500 * time.Millisecond, 7500 * time.Millisecond}; !slices.Equal(
-			at, want) {
+		want := []time.Duration{500 * time.Millisecond, 1500 * time.Millisecond, 3500 * time.Millisecond, 7500 * time.Millisecond}
+		if !slices.Equal(at, want) {
 			t.Errorf("called after %v, want %v", at, want)
 		}
 		left, start, at = 2, time.Now(), nil

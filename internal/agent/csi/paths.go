@@ -12,8 +12,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// paths are two names of the node's directory. Drivers that run in pods mount kubelet's usual directories under their own names, and know no
-// others: a path below the root directory is nothing in such a pod, where the driver would make a directory, and mount the volume where
+// paths are two names of the node's directory. Drivers that run in pods mount kubelet's usual directories under their own names, and know
+// no others: a path below the root directory is nothing in such a pod, where the driver would make a directory, and mount the volume where
 // no other pod sees it. A driver says which names it knows by the path of its socket, with which it registers.
 type paths struct {
 	root  string // the node's directory

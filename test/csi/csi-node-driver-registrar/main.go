@@ -11,7 +11,7 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
-	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -37,7 +37,8 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, *driver, *timeout, registrar{endpoint: *endpoint, ended: make(chan error, 1)}, *dir, *health); err != nil {
-		log.Fatal(err)
+		slog.Error("The registrar ends", "err", err)
+		os.Exit(1)
 	}
 }
 
@@ -89,7 +90,7 @@ func nameOf(ctx context.Context, driver string, timeout time.Duration) (string, 
 		if ctx.Err() != nil {
 			return "", err
 		}
-		log.Printf("asking the driver for its name: %v", err)
+		slog.Warn("The driver has not said its name", "err", err)
 	}
 }
 
@@ -102,14 +103,16 @@ type registrar struct {
 
 // GetInfo implements the registration service.
 func (r registrar) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
-	return &registration.PluginInfo{Type: registration.CSIPlugin, Name: r.name, Endpoint: r.endpoint, SupportedVersions: []string{"1.0.0"}}, nil
+	return &registration.PluginInfo{
+		Type: registration.CSIPlugin, Name: r.name, Endpoint: r.endpoint, SupportedVersions: []string{"1.0.0"},
+	}, nil
 }
 
 // NotifyRegistrationStatus implements the registration service. A driver that the node refuses ends the program, which is started again.
 func (r registrar) NotifyRegistrationStatus(
 	_ context.Context, q *registration.RegistrationStatus,
 ) (*registration.RegistrationStatusResponse, error) {
-	log.Printf("registered: %v %s", q.GetPluginRegistered(), q.GetError())
+	slog.Info("The node has answered", "registered", q.GetPluginRegistered(), "err", q.GetError())
 	if !q.GetPluginRegistered() {
 		r.ended <- fmt.Errorf("the node refused the driver: %s", q.GetError())
 	}

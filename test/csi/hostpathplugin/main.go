@@ -3,9 +3,9 @@
 
 // Command hostpathplugin stands in for the CSI driver of that name, whose module cannot be fetched, in Kubernetes' own end-to-end tests.
 //
-// With --proxy-endpoint, it is no driver: it passes each connection to its socket on to a connection that a driver elsewhere has made. That is
-// how the tests' mock driver, which runs in the suite's process, serves a node. Otherwise it is a driver whose volumes are directories and
-// files below --statedir, and which refuses calls in an order that CSI does not allow.
+// With --proxy-endpoint, it is no driver: it passes each connection to its socket on to a connection that a driver elsewhere has made. That
+// is how the tests' mock driver, which runs in the suite's process, serves a node. Otherwise it is a driver whose volumes are directories
+// and files below --statedir, and which refuses calls in an order that CSI does not allow.
 //
 //	main.go       flags, the server
 //	proxy.go      the proxy
@@ -23,7 +23,7 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
-	"log"
+	"log/slog"
 	"net"
 	"os"
 	"os/signal"
@@ -67,7 +67,8 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, s, *endpoint, *proxied); err != nil {
-		log.Fatal(err)
+		slog.Error("The driver ends", "err", err)
+		os.Exit(1)
 	}
 }
 

@@ -51,10 +51,7 @@ func (n node) NodeStageVolume(_ context.Context, q *csipb.NodeStageVolumeRequest
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case n.attach && v.Attached == "":
-		return nil, status.Errorf(codes.Internal, "volume %s is not attached", v.ID)
-	case v.Staged != "" && v.Staged != q.GetStagingTargetPath():
+	if v.Staged != "" && v.Staged != q.GetStagingTargetPath() {
 		return nil, status.Errorf(codes.Internal, "volume %s is staged at %s", v.ID, v.Staged)
 	}
 	v.Staged = q.GetStagingTargetPath()

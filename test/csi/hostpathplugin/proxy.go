@@ -6,7 +6,7 @@ package main
 import (
 	"context"
 	"io"
-	"log"
+	"log/slog"
 	"net"
 )
 
@@ -48,7 +48,7 @@ func copyBoth(a, b net.Conn) {
 		}()
 	}
 	if err := <-done; err != nil {
-		log.Printf("a connection ended: %v", err)
+		slog.Warn("A connection has ended", "err", err)
 	}
 	a.Close()
 	b.Close()

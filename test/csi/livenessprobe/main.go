@@ -7,8 +7,9 @@ package main
 import (
 	"context"
 	"flag"
-	"log"
+	"log/slog"
 	"net/http"
+	"os"
 	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
@@ -21,9 +22,17 @@ func main() {
 	port := flag.String("health-port", "9808", "the port of /healthz")
 	flag.Int("v", 0, "accepted, without effect")
 	flag.Parse()
-	c, err := grpc.NewClient("unix:"+*driver, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err := serve(*driver, *port); err != nil {
+		slog.Error("The probe ends", "err", err)
+		os.Exit(1)
+	}
+}
+
+// serve answers probes until that fails.
+func serve(driver, port string) error {
+	c, err := grpc.NewClient("unix:"+driver, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) {
@@ -33,5 +42,5 @@ func main() {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 		}
 	})
-	log.Fatal(http.ListenAndServe(":"+*port, mux)) //nolint:gosec // a test's program
+	return http.ListenAndServe(":"+port, mux) //nolint:gosec // a test's program
 }
