@@ -79,6 +79,8 @@ func (p *caller) attached(ctx context.Context, v *volume) (map[string]string, er
 	why := fmt.Errorf("unmounted volumes=[%[1]s], unattached volumes=[%[1]s], failed to process volumes=[]: %[2]w", v.spec.Volume.Name, errTimeout)
 	if c := v.class; c != nil && ptr.Deref(c.Spec.NodeAllocatableUpdatePeriodSeconds, 0) > 0 && p.host.Attachments.Exhausted(
 		ctx, v.driver, v.handle) {
+		delete(p.waits, key)
+		p.host.Attachments.Release(v.driver, v.handle) // nothing is on the disk that tear-down would find
 		return nil, &podfit.Rejection{Reason: "VolumeAttachmentLimitExceeded",
 			Message: "Node has reached its volume attachment limit, rejecting pod. " + why.Error()}
 	}

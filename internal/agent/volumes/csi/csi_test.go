@@ -208,6 +208,9 @@ func TestAttachmentLimit(t *testing.T) {
 		if is := errors.As(err, &reject); is != (period != nil) || is && reject.Reason != "VolumeAttachmentLimitExceeded" {
 			t.Errorf("period %v: %v", period, err)
 		}
+		if used := len(d.used) > 0; used != (period == nil) {
+			t.Errorf("period %v: in use %v", period, d.used)
+		}
 	}
 }
 
