@@ -70,7 +70,6 @@ const (
 	Drives = "drives" // the extension is a client of the API, and is not called
 	Linked = "linked" // Go code in the same process
 	Client = "client" // the client calls it: kubectl, client-go
-	Absent = "absent" // this release does not call it yet
 )
 
 // Description is one row of the catalogue.
@@ -145,7 +144,7 @@ func Points() []Description {
 			"docs/points/runtime-class.md"},
 		{NetworkPlugin, "network plug-in", Drives, "CNI 1.1.0 executables, run by the container runtime", "/etc/cni/net.d",
 			"docs/points/cni.md"},
-		{StorageDriver, "storage driver", Absent, "CSI 1.13 gRPC over a unix socket",
+		{StorageDriver, "storage driver", Called, "CSI 1.13 gRPC over a unix socket; its sidecars are clients of storage.k8s.io/v1",
 			"plug-in registration of the node, CSIDriver storage.k8s.io/v1", "docs/points/csi.md"},
 		{DevicePlugin, "device plug-in", Called, "deviceplugin v1beta1 gRPC over unix sockets", "registers itself with the node",
 			"docs/points/device-plugin.md"},

@@ -42,3 +42,33 @@ func TestSpans(t *testing.T) {
 		t.Errorf("kept %d old spans, %d new ones", len(got), len(others))
 	}
 }
+
+// coded is an error with a code.
+type coded struct{ error }
+
+func (coded) Code() string { return "Aborted" }
+
+// Calls for a volume are the pod's and the volume's, with the codes of their protocol.
+func TestSpansOfVolume(t *testing.T) {
+	l := NewLedger(clocktesting.NewFakeClock(time.Unix(1000, 0)))
+	ref := Ref{Point: StorageDriver, Name: "d.example.com"}
+	call := func(ctx context.Context, err error) {
+		_ = l.Call(Coded(Calling(ctx, "NodeStageVolume")), ref, Policy{}, func(context.Context) error { return err })
+	}
+	ctx := ForVolume(For(t.Context(), "ns", "a"), "pv")
+	call(ctx, fmt.Errorf("stage: %w", coded{errors.New("busy")}))
+	call(ctx, nil)
+	call(ForVolume(t.Context(), "pv"), errors.New("no code"))
+	call(t.Context(), nil)
+	var got []string
+	for _, s := range l.SpansOfVolume("pv") {
+		got = append(got, s.Object+" "+s.Method+" "+s.Code+" "+s.Error)
+	}
+	want := []string{"ns/a NodeStageVolume Aborted stage: busy", "ns/a NodeStageVolume OK ", " NodeStageVolume  no code"}
+	if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
+		t.Errorf("spans %q, want %q", got, want)
+	}
+	if pod := l.Spans("ns", "a"); len(pod) != 2 || len(l.SpansOfVolume("")) != 0 {
+		t.Errorf("spans of the pod: %v", pod)
+	}
+}

@@ -19,12 +19,12 @@ type OnNode struct {
 	Calls      []Call          `json:"calls,omitempty"`
 }
 
-// Calls returns the newest calls for a pod.
-func Calls(ledger *extension.Ledger, namespace, name string) (out []Call) {
-	for _, one := range ledger.Spans(namespace, name) {
+// Calls returns spans as calls.
+func Calls(spans []extension.Span) (out []Call) {
+	for _, one := range spans {
 		out = append(out, Call{
 			Time: one.Began.UTC().Format(time.RFC3339Nano), Point: string(one.Point), Extension: one.Name, Method: one.Method,
-			Seconds: one.Took.Seconds(), Error: one.Error,
+			Seconds: one.Took.Seconds(), Code: one.Code, Error: one.Error,
 		})
 	}
 	return out
@@ -37,5 +37,6 @@ type Call struct {
 	Extension string  `json:"extension"`
 	Method    string  `json:"method,omitempty"` // of the extension's protocol
 	Seconds   float64 `json:"seconds"`
+	Code      string  `json:"code,omitempty"` // of the protocol, if it has codes
 	Error     string  `json:"error,omitempty"`
 }

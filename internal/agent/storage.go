@@ -20,7 +20,8 @@ import (
 // openStorage makes what knows the CSI drivers, and gives it to the volumes.
 func openStorage(n *node) error {
 	n.storage = csi.New(csi.Options{
-		NodeName: n.NodeName, Client: n.client, Pods: n.workers, Resync: func() { n.nodeStatus.Resync() },
+		NodeName: n.NodeName, RootDir: n.Host.RootDir, UsualDir: n.Host.Links, Client: n.client, Pods: n.workers,
+		Resync: func() { n.nodeStatus.Resync() },
 		Ledger: n.Ledger, Metrics: n.Metrics.storage, Clock: n.Clock, Logger: n.Logger,
 	})
 	n.storage.OnRegister(n.volumes.DriverRegistered)

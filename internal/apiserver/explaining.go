@@ -45,9 +45,17 @@ func (s *Server) newExplain() {
 		Calls: callsOf(s.opts.Ledger)})
 }
 
-// callsOf returns what returns the ledger's calls to extensions for a pod.
-func callsOf(ledger *extension.Ledger) func(namespace, name string) []trace.Call {
-	return func(namespace, name string) []trace.Call { return trace.Calls(ledger, namespace, name) }
+// callsOf returns what returns the ledger's calls to extensions for a pod, or for a persistent volume.
+func callsOf(ledger *extension.Ledger) func(resource, namespace, name string) []trace.Call {
+	return func(resource, namespace, name string) []trace.Call {
+		switch resource {
+		case "pods":
+			return trace.Calls(ledger.Spans(namespace, name))
+		case "persistentvolumes":
+			return trace.Calls(ledger.SpansOfVolume(name))
+		}
+		return nil
+	}
 }
 
 // explaining adds the paths for queries about traces.

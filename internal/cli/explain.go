@@ -31,6 +31,7 @@ type explainOptions struct {
 	kubeconfig, namespace, output string
 	brief, rejected, scheduling   bool
 	autoscaling                   bool // the object is a HorizontalPodAutoscaler, and its decisions are asked for
+	storage                       bool // the object is a claim or a persistent volume
 	last                          time.Duration
 	limit                         int
 	what, field                   string // an audit ID, or TYPE/NAME and a field of it
@@ -54,6 +55,7 @@ func runExplain(ctx context.Context, p Program, args []string) int {
        mortise explain TYPE/NAME [FIELD] [flags]
        mortise explain pod/NAME --scheduling [flags]
        mortise explain hpa/NAME [flags]
+       mortise explain pvc/NAME [flags], mortise explain pv/NAME [flags]
        mortise explain [--rejected] [--last 10m] [flags]
 
 Shows what a running server did with writes: the duration of each stage, what each mutating step changed, what rejected the write,
@@ -62,12 +64,14 @@ an object, it shows what set the field: the request, a default, a plug-in, polic
 stage or hook and the reason. --scheduling shows why a pod is on its node, or on none: which plug-ins filtered nodes, the scores of the
 best nodes, what the pod waits for. For a HorizontalPodAutoscaler, the command shows the last decisions: the value of each metric, where
 it was read and how old it was, what it asks for, and which window, policy or bound limited it; with --last or --brief it lists the
-writes. ("mortise kubectl explain" describes what a field means.)
+writes. For a PersistentVolumeClaim or a PersistentVolume, the command also shows what it waits for, and the newest calls that nodes made
+to its driver: code, duration, attempt. ("mortise kubectl explain" describes what a field means.)
 
   mortise explain pod/web spec.containers[0].image
   mortise explain deployment.apps/web 'metadata.labels["example.com/team"]' -n shop
   mortise explain pod/web --scheduling
   mortise explain hpa/web
+  mortise explain pvc/data
   mortise explain --rejected --last 10m
 
 The server keeps the newest traces in memory (--explain-memory of "mortise up"). A restart loses them.
@@ -162,6 +166,9 @@ func (o *explainOptions) run(ctx context.Context, p Program) error {
 		query.Set(trace.ParamAutoscaling, "true")
 		query.Del(trace.ParamLimit)
 	}
+	if o.storage {
+		return o.runStorage(ctx, p.Out, config, query)
+	}
 	body, err := ask(ctx, config, path, query)
 	if err != nil {
 		return err
@@ -240,8 +247,9 @@ func (o *explainOptions) find(config *rest.Config, space string, query url.Value
 	if o.field != "" {
 		query.Set(trace.ParamField, o.field)
 	}
-	o.autoscaling = r.Group == "autoscaling" && r.Resource == "horizontalpodautoscalers" && o.field == "" && !o.rejected && !o.brief &&
-		o.last == 0
+	whole := o.field == "" && !o.rejected && !o.brief && o.last == 0
+	o.autoscaling = whole && r.Group == "autoscaling" && r.Resource == "horizontalpodautoscalers"
+	o.storage = whole && r.Group == "" && (r.Resource == "persistentvolumeclaims" || r.Resource == "persistentvolumes")
 	return nil
 }
 

@@ -70,14 +70,25 @@ func table() []standIn {
 	}
 }
 
+// withStorage adds the images of CSI drivers and their sidecars.
+func withStorage(all []standIn) []standIn {
+	for _, name := range storagePrograms() {
+		all = append(all, standIn{names: storageImages(name), layers: []string{"debian", name}, entrypoint: []string{"/" + name}})
+	}
+	return all
+}
+
 // standIns makes all images, by name, of the programs in peers. Their layers are files in dir.
 func standIns(ctx context.Context, peers, dir string) (map[string]v1.Image, error) {
 	made, err := layers(ctx, peers, dir)
 	if err != nil {
 		return nil, fmt.Errorf("make images: %w", err)
 	}
-	out := map[string]v1.Image{}
-	for _, s := range table() {
+	out, all := map[string]v1.Image{}, table()
+	if _, err := os.Stat(filepath.Join(peers, "bin", "hostpathplugin")); err == nil {
+		all = withStorage(all)
+	}
+	for _, s := range all {
 		img, err := s.image(made)
 		if err != nil {
 			return nil, fmt.Errorf("make image %s: %w", s.names[0], err)
@@ -149,6 +160,11 @@ func layers(ctx context.Context, peers, dir string) (map[string]v1.Layer, error)
 			}
 			return a.program("consume-cpu/consume-cpu", program("consume-cpu"), 0o755)
 		},
+	}
+	for _, name := range storagePrograms() {
+		if _, err := os.Stat(program(name)); err == nil {
+			writers[name] = func(a archive) error { return a.program(name, program(name), 0o755) }
+		}
 	}
 	for name, write := range writers {
 		if all[name], err = writeLayer(filepath.Join(dir, name+".tar"), write); err != nil {

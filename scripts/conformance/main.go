@@ -15,6 +15,7 @@
 //	make conformance PEERS=DIR RUNS=node FOCUS='Pods API'   # Kubernetes' own tests of kubelet: plug-ins and resource managers
 //	make conformance PEERS=DIR RUNS=loadbalancers           # those of Services of type LoadBalancer, which are not of conformance either
 //	make conformance PEERS=DIR RUNS=network                 # all tests of [sig-network] that Kubernetes runs by default, on two nodes
+//	make conformance PEERS=DIR RUNS=csimock,csihostpath,csilocal # those of CSI drivers, with stock sidecars
 //
 // DIR is what scripts/conformance/build has made: Kubernetes' test programs in DIR/bin and, for real containers, a Debian tree in
 // DIR/rootfs. Of these the command makes stand-ins for the images that the tests name, and serves them from a registry on a loopback
@@ -33,6 +34,8 @@
 //	report.go    what ginkgo's report says
 //	second.go    a second node, with a network, a name and a containerd of its own
 //	simulated.txt the tests that need no containers
+//	storage.go   what the suites of CSI drivers need in a cluster
+//	storage.yaml describes storage.mortise.dev to them
 //	units.sh     stands in for systemd in the suite of nodes
 package main
 
@@ -81,11 +84,12 @@ type run struct {
 	outside    bool     // the suite is in another network than the node
 	flags      []string // of `mortise up`
 	nodes      int      // the real nodes; 2: the second is on a host of its own
+	storage    string   // not empty: the run is of the storage suites with these names
 }
 
 // runs are all runs, in order. Serial tests cannot share a cluster with others, and take the longest for their number. Disruptive tests end
-// the processes of nodes over SSH. The tests of autoscaling, of DRA, of load balancers, of networks and of nodes are not, or not all,
-// conformance tests, and run only when they are named.
+// the processes of nodes over SSH. The tests of autoscaling, of DRA, of load balancers, of networks, of CSI drivers and of nodes are
+// not, or not all, conformance tests, and run only when they are named.
 func runs() []run {
 	return []run{
 		{name: "simulated", labels: "Conformance && !Disruptive", tests: strings.Split(strings.TrimSpace(simulatedTests), "\n"), procs: 4},
@@ -97,6 +101,9 @@ func runs() []run {
 		{name: "node", labels: "!(Feature: containsAny OffByDefault)", containers: true, procs: 1, areas: nodeAreas()},
 		{name: "loadbalancers", labels: "Feature: containsAny LoadBalancer", containers: true, procs: 4, outside: true, nodes: 2},
 		{name: "network", labels: "sig-network && !Disruptive && !Serial && Feature: isEmpty", containers: true, procs: 3, nodes: 2},
+		{name: "csimock", labels: storageLabels, containers: true, procs: 3, storage: `\[sig-storage\] (CSI Mock|MutableCSINode)`},
+		{name: "csihostpath", labels: storageLabels, containers: true, procs: 3, storage: `\[Driver: csi-hostpath\]`},
+		{name: "csilocal", labels: storageLabels, containers: true, procs: 3, storage: `\[Driver: storage\.mortise\.dev\]`},
 	}
 }
 
@@ -108,6 +115,9 @@ func (r run) focus(match string) (string, error) {
 			all = append(all, regexp.QuoteMeta(a.match))
 		}
 		return strings.Join(all, "|"), nil
+	}
+	if r.storage != "" {
+		return r.storage + ".*(" + match + ")", nil
 	}
 	if r.tests == nil {
 		return match, nil
@@ -223,6 +233,12 @@ func (s settings) check(todo []run) error {
 		need = append(need, "bin/agnhost", "bin/nnp", "bin/sample-apiserver", "bin/resource-consumer", "bin/consume-cpu", "bin/etcd",
 			"rootfs/bin/bash-static", "rootfs/usr/bin/stress")
 	}
+	if slices.ContainsFunc(todo, func(r run) bool { return r.storage != "" }) {
+		for _, name := range storagePrograms() {
+			need = append(need, "bin/"+name)
+		}
+		need = append(need, "bin/snapshot-controller", "snapshots")
+	}
 	for _, n := range need {
 		if _, err := os.Stat(filepath.Join(s.peers, filepath.FromSlash(n))); err != nil {
 			return fmt.Errorf("%w: scripts/conformance/build %s makes it", err, s.peers)
@@ -296,7 +312,14 @@ func (s settings) onCluster(ctx context.Context, r run, out string) (err error) 
 	if err != nil {
 		return err
 	}
-	return errors.Join(s.fromWhere(ctx, r, l, out, c.kubeconfig), c.stop())
+	if r.storage == "" {
+		return errors.Join(s.fromWhere(ctx, r, l, out, c.kubeconfig), c.stop())
+	}
+	end, err := s.startSnapshots(ctx, out, c.kubeconfig)
+	if err != nil {
+		return errors.Join(err, c.stop())
+	}
+	return errors.Join(s.fromWhere(ctx, r, l, out, c.kubeconfig), end(), c.stop())
 }
 
 // fromWhere runs the suite where it belongs.
@@ -339,6 +362,13 @@ func (s settings) suite(ctx context.Context, r run, out, kubeconfig string, line
 	args = append(args, "--json-report", "report.json", "--output-dir", out, filepath.Join(s.peers, "bin", "e2e.test"), "--",
 		"--kubeconfig", kubeconfig, "--kubectl-path", filepath.Join(s.peers, "bin", "kubectl"), "--provider=skeleton",
 		"--allowed-not-ready-nodes="+ready, "--num-nodes="+nodes, "--disable-log-dump", "--report-dir=")
+	if r.storage != "" {
+		more, err := storageFlags(out)
+		if err != nil {
+			return err
+		}
+		args = append(args, more...)
+	}
 	program, args := line(filepath.Join(s.peers, "bin", "ginkgo"), args)
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, out

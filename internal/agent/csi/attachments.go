@@ -12,6 +12,7 @@ import (
 	"slices"
 	"sync"
 
+	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,7 +24,8 @@ import (
 //
 // A node may not watch VolumeAttachments. It watches its own Node, and reads an attachment once the Node says that the volume is attached.
 type Attachments struct {
-	o Options
+	o       Options
+	refresh func(ctx context.Context, driver string) error // reads a driver's limit of volumes anew
 
 	mu      sync.Mutex
 	used    map[corev1.UniqueVolumeName]bool
@@ -62,6 +64,17 @@ func (a *Attachments) Saw(node *corev1.Node) {
 		clear(a.waiting)
 	}
 	a.node = node
+	a.mu.Unlock()
+	if len(pods) > 0 {
+		a.o.Pods.WakeEach(pods)
+	}
+}
+
+// wakeWaiting wakes the pods that wait for attachments: a CSIDriver has changed, which may say that its volumes are not attached.
+func (a *Attachments) wakeWaiting() {
+	a.mu.Lock()
+	pods := slices.Collect(maps.Keys(a.waiting))
+	clear(a.waiting)
 	a.mu.Unlock()
 	if len(pods) > 0 {
 		a.o.Pods.WakeEach(pods)
@@ -119,6 +132,23 @@ func (a *Attachments) Attached(ctx context.Context, driver, handle string, pod t
 		return nil, false, fmt.Errorf("volume %v is not attached for volume attachment %v", handle, id)
 	}
 	return found.Status.AttachmentMetadata, true, nil
+}
+
+// Exhausted reports whether the driver has refused to attach a volume because the node has as many as it can have. Then it also reads the
+// driver's limit anew, for the scheduler.
+func (a *Attachments) Exhausted(ctx context.Context, driver, handle string) bool {
+	found, err := a.o.Client.StorageV1().VolumeAttachments().Get(ctx, AttachmentName(driver, handle, a.o.NodeName), metav1.GetOptions{})
+	if err != nil {
+		return false // the pod waits on
+	}
+	failed := found.Status.AttachError
+	if failed == nil || failed.ErrorCode == nil || codes.Code(*failed.ErrorCode) != codes.ResourceExhausted {
+		return false
+	}
+	if err := a.refresh(ctx, driver); err != nil {
+		a.o.Logger.Warn("Could not read a CSI driver's limit of volumes", "driver", driver, "err", err)
+	}
+	return true
 }
 
 // attachError returns why a volume will not be attached.

@@ -6,6 +6,8 @@
 //
 //	csi.go          Manager
 //	drivers.go      the drivers that have registered: their connections, the limit of a call
+//	telling.go      tells who wants to know of drivers, again until that succeeds
+//	paths.go        the node's paths as the driver knows them
 //	nodeinfo.go     the CSINode, and the labels and the annotation of the Node
 //	allocatable.go  reads the driver's limit of volumes anew by the clock
 //	attachments.go  what is attached and in use: Node.status.volumesAttached and volumesInUse
@@ -54,6 +56,8 @@ type Pods interface {
 // Options configure a Manager. All fields are required, unless they say otherwise.
 type Options struct {
 	NodeName string
+	RootDir  string // the node's directory, with plugins and pods
+	UsualDir string // kubelet's usual one, where links lead to RootDir's; empty: there are none
 	Client   kubernetes.Interface
 	Pods     Pods
 	// Resync has the Node's status written.
@@ -75,7 +79,7 @@ type Manager struct {
 	updaters *updaters
 
 	mu         sync.Mutex
-	registered []func(ctx context.Context, driver string)
+	registered []func(ctx context.Context, driver string) error
 }
 
 // New makes a manager.
@@ -85,6 +89,7 @@ func New(o Options) *Manager {
 	m.classes = m.objects.Storage().V1().CSIDrivers().Informer()
 	m.drivers = newDrivers(m)
 	m.updaters = newUpdaters(m)
+	m.attached.refresh = m.Refresh
 	return m
 }
 
@@ -94,8 +99,9 @@ func (m *Manager) Attachments() *Attachments { return m.attached }
 // Handler returns what the plug-in manager tells of drivers.
 func (m *Manager) Handler() plugins.Handler { return m.drivers }
 
-// OnRegister adds a function that is called after a driver has registered. The functions are added before [Manager.Run].
-func (m *Manager) OnRegister(f func(ctx context.Context, driver string)) {
+// OnRegister adds a function that is called after a driver has registered, and with [Manager.LookAgain]. If it returns an error, it is
+// called again, with back-off. The functions are added before [Manager.Run].
+func (m *Manager) OnRegister(f func(ctx context.Context, driver string) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.registered = append(m.registered, f)
@@ -104,9 +110,9 @@ func (m *Manager) OnRegister(f func(ctx context.Context, driver string)) {
 // Join makes the node's CSINode, and starts to follow CSIDrivers. It is called when the Node exists. It tries until ctx is done.
 func (m *Manager) Join(ctx context.Context) error {
 	if _, err := m.classes.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
-		AddFunc:    func(obj any, _ bool) { m.updaters.changed(obj) },
-		UpdateFunc: func(_, obj any) { m.updaters.changed(obj) },
-		DeleteFunc: m.updaters.changed,
+		AddFunc:    func(obj any, _ bool) { m.changed(obj) },
+		UpdateFunc: func(_, obj any) { m.changed(obj) },
+		DeleteFunc: m.changed,
 	}); err != nil {
 		return fmt.Errorf("follow CSIDrivers: %w", err)
 	}
@@ -126,6 +132,12 @@ func (m *Manager) Join(ctx context.Context) error {
 	}
 }
 
+// changed notes a CSIDriver that has changed.
+func (m *Manager) changed(obj any) {
+	m.updaters.changed(obj)
+	m.attached.wakeWaiting()
+}
+
 const (
 	initialWait = 100 * time.Millisecond
 	longestWait = 10 * time.Second
@@ -140,27 +152,6 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.drivers.close()
 	m.objects.Shutdown()
 	return err
-}
-
-// tellRegistered tells who wants to know of drivers that have registered, each in a goroutine of its own: a driver that hangs hinders no
-// other.
-func (m *Manager) tellRegistered(ctx context.Context) error {
-	var running sync.WaitGroup
-	defer running.Wait()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case driver := <-m.drivers.told:
-			m.wakeWaiting(driver)
-			m.mu.Lock()
-			all := m.registered
-			m.mu.Unlock()
-			for _, f := range all {
-				running.Go(func() { f(ctx, driver) })
-			}
-		}
-	}
 }
 
 // Driver returns the CSIDriver of the name; nil: there is none. The caller must not change it.

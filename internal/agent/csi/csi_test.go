@@ -5,6 +5,7 @@ package csi
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
@@ -223,5 +226,80 @@ func TestAttachment(t *testing.T) {
 	}
 	if a.Release("d", "h"); len(a.InUse()) > 0 {
 		t.Errorf("in use: %v", a.InUse())
+	}
+}
+
+// A CSIDriver that changes wakes the pods that wait for attachments: it may say that there is none.
+func TestDriverObjectWakes(t *testing.T) {
+	m, _, w := newManager(t)
+	if _, ok, err := m.attached.Attached(t.Context(), "d.example.com", "h", "u1"); ok || err != nil {
+		t.Errorf("attached: %v, %v", ok, err)
+	}
+	m.changed(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "d.example.com"}})
+	m.changed(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "d.example.com"}})
+	if !slices.Equal(w.pods, []types.UID{"u1"}) {
+		t.Errorf("woken: %v", w.pods)
+	}
+}
+
+// What fails for a driver is tried again with back-off, at once when the driver registers, and ends when it succeeds.
+func TestTelling(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _, _ := newManager(t)
+		start, left := time.Now(), 3
+		var at []time.Duration
+		m.OnRegister(func(_ context.Context, driver string) error {
+			at = append(at, time.Since(start))
+			if left--; left >= 0 {
+				return errors.New(driver)
+			}
+			return nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- m.tellRegistered(ctx) }()
+		m.LookAgain(ctx, "d")
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		want := []time.Duration{500 * time.Millisecond, 1500 * time.Millisecond, 3500 * time.Millisecond, 7500 * time.Millisecond}
+		if !slices.Equal(at, want) {
+			t.Errorf("called after %v, want %v", at, want)
+		}
+		left, start, at = 2, time.Now(), nil
+		m.LookAgain(ctx, "d")
+		synctest.Wait()
+		m.drivers.told <- telling{driver: "d"} // it registers
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		if len(at) != 3 || at[0] != 0 {
+			t.Errorf("called after %v, want at once", at)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A refusal for want of room is known by its code, and has the driver's limit read anew.
+func TestExhausted(t *testing.T) {
+	m, client, _ := newManager(t)
+	read := 0
+	m.attached.refresh = func(context.Context, string) error { read++; return nil }
+	made := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: AttachmentName("d", "h", "n1")}}
+	if m.attached.Exhausted(t.Context(), "d", "h") {
+		t.Error("there is no attachment")
+	}
+	if _, err := client.StorageV1().VolumeAttachments().Create(t.Context(), made, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for code, want := range map[int32]bool{8: true, 13: false} {
+		made.Status.AttachError, read = &storagev1.VolumeError{ErrorCode: &code}, 0
+		if _, err := client.StorageV1().VolumeAttachments().Update(t.Context(), made, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := m.attached.Exhausted(t.Context(), "d", "h"); got != want || (read == 1) != want {
+			t.Errorf("code %d: %v, read %d times", code, got, read)
+		}
 	}
 }

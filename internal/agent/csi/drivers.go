@@ -15,6 +15,7 @@ import (
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/version"
 
@@ -28,7 +29,7 @@ const toldSize = 64
 // drivers are the drivers that have registered. It implements [plugins.Handler].
 type drivers struct {
 	m    *Manager
-	told chan string // the names of drivers after their registration
+	told chan telling
 
 	mu      sync.Mutex
 	all     map[string]*driver
@@ -44,7 +45,7 @@ type driver struct {
 
 func newDrivers(m *Manager) *drivers {
 	return &drivers{
-		m: m, told: make(chan string, toldSize), all: map[string]*driver{}, waiting: map[string]map[types.UID]bool{},
+		m: m, told: make(chan telling, toldSize), all: map[string]*driver{}, waiting: map[string]map[types.UID]bool{},
 	}
 }
 
@@ -90,7 +91,8 @@ func (d *drivers) Register(ctx context.Context, p plugins.Plugin) error {
 	made := &driver{endpoint: p.Endpoint, version: claimed}
 	if made.conn, err = grpc.NewClient(plugins.Target, plugins.At(p.Endpoint),
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"),
-		grpc.WithChainUnaryInterceptor(d.m.bounded(p.Name), d.m.Metrics.interceptor(p.Name)),
+		grpc.WithChainUnaryInterceptor(d.m.bounded(p.Name), d.m.Metrics.interceptor(p.Name),
+			paths{d.m.RootDir, d.m.UsualDir}.translate(p.Endpoint)),
 	); err != nil {
 		return fmt.Errorf("connect to CSI driver %s at %s: %w", p.Name, p.Endpoint, err)
 	}
@@ -109,7 +111,7 @@ func (d *drivers) Register(ctx context.Context, p plugins.Plugin) error {
 	}
 	d.m.updaters.restart(p.Name)
 	select {
-	case d.told <- p.Name:
+	case d.told <- telling{driver: p.Name}:
 	case <-ctx.Done():
 	}
 	return nil
@@ -183,10 +185,12 @@ func (m *Manager) wakeWaiting(name string) {
 func (m *Manager) bounded(driver string) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, in, out any, conn *grpc.ClientConn, call grpc.UnaryInvoker, o ...grpc.CallOption) error {
 		var own error
+		name := method[strings.LastIndex(method, "/")+1:]
+		ctx = extension.Coded(extension.Calling(ctx, name))
 		err := m.Ledger.Call(ctx, refOf(driver), extension.Policy{Timeout: callTimeout}, func(ctx context.Context) error {
 			own = call(ctx, method, in, out, conn, o...)
 			if own != nil {
-				return fmt.Errorf("%s: %w", method[strings.LastIndex(method, "/")+1:], own)
+				return &callError{name, own}
 			}
 			return nil
 		})
@@ -196,3 +200,18 @@ func (m *Manager) bounded(driver string) grpc.UnaryClientInterceptor {
 		return err
 	}
 }
+
+// callError is an error of a call, for the ledger.
+type callError struct {
+	method string
+	err    error
+}
+
+// Error names the call.
+func (e *callError) Error() string { return e.method + ": " + e.err.Error() }
+
+// Unwrap returns the call's error.
+func (e *callError) Unwrap() error { return e.err }
+
+// Code implements [extension.Coder].
+func (e *callError) Code() string { return status.Code(e.err).String() }

@@ -19,7 +19,7 @@ func extensions(ledger *extension.Ledger) http.HandlerFunc {
 			answer.Extensions = append(answer.Extensions, e.Row())
 		}
 		if name := r.FormValue(trace.ParamName); name != "" {
-			answer.Calls = trace.Calls(ledger, r.FormValue(trace.ParamNamespace), name)
+			answer.Calls = trace.Calls(ledger.Spans(r.FormValue(trace.ParamNamespace), name))
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(&answer) // the client may have left

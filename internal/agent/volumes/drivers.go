@@ -22,6 +22,8 @@ type Drivers interface {
 	Driver(ctx context.Context, name string) (*storagev1.CSIDriver, error)
 	// WakeAtRegistration has a pod looked at when a driver registers.
 	WakeAtRegistration(driver string, pod types.UID)
+	// LookAgain has [DriverFollower.DriverRegistered] called in a moment: a device could not be unstaged.
+	LookAgain(ctx context.Context, driver string)
 }
 
 // Attachments are the volumes that are attached to the node.
@@ -29,6 +31,8 @@ type Attachments interface {
 	// Attached reports whether a volume is attached, and returns the metadata of its attachment. It notes that the node uses the volume. If
 	// the volume is not attached, the pod is looked at again when that may have changed.
 	Attached(ctx context.Context, driver, handle string, pod types.UID) (metadata map[string]string, attached bool, err error)
+	// Exhausted reports whether the driver has refused the attachment because the node has as many volumes as it can have.
+	Exhausted(ctx context.Context, driver, handle string) bool
 	// Use notes that the node uses a volume.
 	Use(driver, handle string)
 	// Release notes that the node does not use a volume any more.
@@ -51,8 +55,8 @@ type Operations interface {
 type DriverFollower interface {
 	// Restore notes which volumes an earlier process of the node has set up. It is called before the node tells the API server what it uses.
 	Restore() error
-	// DriverRegistered is called after a driver has registered.
-	DriverRegistered(ctx context.Context, driver string)
+	// DriverRegistered is called after a driver has registered, and again if it returns an error.
+	DriverRegistered(ctx context.Context, driver string) error
 }
 
 // Restore notes which volumes an earlier process of the node has set up.
@@ -67,12 +71,14 @@ func (m *Manager) Restore() error {
 }
 
 // DriverRegistered tells the plug-ins of a driver that has registered.
-func (m *Manager) DriverRegistered(ctx context.Context, driver string) {
+func (m *Manager) DriverRegistered(ctx context.Context, driver string) error {
+	var failed []error
 	for _, plugin := range m.plugins {
 		if f, ok := plugin.(DriverFollower); ok {
-			f.DriverRegistered(ctx, driver)
+			failed = append(failed, f.DriverRegistered(ctx, driver))
 		}
 	}
+	return errors.Join(failed...)
 }
 
 // BlockMapper is implemented by a plug-in with volumes that are block devices.

@@ -45,7 +45,11 @@ func (m *Manager) SetUp(ctx context.Context, pod *corev1.Pod, podIPs []string) e
 	}
 	var failed []error
 	var hold error
+	uses := used(pod)
 	for i := range pod.Spec.Volumes {
+		if v := &pod.Spec.Volumes[i]; !uses[v.Name] && (v.PersistentVolumeClaim != nil || v.Ephemeral != nil || v.CSI != nil) {
+			continue // like kubelet, which leaves out all that no container has
+		}
 		err := m.setUp(ctx, pod, &pod.Spec.Volumes[i], podIPs)
 		if waits := (*containermanager.Hold)(nil); errors.As(err, &waits) {
 			hold = waits
@@ -57,6 +61,28 @@ func (m *Manager) SetUp(ctx context.Context, pod *corev1.Pod, podIPs []string) e
 		return errors.Join(failed...) // the pod is tried again soon, whatever it waits for
 	}
 	return hold
+}
+
+// used returns the names of the volumes that containers of a pod have.
+func used(pod *corev1.Pod) map[string]bool {
+	out := map[string]bool{}
+	note := func(mounts []corev1.VolumeMount, devices []corev1.VolumeDevice) {
+		for _, one := range mounts {
+			out[one.Name] = true
+		}
+		for _, one := range devices {
+			out[one.Name] = true
+		}
+	}
+	for _, all := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for _, c := range all {
+			note(c.VolumeMounts, c.VolumeDevices)
+		}
+	}
+	for _, c := range pod.Spec.EphemeralContainers {
+		note(c.VolumeMounts, c.VolumeDevices)
+	}
+	return out
 }
 
 func (m *Manager) setUp(ctx context.Context, pod *corev1.Pod, v *corev1.Volume, podIPs []string) error {

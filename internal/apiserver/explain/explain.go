@@ -75,8 +75,8 @@ type Options struct {
 	// Mutators and Validators are the names of the mutating and validating admission plug-ins, in order.
 	Mutators, Validators []string
 	Now                  func() time.Time // nil: time.Now
-	// Calls returns the calls to extensions for a pod; nil: there are none.
-	Calls func(namespace, name string) []trace.Call
+	// Calls returns the calls to extensions for a pod or a persistent volume; nil: there are none.
+	Calls func(resource, namespace, name string) []trace.Call
 }
 
 // Recorder keeps traces. A nil Recorder keeps none.
@@ -91,7 +91,7 @@ type Recorder struct {
 	watched    map[string]bool     // resources that a built-in plug-in changes
 	changes    map[string][]string // resources by plug-in, as in the table
 	foreign    bool                // there are plug-ins with unknown effects
-	calls      func(namespace, name string) []trace.Call
+	calls      func(resource, namespace, name string) []trace.Call
 
 	full, refused, brief ring
 	buffers              sync.Pool // for encoding records

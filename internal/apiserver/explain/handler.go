@@ -80,8 +80,8 @@ func (r *Recorder) answer(req *http.Request, objects Objects) (any, error) {
 		}
 		v.Traces = append(v.Traces, t)
 	}
-	if r.calls != nil && q.object && q.resource == "pods" && q.group == "" && !q.rejected {
-		v.Calls = r.calls(q.namespace, q.name)
+	if r.calls != nil && q.object && q.group == "" && !q.rejected {
+		v.Calls = r.calls(q.resource, q.namespace, q.name)
 	}
 	return v, nil
 }

@@ -96,15 +96,21 @@ func (c *controller) tell(claim *corev1.PersistentVolumeClaim, kind, reason, mes
 	}
 }
 
-// match finds a volume for a claim: of those with the fewest access modes beyond the requested ones, the smallest.
+// match finds a volume for a claim: of those with the fewest access modes beyond the requested ones, one that names the claim, whatever its
+// class, or the smallest.
 func (c *controller) match(claim *corev1.PersistentVolumeClaim, waits bool) (*corev1.PersistentVolume, error) {
-	found, err := c.free.ByIndex(byClass, volume.GetPersistentVolumeClaimClass(claim))
+	found, err := c.free.ByIndex(byClass, ofClass(volume.GetPersistentVolumeClaimClass(claim)))
 	if err != nil {
 		return nil, err
 	}
-	groups := map[string][]*corev1.PersistentVolume{}
-	for _, f := range found {
-		if pv, ok := f.(*corev1.PersistentVolume); ok && volume.CheckAccessModes(claim, pv) {
+	naming, err := c.free.ByIndex(byClass, ofClaim(claim.Namespace, claim.Name))
+	if err != nil {
+		return nil, err
+	}
+	groups, seen := map[string][]*corev1.PersistentVolume{}, map[string]bool{}
+	for _, f := range append(naming, found...) {
+		if pv, ok := f.(*corev1.PersistentVolume); ok && !seen[pv.Name] && volume.CheckAccessModes(claim, pv) {
+			seen[pv.Name] = true
 			modes := modes(pv)
 			groups[modes] = append(groups[modes], pv)
 		}

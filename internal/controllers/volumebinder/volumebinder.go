@@ -62,7 +62,7 @@ type controller struct {
 	volumes   corelisters.PersistentVolumeLister
 	claims    corelisters.PersistentVolumeClaimLister
 	classes   storagelisters.StorageClassLister
-	free      cache.Indexer // volumes, by class
+	free      cache.Indexer // volumes, by class and by the claim that they name
 	waiting   cache.Indexer // claims by what they wait for
 	pods      cache.Indexer
 	meters    *meters
@@ -98,7 +98,11 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		}),
 		controllers.Index(volumes.Informer(), byClass, func(obj any) ([]string, error) {
 			if pv, ok := obj.(*corev1.PersistentVolume); ok {
-				return []string{volume.GetPersistentVolumeClass(pv)}, nil
+				out := []string{ofClass(volume.GetPersistentVolumeClass(pv))}
+				if ref := pv.Spec.ClaimRef; ref != nil {
+					out = append(out, ofClaim(ref.Namespace, ref.Name))
+				}
+				return out, nil
 			}
 			return nil, nil
 		}),
@@ -119,6 +123,8 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 
 func ofVolume(name string) string { return "volume " + name }
 func ofClass(name string) string  { return "class " + name }
+
+func ofClaim(namespace, name string) string { return "claim " + namespace + "/" + name }
 
 // waitsFor returns what a claim waits for: its volume, or any volume of its class.
 func waitsFor(claim *corev1.PersistentVolumeClaim) string {

@@ -12,8 +12,10 @@ import (
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/mortise-dev/mortise/internal/agent/containermanager"
+	"github.com/mortise-dev/mortise/internal/agent/podfit"
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
 )
 
@@ -73,8 +75,16 @@ func (p *caller) attached(ctx context.Context, v *volume) (map[string]string, er
 		return nil, &containermanager.Hold{Until: until, Message: "waiting for the attachment of volume " + v.name}
 	}
 	p.waits[key] = now
-	return nil, &volumes.StepError{Err: fmt.Errorf("Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[%s], "+
-		"failed to process volumes=[]: %w", v.spec.Volume.Name, v.spec.Volume.Name, errTimeout)} // upstream's words
+	// upstream's words
+	why := fmt.Errorf("unmounted volumes=[%[1]s], unattached volumes=[%[1]s], failed to process volumes=[]: %[2]w", v.spec.Volume.Name, errTimeout)
+	if c := v.class; c != nil && ptr.Deref(c.Spec.NodeAllocatableUpdatePeriodSeconds, 0) > 0 && p.host.Attachments.Exhausted(
+		ctx, v.driver, v.handle) {
+		delete(p.waits, key)
+		p.host.Attachments.Release(v.driver, v.handle) // nothing is on the disk that tear-down would find
+		return nil, &podfit.Rejection{Reason: "VolumeAttachmentLimitExceeded",
+			Message: "Node has reached its volume attachment limit, rejecting pod. " + why.Error()}
+	}
+	return nil, &volumes.StepError{Err: fmt.Errorf("Unable to attach or mount volumes: %w", why)}
 }
 
 var errTimeout = errors.New("context deadline exceeded")

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/agent/safepath"
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
 )
@@ -190,6 +191,7 @@ func (p *mapper) mapLinks(path, global, link string) error {
 // TearDownDevice unmaps and unpublishes a block device, and unstages it if no other pod uses it.
 func (p *mapper) TearDownDevice(ctx context.Context, r volumes.Reconstructed) error {
 	p.forget(r.PodUID, r.Name)
+	ctx = extension.ForVolume(ctx, r.Name)
 	d, err := readData(p.blockDataDir(r.Name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return os.Remove(r.Dir) // the driver was never called
@@ -211,10 +213,11 @@ func (p *mapper) TearDownDevice(ctx context.Context, r volumes.Reconstructed) er
 		return err
 	}
 	if len(others) == 0 {
-		if err := p.unstageBlock(ctx, r.Name, of); err != nil {
-			return err
+		if p.unstageBlock(ctx, r.Name, of) == nil {
+			defer p.host.Attachments.Release(of.driver, of.handle)
+		} else {
+			defer p.host.Drivers.LookAgain(ctx, of.driver) // the device has a file of its own, and does not keep the pod
 		}
-		defer p.host.Attachments.Release(of.driver, of.handle)
 	}
 	if err := os.Remove(r.Dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove link to device: %w", err)
@@ -249,6 +252,7 @@ func (p *mapper) unmap(ctx context.Context, r volumes.Reconstructed, d data) err
 // unstageBlock unstages a device that no pod uses. The caller has locked it.
 func (p *mapper) unstageBlock(ctx context.Context, name string, of device) error {
 	target := p.stagingPath(name)
+	p.devices.setStaged(of, false)
 	if _, err := os.Lstat(target); err == nil {
 		if err := p.unstageAt(ctx, of, target); err != nil {
 			return err
@@ -263,7 +267,6 @@ func (p *mapper) unstageBlock(ctx context.Context, name string, of device) error
 				"error [%s]: %w", target, err)
 		}
 	}
-	p.devices.setStaged(of, false)
 	p.cleanBlock(name)
 	return nil
 }
@@ -324,19 +327,34 @@ func (p *disk) blockData() map[string]data {
 }
 
 // unstageUnusedBlocks unstages the block devices of a driver that no pod uses.
-func (p *mapper) unstageUnusedBlocks(ctx context.Context, driver string) {
+func (p *mapper) unstageUnusedBlocks(ctx context.Context, driver string) error {
+	var failed []error
 	for name, d := range p.blockData() {
 		if d.Driver != driver {
 			continue
 		}
 		of := device{d.Driver, d.Handle}
-		unlock, err := p.devices.lock(ctx, of)
-		if err != nil {
-			return
+		if err := p.unstageUnusedBlock(ctx, name, of); err != nil {
+			failed = append(failed, err)
+			p.notUnstaged(ctx, of, err)
 		}
-		if users, err := p.blockUsers(name, ""); err == nil && len(users) == 0 && p.unstageBlock(ctx, name, of) == nil {
-			p.host.Attachments.Release(of.driver, of.handle)
-		}
-		unlock()
 	}
+	return errors.Join(failed...)
+}
+
+func (p *mapper) unstageUnusedBlock(ctx context.Context, name string, of device) error {
+	unlock, err := p.devices.lock(ctx, of)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	users, err := p.blockUsers(name, "")
+	if err != nil || len(users) > 0 {
+		return err
+	}
+	if err := p.unstageBlock(ctx, name, of); err != nil {
+		return err
+	}
+	p.host.Attachments.Release(of.driver, of.handle)
+	return nil
 }

@@ -51,6 +51,7 @@ import (
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
 )
 
@@ -144,6 +145,9 @@ func (p *plugin) Attributes(spec *volumes.Spec) volumes.Attributes {
 
 // SetUp attaches, stages and publishes the volume, and expands it if its claim has grown.
 func (p *plugin) SetUp(ctx context.Context, spec *volumes.Spec) error {
+	if spec.PersistentVolume != nil {
+		ctx = extension.ForVolume(ctx, spec.PersistentVolume.Name)
+	}
 	v, err := p.volume(ctx, spec)
 	if err != nil {
 		return err
@@ -160,6 +164,10 @@ func (p *plugin) SetUp(ctx context.Context, spec *volumes.Spec) error {
 		return err
 	}
 	v.publishContext = context
+	if !v.attach && !v.ephemeral && !p.devices.isStaged(device{v.driver, v.handle}) {
+		// It may have waited for an attachment before its CSIDriver said that there is none.
+		p.host.Attachments.Release(v.driver, v.handle)
+	}
 	if v.able, err = capabilities(ctx, node); err != nil {
 		return v.failed(stepSetUp, err)
 	}
@@ -266,6 +274,9 @@ func (p *plugin) TearDown(ctx context.Context, r volumes.Reconstructed) error {
 	}
 	if err != nil {
 		return fmt.Errorf("kubernetes.io/csi: unmounter failed to load volume data file [%s]: %w", filepath.Join(r.Dir, "mount"), err)
+	}
+	if !data.ephemeral() {
+		ctx = extension.ForVolume(ctx, r.Name)
 	}
 	if err := p.operation(data.Driver, "volume_unmount", func() error { return p.unpublish(ctx, r.Dir, data) }); err != nil {
 		return err

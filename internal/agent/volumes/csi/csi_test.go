@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mortise-dev/mortise/internal/agent/containermanager"
+	"github.com/mortise-dev/mortise/internal/agent/podfit"
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
 	"github.com/mortise-dev/mortise/internal/agent/volumes/volumetest"
 )
@@ -190,6 +191,44 @@ func TestAttachment(t *testing.T) {
 	}
 }
 
+// A node that can have no more volumes of the driver rejects the pod, if the driver's limit may change.
+func TestAttachmentLimit(t *testing.T) {
+	d := newDriver()
+	d.class.Spec.AttachRequired, d.attached, d.exhausted = nil, false, true
+	m, sources, _, clock := volumetest.New(t, d.factory)
+	sources.PV = persistentVolume(corev1.ReadWriteOnce)
+	for _, period := range []*int64{nil, new(int64(10))} {
+		d.class.Spec.NodeAllocatableUpdatePeriodSeconds = period
+		if err := m.SetUp(t.Context(), podOf("u"), nil); err == nil {
+			t.Error("the volume is attached")
+		}
+		clock.Step(attachWait)
+		err := m.SetUp(t.Context(), podOf("u"), nil)
+		reject := (*podfit.Rejection)(nil)
+		if is := errors.As(err, &reject); is != (period != nil) || is && reject.Reason != "VolumeAttachmentLimitExceeded" {
+			t.Errorf("period %v: %v", period, err)
+		}
+		if used := len(d.used) > 0; used != (period == nil) {
+			t.Errorf("period %v: in use %v", period, d.used)
+		}
+	}
+}
+
+// A volume that was to be attached, until its CSIDriver said that there is no attachment, is not in use in the Node's status.
+func TestAttachmentNotRequiredAfterAll(t *testing.T) {
+	d := newDriver()
+	d.class.Spec.AttachRequired, d.attached = nil, false
+	m, sources, _, _ := volumetest.New(t, d.factory)
+	sources.PV = persistentVolume(corev1.ReadWriteOnce)
+	if hold := (*containermanager.Hold)(nil); !errors.As(m.SetUp(t.Context(), podOf("u"), nil), &hold) || len(d.used) != 1 {
+		t.Errorf("hold %v, in use %v", hold, d.used)
+	}
+	d.class.Spec.AttachRequired = new(false)
+	if err := m.SetUp(t.Context(), podOf("u"), nil); err != nil || len(d.used) > 0 {
+		t.Errorf("%v, in use %v", err, d.used)
+	}
+}
+
 // With podInfoOnMount and tokenRequests, NodePublishVolume has the pod's names and tokens. The node publishes the
 // volume again with new tokens.
 func TestRepublish(t *testing.T) {
@@ -340,4 +379,54 @@ func FuzzData(f *testing.F) {
 			t.Errorf("%+v", d)
 		}
 	})
+}
+
+// A device that cannot be unstaged does not keep its pod. It is staged again for the next pod, and unstaged when the driver can.
+func TestUnstageFails(t *testing.T) {
+	for name, err := range map[string]error{"final": errInternal, "transient": status.Error(codes.DeadlineExceeded, "slow")} {
+		d := newDriver()
+		d.fail = map[string]error{"unstage": err}
+		m, _, kernel := machine(t, d, persistentVolume(corev1.ReadWriteOnce))
+		if err := m.SetUp(t.Context(), podOf("u1"), nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.TearDown(t.Context(), "u1"); err != nil {
+			t.Errorf("%s: the pod stays: %v", name, err)
+		}
+		if !slices.Equal(d.again, []string{"d.example.com"}) {
+			t.Errorf("%s: looked at again: %q", name, d.again)
+		}
+		if err := m.DriverRegistered(t.Context(), "d.example.com"); err == nil {
+			t.Errorf("%s: nothing is left to do", name)
+		}
+		if err := m.SetUp(t.Context(), podOf("u2"), nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.DriverRegistered(t.Context(), "d.example.com"); err != nil {
+			t.Errorf("%s: a device in use is left: %v", name, err)
+		}
+		if err := m.TearDown(t.Context(), "u2"); err != nil {
+			t.Fatal(err)
+		}
+		d.fail = nil
+		if err := m.DriverRegistered(t.Context(), "d.example.com"); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"stage", "publish", "unpublish", "unstage", "unstage", "stage", "publish", "unpublish", "unstage", "unstage"}
+		if !slices.Equal(d.calls, want) || len(kernel) > 0 || len(d.used) > 0 {
+			t.Errorf("%s: calls %q, want %q; mounted: %v, in use: %v", name, d.calls, want, kernel, d.used)
+		}
+		empty(t, m.Root)
+	}
+}
+
+// A claim that no container of the pod has is not set up.
+func TestUnusedClaim(t *testing.T) {
+	d := newDriver()
+	m, _, _ := machine(t, d, persistentVolume(corev1.ReadWriteOnce))
+	pod := podOf("u")
+	pod.Spec.Containers[0].VolumeMounts = nil
+	if err := m.SetUp(t.Context(), pod, nil); err != nil || len(d.calls) > 0 {
+		t.Errorf("%v, calls %q", err, d.calls)
+	}
 }

@@ -185,7 +185,8 @@ func (p *disk) clean(mountPoint string, dirs ...string) {
 }
 
 // release removes the directory of a volume that is unpublished, and unstages its device if no other pod uses it. The file of the pod goes
-// last: until then, the next process knows what it has to undo.
+// last: until then, the next process knows what it has to undo. A device that cannot be unstaged does not keep the pod: it has a file of
+// its own, and is unstaged later.
 func (p *stager) release(ctx context.Context, d data, dir string) error {
 	of := device{d.Driver, d.Handle}
 	unlock, err := p.devices.lock(ctx, of)
@@ -198,10 +199,11 @@ func (p *stager) release(ctx context.Context, d data, dir string) error {
 		return err
 	}
 	if len(others) == 0 {
-		if err := p.unstage(ctx, of); err != nil {
-			return err
+		if p.unstage(ctx, of) == nil {
+			defer p.host.Attachments.Release(of.driver, of.handle)
+		} else {
+			defer p.host.Drivers.LookAgain(ctx, of.driver)
 		}
-		defer p.host.Attachments.Release(of.driver, of.handle)
 	}
 	return p.removeDir(dir)
 }
@@ -212,11 +214,11 @@ func (p *stager) unstage(ctx context.Context, of device) error {
 	if _, err := readData(dir); errors.Is(err, fs.ErrNotExist) {
 		return p.removeDevice(of) // it was never staged
 	}
+	p.devices.setStaged(of, false) // even if the driver returns an error, it may have unstaged the device: a next pod stages it again
 	unstage := func() error { return p.unstageAt(ctx, of, p.globalMount(of)) }
 	if err := p.operation(of.driver, "unmount_device", unstage); err != nil {
 		return err
 	}
-	p.devices.setStaged(of, false)
 	return p.removeDevice(of)
 }
 
@@ -253,19 +255,29 @@ func (p *disk) removeDevice(of device) error {
 	return nil
 }
 
-// DriverRegistered unstages the driver's devices that no pod uses. A node that was killed may have left them.
-func (p *plugin) DriverRegistered(ctx context.Context, driver string) {
+// DriverRegistered unstages the driver's devices that no pod uses. A node that was killed may have left them, or the driver has refused.
+func (p *plugin) DriverRegistered(ctx context.Context, driver string) error {
+	var failed []error
 	for _, of := range p.stagedDevices() {
 		if of.driver != driver {
 			continue
 		}
-		if err := p.unstageUnused(ctx, of); err != nil && p.host.Event != nil && ctx.Err() == nil {
-			node := &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: p.host.NodeName}
-			p.host.Event(node, corev1.EventTypeWarning, "FailedUnmountDevice",
-				fmt.Sprintf("UnmountDevice failed for volume %s of driver %s: %v", of.handle, of.driver, err))
+		if err := p.unstageUnused(ctx, of); err != nil {
+			failed = append(failed, err)
+			p.notUnstaged(ctx, of, err)
 		}
 	}
-	p.unstageUnusedBlocks(ctx, driver)
+	return errors.Join(append(failed, p.unstageUnusedBlocks(ctx, driver))...)
+}
+
+// notUnstaged tells of a device that could not be unstaged.
+func (p *disk) notUnstaged(ctx context.Context, of device, err error) {
+	if p.host.Event == nil || ctx.Err() != nil {
+		return
+	}
+	node := &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: p.host.NodeName}
+	p.host.Event(node, corev1.EventTypeWarning, "FailedUnmountDevice",
+		fmt.Sprintf("UnmountDevice failed for volume %s of driver %s: %v", of.handle, of.driver, err))
 }
 
 func (p *stager) unstageUnused(ctx context.Context, of device) error {

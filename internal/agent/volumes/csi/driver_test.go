@@ -39,7 +39,10 @@ type fakeDriver struct {
 	stats    []*csipb.VolumeUsage
 	last     *csipb.NodePublishVolumeRequest
 	attached bool
-	used     map[string]bool
+
+	exhausted bool
+	used      map[string]bool
+	again     []string
 }
 
 func (d *fakeDriver) called(name string) error {
@@ -60,12 +63,18 @@ func (d *fakeDriver) Driver(context.Context, string) (*storagev1.CSIDriver, erro
 	return d.class, nil
 }
 func (d *fakeDriver) WakeAtRegistration(string, types.UID) {}
+func (d *fakeDriver) LookAgain(_ context.Context, driver string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.again = append(d.again, driver)
+}
 
 // Attached, Use and Release implement volumes.Attachments.
 func (d *fakeDriver) Attached(_ context.Context, driver, handle string, _ types.UID) (map[string]string, bool, error) {
 	d.Use(driver, handle)
 	return map[string]string{"device": "sdb"}, d.attached, nil
 }
+func (d *fakeDriver) Exhausted(context.Context, string, string) bool { return d.exhausted }
 func (d *fakeDriver) Use(driver, handle string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -140,13 +140,10 @@ func (p *expander) notExpanded(ctx context.Context, v *volume, claim *corev1.Per
 	code := status.Code(cause)
 	if recovers && (final(cause) || !v.able.expand) {
 		_, err := p.patchClaim(ctx, claim, func(c *corev1.PersistentVolumeClaim) {
-			if code == codes.InvalidArgument || code == codes.OutOfRange || code == codes.NotFound {
+			if code == codes.InvalidArgument || code == codes.OutOfRange || code == codes.NotFound || reconsidered(c) {
 				c.Status.AllocatedResourceStatuses[corev1.ResourceStorage] = corev1.PersistentVolumeClaimNodeResizeInfeasible
 			}
-			failed := func(o corev1.PersistentVolumeClaimCondition) bool {
-				return o.Type == corev1.PersistentVolumeClaimNodeResizeError && o.Status == corev1.ConditionTrue
-			}
-			if !slices.ContainsFunc(c.Status.Conditions, failed) {
+			if !slices.ContainsFunc(c.Status.Conditions, isNodeError) {
 				c.Status.Conditions = append(c.Status.Conditions, corev1.PersistentVolumeClaimCondition{
 					Type: corev1.PersistentVolumeClaimNodeResizeError, Status: corev1.ConditionTrue,
 					LastTransitionTime: metav1.NewTime(p.host.Clock.Now()), Message: fmt.Sprintf("failed to expand pvc with %v", cause),
@@ -161,6 +158,17 @@ func (p *expander) notExpanded(ctx context.Context, v *volume, claim *corev1.Per
 		return nil
 	}
 	return cause
+}
+
+// reconsidered reports whether the user asks for another size since the node failed for good. Then the resizer has to decide what is next.
+func reconsidered(c *corev1.PersistentVolumeClaim) bool {
+	asked, tried := c.Spec.Resources.Requests[corev1.ResourceStorage], c.Status.AllocatedResources[corev1.ResourceStorage]
+	return asked.Cmp(tried) != 0 && slices.ContainsFunc(c.Status.Conditions, isNodeError)
+}
+
+// isNodeError reports whether a condition says that the node failed.
+func isNodeError(c corev1.PersistentVolumeClaimCondition) bool {
+	return c.Type == corev1.PersistentVolumeClaimNodeResizeError && c.Status == corev1.ConditionTrue
 }
 
 // isResize reports whether a condition is about an expansion.

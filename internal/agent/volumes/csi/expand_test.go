@@ -47,6 +47,8 @@ func TestExpand(t *testing.T) {
 		patches  []string
 		fails    string
 		atOnline bool
+		asked    string // what the claim asks for now
+		failed   bool   // the node has failed before
 	}{
 		"old controller": {calls: 1, patches: []string{`"capacity":{"storage":"2Gi"}`}},
 		"recovers": {state: corev1.PersistentVolumeClaimNodeResizePending, calls: 1, patches: []string{
@@ -59,6 +61,17 @@ func TestExpand(t *testing.T) {
 			fails: `MountVolume.Setup failed while expanding volume for volume "pv" : Expander.NodeExpand failed to expand the volume : ` +
 				`rpc error: code = OutOfRange desc = too much`,
 		},
+		"failed, the claim the same": {
+			state: corev1.PersistentVolumeClaimNodeResizeInProgress, err: errInternal, calls: 1, asked: "2Gi", failed: true,
+			fails: `MountVolume.Setup failed while expanding volume for volume "pv" : Expander.NodeExpand failed to expand the volume : ` +
+				`rpc error: code = Internal desc = no luck`,
+		},
+		"failed, the claim smaller": {
+			state: corev1.PersistentVolumeClaimNodeResizeInProgress, err: errInternal, calls: 1, asked: "1536Mi", failed: true,
+			patches: []string{`NodeResizeInfeasible`},
+			fails: `MountVolume.Setup failed while expanding volume for volume "pv" : Expander.NodeExpand failed to expand the volume : ` +
+				`rpc error: code = Internal desc = no luck`,
+		},
 		"in use": {state: corev1.PersistentVolumeClaimNodeResizePending, err: status.Error(codes.FailedPrecondition, "in use"), calls: 1,
 			patches: []string{"NodeResizeInProgress", `"type":"NodeResizeError"`}},
 		"online": {calls: 1, atOnline: true, patches: []string{`"capacity":{"storage":"2Gi"}`}},
@@ -70,6 +83,14 @@ func TestExpand(t *testing.T) {
 			g.claim.Annotations = map[string]string{}
 			g.claim.Spec.VolumeName = "pv"
 			g.claim.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, Capacity: size("1Gi")}
+			if c.asked != "" {
+				g.claim.Spec.Resources.Requests = size(c.asked)
+			}
+			if c.failed {
+				g.claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{
+					Type: corev1.PersistentVolumeClaimNodeResizeError, Status: corev1.ConditionTrue,
+				}}
+			}
 			m.Sources, m.Claims = g, g
 			var events []string
 			m.Event = func(_ runtime.Object, _, reason, _ string) { events = append(events, reason) }

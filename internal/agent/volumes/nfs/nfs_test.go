@@ -55,7 +55,7 @@ func TestNFS(t *testing.T) {
 	} {
 		m, s, mounted, _ := newManager(t)
 		s.PV = c.pv
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "u"}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "u"}, Spec: corev1.PodSpec{Containers: using("v")}}
 		pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: c.source}}
 		dir := filepath.Join(m.PodDir("u"), "volumes/kubernetes.io~nfs", c.dir)
 		err := m.SetUp(t.Context(), pod, nil)
@@ -118,7 +118,7 @@ func TestNFSOptions(t *testing.T) {
 	m, s, mounted, _ := newManager(t)
 	s.PV = &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
 	s.PV.Spec.NFS = &corev1.NFSVolumeSource{Server: "h", Path: "/a"}
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}, Spec: corev1.PodSpec{Containers: using("v")}}
 	pod.Spec.Volumes = []corev1.Volume{{Name: "v",
 		VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
 	s.PV.Spec.MountOptions = []string{"hard", "vers=4\nro"}
@@ -132,4 +132,9 @@ func TestNFSOptions(t *testing.T) {
 	if got := mounted[filepath.Join(m.PodDir("u"), "volumes/kubernetes.io~nfs/pv")]; got != "nfs h:/a [-hard nfsvers=4.1]" {
 		t.Errorf("mounted %q", got)
 	}
+}
+
+// using is a container with a volume.
+func using(name string) []corev1.Container {
+	return []corev1.Container{{VolumeMounts: []corev1.VolumeMount{{Name: name, MountPath: "/v"}}}}
 }

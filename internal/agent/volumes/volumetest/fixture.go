@@ -150,6 +150,7 @@ func New(t *testing.T, factories ...volumes.Factory) (*volumes.Manager, *Sources
 // Pod returns a pod with one volume.
 func Pod(source corev1.VolumeSource) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "u"}, Spec: corev1.PodSpec{
-		Volumes: []corev1.Volume{{Name: "v", VolumeSource: source}},
+		Volumes:    []corev1.Volume{{Name: "v", VolumeSource: source}},
+		Containers: []corev1.Container{{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}}},
 	}}
 }
