@@ -8,7 +8,8 @@ import "embed"
 
 //go:generate go run -tags grpcnotrace ../scripts/reference -dir reference
 
-// Files are the guides, and in folders the tutorials, the pages of extension points, the generated reference and the decisions, as Markdown.
+// Files are the guides, and in folders the tutorials, the pages of extension points, the generated reference and the decisions. All are
+// Markdown.
 //
 //go:embed *.md decisions/*.md points/*.md reference/*.md tutorials/*.md
 var Files embed.FS

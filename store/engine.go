@@ -149,8 +149,8 @@ type Watcher interface {
 	Close()
 }
 
-// Dater is an [Engine] that knows when it committed its revisions.
-type Dater interface {
+// History is an [Engine] that knows when it committed its revisions.
+type History interface {
 	// RevisionAt returns the newest revision that was committed at or before a time, by the engine's clock. The error is [ErrFuture], or
 	// [ErrCompacted] for a time before the history.
 	RevisionAt(at time.Time) (int64, error)

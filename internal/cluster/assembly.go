@@ -102,12 +102,12 @@ type observation struct {
 	decisions   *decisionlog.Log // of the scheduler; nil: not recorded
 	scalings    *scalinglog.Log  // of HorizontalPodAutoscalers; nil: not recorded
 	usage       controllers.PodUsage
-	retries     *controllers.Retries
+	retries     *controllers.RetryCounter
 }
 
 // observe creates the metrics of the controllers, the node and the scheduler.
 func observe(s *settings, plan *node.Plan) (o observation, err error) {
-	o.registry, o.retries = prometheus.NewRegistry(), &controllers.Retries{}
+	o.registry, o.retries = prometheus.NewRegistry(), &controllers.RetryCounter{}
 	if o.controllers, err = controllers.NewMetrics(o.registry); err != nil {
 		return o, err
 	}

@@ -99,7 +99,7 @@ type instance struct {
 	server  *apiserver.Server
 	engine  store.Engine // nil: the store cannot be forked
 	handed  *handed      // of a fork: gets connections that others accepted
-	retries *controllers.Retries
+	retries *controllers.RetryCounter
 }
 
 // access is the configuration of clients for the API server.
@@ -237,11 +237,11 @@ func (c *Cluster) Revision() int64 {
 
 // RevisionAt returns the newest revision of the store at a time. Only a store in memory knows.
 func (c *Cluster) RevisionAt(at time.Time) (int64, error) {
-	dater, ok := c.stored().(store.Dater)
+	history, ok := c.stored().(store.History)
 	if !ok {
 		return 0, errors.New("only a store in memory knows when it has committed")
 	}
-	return dater.RevisionAt(at)
+	return history.RevisionAt(at)
 }
 
 // Config returns an administrator's client configuration: over TLS, or in-process if the cluster has no port.

@@ -164,7 +164,7 @@ type Deps struct {
 // queueing is what all queues of the controllers have in common.
 type queueing struct {
 	turn    func(what string) time.Duration
-	retries *Retries
+	retries *RetryCounter
 }
 
 // Syncs is how many objects the controller syncs concurrently.

@@ -51,7 +51,7 @@ type Options struct {
 	// give each key a moment of its own.
 	Turn func(what string) time.Duration
 	// Retries counts the keys that come back soon after a failure; nil: nothing does.
-	Retries *Retries
+	Retries *RetryCounter
 	// BackOff is the first pause before a failed controller starts again; it doubles up to 64 times that. 1 s when 0.
 	BackOff time.Duration
 }

@@ -170,14 +170,14 @@ func TestRevisionAt(t *testing.T) {
 	defer f.Close()
 	clock.now = clock.now.Add(time.Microsecond)
 	write(e)
-	for _, dater := range []store.Dater{e, f.(store.Dater)} {
+	for _, history := range []store.History{e, f.(store.History)} {
 		for _, m := range all {
-			if got, err := dater.RevisionAt(m.at); got != m.revision || err != nil {
+			if got, err := history.RevisionAt(m.at); got != m.revision || err != nil {
 				t.Fatalf("at %v: revision %d, want %d: %v", m.at, got, m.revision, err)
 			}
 		}
 	}
-	if got, _ := f.(store.Dater).RevisionAt(clock.now); got != all[len(all)-1].revision {
+	if got, _ := f.(store.History).RevisionAt(clock.now); got != all[len(all)-1].revision {
 		t.Errorf("the fork is at %d now", got)
 	}
 	if _, err := e.RevisionAt(clock.now.Add(1)); !errors.Is(err, store.ErrFuture) {

@@ -49,7 +49,7 @@ var (
 	_ store.Sizer      = (*Engine)(nil)
 	_ store.Bookmarker = (*Engine)(nil)
 	_ store.Forker     = (*Engine)(nil)
-	_ store.Dater      = (*Engine)(nil)
+	_ store.History    = (*Engine)(nil)
 )
 
 // Open returns an empty engine.
@@ -102,7 +102,7 @@ func (e *Engine) ForkAt(revision int64) (store.Engine, error) {
 	return open(db, e.clock, e.every).armed(), nil
 }
 
-// RevisionAt implements [store.Dater].
+// RevisionAt implements [store.History].
 func (e *Engine) RevisionAt(at time.Time) (int64, error) {
 	if at.After(e.clock.Now()) {
 		return 0, fmt.Errorf("revision at %s: %w", at.Format(time.RFC3339Nano), store.ErrFuture)

@@ -5,9 +5,9 @@ package controllers
 
 import "sync"
 
-// Retries counts the keys of all controllers that failed and come back within their first second. The nil value counts nothing. It is safe
-// for concurrent use.
-type Retries struct {
+// A RetryCounter counts the keys of all controllers that failed and come back within their first second. The nil value counts nothing. It is
+// safe for concurrent use.
+type RetryCounter struct {
 	mu   sync.Mutex
 	keys int
 	none chan struct{} // closed while there are none; nil: there never were any
@@ -21,7 +21,7 @@ var closed = func() chan struct{} {
 }()
 
 // None returns a channel that is closed once there are no such keys.
-func (r *Retries) None() <-chan struct{} {
+func (r *RetryCounter) None() <-chan struct{} {
 	if r == nil {
 		return closed
 	}
@@ -34,7 +34,7 @@ func (r *Retries) None() <-chan struct{} {
 }
 
 // add counts n more keys, or fewer.
-func (r *Retries) add(n int) {
+func (r *RetryCounter) add(n int) {
 	if r == nil || n == 0 {
 		return
 	}
@@ -50,13 +50,13 @@ func (r *Retries) add(n int) {
 
 // retrying is the keys of one queue that come back soon.
 type retrying[K comparable] struct {
-	all *Retries
+	all *RetryCounter
 
 	mu   sync.Mutex
 	keys map[K]bool // nil: the queue has ended
 }
 
-func newRetrying[K comparable](all *Retries) *retrying[K] {
+func newRetrying[K comparable](all *RetryCounter) *retrying[K] {
 	return &retrying[K]{all: all, keys: map[K]bool{}}
 }
 

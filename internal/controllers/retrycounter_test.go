@@ -6,7 +6,7 @@ package controllers
 import "testing"
 
 func TestRetries(t *testing.T) {
-	r := &Retries{}
+	r := &RetryCounter{}
 	none := func() bool {
 		select {
 		case <-r.None():
@@ -36,6 +36,6 @@ func TestRetries(t *testing.T) {
 			t.Errorf("%s: no keys is %v, want %v", step.what, none(), step.none)
 		}
 	}
-	<-(*Retries)(nil).None()
+	<-(*RetryCounter)(nil).None()
 	newRetrying[string](nil).soon("a")
 }
