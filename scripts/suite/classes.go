@@ -27,8 +27,6 @@ var classes = []class{
 	{"nodes of real containers", "root, containerd, runc, CNI's plug-ins", regexp.MustCompile(`/test TestNode$`)},
 	{"several nodes", "root, containerd, runc, CNI's plug-ins", regexp.MustCompile(`/test TestSeveralNodes$`)},
 	{"another runtime", "root, containerd, crun", regexp.MustCompile(`/test TestRuntimeClass$`)},
-	{"browsers", "chromium, firefox-esr, node, npm and its registry", regexp.MustCompile(`/test/console TestBrowsers$`)},
-	{"real containers in browsers", "root, containerd, runc, and what browsers want", regexp.MustCompile(`/test/console TestContainers$`)},
 	{"recordings of kube-apiserver", "../shared/recordings", regexp.MustCompile(`/test TestRecordings$`)},
 }
 

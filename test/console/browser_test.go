@@ -22,24 +22,36 @@ import (
 	"github.com/mortise-dev/mortise/internal/machine/unshare/unsharetest"
 )
 
-// browsers are the programs that the tests drive, by the variable that tells the tests where they are.
-var browsers = map[string][]string{
-	"CONSOLE_CHROMIUM": {"chromium", "chromium-browser", "google-chrome"},
-	"CONSOLE_FIREFOX":  {"firefox-esr", "firefox"},
+// A browser is a program that the tests drive: the variable that tells the tests where it is, and the names that it may have.
+type browser struct {
+	variable string
+	names    []string
 }
 
-// TestBrowsers runs the tests in browsers where CONSOLE_BROWSERS is set. "full" has each page in both themes.
+var (
+	chromium = browser{"CONSOLE_CHROMIUM", []string{"chromium", "chromium-browser", "google-chrome"}}
+	firefox  = browser{"CONSOLE_FIREFOX", []string{"firefox-esr", "firefox"}}
+)
+
+// full is the value of CONSOLE_BROWSERS for all tests, in Firefox and with real containers too, and each page in both themes.
+const full = "full"
+
+// TestBrowsers runs the tests in Chromium where CONSOLE_BROWSERS is set, and where it is full also in Firefox.
 func TestBrowsers(t *testing.T) {
-	node, env := means(t)
+	wanted, files := []browser{chromium}, []string{"chromium.test.mjs", "signin.test.mjs"}
+	if os.Getenv("CONSOLE_BROWSERS") == full {
+		wanted, files = append(wanted, firefox), append(files, "firefox.test.mjs")
+	}
+	node, env := means(t, wanted...)
 	dex := filepath.Join(t.TempDir(), "dex")
 	run(t.Context(), t, "../dex", append(env, "CGO_ENABLED=0"), "go", "build", "-o", dex, "github.com/dexidp/dex/cmd/dex")
 	env = append(env, "CONSOLE_DEX="+dex, "CONSOLE_MORTISE="+program(t, env), "CONSOLE_DIR="+t.TempDir())
-	drive(t, node, env, "chromium.test.mjs", "firefox.test.mjs", "signin.test.mjs")
+	drive(t, node, env, files...)
 }
 
 // means returns the Node.js and the environment of the tests in browsers, or skips the test that calls it where they are not wanted, or
-// where the machine lacks what they need: a missing download is no fault of the console's. The suite prints the reason, and fails under CI.
-func means(t *testing.T) (node string, env []string) {
+// where the machine lacks what they need: a missing download is no fault of the console's. The suite prints the reason.
+func means(t *testing.T, wanted ...browser) (node string, env []string) {
 	t.Helper()
 	if os.Getenv("CONSOLE_BROWSERS") == "" {
 		t.Skip("SKIPPED: CONSOLE_BROWSERS is not set; scripts/test sets it")
@@ -48,18 +60,18 @@ func means(t *testing.T) (node string, env []string) {
 		t.Skip("-short: browsers are left to the full run")
 	}
 	env = os.Environ()
-	for variable, names := range browsers {
+	for _, b := range wanted {
 		path := ""
-		for _, name := range names {
+		for _, name := range b.names {
 			if found, err := exec.LookPath(name); err == nil {
 				path = found
 				break
 			}
 		}
 		if path == "" {
-			t.Skipf("SKIPPED: none of %v is installed", names)
+			t.Skipf("SKIPPED: none of %v is installed", b.names)
 		}
-		env = append(env, variable+"="+path)
+		env = append(env, b.variable+"="+path)
 	}
 	if os.Getenv(unsharetest.Variable) != "" {
 		return os.Getenv(nodeProgram), env // the packages are there
