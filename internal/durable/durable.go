@@ -53,3 +53,11 @@ func Stream(path string, mode fs.FileMode, write func(io.Writer) error) (err err
 	}
 	return syncDirectory(dir)
 }
+
+// Rename renames a file or a directory, whose contents are on disk, and syncs the directory that it is in then.
+func Rename(from, to string) error {
+	if err := os.Rename(from, to); err != nil {
+		return err
+	}
+	return syncDirectory(filepath.Dir(to))
+}

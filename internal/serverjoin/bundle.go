@@ -70,5 +70,5 @@ func (b Bundle) write(pki string) error {
 			}
 		}
 	}
-	return os.Rename(next, pki) // fails if there is one that is not empty
+	return durable.Rename(next, pki) // fails if there is one that is not empty
 }
