@@ -51,7 +51,7 @@ const (
 	counted   = "TestExtensionPointsCount calls it"
 	onNodes   = "TestContainers calls it, on a node with containers"
 	onPlugIns = "the tests of internal/agent's packages devicemanager and plugins call it"
-	inAgent   = "the tests of internal/agent/dra and internal/agent/imagecredentials call it, and read the ledger"
+	inAgent   = "the tests of internal/agent/csi, internal/agent/dra and internal/agent/imagecredentials call it, and read the ledger"
 	silent    = "the server calls nobody, and lists nothing"
 )
 
@@ -80,6 +80,7 @@ var counts = map[extension.Point]string{
 	extension.NodePlugin:           onPlugIns,
 	extension.ResourceDriver:       inAgent,
 	extension.ImageCredentials:     inAgent,
+	extension.StorageDriver:        inAgent,
 
 	// A client of the API, or of the machine's other programs, does the work.
 	extension.KubectlPlugin:         silent,
@@ -98,8 +99,6 @@ var counts = map[extension.Point]string{
 	extension.LifecycleHook:       silent,
 	extension.StoreEngine:         silent,
 	extension.ComponentConfigFile: silent,
-	// This release does not call them.
-	extension.StorageDriver: silent,
 }
 
 // TestExtensionPointsAreKnown: counts has the catalogue's points, and says of those that are called that they count.

@@ -165,7 +165,7 @@ exec "%[1]s" "$@"
 	for _, b := range all {
 		runs := command.MatchString(b.text) && b.language != "yaml" && b.language != "go"
 		switch {
-		case !runs && b.reason != "":
+		case !runs && b.reason != "" && b.language != "go": // of Go, the reason says why no test has the block
 			t.Errorf("%s: the block has no command, so that it needs no reason", b.first())
 			continue
 		case !runs || b.reason != "":

@@ -5,8 +5,8 @@ package controllers
 
 import "sync"
 
-// A RetryCounter counts the keys of all controllers that failed and come back within their first second. The nil value counts nothing. It is
-// safe for concurrent use.
+// A RetryCounter counts the keys of all controllers that failed and come back within their first second. The nil value counts nothing. It
+// is safe for concurrent use.
 type RetryCounter struct {
 	mu   sync.Mutex
 	keys int

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +102,9 @@ func TestTables(t *testing.T) {
 		t.Error(err)
 	}
 	for _, r := range runs() {
+		if r.storage != "" { // a focus there chooses among the suites of storage
+			continue
+		}
 		focus, err := r.focus(`\[sig-api-machinery\]`)
 		if err != nil {
 			t.Errorf("%s: %v", r.name, err)
@@ -113,6 +117,16 @@ func TestTables(t *testing.T) {
 		if _, err := r.focus("nothing"); (err == nil) != (r.tests == nil) {
 			t.Errorf("%s: a focus on nothing: %v", r.name, err)
 		}
+	}
+	mock := slices.IndexFunc(runs(), func(r run) bool { return r.name == "csimock" })
+	focus, err := runs()[mock].focus("attach")
+	if err != nil {
+		t.Fatal(err)
+	}
+	focused := regexp.MustCompile(focus)
+	if !focused.MatchString("[sig-storage] CSI Mock volume attach should attach") || focused.MatchString("[sig-storage] CSI Mock volume limits") ||
+		focused.MatchString("[sig-node] Pods attach") {
+		t.Errorf("csimock: focus %s", focus)
 	}
 	if _, err := readKnown("simulated\tname without a cause\n"); err == nil {
 		t.Error("a line without a cause is no error")

@@ -117,6 +117,9 @@ func (r run) focus(match string) (string, error) {
 		return strings.Join(all, "|"), nil
 	}
 	if r.storage != "" {
+		if _, err := regexp.Compile(match); err != nil {
+			return "", err
+		}
 		return r.storage + ".*(" + match + ")", nil
 	}
 	if r.tests == nil {

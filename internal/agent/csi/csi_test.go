@@ -128,6 +128,15 @@ func TestRegistration(t *testing.T) {
 	if err := m.Refresh(t.Context(), "d.example.com"); err != nil || *node().Spec.Drivers[0].Allocatable.Count != 1 {
 		t.Errorf("%+v, %v", node().Spec.Drivers, err)
 	}
+	calls := int64(0)
+	for _, e := range m.Ledger.Snapshot() {
+		if e.Point == extension.StorageDriver && e.Name == "d.example.com" {
+			calls = e.Calls
+		}
+	}
+	if calls != 2 {
+		t.Errorf("the ledger has %d calls of the driver, not 2", calls)
+	}
 	m.drivers.Deregister(t.Context(), p)
 	n, err = client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
 	if len(node().Spec.Drivers) != 0 || err != nil || n.Annotations[nodeIDs] != "" || n.Labels["zone"] != "z" {
