@@ -270,6 +270,7 @@ func TestTelling(t *testing.T) {
 		m.LookAgain(ctx, "d")
 		synctest.Wait()
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		want := []time.Duration{500 * time.Millisecond, 1500 * time.Millisecond, 3500 * time.Millisecond, 7500 * time.Millisecond}
 		if !slices.Equal(at, want) {
 			t.Errorf("called after %v, want %v", at, want)
@@ -280,6 +281,7 @@ func TestTelling(t *testing.T) {
 		m.drivers.told <- telling{driver: "d"} // it registers
 		synctest.Wait()
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if len(at) != 3 || at[0] != 0 {
 			t.Errorf("called after %v, want at once", at)
 		}

@@ -6,6 +6,7 @@ package verbs
 import (
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,8 +14,8 @@ import (
 
 func TestWriteGuard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		aborted := 0
-		g := writeGuard{abort: func() { aborted++ }}
+		var aborted atomic.Int64
+		g := writeGuard{abort: func() { aborted.Add(1) }}
 		pass := func(d time.Duration) {
 			time.Sleep(d)
 			synctest.Wait()
@@ -28,23 +29,23 @@ func TestWriteGuard(t *testing.T) {
 			g.end()
 			pass(time.Second)
 		}
-		if aborted != 0 {
+		if aborted.Load() != 0 {
 			t.Fatal("a write was aborted that was taken in time")
 		}
 		g.begin()
 		pass(writeTimeout - time.Second)
-		if aborted != 0 {
+		if aborted.Load() != 0 {
 			t.Error("a write was aborted too early")
 		}
 		pass(writeTimeout)
-		if aborted != 1 {
-			t.Errorf("a write that nobody took was aborted %d times", aborted)
+		if aborted.Load() != 1 {
+			t.Errorf("a write that nobody took was aborted %d times", aborted.Load())
 		}
 		g.end()
 		g.begin()
 		g.close()
 		pass(time.Hour)
-		if aborted != 1 {
+		if aborted.Load() != 1 {
 			t.Error("a write was aborted after the end of the guard")
 		}
 	})
