@@ -20,6 +20,7 @@ func Subcommands() map[string]subcommand {
 		meteredChild:    func(_ context.Context, in io.Reader, out io.Writer) error { return beMetered(in, out) },
 		noisyChild:      beNoisy,
 		plainChild:      func(_ context.Context, in io.Reader, out io.Writer) error { return bePlain(in, out) },
+		pluginChild:     func(ctx context.Context, in io.Reader, _ io.Writer) error { return beDevicePlugin(ctx, in) },
 		podsChild:       func(context.Context, io.Reader, io.Writer) error { return bePodsInit() },
 		podsMeasurer:    bePods,
 		stallsChild:     func(_ context.Context, in io.Reader, out io.Writer) error { return lookAfterProcessors(in, out) },
