@@ -132,8 +132,8 @@ func (n *deviceNode) Known() (map[types.UID]bool, bool) {
 // Wake implements [devicemanager.Pods].
 func (*deviceNode) Wake(types.UID) {}
 
-// startDevices starts a device manager and a plug-in with so many devices, which it lists anew after each interval; 0: once. Apart: the plug-in
-// is another process.
+// startDevices starts a device manager and a plug-in with so many devices, which it lists anew after each interval; 0: once. Apart: the
+// plug-in is another process.
 func startDevices(ctx context.Context, devices int, every time.Duration, apart bool) (_ *deviceNode, err error) {
 	n := &deviceNode{known: map[types.UID]bool{}}
 	if n.dir, err = os.MkdirTemp("", "devices"); err != nil {
