@@ -7,9 +7,9 @@ import (
 	"context"
 	"strings"
 
-	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
 // paths are two names of the node's directory. Drivers that run in pods mount kubelet's usual directories under their own names, and know
@@ -31,39 +31,29 @@ func (p paths) translate(endpoint string) grpc.UnaryClientInterceptor {
 	}
 }
 
+// pathFields are the fields of the node service's requests that are paths of the node.
+var pathFields = []protoreflect.Name{"target_path", "staging_target_path", "volume_path", "volume_publish_path"}
+
 // request returns a request with usual paths. The caller keeps its own.
 func (p paths) request(in any) any {
-	switch q := in.(type) {
-	case *csipb.NodeStageVolumeRequest:
-		q = proto.CloneOf(q)
-		q.StagingTargetPath = p.path(q.StagingTargetPath)
-		return q
-	case *csipb.NodeUnstageVolumeRequest:
-		q = proto.CloneOf(q)
-		q.StagingTargetPath = p.path(q.StagingTargetPath)
-		return q
-	case *csipb.NodePublishVolumeRequest:
-		q = proto.CloneOf(q)
-		q.StagingTargetPath, q.TargetPath = p.path(q.StagingTargetPath), p.path(q.TargetPath)
-		return q
-	case *csipb.NodeUnpublishVolumeRequest:
-		q = proto.CloneOf(q)
-		q.TargetPath = p.path(q.TargetPath)
-		return q
-	case *csipb.NodeExpandVolumeRequest:
-		q = proto.CloneOf(q)
-		q.StagingTargetPath, q.VolumePath = p.path(q.StagingTargetPath), p.path(q.VolumePath)
-		return q
-	case *csipb.NodeGetVolumeStatsRequest:
-		q = proto.CloneOf(q)
-		q.StagingTargetPath, q.VolumePath = p.path(q.StagingTargetPath), p.path(q.VolumePath)
-		return q
-	case *csipb.NodeGetVolumeHealthRequest:
-		q = proto.CloneOf(q)
-		q.StagingTargetPath, q.VolumePublishPath = p.path(q.StagingTargetPath), p.path(q.VolumePublishPath)
-		return q
+	q, ok := in.(proto.Message)
+	if !ok {
+		return in
 	}
-	return in
+	fields := q.ProtoReflect().Descriptor().Fields()
+	cloned := false
+	for _, name := range pathFields {
+		f := fields.ByName(name)
+		if f == nil {
+			continue
+		}
+		if !cloned {
+			q, cloned = proto.Clone(q), true
+		}
+		m := q.ProtoReflect()
+		m.Set(f, protoreflect.ValueOfString(p.path(m.Get(f).String())))
+	}
+	return q
 }
 
 // path returns the usual name of a path.
