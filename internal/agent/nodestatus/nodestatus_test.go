@@ -29,7 +29,9 @@ type images []corev1.ContainerImage
 
 func (i images) List(context.Context) []corev1.ContainerImage { return i }
 
-func TestWhatNeighboursReportIsInTheNode(t *testing.T) {
+// startRuntime starts a container runtime that ends with the test.
+func startRuntime(t *testing.T) *cri.Client {
+	t.Helper()
 	ctx := t.Context()
 	r := fakecri.New(t.TempDir(), clock.RealClock{}.Now)
 	if err := r.Start(); err != nil {
@@ -41,6 +43,12 @@ func TestWhatNeighboursReportIsInTheNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { runtime.Close(context.WithoutCancel(ctx)) })
+	return runtime
+}
+
+func TestWhatNeighboursReportIsInTheNode(t *testing.T) {
+	ctx := t.Context()
+	runtime := startRuntime(t)
 	client := fake.NewClientset()
 	m := New(Config{
 		Client: client, Runtime: runtime, Addresses: addresses{"10.0.0.1"}, Images: images{{Names: []string{"a:1"}, SizeBytes: 7}},

@@ -19,8 +19,6 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/allocatable"
 	"github.com/mortise-dev/mortise/internal/agent/cni"
-	"github.com/mortise-dev/mortise/internal/agent/cri"
-	"github.com/mortise-dev/mortise/internal/agent/cri/fakecri"
 	"github.com/mortise-dev/mortise/internal/agent/hardware"
 	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
 	"github.com/mortise-dev/mortise/internal/servingkey"
@@ -193,16 +191,7 @@ func owners() []owned {
 }
 
 func TestOwners(t *testing.T) {
-	r := fakecri.New(t.TempDir(), clock.RealClock{}.Now)
-	if err := r.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(r.Stop)
-	runtime, err := cri.Dial(t.Context(), r.Socket())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { runtime.Close(t.Context()) })
+	runtime := startRuntime(t)
 	doc, err := os.ReadFile("../../../docs/nodes.md")
 	if err != nil {
 		t.Fatal(err)

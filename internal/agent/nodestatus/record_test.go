@@ -4,7 +4,6 @@
 package nodestatus
 
 import (
-	"context"
 	"log/slog"
 	"testing"
 
@@ -16,8 +15,6 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/allocatable"
 	"github.com/mortise-dev/mortise/internal/agent/cni"
-	"github.com/mortise-dev/mortise/internal/agent/cri"
-	"github.com/mortise-dev/mortise/internal/agent/cri/fakecri"
 	"github.com/mortise-dev/mortise/internal/agent/hardware"
 	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
 )
@@ -41,16 +38,7 @@ func (r *record) Capacity() (capacity, allocatable corev1.ResourceList) {
 func TestExtendedResourcesWithoutRecord(t *testing.T) {
 	const gone, here = "example.com/gone", "example.com/here"
 	ctx := t.Context()
-	r := fakecri.New(t.TempDir(), clock.RealClock{}.Now)
-	if err := r.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(r.Stop)
-	runtime, err := cri.Dial(ctx, r.Socket())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { runtime.Close(context.WithoutCancel(ctx)) })
+	runtime := startRuntime(t)
 	two := corev1.ResourceList{gone: resource.MustParse("2"), here: resource.MustParse("2")}
 	client := fake.NewClientset(&corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{Capacity: two, Allocatable: two},
