@@ -43,6 +43,26 @@ func (n node) NodeGetCapabilities(context.Context, *csipb.NodeGetCapabilitiesReq
 	return out, nil
 }
 
+// stagedOnlyAt refuses a path if the volume is staged at another.
+func (v *volume) stagedOnlyAt(path string) error {
+	if v.Staged != "" && v.Staged != path {
+		return status.Errorf(codes.Internal, "volume %s is staged at %s", v.ID, v.Staged)
+	}
+	return nil
+}
+
+// at returns a volume that is staged or published at a path.
+func (d *driver) at(id, path string) (*volume, error) {
+	v, err := d.have(id)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Contains(v.Published, path) && v.Staged != path {
+		return nil, status.Errorf(codes.NotFound, "volume %s is not at %s", v.ID, path)
+	}
+	return v, nil
+}
+
 // NodeStageVolume implements the node service.
 func (n node) NodeStageVolume(_ context.Context, q *csipb.NodeStageVolumeRequest) (*csipb.NodeStageVolumeResponse, error) {
 	n.mu.Lock()
@@ -51,8 +71,8 @@ func (n node) NodeStageVolume(_ context.Context, q *csipb.NodeStageVolumeRequest
 	if err != nil {
 		return nil, err
 	}
-	if v.Staged != "" && v.Staged != q.GetStagingTargetPath() {
-		return nil, status.Errorf(codes.Internal, "volume %s is staged at %s", v.ID, v.Staged)
+	if err := v.stagedOnlyAt(q.GetStagingTargetPath()); err != nil {
+		return nil, err
 	}
 	v.Staged = q.GetStagingTargetPath()
 	return &csipb.NodeStageVolumeResponse{}, n.save()
@@ -69,8 +89,8 @@ func (n node) NodeUnstageVolume(_ context.Context, q *csipb.NodeUnstageVolumeReq
 	if len(v.Published) > 0 {
 		return nil, status.Errorf(codes.Internal, "volume %s is still published at %q", v.ID, v.Published)
 	}
-	if v.Staged != "" && v.Staged != q.GetStagingTargetPath() {
-		return nil, status.Errorf(codes.Internal, "volume %s is staged at %s", v.ID, v.Staged)
+	if err := v.stagedOnlyAt(q.GetStagingTargetPath()); err != nil {
+		return nil, err
 	}
 	v.Staged = ""
 	return &csipb.NodeUnstageVolumeResponse{}, n.save()
@@ -140,12 +160,9 @@ func (n node) NodeUnpublishVolume(_ context.Context, q *csipb.NodeUnpublishVolum
 func (n node) NodeExpandVolume(_ context.Context, q *csipb.NodeExpandVolumeRequest) (*csipb.NodeExpandVolumeResponse, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	v, err := n.have(q.GetVolumeId())
+	v, err := n.at(q.GetVolumeId(), q.GetVolumePath())
 	if err != nil {
 		return nil, err
-	}
-	if !slices.Contains(v.Published, q.GetVolumePath()) && v.Staged != q.GetVolumePath() {
-		return nil, status.Errorf(codes.NotFound, "volume %s is not at %s", v.ID, q.GetVolumePath())
 	}
 	return &csipb.NodeExpandVolumeResponse{CapacityBytes: v.Size}, nil
 }
@@ -154,12 +171,9 @@ func (n node) NodeExpandVolume(_ context.Context, q *csipb.NodeExpandVolumeReque
 func (n node) NodeGetVolumeStats(_ context.Context, q *csipb.NodeGetVolumeStatsRequest) (*csipb.NodeGetVolumeStatsResponse, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	v, err := n.have(q.GetVolumeId())
+	v, err := n.at(q.GetVolumeId(), q.GetVolumePath())
 	if err != nil {
 		return nil, err
-	}
-	if !slices.Contains(v.Published, q.GetVolumePath()) && v.Staged != q.GetVolumePath() {
-		return nil, status.Errorf(codes.NotFound, "volume %s is not at %s", v.ID, q.GetVolumePath())
 	}
 	out := &csipb.NodeGetVolumeStatsResponse{Usage: []*csipb.VolumeUsage{{Unit: csipb.VolumeUsage_BYTES, Total: v.Size}}}
 	if v.Block {
