@@ -46,9 +46,9 @@ func main() {
 	var o rows.Options
 	binary := flag.String("binary", "bin/mortise", "the binary to measure")
 	kubeconfig := flag.String("kubeconfig", "", "measure this server and start nothing")
-	peer := flag.String("peer", "", "server that the same work is put to: a kubeconfig, or a directory with the programs kube-apiserver and etcd")
+	peer := flag.String("peer", "", "server that does the same work: a kubeconfig, or a directory with kube-apiserver and etcd")
 	pids := flag.String("pids", "", "further processes of the server of -kubeconfig or -peer, as id,id")
-	pattern := flag.String("rows", "", "regular expression: only rows whose names match, and lines of a row as row/line, such as clients/create16")
+	pattern := flag.String("rows", "", "regular expression: only rows whose names match, or row/line, such as clients/create16")
 	only := flag.Bool("list", false, "list the rows and do nothing")
 	flag.IntVar(&o.Seconds, "seconds", 4, "how long each closed loop runs, 1 to 600")
 	flag.IntVar(&o.Starts, "starts", 5, "how many starts are measured, 1 to 100")

@@ -51,7 +51,7 @@ var (
 		`prometheus-adapter |go (run|build|test) |sed |cat > |CNI_COMMAND=)`)
 )
 
-// guideBlocks returns the blocks of the files that match: those between fences and those that are indented.
+// guideBlocks returns the code blocks, fenced and indented, of the files that match a pattern.
 func guideBlocks(t *testing.T, patterns ...string) (out []*block) {
 	t.Helper()
 	var guides []string

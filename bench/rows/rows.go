@@ -48,7 +48,7 @@ func rowsInOrder() []row {
 		{name: "quiet", what: "a quiet user's p99 beside a noisy one", args: load.Bare, serve: quiet},
 		{name: "fanout", what: "watch events to 200 watchers", serve: fanOut},
 		{name: "clients", what: "requests as client-go sends them, beside the peer by turns", compare: asClients()},
-		{name: "burst", what: "memory after 5,000 pods were created and listed by clients on client-go, and 12 s later", args: load.Bare, serve: burst},
+		{name: "burst", what: "memory after client-go created and listed 5,000 pods, and 12 s later", args: load.Bare, serve: burst},
 		{name: "parts", what: "where the CPU of client-go's requests goes", start: parts},
 		{name: "floor", what: "the least CPU of a request: system calls, TLS, HTTP/2, synced writes", start: floor},
 		{name: "storm", what: "a quiet user's p99 while 50,000 pods are bound", start: storm},

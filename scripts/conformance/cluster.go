@@ -115,7 +115,7 @@ func (c *cluster) prepareContainers(ctx context.Context, peers, at string) ([]st
 	return []string{"--node", "cri", "--kubelet-config", config}, nil
 }
 
-// mirrors makes the registry the mirror of those that the tests name, for a node with this data directory.
+// mirrors has the containerd of the node with this data directory pull the images of the tests' registries from the registry of stand-ins.
 func (c *cluster) mirrors(data string) error {
 	for _, mirrored := range []string{"registry.k8s.io", "docker.io"} {
 		d := filepath.Join(data, "containerd", "certs.d", mirrored)

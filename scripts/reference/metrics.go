@@ -26,15 +26,15 @@ const prometheus = "github.com/prometheus/client_golang/prometheus"
 
 // endpoints are the places that serve metrics: the packages that define them, longest first.
 var endpoints = []struct{ prefix, title, about string }{
-	{"agent/server/cadvisor", "Node: /metrics/cadvisor", "Containers and pods, under the names of kubelet's cAdvisor."},
-	{"agent/resourcemetrics", "Node: /metrics/resource", "What metrics servers read."},
-	{"agent/probe", "Node: /metrics/probes", "Probes of containers."},
-	{"agent/proxy", "Node: /metrics, the service proxy", "Under kube-proxy's names."},
+	{"agent/server/cadvisor", "Node: /metrics/cadvisor", "Metrics of containers and pods, with the names of kubelet's cAdvisor."},
+	{"agent/resourcemetrics", "Node: /metrics/resource", "The metrics that a metrics server reads."},
+	{"agent/probe", "Node: /metrics/probes", "Metrics of containers' probes."},
+	{"agent/proxy", "Node: /metrics, the service proxy", "These metrics have kube-proxy's names."},
 	{"node/containers", "Node: /metrics, the service proxy", ""},
-	{"agent", "Node: /metrics", "Under kubelet's names, on the node's port (10250), and by `/api/v1/nodes/NAME/proxy/metrics`."},
-	{"scheduler", "Server: /metrics, the scheduler", "Under kube-scheduler's names."},
-	{"controllers", "Server: /metrics, controllers", "Under kube-controller-manager's names."},
-	{"", "Server: /metrics", "Under kube-apiserver's names; those that begin with `mortise_` are Mortise's own."},
+	{"agent", "Node: /metrics", "These metrics have kubelet's names. The node serves them on its port (10250), and the server at `/api/v1/nodes/NAME/proxy/metrics`."},
+	{"scheduler", "Server: /metrics, the scheduler", "These metrics have kube-scheduler's names."},
+	{"controllers", "Server: /metrics, controllers", "These metrics have kube-controller-manager's names."},
+	{"", "Server: /metrics", "These metrics have kube-apiserver's names. A name that begins with `mortise_` is Mortise's own."},
 }
 
 // metricsPage is the page of all metrics.
@@ -98,10 +98,7 @@ func (s *source) metrics() ([]metric, error) {
 				continue
 			}
 			if m.kind == "" {
-				m.kind = cmp.Or(computed[m.name], "counter")
-				if computed[m.name] == "" && !strings.HasSuffix(m.name, "_total") {
-					m.kind = "gauge"
-				}
+				m.kind = cmp.Or(computed[m.name], byName(m.name))
 			}
 			seen[m.at+" "+m.name] = m
 		}
@@ -168,4 +165,12 @@ func served(at, file string) string {
 		}
 	}
 	return ""
+}
+
+// byName is the type of a metric whose collector takes description and type from a table: Prometheus' convention names counters _total.
+func byName(name string) string {
+	if strings.HasSuffix(name, "_total") {
+		return "counter"
+	}
+	return "gauge"
 }

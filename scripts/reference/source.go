@@ -19,8 +19,8 @@ const module = "github.com/mortise-dev/mortise/"
 
 // source is the type-checked packages, with indexes from an object to the places that give it a value.
 //
-// A package is checked against the export data of those that it imports, so that an object of another package is not the same in memory;
-// functions and fields have a key that is the same everywhere.
+// The type checker reads imported packages from their export data. The same function or field is therefore a different object in each
+// package that uses it. The indexes identify functions and fields by keys, which are equal in all packages.
 type source struct {
 	set   *token.FileSet
 	calls []*call // of all packages, in the order of the source
@@ -28,7 +28,7 @@ type source struct {
 	callsOf     map[string][]*call                     // by the key of a function, or of the variable that holds a function literal
 	assigned    map[*types.Var][]ast.Expr              // right sides of definitions and assignments
 	ranged      map[*types.Var]ast.Expr                // what a range statement's value comes from
-	parameters  map[*types.Var]parameter               //
+	parameters  map[*types.Var]parameter               // the function that a parameter belongs to
 	literals    map[string][]*ast.CompositeLit         // by the key of the type
 	fieldsSet   map[string][]ast.Expr                  // by type and field: x.Field = value
 	results     map[string][]*ast.ReturnStmt           // by the key of the function

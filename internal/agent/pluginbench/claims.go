@@ -364,7 +364,8 @@ func (d claimFaults) asks(ctx context.Context, c *grpc.ClientConn) error {
 
 // unprepared is what kubelet says of a pod for which NodePrepareResources has failed.
 func unprepared(err error) string {
-	return fmt.Sprintf("FailedPrepareDynamicResources: Failed to prepare dynamic resources: prepare dynamic resources: NodePrepareResources: %v", err)
+	return fmt.Sprintf("FailedPrepareDynamicResources: Failed to prepare dynamic resources: prepare dynamic resources: "+
+		"NodePrepareResources: %v", err)
 }
 
 // hung has the driver's program hang in NodePrepareResources.

@@ -155,7 +155,8 @@ func (d prober) ownIDs() (ids []string) {
 
 // unexpected is what kubelet says of a pod for which Allocate has failed.
 func unexpected(err error) string {
-	return fmt.Sprintf("UnexpectedAdmissionError: Allocate failed due to device plugin Allocate rpc failed with err: %v, which is unexpected", err)
+	return fmt.Sprintf("UnexpectedAdmissionError: Allocate failed due to device plugin Allocate rpc failed with err: %v, "+
+		"which is unexpected", err)
 }
 
 // hung has the plug-in's program hang in Allocate.

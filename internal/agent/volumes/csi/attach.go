@@ -76,7 +76,8 @@ func (p *caller) attached(ctx context.Context, v *volume) (map[string]string, er
 	}
 	p.waits[key] = now
 	// upstream's words
-	why := fmt.Errorf("unmounted volumes=[%[1]s], unattached volumes=[%[1]s], failed to process volumes=[]: %[2]w", v.spec.Volume.Name, errTimeout)
+	why := fmt.Errorf("unmounted volumes=[%[1]s], unattached volumes=[%[1]s], failed to process volumes=[]: %[2]w",
+		v.spec.Volume.Name, errTimeout)
 	if c := v.class; c != nil && ptr.Deref(c.Spec.NodeAllocatableUpdatePeriodSeconds, 0) > 0 && p.host.Attachments.Exhausted(
 		ctx, v.driver, v.handle) {
 		delete(p.waits, key)

@@ -47,7 +47,7 @@ func TestExpand(t *testing.T) {
 		patches  []string
 		fails    string
 		atOnline bool
-		asked    string // what the claim asks for now
+		asked    string // the storage that the claim requests; empty: none
 		failed   bool   // the node has failed before
 	}{
 		"old controller": {calls: 1, patches: []string{`"capacity":{"storage":"2Gi"}`}},
