@@ -74,6 +74,9 @@ func TestSoleManagers(t *testing.T) {
 			}
 		}
 	}
+	if quick == 0 {
+		t.Error("no update used what is known of a likeness")
+	}
 	t.Logf("%d updates with one entry and nothing new to know", quick)
 }
 
