@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/fsnotify/fsnotify"
 	"google.golang.org/grpc"
@@ -78,8 +79,12 @@ func register(ctx context.Context, dir string) error {
 		return err
 	}
 	defer c.Close()
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	// The socket's file is there a moment before the node listens on it: the call waits for that.
 	_, err = deviceplugin.NewRegistrationClient(c).Register(ctx, &deviceplugin.RegisterRequest{
-		Version: deviceplugin.Version, Endpoint: "gadget.sock", ResourceName: "example.com/gadget"})
+		Version: deviceplugin.Version, Endpoint: "gadget.sock", ResourceName: "example.com/gadget"},
+		grpc.WaitForReady(true))
 	return err
 }
 
