@@ -33,6 +33,8 @@ type Bounds struct {
 	Watches *int
 	// GoawayChance is the probability that a request closes its HTTP/2 connection by GOAWAY.
 	GoawayChance float64
+	// Spread sends clients away to other servers; nil: there are none.
+	Spread *Spread
 }
 
 const (

@@ -39,10 +39,10 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	if front := s.opts.Front; front != nil {
 		handler = front(handler)
 	}
-	srv := serving.HTTPServer(goaway(bounds.GoawayChance, handler), maxHeader, ptr.Deref(bounds.Streams, maxStreams))
+	srv := serving.HTTPServer(goaway(bounds.GoawayChance, bounds.Spread.handler(handler)), maxHeader, ptr.Deref(bounds.Streams, maxStreams))
 	srv.ErrorLog = log.New(&connectionLog{server: s}, "", 0)
 	srv.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
-		return bufferedconn.NewContext(authenticate.WithConnection(ctx), c)
+		return bufferedconn.NewContext(authenticate.WithConnection(bounds.Spread.begin(ctx)), c)
 	}
 	srv.TLSConfig = &tls.Config{
 		Certificates: []tls.Certificate{m.Server.TLS()}, MinVersion: tls.VersionTLS12,

@@ -86,6 +86,7 @@ type running struct {
 	bootstrapped  chan struct{}    // closed when the bootstrap objects exist
 	background    *lifecycle.Group // the API server, and the watchers of its files
 	clients       *lifecycle.Group // controllers, scheduler, node: the clients of the API server
+	spread        apiserver.Spread // sends clients away to other servers
 	settled       <-chan struct{}
 	connection    *node.Connection
 }

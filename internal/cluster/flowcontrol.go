@@ -8,15 +8,15 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver"
 )
 
-// flowControl converts the settings for the API server.
-func flowControl(f *options.FlowControl) apiserver.FlowControl {
+// flowControl converts the settings for the API server. Spread is nil for a server without others.
+func flowControl(f *options.FlowControl, spread *apiserver.Spread) apiserver.FlowControl {
 	out := apiserver.FlowControl{
 		MaxReads: f.MaxRequestsInflight, MaxWrites: f.MaxMutatingRequestsInflight,
 		Plain: f.PriorityAndFairness != nil && !*f.PriorityAndFairness,
 	}
 	out.Bounds = apiserver.Bounds{
 		Connections: f.Connections, ConnectionsPerClient: f.ConnectionsPerClient, Streams: f.MaxStreams, BodyBytes: f.BodyBytes,
-		Watches: f.Watches, GoawayChance: f.GoawayChance,
+		Watches: f.Watches, GoawayChance: f.GoawayChance, Spread: spread,
 	}
 	if f.RequestTimeout != nil {
 		out.RequestTimeout = *f.RequestTimeout

@@ -85,7 +85,7 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 		Bootstrapped: a.bootstrapped,
 		FinishWait:   s.finishWait(),
 		StreamWait:   s.streamWait(),
-		FlowControl:  flowControl(&o.FlowControl),
+		FlowControl:  flowControl(&o.FlowControl, &a.spread),
 		Aggregation:  aggregation(&o.Aggregation, a.frontProxy),
 		Paths:        a.joinPaths(),
 		Pages:        apiserver.Pages{Flags: zpages.Flags(flags), Config: map[string]any{"mortise": configuration}},

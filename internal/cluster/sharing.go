@@ -4,9 +4,13 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"path/filepath"
 	"slices"
 
@@ -19,6 +23,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/kinds/bootstrap"
+	"github.com/mortise-dev/mortise/internal/serverset"
 )
 
 // checkAuthority refuses a server whose authority is not that of the cluster in a store that servers share: the clients and tokens of one
@@ -62,8 +67,60 @@ func (a *assembly) joinPaths() map[string]http.Handler {
 
 // servers returns the servers that share the store; nil: none can.
 func (a *assembly) servers() controllers.APIServers {
+	if l := a.leases(); l != nil {
+		return l
+	}
+	return nil
+}
+
+// leases returns the leases of the servers that share the store; nil: none can.
+func (a *assembly) leases() *masterleases.Leases {
 	if !a.settings.engine.Shared {
 		return nil
 	}
-	return &masterleases.Leases{Store: a.store, Log: a.settings.Logger.With("part", "apiserver")}
+	return &masterleases.Leases{Store: a.store, Port: a.advertised().Port(), Log: a.settings.Logger.With("part", "apiserver")}
+}
+
+// followServers watches over the other servers, if others can share the store. It keeps the administrator's kubeconfig naming them, and sends
+// them some of the clients when one appears.
+func (a *assembly) followServers(ctx context.Context) {
+	leases, own := a.leases(), a.advertised()
+	if leases == nil || own.Addr().IsLoopback() { // others do not know this one
+		return
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(a.access.endpoint.Authorities)
+	secure := &tls.Config{RootCAs: roots, ServerName: cmp.Or(a.access.endpoint.ServerName, serverset.ServerName), MinVersion: tls.VersionTLS12}
+	a.clients.Run(ctx, "guard of the other servers", func(ctx context.Context) error {
+		leases.Guard(ctx, own.Addr(), secure)
+		return nil
+	})
+	a.clients.Run(ctx, "follower of the other servers", func(ctx context.Context) error {
+		before := 0
+		leases.Follow(ctx, func(all []netip.AddrPort) {
+			if before > 0 && len(all) > before {
+				a.spread.Away(float64(len(all)-before) / float64(len(all)))
+			}
+			before = len(all)
+			if err := a.tellServers(own, all); err != nil {
+				a.settings.Logger.WarnContext(ctx, "The administrator's kubeconfig does not name all servers", "error", err)
+			}
+		})
+		return nil
+	})
+}
+
+// tellServers writes the administrator's kubeconfig with the servers beside this one.
+func (a *assembly) tellServers(own netip.AddrPort, all []netip.AddrPort) error {
+	at := a.access.endpoint
+	for _, other := range all {
+		if other != own {
+			at.Others = append(at.Others, other.String())
+		}
+	}
+	text, err := serving.Kubeconfig(at, a.access.identity)
+	if err != nil {
+		return err
+	}
+	return writeKubeconfig(a.settings.KubeconfigFile, text)
 }

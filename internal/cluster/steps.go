@@ -311,5 +311,9 @@ func clients() []step {
 		{Name: "write the kubeconfig", Start: func(_ context.Context, a *assembly) error {
 			return writeKubeconfig(a.settings.KubeconfigFile, a.access.kubeconfig())
 		}},
+		{Name: "follow the other servers", Start: func(ctx context.Context, a *assembly) error {
+			a.followServers(ctx)
+			return nil
+		}},
 	}
 }

@@ -4,8 +4,8 @@
 // Package election lets one of several processes work that share a cluster: the one that holds a Lease.
 //
 // [Run] waits for the Lease, works while it is held, and waits again when it was lost. It releases the Lease after the work
-// has ended: so others need not wait until it expires, and never work at the same time. The leases are those of
-// kube-controller-manager and kube-scheduler, so that these can be candidates too.
+// has ended: so others need not wait until it expires, and never work at the same time. Those that wait watch the Lease, and try to get it
+// as soon as it is released. The leases are those of kube-controller-manager and kube-scheduler, so that these can be candidates too.
 package election
 
 import (
@@ -17,9 +17,12 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -28,6 +31,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 )
 
 // Options say which Lease it is, and how it is held. The durations must be set.
@@ -54,7 +58,7 @@ func Run(ctx context.Context, config *rest.Config, o Options, work func(context.
 	events := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx))) // the last event is that the Lease was given up
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
 	defer events.Shutdown()
-	e := &election{Options: o, lock: &resourcelock.LeaseLock{
+	e := &election{Options: o, client: client, lock: &resourcelock.LeaseLock{
 		LeaseMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}, Client: client.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{
 			Identity: o.Identity, EventRecorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: o.Component}),
@@ -70,7 +74,8 @@ func Run(ctx context.Context, config *rest.Config, o Options, work func(context.
 
 type election struct {
 	Options
-	lock resourcelock.Interface
+	client kubernetes.Interface
+	lock   resourcelock.Interface
 }
 
 // term is the time from when the Lease is waited for until it is lost.
@@ -85,14 +90,21 @@ func (e *election) term(ctx context.Context, work func(context.Context) error) e
 		began   bool
 		failure error
 	)
-	stop := context.AfterFunc(ctx, func() {
+	giveUp := func() { // ends the wait for the Lease, but not the work
 		mu.Lock()
 		defer mu.Unlock()
-		if over = true; !began {
+		if !began {
+			over = true
 			drop()
 		}
-	})
+	}
+	stop := context.AfterFunc(ctx, giveUp)
 	defer stop()
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watched, unwatch := context.WithCancel(keeping)
+	defer unwatch()
+	watching.Go(func() { e.awaitRelease(watched, giveUp) })
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: e.lock, Name: e.Component,
 		LeaseDuration: e.LeaseDuration, RenewDeadline: e.RenewDeadline, RetryPeriod: e.RetryPeriod,
@@ -108,6 +120,7 @@ func (e *election) term(ctx context.Context, work func(context.Context) error) e
 				mu.Lock()
 				began = !over
 				mu.Unlock()
+				unwatch()
 				if !began {
 					return
 				}
@@ -144,6 +157,57 @@ func (e *election) term(ctx context.Context, work func(context.Context) error) e
 		e.Logger.Warn("Could not release the Lease", "lease", e.lock.Describe(), "error", err)
 	}
 	return failure
+}
+
+// awaitRelease calls released when another candidate gives up the Lease. It returns then, when this process has the Lease, and when ctx
+// ends. The elector asks for the Lease at intervals in any case.
+func (e *election) awaitRelease(ctx context.Context, released func()) {
+	retry := time.NewTimer(0)
+	defer retry.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-retry.C:
+		}
+		if e.watchRelease(ctx, released) {
+			return
+		}
+		retry.Reset(e.RetryPeriod)
+	}
+}
+
+// watchRelease is one watch of awaitRelease. It reports whether there is nothing to watch for any more.
+func (e *election) watchRelease(ctx context.Context, released func()) bool {
+	one := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, e.Name).String()}
+	w, err := e.client.CoordinationV1().Leases(e.Namespace).Watch(ctx, one) // begins with the Lease as it is
+	if err != nil {
+		return false
+	}
+	defer w.Stop()
+	held := false // by another candidate
+	for {
+		var event watch.Event
+		select {
+		case <-ctx.Done():
+			return true
+		case event = <-w.ResultChan(): // an empty one when the watch has ended
+		}
+		lease, ok := event.Object.(*coordinationv1.Lease)
+		if !ok {
+			return false
+		}
+		holder := ptr.Deref(lease.Spec.HolderIdentity, "")
+		switch {
+		case event.Type != watch.Deleted && holder == e.Identity:
+			return true
+		case event.Type != watch.Deleted && holder != "":
+			held = true
+		case held:
+			released()
+			return true
+		}
+	}
 }
 
 // release releases the Lease if it is still held. The server may still process a last, abandoned renewal: it changes the

@@ -6,11 +6,16 @@ package election
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
@@ -63,4 +68,51 @@ func TestRelease(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestHandOver: whoever waits for a Lease gets it as soon as the holder has released it, not at its next attempt.
+func TestHandOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		const retry = time.Minute
+		took := make(chan string, 2)
+		run := func(name string) (stop func()) {
+			ctx, cancel := context.WithCancel(t.Context())
+			e := &election{client: client, Options: Options{
+				Component: "c", Namespace: "kube-system", Name: "c", Identity: name, Logger: slog.New(slog.DiscardHandler),
+				LeaseDuration: 4 * retry, RenewDeadline: 3 * retry, RetryPeriod: retry, Leader: func(bool) {},
+			}, lock: &resourcelock.LeaseLock{
+				LeaseMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "c"}, Client: client.CoordinationV1(),
+				LockConfig: resourcelock.ResourceLockConfig{Identity: name},
+			}}
+			var done sync.WaitGroup
+			done.Go(func() {
+				for ctx.Err() == nil {
+					if err := e.term(ctx, func(ctx context.Context) error {
+						took <- name
+						<-ctx.Done()
+						return ctx.Err()
+					}); err != nil && ctx.Err() == nil {
+						t.Errorf("%s: %v", name, err)
+					}
+				}
+			})
+			return func() { cancel(); done.Wait() }
+		}
+		stopFirst := run("first")
+		if got := <-took; got != "first" {
+			t.Fatalf("%s works", got)
+		}
+		stopSecond := run("second")
+		time.Sleep(2*retry + retry/2) // it has seen that the first renews the Lease
+		began := time.Now()
+		stopFirst()
+		if got := <-took; got != "second" {
+			t.Errorf("%s works", got)
+		}
+		if waited := time.Since(began); waited > time.Second {
+			t.Errorf("the second waited for %s", waited)
+		}
+		stopSecond()
+	})
 }

@@ -8,9 +8,11 @@
 //	request.go   a certificate for a token
 //	keep.go      the files: DIR/kubelet.conf (a kubeconfig) and DIR/pki
 //	rotate.go    a client with the newest certificate; serving certificates
+//	servers.go   the other API servers of the cluster
 //
 // [Open] does the first three, or only reads what an earlier call stored. Use the [Identity] that it returns for as long as the node runs,
-// and run [Identity.Rotate] beside it.
+// and run [Identity.Rotate] and
+// [Identity.Follow] beside it.
 package join
 
 import (

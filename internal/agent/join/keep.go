@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/util/certificate"
 
 	"github.com/mortise-dev/mortise/internal/durable"
+	"github.com/mortise-dev/mortise/internal/serverset"
 )
 
 // ConfigFile is the name of the node's kubeconfig. The names of files are kubelet's, so that a kubelet could use them.
@@ -44,7 +45,12 @@ func read(dir string) (*Identity, error) {
 	if _, err := pool(c.CertificateAuthorityData); err != nil {
 		return nil, fmt.Errorf("read the authority in %s: %w", path, err)
 	}
-	return &Identity{dir: dir, Server: c.Server, Authorities: c.CertificateAuthorityData}, nil
+	more, err := serverset.Of(c)
+	if err != nil {
+		return nil, fmt.Errorf("read the node's kubeconfig: %w", err)
+	}
+	i := &Identity{dir: dir, Server: c.Server, Authorities: c.CertificateAuthorityData, more: more.Servers}
+	return i, nil
 }
 
 // keep writes the certificate, and then the kubeconfig that refers to it, so that the reference is always valid.
@@ -60,22 +66,33 @@ func (i *Identity) keep(certificate, key []byte) (*tls.Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("keep the node's certificate: %w", err)
 	}
+	return current, i.writeConfig()
+}
+
+// writeConfig writes the kubeconfig of the node's stored certificate.
+func (i *Identity) writeConfig() error {
 	const name = "default"
 	pair := filepath.Join(i.dir, pkiDir, clientPair+"-current.pem")
 	config := clientcmdapi.NewConfig()
-	config.Clusters[name] = &clientcmdapi.Cluster{Server: i.Server, CertificateAuthorityData: i.Authorities}
+	cluster := &clientcmdapi.Cluster{Server: i.Server, CertificateAuthorityData: i.Authorities}
+	if len(i.more) > 0 {
+		if err := (serverset.Servers{Servers: i.more}).In(cluster); err != nil {
+			return fmt.Errorf("write the node's kubeconfig: %w", err)
+		}
+	}
+	config.Clusters[name] = cluster
 	config.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificate: pair, ClientKey: pair}
 	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
 	config.CurrentContext = name
 	text, err := clientcmd.Write(*config)
 	if err != nil {
-		return nil, fmt.Errorf("write the node's kubeconfig: %w", err)
+		return fmt.Errorf("write the node's kubeconfig: %w", err)
 	}
 	path := filepath.Join(i.dir, ConfigFile)
 	if err := durable.Write(path, 0o600, text); err != nil {
-		return nil, fmt.Errorf("write the node's kubeconfig: %w", err)
+		return fmt.Errorf("write the node's kubeconfig: %w", err)
 	}
-	return current, nil
+	return nil
 }
 
 // files stores certificates; a new one atomically replaces the previous one.

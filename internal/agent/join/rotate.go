@@ -26,6 +26,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/certificate"
 	"k8s.io/client-go/util/connrotation"
+
+	"github.com/mortise-dev/mortise/internal/serverset"
 )
 
 // Identity is a node's identity in its cluster. Its certificate may be replaced at any time, even while it is used.
@@ -38,6 +40,8 @@ type Identity struct {
 	log     *slog.Logger
 	current atomic.Pointer[tls.Certificate]
 	dialer  atomic.Pointer[connrotation.Dialer]
+	set     atomic.Pointer[serverset.Set]
+	more    []string // HOST:PORT of all servers of the cluster that the node knows; only Follow changes it
 
 	selfSigning sync.Mutex
 	selfKey     *ecdsa.PrivateKey // of all certificates of SelfSigned
@@ -69,13 +73,21 @@ func (i *Identity) Reconnect() {
 // Pool returns the cluster's CAs.
 func (i *Identity) Pool() (*x509.CertPool, error) { return pool(i.Authorities) }
 
-// Config returns a configuration for the server, with the certificate that is the newest when a connection is made.
+// Config returns a configuration for the servers that the node knows, with the certificate that is the newest when a connection is made. Each
+// connection is to one of the servers, and to another one if that is dead.
 func (i *Identity) Config() (*rest.Config, error) {
 	roots, err := i.Pool()
 	if err != nil {
 		return nil, fmt.Errorf("read the cluster's authority: %w", err)
 	}
-	dialer := connrotation.NewDialer((&net.Dialer{Timeout: patience, KeepAlive: patience}).DialContext)
+	first, err := serverset.Address(i.Server)
+	if err != nil {
+		return nil, err
+	}
+	set := serverset.New(first)
+	set.Learn(i.more)
+	i.set.Store(set)
+	dialer := connrotation.NewDialer(set.Dialer().DialContext)
 	i.dialer.Store(dialer)
 	transport := utilnet.SetTransportDefaults(&http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSHandshakeTimeout: 10 * time.Second,
@@ -88,6 +100,7 @@ func (i *Identity) Config() (*rest.Config, error) {
 				return &tls.Certificate{}, nil
 			}},
 	})
+	transport.DialTLSContext = set.DialTLS(func() *tls.Config { return transport.TLSClientConfig }, dialer.DialContext)
 	return &rest.Config{Host: i.Server, Transport: transport}, nil
 }
 

@@ -85,7 +85,7 @@ func TestServersKnowEachOther(t *testing.T) {
 		}
 
 		// What kube-apiserver, or a server that was killed, has left.
-		left := store.Op{Key: prefix + killed.String(), Value: value(killed, 7), Expect: store.Any, TTL: ttl}
+		left := store.Op{Key: prefix + killed.String(), Value: value(netip.AddrPortFrom(killed, 6443), 7), Expect: store.Any, TTL: ttl}
 		if _, err := s.Put(t.Context(), left); err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +113,7 @@ func TestServersKnowEachOther(t *testing.T) {
 
 // TestValue: the value is one that kube-apiserver's storage decodes.
 func TestValue(t *testing.T) {
-	obj, gvk, err := scheme.Codecs.UniversalDeserializer().Decode(value(netip.MustParseAddr("192.0.2.10"), 3), nil, nil)
+	obj, gvk, err := scheme.Codecs.UniversalDeserializer().Decode(value(netip.MustParseAddrPort("192.0.2.10:6443"), 3), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

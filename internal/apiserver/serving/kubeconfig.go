@@ -6,8 +6,11 @@ package serving
 import (
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/mortise-dev/mortise/internal/serverset"
 )
 
 // Endpoint is how clients reach a server and know it.
@@ -15,6 +18,8 @@ type Endpoint struct {
 	URL         string
 	Authorities []byte // PEM
 	ServerName  string // that clients ask for; empty: the URL's host
+	// Others are the HOST:PORT of the other servers of the cluster.
+	Others []string
 }
 
 // Kubeconfig is a kubeconfig file (YAML) for the pair's user of a server, with everything embedded.
@@ -29,6 +34,15 @@ func Kubeconfig(at Endpoint, user *Pair) ([]byte, error) {
 			ClientCertificateData: user.CertPEM, ClientKeyData: user.KeyPEM,
 		}}},
 		Contexts: []clientcmdapi.NamedContext{{Name: "mortise", Context: clientcmdapi.Context{Cluster: "mortise", AuthInfo: name}}},
+	}
+	if len(at.Others) > 0 {
+		raw, err := serverset.Servers{Servers: at.Others, ServerName: at.ServerName}.Encode()
+		if err != nil {
+			return nil, err
+		}
+		c.Clusters[0].Cluster.Extensions = []clientcmdapi.NamedExtension{{
+			Name: serverset.Extension, Extension: runtime.RawExtension{Raw: raw},
+		}}
 	}
 	b, err := yaml.Marshal(c)
 	if err != nil {

@@ -241,6 +241,7 @@ func (p *Plan) connect(
 		return nil, err
 	}
 	parts.Run(ctx, "certificates", func(ctx context.Context) error { return identity.Rotate(ctx, client) })
+	parts.Run(ctx, "API servers", func(ctx context.Context) error { return identity.Follow(ctx, client) })
 	return c, nil
 }
 

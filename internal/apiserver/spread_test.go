@@ -1,0 +1,54 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+)
+
+// TestSpread: connections that are open when another server appears are left at the next request, once, and later ones are not.
+func TestSpread(t *testing.T) {
+	var s Spread
+	var opened atomic.Int32
+	server := httptest.NewUnstartedServer(s.handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })))
+	server.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
+		opened.Add(1)
+		return s.begin(ctx)
+	}
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	ask := func(times int) {
+		t.Helper()
+		for range times {
+			r, err := server.Client().Get(server.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.ProtoMajor != 2 {
+				t.Fatalf("%s", r.Proto)
+			}
+			_, _ = io.Copy(io.Discard, r.Body)
+			r.Body.Close()
+		}
+	}
+	for n, c := range []struct {
+		share float64
+		want  int32 // connections so far
+	}{{-1, 1}, {0, 1}, {1, 2}, {1, 3}, {0, 3}} {
+		if c.share >= 0 {
+			s.Away(c.share)
+		}
+		ask(4)
+		if got := opened.Load(); got != c.want {
+			t.Errorf("%d: %d connections, want %d", n, got, c.want)
+		}
+	}
+}
