@@ -97,6 +97,7 @@ func (s *Server) drain(srv *http.Server, end func()) {
 		defer close(closing)
 		_ = srv.Shutdown(grace) // connections that are still open afterwards are closed below
 	}()
+	s.opts.FlowControl.Bounds.Spread.leave()
 	finished := time.NewTimer(s.opts.FinishWait)
 	defer finished.Stop()
 	select {

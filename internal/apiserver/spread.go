@@ -8,11 +8,35 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"sync/atomic"
+	"time"
 )
 
 // Spread sends a share of the clients that are connected by HTTP/2 away to other servers. The zero value is useful; it is safe for
 // concurrent use.
-type Spread struct{ now atomic.Pointer[round] }
+type Spread struct {
+	now     atomic.Pointer[round]
+	servers atomic.Int64
+}
+
+// Servers tells how many servers the cluster has, this one among them. Those that are new get their share of the clients.
+func (s *Spread) Servers(n int) {
+	if before := s.servers.Swap(int64(n)); before > 0 && int64(n) > before {
+		s.Away(float64(int64(n)-before) / float64(n))
+	}
+}
+
+// leaveWait is how long a server that stops serves requests that arrive on connections, while it tells their clients to go to other servers.
+const leaveWait = 250 * time.Millisecond
+
+// leave waits until clients have been told to go to other servers, if there are any.
+func (s *Spread) leave() {
+	if s == nil || s.servers.Load() < 2 {
+		return
+	}
+	told := time.NewTimer(leaveWait)
+	defer told.Stop()
+	<-told.C
+}
 
 // round is one call of Away, identified by its address.
 type round struct{ share float64 }

@@ -96,12 +96,8 @@ func (a *assembly) followServers(ctx context.Context) {
 		return nil
 	})
 	a.clients.Run(ctx, "follower of the other servers", func(ctx context.Context) error {
-		before := 0
 		leases.Follow(ctx, func(all []netip.AddrPort) {
-			if before > 0 && len(all) > before {
-				a.spread.Away(float64(len(all)-before) / float64(len(all)))
-			}
-			before = len(all)
+			a.spread.Servers(len(all))
 			if err := a.tellServers(own, all); err != nil {
 				a.settings.Logger.WarnContext(ctx, "The administrator's kubeconfig does not name all servers", "error", err)
 			}
