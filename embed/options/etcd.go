@@ -5,7 +5,7 @@ package options
 
 import "github.com/spf13/pflag"
 
-// Etcd says where the store engine etcd finds its cluster. Other engines refuse it.
+// Etcd says where the store engine etcd finds its cluster, which other engines refuse; and where they are found as if they were etcd.
 type Etcd struct {
 	// Servers are the URLs of etcd's members, with http or https.
 	Servers []string
@@ -15,6 +15,9 @@ type Etcd struct {
 	CertFile, KeyFile string
 	// Prefix is the prefix of all keys in etcd; empty: /registry.
 	Prefix string
+	// Listen is where the server serves its own store by etcd's protocol: unix://PATH, or HOST:PORT with TLS; empty: nowhere. The engine etcd
+	// refuses it.
+	Listen string
 }
 
 func (o *Etcd) addFlags(f *pflag.FlagSet) {
@@ -26,4 +29,6 @@ func (o *Etcd) addFlags(f *pflag.FlagSet) {
 		o.Prefix = "/registry"
 	}
 	f.StringVar(&o.Prefix, "etcd-prefix", o.Prefix, "Prefix of all keys in etcd.")
+	f.StringVar(&o.Listen, "etcd-listen", o.Listen,
+		"Where to serve the data directory's store by etcd's protocol: unix://PATH, or HOST:PORT for clients with certificates.")
 }

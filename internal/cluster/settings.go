@@ -146,6 +146,9 @@ func (c *settings) checkEngine() error {
 	if !c.engine.Shared && len(c.APIServer.Etcd.Servers) > 0 {
 		return fmt.Errorf("store %s has no use for etcd's servers: want store etcd", c.engine.Name)
 	}
+	if err := checkEtcdListen(c.APIServer.Etcd.Listen, c.engine.Shared, c.DataDir); err != nil {
+		return err
+	}
 	if c.engine.Check == nil {
 		return nil
 	}

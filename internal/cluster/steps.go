@@ -270,6 +270,7 @@ func servers() []step {
 			})
 			return nil
 		}},
+		{Name: "serve etcd's protocol", Start: func(ctx context.Context, a *assembly) error { return a.serveEtcd(ctx) }},
 	}
 }
 

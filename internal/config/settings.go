@@ -101,6 +101,7 @@ func table() []Setting {
 		{Flag: "etcd-certfile", Field: "store.etcd.certFile"},
 		{Flag: "etcd-keyfile", Field: "store.etcd.keyFile"},
 		{Flag: "etcd-prefix", Field: "store.etcd.prefix"},
+		{Flag: "etcd-listen", Field: "store.etcd.listen"},
 		{Flag: "log-level", Field: "logging.level", Values: levels},
 		{Flag: "feature-gates", Field: "featureGates"},
 		{Flag: "runtime-config", Field: "runtimeConfig"},

@@ -90,6 +90,8 @@ type EtcdConfiguration struct {
 	KeyFile  string `json:"keyFile,omitempty"`
 	// Prefix is the prefix of all keys.
 	Prefix string `json:"prefix,omitempty"`
+	// Listen is where the store of another engine is served by etcd's protocol: unix://PATH or HOST:PORT.
+	Listen string `json:"listen,omitempty"`
 }
 
 // LoggingConfiguration configures the log.
