@@ -47,6 +47,7 @@ func TestMain(m *testing.M) {
 		for _, b := range [][]string{
 			{".", "-modfile=server.mod", "-o", program("etcd"), "go.etcd.io/etcd/server/v3"},
 			{".", "-modfile=server.mod", "-o", program("etcdutl"), "go.etcd.io/etcd/etcdutl/v3"},
+			{".", "-modfile=server.mod", "-o", program("etcdctl"), "go.etcd.io/etcd/etcdctl/v3"},
 			{filepath.Join("..", ".."), "-o", program("mortise"), "./cmd/mortise"},
 		} {
 			build := exec.Command("go", append([]string{"build", "-tags", "grpcnotrace"}, b[1:]...)...)
