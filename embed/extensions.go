@@ -4,6 +4,9 @@
 package embed
 
 import (
+	"context"
+	"net"
+
 	"github.com/mortise-dev/mortise/extension/admission"
 	"github.com/mortise-dev/mortise/extension/authenticator"
 	"github.com/mortise-dev/mortise/extension/authorizer"
@@ -31,13 +34,19 @@ type Extensions struct {
 	// SchedulerPlugins are the factories of scheduler plug-ins by name. A plug-in runs if a profile of the KubeSchedulerConfiguration
 	// enables it.
 	SchedulerPlugins map[string]scheduler.Factory
+	// EtcdProtocol serves the store where APIServer.Etcd.Listen says, until its context ends: Serve of package embed/etcdprotocol. Nil: this
+	// program does not, and does not depend on what that needs.
+	EtcdProtocol func(ctx context.Context, l net.Listener, o EtcdProtocol) error
 }
+
+// EtcdProtocol is what [Extensions.EtcdProtocol] serves, and how.
+type EtcdProtocol = cluster.EtcdProtocol
 
 // settings returns the extensions as the assembly takes them.
 func (e *Extensions) settings() cluster.Extensions {
 	return cluster.Extensions{
 		Kinds: e.Kinds, Admission: e.Admission, Authenticators: e.Authenticators, Authorizers: e.Authorizers,
-		Controllers: internalControllers(e.Controllers), SchedulerPlugins: e.SchedulerPlugins,
+		Controllers: internalControllers(e.Controllers), SchedulerPlugins: e.SchedulerPlugins, EtcdProtocol: e.EtcdProtocol,
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/mortise-dev/mortise/embed"
+	"github.com/mortise-dev/mortise/embed/etcdprotocol"
 	"github.com/mortise-dev/mortise/embed/options"
 	"github.com/mortise-dev/mortise/internal/agent/join"
 	"github.com/mortise-dev/mortise/internal/builtin"
@@ -40,6 +41,7 @@ func main() {
 			PodCIDR: o.PodCIDR, ServiceCIDR: o.ServiceCIDR, Controllers: o.Controllers, FeatureGates: o.FeatureGates,
 			RuntimeConfig: o.RuntimeConfig,
 			APIServer:     o.APIServer, Logger: o.Logger, Started: o.Started, Progress: o.Progress,
+			Extensions: embed.Extensions{EtcdProtocol: etcdprotocol.Serve},
 		}
 		if err := s.Start(ctx); err != nil {
 			return nil, err

@@ -25,7 +25,7 @@ func (s *Spread) Servers(n int) {
 	}
 }
 
-// leaveWait is how long a server that stops serves requests that arrive on connections, while it tells their clients to go to other servers.
+// leaveWait is how long a server that stops serves requests that arrive on connections, while it tells their clients to go to others.
 const leaveWait = 250 * time.Millisecond
 
 // leave waits until clients have been told to go to other servers, if there are any.

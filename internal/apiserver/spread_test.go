@@ -17,7 +17,8 @@ import (
 func TestSpread(t *testing.T) {
 	var s Spread
 	var opened atomic.Int32
-	server := httptest.NewUnstartedServer(s.handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })))
+	answer := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }
+	server := httptest.NewUnstartedServer(s.handler(http.HandlerFunc(answer)))
 	server.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
 		opened.Add(1)
 		return s.begin(ctx)

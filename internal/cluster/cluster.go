@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"sync"
 	"time"
 
@@ -71,6 +72,7 @@ type Extensions struct {
 	Authorizers      []authorizer.Authorizer
 	Controllers      []controllers.Controller
 	SchedulerPlugins map[string]profile.Factory
+	EtcdProtocol     func(ctx context.Context, l net.Listener, o EtcdProtocol) error // nil: the store is not served by etcd's protocol
 }
 
 // Cluster is a started cluster, or a fork that starts when it is used. Stop ends it.

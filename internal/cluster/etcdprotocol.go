@@ -5,6 +5,7 @@ package cluster
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,9 +16,17 @@ import (
 	"strings"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
-	"github.com/mortise-dev/mortise/internal/etcdserver"
 	"github.com/mortise-dev/mortise/store"
 )
+
+// EtcdProtocol is a store that is served by etcd's protocol, and how.
+type EtcdProtocol struct {
+	Engine  store.Engine // below encryption at rest
+	Scratch string       // a directory with room for snapshots; empty: the system's for temporary files
+	URL     string       // by which clients reach it
+	// TLS requires and verifies client certificates; nil: the listener is of a Unix socket.
+	TLS *tls.Config
+}
 
 // unixScheme begins the address of a Unix socket.
 const unixScheme = "unix://"
@@ -51,7 +60,11 @@ func (a *assembly) serveEtcd(ctx context.Context) error {
 	if at == "" || a.settings.origin != nil {
 		return nil
 	}
-	o := etcdserver.Options{Engine: bottom(a.store.Engine()), Log: a.settings.Logger.With("part", "etcd protocol")}
+	serve := a.settings.Extensions.EtcdProtocol
+	if serve == nil {
+		return errors.New("etcd listen: this program does not serve etcd's protocol: want embed.Extensions with package embed/etcdprotocol")
+	}
+	o := EtcdProtocol{Engine: bottom(a.store.Engine())}
 	if a.settings.DataDir != "" {
 		o.Scratch = filepath.Join(a.settings.DataDir, "store")
 		if _, err := os.Stat(o.Scratch); err != nil {
@@ -76,8 +89,7 @@ func (a *assembly) serveEtcd(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("serve etcd's protocol: %w", err)
 	}
-	server := etcdserver.New(o)
-	a.background.Run(ctx, "server of etcd's protocol", func(ctx context.Context) error { return server.Serve(ctx, l) })
+	a.background.Run(ctx, "server of etcd's protocol", func(ctx context.Context) error { return serve(ctx, l, o) })
 	return nil
 }
 

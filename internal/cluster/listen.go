@@ -44,7 +44,7 @@ func loadCertificates(s *settings, more []string) (*serving.Material, error) {
 		return s.origin.material, nil
 	}
 	hosts := []string{
-		"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
+		"localhost", "kubernetes", "kubernetes.default", serviceName, "kubernetes.default.svc.cluster.local",
 		"127.0.0.1", "::1", s.serviceCIDRs[0].Addr().Next().String(),
 	}
 	hosts = append(hosts, more...)

@@ -23,7 +23,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/kinds/bootstrap"
-	"github.com/mortise-dev/mortise/internal/serverset"
 )
 
 // checkAuthority refuses a server whose authority is not that of the cluster in a store that servers share: the clients and tokens of one
@@ -73,6 +72,9 @@ func (a *assembly) servers() controllers.APIServers {
 	return nil
 }
 
+// serviceName is a name that the certificates of all servers have.
+const serviceName = "kubernetes.default.svc"
+
 // leases returns the leases of the servers that share the store; nil: none can.
 func (a *assembly) leases() *masterleases.Leases {
 	if !a.settings.engine.Shared {
@@ -81,8 +83,8 @@ func (a *assembly) leases() *masterleases.Leases {
 	return &masterleases.Leases{Store: a.store, Port: a.advertised().Port(), Log: a.settings.Logger.With("part", "apiserver")}
 }
 
-// followServers watches over the other servers, if others can share the store. It keeps the administrator's kubeconfig naming them, and sends
-// them some of the clients when one appears.
+// followServers watches over the other servers, if others can share the store. It writes their addresses into the administrator's
+// kubeconfig, and sends some of the clients to a server that appears.
 func (a *assembly) followServers(ctx context.Context) {
 	leases, own := a.leases(), a.advertised()
 	if leases == nil || own.Addr().IsLoopback() { // others do not know this one
@@ -90,7 +92,7 @@ func (a *assembly) followServers(ctx context.Context) {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(a.access.endpoint.Authorities)
-	secure := &tls.Config{RootCAs: roots, ServerName: cmp.Or(a.access.endpoint.ServerName, serverset.ServerName), MinVersion: tls.VersionTLS12}
+	secure := &tls.Config{RootCAs: roots, ServerName: cmp.Or(a.access.endpoint.ServerName, serviceName), MinVersion: tls.VersionTLS12}
 	a.clients.Run(ctx, "guard of the other servers", func(ctx context.Context) error {
 		leases.Guard(ctx, own.Addr(), secure)
 		return nil

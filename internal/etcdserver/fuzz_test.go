@@ -88,7 +88,8 @@ func FuzzRange(f *testing.F) {
 func FuzzTxn(f *testing.F) {
 	key, end := []byte(root+"a/b"), []byte(root+"c")
 	put := &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: key, Value: []byte("v"), PrevKv: true}}}
-	get := &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: key, RangeEnd: end, SortTarget: pb.RangeRequest_MOD}}}
+	read := &pb.RangeRequest{Key: key, RangeEnd: end, SortTarget: pb.RangeRequest_MOD}
+	get := &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: read}}
 	remove := &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: key, RangeEnd: end}}}
 	compare := &pb.Compare{Key: key, Target: pb.Compare_MOD, Result: pb.Compare_GREATER, TargetUnion: &pb.Compare_ModRevision{ModRevision: 3}}
 	for _, r := range []*pb.TxnRequest{

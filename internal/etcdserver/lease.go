@@ -283,7 +283,7 @@ func (s *leases) keepAlive(ctx context.Context, id int64) (int64, error) {
 		_, records, err := s.engine.Commit(ctx, store.Op{Key: key, Value: r.Value, Expect: r.Revision, TTL: whole})
 		var conflict *store.ConflictError
 		switch {
-		case errors.As(err, &conflict): // whoever wrote it has given it its time
+		case errors.As(err, &conflict): // the other write has given it its time
 		case err != nil:
 			return 0, err
 		default:

@@ -8,7 +8,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"net"
 	"time"
@@ -36,12 +35,11 @@ type Options struct {
 	Engine store.Engine
 	// Scratch is a directory with room for snapshots; empty: the system's for temporary files.
 	Scratch string
-	// URL is what clients are told that they can reach the server by.
+	// URL is the address of the server in its list of members.
 	URL string
 	// TLS is the configuration of connections; it must require and verify client certificates. Nil: there is no TLS, and Serve refuses
 	// listeners other than of Unix sockets.
 	TLS *tls.Config
-	Log *slog.Logger     // nil: none
 	Now func() time.Time // nil: time.Now
 }
 
@@ -55,9 +53,6 @@ type Server struct {
 func New(o Options) *Server {
 	if o.Now == nil {
 		o.Now = time.Now
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
 	}
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxRequest + overhead), grpc.MaxSendMsgSize(math.MaxInt32), grpc.MaxConcurrentStreams(maxStreams),

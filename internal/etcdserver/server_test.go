@@ -66,7 +66,9 @@ func served(t *testing.T, engine store.Engine) (*clientv3.Client, func(time.Dura
 
 // TestRefusedListeners: nobody listens for clients that nobody identifies.
 func TestRefusedListeners(t *testing.T) {
-	for name, config := range map[string]*tls.Config{"no TLS": nil, "no client certificates": {}, "unverified": {ClientAuth: tls.RequireAnyClientCert}} {
+	for name, config := range map[string]*tls.Config{
+		"no TLS": nil, "no client certificates": {}, "unverified": {ClientAuth: tls.RequireAnyClientCert},
+	} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -104,7 +106,8 @@ func TestLimits(t *testing.T) {
 			return err
 		}, "compares only keys that it writes"},
 		"a read between": {func() error {
-			_, err := client.Txn(ctx).Then(clientv3.OpPut("/registry/b", "x"), clientv3.OpGet("/registry/b"), clientv3.OpPut("/registry/c", "x")).Commit()
+			put := func(key string) clientv3.Op { return clientv3.OpPut(key, "x") }
+			_, err := client.Txn(ctx).Then(put("/registry/b"), clientv3.OpGet("/registry/b"), put("/registry/c")).Commit()
 			return err
 		}, "reads only before or after"},
 		"a transaction inside": {func() error {
@@ -117,8 +120,11 @@ func TestLimits(t *testing.T) {
 			return err
 		}, "requested lease not found"},
 		"a future revision": {func() error { _, err := client.Get(ctx, "/registry/a", clientv3.WithRev(99)); return err }, "future revision"},
-		"a large value":     {func() error { _, err := client.Put(ctx, "/registry/a", strings.Repeat("x", 4<<20)); return err }, "larger than max"},
-		"hashes":            {func() error { _, err := client.HashKV(ctx, client.Endpoints()[0], 0); return err }, "not implemented"},
+		"a large value": {func() error {
+			_, err := client.Put(ctx, "/registry/a", strings.Repeat("x", 4<<20))
+			return err
+		}, "larger than max"},
+		"hashes": {func() error { _, err := client.HashKV(ctx, client.Endpoints()[0], 0); return err }, "not implemented"},
 	} {
 		if err := c.do(); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %q", name, err, c.says)
@@ -141,7 +147,8 @@ func TestLeases(t *testing.T) {
 	if _, err := client.Put(ctx, "/registry/a", "x", clientv3.WithLease(granted.ID)); err != nil {
 		t.Fatal(err)
 	}
-	if r, _, err := engine.Get(ctx, "/registry/a"); err != nil || time.Until(r.Expires) > 101*time.Second || time.Until(r.Expires) < 50*time.Second {
+	r, _, err := engine.Get(ctx, "/registry/a")
+	if err != nil || time.Until(r.Expires) > 101*time.Second || time.Until(r.Expires) < 50*time.Second {
 		t.Errorf("the key expires %v %v", r, err)
 	}
 	ahead(60 * time.Second)

@@ -20,8 +20,8 @@ import (
 // maxOps is the number of operations and of comparisons in a transaction, etcd's default.
 const maxOps = 128
 
-// Txn implements [pb.KVServer]. It reads the keys that it compares and writes at one revision, and commits under the condition that those that
-// it writes have not changed since; if one has, it begins again.
+// Txn implements [pb.KVServer]. It reads the keys that it compares and writes at one revision, and commits under the condition that those
+// that it writes have not changed since; if one has, it begins again.
 func (s *kv) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
 	if err := checkTxn(r); err != nil {
 		return nil, err

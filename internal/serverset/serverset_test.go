@@ -104,7 +104,8 @@ func TestShunned(t *testing.T) {
 // TestSilentServer: a server that accepts connections and does not answer on them costs little time.
 func TestSilentServer(t *testing.T) {
 	silent := listening(t)
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNoContent) }))
+	empty := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }
+	server := httptest.NewUnstartedServer(http.HandlerFunc(empty))
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	defer server.Close()

@@ -266,10 +266,10 @@ func holder(t *testing.T, s *server, name string) string {
 	return out
 }
 
-// TestThreeServers: 20 clients write to three servers on three members of etcd. A server that is killed costs no client more than one retry,
-// and clients, kubectl, a node and the endpoints leave it within a second; connections are spread again when it returns. When etcd's leader
-// is killed, the first write comes at most a second after etcd's own. When one server after the other stops and starts, no request fails,
-// and controllers and scheduler go on within two seconds.
+// TestThreeServers: 20 clients write to three servers on three members of etcd. A server that is killed costs no client more than one
+// retry, and clients, kubectl, a node and the endpoints leave it within a second; connections are spread again when it returns. When
+// etcd's leader is killed, the first write comes at most a second after the election. When one server after the other stops and starts, no
+// request fails, and controllers and scheduler go on within two seconds.
 func TestThreeServers(t *testing.T) {
 	at := []string{"192.0.2.11", "192.0.2.12", "192.0.2.13"}
 	if !alone(t, at...) {
@@ -371,7 +371,8 @@ func killServer(t *testing.T, c *trio, l *load, node string) {
 	published(t, c.servers[1], c.at[1:]...)
 	within(t, "the endpoints are without the server that was killed", time.Since(killed), time.Second)
 	began := time.Now()
-	out, err := exec.Command(program("mortise"), "kubectl", "--kubeconfig", c.kubeconfig(), "get", "namespace", "default", "-o", "name").CombinedOutput()
+	out, err := exec.Command(program("mortise"), "kubectl", "--kubeconfig", c.kubeconfig(), "get", "namespace", "default", "-o", "name").
+		CombinedOutput()
 	if err != nil || strings.TrimSpace(string(out)) != "namespace/default" {
 		t.Errorf("kubectl: %v %s", err, out)
 	}

@@ -73,8 +73,8 @@ func (i *Identity) Reconnect() {
 // Pool returns the cluster's CAs.
 func (i *Identity) Pool() (*x509.CertPool, error) { return pool(i.Authorities) }
 
-// Config returns a configuration for the servers that the node knows, with the certificate that is the newest when a connection is made. Each
-// connection is to one of the servers, and to another one if that is dead.
+// Config returns a configuration for the servers that the node knows, with the certificate that is the newest when a connection is made.
+// Each connection is to one of the servers, and to another one if that is dead.
 func (i *Identity) Config() (*rest.Config, error) {
 	roots, err := i.Pool()
 	if err != nil {

@@ -41,7 +41,8 @@ func TestGuard(t *testing.T) {
 	own, unreachable := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddrPort("127.255.255.254:1")
 	put := func(at netip.AddrPort) {
 		t.Helper()
-		if _, err := s.Put(t.Context(), store.Op{Key: prefix + at.Addr().String(), Value: value(at, 1), Expect: store.Any, TTL: time.Hour}); err != nil {
+		lease := store.Op{Key: prefix + at.Addr().String(), Value: value(at, 1), Expect: store.Any, TTL: time.Hour}
+		if _, err := s.Put(t.Context(), lease); err != nil {
 			t.Fatal(err)
 		}
 	}

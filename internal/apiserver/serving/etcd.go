@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// EtcdTLS returns the TLS configuration of a server that serves the store by etcd's protocol to clients with certificates of an authority of
-// its own: certificates of the cluster's authority, as nodes have them, open nothing. It reads the authority and the certificates, or
+// EtcdTLS returns the TLS configuration of a server that serves the store by etcd's protocol to clients with certificates of an authority
+// of its own: certificates of the cluster's authority, as nodes have them, open nothing. It reads the authority and the certificates, or
 // creates them, under kubeadm's names: etcd/ca and etcd/server in dir, and apiserver-etcd-client, of a client.
 func EtcdTLS(dir string, hosts []string) (*tls.Config, error) {
 	now := time.Now()

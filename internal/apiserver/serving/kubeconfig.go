@@ -4,13 +4,12 @@
 package serving
 
 import (
+	"encoding/json"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api/v1"
 	"sigs.k8s.io/yaml"
-
-	"github.com/mortise-dev/mortise/internal/serverset"
 )
 
 // Endpoint is how clients reach a server and know it.
@@ -21,6 +20,9 @@ type Endpoint struct {
 	// Others are the HOST:PORT of the other servers of the cluster.
 	Others []string
 }
+
+// othersExtension is the extension of a cluster in a kubeconfig that names its other servers: package serverset reads it.
+const othersExtension = "mortise.dev/servers"
 
 // Kubeconfig is a kubeconfig file (YAML) for the pair's user of a server, with everything embedded.
 func Kubeconfig(at Endpoint, user *Pair) ([]byte, error) {
@@ -36,12 +38,12 @@ func Kubeconfig(at Endpoint, user *Pair) ([]byte, error) {
 		Contexts: []clientcmdapi.NamedContext{{Name: "mortise", Context: clientcmdapi.Context{Cluster: "mortise", AuthInfo: name}}},
 	}
 	if len(at.Others) > 0 {
-		raw, err := serverset.Servers{Servers: at.Others, ServerName: at.ServerName}.Encode()
+		raw, err := json.Marshal(map[string]any{"servers": at.Others, "serverName": at.ServerName})
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("encode kubeconfig: %w", err)
 		}
 		c.Clusters[0].Cluster.Extensions = []clientcmdapi.NamedExtension{{
-			Name: serverset.Extension, Extension: runtime.RawExtension{Raw: raw},
+			Name: othersExtension, Extension: runtime.RawExtension{Raw: raw},
 		}}
 	}
 	b, err := yaml.Marshal(c)
