@@ -5,23 +5,23 @@ package apiserver
 
 import (
 	"context"
-	"math/rand/v2"
 	"net/http"
 	"sync/atomic"
 	"time"
 )
 
-// Spread sends a share of the clients that are connected by HTTP/2 away to other servers. The zero value is useful; it is safe for
+// Spread sends the clients that are connected by HTTP/2 away, so that they choose a server anew. The zero value is useful; it is safe for
 // concurrent use.
 type Spread struct {
-	now     atomic.Pointer[round]
+	round   atomic.Int64 // how often they were sent away
 	servers atomic.Int64
 }
 
-// Servers tells how many servers the cluster has, this one among them. Those that are new get their share of the clients.
+// Servers tells how many servers the cluster has, this one among them. When there are more than before, the clients choose anew: each of them
+// at random, so that the new server gets its share only if all do.
 func (s *Spread) Servers(n int) {
 	if before := s.servers.Swap(int64(n)); before > 0 && int64(n) > before {
-		s.Away(float64(int64(n)-before) / float64(n))
+		s.Away()
 	}
 }
 
@@ -38,37 +38,32 @@ func (s *Spread) leave() {
 	<-told.C
 }
 
-// round is one call of Away, identified by its address.
-type round struct{ share float64 }
+// Away ends each HTTP/2 connection that is open now, at its next request, by GOAWAY. Requests and watches in progress go on over it until
+// they end, while the client connects again.
+func (s *Spread) Away() { s.round.Add(1) }
 
-// Away ends each HTTP/2 connection that is open now with a probability, share, from 0 to 1: at its next request, by GOAWAY. The client
-// connects again, and may reach another server; requests and watches in progress go on over the former connection until they end.
-func (s *Spread) Away(share float64) { s.now.Store(&round{share}) }
-
-// drawn is the last round in which a connection was drawn, or that it began after.
-type drawn struct{ last atomic.Pointer[round] }
-
-type drawnKey struct{}
+// roundKey is the key of the last round that a connection knows, in the context of its requests.
+type roundKey struct{}
 
 // begin returns the context of all requests of a new connection; nil leaves it as it is.
 func (s *Spread) begin(ctx context.Context) context.Context {
 	if s == nil {
 		return ctx
 	}
-	d := &drawn{}
-	d.last.Store(s.now.Load())
-	return context.WithValue(ctx, drawnKey{}, d)
+	var knows atomic.Int64
+	knows.Store(s.round.Load())
+	return context.WithValue(ctx, roundKey{}, &knows)
 }
 
-// handler draws which connections end.
+// handler sends GOAWAY on the connections that are to end.
 func (s *Spread) handler(next http.Handler) http.Handler {
 	if s == nil {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if now := s.now.Load(); now != nil && r.ProtoMajor == 2 {
-			d, ok := r.Context().Value(drawnKey{}).(*drawn)
-			if ok && d.last.Load() != now && d.last.Swap(now) != now && rand.Float64() < now.share {
+		if now := s.round.Load(); now > 0 && r.ProtoMajor == 2 {
+			knows, ok := r.Context().Value(roundKey{}).(*atomic.Int64)
+			if ok && knows.Load() != now && knows.Swap(now) != now {
 				w.Header().Set("Connection", "close") // net/http sends GOAWAY
 			}
 		}

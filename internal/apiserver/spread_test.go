@@ -41,12 +41,10 @@ func TestSpread(t *testing.T) {
 		}
 	}
 	for n, c := range []struct {
-		share float64
-		want  int32 // connections so far
-	}{{-1, 1}, {0, 1}, {1, 2}, {1, 3}, {0, 3}} {
-		if c.share >= 0 {
-			s.Away(c.share)
-		}
+		servers int
+		want    int32 // connections so far
+	}{{1, 1}, {2, 2}, {3, 3}, {3, 3}, {1, 3}, {3, 4}} {
+		s.Servers(c.servers)
 		ask(4)
 		if got := opened.Load(); got != c.want {
 			t.Errorf("%d: %d connections, want %d", n, got, c.want)

@@ -122,6 +122,7 @@ func begin(t *testing.T, c *trio) {
 		if time.Since(began) > limit {
 			t.Fatalf("the kubeconfig names not all servers:\n%s", text)
 		}
+		c.servers[0].ask(t, http.MethodGet, "/readyz", "", nil)
 	}
 }
 
@@ -152,7 +153,8 @@ type writer struct {
 
 // load is clients that write.
 type load struct {
-	retry   atomic.Bool // a request that fails may be sent once again
+	retry   atomic.Bool   // a request that fails may be sent once again
+	wrote   chan struct{} // holds a token after a write
 	stop    context.CancelFunc
 	running sync.WaitGroup
 	writers []*writer
@@ -162,7 +164,7 @@ type load struct {
 func write(t *testing.T, c *trio, n int) *load {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	l := &load{stop: cancel}
+	l := &load{stop: cancel, wrote: make(chan struct{}, 1)}
 	base := c.servers[0].client.Transport.(*http.Transport).TLSClientConfig
 	for i := range n {
 		set := serverset.New(c.at[0] + ":6443")
@@ -179,6 +181,10 @@ func write(t *testing.T, c *trio, n int) *load {
 			defer tr.CloseIdleConnections()
 			for n := 0; ctx.Err() == nil; n++ {
 				w.one(t, l, fmt.Sprintf("%s-%d", w.name, n))
+				select {
+				case l.wrote <- struct{}{}:
+				default:
+				}
 			}
 		})
 	}
@@ -247,6 +253,18 @@ func (l *load) reset() (retries int, longest time.Duration) {
 	return retries, longest
 }
 
+// until waits until a condition of the writers holds, which it asks after writes.
+func (l *load) until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for late := time.After(limit); !holds(); {
+		select {
+		case <-l.wrote:
+		case <-late:
+			t.Fatalf("%s: not within %s", what, limit)
+		}
+	}
+}
+
 // where counts the writers by the server that they use.
 func (l *load) where() map[string]int {
 	out := map[string]int{}
@@ -282,7 +300,7 @@ func TestThreeServers(t *testing.T) {
 	l := write(t, c, 20)
 	defer l.running.Wait()
 	defer l.stop()
-	until(t, "all servers have clients", func() bool { return len(l.where()) == 3 })
+	l.until(t, "all servers have clients", func() bool { return len(l.where()) == 3 })
 
 	l.retry.Store(true)
 	t.Run("kill a server", func(t *testing.T) { killServer(t, c, l, node) })
@@ -290,7 +308,7 @@ func TestThreeServers(t *testing.T) {
 		c.start(0)
 		published(t, c.servers[1], c.at...)
 		began := time.Now()
-		until(t, "clients come back", func() bool { return l.where()[c.at[0]] > 1 })
+		l.until(t, "clients come back", func() bool { return l.where()[c.at[0]] > 0 })
 		t.Logf("the server has clients again after %d ms: %v", time.Since(began).Milliseconds(), l.where())
 	})
 	t.Run("kill the leader of etcd", func(t *testing.T) { killLeader(t, c, l) })
@@ -339,6 +357,7 @@ func joinNode(t *testing.T, c *trio) string {
 	})
 	kubeconfig := filepath.Join(dir, "node", "kubelet.conf")
 	until(t, "the node knows all servers", func() bool {
+		c.servers[0].ask(t, http.MethodGet, "/readyz", "", nil)
 		text, _ := os.ReadFile(kubeconfig) // it may not have joined yet
 		return bytes.Contains(text, []byte(c.at[1])) && bytes.Contains(text, []byte(c.at[2]))
 	})
@@ -378,11 +397,12 @@ func killServer(t *testing.T, c *trio, l *load, node string) {
 	}
 	t.Logf("kubectl answered after %d ms", time.Since(began).Milliseconds())
 	within(t, "a pod that was created then runs at a node that had joined by this server", runs(t, c.servers[2], "after"), 2*time.Second)
-	until(t, "no client is left", func() bool { return l.where()[c.at[0]] == 0 })
+	l.until(t, "no client is left", func() bool { return l.where()[c.at[0]] == 0 })
 	retries, longest := l.reset()
 	t.Logf("%d clients sent a request again", retries)
 	within(t, "the longest write", longest, time.Second)
 	until(t, "the node forgets the dead server", func() bool {
+		c.servers[1].ask(t, http.MethodGet, "/readyz", "", nil)
 		text, err := os.ReadFile(node)
 		must(t, err)
 		return bytes.Count(text, []byte(c.at[0])) == 1 // by which it joined
@@ -393,14 +413,16 @@ func killLeader(t *testing.T, c *trio, l *load) {
 	leader := c.members.leader(t)
 	c.members.kill(leader)
 	killed := time.Now()
-	elected := make(chan time.Duration, 1)
-	go func() {
-		for now := leader; now == leader; now = c.members.leader(t) {
-		}
-		elected <- time.Since(killed)
-	}()
-	c.servers[1].create(t, "/api/v1/namespaces/default/secrets", named("after-the-leader", nil))
-	first, election := time.Since(killed), <-elected
+	var first time.Duration
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		c.servers[1].create(t, "/api/v1/namespaces/default/secrets", named("after-the-leader", nil))
+		first = time.Since(killed)
+	})
+	for now := leader; now == leader; now = c.members.leader(t) {
+	}
+	election := time.Since(killed)
+	writing.Wait()
 	t.Logf("etcd has a leader after %d ms, the first write came after %d ms", election.Milliseconds(), first.Milliseconds())
 	within(t, "the first write after the election", first-election, time.Second)
 	c.members.start(t, leader)
