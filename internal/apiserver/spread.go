@@ -17,8 +17,8 @@ type Spread struct {
 	servers atomic.Int64
 }
 
-// Servers tells how many servers the cluster has, this one among them. When there are more than before, the clients choose anew: each of them
-// at random, so that the new server gets its share only if all do.
+// Servers tells how many servers the cluster has, this one among them. When there are more than before, the clients choose anew: each of
+// them at random, so that the new server gets its share only if all do.
 func (s *Spread) Servers(n int) {
 	if before := s.servers.Swap(int64(n)); before > 0 && int64(n) > before {
 		s.Away()
