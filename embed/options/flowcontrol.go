@@ -27,7 +27,7 @@ type FlowControl struct {
 	GoawayChance float64
 	// MaxStreams is the maximum number of concurrent requests on one HTTP/2 connection; nil: 1000.
 	MaxStreams *int
-	// HTTP2Server is what serves HTTP/2: HTTP2ServerGo (the default), or HTTP2ServerMortise, which is quicker and not yet proved by use.
+	// HTTP2Server is what serves HTTP/2: HTTP2ServerMortise (the default), or HTTP2ServerGo, which takes more CPU.
 	HTTP2Server string
 	// Connections is the maximum number of open connections, ConnectionsPerClient that of one address other than the
 	// machine's own; nil: 20000 and 2000; 0: no limit.
@@ -69,8 +69,8 @@ func (o *FlowControl) addFlags(f *pflag.FlagSet) {
 		"Probability, from 0 to 0.02, that a request closes its HTTP/2 connection (GOAWAY) so that clients rebalance.")
 	f.Var(&numeral[int]{&o.MaxStreams, MaxStreams}, "http2-max-streams-per-connection",
 		"Maximum number of concurrent streams of an HTTP/2 connection.")
-	f.StringVar(&o.HTTP2Server, "http2-server", cmp.Or(o.HTTP2Server, HTTP2ServerGo),
-		"What serves HTTP/2: go (net/http), or mortise, which takes less CPU and is not yet proved by use.")
+	f.StringVar(&o.HTTP2Server, "http2-server", cmp.Or(o.HTTP2Server, HTTP2ServerMortise),
+		"What serves HTTP/2: mortise, its own server, or go, that of net/http, which takes more CPU.")
 	f.Var(&numeral[int]{&o.Connections, Connections}, "max-connections", "Maximum number of open connections. 0 means no limit.")
 	f.Var(&numeral[int]{&o.ConnectionsPerClient, ConnectionsPerClient}, "max-connections-per-client",
 		"Maximum number of open connections from one address of another machine. 0 means no limit.")

@@ -16,7 +16,7 @@ func flowControl(f *options.FlowControl) apiserver.FlowControl {
 	}
 	out.Bounds = apiserver.Bounds{
 		Connections: f.Connections, ConnectionsPerClient: f.ConnectionsPerClient, Streams: f.MaxStreams, BodyBytes: f.BodyBytes,
-		Watches: f.Watches, GoawayChance: f.GoawayChance, OwnHTTP2: f.HTTP2Server == options.HTTP2ServerMortise,
+		Watches: f.Watches, GoawayChance: f.GoawayChance, OwnHTTP2: f.HTTP2Server != options.HTTP2ServerGo,
 	}
 	if f.RequestTimeout != nil {
 		out.RequestTimeout = *f.RequestTimeout
