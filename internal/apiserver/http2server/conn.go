@@ -233,7 +233,7 @@ func (c *conn) linger(code http2.ErrCode) {
 	c.mu.Unlock()
 	_ = c.tls.CloseWrite()
 	_ = c.tls.SetReadDeadline(time.Now().Add(lingerTime))
-	_, _ = io.Copy(io.Discard, c.tls)
+	_, _ = io.CopyN(io.Discard, c.tls, lingerBytes)
 }
 
 // goaway appends GOAWAY, once. c.mu is held.

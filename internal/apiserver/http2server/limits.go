@@ -9,8 +9,9 @@ import "time"
 const (
 	// prefaceTime is how long a client may take to send its preface and first settings.
 	prefaceTime = 10 * time.Second
-	// lingerTime is how long a connection is read after a GOAWAY with an error, so that the client can read why.
-	lingerTime = time.Second
+	// lingerTime is how long, and lingerBytes how much of, a connection is read after a GOAWAY with an error, so that the client can read why.
+	lingerTime  = time.Second
+	lingerBytes = 1 << 20
 	// maxControlFrames is how many frames that answer the client's (acknowledgements, resets, window updates) may wait to be written: a
 	// client that sends and does not read is disconnected. It bounds floods of PING, SETTINGS and of requests that are refused.
 	maxControlFrames = 10_000
