@@ -119,11 +119,11 @@ func (c *conn) begin() error {
 	if err := c.tls.SetReadDeadline(time.Time{}); err != nil {
 		return err
 	}
-	if o.Idle > 0 {
-		c.mu.Lock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.quit(); o.Idle > 0 {
 		c.idleFrom = time.Now()
 		c.idle = time.AfterFunc(o.Idle, c.rest)
-		c.mu.Unlock()
 	}
 	return nil
 }
