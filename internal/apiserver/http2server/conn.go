@@ -4,7 +4,6 @@
 package http2server
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -14,22 +13,16 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 )
 
-// conn is a connection. One goroutine reads it; handlers write to it.
+// conn is a connection: its streams, and what it writes. One goroutine reads it, see reader; handlers write to it.
 type conn struct {
 	server  *Server
 	tls     *tls.Conn
 	handler http.Handler
-	ctx     context.Context
-	end     context.CancelFunc
+	end     context.CancelFunc // of the context of all requests
 	state   *tls.ConnectionState
 	remote  string
-
-	in     *bufio.Reader
-	framer *http2.Framer // reads only
-	starts []*stream     // requests that were read and have not begun; the reader's alone
 
 	mu       sync.Mutex
 	err      error // why the connection takes no more frames; nil while it does
@@ -46,28 +39,22 @@ type conn struct {
 	out      output
 }
 
-func newConn(ctx context.Context, s *Server, t *tls.Conn, h http.Handler) *conn {
-	c := &conn{server: s, tls: t, handler: h, remote: t.RemoteAddr().String(), streams: map[uint32]*stream{}}
-	c.ctx, c.end = context.WithCancel(ctx)
+func newConn(s *Server, t *tls.Conn, h http.Handler) *conn {
 	state := t.ConnectionState()
-	c.state = &state
-	c.in = bufio.NewReaderSize((*source)(c), readBuffer)
-	c.framer = http2.NewFramer(nil, c.in)
-	c.framer.SetReuseFrames()
-	c.framer.SetMaxReadFrameSize(s.o.FrameBytes)
-	c.framer.ReadMetaHeaders = hpack.NewDecoder(tableSize, nil)
-	c.framer.MaxHeaderListSize = uint32(s.o.HeaderBytes)
+	c := &conn{server: s, tls: t, handler: h, state: &state, remote: t.RemoteAddr().String(), streams: map[uint32]*stream{}}
 	c.window.left = s.o.ConnWindow
 	c.out.init(t, s.o.Take)
 	return c
 }
 
 // serve reads the connection until it ends, and waits for nothing else: handlers may run on.
-func (c *conn) serve() {
+func (c *conn) serve(ctx context.Context) {
 	defer c.tls.Close()
-	err := c.begin()
+	ctx, c.end = context.WithCancel(ctx)
+	r := newReader(c)
+	err := r.begin()
 	if err == nil {
-		err = c.read()
+		err = r.read(ctx)
 	}
 	if code := http2.ConnectionError(0); errors.As(err, &code) {
 		c.linger(http2.ErrCode(code))
@@ -78,109 +65,6 @@ func (c *conn) serve() {
 	if c.idle != nil {
 		c.idle.Stop()
 	}
-}
-
-// begin exchanges prefaces and settings.
-func (c *conn) begin() error {
-	o := &c.server.o
-	c.mu.Lock()
-	c.out.frame(http2.FrameSettings, 0, 0, appendSettings(nil,
-		http2.Setting{ID: http2.SettingMaxFrameSize, Val: o.FrameBytes},
-		http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: uint32(o.Streams)},
-		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: uint32(o.HeaderBytes)},
-		http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(o.StreamWindow)}))
-	if more := o.ConnWindow - initialWindow; more > 0 {
-		c.out.windowUpdate(0, uint32(more))
-	}
-	c.unacked = 1
-	c.flush()
-	c.mu.Unlock()
-	if err := c.tls.SetReadDeadline(time.Now().Add(prefaceTime)); err != nil {
-		return err
-	}
-	preface := make([]byte, len(http2.ClientPreface))
-	if _, err := io.ReadFull(c.in, preface); err != nil {
-		return err
-	}
-	if string(preface) != http2.ClientPreface {
-		return errors.New("the client's preface is not HTTP/2's")
-	}
-	f, err := c.framer.ReadFrame()
-	if err != nil {
-		return c.readError(err)
-	}
-	settings, ok := f.(*http2.SettingsFrame)
-	if !ok || settings.IsAck() {
-		return http2.ConnectionError(http2.ErrCodeProtocol)
-	}
-	if err := c.settings(settings); err != nil {
-		return err
-	}
-	if err := c.tls.SetReadDeadline(time.Time{}); err != nil {
-		return err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.quit(); o.Idle > 0 {
-		c.idleFrom = time.Now()
-		c.idle = time.AfterFunc(o.Idle, c.rest)
-	}
-	return nil
-}
-
-// source is a connection as its reader's source.
-type source conn
-
-// Read reads from the client. First the requests begin that were read, and what waits to be written is: nothing more is there to read at once.
-func (s *source) Read(p []byte) (int, error) {
-	(*conn)(s).launch()
-	return s.tls.Read(p)
-}
-
-// read reads frames.
-func (c *conn) read() error {
-	for {
-		f, err := c.framer.ReadFrame()
-		if err == nil {
-			err = c.process(f)
-		} else {
-			err = c.readError(err)
-		}
-		if err == nil {
-			continue
-		}
-		failed := http2.StreamError{}
-		if !errors.As(err, &failed) {
-			return err
-		}
-		c.mu.Lock()
-		c.reset(failed.StreamID, failed.Code)
-		err = c.overrun()
-		c.mu.Unlock()
-		if err != nil {
-			return err
-		}
-	}
-}
-
-// readError says what an error of the Framer means to the connection.
-func (c *conn) readError(err error) error {
-	if errors.Is(err, http2.ErrFrameTooLarge) {
-		return http2.ConnectionError(http2.ErrCodeFrameSize)
-	}
-	return err
-}
-
-// launch begins the requests that were read, and writes what waits.
-func (c *conn) launch() {
-	for i, st := range c.starts {
-		c.server.workers.run(st)
-		c.starts[i] = nil
-	}
-	c.starts = c.starts[:0]
-	c.mu.Lock()
-	c.flush()
-	c.mu.Unlock()
 }
 
 // overrun ends a connection whose client sends what must be answered and does not read the answers. c.mu is held.
@@ -199,12 +83,20 @@ func (c *conn) flush() {
 		_ = c.tls.Close() // the reader returns
 	}
 	if more {
-		go func() {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.flush()
-		}()
+		c.flushApart()
 	}
+}
+
+// flushApart has another goroutine flush, which ends when all is written. c.mu is held.
+func (c *conn) flushApart() {
+	if c.out.writing || len(c.out.buf) == 0 {
+		return
+	}
+	go func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.flush()
+	}()
 }
 
 // fail ends all streams with an error. c.mu is held.
@@ -297,7 +189,7 @@ func (c *conn) remove(st *stream) {
 	}
 }
 
-// reset ends a stream with an error that the client is told. c.mu is held.
+// reset ends a stream with an error, and tells the client. c.mu is held.
 func (c *conn) reset(id uint32, code http2.ErrCode) {
 	if st := c.streams[id]; st != nil {
 		st.abort(http2.StreamError{StreamID: id, Code: code})

@@ -4,29 +4,31 @@
 package http2server
 
 import (
+	"context"
 	"errors"
 
 	"golang.org/x/net/http2"
 )
 
 // process does what a frame asks for. A [http2.StreamError] resets a stream, another error ends the connection.
-func (c *conn) process(f http2.Frame) error {
+func (r *reader) process(ctx context.Context, f http2.Frame) error {
+	c := r.conn
 	if id := f.Header().StreamID; id > c.last && c.isGoing() {
-		return c.ignore(f)
+		return r.ignore(f)
 	}
 	switch f := f.(type) {
 	case *http2.MetaHeadersFrame:
-		return c.headers(f)
+		return r.headers(ctx, f)
 	case *http2.DataFrame:
-		return c.data(f)
+		return r.data(f)
 	case *http2.WindowUpdateFrame:
-		return c.windowUpdate(f)
+		return r.windowUpdate(f)
 	case *http2.RSTStreamFrame:
-		return c.rst(f)
+		return r.rst(f)
 	case *http2.SettingsFrame:
-		return c.settings(f)
+		return r.settings(f)
 	case *http2.PingFrame:
-		return c.ping(f)
+		return r.ping(f)
 	case *http2.PriorityFrame:
 		if f.StreamDep == f.StreamID {
 			return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol}
@@ -53,7 +55,8 @@ func (c *conn) isGoing() bool {
 }
 
 // ignore drops a frame of a stream that began after GOAWAY: the client repeats its request on another connection, as GOAWAY told it.
-func (c *conn) ignore(f http2.Frame) error {
+func (r *reader) ignore(f http2.Frame) error {
+	c := r.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if data, ok := f.(*http2.DataFrame); ok {
@@ -66,7 +69,8 @@ func (c *conn) ignore(f http2.Frame) error {
 	return c.overrun()
 }
 
-func (c *conn) settings(f *http2.SettingsFrame) error {
+func (r *reader) settings(f *http2.SettingsFrame) error {
+	c := r.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if f.IsAck() {
@@ -78,7 +82,7 @@ func (c *conn) settings(f *http2.SettingsFrame) error {
 	if f.NumSettings() > maxSettings {
 		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 	}
-	if err := f.ForeachSetting(c.setting); err != nil {
+	if err := f.ForeachSetting(r.setting); err != nil {
 		return err
 	}
 	c.out.frame(http2.FrameSettings, http2.FlagSettingsAck, 0, nil)
@@ -89,7 +93,8 @@ func (c *conn) settings(f *http2.SettingsFrame) error {
 }
 
 // setting takes over one of the client's settings. c.mu is held.
-func (c *conn) setting(s http2.Setting) error {
+func (r *reader) setting(s http2.Setting) error {
+	c := r.conn
 	if err := s.Valid(); err != nil {
 		return err
 	}
@@ -110,7 +115,8 @@ func (c *conn) setting(s http2.Setting) error {
 	return nil
 }
 
-func (c *conn) ping(f *http2.PingFrame) error {
+func (r *reader) ping(f *http2.PingFrame) error {
+	c := r.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.idled++
@@ -124,7 +130,8 @@ func (c *conn) ping(f *http2.PingFrame) error {
 // idleStream reports whether a stream of the client's has not begun. c.mu is held.
 func (c *conn) idleStream(id uint32) bool { return id%2 == 0 || id > c.last }
 
-func (c *conn) windowUpdate(f *http2.WindowUpdateFrame) error {
+func (r *reader) windowUpdate(f *http2.WindowUpdateFrame) error {
+	c := r.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if f.StreamID == 0 {
@@ -147,7 +154,8 @@ func (c *conn) windowUpdate(f *http2.WindowUpdateFrame) error {
 	return nil
 }
 
-func (c *conn) rst(f *http2.RSTStreamFrame) error {
+func (r *reader) rst(f *http2.RSTStreamFrame) error {
+	c := r.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	st := c.streams[f.StreamID]
@@ -166,7 +174,8 @@ func (c *conn) rst(f *http2.RSTStreamFrame) error {
 // errBody is the error of a body that is not as long as its header said.
 var errBody = errors.New("request declared a Content-Length that its body does not have")
 
-func (c *conn) data(f *http2.DataFrame) error {
+func (r *reader) data(f *http2.DataFrame) error {
+	c := r.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	st := c.streams[f.StreamID]

@@ -98,7 +98,7 @@ func TestRapidReset(t *testing.T) {
 	}
 }
 
-// A client that sends pings and does not read what it is told is disconnected.
+// A client that sends pings and does not read the answers is disconnected.
 func TestUnread(t *testing.T) {
 	s, _ := start(t, Options{}, func(http.ResponseWriter, *http.Request) {})
 	r := dialRaw(t, s)

@@ -61,7 +61,8 @@ func (o *output) room() []byte {
 
 // appendHeader appends the header of a frame.
 func appendHeader(b []byte, kind http2.FrameType, flags http2.Flags, id uint32, length int) []byte {
-	return append(b, byte(length>>16), byte(length>>8), byte(length), byte(kind), byte(flags), byte(id>>24), byte(id>>16), byte(id>>8), byte(id))
+	b = append(b, byte(length>>16), byte(length>>8), byte(length), byte(kind), byte(flags))
+	return binary.BigEndian.AppendUint32(b, id)
 }
 
 // frame appends a frame.
@@ -169,8 +170,8 @@ func (o *output) write(b []byte) error {
 	return err
 }
 
-// send writes to TLS. The client has at least three quarters of the take time for each maxOutput bytes: a deadline for each write would cost
-// more than most writes.
+// send writes to TLS. The client has at least three quarters of the take time for each maxOutput bytes: a deadline for each write would
+// cost more than most writes.
 func (o *output) send(b []byte) error {
 	for len(b) > 0 {
 		if o.take > 0 {

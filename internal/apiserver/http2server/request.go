@@ -4,6 +4,7 @@
 package http2server
 
 import (
+	"context"
 	"net/http"
 	"net/textproto"
 	"net/url"
@@ -15,7 +16,8 @@ import (
 )
 
 // headers begins a request, or ends its body with trailers.
-func (c *conn) headers(f *http2.MetaHeadersFrame) error {
+func (r *reader) headers(ctx context.Context, f *http2.MetaHeadersFrame) error {
+	c := r.conn
 	id := f.StreamID
 	if id%2 == 0 {
 		return http2.ConnectionError(http2.ErrCodeProtocol)
@@ -29,7 +31,7 @@ func (c *conn) headers(f *http2.MetaHeadersFrame) error {
 		return http2.ConnectionError(http2.ErrCodeStreamClosed)
 	}
 	st := &stream{conn: c, id: id, remoteClosed: f.StreamEnded()}
-	malformed := st.request(f)
+	malformed := st.request(ctx, f)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last, c.idled = id, 0
@@ -48,7 +50,7 @@ func (c *conn) headers(f *http2.MetaHeadersFrame) error {
 	c.streams[id] = st
 	if c.running < c.server.o.Streams {
 		c.running++
-		c.starts = append(c.starts, st)
+		r.starts = append(r.starts, st)
 		return nil
 	}
 	if len(c.queue) >= queuedPerStream*c.server.o.Streams {
@@ -59,7 +61,7 @@ func (c *conn) headers(f *http2.MetaHeadersFrame) error {
 }
 
 // request makes the request of a block of header fields.
-func (st *stream) request(f *http2.MetaHeadersFrame) error {
+func (st *stream) request(ctx context.Context, f *http2.MetaHeadersFrame) error {
 	malformed := http2.StreamError{StreamID: st.id, Code: http2.ErrCodeProtocol}
 	if f.HasPriority() && f.Priority.StreamDep == st.id {
 		return malformed
@@ -146,7 +148,8 @@ func (st *stream) request(f *http2.MetaHeadersFrame) error {
 		delete(r.Header, "Expect")
 	}
 	st.tooLarge = f.Truncated
-	st.begin(r)
+	ctx, st.cancel = context.WithCancel(ctx)
+	st.r = r.WithContext(ctx)
 	return nil
 }
 

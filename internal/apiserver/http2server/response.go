@@ -84,8 +84,8 @@ func (w *responseWriter) informational(status int, h http.Header) {
 	if w.st.err != nil || w.sent {
 		return
 	}
-	c.encodeStatus(status)
-	c.encodeFields(h)
+	c.out.encodeStatus(status)
+	c.out.encodeFields(h)
 	c.out.headers(w.st.id, c.out.block.Bytes(), false)
 	c.flush()
 }
@@ -164,18 +164,19 @@ func (w *responseWriter) send(more []byte, end bool) error {
 func (w *responseWriter) sendHeader(first []byte, end bool) {
 	w.sent = true
 	c, h := w.st.conn, w.Header()
-	c.encodeStatus(w.status)
-	c.encodeFields(h)
+	c.out.encodeStatus(w.status)
+	c.out.encodeFields(h)
 	if _, has := h["Content-Type"]; !has && len(first) > 0 && w.length != 0 {
 		if _, encoded := h["Content-Encoding"]; !encoded {
-			c.encode("content-type", http.DetectContentType(first))
+			c.out.encode("content-type", http.DetectContentType(first))
 		}
 	}
-	if end && w.length < 0 && !w.bodyless() && len(w.trailers) == 0 || end && w.length < 0 && w.written > 0 && w.st.r.Method == http.MethodHead {
-		c.volatile("content-length", strconv.FormatInt(w.written, 10))
+	head := w.st.r.Method == http.MethodHead && w.written > 0
+	if end && w.length < 0 && (head || !w.bodyless() && len(w.trailers) == 0) {
+		c.out.volatile("content-length", strconv.FormatInt(w.written, 10))
 	}
 	if _, has := h["Date"]; !has {
-		c.volatile("date", date())
+		c.out.volatile("date", date())
 	}
 	if h.Get("Connection") == "close" {
 		c.goaway(http2.ErrCodeNo)
@@ -282,7 +283,7 @@ func (w *responseWriter) sendTrailers(h http.Header) {
 	for name, values := range h {
 		for _, value := range values {
 			if httpguts.ValidHeaderFieldName(name) && httpguts.ValidHeaderFieldValue(value) {
-				c.encode(lower(name), value)
+				c.out.encode(lower(name), value)
 			}
 		}
 	}
@@ -319,22 +320,22 @@ func (w *responseWriter) SetWriteDeadline(t time.Time) error {
 func (w *responseWriter) EnableFullDuplex() error { return nil }
 
 // encodeStatus begins a block of header fields. c.mu is held.
-func (c *conn) encodeStatus(status int) {
-	c.out.block.Reset()
-	c.encode(":status", strconv.Itoa(status))
+func (o *output) encodeStatus(status int) {
+	o.block.Reset()
+	o.encode(":status", strconv.Itoa(status))
 }
 
 // encode appends a field to the block. c.mu is held.
-func (c *conn) encode(name, value string) {
-	_ = c.out.encoder.WriteField(hpack.HeaderField{Name: name, Value: value}) // to memory
+func (o *output) encode(name, value string) {
+	_ = o.encoder.WriteField(hpack.HeaderField{Name: name, Value: value}) // to memory
 }
 
 // volatile appends a field that another answer will hardly have again, and which would only displace others from the table. c.mu is held.
-func (c *conn) volatile(name, value string) {
-	b := c.out.block.AvailableBuffer()
+func (o *output) volatile(name, value string) {
+	b := o.block.AvailableBuffer()
 	b = append(b, 0) // literal without indexing, RFC 7541, 6.2.2
 	b = appendText(appendText(b, name), value)
-	c.out.block.Write(b)
+	o.block.Write(b)
 }
 
 // appendText appends a string literal of RFC 7541, 5.2, without Huffman's code.
@@ -352,7 +353,7 @@ func appendText(b []byte, s string) []byte {
 
 // encodeFields appends the fields of a header to the block, in the order of their names. What HTTP/2 does not have is left out, and so are
 // trailers. c.mu is held.
-func (c *conn) encodeFields(h http.Header) {
+func (o *output) encodeFields(h http.Header) {
 	var room [24]string
 	names := room[:0]
 	for name := range h {
@@ -373,9 +374,9 @@ func (c *conn) encodeFields(h http.Header) {
 			}
 			switch name {
 			case "Audit-Id", "Content-Length", "Date", "Warning", "Etag", "Last-Modified", "Location", "Retry-After":
-				c.volatile(lower(name), value)
+				o.volatile(lower(name), value)
 			default:
-				c.encode(lower(name), value)
+				o.encode(lower(name), value)
 			}
 		}
 	}

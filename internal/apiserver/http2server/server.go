@@ -6,7 +6,6 @@ package http2server
 import (
 	"context"
 	"crypto/tls"
-	"log"
 	"net/http"
 	"sync"
 )
@@ -43,7 +42,7 @@ func Configure(srv *http.Server, o Options) *Server {
 
 // serve serves a connection until it ends.
 func (s *Server) serve(ctx context.Context, t *tls.Conn, h http.Handler) {
-	c := newConn(ctx, s, t, h)
+	c := newConn(s, t, h)
 	s.mu.Lock()
 	if s.leaving {
 		s.mu.Unlock()
@@ -52,7 +51,7 @@ func (s *Server) serve(ctx context.Context, t *tls.Conn, h http.Handler) {
 	}
 	s.conns[c] = struct{}{}
 	s.mu.Unlock()
-	c.serve()
+	c.serve(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)
@@ -78,12 +77,11 @@ func (s *Server) leave() {
 	}
 }
 
+// logf writes to the server's ErrorLog, if it has one.
 func (s *Server) logf(format string, args ...any) {
 	if s.http.ErrorLog != nil {
 		s.http.ErrorLog.Printf(format, args...)
-		return
 	}
-	log.Printf(format, args...)
 }
 
 // workers run handlers in goroutines that are used again, whose stacks have grown to what a handler needs.

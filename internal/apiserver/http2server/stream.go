@@ -35,13 +35,6 @@ type stream struct {
 	w    responseWriter // the handler's
 }
 
-// begin gives the request its context.
-func (st *stream) begin(r *http.Request) {
-	var ctx context.Context
-	ctx, st.cancel = context.WithCancel(st.conn.ctx)
-	st.r = r.WithContext(ctx)
-}
-
 // serve runs the handler. It is called once, in a goroutine of its own.
 func (st *stream) serve() {
 	defer st.conn.ended()
