@@ -65,6 +65,7 @@ var rules = []rule{
 
 	{"crypto/tls", TLS}, {"crypto/", TLS}, {"net/http.(*http2", HTTP2}, {"net/http.http2", HTTP2}, {"net/http/internal/http2", HTTP2},
 	{"vendor/golang.org/x/net/http2", HTTP2}, {"golang.org/x/net/http2", HTTP2}, {"bufio.", HTTP2},
+	{own + "internal/apiserver/http2server", HTTP2},
 	{"github.com/klauspost/compress", Compression}, {"compress/", Compression}, {own + "internal/apiserver/segments", Compression},
 
 	{own + "internal/apiserver/managedfields", ManagedFields}, {"sigs.k8s.io/structured-merge-diff", ManagedFields},

@@ -4,6 +4,7 @@
 package options
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -26,6 +27,8 @@ type FlowControl struct {
 	GoawayChance float64
 	// MaxStreams is the maximum number of concurrent requests on one HTTP/2 connection; nil: 1000.
 	MaxStreams *int
+	// HTTP2Server is what serves HTTP/2: HTTP2ServerMortise (the default), or HTTP2ServerGo, which takes more CPU.
+	HTTP2Server string
 	// Connections is the maximum number of open connections, ConnectionsPerClient that of one address other than the
 	// machine's own; nil: 20000 and 2000; 0: no limit.
 	Connections, ConnectionsPerClient *int
@@ -47,6 +50,12 @@ const (
 	maxGoawayChance                                  = 0.02
 )
 
+// What serves HTTP/2.
+const (
+	HTTP2ServerGo      = "go"      // net/http
+	HTTP2ServerMortise = "mortise" // a server of Mortise's own
+)
+
 func (o *FlowControl) addFlags(f *pflag.FlagSet) {
 	addSwitch(f, &o.PriorityAndFairness, "enable-priority-and-fairness", true,
 		"Queue requests by flow schemas and priority levels. If false, the --max-*-inflight flags alone limit them.")
@@ -60,6 +69,8 @@ func (o *FlowControl) addFlags(f *pflag.FlagSet) {
 		"Probability, from 0 to 0.02, that a request closes its HTTP/2 connection (GOAWAY) so that clients rebalance.")
 	f.Var(&numeral[int]{&o.MaxStreams, MaxStreams}, "http2-max-streams-per-connection",
 		"Maximum number of concurrent streams of an HTTP/2 connection.")
+	f.StringVar(&o.HTTP2Server, "http2-server", cmp.Or(o.HTTP2Server, HTTP2ServerMortise),
+		"What serves HTTP/2: mortise, its own server, or go, that of net/http, which takes more CPU.")
 	f.Var(&numeral[int]{&o.Connections, Connections}, "max-connections", "Maximum number of open connections. 0 means no limit.")
 	f.Var(&numeral[int]{&o.ConnectionsPerClient, ConnectionsPerClient}, "max-connections-per-client",
 		"Maximum number of open connections from one address of another machine. 0 means no limit.")
@@ -85,6 +96,8 @@ func (o *FlowControl) Check() error {
 		return errors.New("--max-request-bytes-inflight can not be negative value")
 	case o.RequestTimeout != nil && *o.RequestTimeout < 0:
 		return errors.New("--request-timeout can not be negative value") // upstream's words
+	case o.HTTP2Server != "" && o.HTTP2Server != HTTP2ServerGo && o.HTTP2Server != HTTP2ServerMortise:
+		return fmt.Errorf("--http2-server is %q, must be %s or %s", o.HTTP2Server, HTTP2ServerGo, HTTP2ServerMortise)
 	case o.GoawayChance < 0 || o.GoawayChance > maxGoawayChance:
 		return errors.New("--goaway-chance can not be less than 0 or greater than 0.02") // upstream's words
 	}

@@ -26,6 +26,8 @@ type Bounds struct {
 	Connections, ConnectionsPerClient *int
 	// Streams is the maximum number of concurrent requests of one HTTP/2 connection; nil: 1000.
 	Streams *int
+	// OwnHTTP2 has HTTP/2 served by package http2server instead of net/http.
+	OwnHTTP2 bool
 	// BodyBytes is the maximum size of all request bodies in flight, except administrators'; nil: an eighth of the
 	// machine's memory, between 64 MiB and 1 GiB.
 	BodyBytes *int64

@@ -16,7 +16,7 @@ func flowControl(f *options.FlowControl, spread *apiserver.Spread) apiserver.Flo
 	}
 	out.Bounds = apiserver.Bounds{
 		Connections: f.Connections, ConnectionsPerClient: f.ConnectionsPerClient, Streams: f.MaxStreams, BodyBytes: f.BodyBytes,
-		Watches: f.Watches, GoawayChance: f.GoawayChance, Spread: spread,
+		Watches: f.Watches, GoawayChance: f.GoawayChance, Spread: spread, OwnHTTP2: f.HTTP2Server != options.HTTP2ServerGo,
 	}
 	if f.RequestTimeout != nil {
 		out.RequestTimeout = *f.RequestTimeout

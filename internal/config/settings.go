@@ -187,6 +187,7 @@ func table() []Setting {
 		{Flag: "request-timeout", Field: "flowControl.requestTimeout"},
 		{Flag: "goaway-chance", Field: "flowControl.goawayChance"},
 		{Flag: "http2-max-streams-per-connection", Field: "flowControl.http2MaxStreamsPerConnection"},
+		{Flag: "http2-server", Field: "flowControl.http2Server"},
 		{Flag: "max-connections", Field: "flowControl.maxConnections"},
 		{Flag: "max-connections-per-client", Field: "flowControl.maxConnectionsPerClient"},
 		{Flag: "max-request-bytes-inflight", Field: "flowControl.maxRequestBytesInflight", Optional: true},

@@ -271,6 +271,7 @@ type FlowControlConfiguration struct {
 	RequestTimeout               *metav1.Duration `json:"requestTimeout,omitempty"`
 	GoawayChance                 *float64         `json:"goawayChance,omitempty"`
 	HTTP2MaxStreamsPerConnection *int32           `json:"http2MaxStreamsPerConnection,omitempty"`
+	HTTP2Server                  string           `json:"http2Server,omitempty"` // go or mortise
 	MaxConnections               *int32           `json:"maxConnections,omitempty"`
 	MaxConnectionsPerClient      *int32           `json:"maxConnectionsPerClient,omitempty"`
 	MaxRequestBytesInflight      *int64           `json:"maxRequestBytesInflight,omitempty"`

@@ -6,6 +6,8 @@ package serving
 import (
 	"net/http"
 	"time"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/http2server"
 )
 
 // The timeouts of connections.
@@ -15,14 +17,30 @@ const (
 	takeTime   = 30 * time.Second // for the client to receive at least one byte over HTTP/2
 )
 
+// The sizes of HTTP/2.
+const (
+	frameBytes   = 256 << 10
+	streamWindow = 256 << 10
+	connWindow   = 4 << 20
+)
+
+// OwnHTTP2 has the server's HTTP/2 served by package http2server, with the same limits.
+func OwnHTTP2(srv *http.Server) {
+	http2server.Configure(srv, http2server.Options{
+		Streams: srv.HTTP2.MaxConcurrentStreams, HeaderBytes: srv.MaxHeaderBytes, FrameBytes: frameBytes, StreamWindow: streamWindow,
+		ConnWindow: connWindow, Idle: idleTime, Take: takeTime,
+	})
+}
+
 // HTTPServer returns a server with limits: of the bytes of a request's headers, and of the concurrent requests of one
 // HTTP/2 connection.
 func HTTPServer(handler http.Handler, headerBytes, streams int) *http.Server {
 	return &http.Server{
 		Handler: handler, MaxHeaderBytes: headerBytes, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime,
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: streams, MaxReadFrameSize: 256 << 10, MaxReceiveBufferPerStream: 256 << 10, MaxReceiveBufferPerConnection: 4 << 20,
-			WriteByteTimeout: takeTime,
+			MaxConcurrentStreams: streams, MaxReadFrameSize: frameBytes, MaxReceiveBufferPerStream: streamWindow,
+			MaxReceiveBufferPerConnection: connWindow,
+			WriteByteTimeout:              takeTime,
 		},
 	}
 }
