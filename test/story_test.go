@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -32,6 +33,7 @@ var firsts = []struct {
 	{"two nodes", []string{"test TestSeveralNodes", "test TestJoin"}},
 	{"an upgrade", []string{"test TestReleases", "test TestNodeOfRelease", "test TestPackage", "test TestUpgrade"}},
 	{"a backup", []string{"test TestStory/backup", "internal/apiserver TestBackup"}},
+	{"an end", []string{"test TestStory/reset", "test TestPackage"}},
 }
 
 // TestFirstsAreKept: there is each test that the table names.
@@ -74,6 +76,7 @@ func TestStory(t *testing.T) {
 		{"StatefulSet with storage", statefulStorage},
 		{"private registry by a mirror", mirroredRegistry},
 		{"backup", backedUp},
+		{"reset", resets},
 	} {
 		if !t.Run(part.name, func(t *testing.T) {
 			part.run(t, n)
@@ -113,7 +116,7 @@ spec:
       containers:
       - name: c
         image: IMAGE
-        command: [sh, -c, "[ -e /data/name ] || hostname > /data/name; echo started >> /data/starts; trap 'exit 0' TERM; while :; do sleep 1; done"]
+        command: [sh, -c, "[ -e /data/name ] || hostname > /data/name; echo started >> /data/starts; trap 'exit 0' TERM; sleep 3600 & wait"]
         volumeMounts: [{name: data, mountPath: /data}]
   volumeClaimTemplates:
   - metadata: {name: data}
@@ -189,7 +192,7 @@ spec:
     spec:
       terminationGracePeriodSeconds: 1
       containers:
-      - {name: c, image: IMAGE, command: [sh, -c, "trap 'exit 0' TERM; while :; do sleep 1; done"]}
+      - {name: c, image: IMAGE, command: [sh, -c, "trap 'exit 0' TERM; sleep 3600 & wait"]}
 `
 
 // backedUp backs up the store of a running server, loses objects, and restores them in the same data directory. A pod that ran all the time
@@ -226,4 +229,43 @@ func backedUp(t *testing.T, n *realNode) {
 		t.Error("the backup has a pod that was made after it")
 	}
 	n.kubectl("delete", "deployment/lost", "configmap/settings", "--cascade=foreground", "--timeout=60s")
+}
+
+// resets removes what the node has made on the machine while a pod runs: nothing of it is left but the objects, and the next start makes the
+// pod again.
+func resets(t *testing.T, n *realNode) {
+	n.create(t, idlePod("left"))
+	before := n.ready(t, "left")
+	n.stop()
+	out, err := n.mortise("reset", "--yes", "--data-dir", n.dir)
+	if err != nil || !strings.Contains(out, "removed network rules and interfaces") || !strings.Contains(out, "_left_"+string(before.UID)) {
+		t.Errorf("reset: %v\n%s", err, out)
+	}
+	links, err := netlink.LinkList()
+	try(t, err)
+	for _, l := range links {
+		if name := l.Attrs().Name; name != "lo" && name != "client" { // the cable to the client outside
+			t.Errorf("interface %s is left", name)
+		}
+	}
+	if rules, err := exec.CommandContext(t.Context(), "nft", "list", "ruleset").CombinedOutput(); err != nil || len(rules) > 0 {
+		t.Errorf("of the packet filter is left: %v\n%s", err, rules)
+	}
+	processes, err := filepath.Glob("/proc/[0-9]*/comm")
+	try(t, err)
+	for _, file := range processes {
+		if name, err := os.ReadFile(file); err == nil && strings.HasPrefix(string(name), "containerd") {
+			t.Errorf("the process %s is left: %s", filepath.Dir(file), name)
+		}
+	}
+	for _, dir := range []string{"/var/log/pods", "/var/lib/cni/networks", filepath.Join(n.dir, "kubelet", "pods")} {
+		if left, err := os.ReadDir(dir); err == nil && len(left) > 0 {
+			t.Errorf("%s has %v", dir, left)
+		}
+	}
+	n.prepare(t)
+	n.up(t)
+	n.pod(t, "left", func(p *corev1.Pod) bool {
+		return ready(*p) && p.UID == before.UID && p.Status.ContainerStatuses[0].ContainerID != before.Status.ContainerStatuses[0].ContainerID
+	})
 }
