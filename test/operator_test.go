@@ -127,7 +127,8 @@ func (gardenRules) ValidateDelete(_ context.Context, g *Garden) (admission.Warni
 	return nil, nil
 }
 
-// ownCertificate writes a certificate for this machine, and for further names, into a folder, as controller-runtime wants it, and returns it.
+// ownCertificate writes a certificate for this machine, and for further names, into a folder, as controller-runtime wants it, and returns
+// it.
 func ownCertificate(t *testing.T, names ...string) (dir string, authority []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -150,8 +150,8 @@ func TestPackage(t *testing.T) {
 	}
 }
 
-// debian is the root of a Debian that packages are installed in. Its processes are in a mount namespace of their own, of which it is the root,
-// as runc wants it: a process that lives as long as the test has it.
+// debian is the root of a Debian that packages are installed in. Its processes are in a mount namespace of their own, of which it is
+// the root, as on a machine: a process that lives as long as the test has it.
 type debian struct {
 	t       *testing.T
 	pid     int
@@ -315,8 +315,8 @@ func (d *debian) rules() string {
 // left returns the files that this machine's root does not have, or has otherwise, and the mounts below the package's directories.
 func (d *debian) left() (out []string) {
 	d.t.Helper()
-	others := []string{"var/lib/dpkg", "var/log", "var/cache", "var/lib/systemd", "etc/containerd", "mortise-program", "pods.yaml", "usr/local/bin/systemctl",
-		"etc/ld.so.cache", "root/.kube"}
+	others := []string{"var/lib/dpkg", "var/log", "var/cache", "var/lib/systemd", "etc/containerd", "mortise-program", "pods.yaml",
+		"usr/local/bin/systemctl", "etc/ld.so.cache", "root/.kube"}
 	try(d.t, filepath.WalkDir("/mnt/changes", func(path string, e fs.DirEntry, err error) error {
 		if err != nil || path == "/mnt/changes" {
 			return err

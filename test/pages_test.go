@@ -81,8 +81,8 @@ func newPages(t *testing.T) *pages {
 	}
 	address := l.Addr().String()
 	l.Close()
-	p := &pages{t: t, dir: dir, replace: strings.NewReplacer("/tmp/extensions", dir+"/x", "/tmp/embedded", dir+"/embedded", "127.0.0.1:9443", address,
-		"bin/mortise", "mortise")}
+	p := &pages{t: t, dir: dir, replace: strings.NewReplacer("/tmp/extensions", dir+"/x", "/tmp/embedded", dir+"/embedded",
+		"127.0.0.1:9443", address, "bin/mortise", "mortise")}
 	p.env = append(os.Environ(), "PATH="+dir+"/bin:"+os.Getenv("PATH"), "HOME="+dir)
 	args := []string{"build", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", dir + "/programs/"}
 	for _, name := range examplePrograms {

@@ -16,7 +16,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/version"
 )
 
-// releaseRoot is the folder of a release's node: its volumes have paths. It exists on every machine, and a test has something of its own there.
+// releaseRoot is the folder of a release's node: its volumes have paths. It exists on every machine, and a test has something of its own
+// there.
 const releaseRoot = "/mnt"
 
 // newReleaseNode is the node of a release that is about to be on a host of its own, which has the name of the release's.

@@ -167,7 +167,8 @@ func TestMakeRelease(t *testing.T) {
 	p := up(t, filepath.Join(dir, "data"), objectFlags(dir)...)
 	c := p.client()
 	const namespace = "transcript" // transcripts/kinds.yaml names it
-	_, err := c.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+	_, err := c.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		metav1.CreateOptions{})
 	try(t, err)
 	_, err = c.CoreV1().ServiceAccounts(namespace).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}},
 		metav1.CreateOptions{})

@@ -66,7 +66,8 @@ func throughIngress(t *testing.T, n *realNode) {
 	all = strings.Replace(all, "      serviceAccountName: traefik\n", "      serviceAccountName: traefik\n      terminationGracePeriodSeconds: 1\n"+
 		"      volumes: [{name: program, hostPath: {path: "+program+"}}]\n", 1)
 	n.apply(t, all)
-	defer n.kubectl("delete", "namespace/traefik", "deployment/page", "ingress/page", "ingressclass/traefik", "--cascade=foreground", "--timeout=60s")
+	defer n.kubectl("delete", "namespace/traefik", "deployment/page", "ingress/page", "ingressclass/traefik", "--cascade=foreground",
+		"--timeout=60s")
 	n.kubectl("-n", "traefik", "rollout", "status", "deployment/traefik", "--timeout=100s")
 	n.kubectl("rollout", "status", "deployment/page", "--timeout=100s")
 	n.kubectl("wait", "ingress/page", "--for=jsonpath={.status.loadBalancer.ingress[0].ip}="+nodeAddress, "--timeout=100s")

@@ -167,7 +167,8 @@ func mirroredRegistry(t *testing.T, n *realNode) {
 			t.Errorf("remove image: %v\n%s", err, out)
 		}
 	})
-	n.kubectl("create", "secret", "docker-registry", "private", "--docker-server", registry, "--docker-username", "robot", "--docker-password", "secret")
+	n.kubectl("create", "secret", "docker-registry", "private", "--docker-server", registry, "--docker-username", "robot",
+		"--docker-password", "secret")
 	pod := idlePod("tool")
 	pod.Spec.Containers[0].Image, pod.Spec.Containers[0].ImagePullPolicy = image, corev1.PullAlways
 	pod.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "private"}}
@@ -231,8 +232,8 @@ func backedUp(t *testing.T, n *realNode) {
 	n.kubectl("delete", "deployment/lost", "configmap/settings", "--cascade=foreground", "--timeout=60s")
 }
 
-// resets removes what the node has made on the machine while a pod runs: nothing of it is left but the objects, and the next start makes the
-// pod again.
+// resets removes what the node has made on the machine while a pod runs: nothing of it is left but the objects, and the next start makes
+// the pod again.
 func resets(t *testing.T, n *realNode) {
 	n.create(t, idlePod("left"))
 	before := n.ready(t, "left")

@@ -4,8 +4,8 @@
 // Package cli implements the command line: one file for each command, and one table of the commands in this file.
 //
 // A command parses its own flags, does its work through [Program], and returns an exit code: 0 means success, 1 a failure (a line on Err
-// says why, and a second one what to do next), 2 a wrong command line. Nothing here starts a server or opens a store by itself: cmd/mortise passes these functions in, so
-// that this package imports none of the server's packages.
+// says why, and a second one what to do next), 2 a wrong command line. Nothing here starts a server or opens a store by itself: cmd/mortise
+// passes these functions in, so that this package imports none of the server's packages.
 package cli
 
 import (

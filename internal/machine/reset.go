@@ -35,10 +35,10 @@ type ResetOptions struct {
 	Data             bool   // the data directory, with all objects, too
 }
 
-// Reset removes what a node with the data directory has made on this machine, and nothing else: its pods with their sandboxes and logs, network
-// rules, interfaces, mounts and links, and the containerd that Prepare has started. It refuses while a process uses the data directory, or
-// a node with real containers runs. In a runtime that others use too, a pod is the node's if the node has a directory for it. It returns a
-// line for each thing that it has removed; it goes on after an error, and calling it again continues.
+// Reset removes what a node with the data directory has made on this machine, and nothing else: its pods with their sandboxes and logs,
+// network rules, interfaces, mounts and links, and the containerd that Prepare has started. It refuses while a process uses the data
+// directory, or a node with real containers runs. In a runtime that others use too, a pod is the node's if the node has a directory for it.
+// It returns a line for each thing that it has removed; it goes on after an error, and calling it again continues.
 func Reset(ctx context.Context, o ResetOptions) (removed []string, err error) {
 	claim, err := Claim(ctx)
 	if err != nil {

@@ -76,7 +76,9 @@ func TestPodsOfOthersStay(t *testing.T) {
 func TestLogsOfOthersStay(t *testing.T) {
 	dir := t.TempDir()
 	pods, logs := filepath.Join(dir, "pods"), filepath.Join(dir, "logs")
-	for _, path := range []string{"pods/ours", "pods/late", "logs/default_web_ours/web", "logs/default_web_theirs/web", "logs/ours", "logs/a_ours"} {
+	for _, path := range []string{
+		"pods/ours", "pods/late", "logs/default_web_ours/web", "logs/default_web_theirs/web", "logs/ours", "logs/a_ours",
+	} {
 		if err := os.MkdirAll(filepath.Join(dir, path), 0o750); err != nil {
 			t.Fatal(err)
 		}
