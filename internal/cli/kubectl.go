@@ -90,7 +90,7 @@ func namedKubectl() (string, error) {
 		return "", fmt.Errorf("find directory of caches: %w", err)
 	}
 	sum := sha256.Sum256([]byte(self))
-	link := filepath.Join(caches, "mortise", fmt.Sprintf("kubectl-%x", sum[:6]), kubectlName+filepath.Ext(self))
+	link := filepath.Join(caches, "mortise", fmt.Sprintf("kubectl-%x", sum[:6]), linkName(self))
 	if to, err := os.Stat(link); err == nil {
 		if own, err := os.Stat(self); err == nil && os.SameFile(own, to) {
 			return link, nil
@@ -105,6 +105,14 @@ func namedKubectl() (string, error) {
 		return "", fmt.Errorf("link own file: %w", err)
 	}
 	return link, nil
+}
+
+// linkName returns the name of the link to a program. The program's own name may have dots, as in mortise-0.1.
+func linkName(program string) string {
+	if filepath.Ext(program) == ".exe" {
+		return kubectlName + ".exe"
+	}
+	return kubectlName
 }
 
 // remove removes a file, if there is one.
