@@ -223,8 +223,14 @@ func (h *host) removeCgroups(t *testing.T) {
 // newNode is a node that is about to be on the host, with a containerd of its own.
 func (h *host) newNode(pods map[string]bool) *realNode {
 	h.t.Helper()
+	return h.newNodeIn(filepath.Join(h.t.TempDir(), "data"), pods)
+}
+
+// newNodeIn is newNode with a data directory.
+func (h *host) newNodeIn(dir string, pods map[string]bool) *realNode {
+	h.t.Helper()
 	path := built(h.t)
-	n := &realNode{t: h.t, path: path, host: h, dir: filepath.Join(h.t.TempDir(), "data"), pods: pods}
+	n := &realNode{t: h.t, path: path, host: h, dir: dir, pods: pods}
 	try(h.t, os.MkdirAll(n.dir, 0o755))
 	said := strings.Split(strings.TrimSpace(h.run(path, "machine", "prepare", "--no-install", "--data-dir", n.dir)), "\n")
 	n.socket = said[len(said)-1]

@@ -142,9 +142,19 @@ func (n *realNode) clientsInPods(t *testing.T) {
 	n.deleteAll(t)
 }
 
-// runInPod is the client: it is this test's program again, in a pod.
+// podRuns is the variable that selects what this test's program does in a pod; empty: it is the client.
+const podRuns = "MORTISE_TEST_POD"
+
+// runInPod is this test's program again, in a pod.
 func runInPod() int {
-	if err := callFromPod(); err != nil {
+	run := callFromPod
+	switch os.Getenv(podRuns) {
+	case "operator":
+		run = operateInPod
+	case "ingress":
+		run = ingressInPod
+	}
+	if err := run(); err != nil {
 		fmt.Println(err)
 		return 1
 	}

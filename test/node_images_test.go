@@ -26,18 +26,7 @@ import (
 
 // pulls has images come from a registry that wants to know who asks.
 func pulls(t *testing.T, n *realNode) {
-	store := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
-	push(t, store, "private/tool")
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if user, password, ok := r.BasicAuth(); !ok || user != "robot" || password != "secret" {
-			w.Header().Set("WWW-Authenticate", `Basic realm="tools"`)
-			w.WriteHeader(http.StatusUnauthorized)
-			return
-		}
-		store.ServeHTTP(w, r)
-	}))
-	t.Cleanup(s.Close)
-	host := strings.TrimPrefix(s.URL, "http://")
+	host := privateRegistry(t)
 	image := host + "/private/tool:1"
 	config := fmt.Sprintf(`{"auths":{%q:{"auth":%q}}}`, host, base64.StdEncoding.EncodeToString([]byte("robot:secret")))
 	if _, err := n.c.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{
@@ -87,6 +76,23 @@ func pulls(t *testing.T, n *realNode) {
 	waits("late", "ImagePullBackOff")
 	n.hasEvent(t, "late", "Failed", `Failed to pull image "`+image+`"`)
 	waits("hidden", "ErrImageNeverPull")
+}
+
+// privateRegistry starts a registry that has private/tool:1 for the user robot, and returns its HOST:PORT.
+func privateRegistry(t *testing.T) string {
+	t.Helper()
+	store := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	push(t, store, "private/tool")
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, ok := r.BasicAuth(); !ok || user != "robot" || password != "secret" {
+			w.Header().Set("WWW-Authenticate", `Basic realm="tools"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		store.ServeHTTP(w, r)
+	}))
+	t.Cleanup(s.Close)
+	return strings.TrimPrefix(s.URL, "http://")
 }
 
 // push gives a registry the image of busybox, as version 1 of a repository.

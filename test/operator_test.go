@@ -127,8 +127,9 @@ func (gardenRules) ValidateDelete(_ context.Context, g *Garden) (admission.Warni
 	return nil, nil
 }
 
-// ownCertificate writes a certificate for this machine into a folder, as controller-runtime wants it, and returns it.
-func ownCertificate(t *testing.T) (dir string, authority []byte) {
+// ownCertificate writes a certificate for this machine, and for further names, into a folder, as controller-runtime wants it, and returns
+// it.
+func ownCertificate(t *testing.T, names ...string) (dir string, authority []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -136,6 +137,7 @@ func ownCertificate(t *testing.T) (dir string, authority []byte) {
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "gardener"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		DNSNames:  names,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
@@ -158,18 +160,14 @@ func ownCertificate(t *testing.T) (dir string, authority []byte) {
 	return dir, authority
 }
 
-// gardenHooks registers the operator's admission webhooks.
-func gardenHooks(t *testing.T, c client.Client, url string, authority []byte) {
+// gardenHooks registers the operator's admission webhooks, each path of which is called as at says.
+func gardenHooks(t *testing.T, c client.Client, at func(path string) admissionregistrationv1.WebhookClientConfig) {
 	t.Helper()
 	fail, none, exact := admissionregistrationv1.Fail, admissionregistrationv1.SideEffectClassNone, admissionregistrationv1.Equivalent
 	rules := func(ops ...admissionregistrationv1.OperationType) []admissionregistrationv1.RuleWithOperations {
 		return []admissionregistrationv1.RuleWithOperations{{Operations: ops, Rule: admissionregistrationv1.Rule{
 			APIGroups: []string{"gardens.example.com"}, APIVersions: []string{"v1"}, Resources: []string{"gardens"},
 		}}}
-	}
-	at := func(path string) admissionregistrationv1.WebhookClientConfig {
-		full := url + path
-		return admissionregistrationv1.WebhookClientConfig{URL: &full, CABundle: authority}
 	}
 	create, update, remove := admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete
 	for _, o := range []client.Object{
@@ -254,7 +252,9 @@ func TestOperator(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gardenHooks(t, c, url, authority)
+	gardenHooks(t, c, func(path string) admissionregistrationv1.WebhookClientConfig {
+		return admissionregistrationv1.WebhookClientConfig{URL: new(url + path), CABundle: authority}
+	})
 
 	// A user still writes v1beta1; the webhooks are for v1.
 	old := &OldGarden{ObjectMeta: metav1.ObjectMeta{Name: "rose", Namespace: "default"}, Spec: OldGardenSpec{Size: 3}}

@@ -20,7 +20,7 @@ import (
 )
 
 // examplePrograms are the programs of the pages.
-var examplePrograms = []string{"extensions", "clients", "nodeplugins"}
+var examplePrograms = []string{"extensions", "clients", "nodeplugins", "embedded"}
 
 // pages runs the pages of extension points and the tutorials.
 type pages struct {
@@ -48,7 +48,10 @@ case $1 in
 build) ln -sf "$dir/programs/$(basename "$4")" "$3"; exit ;;
 esac
 name=$(basename "$2"); shift 2
-[ "$name" = extensions ] && set -- --dir "$dir/x" --listen %[2]s
+case $name in
+extensions) set -- --dir "$dir/x" --listen %[2]s ;;
+embedded) set -- --dir "$dir/embedded" ;;
+esac
 arguments=$*; own="$dir/running/$name ${arguments//\//_}"
 [ -e "$own" ] && exit
 mkfifo "$own"
@@ -78,7 +81,8 @@ func newPages(t *testing.T) *pages {
 	}
 	address := l.Addr().String()
 	l.Close()
-	p := &pages{t: t, dir: dir, replace: strings.NewReplacer("/tmp/extensions", dir+"/x", "127.0.0.1:9443", address, "bin/mortise", "mortise")}
+	p := &pages{t: t, dir: dir, replace: strings.NewReplacer("/tmp/extensions", dir+"/x", "/tmp/embedded", dir+"/embedded",
+		"127.0.0.1:9443", address, "bin/mortise", "mortise")}
 	p.env = append(os.Environ(), "PATH="+dir+"/bin:"+os.Getenv("PATH"), "HOME="+dir)
 	args := []string{"build", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", dir + "/programs/"}
 	for _, name := range examplePrograms {

@@ -21,8 +21,7 @@ import (
 
 // previousProgram names the binary of the release before, for TestUpgrade:
 //
-//	git worktree add /tmp/before RELEASE && (cd /tmp/before && make build)
-//	MORTISE_TEST_PREVIOUS=/tmp/before/bin/mortise go test ./test -run TestUpgrade -v
+//	MORTISE_TEST_PREVIOUS=$(scripts/release/previous) go test -tags grpcnotrace ./test -run TestUpgrade -v
 const previousProgram = "MORTISE_TEST_PREVIOUS"
 
 // upgradeDefinition and upgradeObjects are what runs when the release changes. The container of the pod restarted has failed once.

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command mortise is a Kubernetes-compatible control plane and node in one binary. `mortise up` starts a cluster,
-// `mortise kubectl` talks to it; `mortise help` lists the rest.
+// `mortise kubectl` talks to it; `mortise help` lists the rest. Under the name kubectl it is `mortise kubectl`.
 package main
 
 import (
@@ -48,7 +48,7 @@ func main() {
 		}
 		return started{s}, nil
 	}
-	os.Exit(cli.Main(context.Background(), os.Args[1:], p))
+	os.Exit(cli.Main(context.Background(), cli.Arguments(os.Args), p))
 }
 
 // embedded is a cluster of package embed, or a node of package node there.

@@ -8,11 +8,16 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"syscall"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/mortise-dev/mortise/store"
 )
 
-// advice is what to do next after an error of a start.
+// advice is what to do next after an error.
 type advice struct {
 	fits func(err error) bool
 	do   string
@@ -32,10 +37,17 @@ func is(target error) func(err error) bool {
 func advices() []advice {
 	return []advice{
 		{says("the port is taken by another process"), "--listen 127.0.0.1:0 selects a free port; `ss -ltnp` shows which process has this one"},
+		{is(store.ErrLocked), "stop the server that uses it, or let it do this: --kubeconfig FILE"},
 		{says("is in use by another process"), "stop the other server or node, or choose another --data-dir"},
 		{says("is not empty and not one of Mortise's"), "choose another --data-dir, or an empty directory"},
 		{says("which this release does not know"), "use the release that wrote it, or restore a backup: mortise store restore"},
 		{says("another Mortise node with real containers runs"), "mortise up --node simulated, or stop the other node"},
+		{says("a store is there"), "mv the directory store of --data-dir to another name, then restore again; the server must not run"},
+		{says("read kubeconfig"), "give --kubeconfig FILE, or set KUBECONFIG: mortise up writes the file kubeconfig of its --data-dir at each start"},
+		{says("certificate signed by unknown authority"), "the kubeconfig is of another cluster: use the file kubeconfig of the server's --data-dir"},
+		{apierrors.IsUnauthorized, "the server does not know these credentials: use the file kubeconfig of its --data-dir, or make new ones"},
+		{apierrors.IsForbidden, "`mortise kubectl auth can-i --list` shows what this user may do; an administrator may do it"},
+		{is(store.ErrCorrupt), "restore a backup into an empty --data-dir: mortise store restore FILE"},
 		{is(fs.ErrPermission), "run it as root, or choose a --data-dir and a --listen address that this user may use"},
 		{is(syscall.ENOSPC), "`df -h` shows which file system is full"},
 		{is(syscall.ECONNREFUSED), "start the server that the address names, or correct the address"},
@@ -43,15 +55,24 @@ func advices() []advice {
 	}
 }
 
-// failStart prints why a start failed and what to do next, and returns exit code 1.
-func failStart(p Program, err error) int {
-	code := fail(p, err)
+// fail prints the line that says why a command failed and, where a row of the table fits, one that says what to do next. It returns exit
+// code 1.
+func fail(p Program, err error) int {
+	fmt.Fprintf(p.Err, "mortise: %v\n", err)
 	for _, a := range advices() {
 		if a.fits(err) {
 			fmt.Fprintf(p.Err, "mortise: what to do: %s\n", a.do)
-			return code
+			break
 		}
 	}
-	fmt.Fprintln(p.Err, "mortise: what to do: `mortise doctor` examines this machine, and --log-level info shows more")
+	return 1
+}
+
+// failStart is fail for a start, after which there is always something to do next.
+func failStart(p Program, err error) int {
+	code := fail(p, err)
+	if !slices.ContainsFunc(advices(), func(a advice) bool { return a.fits(err) }) {
+		fmt.Fprintln(p.Err, "mortise: what to do: `mortise doctor` examines this machine, and --log-level info shows more")
+	}
 	return code
 }

@@ -3,9 +3,9 @@
 
 // Package cli implements the command line: one file for each command, and one table of the commands in this file.
 //
-// A command parses its own flags, does its work through [Program], and returns an exit code: 0 means success, 1 a failure (one line on Err
-// says why), 2 a wrong command line. Nothing here starts a server or opens a store by itself: cmd/mortise passes these functions in, so
-// that this package imports none of the server's packages.
+// A command parses its own flags, does its work through [Program], and returns an exit code: 0 means success, 1 a failure (a line on Err
+// says why, and a second one what to do next), 2 a wrong command line. Nothing here starts a server or opens a store by itself: cmd/mortise
+// passes these functions in, so that this package imports none of the server's packages.
 package cli
 
 import (
@@ -151,9 +151,3 @@ func usage(w io.Writer) {
 
 // errNeedsLinux refuses what runs containers.
 var errNeedsLinux = errors.New("containers need Linux: here, mortise up runs simulated nodes, whose pods have no containers")
-
-// fail prints the one line that says why, and returns exit code 1.
-func fail(p Program, err error) int {
-	fmt.Fprintf(p.Err, "mortise: %v\n", err)
-	return 1
-}

@@ -87,7 +87,7 @@ func TestWatchdog(t *testing.T) {
 	watchdog(t.Context(), slog.New(slog.DiscardHandler), nil) // returns
 }
 
-// TestProgress: people are told of the steps that take longer than a second.
+// TestProgress: people are told of the steps of a start, and of its end, that take longer than a second.
 func TestProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -100,8 +100,13 @@ func TestProgress(t *testing.T) {
 		p.end()
 		p.end()
 		time.Sleep(time.Minute)
+		p.stop()
+		time.Sleep(1500 * time.Millisecond)
+		p.end()
 		want := "mortise: open the store ...\nmortise: open the store: ended after 3.5 s\n" +
-			"mortise: run nodes ...\nmortise: run nodes: ended after 2.0 s\n"
+			"mortise: run nodes ...\nmortise: run nodes: ended after 2.0 s\n" +
+			"mortise: finish requests and write state to disk; pods keep running ...\n" +
+			"mortise: finish requests and write state to disk; pods keep running: ended after 1.5 s\n"
 		if out.String() != want {
 			t.Errorf("got\n%swant\n%s", out.String(), want)
 		}

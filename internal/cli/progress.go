@@ -13,18 +13,27 @@ import (
 // slowStep is how long a step of the start takes before it is shown.
 const slowStep = time.Second
 
-// progress shows the steps of a start that take longer than a second, and tells systemd of each.
+// progress shows the steps of a start and of an end that take longer than a second, and tells systemd of each.
 type progress struct {
 	out io.Writer
 
 	mu    sync.Mutex
+	phase string // that the steps belong to, in systemd's status
 	step  string
 	since time.Time
 	shown bool
 	timer *time.Timer
 }
 
-func newProgress(out io.Writer) *progress { return &progress{out: out} }
+func newProgress(out io.Writer) *progress { return &progress{out: out, phase: "Starting"} }
+
+// stop begins the last step: the server or the node ends.
+func (p *progress) stop() {
+	p.mu.Lock()
+	p.phase = "Stopping"
+	p.mu.Unlock()
+	p.begin("finish requests and write state to disk; pods keep running")
+}
 
 // begin begins a step, and ends the one before it.
 func (p *progress) begin(step string) {
@@ -44,7 +53,7 @@ func (p *progress) show(step string) {
 	}
 	p.shown = true
 	fmt.Fprintf(p.out, "mortise: %s ...\n", step)
-	notify(nil, "STATUS=Starting: "+step)
+	notify(nil, "STATUS="+p.phase+": "+step)
 }
 
 // end ends the last step.

@@ -17,15 +17,14 @@ import (
 
 // TestMain lets the scripts run `mortise`, with a cluster that only says what it was asked for.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){
-		"mortise": func() {
-			os.Exit(Main(context.Background(), os.Args[1:], Program{
-				In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
-				Start: startNothing, AddFlags: addFlags, Engines: engines, Judge: judgeByName, Examine: examineByName,
-				PluginBench: driveByName,
-			}))
-		},
-	})
+	main := func() {
+		os.Exit(Main(context.Background(), Arguments(os.Args), Program{
+			In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
+			Start: startNothing, AddFlags: addFlags, Engines: engines, Judge: judgeByName, Examine: examineByName,
+			PluginBench: driveByName,
+		}))
+	}
+	testscript.Main(m, map[string]func(){"mortise": main, kubectlName: main})
 }
 
 // examineByName finds what the data directory's name says.

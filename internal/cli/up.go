@@ -35,6 +35,9 @@ func runUp(ctx context.Context, p Program, args []string) int {
 	starts := newProgress(p.Err)
 	o.Progress = starts.begin
 	return stay(ctx, p, run{log: o.Logger, started: o.Started, progress: starts, server: true}, func(ctx context.Context) (Cluster, error) {
+		if o.Join != "" {
+			starts.begin("join the servers of " + o.Join)
+		}
 		if err := joinServers(ctx, p, &o); err != nil {
 			return nil, err
 		}
@@ -140,7 +143,10 @@ func stay(ctx context.Context, p Program, r run, start func(context.Context) (Cl
 	case <-stop:
 		unwatch()
 		notify(log, "STOPPING=1\nSTATUS=Stopping; pods keep running")
-		if err := cluster.Stop(); err != nil {
+		r.progress.stop()
+		err := cluster.Stop()
+		r.progress.end()
+		if err != nil {
 			return fail(p, err)
 		}
 		<-ended

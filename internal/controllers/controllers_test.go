@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	metadatafake "k8s.io/client-go/metadata/fake"
+	"k8s.io/klog/v2"
 )
 
 func TestSelect(t *testing.T) {
@@ -239,4 +240,35 @@ func TestQueue(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 	})
+}
+
+// An event that a controller records while it ends is no error: the broadcaster outlives the controllers.
+func TestEventsAtTheEnd(t *testing.T) {
+	state := klog.CaptureState()
+	defer state.Restore()
+	var said bytes.Buffer
+	klog.LogToStderr(false)
+	klog.SetOutput(&said)
+	synctest.Test(t, func(t *testing.T) {
+		late := Controller{Name: "late", New: func(d *Deps) (Runner, error) {
+			return RunnerFunc(func(ctx context.Context) error {
+				<-ctx.Done()
+				time.Sleep(time.Second) // all that ends with the context has ended
+				d.Recorder.Event(&corev1.ObjectReference{Kind: "Node", Name: "n"}, corev1.EventTypeNormal, "Ended", "the controller ends")
+				return nil
+			}), nil
+		}}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- RunWith(ctx, []Controller{late}, shared(t), Options{}) }()
+		synctest.Wait()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	klog.Flush()
+	if said.Len() > 0 {
+		t.Errorf("logged %s", said.String())
+	}
 }

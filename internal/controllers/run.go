@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -143,18 +144,22 @@ func RunWith(ctx context.Context, selected []Controller, shared *Deps, options O
 		d.MetadataInformers.Start(ctx.Done())
 	}
 
-	recorded := sinks{}
+	recorded := &sinks{of: map[string]record.EventSink{}}
 	own := make([]Deps, len(selected))
 	for i, c := range selected {
 		own[i] = d
 		if err := own[i].become(c, options); err != nil {
 			return err
 		}
-		recorded[source(c)] = &typedcorev1.EventSinkImpl{Interface: own[i].Client.CoreV1().Events("")}
+		recorded.of[source(c)] = &typedcorev1.EventSinkImpl{Interface: own[i].Client.CoreV1().Events("")}
 	}
-	events := record.NewBroadcaster(record.WithContext(ctx))
+	// It ends after the controllers, which may record events while they end.
+	events := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)))
 	events.StartRecordingToSink(recorded)
-	defer events.Shutdown()
+	defer func() {
+		recorded.ended.Store(true)
+		events.Shutdown()
+	}()
 
 	var running, first sync.WaitGroup
 	for i, c := range selected {
@@ -194,22 +199,34 @@ func (d *Deps) become(c Controller, options Options) error {
 	return nil
 }
 
-// sinks write events with the client of their source, by the source's name.
-type sinks map[string]record.EventSink
+// sinks write events with the client of their source. After the end they drop them: the server may have stopped.
+type sinks struct {
+	of    map[string]record.EventSink // by the source's name
+	ended atomic.Bool
+}
 
 // Create implements [record.EventSink].
-func (s sinks) Create(e *corev1.Event) (*corev1.Event, error) {
-	return s[e.Source.Component].Create(e)
+func (s *sinks) Create(e *corev1.Event) (*corev1.Event, error) {
+	if s.ended.Load() {
+		return e, nil
+	}
+	return s.of[e.Source.Component].Create(e)
 }
 
 // Update implements [record.EventSink].
-func (s sinks) Update(e *corev1.Event) (*corev1.Event, error) {
-	return s[e.Source.Component].Update(e)
+func (s *sinks) Update(e *corev1.Event) (*corev1.Event, error) {
+	if s.ended.Load() {
+		return e, nil
+	}
+	return s.of[e.Source.Component].Update(e)
 }
 
 // Patch implements [record.EventSink].
-func (s sinks) Patch(e *corev1.Event, data []byte) (*corev1.Event, error) {
-	return s[e.Source.Component].Patch(e, data)
+func (s *sinks) Patch(e *corev1.Event, data []byte) (*corev1.Event, error) {
+	if s.ended.Load() {
+		return e, nil
+	}
+	return s.of[e.Source.Component].Patch(e, data)
 }
 
 // supervise keeps one controller running.

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -21,6 +22,9 @@ import (
 // usualRoot is kubelet's directory, in which a node has links to its own.
 const usualRoot = "/var/lib/kubelet"
 
+// podLogs is the directory of pods' logs, as kubelet's: NAMESPACE_NAME_UID.
+const podLogs = "/var/log/pods"
+
 // podUID is the label of a sandbox with the UID of its pod, as kubelet's.
 const podUID = "io.kubernetes.pod.uid"
 
@@ -31,10 +35,10 @@ type ResetOptions struct {
 	Data             bool   // the data directory, with all objects, too
 }
 
-// Reset removes what a node with the data directory has made on this machine, and nothing else: its pods with their sandboxes, network
-// rules, interfaces, mounts and links, and the containerd that Prepare has started. It refuses while a process uses the data directory, or
-// a node with real containers runs. In a runtime that others use too, a pod is the node's if the node has a directory for it. It returns a
-// line for each thing that it has removed; it goes on after an error, and calling it again continues.
+// Reset removes what a node with the data directory has made on this machine, and nothing else: its pods with their sandboxes and logs,
+// network rules, interfaces, mounts and links, and the containerd that Prepare has started. It refuses while a process uses the data
+// directory, or a node with real containers runs. In a runtime that others use too, a pod is the node's if the node has a directory for it.
+// It returns a line for each thing that it has removed; it goes on after an error, and calling it again continues.
 func Reset(ctx context.Context, o ResetOptions) (removed []string, err error) {
 	claim, err := Claim(ctx)
 	if err != nil {
@@ -70,7 +74,11 @@ func Reset(ctx context.Context, o ResetOptions) (removed []string, err error) {
 		}
 		errs = append(errs, err)
 	}
-	errs = append(errs,
+	logs, err := removeLogs(podLogs, filepath.Join(o.RootDir, "pods"))
+	for _, log := range logs {
+		errs = append(errs, note("logs "+log, nil))
+	}
+	errs = append(errs, err,
 		note("pods and processes of the data directory's containerd, and mounts", errors.Join(Destroy(ctx, o.DataDir), unmountBelow(o.RootDir))),
 		note("network rules and interfaces", RemoveNetwork(ctx)),
 	)
@@ -123,6 +131,42 @@ func removePodsOf(ctx context.Context, socket, dir string) (removed []string, er
 		removed = append(removed, name)
 	}
 	return removed, errors.Join(errs...)
+}
+
+// removeLogs removes the logs of the pods that have a directory below dir.
+func removeLogs(logs, dir string) (removed []string, err error) {
+	pods, err := entries(dir)
+	if err != nil {
+		return nil, fmt.Errorf("list pods' directories: %w", err)
+	}
+	kept, err := entries(logs)
+	if err != nil {
+		return nil, fmt.Errorf("list pods' logs: %w", err)
+	}
+	var errs []error
+	for _, log := range kept {
+		parts := strings.Split(log.Name(), "_")
+		uid := parts[len(parts)-1]
+		if len(parts) != 3 || !slices.ContainsFunc(pods, func(e fs.DirEntry) bool { return e.IsDir() && e.Name() == uid }) {
+			continue // another node's
+		}
+		path := filepath.Join(logs, log.Name())
+		if err := os.RemoveAll(path); err != nil {
+			errs = append(errs, fmt.Errorf("remove logs of a pod: %w", err))
+			continue
+		}
+		removed = append(removed, path)
+	}
+	return removed, errors.Join(errs...)
+}
+
+// entries lists a directory, which may be absent.
+func entries(dir string) ([]fs.DirEntry, error) {
+	out, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return out, err
 }
 
 // mountsBelow returns the mount points below directories.

@@ -71,3 +71,26 @@ func TestPodsOfOthersStay(t *testing.T) {
 		t.Errorf("the runtime was asked to %q, want %q", runtime.stopped, want)
 	}
 }
+
+// TestLogsOfOthersStay: logs are removed of pods that the node has a directory for.
+func TestLogsOfOthersStay(t *testing.T) {
+	dir := t.TempDir()
+	pods, logs := filepath.Join(dir, "pods"), filepath.Join(dir, "logs")
+	for _, path := range []string{
+		"pods/ours", "pods/late", "logs/default_web_ours/web", "logs/default_web_theirs/web", "logs/ours", "logs/a_ours",
+	} {
+		if err := os.MkdirAll(filepath.Join(dir, path), 0o750); err != nil {
+			t.Fatal(err)
+		}
+	}
+	removed, err := removeLogs(logs, pods)
+	if err != nil || !slices.Equal(removed, []string{filepath.Join(logs, "default_web_ours")}) {
+		t.Errorf("removed %q, %v", removed, err)
+	}
+	if left, err := os.ReadDir(logs); err != nil || len(left) != 3 {
+		t.Errorf("left %v, %v", left, err)
+	}
+	if removed, err := removeLogs(filepath.Join(dir, "none"), filepath.Join(dir, "none")); err != nil || removed != nil {
+		t.Errorf("without logs: %q, %v", removed, err)
+	}
+}

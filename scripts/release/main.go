@@ -31,6 +31,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/mortise-dev/mortise/internal/version"
 )
 
 // all are the platforms of a release.
@@ -101,7 +103,20 @@ func run(ctx context.Context, args []string) error {
 		return fmt.Errorf("read the commit's time: %w", err)
 	}
 	r.time = time.Unix(seconds, 0).UTC()
+	if err := tookOver("test/testdata/releases", version.Mortise); err != nil {
+		return err
+	}
 	return r.make(ctx)
+}
+
+// tookOver returns an error unless the tests have what a version leaves behind on a machine: each later version is to take it over.
+func tookOver(dir, version string) error {
+	for _, sort := range []string{"objects", "node"} {
+		if _, err := os.Stat(filepath.Join(dir, version+"-"+sort+".tar.gz")); err != nil {
+			return fmt.Errorf("find the data that later releases take over: %w; scripts/release/data makes it, to be committed", err)
+		}
+	}
+	return nil
 }
 
 // output runs a program and returns what it prints.

@@ -24,6 +24,8 @@ import (
 	"github.com/spdx/tools-golang/spdx/v2/common"
 	"github.com/spdx/tools-golang/spdx/v2/v2_3"
 	"github.com/spdx/tools-golang/spdxlib"
+
+	"github.com/mortise-dev/mortise/internal/version"
 )
 
 // TestMain lets the test's own binary be the program of a release: it answers what the release asks.
@@ -302,5 +304,15 @@ func TestPackagingIsComplete(t *testing.T) {
 	}
 	for _, script := range []string{"postinst", "prerm", "postrm"} {
 		says(t, "sh", "-n", "debian/control/"+script)
+	}
+}
+
+// TestDataIsKept: a release is made only with the data that later ones take over.
+func TestDataIsKept(t *testing.T) {
+	if err := tookOver("../../test/testdata/releases", version.Mortise); err != nil {
+		t.Error(err)
+	}
+	if err := tookOver(t.TempDir(), "9.8"); err == nil || !strings.Contains(err.Error(), "scripts/release/data") {
+		t.Errorf("a release without them: %v", err)
 	}
 }

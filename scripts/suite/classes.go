@@ -26,6 +26,9 @@ var classes = []class{
 	{"real containers", "root, containerd, runc, CNI's plug-ins", regexp.MustCompile(`/internal/agent TestEndToEnd$`)},
 	{"nodes of real containers", "root, containerd, runc, CNI's plug-ins", regexp.MustCompile(`/test TestNode$`)},
 	{"several nodes", "root, containerd, runc, CNI's plug-ins", regexp.MustCompile(`/test TestSeveralNodes$`)},
+	{"first things", "root, containerd, runc, CNI's plug-ins, busybox", regexp.MustCompile(`/test TestStory$`)},
+	{"nodes of releases", "root, containerd, runc, CNI's plug-ins, busybox", regexp.MustCompile(`/test TestNodeOfRelease$`)},
+	{"the life of the package", "root, containerd, runc, CNI's plug-ins, nftables, dpkg", regexp.MustCompile(`/test TestPackage$`)},
 	{"another runtime", "root, containerd, crun", regexp.MustCompile(`/test TestRuntimeClass$`)},
 	{"recordings of kube-apiserver", "../shared/recordings", regexp.MustCompile(`/test TestRecordings$`)},
 }

@@ -29,6 +29,9 @@ const FileName = "10-mortise.conflist"
 // DefaultDir is the default configuration directory of runtimes.
 const DefaultDir = "/etc/cni/net.d"
 
+// network is the name of our network.
+const network = "mortise"
+
 // DefaultBridge is the bridge device of the pods.
 const DefaultBridge = "mortise0"
 
@@ -97,6 +100,32 @@ func Remove(dir string) error {
 	return nil
 }
 
+// leasesDir is host-local's usual directory of leases.
+const leasesDir = "/var/lib/cni/networks"
+
+// RemoveLeases removes what host-local keeps of our network once no pod has an address: its lock, and the address that it gave last.
+func RemoveLeases() error { return removeLeases(leasesDir) }
+
+func removeLeases(networks string) error {
+	dir := filepath.Join(networks, network)
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("list leases of the pod network: %w", err)
+	}
+	for _, e := range entries {
+		if _, err := netip.ParseAddr(e.Name()); err == nil {
+			return nil // a pod has it
+		}
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove leases of the pod network: %w", err)
+	}
+	return nil
+}
+
 // Other returns the path of a configuration of others in a directory; empty: there is none.
 func Other(dir string) string {
 	entries, err := os.ReadDir(dir)
@@ -153,7 +182,7 @@ func Conflist(o Options) ([]byte, error) {
 	if o.Bandwidth {
 		plugins = append(plugins, object{"type": "bandwidth", "capabilities": object{"bandwidth": true}})
 	}
-	text, err := json.MarshalIndent(object{"cniVersion": "0.4.0", "name": "mortise", "plugins": plugins}, "", "  ")
+	text, err := json.MarshalIndent(object{"cniVersion": "0.4.0", "name": network, "plugins": plugins}, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("encode CNI configuration: %w", err)
 	}

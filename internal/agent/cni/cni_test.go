@@ -131,3 +131,31 @@ func FuzzConflist(f *testing.F) {
 		}
 	})
 }
+
+// Leases are removed once no pod has an address of the network.
+func TestRemoveLeases(t *testing.T) {
+	dir := t.TempDir()
+	own := filepath.Join(dir, network)
+	if err := os.Mkdir(own, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"lock", "last_reserved_ip.0", "10.244.0.2", "fd00::2"} {
+		if err := os.WriteFile(filepath.Join(own, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, held := range []string{"10.244.0.2", "fd00::2", ""} {
+		if err := removeLeases(dir); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(own); (err == nil) != (held != "") {
+			t.Errorf("while %q is held: %v", held, err)
+		}
+		if err := os.RemoveAll(filepath.Join(own, held)); held != "" && err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := removeLeases(dir); err != nil {
+		t.Errorf("without leases: %v", err)
+	}
+}
