@@ -22,6 +22,9 @@ func openStorage(n *node) error {
 	n.storage = csi.New(csi.Options{
 		NodeName: n.NodeName, RootDir: n.Host.RootDir, UsualDir: n.Host.Links, Client: n.client, Pods: n.workers,
 		Resync: func() { n.nodeStatus.Resync() },
+		Event: func(reason, message string) {
+			n.recorder.Event(n.reference(), corev1.EventTypeWarning, reason, message)
+		},
 		Ledger: n.Ledger, Metrics: n.Metrics.storage, Clock: n.Clock, Logger: n.Logger,
 	})
 	n.storage.OnRegister(n.volumes.DriverRegistered)

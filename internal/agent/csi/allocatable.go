@@ -5,6 +5,7 @@ package csi
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -13,6 +14,9 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/tools/cache"
 )
+
+// refreshFailed is the reason of an event on the Node.
+const refreshFailed = "CSIDriverRefreshFailed"
 
 // updaters ask drivers for their limit of volumes again and again: those whose CSIDriver has nodeAllocatableUpdatePeriodSeconds.
 type updaters struct {
@@ -119,6 +123,9 @@ func (u *updaters) ask(ctx context.Context, name string, period time.Duration) {
 		case <-ticker.C():
 			if err := u.m.Refresh(ctx, name); err != nil && ctx.Err() == nil {
 				u.m.Logger.Warn("Could not read the limit of volumes of a CSI driver anew", "driver", name, "err", err)
+				if u.m.Event != nil {
+					u.m.Event(refreshFailed, fmt.Sprintf("The limit of volumes of CSI driver %s could not be read anew: %v", name, err))
+				}
 			}
 		}
 	}

@@ -61,7 +61,9 @@ type Options struct {
 	Client   kubernetes.Interface
 	Pods     Pods
 	// Resync has the Node's status written.
-	Resync  func()
+	Resync func()
+	// Event records a warning on the Node; nil: no event is recorded.
+	Event   func(reason, message string)
 	Ledger  *extension.Ledger
 	Metrics *Metrics
 	Clock   clock.WithTicker

@@ -241,7 +241,7 @@ func (p *mapper) unmap(ctx context.Context, r volumes.Reconstructed, d data) err
 	}
 	target := p.publishPath(r.Name, r.PodUID)
 	if _, err := node.NodeUnpublishVolume(ctx, &csipb.NodeUnpublishVolumeRequest{VolumeId: d.Handle, TargetPath: target}); err != nil {
-		return fmt.Errorf("kubernetes.io/csi: blockMapper.unpublishVolumeForBlock failed: %w", err)
+		return fmt.Errorf("kubernetes.io/csi: blockMapper.unpublishVolumeForBlock failed: %w", named(d.Driver, err))
 	}
 	if err := p.removeMountPoint(target); err != nil {
 		return err
