@@ -64,7 +64,14 @@ func reference() controllers.Controller {
 
 // TestDifferential: on the same steps, both controllers make the same writes, step by step, and record the same events.
 func TestDifferential(t *testing.T) {
-	klog.LogToStderr(false)
+	quiet := flag.NewFlagSet("", flag.ContinueOnError)
+	klog.InitFlags(quiet)
+	for _, name := range []string{"logtostderr=false", "stderrthreshold=FATAL"} {
+		name, value, _ := strings.Cut(name, "=")
+		if err := quiet.Set(name, value); err != nil {
+			t.Fatal(err)
+		}
+	}
 	klog.SetOutput(io.Discard)
 	utilruntime.ErrorHandlers = nil // they wait
 	t.Run("all", func(t *testing.T) {

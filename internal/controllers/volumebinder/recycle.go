@@ -116,8 +116,11 @@ func (r *recycler) podOf(ctx context.Context, run *recycling) (*corev1.Pod, erro
 	return pod, nil
 }
 
-// used reports whether pods use a released volume. Their end brings the volume back.
+// used reports whether pods use a released volume that is not being emptied. Their end brings the volume back.
 func (r *recycler) used(pv *corev1.PersistentVolume) (bool, error) {
+	if run := r.running[pv.Name]; run != nil && run.volume.UID == pv.UID {
+		return false, nil
+	}
 	users, err := r.users(pv)
 	if err != nil {
 		return false, err
