@@ -116,9 +116,15 @@ func (r *recycler) podOf(ctx context.Context, run *recycling) (*corev1.Pod, erro
 	return pod, nil
 }
 
+// empties reports whether a pod empties the volume.
+func (r *recycler) empties(pv *corev1.PersistentVolume) bool {
+	run := r.running[pv.Name]
+	return run != nil && run.volume.UID == pv.UID
+}
+
 // used reports whether pods use a released volume that is not being emptied. Their end brings the volume back.
 func (r *recycler) used(pv *corev1.PersistentVolume) (bool, error) {
-	if run := r.running[pv.Name]; run != nil && run.volume.UID == pv.UID {
+	if r.empties(pv) {
 		return false, nil
 	}
 	users, err := r.users(pv)

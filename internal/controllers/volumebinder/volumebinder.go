@@ -232,6 +232,11 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 		if pv, err = c.migrator.volume(ctx, pv); err != nil {
 			return err
 		}
+		if c.recycler.empties(pv) { // it goes on, whatever becomes of the volume meanwhile
+			if err := c.recycle(ctx, pv); err != nil || !c.recycler.empties(pv) {
+				return err
+			}
+		}
 		return c.volume(ctx, pv)
 	}
 	claim, err := c.claims.PersistentVolumeClaims(key.Namespace).Get(key.Name)
