@@ -11,12 +11,10 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/tools/cache"
 )
-
-// refreshFailed is the reason of an event on the Node.
-const refreshFailed = "CSIDriverRefreshFailed"
 
 // updaters ask drivers for their limit of volumes again and again: those whose CSIDriver has nodeAllocatableUpdatePeriodSeconds.
 type updaters struct {
@@ -124,7 +122,8 @@ func (u *updaters) ask(ctx context.Context, name string, period time.Duration) {
 			if err := u.m.Refresh(ctx, name); err != nil && ctx.Err() == nil {
 				u.m.Logger.Warn("Could not read the limit of volumes of a CSI driver anew", "driver", name, "err", err)
 				if u.m.Event != nil {
-					u.m.Event(refreshFailed, fmt.Sprintf("The limit of volumes of CSI driver %s could not be read anew: %v", name, err))
+					u.m.Event(u.m.nodeReference(), corev1.EventTypeWarning, "CSIDriverRefreshFailed",
+						fmt.Sprintf("The limit of volumes of CSI driver %s could not be read anew: %v", name, err))
 				}
 			}
 		}

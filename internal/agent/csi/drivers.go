@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/version"
 
@@ -26,9 +27,6 @@ import (
 
 // toldSize bounds the registrations that are not told yet. There is seldom more than one driver that registers.
 const toldSize = 64
-
-// registrationFailed is the reason of an event on the Node.
-const registrationFailed = "CSIDriverRegistrationFailed"
 
 // longestMessage is the maximum size of a driver's error message in bytes. Events and the status of claims show it.
 const longestMessage = 1024
@@ -108,7 +106,8 @@ func (d *drivers) Register(ctx context.Context, p plugins.Plugin) error {
 	if err != nil {
 		d.m.Ledger.Unregister(refOf(p.Name))
 		if d.m.Event != nil && ctx.Err() == nil {
-			d.m.Event(registrationFailed, fmt.Sprintf("CSI driver %s at %s could not be registered: %v", p.Name, p.Endpoint, err))
+			d.m.Event(d.m.nodeReference(), corev1.EventTypeWarning, "CSIDriverRegistrationFailed",
+				fmt.Sprintf("CSI driver %s at %s could not be registered: %v", p.Name, p.Endpoint, err))
 		}
 		return errors.Join(err, made.conn.Close())
 	}

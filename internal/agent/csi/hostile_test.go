@@ -110,7 +110,7 @@ func TestHostileAnswers(t *testing.T) {
 	} {
 		m, client, _ := newManager(t)
 		var events []string
-		m.Event = func(reason, message string) { events = append(events, reason+": "+message) }
+		m.Event = func(_ runtime.Object, _, reason, message string) { events = append(events, reason+": "+message) }
 		if err := m.node.initialize(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -22,8 +22,8 @@ type DeviceHolder interface {
 	ReleaseDevice(path string) error
 }
 
-// MapDevice maps a block device to a pod as kubelet does: its file is bound at the path global, kept open there, and the pod's link leads to
-// it.
+// MapDevice maps a block device to a pod as kubelet does: its file is bound at the path global and kept open there, and the pod's link
+// leads to it.
 func (h *Host) MapDevice(device, global, link string) error {
 	if err := os.MkdirAll(filepath.Dir(global), 0o750); err != nil {
 		return fmt.Errorf("make map directory: %w", err)

@@ -79,8 +79,8 @@ func Run(t *testing.T, pattern string, options controllers.Options, all ...contr
 	}
 }
 
-// Play plays the steps of a scenario with controllers. It returns what they wrote before each expect section, in place of comparing it. What
-// a step deletes need not be there.
+// Play plays the steps of a scenario with controllers. It returns what they wrote before each expect section, in place of comparing it.
+// What a step deletes need not be there.
 func Play(t *testing.T, scenario *txtar.Archive, all ...controllers.Controller) (wrote []string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

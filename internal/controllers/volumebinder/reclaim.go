@@ -18,8 +18,8 @@ import (
 	"k8s.io/component-helpers/storage/volume"
 )
 
-// reclaim releases a volume whose claim is deleted. The volume's external provisioner deletes it; a volume with the policy Retain stays; one
-// with Recycle is available again when a pod has emptied it.
+// reclaim releases a volume whose claim is deleted. The volume's external provisioner deletes it; a volume with the policy Retain stays;
+// one with Recycle is available again when a pod has emptied it.
 func (c *controller) reclaim(ctx context.Context, pv *corev1.PersistentVolume) error {
 	if pv.Status.Phase != corev1.VolumeReleased && pv.Status.Phase != corev1.VolumeFailed {
 		var err error

@@ -45,7 +45,8 @@ func (s *settings) declare() []controllers.Setting {
 			Value: controllers.Value(&s.hostPath.increment), Usage: "Seconds for each GiB of a hostPath volume.",
 		},
 		{
-			Flag: "pv-recycler-pod-template-filepath-nfs", Field: fields + "recyclerPodTemplateFilePathNFS", Value: controllers.Value(&s.nfs.path), Optional: true,
+			Flag: "pv-recycler-pod-template-filepath-nfs", Field: fields + "recyclerPodTemplateFilePathNFS",
+			Value: controllers.Value(&s.nfs.path), Optional: true,
 			Usage: "File with the pod that empties nfs volumes whose reclaim policy is Recycle. Its first volume becomes the one to empty.",
 		},
 		{

@@ -125,7 +125,9 @@ func (p *process) NodeUnstageVolume(ctx context.Context, r *csipb.NodeUnstageVol
 func (p *process) NodePublishVolume(ctx context.Context, r *csipb.NodePublishVolumeRequest) (*csipb.NodePublishVolumeResponse, error) {
 	return p.fakeDriver.NodePublishVolume(ctx, r)
 }
-func (p *process) NodeUnpublishVolume(ctx context.Context, r *csipb.NodeUnpublishVolumeRequest) (*csipb.NodeUnpublishVolumeResponse, error) {
+func (p *process) NodeUnpublishVolume(
+	ctx context.Context, r *csipb.NodeUnpublishVolumeRequest,
+) (*csipb.NodeUnpublishVolumeResponse, error) {
 	return p.fakeDriver.NodeUnpublishVolume(ctx, r)
 }
 func (p *process) NodeExpandVolume(ctx context.Context, r *csipb.NodeExpandVolumeRequest) (*csipb.NodeExpandVolumeResponse, error) {
