@@ -13,7 +13,10 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/mortise-dev/mortise/internal/agent/volumes"
 )
 
 // The files of a volume get the group and the bits; those of links that lead out do not. The root is changed last, so that it
@@ -79,6 +82,9 @@ func TestGroupPolicy(t *testing.T) {
 		"none":                              {volume{fsType: "ext4", ephemeral: true, class: policy(storagev1.NoneFSGroupPolicy)}, false},
 		"file":                              {volume{class: policy(storagev1.FileFSGroupPolicy)}, true},
 		"file, read-only":                   {volume{readOnly: true, class: policy(storagev1.FileFSGroupPolicy)}, false},
+		"by default, for one node, claimed": {volume{fsType: "ext4", spec: claimedAs(corev1.ReadWriteOnce)}, true},
+		"by default, for one pod, claimed":  {volume{fsType: "ext4", spec: claimedAs(corev1.ReadWriteOncePod)}, true},
+		"by default, for many, claimed":     {volume{fsType: "ext4", spec: claimedAs(corev1.ReadWriteMany)}, false},
 		"file, by the driver":               {volume{able: able{group: true}, class: policy(storagev1.FileFSGroupPolicy)}, false},
 	} {
 		if got := c.v.grouped(); got != c.want {
@@ -136,4 +142,9 @@ func processorTime(b *testing.B) time.Duration {
 		b.Fatal(err)
 	}
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}
+
+// claimedAs is a claimed volume with an access mode.
+func claimedAs(mode corev1.PersistentVolumeAccessMode) *volumes.Spec {
+	return &volumes.Spec{PersistentVolume: persistentVolume(mode)}
 }
