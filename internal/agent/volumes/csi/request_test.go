@@ -40,8 +40,8 @@ func (r *recording) factory(host *volumes.Host) volumes.Plugin {
 	return New(host)
 }
 
-// Requests have the secrets that the volume names, its attributes, its file system with the mount options, and the pod's group if the driver
-// mounts with it.
+// Requests have the secrets that the volume names, its attributes, its file system with the mount options, and the pod's group if the
+// driver mounts with it.
 func TestRequests(t *testing.T) {
 	d := &recording{fakeDriver: newDriver()}
 	d.able = append(d.able, csipb.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP)
