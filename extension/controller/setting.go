@@ -26,9 +26,11 @@ type Setting struct {
 }
 
 // Value makes the value of a setting that is kept in a variable. The variable holds the default.
-func Value[T bool | int | float32 | float64 | time.Duration](to *T) pflag.Value { return &value[T]{to} }
+func Value[T bool | int | float32 | float64 | string | time.Duration](to *T) pflag.Value {
+	return &value[T]{to}
+}
 
-type value[T bool | int | float32 | float64 | time.Duration] struct{ to *T }
+type value[T bool | int | float32 | float64 | string | time.Duration] struct{ to *T }
 
 // Set implements [pflag.Value].
 func (v *value[T]) Set(text string) (err error) {
@@ -53,6 +55,8 @@ func (v *value[T]) Set(text string) (err error) {
 		if x, err = strconv.ParseFloat(text, 64); err == nil {
 			*to = x
 		}
+	case *string:
+		*to = text
 	case *time.Duration:
 		var d time.Duration
 		if d, err = time.ParseDuration(text); err == nil {

@@ -19,18 +19,18 @@ import (
 
 // openStorage makes what knows the CSI drivers, and gives it to the volumes.
 func openStorage(n *node) error {
+	n.volumes.Event = func(object runtime.Object, kind, reason, message string) {
+		n.recorder.Event(object, kind, reason, message)
+	}
 	n.storage = csi.New(csi.Options{
 		NodeName: n.NodeName, RootDir: n.Host.RootDir, UsualDir: n.Host.Links, Client: n.client, Pods: n.workers,
-		Resync: func() { n.nodeStatus.Resync() },
+		Resync: func() { n.nodeStatus.Resync() }, Event: n.volumes.Event,
 		Ledger: n.Ledger, Metrics: n.Metrics.storage, Clock: n.Clock, Logger: n.Logger,
 	})
 	n.storage.OnRegister(n.volumes.DriverRegistered)
 	n.volumes.Drivers, n.volumes.Attachments = n.storage, n.storage.Attachments()
 	n.volumes.Claims, n.volumes.Operations = claimStatus{n.client}, n.Metrics.storage
 	n.volumes.NodeName, n.volumes.Expected = n.NodeName, n.Host.CSIDrivers
-	n.volumes.Event = func(object runtime.Object, kind, reason, message string) {
-		n.recorder.Event(object, kind, reason, message)
-	}
 	if n.Host.LocalStorage != "" {
 		n.local = localstorage.NewDeleter(localstorage.New(localstorage.Options{
 			Dir: n.Host.LocalStorage, Root: n.Host.RootDir, NodeName: n.NodeName, Mounter: n.Host.Mounter, Logger: n.Logger,

@@ -20,7 +20,7 @@ import (
 type Setting = controller.Setting
 
 // Value makes the value of a setting that is kept in a variable. The variable holds the default.
-func Value[T bool | int | float32 | float64 | time.Duration](to *T) pflag.Value {
+func Value[T bool | int | float32 | float64 | string | time.Duration](to *T) pflag.Value {
 	return controller.Value(to)
 }
 

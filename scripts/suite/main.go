@@ -51,6 +51,7 @@ var modules = []module{
 	{"test/etcd", "20m", nil},
 	{"test/kubescheduler", "20m", nil},
 	{"test/podautoscaler", "20m", nil},
+	{"test/persistentvolume", "10m", nil},
 	{"test/csisanity", "5m", nil},
 	{"test/resourcemanagers", "20m", nil},
 	{"test/csi", "20m", nil},

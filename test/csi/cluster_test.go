@@ -38,6 +38,7 @@ var sidecars = []string{
 	"github.com/kubernetes-csi/external-resizer/v2/cmd/csi-resizer",
 	"github.com/kubernetes-csi/external-snapshotter/v8/cmd/csi-snapshotter",
 	"github.com/kubernetes-csi/external-snapshotter/v8/cmd/snapshot-controller",
+	"./hostpathplugin",
 }
 
 func TestMain(m *testing.M) {
@@ -178,17 +179,29 @@ spec: {drivers: [{name: %[2]s, nodeID: %[2]s}]}
 	return c
 }
 
-// drive starts the driver and sidecars.
+// drive starts the mock driver and sidecars.
 func (c *cluster) drive(sidecars ...string) {
 	c.t.Helper()
-	socket := filepath.Join(c.t.TempDir(), "csi.sock")
 	mock := service.New(service.Config{DriverName: driverName})
+	c.sidecars(c.serve(driver.CSIDriverServers{Controller: mock, Identity: mock, Node: mock}), sidecars...)
+}
+
+// serve starts a driver, and returns its socket.
+func (c *cluster) serve(servers driver.CSIDriverServers) string {
+	c.t.Helper()
+	socket := filepath.Join(c.t.TempDir(), "csi.sock")
 	l, err := net.Listen("unix", socket)
 	must(c.t, err)
-	d := driver.NewCSIDriver(&driver.CSIDriverServers{Controller: mock, Identity: mock, Node: mock})
+	d := driver.NewCSIDriver(&servers)
 	must(c.t, d.Start(l, nil))
 	c.t.Cleanup(d.Stop)
-	for _, name := range sidecars {
+	return socket
+}
+
+// sidecars starts the sidecars of a driver, and the snapshot controller.
+func (c *cluster) sidecars(socket string, names ...string) {
+	c.t.Helper()
+	for _, name := range names {
 		args := []string{"--kubeconfig", c.kubeconfig, "-v", "4"}
 		if name != "snapshot-controller" {
 			args = append(args, "--csi-address", socket)
@@ -198,6 +211,23 @@ func (c *cluster) drive(sidecars ...string) {
 		}
 		start(c.t, nil, name, args...)
 	}
+}
+
+// define creates definitions of the snapshotter, by group and plural.
+func (c *cluster) define(group string, kinds ...string) {
+	c.t.Helper()
+	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/kubernetes-csi/external-snapshotter/client/v8").Output()
+	must(c.t, err)
+	for _, kind := range kinds {
+		c.kubectl("apply", "-f", filepath.Join(strings.TrimSpace(string(dir)), "config", "crd", group+"_"+kind+".yaml"))
+		c.wait("condition=Established", "crd/"+kind+"."+group)
+	}
+}
+
+// snapshots are the kinds of snapshots.
+func (c *cluster) snapshots() {
+	c.t.Helper()
+	c.define("snapshot.storage.k8s.io", "volumesnapshotclasses", "volumesnapshotcontents", "volumesnapshots")
 }
 
 // try runs kubectl with input, and returns its output.
@@ -239,6 +269,12 @@ func (c *cluster) wait(until string, what ...string) {
 // said waits for an event of an object.
 func (c *cluster) said(object, reason, message string) {
 	c.t.Helper()
+	c.heard(object, reason, func(text string) bool { return text == message })
+}
+
+// heard waits for an event of an object whose message is as is says.
+func (c *cluster) heard(object, reason string, is func(message string) bool) {
+	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), limit)
 	defer cancel()
 	k := exec.CommandContext(ctx, filepath.Join(programs, "mortise"), "kubectl", "--kubeconfig", c.kubeconfig, "get", "events", "--watch",
@@ -252,10 +288,10 @@ func (c *cluster) said(object, reason, message string) {
 	}()
 	var others []string
 	for s := bufio.NewScanner(out); s.Scan(); {
-		if s.Text() == message {
+		if is(s.Text()) {
 			return
 		}
 		others = append(others, s.Text())
 	}
-	c.t.Errorf("no event %s of %s says %q, but: %q", reason, object, message, others)
+	c.t.Errorf("no event %s of %s is expected: %q", reason, object, others)
 }

@@ -5,8 +5,6 @@ package csi
 
 import (
 	"fmt"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -43,12 +41,7 @@ spec:
 func TestLife(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2)
-	definitions, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/kubernetes-csi/external-snapshotter/client/v8").Output()
-	must(t, err)
-	for _, kind := range []string{"volumesnapshotclasses", "volumesnapshotcontents", "volumesnapshots"} {
-		c.kubectl("apply", "-f", filepath.Join(strings.TrimSpace(string(definitions)), "config", "crd", "snapshot.storage.k8s.io_"+kind+".yaml"))
-		c.wait("condition=Established", "crd/"+kind+".snapshot.storage.k8s.io")
-	}
+	c.snapshots()
 	c.drive("csi-attacher", "csi-provisioner", "csi-resizer", "csi-snapshotter", "snapshot-controller")
 
 	c.apply(claim("data", "1Gi", ""))

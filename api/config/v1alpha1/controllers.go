@@ -15,6 +15,7 @@ type ControllersConfiguration struct {
 	NodeIPAM           NodeIPAMConfiguration            `json:"nodeIPAM,omitzero"`
 	ServiceLB          ServiceLBConfiguration           `json:"serviceLB,omitzero"`
 	AttachDetach       AttachDetachConfiguration        `json:"attachDetach,omitzero"`
+	VolumeBinder       PersistentVolumeBinder           `json:"persistentVolumeBinder,omitzero"`
 	Endpoints          EndpointsConfiguration           `json:"endpoints,omitzero"`
 	PodGC              PodGCConfiguration               `json:"podGC,omitzero"`
 	PodAutoscaler      PodAutoscalerConfiguration       `json:"horizontalPodAutoscaler,omitzero"`
@@ -53,6 +54,17 @@ type AttachDetachConfiguration struct {
 	ReconcilerSyncLoopPeriod          *metav1.Duration `json:"reconcilerSyncLoopPeriod,omitempty"`
 	DisableAttachDetachReconcilerSync *bool            `json:"disableAttachDetachReconcilerSync,omitempty"`
 	DisableForceDetachOnTimeout       *bool            `json:"disableForceDetachOnTimeout,omitempty"`
+}
+
+// PersistentVolumeBinder configures the pods that empty volumes whose reclaim policy is Recycle. Timeouts are in seconds: at least, and for
+// each GiB of the volume.
+type PersistentVolumeBinder struct {
+	RecyclerPodTemplateFilePathHostPath string `json:"recyclerPodTemplateFilePathHostPath,omitempty"`
+	RecyclerMinimumTimeoutHostPath      *int32 `json:"recyclerMinimumTimeoutHostPath,omitempty"`
+	RecyclerIncrementTimeoutHostPath    *int32 `json:"recyclerIncrementTimeoutHostPath,omitempty"`
+	RecyclerPodTemplateFilePathNFS      string `json:"recyclerPodTemplateFilePathNFS,omitempty"`
+	RecyclerMinimumTimeoutNFS           *int32 `json:"recyclerMinimumTimeoutNFS,omitempty"`
+	RecyclerIncrementTimeoutNFS         *int32 `json:"recyclerIncrementTimeoutNFS,omitempty"`
 }
 
 // EndpointsConfiguration configures how the endpoints of services are published.

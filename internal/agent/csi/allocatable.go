@@ -5,11 +5,13 @@ package csi
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/tools/cache"
 )
@@ -119,6 +121,10 @@ func (u *updaters) ask(ctx context.Context, name string, period time.Duration) {
 		case <-ticker.C():
 			if err := u.m.Refresh(ctx, name); err != nil && ctx.Err() == nil {
 				u.m.Logger.Warn("Could not read the limit of volumes of a CSI driver anew", "driver", name, "err", err)
+				if u.m.Event != nil {
+					u.m.Event(u.m.nodeReference(), corev1.EventTypeWarning, "CSIDriverRefreshFailed",
+						fmt.Sprintf("The limit of volumes of CSI driver %s could not be read anew: %v", name, err))
+				}
 			}
 		}
 	}

@@ -27,7 +27,9 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -61,7 +63,9 @@ type Options struct {
 	Client   kubernetes.Interface
 	Pods     Pods
 	// Resync has the Node's status written.
-	Resync  func()
+	Resync func()
+	// Event records an event for an object; nil: no event is recorded.
+	Event   func(object runtime.Object, kind, reason, message string)
 	Ledger  *extension.Ledger
 	Metrics *Metrics
 	Clock   clock.WithTicker
@@ -130,6 +134,11 @@ func (m *Manager) Join(ctx context.Context) error {
 		}
 		timer.Stop()
 	}
+}
+
+// nodeReference returns the Node for events. Its UID is the name, as in kubelet's.
+func (o *Options) nodeReference() *corev1.ObjectReference {
+	return &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: o.NodeName, UID: types.UID(o.NodeName)}
 }
 
 // changed notes a CSIDriver that has changed.

@@ -11,11 +11,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"unicode/utf8"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/version"
 
@@ -25,6 +27,9 @@ import (
 
 // toldSize bounds the registrations that are not told yet. There is seldom more than one driver that registers.
 const toldSize = 64
+
+// longestMessage is the maximum size of a driver's error message in bytes. Events and the status of claims show it.
+const longestMessage = 1024
 
 // drivers are the drivers that have registered. It implements [plugins.Handler].
 type drivers struct {
@@ -100,6 +105,10 @@ func (d *drivers) Register(ctx context.Context, p plugins.Plugin) error {
 	err = d.m.node.publish(ctx, p.Name, csipb.NewNodeClient(made.conn))
 	if err != nil {
 		d.m.Ledger.Unregister(refOf(p.Name))
+		if d.m.Event != nil && ctx.Err() == nil {
+			d.m.Event(d.m.nodeReference(), corev1.EventTypeWarning, "CSIDriverRegistrationFailed",
+				fmt.Sprintf("CSI driver %s at %s could not be registered: %v", p.Name, p.Endpoint, err))
+		}
 		return errors.Join(err, made.conn.Close())
 	}
 	d.mu.Lock()
@@ -188,7 +197,7 @@ func (m *Manager) bounded(driver string) grpc.UnaryClientInterceptor {
 		name := method[strings.LastIndex(method, "/")+1:]
 		ctx = extension.Coded(extension.Calling(ctx, name))
 		err := m.Ledger.Call(ctx, refOf(driver), extension.Policy{Timeout: callTimeout}, func(ctx context.Context) error {
-			own = call(ctx, method, in, out, conn, o...)
+			own = shortened(call(ctx, method, in, out, conn, o...))
 			if own != nil {
 				return &callError{name, own}
 			}
@@ -199,6 +208,19 @@ func (m *Manager) bounded(driver string) grpc.UnaryClientInterceptor {
 		}
 		return err
 	}
+}
+
+// shortened returns a driver's error with a message that events can show: not longer than longestMessage, and valid UTF-8.
+func shortened(err error) error {
+	s, ok := status.FromError(err)
+	if err == nil || !ok || len(s.Message()) <= longestMessage && utf8.ValidString(s.Message()) {
+		return err
+	}
+	text := s.Message()
+	if len(text) > longestMessage {
+		text = text[:longestMessage] + fmt.Sprintf("… (%d bytes)", len(text))
+	}
+	return status.Error(s.Code(), strings.ToValidUTF8(text, "\uFFFD"))
 }
 
 // callError is an error of a call, for the ledger.

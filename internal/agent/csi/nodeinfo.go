@@ -35,6 +35,12 @@ var migrated = []string{
 // attempts bounds the attempts of an update that conflicts with others'.
 const attempts = 4
 
+// The limits of what a driver says of the node, in bytes. They are the CSI specification's: the ID has 256, a map 4 KiB.
+const (
+	longestID       = 256
+	largestTopology = 4 << 10
+)
+
 // nodeInfo writes what drivers say of the node.
 type nodeInfo struct {
 	client kubernetes.Interface
@@ -56,9 +62,32 @@ func ask(ctx context.Context, driver string, client csipb.NodeClient) (said, err
 	if err != nil {
 		return said{}, err
 	}
-	return said{
+	info := said{
 		driver: driver, id: answer.GetNodeId(), most: answer.GetMaxVolumesPerNode(), topology: answer.GetAccessibleTopology().GetSegments(),
-	}, nil
+	}
+	return info, info.check()
+}
+
+// check refuses an answer that is larger than the CSI specification allows: it would become labels and annotations of the Node.
+func (s said) check() error {
+	size := 0
+	for k, v := range s.topology {
+		size += len(k) + len(v)
+	}
+	switch {
+	case len(s.id) > longestID:
+		return fmt.Errorf("the node ID has %d bytes, more than the %d that CSI allows", len(s.id), longestID)
+	case size > largestTopology:
+		return fmt.Errorf("the topology has %d bytes, more than the %d that CSI allows", size, largestTopology)
+	}
+	return nil
+}
+
+// replaces reports whether an answer names the node or the keys of its topology otherwise than a driver of a CSINode did. These fields
+// do not change in place.
+func (s said) replaces(d storagev1.CSINodeDriver) bool {
+	return d.Name == s.driver && (d.NodeID != s.id || !slices.Equal(slices.Sorted(slices.Values(d.TopologyKeys)),
+		slices.Sorted(maps.Keys(s.topology))))
 }
 
 // publish asks a driver about the node, and publishes the answer in the Node and the CSINode. The messages are upstream's.
@@ -80,13 +109,20 @@ func (n *nodeInfo) publish(ctx context.Context, driver string, client csipb.Node
 	}); err != nil {
 		return fmt.Errorf("error updating Node object with CSI driver node info: %w", err)
 	}
+	// A process of the node that was killed has left the driver there, which names the node otherwise now.
+	if err := n.updateCSINode(ctx, func(node *storagev1.CSINode) {
+		node.Spec.Drivers = slices.DeleteFunc(node.Spec.Drivers, info.replaces)
+	}); err != nil {
+		return fmt.Errorf("error uninstalling CSI driver from CSINode object %w", err)
+	}
 	if err := n.updateCSINode(ctx, func(node *storagev1.CSINode) { install(node, info) }); err != nil {
 		return fmt.Errorf("error updating CSINode object with CSI driver node info: %w", err)
 	}
 	return nil
 }
 
-// refresh asks a driver about the node again, and updates the CSINode.
+// refresh asks a driver about the node again, and updates its limit of volumes in the CSINode. A driver that names the node or the keys of
+// its topology otherwise than when it registered has to register anew.
 func (n *nodeInfo) refresh(ctx context.Context, driver string, client csipb.NodeClient) error {
 	info, err := ask(ctx, driver, client)
 	if err != nil {
@@ -94,7 +130,19 @@ func (n *nodeInfo) refresh(ctx context.Context, driver string, client csipb.Node
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.updateCSINode(ctx, func(node *storagev1.CSINode) { install(node, info) })
+	var other *storagev1.CSINodeDriver
+	if err := n.updateCSINode(ctx, func(node *storagev1.CSINode) {
+		other = nil
+		if at := slices.IndexFunc(node.Spec.Drivers, info.replaces); at >= 0 {
+			other = node.Spec.Drivers[at].DeepCopy()
+			return
+		}
+		install(node, info)
+	}); err != nil || other == nil {
+		return err
+	}
+	return fmt.Errorf("driver %q says that the node is %q with topology keys %q, and has registered it as %q with %q", driver, info.id,
+		slices.Sorted(maps.Keys(info.topology)), other.NodeID, other.TopologyKeys)
 }
 
 // remove removes a driver from the CSINode and the Node's annotation. The topology labels stay, as with kubelet.

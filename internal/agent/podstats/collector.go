@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -90,12 +91,16 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	// A claim has one set of metrics, even if several pods use it.
 	told := map[[2]string]bool{}
+	var pods []*corev1.Pod
 	for _, s := range sandboxes {
-		pod := c.provider.Pods.Spec(types.UID(s.GetMetadata().GetUid()))
-		if pod == nil {
-			continue
+		if pod := c.provider.Pods.Spec(types.UID(s.GetMetadata().GetUid())); pod != nil {
+			pods = append(pods, pod)
 		}
-		for _, v := range c.provider.volumeStats(ctx, pod) {
+	}
+	late, stop := c.provider.ask(ctx, pods)
+	defer stop()
+	for _, pod := range pods {
+		for _, v := range c.provider.volumeStats(ctx, late, pod) {
 			if key := [2]string{pod.Namespace, v.Claim}; v.Claim != "" && !told[key] {
 				told[key] = true
 				for _, f := range c.volumes {

@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -59,6 +60,7 @@ type ProviderConfig struct {
 type Provider struct {
 	ProviderConfig
 	measured measured
+	asked    asked
 }
 
 // NewProvider makes a Provider.
@@ -260,17 +262,20 @@ func (p *Provider) addFiles(ctx context.Context, out *stats.Usage, pods map[type
 		}
 	}
 	uids := map[types.UID]bool{}
+	late, cancel := p.ask(ctx, slices.Collect(maps.Values(pods)))
+	defer cancel()
 	for i := range out.Pods {
 		pod := &out.Pods[i]
 		uids[pod.Target.UID] = true
-		pod.Volumes = p.volumeStats(ctx, pods[pod.Target.UID])
+		pod.Volumes = p.volumeStats(ctx, late, pods[pod.Target.UID])
 	}
 	p.measured.keep(uids)
+	p.asked.keep(uids)
 }
 
 // volumeStats returns the usage of a pod's volumes. It measures at most once in the configured period, because it must walk through the
-// volumes' contents.
-func (p *Provider) volumeStats(ctx context.Context, pod *corev1.Pod) []stats.Volume {
+// volumes' contents. It waits for drivers until late is closed; of those that have not answered, it has the last answer.
+func (p *Provider) volumeStats(ctx context.Context, late <-chan struct{}, pod *corev1.Pod) []stats.Volume {
 	period := p.VolumePeriod
 	if period < 0 {
 		return nil
@@ -290,8 +295,9 @@ func (p *Provider) volumeStats(ctx context.Context, pod *corev1.Pod) []stats.Vol
 				continue // it does not exist yet, or does not belong to the pod
 			}
 			if measure == volumes.MeasureDriver {
-				if u, err := p.Volumes.Usage(ctx, pod, v); err == nil {
-					out = append(out, stats.Volume{Name: v.Name, Claim: claim, Time: p.Clock.Now(), Own: true, Bytes: u.Used, Files: u.FilesUsed,
+				if a := p.asked.answer(volumeOf{pod.UID, v.Name}, late); a != nil {
+					u := a.usage
+					out = append(out, stats.Volume{Name: v.Name, Claim: claim, Time: a.at, Own: true, Bytes: u.Used, Files: u.FilesUsed,
 						FS: stats.FileSystem{Bytes: u.Bytes, Free: u.Free, Used: u.Used, Files: u.Files, FilesFree: u.FilesFree}})
 				}
 				continue
@@ -321,6 +327,14 @@ type measured struct {
 type measuredPod struct {
 	at      time.Time
 	volumes []stats.Volume
+}
+
+// stale reports whether the usage of a pod's volumes is measured anew.
+func (m *measured) stale(uid types.UID, now time.Time, period time.Duration) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p, ok := m.pods[uid]
+	return !ok || now.Sub(p.at) >= period
 }
 
 // of returns the usage of a pod's volumes, measured anew if it is older than the period.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"reflect"
 	"strconv"
+	"strings"
 	"sync"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
@@ -65,10 +66,52 @@ func (a *api) watch(action clienttesting.Action) (bool, watch.Interface, error) 
 	if err != nil {
 		return true, nil, err
 	}
-	return true, watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
+	c := &copies{Interface: w, result: make(chan watch.Event), done: make(chan struct{})}
+	go c.relay(opts.FieldSelector)
+	return true, c, nil
+}
+
+// copies passes copies of what a watch returns, until it is stopped.
+type copies struct {
+	watch.Interface
+	result chan watch.Event
+	done   chan struct{}
+	once   sync.Once
+}
+
+func (c *copies) ResultChan() <-chan watch.Event { return c.result }
+
+func (c *copies) Stop() {
+	c.once.Do(func() { close(c.done) })
+	c.Interface.Stop()
+}
+
+func (c *copies) relay(selector string) {
+	defer close(c.result)
+	for e := range c.Interface.ResultChan() {
+		if !selects(selector, e.Object) {
+			continue
+		}
 		e.Object = e.Object.DeepCopyObject()
-		return e, true
-	}), nil
+		select {
+		case c.result <- e:
+		case <-c.done:
+			return
+		}
+	}
+}
+
+// selects reports whether a field selector selects an object by its name, or an event by that of its object.
+func selects(selector string, obj runtime.Object) bool {
+	name, ok := strings.CutPrefix(selector, "metadata.name=")
+	if o, err := meta.Accessor(obj); ok && err == nil {
+		return o.GetName() == name
+	}
+	name, ok = strings.CutPrefix(selector, "involvedObject.name=")
+	if event, is := obj.(*corev1.Event); ok && is {
+		return event.InvolvedObject.Name == name
+	}
+	return true
 }
 
 func (a *api) react(action clienttesting.Action) (bool, runtime.Object, error) {

@@ -69,7 +69,7 @@ func Run(t *testing.T, pattern string, options controllers.Options, all ...contr
 				t.Fatal(err)
 			}
 			archive := txtar.Parse(data)
-			synctest.Test(t, func(t *testing.T) { play(t, archive, options, all) })
+			synctest.Test(t, func(t *testing.T) { play(t, archive, options, all, nil) })
 			if now := txtar.Format(archive); *update && !bytes.Equal(now, data) {
 				if err := os.WriteFile(file, now, 0o644); err != nil {
 					t.Fatal(err)
@@ -77,6 +77,16 @@ func Run(t *testing.T, pattern string, options controllers.Options, all ...contr
 			}
 		})
 	}
+}
+
+// Play plays the steps of a scenario with controllers. It returns what they wrote before each expect section, in place of comparing it.
+// What a step deletes need not be there.
+func Play(t *testing.T, scenario *txtar.Archive, all ...controllers.Controller) (wrote []string) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		play(t, scenario, controllers.Options{}, all, func(_ *txtar.File, text string) { wrote = append(wrote, text) })
+	})
+	return wrote
 }
 
 // Configured sets settings of a controller, each FLAG=VALUE.
@@ -98,16 +108,22 @@ type scene struct {
 	client *fake.Clientset
 	api    *api
 	said   *transcript
+	take   func(f *txtar.File, text string) // takes what was written before an expect section; nil: it is compared
 }
 
-func play(t *testing.T, archive *txtar.Archive, options controllers.Options, all []controllers.Controller) {
+func play(t *testing.T, archive *txtar.Archive, options controllers.Options, all []controllers.Controller,
+	take func(*txtar.File, string)) {
 	options.Clock = clock.RealClock{} // synctest fakes it
 	if testing.Verbose() {
 		options.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
 	said := &transcript{}
 	client := fake.NewClientset()
-	s := &scene{t: t, client: client, said: said, api: newAPI(client, options.Clock, said.add)}
+	if take != nil {
+		//lint:ignore SA1019 it keeps no managed fields, which cost more than the controllers
+		client = fake.NewSimpleClientset()
+	}
+	s := &scene{t: t, client: client, said: said, api: newAPI(client, options.Clock, said.add), take: take}
 	definitions := runtime.NewScheme()
 	if err := metav1.AddMetaToScheme(definitions); err != nil {
 		t.Fatal(err)
@@ -158,7 +174,9 @@ func (s *scene) step(f *txtar.File) {
 		for _, line := range strings.Split(strings.TrimSpace(string(f.Data)), "\n") {
 			resource, name, _ := strings.Cut(line, " ")
 			namespace, name := split(name)
-			s.check(s.api.remove(s.resource(resource), namespace, name))
+			if err := s.api.remove(s.resource(resource), namespace, name); s.take == nil || !apierrors.IsNotFound(err) {
+				s.check(err) // in Play, the controllers may have removed it
+			}
 		}
 	case "ready":
 		s.check(s.pods(words[1], func(pod *corev1.Pod) {
@@ -179,6 +197,10 @@ func (s *scene) step(f *txtar.File) {
 		s.check(err)
 		time.Sleep(d)
 	case "expect":
+		if s.take != nil {
+			s.take(f, s.said.take())
+			return
+		}
 		s.compare(f, s.said.take())
 		return
 	case "show":

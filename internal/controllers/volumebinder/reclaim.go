@@ -12,12 +12,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/component-helpers/storage/volume"
 )
 
-// reclaim releases a volume whose claim is deleted. The volume's external provisioner deletes it; a volume with the policy Retain stays.
+// reclaim releases a volume whose claim is deleted. The volume's external provisioner deletes it; a volume with the policy Retain stays;
+// one with Recycle is available again when a pod has emptied it.
 func (c *controller) reclaim(ctx context.Context, pv *corev1.PersistentVolume) error {
 	if pv.Status.Phase != corev1.VolumeReleased && pv.Status.Phase != corev1.VolumeFailed {
 		var err error
@@ -25,7 +27,32 @@ func (c *controller) reclaim(ctx context.Context, pv *corev1.PersistentVolume) e
 			return err
 		}
 	}
+	if pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle && pv.Annotations[volume.AnnMigratedTo] == "" {
+		return c.recycle(ctx, pv)
+	}
 	return c.reclaimer.reclaim(ctx, pv)
+}
+
+// recycle empties a volume. One that cannot be emptied is tried again.
+func (c *controller) recycle(ctx context.Context, pv *corev1.PersistentVolume) error {
+	if used, err := c.recycler.used(pv); used || err != nil {
+		return err
+	}
+	if !recyclable(pv) {
+		return c.reclaimer.failed(ctx, pv, "VolumeFailedRecycle", "No recycler plugin found for the volume!")
+	}
+	done, failure, err := c.recycler.recycle(ctx, pv)
+	switch {
+	case err != nil:
+		return err
+	case failure != "":
+		c.queue.AddAfter(types.NamespacedName{Name: pv.Name}, recycleAgain)
+		return c.reclaimer.failed(ctx, pv, "VolumeFailedRecycle", "Recycle failed: "+failure)
+	case !done:
+		return nil
+	}
+	c.recorder.Event(pv, corev1.EventTypeNormal, volumeRecycled, "Volume recycled")
+	return c.unbind(ctx, pv)
 }
 
 // reclaimer does with released volumes what their policy says. All messages are upstream's.
@@ -45,8 +72,6 @@ func (r *reclaimer) reclaim(ctx context.Context, pv *corev1.PersistentVolume) er
 		return nil
 	case corev1.PersistentVolumeReclaimDelete:
 		return r.remove(ctx, pv)
-	case corev1.PersistentVolumeReclaimRecycle:
-		return r.failed(ctx, pv, "VolumeFailedRecycle", "No recycler plugin found for the volume!")
 	}
 	return r.failed(ctx, pv, "VolumeUnknownReclaimPolicy", "Volume has unrecognized PersistentVolumeReclaimPolicy")
 }
@@ -60,6 +85,9 @@ func (r *reclaimer) remove(ctx context.Context, pv *corev1.PersistentVolume) err
 		return nil
 	case by != "" && by != hostPathDriver:
 		return r.failed(ctx, pv, "VolumeFailedDelete", fmt.Sprintf("no volume plugin matched name: %s", by))
+	case by != "" && pv.Spec.HostPath == nil:
+		return r.failed(ctx, pv, "VolumeFailedDelete",
+			fmt.Sprintf("failed to create deleter for volume %q: spec.PersistentVolumeSource.HostPath is nil", pv.Name))
 	case pv.Spec.NFS != nil:
 		return r.failed(ctx, pv, "VolumeFailedDelete", fmt.Sprintf("error getting deleter volume plugin for volume %q: "+
 			"no deletable volume plugin matched", pv.Name))

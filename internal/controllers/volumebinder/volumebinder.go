@@ -11,7 +11,8 @@
 // its phase. The next sync continues from there. One worker syncs all keys, so that it offers a volume to one claim at a time. The cache
 // may be stale, since each write is conditional on the version that was read.
 //
-// When the claim of a hostPath volume is deleted, the controller may delete the volume's directory (reclaim.go). Volumes and claims of
+// When the claim of a hostPath volume is deleted, the controller may delete the volume's directory (reclaim.go), or have a pod empty it
+// (recycle.go). Volumes and claims of
 // former in-tree drivers get annotations for the CSI drivers that replaced them (migration.go).
 package volumebinder
 
@@ -19,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -40,13 +42,17 @@ import (
 func Controller() controllers.Controller {
 	volumes, claims := corev1.SchemeGroupVersion.WithResource("persistentvolumes"),
 		corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")
+	pods := corev1.SchemeGroupVersion.WithResource("pods")
+	s := defaults()
 	return controllers.Controller{
 		Name:    "persistentvolume-binder-controller",
 		Account: "persistent-volume-binder", Component: "persistentvolume-controller",
 		Inputs: []schema.GroupVersionResource{volumes, claims, storagev1.SchemeGroupVersion.WithResource("storageclasses"),
-			corev1.SchemeGroupVersion.WithResource("pods")},
-		Outputs: []schema.GroupVersionResource{volumes, claims},
-		New:     build,
+			pods},
+		Outputs:  []schema.GroupVersionResource{volumes, claims, pods},
+		Settings: s.declare(),
+		Check:    func(*controllers.Cluster) error { return s.check() },
+		New:      func(d *controllers.Deps) (controllers.Runner, error) { return build(d, s) },
 	}
 }
 
@@ -68,12 +74,13 @@ type controller struct {
 	meters    *meters
 	migrator  migrator
 	reclaimer *reclaimer
+	recycler  *recycler
 	queue     *controllers.Queue[types.NamespacedName]
 
 	told map[types.NamespacedName]string // the last event of each waiting claim; only the worker uses it
 }
 
-func build(d *controllers.Deps) (controllers.Runner, error) {
+func build(d *controllers.Deps, s *settings) (controllers.Runner, error) {
 	core, classes := d.Informers.Core().V1(), d.Informers.Storage().V1().StorageClasses()
 	volumes, claims, pods := core.PersistentVolumes(), core.PersistentVolumeClaims(), core.Pods()
 	c := &controller{
@@ -85,12 +92,14 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	var err error
 	c.meters, err = newMeters(d, c)
 	c.reclaimer = &reclaimer{client: d.Client, recorder: d.Recorder, meters: c.meters, scratch: scratch}
+	c.recycler = newRecycler(d.Client, d.Recorder)
+	c.recycler.pods, c.recycler.claims, c.recycler.settings = c.pods, c.claims, s
 	err = errors.Join(err,
 		workload.IndexByPersistentVolumeClaim(pods.Informer()),
 		controllers.Subscribe(d, pods.Informer(), controllers.Handler[*corev1.Pod]{
 			Add: c.podHeard,
 			Update: func(before, updated *corev1.Pod) {
-				if waiting(before) != waiting(updated) {
+				if waiting(before) != waiting(updated) || over(before) != over(updated) {
 					c.podHeard(updated)
 				}
 			},
@@ -118,7 +127,12 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 			Add: c.classHeard, Update: func(_, updated *storagev1.StorageClass) { c.classHeard(updated) },
 		}),
 	)
-	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
+	return controllers.RunnerFunc(func(ctx context.Context) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer c.recycler.watchers.Wait()
+		defer cancel()
+		return c.queue.Run(ctx, c.sync)
+	}), err
 }
 
 func ofVolume(name string) string { return "volume " + name }
@@ -149,10 +163,15 @@ func (c *controller) claimHeard(claim *corev1.PersistentVolumeClaim) {
 	if claim.Spec.VolumeName != "" {
 		c.queue.Add(types.NamespacedName{Name: claim.Spec.VolumeName})
 	}
+	c.wakeNaming(claim.Namespace, claim.Name)
 }
 
-// podHeard enqueues the claims of a pod that wait for a volume: their events name the pods.
+// podHeard enqueues the claims of a pod that wait for a volume: their events name the pods. It enqueues the volume that a pod empties,
+// and those that are emptied when the pod is over.
 func (c *controller) podHeard(pod *corev1.Pod) {
+	if name, ok := strings.CutPrefix(pod.Name, recyclerName); ok {
+		c.queue.Add(types.NamespacedName{Name: name})
+	}
 	for i := range pod.Spec.Volumes {
 		name := workload.ClaimName(pod, &pod.Spec.Volumes[i])
 		if name == "" {
@@ -161,6 +180,22 @@ func (c *controller) podHeard(pod *corev1.Pod) {
 		claim, err := c.claims.PersistentVolumeClaims(pod.Namespace).Get(name)
 		if err == nil && claim.Spec.VolumeName == "" {
 			c.queue.Add(controllers.Key(claim))
+		}
+		if err != nil && over(pod) {
+			c.wakeNaming(pod.Namespace, name)
+		}
+	}
+}
+
+// wakeNaming enqueues the volumes that name a claim, which may be gone, or be bound to another volume.
+func (c *controller) wakeNaming(namespace, claim string) {
+	found, err := c.free.ByIndex(byClass, ofClaim(namespace, claim))
+	if err != nil {
+		return // the index exists, since the constructor added it
+	}
+	for _, f := range found {
+		if pv, ok := f.(*corev1.PersistentVolume); ok {
+			c.queue.Add(types.NamespacedName{Name: pv.Name})
 		}
 	}
 }
@@ -190,12 +225,17 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	if key.Namespace == "" {
 		pv, err := c.volumes.Get(key.Name)
 		if apierrors.IsNotFound(err) {
-			return nil
+			return c.recycler.finish(ctx, key.Name)
 		} else if err != nil {
 			return fmt.Errorf("get volume: %w", err)
 		}
 		if pv, err = c.migrator.volume(ctx, pv); err != nil {
 			return err
+		}
+		if c.recycler.empties(pv) { // it goes on, whatever becomes of the volume meanwhile
+			if err := c.recycle(ctx, pv); err != nil || !c.recycler.empties(pv) {
+				return err
+			}
 		}
 		return c.volume(ctx, pv)
 	}

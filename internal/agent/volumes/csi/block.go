@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
-	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mortise-dev/mortise/extension"
@@ -79,7 +78,7 @@ func (p *mapper) mapDevice(ctx context.Context, node csipb.NodeClient, v *volume
 		if err != nil {
 			return v.failed(stepMap, err)
 		}
-		if err := p.mapLinks(path, p.mapPath(v.name, v.pod.UID), link); err != nil {
+		if err := p.host.MapDevice(path, p.mapPath(v.name, v.pod.UID), link); err != nil {
 			return v.failed(stepLink, err)
 		}
 		if err := p.expandAtMount(ctx, node, v, path); err != nil {
@@ -157,37 +156,6 @@ func (p *mapper) publishBlock(ctx context.Context, node csipb.NodeClient, v *vol
 	return path, nil
 }
 
-// mapLinks maps a device: its file is bound below the plug-in's directory, and linked in the pod's.
-func (p *mapper) mapLinks(path, global, link string) error {
-	if err := os.MkdirAll(filepath.Dir(global), 0o750); err != nil {
-		return fmt.Errorf("make map directory: %w", err)
-	}
-	if mounted, err := p.mounted(global); err != nil {
-		return err
-	} else if !mounted {
-		f, err := os.OpenFile(global, os.O_CREATE|os.O_RDONLY, 0o640)
-		if err != nil {
-			return fmt.Errorf("make mount point of device: %w", err)
-		}
-		f.Close()
-		source, err := os.OpenFile(path, unix.O_PATH|unix.O_NOFOLLOW, 0)
-		if err != nil {
-			return fmt.Errorf("open device: %w", err)
-		}
-		defer source.Close()
-		if err := p.host.Mounter.Bind(fmt.Sprintf("/proc/self/fd/%d", source.Fd()), global); err != nil {
-			return fmt.Errorf("failed to bind mount devicePath: %s to linkPath %s: %w", path, global, err) // upstream's words
-		}
-	}
-	if have, err := os.Readlink(link); err == nil && have == path {
-		return nil
-	}
-	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("replace link to device: %w", err)
-	}
-	return os.Symlink(path, link)
-}
-
 // TearDownDevice unmaps and unpublishes a block device, and unstages it if no other pod uses it.
 func (p *mapper) TearDownDevice(ctx context.Context, r volumes.Reconstructed) error {
 	p.forget(r.PodUID, r.Name)
@@ -228,12 +196,8 @@ func (p *mapper) TearDownDevice(ctx context.Context, r volumes.Reconstructed) er
 
 // unmap undoes the map, and calls the driver.
 func (p *mapper) unmap(ctx context.Context, r volumes.Reconstructed, d data) error {
-	global := p.mapPath(r.Name, r.PodUID)
-	if err := p.host.Mounter.Unmount(global); err != nil {
-		return fmt.Errorf("unmap device %s: %w", global, err)
-	}
-	if err := os.Remove(global); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("unmap device: %w", err)
+	if err := p.host.UnmapDevice(p.mapPath(r.Name, r.PodUID)); err != nil {
+		return err
 	}
 	node, err := p.host.Drivers.Node(d.Driver)
 	if err != nil {
@@ -241,7 +205,7 @@ func (p *mapper) unmap(ctx context.Context, r volumes.Reconstructed, d data) err
 	}
 	target := p.publishPath(r.Name, r.PodUID)
 	if _, err := node.NodeUnpublishVolume(ctx, &csipb.NodeUnpublishVolumeRequest{VolumeId: d.Handle, TargetPath: target}); err != nil {
-		return fmt.Errorf("kubernetes.io/csi: blockMapper.unpublishVolumeForBlock failed: %w", err)
+		return fmt.Errorf("kubernetes.io/csi: blockMapper.unpublishVolumeForBlock failed: %w", named(d.Driver, err))
 	}
 	if err := p.removeMountPoint(target); err != nil {
 		return err

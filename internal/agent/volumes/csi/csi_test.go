@@ -115,17 +115,17 @@ func TestFailures(t *testing.T) {
 		undone     []string // the calls of tear-down
 	}{
 		"stage": {
-			"stage", `MountVolume.MountDevice failed for volume "pv" : rpc error: code = Internal desc = no luck`, errInternal, nil,
+			"stage", `MountVolume.MountDevice failed for volume "pv" : rpc error: code = Internal desc = no luck (CSI driver d.example.com)`, errInternal, nil,
 		},
 		"stage, maybe": {
-			"stage", `MountVolume.MountDevice failed for volume "pv" : rpc error: code = Aborted desc = busy`,
+			"stage", `MountVolume.MountDevice failed for volume "pv" : rpc error: code = Aborted desc = busy (CSI driver d.example.com)`,
 			status.Error(codes.Aborted, "busy"), []string{"unstage"},
 		},
 		"publish": {
-			"publish", `MountVolume.SetUp failed for volume "pv" : rpc error: code = Internal desc = no luck`, errInternal, []string{"unstage"},
+			"publish", `MountVolume.SetUp failed for volume "pv" : rpc error: code = Internal desc = no luck (CSI driver d.example.com)`, errInternal, []string{"unstage"},
 		},
 		"publish, maybe": {
-			"publish", `MountVolume.SetUp failed for volume "pv" : rpc error: code = DeadlineExceeded desc = late`,
+			"publish", `MountVolume.SetUp failed for volume "pv" : rpc error: code = DeadlineExceeded desc = late (CSI driver d.example.com)`,
 			status.Error(codes.DeadlineExceeded, "late"), []string{"unpublish", "unstage"},
 		},
 	} {

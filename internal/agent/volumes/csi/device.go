@@ -117,7 +117,7 @@ func (p *stager) stage(ctx context.Context, node csipb.NodeClient, v *volume) er
 		return v.failed(stepDevice, err)
 	}
 	defer unlock()
-	others, err := p.users(of, v.dir)
+	others, err := p.users(of, v.name, v.dir)
 	if err != nil {
 		return v.failed(stepDevice, err)
 	}
@@ -194,7 +194,7 @@ func (p *stager) release(ctx context.Context, d data, dir string) error {
 		return err
 	}
 	defer unlock()
-	others, err := p.users(of, dir)
+	others, err := p.users(of, d.Volume, dir)
 	if err != nil {
 		return err
 	}
@@ -286,7 +286,7 @@ func (p *stager) unstageUnused(ctx context.Context, of device) error {
 		return err
 	}
 	defer unlock()
-	users, err := p.users(of, "")
+	users, err := p.users(of, "", "")
 	if err != nil || len(users) > 0 {
 		return err
 	}

@@ -51,7 +51,9 @@ func (p *expander) expandAtMount(ctx context.Context, node csipb.NodeClient, v *
 
 // expandOnline expands a volume that containers use.
 func (p *expander) expandOnline(ctx context.Context, v *volume) error {
-	fail := func(err error) error { return &volumes.StepError{Step: stepOnline, Reason: resizeFailed, Err: err} }
+	fail := func(err error) error {
+		return &volumes.StepError{Step: stepOnline, Reason: resizeFailed, Err: named(v.driver, err)}
+	}
 	node, err := p.node(v)
 	if err != nil {
 		return err

@@ -59,18 +59,18 @@ func TestExpand(t *testing.T) {
 			state: corev1.PersistentVolumeClaimNodeResizePending, err: status.Error(codes.OutOfRange, "too much"), calls: 1,
 			patches: []string{"NodeResizeInProgress", `NodeResizeInfeasible`},
 			fails: `MountVolume.Setup failed while expanding volume for volume "pv" : Expander.NodeExpand failed to expand the volume : ` +
-				`rpc error: code = OutOfRange desc = too much`,
+				`rpc error: code = OutOfRange desc = too much (CSI driver d.example.com)`,
 		},
 		"failed, the claim the same": {
 			state: corev1.PersistentVolumeClaimNodeResizeInProgress, err: errInternal, calls: 1, asked: "2Gi", failed: true,
 			fails: `MountVolume.Setup failed while expanding volume for volume "pv" : Expander.NodeExpand failed to expand the volume : ` +
-				`rpc error: code = Internal desc = no luck`,
+				`rpc error: code = Internal desc = no luck (CSI driver d.example.com)`,
 		},
 		"failed, the claim smaller": {
 			state: corev1.PersistentVolumeClaimNodeResizeInProgress, err: errInternal, calls: 1, asked: "1536Mi", failed: true,
 			patches: []string{`NodeResizeInfeasible`},
 			fails: `MountVolume.Setup failed while expanding volume for volume "pv" : Expander.NodeExpand failed to expand the volume : ` +
-				`rpc error: code = Internal desc = no luck`,
+				`rpc error: code = Internal desc = no luck (CSI driver d.example.com)`,
 		},
 		"in use": {state: corev1.PersistentVolumeClaimNodeResizePending, err: status.Error(codes.FailedPrecondition, "in use"), calls: 1,
 			patches: []string{"NodeResizeInProgress", `"type":"NodeResizeError"`}},

@@ -5,6 +5,7 @@ package csi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 
@@ -40,9 +41,12 @@ func (p *plugin) MeasureVolume(ctx context.Context, spec *volumes.Spec) (volumes
 	return usage(answer.GetUsage())
 }
 
-// usage reads an answer. A driver that lies about negative sizes has none.
+// usage reads an answer. Sizes below zero are none, and units that are not known are left out, as with kubelet.
 func usage(all []*csipb.VolumeUsage) (volumes.Usage, error) {
 	var out volumes.Usage
+	if all == nil {
+		return out, errors.New("failed to get usage from response. usage is nil") // upstream's words
+	}
 	for _, u := range all {
 		total, free, used := uint64(max(u.GetTotal(), 0)), uint64(max(u.GetAvailable(), 0)), uint64(max(u.GetUsed(), 0))
 		switch u.GetUnit() {
@@ -50,8 +54,6 @@ func usage(all []*csipb.VolumeUsage) (volumes.Usage, error) {
 			out.Bytes, out.Free, out.Used = total, free, used
 		case csipb.VolumeUsage_INODES:
 			out.Files, out.FilesFree, out.FilesUsed = total, free, used
-		default:
-			return volumes.Usage{}, fmt.Errorf("unknown key %s in usage", u.GetUnit()) // upstream's words
 		}
 	}
 	return out, nil

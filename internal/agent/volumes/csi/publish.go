@@ -78,10 +78,11 @@ func (p *publisher) unpublish(ctx context.Context, dir string, d data) error {
 	if _, err := node.NodeUnpublishVolume(ctx, &csipb.NodeUnpublishVolumeRequest{
 		VolumeId: d.Handle, TargetPath: filepath.Join(dir, "mount"),
 	}); err != nil {
-		return fmt.Errorf("kubernetes.io/csi: Unmounter.TearDownAt failed: %w", err) // upstream's words
+		return fmt.Errorf("kubernetes.io/csi: Unmounter.TearDownAt failed: %w", named(d.Driver, err)) // upstream's words
 	}
 	if err := p.removeMountPoint(filepath.Join(dir, "mount")); err != nil {
-		return fmt.Errorf("kubernetes.io/csi: Unmounter.TearDownAt failed to clean mount dir [%s]: %w", filepath.Join(dir, "mount"), err)
+		return fmt.Errorf("kubernetes.io/csi: Unmounter.TearDownAt failed to clean mount dir [%s]: %w (CSI driver %s)",
+			filepath.Join(dir, "mount"), err, d.Driver)
 	}
 	if d.ephemeral() {
 		return nil

@@ -15,9 +15,10 @@ import (
 // dirName is the name of the plug-in's directory in a pod's directory.
 var dirName = strings.ReplaceAll(Name, "/", "~")
 
-// users returns the directories of the pods' volumes that use a device, without one. A file that cannot be read is an error: it may name
-// the device.
-func (p *disk) users(of device, without string) ([]string, error) {
+// users returns the directories of the pods' volumes that use a device, without one. The argument volume is the name of the persistent
+// volume, or empty if it is not known. A file that cannot be read is an error if it may name the device: the directory has the
+// volume's name. What is damaged for one volume hinders no other.
+func (p *disk) users(of device, volume, without string) ([]string, error) {
 	all, err := p.podVolumes()
 	if err != nil {
 		return nil, err
@@ -31,8 +32,11 @@ func (p *disk) users(of device, without string) ([]string, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
+		if err != nil && volume != "" && filepath.Base(dir) != volume {
+			continue
+		}
 		if err != nil {
-			return nil, fmt.Errorf("look for users of volume %s: %s: %w", of.handle, dir, err)
+			return nil, fmt.Errorf("look for users of volume %s of driver %s: %s: %w", of.handle, of.driver, dir, err)
 		}
 		if d.Driver == of.driver && d.Handle == of.handle {
 			out = append(out, dir)

@@ -9,7 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
@@ -65,7 +68,7 @@ func (v *volume) failed(step string, err error) error {
 	if own := (*volumes.StepError)(nil); errors.As(err, &own) {
 		return err // it names its step
 	}
-	out := &volumes.StepError{Step: step, Err: err}
+	out := &volumes.StepError{Step: step, Err: named(v.driver, err)}
 	if v.block {
 		out.Reason = failedMap
 		switch step {
@@ -78,6 +81,14 @@ func (v *volume) failed(step string, err error) error {
 		}
 	}
 	return out
+}
+
+// named adds the driver's name to an error that came from the driver, after upstream's words.
+func named(driver string, err error) error {
+	if s, ok := status.FromError(err); !ok || s.Code() == codes.OK || strings.Contains(err.Error(), driver) {
+		return err
+	}
+	return fmt.Errorf("%w (CSI driver %s)", err, driver)
 }
 
 // volume reads what a pod's volume says.
