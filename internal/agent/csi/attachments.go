@@ -29,12 +29,13 @@ type Attachments struct {
 
 	mu      sync.Mutex
 	used    map[corev1.UniqueVolumeName]bool
-	node    *corev1.Node // the newest
+	left    map[corev1.UniqueVolumeName]bool // released; the newest Node may be older than that
+	node    *corev1.Node                     // the newest
 	waiting map[types.UID]bool
 }
 
 func newAttachments(o Options) *Attachments {
-	return &Attachments{o: o, used: map[corev1.UniqueVolumeName]bool{}, waiting: map[types.UID]bool{}}
+	return &Attachments{o: o, used: map[corev1.UniqueVolumeName]bool{}, left: map[corev1.UniqueVolumeName]bool{}, waiting: map[types.UID]bool{}}
 }
 
 // UniqueName returns the name of a volume in the Node's status.
@@ -47,11 +48,26 @@ func AttachmentName(driver, handle, node string) string {
 	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(handle+driver+node)))
 }
 
-// InUse returns the volumes that the node uses, in their order. It implements nodestatus.Volumes.
+// InUse returns the volumes that the node uses, in their order, for the Node's status, whose former write has ended. It implements
+// nodestatus.Volumes.
 func (a *Attachments) InUse() []corev1.UniqueVolumeName {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	return slices.Sorted(maps.Keys(a.used))
+	var pods []types.UID
+	for name := range a.left {
+		if a.used[name] { // it is used again, and either no write has left it out, or the newest Node would show that
+			delete(a.left, name)
+			pods = slices.Collect(maps.Keys(a.waiting))
+		}
+	}
+	if len(pods) > 0 {
+		clear(a.waiting)
+	}
+	used := slices.Sorted(maps.Keys(a.used))
+	a.mu.Unlock()
+	if len(pods) > 0 {
+		a.o.Pods.WakeEach(pods)
+	}
+	return used
 }
 
 // Saw notes the newest Node, and wakes the pods that wait for attachments if these may have changed. It implements nodestatus.Volumes.
@@ -64,6 +80,11 @@ func (a *Attachments) Saw(node *corev1.Node) {
 		clear(a.waiting)
 	}
 	a.node = node
+	for name := range a.left {
+		if !slices.Contains(node.Status.VolumesInUse, name) {
+			delete(a.left, name)
+		}
+	}
 	a.mu.Unlock()
 	if len(pods) > 0 {
 		a.o.Pods.WakeEach(pods)
@@ -94,6 +115,9 @@ func (a *Attachments) Release(driver, handle string) {
 	a.mu.Lock()
 	was := a.used[name]
 	delete(a.used, name)
+	if was {
+		a.left[name] = true
+	}
 	a.mu.Unlock()
 	if was {
 		a.o.Resync()
@@ -108,7 +132,7 @@ func (a *Attachments) Attached(ctx context.Context, driver, handle string, pod t
 	first := !a.used[name]
 	a.used[name] = true
 	node := a.node
-	told := node != nil && slices.Contains(node.Status.VolumesInUse, name) &&
+	told := node != nil && !a.left[name] && slices.Contains(node.Status.VolumesInUse, name) &&
 		slices.ContainsFunc(node.Status.VolumesAttached, func(v corev1.AttachedVolume) bool { return v.Name == name })
 	if !told {
 		a.waiting[pod] = true
