@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"google.golang.org/grpc/codes"
@@ -26,6 +27,7 @@ import (
 type Attachments struct {
 	o       Options
 	refresh func(ctx context.Context, driver string) error // reads a driver's limit of volumes anew
+	needs   func(driver string) bool                       // whether a driver's volumes are attached, as far as it is known
 
 	mu      sync.Mutex
 	used    map[corev1.UniqueVolumeName]bool
@@ -41,6 +43,12 @@ func newAttachments(o Options) *Attachments {
 // UniqueName returns the name of a volume in the Node's status.
 func UniqueName(driver, handle string) corev1.UniqueVolumeName {
 	return corev1.UniqueVolumeName("kubernetes.io/csi/" + driver + "^" + handle)
+}
+
+// driverIn returns the driver in a name of [UniqueName].
+func driverIn(name corev1.UniqueVolumeName) string {
+	driver, _, _ := strings.Cut(strings.TrimPrefix(string(name), "kubernetes.io/csi/"), "^")
+	return driver
 }
 
 // AttachmentName returns the name of a VolumeAttachment.
@@ -64,6 +72,8 @@ func (a *Attachments) InUse() []corev1.UniqueVolumeName {
 	}
 	used := slices.Sorted(maps.Keys(a.used))
 	a.mu.Unlock()
+	// A driver may say that its volumes are not attached after all. Their VolumeAttachments need not wait for the volumes' ends.
+	used = slices.DeleteFunc(used, func(name corev1.UniqueVolumeName) bool { return !a.needs(driverIn(name)) })
 	if len(pods) > 0 {
 		a.o.Pods.WakeEach(pods)
 	}
