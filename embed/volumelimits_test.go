@@ -24,7 +24,7 @@ import (
 	"github.com/mortise-dev/mortise/embed/embedtest"
 )
 
-// TestVolumeLimit: a pod over the limit of a CSINode waits with kube-scheduler's message, and is bound when the driver reports a higher limit.
+// TestVolumeLimit: a pod over the limit of a CSINode waits with kube-scheduler's message, and is bound when the limit rises.
 func TestVolumeLimit(t *testing.T) {
 	t.Parallel()
 	const driver, nodeName = "limited.example.com", "simulated-0"

@@ -31,7 +31,7 @@ type Attachments struct {
 
 	mu      sync.Mutex
 	used    map[corev1.UniqueVolumeName]bool
-	left    map[corev1.UniqueVolumeName]bool // released; the newest Node may be older than that
+	left    map[corev1.UniqueVolumeName]bool // released; the newest Node may be older
 	node    *corev1.Node                     // the newest
 	waiting map[types.UID]bool
 }

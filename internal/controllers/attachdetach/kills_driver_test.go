@@ -38,7 +38,9 @@ type array struct {
 }
 
 func newArray(w *controllertest.World) *array {
-	return &array{w: w, attached: map[string]map[string]bool{}, staged: map[string]map[string]string{}, published: map[string]map[string]string{}}
+	return &array{
+		w: w, attached: map[string]map[string]bool{}, staged: map[string]map[string]string{}, published: map[string]map[string]string{},
+	}
 }
 
 func (a *array) attach(node, volume string) {

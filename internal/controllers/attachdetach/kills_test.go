@@ -19,6 +19,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/controllers/controllertest"
@@ -88,6 +89,9 @@ func TestKills(t *testing.T) {
 	}
 }
 
+// pass lets simulated time pass.
+func pass(d time.Duration) { <-clock.RealClock{}.After(d) }
+
 // later does something after a while.
 func later(w *controllertest.World, what string, longest time.Duration, do func()) {
 	go func() {
@@ -116,7 +120,7 @@ func (h *hour) steps(dir string) []controllertest.Step {
 			}
 			n.mu.Unlock()
 		}
-		time.Sleep(15 * time.Minute) // what still waits ends
+		pass(15 * time.Minute) // what still waits ends
 	}}}
 }
 
@@ -245,7 +249,7 @@ func (h *hour) blackout(n *simulatedNode) {
 			h.w.Pause("blackout of "+n.name, 2*time.Minute)
 		case 1:
 			h.evict(n.name, false)
-			time.Sleep(10 * time.Minute)
+			pass(10 * time.Minute)
 		case 2:
 			h.taint(n.name, corev1.Taint{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute})
 			h.evict(n.name, true)
@@ -341,7 +345,7 @@ func (h *hour) settle() {
 	var why string
 	for range 60 {
 		h.w.Pause("settle", 15*time.Second)
-		time.Sleep(15 * time.Second)
+		pass(15 * time.Second)
 		if why = h.missing(); why == "" || h.w.Failed() {
 			return
 		}

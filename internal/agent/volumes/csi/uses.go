@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// uses are the devices that pods of this process wait for or have, by pod and volume: from before the node says that it uses a device until
-// its tear-down. Together with the files on the disk they decide how long the node says so; the controller detaches a device afterwards.
+// uses are the devices that pods of this process wait for or have, by pod and volume: from before the node reports a device as in use until
+// its tear-down. Together with the files on the disk they decide how long the node does; the controller detaches a device afterwards.
 
 // use notes that a pod is about to use a device.
 func (p *memory) use(w wait, of device) {
@@ -54,7 +54,7 @@ func (p *caller) letGo(of device) {
 			return
 		}
 	}
-	// A pod that begins to use the device is noted first, and says so after that. So it does not get lost between the two.
+	// A pod that begins to use the device is noted before the node reports the device. So it does not get lost between the two.
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !slices.Contains(values(p.uses), of) {
