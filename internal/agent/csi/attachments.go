@@ -37,7 +37,9 @@ type Attachments struct {
 }
 
 func newAttachments(o Options) *Attachments {
-	return &Attachments{o: o, used: map[corev1.UniqueVolumeName]bool{}, left: map[corev1.UniqueVolumeName]bool{}, waiting: map[types.UID]bool{}}
+	return &Attachments{
+		o: o, used: map[corev1.UniqueVolumeName]bool{}, left: map[corev1.UniqueVolumeName]bool{}, waiting: map[types.UID]bool{},
+	}
 }
 
 // UniqueName returns the name of a volume in the Node's status.
