@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -63,43 +64,11 @@ type podsMeasured struct {
 	Resident, Anonymous, Share, Settled int64
 }
 
-// realPods are pods of real containers: a node with a containerd of its own, in namespaces of their own, so that nothing of them is left.
+// realPods are pods of real containers.
 func realPods(ctx context.Context, b *bench, add adder) error {
-	if os.Geteuid() != 0 {
-		return errors.New("real containers need root")
-	}
-	remove, err := unshare.Make()
-	if err != nil {
-		return err
-	}
-	defer remove()
-	dir, err := os.MkdirTemp("", "mortise-bench-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	self, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("find benchmark: %w", err)
-	}
-	binary, err := filepath.Abs(b.binary)
-	if err != nil {
-		return err
-	}
-	c := exec.CommandContext(ctx, self, podsChild)
-	c.Env = append(os.Environ(), "TMPDIR="+dir)
-	c.Stdin, c.Stderr = strings.NewReader(binary), os.Stderr
-	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
-	// The death that is signalled is the thread's.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	out, err := c.Output()
-	if err != nil {
-		return fmt.Errorf("run a node in namespaces of its own: %w", err)
-	}
 	var p podsMeasured
-	if err := json.Unmarshal(out, &p); err != nil {
-		return fmt.Errorf("read what was measured of pods: %w", err)
+	if err := onRealNode(ctx, b, podsChild, &p); err != nil {
+		return err
 	}
 	add(fmt.Sprintf("a pod of one container, image there: create → Ready as a watch sees it, %d one after another", podsInTurn),
 		report.Value{Name: "p50", Unit: "ms", Number: load.Quantile(p.Ready, 50), Bound: report.AtMost(180)},
@@ -124,12 +93,53 @@ func realPods(ctx context.Context, b *bench, add adder) error {
 	return nil
 }
 
-// bePodsInit is the first process of the namespaces.
-func bePodsInit() error {
+// onRealNode runs this program with the argument child, which measures on a node with a containerd of its own, in namespaces of their own,
+// so that nothing of them is left. It reads what the child has measured.
+func onRealNode(ctx context.Context, b *bench, child string, measured any) error {
+	if os.Geteuid() != 0 {
+		return errors.New("real containers need root")
+	}
+	remove, err := unshare.Make()
+	if err != nil {
+		return err
+	}
+	defer remove()
+	dir, err := os.MkdirTemp("", "b") // short: sockets of drivers below it have at most 107 bytes in their paths
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find benchmark: %w", err)
+	}
+	binary, err := filepath.Abs(b.binary)
+	if err != nil {
+		return err
+	}
+	c := exec.CommandContext(ctx, self, child)
+	c.Env = append(os.Environ(), "TMPDIR="+dir)
+	c.Stdin, c.Stderr = strings.NewReader(binary), os.Stderr
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
+	// The death that is signalled is the thread's.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	out, err := c.Output()
+	if err != nil {
+		return fmt.Errorf("run a node in namespaces of its own: %w", err)
+	}
+	if err := json.Unmarshal(out, measured); err != nil {
+		return fmt.Errorf("read what was measured: %w", err)
+	}
+	return nil
+}
+
+// beNodesInit is the first process of the namespaces. It runs this program with the argument measurer.
+func beNodesInit(measurer string) error {
 	if err := unshare.Arrange(); err != nil {
 		return err
 	}
-	c := exec.Command("/proc/self/exe", podsMeasurer)
+	c := exec.Command("/proc/self/exe", measurer)
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
 	if code := unshare.Init(c); code != 0 {
 		return fmt.Errorf("process that measures ended with code %d", code)
@@ -145,8 +155,13 @@ type podsNode struct {
 	watched watch.Interface // its pods
 }
 
-// bePods is the process that measures.
-func bePods(ctx context.Context, in io.Reader, out io.Writer) (err error) {
+// bePods is the process that measures pods.
+func bePods(ctx context.Context, in io.Reader, out io.Writer) error {
+	return withRealNode(ctx, in, out, func(ctx context.Context, n *podsNode) (any, error) { return n.measure(ctx) })
+}
+
+// withRealNode measures on a node of its own, and writes what was measured.
+func withRealNode(ctx context.Context, in io.Reader, out io.Writer, measure func(context.Context, *podsNode) (any, error)) (err error) {
 	binary, err := io.ReadAll(in)
 	if err != nil {
 		return err
@@ -183,7 +198,11 @@ func bePods(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 	if err := n.awaitNode(ctx); err != nil {
 		return err
 	}
-	measured, err := n.measure(ctx)
+	if n.watched, err = n.client.CoreV1().Pods("default").Watch(ctx, metav1.ListOptions{}); err != nil {
+		return fmt.Errorf("watch pods: %w", err)
+	}
+	defer n.watched.Stop()
+	measured, err := measure(ctx, n)
 	if err != nil {
 		return err
 	}
@@ -235,10 +254,6 @@ func (n *podsNode) awaitNode(ctx context.Context) error {
 
 func (n *podsNode) measure(ctx context.Context) (p *podsMeasured, err error) {
 	p = &podsMeasured{}
-	if n.watched, err = n.client.CoreV1().Pods("default").Watch(ctx, metav1.ListOptions{}); err != nil {
-		return nil, fmt.Errorf("watch pods: %w", err)
-	}
-	defer n.watched.Stop()
 	// The first makes the bridge, and the kernel's rules.
 	if _, err := n.atOnce(ctx, "first", 1); err != nil {
 		return nil, err
@@ -336,15 +351,16 @@ func (n *podsNode) atOnce(ctx context.Context, name string, count int) (time.Dur
 		})
 	}
 	err := n.until(name+" ready", count, func(e watch.Event, pod *corev1.Pod) bool {
-		for _, c := range pod.Status.Conditions {
-			if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-				return strings.HasPrefix(pod.Name, name+"-")
-			}
-		}
-		return false
+		return podReady(pod) && strings.HasPrefix(pod.Name, name+"-")
 	})
 	took := time.Since(began)
 	return took, errors.Join(g.Wait(), err)
+}
+
+func podReady(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 // alone asks the runtime for a pod of which the node knows nothing, and says how long it took until its container was started.

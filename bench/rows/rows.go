@@ -67,6 +67,8 @@ func rowsInOrder() []row {
 		{name: "autoscale", what: "1,000 autoscalers over 10,000 simulated pods: memory, CPU at rest, reaction to a step of the load",
 			start: autoscaling},
 		{name: "pods", what: "pods of real containers on a node of its own: ready, at once, memory and rest (root, containerd)", start: realPods},
+		{name: "attach", what: "1,000 volumes attached to 10 simulated nodes, and detached: CPU", start: attaches},
+		{name: "claims", what: "pods with a local volume, beside pods without one by turns: ready (root, containerd)", start: localClaims},
 		{name: "services", what: "10,000 Services by nftables and by iptables, in network namespaces of their own (root)", start: serviceRules},
 		{name: "plugins", what: "plug-ins of the node: allocation of a device, 10,000 devices that flap", start: nodePlugins},
 		{name: "embed", what: "embedtest.New", start: embeds},

@@ -21,8 +21,10 @@ func Subcommands() map[string]subcommand {
 		noisyChild:      beNoisy,
 		plainChild:      func(_ context.Context, in io.Reader, out io.Writer) error { return bePlain(in, out) },
 		pluginChild:     func(ctx context.Context, in io.Reader, _ io.Writer) error { return beDevicePlugin(ctx, in) },
-		podsChild:       func(context.Context, io.Reader, io.Writer) error { return bePodsInit() },
+		podsChild:       func(context.Context, io.Reader, io.Writer) error { return beNodesInit(podsMeasurer) },
 		podsMeasurer:    bePods,
+		claimsChild:     func(context.Context, io.Reader, io.Writer) error { return beNodesInit(claimsMeasurer) },
+		claimsMeasurer:  beClaims,
 		stallsChild:     func(_ context.Context, in io.Reader, out io.Writer) error { return lookAfterProcessors(in, out) },
 	}
 	for _, backend := range proxiedBy() {

@@ -164,7 +164,7 @@ func Run(ctx context.Context, options Options) (err error) {
 		return err
 	}
 	for _, there := range []prometheus.Collector{
-		podstats.NewCollector(n.NodeName, n.stats), n.images.Collector(), podworkers.Counts(n.workers),
+		podstats.NewCollector(n.NodeName, n.stats), n.images.Collector(), podworkers.Counts(n.workers), n.volumes.Total(),
 	} {
 		if err := n.Metrics.registry.Register(there); err != nil {
 			return fmt.Errorf("register metrics: %w", err)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"google.golang.org/grpc/codes"
@@ -26,15 +27,19 @@ import (
 type Attachments struct {
 	o       Options
 	refresh func(ctx context.Context, driver string) error // reads a driver's limit of volumes anew
+	needs   func(driver string) bool                       // whether a driver's volumes are attached, as far as it is known
 
 	mu      sync.Mutex
 	used    map[corev1.UniqueVolumeName]bool
-	node    *corev1.Node // the newest
+	left    map[corev1.UniqueVolumeName]bool // released; the newest Node may be older
+	node    *corev1.Node                     // the newest
 	waiting map[types.UID]bool
 }
 
 func newAttachments(o Options) *Attachments {
-	return &Attachments{o: o, used: map[corev1.UniqueVolumeName]bool{}, waiting: map[types.UID]bool{}}
+	return &Attachments{
+		o: o, used: map[corev1.UniqueVolumeName]bool{}, left: map[corev1.UniqueVolumeName]bool{}, waiting: map[types.UID]bool{},
+	}
 }
 
 // UniqueName returns the name of a volume in the Node's status.
@@ -42,16 +47,39 @@ func UniqueName(driver, handle string) corev1.UniqueVolumeName {
 	return corev1.UniqueVolumeName("kubernetes.io/csi/" + driver + "^" + handle)
 }
 
+// driverIn returns the driver in a name of [UniqueName].
+func driverIn(name corev1.UniqueVolumeName) string {
+	driver, _, _ := strings.Cut(strings.TrimPrefix(string(name), "kubernetes.io/csi/"), "^")
+	return driver
+}
+
 // AttachmentName returns the name of a VolumeAttachment.
 func AttachmentName(driver, handle, node string) string {
 	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(handle+driver+node)))
 }
 
-// InUse returns the volumes that the node uses, in their order. It implements nodestatus.Volumes.
+// InUse returns the volumes that the node uses, in their order, for the Node's status, whose former write has ended. It implements
+// nodestatus.Volumes.
 func (a *Attachments) InUse() []corev1.UniqueVolumeName {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	return slices.Sorted(maps.Keys(a.used))
+	var pods []types.UID
+	for name := range a.left {
+		if a.used[name] { // it is used again, and either no write has left it out, or the newest Node would show that
+			delete(a.left, name)
+			pods = slices.Collect(maps.Keys(a.waiting))
+		}
+	}
+	if len(pods) > 0 {
+		clear(a.waiting)
+	}
+	used := slices.Sorted(maps.Keys(a.used))
+	a.mu.Unlock()
+	// A driver may say that its volumes are not attached after all. Their VolumeAttachments need not wait for the volumes' ends.
+	used = slices.DeleteFunc(used, func(name corev1.UniqueVolumeName) bool { return !a.needs(driverIn(name)) })
+	if len(pods) > 0 {
+		a.o.Pods.WakeEach(pods)
+	}
+	return used
 }
 
 // Saw notes the newest Node, and wakes the pods that wait for attachments if these may have changed. It implements nodestatus.Volumes.
@@ -64,6 +92,11 @@ func (a *Attachments) Saw(node *corev1.Node) {
 		clear(a.waiting)
 	}
 	a.node = node
+	for name := range a.left {
+		if !slices.Contains(node.Status.VolumesInUse, name) {
+			delete(a.left, name)
+		}
+	}
 	a.mu.Unlock()
 	if len(pods) > 0 {
 		a.o.Pods.WakeEach(pods)
@@ -94,6 +127,9 @@ func (a *Attachments) Release(driver, handle string) {
 	a.mu.Lock()
 	was := a.used[name]
 	delete(a.used, name)
+	if was {
+		a.left[name] = true
+	}
 	a.mu.Unlock()
 	if was {
 		a.o.Resync()
@@ -108,7 +144,7 @@ func (a *Attachments) Attached(ctx context.Context, driver, handle string, pod t
 	first := !a.used[name]
 	a.used[name] = true
 	node := a.node
-	told := node != nil && slices.Contains(node.Status.VolumesInUse, name) &&
+	told := node != nil && !a.left[name] && slices.Contains(node.Status.VolumesInUse, name) &&
 		slices.ContainsFunc(node.Status.VolumesAttached, func(v corev1.AttachedVolume) bool { return v.Name == name })
 	if !told {
 		a.waiting[pod] = true

@@ -32,6 +32,7 @@ import (
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
 
+	"github.com/mortise-dev/mortise/api/config/v1alpha1"
 	"github.com/mortise-dev/mortise/internal/agent/allocatable"
 	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
@@ -227,6 +228,9 @@ func (m *Manager) setConditions(s *corev1.NodeStatus) {
 		why = shutdownReason
 	}
 	m.mu.Unlock()
+	if slices.ContainsFunc(s.Conditions, func(c corev1.NodeCondition) bool { return c.Type == v1alpha1.FencedCondition }) {
+		set(v1alpha1.FencedCondition, false, "", "", "NodeRuns", "the node runs")
+	}
 	set(corev1.NodeReady, why == "", "KubeletReady", "kubelet is posting ready status", "KubeletNotReady", why)
 }
 

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/clock"
 
+	"github.com/mortise-dev/mortise/api/config/v1alpha1"
 	"github.com/mortise-dev/mortise/internal/agent/allocatable"
 	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
@@ -102,5 +103,16 @@ func TestWhatNeighboursReportIsInTheNode(t *testing.T) {
 	}
 	if ready, why := m.NetworkReady(); !ready {
 		t.Errorf("the runtime: %s", why)
+	}
+	if _, ok := conditions()[v1alpha1.FencedCondition]; ok {
+		t.Error("a node that nobody has fenced has the condition")
+	}
+	fenced := m.initial()
+	fenced.Status.Conditions = append(fenced.Status.Conditions,
+		corev1.NodeCondition{Type: v1alpha1.FencedCondition, Status: corev1.ConditionTrue})
+	for _, c := range m.updated(fenced).Status.Conditions {
+		if c.Type == v1alpha1.FencedCondition && c.Status != corev1.ConditionFalse {
+			t.Errorf("the node runs: %v", c)
+		}
 	}
 }

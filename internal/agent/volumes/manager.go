@@ -25,11 +25,12 @@ import (
 type Manager struct {
 	*Host
 	plugins []Plugin
+	tally   *tally
 }
 
 // NewManager makes a manager of the given plug-ins.
 func NewManager(host *Host, factories []Factory) *Manager {
-	m := &Manager{Host: host}
+	m := &Manager{Host: host, tally: newTally()}
 	for _, factory := range factories {
 		m.plugins = append(m.plugins, factory(host))
 	}
@@ -91,9 +92,13 @@ func (m *Manager) setUp(ctx context.Context, pod *corev1.Pod, v *corev1.Volume, 
 	if err == nil {
 		name = cmp.Or(spec.Name(), name)
 		spec.PodIPs = podIPs
+		if used(pod)[v.Name] {
+			m.tally.want(spec, plugin.Name())
+		}
 		err = plugin.SetUp(ctx, spec)
 	}
 	if err == nil {
+		m.tally.mounted(spec)
 		return nil
 	}
 	step := "MountVolume.SetUp failed"
@@ -192,6 +197,7 @@ func (m *Manager) NextRenewal(pod types.UID) time.Time {
 // TearDown tears down the pod's volumes that are on the disk, and then removes the pod's directory. The directory never has data that do
 // not belong to the node (hostPath). TearDown removes links that containers made, and does not follow them.
 func (m *Manager) TearDown(ctx context.Context, pod types.UID) error {
+	m.tally.unwant(pod)
 	// Subpaths are bound there, and keep the volumes from being unmounted.
 	if err := m.unmount(filepath.Join(m.PodDir(pod), "volume-subpaths")); err != nil {
 		return err
@@ -223,6 +229,7 @@ func (m *Manager) TearDown(ctx context.Context, pod types.UID) error {
 			r.ForgetPod(pod)
 		}
 	}
+	m.tally.forget(pod)
 	if err := safepath.RemoveAll(dir); err != nil {
 		return fmt.Errorf("remove directory of pod %s: %w", pod, err)
 	}

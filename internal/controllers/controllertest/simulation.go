@@ -466,3 +466,14 @@ func (w *World) Locked(f func() string) string {
 }
 
 var podsResource = corev1.SchemeGroupVersion.WithResource("pods")
+
+// Kill kills the controllers of a World, which start anew.
+func Kill(w *World) {
+	w.api.mu.Lock()
+	defer w.api.mu.Unlock()
+	if !w.dead && w.die != nil {
+		w.sayLocked("death")
+		w.dead = true
+		w.die()
+	}
+}

@@ -9,6 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mortise-dev/mortise/api/config/v1alpha1"
 )
 
 func condition(conditions []corev1.NodeCondition, kind corev1.NodeConditionType) *corev1.NodeCondition {
@@ -120,6 +122,12 @@ func taints(node *corev1.Node, flee bool, now time.Time) []corev1.Taint {
 		delete(ours, id{corev1.TaintNodeNotReady, corev1.TaintEffectNoSchedule})
 	}
 	add(corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule, node.Spec.Unschedulable)
+	// Without the condition, the taint is an administrator's.
+	if c := condition(node.Status.Conditions, v1alpha1.FencedCondition); c != nil {
+		ready := condition(node.Status.Conditions, corev1.NodeReady)
+		add(corev1.TaintNodeOutOfService, corev1.TaintEffectNoExecute,
+			c.Status == corev1.ConditionTrue && ready != nil && ready.Status != corev1.ConditionTrue)
+	}
 	var result []corev1.Taint
 	for _, t := range node.Spec.Taints {
 		k := id{t.Key, t.Effect}

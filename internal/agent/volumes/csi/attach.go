@@ -56,36 +56,53 @@ func (p *caller) attached(ctx context.Context, v *volume) (map[string]string, er
 	if !v.attach {
 		return nil, nil
 	}
+	p.use(wait{v.pod.UID, v.name}, device{v.driver, v.handle})
 	metadata, ok, err := p.host.Attachments.Attached(ctx, v.driver, v.handle, v.pod.UID)
 	if err != nil {
 		return nil, v.failed(stepAttach, err)
 	}
 	key, now := wait{v.pod.UID, v.name}, p.host.Clock.Now()
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if ok {
-		delete(p.waits, key)
+		p.endWait(key)
 		return metadata, nil
 	}
-	since, waits := p.waits[key]
-	if !waits {
-		p.waits[key], since = now, now
-	}
-	if until := since.Add(attachWait); now.Before(until) {
+	if until := p.waitsUntil(key, now); now.Before(until) {
 		return nil, &containermanager.Hold{Until: until, Message: "waiting for the attachment of volume " + v.name}
 	}
-	p.waits[key] = now
 	// upstream's words
 	why := fmt.Errorf("unmounted volumes=[%[1]s], unattached volumes=[%[1]s], failed to process volumes=[]: %[2]w",
 		v.spec.Volume.Name, errTimeout)
 	if c := v.class; c != nil && ptr.Deref(c.Spec.NodeAllocatableUpdatePeriodSeconds, 0) > 0 && p.host.Attachments.Exhausted(
 		ctx, v.driver, v.handle) {
-		delete(p.waits, key)
-		p.host.Attachments.Release(v.driver, v.handle) // nothing is on the disk that tear-down would find
+		p.endWait(key)
+		p.unuse(key)
+		p.letGo(device{v.driver, v.handle})
 		return nil, &podfit.Rejection{Reason: "VolumeAttachmentLimitExceeded",
 			Message: "Node has reached its volume attachment limit, rejecting pod. " + why.Error()}
 	}
 	return nil, &volumes.StepError{Err: fmt.Errorf("Unable to attach or mount volumes: %w", why)}
+}
+
+// waitsUntil returns when a wait is over, which it begins if there is none. One that is over begins anew.
+func (p *memory) waitsUntil(key wait, now time.Time) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	since, waits := p.waits[key]
+	if !waits {
+		since = now
+	}
+	until := since.Add(attachWait)
+	if p.waits[key] = since; !now.Before(until) {
+		p.waits[key] = now
+	}
+	return until
+}
+
+// endWait ends a wait.
+func (p *memory) endWait(key wait) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.waits, key)
 }
 
 var errTimeout = errors.New("context deadline exceeded")

@@ -176,13 +176,14 @@ func (p *mapper) TearDownDevice(ctx context.Context, r volumes.Reconstructed) er
 	if err := p.unmap(ctx, r, d); err != nil {
 		return err
 	}
+	p.unuse(wait{r.PodUID, r.Name})
 	others, err := p.blockUsers(r.Name, r.PodUID)
 	if err != nil {
 		return err
 	}
 	if len(others) == 0 {
 		if p.unstageBlock(ctx, r.Name, of) == nil {
-			defer p.host.Attachments.Release(of.driver, of.handle)
+			defer p.letGo(of)
 		} else {
 			defer p.host.Drivers.LookAgain(ctx, of.driver) // the device has a file of its own, and does not keep the pod
 		}
@@ -319,6 +320,6 @@ func (p *mapper) unstageUnusedBlock(ctx context.Context, name string, of device)
 	if err := p.unstageBlock(ctx, name, of); err != nil {
 		return err
 	}
-	p.host.Attachments.Release(of.driver, of.handle)
+	p.letGo(of)
 	return nil
 }

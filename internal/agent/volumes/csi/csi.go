@@ -16,6 +16,7 @@
 //	measure.go     usage
 //	data.go        vol_data.json
 //	references.go  which pods use a device
+//	uses.go        how long the node says that it uses a device
 //
 // The layout is kubelet's, so that a node may be taken over either way:
 //
@@ -73,6 +74,7 @@ type memory struct {
 	mu        sync.Mutex
 	published map[types.UID]map[string]*publication // by pod and name of the volume
 	waits     map[wait]time.Time                    // since when
+	uses      map[wait]device
 }
 
 // caller makes requests for drivers.
@@ -113,7 +115,7 @@ var _ interface {
 
 // New makes the plug-in.
 func New(host *volumes.Host) volumes.Plugin {
-	known := &memory{published: map[types.UID]map[string]*publication{}, waits: map[wait]time.Time{}}
+	known := &memory{published: map[types.UID]map[string]*publication{}, waits: map[wait]time.Time{}, uses: map[wait]device{}}
 	calls := &caller{&disk{host}, known, machineHasSELinux}
 	return &plugin{&mapper{&stager{&publisher{&expander{calls}}, newDevices()}}}
 }
@@ -254,8 +256,8 @@ func (p *memory) NextRenewal(pod types.UID) time.Time {
 	return first
 }
 
-// ForgetPod drops what is in memory of a pod.
-func (p *memory) ForgetPod(pod types.UID) {
+// forgetPod drops what is in memory of a pod.
+func (p *memory) forgetPod(pod types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.published, pod)
@@ -285,6 +287,7 @@ func (p *plugin) TearDown(ctx context.Context, r volumes.Reconstructed) error {
 	if data.ephemeral() {
 		return p.removeDir(r.Dir)
 	}
+	p.unuse(wait{r.PodUID, r.Name})
 	return p.release(ctx, data, r.Dir)
 }
 

@@ -200,7 +200,7 @@ func (p *stager) release(ctx context.Context, d data, dir string) error {
 	}
 	if len(others) == 0 {
 		if p.unstage(ctx, of) == nil {
-			defer p.host.Attachments.Release(of.driver, of.handle)
+			defer p.letGo(of)
 		} else {
 			defer p.host.Drivers.LookAgain(ctx, of.driver)
 		}
@@ -293,7 +293,7 @@ func (p *stager) unstageUnused(ctx context.Context, of device) error {
 	if err := p.unstage(ctx, of); err != nil {
 		return err
 	}
-	p.host.Attachments.Release(of.driver, of.handle)
+	p.letGo(of)
 	return nil
 }
 
