@@ -56,7 +56,8 @@ func TestInputs(t *testing.T) {
 						t.Errorf("%s is not watched", in)
 					}
 					// Others find the cache. An informer has the type of its objects in its own.
-					named := &controllers.Deps{Informers: informers.NewSharedInformerFactory(client, 0), Typed: map[schema.GroupVersionResource]bool{in: true}}
+					named := &controllers.Deps{Informers: informers.NewSharedInformerFactory(client, 0)}
+					named.Typed = map[schema.GroupVersionResource]bool{in: true}
 					other, err := named.Informers.ForResource(in)
 					if err != nil {
 						t.Fatal(err)

@@ -106,8 +106,8 @@ func apiServices() (managedfields.TypeConverter, error) {
 	return c, nil
 }
 
-// models are the OpenAPI models of metadata, Scale and APIService, by name. Upstream has them as Go code, with the texts of all fields, beside
-// some hundred others: a megabyte of the program.
+// models are the OpenAPI models of metadata, Scale and APIService, by name. Upstream has them as Go code, with the texts of all fields,
+// beside some hundred others: a megabyte of the program.
 //
 //go:embed z_models.json
 var models []byte

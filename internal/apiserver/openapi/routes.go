@@ -28,8 +28,8 @@ type route struct {
 	options options
 }
 
-// options is an options type of metav1, whose fields are query parameters. It has the texts of the fields, and no interface that returns them:
-// the linker would keep those of every type of every kind for its sake.
+// options is an options type of metav1, whose fields are query parameters. It has the texts of the fields, and no interface that returns
+// them: the linker would keep those of every type of every kind for its sake.
 type options struct {
 	of   reflect.Type
 	docs map[string]string

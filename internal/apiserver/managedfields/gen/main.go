@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Gen writes z_shapes.json.gz and z_definitions.json.gz: the schemas of the built-in kinds and of CustomResourceDefinition, which the client-go
-// and apiextensions-apiserver modules carry as YAML in a Go string, in the form that package managedfields reads (its type shape, which the
-// types here must match). And z_models.json: the OpenAPI models of metadata, Scale and APIService, which the modules have as Go code.
+// Gen writes z_shapes.json.gz and z_definitions.json.gz: the schemas of the built-in kinds and of CustomResourceDefinition, which the
+// client-go and apiextensions-apiserver modules carry as YAML in a Go string, in the form that package managedfields reads (its type shape,
+// which the types here must match). And z_models.json: the OpenAPI models of metadata, Scale and APIService, which the modules have as Go
+// code.
 package main
 
 import (

@@ -18,8 +18,8 @@ import (
 // base is the document whose text is the dictionary of the others: it has the schemas of metadata and pods, which most others repeat.
 const base = "v3_api_v1"
 
-// pack compresses documents again, with the text of the core group's as their dictionary: they take a tenth then. Two stay as they are: base
-// itself, and v2, which is large and is sent as it is stored.
+// pack compresses documents again, with the text of the core group's as their dictionary: they take a third then. Two stay as they are:
+// base itself, and v2, which is large and is sent as it is stored.
 func pack() error {
 	for _, form := range []string{".json", ".pb"} {
 		dictionary, err := unzip(base + form + ".gz")
