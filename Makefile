@@ -3,9 +3,11 @@ GO      ?= go
 TAGS    := grpcnotrace
 # What `mortise kubectl version` says of itself; the libraries have only a placeholder.
 VERSION := v1.37.1
-LDFLAGS := -s -w -X k8s.io/component-base/version.gitVersion=$(VERSION) -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37 -X k8s.io/client-go/pkg/version.gitVersion=$(VERSION)
+LDFLAGS := -s -w -funcalign=16 -X k8s.io/component-base/version.gitVersion=$(VERSION) -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37 -X k8s.io/client-go/pkg/version.gitVersion=$(VERSION)
 BIN     := bin/mortise
-# One static binary; tests are built the same way, so that nothing is compiled twice.
+# Flags of its own make the program smaller and its build faster: see scripts/overlay/flags.
+SMALL   := -small
+# One static binary, as the tests are.
 export CGO_ENABLED ?= 0
 
 .PHONY: help up build release test race lint gen page check bench soak fuzz mutate conformance FORCE
@@ -14,8 +16,8 @@ export CGO_ENABLED ?= 0
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-build: ## build bin/mortise
-	@GO='$(GO)' ./scripts/compile -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/mortise
+build: ## build bin/mortise; SMALL=: with the flags of the tests, which then compile nothing twice, as one that is a fifth larger
+	@GO='$(GO)' ./scripts/compile $(SMALL) -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/mortise
 	@cp $(BIN) $(BIN).copy && mv $(BIN).copy $(BIN) # what the linker itself wrote, the page cache has in larger pieces: 20 MB more are resident
 
 up: build ## build, install what is missing, start a cluster, print what to type next

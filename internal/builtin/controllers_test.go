@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/x509"
 	"net/netip"
+	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	metadatafake "k8s.io/client-go/metadata/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -52,6 +54,16 @@ func TestInputs(t *testing.T) {
 				for _, in := range c.Inputs {
 					if !whole[in] {
 						t.Errorf("%s is not watched", in)
+					}
+					// Others find the cache. An informer has the type of its objects in its own.
+					named := &controllers.Deps{Informers: informers.NewSharedInformerFactory(client, 0)}
+					named.Typed = map[schema.GroupVersionResource]bool{in: true}
+					other, err := named.Informers.ForResource(in)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if informer := named.Informer(in); informer == nil || reflect.TypeOf(informer) != reflect.TypeOf(other.Informer()) {
+						t.Errorf("Deps.Informer(%s) is a %T, want a %T", in, informer, other.Informer())
 					}
 				}
 			})

@@ -42,10 +42,10 @@ const all = "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64"
 type release struct {
 	version, out      string
 	tags, ldflags     string
-	overlay           string // file of go build's -overlay
-	binaries          string // directory of binaries that are built already, OS_ARCH/mortise; empty: build them
-	maintainer        string // of the Debian packages, "NAME <ADDRESS>"
-	level             int    // of the Debian packages' compression, 0 to 9
+	small             []string // flags of go build, see scripts/overlay/flags
+	binaries          string   // directory of binaries that are built already, OS_ARCH/mortise; empty: build them
+	maintainer        string   // of the Debian packages, "NAME <ADDRESS>"
+	level             int      // of the Debian packages' compression, 0 to 9
 	platforms         []platform
 	time              time.Time // of the commit
 	manual, completed string    // directories of manual pages and completions
@@ -145,10 +145,11 @@ func (r *release) make(ctx context.Context) error {
 	}
 	if r.binaries == "" {
 		r.binaries = filepath.Join(work, "binaries")
-		// Empty if this Go takes none: the binaries are larger then.
-		if r.overlay, err = output(ctx, "./scripts/overlay/make", filepath.Join(work, "overlay")); err != nil {
+		flags, err := output(ctx, "./scripts/overlay/flags", filepath.Join(work, "overlay"))
+		if err != nil {
 			return err
 		}
+		r.small = strings.Split(flags, "\n")
 		for _, p := range r.platforms {
 			if err := r.build(ctx, p); err != nil {
 				return err
@@ -195,14 +196,36 @@ func (r *release) binary(p platform) string {
 // build builds a platform's binary. Paths of this machine are left out of it, and so is the linker's own identifier.
 func (r *release) build(ctx context.Context, p platform) error {
 	begin := time.Now()
-	c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=true", "-tags", r.tags, "-overlay", r.overlay,
-		"-ldflags", r.ldflags+" -buildid=", "-o", r.binary(p), "./cmd/mortise") //nolint:gosec // the arguments are ours
+	args := slices.Concat([]string{"build", "-buildvcs=true", "-tags", r.tags}, r.small,
+		[]string{"-ldflags", r.ldflags + " -buildid=", "-o", r.binary(p), "./cmd/mortise"})
+	c := exec.CommandContext(ctx, "go", args...) //nolint:gosec // the arguments are ours
 	c.Env = append(os.Environ(), "GOOS="+p.os, "GOARCH="+p.arch, "CGO_ENABLED=0", "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0")
+	if os.Getenv("GOGC") == "" {
+		c.Env = append(c.Env, "GOGC=400") // the compiler's: see scripts/compile
+	}
 	c.Stdout, c.Stderr = os.Stdout, os.Stderr
 	if err := c.Run(); err != nil {
 		return fmt.Errorf("build for %s: %w", p, err)
 	}
 	fmt.Printf("built %s in %s\n", p, time.Since(begin).Round(time.Second))
+	return r.fits(p)
+}
+
+// most are the bytes that a binary has at most, where that is held: what docs/performance.md says and a hundredth. A binary that has grown
+// beyond is a question of review: docs/decisions, 23, says what makes it large.
+var most = map[platform]int64{{"linux", "amd64"}: 103_650_000}
+
+// fits refuses a binary that is too large. A Go that takes no overlay makes larger ones.
+func (r *release) fits(p platform) error {
+	file, err := os.Stat(r.binary(p))
+	if err != nil {
+		return fmt.Errorf("find binary: %w", err)
+	}
+	limit, held := most[p]
+	overlaid := slices.ContainsFunc(r.small, func(flag string) bool { return strings.HasPrefix(flag, "-overlay=") })
+	if held && overlaid && file.Size() > limit {
+		return fmt.Errorf("the binary for %s has %d bytes, more than %d", p, file.Size(), limit)
+	}
 	return nil
 }
 

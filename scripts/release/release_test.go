@@ -316,3 +316,40 @@ func TestDataIsKept(t *testing.T) {
 		t.Errorf("a release without them: %v", err)
 	}
 }
+
+// TestFits: a release is refused if its binary has grown, where the flags that make it small are in use.
+func TestFits(t *testing.T) {
+	held := platform{"linux", "amd64"}
+	dir := t.TempDir()
+	r := &release{binaries: dir}
+	if err := r.fits(held); err == nil {
+		t.Error("no binary is small enough")
+	}
+	for _, p := range []platform{held, {"windows", "amd64"}} {
+		if err := os.MkdirAll(filepath.Join(dir, p.String()), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(r.binary(p), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(r.binary(p), most[held]+1); err != nil { // a hole: no disk
+			t.Fatal(err)
+		}
+	}
+	if err := r.fits(held); err != nil {
+		t.Errorf("without the overlay: %v", err)
+	}
+	r.small = []string{"-overlay=x.json"}
+	if err := r.fits(held); err == nil {
+		t.Error("a binary that is too large is released")
+	}
+	if err := r.fits(platform{"windows", "amd64"}); err != nil {
+		t.Errorf("where no size is held: %v", err)
+	}
+	if err := os.Truncate(r.binary(held), most[held]); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.fits(held); err != nil {
+		t.Error(err)
+	}
+}

@@ -6,7 +6,6 @@ package managedfields
 import (
 	"cmp"
 	"encoding/binary"
-	"fmt"
 	"reflect"
 	"sync"
 	"sync/atomic"
@@ -17,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
-	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -114,11 +112,10 @@ func newCreation(t trusting, c *converter) (*creation, error) {
 	if !reflect.DeepEqual(as, bare.Interface()) { // with defaults, an explicit value is not the same as none
 		return nil, nil
 	}
-	name, err := scheme.Scheme.ToOpenAPIDefinitionName(gvk)
+	shape, err := t.shape(gvk)
 	if err != nil {
-		return nil, fmt.Errorf("find shape: %w", err)
+		return nil, err
 	}
-	shape := t.parser.Type(name)
 	a := &alikeness{schema: shape.Schema, made: map[likenessOf]*likeness{}}
 	return &creation{number: creations.Add(1), like: a.of(of.Type(), &shape.TypeRef), empty: empty}, nil
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
-	"k8s.io/apiextensions-apiserver/pkg/generated/openapi"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -104,7 +103,10 @@ func replicas(d *resource.Descriptor, version string) fieldpath.Path {
 // newScale makes the field manager of Scale objects. client-go has no schema of them.
 func newScale() (*managedfields.FieldManager, error) {
 	const prefix = "io.k8s.api.autoscaling.v1."
-	all := models(openapi.GetOpenAPIDefinitions, metaPrefix, prefix)
+	all, err := readModels(metaPrefix, prefix)
+	if err != nil {
+		return nil, err
+	}
 	if s := all[prefix+"Scale"]; s != nil {
 		s.AddExtension("x-kubernetes-group-version-kind", []any{map[string]any{"group": scaleKind.Group, "version": scaleKind.Version,
 			"kind": scaleKind.Kind}})

@@ -10,11 +10,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
+	"sync"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	apischema "k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/kube-openapi/pkg/util"
 	"sigs.k8s.io/structured-merge-diff/v6/schema"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 	"sigs.k8s.io/structured-merge-diff/v6/value"
@@ -66,40 +71,111 @@ type ref struct {
 	Nullable     bool                        `json:"z,omitempty"`
 }
 
+// definitionShapes are the same of CustomResourceDefinition, of the apiextensions-apiserver module.
+//
+//go:embed z_definitions.json.gz
+var definitionShapes []byte
+
 // builtInTypes returns the types of the kinds that client-go knows.
 func builtInTypes() (managedfields.TypeConverter, error) {
-	types, err := readShapes(shapes)
+	s, err := newShaped(scheme.Scheme, shapes)
 	if err != nil {
 		return nil, err
 	}
+	return trusting{s}, nil
+}
+
+// shaped converts objects of the kinds of a scheme. It is [managedfields.NewSchemeTypeConverter] with names.
+type shaped struct {
+	parser *typed.Parser
+	names  *names
+}
+
+func newShaped(s *runtime.Scheme, shapes []byte) (shaped, error) {
+	types, err := readShapes(shapes)
+	if err != nil {
+		return shaped{}, err
+	}
 	p := &typed.Parser{}
 	p.Schema.Types = types
-	return trusting{managedfields.NewSchemeTypeConverter(scheme.Scheme, p), p}, nil
+	return shaped{parser: p, names: &names{scheme: s}}, nil
+}
+
+// ObjectToTyped returns the object with its schema.
+func (s shaped) ObjectToTyped(obj runtime.Object, opts ...typed.ValidationOptions) (*typed.TypedValue, error) {
+	of, err := s.shape(obj.GetObjectKind().GroupVersionKind())
+	if err != nil {
+		return nil, err
+	}
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		return of.FromUnstructured(u.UnstructuredContent(), opts...)
+	}
+	return of.FromStructured(obj, opts...)
+}
+
+// TypedToObject returns the value as an unstructured object.
+func (s shaped) TypedToObject(v *typed.TypedValue) (runtime.Object, error) {
+	u := v.AsValue().Unstructured()
+	fields, ok := u.(map[string]any)
+	if !ok {
+		return nil, fmt.Errorf("convert value to object: it is a %T", u)
+	}
+	return &unstructured.Unstructured{Object: fields}, nil
+}
+
+// shape returns the schema of a kind.
+func (s shaped) shape(gvk apischema.GroupVersionKind) (typed.ParseableType, error) {
+	name, err := s.names.of(gvk)
+	if err != nil {
+		return typed.ParseableType{}, fmt.Errorf("find shape: %w", err)
+	}
+	return s.parser.Type(name), nil
 }
 
 // trusting skips the validation of Go objects against their schema before they are compared or merged. The comparison
 // or merge checks the object anyway; a separate validation is half of the cost of an update's managed fields.
-type trusting struct {
-	managedfields.TypeConverter
-	parser *typed.Parser
-}
+type trusting struct{ shaped }
 
 // ObjectToTyped does not validate the object if duplicates are allowed. Callers allow them for objects that are or will
 // be stored. The only other error of a Go object, a missing key, is found by the comparison.
 func (t trusting) ObjectToTyped(obj runtime.Object, opts ...typed.ValidationOptions) (*typed.TypedValue, error) {
 	if _, ok := obj.(runtime.Unstructured); ok || !slices.Contains(opts, typed.AllowDuplicates) {
-		return t.TypeConverter.ObjectToTyped(obj, opts...)
+		return t.shaped.ObjectToTyped(obj, opts...)
 	}
-	name, err := scheme.Scheme.ToOpenAPIDefinitionName(obj.GetObjectKind().GroupVersionKind())
+	of, err := t.shape(obj.GetObjectKind().GroupVersionKind())
 	if err != nil {
-		return nil, fmt.Errorf("find shape: %w", err)
+		return nil, err
 	}
 	v, err := value.NewValueReflect(obj)
 	if err != nil {
 		return nil, fmt.Errorf("read object: %w", err)
 	}
-	of := t.parser.Type(name)
 	return typed.AsTypedUnvalidated(v, of.Schema, of.TypeRef), nil
+}
+
+// names are the names of the models of kinds, as [runtime.Scheme.ToOpenAPIDefinitionName] returns them, of those that were asked for. That
+// function asks each type for its name, which the types of Kubernetes' kinds answer with what follows from the names of the type and its
+// package anyway: the program would have 2,600 functions for it.
+type names struct {
+	scheme *runtime.Scheme
+	known  sync.Map // from GroupVersionKind to string
+}
+
+func (n *names) of(gvk apischema.GroupVersionKind) (string, error) {
+	if name, ok := n.known.Load(gvk); ok {
+		return name.(string), nil
+	}
+	if gvk.Version == "" {
+		return "", fmt.Errorf("kind %q has no version", gvk.Kind)
+	}
+	example, err := n.scheme.New(gvk)
+	if err != nil {
+		return "", err //nolint:wrapcheck // the caller does
+	}
+	of := reflect.TypeOf(example).Elem()
+	name := util.ToRESTFriendlyName(of.PkgPath() + "." + of.Name())
+	n.known.Store(gvk, name)
+	return name, nil
 }
 
 func readShapes(z []byte) ([]schema.TypeDef, error) {

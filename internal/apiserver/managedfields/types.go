@@ -4,19 +4,18 @@
 package managedfields
 
 import (
+	_ "embed"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 
 	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apiextensionsapply "k8s.io/apiextensions-apiserver/pkg/client/applyconfiguration"
-	"k8s.io/apiextensions-apiserver/pkg/generated/openapi"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/client-go/kubernetes/scheme"
-	aggregatoropenapi "k8s.io/kube-aggregator/pkg/generated/openapi"
-	"k8s.io/kube-openapi/pkg/common"
 	openapispec "k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/crd"
@@ -26,22 +25,22 @@ import (
 // types has the schemas of kinds: which lists are sets or maps, which objects are atomic.
 type types struct {
 	builtIn     func() (managedfields.TypeConverter, error)
-	definitions func() managedfields.TypeConverter
+	definitions func() (managedfields.TypeConverter, error)
 	services    func() (managedfields.TypeConverter, error)
-	meta        func() map[string]*openapispec.Schema // schemas of metav1, for kinds from definitions
+	meta        func() (map[string]*openapispec.Schema, error) // schemas of metav1, for kinds from definitions
 }
 
 func newTypes() *types {
 	return &types{
 		builtIn: sync.OnceValues(builtInTypes),
-		definitions: sync.OnceValue(func() managedfields.TypeConverter {
+		definitions: sync.OnceValues(func() (managedfields.TypeConverter, error) {
 			s := runtime.NewScheme()
 			// Registering types that the scheme knows cannot fail.
 			_ = v1.AddToScheme(s)
-			return apiextensionsapply.NewTypeConverter(s)
+			return newShaped(s, definitionShapes)
 		}),
 		services: sync.OnceValues(apiServices),
-		meta:     sync.OnceValue(func() map[string]*openapispec.Schema { return models(openapi.GetOpenAPIDefinitions, metaPrefix) }),
+		meta:     sync.OnceValues(func() (map[string]*openapispec.Schema, error) { return readModels(metaPrefix) }),
 	}
 }
 
@@ -53,7 +52,7 @@ func (t *types) of(d *resource.Descriptor) (managedfields.TypeConverter, error) 
 	case custom(d):
 		return t.custom(d)
 	case d.Group == v1.GroupName:
-		return t.definitions(), nil
+		return t.definitions()
 	case d.Group == apiregistration:
 		return t.services()
 	case slices.ContainsFunc(d.Versions, func(v resource.Version) bool { return scheme.Scheme.Recognizes(d.GroupVersionKind(v.Name)) }):
@@ -64,10 +63,11 @@ func (t *types) of(d *resource.Descriptor) (managedfields.TypeConverter, error) 
 
 // custom returns the types of a kind from its OpenAPI schema.
 func (t *types) custom(d *resource.Descriptor) (managedfields.TypeConverter, error) {
-	models := map[string]*openapispec.Schema{}
-	for name, s := range t.meta() {
-		models[name] = s
+	meta, err := t.meta()
+	if err != nil {
+		return nil, err
 	}
+	models := maps.Clone(meta)
 	keep := false
 	for _, v := range d.Versions {
 		s := crd.Schema(d, v.Name)
@@ -92,7 +92,10 @@ const (
 
 // apiServices returns the types of APIService, which client-go does not know.
 func apiServices() (managedfields.TypeConverter, error) {
-	all := models(aggregatoropenapi.GetOpenAPIDefinitions, metaPrefix, servicePrefix)
+	all, err := readModels(metaPrefix, servicePrefix)
+	if err != nil {
+		return nil, err
+	}
 	if s := all[servicePrefix+"APIService"]; s != nil {
 		s.AddExtension("x-kubernetes-group-version-kind", []any{map[string]any{"group": apiregistration, "version": "v1", "kind": "APIService"}})
 	}
@@ -103,33 +106,20 @@ func apiServices() (managedfields.TypeConverter, error) {
 	return c, nil
 }
 
-// models returns the generated schemas whose names begin with one of the prefixes. Of metav1 it returns those that
-// object metadata refers to.
-func models(definitions func(common.ReferenceCallback) map[string]common.OpenAPIDefinition,
-	prefixes ...string) map[string]*openapispec.Schema {
-	out := map[string]*openapispec.Schema{}
-	for name, def := range definitions(func(path string) openapispec.Ref {
-		return openapispec.MustCreateRef("#/components/schemas/" +
-			path)
-	}) {
-		for _, prefix := range prefixes {
-			short, ok := strings.CutPrefix(name, prefix)
-			if !ok {
-				continue
-			}
-			switch short {
-			case "ObjectMeta", "OwnerReference", "ManagedFieldsEntry", "FieldsV1", "Time":
-			default:
-				if prefix == metaPrefix {
-					continue
-				}
-			}
-			if short == "APIServiceList" {
-				continue
-			}
-			s := def.Schema
-			out[name] = &s
-		}
+// models are the OpenAPI models of metadata, Scale and APIService, by name. Upstream has them as Go code, with the texts of all fields,
+// beside some hundred others: a megabyte of the program.
+//
+//go:embed z_models.json
+var models []byte
+
+// readModels returns the models whose names begin with one of the prefixes.
+func readModels(prefixes ...string) (map[string]*openapispec.Schema, error) {
+	var all map[string]*openapispec.Schema
+	if err := json.Unmarshal(models, &all); err != nil {
+		return nil, fmt.Errorf("parse models: %w", err)
 	}
-	return out
+	maps.DeleteFunc(all, func(name string, _ *openapispec.Schema) bool {
+		return !slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
+	})
+	return all, nil
 }

@@ -4,6 +4,7 @@
 package openapi
 
 import (
+	"bytes"
 	"crypto/sha512"
 	"encoding/json"
 	"fmt"
@@ -372,5 +373,35 @@ func TestPreviews(t *testing.T) {
 		if len(message.Paths.Path) != len(doc["paths"].(map[string]any)) {
 			t.Errorf("%d paths in protobuf, %d in JSON", len(message.Paths.Path), len(doc["paths"].(map[string]any)))
 		}
+	}
+}
+
+// TestEmbeddedForms reads every embedded document in both forms, as it is sent and uncompressed.
+func TestEmbeddedForms(t *testing.T) {
+	s, err := readStatic()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := []string{s.V2.File}
+	for _, e := range s.V3 {
+		files = append(files, e.File)
+	}
+	for _, file := range files {
+		d := embedded(file, "")
+		for form, get := range map[string]func() ([]byte, error){".json": d.json, ".pb": d.protobuf} {
+			want, err := text(file + form)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := unzip(get); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("%s%s is sent otherwise than it is: %v", file, form, err)
+			}
+			if form == ".json" && !json.Valid(want) {
+				t.Errorf("%s is no JSON", file)
+			}
+		}
+	}
+	if _, err := text("v3_none.json"); err == nil {
+		t.Error("a document that is not there is read")
 	}
 }

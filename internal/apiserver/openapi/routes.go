@@ -25,18 +25,31 @@ type route struct {
 	patch   bool
 	answer  string // model
 	codes   []string
-	options documented // its fields are query parameters
+	options options
 }
 
-// documented is an options type of metav1.
-type documented interface{ SwaggerDoc() map[string]string }
+// options is an options type of metav1, whose fields are query parameters. It has the texts of the fields, and no interface that returns
+// them: the linker would keep those of every type of every kind for its sake.
+type options struct {
+	of   reflect.Type
+	docs map[string]string
+}
+
+var (
+	optionsOfList   = options{reflect.TypeFor[metav1.ListOptions](), metav1.ListOptions{}.SwaggerDoc()}
+	optionsOfCreate = options{reflect.TypeFor[metav1.CreateOptions](), metav1.CreateOptions{}.SwaggerDoc()}
+	optionsOfGet    = options{reflect.TypeFor[metav1.GetOptions](), metav1.GetOptions{}.SwaggerDoc()}
+	optionsOfUpdate = options{reflect.TypeFor[metav1.UpdateOptions](), metav1.UpdateOptions{}.SwaggerDoc()}
+	optionsOfPatch  = options{reflect.TypeFor[metav1.PatchOptions](), metav1.PatchOptions{}.SwaggerDoc()}
+	optionsOfDelete = options{reflect.TypeFor[metav1.DeleteOptions](), metav1.DeleteOptions{}.SwaggerDoc()}
+)
 
 // routes adds the paths of a kind in a version.
 func routes(d *resource.Descriptor, version string, paths map[string]any) {
 	object, list := crd.ModelName(d.Group, version, d.Kind), crd.ModelName(d.Group, version, d.ListKind)
 	root := "/apis/" + d.Group + "/" + version + "/"
 	b := &routeBuilder{d: d, version: version, paths: paths}
-	all := route{method: "get", action: "list", verb: "list", answer: list, options: metav1.ListOptions{}}
+	all := route{method: "get", action: "list", verb: "list", answer: list, options: optionsOfList}
 	if d.Namespaced {
 		everywhere := all
 		everywhere.suffix = "ForAllNamespaces"
@@ -46,20 +59,20 @@ func routes(d *resource.Descriptor, version string, paths map[string]any) {
 	root += d.Resource
 	b.add(root, "", d.Namespaced, all,
 		route{method: "post", action: "post", verb: "create", body: object, answer: object, codes: []string{"201", "202"},
-			options: metav1.CreateOptions{}},
+			options: optionsOfCreate},
 		route{method: "delete", action: "deletecollection", verb: "deletecollection", answer: metaModel + "Status",
-			options: metav1.ListOptions{}},
+			options: optionsOfList},
 	)
 	one := func(model string) []route {
 		return []route{
-			{method: "get", action: "get", verb: "read", answer: model, options: metav1.GetOptions{}},
-			{method: "put", action: "put", verb: "replace", body: model, answer: model, codes: []string{"201"}, options: metav1.UpdateOptions{}},
-			{method: "patch", action: "patch", verb: "patch", body: metaModel + "Patch", patch: true, answer: model, options: metav1.PatchOptions{}},
+			{method: "get", action: "get", verb: "read", answer: model, options: optionsOfGet},
+			{method: "put", action: "put", verb: "replace", body: model, answer: model, codes: []string{"201"}, options: optionsOfUpdate},
+			{method: "patch", action: "patch", verb: "patch", body: metaModel + "Patch", patch: true, answer: model, options: optionsOfPatch},
 		}
 	}
 	b.add(root+"/{name}", "", d.Namespaced, append(one(object),
 		route{method: "delete", action: "delete", verb: "delete", body: metaModel + "DeleteOptions", answer: metaModel + "Status",
-			codes: []string{"202"}, options: metav1.DeleteOptions{}})...)
+			codes: []string{"202"}, options: optionsOfDelete})...)
 	for _, sub := range d.Subresources {
 		if sub.Versions != nil && !slices.Contains(sub.Versions, version) {
 			continue
@@ -201,12 +214,10 @@ func parameter(name, in, description, kind string) map[string]any {
 }
 
 // parameters returns the fields of an options type that can be query parameters.
-func parameters(options documented) []map[string]any {
-	docs := options.SwaggerDoc()
+func parameters(o options) []map[string]any {
 	var out []map[string]any
-	t := reflect.TypeOf(options)
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for i := range o.of.NumField() {
+		f := o.of.Field(i)
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		kind := f.Type
 		if kind.Kind() == reflect.Pointer || kind.Kind() == reflect.Slice {
@@ -222,7 +233,7 @@ func parameters(options documented) []map[string]any {
 		case reflect.Int, reflect.Int32, reflect.Int64:
 			is = "integer"
 		}
-		out = append(out, parameter(name, "query", docs[name], is))
+		out = append(out, parameter(name, "query", o.docs[name], is))
 	}
 	slices.SortFunc(out, func(a, b map[string]any) int { return strings.Compare(a["name"].(string), b["name"].(string)) })
 	return out

@@ -10,7 +10,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"path"
 	"sync"
+
+	fastgzip "github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
 )
 
 //go:embed z_data
@@ -41,11 +45,7 @@ func readStatic() (*static, error) {
 		return nil, fmt.Errorf("parse index: %w", err)
 	}
 	s.schemas = sync.OnceValues(func() (map[string]json.RawMessage, error) {
-		z, err := data.ReadFile("z_data/shared.json.gz")
-		if err != nil {
-			return nil, fmt.Errorf("read shared schemas: %w", err)
-		}
-		b, err := inflate(z)
+		b, err := text("shared.json")
 		if err != nil {
 			return nil, err
 		}
@@ -60,11 +60,7 @@ func readStatic() (*static, error) {
 
 // preview returns the addition to the v2 document of a version that is not served by default.
 func preview(file string) (*addition, error) {
-	z, err := data.ReadFile("z_data/" + file)
-	if err != nil {
-		return nil, fmt.Errorf("read preview: %w", err)
-	}
-	b, err := inflate(z)
+	b, err := text(file)
 	if err != nil {
 		return nil, err
 	}
@@ -78,9 +74,60 @@ func preview(file string) (*addition, error) {
 // embedded returns an embedded document.
 func embedded(file, hash string) *document {
 	read := func(suffix string) func() ([]byte, error) {
-		return func() ([]byte, error) { return data.ReadFile("z_data/" + file + suffix) }
+		return func() ([]byte, error) { return zipped(file + suffix) }
 	}
-	return &document{hash: func() (string, error) { return hash, nil }, json: read(".json.gz"), protobuf: read(".pb.gz")}
+	return &document{hash: func() (string, error) { return hash, nil }, json: read(".json"), protobuf: read(".pb")}
+}
+
+// base is the document whose text is the dictionary of those that are compressed as .zst, in the same form (see gen).
+const base = "v3_api_v1"
+
+// zipped returns an embedded file as gzip compresses it.
+func zipped(file string) ([]byte, error) {
+	if z, err := data.ReadFile("z_data/" + file + ".gz"); err == nil {
+		return z, nil
+	}
+	b, err := text(file)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	w, err := fastgzip.NewWriterLevel(&out, fastgzip.BestSpeed)
+	if err != nil {
+		return nil, fmt.Errorf("compress document: %w", err)
+	}
+	if _, err := w.Write(b); err != nil {
+		return nil, fmt.Errorf("compress document: %w", err)
+	}
+	if err := w.Close(); err != nil {
+		return nil, fmt.Errorf("compress document: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+// text returns an embedded file uncompressed.
+func text(file string) ([]byte, error) {
+	if z, err := data.ReadFile("z_data/" + file + ".gz"); err == nil {
+		return inflate(z)
+	}
+	z, err := data.ReadFile("z_data/" + file + ".zst")
+	if err != nil {
+		return nil, fmt.Errorf("read document: %w", err)
+	}
+	dictionary, err := text(base + path.Ext(file))
+	if err != nil {
+		return nil, err
+	}
+	r, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderDictRaw(1, dictionary))
+	if err != nil {
+		return nil, fmt.Errorf("decompress document: %w", err)
+	}
+	defer r.Close()
+	b, err := r.DecodeAll(z, nil)
+	if err != nil {
+		return nil, fmt.Errorf("decompress document: %w", err)
+	}
+	return b, nil
 }
 
 // document is one document in compressed forms.

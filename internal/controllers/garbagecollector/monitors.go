@@ -284,15 +284,12 @@ func (m *monitors) start(ctx context.Context, group *errgroup.Group, gvr schema.
 		Update: func(_, o metav1.Object) { m.observed(describe(gvr, r.kind, o)) },
 		Delete: func(o metav1.Object) { m.removed(o.GetUID()) },
 	}
-	if m.d.Typed[gvr] && !m.d.Cluster.Initializers {
-		informer, err := m.d.Informers.ForResource(gvr)
-		if err == nil {
-			registration, err := controllers.SubscribeWhileRunning(m.d, informer.Informer(), handler)
-			if err != nil {
-				return nil, err
-			}
-			return &monitor{stop: func() {}, synced: registration.HasSyncedChecker().Done()}, nil
+	if informer := m.d.Informer(gvr); informer != nil && !m.d.Cluster.Initializers {
+		registration, err := controllers.SubscribeWhileRunning(m.d, informer, handler)
+		if err != nil {
+			return nil, err
 		}
+		return &monitor{stop: func() {}, synced: registration.HasSyncedChecker().Done()}, nil
 	}
 	one := metadatareflector.New(func(o metav1.Object) { m.observed(describe(gvr, r.kind, o)) },
 		func(g metadatareflector.Deleted) { m.removed(g.UID) })

@@ -123,14 +123,12 @@ func (f *follower) informer(gvr schema.GroupVersionResource) (<-chan struct{}, e
 		registration, err = subscribe(f, r, core.Services().Informer(), quota.ServiceReleases)
 	case gvr == corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"):
 		registration, err = subscribe(f, r, core.PersistentVolumeClaims().Informer(), quota.VolumeClaimReleases)
-	case f.d.Typed[gvr]:
-		generic, none := f.d.Informers.ForResource(gvr)
-		if none != nil {
+	default:
+		informer := f.d.Informer(gvr)
+		if informer == nil {
 			return nil, nil
 		}
-		registration, err = subscribe[metav1.Object](f, r, generic.Informer(), nil)
-	default:
-		return nil, nil
+		registration, err = subscribe[metav1.Object](f, r, informer, nil)
 	}
 	if err != nil {
 		return nil, err

@@ -34,6 +34,20 @@ type pointer[T any] interface {
 // Describe completes the descriptor of a kind whose hub form is T: names that follow from Kind and Resource, the key's prefix, version v1
 // unless Storage sets another, that version itself, and the codec.
 func Describe[T any, P pointer[T]](d resource.Descriptor) *resource.Descriptor {
+	return describe(d, formOf[T, P]())
+}
+
+// form makes and holds objects of one Go type. What can be is written for it: code for a type parameter is compiled for every kind anew.
+type form struct {
+	make func() resource.Object
+	weak func(obj resource.Object) func() resource.Object // returns the object without keeping it alive
+}
+
+func formOf[T any, P pointer[T]]() form {
+	return form{make: func() resource.Object { return P(new(T)) }, weak: weakly[T, P]}
+}
+
+func describe(d resource.Descriptor, f form) *resource.Descriptor {
 	if d.Singular == "" {
 		d.Singular = strings.ToLower(d.Kind)
 	}
@@ -48,7 +62,7 @@ func Describe[T any, P pointer[T]](d resource.Descriptor) *resource.Descriptor {
 	}
 	gvk := d.GroupVersionKind(d.Storage)
 	if d.Hub() == nil {
-		d.Versions = append(d.Versions, Version[T, P](gvk))
+		d.Versions = append(d.Versions, version(gvk, f))
 		if !withoutColumns[d.Kind] {
 			d.Versions[len(d.Versions)-1].Columns = upstream.Columns(gvk)
 		}
@@ -71,9 +85,13 @@ var withoutColumns = map[string]bool{
 
 // Version returns a served version with the Go type T, without columns and conversions.
 func Version[T any, P pointer[T]](gvk schema.GroupVersionKind) resource.Version {
+	return version(gvk, formOf[T, P]())
+}
+
+func version(gvk schema.GroupVersionKind, f form) resource.Version {
 	warning := ""
 	if gvk.Version != "v1" {
-		asked := P(new(T))
+		asked := f.make()
 		asked.GetObjectKind().SetGroupVersionKind(gvk)
 		if deprecation.IsDeprecated(asked, 1, 37) {
 			warning = deprecation.WarningMessage(asked)
@@ -81,14 +99,14 @@ func Version[T any, P pointer[T]](gvk schema.GroupVersionKind) resource.Version 
 	}
 	return resource.Version{
 		Name:    gvk.Version,
-		New:     func() resource.Object { return P(new(T)) },
+		New:     f.make,
 		Default: func(obj resource.Object) { upstream.Default(obj) },
 		FieldLabel: func(label, value string) (string, string, error) {
 			return upstream.FieldLabel(gvk, label, value)
 		},
 		Protobuf:    true,
 		Strategic:   true,
-		Weak:        weakly[T, P],
+		Weak:        f.weak,
 		Deprecation: warning,
 	}
 }
@@ -141,18 +159,22 @@ func (c completing) Decode(data []byte) (resource.Object, error) {
 
 // Also serves a described kind in a further version, less preferred than its others, whose Go type is T.
 func Also[T any, P pointer[T]](d *resource.Descriptor, version string) {
-	gvk := d.GroupVersionKind(version)
+	also(d, version, formOf[T, P]())
+}
+
+func also(d *resource.Descriptor, name string, f form) {
+	gvk := d.GroupVersionKind(name)
 	gk := schema.GroupKind{Group: d.Group, Kind: d.Kind}
 	hub := d.Hub()
 	newHub := hub.New
-	v := Version[T, P](gvk)
+	v := version(gvk, f)
 	v.Columns = hub.Columns
 	v.ToHub = func(obj resource.Object) (resource.Object, error) {
 		out := newHub()
 		return out, upstream.Convert(obj, out, gk)
 	}
 	v.FromHub = func(obj resource.Object) (resource.Object, error) {
-		out := P(new(T))
+		out := f.make()
 		return out, upstream.Convert(obj, out, gk)
 	}
 	d.Versions = append(d.Versions, v)

@@ -1,8 +1,10 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Gen writes z_shapes.json.gz: the schemas of the built-in kinds, which the client-go module carries as YAML in a Go
-// string, in the form that package managedfields reads (its type shape, which the types here must match).
+// Gen writes z_shapes.json.gz and z_definitions.json.gz: the schemas of the built-in kinds and of CustomResourceDefinition, which the
+// client-go and apiextensions-apiserver modules carry as YAML in a Go string, in the form that package managedfields reads (its type shape,
+// which the types here must match). And z_models.json: the OpenAPI models of metadata, Scale and APIService, which the modules have as Go
+// code.
 package main
 
 import (
@@ -16,9 +18,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
+	"k8s.io/apiextensions-apiserver/pkg/generated/openapi"
+	aggregatoropenapi "k8s.io/kube-aggregator/pkg/generated/openapi"
+	"k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 	"sigs.k8s.io/structured-merge-diff/v6/schema"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 )
@@ -31,11 +38,49 @@ func main() {
 }
 
 func run() error {
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/client-go").Output()
+	for file, source := range map[string][2]string{
+		"z_shapes.json.gz":      {"k8s.io/client-go", "applyconfigurations/internal/internal.go"},
+		"z_definitions.json.gz": {"k8s.io/apiextensions-apiserver", "pkg/client/applyconfiguration/internal/internal.go"},
+	} {
+		if err := writeShapes(file, source[0], source[1]); err != nil {
+			return fmt.Errorf("make %s: %w", file, err)
+		}
+	}
+	b, err := json.Marshal(models())
+	if err != nil {
+		return err
+	}
+	return os.WriteFile("z_models.json", b, 0o644)
+}
+
+// models returns the models that package managedfields has a use for.
+func models() map[string]spec.Schema {
+	const meta = "io.k8s.apimachinery.pkg.apis.meta.v1."
+	out := map[string]spec.Schema{}
+	for _, definitions := range []common.GetOpenAPIDefinitions{openapi.GetOpenAPIDefinitions, aggregatoropenapi.GetOpenAPIDefinitions} {
+		for name, d := range definitions(func(path string) spec.Ref { return spec.MustCreateRef("#/components/schemas/" + path) }) {
+			switch short, ok := strings.CutPrefix(name, meta); {
+			case !ok:
+				if !strings.HasPrefix(name, "io.k8s.api.autoscaling.v1.Scale") &&
+					!strings.HasPrefix(name, "io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.") || strings.HasSuffix(name, ".APIServiceList") {
+					continue
+				}
+			case !slices.Contains([]string{"ObjectMeta", "OwnerReference", "ManagedFieldsEntry", "FieldsV1", "Time"}, short):
+				continue
+			}
+			out[name] = d.Schema
+		}
+	}
+	return out
+}
+
+// writeShapes writes the schemas in a source file of a module.
+func writeShapes(to, module, source string) error {
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module).Output()
 	if err != nil {
 		return fmt.Errorf("find module: %w", err)
 	}
-	yaml, err := schemaYAML(filepath.Join(strings.TrimSpace(string(out)), "applyconfigurations", "internal", "internal.go"))
+	yaml, err := schemaYAML(filepath.Join(strings.TrimSpace(string(out)), filepath.FromSlash(source)))
 	if err != nil {
 		return err
 	}
@@ -62,7 +107,7 @@ func run() error {
 	if err := w.Close(); err != nil {
 		return err
 	}
-	return os.WriteFile("z_shapes.json.gz", z.Bytes(), 0o644)
+	return os.WriteFile(to, z.Bytes(), 0o644)
 }
 
 // schemaYAML finds the YAML string in the Go source file.

@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Gen makes the OpenAPI documents of the built-in kinds: it takes those in the k8s.io/kubernetes module, drops the
-// groups and versions that are not served by default, makes the protobuf form of each, and compresses all.
+// groups and versions that are not served by default, makes the protobuf form of each, and compresses all (see pack).
 //
 // Those of metrics.k8s.io are metrics-server's (see metrics.go).
 //
-// It writes into the directory z_data below the working directory: NAME.json.gz and NAME.pb.gz for each document, and index.json,
-// which names them with their hashes (see the type index of package openapi, whose reader it must suit).
+// It writes into the directory z_data below the working directory: NAME.json and NAME.pb for each document, with the suffix .gz or .zst of
+// their compression, and index.json, which names them with their hashes (see the type index of package openapi, whose reader it must suit).
 package main
 
 import (
@@ -84,6 +84,9 @@ func run() error {
 		return err
 	}
 	if err := shared(dir); err != nil {
+		return err
+	}
+	if err := pack(); err != nil {
 		return err
 	}
 	b, err := json.MarshalIndent(ix, "", " ")
@@ -231,8 +234,8 @@ func (ix *index) writePart(prefix string, paths, definitions any) error {
 	if err != nil {
 		return err
 	}
-	file := "v2_" + strings.ReplaceAll(prefix, "/", "_") + ".json.gz"
-	if err := os.WriteFile(filepath.Join("z_data", file), packed, 0o644); err != nil {
+	file := "v2_" + strings.ReplaceAll(prefix, "/", "_") + ".json"
+	if err := os.WriteFile(filepath.Join("z_data", file+".gz"), packed, 0o644); err != nil {
 		return err
 	}
 	ix.V2Parts[prefix] = file
