@@ -114,6 +114,8 @@ type Options struct {
 	Pages Pages
 	// Front returns the handler of connections, which passes on to api, the whole pipeline; nil: api is it. Serve calls it once.
 	Front func(api http.Handler) http.Handler
+	// Still is set if the server does nothing by itself, and so never changes what is stored.
+	Still bool
 	// Fields maintains managedFields; nil: the built-in manager.
 	Fields verbs.FieldManager
 	// FlowControl limits concurrent requests.
@@ -359,6 +361,10 @@ func (s *Server) Close() {
 // Run runs the server's background work until ctx ends; then it ends all watches.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.Close()
+	if s.opts.Still {
+		<-ctx.Done()
+		return nil
+	}
 	var err error
 	ran := false
 	s.background.Do(func() {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/internal/tracetext"
 )
 
 // runExtensions prints the extensions of a running server and their statistics, or the catalogue of extension points.
@@ -108,7 +109,7 @@ func printExtensions(ctx context.Context, w io.Writer, kubeconfig, node, output 
 	}
 	fmt.Fprintln(t, "\tLAST ERROR")
 	for _, e := range rows {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s", e.Point, e.Name, cmp.Or(e.Configured, "-"), e.State, e.Calls, short(e.P50), short(e.P99))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s", e.Point, e.Name, cmp.Or(e.Configured, "-"), e.State, e.Calls, tracetext.Duration(e.P50), tracetext.Duration(e.P99))
 		if wide {
 			fmt.Fprintf(t, "\t%d\t%d\t%s\t%s", e.Failures, e.Refused, cmp.Or(e.CertificateEnds, "-"), cmp.Or(e.LastFailure, "-"))
 		}
@@ -179,20 +180,6 @@ func printJSON(w io.Writer, v any) error {
 	}
 	_, err = fmt.Fprintln(w, string(b))
 	return err
-}
-
-// short formats seconds with three digits.
-func short(seconds float64) string {
-	d := time.Duration(seconds * float64(time.Second))
-	switch {
-	case d == 0:
-		return "-"
-	case d < time.Millisecond:
-		return d.Round(time.Microsecond).String()
-	case d < time.Second:
-		return d.Round(10 * time.Microsecond).String()
-	}
-	return d.Round(10 * time.Millisecond).String()
 }
 
 // widest is the maximum width of an error in a narrow table.

@@ -89,17 +89,24 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 		Aggregation:  aggregation(&o.Aggregation, a.frontProxy),
 		Paths:        a.joinPaths(),
 		Pages:        apiserver.Pages{Flags: zpages.Flags(flags), Config: map[string]any{"mortise": configuration}},
-		Front: func(api http.Handler) http.Handler {
-			if a.console == nil {
-				return api
-			}
-			return a.console.Before(api)
-		},
+		Front:        a.front,
+		Still:        s.origin != nil && s.origin.base != nil,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make API server: %w", err)
 	}
 	return server, nil
+}
+
+// front returns the handler of connections before that of the API server.
+func (a *assembly) front(api http.Handler) http.Handler {
+	switch o := a.settings.origin; {
+	case o != nil && o.base != nil:
+		return o.base.front(a.server, api)
+	case a.console != nil:
+		return a.console.Before(api)
+	}
+	return api
 }
 
 // authorizers returns the authorizers of extensions.
