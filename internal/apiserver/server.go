@@ -133,10 +133,11 @@ type Options struct {
 	ViewBytes int64
 }
 
-// Pages are the contents of /flagz and /configz: the flags of the process, and the configuration by component.
+// Pages return the contents of /flagz and /configz, for each request: the flags of the process, and the configuration by component. Nil:
+// there are none.
 type Pages struct {
-	Flags  map[string]string
-	Config map[string]any
+	Flags  func() map[string]string
+	Config func() map[string]any
 }
 
 // Server is an API server.

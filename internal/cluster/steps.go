@@ -331,6 +331,9 @@ func clients() []step {
 			return a.node.Run(ctx, a.connection, a.clients)
 		}},
 		{Name: "write the kubeconfig", Start: func(_ context.Context, a *assembly) error {
+			if a.settings.KubeconfigFile == "" {
+				return nil
+			}
 			return writeKubeconfig(a.settings.KubeconfigFile, a.access.kubeconfig())
 		}},
 	}
