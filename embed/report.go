@@ -24,7 +24,7 @@ import (
 const (
 	reportedWrites  = 10 // of each kind a failed test logs, a line each
 	explainedWrites = 2  // of an object a failed test logs all that is known
-	reportedObjects = 3  // of those that were written last a failed test logs the writes
+	reportedObjects = 5  // of those that were written last a failed test logs the writes
 )
 
 // report logs what is known about an object that a test has waited for in vain.
