@@ -279,6 +279,7 @@ export const tests = (name) => {
     await p.page.waitForSelector('.troubles a:has-text("guard.example.com")')
     await p.page.waitForSelector('.page:not(:has(.wait))')
     await p.theme(false)
+    await p.page.evaluate(() => document.querySelectorAll('.notes button').forEach((b) => b.click()))
     await p.picture('overview')
     await p.page.click('.troubles a:has-text("guard.example.com")')
     await p.page.waitForSelector('pre.wrong:has-text("guard")')

@@ -1,4 +1,4 @@
-// A terminal and logs of real containers. The Go test TestContainers runs this on a node in namespaces of its own.
+// A terminal, logs and volumes of real containers. The Go test TestContainers runs this on a node in namespaces of its own.
 import { after, before, test } from 'node:test'
 import assert from 'node:assert/strict'
 import { Cluster } from './cluster.mjs'
@@ -62,5 +62,26 @@ test('the log is followed, and the previous run can be read', async () => {
   await p.go('k/core/v1/pods/shop/restarts?tab=logs&previous=1')
   await p.page.waitForSelector('.logs div:has-text("this run ends")')
   assert.equal(await p.page.isChecked('label:has-text("previous run") input'), true)
+  await p.fine()
+})
+
+test('the calls to a CSI driver are shown at the pod, its claim and its volume', async () => {
+  await cluster.apply(objects.claim('shop', 'data'), objects.storing('shop', 'keeper', { persistentVolumeClaim: { claimName: 'data' } }))
+  await cluster.kubectl('wait', '--for=condition=Ready', 'pod/keeper', '-n', 'shop', '--timeout=120s')
+  const volume = await cluster.kubectl('get', 'pvc', 'data', '-n', 'shop', '-o', 'jsonpath={.spec.volumeName}')
+  for (const of of ['pods/shop/keeper', 'persistentvolumeclaims/shop/data', 'persistentvolumes/_/' + volume]) {
+    await p.go(`k/core/v1/${of}?tab=why`)
+    await p.page.locator('main tr', { hasText: 'NodePublishVolume' }).filter({ hasText: 'storage.mortise.dev' }).filter({ hasText: 'OK' }).first().waitFor()
+    assert.deepEqual(await p.axe(), [], of)
+  }
+  await p.go('extensions')
+  await p.page.locator('a', { hasText: 'storage.mortise.dev' }).first().waitFor()
+  await p.fine()
+})
+
+test('a pod whose CSI driver is not there says which', async () => {
+  await cluster.apply(objects.storing('shop', 'alone', { csi: { driver: 'absent.example.com' } }))
+  await p.go('k/core/v1/pods/shop/alone?tab=why')
+  await p.page.locator('main tr', { hasText: 'FailedMount' }).filter({ hasText: 'absent.example.com' }).first().waitFor()
   await p.fine()
 })

@@ -35,6 +35,13 @@ const heap = async () => {
   await cdp.send('HeapProfiler.collectGarbage')
   return ((await metrics()).JSHeapUsedSize / 1e6).toFixed(1) + ' MB'
 }
+// tab is the memory of the process that draws the page: its own pages, and its share of those that it has in common with others.
+const tab = async () => {
+  const { processInfo } = await (await browser.newBrowserCDPSession()).send('SystemInfo.getProcessInfo')
+  const sizes = processInfo.filter((i) => i.type === 'renderer')
+    .map((i) => Number(/^Pss:\s+(\d+)/m.exec(readFileSync(`/proc/${i.id}/smaps_rollup`, 'utf8'))[1]))
+  return (Math.max(...sizes) / 1024).toFixed(0) + ' MiB'
+}
 await p.signIn(await cluster.link())
 for (let i = 0; i < 3; i++) {
   await p.page.goto(cluster.base + 'k/core/v1/pods')
@@ -47,6 +54,7 @@ await p.page.waitForFunction((n) => document.querySelector('.count')?.dataset.ro
   { timeout: 500e3 })
 note('main thread to read all pods, ms', Math.round(((await metrics()).TaskDuration - reading.TaskDuration) * 1000))
 note('heap with all pods', await heap())
+note('memory of the tab with all pods', await tab())
 
 for (const step of [60, 400, 5000]) {
   const before = await metrics()

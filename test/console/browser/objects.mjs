@@ -52,6 +52,14 @@ export const claim = (namespace, name, storageClassName) => ({
   spec: { storageClassName, accessModes: ['ReadWriteOnce'], resources: { requests: { storage: '1Gi' } } },
 })
 
+/** storing is a pod of a real container with a volume at /data. */
+export const storing = (namespace, name, volume) => {
+  const pod = shell(namespace, name, 'trap exit TERM; echo kept > /data/file; sleep 3600 & wait')
+  pod.spec.volumes = [{ name: 'data', ...volume }]
+  pod.spec.containers[0].volumeMounts = [{ name: 'data', mountPath: '/data' }]
+  return pod
+}
+
 /** deadWebhook is a webhook that nobody serves: it refuses all new config maps of a namespace. */
 export const deadWebhook = (namespace) => ({
   apiVersion: 'admissionregistration.k8s.io/v1', kind: 'ValidatingWebhookConfiguration', metadata: meta('guard'),

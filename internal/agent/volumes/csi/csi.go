@@ -145,6 +145,7 @@ func (p *plugin) Attributes(spec *volumes.Spec) volumes.Attributes {
 
 // SetUp attaches, stages and publishes the volume, and expands it if its claim has grown.
 func (p *plugin) SetUp(ctx context.Context, spec *volumes.Spec) error {
+	ctx = extension.For(ctx, spec.Pod.Namespace, spec.Pod.Name)
 	if spec.PersistentVolume != nil {
 		ctx = extension.ForVolume(ctx, spec.PersistentVolume.Name)
 	}

@@ -101,6 +101,7 @@ export interface NodeCall {
   extension: string
   method?: string
   seconds: number
+  code?: string
   error?: string
 }
 

@@ -180,11 +180,28 @@ const Gates = ({ o }: { o: Obj }): JSX.Element | null =>
     </Section>
   )
 
+/** callsOf returns the calls to plug-ins of the node that concern a pod, a persistent volume, or the volume of a claim. */
+const callsOf = async (k: Kind, o: Obj): Promise<NodeCall[]> => {
+  if (k.group !== '') return []
+  const { namespace, name } = o.metadata
+  const calls = async (of: Record<string, string | undefined>): Promise<NodeCall[]> =>
+    (await get<Traces>(explain({ group: '', ...of, limit: '1' }))).calls ?? []
+  switch (k.resource) {
+    case 'pods':
+      return calls({ resource: 'pods', namespace, name })
+    case 'persistentvolumes':
+      return calls({ resource: 'persistentvolumes', name })
+    case 'persistentvolumeclaims':
+      return o.spec.volumeName ? calls({ resource: 'persistentvolumes', name: o.spec.volumeName }) : []
+  }
+  return []
+}
+
 const NodeCalls = ({ calls }: { calls: NodeCall[] }): JSX.Element => (
   <Grid
     label="Calls to plug-ins of the node"
-    numbers={[3]}
-    head={['When', 'Plug-in', 'Method', 'Time', 'Error']}
+    numbers={[4]}
+    head={['When', 'Plug-in', 'Method', 'Code', 'Time', 'Error']}
     rows={calls.map((c, i) => ({
       key: String(i),
       tone: c.error ? 'bad' : 'idle',
@@ -192,6 +209,7 @@ const NodeCalls = ({ calls }: { calls: NodeCall[] }): JSX.Element => (
         <Age at={c.time} />,
         `${c.point} ${c.extension}`,
         c.method ?? '–',
+        c.code ?? '–',
         seconds(c.seconds),
         c.error ? <Long text={c.error} /> : '–',
       ],
@@ -353,17 +371,7 @@ export const Why = ({ k, o }: { k: Kind; o: Obj }): JSX.Element => {
       ),
     key,
   )
-  const calls = useLoad(
-    async () =>
-      pod
-        ? ((
-            await get<Traces>(
-              explain({ group: '', resource: 'pods', namespace: o.metadata.namespace, name: o.metadata.name, limit: '1' }),
-            )
-          ).calls ?? [])
-        : [],
-    'calls' + key,
-  )
+  const calls = useLoad(() => callsOf(k, o), 'calls' + key, 5000)
   const warnings = (events.data ?? []).filter((e) => e.type === 'Warning')
   return (
     <div class="page">
