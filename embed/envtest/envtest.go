@@ -248,7 +248,9 @@ func (u *AuthenticatedUser) Config() *rest.Config { return u.config }
 func (u AuthenticatedUser) KubeConfig() ([]byte, error) {
 	const name = "envtest" // upstream's
 	c := clientcmdapi.NewConfig()
-	c.Clusters[name] = &clientcmdapi.Cluster{Server: u.config.Host, CertificateAuthorityData: u.config.CAData, TLSServerName: u.config.ServerName}
+	c.Clusters[name] = &clientcmdapi.Cluster{
+		Server: u.config.Host, CertificateAuthorityData: u.config.CAData, TLSServerName: u.config.ServerName,
+	}
 	c.AuthInfos[name] = &clientcmdapi.AuthInfo{
 		ClientCertificateData: u.config.CertData, ClientKeyData: u.config.KeyData,
 		Impersonate: u.config.Impersonate.UserName, ImpersonateGroups: u.config.Impersonate.Groups,

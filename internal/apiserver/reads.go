@@ -21,7 +21,7 @@ var perServer = map[schema.GroupResource]bool{
 // Reads reports whether any API server that has the same objects gives the same answer to a request, and leaves no other trace of it: the
 // request gets or lists stored objects, or the documents about kinds; its client has a certificate or is in this process; and no other
 // server is asked.
-func (s *Server) Reads(r *http.Request) bool {
+func Reads(s *Server, r *http.Request) bool {
 	h := r.Header
 	if r.Method != http.MethodGet && r.Method != http.MethodHead || streams(r) || s.opts.Audit != nil ||
 		len(h["Authorization"]) > 0 || len(h["Cookie"]) > 0 || len(h["Upgrade"]) > 0 {
@@ -29,7 +29,7 @@ func (s *Server) Reads(r *http.Request) bool {
 	}
 	info := requestinfo.Parse(r)
 	if info.IsResourceRequest {
-		return s.readsStored(info)
+		return readsStored(s, info)
 	}
 	path := strings.TrimSuffix(info.Path, "/")
 	document := path == "/api" || path == "/apis" || path == "/version"
@@ -40,7 +40,7 @@ func (s *Server) Reads(r *http.Request) bool {
 }
 
 // readsStored reports whether a request gets or lists objects that this server stores.
-func (s *Server) readsStored(info *requestinfo.Info) bool {
+func readsStored(s *Server, info *requestinfo.Info) bool {
 	r := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
 	if info.Verb != "get" && info.Verb != "list" || perServer[r] || s.others.serve(info.Path) {
 		return false

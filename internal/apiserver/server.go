@@ -125,12 +125,16 @@ type Options struct {
 	// CBOR enables CBOR for clients, as upstream's feature gate CBORServingAndStorage does. The stored encoding does
 	// not change.
 	CBOR bool
-	// FinishWait is the maximum time for requests in flight during a shutdown; 0: a minute.
-	FinishWait time.Duration
-	// StreamWait is how long connections may stay open during a shutdown after their streams have ended; 0: 5 seconds.
-	StreamWait time.Duration
+	// Shutdown bounds the time of a shutdown.
+	Shutdown Shutdown
 	// ViewBytes limits the memory of decoded objects and their encodings; 0: 64 MiB.
 	ViewBytes int64
+}
+
+// Shutdown is how long a shutdown waits.
+type Shutdown struct {
+	Finish  time.Duration // for requests in flight, at most; 0: a minute
+	Streams time.Duration // for connections after their streams have ended; 0: 5 seconds
 }
 
 // Pages return the contents of /flagz and /configz, for each request: the flags of the process, and the configuration by component. Nil:
@@ -187,8 +191,8 @@ func New(o Options, decorate ...func(feed.Follower) feed.Follower) (_ *Server, e
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	if o.FinishWait == 0 {
-		o.FinishWait = time.Minute
+	if o.Shutdown.Finish == 0 {
+		o.Shutdown.Finish = time.Minute
 	}
 	if o.Fields == nil {
 		o.Fields = managedfields.New(o.Log)

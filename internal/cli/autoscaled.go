@@ -14,13 +14,12 @@ import (
 	"time"
 
 	"github.com/mortise-dev/mortise/extension/trace"
-	"github.com/mortise-dev/mortise/internal/tracetext"
 )
 
 // printAutoscaling prints the last decisions about a HorizontalPodAutoscaler.
 func printAutoscaling(to io.Writer, a *trace.Autoscaling) error {
 	var w bytes.Buffer
-	fmt.Fprintf(&w, "Autoscaler: %s%s%s\n", tracetext.Plain(a.Name), tracetext.InNamespace(a.Namespace), prefixed(", uid ", tracetext.Plain(a.UID)))
+	fmt.Fprintf(&w, "Autoscaler: %s%s%s\n", plain(a.Name), inNamespace(a.Namespace), prefixed(", uid ", plain(a.UID)))
 	for i := range a.Decisions {
 		fmt.Fprintln(&w)
 		if err := printScaling(&w, &a.Decisions[i]); err != nil {
@@ -32,11 +31,11 @@ func printAutoscaling(to io.Writer, a *trace.Autoscaling) error {
 }
 
 func printScaling(w io.Writer, s *trace.Scaling) error {
-	fmt.Fprintf(w, "Decision:   %s about %s, in %s\n", second(tracetext.Plain(s.Time)), tracetext.Plain(s.Target), tracetext.Duration(s.Seconds))
+	fmt.Fprintf(w, "Decision:   %s about %s, in %s\n", second(plain(s.Time)), plain(s.Target), short(s.Seconds))
 	if s.Evaluations > 1 {
-		fmt.Fprintf(w, "            the same in %d evaluations since %s\n", s.Evaluations, second(tracetext.Plain(s.Since)))
+		fmt.Fprintf(w, "            the same in %d evaluations since %s\n", s.Evaluations, second(plain(s.Since)))
 	}
-	fmt.Fprintf(w, "  Outcome:  %s%s\n", tracetext.Plain(s.Outcome), prefixed(": ", tracetext.Plain(s.Message)))
+	fmt.Fprintf(w, "  Outcome:  %s%s\n", plain(s.Outcome), prefixed(": ", plain(s.Message)))
 	fmt.Fprintf(w, "  Replicas: %d found", s.Replicas)
 	if s.Proposed != nil {
 		fmt.Fprintf(w, ", %d proposed", *s.Proposed)
@@ -50,7 +49,7 @@ func printScaling(w io.Writer, s *trace.Scaling) error {
 		if i > 0 {
 			head = "            "
 		}
-		fmt.Fprintf(w, "%s%d → %d by %s (%s)\n", head, l.From, l.To, tracetext.Plain(l.Detail), tracetext.Plain(l.Reason))
+		fmt.Fprintf(w, "%s%d → %d by %s (%s)\n", head, l.From, l.To, plain(l.Detail), plain(l.Reason))
 	}
 	return printMetrics(w, s)
 }
@@ -73,7 +72,7 @@ func printMetrics(w io.Writer, s *trace.Scaling) error {
 		if m.Proposed != nil {
 			proposes = strconv.Itoa(int(*m.Proposed))
 		}
-		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", tracetext.Plain(m.Type), tracetext.Plain(m.Name), cmp.Or(tracetext.Plain(m.Value), "-"), tracetext.Plain(m.Target), ratio,
+		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", plain(m.Type), plain(m.Name), cmp.Or(plain(m.Value), "-"), plain(m.Target), ratio,
 			age, proposes, podsOf(m.Pods))
 	}
 	if err := t.Flush(); err != nil {
@@ -83,16 +82,16 @@ func printMetrics(w io.Writer, s *trace.Scaling) error {
 		fmt.Fprintf(w, "  and %d more\n", s.MoreMetrics)
 	}
 	for _, m := range s.Metrics {
-		of := prefixed(" of service ", tracetext.Plain(m.Service))
+		of := prefixed(" of service ", plain(m.Service))
 		if m.BuiltIn {
 			of = " of this server"
 		}
-		fmt.Fprintf(w, "  %s: read in %s at %s%s\n", tracetext.Plain(m.Name), tracetext.Duration(m.Seconds), cmp.Or(tracetext.Plain(m.Path), "(nowhere)"), of)
+		fmt.Fprintf(w, "  %s: read in %s at %s%s\n", plain(m.Name), short(m.Seconds), cmp.Or(plain(m.Path), "(nowhere)"), of)
 		if m.Kept != "" {
-			fmt.Fprintf(w, "    keeps the replicas: %s\n", tracetext.Plain(m.Kept))
+			fmt.Fprintf(w, "    keeps the replicas: %s\n", plain(m.Kept))
 		}
 		if m.Error != "" {
-			fmt.Fprintf(w, "    error: %s\n", tracetext.Plain(m.Error))
+			fmt.Fprintf(w, "    error: %s\n", plain(m.Error))
 		}
 	}
 	return nil

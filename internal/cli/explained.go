@@ -38,8 +38,8 @@ func printWrites(w io.Writer, v *trace.View) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "\nTIME\tPLUG-IN\tNAME\tCALL\tTOOK\tERROR")
 	for _, c := range v.Calls {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", second(c.Time), tracetext.Plain(c.Point), tracetext.Plain(c.Extension), tracetext.Plain(cmp.Or(c.Method, "-")),
-			tracetext.Duration(c.Seconds), tracetext.Plain(cmp.Or(c.Error, "-")))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", second(c.Time), plain(c.Point), plain(c.Extension), plain(cmp.Or(c.Method, "-")),
+			short(c.Seconds), plain(cmp.Or(c.Error, "-")))
 	}
 	return t.Flush()
 }
@@ -54,13 +54,13 @@ func printListed(w io.Writer, v *trace.View) error {
 	for _, x := range v.Traces {
 		var by []string
 		for _, s := range x.Steps {
-			if s.Result == trace.Changed && s.Name != "" && !slices.Contains(by, tracetext.Plain(s.Name)) {
-				by = append(by, tracetext.Plain(s.Name))
+			if s.Result == trace.Changed && s.Name != "" && !slices.Contains(by, plain(s.Name)) {
+				by = append(by, plain(s.Name))
 			}
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", second(x.Time), tracetext.Plain(cmp.Or(x.As, x.User, "-")), x.Verb,
-			tracetext.Resource(x.Group, x.Resource, x.Subresource, x.Name),
-			tracetext.Plain(cmp.Or(x.Namespace, "-")), x.Code, tracetext.Duration(x.Seconds), cmp.Or(strings.Join(by, ","), "-"), tracetext.Plain(x.AuditID))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", second(x.Time), plain(cmp.Or(x.As, x.User, "-")), x.Verb,
+			resourceName(x.Group, x.Resource, x.Subresource, x.Name),
+			plain(cmp.Or(x.Namespace, "-")), x.Code, short(x.Seconds), cmp.Or(strings.Join(by, ","), "-"), plain(x.AuditID))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -79,15 +79,15 @@ func printRejected(w io.Writer, v *trace.View) error {
 		by := "-"
 		for _, s := range x.Steps {
 			if s.Result == trace.Denied || s.Result == trace.Failed {
-				by = tracetext.Step(s.Kind, s.Configuration, s.Name)
+				by = stepName(s.Kind, s.Configuration, s.Name)
 			}
 		}
 		if d := x.Decision; by == "-" && d != nil && !d.Allowed && d.By != "" {
-			by = tracetext.Plain(d.By)
+			by = plain(d.By)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", second(x.Time), tracetext.Plain(cmp.Or(x.As, x.User, "-")), x.Verb,
-			tracetext.Resource(x.Group, x.Resource, x.Subresource, x.Name),
-			tracetext.Plain(cmp.Or(x.Namespace, "-")), x.Code, x.Refused, by, tracetext.Plain(x.AuditID), tracetext.Plain(cmp.Or(x.Message, x.Reason, "-")))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", second(x.Time), plain(cmp.Or(x.As, x.User, "-")), x.Verb,
+			resourceName(x.Group, x.Resource, x.Subresource, x.Name),
+			plain(cmp.Or(x.Namespace, "-")), x.Code, x.Refused, by, plain(x.AuditID), plain(cmp.Or(x.Message, x.Reason, "-")))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -125,14 +125,14 @@ func value(present bool, v any) string {
 	if !present {
 		return "(absent)"
 	}
-	return tracetext.Plain(tracetext.Value(v))
+	return plain(printed(v))
 }
 
 // printField prints who set a field.
 func printField(to io.Writer, f *trace.Field) error {
 	var w bytes.Buffer
-	fmt.Fprintf(&w, "Object:   %s%s\n", tracetext.Resource(f.Group, f.Resource, "", f.Name), tracetext.InNamespace(f.Namespace))
-	fmt.Fprintf(&w, "Field:    %s\n", tracetext.Plain(f.Field))
+	fmt.Fprintf(&w, "Object:   %s%s\n", resourceName(f.Group, f.Resource, "", f.Name), inNamespace(f.Namespace))
+	fmt.Fprintf(&w, "Field:    %s\n", plain(f.Field))
 	fmt.Fprintf(&w, "Value:    %s\n", value(f.Present, f.Value))
 	for i, s := range f.Settings {
 		head := "Set by:   "
@@ -143,17 +143,17 @@ func printField(to io.Writer, f *trace.Field) error {
 		if s.Operation == "Apply" {
 			verb = "apply"
 		}
-		fmt.Fprintf(&w, "%s%s\n", head, tracetext.Step(s.By.Kind, s.By.Configuration, s.By.Name))
-		fmt.Fprintf(&w, "          in the %s of %s by %s at %s\n", verb, tracetext.Plain(s.Resource), tracetext.Who(s.User, s.As), s.Time)
+		fmt.Fprintf(&w, "%s%s\n", head, stepName(s.By.Kind, s.By.Configuration, s.By.Name))
+		fmt.Fprintf(&w, "          in the %s of %s by %s at %s\n", verb, plain(s.Resource), who(s.User, s.As), s.Time)
 		if s.Manager != "" {
-			fmt.Fprintf(&w, "          with field manager %s\n", tracetext.Plain(s.Manager))
+			fmt.Fprintf(&w, "          with field manager %s\n", plain(s.Manager))
 		}
 		fmt.Fprintf(&w, "          %s → %s\n", value(s.WasPresent, s.Was), value(s.Present, s.Value))
 		for _, h := range s.Before {
-			fmt.Fprintf(&w, "          before that, in the same write, %s: %s\n", tracetext.Step(h.Kind, h.Configuration, h.Name),
+			fmt.Fprintf(&w, "          before that, in the same write, %s: %s\n", stepName(h.Kind, h.Configuration, h.Name),
 				value(h.Present, h.Value))
 		}
-		fmt.Fprintf(&w, "          revision %d, audit ID %s\n", s.Revision, tracetext.Plain(s.AuditID))
+		fmt.Fprintf(&w, "          revision %d, audit ID %s\n", s.Revision, plain(s.AuditID))
 	}
 	for i, m := range f.Managers {
 		head := "Managers: "
@@ -162,13 +162,33 @@ func printField(to io.Writer, f *trace.Field) error {
 		}
 		sub := ""
 		if m.Subresource != "" {
-			sub = ", " + tracetext.Plain(m.Subresource)
+			sub = ", " + plain(m.Subresource)
 		}
-		fmt.Fprintf(&w, "%s%s (%s%s) at %s\n", head, tracetext.Plain(m.Manager), m.Operation, sub, m.Time)
+		fmt.Fprintf(&w, "%s%s (%s%s) at %s\n", head, plain(m.Manager), m.Operation, sub, m.Time)
 	}
 	if f.Note != "" {
 		fmt.Fprintf(&w, "Note:     %s\n", f.Note)
 	}
 	_, err := to.Write(w.Bytes())
 	return err
+}
+
+// The words of package tracetext, which writes a whole trace, for what else is explained.
+
+func plain(s string) string { return tracetext.Plain(s) }
+
+func printed(v any) string { return tracetext.Value(v) }
+
+func short(seconds float64) string { return tracetext.Duration(seconds) }
+
+func who(user, as string) string { return tracetext.Who(user, as) }
+
+func inNamespace(namespace string) string { return tracetext.InNamespace(namespace) }
+
+func stepName(kind, configuration, name string) string {
+	return tracetext.Step(kind, configuration, name)
+}
+
+func resourceName(group, resource, subresource, name string) string {
+	return tracetext.Resource(group, resource, subresource, name)
 }

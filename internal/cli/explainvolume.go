@@ -23,7 +23,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/mortise-dev/mortise/extension/trace"
-	"github.com/mortise-dev/mortise/internal/tracetext"
 )
 
 // storageView is what is said of a claim or a persistent volume: its writes, the calls to its driver, and what it waits for.
@@ -328,14 +327,14 @@ func because(who, reason string) string {
 
 // printStorage prints what is said of a claim or a volume.
 func printStorage(w io.Writer, v *storageView) error {
-	fmt.Fprintf(w, "Claim:   %s\nVolume:  %s\nDriver:  %s\n", tracetext.Plain(cmp.Or(v.Claim, "-")), tracetext.Plain(cmp.Or(v.Volume, "-")),
-		tracetext.Plain(cmp.Or(v.Driver, "-")))
+	fmt.Fprintf(w, "Claim:   %s\nVolume:  %s\nDriver:  %s\n", plain(cmp.Or(v.Claim, "-")), plain(cmp.Or(v.Volume, "-")),
+		plain(cmp.Or(v.Driver, "-")))
 	for i, one := range v.Waits {
 		name := "Waits for:"
 		if i > 0 {
 			name = "          "
 		}
-		fmt.Fprintf(w, "%s %s\n", name, tracetext.Plain(one))
+		fmt.Fprintf(w, "%s %s\n", name, plain(one))
 	}
 	fmt.Fprintln(w)
 	view := v.View
@@ -352,8 +351,8 @@ func printStorage(w io.Writer, v *storageView) error {
 	tries := map[string]int{}
 	for _, c := range v.Calls {
 		tries[c.Method]++
-		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\n", second(c.Time), tracetext.Plain(cmp.Or(c.Method, "-")), tries[c.Method], tracetext.Plain(cmp.Or(c.Code, "-")),
-			tracetext.Duration(c.Seconds), tracetext.Plain(cmp.Or(c.Error, "-")))
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\n", second(c.Time), plain(cmp.Or(c.Method, "-")), tries[c.Method], plain(cmp.Or(c.Code, "-")),
+			short(c.Seconds), plain(cmp.Or(c.Error, "-")))
 		if c.Error == "" {
 			tries[c.Method] = 0
 		}

@@ -20,7 +20,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/mortise-dev/mortise/extension"
-	"github.com/mortise-dev/mortise/internal/tracetext"
 )
 
 // runExtensions prints the extensions of a running server and their statistics, or the catalogue of extension points.
@@ -109,7 +108,7 @@ func printExtensions(ctx context.Context, w io.Writer, kubeconfig, node, output 
 	}
 	fmt.Fprintln(t, "\tLAST ERROR")
 	for _, e := range rows {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s", e.Point, e.Name, cmp.Or(e.Configured, "-"), e.State, e.Calls, tracetext.Duration(e.P50), tracetext.Duration(e.P99))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s", e.Point, e.Name, cmp.Or(e.Configured, "-"), e.State, e.Calls, short(e.P50), short(e.P99))
 		if wide {
 			fmt.Fprintf(t, "\t%d\t%d\t%s\t%s", e.Failures, e.Refused, cmp.Or(e.CertificateEnds, "-"), cmp.Or(e.LastFailure, "-"))
 		}

@@ -12,21 +12,20 @@ import (
 	"text/tabwriter"
 
 	"github.com/mortise-dev/mortise/extension/trace"
-	"github.com/mortise-dev/mortise/internal/tracetext"
 )
 
 // printScheduling prints where a pod is, and the scheduler's decisions about it.
 func printScheduling(to io.Writer, s *trace.Scheduling) error {
 	var w bytes.Buffer
-	fmt.Fprintf(&w, "Pod:        %s%s%s\n", tracetext.Plain(s.Name), tracetext.InNamespace(s.Namespace), prefixed(", uid ", tracetext.Plain(s.UID)))
+	fmt.Fprintf(&w, "Pod:        %s%s%s\n", plain(s.Name), inNamespace(s.Namespace), prefixed(", uid ", plain(s.UID)))
 	if p := s.Place; p != nil {
 		fmt.Fprintf(&w, "Now:        %s\n", queueState(p))
 		if p.Nominated != "" {
-			fmt.Fprintf(&w, "            nominated to node %s: preemption frees resources for it there\n", tracetext.Plain(p.Nominated))
+			fmt.Fprintf(&w, "            nominated to node %s: preemption frees resources for it there\n", plain(p.Nominated))
 		}
 	}
 	if s.Note != "" {
-		fmt.Fprintf(&w, "Note:       %s\n", tracetext.Plain(s.Note))
+		fmt.Fprintf(&w, "Note:       %s\n", plain(s.Note))
 	}
 	if len(s.Decisions) == 0 {
 		fmt.Fprintln(&w, "Decisions:  none recorded")
@@ -49,25 +48,25 @@ func prefixed(prefix, s string) string {
 }
 
 func queueState(p *trace.Place) string {
-	by := tracetext.Plain(strings.Join(p.Plugins, ", "))
-	s := tracetext.Plain(p.Where)
+	by := plain(strings.Join(p.Plugins, ", "))
+	s := plain(p.Where)
 	switch p.Where {
 	case trace.PlaceActive:
 		s += ": the scheduler tries it after the pods before it"
 	case trace.PlaceBackoff, trace.PlaceErrorBackoff:
-		s += " until " + tracetext.Plain(p.Until)
+		s += " until " + plain(p.Until)
 	case trace.PlaceUnschedulable:
-		s += prefixed(", rejected by ", by) + ": waits for an event that may make it schedulable, until " + second(tracetext.Plain(p.Until)) +
+		s += prefixed(", rejected by ", by) + ": waits for an event that may make it schedulable, until " + second(plain(p.Until)) +
 			" at the latest"
 	case trace.PlaceGated:
 		s += prefixed(" by ", by)
 	case trace.PlacePermit:
 		s += prefixed(" of ", by)
 	case trace.PlaceBound, trace.PlaceBinding:
-		s += prefixed(" to node ", tracetext.Plain(p.Node))
+		s += prefixed(" to node ", plain(p.Node))
 	}
 	if p.Since != "" {
-		s += ", there since " + second(tracetext.Plain(p.Since))
+		s += ", there since " + second(plain(p.Since))
 	}
 	if p.Attempts > 0 {
 		s += fmt.Sprintf(", after %d attempts", p.Attempts)
@@ -76,23 +75,23 @@ func queueState(p *trace.Place) string {
 }
 
 func printDecided(w io.Writer, d *trace.Decided) error {
-	fmt.Fprintf(w, "Decision:   %s, attempt %d, cycle %d of profile %s, in %s\n", tracetext.Plain(d.Time), d.Attempt, d.Cycle, tracetext.Plain(d.Profile),
-		tracetext.Duration(d.Seconds))
-	outcome := tracetext.Plain(d.Outcome)
+	fmt.Fprintf(w, "Decision:   %s, attempt %d, cycle %d of profile %s, in %s\n", plain(d.Time), d.Attempt, d.Cycle, plain(d.Profile),
+		short(d.Seconds))
+	outcome := plain(d.Outcome)
 	if d.Node != "" {
-		outcome += ", node " + tracetext.Plain(d.Node)
+		outcome += ", node " + plain(d.Node)
 	}
-	fmt.Fprintf(w, "  Outcome:  %s%s\n", outcome, prefixed(": ", tracetext.Plain(d.Message)))
+	fmt.Fprintf(w, "  Outcome:  %s%s\n", outcome, prefixed(": ", plain(d.Message)))
 	fmt.Fprintf(w, "  Nodes:    %d, evaluated %d, feasible %d\n", d.Nodes, d.Asked, d.Feasible)
 	if d.Nominated != "" {
-		fmt.Fprintf(w, "  Nominated to node %s\n", tracetext.Plain(d.Nominated))
+		fmt.Fprintf(w, "  Nominated to node %s\n", plain(d.Nominated))
 	}
 	for i, v := range d.Victims {
 		head := "  Preempts: "
 		if i > 0 {
 			head = "            "
 		}
-		fmt.Fprintf(w, "%s%s/%s, uid %s\n", head, tracetext.Plain(v.Namespace), tracetext.Plain(v.Name), tracetext.Plain(v.UID))
+		fmt.Fprintf(w, "%s%s/%s, uid %s\n", head, plain(v.Namespace), plain(v.Name), plain(v.UID))
 	}
 	if d.MoreVictims > 0 {
 		fmt.Fprintf(w, "            and %d more\n", d.MoreVictims)
@@ -102,11 +101,11 @@ func printDecided(w io.Writer, d *trace.Decided) error {
 		fmt.Fprintln(w, "  Filtered out:")
 		fmt.Fprintln(t, "  COUNT\tPLUG-IN\tREASON\tNODES")
 		for _, f := range d.Filtered {
-			names := tracetext.Plain(strings.Join(f.Nodes, ", "))
+			names := plain(strings.Join(f.Nodes, ", "))
 			if len(f.Nodes) > 0 && f.Count > len(f.Nodes) {
 				names += ", …"
 			}
-			fmt.Fprintf(t, "  %d\t%s\t%s\t%s\n", f.Count, tracetext.Plain(cmp.Or(f.Plugin, "-")), tracetext.Plain(f.Reason), cmp.Or(names, "-"))
+			fmt.Fprintf(t, "  %d\t%s\t%s\t%s\n", f.Count, plain(cmp.Or(f.Plugin, "-")), plain(f.Reason), cmp.Or(names, "-"))
 		}
 		if err := t.Flush(); err != nil {
 			return err
@@ -128,7 +127,7 @@ func printScores(w io.Writer, d *trace.Decided) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprint(t, "  PLUG-IN")
 	for _, n := range d.Scores {
-		fmt.Fprintf(t, "\t%s", tracetext.Plain(n.Node))
+		fmt.Fprintf(t, "\t%s", plain(n.Node))
 	}
 	fmt.Fprintln(t)
 	var plugins []string
@@ -143,7 +142,7 @@ func printScores(w io.Writer, d *trace.Decided) error {
 		}
 	}
 	for _, p := range plugins {
-		fmt.Fprint(t, "  ", tracetext.Plain(p))
+		fmt.Fprint(t, "  ", plain(p))
 		for _, text := range of[p] {
 			fmt.Fprintf(t, "\t%s", cmp.Or(text, "0 → 0"))
 		}

@@ -112,8 +112,8 @@ func effective(f *pflag.FlagSet) (*v1alpha1.ServerConfiguration, error) {
 	return c, nil
 }
 
-// pages returns what /flagz and /configz show. A fork has the settings of the first cluster, which were valid: they are formatted when
-// somebody asks.
+// pages returns what /flagz and /configz show. A fork has the settings of the first cluster, which were valid: a request for
+// a page formats them.
 func (c *settings) pages(plan *node.Plan) (apiserver.Pages, error) {
 	type texts struct {
 		flags  map[string]string

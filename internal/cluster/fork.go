@@ -29,10 +29,10 @@ type origin struct {
 
 // Fork returns an independent cluster that begins at the newest revision of this one. Only a store in memory can be forked.
 func (c *Cluster) Fork(ctx context.Context) (*Cluster, error) {
-	if c.inside() {
+	if isInside(c) {
 		return c.ForkInProcess(ctx)
 	}
-	from, err := c.forker()
+	from, err := forker(c)
 	if err != nil {
 		return nil, err
 	}
@@ -40,13 +40,13 @@ func (c *Cluster) Fork(ctx context.Context) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("fork cluster: %w", err)
 	}
-	return c.forkOf(ctx, c.settings, b)
+	return forkOf(ctx, c, c.settings, b)
 }
 
 // ForkInProcess is Fork without a port: only clients of this process reach the fork. No goroutine of it waits for the network, so that
 // it can run in a bubble of testing/synctest. Its nodes are simulated and serve no API.
 func (c *Cluster) ForkInProcess(context.Context) (*Cluster, error) {
-	from, err := c.forker()
+	from, err := forker(c)
 	if err != nil {
 		return nil, err
 	}
@@ -54,12 +54,12 @@ func (c *Cluster) ForkInProcess(context.Context) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("fork cluster: %w", err)
 	}
-	return c.forkInside(c.settings, engine), nil
+	return forkInside(c, c.settings, engine), nil
 }
 
 // ForkAt returns an independent API server, without controllers and nodes, that begins at a revision of this cluster.
 func (c *Cluster) ForkAt(ctx context.Context, revision int64) (*Cluster, error) {
-	from, err := c.forker()
+	from, err := forker(c)
 	if err != nil {
 		return nil, err
 	}
@@ -69,14 +69,14 @@ func (c *Cluster) ForkAt(ctx context.Context, revision int64) (*Cluster, error) 
 	}
 	s := c.settings
 	s.Controllers, s.Node = []string{"none"}, ""
-	if c.inside() {
-		return c.forkInside(s, engine), nil
+	if isInside(c) {
+		return forkInside(c, s, engine), nil
 	}
-	return c.forkOf(ctx, s, newBase(engine, s, c.material))
+	return forkOf(ctx, c, s, newBase(engine, s, c.material))
 }
 
 // forker returns the store, if it can be forked.
-func (c *Cluster) forker() (store.Forker, error) {
+func forker(c *Cluster) (store.Forker, error) {
 	from, ok := c.stored().(store.Forker)
 	if !ok {
 		return nil, errors.New("fork cluster: only a store in memory can be forked")
@@ -85,14 +85,14 @@ func (c *Cluster) forker() (store.Forker, error) {
 }
 
 // forkOf returns a fork that begins at a base, with a port. It leaves the base at its end, and if it returns an error.
-func (c *Cluster) forkOf(ctx context.Context, s Settings, b *base) (*Cluster, error) {
+func forkOf(ctx context.Context, c *Cluster, s Settings, b *base) (*Cluster, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("fork cluster: %w", err), b.leave())
 	}
 	s.Listen = l.Addr().String()
-	f := c.newFork(s, &origin{engine: b.engine, material: c.material, listener: l, base: b})
+	f := newFork(c, s, &origin{engine: b.engine, material: c.material, listener: l, base: b})
 	f.access = c.access.at(l)
 	b.forks.Store(s.Listen, f)
 	f.accepting.Go(f.accept)
@@ -100,19 +100,19 @@ func (c *Cluster) forkOf(ctx context.Context, s Settings, b *base) (*Cluster, er
 }
 
 // forkInside returns a fork without a port.
-func (c *Cluster) forkInside(s Settings, engine store.Engine) *Cluster {
-	f := c.newFork(s, &origin{engine: engine, material: c.material, inside: true})
+func forkInside(c *Cluster, s Settings, engine store.Engine) *Cluster {
+	f := newFork(c, s, &origin{engine: engine, material: c.material, inside: true})
 	f.access = access{admin: f.As(admin())}
 	return f
 }
 
-func (c *Cluster) newFork(s Settings, o *origin) *Cluster {
+func newFork(c *Cluster, s Settings, o *origin) *Cluster {
 	s.KubeconfigFile, s.local, s.Start.label = "", s.local.fork(), newLabel()
 	return &Cluster{settings: s, nodeText: c.nodeText, material: c.material, origin: o, ended: make(chan struct{})}
 }
 
-// inside reports whether the cluster is a fork without a port.
-func (c *Cluster) inside() bool { return c.origin != nil && c.origin.inside }
+// isInside reports whether the cluster is a fork without a port.
+func isInside(c *Cluster) bool { return c.origin != nil && c.origin.inside }
 
 // stored returns the engine with the cluster's newest state; nil if it cannot be forked.
 func (c *Cluster) stored() store.Engine {

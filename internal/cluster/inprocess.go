@@ -35,7 +35,7 @@ type transport struct {
 
 // RoundTrip implements [http.RoundTripper].
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	server, err := t.cluster.serverFor(r)
+	server, err := serverFor(t.cluster, r)
 	if err != nil {
 		if r.Body != nil {
 			_ = r.Body.Close()
@@ -46,13 +46,13 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // serverFor returns the API server that answers a request: that of the base while a fork is as its base, and the cluster's own afterwards.
-func (c *Cluster) serverFor(r *http.Request) (*apiserver.Server, error) {
+func serverFor(c *Cluster, r *http.Request) (*apiserver.Server, error) {
 	if c.untouched() {
 		shared, err := c.origin.base.read()
 		if err != nil {
 			return nil, err
 		}
-		if shared.server.Reads(r) {
+		if apiserver.Reads(shared.server, r) {
 			c.begin()
 			return shared.server, nil
 		}

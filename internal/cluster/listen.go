@@ -92,7 +92,7 @@ func makeAccess(s *settings, l net.Listener, material *serving.Material) (a acce
 		CAData: at.Authorities, ServerName: at.ServerName, CertData: material.Admin.CertPEM, KeyData: material.Admin.KeyPEM,
 	}}
 	a.endpoint, a.identity = at, material.Admin
-	if s.origin != nil { // nobody asks a fork's own server
+	if s.origin != nil { // Cluster.Kubeconfig of a fork makes its own
 		return a, nil
 	}
 	text, err := serving.Kubeconfig(at, material.Admin)

@@ -96,7 +96,7 @@ func (c *Cluster) running() *instance {
 	begun := c.begun
 	c.beginning.Unlock()
 	if begun {
-		r, _ := c.use() // nil: it cannot start, as who uses it next is told
+		r, _ := c.use() // nil: it cannot start, and the next request gets the error
 		return r
 	}
 	c.mu.Lock()

@@ -82,8 +82,7 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 		Checks:         a.encryption.checks(),
 
 		Bootstrapped: a.bootstrapped,
-		FinishWait:   s.finishWait(),
-		StreamWait:   s.streamWait(),
+		Shutdown:     apiserver.Shutdown{Finish: s.finishWait(), Streams: s.streamWait()},
 		FlowControl:  flowControl(&o.FlowControl),
 		Aggregation:  aggregation(&o.Aggregation, a.frontProxy),
 		Paths:        a.joinPaths(),

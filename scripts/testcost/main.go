@@ -130,7 +130,8 @@ func measure(ctx context.Context, s subject, tree string, cold bool) (err error)
 	if err != nil {
 		return err
 	}
-	fmt.Printf("| %s | %d | %s | %s | %d MB |\n", s.name, len(strings.Fields(list)), first, warm.Round(100*time.Millisecond), binary.Size()>>20)
+	packages, again := len(strings.Fields(list)), warm.Round(100*time.Millisecond)
+	fmt.Printf("| %s | %d | %s | %s | %d MB |\n", s.name, packages, first, again, binary.Size()>>20)
 	return nil
 }
 

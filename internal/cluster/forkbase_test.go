@@ -131,7 +131,7 @@ func TestReadForkStarts(t *testing.T) {
 	}
 }
 
-// TestBaseThatCannotStart: who uses a fork whose base cannot start is told.
+// TestBaseThatCannotStart: a request to a fork whose base cannot start gets an error.
 func TestBaseThatCannotStart(t *testing.T) {
 	first, _ := started(t, Settings{Controllers: []string{"none"}})
 	f := forked(t, first)

@@ -94,7 +94,7 @@ func (b *base) front(server *apiserver.Server, api http.Handler) http.Handler {
 			panic(http.ErrAbortHandler) // it has just stopped
 		}
 		f := found.(*Cluster)
-		if f.untouched() && server.Reads(r) {
+		if f.untouched() && apiserver.Reads(server, r) {
 			f.begin()
 			api.ServeHTTP(w, r)
 			return
