@@ -89,8 +89,8 @@ func reportWrites(ctx context.Context, s *Server, t T, what string, about url.Va
 	return view.Traces
 }
 
-// explainWrites logs what `mortise explain` prints of the newest of an object's writes: what each step changed, who refused, what the server
-// stored.
+// explainWrites logs what `mortise explain` prints of the newest of an object's writes: what each step changed, who refused, and what the
+// server stored.
 func explainWrites(t T, what string, writes []trace.Trace) {
 	t.Helper()
 	for i := range writes[:min(len(writes), explainedWrites)] {
