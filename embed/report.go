@@ -4,6 +4,7 @@
 package embed
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,10 +18,14 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/mortise-dev/mortise/extension/trace"
+	"github.com/mortise-dev/mortise/internal/tracetext"
 )
 
-// reportedWrites is how many traces of each kind a failed test logs.
-const reportedWrites = 10
+const (
+	reportedWrites  = 10 // of each kind a failed test logs, a line each
+	explainedWrites = 2  // of an object a failed test logs all that is known
+	reportedObjects = 5  // of those that were written last a failed test logs the writes
+)
 
 // report logs what is known about an object that a test has waited for in vain.
 func report(s *Server, t T, w *watched) {
@@ -41,7 +46,7 @@ func report(s *Server, t T, w *watched) {
 	if w.namespace != "" {
 		about.Set(trace.ParamNamespace, w.namespace)
 	}
-	reportWrites(ctx, s, t, "writes of "+what, about)
+	explainWrites(t, what, reportWrites(ctx, s, t, "writes of "+what, about))
 	events, err := s.Client().CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("involvedObject.name", w.name).String(),
 	})
@@ -53,8 +58,8 @@ func report(s *Server, t T, w *watched) {
 	reportWrites(ctx, s, t, "last writes of all", url.Values{})
 }
 
-// reportWrites logs traces, the newest first. A server that records none has nothing to say.
-func reportWrites(ctx context.Context, s *Server, t T, what string, about url.Values) {
+// reportWrites logs writes, a line each, and returns their traces, the newest first. A server that records none has nothing to say.
+func reportWrites(ctx context.Context, s *Server, t T, what string, about url.Values) []trace.Trace {
 	t.Helper()
 	about.Set(trace.ParamLimit, strconv.Itoa(reportedWrites))
 	q := s.Client().Discovery().RESTClient().Get().AbsPath(trace.Route)
@@ -63,12 +68,12 @@ func reportWrites(ctx context.Context, s *Server, t T, what string, about url.Va
 	}
 	answer, err := q.DoRaw(ctx)
 	if err != nil {
-		return
+		return nil
 	}
 	var view trace.View
 	if err := json.Unmarshal(answer, &view); err != nil {
 		t.Logf("read traces: %v", err)
-		return
+		return nil
 	}
 	var b strings.Builder
 	for i := range view.Traces {
@@ -80,5 +85,44 @@ func reportWrites(ctx context.Context, s *Server, t T, what string, about url.Va
 	}
 	if b.Len() > 0 {
 		t.Logf("%s:%s", what, b.String())
+	}
+	return view.Traces
+}
+
+// explainWrites logs what `mortise explain` prints of the newest of an object's writes: what each step changed, who refused, and what the
+// server stored.
+func explainWrites(t T, what string, writes []trace.Trace) {
+	t.Helper()
+	for i := range writes[:min(len(writes), explainedWrites)] {
+		var b bytes.Buffer
+		if err := tracetext.Write(&b, &writes[i]); err != nil {
+			t.Logf("explain %s: %v", what, err)
+			return
+		}
+		t.Logf("a write of %s:\n%s", what, b.String())
+	}
+}
+
+// written names the object of a write.
+type written struct{ group, resource, namespace, name string }
+
+// explainObjects logs the writes of the objects that were written last: what does not settle goes on writing them.
+func explainObjects(t T, writes []trace.Trace) {
+	t.Helper()
+	var objects []written
+	of := map[written][]trace.Trace{}
+	for i := range writes {
+		w := &writes[i]
+		o := written{w.Group, w.Resource, w.Namespace, w.Name}
+		if o.name == "" && len(w.Objects) > 0 { // the server made the name
+			o.name = w.Objects[0].Name
+		}
+		if of[o] == nil {
+			objects = append(objects, o)
+		}
+		of[o] = append(of[o], *w)
+	}
+	for _, o := range objects[:min(len(objects), reportedObjects)] {
+		explainWrites(t, o.resource+" "+o.name, of[o])
 	}
 }

@@ -22,7 +22,8 @@ import (
 //	create(t, cluster.Client(), deployment)
 //	cluster.Settle(t) // the Deployment has its pods, or will not get them
 //
-// After a minute it ends the test, and logs what is at work, the newest events and the last writes. In a bubble of testing/synctest use
+// After a minute it ends the test, and logs what is at work, the newest events, the last writes, and the traces of the objects that these
+// wrote. In a bubble of testing/synctest use
 // function Settle of package embedtest.
 func (s *Server) Settle(t T) {
 	t.Helper()
@@ -87,5 +88,5 @@ func reportAll(s *Server, t T) {
 			t.Logf("event of %s %s: %s %s: %s", e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Type, e.Reason, e.Message)
 		}
 	}
-	reportWrites(ctx, s, t, "last writes of all", url.Values{})
+	explainObjects(t, reportWrites(ctx, s, t, "last writes of all", url.Values{}))
 }

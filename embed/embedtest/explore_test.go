@@ -4,10 +4,20 @@
 package embedtest
 
 import (
+	"context"
+	"fmt"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/mortise-dev/mortise/embed"
 )
@@ -36,6 +46,40 @@ func TestExplore(t *testing.T) {
 	t.Run("none", func(t *testing.T) {
 		Explore(t, first, seeds(10), none.story)
 	})
+}
+
+// TestShrink: of a run with several faults, of which two together lead to an error, these two are left.
+func TestShrink(t *testing.T) {
+	first := Start(t, &embed.Server{Controllers: []string{"none"}})
+	story := func(r *Run) {
+		var failed atomic.Int32
+		r.Control(func(ctx context.Context, config *rest.Config) error {
+			maps := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("default")
+			for i := range 5 {
+				m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("m", i)}}
+				if _, err := maps.Create(ctx, m, metav1.CreateOptions{}); err != nil {
+					failed.Add(1)
+				}
+			}
+			<-ctx.Done()
+			return nil
+		})
+		r.Advance(time.Minute)
+		if failed.Load() >= 2 {
+			r.Errorf("two writes have failed")
+		}
+	}
+	faults := []Fault{
+		{Kind: Delay, At: 1, Delay: time.Second}, {Kind: Drop, At: 2}, {Kind: DelayAnswer, At: 3, Delay: time.Second},
+		{Kind: LoseAnswer, At: 4}, {Kind: EndWatch, At: 1, Delay: time.Second},
+	}
+	x := shrink(t, first, &failure{seed: 1, faults: faults, run: attempt(t, first, 1, faults, story)}, story)
+	if want := []Fault{faults[1], faults[3]}; !slices.Equal(x.faults, want) || len(x.run.errors) != 1 {
+		t.Errorf("left are %v with errors %q: want %v", x.faults, x.run.errors, want)
+	}
+	if text := x.String(); !strings.Contains(text, "embedtest.Replay(t, cluster, 1, []embedtest.Fault{{Kind: embedtest.Drop, At: 2}, ") {
+		t.Errorf("it is reported as %s", text)
+	}
 }
 
 // TestFaultsAreLiterals: a reported fault can be pasted into a test.

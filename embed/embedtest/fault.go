@@ -19,6 +19,7 @@ const (
 	Drop        FaultKind = "Drop"        // the request is lost: the client gets an error, the server nothing
 	LoseAnswer  FaultKind = "LoseAnswer"  // the server does what the request says, and the client gets an error
 	Delay       FaultKind = "Delay"       // the request waits for Fault.Delay
+	DelayAnswer FaultKind = "DelayAnswer" // the server does what the request says, and the answer waits for Fault.Delay
 	Duplicate   FaultKind = "Duplicate"   // the request arrives twice; the client gets the second answer
 	Conflict    FaultKind = "Conflict"    // 409: an update or a patch finds a newer object; it counts updates and patches alone
 	TooMany     FaultKind = "TooMany"     // 429 with Retry-After: 1
@@ -32,7 +33,7 @@ const (
 
 // kinds are all kinds of faults.
 var kinds = []FaultKind{
-	Drop, LoseAnswer, Delay, Duplicate, Conflict, TooMany, WebhookDead, CrashBefore, CrashAfter, EndWatch, Gone, LagWatch,
+	Drop, LoseAnswer, Delay, DelayAnswer, Duplicate, Conflict, TooMany, WebhookDead, CrashBefore, CrashAfter, EndWatch, Gone, LagWatch,
 }
 
 // Fault makes one request of a client fail, once. At is the number of the request among those that Kind counts; the first is 1.
@@ -57,7 +58,9 @@ func (f Fault) String() string {
 }
 
 // delayed reports whether a kind has a delay.
-func (k FaultKind) delayed() bool { return k == Delay || k == EndWatch || k == Gone || k == LagWatch }
+func (k FaultKind) delayed() bool {
+	return k == Delay || k == DelayAnswer || k == EndWatch || k == Gone || k == LagWatch
+}
 
 // watches reports whether a kind counts watches.
 func (k FaultKind) watches() bool { return k == EndWatch || k == Gone || k == LagWatch }

@@ -195,6 +195,13 @@ func (t *faulty) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, errCrashed
 		}
 		return nil, errLost
+	case DelayAnswer:
+		select {
+		case <-time.After(f.Delay):
+		case <-r.Context().Done():
+			_ = w.Body.Close()
+			return nil, r.Context().Err()
+		}
 	case EndWatch, Gone:
 		b := &cutBody{ReadCloser: w.Body}
 		b.timer = time.AfterFunc(f.Delay, func() {

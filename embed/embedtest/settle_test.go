@@ -135,6 +135,7 @@ func TestSettleInVain(t *testing.T) {
 	}()
 	for _, part := range []string{
 		"out of patience; at work:", "TestSettleInVain.func", "last writes of all:", "POST /api/v1/namespaces/default/configmaps",
+		"a write of configmaps m:", "Authorization: allowed", "Stages:", "created configmaps/m in namespace default",
 	} {
 		if !strings.Contains(f.log.String(), part) {
 			t.Errorf("the log has no %q:\n%s", part, f.log.String())

@@ -27,19 +27,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	upstream "sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/mortise-dev/mortise/embed"
 )
 
-// The types and functions of controller-runtime's package that do not depend on its processes.
+// The types of controller-runtime's package that do not depend on its processes.
 type (
 	// CRDInstallOptions are the options for installing CRDs.
 	CRDInstallOptions = upstream.CRDInstallOptions
@@ -47,8 +52,38 @@ type (
 	WebhookInstallOptions = upstream.WebhookInstallOptions
 	// ControlPlane has the API server's flags.
 	ControlPlane = upstream.ControlPlane
+	// APIServer has the flags; its other fields have no effect.
+	APIServer = upstream.APIServer
+	// Etcd has no effect.
+	Etcd = upstream.Etcd
 	// User is a user's name and groups.
 	User = upstream.User
+	// ListenAddr has no effect.
+	ListenAddr = upstream.ListenAddr
+	// SecureServing has no effect.
+	SecureServing = upstream.SecureServing
+	// Authn has no effect.
+	Authn = upstream.Authn
+	// Arguments are flags.
+	Arguments = upstream.Arguments
+	// Arg is a flag's value.
+	Arg = upstream.Arg
+)
+
+// These constants of controller-runtime's package have no effect.
+const (
+	StartTimeout = upstream.StartTimeout
+	StopTimeout  = upstream.StopTimeout
+)
+
+// The functions and variables of controller-runtime's package.
+var (
+	// EmptyArguments returns no flags.
+	EmptyArguments = upstream.EmptyArguments
+	// DefaultKubeAPIServerFlags has no effect.
+	DefaultKubeAPIServerFlags = upstream.DefaultKubeAPIServerFlags
+	// DefaultBinaryAssetsIndexURL has no effect: nothing is downloaded.
+	DefaultBinaryAssetsIndexURL = upstream.DefaultBinaryAssetsIndexURL
 )
 
 // InstallCRDs installs the CRDs of the options.
@@ -59,6 +94,32 @@ func InstallCRDs(config *rest.Config, o CRDInstallOptions) ([]*apiextensionsv1.C
 // UninstallCRDs deletes the CRDs of the options.
 func UninstallCRDs(config *rest.Config, o CRDInstallOptions) error {
 	return upstream.UninstallCRDs(config, o)
+}
+
+// CreateCRDs creates the CRDs, or updates those that exist.
+func CreateCRDs(config *rest.Config, crds []*apiextensionsv1.CustomResourceDefinition) error {
+	return upstream.CreateCRDs(config, crds)
+}
+
+// ReadCRDFiles adds the CRDs of the options' files to the options.
+func ReadCRDFiles(o *CRDInstallOptions) error { return upstream.ReadCRDFiles(o) }
+
+// WaitForCRDs waits until the CRDs are served.
+func WaitForCRDs(config *rest.Config, crds []*apiextensionsv1.CustomResourceDefinition, o CRDInstallOptions) error {
+	return upstream.WaitForCRDs(config, crds, o)
+}
+
+// WaitForWebhooks waits until the webhooks exist.
+func WaitForWebhooks(
+	config *rest.Config, mutating []*admissionv1.MutatingWebhookConfiguration, validating []*admissionv1.ValidatingWebhookConfiguration,
+	o WebhookInstallOptions,
+) error {
+	return upstream.WaitForWebhooks(config, mutating, validating, o)
+}
+
+// SetupEnvtestDefaultBinaryAssetsDirectory returns where setup-envtest keeps binaries, which are not used.
+func SetupEnvtestDefaultBinaryAssetsDirectory() (string, error) {
+	return upstream.SetupEnvtestDefaultBinaryAssetsDirectory()
 }
 
 // Environment is a cluster for the tests of a suite, with the CRDs and webhooks of its extension. The fields are those of
@@ -106,6 +167,9 @@ func (e *Environment) WebhookServer() *WebhookServer { return e.state.hooks }
 // environment also if Start returns an error.
 func (e *Environment) Start() (*rest.Config, error) {
 	existing := true
+	if e.UseExistingCluster == nil && strings.EqualFold(os.Getenv("USE_EXISTING_CLUSTER"), "true") { // as upstream
+		e.UseExistingCluster = &existing
+	}
 	if e.UseExistingCluster == nil || !*e.UseExistingCluster {
 		if err := e.startServer(); err != nil {
 			return nil, err
@@ -179,6 +243,26 @@ type AuthenticatedUser struct{ config *rest.Config }
 
 // Config returns the user's configuration.
 func (u *AuthenticatedUser) Config() *rest.Config { return u.config }
+
+// KubeConfig returns a kubeconfig with the user's configuration.
+func (u AuthenticatedUser) KubeConfig() ([]byte, error) {
+	const name = "envtest" // upstream's
+	c := clientcmdapi.NewConfig()
+	c.Clusters[name] = &clientcmdapi.Cluster{
+		Server: u.config.Host, CertificateAuthorityData: u.config.CAData, TLSServerName: u.config.ServerName,
+	}
+	c.AuthInfos[name] = &clientcmdapi.AuthInfo{
+		ClientCertificateData: u.config.CertData, ClientKeyData: u.config.KeyData,
+		Impersonate: u.config.Impersonate.UserName, ImpersonateGroups: u.config.Impersonate.Groups,
+	}
+	c.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	c.CurrentContext = name
+	text, err := clientcmd.Write(*c)
+	if err != nil {
+		return nil, fmt.Errorf("write kubeconfig: %w", err)
+	}
+	return text, nil
+}
 
 // AddUser returns a user. The cluster knows the user by impersonation. Base has settings such as QPS; nil: the defaults.
 func (e *Environment) AddUser(user User, base *rest.Config) (*AuthenticatedUser, error) {

@@ -121,7 +121,8 @@ func startAggregating(t *testing.T, change func(*apiserver.Options)) *aggregatin
 	own := m.FrontProxyClient.TLS()
 	held.Store("", &own)
 	s := store.New(memory.Open(memory.Options{}))
-	o := apiserver.Options{Store: s, Kinds: kinds.All(kinds.Options{}), Material: m, Ledger: a.ledger, FinishWait: time.Second,
+	o := apiserver.Options{Store: s, Kinds: kinds.All(kinds.Options{}), Material: m, Ledger: a.ledger,
+		Shutdown: apiserver.Shutdown{Finish: time.Second},
 		Aggregation: apiserver.Aggregation{
 			Certificate: func() *tls.Certificate { c, _ := held.Load(""); return c.(*tls.Certificate) },
 		}}

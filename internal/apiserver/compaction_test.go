@@ -38,6 +38,7 @@ func TestHistoryIsForgotten(t *testing.T) {
 			<-done
 			_ = st.Close()
 		}()
+		synctest.Wait() // the compaction has begun: it knows the revision before the writes
 		maps := schema.GroupResource{Resource: "configmaps"}
 		write := func(name string) {
 			if _, err := s.Backend().Create(ctx, maps, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns"}},

@@ -60,7 +60,8 @@ func TestNodeProxyDoesNotReachTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := kubernetes.NewForConfigOrDie(f.inProcess).CoreV1()
-	if _, err := c.ConfigMaps("ns").List(t.Context(), metav1.ListOptions{}); err != nil {
+	// A request over the network: the server knows its own addresses once it accepts connections.
+	if _, err := kubernetes.NewForConfigOrDie(f.tls).CoreV1().ConfigMaps("ns").List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	ask := func(name, address string, port int) error {

@@ -24,12 +24,12 @@ func (s *Server) pages(mux map[string]http.Handler) *zpages.Component {
 	pages.Started, pages.Now, pages.Pretty = s.started, s.opts.Now, negotiate.Pretty
 	pages.Fail = func(w http.ResponseWriter, r *http.Request, err error) { status.Write(w, r, err) }
 	pages.Paths = func() []string { return slices.DeleteFunc(listed(s.Kinds(), mux), ownPage) }
-	pages.Flags = func() map[string]string { return s.opts.Pages.Flags }
-	pages.Config = func() map[string]any {
-		if s.opts.Pages.Config == nil {
-			return map[string]any{}
-		}
-		return s.opts.Pages.Config
+	pages.Flags, pages.Config = s.opts.Pages.Flags, s.opts.Pages.Config
+	if pages.Flags == nil {
+		pages.Flags = func() map[string]string { return nil }
+	}
+	if pages.Config == nil {
+		pages.Config = func() map[string]any { return map[string]any{} }
 	}
 	return pages
 }

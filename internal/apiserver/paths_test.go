@@ -33,7 +33,7 @@ func bare(t *testing.T, checks ...health.Check) (*Server, *store.Store) {
 	s, err := New(Options{
 		Store: st, Kinds: []*resource.Descriptor{configMaps()}, Material: m, Checks: checks,
 		Version: apimachineryversion.Info{Major: "1", Minor: "37", EmulationMajor: "1", EmulationMinor: "37", GitVersion: "v1.37.1+mortise.0"},
-		Pages:   Pages{Flags: map[string]string{"listen": ":6443"}},
+		Pages:   Pages{Flags: func() map[string]string { return map[string]string{"listen": ":6443"} }},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -94,21 +94,21 @@ const streamWait = 5 * time.Second
 func (s *Server) drain(srv *http.Server, end func()) {
 	s.Leave()
 	closing := make(chan struct{})
-	grace, done := context.WithTimeout(context.Background(), s.opts.FinishWait+streamWait)
+	grace, done := context.WithTimeout(context.Background(), s.opts.Shutdown.Finish+streamWait)
 	defer done()
 	go func() {
 		defer close(closing)
 		_ = srv.Shutdown(grace) // connections that are still open afterwards are closed below
 	}()
 	s.opts.FlowControl.Bounds.Spread.leave()
-	finished := time.NewTimer(s.opts.FinishWait)
+	finished := time.NewTimer(s.opts.Shutdown.Finish)
 	defer finished.Stop()
 	select {
 	case <-s.underway.close():
 	case <-finished.C:
 	}
 	end()
-	streams := time.NewTimer(cmp.Or(s.opts.StreamWait, streamWait))
+	streams := time.NewTimer(cmp.Or(s.opts.Shutdown.Streams, streamWait))
 	defer streams.Stop()
 	select {
 	case <-closing:

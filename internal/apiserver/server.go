@@ -114,6 +114,8 @@ type Options struct {
 	Pages Pages
 	// Front returns the handler of connections, which passes on to api, the whole pipeline; nil: api is it. Serve calls it once.
 	Front func(api http.Handler) http.Handler
+	// Still is set if the server does nothing by itself, and so never changes what is stored.
+	Still bool
 	// Fields maintains managedFields; nil: the built-in manager.
 	Fields verbs.FieldManager
 	// FlowControl limits concurrent requests.
@@ -123,18 +125,23 @@ type Options struct {
 	// CBOR enables CBOR for clients, as upstream's feature gate CBORServingAndStorage does. The stored encoding does
 	// not change.
 	CBOR bool
-	// FinishWait is the maximum time for requests in flight during a shutdown; 0: a minute.
-	FinishWait time.Duration
-	// StreamWait is how long connections may stay open during a shutdown after their streams have ended; 0: 5 seconds.
-	StreamWait time.Duration
+	// Shutdown bounds the time of a shutdown.
+	Shutdown Shutdown
 	// ViewBytes limits the memory of decoded objects and their encodings; 0: 64 MiB.
 	ViewBytes int64
 }
 
-// Pages are the contents of /flagz and /configz: the flags of the process, and the configuration by component.
+// Shutdown is how long a shutdown waits.
+type Shutdown struct {
+	Finish  time.Duration // for requests in flight, at most; 0: a minute
+	Streams time.Duration // for connections after their streams have ended; 0: 5 seconds
+}
+
+// Pages return the contents of /flagz and /configz, for each request: the flags of the process, and the configuration by component. Nil:
+// there are none.
 type Pages struct {
-	Flags  map[string]string
-	Config map[string]any
+	Flags  func() map[string]string
+	Config func() map[string]any
 }
 
 // Server is an API server.
@@ -184,8 +191,8 @@ func New(o Options, decorate ...func(feed.Follower) feed.Follower) (_ *Server, e
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	if o.FinishWait == 0 {
-		o.FinishWait = time.Minute
+	if o.Shutdown.Finish == 0 {
+		o.Shutdown.Finish = time.Minute
 	}
 	if o.Fields == nil {
 		o.Fields = managedfields.New(o.Log)
@@ -359,6 +366,10 @@ func (s *Server) Close() {
 // Run runs the server's background work until ctx ends; then it ends all watches.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.Close()
+	if s.opts.Still {
+		<-ctx.Done()
+		return nil
+	}
 	var err error
 	ran := false
 	s.background.Do(func() {

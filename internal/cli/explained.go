@@ -6,7 +6,6 @@ package cli
 import (
 	"bytes"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -14,92 +13,8 @@ import (
 	"text/tabwriter"
 
 	"github.com/mortise-dev/mortise/extension/trace"
+	"github.com/mortise-dev/mortise/internal/tracetext"
 )
-
-// widestValue is the maximum length of a printed value.
-const widestValue = 160
-
-// printed returns a value as compact JSON.
-func printed(v any) string {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(v); err != nil {
-		return fmt.Sprint(v)
-	}
-	s := strings.TrimSuffix(b.String(), "\n")
-	if len(s) > widestValue {
-		return strings.ToValidUTF8(s[:widestValue], "") + "…"
-	}
-	return s
-}
-
-// plain replaces control characters, so that text of clients and webhooks cannot move the reader's cursor.
-func plain(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\t' {
-			return ' '
-		}
-		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
-			return '\uFFFD'
-		}
-		return r
-	}, s)
-}
-
-func printChanges(w io.Writer, indent string, changes []trace.Change) {
-	for _, c := range changes {
-		switch c.Op {
-		case trace.Add:
-			fmt.Fprintf(w, "%s+ %s: %s\n", indent, plain(c.Field), plain(printed(c.Value)))
-		case trace.Remove:
-			fmt.Fprintf(w, "%s- %s: %s\n", indent, plain(c.Field), plain(printed(c.Was)))
-		default:
-			fmt.Fprintf(w, "%s~ %s: %s → %s\n", indent, plain(c.Field), plain(printed(c.Was)), plain(printed(c.Value)))
-		}
-	}
-}
-
-// step returns the description of a step: "webhook a.example.com of inject".
-func stepName(kind, configuration, name string) string {
-	switch {
-	case name == "":
-		return kind
-	case configuration == "":
-		return kind + " " + plain(name)
-	case kind == trace.Policy:
-		return kind + " " + plain(name) + ", bound by " + plain(configuration)
-	}
-	return kind + " " + plain(name) + " of " + plain(configuration)
-}
-
-func who(user, as string) string {
-	if as == "" {
-		return plain(cmp.Or(user, "(unknown)"))
-	}
-	return plain(as) + ", impersonated by " + plain(user)
-}
-
-func resourceName(group, resource, subresource, name string) string {
-	s := resource
-	if group != "" {
-		s += "." + group
-	}
-	if name != "" {
-		s += "/" + name
-	}
-	if subresource != "" {
-		s += ", " + subresource
-	}
-	return plain(s)
-}
-
-func inNamespace(namespace string) string {
-	if namespace == "" {
-		return ""
-	}
-	return " in namespace " + plain(namespace)
-}
 
 // printTraces prints the traces of writes.
 func printTraces(w io.Writer, traces []trace.Trace) error {
@@ -107,122 +22,11 @@ func printTraces(w io.Writer, traces []trace.Trace) error {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
-		if err := printTrace(w, &traces[i]); err != nil {
+		if err := tracetext.Write(w, &traces[i]); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func printTrace(to io.Writer, t *trace.Trace) error {
-	var w bytes.Buffer
-	line := func(name, format string, args ...any) {
-		if name != "" {
-			name += ":"
-		}
-		fmt.Fprintf(&w, "%-15s%s\n", name, fmt.Sprintf(format, args...))
-	}
-	line("Audit ID", "%s", plain(t.AuditID))
-	line("Time", "%s", t.Time)
-	line("User", "%s", who(t.User, t.As))
-	line("Client", "%s from %s", plain(cmp.Or(t.UserAgent, "(unnamed)")), plain(cmp.Or(t.Source, "(nowhere known)")))
-	dry := ""
-	if t.DryRun {
-		dry = " (dry run)"
-	}
-	line("Request", "%s %s%s%s", t.Verb, resourceName(t.Group, t.Resource, t.Subresource, t.Name), inNamespace(t.Namespace), dry)
-	line("", "%s %s", plain(t.Method), plain(t.URI))
-	if t.Manager != "" {
-		line("Field manager", "%s (%s)", plain(t.Manager), t.Operation)
-	}
-	line("Answer", "%d in %s", t.Code, short(t.Seconds))
-	if t.Refused != "" {
-		line("Refused", "by %s: %s", t.Refused, plain(cmp.Or(t.Message, t.Reason, "(no reason given)")))
-	}
-	if d := t.Decision; d != nil {
-		word := "denied"
-		if d.Allowed {
-			word = "allowed"
-		}
-		if d.By != "" && !strings.HasPrefix(d.Reason, d.By+": ") {
-			word += " by " + plain(d.By)
-		}
-		if d.Reason != "" {
-			word += ": " + plain(d.Reason)
-		}
-		line("Authorization", "%s", word)
-	}
-	if t.Flow != nil {
-		line("Flow control", "flow schema %s, priority level %s", plain(t.Flow.Schema), plain(t.Flow.Level))
-	}
-	if t.Brief {
-		line("Contents", "not recorded for such writes")
-	}
-	if t.Redacted {
-		line("Contents", "redacted; equal values have the same mark within a write")
-	}
-	fmt.Fprintln(&w, "Stages:")
-	for _, s := range t.Stages {
-		fmt.Fprintf(&w, "  %-13s%s\n", s.Name, short(s.Seconds))
-	}
-	printSteps(&w, t.Steps)
-	if len(t.Objects) > 0 {
-		fmt.Fprintln(&w, "Objects:")
-	}
-	for _, o := range t.Objects {
-		fmt.Fprintf(&w, "  %s %s%s, revision %d, uid %s\n", o.Action, resourceName(o.Group, o.Resource, "", o.Name), inNamespace(o.Namespace),
-			o.Revision, o.UID)
-		printChanges(&w, "    ", o.Changes)
-	}
-	if t.MoreObjects > 0 {
-		fmt.Fprintf(&w, "  and %d more\n", t.MoreObjects)
-	}
-	_, err := to.Write(w.Bytes())
-	return err
-}
-
-func printSteps(w io.Writer, steps []trace.Step) {
-	if slices.ContainsFunc(steps, func(s trace.Step) bool { return s.Phase == trace.Mutate }) {
-		fmt.Fprintln(w, "Mutation:")
-	}
-	for _, s := range steps {
-		if s.Phase != trace.Mutate {
-			continue
-		}
-		printStep(w, &s)
-	}
-	if slices.ContainsFunc(steps, func(s trace.Step) bool { return s.Phase == trace.Validate }) {
-		fmt.Fprintln(w, "Validation:")
-	}
-	var allowed []string
-	for _, s := range steps {
-		if s.Phase == trace.Validate && s.Kind == trace.Plugin && s.Result == trace.Allowed {
-			allowed = append(allowed, s.Name)
-		}
-	}
-	if len(allowed) > 0 {
-		fmt.Fprintf(w, "  plug-ins %s: %s\n", strings.Join(allowed, ", "), trace.Allowed)
-	}
-	for _, s := range steps {
-		if s.Phase == trace.Validate && (s.Kind != trace.Plugin || s.Result != trace.Allowed) {
-			printStep(w, &s)
-		}
-	}
-}
-
-func printStep(w io.Writer, s *trace.Step) {
-	fmt.Fprintf(w, "  %s: %s", stepName(s.Kind, s.Configuration, s.Name), s.Result)
-	if s.Seconds > 0 {
-		fmt.Fprintf(w, " (%s)", short(s.Seconds))
-	}
-	if s.Reason != "" {
-		fmt.Fprintf(w, ": %s", plain(s.Reason))
-	}
-	if s.Untold != "" {
-		fmt.Fprintf(w, " (its changes are hidden: %s)", s.Untold)
-	}
-	fmt.Fprintln(w)
-	printChanges(w, "    ", s.Changes)
 }
 
 // printWrites prints one line for each write.
@@ -367,4 +171,24 @@ func printField(to io.Writer, f *trace.Field) error {
 	}
 	_, err := to.Write(w.Bytes())
 	return err
+}
+
+// The words of package tracetext, which writes a whole trace, for what else is explained.
+
+func plain(s string) string { return tracetext.Plain(s) }
+
+func printed(v any) string { return tracetext.Value(v) }
+
+func short(seconds float64) string { return tracetext.Duration(seconds) }
+
+func who(user, as string) string { return tracetext.Who(user, as) }
+
+func inNamespace(namespace string) string { return tracetext.InNamespace(namespace) }
+
+func stepName(kind, configuration, name string) string {
+	return tracetext.Step(kind, configuration, name)
+}
+
+func resourceName(group, resource, subresource, name string) string {
+	return tracetext.Resource(group, resource, subresource, name)
 }

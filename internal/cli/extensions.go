@@ -181,20 +181,6 @@ func printJSON(w io.Writer, v any) error {
 	return err
 }
 
-// short formats seconds with three digits.
-func short(seconds float64) string {
-	d := time.Duration(seconds * float64(time.Second))
-	switch {
-	case d == 0:
-		return "-"
-	case d < time.Millisecond:
-		return d.Round(time.Microsecond).String()
-	case d < time.Second:
-		return d.Round(10 * time.Microsecond).String()
-	}
-	return d.Round(10 * time.Millisecond).String()
-}
-
 // widest is the maximum width of an error in a narrow table.
 const widest = 60
 

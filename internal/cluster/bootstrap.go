@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -39,29 +40,23 @@ type bootstrapper struct {
 	log        *slog.Logger
 }
 
-// makeObjects creates the bootstrap objects in one commit, and repairs those that were changed while the server did not run. It returns all
-// of them, and those that existed. In a fork all exist: the first cluster has made and repaired them.
-func (b *bootstrapper) makeObjects(
-	ctx context.Context, forked bool, o bootstrap.Options,
-) (objects []bootstrap.Object, found []resource.Object, err error) {
-	objects = bootstrap.Objects(o)
-	if forked {
-		for _, o := range objects {
-			found = append(found, o.Object)
-		}
-		return objects, found, nil
-	}
-	found, err = b.server.CreateMissing(ctx, bootstrapObjects(objects))
+// makeObjects creates the bootstrap objects in one commit, and repairs those that were changed while the server did not run. It reports
+// whether the ConfigMap that tracks legacy tokens existed.
+func (b *bootstrapper) makeObjects(ctx context.Context, objects []bootstrap.Object) (tracked bool, err error) {
+	found, err := b.server.CreateMissing(ctx, bootstrapObjects(objects))
 	if err != nil && b.encryption.ill(ctx) { // perhaps only the ConfigMaps cannot be encrypted or read; they are restored later
 		b.log.WarnContext(ctx, "Could not create the objects of every cluster, retrying without the ConfigMaps", "error", err)
 		objects = slices.DeleteFunc(objects, func(o bootstrap.Object) bool { return o.Resource == configMaps })
 		found, err = b.server.CreateMissing(ctx, bootstrapObjects(objects))
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("create the objects of every cluster: %w", err)
+		return false, fmt.Errorf("create the objects of every cluster: %w", err)
 	}
 	b.repairAll(ctx, objects, found)
-	return objects, found, nil
+	return slices.ContainsFunc(found, func(is resource.Object) bool {
+		m, ok := is.(*corev1.ConfigMap)
+		return ok && m.Name == bootstrap.TrackingName
+	}), nil
 }
 
 func bootstrapObjects(objects []bootstrap.Object) []registry.BootstrapObject {
@@ -73,16 +68,16 @@ func bootstrapObjects(objects []bootstrap.Object) []registry.BootstrapObject {
 }
 
 // keep restores some of the objects whenever they change. Roles, registrations and the rest are reconciled when a server starts.
-func (b *bootstrapper) keep(objects []bootstrap.Object) {
-	var kept []bootstrap.Object
-	for _, o := range objects {
-		switch o.Object.(type) {
-		case *flowcontrolv1.FlowSchema, *flowcontrolv1.PriorityLevelConfiguration, *networkingv1.ServiceCIDR:
-			kept = append(kept, o)
-		}
-	}
-	plants := bootstrapObjects(kept)
+func (b *bootstrapper) keep(objects func() []bootstrap.Object) {
 	b.server.Repair(func(ctx context.Context) error {
+		var kept []bootstrap.Object
+		for _, o := range objects() {
+			switch o.Object.(type) {
+			case *flowcontrolv1.FlowSchema, *flowcontrolv1.PriorityLevelConfiguration, *networkingv1.ServiceCIDR:
+				kept = append(kept, o)
+			}
+		}
+		plants := bootstrapObjects(kept)
 		found, err := b.server.CreateMissing(ctx, plants)
 		b.repairAll(ctx, kept, found)
 		return errors.Join(err, b.dropFormer(ctx, kept))

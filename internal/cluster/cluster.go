@@ -13,7 +13,9 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -84,7 +86,14 @@ type Cluster struct {
 	origin   *origin // of a fork; nil: none
 	ended    chan struct{}
 
-	accepting sync.WaitGroup // of a fork
+	bases   bases                    // of its forks
+	serving atomic.Pointer[instance] // of a fork: now, for readers without the lock
+
+	connections connections    // of a fork
+	accepting   sync.WaitGroup // of a fork: who accepts its connections, and its start in the background
+	beginning   sync.Mutex     // guards begun and ending
+	begun       bool           // the fork starts in the background, or has
+	ending      bool
 
 	mu      sync.Mutex
 	now     *instance // nil: the fork is not used yet
@@ -100,7 +109,7 @@ type instance struct {
 	settled <-chan struct{}
 	server  *apiserver.Server
 	engine  store.Engine // nil: the store cannot be forked
-	handed  *handed      // of a fork: gets connections that others accepted
+	front   http.Handler // of a fork: the handler of its connections, which others accept
 	retries *controllers.RetryCounter
 }
 
@@ -158,6 +167,9 @@ func startSteps(ctx context.Context, s Settings, steps []lifecycle.Step[*assembl
 		return nil, a, err
 	}
 	r := &instance{Process: process, settled: a.settled, server: a.server, retries: a.observation.retries}
+	if a.server != nil && s.origin != nil && s.origin.base == nil {
+		r.front = a.front(a.server.Handler())
+	}
 	if a.store != nil {
 		if forker, ok := store.Ability[store.Forker](a.store.Engine()); ok {
 			r.engine, _ = forker.(store.Engine)
@@ -169,28 +181,38 @@ func startSteps(ctx context.Context, s Settings, steps []lifecycle.Step[*assembl
 // Stop ends the cluster cleanly, and returns when all of it has ended. More calls return the same.
 func (c *Cluster) Stop() error {
 	if c.origin == nil {
-		err := c.now.Stop()
+		err := errors.Join(c.bases.close(), c.now.Stop())
 		c.settings.local.close()
 		return err
 	}
+	c.beginning.Lock()
+	c.ending = true
+	c.beginning.Unlock()
 	c.mu.Lock()
 	r, before := c.now, c.stopped
 	c.stopped, c.now = true, nil
+	c.serving.Store(nil)
 	c.mu.Unlock()
 	if before {
 		<-c.ended
 		return c.cause
 	}
-	var err error
+	err := c.bases.close()
 	if l := c.origin.listener; l != nil {
-		err = l.Close()
+		err = errors.Join(err, l.Close())
 	}
 	if r != nil {
 		err = errors.Join(err, r.Stop())
 	}
+	c.connections.close()
 	c.accepting.Wait()
 	c.settings.local.close()
-	err = errors.Join(err, c.origin.engine.Close())
+	if b := c.origin.base; b != nil {
+		b.forks.Delete(c.settings.Listen)
+		err = errors.Join(err, b.leave())
+	} else {
+		err = errors.Join(err, c.origin.engine.Close())
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.end(errors.Join(err, c.failed))

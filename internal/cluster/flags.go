@@ -12,16 +12,19 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mortise-dev/mortise/api/config/v1alpha1"
 	"github.com/mortise-dev/mortise/embed/options"
+	"github.com/mortise-dev/mortise/internal/apiserver"
 	"github.com/mortise-dev/mortise/internal/builtin"
 	"github.com/mortise-dev/mortise/internal/config"
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/node"
+	"github.com/mortise-dev/mortise/internal/zpages"
 )
 
 // AddFlags binds the settings of an API server to flags. It also binds the settings that the built-in controllers and the controllers in
@@ -107,6 +110,32 @@ func effective(f *pflag.FlagSet) (*v1alpha1.ServerConfiguration, error) {
 	}
 	c.TypeMeta = metav1.TypeMeta{APIVersion: v1alpha1.Group + "/" + v1alpha1.Version, Kind: v1alpha1.ServerConfigurationKind}
 	return c, nil
+}
+
+// pages returns what /flagz and /configz show. A fork has the settings of the first cluster, which were valid: a request for
+// a page formats them.
+func (c *settings) pages(plan *node.Plan) (apiserver.Pages, error) {
+	type texts struct {
+		flags  map[string]string
+		config *v1alpha1.ServerConfiguration
+	}
+	format := sync.OnceValues(func() (texts, error) {
+		f := c.flags(plan)
+		of, err := effective(f)
+		return texts{zpages.Flags(f), of}, err
+	})
+	if c.origin == nil {
+		if _, err := format(); err != nil {
+			return apiserver.Pages{}, err
+		}
+	}
+	return apiserver.Pages{
+		Flags: func() map[string]string { of, _ := format(); return of.flags },
+		Config: func() map[string]any {
+			of, _ := format()
+			return map[string]any{"mortise": of.config}
+		},
+	}, nil
 }
 
 // ranges formats address ranges as flags do.

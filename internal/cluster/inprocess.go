@@ -9,6 +9,8 @@ import (
 
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/rest"
+
+	"github.com/mortise-dev/mortise/internal/apiserver"
 )
 
 // As returns the configuration of clients in this process that act as a user. Their requests reach the API server without a connection;
@@ -33,14 +35,33 @@ type transport struct {
 
 // RoundTrip implements [http.RoundTripper].
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	running, err := t.cluster.use()
+	server, err := serverFor(t.cluster, r)
 	if err != nil {
 		if r.Body != nil {
 			_ = r.Body.Close()
 		}
 		return nil, err
 	}
-	return running.server.Config(t.user).Transport.RoundTrip(r)
+	return server.Config(t.user).Transport.RoundTrip(r)
+}
+
+// serverFor returns the API server that answers a request: that of the base while a fork is as its base, and the cluster's own afterwards.
+func serverFor(c *Cluster, r *http.Request) (*apiserver.Server, error) {
+	if c.untouched() {
+		shared, err := c.origin.base.read()
+		if err != nil {
+			return nil, err
+		}
+		if apiserver.Reads(shared.server, r) {
+			c.begin()
+			return shared.server, nil
+		}
+	}
+	own, err := c.use()
+	if err != nil {
+		return nil, err
+	}
+	return own.server, nil
 }
 
 // nowhere is the address of a cluster without a port. The API server publishes it, and nothing listens there.

@@ -18,7 +18,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
 	"github.com/mortise-dev/mortise/internal/kinds/bootstrap"
 	"github.com/mortise-dev/mortise/internal/lifecycle"
-	"github.com/mortise-dev/mortise/resource"
 )
 
 var configMaps = schema.GroupResource{Resource: "configmaps"}
@@ -33,10 +32,10 @@ type configMapPublisher struct {
 	trusts func() *trusts // the current ones
 }
 
-// keepAll lets the API server maintain the config maps. found are the bootstrap objects that existed at the start. It returns a function
-// that enqueues the trusts: certificates expire.
+// keepAll lets the API server maintain the config maps. tracked reports whether the one that tracks legacy tokens existed at the
+// start. It returns a function that enqueues the trusts: certificates expire.
 func (k *configMapPublisher) keepAll(
-	ctx context.Context, found []resource.Object, s *authenticate.Settings, encryption encrypting, group *lifecycle.Group,
+	ctx context.Context, tracked bool, s *authenticate.Settings, encryption encrypting, group *lifecycle.Group,
 ) (look func()) {
 	look = k.server.Keep(bootstrap.AuthenticationName, leaveFor, k.publishTrusts)
 	if s.ClientCAs != nil {
@@ -45,14 +44,8 @@ func (k *configMapPublisher) keepAll(
 	if s.FrontProxy != nil {
 		s.FrontProxy.Authorities.OnChange(look)
 	}
-	made := true
-	for _, is := range found {
-		if m, ok := is.(*corev1.ConfigMap); ok && m.Name == bootstrap.TrackingName {
-			made = false
-		}
-	}
 	t := &tracking{configMapPublisher: k}
-	if made {
+	if !tracked {
 		t.made = time.Now()
 	}
 	lookAtTracking := k.server.Keep(bootstrap.TrackingName, 0, t.keep)

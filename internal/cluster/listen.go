@@ -91,9 +91,12 @@ func makeAccess(s *settings, l net.Listener, material *serving.Material) (a acce
 	a.admin = &rest.Config{Host: a.url, QPS: -1, TLSClientConfig: rest.TLSClientConfig{
 		CAData: at.Authorities, ServerName: at.ServerName, CertData: material.Admin.CertPEM, KeyData: material.Admin.KeyPEM,
 	}}
+	a.endpoint, a.identity = at, material.Admin
+	if s.origin != nil { // Cluster.Kubeconfig of a fork makes its own
+		return a, nil
+	}
 	text, err := serving.Kubeconfig(at, material.Admin)
 	a.kubeconfig = func() []byte { return text }
-	a.endpoint, a.identity = at, material.Admin
 	return a, err
 }
 
@@ -115,9 +118,6 @@ func (a access) at(l net.Listener) access {
 }
 
 func writeKubeconfig(path string, kubeconfig []byte) error {
-	if path == "" {
-		return nil
-	}
 	if err := durable.Write(path, 0o600, kubeconfig); err != nil {
 		return fmt.Errorf("write kubeconfig: %w", err)
 	}

@@ -132,7 +132,7 @@ func (l *localServers) start(address string) (*handed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make certificate: %w", err)
 	}
-	q := &handed{address: localAddress(address), given: make(chan net.Conn), closed: make(chan struct{})}
+	q := newHanded(localAddress(address))
 	server := &http.Server{Handler: s.handler, ErrorLog: log.New(io.Discard, "", 0)}
 	// A pipe has no buffer. So the server must not send what its client does not read yet, such as tickets.
 	config := &tls.Config{

@@ -90,8 +90,15 @@ func (c *Cluster) Quiet(ctx context.Context) error {
 	}
 }
 
-// running returns what runs; nil: the fork is not used yet.
+// running returns what runs; nil: the fork is not used yet. It waits for a start in the background.
 func (c *Cluster) running() *instance {
+	c.beginning.Lock()
+	begun := c.begun
+	c.beginning.Unlock()
+	if begun {
+		r, _ := c.use() // nil: it cannot start, and the next request gets the error
+		return r
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.now

@@ -55,6 +55,9 @@ func readScheduling(ctx context.Context, c *settings) (s scheduling, err error) 
 			return s, fmt.Errorf("read scheduler configuration %s: %w", file, err)
 		}
 	}
+	if c.bare || c.origin != nil { // there is no scheduler, or the first cluster has the same
+		return s, nil
+	}
 	warnings := s.configuration.Without(func(name string) bool {
 		return slices.ContainsFunc(s.plugins, func(r profile.Registration) bool { return r.Name == name })
 	})

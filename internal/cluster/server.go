@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,7 +22,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/kinds/bootstrap"
 	"github.com/mortise-dev/mortise/internal/version"
-	"github.com/mortise-dev/mortise/internal/zpages"
 	"github.com/mortise-dev/mortise/resource"
 	"github.com/mortise-dev/mortise/store"
 )
@@ -53,8 +53,7 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 		return nil, err
 	}
 	s, o := a.settings, &a.settings.APIServer
-	flags := s.flags(a.node)
-	configuration, err := effective(flags)
+	pages, err := s.pages(a.node)
 	if err != nil {
 		return nil, err
 	}
@@ -83,23 +82,29 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 		Checks:         a.encryption.checks(),
 
 		Bootstrapped: a.bootstrapped,
-		FinishWait:   s.finishWait(),
-		StreamWait:   s.streamWait(),
+		Shutdown:     apiserver.Shutdown{Finish: s.finishWait(), Streams: s.streamWait()},
 		FlowControl:  flowControl(&o.FlowControl, &a.spread),
 		Aggregation:  aggregation(&o.Aggregation, a.frontProxy),
 		Paths:        a.joinPaths(),
-		Pages:        apiserver.Pages{Flags: zpages.Flags(flags), Config: map[string]any{"mortise": configuration}},
-		Front: func(api http.Handler) http.Handler {
-			if a.console == nil {
-				return api
-			}
-			return a.console.Before(api)
-		},
+		Pages:        pages,
+		Front:        a.front,
+		Still:        s.origin != nil && s.origin.base != nil,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make API server: %w", err)
 	}
 	return server, nil
+}
+
+// front returns the handler of connections before that of the API server.
+func (a *assembly) front(api http.Handler) http.Handler {
+	switch o := a.settings.origin; {
+	case o != nil && o.base != nil:
+		return o.base.front(a.server, api)
+	case a.console != nil:
+		return a.console.Before(api)
+	}
+	return api
 }
 
 // authorizers returns the authorizers of extensions.
@@ -154,24 +159,29 @@ func makeObjects(ctx context.Context, a *assembly) error {
 	if err != nil {
 		return err
 	}
-	if err := a.checkAuthority(ctx); err != nil {
-		return err
-	}
 	b := &bootstrapper{server: a.server, self: a.self(), encryption: a.encryption, log: a.settings.Logger}
-	objects, found, err := b.makeObjects(ctx, a.settings.origin != nil, bootstrap.Options{
-		ServiceCIDR: a.settings.serviceCIDRs, Served: served(a.server), Now: now, Authentication: known,
-		Accounts: a.settings.accounts(), KubeletClient: !a.settings.bare, MetricsReader: a.metrics != nil,
-		Identity: identity(hostname), Hostname: hostname, AdvertiseAddress: a.advertised().String(),
+	objects := sync.OnceValue(func() []bootstrap.Object {
+		return bootstrap.Objects(bootstrap.Options{
+			ServiceCIDR: a.settings.serviceCIDRs, Served: served(a.server), Now: now, Authentication: known,
+			Accounts: a.settings.accounts(), KubeletClient: !a.settings.bare, MetricsReader: a.metrics != nil,
+			Identity: identity(hostname), Hostname: hostname, AdvertiseAddress: a.advertised().String(),
+		})
 	})
-	if err != nil {
-		return err
-	}
-	if err := a.checkAuthority(ctx); err != nil { // another server was the first, meanwhile
-		return err
+	tracked := true
+	if a.settings.origin == nil { // a fork has them all: the first cluster has made and repaired them
+		if err := a.checkAuthority(ctx); err != nil {
+			return err
+		}
+		if tracked, err = b.makeObjects(ctx, objects()); err != nil {
+			return err
+		}
+		if err := a.checkAuthority(ctx); err != nil { // another server was the first, meanwhile
+			return err
+		}
 	}
 	b.keep(objects)
 	maps := &configMapPublisher{server: a.server, self: a.self(), trusts: trusts}
-	look := maps.keepAll(ctx, found, &a.authentication.settings, a.encryption, a.background)
+	look := maps.keepAll(ctx, tracked, &a.authentication.settings, a.encryption, a.background)
 	lease := &identityLease{backend: a.server.Backend(), name: identity(hostname), log: a.settings.Logger}
 	a.background.Go(ctx, func(ctx context.Context) { lease.hold(ctx, look) })
 	close(a.bootstrapped)

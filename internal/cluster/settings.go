@@ -198,10 +198,10 @@ func (c *settings) finishWait() time.Duration {
 	return 5 * time.Second
 }
 
-// streamWait returns how long connections may delay the end when nothing happens on them; 0: the server's default. The clients of a
-// fork end with its test, and an idle HTTP/2 connection would take a second to close.
+// streamWait returns how long connections may delay the end when nothing happens on them; 0: the server's default. The clients of a store
+// in memory end with its test, and an idle HTTP/2 connection would take a second to close.
 func (c *settings) streamWait() time.Duration {
-	if c.origin != nil {
+	if !c.engine.Lasting {
 		return 10 * time.Millisecond
 	}
 	return 0

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	"github.com/mortise-dev/mortise/extension/egress"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize/modes"
@@ -26,10 +27,19 @@ type step = lifecycle.Step[*assembly]
 // steps returns the steps in the order of a start. Steps that may refuse the settings come before those that write.
 func steps() []step {
 	var all []step
-	for _, some := range [][]step{checks(), openings(), servers(), clients()} {
+	for _, some := range [][]step{checks(), openings(), servers(), objects(), serves(), clients()} {
 		all = append(all, some...)
 	}
 	return all
+}
+
+// readerSteps returns the steps of an API server that only reads.
+func readerSteps() []step {
+	found := []step{{Name: "find the objects of every cluster", Start: func(_ context.Context, a *assembly) error {
+		close(a.bootstrapped)
+		return nil
+	}}}
+	return slices.Concat(checks(), openings(), servers(), found, serves())
 }
 
 // checks read the settings' files, and refuse invalid ones.
@@ -187,7 +197,7 @@ func openings() []step {
 	}
 }
 
-// servers create and start the API server and its dependencies.
+// servers create the API server and its dependencies.
 func servers() []step {
 	return []step{
 		{
@@ -242,6 +252,12 @@ func servers() []step {
 			a.console, err = makeConsole(a)
 			return err
 		}},
+	}
+}
+
+// objects make and restore what the API server writes itself.
+func objects() []step {
+	return []step{
 		{Name: "create the objects of every cluster", Start: makeObjects},
 		{Name: "take back former registrations", Start: func(ctx context.Context, a *assembly) error {
 			return dropRegistrations(ctx, a.server)
@@ -261,6 +277,12 @@ func servers() []step {
 			a.settings.signing.follow(ctx, a.background, log)
 			return nil
 		}},
+	}
+}
+
+// serves start the API server.
+func serves() []step {
+	return []step{
 		{Name: "serve", Start: func(ctx context.Context, a *assembly) error {
 			if a.console != nil {
 				a.background.Go(ctx, a.console.Run)
@@ -310,6 +332,9 @@ func clients() []step {
 			return a.node.Run(ctx, a.connection, a.clients)
 		}},
 		{Name: "write the kubeconfig", Start: func(_ context.Context, a *assembly) error {
+			if a.settings.KubeconfigFile == "" {
+				return nil
+			}
 			return writeKubeconfig(a.settings.KubeconfigFile, a.access.kubeconfig())
 		}},
 		{Name: "follow the other servers", Start: func(ctx context.Context, a *assembly) error {

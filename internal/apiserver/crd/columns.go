@@ -11,11 +11,11 @@ import (
 	"strings"
 
 	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	metatable "k8s.io/apimachinery/pkg/api/meta/table"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/util/jsonpath"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/table"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -110,7 +110,7 @@ func cell(path *jsonpath.JSONPath, columnType string, content map[string]any) an
 			if err := t.UnmarshalQueryParameter(s); err != nil {
 				return "<invalid>"
 			}
-			return metatable.ConvertToHumanReadableDateType(t)
+			return table.Age(t)
 		}
 	}
 	return nil

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package http2server serves HTTP/2 (RFC 9113) to many streams of few connections, as clients of an API server are: they share one
-// connection for all their requests and watches. Decision 26 says why there is one beside net/http's.
+// connection for all their requests and watches. Decision 25 says why there is one beside net/http's.
 //
 // Three things make it cheap. A request crosses one goroutine, not three: the goroutine that reads a connection hands a request to a
 // worker, and the worker writes its answer itself. What several streams write at about the same time leaves as one TLS record and one

@@ -58,7 +58,7 @@ func New(log *slog.Logger) *Manager {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Manager{log: log, types: newTypes(), scale: sync.OnceValues(newScale),
+	return &Manager{log: log, types: libraryTypes(), scale: sync.OnceValues(newScale),
 		kinds: map[weak.Pointer[resource.Descriptor]]*ondemand.Value[*kind]{}, custom: ondemand.NewPool(customBytes)}
 }
 

@@ -39,9 +39,13 @@ func (Scale) Cells(obj resource.Object) ([]any, error) {
 	if !ok {
 		return nil, fmt.Errorf("make table of a scale: it is a %T", obj)
 	}
-	age := "<unknown>"
-	if t := s.GetCreationTimestamp(); !t.IsZero() {
-		age = duration.HumanDuration(time.Since(t.Time))
+	return []any{s.Name, int64(s.Spec.Replicas), int64(s.Status.Replicas), Age(s.GetCreationTimestamp())}, nil
+}
+
+// Age returns the time since t, as kubectl shows it.
+func Age(t metav1.Time) string {
+	if t.IsZero() {
+		return "<unknown>" // upstream's word
 	}
-	return []any{s.Name, int64(s.Spec.Replicas), int64(s.Status.Replicas), age}, nil
+	return duration.HumanDuration(time.Since(t.Time))
 }

@@ -55,3 +55,24 @@ func TestObjectsAreDroppedAtRest(t *testing.T) {
 		}
 	})
 }
+
+// TestAlikeKindsShareObjects: the servers of a cluster and its forks have the same records. A built-in kind of each decodes a record to the
+// same object, so that only one of them does; kinds of definitions, whose schemas may differ, decode it each.
+func TestAlikeKindsShareObjects(t *testing.T) {
+	f := newFixture(t, 1<<20)
+	r := f.put(t, "a")
+	first, err := f.Cached(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := *f.Kind
+	second, err := other.Cached(r)
+	if err != nil || second.Hub != first.Hub || second.Kind != &other {
+		t.Errorf("the same kind of another server decodes the record again: %v", err)
+	}
+	defined := *f.Kind
+	defined.Unstructured = true
+	if third, err := defined.Cached(r); err != nil || third.Hub == first.Hub {
+		t.Errorf("a kind of a definition takes another kind's object: %v", err)
+	}
+}

@@ -208,15 +208,27 @@ func (k *Kind) view(r *store.Record) *CachedObject {
 	return nil
 }
 
-// hub returns the object of a record without a cached object: the one that a client in the process still holds, or a
-// newly decoded one.
+// hub returns the object of a record without a cached object of this kind: the one that a client in the process still holds, the one of
+// the same kind of another server that has the record, or a newly decoded one.
 func (k *Kind) hub(r *store.Record) (resource.Object, error) {
-	if v, ok := r.View().(*lent); ok && v.kind == k {
-		if hub := v.hub(); hub != nil {
+	switch v := r.View().(type) {
+	case *lent:
+		if hub := v.hub(); hub != nil && k.alike(v.kind) {
 			return hub, nil
+		}
+	case *CachedObject:
+		if k.alike(v.Kind) {
+			return v.Hub, nil
 		}
 	}
 	return k.Decode(r)
+}
+
+// alike reports whether another kind decodes records to the same objects: it is the same built-in kind of a server in this process. The
+// servers of a cluster and its forks share records.
+func (k *Kind) alike(other *Kind) bool {
+	return k == other || !k.Unstructured && !other.Unstructured && k.Prefix == other.Prefix &&
+		k.HubGroupVersionKind() == other.HubGroupVersionKind()
 }
 
 // lent replaces a dropped cached object while a client in the process may still hold its object and keep it alive.

@@ -11,6 +11,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -43,12 +44,15 @@ func New(config io.Reader) (admit.Plugin, error) {
 	if err != nil {
 		return nil, err
 	}
-	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
+	evaluator, err := evaluator()
 	if err != nil {
 		return nil, fmt.Errorf("make pod security evaluator: %w", err)
 	}
 	return &plugin{evaluator: evaluator, defaults: defaults, exempt: c.Exemptions, meters: newMeters()}, nil
 }
+
+// evaluator evaluates the checks of the standards, which are the same for every server.
+var evaluator = sync.OnceValues(func() (policy.Evaluator, error) { return policy.NewEvaluator(policy.DefaultChecks(), nil) })
 
 type plugin struct {
 	evaluator policy.Evaluator
