@@ -26,7 +26,6 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
-	"github.com/mortise-dev/mortise/internal/apiserver/markup"
 	"github.com/mortise-dev/mortise/internal/selectors"
 )
 
@@ -161,9 +160,12 @@ func (Open) Authorize(_ context.Context, a *Attributes) (Decision, string, error
 	return NoOpinion, "", nil
 }
 
+// markup escapes what clients sent, so that no browser interprets it as HTML. It leaves quotes, as in kube-apiserver's responses.
+var markup = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
+
 // Forbidden returns the 403 of a denied request.
 func Forbidden(a *Attributes, reason string) error {
-	msg := markup.Escape(describe(a))
+	msg := markup.Replace(describe(a))
 	if reason != "" {
 		msg += ": " + reason
 	}

@@ -43,7 +43,7 @@ func (p *memory) unuseAll(pod types.UID) (used []device) {
 
 // letGo has the node say that it does not use a device any more, unless a pod waits for it or has it, or it may be staged.
 func (p *caller) letGo(of device) {
-	if users, err := p.users(of, ""); err != nil || len(users) > 0 {
+	if users, err := p.users(of, "", ""); err != nil || len(users) > 0 {
 		return
 	}
 	if _, err := readData(p.deviceDir(of)); !errors.Is(err, fs.ErrNotExist) {
