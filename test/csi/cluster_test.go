@@ -85,7 +85,9 @@ func start(t testing.TB, heard func(line string), program string, args ...string
 	must(t, err)
 	must(t, p.cmd.Start())
 	go func() {
-		for s := bufio.NewScanner(stderr); s.Scan(); {
+		s := bufio.NewScanner(stderr)
+		s.Buffer(nil, 16<<20) // sidecars log whole objects
+		for s.Scan() {
 			p.mu.Lock()
 			fmt.Fprintln(&p.said, s.Text())
 			p.mu.Unlock()
@@ -127,8 +129,8 @@ type cluster struct {
 	server     *process
 }
 
-// newCluster starts a cluster of simulated nodes on which the driver is registered.
-func newCluster(t testing.TB, nodes int) *cluster {
+// newCluster starts a cluster of simulated nodes on which the mock driver is registered, with further arguments of `mortise up`.
+func newCluster(t testing.TB, nodes int, more ...string) *cluster {
 	t.Helper()
 	dir := t.TempDir()
 	c := &cluster{t: t, kubeconfig: filepath.Join(dir, "kubeconfig")}
@@ -147,8 +149,8 @@ groups:
 		if strings.HasPrefix(line, "mortise: ready in ") {
 			once()
 		}
-	}, "mortise", "up", "--data-dir", filepath.Join(dir, "data"), "--kubeconfig", c.kubeconfig, "--listen", "127.0.0.1:0",
-		"--node", "simulated", "--simulated-nodes", file)
+	}, "mortise", append([]string{"up", "--data-dir", filepath.Join(dir, "data"), "--kubeconfig", c.kubeconfig, "--listen", "127.0.0.1:0",
+		"--node", "simulated", "--simulated-nodes", file}, more...)...)
 	select {
 	case <-ready:
 	case <-c.server.gone:
