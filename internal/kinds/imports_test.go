@@ -16,8 +16,8 @@ import (
 
 // comparisons are the modules of their own that compare Mortise with Kubernetes' own code, or run its programs beside Mortise.
 var comparisons = []string{
-	filepath.Join("test", "csi"), filepath.Join("test", "kubescheduler"), filepath.Join("test", "podautoscaler"),
-	filepath.Join("test", "resourcemanagers"),
+	filepath.Join("test", "csi"), filepath.Join("test", "kubescheduler"), filepath.Join("test", "persistentvolume"),
+	filepath.Join("test", "podautoscaler"), filepath.Join("test", "resourcemanagers"),
 }
 
 // TestOnlyUpstreamImportsKubernetes: only internal/kinds/upstream imports k8s.io/kubernetes, and of that only the parts that
