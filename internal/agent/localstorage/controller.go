@@ -270,6 +270,9 @@ func (d *store) grow(id string, to *csipb.CapacityRange) (int64, error) {
 		return r.Size, nil
 	}
 	r.Size = size
+	if err := limit(d.dataOf(volumesDir, id), size); err != nil {
+		return 0, status.Error(codes.Internal, err.Error())
+	}
 	if err := d.rewrite(volumesDir, r); err != nil {
 		return 0, status.Error(codes.Internal, err.Error())
 	}

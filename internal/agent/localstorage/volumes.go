@@ -42,7 +42,7 @@ const defaultSize = 1 << 30
 type record struct {
 	ID        string    `json:"id"`
 	Name      string    `json:"name,omitempty"` // that the provisioner gave
-	Size      int64     `json:"size"`           // in bytes; not enforced
+	Size      int64     `json:"size"`           // in bytes; enforced where the file system can, see limit
 	Source    string    `json:"source,omitempty"`
 	Snapshot  string    `json:"snapshot,omitempty"` // the source is a snapshot
 	Ephemeral bool      `json:"ephemeral,omitempty"`
@@ -155,7 +155,14 @@ func (d *store) make(kind string, r *record, from string) error {
 	}
 	defer func() { _ = safepath.RemoveAll(temp) }() // it is renamed unless it fails
 	data := filepath.Join(temp, "data")
-	if err := os.Mkdir(data, 0o777); err != nil {
+	if kind == volumesDir {
+		if err = makeLimited(data); err == nil {
+			err = limit(data, r.Size)
+		}
+	} else {
+		err = os.Mkdir(data, 0o777)
+	}
+	if err != nil {
 		return fmt.Errorf("make volume %s: %w", r.ID, err)
 	}
 	if err := os.Chmod(data, 0o777); err != nil { // pods have any user

@@ -163,15 +163,7 @@ func (st *stream) await(woken *chan struct{}, until time.Time) error {
 	return nil
 }
 
-// write sends data, and the end of the stream after it. It returns when the data are in the connection's output.
-func (st *stream) write(p []byte, end bool) error {
-	c := st.conn
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return st.data(p, end)
-}
-
-// data is write, with the mutex held.
+// data sends data, and the end of the stream after it. It returns when the data are in the connection's output. c.mu is held.
 func (st *stream) data(p []byte, end bool) error {
 	c := st.conn
 	for {

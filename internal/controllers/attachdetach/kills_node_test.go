@@ -78,12 +78,6 @@ type life struct {
 	telling bool                        // of the driver
 }
 
-func (l *life) alive() bool {
-	l.n.mu.Lock()
-	defer l.n.mu.Unlock()
-	return l.n.life == l
-}
-
 // step lets time pass in a goroutine of the agent, during which the agent may die. It ends the goroutine of a dead one.
 func (l *life) step(what string) {
 	l.n.w.Pause(what, 300*time.Millisecond)
