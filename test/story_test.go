@@ -264,6 +264,7 @@ func resets(t *testing.T, n *realNode) {
 			t.Errorf("%s has %v", dir, left)
 		}
 	}
+	n.mountSmall(t) // the reset has unmounted it, and how full the machine's disk is must not decide
 	n.prepare(t)
 	n.up(t)
 	n.pod(t, "left", func(p *corev1.Pod) bool {
