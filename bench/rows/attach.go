@@ -68,20 +68,25 @@ func attaches(ctx context.Context, b *bench, add adder) (err error) {
 
 // prepare makes the volumes and their claims, and waits until they are bound.
 func (a *attaching) prepare(ctx context.Context) error {
-	nodes, err := a.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	nodes, err := a.client.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{})
 	if err != nil {
-		return fmt.Errorf("list nodes: %w", err)
+		return fmt.Errorf("watch nodes: %w", err)
+	}
+	defer nodes.Stop()
+	if err := through(nodes, func(e watch.Event) bool { // a server is ready before its nodes are
+		if n, ok := e.Object.(*corev1.Node); ok && !slices.Contains(a.nodes, n.Name) {
+			a.nodes = append(a.nodes, n.Name)
+		}
+		return len(a.nodes) == attachNodes
+	}); err != nil {
+		return err
 	}
 	// Simulated nodes mount nothing. Volumes are attached to nodes that say that they leave it to the controller.
 	managed := []byte(`{"metadata":{"annotations":{"volumes.kubernetes.io/controller-managed-attach-detach":"true"}}}`)
-	for _, n := range nodes.Items {
-		a.nodes = append(a.nodes, n.Name)
-		if _, err := a.client.CoreV1().Nodes().Patch(ctx, n.Name, types.MergePatchType, managed, metav1.PatchOptions{}); err != nil {
+	for _, n := range a.nodes {
+		if _, err := a.client.CoreV1().Nodes().Patch(ctx, n, types.MergePatchType, managed, metav1.PatchOptions{}); err != nil {
 			return fmt.Errorf("annotate node: %w", err)
 		}
-	}
-	if len(a.nodes) != attachNodes {
-		return fmt.Errorf("the cluster has %d nodes, want %d", len(a.nodes), attachNodes)
 	}
 	w, err := a.client.CoreV1().PersistentVolumeClaims("default").Watch(ctx, metav1.ListOptions{})
 	if err != nil {
