@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 
 	"google.golang.org/grpc/codes"
@@ -27,7 +26,6 @@ import (
 type Attachments struct {
 	o       Options
 	refresh func(ctx context.Context, driver string) error // reads a driver's limit of volumes anew
-	needs   func(driver string) bool                       // whether a driver's volumes are attached, as far as it is known
 
 	mu      sync.Mutex
 	used    map[corev1.UniqueVolumeName]bool
@@ -45,12 +43,6 @@ func newAttachments(o Options) *Attachments {
 // UniqueName returns the name of a volume in the Node's status.
 func UniqueName(driver, handle string) corev1.UniqueVolumeName {
 	return corev1.UniqueVolumeName("kubernetes.io/csi/" + driver + "^" + handle)
-}
-
-// driverIn returns the driver in a name of [UniqueName].
-func driverIn(name corev1.UniqueVolumeName) string {
-	driver, _, _ := strings.Cut(strings.TrimPrefix(string(name), "kubernetes.io/csi/"), "^")
-	return driver
 }
 
 // AttachmentName returns the name of a VolumeAttachment.
@@ -74,8 +66,6 @@ func (a *Attachments) InUse() []corev1.UniqueVolumeName {
 	}
 	used := slices.Sorted(maps.Keys(a.used))
 	a.mu.Unlock()
-	// A driver may say that its volumes are not attached after all. Their VolumeAttachments need not wait for the volumes' ends.
-	used = slices.DeleteFunc(used, func(name corev1.UniqueVolumeName) bool { return !a.needs(driverIn(name)) })
 	if len(pods) > 0 {
 		a.o.Pods.WakeEach(pods)
 	}

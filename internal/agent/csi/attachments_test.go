@@ -52,26 +52,3 @@ func TestUsedAgain(t *testing.T) {
 	a.Saw(node(name))
 	check("written again", true)
 }
-
-// Volumes of a driver whose CSIDriver says that they are not attached are not in use in the Node's status, whether or not they are mounted.
-func TestInUseOfDriverWithoutAttachments(t *testing.T) {
-	m, _, _ := newManager(t)
-	a, synced := m.Attachments(), 0
-	m.Options.Resync = func() { synced++ }
-	a.Use("d", "h")
-	a.Use("other", "h")
-	class := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "d"}, Spec: storagev1.CSIDriverSpec{AttachRequired: new(false)}}
-	if err := m.classes.GetStore().Add(class); err != nil {
-		t.Fatal(err)
-	}
-	m.changed(class)
-	if got := a.InUse(); len(got) != 1 || got[0] != UniqueName("other", "h") || synced != 1 {
-		t.Errorf("in use %q, %d writes of the status", got, synced)
-	}
-	if err := m.classes.GetStore().Delete(class); err != nil {
-		t.Fatal(err)
-	}
-	if got := a.InUse(); len(got) != 2 {
-		t.Errorf("in use %q", got)
-	}
-}

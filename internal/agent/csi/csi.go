@@ -93,7 +93,7 @@ func New(o Options) *Manager {
 	m.classes = m.objects.Storage().V1().CSIDrivers().Informer()
 	m.drivers = newDrivers(m)
 	m.updaters = newUpdaters(m)
-	m.attached.refresh, m.attached.needs = m.Refresh, m.needsAttachment
+	m.attached.refresh = m.Refresh
 	return m
 }
 
@@ -145,17 +145,6 @@ func (o *Options) nodeReference() *corev1.ObjectReference {
 func (m *Manager) changed(obj any) {
 	m.updaters.changed(obj)
 	m.attached.wakeWaiting()
-	m.Resync() // the Node lists the volumes of drivers that need attachments
-}
-
-// needsAttachment reports whether a driver's volumes are attached: they are unless its CSIDriver says otherwise.
-func (m *Manager) needsAttachment(driver string) bool {
-	obj, ok, err := m.classes.GetStore().GetByKey(driver)
-	if err != nil || !ok {
-		return true
-	}
-	required := obj.(*storagev1.CSIDriver).Spec.AttachRequired
-	return required == nil || *required
 }
 
 const (
