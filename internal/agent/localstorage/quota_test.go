@@ -29,6 +29,9 @@ func onBtrfs(t *testing.T, dir string) {
 	if known, err := os.ReadFile("/proc/filesystems"); err != nil || !strings.Contains(string(known), "btrfs") {
 		t.Skip("SKIPPED: the kernel has no btrfs")
 	}
+	if _, err := os.Stat("/dev/loop-control"); err != nil {
+		t.Skip("SKIPPED: the machine has no loop devices")
+	}
 	runtime.LockOSThread()
 	for _, err := range []error{
 		os.Mkdir(dir, 0o700), unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
