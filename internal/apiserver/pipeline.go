@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
-	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 	"github.com/mortise-dev/mortise/internal/apiserver/explain"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
@@ -125,7 +124,7 @@ func requestInfo(_ *Server, w http.ResponseWriter, r *http.Request, next http.Ha
 // internalError writes a plain-text error for a stage that failed.
 func internalError(w http.ResponseWriter, r *http.Request, err error) {
 	text := fmt.Sprintf("Internal Server Error: %q: %v", r.RequestURI, err) // upstream's words
-	http.Error(w, audit.EscapeMarkup(text), http.StatusInternalServerError)
+	http.Error(w, authorize.EscapeMarkup(text), http.StatusInternalServerError)
 }
 
 func authorizeStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {

@@ -20,6 +20,8 @@ import (
 	"k8s.io/apiserver/pkg/audit/policy"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 )
 
 // ReadPolicy reads a policy: audit.k8s.io/v1, YAML or JSON.
@@ -219,14 +221,8 @@ func Attempted(r *http.Request) string {
 	return "Authentication failed, attempted: " + strings.Join(all, ", ") // upstream's words
 }
 
-var markup = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
-
-// EscapeMarkup escapes the characters that begin tags and entities in what clients sent, so that no browser takes a plain-text response
-// for HTML. It leaves quotes, as in kube-apiserver's responses.
-func EscapeMarkup(text string) string { return markup.Replace(text) }
-
 func internalError(w http.ResponseWriter, r *http.Request, text string) {
 	w.Header().Del("Cache-Control")
 	text = fmt.Sprintf("Internal Server Error: %q: %s", r.RequestURI, text) // upstream's words
-	http.Error(w, EscapeMarkup(text), http.StatusInternalServerError)
+	http.Error(w, authorize.EscapeMarkup(text), http.StatusInternalServerError)
 }

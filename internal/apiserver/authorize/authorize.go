@@ -160,12 +160,15 @@ func (Open) Authorize(_ context.Context, a *Attributes) (Decision, string, error
 	return NoOpinion, "", nil
 }
 
-// markup escapes what clients sent, so that no browser interprets it as HTML. It leaves quotes, as in kube-apiserver's responses.
 var markup = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
+
+// EscapeMarkup escapes the characters that begin tags and entities in what clients sent, so that no browser takes a plain-text response
+// for HTML. It leaves quotes, as in kube-apiserver's responses.
+func EscapeMarkup(text string) string { return markup.Replace(text) }
 
 // Forbidden returns the 403 of a denied request.
 func Forbidden(a *Attributes, reason string) error {
-	msg := markup.Replace(describe(a))
+	msg := EscapeMarkup(describe(a))
 	if reason != "" {
 		msg += ": " + reason
 	}
