@@ -88,7 +88,6 @@ func (r *reader) settings(f *http2.SettingsFrame) error {
 	c.out.frame(http2.FrameSettings, http2.FlagSettingsAck, 0, nil)
 	c.out.control++
 	c.idled++
-	c.out.wake()
 	return c.overrun()
 }
 
@@ -110,6 +109,7 @@ func (r *reader) setting(s http2.Setting) error {
 			if st.window += more; st.window > maxWindow {
 				return http2.ConnectionError(http2.ErrCodeFlowControl)
 			}
+			st.poke()
 		}
 	}
 	return nil

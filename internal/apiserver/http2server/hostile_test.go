@@ -153,3 +153,26 @@ func TestNoWindow(t *testing.T) {
 		return got == 65535
 	})
 }
+
+// A stream that waits for its window goes on when the client's settings raise the windows of all streams.
+func TestWindowBySettings(t *testing.T) {
+	s, _ := start(t, Options{}, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 10_000)) })
+	r := dialRaw(t, s, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1})
+	if err := r.ask(1, "/", true); err != nil {
+		t.Fatal(err)
+	}
+	got := 0
+	take := func(most int) func(http2.Frame) bool {
+		return func(f http2.Frame) bool {
+			if d, ok := f.(*http2.DataFrame); ok {
+				got += len(d.Data())
+			}
+			return got == most
+		}
+	}
+	r.until("the beginning", take(1))
+	if err := r.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 10_000}); err != nil {
+		t.Fatal(err)
+	}
+	r.until("the rest", take(10_000))
+}

@@ -106,7 +106,7 @@ func (o *output) headers(id uint32, block []byte, end bool) {
 // full reports whether handlers that write have to wait for the client to take what is there.
 func (o *output) full() bool { return len(o.buf) >= maxOutput && o.writing }
 
-// block has a stream woken when there may be room for its data. A woken stream looks again.
+// wait has a stream woken when the connection may have room for its data. A woken stream looks again.
 func (o *output) wait(st *stream) {
 	if !slices.Contains(o.blocked, st) {
 		o.blocked = append(o.blocked, st)
@@ -122,9 +122,8 @@ func (o *output) wake() {
 	o.blocked = o.blocked[:0]
 }
 
-// flush writes what waits, unless another goroutine is writing: that one takes it along. The first thing that the writer does is to let
-// the goroutines run that are ready to: those that serve other streams of the connection write to it now. mu is held by the caller, and is
-// given up meanwhile.
+// flush writes what waits, unless another goroutine is writing: that one takes it along. First the writer lets other goroutines run: they
+// append the frames of their streams, which leave in the same record. The caller holds mu; flush unlocks it while it writes.
 // After maxRounds it returns true: another goroutine is to go on, for the caller has an answer of its own to give.
 func (o *output) flush(mu *sync.Mutex) (more bool, err error) {
 	if o.writing || len(o.buf) == 0 {

@@ -185,7 +185,9 @@ func (st *stream) data(p []byte, end bool) error {
 			if st.window > 0 && c.out.window > 0 && !c.out.full() {
 				continue
 			}
-			c.out.wait(st)
+			if c.out.window <= 0 || c.out.full() { // else the stream's own window is what it waits for
+				c.out.wait(st)
+			}
 			if err := st.await(&st.woken, st.writeUntil); err != nil {
 				return st.expire()
 			}
