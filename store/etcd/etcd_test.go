@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -16,6 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/mortise-dev/mortise/store"
+	"github.com/mortise-dev/mortise/store/alarm"
 	"github.com/mortise-dev/mortise/store/etcd/keyspace"
 	"github.com/mortise-dev/mortise/store/storetest"
 )
@@ -116,8 +118,19 @@ func TestLeases(t *testing.T) {
 	}
 	get(time.Hour, 4)
 	get(1500*time.Millisecond, 5)
-	if want := []int64{3660, 15, 3660, 3660, 2}; !slices.Equal(granted, want) {
+	// The clock is set back by a day: what remains of a lease is not known, so that none is shared.
+	clock.Advance(-24 * time.Hour)
+	get(time.Hour, 6)
+	get(time.Hour, 6)
+	if want := []int64{3660, 15, 3660, 3660, 2, 3660}; !slices.Equal(granted, want) {
 		t.Errorf("granted %v s, want %v", granted, want)
+	}
+}
+
+// TestClock: the times of leases are differences of a clock that is not set. A machine whose clock jumps shares leases as before.
+func TestClock(t *testing.T) {
+	if now := (alarm.System{}).Now(); !strings.Contains(now.String(), "m=+") {
+		t.Errorf("%v has no reading of the monotonic clock", now)
 	}
 }
 
