@@ -55,6 +55,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/managedfields"
 	"github.com/mortise-dev/mortise/internal/apiserver/meter"
 	"github.com/mortise-dev/mortise/internal/apiserver/metricsapi"
+	"github.com/mortise-dev/mortise/internal/apiserver/peerproxy"
 	"github.com/mortise-dev/mortise/internal/apiserver/reconciler"
 	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
@@ -122,6 +123,8 @@ type Options struct {
 	FlowControl FlowControl
 	// Aggregation configures the connections to aggregated API servers.
 	Aggregation Aggregation
+	// Peers forwards requests for resources that other servers serve; nil: there are no other servers.
+	Peers *peerproxy.Proxy
 	// CBOR enables CBOR for clients, as upstream's feature gate CBORServingAndStorage does. The stored encoding does
 	// not change.
 	CBOR bool
@@ -227,6 +230,10 @@ func New(o Options, decorate ...func(feed.Follower) feed.Follower) (_ *Server, e
 		s.access.authz[len(s.access.authz)-1] = o.Roles
 	}
 	s.access.attempts = authorize.NewAttempts()
+	if o.Peers != nil {
+		o.Collectors = append(o.Collectors, o.Peers)
+		s.documents.Beside(o.Peers.Servers)
+	}
 	for _, c := range append([]prometheus.Collector{&counted{s}, s.access.attempts, s.feed, s.unread}, o.Collectors...) {
 		if err := s.metrics.Registry().Register(c); err != nil {
 			return nil, fmt.Errorf("make API server: %w", err)

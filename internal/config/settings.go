@@ -202,6 +202,9 @@ func table() []Setting {
 		{Flag: "aggregator-reject-forwarding-redirect", Field: "aggregation.rejectForwardingRedirects"},
 		{Flag: "resource-metrics-api", Field: "aggregation.resourceMetricsAPI.enabled"},
 		{Flag: "enable-external-metrics-routes", Field: "aggregation.externalMetricsRoutes.enabled"},
+		{Flag: "peer-ca-file", Field: "peers.caFile"},
+		{Flag: "peer-advertise-ip", Field: "peers.advertiseIP"},
+		{Flag: "peer-advertise-port", Field: "peers.advertisePort"},
 		{Flag: "egress-selector-config-file", Field: "egress.configFile"},
 
 		{Flag: "explain", Field: "explain.enabled"},
@@ -306,7 +309,7 @@ var headings = []struct {
 	{"Admission", []string{"admission"}},
 	{"Audit", []string{"audit"}},
 	{"Flow control", []string{"flowControl"}},
-	{"Aggregation and egress", []string{"aggregation", "egress"}},
+	{"Aggregation, peers and egress", []string{"aggregation", "peers", "egress"}},
 	{"Explain", []string{"explain"}},
 	{"Leader election", []string{"controllers.leaderElection"}},
 	{"Certificate signing", []string{"controllers.certificateSigning"}},

@@ -35,6 +35,7 @@ type ServerConfiguration struct {
 	FlowControl    FlowControlConfiguration    `json:"flowControl,omitzero"`
 	Encryption     EncryptionConfiguration     `json:"encryption,omitzero"`
 	Aggregation    AggregationConfiguration    `json:"aggregation,omitzero"`
+	Peers          PeersConfiguration          `json:"peers,omitzero"`
 	Egress         EgressConfiguration         `json:"egress,omitzero"`
 	Explain        ExplainConfiguration        `json:"explain,omitzero"`
 	Controllers    ControllersConfiguration    `json:"controllers,omitzero"`
@@ -292,6 +293,13 @@ type AggregationConfiguration struct {
 	RejectForwardingRedirects *bool  `json:"rejectForwardingRedirects,omitempty"`
 	ResourceMetricsAPI        Switch `json:"resourceMetricsAPI,omitzero"`
 	ExternalMetricsRoutes     Switch `json:"externalMetricsRoutes,omitzero"`
+}
+
+// PeersConfiguration configures how the servers of a cluster reach each other, to forward requests for what one of them does not serve.
+type PeersConfiguration struct {
+	CAFile        string `json:"caFile,omitempty"`
+	AdvertiseIP   string `json:"advertiseIP,omitempty"`
+	AdvertisePort string `json:"advertisePort,omitempty"`
 }
 
 // EgressConfiguration selects proxies for the server's outgoing connections.
