@@ -25,7 +25,6 @@ type APIServer struct {
 	FlowControl    FlowControl
 	Encryption     Encryption
 	Etcd           Etcd
-	Peers          Peers
 	Admission      Admission
 	Aggregation    Aggregation
 	Egress         Egress
@@ -46,7 +45,7 @@ type APIServer struct {
 type section interface{ addFlags(f *pflag.FlagSet) }
 
 func (o *APIServer) sections() []section {
-	return []section{&o.Authentication, &o.Authorization, &o.Audit, &o.FlowControl, &o.Etcd, &o.Peers, &o.Encryption, &o.Admission, &o.Aggregation,
+	return []section{&o.Authentication, &o.Authorization, &o.Audit, &o.FlowControl, &o.Etcd, &o.Encryption, &o.Admission, &o.Aggregation,
 		&o.Egress, &o.Explain, &o.Pods, &o.Webhooks, &o.Controllers, &o.Scheduler, &o.Simulated, &o.Node, &o.Network, &o.Kubelets,
 		&o.Serving, &o.Compatibility}
 }

@@ -14,34 +14,36 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
 
-// elsewhere forwards a request for a resource that another server of the cluster serves and this one does not. False: this server answers.
+// elsewhere forwards a request for a resource that another server of the cluster serves and this one does not. False: this server
+// answers.
 //
-// A definition that was written at another server a moment ago may not have arrived here. So before a resource counts as unknown, the server
-// catches up with the store.
-func (s *Server) elsewhere(w http.ResponseWriter, r *http.Request, info *requestinfo.Info) bool {
-	if s.opts.Peers == nil || !info.IsResourceRequest {
+// A definition that was written at another server a moment ago may not have arrived here. So before a resource counts as unknown, the
+// server catches up with the store.
+func elsewhere(s *Server, w http.ResponseWriter, r *http.Request, info *requestinfo.Info) bool {
+	peers := s.opts.Aggregation.Peers
+	if peers == nil || !info.IsResourceRequest {
 		return false
 	}
 	of := schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}
-	if s.serves(of) {
+	if hasResource(s, of) {
 		return false
 	}
-	if err := s.catchUp(r.Context()); err != nil {
+	if err := catchUp(r.Context(), s); err != nil {
 		status.Write(w, r, err)
 		return true
 	}
-	if s.serves(of) {
+	if hasResource(s, of) {
 		return false
 	}
 	if s.others.serve(r.URL.Path) {
 		return s.delegated(w, r, info)
 	}
 	flowcontrol.Began(r.Context()) // a slow server must not use this server's seats
-	return s.opts.Peers.Serve(w, r, of, s.lifetime.Context)
+	return peers.Serve(w, r, of, s.lifetime.Context)
 }
 
-// serves reports whether the server serves a resource itself.
-func (s *Server) serves(of schema.GroupVersionResource) bool {
+// hasResource reports whether the server serves a resource itself.
+func hasResource(s *Server, of schema.GroupVersionResource) bool {
 	k := s.registry.Kinds().Get(of.GroupResource())
 	if k == nil {
 		return false
@@ -51,7 +53,7 @@ func (s *Server) serves(of schema.GroupVersionResource) bool {
 }
 
 // catchUp returns when the server knows all definitions and APIServices that were in the store when it was called.
-func (s *Server) catchUp(ctx context.Context) error {
+func catchUp(ctx context.Context, s *Server) error {
 	_, revision, err := s.opts.Store.Get(ctx, "/registry/apiextensions.k8s.io")
 	if err != nil {
 		return err
@@ -66,8 +68,8 @@ var apiServices = schema.GroupResource{Group: "apiregistration.k8s.io", Resource
 
 // SharedVersions returns the group-versions that all servers know from the store: those of definitions and of aggregated API servers. It
 // first catches up with the store, as far as ctx allows.
-func (s *Server) SharedVersions(ctx context.Context) map[schema.GroupVersion]bool {
-	_ = s.catchUp(ctx) // without the store, they are those that are known
+func SharedVersions(ctx context.Context, s *Server) map[schema.GroupVersion]bool {
+	_ = catchUp(ctx, s) // without the store, they are those that are known
 	all := map[schema.GroupVersion]bool{}
 	for _, d := range s.crds.Descriptors() {
 		for i := range d.Versions {

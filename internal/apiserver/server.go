@@ -55,7 +55,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/managedfields"
 	"github.com/mortise-dev/mortise/internal/apiserver/meter"
 	"github.com/mortise-dev/mortise/internal/apiserver/metricsapi"
-	"github.com/mortise-dev/mortise/internal/apiserver/peerproxy"
 	"github.com/mortise-dev/mortise/internal/apiserver/reconciler"
 	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
@@ -123,8 +122,6 @@ type Options struct {
 	FlowControl FlowControl
 	// Aggregation configures the connections to aggregated API servers.
 	Aggregation Aggregation
-	// Peers forwards requests for resources that other servers serve; nil: there are no other servers.
-	Peers *peerproxy.Proxy
 	// CBOR enables CBOR for clients, as upstream's feature gate CBORServingAndStorage does. The stored encoding does
 	// not change.
 	CBOR bool
@@ -168,7 +165,6 @@ type Server struct {
 	reconciler  *reconciler.Reconciler
 	feed        *feed.Feed
 	metrics     *meter.Meter
-	unread      *unreadObjects
 	health      *health.Handler
 	started     time.Time
 	initializes bool // whether objects may wait for initializers
@@ -207,8 +203,8 @@ func New(o Options, decorate ...func(feed.Follower) feed.Follower) (_ *Server, e
 	if o.Roles == nil {
 		o.Roles = &rbac.Index{}
 	}
-	s := &Server{opts: o, progress: progress{ready: make(chan struct{}), bootstrapped: o.Bootstrapped}, started: o.Now(), underway: newGate(),
-		unread: newUnreadObjects(o.Log)}
+	s := &Server{opts: o, progress: progress{ready: make(chan struct{}), bootstrapped: o.Bootstrapped}, started: o.Now(), underway: newGate()}
+	unread := newUnreadObjects(o.Log)
 	s.newExplain()
 	s.reconciler = reconciler.New(reconciler.Options{Log: o.Log})
 	s.metrics = meter.New(s.started, s.sources())
@@ -230,11 +226,11 @@ func New(o Options, decorate ...func(feed.Follower) feed.Follower) (_ *Server, e
 		s.access.authz[len(s.access.authz)-1] = o.Roles
 	}
 	s.access.attempts = authorize.NewAttempts()
-	if o.Peers != nil {
-		o.Collectors = append(o.Collectors, o.Peers)
-		s.documents.Beside(o.Peers.Servers)
+	if peers := o.Aggregation.Peers; peers != nil {
+		o.Collectors = append(o.Collectors, peers)
+		s.documents.Beside(peers.Servers)
 	}
-	for _, c := range append([]prometheus.Collector{&counted{s}, s.access.attempts, s.feed, s.unread}, o.Collectors...) {
+	for _, c := range append([]prometheus.Collector{&counted{s}, s.access.attempts, s.feed, unread}, o.Collectors...) {
 		if err := s.metrics.Registry().Register(c); err != nil {
 			return nil, fmt.Errorf("make API server: %w", err)
 		}
@@ -270,7 +266,7 @@ func New(o Options, decorate ...func(feed.Follower) feed.Follower) (_ *Server, e
 	}
 	s.registry = registry.New(s.lifetime, registry.Options{
 		Store: o.Store, Fields: o.Fields, Log: o.Log, Now: o.Now, ViewBytes: o.ViewBytes,
-		Applied: s.feed.Wait, Unread: s.unread.note, Initializers: s.initializes, Services: offered,
+		Applied: s.feed.Wait, Unread: unread.note, Initializers: s.initializes, Services: offered,
 	})
 	vo.Registry = s.registry
 	s.kinds.registered, s.kinds.custom = s.registry.Kinds(), func() []*resource.Descriptor {

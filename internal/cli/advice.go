@@ -37,7 +37,8 @@ func is(target error) func(err error) bool {
 func etcdSays(parts ...string) func(err error) bool {
 	return func(err error) bool {
 		text := err.Error()
-		return strings.Contains(text, "etcd at http") && slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(text, part) })
+		return strings.Contains(text, "etcd at http") &&
+			slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(text, part) })
 	}
 }
 

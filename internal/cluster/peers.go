@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/mortise-dev/mortise/embed/options"
+	"github.com/mortise-dev/mortise/internal/apiserver"
 	"github.com/mortise-dev/mortise/internal/apiserver/peerproxy"
 )
 
@@ -81,7 +82,7 @@ func (a *assembly) makePeers() (*peerproxy.Proxy, error) {
 	}
 	return peerproxy.New(peerproxy.Options{
 		ID: id, Own: own, Store: a.store, TLS: config, Log: a.settings.Logger.With("part", "apiserver"),
-		Shared: func(ctx context.Context) map[schema.GroupVersion]bool { return a.server.SharedVersions(ctx) },
+		Shared: func(ctx context.Context) map[schema.GroupVersion]bool { return apiserver.SharedVersions(ctx, a.server) },
 	}), nil
 }
 

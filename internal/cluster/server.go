@@ -60,8 +60,9 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 	if a.peers, err = a.makePeers(); err != nil {
 		return nil, err
 	}
+	aggregated := aggregation(&o.Aggregation, a.frontProxy)
+	aggregated.Peers = a.peers
 	server, err := apiserver.New(apiserver.Options{
-		Peers:     a.peers,
 		Store:     a.store,
 		MoreKinds: func(server *apiserver.Server) []*resource.Descriptor { return a.encryption.know(a.kinds(server)) },
 		Roles:     a.authorization.roles,
@@ -88,7 +89,7 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 		Bootstrapped: a.bootstrapped,
 		Shutdown:     apiserver.Shutdown{Finish: s.finishWait(), Streams: s.streamWait()},
 		FlowControl:  flowControl(&o.FlowControl, &a.spread),
-		Aggregation:  aggregation(&o.Aggregation, a.frontProxy),
+		Aggregation:  aggregated,
 		Paths:        a.joinPaths(),
 		Pages:        pages,
 		Front:        a.front,

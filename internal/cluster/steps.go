@@ -103,7 +103,7 @@ func checks() []step {
 			return err
 		}},
 		{Name: "read the ways to other servers", Start: func(_ context.Context, a *assembly) (err error) {
-			a.peering, err = readPeering(&a.settings.APIServer.Peers)
+			a.peering, err = readPeering(&a.settings.APIServer.Aggregation.Peers)
 			return err
 		}},
 		{Name: "read the scheduler's configuration", Start: func(ctx context.Context, a *assembly) (err error) {

@@ -68,7 +68,7 @@ func (e *Engine) CompactShared(ctx context.Context) error {
 		Else(clientv3.OpGet(compactKey)).Commit()
 	before := c.revision
 	if err = translate(err); errors.Is(err, store.ErrNoSpace) {
-		return e.compactFull(ctx, c)
+		return compactFull(ctx, e)
 	}
 	if err != nil {
 		return fmt.Errorf("agree on compaction: %w", err)
@@ -95,13 +95,14 @@ func (e *Engine) CompactShared(ctx context.Context) error {
 }
 
 // compactFull compacts an etcd that is full: it refuses the agreement, which is a write, and needs the compaction most. All servers do so.
-func (e *Engine) compactFull(ctx context.Context, c *compaction) error {
+// The caller holds the lock of e.compact.
+func compactFull(ctx context.Context, e *Engine) error {
 	newest, err := e.newest(ctx)
 	if err != nil {
 		return fmt.Errorf("compact a full etcd: %w", err)
 	}
-	before := c.revision
-	c.revision = newest
+	before := e.compact.revision
+	e.compact.revision = newest
 	if before == 0 {
 		return nil
 	}

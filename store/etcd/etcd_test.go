@@ -127,6 +127,38 @@ func TestLeases(t *testing.T) {
 	}
 }
 
+// TestOvertaking: a transaction without an answer counts as lost when one that was sent half a second later is answered, and not before.
+func TestOvertaking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var o overtaking
+		waiting, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		_, stop := o.watch(waiting, cancel)
+		defer stop()
+		answer := func() { // to a transaction that is sent now
+			ctx, cancel := context.WithCancel(t.Context())
+			answered, _ := o.watch(ctx, cancel)
+			answered()
+			cancel()
+		}
+		lost := func(want bool) {
+			t.Helper()
+			synctest.Wait()
+			if got := waiting.Err() != nil; got != want {
+				t.Errorf("lost %v, want %v", got, want)
+			}
+		}
+		answer()
+		time.Sleep(10 * time.Second)
+		lost(false) // etcd answers none: it has no majority, or its disk is slow
+		answer()
+		time.Sleep(overtakenTime - time.Millisecond)
+		lost(false)
+		time.Sleep(time.Millisecond)
+		lost(true)
+	})
+}
+
 // TestClock: the times of leases are differences of a clock that is not set. A machine whose clock jumps shares leases as before.
 func TestClock(t *testing.T) {
 	if now := (alarm.System{}).Now(); !strings.Contains(now.String(), "m=+") {

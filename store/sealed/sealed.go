@@ -63,7 +63,7 @@ func New(under store.Engine, c Ciphers) *Engine {
 	return &Engine{Decorator: store.Decorator{Engine: under}, ciphers: c}
 }
 
-// NewLenient is [New] for users to whom one value that does not decrypt must not hide the others: Range, Watch and the
+// NewLenient is [New] for users of many records, of which one that does not decrypt must not hide the others: Range, Watch and the
 // errors of conflicts have its record with the sealed value and a view that is [store.Unopened]. Get returns an error as ever.
 func NewLenient(under store.Engine, c Ciphers) *Engine {
 	e := New(under, c)

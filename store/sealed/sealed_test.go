@@ -176,8 +176,8 @@ func TestSealed(t *testing.T) {
 	}
 }
 
-// TestLenient: of a lenient engine, a value that does not decrypt hides no other from lists and watches. It is marked, names itself when it is
-// opened, and can be read when its key has come back.
+// TestLenient: of a lenient engine, a value that does not decrypt hides no other from lists and watches. It is marked, names itself when
+// it is opened, and can be read when its key has come back.
 func TestLenient(t *testing.T) {
 	ctx := t.Context()
 	under := memory.Open(memory.Options{})

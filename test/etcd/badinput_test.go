@@ -57,7 +57,8 @@ func TestCertificatesAtStart(t *testing.T) {
 		{"an expired member", late.urls[0], a.file("ca.crt"), a.file("client"), "has expired", "renew the certificates of etcd's members"},
 		{"a member with another name", elsewhere.urls[0], a.file("ca.crt"), a.file("client"), "cannot validate certificate for",
 			"--etcd-servers must name hosts"},
-		{"https to a member without TLS", secure(plain.urls[0]), a.file("ca.crt"), a.file("client"), "speaks no TLS", "http:// in --etcd-servers"},
+		{"https to a member without TLS", secure(plain.urls[0]), a.file("ca.crt"), a.file("client"), "speaks no TLS",
+			"http:// in --etcd-servers"},
 		{"http to a member with TLS", secureless(good.urls[0]), "", "", "speaks TLS", "https:// in --etcd-servers"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -212,8 +213,8 @@ func TestFullEtcd(t *testing.T) {
 	next(t, events, "ADDED after")
 }
 
-// oldEtcd names the environment variable that says where an etcd of an older minor version is. It is built outside of the repository, in a
-// module that requires go.etcd.io/etcd/server/v3 v3.5.24:
+// oldEtcd names the environment variable that says where an etcd of an older minor version is. It is built outside of the repository, in
+// a module that requires go.etcd.io/etcd/server/v3 v3.5.24:
 //
 //	go build -o /tmp/etcd-3.5 go.etcd.io/etcd/server/v3
 //	MORTISE_TEST_OLD_ETCD=/tmp/etcd-3.5 go test -C test/etcd -run TestOldMember -v .
@@ -242,8 +243,8 @@ func corrupt(t *testing.T, client *clientv3.Client, key string) {
 	must(t, err)
 }
 
-// TestCorruptValue: while one value in etcd cannot be decoded, lists that it would be in fail and name its key; all other objects, lists and
-// watches are served, also after a restart; and it can be deleted.
+// TestCorruptValue: while one value in etcd cannot be decoded, lists that it would be in fail and name its key; all other objects, lists
+// and watches are served, also after a restart; and it can be deleted.
 func TestCorruptValue(t *testing.T) {
 	c := launch(t, 1).ready(t)
 	defer c.remove()
@@ -265,9 +266,10 @@ func TestCorruptValue(t *testing.T) {
 			field(causes[0].(map[string]any), "field") != key || !strings.Contains(fmt.Sprint(got["message"]), key) {
 			t.Errorf("the list: %d %v", code, got)
 		}
-		for method, want := range map[string]int{http.MethodGet: http.StatusInternalServerError, http.MethodDelete: http.StatusInternalServerError} {
+		for _, method := range []string{http.MethodGet, http.MethodDelete} {
 			code, got := s.ask(t, method, core+"default/configmaps/corrupt", "", nil)
-			if code != want || got["reason"] != "InternalError" || !strings.Contains(fmt.Sprint(got["message"]), "Key: /configmaps/default/corrupt") {
+			if code != http.StatusInternalServerError || got["reason"] != "InternalError" ||
+				!strings.Contains(fmt.Sprint(got["message"]), "Key: /configmaps/default/corrupt") {
 				t.Errorf("%s it: %d %v", method, code, got)
 			}
 		}

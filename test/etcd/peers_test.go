@@ -4,6 +4,8 @@
 package etcd
 
 import (
+	"crypto/ecdsa"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -15,8 +17,8 @@ import (
 	"testing"
 )
 
-// elsewhere starts a server on a host of another name, in a namespace, since servers are known by the names of their hosts. It is reached by
-// the others on a port of loopback.
+// elsewhere starts a server on a host of another name, in a namespace, since servers are known by the names of their hosts. The others
+// reach it on a port of loopback.
 func elsewhere(t *testing.T, c *members, pki, host string, flags ...string) *server {
 	t.Helper()
 	dir := t.TempDir()
@@ -112,5 +114,28 @@ func TestPeers(t *testing.T) {
 				"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}},
 		}}))
 		less.create(t, "/apis/"+group+"/v1/namespaces/default/widgets", named("w", map[string]any{"apiVersion": group + "/v1", "kind": "Widget"}))
+	}
+}
+
+// TestPeersOfBothKinds: a kube-apiserver finds Mortise by its key in etcd, and forwards to it what it does not serve itself.
+func TestPeersOfBothKinds(t *testing.T) {
+	binary := os.Getenv(kubeAPIServer)
+	if binary == "" {
+		t.Skipf("%s names no kube-apiserver", kubeAPIServer)
+	}
+	c := launch(t, 1).ready(t)
+	defer c.remove()
+	whole := elsewhere(t, c, "", "whole.example.com")
+	pki := filepath.Join(whole.dir, "pki")
+	pair, err := tls.LoadX509KeyPair(filepath.Join(pki, "front-proxy-ca.crt"), filepath.Join(pki, "front-proxy-ca.key"))
+	must(t, err)
+	front := &authority{dir: t.TempDir(), cert: pair.Leaf, key: pair.PrivateKey.(*ecdsa.PrivateKey)}
+	front.sign(t, "front-proxy-client", "")
+	theirs := upstream(t, c, whole.dir, binary, whole, "--runtime-config", "batch/v1=false", "--peer-ca-file", filepath.Join(pki, "ca.crt"),
+		"--proxy-client-cert-file", front.file("front-proxy-client.crt"), "--proxy-client-key-file", front.file("front-proxy-client.key"))
+	theirs.until(t, http.StatusOK, http.MethodGet, "/apis/batch/v1/namespaces/default/cronjobs", "", nil)
+	const v2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+	if got := theirs.text(t, "/apis", v2); !strings.Contains(got, `"name":"batch"`) {
+		t.Error("its discovery lacks the group")
 	}
 }

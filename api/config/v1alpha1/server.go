@@ -35,7 +35,6 @@ type ServerConfiguration struct {
 	FlowControl    FlowControlConfiguration    `json:"flowControl,omitzero"`
 	Encryption     EncryptionConfiguration     `json:"encryption,omitzero"`
 	Aggregation    AggregationConfiguration    `json:"aggregation,omitzero"`
-	Peers          PeersConfiguration          `json:"peers,omitzero"`
 	Egress         EgressConfiguration         `json:"egress,omitzero"`
 	Explain        ExplainConfiguration        `json:"explain,omitzero"`
 	Controllers    ControllersConfiguration    `json:"controllers,omitzero"`
@@ -293,6 +292,8 @@ type AggregationConfiguration struct {
 	RejectForwardingRedirects *bool  `json:"rejectForwardingRedirects,omitempty"`
 	ResourceMetricsAPI        Switch `json:"resourceMetricsAPI,omitzero"`
 	ExternalMetricsRoutes     Switch `json:"externalMetricsRoutes,omitzero"`
+
+	Peers PeersConfiguration `json:"peers,omitzero"`
 }
 
 // PeersConfiguration configures how the servers of a cluster reach each other, to forward requests for what one of them does not serve.

@@ -46,8 +46,8 @@ func (h *Handler) With(remote func() *Remote) *Handler {
 	return h
 }
 
-// Beside adds what other servers of the cluster serve to the aggregated form of /apis, for clients that do not ask for this server's own. The
-// handler calls servers on each such request. It must return the same pointer as long as nothing changes.
+// Beside adds what other servers of the cluster serve to the aggregated form of /apis, for clients that do not ask for this server's own.
+// The handler calls servers on each such request. It must return the same pointer as long as nothing changes.
 func (h *Handler) Beside(servers func() *peerproxy.Servers) { h.beside = servers }
 
 // Builds returns how often the documents were made.

@@ -6,6 +6,7 @@ package peerproxy
 import (
 	"context"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -63,8 +64,14 @@ type forwarding struct {
 // RoundTrip implements [http.RoundTripper]: a server that cannot be reached gets nothing, so the next one is tried.
 func (f *forwarding) RoundTrip(r *http.Request) (resp *http.Response, err error) {
 	for _, s := range f.to {
-		r.URL.Host, r.Host = s.Address.String(), s.Address.String()
-		resp, err = f.proxy.transport.RoundTrip(r)
+		try := r.WithContext(r.Context())
+		to := *r.URL
+		to.Host = s.Address.String()
+		try.URL, try.Host = &to, to.Host
+		if r.Body != nil && r.Body != http.NoBody {
+			try.Body = io.NopCloser(r.Body) // the next one gets it unread; who sends the request closes it
+		}
+		resp, err = f.proxy.transport.RoundTrip(try)
 		var refused *net.OpError
 		if err == nil || !errors.As(err, &refused) || refused.Op != "dial" || r.Context().Err() != nil {
 			break

@@ -54,7 +54,7 @@ type Proxy struct {
 	metrics   metrics
 
 	servers atomic.Pointer[Servers]
-	changed func() // called after each change of servers, by tests; nil: by nobody
+	changed func() // called after each change of servers, by tests; nil: there is none
 
 	mu    sync.Mutex
 	known map[string]*peer

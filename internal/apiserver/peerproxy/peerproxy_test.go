@@ -102,8 +102,8 @@ func until(t *testing.T, p *Proxy, changed <-chan struct{}, r schema.GroupVersio
 	}
 }
 
-// TestProxy: a server finds another by its key, asks it what it serves, forwards such requests to it with the client's name, asks again when
-// it has started anew, and forgets it when its key is gone.
+// TestProxy: a server finds another by its key, asks it what it serves, forwards such requests to it with the client's name, asks again
+// when it has started anew, and forgets it when its key is gone.
 func TestProxy(t *testing.T) {
 	s := store.New(memory.Open(memory.Options{}))
 	defer s.Close()

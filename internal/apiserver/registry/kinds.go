@@ -22,7 +22,7 @@ type Kinds struct {
 	views    *watchcache.Views
 	bulky    *watchcache.Views // of kinds whose objects are much larger than their bytes
 	lifetime *watchcache.Lifetime
-	unread   func(r schema.GroupResource, e *store.UnreadableError, first bool) // nil: nobody is told
+	unread   func(r schema.GroupResource, e *store.UnreadableError, first bool) // nil: there is none
 
 	mu    sync.Mutex // held while the table changes
 	table atomic.Pointer[kindTable]

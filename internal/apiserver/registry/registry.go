@@ -57,7 +57,7 @@ type Options struct {
 	Applied func(ctx context.Context, r schema.GroupResource, revision int64)
 	// Initializers is set when objects may wait for initializers.
 	Initializers bool
-	// Unread is called for each record that cannot be decoded, each time; first is true once for each. Nil: nobody is told.
+	// Unread is called for each record that cannot be decoded, each time; first is true once for each. Nil: there is none.
 	Unread func(r schema.GroupResource, e *store.UnreadableError, first bool)
 	// Services are the backend's abilities besides objects.
 	Services resource.Services

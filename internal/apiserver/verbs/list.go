@@ -25,13 +25,13 @@ func list(q *req) error {
 		err = q.respondList(http.StatusOK, found)
 	}
 	if e := (*store.UnreadableError)(nil); errors.As(err, &e) {
-		return q.unreadableList(e)
+		return unreadableList(q, e)
 	}
 	return err
 }
 
 // unreadableList returns the error of a list that has found an object that cannot be read: it names all there are.
-func (q *req) unreadableList(found *store.UnreadableError) error {
+func unreadableList(q *req, found *store.UnreadableError) error {
 	all, err := q.reader.Unreadable(q.ctx, q.kind, q.ns, status.MaxUnreadable)
 	if err != nil {
 		return err

@@ -57,7 +57,7 @@ type Kind struct {
 	Feed *Feed
 	// Traffic counts the events that watches sent, by version.
 	Traffic []Traffic
-	// Unread is called for each record that cannot be decoded, each time; first is true once for each. Nil: nobody wants to know.
+	// Unread is called for each record that cannot be decoded, each time; first is true once for each. Nil: there is none.
 	Unread func(e *store.UnreadableError, first bool)
 
 	views      *Views
