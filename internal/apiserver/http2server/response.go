@@ -87,7 +87,7 @@ func (w *responseWriter) informational(status int, h http.Header) {
 	c.out.encodeStatus(status)
 	c.out.encodeFields(h)
 	c.out.headers(w.st.id, c.out.block.Bytes(), false)
-	c.flush()
+	c.flush(false)
 }
 
 // bodyless reports whether the answer has no body.
@@ -204,7 +204,11 @@ func (w *responseWriter) FlushError() error {
 	c := w.st.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.flush()
+	if !w.st.flushes {
+		w.st.flushes = true
+		c.flushing++
+	}
+	c.flush(c.flushing > 1) // what one watch tells its client, another one often tells at the same time
 	if w.st.err != nil && !errors.Is(w.st.err, errEnded) {
 		return w.st.err
 	}
