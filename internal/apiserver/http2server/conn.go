@@ -76,9 +76,9 @@ func (c *conn) overrun() error {
 	return nil
 }
 
-// flush writes the frames that wait, or leaves it to the goroutine that is writing. others says that other streams are likely to write at
+// flush writes the frames that wait, or leaves it to the goroutine that is writing. others is how many other streams are likely to write at
 // about the same time. c.mu is held; it is given up meanwhile.
-func (c *conn) flush(others bool) {
+func (c *conn) flush(others int) {
 	more, err := c.out.flush(&c.mu, others)
 	if err != nil {
 		c.fail(err)
@@ -97,7 +97,7 @@ func (c *conn) flushApart() {
 	go func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.flush(false)
+		c.flush(0)
 	}()
 }
 
@@ -143,7 +143,7 @@ func (c *conn) leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.depart()
-	c.flush(false)
+	c.flush(0)
 }
 
 // depart says that no further streams begin. c.mu is held.
@@ -171,7 +171,7 @@ func (c *conn) rest() {
 	if len(c.streams) == 0 {
 		if left -= time.Since(c.idleFrom); left <= 0 {
 			c.depart()
-			c.flush(false)
+			c.flush(0)
 			return
 		}
 	}

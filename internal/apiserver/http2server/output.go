@@ -127,21 +127,19 @@ func (o *output) pass(st *stream) {
 // flush writes what waits, unless another goroutine is writing: that one takes it along. The caller holds mu; flush unlocks it while it
 // writes. After maxRounds it returns true: another goroutine is to go on, for the caller has an answer of its own to give.
 //
-// If others are likely to write soon, the writer lets other goroutines run first: they append the frames of their streams, which leave in
-// the same record. On a busy machine that takes a while, so who knows of no others does not wait, and writes what those have who do.
-func (o *output) flush(mu *sync.Mutex, others bool) (more bool, err error) {
+// If others, as many as that, are likely to write soon, the writer lets them run first: they append the frames of their streams, which leave
+// in the same record. On a busy machine that takes a while, so who knows of no others does not wait, and writes what those have who do.
+func (o *output) flush(mu *sync.Mutex, others int) (more bool, err error) {
 	for round := 0; len(o.buf) > 0 && !o.writing; round++ {
 		if round == maxRounds {
 			return true, nil
 		}
-		if others && len(o.buf) < maxOutput {
+		if others > 0 && len(o.buf) < maxOutput {
 			if o.yielding {
 				return false, nil // that goroutine writes
 			}
 			o.yielding = true
-			mu.Unlock()
-			runtime.Gosched()
-			mu.Lock()
+			o.yield(mu, others)
 			if o.yielding = false; o.writing || len(o.buf) == 0 {
 				return false, nil
 			}
@@ -164,6 +162,24 @@ func (o *output) flush(mu *sync.Mutex, others bool) (more bool, err error) {
 	return false, nil
 }
 
+// yield lets others run, until none of them has appended any more for as many times as there are others, maxPatience at most. Where a
+// processor is idle, Gosched returns at once.
+func (o *output) yield(mu *sync.Mutex, others int) {
+	began := time.Now()
+	for patience := min(others, maxPatience); patience > 0; patience-- {
+		had := len(o.buf)
+		mu.Unlock()
+		runtime.Gosched()
+		mu.Lock()
+		if len(o.buf) >= maxOutput || o.writing || time.Since(began) > maxYield {
+			return
+		}
+		if len(o.buf) > had {
+			patience = min(others, maxPatience) + 1
+		}
+	}
+}
+
 // ended notes that no goroutine writes any more.
 func (o *output) ended() {
 	if o.writing = false; o.settled != nil {
@@ -183,7 +199,7 @@ func (o *output) drain(mu *sync.Mutex) error {
 		<-settled
 		mu.Lock()
 	}
-	_, err := o.flush(mu, false)
+	_, err := o.flush(mu, 0)
 	return err
 }
 

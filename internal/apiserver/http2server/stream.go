@@ -48,7 +48,7 @@ func (st *stream) serve() {
 		if st.err == nil {
 			st.conn.reset(st.id, http2.ErrCodeInternal)
 		}
-		st.conn.flush(false)
+		st.conn.flush(0)
 		return
 	}
 	st.w.finish()
@@ -88,7 +88,7 @@ func (st *stream) close() {
 		c.remove(st)
 	}
 	c.give(int32(st.body.drop()))
-	c.flush(c.running-c.flushing > 1)
+	c.flush(c.running - c.flushing - 1)
 }
 
 // errEnded is the error of a stream whose handler has returned.
@@ -182,7 +182,7 @@ func (st *stream) data(p []byte, end bool) error {
 		}
 		n := int(min(int64(len(p)), int64(c.out.frames), st.window, c.out.window))
 		if n <= 0 || c.out.full() {
-			if c.flush(false); st.err != nil {
+			if c.flush(0); st.err != nil {
 				return st.err
 			}
 			switch room := c.out.room(); {
@@ -211,7 +211,7 @@ func (st *stream) data(p []byte, end bool) error {
 			return nil
 		}
 		if len(c.out.buf) >= maxOutput {
-			c.flush(false)
+			c.flush(0)
 		}
 	}
 }
@@ -221,7 +221,7 @@ func (st *stream) expire() error {
 	if st.err == nil {
 		st.conn.reset(st.id, http2.ErrCodeInternal)
 		st.err = fmt.Errorf("http2: write to stream: %w", os.ErrDeadlineExceeded)
-		st.conn.flush(false)
+		st.conn.flush(0)
 	}
 	return st.err
 }
@@ -300,7 +300,7 @@ func (b *bodyReader) Read(p []byte) (int, error) {
 			c.give(int32(n))
 			st.give(int32(n))
 			if c.out.control > 0 {
-				c.flush(false)
+				c.flush(0)
 			}
 			return n, nil
 		case in.closed && in.err == nil && st.err == nil:
