@@ -21,6 +21,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/explain"
+	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
 	"github.com/mortise-dev/mortise/store"
@@ -155,7 +156,9 @@ func (w *Writer) createOnce(ctx context.Context, c *Creation, obj resource.Objec
 	explain.From(ctx).Enter(explain.Store)
 	w.waiting.note(k, obj)
 	begun := time.Now()
+	back := flowcontrol.Away(ctx)
 	rec, err := w.store.Create(ctx, key, data, ttlOf(k, obj))
+	back()
 	request.TrackStorageLatency(ctx, time.Since(begun))
 	if err != nil {
 		var conflict *store.ConflictError
