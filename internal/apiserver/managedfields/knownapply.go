@@ -163,10 +163,11 @@ func (a *knownApply) apply() resource.Object {
 		}
 	}
 	obj := a.live.DeepCopyObject().(resource.Object)
-	if !a.n.apply.Apply(obj, a.with.Object.Object, false) {
+	changed, ok := a.n.apply.Apply(obj, a.with.Object.Object, false)
+	if !ok {
 		return nil
 	}
-	if apiequality.Semantic.DeepEqual(obj, a.live) {
+	if !changed && apiequality.Semantic.DeepEqual(obj, a.live) {
 		return obj
 	}
 	entries := obj.GetManagedFields()
@@ -181,7 +182,7 @@ func (a *knownApply) create(fields string) resource.Object {
 		return nil
 	}
 	obj := a.c.v.New()
-	if !a.n.apply.Apply(obj, a.with.Object.Object, true) {
+	if _, ok := a.n.apply.Apply(obj, a.with.Object.Object, true); !ok {
 		return nil
 	}
 	obj.SetManagedFields([]metav1.ManagedFieldsEntry{{

@@ -55,9 +55,11 @@ func Applied(t reflect.Type, s *schema.Schema, ref schema.TypeRef) *Plan {
 
 // Apply lays a configuration without nulls over obj, a pointer to a struct of the plan's type that the caller owns, and reports whether it
 // did. If not, obj is of no use any more. Without create it does nothing that adds a map or struct to obj. The configuration's kind and
-// apiVersion are not looked at.
-func (p *Plan) Apply(obj any, configuration map[string]any, create bool) bool {
-	return p.lay(&laying{applies: true, creates: create}, reflect.ValueOf(obj).Elem(), configuration)
+// apiVersion are not looked at. If changed is set, obj has a text or a number that it had not; if not, it may be changed too.
+func (p *Plan) Apply(obj any, configuration map[string]any, create bool) (changed, ok bool) {
+	l := &laying{applies: true, creates: create}
+	ok = p.lay(l, reflect.ValueOf(obj).Elem(), configuration)
+	return l.changed, ok
 }
 
 // laying is one overlay.
@@ -65,6 +67,7 @@ type laying struct {
 	applies bool // a configuration, not a merge patch
 	creates bool // see Apply
 	listed  bool // in an element of a list, where null is no removal
+	changed bool // a text or number is another one
 }
 
 // mayCreate reports whether a map or struct may be added.
@@ -162,6 +165,9 @@ func pointer(t reflect.Type, to layer) layer {
 			return false
 		}
 		made := reflect.New(t.Elem())
+		if !dst.IsNil() {
+			made.Elem().Set(dst.Elem())
+		}
 		if !to(l, made.Elem(), v) {
 			return false
 		}
@@ -376,8 +382,9 @@ func (p *planner) fields(t reflect.Type, m *schema.Map, top bool) layer {
 func scalar(kind reflect.Kind) layer {
 	switch {
 	case kind == reflect.String:
-		return func(_ *laying, dst reflect.Value, v any) bool {
+		return func(l *laying, dst reflect.Value, v any) bool {
 			s, ok := v.(string)
+			l.changed = l.changed || dst.String() != s
 			dst.SetString(s)
 			return ok || v == nil
 		}
@@ -388,11 +395,12 @@ func scalar(kind reflect.Kind) layer {
 			return ok || v == nil
 		}
 	case kind >= reflect.Int && kind <= reflect.Int64:
-		return func(_ *laying, dst reflect.Value, v any) bool {
+		return func(l *laying, dst reflect.Value, v any) bool {
 			n, ok := v.(int64)
 			if dst.OverflowInt(n) {
 				return false
 			}
+			l.changed = l.changed || dst.Int() != n
 			dst.SetInt(n)
 			return ok || v == nil
 		}
