@@ -48,6 +48,9 @@ type protobufCodec struct {
 	head []byte
 }
 
+// Kind implements [KindCodec].
+func (c *protobufCodec) Kind() schema.GroupVersionKind { return c.gvk }
+
 // Encode lays the message into an envelope with one allocation.
 func (c *protobufCodec) Encode(obj Object) ([]byte, error) {
 	m, ok := obj.(message)
