@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestOrdinaryUser: a cluster, its forks, bubbles and webhooks need no privileges. A user without any, and without a home, runs tests of this
-// package; where the package's tests are run by an ordinary user, all of them show that.
+// TestOrdinaryUser: a cluster, its forks, bubbles and webhooks need no privileges. A user without any, and without a home, runs tests of
+// this package; where an ordinary user runs the tests, all of them show that.
 func TestOrdinaryUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Log("all tests of this package run as an ordinary user")

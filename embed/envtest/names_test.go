@@ -155,7 +155,8 @@ func TestUsers(t *testing.T) {
 		if who.Username != "alice" || !slices.Equal(who.Groups, []string{"readers", "system:authenticated"}) {
 			t.Errorf("%s is of %s in %v", name, who.Username, who.Groups)
 		}
-		if _, err := kubernetes.NewForConfigOrDie(config).CoreV1().Secrets("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		_, err = kubernetes.NewForConfigOrDie(config).CoreV1().Secrets("default").List(t.Context(), metav1.ListOptions{})
+		if !apierrors.IsForbidden(err) {
 			t.Errorf("%s may list secrets: %v", name, err)
 		}
 	}

@@ -23,8 +23,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// certificates authenticates the users of an environment by client certificates, as envtest does: it is the [Authn] of an API server without
-// another one. The API server trusts its authority beside the cluster's own.
+// certificates authenticates the users of an environment by client certificates, as envtest does: it is the [Authn] of an API server
+// without another one. The API server trusts its authority beside the cluster's own.
 type certificates struct {
 	file      string // of the authority's certificate
 	authority *x509.Certificate
@@ -106,8 +106,8 @@ func encode(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
 
-// AddUser adds a user to the started environment. The user has a client certificate, so that KubeConfig and Kubectl work in other processes,
-// or what the Authn of ControlPlane.GetAPIServer().SecureServing gives. Base has settings such as QPS; nil: the defaults.
+// AddUser adds a user to the started environment. The user has a client certificate, so that KubeConfig and Kubectl work in other
+// processes, or what the Authn of ControlPlane.GetAPIServer().SecureServing gives. Base has settings such as QPS; nil: the defaults.
 func (e *Environment) AddUser(user User, base *rest.Config) (*AuthenticatedUser, error) {
 	return e.ControlPlane.AddUser(user, base)
 }

@@ -39,8 +39,8 @@ func (owners) Validate(_ context.Context, _ resource.Backend, a *admission.Attri
 	return nil
 }
 
-// A plug-in that is both a mutator and a validator, as a test of the plug-in calls it. ExampleExtensions_admission of package embed runs one
-// in a cluster.
+// A plug-in that is both a mutator and a validator, as a test of the plug-in calls it. ExampleExtensions_admission of package embed runs
+// one in a cluster.
 func Example() {
 	configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
 	a := &admission.Attributes{

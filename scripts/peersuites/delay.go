@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// With -delay, each commit of the store takes longer, as one of etcd does on a disk. It tells whether a spec depends on the time between
+// With -delay, each commit of the store takes longer, as one of etcd does on a disk: a spec that passes only so depends on the time between
 // two writes.
 
 // slowEngine is a file of a suite's package: an environment's server with the store's delay.

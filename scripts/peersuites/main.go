@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command peersuites runs test suites of other projects that start controller-runtime's envtest: once with envtest's programs, and once with
-// Mortise. It prints a line of a table for each suite: how many specs passed, and in what time.
+// Command peersuites runs test suites of other projects that start controller-runtime's envtest: once with envtest's programs, and once
+// with Mortise. It prints a line of a table for each suite: how many specs passed, and in what time.
 //
 //	KUBEBUILDER_ASSETS=DIR go run ./scripts/peersuites -run '^cluster-api'
 //
-// DIR has envtest's kube-apiserver, etcd and kubectl. Suites of controller-runtime run unchanged with both, with bin/mortise under the names
-// of the programs. Suites of operators run with Mortise by the changed import, package embed/envtest. The Go module proxy has the sources;
-// each module is copied, and gets the versions of Kubernetes' libraries that this module has. All suites together take an hour.
+// DIR has envtest's kube-apiserver, etcd and kubectl. Suites of controller-runtime run unchanged with both, with bin/mortise under the
+// names of the programs. Suites of operators run with Mortise by the changed import, package embed/envtest. The Go module proxy has the
+// sources; each module is copied, and gets the versions of Kubernetes' libraries that this module has. All suites together take an hour.
 package main
 
 import (
