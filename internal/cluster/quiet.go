@@ -116,6 +116,7 @@ type turns struct {
 const (
 	fewestTurns = 64
 	mostTurns   = 1 << 14
+	idleTurns   = 16 // so many in a row without another: what is on its way through the kernel has arrived
 )
 
 func newTurns() *turns {
@@ -124,16 +125,19 @@ func newTurns() *turns {
 	}}
 }
 
-// wait returns when the scheduler has no other goroutine to run, by its own counts, which stop nothing; or after a number of turns, which
-// doubles with each wait.
+// wait returns when the scheduler has had no other goroutine to run for some turns, by its own counts, which stop nothing; or after a number
+// of turns, which doubles with each wait.
 func (t *turns) wait() {
+	idle := 0
 	for range t.most {
 		runtime.Gosched()
 		metrics.Read(t.counts)
 		if t.counts[0].Value.Kind() != metrics.KindUint64 { // another release of Go
 			return
 		}
-		if t.counts[0].Value.Uint64() <= 1 && t.counts[1].Value.Uint64() == 0 { // this one runs
+		if t.counts[0].Value.Uint64() > 1 || t.counts[1].Value.Uint64() > 0 { // this one runs, too
+			idle = 0
+		} else if idle++; idle == idleTurns {
 			return
 		}
 	}
