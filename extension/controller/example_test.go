@@ -58,6 +58,7 @@ func welcome(done chan<- string) controller.Controller {
 // of the controller alone. ExampleExtensions_controllers of package embed runs one in a cluster.
 func Example() {
 	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	client := fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "mine"}})
 	shared := informers.NewSharedInformerFactory(client, 0)
 	done := make(chan string, 1)
