@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -155,9 +156,16 @@ func (w *Writer) createOnce(ctx context.Context, c *Creation, obj resource.Objec
 	}
 	explain.From(ctx).Enter(explain.Store)
 	w.waiting.note(k, obj)
+	op := store.Op{Key: key, Value: data, TTL: ttlOf(k, obj)}
+	if k.ReadBack(obj) {
+		op.Made = func(r *store.Record) {
+			obj.SetResourceVersion(strconv.FormatInt(r.Revision, 10))
+			k.Attach(r, obj)
+		}
+	}
 	begun := time.Now()
 	back := flowcontrol.Away(ctx)
-	rec, err := w.store.Create(ctx, key, data, ttlOf(k, obj))
+	rec, err := w.store.Put(ctx, op)
 	back()
 	request.TrackStorageLatency(ctx, time.Since(begun))
 	if err != nil {

@@ -309,6 +309,9 @@ func (w *watching) event(e *watchcache.Event) error {
 	case was:
 		what = "DELETED"
 		f, err = e.Gone(w.kind)
+		if unread := (*store.UnreadableError)(nil); errors.As(err, &unread) {
+			return status.UnreadableDeleted(unread)
+		}
 	default:
 		return nil
 	}
