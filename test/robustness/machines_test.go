@@ -88,7 +88,7 @@ func alone(t *testing.T) bool {
 	return false
 }
 
-// network is a switch, and the machines at it. Machine i has the address 10.77.0.(11+i).
+// network is a switch, and the machines at it. Machine i has the address 10.0.0.(1+i).
 type network struct{ machines []*machine }
 
 // machine is a network namespace, which lives as long as the process that holds it.
@@ -103,10 +103,10 @@ func build(t *testing.T, n int) *network {
 	w := &network{}
 	ip(t, "link", "set", "lo", "up")
 	ip(t, "link", "add", "switch", "type", "bridge")
-	ip(t, "address", "add", "10.77.0.1/24", "dev", "switch")
+	ip(t, "address", "add", "10.0.0.254/24", "dev", "switch")
 	ip(t, "link", "set", "switch", "up")
 	for i := range n {
-		m := &machine{at: fmt.Sprintf("10.77.0.%d", 11+i), holder: exec.Command("cat")}
+		m := &machine{at: fmt.Sprintf("10.0.0.%d", 1+i), holder: exec.Command("cat")}
 		in, err := m.holder.StdinPipe()
 		must(t, err)
 		m.holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
