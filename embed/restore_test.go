@@ -21,8 +21,8 @@ import (
 	"github.com/mortise-dev/mortise/store/local"
 )
 
-// TestInformersOverRestore restores a server's store as it was at an older revision. client-go's informers, which have seen newer revisions,
-// then have what was restored, and see what comes after it.
+// TestInformersOverRestore restores a server's store as it was at an older revision. client-go's informers, which have seen newer
+// revisions, then have what was restored, and see what comes after it.
 func TestInformersOverRestore(t *testing.T) {
 	dir := t.TempDir()
 	s := &embed.Server{DataDir: dir, Controllers: []string{"none"}}

@@ -101,9 +101,9 @@ type (
 	Backuper interface {
 		Backup(ctx context.Context, w io.Writer) (revision int64, err error)
 	}
-	// PastBackuper is a Backuper that also writes older states. The error of BackupAt is [ErrCompacted] for a state before the history, and
+	// RevisionBackuper is a Backuper that also writes older states. The error of BackupAt is [ErrCompacted] for a state before the history, and
 	// [ErrFuture] for one that the store has not reached.
-	PastBackuper interface {
+	RevisionBackuper interface {
 		BackupAt(ctx context.Context, w io.Writer, state Point) (revision int64, err error)
 	}
 	// Sizer returns the size of the store.
@@ -194,7 +194,7 @@ func (s *Store) BackupAt(ctx context.Context, w io.Writer, state Point) (int64, 
 	if state == (Point{}) {
 		return s.Backup(ctx, w)
 	}
-	b, ok := Ability[PastBackuper](s.engine)
+	b, ok := Ability[RevisionBackuper](s.engine)
 	if !ok {
 		return 0, fmt.Errorf("back up an older state of the store: %w", errors.ErrUnsupported)
 	}

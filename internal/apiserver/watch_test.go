@@ -107,8 +107,8 @@ func TestWatchSelectsTransitions(t *testing.T) {
 	}
 }
 
-// TestWatchFromTheFuture: a watch from a revision that the store has not reached, which another server may have told to the client, sends no
-// event up to it.
+// TestWatchFromTheFuture: a watch from a revision that the store has not reached, which another server may have told to the client, sends
+// no event up to it.
 func TestWatchFromTheFuture(t *testing.T) {
 	c := kubernetes.NewForConfigOrDie(start(t).tls).CoreV1().ConfigMaps("ns")
 	create := func(name string) int64 {

@@ -167,7 +167,7 @@ func (e *Engine) Backup(ctx context.Context, w io.Writer) (int64, error) {
 	return e.BackupAt(ctx, w, store.Point{})
 }
 
-// BackupAt implements [store.PastBackuper].
+// BackupAt implements [store.RevisionBackuper].
 func (e *Engine) BackupAt(ctx context.Context, w io.Writer, state store.Point) (int64, error) {
 	return backUp(ctx, w, e.db, state, e.clock.Now())
 }

@@ -410,8 +410,8 @@ func killServer(t *testing.T, c *trio, l *load, node string) {
 	})
 }
 
-// vanish lets a server's machine lose all packets: nobody is told that its connections have ended. Those of other programs than ours wait for
-// their own timeouts, client-go's for 45 seconds.
+// vanish lets a server's machine lose all packets: no connection to it ends. Clients other than ours wait for their own timeouts, client-go
+// for 45 seconds.
 func vanish(t *testing.T, c *trio, l *load) {
 	l.until(t, "the server has clients", func() bool { return l.where()[c.at[0]] > 0 })
 	l.reset()

@@ -248,7 +248,8 @@ func TestTwoServers(t *testing.T) {
 	c := launch(t, 3).ready(t)
 	defer c.remove()
 	dir := t.TempDir()
-	a, err := start(t, dir, "--store", "etcd", "--etcd-servers", strings.Join(c.urls, ","), "--listen", atA+":6443", "--advertise-address", atA)
+	a, err := start(t, dir, "--store", "etcd", "--etcd-servers", strings.Join(c.urls, ","),
+		"--listen", atA+":6443", "--advertise-address", atA)
 	must(t, err)
 	b := joined(t, c, a, dir, "--listen", atB+":6443", "--advertise-address", atB)
 	published(t, a, atA, atB)

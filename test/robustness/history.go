@@ -18,15 +18,15 @@ const (
 	List   Verb = "list"
 )
 
-// Outcome is what a client knows about its request.
-type Outcome string
+// Result is what a client knows about its request.
+type Result string
 
-// The outcomes.
+// The results.
 const (
-	Done     Outcome = "done"
-	Conflict Outcome = "conflict"  // a Create's object exists; an Update's or Delete's has another resourceVersion
-	NotFound Outcome = "not found" // there is no such object
-	Unknown  Outcome = "unknown"   // the connection ended, or the server said that it does not know: a write may be carried out, also later
+	Done     Result = "done"
+	Conflict Result = "conflict"  // a Create's object exists; an Update's or Delete's has another resourceVersion
+	NotFound Result = "not found" // there is no such object
+	Unknown  Result = "unknown"   // the connection ended, or the server said that it does not know: a write may be carried out, also later
 )
 
 // Object is one object as a client saw it.
@@ -46,7 +46,7 @@ type Operation struct {
 	Expect  int64  // the resourceVersion that Update, or Delete, requires; 0: any
 	Call    time.Duration
 	Return  time.Duration
-	Outcome Outcome
+	Outcome Result
 	// Revision is what the answer tells: of the object that Create, Update or Put has left, or of the state that a List shows; 0: it does not
 	// tell.
 	Revision int64
