@@ -29,7 +29,7 @@ type transfer struct {
 }
 
 func (t *transfer) bind(f *pflag.FlagSet) {
-	f.StringVar(&t.from, "from", "", "What import reads: etcd://HOST:PORT[,HOST:PORT...], or a snapshot file of etcd.")
+	f.StringVar(&t.from, "from", "", "What import, or backup, reads: etcd://HOST:PORT[,HOST:PORT...], or a snapshot file of etcd.")
 	f.StringVar(&t.to, "to", "", "What export writes: etcd://HOST:PORT[,HOST:PORT...], or a snapshot file of etcd.")
 	f.StringVar(&t.prefix, "etcd-prefix", etcd.DefaultPrefix, "Prefix of etcd's keys.")
 	f.StringVar(&t.caFile, "etcd-cafile", "", "File of the authorities that sign the certificates of etcd's servers; they are connected to by TLS.")
@@ -92,29 +92,50 @@ func (t *transfer) writeSnapshot(ctx context.Context, c store.Content) error {
 	})
 }
 
+// read returns a state of etcd, or of a snapshot file.
+func (t *transfer) read(ctx context.Context, state store.Point) (store.Content, error) {
+	if !state.Time.IsZero() {
+		return store.Content{}, errors.New("etcd does not know when its revisions were: name the --revision in place of --at")
+	}
+	members, live, err := t.members(t.from)
+	if err != nil {
+		return store.Content{}, err
+	}
+	var c store.Content
+	switch {
+	case live:
+		c, err = etcd.ReadContentAt(ctx, members, state.Revision)
+	case state.Revision != 0:
+		err = fmt.Errorf("%s is a snapshot, of one revision: it has no other --revision", t.from)
+	default:
+		c, err = snapshotfile.Read(ctx, t.from, t.prefix)
+	}
+	if err == nil && len(c.Records) == 0 {
+		err = fmt.Errorf("%s holds no keys under %s", t.from, t.prefix)
+	}
+	return c, err
+}
+
+// backup writes a state of etcd as a backup.
+func (t *transfer) backup(ctx context.Context, w io.Writer, state store.Point) (int64, error) {
+	c, err := t.read(ctx, state)
+	if err != nil {
+		return 0, err
+	}
+	return c.Revision, local.WriteBackup(ctx, w, c, local.Options{})
+}
+
 // load makes dir the store with what is in etcd. It raises the revision by bump.
-func (t *transfer) load(ctx context.Context, p Program, dir string, bump int64) error {
+func (t *transfer) load(ctx context.Context, p Program, dir string, state store.Point, bump int64) error {
 	if t.from == "" {
 		return errors.New("import needs --from")
 	}
 	if bump < 0 {
 		return fmt.Errorf("--bump %d: %w", bump, store.ErrInvalid)
 	}
-	members, live, err := t.members(t.from)
-	if err != nil {
-		return err
-	}
-	var c store.Content
-	if live {
-		c, err = etcd.ReadContent(ctx, members)
-	} else {
-		c, err = snapshotfile.Read(ctx, t.from, t.prefix)
-	}
+	c, err := t.read(ctx, state)
 	if err != nil {
 		return fmt.Errorf("import: %w", err)
-	}
-	if len(c.Records) == 0 {
-		return fmt.Errorf("import: %s holds no keys under %s", t.from, t.prefix)
 	}
 	c.Revision += bump
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {

@@ -49,6 +49,7 @@ var looks = map[string]string{
 	"embed/resourcemetrics_test.go TestResourceMetrics":                   "what a simulated node has measured has no event",
 	"test/aggregated/sample_test.go TestSampleServer":                     "another program's admission plug-in and caches learn without an event",
 	"test/census_test.go leavesNothing":                                   "processes end and the proxy writes without an event",
+	"test/robustness/faults_test.go limp":                                 "a slow process is one that runs for moments at a pace",
 	"test/etcd/protocol_test.go watch":                                    "an etcd whose watches are behind leaves a question for progress without an answer",
 	"test/csi/many_test.go until":                                         "kubectl waits for one object at a time, and this counts a thousand",
 	"test/dex/login_test.go TestLogin":                                    "dex and the discovery of its keys tell nobody; a token has to expire by the real clock",

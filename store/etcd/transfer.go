@@ -30,12 +30,23 @@ const (
 
 // ReadContent reads the newest state of the keys under the prefix from etcd, whose members may be in use. Content.Revision is etcd's.
 func ReadContent(ctx context.Context, o Options) (c store.Content, err error) {
+	return ReadContentAt(ctx, o, 0)
+}
+
+// ReadContentAt is [ReadContent] of a revision, if it is not 0. The error is [store.ErrCompacted] or [store.ErrFuture] if etcd does not
+// have it.
+func ReadContentAt(ctx context.Context, o Options, revision int64) (c store.Content, err error) {
 	e, err := Open(ctx, o)
 	if err != nil {
 		return c, err
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
-	c.Revision = e.Revision()
+	if c.Revision = e.Revision(); revision > c.Revision {
+		return c, fmt.Errorf("read etcd at revision %d: it is at %d: %w", revision, c.Revision, store.ErrFuture)
+	}
+	if revision != 0 {
+		c.Revision = revision
+	}
 	ends := map[int64]time.Time{} // of leases
 	var failed error
 	err = readAll(ctx, e.client, e.keys, c.Revision, func(kv *mvccpb.KeyValue) {
