@@ -7,11 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"github.com/mortise-dev/mortise/store"
 	"github.com/mortise-dev/mortise/store/etcd/keyspace"
@@ -161,6 +163,9 @@ func (e *Engine) transact(ctx context.Context, ops []store.Op) (response *pb.Txn
 	}
 }
 
+// anySize is the limit of an answer, as clientv3 has it: it has the objects of all conditions that failed.
+var anySize = grpc.MaxCallRecvMsgSize(math.MaxInt32)
+
 // attempt sends the transaction once.
 func (e *Engine) attempt(life context.Context, ops []store.Op) (*pb.TxnResponse, error) {
 	ctx, cancel := context.WithTimeout(life, attemptTime)
@@ -169,10 +174,13 @@ func (e *Engine) attempt(life context.Context, ops []store.Op) (*pb.TxnResponse,
 	if err != nil {
 		return nil, err
 	}
-	response, err := e.kv.Txn(clientv3.WithRequireLeader(ctx), t)
+	answered, stop := e.overtaking.watch(ctx, cancel)
+	response, err := e.kv.Txn(clientv3.WithRequireLeader(ctx), t, anySize)
 	if err != nil {
+		stop()
 		return nil, fmt.Errorf("commit to etcd: %w", translate(err))
 	}
+	answered()
 	return response, nil
 }
 
