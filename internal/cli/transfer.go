@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -72,9 +73,9 @@ func (t *transfer) export(ctx context.Context, p Program, dir string) error {
 		return err
 	}
 	if live {
-		err = etcd.Fill(ctx, members, content, func(stage string, done, all int64) { fmt.Fprintf(p.Err, "%s: %d of %d\n", stage, done, all) })
+		err = etcd.Fill(ctx, members, content, told(p))
 	} else {
-		err = t.writeSnapshot(ctx, content)
+		err = t.writeSnapshot(ctx, p, content)
 	}
 	if err != nil {
 		return fmt.Errorf("export: %w", err)
@@ -83,17 +84,53 @@ func (t *transfer) export(ctx context.Context, p Program, dir string) error {
 	return nil
 }
 
-func (t *transfer) writeSnapshot(ctx context.Context, c store.Content) error {
+// told writes a line for each report of progress.
+func told(p Program) etcd.Progress {
+	return func(stage string, done, all int64) { fmt.Fprintf(p.Err, "%s: %d of %d\n", stage, done, all) }
+}
+
+// writeSnapshot writes the file, and reads it back.
+func (t *transfer) writeSnapshot(ctx context.Context, p Program, c store.Content) error {
 	if _, err := os.Lstat(t.to); !errors.Is(err, os.ErrNotExist) {
 		return errors.Join(fmt.Errorf("write %s: %w", t.to, os.ErrExist), err)
 	}
-	return durable.Stream(t.to, 0o600, func(w io.Writer) error {
+	n := int64(len(c.Records))
+	told(p)("write the file", 0, n)
+	if err := durable.Stream(t.to, 0o600, func(w io.Writer) error {
 		return snapshotfile.Write(ctx, w, filepath.Dir(t.to), t.prefix, c)
-	})
+	}); err != nil {
+		return err
+	}
+	told(p)("check the file", 0, n)
+	got, err := snapshotfile.Read(ctx, t.to, t.prefix)
+	if err == nil {
+		err = sameKeys(c, got)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("check %s: %w", t.to, err), os.Remove(t.to))
+	}
+	told(p)("check the file", n, n)
+	return nil
+}
+
+// sameKeys is an error if a copy has not the keys, values and revisions of what was copied.
+func sameKeys(want, got store.Content) error {
+	for i, r := range want.Records {
+		if i >= len(got.Records) || got.Records[i].Key != r.Key {
+			return fmt.Errorf("key %q was written and is not there: %w", r.Key, store.ErrCorrupt)
+		}
+		if g := got.Records[i]; !bytes.Equal(g.Value, r.Value) || g.Revision != r.Revision || g.Created != r.Created {
+			return fmt.Errorf("key %q has another value than was written: %w", r.Key, store.ErrCorrupt)
+		}
+	}
+	if len(got.Records) > len(want.Records) {
+		return fmt.Errorf("key %q is there and was not written: %w", got.Records[len(want.Records)].Key, store.ErrCorrupt)
+	}
+	return nil
 }
 
 // read returns a state of etcd, or of a snapshot file.
-func (t *transfer) read(ctx context.Context, state store.Point) (store.Content, error) {
+func (t *transfer) read(ctx context.Context, state store.Point, progress etcd.Progress) (store.Content, error) {
 	if !state.Time.IsZero() {
 		return store.Content{}, errors.New("etcd does not know when its revisions were: name the --revision in place of --at")
 	}
@@ -104,7 +141,7 @@ func (t *transfer) read(ctx context.Context, state store.Point) (store.Content, 
 	var c store.Content
 	switch {
 	case live:
-		c, err = etcd.ReadContentAt(ctx, members, state.Revision)
+		c, err = etcd.ReadContent(ctx, members, state.Revision, progress)
 	case state.Revision != 0:
 		err = fmt.Errorf("%s is a snapshot, of one revision: it has no other --revision", t.from)
 	default:
@@ -118,7 +155,7 @@ func (t *transfer) read(ctx context.Context, state store.Point) (store.Content, 
 
 // backup writes a state of etcd as a backup.
 func (t *transfer) backup(ctx context.Context, w io.Writer, state store.Point) (int64, error) {
-	c, err := t.read(ctx, state)
+	c, err := t.read(ctx, state, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -133,17 +170,28 @@ func (t *transfer) load(ctx context.Context, p Program, dir string, state store.
 	if bump < 0 {
 		return fmt.Errorf("--bump %d: %w", bump, store.ErrInvalid)
 	}
-	c, err := t.read(ctx, state)
+	c, err := t.read(ctx, state, told(p))
 	if err != nil {
 		return fmt.Errorf("import: %w", err)
 	}
 	c.Revision += bump
+	n := int64(len(c.Records))
+	told(p)("write the keys", 0, n)
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		return fmt.Errorf("make data directory: %w", err)
 	}
 	if err := local.Create(ctx, dir, c, local.Options{}); err != nil {
 		return fmt.Errorf("import: %w", err)
 	}
+	told(p)("check the keys", 0, n)
+	got, err := local.ReadContent(ctx, dir, local.Options{})
+	if err == nil {
+		err = sameKeys(c, got)
+	}
+	if err != nil {
+		return fmt.Errorf("check %s: %w", dir, err)
+	}
+	told(p)("check the keys", n, n)
 	fmt.Fprintf(p.Out, "%s holds the %d keys of %s at revision %d\n", dir, len(c.Records), t.from, c.Revision)
 	return nil
 }
