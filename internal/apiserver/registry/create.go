@@ -167,7 +167,7 @@ func (w *Writer) createOnce(ctx context.Context, c *Creation, obj resource.Objec
 	committed = true
 	explain.From(ctx).Committed(k.Descriptor, nil, obj, nil, data, rec.Revision)
 	w.settle(ctx, k, rec.Revision)
-	return k.Cached(rec)
+	return k.Created(rec)
 }
 
 // taken is the 409 of a name that an object has, which may be on its way out.

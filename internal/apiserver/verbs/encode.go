@@ -14,21 +14,21 @@ func whole(f *watchcache.CachedObject, version int, media string) ([]byte, error
 	k := f.Kind
 	gvk := k.GroupVersionKind(k.Versions[version].Name)
 	if media == mediaProtobuf {
-		raw, err := f.Bytes(version, watchcache.Protobuf)
+		raw, err := f.AnswerBytes(version, watchcache.Protobuf)
 		if err != nil {
 			return nil, err
 		}
 		return envelope(gvk.GroupVersion().String(), gvk.Kind, raw), nil
 	}
 	if media == mediaCBOR {
-		raw, err := f.Bytes(version, watchcache.CBOR)
+		raw, err := f.AnswerBytes(version, watchcache.CBOR)
 		if err != nil {
 			return nil, err
 		}
 		return appendCBOR(make([]byte, 0, len(raw)+len(gvk.Kind)+len(gvk.Group)+len(gvk.Version)+32), k.Unstructured, gvk.GroupVersion().String(),
 			gvk.Kind, raw)
 	}
-	raw, err := f.Bytes(version, watchcache.JSON)
+	raw, err := f.AnswerBytes(version, watchcache.JSON)
 	if err != nil {
 		return nil, err
 	}

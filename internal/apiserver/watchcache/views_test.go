@@ -21,7 +21,7 @@ func TestObjectsAreDroppedAtRest(t *testing.T) {
 			Resource: "configmaps", Kind: "ConfigMap", Namespaced: true, Prefix: "configmaps", Storage: "v1", Codec: codec{},
 			Versions: []resource.Version{{Name: "v1", New: func() resource.Object { return &corev1.ConfigMap{} }}},
 		}
-		k := NewKind(d, nil, NewViews(1<<30), nil)
+		k := NewKind(d, nil, NewViews(restShare<<10), nil) // an object is more than few bytes of that
 		record := func(name string) *store.Record {
 			return &store.Record{Key: k.Key("ns", name), Value: []byte(`{"metadata":{"name":"` + name + `"}}`), Revision: 1}
 		}
@@ -49,6 +49,22 @@ func TestObjectsAreDroppedAtRest(t *testing.T) {
 			if _, err := k.Cached(first); err != nil {
 				t.Fatal(err)
 			}
+		}
+		k.views.max = 1 << 30
+		for range 3 { // few bytes of that
+			time.Sleep(restAfter)
+			if _, err := k.Cached(record("lease")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if k.view(first) != nil {
+			t.Error("the object is cached although little happens")
+		}
+		time.Sleep(2*restAfter + time.Millisecond)
+		synctest.Wait()
+		if _, err := k.Cached(first); err != nil {
+			t.Fatal(err)
 		}
 		if k.views.total != k.cachedSize(first) || len(k.views.queue) != 1 {
 			t.Errorf("%d bytes in %d entries are counted", k.views.total, len(k.views.queue))
