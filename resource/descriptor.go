@@ -178,6 +178,12 @@ type Codec interface {
 	Decode(data []byte) (Object, error)
 }
 
+// Appender is implemented by codecs that can encode into memory of the caller.
+type Appender interface {
+	// AppendEncode appends what Encode returns to dst. After an error the contents of dst beyond its length are undefined.
+	AppendEncode(dst []byte, obj Object) ([]byte, error)
+}
+
 // Columns makes the Table form (meta.k8s.io/v1) of hub objects.
 type Columns interface {
 	// Definitions are the columns; priority above 0 shows with -o wide only.

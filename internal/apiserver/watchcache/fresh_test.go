@@ -24,7 +24,13 @@ func TestFreshObjects(t *testing.T) {
 	var records []*store.Record
 	for i := range 20 {
 		r := f.put(t, fmt.Sprintf("o%04d", i))
-		if _, err := f.Created(r); err != nil {
+		if i%2 == 0 { // the object that was stored, or what is decoded of it
+			hub, err := f.Decode(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.AttachCreated(r, hub)
+		} else if _, err := f.Created(r); err != nil {
 			t.Fatal(err)
 		}
 		again, err := f.Created(r) // by a follower

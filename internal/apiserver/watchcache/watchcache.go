@@ -57,8 +57,11 @@ type Kind struct {
 	Feed *Feed
 	// Traffic counts the events that watches sent, by version.
 	Traffic []Traffic
+	// Unread is called for each record that cannot be decoded, each time; first is true once for each. Nil: there is none.
+	Unread func(e *store.UnreadableError, first bool)
 
-	views *Views
+	views      *Views
+	unreadable unreadables
 }
 
 // NewKind makes the Kind of a descriptor.
@@ -205,14 +208,29 @@ func (k *Kind) Created(r *store.Record) (*CachedObject, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := k.NewCachedObject(hub)
-	f.record = r
-	f.fresh.Store(true)
+	f := k.freshObject(r, hub)
 	if !r.ReplaceView(nil, f) {
 		return k.Cached(r)
 	}
 	k.views.addFresh(r, k.cachedSize(r))
 	return f, nil
+}
+
+// AttachCreated is [Kind.Attach] for a record that was just created, as [Kind.Created] is [Kind.Cached].
+func (k *Kind) AttachCreated(r *store.Record, hub resource.Object) {
+	if k.Feed.running() {
+		k.Attach(r, hub)
+		return
+	}
+	r.SetView(k.freshObject(r, hub))
+	k.views.addFresh(r, k.cachedSize(r))
+}
+
+func (k *Kind) freshObject(r *store.Record, hub resource.Object) *CachedObject {
+	f := k.NewCachedObject(hub)
+	f.record = r
+	f.fresh.Store(true)
+	return f
 }
 
 // found counts a fresh object among those that were read.
@@ -254,6 +272,13 @@ func (k *Kind) hub(r *store.Record) (resource.Object, error) {
 		if k.alike(v.Kind) {
 			return v.Hub, nil
 		}
+	case store.Unopened:
+		opened, err := v.Open()
+		if err != nil {
+			return nil, k.sealed(r, err)
+		}
+		k.unreadable.readable(r)
+		return k.Decode(opened)
 	}
 	return k.Decode(r)
 }
@@ -375,7 +400,7 @@ func (f *CachedObject) again(before *atomic.Bool, version int, m Media) ([]byte,
 func (k *Kind) Decode(r *store.Record) (resource.Object, error) {
 	hub, err := k.Codec.Decode(r.Value)
 	if err != nil {
-		return nil, fmt.Errorf("decode %s: %w", r.Key, err)
+		return nil, k.broken(r, err)
 	}
 	if !k.Unstructured {
 		hub.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
@@ -383,10 +408,26 @@ func (k *Kind) Decode(r *store.Record) (resource.Object, error) {
 	if hub.GetResourceVersion() == "" {
 		hub.SetResourceVersion(strconv.FormatInt(r.Revision, 10))
 	}
-	if measured, ok := hub.(interface{ Size() int }); ok {
-		measured.Size() // a quantity caches its text at the first call: call it now, while the object is not shared
-	}
+	settleTexts(hub)
 	return hub, nil
+}
+
+// settleTexts makes the texts that quantities cache at the first call, while the object is not shared.
+func settleTexts(hub resource.Object) {
+	if measured, ok := hub.(interface{ Size() int }); ok {
+		measured.Size()
+	}
+}
+
+// ReadBack makes obj, which was encoded and belongs to the caller, what [Kind.Decode] would return for its record except for the revision.
+// False: the record must be decoded, and obj is of no use any more.
+func (k *Kind) ReadBack(obj resource.Object) bool {
+	r, ok := k.Codec.(resource.ReadBacker)
+	if !ok || !r.ReadBack(obj) {
+		return false
+	}
+	settleTexts(obj)
+	return true
 }
 
 // Fields returns the object's selectable fields.
