@@ -81,12 +81,12 @@ func TestAlikeKindsShareObjects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := *f.Kind
+	other := NewKind(f.Descriptor, f.store, f.views, nil)
 	second, err := other.Cached(r)
-	if err != nil || second.Hub != first.Hub || second.Kind != &other {
+	if err != nil || second.Hub != first.Hub || second.Kind != other {
 		t.Errorf("the same kind of another server decodes the record again: %v", err)
 	}
-	defined := *f.Kind
+	defined := NewKind(f.Descriptor, f.store, f.views, nil)
 	defined.Unstructured = true
 	if third, err := defined.Cached(r); err != nil || third.Hub == first.Hub {
 		t.Errorf("a kind of a definition takes another kind's object: %v", err)
