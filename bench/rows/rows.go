@@ -54,6 +54,8 @@ func rowsInOrder() []row {
 		{name: "threeservers", what: "5,000 simulated nodes on three servers and three members of etcd: ready, pods, at rest; takes minutes",
 			start: threeServers, only: true},
 		{name: "burst", what: "memory after client-go created and listed 5,000 pods, and 12 s later", args: load.Bare, serve: burst},
+		{name: "large", what: "memory of 100,000 pods of 2 KB, all controllers in", args: []string{"--node", "none"}, serve: manyPodsHeld},
+		{name: "watchers", what: "memory of 10,000 idle watchers over HTTP/2", args: load.Bare, serve: watchers},
 		{name: "parts", what: "where the CPU of client-go's requests goes", start: parts},
 		{name: "floor", what: "the least CPU of a request: system calls, TLS, HTTP/2, synced writes", start: floor},
 		{name: "storm", what: "a quiet user's p99 while 50,000 pods are bound", start: storm},

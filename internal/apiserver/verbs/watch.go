@@ -114,6 +114,11 @@ func (w *watching) run(c *watchcache.Cursor, initial *registry.Found, gone <-cha
 	if w.deadline < 0 {
 		return
 	}
+	if w.receiver == nil {
+		encoders := &w.kind.Feed.Encoders[w.accept.cached()]
+		encoders.Add(1)
+		defer encoders.Add(-1)
+	}
 	if initial != nil {
 		if err := w.tellInitial(initial); err != nil {
 			return
