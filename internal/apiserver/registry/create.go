@@ -22,6 +22,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/explain"
+	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
 	"github.com/mortise-dev/mortise/store"
@@ -163,7 +164,9 @@ func (w *Writer) createOnce(ctx context.Context, c *Creation, obj resource.Objec
 		}
 	}
 	begun := time.Now()
+	back := flowcontrol.Away(ctx)
 	rec, err := w.store.Put(ctx, op)
+	back()
 	request.TrackStorageLatency(ctx, time.Since(begun))
 	if err != nil {
 		var conflict *store.ConflictError

@@ -57,8 +57,11 @@ type Kind struct {
 	Feed *Feed
 	// Traffic counts the events that watches sent, by version.
 	Traffic []Traffic
+	// Unread is called for each record that cannot be decoded, each time; first is true once for each. Nil: there is none.
+	Unread func(e *store.UnreadableError, first bool)
 
-	views *Views
+	views      *Views
+	unreadable unreadables
 }
 
 // NewKind makes the Kind of a descriptor.
@@ -220,6 +223,13 @@ func (k *Kind) hub(r *store.Record) (resource.Object, error) {
 		if k.alike(v.Kind) {
 			return v.Hub, nil
 		}
+	case store.Unopened:
+		opened, err := v.Open()
+		if err != nil {
+			return nil, k.sealed(r, err)
+		}
+		k.unreadable.readable(r)
+		return k.Decode(opened)
 	}
 	return k.Decode(r)
 }
@@ -288,7 +298,7 @@ func (k *Kind) Listed(r *store.Record) (*CachedObject, error) {
 func (k *Kind) Decode(r *store.Record) (resource.Object, error) {
 	hub, err := k.Codec.Decode(r.Value)
 	if err != nil {
-		return nil, fmt.Errorf("decode %s: %w", r.Key, err)
+		return nil, k.broken(r, err)
 	}
 	if !k.Unstructured {
 		hub.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
