@@ -28,8 +28,8 @@ const typedDepth = 64
 // typedDecoders are those of the types that were decoded.
 var typedDecoders sync.Map // of reflect.Type to typedDecode
 
-// decodeTyped decodes a JSON object into an empty object, and reports whether it did. If not, into is of no use any more. Into is a pointer to
-// a struct. It is safe for concurrent use. The object does not keep text.
+// decodeTyped decodes a JSON object into an empty struct that into points to, and reports whether it did. If not, into is of no use any
+// more. It is safe for concurrent use.
 func decodeTyped(text []byte, into any) bool {
 	v := reflect.ValueOf(into)
 	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct || v.Type().Implements(unmarshalerType) {
