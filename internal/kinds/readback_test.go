@@ -106,7 +106,9 @@ func empty(v reflect.Value, r *rand.Rand) {
 // TestReadBackOfUsualObjects shows that usual objects need no decoding.
 func TestReadBackOfUsualObjects(t *testing.T) {
 	meta := metav1.ObjectMeta{Name: "a", Namespace: "b", Labels: map[string]string{"a": "b"}, CreationTimestamp: metav1.Now(),
-		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m", Time: &metav1.Time{Time: time.Now()}, FieldsV1: metav1.NewFieldsV1(`{"f:data":{}}`)}}}
+		ManagedFields: []metav1.ManagedFieldsEntry{{
+			Manager: "m", Time: &metav1.Time{Time: time.Now()}, FieldsV1: metav1.NewFieldsV1(`{"f:data":{}}`),
+		}}}
 	for resourceName, obj := range map[string]resource.Object{
 		"configmaps": &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"k": "v"}},
 		"secrets":    &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"k": []byte("v")}},

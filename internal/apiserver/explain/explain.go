@@ -128,7 +128,7 @@ func (r *Recorder) buffer() *[]byte {
 	return b
 }
 
-// release takes memory back that nobody reads any more; nil: there is none.
+// release takes memory back that no trace reads any more; nil: there is none.
 func (r *Recorder) release(b *[]byte) {
 	const most = 1 << 20
 	if b != nil && cap(*b) <= most {

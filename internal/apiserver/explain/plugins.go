@@ -109,7 +109,7 @@ func (t *Trace) look(p *watching, obj resource.Object) ([]byte, form) {
 		return t.marks(0).redactObject(t.info, obj)
 	}
 	if s := p.kind.Subresource(p.subresource); !free(obj) && (p.subresource == "" || s != nil && s.Strategy != nil) {
-		if b, err := t.encoded(p, obj); err == nil {
+		if b, err := p.encoded(t.recorder, obj); err == nil {
 			return b, stored
 		}
 	}
@@ -126,13 +126,13 @@ func (t *Trace) look(p *watching, obj resource.Object) ([]byte, form) {
 }
 
 // encoded returns the object as its kind stores it, in memory that is used again after [Trace.Finish].
-func (t *Trace) encoded(p *watching, obj resource.Object) ([]byte, error) {
+func (p *watching) encoded(r *Recorder, obj resource.Object) ([]byte, error) {
 	codec, ok := p.kind.Codec.(resource.Appender)
 	if !ok {
 		return p.kind.Codec.Encode(obj)
 	}
 	if p.room == nil {
-		p.room = t.recorder.buffer()
+		p.room = r.buffer()
 	}
 	b, err := codec.AppendEncode(*p.room, obj)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 )
 
 // A controller applies configurations with the same fields again and again, with other values. Of such a configuration it is known which
-// fields it sets. If its manager set exactly these the last time, and no other manager owns one of them, it takes no field from anybody,
+// fields it sets. If its manager set exactly these the last time, and no other manager owns one of them, it takes no field from another,
 // and removes none: it is laid over the object, and its manager's entry stays but for its time. A new object has the one entry.
 //
 // What is not known, or is not as simple, is applied by field sets, and what is learned of it is cached: the fields of a configuration by

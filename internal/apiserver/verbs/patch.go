@@ -32,7 +32,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/managedfields"
 	"github.com/mortise-dev/mortise/internal/apiserver/merge"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
-	"github.com/mortise-dev/mortise/internal/apiserver/overlay"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -190,7 +189,7 @@ func (p *patching) laidOver(old *watchcache.CachedObject) (resource.Object, erro
 		return nil, err
 	}
 	obj := cur.DeepCopyObject().(resource.Object)
-	if !overlay.Patch(obj, members) {
+	if !merge.Patch(obj, members) {
 		return nil, nil
 	}
 	obj, _, more, err := p.dec.finish(obj, p.dec.gvk, nil, p.strictly())

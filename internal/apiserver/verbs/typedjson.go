@@ -1,13 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package typedjson decodes the JSON of usual API objects into their Go types, in a third of the time that sigs.k8s.io/json takes. It reads
-// the text once, by functions that are made once for each type.
-//
-// It decodes a text whole or not at all. It declines what is an error or a matter of strictness, such as unknown and repeated fields, and what
-// is rare: numbers with fractions, fields of any type, deep nesting, characters that are no UTF-8. The caller then uses sigs.k8s.io/json, whose
-// results and errors are upstream's. A fuzzer compares the two.
-package typedjson
+package verbs
 
 import (
 	"encoding"
@@ -21,48 +15,55 @@ import (
 	"unsafe"
 )
 
-// maxDepth is how deep values may be nested.
-const maxDepth = 64
+// The JSON of usual API objects is decoded into their Go types in less than half of the time that sigs.k8s.io/json takes: the text is
+// read once, by functions that are made once for each type.
+//
+// A text is decoded whole or not at all. What is an error or a matter of strictness is declined, such as unknown and repeated fields, and
+// what is rare: numbers with fractions, fields of any type, deep nesting, characters that are no UTF-8. The caller then uses
+// sigs.k8s.io/json, whose results and errors are upstream's. A fuzzer compares the two.
 
-// decoders are those of the types that were decoded.
-var decoders sync.Map // of reflect.Type to decode
+// typedDepth is how deep values may be nested.
+const typedDepth = 64
 
-// Decode decodes a JSON object into an empty object, and reports whether it did. If not, into is of no use any more. Into is a pointer to
-// a struct. It is safe for concurrent use. The object does not keep text.
-func Decode(text []byte, into any) bool {
+// typedDecoders are those of the types that were decoded.
+var typedDecoders sync.Map // of reflect.Type to typedDecode
+
+// decodeTyped decodes a JSON object into an empty struct that into points to, and reports whether it did. If not, into is of no use any
+// more. It is safe for concurrent use.
+func decodeTyped(text []byte, into any) bool {
 	v := reflect.ValueOf(into)
-	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct || v.Type().Implements(unmarshaler) {
+	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct || v.Type().Implements(unmarshalerType) {
 		return false
 	}
-	known, ok := decoders.Load(v.Type())
+	known, ok := typedDecoders.Load(v.Type())
 	if !ok {
-		known, _ = decoders.LoadOrStore(v.Type(), (&maker{made: map[reflect.Type]*decode{}}).of(v.Type().Elem()))
+		known, _ = typedDecoders.LoadOrStore(v.Type(), (&typedMaker{made: map[reflect.Type]*typedDecode{}}).of(v.Type().Elem()))
 	}
-	r := &reader{text: text}
+	r := &typedReader{text: text}
 	r.space()
-	if r.next() != '{' || !known.(decode)(r, v.Elem()) {
+	if r.next() != '{' || !known.(typedDecode)(r, v.Elem()) {
 		return false
 	}
 	r.space()
 	return r.at == len(text)
 }
 
-// reader is a text that is read.
-type reader struct {
+// typedReader is a text that is read.
+type typedReader struct {
 	text  []byte
 	at    int
 	depth int
 }
 
 // next returns the next byte; 0: there is none.
-func (r *reader) next() byte {
+func (r *typedReader) next() byte {
 	if r.at < len(r.text) {
 		return r.text[r.at]
 	}
 	return 0
 }
 
-func (r *reader) space() {
+func (r *typedReader) space() {
 	for r.at < len(r.text) {
 		switch r.text[r.at] {
 		case ' ', '\n', '\t', '\r':
@@ -74,7 +75,7 @@ func (r *reader) space() {
 }
 
 // take reads a byte.
-func (r *reader) take(c byte) bool {
+func (r *typedReader) take(c byte) bool {
 	if r.next() != c {
 		return false
 	}
@@ -83,7 +84,7 @@ func (r *reader) take(c byte) bool {
 }
 
 // word reads a literal.
-func (r *reader) word(w string) bool {
+func (r *typedReader) word(w string) bool {
 	if end := r.at + len(w); end <= len(r.text) && string(r.text[r.at:end]) == w {
 		r.at = end
 		return true
@@ -92,7 +93,7 @@ func (r *reader) word(w string) bool {
 }
 
 // raw reads a string without its quotes. Plain: it has no escapes, and is its own value.
-func (r *reader) raw() (s []byte, plain, ok bool) {
+func (r *typedReader) raw() (s []byte, plain, ok bool) {
 	if !r.take('"') {
 		return nil, false, false
 	}
@@ -118,7 +119,7 @@ func (r *reader) raw() (s []byte, plain, ok bool) {
 }
 
 // string reads a string.
-func (r *reader) string() (string, bool) {
+func (r *typedReader) string() (string, bool) {
 	from := r.at
 	s, plain, ok := r.raw()
 	if !ok || plain {
@@ -130,7 +131,7 @@ func (r *reader) string() (string, bool) {
 }
 
 // integer reads the text of a whole number.
-func (r *reader) integer() (string, bool) {
+func (r *typedReader) integer() (string, bool) {
 	from := r.at
 	r.take('-')
 	digits := r.at
@@ -150,7 +151,7 @@ func (r *reader) integer() (string, bool) {
 }
 
 // value skips a value whose text a type decodes itself, and returns the text.
-func (r *reader) value() ([]byte, bool) {
+func (r *typedReader) value() ([]byte, bool) {
 	from := r.at
 	switch r.next() {
 	case '"':
@@ -169,7 +170,7 @@ func (r *reader) value() ([]byte, bool) {
 }
 
 // skip goes to the end of an object or array; its text may not be JSON.
-func (r *reader) skip() bool {
+func (r *typedReader) skip() bool {
 	open := 0
 	for ; r.at < len(r.text); r.at++ {
 		switch r.text[r.at] {
@@ -191,11 +192,11 @@ func (r *reader) skip() bool {
 }
 
 // members reads an object, and calls member at the value of each. The name is valid until the call returns.
-func (r *reader) members(member func(name []byte) bool) bool {
+func (r *typedReader) members(member func(name []byte) bool) bool {
 	if !r.take('{') {
 		return false
 	}
-	if r.depth++; r.depth > maxDepth {
+	if r.depth++; r.depth > typedDepth {
 		return false
 	}
 	r.space()
@@ -228,54 +229,54 @@ func (r *reader) members(member func(name []byte) bool) bool {
 	}
 }
 
-// decode reads a value.
-type decode func(r *reader, v reflect.Value) bool
+// typedDecode reads a value.
+type typedDecode func(r *typedReader, v reflect.Value) bool
 
-func never(*reader, reflect.Value) bool { return false }
+func declined(*typedReader, reflect.Value) bool { return false }
 
-// maker makes the functions of types that may contain themselves.
-type maker struct{ made map[reflect.Type]*decode }
+// typedMaker makes the functions of types that may contain themselves.
+type typedMaker struct{ made map[reflect.Type]*typedDecode }
 
 var (
-	unmarshaler     = reflect.TypeFor[json.Unmarshaler]()
-	textUnmarshaler = reflect.TypeFor[encoding.TextUnmarshaler]()
+	unmarshalerType     = reflect.TypeFor[json.Unmarshaler]()
+	textUnmarshalerType = reflect.TypeFor[encoding.TextUnmarshaler]()
 )
 
-func (m *maker) of(t reflect.Type) decode {
+func (m *typedMaker) of(t reflect.Type) typedDecode {
 	if known := m.made[t]; known != nil {
-		return func(r *reader, v reflect.Value) bool { return (*known)(r, v) } // it may still be nil
+		return func(r *typedReader, v reflect.Value) bool { return (*known)(r, v) } // it may still be nil
 	}
-	to := new(decode)
+	to := new(typedDecode)
 	m.made[t] = to
 	*to = m.make(t)
 	return *to
 }
 
-func (m *maker) make(t reflect.Type) decode {
-	if reflect.PointerTo(t).Implements(unmarshaler) && t.Kind() != reflect.Pointer {
-		return func(r *reader, v reflect.Value) bool {
+func (m *typedMaker) make(t reflect.Type) typedDecode {
+	if reflect.PointerTo(t).Implements(unmarshalerType) && t.Kind() != reflect.Pointer {
+		return func(r *typedReader, v reflect.Value) bool {
 			text, ok := r.value()
 			return ok && v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(text) == nil
 		}
 	}
-	if reflect.PointerTo(t).Implements(textUnmarshaler) {
-		return never
+	if reflect.PointerTo(t).Implements(textUnmarshalerType) {
+		return declined
 	}
 	switch kind := t.Kind(); {
 	case kind == reflect.String:
-		return func(r *reader, v reflect.Value) bool {
+		return func(r *typedReader, v reflect.Value) bool {
 			s, ok := r.string()
 			v.SetString(s)
 			return ok
 		}
 	case kind == reflect.Bool:
-		return func(r *reader, v reflect.Value) bool {
+		return func(r *typedReader, v reflect.Value) bool {
 			is := r.word("true")
 			v.SetBool(is)
 			return is || r.word("false")
 		}
 	case kind >= reflect.Int && kind <= reflect.Int64:
-		return func(r *reader, v reflect.Value) bool {
+		return func(r *typedReader, v reflect.Value) bool {
 			s, ok := r.integer()
 			n, err := strconv.ParseInt(s, 10, v.Type().Bits())
 			v.SetInt(n)
@@ -284,20 +285,20 @@ func (m *maker) make(t reflect.Type) decode {
 	case kind == reflect.Pointer:
 		return m.pointer(t)
 	case kind == reflect.Slice && t.Elem().Kind() == reflect.Uint8:
-		return octets
+		return typedOctets
 	case kind == reflect.Slice:
 		return m.slice(t)
-	case kind == reflect.Map && t.Key().Kind() == reflect.String && !reflect.PointerTo(t.Key()).Implements(textUnmarshaler):
+	case kind == reflect.Map && t.Key().Kind() == reflect.String && !reflect.PointerTo(t.Key()).Implements(textUnmarshalerType):
 		return m.dictionary(t)
 	case kind == reflect.Struct:
 		return m.structure(t)
 	}
-	return never
+	return declined
 }
 
-func (m *maker) pointer(t reflect.Type) decode {
+func (m *typedMaker) pointer(t reflect.Type) typedDecode {
 	to := m.of(t.Elem())
-	return func(r *reader, v reflect.Value) bool {
+	return func(r *typedReader, v reflect.Value) bool {
 		if r.word("null") {
 			return true
 		}
@@ -310,7 +311,7 @@ func (m *maker) pointer(t reflect.Type) decode {
 	}
 }
 
-func octets(r *reader, v reflect.Value) bool {
+func typedOctets(r *typedReader, v reflect.Value) bool {
 	if r.word("null") {
 		return true
 	}
@@ -323,16 +324,16 @@ func octets(r *reader, v reflect.Value) bool {
 	return err == nil
 }
 
-func (m *maker) slice(t reflect.Type) decode {
+func (m *typedMaker) slice(t reflect.Type) typedDecode {
 	each := m.of(t.Elem())
-	return func(r *reader, v reflect.Value) bool {
+	return func(r *typedReader, v reflect.Value) bool {
 		if r.word("null") {
 			return true
 		}
 		if !r.take('[') {
 			return false
 		}
-		if r.depth++; r.depth > maxDepth {
+		if r.depth++; r.depth > typedDepth {
 			return false
 		}
 		r.space()
@@ -362,10 +363,10 @@ func (m *maker) slice(t reflect.Type) decode {
 	}
 }
 
-func (m *maker) dictionary(t reflect.Type) decode {
+func (m *typedMaker) dictionary(t reflect.Type) typedDecode {
 	each := m.of(t.Elem())
 	texts := t == reflect.TypeFor[map[string]string]()
-	return func(r *reader, v reflect.Value) bool {
+	return func(r *typedReader, v reflect.Value) bool {
 		if r.word("null") {
 			return true
 		}
@@ -401,17 +402,17 @@ func (m *maker) dictionary(t reflect.Type) decode {
 	}
 }
 
-// field is a field of a struct, maybe of one that it embeds.
-type field struct {
+// typedField is a field of a struct, maybe of one that it embeds.
+type typedField struct {
 	index  []int
-	decode decode
+	decode typedDecode
 	number int
 }
 
 // structure decodes a struct. Two fields of one name are declined, as encoding/json has rules for them.
-func (m *maker) structure(t reflect.Type) decode {
+func (m *typedMaker) structure(t reflect.Type) typedDecode {
 	const most = 128
-	all := map[string]field{}
+	all := map[string]typedField{}
 	var gather func(t reflect.Type, at []int)
 	gather = func(t reflect.Type, at []int) {
 		for i := range t.NumField() {
@@ -422,23 +423,23 @@ func (m *maker) structure(t reflect.Type) decode {
 			switch {
 			case tag == "-" || !f.IsExported() && !f.Anonymous:
 			case f.Anonymous && name == "":
-				if f.Type.Kind() == reflect.Struct && !reflect.PointerTo(f.Type).Implements(unmarshaler) {
+				if f.Type.Kind() == reflect.Struct && !reflect.PointerTo(f.Type).Implements(unmarshalerType) {
 					gather(f.Type, index)
 				}
 			default:
 				if name == "" {
 					name = f.Name
 				}
-				to := field{index, m.of(f.Type), len(all)}
+				to := typedField{index, m.of(f.Type), len(all)}
 				if _, twice := all[name]; twice || len(all) >= most || strings.Contains(options, "string") {
-					to.decode = never
+					to.decode = declined
 				}
 				all[name] = to
 			}
 		}
 	}
 	gather(t, nil)
-	return func(r *reader, v reflect.Value) bool {
+	return func(r *typedReader, v reflect.Value) bool {
 		var seen [most / 64]uint64
 		return r.members(func(name []byte) bool {
 			f, ok := all[string(name)]

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package typedjson_test
+package verbs
 
 import (
 	"bytes"
@@ -21,15 +21,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	kjson "sigs.k8s.io/json"
 
-	"github.com/mortise-dev/mortise/internal/apiserver/typedjson"
 	"github.com/mortise-dev/mortise/internal/kinds"
 )
 
-// check compares what is decoded with what sigs.k8s.io/json decodes, and reports whether it was.
-func check(t *testing.T, text []byte, fresh func() any) bool {
+// checkTyped compares what is decoded with what sigs.k8s.io/json decodes, and reports whether it was.
+func checkTyped(t *testing.T, text []byte, fresh func() any) bool {
 	t.Helper()
 	got := fresh()
-	if !typedjson.Decode(text, got) {
+	if !decodeTyped(text, got) {
 		return false
 	}
 	want := fresh()
@@ -42,8 +41,8 @@ func check(t *testing.T, text []byte, fresh func() any) bool {
 	return true
 }
 
-// TestDecode decodes random objects of every kind.
-func TestDecode(t *testing.T) {
+// TestDecodeTyped decodes random objects of every kind.
+func TestDecodeTyped(t *testing.T) {
 	types := runtime.NewScheme()
 	metav1.AddToGroupVersion(types, schema.GroupVersion{Version: "v1"})
 	codecs := serializer.NewCodecFactory(types)
@@ -64,7 +63,7 @@ func TestDecode(t *testing.T) {
 					t.Fatal(err)
 				}
 				for _, text := range [][]byte{text, indented.Bytes()} {
-					if all++; check(t, text, func() any { return v.New() }) {
+					if all++; checkTyped(t, text, func() any { return v.New() }) {
 						done++
 					}
 				}
@@ -77,7 +76,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-func FuzzDecode(f *testing.F) {
+func FuzzDecodeTyped(f *testing.F) {
 	for _, text := range []string{
 		`{"kind":"Deployment","metadata":{"name":"n","labels":{"a":"b","a":"c"},"creationTimestamp":null}}`,
 		` {"spec":{"replicas":3,"template":{"spec":{"containers":[{"name":"c","ports":[{"containerPort":80}],"env":[]}]}}}} `,
@@ -89,20 +88,20 @@ func FuzzDecode(f *testing.F) {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		check(t, text, func() any { return &appsv1.Deployment{} })
-		check(t, text, func() any { return &corev1.Secret{} })
+		checkTyped(t, text, func() any { return &appsv1.Deployment{} })
+		checkTyped(t, text, func() any { return &corev1.Secret{} })
 	})
 }
 
-func BenchmarkDecode(b *testing.B) {
+func BenchmarkDecodeTyped(b *testing.B) {
 	text := []byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"n","labels":{"app":"web","pod-template-hash":"5d59d67564","tier":"front"},"annotations":{"example.com/checksum":"8d969eef6ecad3c29a3a629280e686cf0c3f5d5a86aff3ca12020c923adc6c92"}},` +
 		`"spec":{"automountServiceAccountToken":false,"containers":[{"name":"web","image":"registry.example.com/web:v1.2.3","ports":[{"containerPort":8080,"name":"http"}],` +
 		`"env":[{"name":"POD_NAME","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}},{"name":"LEVEL","value":"info"}],` +
 		`"resources":{"requests":{"cpu":"10m","memory":"16Mi"}}}]}}`)
-	b.Run("typedjson", func(b *testing.B) {
+	b.Run("typed", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if !typedjson.Decode(text, &corev1.Pod{}) {
+			if !decodeTyped(text, &corev1.Pod{}) {
 				b.Fatal("declined")
 			}
 		}

@@ -1,14 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package overlay lays decoded JSON over Go objects: merge patches (RFC 7386), and configurations of server-side apply. The usual way is to
-// encode the object, to merge texts or trees, and to decode the result, which costs several times as much as the members that change.
-//
-// An overlay is done whole or not at all. It is not done for what is rare or might be an error: unknown fields, numbers out of range,
-// members of several forms. The caller then takes the usual way, which has upstream's results and errors. Tests compare the two.
-//
-// All functions are safe for concurrent use.
-package overlay
+package merge
 
 import (
 	"encoding/base64"
@@ -18,8 +11,17 @@ import (
 	"strings"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/structured-merge-diff/v6/schema"
 )
+
+// An overlay lays decoded JSON over a Go object: a merge patch, or a configuration of server-side apply. The usual way is to encode the
+// object, to merge texts or trees, and to decode the result, which costs several times as much as the members that change.
+//
+// An overlay is done whole or not at all. It is not done for what is rare or might be an error: unknown fields, numbers out of range,
+// members of several forms. The caller then takes the usual way, which has upstream's results and errors. Tests compare the two.
 
 // Plan is how decoded JSON is laid over objects of one Go type.
 type Plan struct{ lay layer }
@@ -37,7 +39,11 @@ func Patch(obj any, patch map[string]any) bool {
 	known, ok := patches.Load(v.Type())
 	if !ok {
 		p := &planner{made: map[planned]*layer{}}
-		known, _ = patches.LoadOrStore(v.Type(), &Plan{p.fields(v.Type().Elem(), nil, false)})
+		made := &Plan{p.fields(v.Type().Elem(), nil, false)}
+		if p.texts {
+			made.lay = never
+		}
+		known, _ = patches.LoadOrStore(v.Type(), made)
 	}
 	return known.(*Plan).lay(&laying{}, v.Elem(), patch)
 }
@@ -50,7 +56,11 @@ func Applied(t reflect.Type, s *schema.Schema, ref schema.TypeRef) *Plan {
 		return nil
 	}
 	p := &planner{schema: s, made: map[planned]*layer{}}
-	return &Plan{p.fields(t, atom.Map, true)}
+	made := &Plan{p.fields(t, atom.Map, true)}
+	if p.texts {
+		return nil
+	}
+	return made
 }
 
 // Apply lays a configuration without nulls over obj, a pointer to a struct of the plan's type that the caller owns, and reports whether it
@@ -79,6 +89,7 @@ type layer func(l *laying, dst reflect.Value, v any) bool
 // planner makes layers.
 type planner struct {
 	schema *schema.Schema // nil: of merge patches
+	texts  bool           // there is a type that keeps JSON as it came, of which a merge sorts the members
 	made   map[planned]*layer
 }
 
@@ -113,7 +124,14 @@ func (p *planner) of(t reflect.Type, ref *schema.TypeRef) layer {
 	return *to
 }
 
-var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
+var (
+	unmarshaler = reflect.TypeFor[json.Unmarshaler]()
+	// These decode themselves and keep no JSON, or such whose members are sorted always.
+	withoutTexts = map[reflect.Type]bool{
+		reflect.TypeFor[metav1.Time](): true, reflect.TypeFor[metav1.MicroTime](): true, reflect.TypeFor[metav1.Duration](): true,
+		reflect.TypeFor[metav1.FieldsV1](): true, reflect.TypeFor[resource.Quantity](): true, reflect.TypeFor[intstr.IntOrString](): true,
+	}
+)
 
 func (p *planner) make(t reflect.Type, ref *schema.TypeRef) layer {
 	if t.Kind() == reflect.Pointer {
@@ -129,6 +147,7 @@ func (p *planner) make(t reflect.Type, ref *schema.TypeRef) layer {
 	whole := ref == nil
 	switch kind := t.Kind(); {
 	case reflect.PointerTo(t).Implements(unmarshaler):
+		p.texts = p.texts || !withoutTexts[t]
 		if whole || atom.Scalar != nil {
 			return custom(t)
 		}
@@ -145,7 +164,7 @@ func (p *planner) make(t reflect.Type, ref *schema.TypeRef) layer {
 			return p.structure(t, atom.Map)
 		}
 	case whole || atom.Scalar != nil:
-		return scalar(kind)
+		return layScalar(kind)
 	}
 	return never
 }
@@ -379,7 +398,7 @@ func (p *planner) fields(t reflect.Type, m *schema.Map, top bool) layer {
 	}
 }
 
-func scalar(kind reflect.Kind) layer {
+func layScalar(kind reflect.Kind) layer {
 	switch {
 	case kind == reflect.String:
 		return func(l *laying, dst reflect.Value, v any) bool {
