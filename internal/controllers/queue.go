@@ -23,7 +23,8 @@ import (
 // a time: a key that is added during its sync is synced again afterwards.
 type Queue[K comparable] struct{ of *queue }
 
-// queue is a Queue of keys of any type. All queues are of it: for each type of keys the program would have all of workqueue's code once more.
+// queue is a Queue of keys of any type. All queues are of it: for each type of keys the program would have all of workqueue's code once
+// more.
 type queue struct {
 	work    workqueue.TypedRateLimitingInterface[any]
 	name    string

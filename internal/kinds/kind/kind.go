@@ -27,14 +27,14 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Describe completes the descriptor of a kind to whose hub form P points: names that follow from Kind and Resource, the key's prefix, version v1
-// unless Storage sets another, that version itself, and the codec.
+// Describe completes the descriptor of a kind to whose hub form P points: names that follow from Kind and Resource, the key's prefix,
+// version v1 unless Storage sets another, that version itself, and the codec.
 func Describe[P resource.Object](d resource.Descriptor) *resource.Descriptor {
 	return describe(d, formOf[P]())
 }
 
-// form makes and holds objects of one Go type. What can be is written for it, and what cannot for a pointer to an object: code for the object
-// itself as a type parameter is compiled for every kind anew.
+// form makes and holds objects of one Go type. What can be is written for it, and what cannot for a pointer to an object: code for the
+// object itself as a type parameter is compiled for every kind anew.
 type form struct{ of reflect.Type }
 
 func formOf[P resource.Object]() form { return form{reflect.TypeFor[P]().Elem()} }
@@ -54,7 +54,8 @@ func (f form) weak(obj resource.Object) func() resource.Object {
 		if p == nil {
 			return nil
 		}
-		return reflect.NewAt(f.of, unsafe.Pointer(p)).Interface().(resource.Object) //nolint:gosec // it points to an object of that type, see above
+		//nolint:gosec // it points to an object of that type, see above
+		return reflect.NewAt(f.of, unsafe.Pointer(p)).Interface().(resource.Object)
 	}
 }
 
