@@ -24,6 +24,12 @@ type Record struct {
 	view atomic.Pointer[any]
 }
 
+// Unopened is the view of a record whose stored value an engine hands on as it is, since it could not decrypt it. Open tries it again, for
+// keys may have come back.
+type Unopened interface {
+	Open() (*Record, error)
+}
+
 // View returns the value that [Record.SetView] attached, or nil. The API server keeps an object's decoded form and its encodings there, so
 // that all readers share them.
 func (r *Record) View() any {

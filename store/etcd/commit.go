@@ -165,10 +165,13 @@ func (e *Engine) attempt(life context.Context, ops []store.Op) (*clientv3.TxnRes
 	if err != nil {
 		return nil, err
 	}
+	answered, stop := e.overtaking.watch(ctx, cancel)
 	response, err := e.client.Txn(clientv3.WithRequireLeader(ctx)).If(t.conditions...).Then(t.changes...).Else(t.current...).Commit()
 	if err != nil {
+		stop()
 		return nil, fmt.Errorf("commit to etcd: %w", translate(err))
 	}
+	answered()
 	return response, nil
 }
 

@@ -73,6 +73,8 @@ type Engine struct {
 	leases   *leases
 	compact  compaction
 
+	overtaking overtaking
+
 	end     context.CancelFunc // ends the owned goroutines
 	owned   sync.WaitGroup
 	commits sync.WaitGroup
@@ -118,7 +120,27 @@ func Open(ctx context.Context, options Options) (*Engine, error) {
 	if err := e.mirror.await(ctx, revision, e.closed); err != nil {
 		return nil, errors.Join(fmt.Errorf("read etcd at %s: %w", strings.Join(o.Servers, ","), err), e.Close())
 	}
+	if e.mirror.db.Size().Keys == 0 {
+		warnOfOthers(ctx, e)
+	}
 	return e, nil
+}
+
+// warnOfOthers warns if etcd has keys, but none of this engine's: its prefix may be mistaken.
+func warnOfOthers(ctx context.Context, e *Engine) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	found, err := e.client.Get(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithKeysOnly(), clientv3.WithLimit(2))
+	if err != nil {
+		return
+	}
+	for _, kv := range found.Kvs {
+		if string(kv.Key) != compactKey {
+			e.options.Logger.Warn("Found no keys of the prefix in etcd, but others: a new cluster begins beside them. If that is not meant, "+
+				"--etcd-prefix must name theirs", "prefix", e.options.Prefix, "found", string(kv.Key))
+			return
+		}
+	}
 }
 
 // reach asks for the revision until a member answers.

@@ -1,6 +1,8 @@
 module github.com/mortise-dev/mortise/test/dex
 
-go 1.26.0
+go 1.26.4
+
+require github.com/mortise-dev/mortise/test/programs v0.0.0-00010101000000-000000000000
 
 require (
 	ariga.io/atlas v0.32.1-0.20250325101103-175b25e1c1b9 // indirect
@@ -113,3 +115,5 @@ require (
 )
 
 tool github.com/dexidp/dex/cmd/dex
+
+replace github.com/mortise-dev/mortise/test/programs => ../programs

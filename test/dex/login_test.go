@@ -6,6 +6,7 @@ package dex
 import (
 	"encoding/base64"
 	"encoding/json"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,16 +14,16 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/mortise-dev/mortise/test/programs"
 )
 
 // TestLogin has users of dex work with kubectl, through the issuer's whole life: down at first, up, with other keys.
 func TestLogin(t *testing.T) {
 	dir := t.TempDir()
-	mortise, program := filepath.Join(dir, "mortise"), filepath.Join(dir, "dex")
-	build(t, filepath.Join("..", ".."), "./cmd/mortise", mortise, "-tags", "grpcnotrace")
-	build(t, ".", "github.com/dexidp/dex/cmd/dex", program)
+	mortise := programs.Path(programs.Mortise.Name)
 	ca, cert, key := authority(t, dir)
-	dex := &issuer{program: program, dir: dir, address: free(t), ca: ca, cert: cert, key: key}
+	dex := &issuer{dir: dir, address: net.JoinHostPort("127.0.0.1", programs.FreePort(t)), ca: ca, cert: cert, key: key}
 	pem, err := os.ReadFile(ca)
 	if err != nil {
 		t.Fatal(err)
@@ -44,9 +45,8 @@ func TestLogin(t *testing.T) {
 	}
 
 	// The issuer is down: the server is ready all the same.
-	data, admin := filepath.Join(dir, "data"), filepath.Join(dir, "admin")
-	said, _ := run(t, regexp.MustCompile(`^mortise: ready in .*(https://[0-9.:]+),`), mortise, "up", "--data-dir", data, "--kubeconfig", admin,
-		"--listen", "127.0.0.1:0", "--node", "none", "--controllers", "none", "--authentication-config", file)
+	c := programs.Up(t, "--node", "none", "--controllers", "none", "--authentication-config", file)
+	data, server := filepath.Join(c.Home, "data"), c.Await(regexp.MustCompile(`mortise: ready in .*(https://[0-9.:]+),`))[1]
 	kubectl := func(args ...string) (string, error) {
 		c := exec.CommandContext(t.Context(), mortise, append([]string{"kubectl"}, args...)...)
 		c.Env = append(os.Environ(), "HOME="+dir, "KUBECONFIG=")
@@ -54,7 +54,7 @@ func TestLogin(t *testing.T) {
 		return string(out), err
 	}
 	with := func(token string, args ...string) (string, error) {
-		return kubectl(append([]string{"--server", said[1], "--certificate-authority", filepath.Join(data, "pki", "ca.crt"), "--token", token},
+		return kubectl(append([]string{"--server", server, "--certificate-authority", filepath.Join(data, "pki", "ca.crt"), "--token", token},
 			args...)...)
 	}
 	claims := func(issuer string) string {
@@ -79,13 +79,13 @@ func TestLogin(t *testing.T) {
 		{"create", "clusterrolebinding", "developers", "--clusterrole=viewer", "--group=dex:developers"},
 		{"create", "configmap", "plan", "--from-literal=a=b"},
 	} {
-		if out, err := kubectl(append([]string{"--kubeconfig", admin}, args...)...); err != nil {
+		if out, err := kubectl(append([]string{"--kubeconfig", c.Kubeconfig}, args...)...); err != nil {
 			t.Fatalf("%v: %s", args, out)
 		}
 	}
 
 	// It comes up, and is asked again in ten seconds.
-	stop := dex.start(t, time.Hour)
+	process := dex.start(t, time.Hour)
 	alice, refresh := dex.login(t, "mortise", "alice")
 	look := time.NewTicker(200 * time.Millisecond)
 	defer look.Stop()
@@ -115,15 +115,15 @@ func TestLogin(t *testing.T) {
 		t.Errorf("bob is in no group: %v, %s", err, out)
 	}
 
-	byRefreshToken(t, dex, mortise, said[1], filepath.Join(data, "pki", "ca.crt"), refresh, kubectl)
+	byRefreshToken(t, dex, mortise, server, filepath.Join(data, "pki", "ca.crt"), refresh, kubectl)
 
 	// Tokens that are no good.
 	parts := strings.Split(alice, ".")
 	other, _ := dex.login(t, "other", "alice")
-	stranger := &issuer{program: program, dir: dir, address: free(t), ca: ca, cert: cert, key: key}
-	end := stranger.start(t, time.Hour)
+	stranger := &issuer{dir: dir, address: net.JoinHostPort("127.0.0.1", programs.FreePort(t)), ca: ca, cert: cert, key: key}
+	another := stranger.start(t, time.Hour)
 	foreign, _ := stranger.login(t, "mortise", "alice")
-	end()
+	another.Stop()
 	unauthorized("for another audience", other)
 	unauthorized("of another issuer", foreign)
 	unauthorized("unsigned", none)
@@ -132,8 +132,8 @@ func TestLogin(t *testing.T) {
 		strings.Split(foreign, ".")[0]+"."+claims(dex.url())+"."+strings.Split(foreign, ".")[2])
 
 	// It comes back with other keys.
-	stop()
-	stop = dex.start(t, time.Hour)
+	process.Stop()
+	process = dex.start(t, time.Hour)
 	rotated, _ := dex.login(t, "mortise", "alice")
 	for late := time.After(limit); ; { // keys are asked for at most once a second
 		out, err := with(rotated, "get", "configmaps", "-o", "name")
@@ -148,7 +148,7 @@ func TestLogin(t *testing.T) {
 	}
 
 	// Tokens end.
-	stop()
+	process.Stop()
 	dex.start(t, time.Second)
 	expired, _ := dex.login(t, "mortise", "bob")
 	<-time.After(2 * time.Second)

@@ -4,8 +4,6 @@
 package dex
 
 import (
-	"bufio"
-	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -14,93 +12,26 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
-	"fmt"
 	"io"
 	"math/big"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/mortise-dev/mortise/test/programs"
 )
 
 // limit is how long anything may take.
-const limit = time.Minute
+const limit = programs.Limit
 
-// build builds a main package of a module's directory.
-func build(t *testing.T, dir, pkg, to string, flags ...string) {
-	t.Helper()
-	c := exec.Command("go", append(append([]string{"build", "-o", to}, flags...), pkg)...)
-	c.Dir, c.Env = dir, append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := c.CombinedOutput(); err != nil {
-		t.Fatalf("build %s: %v\n%s", pkg, err, out)
-	}
-}
-
-// run starts a program, and returns what the first line says that matches ready, and how to stop it.
-func run(t *testing.T, ready *regexp.Regexp, program string, args ...string) (said []string, stop func()) {
-	t.Helper()
-	c := exec.Command(program, args...)
-	reader, writer := io.Pipe()
-	c.Stdout, c.Stderr = writer, writer
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = c.Wait()
-		_ = writer.Close()
-	}()
-	found := make(chan []string, 1)
-	var all bytes.Buffer
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		for lines := bufio.NewScanner(reader); lines.Scan(); {
-			fmt.Fprintln(&all, lines.Text())
-			if m := ready.FindStringSubmatch(lines.Text()); m != nil {
-				select {
-				case found <- m:
-				default:
-				}
-			}
-		}
-	}()
-	stopped := false
-	stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		_ = c.Process.Signal(syscall.SIGTERM)
-		select {
-		case <-ended:
-		case <-time.After(limit):
-			_ = c.Process.Kill()
-			<-ended
-		}
-		<-read
-		if t.Failed() {
-			t.Logf("%s said:\n%s", filepath.Base(program), all.String())
-		}
-	}
-	t.Cleanup(stop)
-	select {
-	case said = <-found:
-	case <-ended:
-		<-read
-		t.Fatalf("%s ended:\n%s", program, all.String())
-	case <-time.After(limit):
-		t.Fatalf("%s is not ready", program)
-	}
-	return said, stop
+func TestMain(m *testing.M) {
+	os.Exit(programs.Main(m, programs.Mortise, programs.Program{In: ".", Name: "dex", Package: "github.com/dexidp/dex/cmd/dex"}))
 }
 
 // authority writes a CA and a certificate of 127.0.0.1 with its key.
@@ -141,27 +72,16 @@ func authority(t *testing.T, dir string) (ca, cert, key string) {
 	return ca, cert, write("dex.key", "EC PRIVATE KEY", der, err)
 }
 
-// free is an address of this machine that nobody listens at.
-func free(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // issuer is a dex.
 type issuer struct {
-	program, dir, address string
-	ca, cert, key         string
+	dir, address  string
+	ca, cert, key string
 }
 
 func (i *issuer) url() string { return "https://" + i.address + "/dex" }
 
 // start runs it with tokens that live for so long. Its keys are new ones each time.
-func (i *issuer) start(t *testing.T, life time.Duration) (stop func()) {
+func (i *issuer) start(t *testing.T, life time.Duration) *programs.Process {
 	t.Helper()
 	const password = "$2a$10$2b2cU8CPhOTaGrs1HRQuAueS7JTT5ZHsHSzYiFPm1leZck7Mc8T4W" // password
 	config := map[string]any{
@@ -186,21 +106,10 @@ func (i *issuer) start(t *testing.T, life time.Duration) (stop func()) {
 	if err := os.WriteFile(file, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, stop = run(t, regexp.MustCompile(`listening on.*https`), i.program, "serve", file)
-	look := time.NewTicker(20 * time.Millisecond) // it says so a little before it does
-	defer look.Stop()
-	for late := time.After(limit); ; {
-		c, err := net.Dial("tcp", i.address)
-		if err == nil {
-			_ = c.Close()
-			return stop
-		}
-		select {
-		case <-look.C:
-		case <-late:
-			t.Fatal(err)
-		}
-	}
+	p := programs.Start(t, nil, "dex", "serve", file)
+	p.Await(regexp.MustCompile(`listening on.*https`))
+	p.Listening(i.address)
+	return p
 }
 
 // login is the ID token of a user for a client, by the password grant, and the refresh token.

@@ -28,6 +28,8 @@ type server struct {
 	url    string
 	client *http.Client // an administrator's
 	proc   *exec.Cmd
+	said   string // until it was ready
+	dir    string // its data directory, if a test needs it
 }
 
 // up starts a server on an etcd cluster, with the authorities in pki, and returns when it is ready.
@@ -45,9 +47,15 @@ func up(t *testing.T, c *members, pki string, flags ...string) *server {
 // start starts a server on a data directory.
 func start(t *testing.T, dir string, flags ...string) (*server, error) {
 	t.Helper()
+	return startBy(t, exec.Command, dir, flags...)
+}
+
+// startBy starts a server with a command that a function makes.
+func startBy(t *testing.T, command func(program string, args ...string) *exec.Cmd, dir string, flags ...string) (*server, error) {
+	t.Helper()
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	s := &server{}
-	s.proc = exec.Command(program("mortise"), append([]string{"up", "--data-dir", dir, "--kubeconfig", kubeconfig,
+	s.proc = command(program("mortise"), append([]string{"up", "--data-dir", dir, "--kubeconfig", kubeconfig,
 		"--listen", "127.0.0.1:0", "--node", "none"}, flags...)...)
 	s.proc.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := s.proc.StdoutPipe()
@@ -65,6 +73,7 @@ func start(t *testing.T, dir string, flags ...string) (*server, error) {
 			return nil, fmt.Errorf("%s", text.String())
 		}
 	}
+	s.said = text.String()
 	var rest sync.WaitGroup
 	rest.Go(func() { _, _ = io.Copy(io.Discard, out) })
 	t.Cleanup(func() {

@@ -66,7 +66,7 @@ func TestAdmission(t *testing.T) {
 	create("nobodys", "", "i", http.StatusForbidden, `admission webhook \"teams.example.com\" denied the request: every pod belongs to a team`)
 	create("ours", `"team":"a"`, "i", http.StatusCreated, `"team":"a"`)
 	create("evil", `"team":"a"`, "evil.example.com/i", http.StatusForbidden, "image evil.example.com/i is not trusted")
-	agent.stop()
+	agent.Stop()
 	create("late", `"team":"a"`, "i", http.StatusInternalServerError,
 		`failed calling webhook \"teams.example.com\": failed to call webhook: Post`)
 	if code, said := s.do("", "DELETE", configurations+"/opa", ""); code != http.StatusOK {

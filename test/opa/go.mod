@@ -1,8 +1,10 @@
 module github.com/mortise-dev/mortise/test/opa
 
-go 1.26.0
+go 1.26.4
 
 tool github.com/open-policy-agent/opa
+
+require github.com/mortise-dev/mortise/test/programs v0.0.0-00010101000000-000000000000
 
 require (
 	github.com/agnivade/levenshtein v1.2.1 // indirect
@@ -96,3 +98,5 @@ require (
 	gopkg.in/natefinch/lumberjack.v2 v2.2.1 // indirect
 	oras.land/oras-go/v2 v2.6.2 // indirect
 )
+
+replace github.com/mortise-dev/mortise/test/programs => ../programs

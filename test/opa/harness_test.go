@@ -4,7 +4,6 @@
 package opa
 
 import (
-	"bufio"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -18,109 +17,17 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/mortise-dev/mortise/test/programs"
 )
 
-// programs are what the tests run, built once.
-var programs struct{ mortise, opa string }
-
 func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "mortise-opa-")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer os.RemoveAll(dir)
-		programs.mortise, programs.opa = filepath.Join(dir, "mortise"), filepath.Join(dir, "opa")
-		for _, b := range []struct{ in, out, what string }{{filepath.Join("..", ".."), programs.mortise, "./cmd/mortise"},
-			{".", programs.opa, "github.com/open-policy-agent/opa"}} {
-			build := exec.Command("go", "build", "-tags", "grpcnotrace", "-o", b.out, b.what)
-			build.Dir, build.Env = b.in, append(os.Environ(), "CGO_ENABLED=0")
-			if out, err := build.CombinedOutput(); err != nil {
-				fmt.Fprintf(os.Stderr, "build %s: %v\n%s", b.what, err, out)
-				return 1
-			}
-		}
-		return m.Run()
-	}())
-}
-
-// process is a program that runs, with what it says on standard error.
-type process struct {
-	t    *testing.T
-	cmd  *exec.Cmd
-	gone chan struct{} // closed when it has ended
-
-	mu    sync.Mutex
-	lines []string
-	heard chan struct{}
-}
-
-func start(t *testing.T, program string, args ...string) *process {
-	t.Helper()
-	p := &process{t: t, cmd: exec.Command(program, args...), gone: make(chan struct{}), heard: make(chan struct{}, 1)}
-	stderr, err := p.cmd.StderrPipe()
-	must(t, err)
-	must(t, p.cmd.Start())
-	go func() {
-		for s := bufio.NewScanner(stderr); s.Scan(); {
-			p.mu.Lock()
-			p.lines = append(p.lines, s.Text())
-			p.mu.Unlock()
-			p.wake()
-		}
-		_ = p.cmd.Wait() // how it ended is in what it said
-		close(p.gone)
-		p.wake()
-	}()
-	t.Cleanup(p.stop)
-	return p
-}
-
-func (p *process) wake() {
-	select {
-	case p.heard <- struct{}{}:
-	default:
-	}
-}
-
-func (p *process) stop() {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself
-	<-p.gone
-}
-
-// await waits for a line that has all parts.
-func (p *process) await(parts ...string) string {
-	p.t.Helper()
-	late := time.After(time.Minute)
-	for {
-		p.mu.Lock()
-		said := append([]string(nil), p.lines...)
-		p.mu.Unlock()
-	line:
-		for _, l := range said {
-			for _, part := range parts {
-				if !strings.Contains(l, part) {
-					continue line
-				}
-			}
-			return l
-		}
-		select {
-		case <-p.gone:
-			p.t.Fatalf("%s ended before it said %q:\n%s", p.cmd.Path, parts, strings.Join(said, "\n"))
-		case <-late:
-			p.t.Fatalf("%s did not say %q:\n%s", p.cmd.Path, parts, strings.Join(said, "\n"))
-		case <-p.heard:
-		}
-	}
+	os.Exit(programs.Main(m, programs.Mortise, programs.Program{In: ".", Name: "opa", Package: "github.com/open-policy-agent/opa"}))
 }
 
 func must(t *testing.T, err error) {
@@ -132,7 +39,8 @@ func must(t *testing.T, err error) {
 
 // agent is an OPA server with a policy. It is reached over TLS with a certificate for 127.0.0.1.
 type agent struct {
-	*process
+	*programs.Process
+	t   *testing.T
 	URL string // https://127.0.0.1:PORT
 	CA  []byte // PEM, of its certificate
 }
@@ -145,25 +53,13 @@ func serve(t *testing.T, rego string) *agent {
 	for name, data := range map[string][]byte{"policy.rego": []byte(rego), "cert.pem": cert, "key.pem": key} {
 		must(t, os.WriteFile(filepath.Join(dir, name), data, 0o600))
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0") // a port that is free: the agent does not tell which it takes
-	must(t, err)
-	address := l.Addr().String()
-	must(t, l.Close())
-	p := start(t, programs.opa, "run", "--server", "--addr", address, "--log-format", "json", "--log-level", "debug", "--skip-version-check",
-		"--tls-cert-file", filepath.Join(dir, "cert.pem"), "--tls-private-key-file", filepath.Join(dir, "key.pem"),
+	address := net.JoinHostPort("127.0.0.1", programs.FreePort(t)) // the agent does not tell which port it takes
+	p := programs.Start(t, nil, "opa", "run", "--server", "--addr", address, "--log-format", "json", "--log-level", "debug",
+		"--skip-version-check", "--tls-cert-file", filepath.Join(dir, "cert.pem"), "--tls-private-key-file", filepath.Join(dir, "key.pem"),
 		filepath.Join(dir, "policy.rego"))
-	p.await("Server initialized.")
-	for until := time.Now().Add(10 * time.Second); ; { // it says so a moment before it listens
-		c, err := net.Dial("tcp", address)
-		if err == nil {
-			must(t, c.Close())
-			break
-		}
-		if time.Now().After(until) {
-			t.Fatal(err)
-		}
-	}
-	return &agent{process: p, URL: "https://" + address, CA: cert}
+	p.Await(regexp.MustCompile(`Server initialized\.`))
+	p.Listening(address)
+	return &agent{Process: p, t: t, URL: "https://" + address, CA: cert}
 }
 
 // Decision is the address at which a rule answers what is posted to it: the question is the rule's input, its value the answer.
@@ -208,7 +104,7 @@ func certificate(t *testing.T) (cert, key []byte) {
 
 // server is a `mortise up` without controllers and node, and an administrator's way to it.
 type server struct {
-	*process
+	*programs.Cluster
 	url    string
 	client *http.Client
 }
@@ -216,47 +112,44 @@ type server struct {
 // up starts a server with further flags.
 func up(t *testing.T, flags ...string) *server {
 	t.Helper()
-	data := filepath.Join(t.TempDir(), "data")
-	p := start(t, programs.mortise, append([]string{"up", "--data-dir", data, "--listen", "127.0.0.1:0", "--node", "none", "--controllers",
-		"none"}, flags...)...)
-	_, ready, _ := strings.Cut(p.await("mortise: ready in "), "https://") // …, https://HOST:PORT, …
-	host, _, _ := strings.Cut(ready, ",")
+	c := programs.Up(t, append([]string{"--node", "none", "--controllers", "none"}, flags...)...)
+	data, url := filepath.Join(c.Home, "data"), c.Await(regexp.MustCompile(`mortise: ready in .*(https://[0-9.:]+),`))[1]
 	pair, err := tls.LoadX509KeyPair(filepath.Join(data, "pki", "admin.crt"), filepath.Join(data, "pki", "admin.key"))
 	must(t, err)
 	ca, err := os.ReadFile(filepath.Join(data, "pki", "ca.crt"))
 	must(t, err)
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca)
-	return &server{process: p, url: "https://" + host, client: &http.Client{Transport: &http.Transport{
+	return &server{Cluster: c, url: url, client: &http.Client{Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}},
 	}}}
 }
 
 // do says a request as a user (empty: the administrator), and returns the code and the answer.
 func (s *server) do(user, method, path, body string) (int, string) {
-	s.t.Helper()
-	r, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, strings.NewReader(body))
-	must(s.t, err)
+	s.T.Helper()
+	r, err := http.NewRequestWithContext(s.T.Context(), method, s.url+path, strings.NewReader(body))
+	must(s.T, err)
 	r.Header.Set("Content-Type", "application/json")
 	if user != "" {
 		r.Header.Set("Impersonate-User", user)
 	}
 	answer, err := s.client.Do(r)
-	must(s.t, err)
+	must(s.T, err)
 	defer answer.Body.Close()
 	said, err := io.ReadAll(answer.Body)
-	must(s.t, err)
+	must(s.T, err)
 	return answer.StatusCode, string(said)
 }
 
 // metric is the value of a metric by its name and labels, as /metrics writes them; 0 if it is not there.
 func (s *server) metric(name string) (v float64) {
-	s.t.Helper()
+	s.T.Helper()
 	_, all := s.do("", "GET", "/metrics", "")
 	for l := range strings.Lines(all) {
 		if rest, ok := strings.CutPrefix(l, name+" "); ok {
 			if _, err := fmt.Sscan(rest, &v); err != nil {
-				s.t.Fatalf("read metric %q: %v", l, err)
+				s.T.Fatalf("read metric %q: %v", l, err)
 			}
 		}
 	}

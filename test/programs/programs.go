@@ -150,6 +150,28 @@ func (p *Process) Await(what *regexp.Regexp) []string {
 	}
 }
 
+// Listening waits until a program listens at an address of TCP. Some say that they are ready a moment before.
+func (p *Process) Listening(address string) {
+	p.t.Helper()
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	late := time.After(Limit)
+	for {
+		c, err := net.Dial("tcp", address)
+		if err == nil {
+			_ = c.Close()
+			return
+		}
+		select {
+		case <-look.C:
+		case <-p.ended:
+			p.t.Fatalf("%s ended before it listened at %s", p.cmd.Path, address)
+		case <-late:
+			p.t.Fatal(err)
+		}
+	}
+}
+
 // FreePort returns a port of 127.0.0.1 that was free a moment ago.
 func FreePort(t *testing.T) string {
 	t.Helper()

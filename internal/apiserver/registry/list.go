@@ -142,6 +142,23 @@ func (rd *Reader) List(ctx context.Context, k *Kind, ns string, s *Selection) (*
 	}
 }
 
+// Unreadable returns the objects of a namespace, or of all, that cannot be decoded now, at most limit.
+func (rd *Reader) Unreadable(ctx context.Context, k *Kind, ns string, limit int) (all []*store.UnreadableError, err error) {
+	p, err := rd.store.Range(ctx, store.Range{Prefix: k.Under(ns)})
+	if err != nil {
+		return nil, err
+	}
+	for _, rec := range p.Records {
+		var e *store.UnreadableError
+		if _, err := k.Listed(rec); errors.As(err, &e) {
+			if all = append(all, e); len(all) == limit {
+				break
+			}
+		}
+	}
+	return all, nil
+}
+
 func (rd *Reader) listOne(ctx context.Context, k *Kind, ns string, s *Selection) (*Found, error) {
 	rec, head, err := rd.store.Get(ctx, k.Key(ns, s.Name))
 	if err != nil {

@@ -57,9 +57,10 @@ func NewViews(max int64) *Views { return &Views{max: max} }
 
 // add counts a record's new cached object, and drops the oldest ones.
 func (v *Views) add(r *store.Record, size int64) {
+	e := viewEntry{record: weak.Make(r), size: size} // without the lock: it can take long
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.push(viewEntry{record: weak.Make(r), size: size})
+	v.push(e)
 	for v.total > v.max && v.first < len(v.queue) {
 		if old := v.pop().record.Value(); old != r {
 			drop(old)
@@ -102,9 +103,10 @@ func (v *Views) dropIdle() (size int64) {
 
 // grow counts a new encoding of a cached object.
 func (v *Views) grow(r *store.Record, size int64) {
+	e := viewEntry{record: weak.Make(r), size: size} // without the lock: it can take long
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.push(viewEntry{record: weak.Make(r), size: size})
+	v.push(e)
 }
 
 // room reports whether a cached object of a size fits, after dropping objects that a list may drop.

@@ -57,8 +57,11 @@ type Kind struct {
 	Feed *Feed
 	// Traffic counts the events that watches sent, by version.
 	Traffic []Traffic
+	// Unread is called for each record that cannot be decoded, each time; first is true once for each. Nil: there is none.
+	Unread func(e *store.UnreadableError, first bool)
 
-	views *Views
+	views      *Views
+	unreadable unreadables
 }
 
 // NewKind makes the Kind of a descriptor.
@@ -157,11 +160,10 @@ func (k *Kind) Attach(r *store.Record, hub resource.Object) *CachedObject {
 
 // cachedSize estimates the memory of a record's decoded object.
 func (k *Kind) cachedSize(r *store.Record) int64 {
-	times := 2
-	if k.Bulky {
-		times = 12
+	if c, ok := k.Codec.(resource.SizeCodec); ok {
+		return c.DecodedSize(len(r.Value)) + 1024
 	}
-	return int64(times*len(r.Value) + 1024)
+	return 2*int64(len(r.Value)) + 1024
 }
 
 // Cached returns the record's decoded object with its encodings, and caches it if necessary. Concurrent callers get the
@@ -220,6 +222,13 @@ func (k *Kind) hub(r *store.Record) (resource.Object, error) {
 		if k.alike(v.Kind) {
 			return v.Hub, nil
 		}
+	case store.Unopened:
+		opened, err := v.Open()
+		if err != nil {
+			return nil, k.sealed(r, err)
+		}
+		k.unreadable.readable(r)
+		return k.Decode(opened)
 	}
 	return k.Decode(r)
 }
@@ -288,7 +297,7 @@ func (k *Kind) Listed(r *store.Record) (*CachedObject, error) {
 func (k *Kind) Decode(r *store.Record) (resource.Object, error) {
 	hub, err := k.Codec.Decode(r.Value)
 	if err != nil {
-		return nil, fmt.Errorf("decode %s: %w", r.Key, err)
+		return nil, k.broken(r, err)
 	}
 	if !k.Unstructured {
 		hub.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
@@ -296,10 +305,26 @@ func (k *Kind) Decode(r *store.Record) (resource.Object, error) {
 	if hub.GetResourceVersion() == "" {
 		hub.SetResourceVersion(strconv.FormatInt(r.Revision, 10))
 	}
-	if measured, ok := hub.(interface{ Size() int }); ok {
-		measured.Size() // a quantity caches its text at the first call: call it now, while the object is not shared
-	}
+	settleTexts(hub)
 	return hub, nil
+}
+
+// settleTexts makes the texts that quantities cache at the first call, while the object is not shared.
+func settleTexts(hub resource.Object) {
+	if measured, ok := hub.(interface{ Size() int }); ok {
+		measured.Size()
+	}
+}
+
+// ReadBack makes obj, which was encoded and belongs to the caller, what [Kind.Decode] would return for its record except for the revision.
+// False: the record must be decoded, and obj is of no use any more.
+func (k *Kind) ReadBack(obj resource.Object) bool {
+	r, ok := k.Codec.(resource.ReadBacker)
+	if !ok || !r.ReadBack(obj) {
+		return false
+	}
+	settleTexts(obj)
+	return true
 }
 
 // Fields returns the object's selectable fields.

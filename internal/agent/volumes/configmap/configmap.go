@@ -7,6 +7,7 @@ package configmap
 import (
 	"context"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
@@ -16,39 +17,17 @@ import (
 // Name is the plug-in's name.
 const Name = "kubernetes.io/configmap"
 
-type plugin struct{ host *volumes.Host }
-
 // New makes the plug-in.
-func New(host *volumes.Host) volumes.Plugin { return plugin{host} }
-
-func (p plugin) Name() string { return Name }
-
-func (p plugin) CanSupport(spec *volumes.Spec) bool { return spec.Volume.ConfigMap != nil }
-
-// SetUp writes the files of the ConfigMap if they have changed.
-func (p plugin) SetUp(ctx context.Context, spec *volumes.Spec) error {
-	source := spec.Volume.ConfigMap
-	files, err := Files(ctx, p.host.Sources, spec.Pod.Namespace, atomicwriter.Selection{
-		Name: source.Name, Items: source.Items, Mode: source.DefaultMode, Optional: source.Optional,
-	})
-	if err != nil {
-		return err
+func New(host *volumes.Host) volumes.Plugin {
+	return volumes.FilesPlugin{
+		Host: host, PluginName: Name, Supports: func(volume *corev1.Volume) bool { return volume.ConfigMap != nil },
+		Files: func(ctx context.Context, spec *volumes.Spec) (map[string]atomicwriter.File, error) {
+			source := spec.Volume.ConfigMap
+			return Files(ctx, host.Sources, spec.Pod.Namespace, atomicwriter.Selection{
+				Name: source.Name, Items: source.Items, Mode: source.DefaultMode, Optional: source.Optional,
+			})
+		},
 	}
-	return p.host.WriteFiles(spec, p.Path(spec), false, files)
-}
-
-func (p plugin) TearDown(_ context.Context, volume volumes.Reconstructed) error {
-	return p.host.Remove(volume.Dir)
-}
-
-func (p plugin) Path(spec *volumes.Spec) string {
-	return p.host.VolumeDir(spec.Pod.UID, Name, spec.Name())
-}
-
-// Attributes returns ReadOnly: the node rewrites the files as root, and a container that could write there could misdirect it
-// (CVE-2017-1002102).
-func (p plugin) Attributes(*volumes.Spec) volumes.Attributes {
-	return volumes.Attributes{ReadOnly: true, Measure: volumes.MeasureFiles}
 }
 
 // Files returns the files of a ConfigMap.

@@ -18,37 +18,14 @@ import (
 // Name is the plug-in's name.
 const Name = "kubernetes.io/downward-api"
 
-type plugin struct{ host *volumes.Host }
-
 // New makes the plug-in.
-func New(host *volumes.Host) volumes.Plugin { return plugin{host} }
-
-func (p plugin) Name() string { return Name }
-
-func (p plugin) CanSupport(spec *volumes.Spec) bool { return spec.Volume.DownwardAPI != nil }
-
-// SetUp writes the files of the fields if they have changed.
-func (p plugin) SetUp(_ context.Context, spec *volumes.Spec) error {
-	source := spec.Volume.DownwardAPI
-	files, err := Files(p.host, spec, source.Items, source.DefaultMode)
-	if err != nil {
-		return err
+func New(host *volumes.Host) volumes.Plugin {
+	return volumes.FilesPlugin{
+		Host: host, PluginName: Name, Supports: func(volume *corev1.Volume) bool { return volume.DownwardAPI != nil },
+		Files: func(_ context.Context, spec *volumes.Spec) (map[string]atomicwriter.File, error) {
+			return Files(host, spec, spec.Volume.DownwardAPI.Items, spec.Volume.DownwardAPI.DefaultMode)
+		},
 	}
-	return p.host.WriteFiles(spec, p.Path(spec), false, files)
-}
-
-func (p plugin) TearDown(_ context.Context, volume volumes.Reconstructed) error {
-	return p.host.Remove(volume.Dir)
-}
-
-func (p plugin) Path(spec *volumes.Spec) string {
-	return p.host.VolumeDir(spec.Pod.UID, Name, spec.Name())
-}
-
-// Attributes returns ReadOnly: the node rewrites the files as root, and a container that could write there could misdirect it
-// (CVE-2017-1002102).
-func (p plugin) Attributes(*volumes.Spec) volumes.Attributes {
-	return volumes.Attributes{ReadOnly: true, Measure: volumes.MeasureFiles}
 }
 
 // Files returns the files of the pod's fields and of its containers' resources.

@@ -129,7 +129,7 @@ func (p *plugin) certificateFiles(
 
 // advance makes the next step of a credential that was not denied, if one is due.
 func (p *plugin) advance(ctx context.Context, pod *corev1.Pod, source *corev1.PodCertificateProjection, c *credential) error {
-	now := p.host.Clock.Now()
+	now := p.Host.Clock.Now()
 	if c.asked != nil {
 		if err := p.answered(ctx, pod, c, now); err != nil {
 			return err
@@ -146,7 +146,7 @@ func (p *plugin) advance(ctx context.Context, pod *corev1.Pod, source *corev1.Po
 	if err != nil {
 		return err
 	}
-	made, err := p.host.Sources.RequestCertificate(ctx, request)
+	made, err := p.Host.Sources.RequestCertificate(ctx, request)
 	if err != nil {
 		c.retryAt = now.Add(askAgain)
 		return err
@@ -158,7 +158,7 @@ func (p *plugin) advance(ctx context.Context, pod *corev1.Pod, source *corev1.Po
 // answered checks the response to the request.
 func (p *plugin) answered(ctx context.Context, pod *corev1.Pod, c *credential, now time.Time) error {
 	name := pod.Namespace + "/" + c.asked.name
-	request, err := p.host.Sources.CertificateRequest(ctx, pod.Namespace, c.asked.name)
+	request, err := p.Host.Sources.CertificateRequest(ctx, pod.Namespace, c.asked.name)
 	switch {
 	case apierrors.IsNotFound(err):
 		// Not shown yet, or deleted; time will tell.
@@ -215,14 +215,14 @@ func (p *plugin) tellLate(pod *corev1.Pod, c *credential, now time.Time) {
 }
 
 func (p *plugin) tell(pod *corev1.Pod, reason, message string) {
-	if p.host.Warn != nil {
-		p.host.Warn(pod, reason, message)
+	if p.Host.Warn != nil {
+		p.Host.Warn(pod, reason, message)
 	}
 }
 
 func (p *plugin) jitter() time.Duration {
-	if p.host.Jitter != nil {
-		return p.host.Jitter()
+	if p.Host.Jitter != nil {
+		return p.Host.Jitter()
 	}
 	return rand.N(maxJitter)
 }

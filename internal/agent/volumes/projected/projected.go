@@ -17,6 +17,7 @@ import (
 	"maps"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
@@ -31,7 +32,7 @@ import (
 const Name = "kubernetes.io/projected"
 
 type plugin struct {
-	host        *volumes.Host
+	volumes.FilesPlugin
 	tokens      podCache[tokenKey, cachedToken]
 	credentials podCache[credentialKey, *credential]
 }
@@ -39,33 +40,13 @@ type plugin struct {
 var _ volumes.Renewer = &plugin{}
 
 // New makes the plug-in.
-func New(host *volumes.Host) volumes.Plugin { return &plugin{host: host} }
-
-func (p *plugin) Name() string { return Name }
-
-func (p *plugin) CanSupport(spec *volumes.Spec) bool { return spec.Volume.Projected != nil }
-
-// SetUp writes the files of all sources to memory, if they have changed.
-func (p *plugin) SetUp(ctx context.Context, spec *volumes.Spec) error {
-	files, err := p.files(ctx, spec)
-	if err != nil {
-		return err
+func New(host *volumes.Host) volumes.Plugin {
+	p := &plugin{}
+	p.FilesPlugin = volumes.FilesPlugin{
+		Host: host, PluginName: Name, Supports: func(volume *corev1.Volume) bool { return volume.Projected != nil }, Files: p.files,
+		Memory: true,
 	}
-	return p.host.WriteFiles(spec, p.Path(spec), true, files)
-}
-
-func (p *plugin) TearDown(_ context.Context, volume volumes.Reconstructed) error {
-	return p.host.Remove(volume.Dir)
-}
-
-func (p *plugin) Path(spec *volumes.Spec) string {
-	return p.host.VolumeDir(spec.Pod.UID, Name, spec.Name())
-}
-
-// Attributes returns ReadOnly: the node rewrites the files as root, and a container that could write there could misdirect it
-// (CVE-2017-1002102).
-func (p *plugin) Attributes(*volumes.Spec) volumes.Attributes {
-	return volumes.Attributes{ReadOnly: true, Measure: volumes.MeasureFiles}
+	return p
 }
 
 // NextRenewal returns when the first of the pod's tokens and certificates must be renewed or checked; zero without any.
@@ -101,13 +82,13 @@ func (p *plugin) source(ctx context.Context, spec *volumes.Spec, index int) (map
 	case source.Secret != nil:
 		s := source.Secret
 		selection := atomicwriter.Selection{Name: s.Name, Items: s.Items, Mode: mode, Optional: s.Optional}
-		return secret.Files(ctx, p.host.Sources, pod.Namespace, selection)
+		return secret.Files(ctx, p.Host.Sources, pod.Namespace, selection)
 	case source.ConfigMap != nil:
 		s := source.ConfigMap
 		selection := atomicwriter.Selection{Name: s.Name, Items: s.Items, Mode: mode, Optional: s.Optional}
-		return configmap.Files(ctx, p.host.Sources, pod.Namespace, selection)
+		return configmap.Files(ctx, p.Host.Sources, pod.Namespace, selection)
 	case source.DownwardAPI != nil:
-		return downwardapi.Files(p.host, spec, source.DownwardAPI.Items, mode)
+		return downwardapi.Files(p.Host, spec, source.DownwardAPI.Items, mode)
 	case source.ServiceAccountToken != nil:
 		return p.tokenFile(ctx, pod, source.ServiceAccountToken, mode)
 	case source.ClusterTrustBundle != nil:

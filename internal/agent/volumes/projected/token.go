@@ -75,7 +75,7 @@ func (p *plugin) token(ctx context.Context, pod *corev1.Pod, source *corev1.Serv
 		seconds = *source.ExpirationSeconds
 	}
 	key := tokenKey{source.Audience, seconds}
-	now := p.host.Clock.Now()
+	now := p.Host.Clock.Now()
 	cached, ok := p.tokens.get(pod.UID, key)
 	if ok && now.Before(cached.renewAt) {
 		return cached.token, nil
@@ -91,7 +91,7 @@ func (p *plugin) token(ctx context.Context, pod *corev1.Pod, source *corev1.Serv
 	if account == "" {
 		account = "default"
 	}
-	answer, err := p.host.Sources.Token(ctx, pod.Namespace, account, request)
+	answer, err := p.Host.Sources.Token(ctx, pod.Namespace, account, request)
 	switch {
 	case err != nil && !ok:
 		return "", fmt.Errorf("failed to fetch token: %w", err) // upstream's words

@@ -51,7 +51,7 @@ func (p *plugin) trustFile(
 }
 
 func (p *plugin) namedBundle(ctx context.Context, name string, optional bool) ([]*certificatesv1.ClusterTrustBundle, error) {
-	bundle, err := p.host.Sources.TrustBundle(ctx, name)
+	bundle, err := p.Host.Sources.TrustBundle(ctx, name)
 	switch {
 	case apierrors.IsNotFound(err) && optional:
 		return nil, nil
@@ -72,7 +72,7 @@ func (p *plugin) signersBundles(
 	if n := len(selector.String()); n > maxLabelSelector {
 		return nil, fmt.Errorf("label selector length (%d) is larger than %d", n, maxLabelSelector)
 	}
-	all, err := p.host.Sources.TrustBundles(ctx, signer)
+	all, err := p.Host.Sources.TrustBundles(ctx, signer)
 	if err != nil {
 		return nil, fmt.Errorf("while listing ClusterTrustBundles matching label selector %v: %w", wanted, err)
 	}

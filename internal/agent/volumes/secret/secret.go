@@ -1,56 +1,36 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package secret makes volumes of Secrets, in memory. The plug-in keeps no state.
+// Package secret implements secret volumes, in memory. The plug-in keeps no state.
 package secret
 
 import (
 	"context"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
 	"github.com/mortise-dev/mortise/internal/agent/volumes/atomicwriter"
 )
 
-// Name is the plug-in's.
+// Name is the plug-in's name.
 const Name = "kubernetes.io/secret"
 
-type plugin struct{ host *volumes.Host }
-
 // New makes the plug-in.
-func New(host *volumes.Host) volumes.Plugin { return plugin{host} }
-
-func (p plugin) Name() string { return Name }
-
-func (p plugin) CanSupport(spec *volumes.Spec) bool { return spec.Volume.Secret != nil }
-
-// SetUp writes the files of the Secret to memory, if they have changed.
-func (p plugin) SetUp(ctx context.Context, spec *volumes.Spec) error {
-	source := spec.Volume.Secret
-	files, err := Files(ctx, p.host.Sources, spec.Pod.Namespace, atomicwriter.Selection{
-		Name: source.SecretName, Items: source.Items, Mode: source.DefaultMode, Optional: source.Optional,
-	})
-	if err != nil {
-		return err
+func New(host *volumes.Host) volumes.Plugin {
+	return volumes.FilesPlugin{
+		Host: host, PluginName: Name, Supports: func(volume *corev1.Volume) bool { return volume.Secret != nil }, Memory: true,
+		Files: func(ctx context.Context, spec *volumes.Spec) (map[string]atomicwriter.File, error) {
+			source := spec.Volume.Secret
+			return Files(ctx, host.Sources, spec.Pod.Namespace, atomicwriter.Selection{
+				Name: source.SecretName, Items: source.Items, Mode: source.DefaultMode, Optional: source.Optional,
+			})
+		},
 	}
-	return p.host.WriteFiles(spec, p.Path(spec), true, files)
 }
 
-func (p plugin) TearDown(_ context.Context, volume volumes.Reconstructed) error {
-	return p.host.Remove(volume.Dir)
-}
-
-func (p plugin) Path(spec *volumes.Spec) string {
-	return p.host.VolumeDir(spec.Pod.UID, Name, spec.Name())
-}
-
-// Attributes: the node rewrites the files as root; a container that could write there could lead it elsewhere (CVE-2017-1002102).
-func (p plugin) Attributes(*volumes.Spec) volumes.Attributes {
-	return volumes.Attributes{ReadOnly: true, Measure: volumes.MeasureFiles}
-}
-
-// Files are the files of a Secret.
+// Files returns the files of a Secret.
 func Files(ctx context.Context, sources volumes.Sources, namespace string, s atomicwriter.Selection) (map[string]atomicwriter.File, error) {
 	object, err := sources.Secret(ctx, namespace, s.Name)
 	if apierrors.IsNotFound(err) && s.MayMiss() {
