@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -17,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// standInSystemd is what a package's scripts ask of systemd, in the root of TestPackage: a program systemctl passes on what it is asked to
-// the test, which starts and stops services as their units say. Other than systemd, it has no cgroups.
+// standInSystemd is what a package's scripts ask of systemd, in the root of TestPackage on a machine without it: a program systemctl passes
+// on what it is asked to the test, which starts and stops services as their units say. Other than systemd, it has no cgroups.
 type standInSystemd struct {
 	t    *testing.T
 	root *debian
@@ -65,11 +66,10 @@ func newStandInSystemd(t *testing.T, root *debian) *standInSystemd {
 	return s
 }
 
-// asked returns what systemctl was asked so far.
-func (s *standInSystemd) asked() []string {
+func (s *standInSystemd) begun() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]string(nil), s.asks...)
+	return slices.DeleteFunc(slices.Clone(s.asks), func(asked string) bool { return strings.Contains(asked, "daemon-reload") })
 }
 
 // do does what systemctl is asked.

@@ -31,7 +31,7 @@ func runDocs(ctx context.Context, p Program, args []string) int {
 	f.SetOutput(p.Err)
 	f.SortFlags = false
 	listen := f.String("listen", "127.0.0.1:0", "HOST:PORT of the web site. Port 0 selects a free port.")
-	write := f.String("write", "", "`DIR` to write the web site to as static files, without the search, instead of serving it.")
+	write := f.String("write", "", "`DIR` to write the web site to as static files, with a search of their own, instead of serving it.")
 	man := f.String("man", "", "`DIR` to write the commands' manual pages to, for man(1), instead of serving the web site.")
 	f.Usage = func() {
 		fmt.Fprintf(f.Output(), `Usage: mortise docs [flags]

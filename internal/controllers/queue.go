@@ -21,31 +21,39 @@ import (
 
 // Queue holds the keys that a controller has to sync. It holds a key once, however often it is added, and never gives it to two workers at
 // a time: a key that is added during its sync is synced again afterwards.
-type Queue[K comparable] struct {
-	work    workqueue.TypedRateLimitingInterface[K]
+type Queue[K comparable] struct{ of *queue }
+
+// queue is a Queue of keys of any type. All queues are of it: for each type of keys the program would have all of workqueue's code once
+// more.
+type queue struct {
+	work    workqueue.TypedRateLimitingInterface[any]
 	name    string
 	log     *slog.Logger
 	metrics *queueMetrics
 	workers int
 	turn    func(what string) time.Duration
-	retry   *retrying[K]
+	retry   *retrying
 }
 
 // NewQueue creates a controller's queue. The name tells several queues of one controller apart. A failed key comes back after 5 ms,
 // doubling up to 1000 s; over all keys, the queue retries no more than ten a second after a burst of a hundred.
 func NewQueue[K comparable](d *Deps, name string, workers int) *Queue[K] {
-	q := &Queue[K]{name: name, log: d.Logger.With("queue", name), metrics: d.Metrics.queue(name), workers: workers, turn: d.turn,
-		retry: newRetrying[K](d.retries)}
-	config := workqueue.TypedRateLimitingQueueConfig[K]{Clock: d.Clock}
+	return &Queue[K]{newQueue(d, name, workers)}
+}
+
+func newQueue(d *Deps, name string, workers int) *queue {
+	q := &queue{name: name, log: d.Logger.With("queue", name), metrics: d.Metrics.queue(name), workers: workers, turn: d.turn,
+		retry: newRetrying(d.retries)}
+	config := workqueue.TypedRateLimitingQueueConfig[any]{Clock: d.Clock}
 	if q.metrics != nil {
-		measured := &measuredQueue[K]{
-			TypedInterface: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[K]{Clock: d.Clock}),
-			metrics:        q.metrics, clock: d.Clock, added: map[K]time.Time{}, began: map[K]time.Time{},
+		measured := &measuredQueue{
+			TypedInterface: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[any]{Clock: d.Clock}),
+			metrics:        q.metrics, clock: d.Clock, added: map[any]time.Time{}, began: map[any]time.Time{},
 		}
 		d.Metrics.running(name, measured)
-		config.DelayingQueue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[K]{Clock: d.Clock, Queue: measured})
+		config.DelayingQueue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[any]{Clock: d.Clock, Queue: measured})
 	}
-	q.work = workqueue.NewTypedRateLimitingQueueWithConfig(workqueue.DefaultTypedControllerRateLimiter[K](), config)
+	q.work = workqueue.NewTypedRateLimitingQueueWithConfig(workqueue.DefaultTypedControllerRateLimiter[any](), config)
 	d.scope.mu.Lock()
 	defer d.scope.mu.Unlock()
 	d.scope.stops = append(d.scope.stops, q.work.ShutDown) // also if Run is never called
@@ -53,7 +61,9 @@ func NewQueue[K comparable](d *Deps, name string, workers int) *Queue[K] {
 }
 
 // Add enqueues a key.
-func (q *Queue[K]) Add(key K) {
+func (q *Queue[K]) Add(key K) { q.of.add(key) }
+
+func (q *queue) add(key any) {
 	if q.turn != nil {
 		q.work.AddAfter(key, q.turn(fmt.Sprintf("%s %v", q.name, key)))
 		return
@@ -64,18 +74,22 @@ func (q *Queue[K]) Add(key K) {
 // AddAfter enqueues a key after d, or at once if d is not positive.
 func (q *Queue[K]) AddAfter(key K, d time.Duration) {
 	if d <= 0 {
-		q.Add(key)
+		q.of.add(key)
 		return
 	}
-	q.work.AddAfter(key, d)
+	q.of.work.AddAfter(key, d)
 }
 
 // AddRateLimited enqueues a key after its back-off, as a failed sync does.
-func (q *Queue[K]) AddRateLimited(key K) { q.work.AddRateLimited(key) }
+func (q *Queue[K]) AddRateLimited(key K) { q.of.work.AddRateLimited(key) }
 
 // Run syncs keys until ctx ends, then waits for the syncs in progress. It logs a failed sync and retries the key after its back-off, for
 // ever: nothing else would bring the key back. A sync that panics ends Run with an error.
 func (q *Queue[K]) Run(ctx context.Context, sync func(context.Context, K) error) error {
+	return q.of.run(ctx, func(ctx context.Context, key any) error { return sync(ctx, key.(K)) })
+}
+
+func (q *queue) run(ctx context.Context, sync func(context.Context, any) error) error {
 	defer q.retry.end()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -117,7 +131,7 @@ func Behind(of schema.GroupResource, name, why string) error {
 const soon = 8
 
 // one syncs one key. It returns an error only for a panic.
-func (q *Queue[K]) one(ctx context.Context, key K, sync func(context.Context, K) error) (err error) {
+func (q *queue) one(ctx context.Context, key any, sync func(context.Context, any) error) (err error) {
 	defer q.work.Done(key)
 	q.retry.back(key)
 	defer func() {

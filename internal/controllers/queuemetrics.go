@@ -44,17 +44,17 @@ func (m *Metrics) running(name string, q timedQueue) {
 
 // measuredQueue is a queue that measures the time of its keys. It counts the keys that the queue keeps: adding a key that is queued already
 // changes nothing.
-type measuredQueue[K comparable] struct {
-	workqueue.TypedInterface[K]
+type measuredQueue struct {
+	workqueue.TypedInterface[any]
 	metrics *queueMetrics
 	clock   clock.PassiveClock
 
 	mu           sync.Mutex
-	added, began map[K]time.Time
+	added, began map[any]time.Time
 }
 
 // Add enqueues a key.
-func (q *measuredQueue[K]) Add(key K) {
+func (q *measuredQueue) Add(key any) {
 	q.mu.Lock()
 	if _, ok := q.added[key]; !ok && !q.ShuttingDown() {
 		q.added[key] = q.clock.Now()
@@ -66,7 +66,7 @@ func (q *measuredQueue[K]) Add(key K) {
 }
 
 // Get dequeues a key.
-func (q *measuredQueue[K]) Get() (K, bool) {
+func (q *measuredQueue) Get() (any, bool) {
 	key, shutdown := q.TypedInterface.Get()
 	if shutdown {
 		return key, shutdown
@@ -84,7 +84,7 @@ func (q *measuredQueue[K]) Get() (K, bool) {
 }
 
 // Done ends the sync of a key.
-func (q *measuredQueue[K]) Done(key K) {
+func (q *measuredQueue) Done(key any) {
 	q.mu.Lock()
 	if at, ok := q.began[key]; ok {
 		q.metrics.work.Observe(q.clock.Since(at).Seconds())
@@ -95,7 +95,7 @@ func (q *measuredQueue[K]) Done(key K) {
 }
 
 // underWay returns how long the keys in progress have been in progress: the sum, and the longest.
-func (q *measuredQueue[K]) underWay() (all, longest time.Duration) {
+func (q *measuredQueue) underWay() (all, longest time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, at := range q.began {

@@ -49,19 +49,19 @@ func (r *RetryCounter) add(n int) {
 }
 
 // retrying is the keys of one queue that come back soon.
-type retrying[K comparable] struct {
+type retrying struct {
 	all *RetryCounter
 
 	mu   sync.Mutex
-	keys map[K]bool // nil: the queue has ended
+	keys map[any]bool // nil: the queue has ended
 }
 
-func newRetrying[K comparable](all *RetryCounter) *retrying[K] {
-	return &retrying[K]{all: all, keys: map[K]bool{}}
+func newRetrying(all *RetryCounter) *retrying {
+	return &retrying{all: all, keys: map[any]bool{}}
 }
 
 // soon records that a key comes back soon.
-func (r *retrying[K]) soon(key K) {
+func (r *retrying) soon(key any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.keys != nil && !r.keys[key] {
@@ -71,7 +71,7 @@ func (r *retrying[K]) soon(key K) {
 }
 
 // back records that a key has come back.
-func (r *retrying[K]) back(key K) {
+func (r *retrying) back(key any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.keys[key] {
@@ -81,7 +81,7 @@ func (r *retrying[K]) back(key K) {
 }
 
 // end forgets all keys.
-func (r *retrying[K]) end() {
+func (r *retrying) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.all.add(-len(r.keys))

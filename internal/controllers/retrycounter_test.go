@@ -15,7 +15,7 @@ func TestRetries(t *testing.T) {
 			return false
 		}
 	}
-	q, other := newRetrying[string](r), newRetrying[int](r)
+	q, other := newRetrying(r), newRetrying(r)
 	for _, step := range []struct {
 		what string
 		do   func()
@@ -37,5 +37,5 @@ func TestRetries(t *testing.T) {
 		}
 	}
 	<-(*RetryCounter)(nil).None()
-	newRetrying[string](nil).soon("a")
+	newRetrying(nil).soon("a")
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // kept are what must not stand in the program's code, since for its sake the linker keeps code of every kind in every version
-// (docs/decisions, 23), with what is in its place.
+// (docs/decisions, 24), with what is in its place.
 var kept = []struct {
 	text    *regexp.Regexp
 	instead string

@@ -195,8 +195,8 @@ func (g tree) make(cgroup string) error {
 	if !g.unified() {
 		for _, c := range controllers {
 			tree := filepath.Join(g.root, c)
-			if _, err := os.Stat(tree); err != nil {
-				continue // the machine does not have it
+			if _, err := os.Stat(filepath.Join(tree, "cgroup.procs")); err != nil {
+				continue // the machine does not have it; systemd leaves an empty directory for what it cannot mount
 			}
 			if err := os.MkdirAll(filepath.Join(tree, cgroup), 0o755); err != nil {
 				return fmt.Errorf("make cgroup: %w", err)

@@ -31,8 +31,12 @@ func plays(t *testing.T, version int) string {
 		}
 		return root
 	}
-	for _, c := range []string{"cpu", "memory", "pids", "freezer"} {
-		if err := os.Mkdir(filepath.Join(root, c), 0o755); err != nil {
+	for _, c := range []string{"cpu", "memory", "pids", "freezer", "hugetlb"} {
+		err := os.Mkdir(filepath.Join(root, c), 0o755)
+		if err == nil && c != "hugetlb" { // a controller that is not mounted
+			err = os.WriteFile(filepath.Join(root, c, "cgroup.procs"), nil, 0o600)
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -121,6 +125,9 @@ func TestBounds(t *testing.T) {
 			// Raised, bounds become wider and never narrower.
 			if err := m.Raise(sized("b", "100m", "1")); err != nil {
 				t.Fatal(err)
+			}
+			if made, _ := filepath.Glob(filepath.Join(root, "hugetlb", "*")); len(made) > 0 {
+				t.Errorf("in the directory of a controller that is not mounted: %q", made)
 			}
 			quota := filepath.Join(root, "cpu/kubepods/burstable/podb/cpu.cfs_quota_us")
 			shares := filepath.Join(root, "cpu/kubepods/burstable/podb/cpu.shares")

@@ -49,8 +49,7 @@ func (m registrar) listen(ctx context.Context) (*grpc.Server, net.Listener, erro
 			return nil, nil, fmt.Errorf("remove socket of a device plug-in: %w", err)
 		}
 	}
-	var config net.ListenConfig
-	l, err := config.Listen(ctx, "unix", filepath.Join(m.Dir, socketName))
+	l, err := plugins.Listen(ctx, filepath.Join(m.Dir, socketName))
 	if err != nil {
 		return nil, nil, fmt.Errorf("listen for device plug-ins: %w", err)
 	}

@@ -24,7 +24,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -34,6 +33,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/mortise-dev/mortise/internal/agent/plugins"
 	"github.com/mortise-dev/mortise/internal/version"
 )
 
@@ -115,7 +115,7 @@ func (d *Driver) serve(ctx context.Context, all ...endpoint) error {
 			first = fmt.Errorf("make directory of socket: %w", err)
 			break
 		}
-		l, err := new(net.ListenConfig).Listen(ctx, "unix", e.path)
+		l, err := plugins.Listen(ctx, e.path)
 		if err != nil {
 			first = fmt.Errorf("listen at %s: %w", e.path, err)
 			break

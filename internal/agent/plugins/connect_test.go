@@ -41,3 +41,45 @@ func TestLongPaths(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Sockets whose paths are longer than an address are served, and closing them removes them and nothing else.
+func TestListensAtLongPaths(t *testing.T) {
+	for _, name := range []string{"short", strings.Repeat("long", 30)} {
+		dir, err := os.MkdirTemp("", "l")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.RemoveAll(dir) })
+		path := filepath.Join(dir, name, "s")
+		if _, err := Listen(t.Context(), path); err == nil {
+			t.Error("a socket in no directory is served")
+		}
+		if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		l, err := Listen(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := Connect(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Lstat(path); !os.IsNotExist(err) {
+			t.Errorf("the socket is left: %v", err)
+		}
+		other, err := Listen(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.Close()
+		_ = l.Close() // again: it is closed
+		if _, err := os.Lstat(path); err != nil {
+			t.Errorf("the socket of another is gone: %v", err)
+		}
+	}
+}

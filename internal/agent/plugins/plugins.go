@@ -8,7 +8,7 @@
 //	plugins.go   handlers, settings, Run
 //	scan.go      which sockets there are
 //	socket.go    the life of one socket: dial, GetInfo, Validate, Register, NotifyRegistrationStatus, Deregister
-//	dial.go      connections to sockets, also to those with long paths
+//	connect.go   connections to sockets, also to those with long paths
 //
 // Each socket has its own goroutine: a plug-in that hangs delays no other. The directory is the only state: a new process
 // registers the sockets in it.

@@ -31,6 +31,7 @@ import (
 	podsapi "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
 
 	"github.com/mortise-dev/mortise/internal/agent/decide"
+	"github.com/mortise-dev/mortise/internal/agent/plugins"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
 
@@ -129,8 +130,7 @@ func listen(ctx context.Context, path string) (net.Listener, error) {
 	if err := remove(path); err != nil {
 		return nil, err
 	}
-	var config net.ListenConfig
-	return config.Listen(ctx, "unix", path)
+	return plugins.Listen(ctx, path)
 }
 
 // remove removes a socket that a former process has left.

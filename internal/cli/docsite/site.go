@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package docsite makes a web site of Markdown files: pages with a common navigation, and a search. [Site.ServeHTTP] serves it, and
-// [Site.Write] writes it as static files, without the search. It needs no network, and its pages load nothing from elsewhere.
+// [Site.Write] writes it as static files with a search of their own. It needs no network, and its pages load nothing from elsewhere.
 package docsite
 
 import (
@@ -12,9 +12,7 @@ import (
 	"html"
 	"io/fs"
 	"net/http"
-	"os"
 	"path"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -25,8 +23,6 @@ import (
 	"github.com/yuin/goldmark/parser"
 	"github.com/yuin/goldmark/text"
 	"github.com/yuin/goldmark/util"
-
-	"github.com/mortise-dev/mortise/internal/durable"
 )
 
 // mostFound is how many pages a search shows.
@@ -209,7 +205,7 @@ func excerpt(p *Page, word string) string {
 // view is one page as it is shown.
 type view struct {
 	*Page
-	search  bool // the site has a search
+	static  bool // it is a file, and the search another
 	query   string
 	results []result
 }
@@ -220,9 +216,11 @@ func (s *Site) render(v view) []byte {
 	text := html.EscapeString
 	var b bytes.Buffer
 	fmt.Fprintf(&b, frame, text(v.Title), style, root)
-	if v.search {
-		fmt.Fprintf(&b, searchForm, text(v.query))
+	searched := "/search"
+	if v.static {
+		searched = root + "search.html"
 	}
+	fmt.Fprintf(&b, searchForm, searched, text(v.query))
 	section := ""
 	for _, p := range s.pages {
 		if p.Section != section {
@@ -259,7 +257,7 @@ func (s *Site) find(p string) *Page {
 
 // ServeHTTP serves the pages, and the search at /search?q=WORDS.
 func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	v := view{search: true}
+	var v view
 	if name := strings.TrimPrefix(r.URL.Path, "/"); name == "search" {
 		v.Page, v.query = &Page{Path: "search", Title: "Search"}, r.URL.Query().Get("q")
 		v.results = s.search(v.query)
@@ -272,27 +270,13 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(s.render(v))
 }
 
-// Write writes the site as static files.
-func (s *Site) Write(dir string) error {
-	for _, p := range append([]*Page{s.find("")}, s.pages...) {
-		file := filepath.Join(dir, filepath.FromSlash(p.Path))
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil { //nolint:gosec // everybody may read it
-			return fmt.Errorf("make directory of pages: %w", err)
-		}
-		if err := durable.Write(file, 0o644, s.render(view{Page: p})); err != nil {
-			return fmt.Errorf("write page: %w", err)
-		}
-	}
-	return nil
-}
-
 // The frame of all pages: its title, its style, and the way to the site's root.
 const (
 	frame = `<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>%s - Mortise</title>
 <style>%s</style></head><body><nav><a href="%sindex.html"><strong>Mortise</strong></a>
 `
-	searchForm = `<form action="/search"><input type="search" name="q" value="%s" aria-label="Search" placeholder="Search"></form>
+	searchForm = `<form action="%s"><input type="search" name="q" value="%s" aria-label="Search" placeholder="Search"></form>
 `
 	style = `
 body{font:16px/1.5 system-ui,sans-serif;margin:0;display:flex;color:#222;background:#fff}

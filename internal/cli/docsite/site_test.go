@@ -4,12 +4,16 @@
 package docsite
 
 import (
+	"encoding/json"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/mortise-dev/mortise/docs"
 )
@@ -96,15 +100,67 @@ func TestGuides(t *testing.T) {
 	}
 }
 
+// TestWrite: the static files have the same pages, and each leads to the search.
 func TestWrite(t *testing.T) {
 	dir := t.TempDir()
 	if err := site(t).Write(dir); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"index.html", "a.html", "decisions/0001.html"} {
+	for name, want := range map[string]string{
+		"index.html": `action="search.html"`, "a.html": `action="search.html"`, "decisions/0001.html": `action="../search.html"`,
+		"search.html": `<script src="search.js">`, "search.js": `{"path":"a.html","title":"The first","text":"# The`,
+	} {
 		b, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil || strings.Contains(string(b), "<form") {
-			t.Errorf("%s: %v\n%s", name, err, b)
+		if err != nil || !strings.Contains(string(b), want) {
+			t.Errorf("%s: %v, no %s in\n%s", name, err, want, b)
 		}
+	}
+}
+
+// TestStaticSearch: the search of the static files finds what the server's does, in the same order. Node.js runs it, which CI installs.
+func TestStaticSearch(t *testing.T) {
+	if _, err := exec.LookPath("node"); err != nil && os.Getenv("CI") == "" {
+		t.Skipf("SKIPPED: %v", err)
+	}
+	sources, err := Sources(docs.Files, "Guides")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(sources)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := s.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	queries := []string{"volume", "Webhook  timeout", "backup restore", "no such word anywhere", "", "(a", "flag"}
+	asked, err := json.Marshal(queries)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := `const vm = require("vm"), fs = require("fs");
+		vm.runInThisContext(fs.readFileSync(process.argv[1], "utf8"));
+		console.log(JSON.stringify(` + string(asked) + `.map(find)));`
+	out, err := exec.CommandContext(t.Context(), "node", "-e", run, filepath.Join(dir, "search.js")).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	type found struct{ Path, Title, Excerpt string }
+	var got [][]found
+	if err := json.Unmarshal(out, &got); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for i, q := range queries {
+		want := []found{}
+		for _, r := range s.search(q) {
+			want = append(want, found{r.Path, r.Title, r.Excerpt})
+		}
+		if diff := cmp.Diff(want, got[i]); diff != "" {
+			t.Errorf("%q (-served +static)\n%s", q, diff)
+		}
+	}
+	if len(got[0]) < 5 || len(got[3]) > 0 {
+		t.Errorf("%d pages have volumes, %d what no page has", len(got[0]), len(got[3]))
 	}
 }

@@ -14,7 +14,7 @@ import (
 // MutatingAdmissionPolicy describes mutating policies.
 func MutatingAdmissionPolicy() *resource.Descriptor {
 	check := upstream.MutatingAdmissionPolicy()
-	return kind.Describe[admissionregistrationv1.MutatingAdmissionPolicy](resource.Descriptor{
+	return kind.Describe[*admissionregistrationv1.MutatingAdmissionPolicy](resource.Descriptor{
 		Group:      "admissionregistration.k8s.io",
 		Resource:   "mutatingadmissionpolicies",
 		Kind:       "MutatingAdmissionPolicy",

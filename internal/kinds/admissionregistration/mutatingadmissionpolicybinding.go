@@ -14,7 +14,7 @@ import (
 // MutatingAdmissionPolicyBinding describes bindings of mutating policies.
 func MutatingAdmissionPolicyBinding() *resource.Descriptor {
 	check := upstream.MutatingAdmissionPolicyBinding()
-	return kind.Describe[admissionregistrationv1.MutatingAdmissionPolicyBinding](resource.Descriptor{
+	return kind.Describe[*admissionregistrationv1.MutatingAdmissionPolicyBinding](resource.Descriptor{
 		Group:      "admissionregistration.k8s.io",
 		Resource:   "mutatingadmissionpolicybindings",
 		Kind:       "MutatingAdmissionPolicyBinding",

@@ -14,7 +14,7 @@ import (
 // MutatingWebhookConfiguration describes configurations of mutating webhooks.
 func MutatingWebhookConfiguration() *resource.Descriptor {
 	check := upstream.MutatingWebhookConfiguration()
-	return kind.Describe[admissionregistrationv1.MutatingWebhookConfiguration](resource.Descriptor{
+	return kind.Describe[*admissionregistrationv1.MutatingWebhookConfiguration](resource.Descriptor{
 		Group:      "admissionregistration.k8s.io",
 		Resource:   "mutatingwebhookconfigurations",
 		Kind:       "MutatingWebhookConfiguration",

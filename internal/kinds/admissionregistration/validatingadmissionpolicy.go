@@ -14,7 +14,7 @@ import (
 // ValidatingAdmissionPolicy describes validating policies, with the subresource status.
 func ValidatingAdmissionPolicy() *resource.Descriptor {
 	check := upstream.ValidatingAdmissionPolicy()
-	return kind.Describe[admissionregistrationv1.ValidatingAdmissionPolicy](resource.Descriptor{
+	return kind.Describe[*admissionregistrationv1.ValidatingAdmissionPolicy](resource.Descriptor{
 		Group:      "admissionregistration.k8s.io",
 		Resource:   "validatingadmissionpolicies",
 		Kind:       "ValidatingAdmissionPolicy",

@@ -14,7 +14,7 @@ import (
 // ValidatingAdmissionPolicyBinding describes bindings of validating policies.
 func ValidatingAdmissionPolicyBinding() *resource.Descriptor {
 	check := upstream.ValidatingAdmissionPolicyBinding()
-	return kind.Describe[admissionregistrationv1.ValidatingAdmissionPolicyBinding](resource.Descriptor{
+	return kind.Describe[*admissionregistrationv1.ValidatingAdmissionPolicyBinding](resource.Descriptor{
 		Group:      "admissionregistration.k8s.io",
 		Resource:   "validatingadmissionpolicybindings",
 		Kind:       "ValidatingAdmissionPolicyBinding",

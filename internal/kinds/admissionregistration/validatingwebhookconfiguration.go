@@ -15,7 +15,7 @@ import (
 // ValidatingWebhookConfiguration describes configurations of validating webhooks.
 func ValidatingWebhookConfiguration() *resource.Descriptor {
 	check := upstream.ValidatingWebhookConfiguration()
-	return kind.Describe[admissionregistrationv1.ValidatingWebhookConfiguration](resource.Descriptor{
+	return kind.Describe[*admissionregistrationv1.ValidatingWebhookConfiguration](resource.Descriptor{
 		Group:      "admissionregistration.k8s.io",
 		Resource:   "validatingwebhookconfigurations",
 		Kind:       "ValidatingWebhookConfiguration",

@@ -25,7 +25,7 @@ func APIService() *resource.Descriptor {
 		a.Finalizers, a.OwnerReferences = old.Finalizers, old.OwnerReferences
 	}, check.Status)
 	status.Strategy.Conditional = true
-	d := kind.Describe[apiregistrationv1.APIService](resource.Descriptor{
+	d := kind.Describe[*apiregistrationv1.APIService](resource.Descriptor{
 		Group:      "apiregistration.k8s.io",
 		Resource:   "apiservices",
 		Kind:       "APIService",

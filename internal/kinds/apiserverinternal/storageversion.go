@@ -16,7 +16,7 @@ import (
 // version.
 func StorageVersion() *resource.Descriptor {
 	check := upstream.StorageVersion()
-	return kind.Describe[apiserverinternalv1alpha1.StorageVersion](resource.Descriptor{
+	return kind.Describe[*apiserverinternalv1alpha1.StorageVersion](resource.Descriptor{
 		Group:    "internal.apiserver.k8s.io",
 		Resource: "storageversions",
 		Kind:     "StorageVersion",

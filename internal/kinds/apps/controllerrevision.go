@@ -14,7 +14,7 @@ import (
 // ControllerRevision describes the revisions that controllers keep of their objects.
 func ControllerRevision() *resource.Descriptor {
 	check := upstream.ControllerRevision()
-	return kind.Describe[appsv1.ControllerRevision](resource.Descriptor{
+	return kind.Describe[*appsv1.ControllerRevision](resource.Descriptor{
 		Group:      "apps",
 		Resource:   "controllerrevisions",
 		Kind:       "ControllerRevision",

@@ -18,7 +18,7 @@ import (
 // DaemonSet describes daemon sets, with the subresource status.
 func DaemonSet() *resource.Descriptor {
 	check := upstream.DaemonSet()
-	d := kind.Describe[appsv1.DaemonSet](resource.Descriptor{
+	d := kind.Describe[*appsv1.DaemonSet](resource.Descriptor{
 		Group:      "apps",
 		Resource:   "daemonsets",
 		Kind:       "DaemonSet",

@@ -20,7 +20,7 @@ import (
 // Deployment describes deployments, with the subresources scale and status.
 func Deployment() *resource.Descriptor {
 	check := upstream.Deployment()
-	d := kind.Settle(kind.Describe[appsv1.Deployment](resource.Descriptor{
+	d := kind.Settle(kind.Describe[*appsv1.Deployment](resource.Descriptor{
 		Group:      "apps",
 		Resource:   "deployments",
 		Kind:       "Deployment",

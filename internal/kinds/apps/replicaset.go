@@ -16,7 +16,7 @@ import (
 // ReplicaSet describes replica sets, with the subresources scale and status.
 func ReplicaSet() *resource.Descriptor {
 	check := upstream.ReplicaSet()
-	return kind.Describe[appsv1.ReplicaSet](resource.Descriptor{
+	return kind.Describe[*appsv1.ReplicaSet](resource.Descriptor{
 		Group:      "apps",
 		Resource:   "replicasets",
 		Kind:       "ReplicaSet",

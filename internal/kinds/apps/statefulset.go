@@ -16,7 +16,7 @@ import (
 // StatefulSet describes stateful sets, with the subresources scale and status.
 func StatefulSet() *resource.Descriptor {
 	check := upstream.StatefulSet()
-	return kind.Settle(kind.Describe[appsv1.StatefulSet](resource.Descriptor{
+	return kind.Settle(kind.Describe[*appsv1.StatefulSet](resource.Descriptor{
 		Group:      "apps",
 		Resource:   "statefulsets",
 		Kind:       "StatefulSet",

@@ -20,7 +20,7 @@ import (
 
 // SelfSubjectReview describes reviews of the requesting user.
 func SelfSubjectReview() *resource.Descriptor {
-	return kind.Describe[authenticationv1.SelfSubjectReview](resource.Descriptor{
+	return kind.Describe[*authenticationv1.SelfSubjectReview](resource.Descriptor{
 		Group:    "authentication.k8s.io",
 		Resource: "selfsubjectreviews",
 		Kind:     "SelfSubjectReview",

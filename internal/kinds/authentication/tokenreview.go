@@ -24,7 +24,7 @@ type Verify func(ctx context.Context, token string, audiences []string) (user.In
 
 // TokenReview describes reviews of tokens. Without verify every token is unknown.
 func TokenReview(verify Verify) *resource.Descriptor {
-	return kind.Describe[authenticationv1.TokenReview](resource.Descriptor{
+	return kind.Describe[*authenticationv1.TokenReview](resource.Descriptor{
 		Group:    "authentication.k8s.io",
 		Resource: "tokenreviews",
 		Kind:     "TokenReview",

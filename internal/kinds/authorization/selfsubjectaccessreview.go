@@ -36,5 +36,5 @@ func SelfSubjectAccessReview(may Authorize) *resource.Descriptor {
 		r.Status = may.answer(ctx, a)
 		return r, nil
 	}
-	return kind.Describe[authorizationv1.SelfSubjectAccessReview](d)
+	return kind.Describe[*authorizationv1.SelfSubjectAccessReview](d)
 }

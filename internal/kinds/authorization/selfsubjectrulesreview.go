@@ -42,5 +42,5 @@ func SelfSubjectRulesReview(rules Rules) *resource.Descriptor {
 		}
 		return out, nil
 	}
-	return kind.Describe[authorizationv1.SelfSubjectRulesReview](d)
+	return kind.Describe[*authorizationv1.SelfSubjectRulesReview](d)
 }

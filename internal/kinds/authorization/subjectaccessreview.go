@@ -31,5 +31,5 @@ func SubjectAccessReview(may Authorize) *resource.Descriptor {
 		r.Status = may.answer(ctx, a)
 		return r, nil
 	}
-	return kind.Describe[authorizationv1.SubjectAccessReview](d)
+	return kind.Describe[*authorizationv1.SubjectAccessReview](d)
 }

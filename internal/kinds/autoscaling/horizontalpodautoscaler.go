@@ -17,12 +17,12 @@ import (
 func HorizontalPodAutoscaler() *resource.Descriptor {
 	check := upstream.HorizontalPodAutoscaler()
 	gvk := autoscalingv2.SchemeGroupVersion.WithKind("HorizontalPodAutoscaler")
-	v2 := kind.Version[autoscalingv2.HorizontalPodAutoscaler](gvk)
+	v2 := kind.Version[*autoscalingv2.HorizontalPodAutoscaler](gvk)
 	v2.Columns = upstream.Columns(gvk)
-	v1 := kind.Version[autoscalingv1.HorizontalPodAutoscaler](autoscalingv1.SchemeGroupVersion.WithKind("HorizontalPodAutoscaler"))
+	v1 := kind.Version[*autoscalingv1.HorizontalPodAutoscaler](autoscalingv1.SchemeGroupVersion.WithKind("HorizontalPodAutoscaler"))
 	v1.Columns = v2.Columns
 	v1.ToHub, v1.FromHub = upstream.AutoscalerToV2, upstream.AutoscalerToV1
-	return kind.Describe[autoscalingv2.HorizontalPodAutoscaler](resource.Descriptor{
+	return kind.Describe[*autoscalingv2.HorizontalPodAutoscaler](resource.Descriptor{
 		Group:      "autoscaling",
 		Resource:   "horizontalpodautoscalers",
 		Kind:       "HorizontalPodAutoscaler",

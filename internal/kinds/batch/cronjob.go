@@ -16,7 +16,7 @@ import (
 // CronJob describes cron jobs, with the subresource status.
 func CronJob() *resource.Descriptor {
 	check := upstream.CronJob()
-	return kind.Describe[batchv1.CronJob](resource.Descriptor{
+	return kind.Describe[*batchv1.CronJob](resource.Descriptor{
 		Group:      "batch",
 		Resource:   "cronjobs",
 		Kind:       "CronJob",

@@ -28,7 +28,7 @@ const (
 // Job describes jobs, with the subresource status. Their pods are orphaned unless a client says otherwise.
 func Job() *resource.Descriptor {
 	check := upstream.Job()
-	return kind.Describe[batchv1.Job](resource.Descriptor{
+	return kind.Describe[*batchv1.Job](resource.Descriptor{
 		Group:      "batch",
 		Resource:   "jobs",
 		Kind:       "Job",

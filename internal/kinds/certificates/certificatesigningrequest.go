@@ -21,7 +21,7 @@ import (
 // from the request, never from its body.
 func CertificateSigningRequest() *resource.Descriptor {
 	check := upstream.CertificateSigningRequest()
-	return kind.Describe[certificatesv1.CertificateSigningRequest](resource.Descriptor{
+	return kind.Describe[*certificatesv1.CertificateSigningRequest](resource.Descriptor{
 		Group:      "certificates.k8s.io",
 		Resource:   "certificatesigningrequests",
 		Kind:       "CertificateSigningRequest",

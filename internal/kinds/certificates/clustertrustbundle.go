@@ -15,7 +15,7 @@ import (
 // ClusterTrustBundle describes trust bundles.
 func ClusterTrustBundle() *resource.Descriptor {
 	check := upstream.ClusterTrustBundle()
-	return kind.Describe[certificatesv1.ClusterTrustBundle](resource.Descriptor{
+	return kind.Describe[*certificatesv1.ClusterTrustBundle](resource.Descriptor{
 		Group:      "certificates.k8s.io",
 		Resource:   "clustertrustbundles",
 		Kind:       "ClusterTrustBundle",

@@ -28,7 +28,7 @@ type Authorize func(ctx context.Context, a authorizer.Attributes) (authorizer.De
 // signer may change the status.
 func PodCertificateRequest(authorize Authorize) *resource.Descriptor {
 	check := upstream.PodCertificateRequest()
-	return kind.Describe[certificatesv1.PodCertificateRequest](resource.Descriptor{
+	return kind.Describe[*certificatesv1.PodCertificateRequest](resource.Descriptor{
 		Group:      "certificates.k8s.io",
 		Resource:   "podcertificaterequests",
 		Kind:       "PodCertificateRequest",

@@ -15,7 +15,7 @@ import (
 // Lease describes leases.
 func Lease() *resource.Descriptor {
 	check := upstream.Lease()
-	return kind.Describe[coordinationv1.Lease](resource.Descriptor{
+	return kind.Describe[*coordinationv1.Lease](resource.Descriptor{
 		Group:      "coordination.k8s.io",
 		Resource:   "leases",
 		Kind:       "Lease",

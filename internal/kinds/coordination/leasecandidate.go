@@ -15,7 +15,7 @@ import (
 // LeaseCandidate describes candidates for leases. It has no stable version.
 func LeaseCandidate() *resource.Descriptor {
 	check := upstream.LeaseCandidate()
-	return kind.Describe[coordinationv1beta1.LeaseCandidate](resource.Descriptor{
+	return kind.Describe[*coordinationv1beta1.LeaseCandidate](resource.Descriptor{
 		Group:      "coordination.k8s.io",
 		Resource:   "leasecandidates",
 		Kind:       "LeaseCandidate",

@@ -12,7 +12,7 @@ import (
 
 // ComponentStatus describes the deprecated status of a cluster's other components. Mortise has none: the list is empty and read-only.
 func ComponentStatus() *resource.Descriptor {
-	d := kind.Describe[corev1.ComponentStatus](resource.Descriptor{
+	d := kind.Describe[*corev1.ComponentStatus](resource.Descriptor{
 		Resource:   "componentstatuses",
 		Kind:       "ComponentStatus",
 		ShortNames: []string{"cs"},

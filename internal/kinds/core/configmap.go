@@ -14,7 +14,7 @@ import (
 // ConfigMap describes config maps.
 func ConfigMap() *resource.Descriptor {
 	check := upstream.ConfigMap()
-	return kind.Describe[corev1.ConfigMap](resource.Descriptor{
+	return kind.Describe[*corev1.ConfigMap](resource.Descriptor{
 		Resource:   "configmaps",
 		Kind:       "ConfigMap",
 		ShortNames: []string{"cm"},

@@ -16,7 +16,7 @@ import (
 // Endpoints describes endpoints, the predecessors of EndpointSlices.
 func Endpoints() *resource.Descriptor {
 	check := upstream.Endpoints()
-	d := kind.Describe[corev1.Endpoints](resource.Descriptor{
+	d := kind.Describe[*corev1.Endpoints](resource.Descriptor{
 		Resource:   "endpoints",
 		Singular:   "endpoints",
 		Kind:       "Endpoints",

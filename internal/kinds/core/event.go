@@ -18,7 +18,7 @@ const EventSeconds = 3600
 // Event describes events as the core group serves them.
 func Event() *resource.Descriptor {
 	check := upstream.Event(corev1.SchemeGroupVersion)
-	return kind.Describe[corev1.Event](resource.Descriptor{
+	return kind.Describe[*corev1.Event](resource.Descriptor{
 		Resource:   "events",
 		Kind:       "Event",
 		ShortNames: []string{"ev"},

@@ -15,7 +15,7 @@ import (
 // LimitRange describes limit ranges. The server generates a name for one without.
 func LimitRange() *resource.Descriptor {
 	check := upstream.LimitRange()
-	return kind.Describe[corev1.LimitRange](resource.Descriptor{
+	return kind.Describe[*corev1.LimitRange](resource.Descriptor{
 		Resource:   "limitranges",
 		Kind:       "LimitRange",
 		ShortNames: []string{"limits"},

@@ -24,7 +24,7 @@ func Namespace() *resource.Descriptor {
 		labelWithName(obj)
 	}, upstream.NamespaceFinalize())
 	finalize.Verbs = []string{"update"}
-	return kind.Describe[corev1.Namespace](resource.Descriptor{
+	return kind.Describe[*corev1.Namespace](resource.Descriptor{
 		Resource:   "namespaces",
 		Kind:       "Namespace",
 		ShortNames: []string{"ns"},

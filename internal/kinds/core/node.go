@@ -20,7 +20,7 @@ import (
 // Node describes nodes, with the subresources proxy and status. Their store keys begin with "minions", the former name of nodes.
 func Node(dial egress.Dial) *resource.Descriptor {
 	check := upstream.Node()
-	return kind.Settle(kind.Describe[corev1.Node](resource.Descriptor{
+	return kind.Settle(kind.Describe[*corev1.Node](resource.Descriptor{
 		Resource:   "nodes",
 		Kind:       "Node",
 		ShortNames: []string{"no"},

@@ -19,7 +19,7 @@ import (
 // PersistentVolume describes persistent volumes, with the subresource status.
 func PersistentVolume() *resource.Descriptor {
 	check := upstream.PersistentVolume()
-	return kind.Describe[corev1.PersistentVolume](resource.Descriptor{
+	return kind.Describe[*corev1.PersistentVolume](resource.Descriptor{
 		Resource:   "persistentvolumes",
 		Kind:       "PersistentVolume",
 		ShortNames: []string{"pv"},

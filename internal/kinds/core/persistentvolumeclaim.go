@@ -18,7 +18,7 @@ import (
 // PersistentVolumeClaim describes persistent volume claims, with the subresource status.
 func PersistentVolumeClaim() *resource.Descriptor {
 	check := upstream.PersistentVolumeClaim()
-	return kind.Describe[corev1.PersistentVolumeClaim](resource.Descriptor{
+	return kind.Describe[*corev1.PersistentVolumeClaim](resource.Descriptor{
 		Resource:   "persistentvolumeclaims",
 		Kind:       "PersistentVolumeClaim",
 		ShortNames: []string{"pvc"},

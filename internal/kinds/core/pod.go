@@ -25,7 +25,7 @@ import (
 // Pod describes pods. This file has the subresources that write the pod, podconnect.go those that connect to its node.
 func Pod(dial egress.Dial) *resource.Descriptor {
 	check := upstream.Pod()
-	return kind.Describe[corev1.Pod](resource.Descriptor{
+	return kind.Describe[*corev1.Pod](resource.Descriptor{
 		Resource:   "pods",
 		Kind:       "Pod",
 		ShortNames: []string{"po"},

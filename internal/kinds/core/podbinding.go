@@ -38,7 +38,7 @@ func podBinding() resource.Subresource {
 
 // Binding describes bindings, which clients can only create, as with pods/binding.
 func Binding() *resource.Descriptor {
-	return kind.Describe[corev1.Binding](resource.Descriptor{
+	return kind.Describe[*corev1.Binding](resource.Descriptor{
 		Resource:   "bindings",
 		Kind:       "Binding",
 		Namespaced: true,

@@ -16,7 +16,7 @@ import (
 // PodTemplate describes stand-alone pod templates.
 func PodTemplate() *resource.Descriptor {
 	check := upstream.PodTemplate()
-	return kind.Describe[corev1.PodTemplate](resource.Descriptor{
+	return kind.Describe[*corev1.PodTemplate](resource.Descriptor{
 		Resource:   "podtemplates",
 		Kind:       "PodTemplate",
 		Namespaced: true,

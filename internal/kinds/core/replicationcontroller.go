@@ -22,7 +22,7 @@ import (
 // deletion unless a client requests otherwise.
 func ReplicationController() *resource.Descriptor {
 	check := upstream.ReplicationController()
-	return kind.Describe[corev1.ReplicationController](resource.Descriptor{
+	return kind.Describe[*corev1.ReplicationController](resource.Descriptor{
 		Resource:   "replicationcontrollers",
 		Kind:       "ReplicationController",
 		ShortNames: []string{"rc"},

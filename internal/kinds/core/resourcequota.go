@@ -16,7 +16,7 @@ import (
 // ResourceQuota describes resource quotas, with the subresource status.
 func ResourceQuota() *resource.Descriptor {
 	check := upstream.ResourceQuota()
-	return kind.Describe[corev1.ResourceQuota](resource.Descriptor{
+	return kind.Describe[*corev1.ResourceQuota](resource.Descriptor{
 		Resource:   "resourcequotas",
 		Kind:       "ResourceQuota",
 		ShortNames: []string{"quota"},

@@ -17,7 +17,7 @@ import (
 // Secret describes secrets.
 func Secret() *resource.Descriptor {
 	check := upstream.Secret()
-	return kind.Settle(kind.Describe[corev1.Secret](resource.Descriptor{
+	return kind.Settle(kind.Describe[*corev1.Secret](resource.Descriptor{
 		Resource:   "secrets",
 		Kind:       "Secret",
 		Namespaced: true,

@@ -34,7 +34,7 @@ func Service(ranges []netip.Prefix, dial egress.Dial) *resource.Descriptor {
 		}
 		return warnings
 	})
-	d := kind.Describe[corev1.Service](resource.Descriptor{
+	d := kind.Describe[*corev1.Service](resource.Descriptor{
 		Resource:   "services",
 		Kind:       "Service",
 		ShortNames: []string{"svc"},

@@ -19,7 +19,7 @@ const mountableSecrets = "kubernetes.io/enforce-mountable-secrets"
 // ServiceAccount describes service accounts, with the subresource token.
 func ServiceAccount() *resource.Descriptor {
 	check := upstream.ServiceAccount()
-	return kind.Describe[corev1.ServiceAccount](resource.Descriptor{
+	return kind.Describe[*corev1.ServiceAccount](resource.Descriptor{
 		Resource:   "serviceaccounts",
 		Kind:       "ServiceAccount",
 		ShortNames: []string{"sa"},

@@ -15,7 +15,7 @@ import (
 // DeviceClass describes device classes.
 func DeviceClass() *resource.Descriptor {
 	check := upstream.DeviceClass()
-	return kind.Describe[resourcev1.DeviceClass](resource.Descriptor{
+	return kind.Describe[*resourcev1.DeviceClass](resource.Descriptor{
 		Group:    "resource.k8s.io",
 		Resource: "deviceclasses",
 		Kind:     "DeviceClass",

@@ -17,7 +17,7 @@ import (
 // DeviceTaintRule describes device taint rules, with the subresource status.
 func DeviceTaintRule() *resource.Descriptor {
 	check := upstream.DeviceTaintRule()
-	return kind.Describe[resourcev1.DeviceTaintRule](resource.Descriptor{
+	return kind.Describe[*resourcev1.DeviceTaintRule](resource.Descriptor{
 		Group:    "resource.k8s.io",
 		Resource: "devicetaintrules",
 		Kind:     "DeviceTaintRule",

@@ -14,7 +14,7 @@ import (
 // ResourceClaim describes resource claims, with the subresource status.
 func ResourceClaim(find Namespaces, ask Authorize) *resource.Descriptor {
 	check := upstream.ResourceClaim()
-	return kind.Describe[resourcev1.ResourceClaim](resource.Descriptor{
+	return kind.Describe[*resourcev1.ResourceClaim](resource.Descriptor{
 		Group:      "resource.k8s.io",
 		Resource:   "resourceclaims",
 		Kind:       "ResourceClaim",

@@ -14,7 +14,7 @@ import (
 // ResourceClaimTemplate describes templates of resource claims.
 func ResourceClaimTemplate(find Namespaces) *resource.Descriptor {
 	check := upstream.ResourceClaimTemplate()
-	return kind.Describe[resourcev1.ResourceClaimTemplate](resource.Descriptor{
+	return kind.Describe[*resourcev1.ResourceClaimTemplate](resource.Descriptor{
 		Group:      "resource.k8s.io",
 		Resource:   "resourceclaimtemplates",
 		Kind:       "ResourceClaimTemplate",

@@ -19,7 +19,7 @@ func ResourcePoolStatusRequest() *resource.Descriptor {
 			r.Spec.DefaultPartitionTypeAttribute = nil
 		}
 	}
-	return kind.Describe[resourcev1alpha3.ResourcePoolStatusRequest](resource.Descriptor{
+	return kind.Describe[*resourcev1alpha3.ResourcePoolStatusRequest](resource.Descriptor{
 		Group:    "resource.k8s.io",
 		Resource: "resourcepoolstatusrequests",
 		Kind:     "ResourcePoolStatusRequest",

@@ -18,7 +18,7 @@ import (
 // ResourceSlice describes resource slices.
 func ResourceSlice() *resource.Descriptor {
 	check := upstream.ResourceSlice()
-	return kind.Describe[resourcev1.ResourceSlice](resource.Descriptor{
+	return kind.Describe[*resourcev1.ResourceSlice](resource.Descriptor{
 		Group:      "resource.k8s.io",
 		Resource:   "resourceslices",
 		Kind:       "ResourceSlice",

@@ -18,7 +18,7 @@ import (
 // EndpointSlice describes endpoint slices.
 func EndpointSlice() *resource.Descriptor {
 	check := upstream.EndpointSlice()
-	return kind.Describe[discoveryv1.EndpointSlice](resource.Descriptor{
+	return kind.Describe[*discoveryv1.EndpointSlice](resource.Descriptor{
 		Group:      "discovery.k8s.io",
 		Resource:   "endpointslices",
 		Kind:       "EndpointSlice",

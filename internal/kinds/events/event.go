@@ -21,12 +21,12 @@ const hub = "core"
 // Event describes events as events.k8s.io serves them.
 func Event() *resource.Descriptor {
 	check := upstream.Event(eventsv1.SchemeGroupVersion)
-	v1 := kind.Version[eventsv1.Event](eventsv1.SchemeGroupVersion.WithKind("Event"))
+	v1 := kind.Version[*eventsv1.Event](eventsv1.SchemeGroupVersion.WithKind("Event"))
 	v1.Columns = upstream.Columns(corev1.SchemeGroupVersion.WithKind("Event"))
 	v1.ToHub, v1.FromHub = upstream.EventToCore, upstream.EventToGroup
-	stored := kind.Version[corev1.Event](corev1.SchemeGroupVersion.WithKind("Event"))
+	stored := kind.Version[*corev1.Event](corev1.SchemeGroupVersion.WithKind("Event"))
 	stored.Name, stored.Unserved = hub, true
-	return kind.Describe[corev1.Event](resource.Descriptor{
+	return kind.Describe[*corev1.Event](resource.Descriptor{
 		Group:      "events.k8s.io",
 		Resource:   "events",
 		Kind:       "Event",

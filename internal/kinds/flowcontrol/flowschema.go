@@ -18,7 +18,7 @@ import (
 // FlowSchema describes flow schemas, with the subresource status.
 func FlowSchema() *resource.Descriptor {
 	check := upstream.FlowSchema()
-	d := kind.Describe[flowcontrolv1.FlowSchema](resource.Descriptor{
+	d := kind.Describe[*flowcontrolv1.FlowSchema](resource.Descriptor{
 		Group:    "flowcontrol.apiserver.k8s.io",
 		Resource: "flowschemas",
 		Kind:     "FlowSchema",

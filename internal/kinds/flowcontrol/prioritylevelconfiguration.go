@@ -14,7 +14,7 @@ import (
 // PriorityLevelConfiguration describes priority levels, with the subresource status.
 func PriorityLevelConfiguration() *resource.Descriptor {
 	check := upstream.PriorityLevelConfiguration()
-	return kind.Describe[flowcontrolv1.PriorityLevelConfiguration](resource.Descriptor{
+	return kind.Describe[*flowcontrolv1.PriorityLevelConfiguration](resource.Descriptor{
 		Group:    "flowcontrol.apiserver.k8s.io",
 		Resource: "prioritylevelconfigurations",
 		Kind:     "PriorityLevelConfiguration",

@@ -10,7 +10,9 @@ package kind
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"strings"
+	"unsafe"
 	"weak"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -25,26 +27,36 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// pointer is a pointer to T that is an object.
-type pointer[T any] interface {
-	*T
-	resource.Object
+// Describe completes the descriptor of a kind to whose hub form P points: names that follow from Kind and Resource, the key's prefix,
+// version v1 unless Storage sets another, that version itself, and the codec.
+func Describe[P resource.Object](d resource.Descriptor) *resource.Descriptor {
+	return describe(d, formOf[P]())
 }
 
-// Describe completes the descriptor of a kind whose hub form is T: names that follow from Kind and Resource, the key's prefix, version v1
-// unless Storage sets another, that version itself, and the codec.
-func Describe[T any, P pointer[T]](d resource.Descriptor) *resource.Descriptor {
-	return describe(d, formOf[T, P]())
-}
+// form makes and holds objects of one Go type. What can be is written for it, and what cannot for a pointer to an object: code for the
+// object itself as a type parameter is compiled for every kind anew.
+type form struct{ of reflect.Type }
 
-// form makes and holds objects of one Go type. What can be is written for it: code for a type parameter is compiled for every kind anew.
-type form struct {
-	make func() resource.Object
-	weak func(obj resource.Object) func() resource.Object // returns the object without keeping it alive
-}
+func formOf[P resource.Object]() form { return form{reflect.TypeFor[P]().Elem()} }
 
-func formOf[T any, P pointer[T]]() form {
-	return form{make: func() resource.Object { return P(new(T)) }, weak: weakly[T, P]}
+// make returns a new object.
+func (f form) make() resource.Object { return reflect.New(f.of).Interface().(resource.Object) }
+
+// weak returns a function that returns the object without keeping it alive. An object of another type it does not keep.
+func (f form) weak(obj resource.Object) func() resource.Object {
+	v := reflect.ValueOf(obj)
+	if v.Type() != reflect.PointerTo(f.of) {
+		return func() resource.Object { return nil }
+	}
+	to := weak.Make((*byte)(v.UnsafePointer()))
+	return func() resource.Object {
+		p := to.Value()
+		if p == nil {
+			return nil
+		}
+		//nolint:gosec // it points to an object of that type, see above
+		return reflect.NewAt(f.of, unsafe.Pointer(p)).Interface().(resource.Object)
+	}
 }
 
 func describe(d resource.Descriptor, f form) *resource.Descriptor {
@@ -83,9 +95,9 @@ var withoutColumns = map[string]bool{
 	"SelfSubjectRulesReview": true, "SubjectAccessReview": true, "TokenReview": true, "Binding": true,
 }
 
-// Version returns a served version with the Go type T, without columns and conversions.
-func Version[T any, P pointer[T]](gvk schema.GroupVersionKind) resource.Version {
-	return version(gvk, formOf[T, P]())
+// Version returns a served version to whose Go type P points, without columns and conversions.
+func Version[P resource.Object](gvk schema.GroupVersionKind) resource.Version {
+	return version(gvk, formOf[P]())
 }
 
 func version(gvk schema.GroupVersionKind, f form) resource.Version {
@@ -111,29 +123,14 @@ func version(gvk schema.GroupVersionKind, f form) resource.Version {
 	}
 }
 
-// weakly returns a function that returns the object without keeping it alive.
-func weakly[T any, P pointer[T]](obj resource.Object) func() resource.Object {
-	o, ok := obj.(P)
-	if !ok {
-		return func() resource.Object { return nil }
-	}
-	to := weak.Make((*T)(o))
-	return func() resource.Object {
-		if o := to.Value(); o != nil {
-			return P(o)
-		}
-		return nil
-	}
-}
-
 // Settle runs f after the defaults, on clients' objects and on stored ones: it synchronizes fields with the same meaning, and moves
 // write-only fields to where they are stored. A second run must change nothing.
-func Settle[T any](d *resource.Descriptor, f func(obj *T)) *resource.Descriptor {
+func Settle[P resource.Object](d *resource.Descriptor, f func(obj P)) *resource.Descriptor {
 	v := d.Hub()
 	fill := v.Default
 	v.Default = func(obj resource.Object) {
 		fill(obj)
-		if o, ok := any(obj).(*T); ok {
+		if o, ok := obj.(P); ok {
 			f(o)
 		}
 	}
@@ -176,9 +173,9 @@ func (c completing) ReadBack(obj resource.Object) bool {
 	return true
 }
 
-// Also serves a described kind in a further version, less preferred than its others, whose Go type is T.
-func Also[T any, P pointer[T]](d *resource.Descriptor, version string) {
-	also(d, version, formOf[T, P]())
+// Also serves a described kind in a further version, less preferred than its others, to whose Go type P points.
+func Also[P resource.Object](d *resource.Descriptor, version string) {
+	also(d, version, formOf[P]())
 }
 
 func also(d *resource.Descriptor, name string, f form) {
@@ -200,40 +197,41 @@ func also(d *resource.Descriptor, name string, f form) {
 }
 
 // OnCreate adapts a function on the kind's own type for PrepareCreate.
-func OnCreate[T any](f func(obj *T)) func(context.Context, resource.Object) {
-	return func(_ context.Context, obj resource.Object) { f(as[T](obj)) }
+func OnCreate[P resource.Object](f func(obj P)) func(context.Context, resource.Object) {
+	return func(_ context.Context, obj resource.Object) { f(as[P](obj)) }
 }
 
 // OnUpdate adapts a function on the kind's own type for PrepareUpdate.
-func OnUpdate[T any](f func(obj, old *T)) func(context.Context, resource.Object, resource.Object) {
-	return func(_ context.Context, obj, old resource.Object) { f(as[T](obj), as[T](old)) }
+func OnUpdate[P resource.Object](f func(obj, old P)) func(context.Context, resource.Object, resource.Object) {
+	return func(_ context.Context, obj, old resource.Object) { f(as[P](obj), as[P](old)) }
 }
 
 // Warn adapts a function on the kind's own type for Warn; old is nil on create.
-func Warn[T any](f func(obj, old *T) []string) func(context.Context, resource.Object, resource.Object) []string {
+func Warn[P resource.Object](f func(obj, old P) []string) func(context.Context, resource.Object, resource.Object) []string {
 	return func(_ context.Context, obj, old resource.Object) []string {
 		if old == nil {
-			return f(as[T](obj), nil)
+			var none P
+			return f(as[P](obj), none)
 		}
-		return f(as[T](obj), as[T](old))
+		return f(as[P](obj), as[P](old))
 	}
 }
 
 // Fields adapts a function on the kind's own type for Fields.
-func Fields[T any](f func(obj *T) fields.Set) func(resource.Object) fields.Set {
-	return func(obj resource.Object) fields.Set { return f(as[T](obj)) }
+func Fields[P resource.Object](f func(obj P) fields.Set) func(resource.Object) fields.Set {
+	return func(obj resource.Object) fields.Set { return f(as[P](obj)) }
 }
 
 // as returns the object in the kind's own type. The server passes only hub objects to strategies.
-func as[T any](obj resource.Object) *T { return any(obj).(*T) }
+func as[P resource.Object](obj resource.Object) P { return obj.(P) }
 
 // Status is the status subresource: prepare restores everything but the status, check validates.
-func Status[T any](prepare func(obj, old *T), check upstream.UpdateCheck) resource.Subresource {
+func Status[P resource.Object](prepare func(obj, old P), check upstream.UpdateCheck) resource.Subresource {
 	return Window("status", prepare, check)
 }
 
 // Window is a subresource that gets, updates and patches the object itself under rules of its own.
-func Window[T any](name string, prepare func(obj, old *T), check upstream.UpdateCheck) resource.Subresource {
+func Window[P resource.Object](name string, prepare func(obj, old P), check upstream.UpdateCheck) resource.Subresource {
 	return resource.Subresource{
 		Name:     name,
 		Verbs:    []string{"get", "patch", "update"},

@@ -18,8 +18,8 @@ import (
 )
 
 // Scale is the scale subresource of a kind. get reads what a scale contains, replicas points to what it sets.
-func Scale[T any](group, plural string, get func(obj *T) (spec, status int32, selector string, err error),
-	replicas func(obj *T) **int32) resource.Subresource {
+func Scale[P resource.Object](group, plural string, get func(obj P) (spec, status int32, selector string, err error),
+	replicas func(obj P) **int32) resource.Subresource {
 	check := upstream.Scale()
 	return resource.Subresource{
 		Name:             "scale",
@@ -28,7 +28,7 @@ func Scale[T any](group, plural string, get func(obj *T) (spec, status int32, se
 		View: &resource.View{
 			New: func() resource.Object { return &autoscalingv1.Scale{} },
 			Get: func(parent resource.Object) (resource.Object, error) {
-				spec, status, selector, err := get(as[T](parent))
+				spec, status, selector, err := get(as[P](parent))
 				if err != nil {
 					return nil, apierrors.NewBadRequest(err.Error())
 				}
@@ -55,7 +55,7 @@ func Scale[T any](group, plural string, get func(obj *T) (spec, status int32, se
 						fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", scale.UID, parent.GetUID()))
 				}
 				n := scale.Spec.Replicas
-				*replicas(as[T](parent)) = &n
+				*replicas(as[P](parent)) = &n
 				parent.SetResourceVersion(scale.ResourceVersion)
 				return nil
 			},

@@ -21,7 +21,7 @@ func Ingress() *resource.Descriptor {
 	check := upstream.Ingress()
 	status := kind.Status(func(i, old *networkingv1.Ingress) { i.Spec = old.Spec }, check.Status)
 	status.Strategy.Warn = kind.Warn(statusWarnings)
-	return kind.Describe[networkingv1.Ingress](resource.Descriptor{
+	return kind.Describe[*networkingv1.Ingress](resource.Descriptor{
 		Group:      "networking.k8s.io",
 		Resource:   "ingresses",
 		Kind:       "Ingress",

@@ -14,7 +14,7 @@ import (
 // IngressClass describes ingress classes.
 func IngressClass() *resource.Descriptor {
 	check := upstream.IngressClass()
-	return kind.Describe[networkingv1.IngressClass](resource.Descriptor{
+	return kind.Describe[*networkingv1.IngressClass](resource.Descriptor{
 		Group:    "networking.k8s.io",
 		Resource: "ingressclasses",
 		Kind:     "IngressClass",

@@ -14,7 +14,7 @@ import (
 // IPAddress describes the objects that stand for cluster IPs in use.
 func IPAddress() *resource.Descriptor {
 	check := upstream.IPAddress()
-	return kind.Describe[networkingv1.IPAddress](resource.Descriptor{
+	return kind.Describe[*networkingv1.IPAddress](resource.Descriptor{
 		Group:      "networking.k8s.io",
 		Resource:   "ipaddresses",
 		Kind:       "IPAddress",

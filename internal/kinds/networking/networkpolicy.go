@@ -16,7 +16,7 @@ import (
 // NetworkPolicy describes network policies.
 func NetworkPolicy() *resource.Descriptor {
 	check := upstream.NetworkPolicy()
-	return kind.Describe[networkingv1.NetworkPolicy](resource.Descriptor{
+	return kind.Describe[*networkingv1.NetworkPolicy](resource.Descriptor{
 		Group:      "networking.k8s.io",
 		Resource:   "networkpolicies",
 		Kind:       "NetworkPolicy",

@@ -14,7 +14,7 @@ import (
 // ServiceCIDR describes ranges of cluster IPs, with the subresource status.
 func ServiceCIDR() *resource.Descriptor {
 	check := upstream.ServiceCIDR()
-	return kind.Describe[networkingv1.ServiceCIDR](resource.Descriptor{
+	return kind.Describe[*networkingv1.ServiceCIDR](resource.Descriptor{
 		Group:    "networking.k8s.io",
 		Resource: "servicecidrs",
 		Kind:     "ServiceCIDR",

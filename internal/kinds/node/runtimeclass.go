@@ -18,7 +18,7 @@ import (
 // RuntimeClass describes runtime classes.
 func RuntimeClass() *resource.Descriptor {
 	check := upstream.RuntimeClass()
-	return kind.Describe[nodev1.RuntimeClass](resource.Descriptor{
+	return kind.Describe[*nodev1.RuntimeClass](resource.Descriptor{
 		Group:    "node.k8s.io",
 		Resource: "runtimeclasses",
 		Kind:     "RuntimeClass",

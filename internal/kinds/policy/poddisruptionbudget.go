@@ -15,7 +15,7 @@ import (
 // PodDisruptionBudget describes disruption budgets, with the subresource status.
 func PodDisruptionBudget() *resource.Descriptor {
 	check := upstream.PodDisruptionBudget()
-	return kind.Describe[policyv1.PodDisruptionBudget](resource.Descriptor{
+	return kind.Describe[*policyv1.PodDisruptionBudget](resource.Descriptor{
 		Group:      "policy",
 		Resource:   "poddisruptionbudgets",
 		Kind:       "PodDisruptionBudget",

@@ -16,7 +16,7 @@ import (
 // ClusterRole describes cluster roles.
 func ClusterRole(a Authority) *resource.Descriptor {
 	check := upstream.ClusterRole()
-	return kind.Describe[rbacv1.ClusterRole](resource.Descriptor{
+	return kind.Describe[*rbacv1.ClusterRole](resource.Descriptor{
 		Group:    "rbac.authorization.k8s.io",
 		Resource: "clusterroles",
 		Kind:     "ClusterRole",

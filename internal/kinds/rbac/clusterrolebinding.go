@@ -16,7 +16,7 @@ import (
 // ClusterRoleBinding describes cluster role bindings.
 func ClusterRoleBinding(a Authority) *resource.Descriptor {
 	check := upstream.ClusterRoleBinding()
-	return kind.Describe[rbacv1.ClusterRoleBinding](resource.Descriptor{
+	return kind.Describe[*rbacv1.ClusterRoleBinding](resource.Descriptor{
 		Group:    "rbac.authorization.k8s.io",
 		Resource: "clusterrolebindings",
 		Kind:     "ClusterRoleBinding",

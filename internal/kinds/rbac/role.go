@@ -17,7 +17,7 @@ import (
 // Role describes roles.
 func Role(a Authority) *resource.Descriptor {
 	check := upstream.Role()
-	return kind.Describe[rbacv1.Role](resource.Descriptor{
+	return kind.Describe[*rbacv1.Role](resource.Descriptor{
 		Group:      "rbac.authorization.k8s.io",
 		Resource:   "roles",
 		Kind:       "Role",

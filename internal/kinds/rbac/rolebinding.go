@@ -16,7 +16,7 @@ import (
 // RoleBinding describes role bindings.
 func RoleBinding(a Authority) *resource.Descriptor {
 	check := upstream.RoleBinding()
-	return kind.Describe[rbacv1.RoleBinding](resource.Descriptor{
+	return kind.Describe[*rbacv1.RoleBinding](resource.Descriptor{
 		Group:      "rbac.authorization.k8s.io",
 		Resource:   "rolebindings",
 		Kind:       "RoleBinding",

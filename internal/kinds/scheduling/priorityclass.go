@@ -17,7 +17,7 @@ import (
 // PriorityClass describes priority classes.
 func PriorityClass() *resource.Descriptor {
 	check := upstream.PriorityClass()
-	return kind.Describe[schedulingv1.PriorityClass](resource.Descriptor{
+	return kind.Describe[*schedulingv1.PriorityClass](resource.Descriptor{
 		Group:      "scheduling.k8s.io",
 		Resource:   "priorityclasses",
 		Kind:       "PriorityClass",

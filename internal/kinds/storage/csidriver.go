@@ -14,7 +14,7 @@ import (
 // CSIDriver describes the record of a storage driver.
 func CSIDriver() *resource.Descriptor {
 	check := upstream.CSIDriver()
-	return kind.Describe[storagev1.CSIDriver](resource.Descriptor{
+	return kind.Describe[*storagev1.CSIDriver](resource.Descriptor{
 		Group:    "storage.k8s.io",
 		Resource: "csidrivers",
 		Kind:     "CSIDriver",

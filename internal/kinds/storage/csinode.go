@@ -14,7 +14,7 @@ import (
 // CSINode describes the record of a node's storage drivers, with the subresource status.
 func CSINode() *resource.Descriptor {
 	check := upstream.CSINode()
-	return kind.Describe[storagev1.CSINode](resource.Descriptor{
+	return kind.Describe[*storagev1.CSINode](resource.Descriptor{
 		Group:    "storage.k8s.io",
 		Resource: "csinodes",
 		Kind:     "CSINode",

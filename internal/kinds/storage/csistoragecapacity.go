@@ -18,7 +18,7 @@ import (
 // CSIStorageCapacity describes the capacity that a storage driver reports.
 func CSIStorageCapacity() *resource.Descriptor {
 	check := upstream.CSIStorageCapacity()
-	return kind.Describe[storagev1.CSIStorageCapacity](resource.Descriptor{
+	return kind.Describe[*storagev1.CSIStorageCapacity](resource.Descriptor{
 		Group:      "storage.k8s.io",
 		Resource:   "csistoragecapacities",
 		Kind:       "CSIStorageCapacity",

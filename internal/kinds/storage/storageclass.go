@@ -19,7 +19,7 @@ import (
 // StorageClass describes storage classes.
 func StorageClass() *resource.Descriptor {
 	check := upstream.StorageClass()
-	return kind.Describe[storagev1.StorageClass](resource.Descriptor{
+	return kind.Describe[*storagev1.StorageClass](resource.Descriptor{
 		Group:      "storage.k8s.io",
 		Resource:   "storageclasses",
 		Kind:       "StorageClass",

@@ -14,7 +14,7 @@ import (
 // VolumeAttachment describes attachments of volumes to nodes, with the subresource status.
 func VolumeAttachment() *resource.Descriptor {
 	check := upstream.VolumeAttachment()
-	return kind.Describe[storagev1.VolumeAttachment](resource.Descriptor{
+	return kind.Describe[*storagev1.VolumeAttachment](resource.Descriptor{
 		Group:    "storage.k8s.io",
 		Resource: "volumeattachments",
 		Kind:     "VolumeAttachment",

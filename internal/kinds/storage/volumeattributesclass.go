@@ -14,7 +14,7 @@ import (
 // VolumeAttributesClass describes volume attributes classes.
 func VolumeAttributesClass() *resource.Descriptor {
 	check := upstream.VolumeAttributesClass()
-	return kind.Describe[storagev1.VolumeAttributesClass](resource.Descriptor{
+	return kind.Describe[*storagev1.VolumeAttributesClass](resource.Descriptor{
 		Group:      "storage.k8s.io",
 		Resource:   "volumeattributesclasses",
 		Kind:       "VolumeAttributesClass",

@@ -15,7 +15,7 @@ import (
 // StorageVersionMigration describes storage version migrations, with the subresource status.
 func StorageVersionMigration() *resource.Descriptor {
 	check := upstream.StorageVersionMigration()
-	return kind.Describe[storagemigrationv1.StorageVersionMigration](resource.Descriptor{
+	return kind.Describe[*storagemigrationv1.StorageVersionMigration](resource.Descriptor{
 		Group:    "storagemigration.k8s.io",
 		Resource: "storageversionmigrations",
 		Kind:     "StorageVersionMigration",

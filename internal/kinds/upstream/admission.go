@@ -6,19 +6,15 @@ package upstream
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/kubernetes/pkg/apis/admissionregistration"
 	"k8s.io/kubernetes/pkg/apis/admissionregistration/validation"
 )
 
 // named adds a check to the validation of a new object: its name must not be reserved for configuration from files.
-func named[I any, P interface {
-	*I
-	metav1.Object
-}](f func(*I) field.ErrorList) func(*I) field.ErrorList {
-	return func(obj *I) field.ErrorList {
+func named[P metav1.Object](f func(P) field.ErrorList) func(P) field.ErrorList {
+	return func(obj P) field.ErrorList {
 		errs := f(obj)
 		if Gate("ManifestBasedAdmissionControlConfig") {
-			errs = append(errs, validation.ValidateStaticSuffix(P(obj).GetName(), field.NewPath("metadata", "name"))...)
+			errs = append(errs, validation.ValidateStaticSuffix(obj.GetName(), field.NewPath("metadata", "name"))...)
 		}
 		return errs
 	}
@@ -35,7 +31,7 @@ func StaticNameWarnings(name string, update bool) []string {
 // ValidatingWebhookConfiguration validates configurations of validating webhooks.
 func ValidatingWebhookConfiguration() Checks {
 	return Checks{
-		Create: created(named[admissionregistration.ValidatingWebhookConfiguration](validation.ValidateValidatingWebhookConfiguration)),
+		Create: created(named(validation.ValidateValidatingWebhookConfiguration)),
 		Update: updated(validation.ValidateValidatingWebhookConfigurationUpdate),
 	}
 }
@@ -43,7 +39,7 @@ func ValidatingWebhookConfiguration() Checks {
 // MutatingWebhookConfiguration validates configurations of mutating webhooks.
 func MutatingWebhookConfiguration() Checks {
 	return Checks{
-		Create: created(named[admissionregistration.MutatingWebhookConfiguration](validation.ValidateMutatingWebhookConfiguration)),
+		Create: created(named(validation.ValidateMutatingWebhookConfiguration)),
 		Update: updated(validation.ValidateMutatingWebhookConfigurationUpdate),
 	}
 }
@@ -51,7 +47,7 @@ func MutatingWebhookConfiguration() Checks {
 // ValidatingAdmissionPolicy validates validating policies, their expressions included.
 func ValidatingAdmissionPolicy() Checks {
 	return Checks{
-		Create: created(named[admissionregistration.ValidatingAdmissionPolicy](validation.ValidateValidatingAdmissionPolicy)),
+		Create: created(named(validation.ValidateValidatingAdmissionPolicy)),
 		Update: updated(validation.ValidateValidatingAdmissionPolicyUpdate),
 		Status: updated(validation.ValidateValidatingAdmissionPolicyStatusUpdate, "status"),
 	}
@@ -60,7 +56,7 @@ func ValidatingAdmissionPolicy() Checks {
 // ValidatingAdmissionPolicyBinding validates bindings of validating policies.
 func ValidatingAdmissionPolicyBinding() Checks {
 	return Checks{
-		Create: created(named[admissionregistration.ValidatingAdmissionPolicyBinding](validation.ValidateValidatingAdmissionPolicyBinding)),
+		Create: created(named(validation.ValidateValidatingAdmissionPolicyBinding)),
 		Update: updated(validation.ValidateValidatingAdmissionPolicyBindingUpdate),
 	}
 }
@@ -68,7 +64,7 @@ func ValidatingAdmissionPolicyBinding() Checks {
 // MutatingAdmissionPolicy validates mutating policies, their expressions included.
 func MutatingAdmissionPolicy() Checks {
 	return Checks{
-		Create: created(named[admissionregistration.MutatingAdmissionPolicy](validation.ValidateMutatingAdmissionPolicy)),
+		Create: created(named(validation.ValidateMutatingAdmissionPolicy)),
 		Update: updated(validation.ValidateMutatingAdmissionPolicyUpdate),
 	}
 }
@@ -76,7 +72,7 @@ func MutatingAdmissionPolicy() Checks {
 // MutatingAdmissionPolicyBinding validates bindings of mutating policies.
 func MutatingAdmissionPolicyBinding() Checks {
 	return Checks{
-		Create: created(named[admissionregistration.MutatingAdmissionPolicyBinding](validation.ValidateMutatingAdmissionPolicyBinding)),
+		Create: created(named(validation.ValidateMutatingAdmissionPolicyBinding)),
 		Update: updated(validation.ValidateMutatingAdmissionPolicyBindingUpdate),
 	}
 }

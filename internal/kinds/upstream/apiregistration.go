@@ -17,12 +17,12 @@ import (
 func APIService() Checks {
 	update := func(f func(context.Context, *apiregistration.APIService, *apiregistration.APIService) field.ErrorList) UpdateCheck {
 		return func(ctx context.Context, obj, old resource.Object) field.ErrorList {
-			return f(ctx, internal[apiregistration.APIService](obj), internal[apiregistration.APIService](old))
+			return f(ctx, internal[*apiregistration.APIService](obj), internal[*apiregistration.APIService](old))
 		}
 	}
 	return Checks{
 		Create: func(ctx context.Context, obj resource.Object) field.ErrorList {
-			return validation.ValidateAPIService(ctx, internal[apiregistration.APIService](obj))
+			return validation.ValidateAPIService(ctx, internal[*apiregistration.APIService](obj))
 		},
 		Update: update(validation.ValidateAPIServiceUpdate),
 		Status: update(validation.ValidateAPIServiceStatusUpdate),

@@ -12,5 +12,5 @@ import (
 
 // TokenRequest validates a request for a service account's token.
 func TokenRequest(r *authenticationv1.TokenRequest) field.ErrorList {
-	return validation.ValidateTokenRequest(internal[authentication.TokenRequest](r))
+	return validation.ValidateTokenRequest(internal[*authentication.TokenRequest](r))
 }

@@ -14,15 +14,15 @@ import (
 
 // SubjectAccessReview validates reviews of a user's access.
 func SubjectAccessReview(ctx context.Context, r *authorizationv1.SubjectAccessReview) field.ErrorList {
-	return declared{}.run(ctx, r, nil, validation.ValidateSubjectAccessReview(internal[authorization.SubjectAccessReview](r)))
+	return declared{}.run(ctx, r, nil, validation.ValidateSubjectAccessReview(internal[*authorization.SubjectAccessReview](r)))
 }
 
 // SelfSubjectAccessReview validates reviews of the requesting user's access.
 func SelfSubjectAccessReview(ctx context.Context, r *authorizationv1.SelfSubjectAccessReview) field.ErrorList {
-	return declared{}.run(ctx, r, nil, validation.ValidateSelfSubjectAccessReview(internal[authorization.SelfSubjectAccessReview](r)))
+	return declared{}.run(ctx, r, nil, validation.ValidateSelfSubjectAccessReview(internal[*authorization.SelfSubjectAccessReview](r)))
 }
 
 // LocalSubjectAccessReview validates reviews of a user's access in one namespace.
 func LocalSubjectAccessReview(ctx context.Context, r *authorizationv1.LocalSubjectAccessReview) field.ErrorList {
-	return declared{}.run(ctx, r, nil, validation.ValidateLocalSubjectAccessReview(internal[authorization.LocalSubjectAccessReview](r)))
+	return declared{}.run(ctx, r, nil, validation.ValidateLocalSubjectAccessReview(internal[*authorization.LocalSubjectAccessReview](r)))
 }

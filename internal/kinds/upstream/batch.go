@@ -40,7 +40,7 @@ func CronJob() Checks {
 	return Checks{
 		Create: created(func(c *batch.CronJob) field.ErrorList { return validation.ValidateCronJobCreate(c, podOptions(nil)) }, d),
 		Update: updatedBy(update, d),
-		Status: updatedBy(noneUpdated[batch.CronJob], d, "status"),
+		Status: updatedBy(noneUpdated[*batch.CronJob], d, "status"),
 	}
 }
 

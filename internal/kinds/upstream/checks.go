@@ -76,38 +76,39 @@ func spoken(ctx context.Context, obj resource.Object) resource.Object {
 	return other.(resource.Object)
 }
 
-// created converts a validation function on the unversioned form I to a check for creates.
-func created[I any](f func(obj *I) field.ErrorList, d ...declared) CreateCheck {
+// created converts a validation function on the unversioned form, to which P points, to a check for creates. Here and below the type
+// parameter is the pointer: for all pointers the compiler makes one function.
+func created[P any](f func(obj P) field.ErrorList, d ...declared) CreateCheck {
 	rules := first(d)
 	return func(ctx context.Context, obj resource.Object) field.ErrorList {
-		return rules.run(ctx, obj, nil, f(internal[I](obj)))
+		return rules.run(ctx, obj, nil, f(internal[P](obj)))
 	}
 }
 
 // updated converts a validation function to a check for updates; with a subresource's name, for updates through that.
-func updated[I any](f func(obj, old *I) field.ErrorList, subresource ...string) UpdateCheck {
+func updated[P any](f func(obj, old P) field.ErrorList, subresource ...string) UpdateCheck {
 	return updatedBy(f, declared{}, subresource...)
 }
 
 // updatedBy is updated with its own configuration of the declarative validation.
-func updatedBy[I any](f func(obj, old *I) field.ErrorList, d declared, subresource ...string) UpdateCheck {
+func updatedBy[P any](f func(obj, old P) field.ErrorList, d declared, subresource ...string) UpdateCheck {
 	return func(ctx context.Context, obj, old resource.Object) field.ErrorList {
-		return d.run(ctx, obj, old, f(internal[I](obj), internal[I](old)), subresource...)
+		return d.run(ctx, obj, old, f(internal[P](obj), internal[P](old)), subresource...)
 	}
 }
 
 // both runs the check for creates on the new object before the one for updates, as many older kinds do.
-func both[I any](create func(obj *I) field.ErrorList, update func(obj, old *I) field.ErrorList) func(obj, old *I) field.ErrorList {
-	return func(obj, old *I) field.ErrorList { return append(create(obj), update(obj, old)...) }
+func both[P any](create func(obj P) field.ErrorList, update func(obj, old P) field.ErrorList) func(obj, old P) field.ErrorList {
+	return func(obj, old P) field.ErrorList { return append(create(obj), update(obj, old)...) }
 }
 
 // onlyNew converts a function that ignores the old object to an update check.
-func onlyNew[I any](f func(obj *I) field.ErrorList) func(obj, old *I) field.ErrorList {
-	return func(obj, _ *I) field.ErrorList { return f(obj) }
+func onlyNew[P any](f func(obj P) field.ErrorList) func(obj, old P) field.ErrorList {
+	return func(obj, _ P) field.ErrorList { return f(obj) }
 }
 
 // noneUpdated accepts every update.
-func noneUpdated[I any](_, _ *I) field.ErrorList { return nil }
+func noneUpdated[P any](_, _ P) field.ErrorList { return nil }
 
 func first(d []declared) declared {
 	if len(d) == 0 {

@@ -51,9 +51,9 @@ func Service() Checks {
 // ServiceClusterIPs validates that a service's address fields match each other; old is nil on create.
 func ServiceClusterIPs(obj, old *corev1.Service) field.ErrorList {
 	if old == nil {
-		return validation.ValidateServiceClusterIPsRelatedFields(internal[core.Service](obj), nil)
+		return validation.ValidateServiceClusterIPsRelatedFields(internal[*core.Service](obj), nil)
 	}
-	return validation.ValidateServiceClusterIPsRelatedFields(internal[core.Service](obj), internal[core.Service](old))
+	return validation.ValidateServiceClusterIPsRelatedFields(internal[*core.Service](obj), internal[*core.Service](old))
 }
 
 // Endpoints validates endpoints.

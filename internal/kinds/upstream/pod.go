@@ -36,7 +36,7 @@ func PodResize() UpdateCheck {
 
 // PodBinding validates the binding of a pod.
 func PodBinding(b *corev1.Binding) field.ErrorList {
-	return validation.ValidatePodBinding(internal[core.Binding](b))
+	return validation.ValidatePodBinding(internal[*core.Binding](b))
 }
 
 // AppArmorProfile validates one AppArmor profile.

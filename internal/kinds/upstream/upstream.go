@@ -11,6 +11,7 @@ package upstream
 
 import (
 	"fmt"
+	"reflect"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -98,9 +99,11 @@ func Convert(obj, out runtime.Object, kind schema.GroupKind) error {
 	return nil
 }
 
-// internal converts a versioned object to its unversioned form. The two may share memory, so the result is read-only.
-func internal[I any](obj runtime.Object) *I {
-	in := new(I)
+// internal converts a versioned object to its unversioned form, to which P points. The two may share memory, so the result is read-only.
+func internal[P any](obj runtime.Object) P { return unversioned(obj, reflect.TypeFor[P]()).(P) }
+
+func unversioned(obj runtime.Object, pointer reflect.Type) any {
+	in := reflect.New(pointer.Elem()).Interface()
 	if err := scheme().Convert(obj, in, nil); err != nil {
 		panic(fmt.Sprintf("upstream: convert %T: %v", obj, err))
 	}
