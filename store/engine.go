@@ -162,6 +162,12 @@ type History interface {
 	RevisionAt(at time.Time) (int64, error)
 }
 
+// Point names a state of a store: that of a revision, or else that at a time. The zero value is the newest one.
+type Point struct {
+	Revision int64
+	Time     time.Time
+}
+
 // Forker is an [Engine] that can be forked.
 type Forker interface {
 	// Fork returns an independent engine with the same keys, history and revision. The error is [ErrClosed].

@@ -241,13 +241,18 @@ func joined(t *testing.T, c *members, first *server, dir string, args ...string)
 // TestTwoServers: a server joins another by a token. What is written at one of two servers counts at the other, allocations of both are
 // unique, one of them leads, and the other goes on when it is killed. A server of another cluster is refused.
 func TestTwoServers(t *testing.T) {
+	const atA, atB = "192.0.2.10", "192.0.2.9"
+	if !alone(t, atA, atB) {
+		return
+	}
 	c := launch(t, 3).ready(t)
 	defer c.remove()
 	dir := t.TempDir()
-	a, err := start(t, dir, "--store", "etcd", "--etcd-servers", strings.Join(c.urls, ","), "--advertise-address", "192.0.2.10")
+	a, err := start(t, dir, "--store", "etcd", "--etcd-servers", strings.Join(c.urls, ","),
+		"--listen", atA+":6443", "--advertise-address", atA)
 	must(t, err)
-	b := joined(t, c, a, dir, "--advertise-address", "192.0.2.9")
-	published(t, a, "192.0.2.10", "192.0.2.9")
+	b := joined(t, c, a, dir, "--listen", atB+":6443", "--advertise-address", atB)
+	published(t, a, atA, atB)
 
 	const core = "/api/v1/namespaces/default"
 	account := core + "/serviceaccounts/default"
@@ -317,7 +322,7 @@ func TestTwoServers(t *testing.T) {
 	}
 	a.kill()
 	b.create(t, core+"/configmaps", named("after", nil))
-	published(t, b, "192.0.2.9")
+	published(t, b, atB)
 }
 
 // published waits until the endpoints of the Service kubernetes are of some addresses.

@@ -160,7 +160,7 @@ func (w *Writer) createOnce(ctx context.Context, c *Creation, obj resource.Objec
 	if k.ReadBack(obj) {
 		op.Made = func(r *store.Record) {
 			obj.SetResourceVersion(strconv.FormatInt(r.Revision, 10))
-			k.Attach(r, obj)
+			k.AttachCreated(r, obj)
 		}
 	}
 	begun := time.Now()
@@ -178,7 +178,7 @@ func (w *Writer) createOnce(ctx context.Context, c *Creation, obj resource.Objec
 	committed = true
 	explain.From(ctx).Committed(k.Descriptor, nil, obj, nil, data, rec.Revision)
 	w.settle(ctx, k, rec.Revision)
-	return k.Cached(rec)
+	return k.Created(rec)
 }
 
 // taken is the 409 of a name that an object has, which may be on its way out.

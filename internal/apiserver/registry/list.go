@@ -84,8 +84,8 @@ func (rd *Reader) List(ctx context.Context, k *Kind, ns string, s *Selection) (*
 		case s.ResourceVersionMatch == metav1.ResourceVersionMatchExact || s.ResourceVersionMatch == "" && limit > 0 && !one:
 			r.Revision = want
 		default:
-			if head := rd.store.Revision(); want > head {
-				return nil, status.TooLarge(want, head)
+			if err := rd.reached(ctx, k, want); err != nil {
+				return nil, err
 			}
 		}
 		if one && r.Revision == 0 {

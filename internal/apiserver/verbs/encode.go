@@ -23,20 +23,20 @@ func appendWhole(dst []byte, f *watchcache.CachedObject, version int, media stri
 	apiVersion := gvk.GroupVersion().String()
 	switch media {
 	case mediaProtobuf:
-		raw, err := f.Bytes(version, watchcache.Protobuf)
+		raw, err := f.AnswerBytes(version, watchcache.Protobuf)
 		if err != nil {
 			return nil, err
 		}
 		dst = slices.Grow(dst, envelopeLen(apiVersion, gvk.Kind, len(raw)))
 		return appendEnvelopeEnd(append(appendEnvelope(dst, apiVersion, gvk.Kind, len(raw)), raw...)), nil
 	case mediaCBOR:
-		raw, err := f.Bytes(version, watchcache.CBOR)
+		raw, err := f.AnswerBytes(version, watchcache.CBOR)
 		if err != nil {
 			return nil, err
 		}
 		return appendCBOR(slices.Grow(dst, len(raw)+len(gvk.Kind)+len(apiVersion)+32), k.Unstructured, apiVersion, gvk.Kind, raw)
 	}
-	raw, err := f.Bytes(version, watchcache.JSON)
+	raw, err := f.AnswerBytes(version, watchcache.JSON)
 	if err != nil {
 		return nil, err
 	}

@@ -114,6 +114,11 @@ func (w *watching) run(c *watchcache.Cursor, initial *registry.Found, gone <-cha
 	if w.deadline < 0 {
 		return
 	}
+	if w.receiver == nil {
+		encoders := &w.kind.Feed.Encoders[w.accept.cached()]
+		encoders.Add(1)
+		defer encoders.Add(-1)
+	}
 	if initial != nil {
 		if err := w.tellInitial(initial); err != nil {
 			return
@@ -154,7 +159,8 @@ func (w *watching) run(c *watchcache.Cursor, initial *registry.Found, gone <-cha
 	}
 }
 
-// alarm is a timer with a channel that it sends to. To wait for a timer's own channel costs more, each time: it begins the timer and ends it.
+// alarm is a timer with a channel that it sends to. To wait for a timer's own channel costs more, each time: it begins the timer and ends
+// it.
 type alarm struct {
 	timer *time.Timer
 	rung  chan struct{} // nil: there is none
