@@ -108,7 +108,9 @@ func (r *typedReader) raw() (s []byte, plain, ok bool) {
 			return s, plain, ascii || utf8.Valid(s)
 		case c == '\\':
 			plain = false
-			r.at++
+			if r.at++; r.at == len(r.text) {
+				return nil, false, false
+			}
 		case c < ' ':
 			return nil, false, false
 		case c >= utf8.RuneSelf:

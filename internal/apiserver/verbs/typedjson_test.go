@@ -84,6 +84,7 @@ func FuzzDecodeTyped(f *testing.F) {
 		`{"spec":{"strategy":{"rollingUpdate":{"maxSurge":"25%","maxUnavailable":1}}}}`, `{"metadata":{"finalizers":[null,"a\u0041\ud800"]}}`,
 		`{"spec":{"template":{"spec":{"containers":[{"resources":{"limits":{"cpu":"1","cpu":2}}}]}}}}`, `{"metadata":{"Name":"n"}}`, `{"spec":null}`,
 		`{"metadata":{"managedFields":[{"fieldsV1":{"f:data":{".":{}}},"time":"2026-11-28T00:00:00Z"}]}} x`, "{\"metadata\":{\"name\":\"\xff\"}}",
+		`{"metadata":{"creationTimestamp":"\`, `{"metadata":{"managedFields":[{"fieldsV1":{"\`,
 	} {
 		f.Add([]byte(text))
 	}
