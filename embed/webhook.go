@@ -197,5 +197,13 @@ func (s *Server) APIService(t T, gv schema.GroupVersion, handler http.Handler) *
 			return ok && is["type"] == "Available" && is["status"] == "True"
 		})
 	})
+	// The watch may be ahead of what forwards requests. A write to a registration is answered once it is in force, with all before it.
+	inForce := []byte(`{"metadata":{"annotations":{"` + inProcess + `":"true"}}}`)
+	if _, err := client.Patch(t.Context(), a.Name, types.MergePatchType, inForce, metav1.PatchOptions{}); err != nil {
+		t.Fatalf("register API service: %v", err)
+	}
 	return p
 }
+
+// inProcess is the annotation of registrations whose server is in the process.
+const inProcess = "mortise.dev/in-process"

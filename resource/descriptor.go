@@ -30,9 +30,6 @@ type Descriptor struct {
 	// Versions are the served versions, most preferred first. Storage names the one that is the hub and is stored.
 	Versions []Version
 	Storage  string
-	// HubKind is the stored kind where it is not Kind of Group in version Storage: events.k8s.io stores events of the core
-	// group. Zero: it is. See [Descriptor.HubGroupVersionKind].
-	HubKind schema.GroupVersionKind
 
 	// Prefix is the part of the store's key after "/registry/" and before the namespace, as kube-apiserver lays keys out:
 	// "pods", "services/specs", "minions" (nodes), "GROUP/RESOURCE" for CRs. No slashes at its ends.
@@ -61,10 +58,6 @@ type Descriptor struct {
 	// Create, when set, answers a create without storing anything (TokenReview, SubjectAccessReview, bindings). A nil object
 	// without an error is answered as a success.
 	Create func(ctx context.Context, b Backend, obj Object, opts *metav1.CreateOptions) (Object, error)
-	// Bulky kinds have objects that take much more memory decoded than stored: few of them are kept decoded.
-	Bulky bool
-	// Internal marks kinds whose objects this server must not offer to admission webhooks.
-	Internal bool
 }
 
 // GroupResource names the resource without a version.
@@ -77,10 +70,11 @@ func (d *Descriptor) GroupVersionKind(version string) schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: d.Group, Version: version, Kind: d.Kind}
 }
 
-// HubGroupVersionKind is the kind that is stored. Validation errors name its group and kind.
+// HubGroupVersionKind is the kind that is stored: the codec's, if it is a [KindCodec], or Kind of Group in version Storage. Validation
+// errors name its group and kind.
 func (d *Descriptor) HubGroupVersionKind() schema.GroupVersionKind {
-	if d.HubKind.Kind != "" {
-		return d.HubKind
+	if c, ok := d.Codec.(KindCodec); ok {
+		return c.Kind()
 	}
 	return d.GroupVersionKind(d.Storage)
 }
@@ -182,6 +176,19 @@ type Codec interface {
 type Appender interface {
 	// AppendEncode appends what Encode returns to dst. After an error the contents of dst beyond its length are undefined.
 	AppendEncode(dst []byte, obj Object) ([]byte, error)
+}
+
+// KindCodec is an optional interface of [Codec]: it names the kind of the objects that it stores. The kind may be of another group than the
+// one that serves it: events.k8s.io stores events of the core group.
+type KindCodec interface {
+	Kind() schema.GroupVersionKind
+}
+
+// SizeCodec is an optional interface of [Codec]: it estimates the memory of decoded objects, by which the server keeps them. Without it, an
+// object takes twice its stored size.
+type SizeCodec interface {
+	// DecodedSize returns the bytes of memory of an object of which so many bytes are stored.
+	DecodedSize(stored int) int64
 }
 
 // Columns makes the Table form (meta.k8s.io/v1) of hub objects.

@@ -55,6 +55,9 @@ type protobufCodec struct {
 	readBack readBack
 }
 
+// Kind implements [KindCodec].
+func (c *protobufCodec) Kind() schema.GroupVersionKind { return c.gvk }
+
 // Encode lays the message into an envelope with one allocation.
 func (c *protobufCodec) Encode(obj Object) ([]byte, error) { return c.AppendEncode(nil, obj) }
 

@@ -96,3 +96,15 @@ func TestStoredAsJSON(t *testing.T) {
 		}
 	}
 }
+
+// TestStoredKind: the codec says which kind is stored, which may be of another group; without its word it is the descriptor's.
+func TestStoredKind(t *testing.T) {
+	served := &Descriptor{Group: "events.k8s.io", Kind: "Event", Storage: "v1"}
+	if got, want := served.HubGroupVersionKind().String(), "events.k8s.io/v1, Kind=Event"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	served.Codec = ProtobufCodec(corev1.SchemeGroupVersion.WithKind("Event"), func() Object { return &corev1.Event{} })
+	if got, want := served.HubGroupVersionKind().String(), "/v1, Kind=Event"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}

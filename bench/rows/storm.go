@@ -46,14 +46,6 @@ func storm(ctx context.Context, b *bench, add adder) (err error) {
 		return err
 	}
 	base := s.Config.Host + namespace
-	var asks []func() (*heard, error)
-	for _, q := range quietRequests() {
-		ask, err := summon(ctx, &quietClient{Base: base, Token: token, What: q.what, For: stormFor})
-		if err != nil {
-			return err
-		}
-		asks = append(asks, ask)
-	}
 	var began, ended time.Time
 	var over int64 // on the clock of all processes
 	begun := make(chan struct{})
@@ -74,6 +66,14 @@ func storm(ctx context.Context, b *bench, add adder) (err error) {
 	})
 	var quiet []*heard
 	g.Go(func() error {
+		var asks []func() (*heard, error)
+		for _, q := range quietRequests() {
+			ask, err := summon(ctx, &quietClient{Base: base, Token: token, What: q.what, For: stormFor})
+			if err != nil {
+				return err
+			}
+			asks = append(asks, ask)
+		}
 		select {
 		case <-begun:
 		case <-ctx.Done():

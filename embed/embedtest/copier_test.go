@@ -37,6 +37,7 @@ type copier struct {
 	sources cache.SharedIndexInformer
 	copies  cache.SharedIndexInformer
 	queue   workqueue.TypedRateLimitingInterface[string]
+	made    map[string]bool // with the bug blindCreate: the sources that have a copy, whether the informer has seen it or not
 }
 
 const (
@@ -55,7 +56,8 @@ func (b bug) run(ctx context.Context, config *rest.Config) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace))
 	c := &copier{bug: b, client: client, sources: factory.Core().V1().ConfigMaps().Informer(),
 		copies: factory.Core().V1().Secrets().Informer(),
-		queue:  workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())}
+		queue:  workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
+		made:   map[string]bool{}}
 	if _, err := c.sources.AddEventHandler(c.handler(func(o metav1.Object) string { return o.GetName() })); err != nil {
 		return err
 	}
@@ -164,10 +166,16 @@ func (c *copier) write(ctx context.Context, name, value string, has []*corev1.Se
 	}
 	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name + "-copy", Labels: map[string]string{sourceName: name}},
 		Data: map[string][]byte{"value": []byte(value)}}
-	if c.bug == blindCreate {
-		s.Name, s.GenerateName = "", name+"-copy-"
+	if c.bug != blindCreate {
+		_, err := secrets.Create(ctx, s, metav1.CreateOptions{})
+		return err
 	}
+	if c.made[name] {
+		return nil
+	}
+	s.Name, s.GenerateName = "", name+"-copy-"
 	_, err := secrets.Create(ctx, s, metav1.CreateOptions{})
+	c.made[name] = err == nil
 	return err
 }
 

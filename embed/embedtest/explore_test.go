@@ -40,6 +40,9 @@ func TestExplore(t *testing.T) {
 			if x == nil {
 				t.Fatal("1,000 seeds do not find it")
 			}
+			if b == blindCreate && x.seed == 0 {
+				t.Error("a run without faults shows it")
+			}
 			t.Logf("after %v\n%s", time.Since(began), x)
 		})
 	}

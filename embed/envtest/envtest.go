@@ -37,8 +37,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	upstream "sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/mortise-dev/mortise/embed"
@@ -58,11 +56,13 @@ type (
 	Etcd = upstream.Etcd
 	// User is a user's name and groups.
 	User = upstream.User
-	// ListenAddr has no effect.
+	// AuthenticatedUser has a user's configuration, kubeconfig and kubectl.
+	AuthenticatedUser = upstream.AuthenticatedUser
+	// ListenAddr is where the API server listens. Start sets it, unless both fields are set.
 	ListenAddr = upstream.ListenAddr
-	// SecureServing has no effect.
+	// SecureServing has the API server's address and CA, which Start sets, and the authentication of users.
 	SecureServing = upstream.SecureServing
-	// Authn has no effect.
+	// Authn authenticates the users of AddUser.
 	Authn = upstream.Authn
 	// Arguments are flags.
 	Arguments = upstream.Arguments
@@ -158,6 +158,7 @@ type Environment struct {
 type state struct {
 	hooks     *WebhookServer // nil: webhooks have a port
 	installed *upstream.Environment
+	temporary string // the folder of what users need
 }
 
 // WebhookServer is the server of the webhooks, once the environment has started with WebhooksInProcess; else nil.
@@ -214,6 +215,9 @@ func (e *Environment) startServer() error {
 		// Nothing makes service accounts in such a cluster.
 		defaults = map[string][]string{"disable-admission-plugins": {"ServiceAccount"}, "allow-privileged": {"true"}}
 	}
+	if err := e.startUsers(); err != nil {
+		return fmt.Errorf("prepare users: %w", err)
+	}
 	f := pflag.NewFlagSet("kube-apiserver", pflag.ContinueOnError)
 	embed.AddFlags(f, &e.Server.APIServer)
 	if err := f.Parse(e.ControlPlane.GetAPIServer().Configure().AsStrings(defaults)); err != nil {
@@ -223,7 +227,7 @@ func (e *Environment) startServer() error {
 		return fmt.Errorf("start cluster: %w", err)
 	}
 	e.Config = e.Server.Config()
-	return nil
+	return e.serve()
 }
 
 // Stop removes what was installed, as the options say, and stops the cluster.
@@ -233,47 +237,7 @@ func (e *Environment) Stop() error {
 		err = e.state.installed.Stop()
 	}
 	if e.Server != nil {
-		err = errors.Join(err, e.Server.Stop())
+		err = errors.Join(err, e.Server.Stop(), e.stopUsers())
 	}
 	return err
-}
-
-// AuthenticatedUser is a user of the cluster.
-type AuthenticatedUser struct{ config *rest.Config }
-
-// Config returns the user's configuration.
-func (u *AuthenticatedUser) Config() *rest.Config { return u.config }
-
-// KubeConfig returns a kubeconfig with the user's configuration.
-func (u AuthenticatedUser) KubeConfig() ([]byte, error) {
-	const name = "envtest" // upstream's
-	c := clientcmdapi.NewConfig()
-	c.Clusters[name] = &clientcmdapi.Cluster{
-		Server: u.config.Host, CertificateAuthorityData: u.config.CAData, TLSServerName: u.config.ServerName,
-	}
-	c.AuthInfos[name] = &clientcmdapi.AuthInfo{
-		ClientCertificateData: u.config.CertData, ClientKeyData: u.config.KeyData,
-		Impersonate: u.config.Impersonate.UserName, ImpersonateGroups: u.config.Impersonate.Groups,
-	}
-	c.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
-	c.CurrentContext = name
-	text, err := clientcmd.Write(*c)
-	if err != nil {
-		return nil, fmt.Errorf("write kubeconfig: %w", err)
-	}
-	return text, nil
-}
-
-// AddUser returns a user. The cluster knows the user by impersonation. Base has settings such as QPS; nil: the defaults.
-func (e *Environment) AddUser(user User, base *rest.Config) (*AuthenticatedUser, error) {
-	if e.Config == nil {
-		return nil, errors.New("add user: the environment is not started")
-	}
-	config := rest.CopyConfig(e.Config)
-	if base != nil {
-		config = rest.CopyConfig(base)
-		config.Host, config.TLSClientConfig = e.Config.Host, e.Config.TLSClientConfig
-	}
-	config.Impersonate = rest.ImpersonationConfig{UserName: user.Name, Groups: user.Groups}
-	return &AuthenticatedUser{config: config}, nil
 }

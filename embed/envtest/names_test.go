@@ -7,13 +7,20 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	upstream "sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/mortise-dev/mortise/embed/envtest"
 )
@@ -89,9 +96,18 @@ func names(t *testing.T, dir string) map[string]bool {
 	return found
 }
 
-// TestUsersKubeconfig: a user's kubeconfig is the user.
-func TestUsersKubeconfig(t *testing.T) {
-	env := &envtest.Environment{}
+// printsKubeconfig stands for kubectl: it prints its kubeconfig.
+const printsKubeconfig = `#!/bin/sh
+exec cat "${1#--kubeconfig=}"
+`
+
+// TestUsers: a user's configuration, kubeconfig and kubectl are the user's.
+func TestUsers(t *testing.T) {
+	assets := t.TempDir()
+	if err := os.WriteFile(filepath.Join(assets, "kubectl"), []byte(printsKubeconfig), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	env := &envtest.Environment{BinaryAssetsDirectory: assets}
 	if _, err := env.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -100,16 +116,51 @@ func TestUsersKubeconfig(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	u, err := env.AddUser(upstream.User{Name: "alice", Groups: []string{"readers"}}, nil)
+	u, err := env.AddUser(envtest.User{Name: "alice", Groups: []string{"readers"}}, &rest.Config{QPS: 7, Burst: 7})
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := u.KubeConfig()
+	kubeconfig, err := u.KubeConfig()
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, err := clientcmd.RESTConfigFromKubeConfig(text)
-	if err != nil || config.Impersonate.UserName != "alice" || config.Host != env.Config.Host {
-		t.Errorf("the kubeconfig is of %q at %s: %v", config.Impersonate.UserName, config.Host, err)
+	kubectl, err := u.Kubectl()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, _, err := kubectl.Run("get", "pods")
+	if err != nil {
+		t.Fatal(err)
+	}
+	printed, err := io.ReadAll(stdout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	configs := map[string]*rest.Config{"Config": u.Config()}
+	for name, text := range map[string][]byte{"KubeConfig": kubeconfig, "Kubectl": printed} {
+		if configs[name], err = clientcmd.RESTConfigFromKubeConfig(text); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	if configs["Config"].QPS != 7 {
+		t.Errorf("the configuration's QPS is %v", configs["Config"].QPS)
+	}
+	for name, config := range configs {
+		review, err := kubernetes.NewForConfigOrDie(config).AuthenticationV1().SelfSubjectReviews().Create(t.Context(),
+			&authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		who := review.Status.UserInfo
+		if who.Username != "alice" || !slices.Equal(who.Groups, []string{"readers", "system:authenticated"}) {
+			t.Errorf("%s is of %s in %v", name, who.Username, who.Groups)
+		}
+		_, err = kubernetes.NewForConfigOrDie(config).CoreV1().Secrets("default").List(t.Context(), metav1.ListOptions{})
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("%s may list secrets: %v", name, err)
+		}
+	}
+	if got := env.ControlPlane.APIServer.SecureServing.URL("https", "").String(); got != env.Config.Host {
+		t.Errorf("the API server is at %s, its address says %s", env.Config.Host, got)
 	}
 }

@@ -185,12 +185,12 @@ func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinf
 type turns struct {
 	narrow, wide, writes, own *flowcontrol.Turns
 
-	users *flowcontrol.Presence
+	users *flowcontrol.Users
 }
 
 func newTurns() turns {
 	n := min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) // GOMAXPROCS can exceed the number of processors
-	users := &flowcontrol.Presence{}
+	users := &flowcontrol.Users{}
 	return turns{
 		narrow: flowcontrol.NewTurns(max(1, n-1)), wide: flowcontrol.NewLongTurns(max(1, n-1)), writes: flowcontrol.NewTurns(4 * n),
 		own: flowcontrol.NewBackgroundTurns(32*n, max(1, n-1), users), users: users,

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/metrics"
 	"runtime/pprof"
 	"slices"
 	"strconv"
@@ -63,6 +64,7 @@ func (c *Cluster) Quiet(ctx context.Context) error {
 		return fmt.Errorf("show labels: %w", err)
 	}
 	d := dump{label: []byte(strconv.Quote(goroutinesOf) + ": " + strconv.Quote(c.settings.Start.label))}
+	turns := newTurns()
 	for {
 		r := c.running()
 		if r == nil {
@@ -75,7 +77,7 @@ func (c *Cluster) Quiet(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return fmt.Errorf("%w; at work:\n%s", context.Cause(ctx), strings.Join(working, "\n"))
 		case len(working) > 0:
-			runtime.Gosched() // they run first
+			turns.wait() // they run first
 		default:
 			select {
 			case <-r.retries.None():
@@ -102,6 +104,44 @@ func (c *Cluster) running() *instance {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.now
+}
+
+// turns lets other goroutines run between two dumps, which stop them all.
+type turns struct {
+	counts []metrics.Sample // of goroutines that run, and of those that could
+	most   int
+}
+
+// The longest wait between two dumps: others in the process may always have something to do.
+const (
+	fewestTurns = 64
+	mostTurns   = 1 << 14
+	idleTurns   = 16 // so many in a row without another: what is on its way through the kernel has arrived
+)
+
+func newTurns() *turns {
+	return &turns{most: fewestTurns, counts: []metrics.Sample{
+		{Name: "/sched/goroutines/running:goroutines"}, {Name: "/sched/goroutines/runnable:goroutines"},
+	}}
+}
+
+// wait returns when the scheduler has had no other goroutine to run for some turns, by its own counts, which stop nothing; or after a number
+// of turns, which doubles with each wait.
+func (t *turns) wait() {
+	idle := 0
+	for range t.most {
+		runtime.Gosched()
+		metrics.Read(t.counts)
+		if t.counts[0].Value.Kind() != metrics.KindUint64 { // another release of Go
+			return
+		}
+		if t.counts[0].Value.Uint64() > 1 || t.counts[1].Value.Uint64() > 0 { // this one runs, too
+			idle = 0
+		} else if idle++; idle == idleTurns {
+			return
+		}
+	}
+	t.most = min(2*t.most, mostTurns)
 }
 
 // dump reads the goroutines of a cluster.

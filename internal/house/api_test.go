@@ -88,6 +88,21 @@ func TestStabilityIsStated(t *testing.T) {
 	}
 }
 
+// TestContractsHaveExamples: each package that owns a contract of extensions in Go has an example that runs: one with an output.
+func TestContractsHaveExamples(t *testing.T) {
+	for _, name := range []string{"admission", "authenticator", "authorizer", "controller", "scheduler"} {
+		file := filepath.Join("..", "..", "extension", name, "example_test.go")
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if !strings.Contains(string(text), "\nfunc Example") || !strings.Contains(string(text), "\n\t// Output:") {
+			t.Errorf("%s has no example with an output", file)
+		}
+	}
+}
+
 // exported writes the exported declarations of the package in a folder, one a line, sorted.
 func exported(b *strings.Builder, dir string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))

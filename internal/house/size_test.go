@@ -50,7 +50,7 @@ var largeTypes = map[string]struct {
 	"internal/scheduler/profile Profile":                 {47, 22, "upstream's framework.Framework"},
 	"internal/scheduler/profile handle":                  {27, 0, "upstream's framework.Handle"},
 	"internal/scheduler/queue Queue":                     {30, 0, "one lock guards the subqueues, the nominator and the events in flight"},
-	"resource Descriptor":                                {0, 25, "data: what a kind is"},
+	"resource Descriptor":                                {0, 22, "data: what a kind is"},
 	"store/mvcc DB":                                      {27, 0, "one lock guards the index and its history"},
 }
 

@@ -11,7 +11,6 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	resourcev1beta1 "k8s.io/api/resource/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -84,7 +83,7 @@ func TestFurtherVersionsConvert(t *testing.T) {
 	found := 0
 	for _, d := range All(Options{RuntimeConfig: config}) {
 		for _, v := range d.Versions {
-			if v.ToHub == nil || d.Group == "autoscaling" || d.HubKind != (schema.GroupVersionKind{}) {
+			if v.ToHub == nil || d.Group == "autoscaling" || d.HubGroupVersionKind().Group != d.Group {
 				continue
 			}
 			found++

@@ -2,13 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command testcost measures what a test costs its author: a module with one test, with embedtest and with controller-runtime's envtest. It
-// prints the number of packages that the test compiles, the seconds of `go test` with an empty cache and with a full one, and the size of
-// the test binary.
+// prints the number of packages that the test compiles, the time and the processor time of `go test` with an empty cache and with a full
+// one, and the size of the test binary.
 //
 //	KUBEBUILDER_ASSETS=DIR go run ./scripts/testcost -cold
+//	go run ./scripts/testcost -platforms linux/arm64,darwin/arm64
 //
 // With -cold it compiles everything twice, in caches of its own, which takes minutes and gigabytes. Without KUBEBUILDER_ASSETS, the test
-// with envtest is compiled and does not run.
+// with envtest is compiled and does not run. With -platforms it builds the test with embedtest for each platform instead, and prints the
+// number of packages and the size.
 package main
 
 import (
@@ -79,20 +81,29 @@ func TestMine(t *testing.T) {
 func main() {
 	cold := flag.Bool("cold", false, "measure with an empty cache, too")
 	tree := flag.String("tree", ".", "the folder of this module")
+	platforms := flag.String("platforms", "", "build the test for these platforms, as GOOS/GOARCH with commas between them, and do nothing else")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	fmt.Println("| | packages | cold | warm | test binary |\n|---|---|---|---|---|")
-	for _, s := range subjects {
-		if err := measure(ctx, s, *tree, *cold); err != nil {
+	measured := func(s subject, mine string) error { return measure(ctx, s, mine, *cold) }
+	all := subjects
+	if *platforms != "" {
+		all = subjects[:1]
+		measured = func(_ subject, mine string) error { return cross(ctx, mine, strings.Split(*platforms, ",")) }
+		fmt.Println("| platform | packages | test binary |\n|---|---|---|")
+	} else {
+		fmt.Println("| | packages | cold | warm | test binary |\n|---|---|---|---|---|")
+	}
+	for _, s := range all {
+		if err := within(s, *tree, measured); err != nil {
 			fmt.Fprintf(os.Stderr, "measure %s: %v\n", s.name, err)
 			os.Exit(1) //nolint:gocritic // nothing is left to stop
 		}
 	}
 }
 
-// measure prints the line of a library.
-func measure(ctx context.Context, s subject, tree string, cold bool) (err error) {
+// within calls f with the folder of a module that has the test of a library.
+func within(s subject, tree string, f func(s subject, mine string) error) (err error) {
 	dir, err := os.MkdirTemp("", "testcost")
 	if err != nil {
 		return err
@@ -102,20 +113,54 @@ func measure(ctx context.Context, s subject, tree string, cold bool) (err error)
 	if err := write(s, tree, mine); err != nil {
 		return err
 	}
-	list, _, err := run(ctx, mine, nil, "list", "-deps", "-test", "-tags", "grpcnotrace", ".")
-	if err != nil {
-		return err
+	return f(s, mine)
+}
+
+// cross builds the test for other platforms, and prints a line for each.
+func cross(ctx context.Context, mine string, platforms []string) error {
+	for _, p := range platforms {
+		system, processor, ok := strings.Cut(p, "/")
+		if !ok {
+			return fmt.Errorf("platform %q: want GOOS/GOARCH", p)
+		}
+		env := []string{"GOOS=" + system, "GOARCH=" + processor}
+		packages, size, err := build(ctx, mine, env)
+		if err != nil {
+			return fmt.Errorf("%s: %w", p, err)
+		}
+		fmt.Printf("| %s | %d | %d MB |\n", p, packages, size>>20)
 	}
+	return nil
+}
+
+// build builds the test binary. It returns the number of packages and the size in bytes.
+func build(ctx context.Context, mine string, env []string) (packages int, size int64, err error) {
+	list, _, err := run(ctx, mine, env, "list", "-deps", "-test", "-tags", "grpcnotrace", ".")
+	if err != nil {
+		return 0, 0, err
+	}
+	if _, _, err := run(ctx, mine, env, "test", "-c", "-tags", "grpcnotrace", "-o", "binary", "."); err != nil {
+		return 0, 0, err
+	}
+	binary, err := os.Stat(filepath.Join(mine, "binary"))
+	if err != nil {
+		return 0, 0, err
+	}
+	return len(strings.Fields(list)), binary.Size(), nil
+}
+
+// measure prints the line of a library.
+func measure(ctx context.Context, s subject, mine string, cold bool) error {
 	test := []string{"test", "-count=1", "-tags", "grpcnotrace", "."}
 	first := "not measured"
 	var env []string
 	if cold {
-		env = append(env, "GOCACHE="+filepath.Join(dir, "cache"))
+		env = append(env, "GOCACHE="+filepath.Join(mine, "..", "cache"))
 		_, took, err := run(ctx, mine, env, test...)
 		if err != nil {
 			return err
 		}
-		first = took.Round(time.Second).String()
+		first = took.String()
 	} else if _, _, err := run(ctx, mine, nil, test...); err != nil { // fills the cache
 		return err
 	}
@@ -123,15 +168,11 @@ func measure(ctx context.Context, s subject, tree string, cold bool) (err error)
 	if err != nil {
 		return err
 	}
-	if _, _, err := run(ctx, mine, env, "test", "-c", "-tags", "grpcnotrace", "-o", "binary", "."); err != nil {
-		return err
-	}
-	binary, err := os.Stat(filepath.Join(mine, "binary"))
+	packages, size, err := build(ctx, mine, env)
 	if err != nil {
 		return err
 	}
-	packages, again := len(strings.Fields(list)), warm.Round(100*time.Millisecond)
-	fmt.Printf("| %s | %d | %s | %s | %d MB |\n", s.name, packages, first, again, binary.Size()>>20)
+	fmt.Printf("| %s | %d | %s | %s | %d MB |\n", s.name, packages, first, warm, size>>20)
 	return nil
 }
 
@@ -163,16 +204,25 @@ func write(s subject, tree, dir string) error {
 	return nil
 }
 
+// span is how long a command took, and the processor time that it and its children used.
+type span struct{ wall, processor time.Duration }
+
+// String is a cell of the table.
+func (s span) String() string {
+	return fmt.Sprintf("%.1f s, %.1f s of processor time", s.wall.Seconds(), s.processor.Seconds())
+}
+
 // run runs the go command, and returns its output and how long it took.
-func run(ctx context.Context, dir string, env []string, args ...string) (string, time.Duration, error) {
+func run(ctx context.Context, dir string, env []string, args ...string) (string, span, error) {
 	c := exec.CommandContext(ctx, "go", args...) //nolint:gosec // the arguments are ours
 	c.Dir, c.Env = dir, append(append(os.Environ(), "GOFLAGS=-mod=mod -trimpath", "GOWORK=off", "CGO_ENABLED=0"), env...)
 	c.Stderr = os.Stderr
 	began := time.Now()
 	out, err := c.Output()
-	took := time.Since(began)
+	took := span{wall: time.Since(began)}
 	if err != nil {
-		return "", 0, fmt.Errorf("go %s: %w\n%s", args[0], err, out)
+		return "", took, fmt.Errorf("go %s: %w\n%s", args[0], err, out)
 	}
+	took.processor = c.ProcessState.UserTime() + c.ProcessState.SystemTime()
 	return string(out), took, nil
 }

@@ -136,8 +136,8 @@ func warnOfOthers(ctx context.Context, e *Engine) {
 	}
 	for _, kv := range found.Kvs {
 		if string(kv.Key) != compactKey {
-			e.options.Logger.Warn("Found no keys of the prefix in etcd, but others: a new cluster begins beside them. If that is not meant, "+
-				"--etcd-prefix must name theirs", "prefix", e.options.Prefix, "found", string(kv.Key))
+			e.options.Logger.Warn("Began a new cluster in etcd, beside keys of other prefixes: --etcd-prefix must name theirs if that is not meant",
+				"prefix", e.options.Prefix, "found", string(kv.Key))
 			return
 		}
 	}

@@ -13,8 +13,9 @@ import (
 const overtakenTime = 500 * time.Millisecond
 
 // overtaking finds transactions that are lost while etcd works: a member that was stopped as the leader, and goes on, takes them before it
-// learns of the new leader, and lets them wait for its own time, which is longer than a client's. Since etcd carries out transactions in the
-// order of their arrival, one that was sent half a second before another, which is answered, is not late but lost. The zero value is ready.
+// learns of the new leader, and lets them wait for its own time, which is longer than a client's. Since etcd carries out transactions in
+// the order of their arrival, one that was sent half a second before another, which is answered, is not late but lost. The zero value is
+// ready.
 type overtaking struct {
 	began atomic.Pointer[time.Time] // when the last of the answered transactions was sent
 }

@@ -35,7 +35,7 @@ func Definitions() *resource.Descriptor {
 		Group: v1.GroupName, Resource: "customresourcedefinitions", Singular: "customresourcedefinition",
 		Kind: "CustomResourceDefinition", ListKind: "CustomResourceDefinitionList",
 		ShortNames: []string{"crd", "crds"}, Categories: []string{"api-extensions"},
-		Storage: "v1", Prefix: "apiextensions.k8s.io/customresourcedefinitions", Codec: definitionCodec{}, Bulky: true,
+		Storage: "v1", Prefix: "apiextensions.k8s.io/customresourcedefinitions", Codec: definitionCodec{},
 		Versions: []resource.Version{{
 			Name: "v1",
 			New:  func() resource.Object { return &v1.CustomResourceDefinition{} },
@@ -194,6 +194,9 @@ func (definitionCodec) Decode(data []byte) (resource.Object, error) {
 	v1.SetObjectDefaults_CustomResourceDefinition(d)
 	return d, nil
 }
+
+// DecodedSize implements [resource.SizeCodec]: a schema has a struct of pointers for each of its fields.
+func (definitionCodec) DecodedSize(stored int) int64 { return 12 * int64(stored) }
 
 // decodeBeta returns the definition of JSON of v1beta1, whose schema may stand beside the versions.
 func decodeBeta(data []byte) (*v1.CustomResourceDefinition, error) {

@@ -20,10 +20,10 @@ import (
 // because its client is slow to read, Turns takes the turn away, so that slow clients do not delay others; a slow client is
 // exempt from then on.
 type Turns struct {
-	n    int       // maximum of concurrent turns
-	long bool      // requests compute for milliseconds
-	fore *Presence // of those who go first; nil: nobody
-	few  int       // maximum of concurrent turns while they are there
+	n    int    // maximum of concurrent turns
+	long bool   // requests compute for milliseconds
+	fore *Users // who go first; nil: nobody
+	few  int    // maximum of concurrent turns while they are there
 
 	mu      sync.Mutex
 	holders []*Turn
@@ -54,8 +54,8 @@ func NewLongTurns(n int) *Turns {
 	return s
 }
 
-// NewBackgroundTurns makes n turns, and few while others are present, who are to find a free processor.
-func NewBackgroundTurns(n, few int, fore *Presence) *Turns {
+// NewBackgroundTurns makes n turns, and few while users are active, who are to find a free processor.
+func NewBackgroundTurns(n, few int, fore *Users) *Turns {
 	s := NewTurns(n)
 	s.few, s.fore = few, fore
 	return s
@@ -63,23 +63,23 @@ func NewBackgroundTurns(n, few int, fore *Presence) *Turns {
 
 // most is the maximum of concurrent turns now.
 func (s *Turns) most() int {
-	if s.fore != nil && s.fore.Now() {
+	if s.fore != nil && s.fore.Active() {
 		return s.few
 	}
 	return s.n
 }
 
-// lingers is how long a user is considered present after a request.
+// lingers is how long users are considered active after a request.
 const lingers = 100 * time.Millisecond
 
-// Presence is whether users send requests. The zero value is ready.
-type Presence struct{ last atomic.Int64 }
+// Users knows whether users send requests. The zero value is ready.
+type Users struct{ last atomic.Int64 }
 
 // Note notes a request.
-func (p *Presence) Note() { p.last.Store(time.Now().UnixNano()) }
+func (u *Users) Note() { u.last.Store(time.Now().UnixNano()) }
 
-// Now reports whether there was a request a moment ago.
-func (p *Presence) Now() bool { return time.Now().UnixNano()-p.last.Load() < int64(lingers) }
+// Active reports whether there was a request a moment ago.
+func (u *Users) Active() bool { return time.Now().UnixNano()-u.last.Load() < int64(lingers) }
 
 // Turn is the turn of one request.
 type Turn struct {
@@ -202,11 +202,11 @@ type turnKey struct{}
 // TurnKey is the key of a request's [Turn] in its context, for [Away].
 var TurnKey any = turnKey{}
 
-// Away gives up the turn of ctx's request, if it is one of the background, while the request waits for the disk. What it returns waits for the
-// next turn.
+// Away gives up the turn of ctx's request, if it is one of the background, while the request waits for the disk. What it returns waits for
+// the next turn.
 //
-// Without it, whoever waits for the disk would keep others from the processors, or there would have to be as many turns as requests that share
-// one sync of the disk. These all become ready at once when it is done, and then others would wait for all of them.
+// Without it, whoever waits for the disk would keep others from the processors, or there would have to be as many turns as requests that
+// share one sync of the disk. These all become ready at once when it is done, and then others would wait for all of them.
 func Away(ctx context.Context) (back func()) {
 	t, _ := ctx.Value(TurnKey).(*Turn)
 	if t == nil || t.of.fore == nil {

@@ -140,11 +140,11 @@ func TestTurnsEnd(t *testing.T) {
 	})
 }
 
-// TestBackgroundTurns checks that few of the background's requests have a turn while users are present, and that those that wait for the disk
-// have none.
+// TestBackgroundTurns checks that few of the background's requests have a turn while users are active, and that those that wait for the
+// disk have none.
 func TestBackgroundTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var users Presence
+		var users Users
 		s := NewBackgroundTurns(2, 1, &users)
 		free := func(want int, when string) {
 			t.Helper()

@@ -127,8 +127,9 @@ func (o *output) pass(st *stream) {
 // flush writes what waits, unless another goroutine is writing: that one takes it along. The caller holds mu; flush unlocks it while it
 // writes. After maxRounds it returns true: another goroutine is to go on, for the caller has an answer of its own to give.
 //
-// If others, as many as that, are likely to write soon, the writer lets them run first: they append the frames of their streams, which leave
-// in the same record. On a busy machine that takes a while, so who knows of no others does not wait, and writes what those have who do.
+// If others, as many as that, are likely to write soon, the writer lets them run first: they append the frames of their streams, which
+// leave in the same record. On a busy machine that takes a while, so who knows of no others does not wait, and writes what those have who
+// do.
 func (o *output) flush(mu *sync.Mutex, others int) (more bool, err error) {
 	for round := 0; len(o.buf) > 0 && !o.writing; round++ {
 		if round == maxRounds {
@@ -188,7 +189,8 @@ func (o *output) ended() {
 	}
 }
 
-// drain writes what waits, and returns when it and what others were writing is written. The caller holds mu; drain unlocks it while it waits.
+// drain writes what waits, and returns when it and what others were writing is written. The caller holds mu; drain unlocks it while it
+// waits.
 func (o *output) drain(mu *sync.Mutex) error {
 	for o.writing {
 		if o.settled == nil {

@@ -247,8 +247,8 @@ type body struct {
 	window             recvWindow
 }
 
-// append adds data. If half of the buffer was read already, that makes room before the buffer grows: for a reader that never has read all that
-// is there, such as a slow one of an upload through a proxy, four windows are enough.
+// append adds data. If half of the buffer was read already, that makes room before the buffer grows: for a reader that never has read all
+// that is there, such as a slow one of an upload through a proxy, four windows are enough.
 func (b *body) append(data []byte) {
 	if b.at > 0 && (b.at == len(b.buf) || len(b.buf)+len(data) > cap(b.buf) && b.at >= len(b.buf)/2) {
 		b.buf, b.at = b.buf[:copy(b.buf, b.buf[b.at:])], 0

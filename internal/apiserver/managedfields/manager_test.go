@@ -37,7 +37,7 @@ func pods() *resource.Descriptor {
 func events() *resource.Descriptor {
 	return &resource.Descriptor{
 		Group: "events.k8s.io", Resource: "events", Kind: "Event", Storage: "core", Namespaced: true,
-		HubKind: corev1.SchemeGroupVersion.WithKind("Event"),
+		Codec: resource.ProtobufCodec(corev1.SchemeGroupVersion.WithKind("Event"), func() resource.Object { return &corev1.Event{} }),
 		Versions: []resource.Version{{Name: "core", Unserved: true, New: func() resource.Object { return &corev1.Event{} }}, {
 			Name: "v1", New: func() resource.Object { return &eventsv1.Event{} },
 			ToHub: func(o resource.Object) (resource.Object, error) {

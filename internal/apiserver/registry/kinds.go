@@ -20,7 +20,7 @@ import (
 type Kinds struct {
 	store    *store.Store
 	views    *watchcache.Views
-	bulky    *watchcache.Views // of kinds whose objects are much larger than their bytes
+	bulky    *watchcache.Views // of kinds whose codecs say how large their objects are: few are kept
 	lifetime *watchcache.Lifetime
 	unread   func(r schema.GroupResource, e *store.UnreadableError, first bool) // nil: there is none
 
@@ -47,7 +47,7 @@ func (ks *Kinds) Add(ds ...*resource.Descriptor) {
 	ks.edit(func(t *kindTable) {
 		for _, d := range ds {
 			views := ks.views
-			if d.Bulky {
+			if _, sized := d.Codec.(resource.SizeCodec); sized {
 				views = ks.bulky
 			}
 			k := watchcache.NewKind(d, ks.store, views, ks.lifetime)

@@ -154,7 +154,8 @@ func (w *watching) run(c *watchcache.Cursor, initial *registry.Found, gone <-cha
 	}
 }
 
-// alarm is a timer with a channel that it sends to. To wait for a timer's own channel costs more, each time: it begins the timer and ends it.
+// alarm is a timer with a channel that it sends to. To wait for a timer's own channel costs more, each time: it begins the timer and ends
+// it.
 type alarm struct {
 	timer *time.Timer
 	rung  chan struct{} // nil: there is none

@@ -160,11 +160,10 @@ func (k *Kind) Attach(r *store.Record, hub resource.Object) *CachedObject {
 
 // cachedSize estimates the memory of a record's decoded object.
 func (k *Kind) cachedSize(r *store.Record) int64 {
-	times := 2
-	if k.Bulky {
-		times = 12
+	if c, ok := k.Codec.(resource.SizeCodec); ok {
+		return c.DecodedSize(len(r.Value)) + 1024
 	}
-	return int64(times*len(r.Value) + 1024)
+	return 2*int64(len(r.Value)) + 1024
 }
 
 // Cached returns the record's decoded object with its encodings, and caches it if necessary. Concurrent callers get the

@@ -34,7 +34,6 @@ func Event() *resource.Descriptor {
 		Namespaced: true,
 		Versions:   []resource.Version{v1, stored},
 		Storage:    hub,
-		HubKind:    corev1.SchemeGroupVersion.WithKind("Event"),
 		Codec:      resource.ProtobufCodec(corev1.SchemeGroupVersion.WithKind("Event"), stored.New),
 		TTL:        func(resource.Object) int64 { return core.EventSeconds },
 		FieldNames: core.EventFieldNames(),

@@ -28,7 +28,6 @@ func Kind() (*resource.Descriptor, error) {
 		return nil, err
 	}
 	d.Hub().Columns = columns{d.Hub().Columns}
-	d.Internal = true
 	return d, nil
 }
 

@@ -211,7 +211,7 @@ func (p *Plugin) create(ctx context.Context, b resource.Backend, a *admit.Attrib
 // exempts reports whether an object waits for no initializer, whatever rules match: objects that are not stored or that
 // configure the server, and mirror pods, which already run when the server gets them.
 func (p *Plugin) exempts(a *admit.Attributes) bool {
-	if len(*p.rules.Load()) == 0 || a.Descriptor.Create != nil || a.Descriptor.Internal || slices.Contains(exempt, a.Descriptor.Group) {
+	if len(*p.rules.Load()) == 0 || a.Descriptor.Create != nil || slices.Contains(exempt, a.Descriptor.Group) {
 		return true
 	}
 	return a.Is("", "pods", "") && a.Object.GetAnnotations()[corev1.MirrorPodAnnotationKey] != ""

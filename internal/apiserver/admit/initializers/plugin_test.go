@@ -86,7 +86,7 @@ func TestNobodyWaits(t *testing.T) {
 				return nil, nil
 			}
 		},
-		"a kind of the server's own": func(a *admit.Attributes) { a.Descriptor.Internal = true },
+		"a kind of the server's own": func(a *admit.Attributes) { a.Descriptor.Group = v1alpha1.Group },
 		"a deletion":                 func(a *admit.Attributes) { a.Operation = admit.Delete },
 	} {
 		a := creation("")
