@@ -101,8 +101,8 @@ type (
 	Backuper interface {
 		Backup(ctx context.Context, w io.Writer) (revision int64, err error)
 	}
-	// RevisionBackuper is a Backuper that also writes older states. The error of BackupAt is [ErrCompacted] for a state before the history, and
-	// [ErrFuture] for one that the store has not reached.
+	// RevisionBackuper is a Backuper that also writes older states. The error of BackupAt is [ErrCompacted] for a state before the history,
+	// and [ErrFuture] for one that the store has not reached.
 	RevisionBackuper interface {
 		BackupAt(ctx context.Context, w io.Writer, state Point) (revision int64, err error)
 	}
