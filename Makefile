@@ -51,11 +51,12 @@ check: lint ## lint, and that generated files and go.mod are as a fresh generati
 bench: build ## measure every budget of the design on this machine
 	$(GO) run -tags $(TAGS) ./bench -binary $(BIN)
 
-soak: build ## hours: all verbs mixed with kill -9, then a check of the history; 10,000 simulations of the controllers, 1,000 hours of volumes amid kills; an upgrade from the release before
+soak: build ## hours: all verbs mixed with kill -9, then a check of the history; 10,000 simulations of the controllers, 1,000 hours of volumes amid kills; 500 histories of servers on etcd, and of one on disk, amid faults; an upgrade from the release before
 	$(GO) test -tags $(TAGS) -timeout 4h -run Soak -v ./test -soak 1h
 	$(GO) test -tags $(TAGS) -timeout 4h -v ./internal/controllers/simulation -simulations 10000
 	MORTISE_TEST_PREVIOUS=$$(./scripts/release/previous) $(GO) test -tags $(TAGS) -timeout 10m -run '^TestUpgrade$$' -v ./test
 	$(GO) test -tags $(TAGS) -timeout 4h -run Kills -v ./internal/controllers/attachdetach -kills 1000
+	cd test/robustness && MORTISE_ROBUSTNESS_SEEDS=$${MORTISE_ROBUSTNESS_SEEDS:-500} $(GO) test -tags $(TAGS) -timeout 4h -v .
 
 fuzz: ## every fuzz target for FUZZTIME (10s) each
 	./scripts/fuzz $(or $(FUZZTIME),10s)

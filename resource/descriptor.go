@@ -172,6 +172,12 @@ type Codec interface {
 	Decode(data []byte) (Object, error)
 }
 
+// Appender is implemented by codecs that can encode into memory of the caller.
+type Appender interface {
+	// AppendEncode appends what Encode returns to dst. After an error the contents of dst beyond its length are undefined.
+	AppendEncode(dst []byte, obj Object) ([]byte, error)
+}
+
 // KindCodec is an optional interface of [Codec]: it names the kind of the objects that it stores. The kind may be of another group than the
 // one that serves it: events.k8s.io stores events of the core group.
 type KindCodec interface {

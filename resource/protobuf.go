@@ -8,6 +8,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/json"
@@ -15,6 +17,9 @@ import (
 
 // protobufMagic begins every value in Kubernetes' protobuf envelope, in the store as on the wire.
 var protobufMagic = []byte{'k', '8', 's', 0}
+
+// envelopeEnd ends every value: the empty contentEncoding and contentType, which upstream's encoder writes too.
+const envelopeEnd = "\x1a\x00\x22\x00"
 
 // message is the interface of generated API types.
 type message interface {
@@ -28,6 +33,7 @@ type message interface {
 func ProtobufCodec(gvk schema.GroupVersionKind, newObject func() Object) Codec {
 	apiVersion, kind := gvk.ToAPIVersionAndKind()
 	c := &protobufCodec{new: newObject, gvk: gvk}
+	c.readBack.of = reflect.TypeOf(newObject())
 	c.head = append(c.head, protobufMagic...)
 	c.head = append(c.head, 0x0a)
 	c.head = binary.AppendUvarint(c.head, uint64(1+uvarintLen(len(apiVersion))+len(apiVersion)+1+uvarintLen(len(kind))+len(kind)))
@@ -43,31 +49,33 @@ func ProtobufCodec(gvk schema.GroupVersionKind, newObject func() Object) Codec {
 
 // protobufCodec has the envelope's beginning ready made: magic, type, and the tag of the raw field.
 type protobufCodec struct {
-	gvk  schema.GroupVersionKind
-	new  func() Object
-	head []byte
+	gvk      schema.GroupVersionKind
+	new      func() Object
+	head     []byte
+	readBack readBack
 }
 
 // Kind implements [KindCodec].
 func (c *protobufCodec) Kind() schema.GroupVersionKind { return c.gvk }
 
 // Encode lays the message into an envelope with one allocation.
-func (c *protobufCodec) Encode(obj Object) ([]byte, error) {
+func (c *protobufCodec) Encode(obj Object) ([]byte, error) { return c.AppendEncode(nil, obj) }
+
+// AppendEncode implements [Appender].
+func (c *protobufCodec) AppendEncode(dst []byte, obj Object) ([]byte, error) {
 	m, ok := obj.(message)
 	if !ok {
-		return nil, fmt.Errorf("encode %s: %T has no protobuf form", c.gvk.Kind, obj)
+		return dst, fmt.Errorf("encode %s: %T has no protobuf form", c.gvk.Kind, obj)
 	}
 	size := m.Size()
-	out := make([]byte, 0, len(c.head)+uvarintLen(size)+size+4)
-	out = append(out, c.head...)
+	out := append(slices.Grow(dst, len(c.head)+uvarintLen(size)+size+len(envelopeEnd)), c.head...)
 	out = binary.AppendUvarint(out, uint64(size))
 	start := len(out)
 	out = out[:start+size]
 	if _, err := m.MarshalToSizedBuffer(out[start:]); err != nil {
-		return nil, fmt.Errorf("encode %s: %w", c.gvk.Kind, err)
+		return dst, fmt.Errorf("encode %s: %w", c.gvk.Kind, err)
 	}
-	// The empty contentEncoding and contentType, which upstream's encoder writes too.
-	return append(out, 0x1a, 0, 0x22, 0), nil
+	return append(out, envelopeEnd...), nil
 }
 
 // Decode takes the message out of its envelope. An object that kube-apiserver stored as JSON, as it does with all kinds if told to and with

@@ -24,6 +24,12 @@ type Record struct {
 	view atomic.Pointer[any]
 }
 
+// Unopened is the view of a record whose stored value an engine hands on as it is, since it could not decrypt it. Open tries it again, for
+// keys may have come back.
+type Unopened interface {
+	Open() (*Record, error)
+}
+
 // View returns the value that [Record.SetView] attached, or nil. The API server keeps an object's decoded form and its encodings there, so
 // that all readers share them.
 func (r *Record) View() any {
@@ -154,6 +160,12 @@ type History interface {
 	// RevisionAt returns the newest revision that was committed at or before a time, by the engine's clock. The error is [ErrFuture], or
 	// [ErrCompacted] for a time before the history.
 	RevisionAt(at time.Time) (int64, error)
+}
+
+// Point names a state of a store: that of a revision, or else that at a time. The zero value is the newest one.
+type Point struct {
+	Revision int64
+	Time     time.Time
 }
 
 // Forker is an [Engine] that can be forked.

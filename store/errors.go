@@ -42,6 +42,25 @@ type ConflictError struct {
 	Current *Record // nil: the key does not exist
 }
 
+// UnreadableError is returned for a record whose value is there, but cannot be used: it does not decrypt, or it is no object of its kind.
+type UnreadableError struct {
+	Key      string
+	Revision int64 // of the record
+	Sealed   bool  // it does not decrypt
+	Err      error // why
+}
+
+// Error names the key.
+func (e *UnreadableError) Error() string {
+	if e.Sealed {
+		return fmt.Sprintf("unable to transform key %q: %v", e.Key, e.Err) // upstream's words
+	}
+	return fmt.Sprintf("decode %s: %v", e.Key, e.Err)
+}
+
+// Unwrap returns why the value cannot be used.
+func (e *UnreadableError) Unwrap() error { return e.Err }
+
 // Error names the key and both revisions.
 func (e *ConflictError) Error() string {
 	if e.Current == nil {

@@ -101,6 +101,11 @@ type (
 	Backuper interface {
 		Backup(ctx context.Context, w io.Writer) (revision int64, err error)
 	}
+	// RevisionBackuper is a Backuper that also writes older states. The error of BackupAt is [ErrCompacted] for a state before the history, and
+	// [ErrFuture] for one that the store has not reached.
+	RevisionBackuper interface {
+		BackupAt(ctx context.Context, w io.Writer, state Point) (revision int64, err error)
+	}
 	// Sizer returns the size of the store.
 	Sizer interface {
 		Size() Size
@@ -182,6 +187,18 @@ func (s *Store) Backup(ctx context.Context, w io.Writer) (int64, error) {
 		return 0, fmt.Errorf("back up store: %w", errors.ErrUnsupported)
 	}
 	return b.Backup(ctx, w)
+}
+
+// BackupAt is Backup of an older state.
+func (s *Store) BackupAt(ctx context.Context, w io.Writer, state Point) (int64, error) {
+	if state == (Point{}) {
+		return s.Backup(ctx, w)
+	}
+	b, ok := Ability[RevisionBackuper](s.engine)
+	if !ok {
+		return 0, fmt.Errorf("back up an older state of the store: %w", errors.ErrUnsupported)
+	}
+	return b.BackupAt(ctx, w, state)
 }
 
 // Size returns the size of the store; zero if the engine does not know it.

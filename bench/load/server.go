@@ -41,6 +41,24 @@ func Start(ctx context.Context, binary string, args ...string) (*Server, error) 
 	return s, nil
 }
 
+// StartBeside starts a server with the keys of another one, whose store it shares by the arguments.
+func StartBeside(ctx context.Context, binary string, other *Server, args ...string) (*Server, error) {
+	dir, err := os.MkdirTemp("", "mortise-bench-")
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{dir: dir}
+	const keys = "data/pki"
+	err = os.CopyFS(filepath.Join(dir, keys), os.DirFS(filepath.Join(other.dir, keys)))
+	if err == nil {
+		err = s.run(ctx, binary, args...)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.Stop())
+	}
+	return s, nil
+}
+
 // Again ends the process and starts one with other arguments on what it has stored.
 func (s *Server) Again(ctx context.Context, binary string, args ...string) error {
 	if err := errors.Join(s.command.Process.Signal(syscall.SIGTERM), s.command.Wait()); err != nil {

@@ -158,8 +158,8 @@ func (t *Target) Peak(do func() error) (before, most float64, err error) {
 	return float64(resident) / (1 << 20), most, nil
 }
 
-// Held is what a server holds, in KB.
-type Held struct{ Live, Resident float64 }
+// Held is what a server holds, in KB: objects that live, stacks of goroutines, and what it has resident of its own.
+type Held struct{ Live, Stacks, Resident float64 }
 
 // Collected is what lives in the server's heap after it has collected its garbage, which it does before it makes a profile
 // of its heap, and what it has from the system after a while in which it could give the rest back.
@@ -178,11 +178,13 @@ func (t *Target) Collected(ctx context.Context) (Held, error) {
 	if err != nil {
 		return Held{}, err
 	}
-	_, rest, _ := strings.Cut(string(metrics), "\ngo_memstats_heap_alloc_bytes ")
-	line, _, _ := strings.Cut(rest, "\n")
-	live, err := strconv.ParseFloat(line, 64)
+	live, err := metric(metrics, "go_memstats_heap_alloc_bytes")
 	if err != nil {
-		return Held{}, fmt.Errorf("read heap's size: %w", err)
+		return Held{}, err
+	}
+	stacks, err := metric(metrics, "go_memstats_stack_inuse_bytes")
+	if err != nil {
+		return Held{}, err
 	}
 	// a watch that the server itself ends
 	if err := Expect(ctx, client, http.StatusOK, "GET", t.Config.Host+"/api/v1/namespaces/default/configmaps?watch=1&timeoutSeconds=4", "",
@@ -190,7 +192,18 @@ func (t *Target) Collected(ctx context.Context) (Held, error) {
 		return Held{}, err
 	}
 	_, anonymous, err := t.Memory()
-	return Held{Live: live / 1024, Resident: float64(anonymous) / 1024}, err
+	return Held{Live: live / 1024, Stacks: stacks / 1024, Resident: float64(anonymous) / 1024}, err
+}
+
+// metric is the value of a metric without labels.
+func metric(metrics []byte, name string) (float64, error) {
+	_, rest, _ := strings.Cut(string(metrics), "\n"+name+" ")
+	line, _, _ := strings.Cut(rest, "\n")
+	v, err := strconv.ParseFloat(line, 64)
+	if err != nil {
+		return 0, fmt.Errorf("read metric %s: %w", name, err)
+	}
+	return v, nil
 }
 
 // Profile is a profile of the server's CPU (pprof) over some seconds.

@@ -28,10 +28,14 @@ const (
 	floorBody  = 1200 // bytes of a request's or response's body, as of a ConfigMap of 1 KB
 	floorBatch = 16   // writes that share a sync, with 16 clients
 	floorSyncs = 200
+
+	floorWatchers = fanWatchers / 8 // of each of client-go's eight connections in the row "clients"
 )
 
 // floor is what a server that does nothing else cannot avoid for a request of 1 KB, on this machine and in Go: CPU of the system calls, of
 // TLS, of HTTP/2's frames and headers, and of a sixteenth of a synced write. Each is measured alone, on one thread.
+//
+// Of a watch event and of a list it is what sealing and writing them takes, many at once: the server reads nothing for them.
 func floor(_ context.Context, _ *bench, add adder) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -51,11 +55,18 @@ func floor(_ context.Context, _ *bench, add adder) error {
 	if err != nil {
 		return fmt.Errorf("measure synced writes: %w", err)
 	}
+	bulk, err := bulkFloor()
+	if err != nil {
+		return fmt.Errorf("measure long answers: %w", err)
+	}
 	value := func(name string, n float64) report.Value { return report.Value{Name: name, Unit: "µs", Number: n} }
 	read := sockets + records + frames
 	add("the least CPU of a GET of 1 KB", value("", read), value("a read and a write of a socket", sockets),
 		value("two TLS records", records), value("HTTP/2 frames and headers", frames))
 	add("the least CPU of a create of 1 KB, 16 clients", value("", read+syncs), value("a sixteenth of a synced write", syncs))
+	add(fmt.Sprintf("the least CPU of a watch event of 1 KB, to %d watchers of a connection at once", floorWatchers),
+		value("", bulk/floorWatchers))
+	add("the least CPU of a megabyte of a list", value("", bulk*(1<<20)/(floorWatchers*floorBody)))
 	return nil
 }
 
@@ -140,6 +151,63 @@ func recordFloor() (float64, error) {
 		_, err := io.ReadFull(opened, in)
 		return err
 	})
+}
+
+// bulkFloor is what it takes to frame an event for each watcher of a connection, to seal all of them and to write them at once.
+func bulkFloor() (n float64, err error) {
+	a, b, err := loopback()
+	if err != nil {
+		return 0, err
+	}
+	defer a.Close()
+	defer b.Close()
+	var sealed bytes.Buffer
+	out, err := sealer(&sealed)
+	if err != nil {
+		return 0, err
+	}
+	read := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(io.Discard, b)
+		read <- err
+	}()
+	var frames bytes.Buffer
+	f, event := http2.NewFramer(&frames, nil), make([]byte, floorBody)
+	n, err = each(floorTimes/10, func(int) error {
+		frames.Reset()
+		sealed.Reset()
+		for i := range floorWatchers {
+			if err := f.WriteData(uint32(2*i+1), false, event); err != nil {
+				return err
+			}
+		}
+		if _, err := out.Write(frames.Bytes()); err != nil {
+			return err
+		}
+		_, err := a.Write(sealed.Bytes())
+		return err
+	})
+	return n, errors.Join(err, a.Close(), <-read)
+}
+
+// sealer is a TLS connection after its handshake, which writes to a buffer.
+func sealer(to *bytes.Buffer) (*tls.Conn, error) {
+	material, err := serving.LoadOrCreate("", []string{"127.0.0.1"}, serving.Options{})
+	if err != nil {
+		return nil, err
+	}
+	a, b := net.Pipe()
+	kept := &keptConn{Conn: a}
+	out := tls.Client(kept, &tls.Config{RootCAs: material.CA.Pool(), ServerName: "127.0.0.1", DynamicRecordSizingDisabled: true})
+	done := make(chan error, 1)
+	go func() {
+		done <- tls.Server(b, &tls.Config{Certificates: []tls.Certificate{material.Server.TLS()}, SessionTicketsDisabled: true}).Handshake()
+	}()
+	if err := errors.Join(out.Handshake(), <-done); err != nil {
+		return nil, err
+	}
+	kept.aside = to
+	return out, nil
 }
 
 // keptConn is a connection that writes to a buffer once it has one, and reads what is in its own first.

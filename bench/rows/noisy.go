@@ -66,11 +66,11 @@ func quiet(ctx context.Context, b *bench, t *load.Target, add adder) error {
 	if err != nil {
 		return err
 	}
-	does := quietRequests(base)
+	does := quietRequests()
 	for _, shape := range shapes {
 		idle := map[string]paced{}
 		for _, d := range does {
-			if idle[d.what], err = runPaced(ctx, t, b.length(), quietToken, d.do); err != nil {
+			if idle[d.what], err = runPaced(ctx, &quietClient{Base: base, Token: quietToken, What: d.what, For: b.length()}); err != nil {
 				return err
 			}
 		}
@@ -79,7 +79,7 @@ func quiet(ctx context.Context, b *bench, t *load.Target, add adder) error {
 			return err
 		}
 		for _, d := range does {
-			is, err := runPaced(ctx, t, b.length(), quietToken, d.do)
+			is, err := runPaced(ctx, &quietClient{Base: base, Token: quietToken, What: d.what, For: b.length()})
 			if err != nil {
 				return errors.Join(err, stop(nil))
 			}
@@ -99,70 +99,6 @@ func quiet(ctx context.Context, b *bench, t *load.Target, add adder) error {
 		add("  noisy: "+shape, report.Value{Unit: "/s", Number: float64(did) / (2 * b.length()).Seconds()})
 	}
 	return nil
-}
-
-// paced is how long what was done now and then took, in milliseconds, where the machine's processors did not stand still meanwhile;
-// and all of it.
-type paced struct{ p50, p99, allP99, stood float64 }
-
-// runPaced sends one request after the other, at most at the pace.
-func runPaced(ctx context.Context, t *load.Target, length time.Duration, token string, do load.Does) (p paced, err error) {
-	client := tokenClient(token, 1)
-	defer client.CloseIdleConnections()
-	for range 20 { // warm
-		if err := do(ctx, client); err != nil {
-			return p, err
-		}
-	}
-	stalls, err := lookOut(ctx)
-	if err != nil {
-		return p, err
-	}
-	back, err := ahead()
-	if err != nil {
-		_, e := stalls()
-		return p, errors.Join(err, e)
-	}
-	all, err := pacing(ctx, length, client, do)
-	stood, e := stalls()
-	if err := errors.Join(err, back(), e); err != nil {
-		return p, err
-	}
-	var every, clear []time.Duration
-	for _, s := range all {
-		took := time.Duration(s.to - s.from)
-		if every = append(every, took); !s.meets(stood) {
-			clear = append(clear, took)
-		}
-	}
-	if len(clear) == 0 {
-		return p, errors.New("measure a quiet client: the machine's processors never ran undisturbed")
-	}
-	return paced{
-		p50: load.Quantile(clear, 50), p99: load.Quantile(clear, 99), allP99: load.Quantile(every, 99),
-		stood: 100 * float64(len(every)-len(clear)) / float64(len(every)),
-	}, nil
-}
-
-// pacing is when each thing was done.
-func pacing(ctx context.Context, length time.Duration, client *http.Client, do load.Does) (all []span, err error) {
-	tick := time.NewTicker(pace)
-	defer tick.Stop()
-	for began := time.Now(); time.Since(began) < length; {
-		<-tick.C
-		var s span
-		if s.from, err = monotonic(); err != nil {
-			return nil, err
-		}
-		if err := do(ctx, client); err != nil {
-			return nil, err
-		}
-		if s.to, err = monotonic(); err != nil {
-			return nil, err
-		}
-		all = append(all, s)
-	}
-	return all, nil
 }
 
 // tokenClient is an HTTP/1.1 client with a bearer token. It only measures, and does not verify the server.

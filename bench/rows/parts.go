@@ -15,7 +15,7 @@ import (
 	"github.com/mortise-dev/mortise/bench/shares"
 )
 
-// parts is where the CPU of a request goes, from a profile of the server while 16 clients send it.
+// parts is where the CPU of a request goes, from a profile of the server while one client or 16 send it.
 func parts(ctx context.Context, b *bench, add adder) (err error) {
 	s, err := load.Start(ctx, b.binary, load.Bare...)
 	if err != nil {
@@ -23,11 +23,16 @@ func parts(ctx context.Context, b *bench, add adder) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.Stop()) }()
 	known := conversations()
-	for _, name := range []string{"create", "update", "merge", "apply", "get", "pod"} {
-		c := known[name]
-		one, err := c.begin(ctx, b, &s.Target, 16)
+	for _, line := range []struct {
+		name    string
+		clients int
+	}{
+		{"create", 1}, {"create", 16}, {"update", 16}, {"merge", 16}, {"apply", 16}, {"reapply", 16}, {"get", 16}, {"pod", 16},
+	} {
+		c := known[line.name]
+		one, err := c.begin(ctx, b, &s.Target, line.clients)
 		if err == nil {
-			err = profiled(ctx, b, &s.Target, add, "where the CPU goes: "+c.what, one)
+			err = profiled(ctx, b, &s.Target, add, fmt.Sprintf("where the CPU goes: %s, %d clients", c.what, line.clients), one)
 		}
 		if err != nil {
 			return err

@@ -21,6 +21,7 @@ type row struct {
 	// args start a server for this row alone; without them it is put to the bare one that rows share.
 	args []string
 	only bool // where it is asked for by its very name
+	etcd bool // compares servers on one etcd, by the programs of a peer
 	// serve is what can be put to any API server; start is what needs the binary, or no server at all; compare are lines for which any API
 	// server and its peer are measured by turns. A row has one of the three.
 	serve   func(ctx context.Context, b *bench, t *load.Target, add adder) error
@@ -48,7 +49,13 @@ func rowsInOrder() []row {
 		{name: "quiet", what: "a quiet user's p99 beside a noisy one", args: load.Bare, serve: quiet},
 		{name: "fanout", what: "watch events to 200 watchers", serve: fanOut},
 		{name: "clients", what: "requests as client-go sends them, beside the peer by turns", compare: asClients()},
+		{name: "etcd", what: "Mortise and kube-apiserver on one etcd, by turns, as client-go sends requests", etcd: true, compare: onEtcd()},
+		{name: "etcdmany", what: "servers on an etcd of many objects: opening, memory", start: manyInEtcd},
+		{name: "threeservers", what: "5,000 simulated nodes on three servers and three members of etcd: ready, pods, at rest; takes minutes",
+			start: threeServers, only: true},
 		{name: "burst", what: "memory after client-go created and listed 5,000 pods, and 12 s later", args: load.Bare, serve: burst},
+		{name: "large", what: "memory of 100,000 pods of 2 KB, all controllers in", args: []string{"--node", "none"}, serve: manyPodsHeld},
+		{name: "watchers", what: "memory of 10,000 idle watchers over HTTP/2", args: load.Bare, serve: watchers},
 		{name: "parts", what: "where the CPU of client-go's requests goes", start: parts},
 		{name: "floor", what: "the least CPU of a request: system calls, TLS, HTTP/2, synced writes", start: floor},
 		{name: "storm", what: "a quiet user's p99 while 50,000 pods are bound", start: storm},

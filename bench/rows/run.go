@@ -75,7 +75,7 @@ func Run(ctx context.Context, o *Options) error {
 	var out report.Report
 	var failed []error
 	for _, r := range rowsInOrder() {
-		if !o.selects(&r) || r.only && o.rows.String() != r.name || o.kubeconfig != "" && r.start != nil {
+		if !o.selects(&r) || r.only && strings.Trim(o.rows.String(), "^$") != r.name || o.kubeconfig != "" && r.start != nil {
 			continue
 		}
 		if err := b.measure(ctx, &r, &out); err != nil {
@@ -107,6 +107,7 @@ type bench struct {
 	shared     *load.Server            // bare, started by the first row that needs it
 	peerTo     *load.Target            // a peer that runs
 	sharedPeer *load.Upstream          // a peer that the bench starts, for the first row that needs it
+	pair       *pair                   // on one etcd, for the row that compares them
 	podsOf     map[*load.Target]string // paths of the 5,000 pods that lines of the row "clients" list
 }
 
@@ -117,6 +118,9 @@ func (b *bench) end() error {
 	}
 	if b.sharedPeer != nil {
 		errs = append(errs, b.sharedPeer.Stop())
+	}
+	if b.pair != nil {
+		errs = append(errs, b.pair.stop())
 	}
 	return errors.Join(errs...)
 }

@@ -25,6 +25,7 @@ func Subcommands() map[string]subcommand {
 		podsMeasurer:    bePods,
 		claimsChild:     func(context.Context, io.Reader, io.Writer) error { return beNodesInit(claimsMeasurer) },
 		claimsMeasurer:  beClaims,
+		quietChild:      beQuiet,
 		stallsChild:     func(_ context.Context, in io.Reader, out io.Writer) error { return lookAfterProcessors(in, out) },
 	}
 	for _, backend := range proxiedBy() {

@@ -32,20 +32,11 @@ type contender struct {
 
 // compare does the comparisons of a row.
 func (b *bench) compare(ctx context.Context, r *row, out *report.Report) (err error) {
-	mine, stop, err := b.target(ctx, r)
+	targets, stop, err := b.opponents(ctx, r)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	targets := []*load.Target{mine}
-	if b.peer != "" {
-		peer, stop, err := b.peerTarget(ctx, r)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, stop()) }()
-		targets = append(targets, peer)
-	}
 	for _, c := range r.compare {
 		values, err := byTurns(ctx, b, &c, targets)
 		if err != nil {
@@ -58,6 +49,26 @@ func (b *bench) compare(ctx context.Context, r *row, out *report.Report) (err er
 		out.Add(c.what, values[0], peer)
 	}
 	return nil
+}
+
+// opponents are the server and, if there is one, its peer, and what is to be called after the row.
+func (b *bench) opponents(ctx context.Context, r *row) ([]*load.Target, func() error, error) {
+	if r.etcd {
+		p, err := b.onOneEtcd(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		return p.targets(), func() error { return nil }, nil
+	}
+	mine, stop, err := b.target(ctx, r)
+	if err != nil || b.peer == "" {
+		return []*load.Target{mine}, stop, err
+	}
+	peer, stopPeer, err := b.peerTarget(ctx, r)
+	if err != nil {
+		return nil, nil, errors.Join(err, stop())
+	}
+	return []*load.Target{mine, peer}, func() error { return errors.Join(stop(), stopPeer()) }, nil
 }
 
 // byTurns measures each target in each round, and returns the medians of each.

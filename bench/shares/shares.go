@@ -77,6 +77,8 @@ var rules = []rule{
 	{"k8s.io/apimachinery/pkg/apis/meta/v1.(*", Encoding}, {"k8s.io/apimachinery/pkg/runtime", Encoding}, {"sigs.k8s.io/yaml", Encoding},
 	{"go.yaml.in/yaml", Encoding}, {"gopkg.in/yaml", Encoding}, {own + "resource", Encoding}, {own + "internal/apiserver/merge", Encoding},
 
+	{own + "internal/apiserver/overlay", Encoding}, {own + "internal/apiserver/typedjson", Encoding},
+
 	{own + "internal/apiserver/authenticate", Access}, {own + "internal/apiserver/authorize", Access},
 	{own + "internal/apiserver/flowcontrol", Access}, {own + "internal/apiserver.authenticate", Access},
 }

@@ -19,6 +19,16 @@ type Aggregation struct {
 	ResourceMetrics *bool
 	// ExternalMetricsRoutes serves ExternalMetricsRoute: several servers serve external metrics, each some of them.
 	ExternalMetricsRoutes bool
+	// Peers says how the servers that share a store reach each other.
+	Peers Peers
+}
+
+// Peers says how the servers that share a store reach each other, to forward requests for what one of them does not serve.
+type Peers struct {
+	// CAFile is the file of the authorities of the other servers' serving certificates; empty: the cluster's own.
+	CAFile string
+	// AdvertiseIP and AdvertisePort are where the others reach this server; set both or none. Empty: at its advertised address.
+	AdvertiseIP, AdvertisePort string
 }
 
 func (o *Aggregation) addFlags(f *pflag.FlagSet) {
@@ -33,4 +43,9 @@ func (o *Aggregation) addFlags(f *pflag.FlagSet) {
 		"Serve metrics.k8s.io, what nodes and pods use, while no APIService names a server of it, such as metrics-server.")
 	f.BoolVar(&o.ExternalMetricsRoutes, "enable-external-metrics-routes", o.ExternalMetricsRoutes,
 		"Serve ExternalMetricsRoute of extension.mortise.dev, by which several servers serve external metrics, each some of them.")
+	f.StringVar(&o.Peers.CAFile, "peer-ca-file", o.Peers.CAFile,
+		"File of the authorities of the serving certificates of other servers of the cluster. Default: the cluster's CA.")
+	f.StringVar(&o.Peers.AdvertiseIP, "peer-advertise-ip", o.Peers.AdvertiseIP,
+		"Address at which other servers of the cluster reach this one, to forward requests. Default: the advertised address.")
+	f.StringVar(&o.Peers.AdvertisePort, "peer-advertise-port", o.Peers.AdvertisePort, "Port of --peer-advertise-ip.")
 }

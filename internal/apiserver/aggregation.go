@@ -11,6 +11,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/apiserver/aggregate"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
+	"github.com/mortise-dev/mortise/internal/apiserver/peerproxy"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
@@ -26,6 +27,8 @@ type Aggregation struct {
 	ForwardRedirects bool
 	// ExternalMetricsRoutes follows routes to several external-metrics servers. Their kind must be among the kinds.
 	ExternalMetricsRoutes bool
+	// Peers forwards requests for resources that only other servers of the cluster serve; nil: there are no others.
+	Peers *peerproxy.Proxy
 }
 
 // newAggregator makes the aggregator, which forwards requests to other servers.

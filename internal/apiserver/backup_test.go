@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -102,6 +103,58 @@ func TestBackupFails(t *testing.T) {
 	defer response.Body.Close()
 	if n, err := io.Copy(io.Discard, response.Body); !errors.Is(err, io.ErrUnexpectedEOF) || response.Trailer.Get(backupRevision) != "" {
 		t.Errorf("%d bytes, %v, %v", n, err, response.Trailer)
+	}
+}
+
+// TestBackupOfThePast backs up an older state, and refuses those that the history does not have.
+func TestBackupOfThePast(t *testing.T) {
+	dir := t.TempDir()
+	engine, err := local.Open(filepath.Join(dir, "store"), local.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := store.New(engine)
+	defer s.Close()
+	var revisions []int64
+	for i := range 4 {
+		r, err := s.Update(t.Context(), "/registry/a", store.Any, fmt.Append(nil, i), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		revisions = append(revisions, r.Revision)
+	}
+	if err := s.Compact(t.Context(), revisions[1]); err != nil {
+		t.Fatal(err)
+	}
+	get := func(query string) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		backUp(s)(w, httptest.NewRequest(http.MethodGet, backupPath+query, nil))
+		return w
+	}
+	w := get(fmt.Sprint("?revision=", revisions[2]))
+	to := filepath.Join(dir, "restored")
+	if _, err := local.Restore(t.Context(), w.Body, to, 10, local.Options{}); err != nil || w.Code != http.StatusOK {
+		t.Fatal(w.Code, err)
+	}
+	if c, err := local.ReadContent(t.Context(), to, local.Options{}); err != nil || len(c.Records) != 1 || string(c.Records[0].Value) != "2" {
+		t.Errorf("%+v %v", c, err)
+	}
+	for query, want := range map[string]struct {
+		code int
+		says string
+	}{
+		fmt.Sprint("?revision=", revisions[0]):   {http.StatusGone, fmt.Sprint("the history begins at revision ", revisions[1])},
+		fmt.Sprint("?revision=", revisions[3]+1): {http.StatusBadRequest, fmt.Sprint("the store is at revision ", revisions[3])},
+		"?at=2001-01-01T00:00:00Z":               {http.StatusGone, "2001"},
+		"?at=2101-01-01T00:00:00Z":               {http.StatusBadRequest, "2101"},
+		"?at=yesterday":                          {http.StatusBadRequest, "yesterday"},
+		"?revision=x":                            {http.StatusBadRequest, "x"},
+		"?revision=-1":                           {http.StatusBadRequest, "-1"},
+		"?revision=5&at=2001-01-01T00:00:00Z":    {http.StatusBadRequest, "exclude"},
+	} {
+		if w := get(query); w.Code != want.code || !strings.Contains(w.Body.String(), want.says) {
+			t.Errorf("%s: %d %s", query, w.Code, w.Body)
+		}
 	}
 }
 

@@ -141,6 +141,9 @@ func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinf
 	if who != nil && !class.Exempt() && !elsewhere {
 		turns = s.turns.of(info.Verb, work.Seats() > 1, rec.inProcess)
 	}
+	if info.IsResourceRequest && info.Verb != "watch" && !rec.inProcess {
+		s.turns.users.Note()
+	}
 	refuse := func() { s.tooMany(w, r, info, s.flow.RetryAfter(class)) }
 	var release func()
 	if turns != nil {
@@ -177,14 +180,21 @@ func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinf
 
 // turns share the processors. The turns of reads leave one processor free for other requests, including writes, which
 // mostly wait for the disk. The server's own components have separate turns for writes: they are few and limit their
-// requests themselves. With as few turns as users have, a scheduler that binds thousands of pods a second would wait
-// for the disk once for every eight.
-type turns struct{ narrow, wide, writes, own *flowcontrol.Turns }
+// requests themselves. While users send requests, components leave a processor free for them too: a scheduler that binds
+// thousands of pods a second has dozens of requests ready to run whenever the disk has synced.
+type turns struct {
+	narrow, wide, writes, own *flowcontrol.Turns
+
+	users *flowcontrol.Users
+}
 
 func newTurns() turns {
 	n := min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) // GOMAXPROCS can exceed the number of processors
-	return turns{narrow: flowcontrol.NewTurns(max(1, n-1)), wide: flowcontrol.NewLongTurns(max(1, n-1)), writes: flowcontrol.NewTurns(4 * n),
-		own: flowcontrol.NewTurns(32 * n)}
+	users := &flowcontrol.Users{}
+	return turns{
+		narrow: flowcontrol.NewTurns(max(1, n-1)), wide: flowcontrol.NewLongTurns(max(1, n-1)), writes: flowcontrol.NewTurns(4 * n),
+		own: flowcontrol.NewBackgroundTurns(32*n, max(1, n-1), users), users: users,
+	}
 }
 
 func (t *turns) of(verb string, wide, within bool) *flowcontrol.Turns {

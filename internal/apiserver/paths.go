@@ -24,7 +24,7 @@ func (s *Server) paths() http.Handler {
 	mux := s.mux()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, _ := request.RequestInfoFrom(r.Context())
-		if s.delegated(w, r, info) {
+		if s.delegated(w, r, info) || elsewhere(s, w, r, info) {
 			return
 		}
 		if info.IsResourceRequest {

@@ -42,6 +42,9 @@ func (c *requestRecord) Value(key any) any {
 	if _, ok := key.(recordKey); ok {
 		return c
 	}
+	if key == flowcontrol.TurnKey {
+		return c.turn
+	}
 	return c.Context.Value(key)
 }
 

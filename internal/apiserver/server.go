@@ -204,6 +204,7 @@ func New(o Options, decorate ...func(feed.Follower) feed.Follower) (_ *Server, e
 		o.Roles = &rbac.Index{}
 	}
 	s := &Server{opts: o, progress: progress{ready: make(chan struct{}), bootstrapped: o.Bootstrapped}, started: o.Now(), underway: newGate()}
+	unread := newUnreadObjects(o.Log)
 	s.newExplain()
 	s.reconciler = reconciler.New(reconciler.Options{Log: o.Log})
 	s.metrics = meter.New(s.started, s.sources())
@@ -225,7 +226,11 @@ func New(o Options, decorate ...func(feed.Follower) feed.Follower) (_ *Server, e
 		s.access.authz[len(s.access.authz)-1] = o.Roles
 	}
 	s.access.attempts = authorize.NewAttempts()
-	for _, c := range append([]prometheus.Collector{&counted{s}, s.access.attempts, s.feed}, o.Collectors...) {
+	if peers := o.Aggregation.Peers; peers != nil {
+		o.Collectors = append(o.Collectors, peers)
+		s.documents.Beside(peers.Servers)
+	}
+	for _, c := range append([]prometheus.Collector{&counted{s}, s.access.attempts, s.feed, unread}, o.Collectors...) {
 		if err := s.metrics.Registry().Register(c); err != nil {
 			return nil, fmt.Errorf("make API server: %w", err)
 		}
@@ -261,7 +266,7 @@ func New(o Options, decorate ...func(feed.Follower) feed.Follower) (_ *Server, e
 	}
 	s.registry = registry.New(s.lifetime, registry.Options{
 		Store: o.Store, Fields: o.Fields, Log: o.Log, Now: o.Now, ViewBytes: o.ViewBytes,
-		Applied: s.feed.Wait, Initializers: s.initializes, Services: offered,
+		Applied: s.feed.Wait, Unread: unread.note, Initializers: s.initializes, Services: offered,
 	})
 	vo.Registry = s.registry
 	s.kinds.registered, s.kinds.custom = s.registry.Kinds(), func() []*resource.Descriptor {

@@ -199,6 +199,68 @@ func TestDeleteUnreadable(t *testing.T) {
 	})
 }
 
+// Lists name objects that cannot be decoded, at most 100, and everything else is served.
+func TestUnreadable(t *testing.T) {
+	d := converse(t, configMaps())
+	const at = "/api/v1/namespaces/ns/configmaps"
+	corrupt := func(name string) {
+		t.Helper()
+		if _, err := d.store.Create(t.Context(), "/registry/configmaps/ns/"+name, []byte("{"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.run(t, []exchange{{"POST", at, `{"metadata":{"name":"fine"}}`, 201, ""}})
+	corrupt("broken")
+	const what = "StorageError: corrupt object, Code: 7, Key: /registry/configmaps/ns/broken, ResourceVersion: 0, AdditionalErrorMsg: " +
+		"object not decodable revision=3: "
+	d.run(t, []exchange{
+		{"GET", at, "", 500, `"message":"failed to read one or more configmaps from the storage: ` + what},
+		{"GET", at, "", 500, `"reason":"StorageReadError","details":{"name":"list","kind":"configmaps","causes":[{"reason":"UnexpectedServerResponse"`},
+		{"GET", at, "", 500, `"field":"/registry/configmaps/ns/broken"}]},"code":500}`},
+		{"GET", at + "?labelSelector=a=b", "", 500, `"reason":"StorageReadError"`},
+		{"GET", "/api/v1/configmaps", "", 500, `"reason":"StorageReadError"`},
+		{"GET", "/api/v1/namespaces/other/configmaps", "", 200, ""},
+		{"GET", at + "/fine", "", 200, ""},
+		{"GET", at + "/broken", "", 500, `"message":"Internal error occurred: StorageError: corrupt object, Code: 7, Key: /configmaps/ns/broken, `},
+		{"PUT", at + "/broken", `{"metadata":{"name":"broken"}}`, 500, `"message":"object not decodable revision=3: `},
+		{"DELETE", at + "/broken", "", 500, `"reason":"InternalError"`},
+		{"POST", at, `{"metadata":{"name":"broken"}}`, 409, `"reason":"AlreadyExists"`},
+		{"POST", at, `{"metadata":{"name":"more"}}`, 201, ""},
+		{"GET", "/metrics", "", 200, `apiserver_storage_decode_errors_total{group="",resource="configmaps"}`},
+	})
+	for i := range 120 {
+		corrupt(fmt.Sprint("broken-", i))
+	}
+	var answer metav1.Status
+	if err := json.Unmarshal(d.say("GET", at, "").Body.Bytes(), &answer); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(answer.Details.Causes); n != 101 || answer.Details.Causes[100].Type != metav1.CauseTypeTooMany {
+		t.Errorf("%d causes, the last %v", n, answer.Details.Causes[n-1])
+	}
+	if !strings.Contains(answer.Message, " (and 99 more)") {
+		t.Errorf("it says %q", answer.Message)
+	}
+}
+
+// A watch ends with an error when the last state of a deleted object cannot be decoded; the next one goes on.
+func TestUnreadableDeleted(t *testing.T) {
+	d := converse(t, configMaps())
+	at, err := d.store.Create(t.Context(), "/registry/configmaps/ns/broken", []byte("{"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	revision, err := d.store.Delete(t.Context(), at.Key, at.Revision)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := d.say("GET", fmt.Sprintf("/api/v1/namespaces/ns/configmaps?watch=1&resourceVersion=%d", at.Revision), "").Body.String()
+	if !strings.Contains(said, `"type":"ERROR"`) || !strings.Contains(said, "saw a DELETED event, but object data is corrupt - object not decodable") {
+		t.Errorf("the watch says %s", said)
+	}
+	d.run(t, []exchange{{"GET", fmt.Sprintf("/api/v1/namespaces/ns/configmaps?watch=1&timeoutSeconds=1&resourceVersion=%d", revision), "", 200, ""}})
+}
+
 // A graceful object that is deleted immediately is updated first, and many objects are deleted at the end.
 func TestDeletionsAsWatched(t *testing.T) {
 	d := converse(t, configMaps(), pods())

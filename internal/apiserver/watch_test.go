@@ -107,6 +107,37 @@ func TestWatchSelectsTransitions(t *testing.T) {
 	}
 }
 
+// TestWatchFromTheFuture: a watch from a revision that the store has not reached, which another server may have told to the client, sends
+// no event up to it.
+func TestWatchFromTheFuture(t *testing.T) {
+	c := kubernetes.NewForConfigOrDie(start(t).tls).CoreV1().ConfigMaps("ns")
+	create := func(name string) int64 {
+		t.Helper()
+		made, err := c.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		revision, err := strconv.ParseInt(made.ResourceVersion, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return revision
+	}
+	known := create("known")
+	w, err := c.Watch(t.Context(), metav1.ListOptions{ResourceVersion: strconv.FormatInt(known+1, 10)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	if seen := create("seen-elsewhere"); seen != known+1 {
+		t.Fatalf("the next revision is %d, want %d", seen, known+1)
+	}
+	create("new")
+	if e := next(t, w); e.Type != watch.Added || e.Object.(*corev1.ConfigMap).Name != "new" {
+		t.Errorf("watched %v %v", e.Type, e.Object)
+	}
+}
+
 func TestWatchOfForgottenRevision(t *testing.T) {
 	f := start(t)
 	ctx := t.Context()

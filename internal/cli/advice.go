@@ -33,9 +33,40 @@ func is(target error) func(err error) bool {
 	return func(err error) bool { return errors.Is(err, target) }
 }
 
+// etcdSays fits errors of the start on an etcd cluster whose text has one of some parts.
+func etcdSays(parts ...string) func(err error) bool {
+	return func(err error) bool {
+		text := err.Error()
+		return strings.Contains(text, "etcd at http") &&
+			slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(text, part) })
+	}
+}
+
 // advices is the table: the first that fits is shown.
 func advices() []advice {
 	return []advice{
+		{says("read etcd's authorities"), "--etcd-cafile must name a PEM file with the CA that signed the certificates of etcd's members"},
+		{says("the certificate for etcd"), "--etcd-certfile and --etcd-keyfile must name a valid client certificate for etcd, in PEM, and its key"},
+		{says("a certificate for etcd needs its key"), "give both --etcd-certfile and --etcd-keyfile, or none"},
+		{etcdSays("tls: certificate required"), "etcd's members ask for a client certificate: give --etcd-certfile and --etcd-keyfile"},
+		{
+			etcdSays("remote error: tls:"),
+			"etcd's members refuse the certificate of --etcd-certfile: use a valid one that the CA of their --trusted-ca-file has signed",
+		},
+		{
+			etcdSays("certificate signed by unknown authority"),
+			"the members' certificates are not signed by a CA of --etcd-cafile: give it etcd's CA (kubeadm's is /etc/kubernetes/pki/etcd/ca.crt)",
+		},
+		{
+			etcdSays("certificate has expired or is not yet valid"),
+			"renew the certificates of etcd's members, and compare the clocks of their machines with this one's",
+		},
+		{
+			etcdSays("certificate is valid for", "cannot validate certificate for", "certificate is not valid for any names"),
+			"--etcd-servers must name hosts that the members' certificates have: use one of them, or give the members new certificates",
+		},
+		{etcdSays("the member speaks no TLS"), "the members speak no TLS: write http:// in --etcd-servers"},
+		{etcdSays("the member speaks TLS"), "write https:// in --etcd-servers, and give --etcd-cafile the CA of the members' certificates"},
 		{says("the port is taken by another process"), "--listen 127.0.0.1:0 selects a free port; `ss -ltnp` shows which process has this one"},
 		{is(store.ErrLocked), "stop the server that uses it, or let it do this: --kubeconfig FILE"},
 		{says("is in use by another process"), "stop the other server or node, or choose another --data-dir"},

@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -23,20 +25,20 @@ import (
 // backupPath is where a server serves a backup, backupRevision the trailer with the backup's revision.
 const backupPath, backupRevision = "/store/backup", "Mortise-Backup-Revision"
 
-// backup writes a store's newest state and returns its revision.
-type backup func(ctx context.Context, w io.Writer) (int64, error)
+// backup writes a store's newest state, or an older one, and returns its revision.
+type backup func(ctx context.Context, w io.Writer, state store.Point) (int64, error)
 
 // backupFrom returns the backup of a directory or, if a kubeconfig is given or a server uses the directory, of a running server.
 func backupFrom(dir, kubeconfig string) backup {
 	if kubeconfig != "" {
 		return running(kubeconfig)
 	}
-	return func(ctx context.Context, w io.Writer) (int64, error) {
-		revision, err := local.Backup(ctx, dir, w, local.Options{})
+	return func(ctx context.Context, w io.Writer, state store.Point) (int64, error) {
+		revision, err := local.BackupAt(ctx, dir, w, state, local.Options{})
 		if !errors.Is(err, store.ErrLocked) {
 			return revision, err
 		}
-		revision, other := running("")(ctx, w)
+		revision, other := running("")(ctx, w, state)
 		if other != nil {
 			return 0, fmt.Errorf("%w; the server that uses it cannot be asked either: %w", err, other)
 		}
@@ -44,15 +46,31 @@ func backupFrom(dir, kubeconfig string) backup {
 	}
 }
 
+// pointInTime reads the flags that name an older state.
+func pointInTime(revision int64, at string) (state store.Point, err error) {
+	switch {
+	case revision < 0:
+		err = fmt.Errorf("--revision %d: %w", revision, store.ErrInvalid)
+	case revision > 0 && at != "":
+		err = errors.New("--revision and --at exclude each other")
+	case at != "":
+		if state.Time, err = time.Parse(time.RFC3339, at); err != nil {
+			err = fmt.Errorf("--at: want a time such as 2026-11-28T15:04:05Z: %w", err)
+		}
+	}
+	state.Revision = revision
+	return state, err
+}
+
 // backUp writes a backup to a file, which appears only when it is whole, or to standard output.
-func backUp(ctx context.Context, p Program, from backup, file string) error {
+func backUp(ctx context.Context, p Program, from backup, state store.Point, file string) error {
 	if file == "-" {
-		_, err := from(ctx, p.Out)
+		_, err := from(ctx, p.Out, state)
 		return err
 	}
 	var revision int64
 	err := durable.Stream(file, 0o600, func(w io.Writer) (err error) {
-		revision, err = from(ctx, w)
+		revision, err = from(ctx, w, state)
 		return err
 	})
 	if err != nil {
@@ -64,7 +82,7 @@ func backUp(ctx context.Context, p Program, from backup, file string) error {
 
 // running returns the backup of the server of a kubeconfig, the user's if it is empty.
 func running(kubeconfig string) backup {
-	return func(ctx context.Context, w io.Writer) (int64, error) {
+	return func(ctx context.Context, w io.Writer, state store.Point) (int64, error) {
 		rules := clientcmd.NewDefaultClientConfigLoadingRules()
 		rules.ExplicitPath = kubeconfig
 		config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
@@ -76,7 +94,7 @@ func running(kubeconfig string) backup {
 			return 0, fmt.Errorf("make client: %w", err)
 		}
 		defer client.CloseIdleConnections()
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(config.Host, "/")+backupPath, nil)
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(config.Host, "/")+backupPath+query(state), nil)
 		if err != nil {
 			return 0, fmt.Errorf("ask the server: %w", err)
 		}
@@ -98,4 +116,15 @@ func running(kubeconfig string) backup {
 		}
 		return revision, nil
 	}
+}
+
+// query is how a server is asked for a state.
+func query(state store.Point) string {
+	switch {
+	case state.Revision != 0:
+		return "?revision=" + strconv.FormatInt(state.Revision, 10)
+	case !state.Time.IsZero():
+		return "?at=" + url.QueryEscape(state.Time.Format(time.RFC3339))
+	}
+	return ""
 }

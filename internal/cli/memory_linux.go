@@ -14,12 +14,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// trimMemory releases memory that only the start-up needed: free pages of the heap, and pages of the binary that initialisation has
-// touched. The latter are clean: the kernel reads them from the page cache again when they are needed, at the cost of a minor fault each;
-// an idle server needs a fifth of them. trimMemory also disables huge pages for the binary: if the page cache holds the file in pieces of 2
-// MB, as it does after the file was written, the kernel would map such a piece for each byte that is read.
+// trimMemory releases memory that only the start-up, or a burst of work, needed: free pages of the heap, and pages of the binary.
 func trimMemory() error {
 	debug.FreeOSMemory()
+	return trimBinary()
+}
+
+// trimBinary releases pages of the binary that were touched. They are clean: the kernel reads them from the page cache again when they are
+// needed, at the cost of a minor fault for each 64 KB; an idle server needs a fifth of them. trimBinary also disables huge pages for the
+// binary: if the page cache holds the file in pieces of 2 MB, as it does after the file was written, the kernel would map such a piece for
+// each byte that is read.
+func trimBinary() error {
 	self, err := os.Readlink("/proc/self/exe")
 	if err != nil {
 		return fmt.Errorf("find binary: %w", err)

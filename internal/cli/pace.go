@@ -5,6 +5,7 @@ package cli
 
 import (
 	"context"
+	"log/slog"
 	"math"
 	"runtime/debug"
 	"runtime/metrics"
@@ -12,25 +13,30 @@ import (
 )
 
 // By default, the garbage collector runs whenever the heap has doubled. A small server under load collects several times a second, and one
-// request in fifty meets a collection, which makes the slowest requests. Under load, free memory is better spent on rare collections. A
-// burst that makes less garbage, such as fifty pods that start, keeps the default: what lives after it would be scattered over the pages
-// of the garbage, and these pages stay resident.
+// request in fifty meets a collection, which makes the slowest requests. Under load that lasts, free memory is better spent on rare
+// collections. A burst of work that is over after seconds keeps the default, or nearly so: the memory of its garbage would be resident for
+// longer than the burst takes, and what lives after it would be scattered over all these pages.
 const (
-	often = time.Second     // between collections at the default rate: only more frequent ones are made rarer
-	apart = 4 * time.Second // between collections, if that does not take too much memory
-	room  = 300 << 20       // maximum size of live heap and garbage together for that
-	usual = 100             // the default of GOGC: as much garbage as live heap
+	often    = time.Second      // between collections at the default rate: only more frequent ones are made rarer
+	apart    = 4 * time.Second  // between collections, if that does not take too much memory
+	room     = 300 << 20        // maximum size of live heap and garbage together for that
+	share    = 3                // of the bytes that were allocated lately, live heap and garbage may take one part in so many
+	recently = 20 * time.Second // what was allocated so long ago counts 1/e of what is allocated now
+	usual    = 100              // the default of GOGC: as much garbage as live heap
 )
 
 // paceCollections makes collections rarer under load, and restores the default rate without. It ends with ctx.
 //
 // Worked example: the live heap has 60 MB, and reads produce 60 MB of garbage a second, which would cause one collection a second. After
-// the second collection, 240 MB of garbage are allowed, so that the next one comes 4 seconds later. Without further reads, the collection
-// that releases memory (see giveBack) finds little garbage, and the next one comes at 120 MB again.
+// six seconds, 360 MB have been allocated, and 120 MB is a third of that: collections are still as frequent. After 15 seconds, 240 MB of
+// garbage are allowed, so that the next one comes 4 seconds later. Without further reads, the collection that releases memory (see giveBack)
+// finds little garbage, and the next one comes at 120 MB again.
 //
 // The limit of garbage is a percentage of the live heap. If the heap suddenly is ten times as large, a high percentage would allow too much
 // garbage until this function adjusts it. So meanwhile it also sets the runtime's memory limit.
-func paceCollections(ctx context.Context) {
+//
+// After a collection under load it also releases pages of the binary, if many were touched.
+func paceCollections(ctx context.Context, log *slog.Logger) {
 	collected := make(chan struct{}, 1)
 	announce(ctx, collected)
 	now, then := usual, time.Now()
@@ -38,6 +44,8 @@ func paceCollections(ctx context.Context) {
 	last := sustained(usual)
 	given := debug.SetMemoryLimit(-1) // from GOMEMLIMIT; usually none
 	_, before := heap()
+	lately := work(0)
+	pages := binaryPages{log: log, kept: mappedFiles()}
 	for {
 		select {
 		case <-ctx.Done():
@@ -47,14 +55,48 @@ func paceCollections(ctx context.Context) {
 		case <-collected:
 		}
 		live, made := heap()
-		want := last.and(percent(live, made-before, time.Since(then)))
+		took := time.Since(then)
+		want := last.and(percent(live, made-before, lately.and(made-before, took), took))
 		before, then = made, time.Now()
 		if outdated(now, want, limited, live) { // setting it stops the world for a moment
 			debug.SetMemoryLimit(limit(want, live, held(), given))
 			debug.SetGCPercent(want)
 			now, limited = want, live
 		}
+		pages.trim(then)
 	}
+}
+
+// work is how many bytes were allocated lately.
+type work float64
+
+// and counts bytes that were made since the last call, and returns how much live heap and garbage may take together.
+func (w *work) and(made uint64, took time.Duration) uint64 {
+	*w = *w*work(math.Exp(-took.Seconds()/recently.Seconds())) + work(made)
+	return min(room, uint64(*w/share))
+}
+
+// binaryPages releases the pages of the binary that a load has touched, and those beside them that the kernel has mapped along: twice as
+// many. The load's own come back at once, from the page cache.
+type binaryPages struct {
+	log  *slog.Logger
+	kept uint64 // bytes that were resident after the last time
+	last time.Time
+}
+
+// trim releases them if they are worthwhile, and if it has not done that for a while.
+func (b *binaryPages) trim(now time.Time) {
+	if now.Sub(b.last) < apart {
+		return
+	}
+	mapped := mappedFiles()
+	if b.kept = min(b.kept, mapped); mapped-b.kept < worthwhile {
+		return
+	}
+	if err := trimBinary(); err != nil {
+		b.log.Warn("Could not release pages of the binary", "error", err)
+	}
+	b.kept, b.last = mappedFiles(), now
 }
 
 // outdated reports whether the percentage that is set, and the memory limit for a live heap, do not fit any more. A heap that has outgrown
@@ -76,8 +118,9 @@ func (s *sustained) and(percent int) int {
 	return percent
 }
 
-// percent returns the garbage percentage until the next collection, given the garbage since the last one and the time since then.
-func percent(live, made uint64, took time.Duration) int {
+// percent returns the garbage percentage until the next collection, given the garbage since the last one, the time since then, and how much
+// live heap and garbage may take together.
+func percent(live, made, together uint64, took time.Duration) int {
 	if live == 0 || took <= 0 {
 		return usual
 	}
@@ -85,7 +128,7 @@ func percent(live, made uint64, took time.Duration) int {
 	if rate*often.Seconds() < float64(live) {
 		return usual
 	}
-	wait := min(rate*apart.Seconds(), float64(room)-float64(live))
+	wait := min(rate*apart.Seconds(), float64(together)-float64(live))
 	return max(usual, int(100*wait/float64(live)))
 }
 

@@ -16,23 +16,43 @@ import (
 func TestPercent(t *testing.T) {
 	const mb = 1 << 20
 	for _, c := range []struct {
-		live, made uint64
-		took       time.Duration
-		want       int
+		live, made, together uint64
+		took                 time.Duration
+		want                 int
 	}{
-		{60 * mb, 60 * mb, time.Second, 400},
-		{60 * mb, 60 * mb, time.Minute, 100},     // hardly anything is made
-		{60 * mb, 59 * mb, time.Second, 100},     // less than one collection a second at the default rate
-		{60 * mb, 600 * mb, time.Second, 400},    // 300 MB together and no more
-		{1000 * mb, 1000 * mb, time.Second, 100}, // much lives: as much waits by itself
-		{200 * mb, 2000 * mb, time.Second, 100},
-		{10 * mb, 10 * mb, 100 * time.Millisecond, 2900},
-		{0, 1, time.Second, 100},
-		{1, 1, 0, 100},
+		{60 * mb, 60 * mb, room, time.Second, 400},
+		{60 * mb, 60 * mb, 180 * mb, time.Second, 200},
+		{60 * mb, 60 * mb, 40 * mb, time.Second, 100},  // not less than by default
+		{60 * mb, 60 * mb, room, time.Minute, 100},     // hardly anything is made
+		{60 * mb, 59 * mb, room, time.Second, 100},     // less than one collection a second at the default rate
+		{60 * mb, 600 * mb, room, time.Second, 400},    // 300 MB together and no more
+		{1000 * mb, 1000 * mb, room, time.Second, 100}, // much lives: as much waits by itself
+		{200 * mb, 2000 * mb, room, time.Second, 100},
+		{10 * mb, 10 * mb, room, 100 * time.Millisecond, 2900},
+		{0, 1, room, time.Second, 100},
+		{1, 1, room, 0, 100},
 	} {
-		if got := percent(c.live, c.made, c.took); got != c.want {
-			t.Errorf("%d MB live, %d MB made in %v: %d, want %d", c.live/mb, c.made/mb, c.took, got, c.want)
+		if got := percent(c.live, c.made, c.together, c.took); got != c.want {
+			t.Errorf("%d MB live, %d MB made in %v, %d MB together: %d, want %d", c.live/mb, c.made/mb, c.took, c.together/mb, got, c.want)
 		}
+	}
+}
+
+// TestRoomGrowsWithWork makes 100 MB a second: after a burst of three seconds, little garbage may wait, and after half a minute as much as
+// ever. A minute later it is little again.
+func TestRoomGrowsWithWork(t *testing.T) {
+	const mb = 1 << 20
+	var lately work
+	for i := 1; i <= 30; i++ {
+		switch got := lately.and(100*mb, time.Second); {
+		case i <= 3 && got > 100*mb:
+			t.Errorf("after %d s of work: %d MB", i, got/mb)
+		case i >= 20 && got != room:
+			t.Errorf("after %d s of work: %d MB, want %d", i, got/mb, room/mb)
+		}
+	}
+	if got := lately.and(0, time.Minute); got > 40*mb {
+		t.Errorf("a minute after it: %d MB", got/mb)
 	}
 }
 
@@ -105,7 +125,7 @@ func TestPacedBurst(t *testing.T) {
 	const mb = 1 << 20
 	runtime.GC()
 	live, _ := heap()
-	now := percent(live, 1<<40, time.Second)
+	now := percent(live, 1<<40, room, time.Second)
 	if now < 1000 {
 		t.Fatalf("%d %% may wait of %d bytes that live", now, live)
 	}

@@ -24,13 +24,16 @@ func runStore(ctx context.Context, p Program, args []string) int {
 		"Number by which restore and import raise the revision, so that clients do not confuse the stores' revisions.")
 	kubeconfig := f.String("kubeconfig", "",
 		"File of the kubeconfig by which backup asks a running server. Default: the store of --data-dir, unless a server uses it.")
+	revision := f.Int64("revision", 0, "Revision of the state that backup writes, or import reads from etcd. Default: the newest.")
+	at := f.String("at", "", "Time of the state that backup writes, as 2026-11-28T15:04:05Z, to some ten seconds.")
 	var t transfer
 	t.bind(f)
 	f.Usage = func() {
-		fmt.Fprintf(f.Output(), `Usage: mortise store check|backup FILE|restore FILE|export --to ETCD|import --from ETCD [flags]
+		fmt.Fprintf(f.Output(), `Usage: mortise store check|backup FILE [--revision N|--at TIME]|restore FILE|export --to ETCD|import --from ETCD [flags]
 
 check reads and verifies the store and changes nothing. backup writes the newest state to FILE ("-" is standard output); from a store in
-use it gets it by the running server, as an administrator of $KUBECONFIG or ~/.kube/config. restore creates the store of an empty data
+use it gets it by the running server, as an administrator of $KUBECONFIG or ~/.kube/config; with --from etcd://..., it reads etcd. With
+--revision or --at it writes an older state, as far back as the history reaches: five to ten minutes. restore creates the store of an empty data
 directory from FILE ("-" is standard input). export copies the newest state to etcd, or to a file for "etcdutl snapshot restore"; import
 creates the store of an empty data directory from etcd, or from a file that "etcdctl snapshot save" wrote.
 
@@ -40,18 +43,23 @@ creates the store of an empty data directory from etcd, or from a file that "etc
 		return code
 	}
 	dir := filepath.Join(*dataDir, "store")
-	var err error
+	state, err := pointInTime(*revision, *at)
 	switch {
+	case err != nil:
 	case f.Arg(0) == "check" && f.NArg() == 1:
 		err = checkStore(ctx, p, dir)
 	case f.Arg(0) == "backup" && f.NArg() == 2:
-		err = backUp(ctx, p, backupFrom(dir, *kubeconfig), f.Arg(1))
+		from := backupFrom(dir, *kubeconfig)
+		if t.from != "" {
+			from = t.backup
+		}
+		err = backUp(ctx, p, from, state, f.Arg(1))
 	case f.Arg(0) == "restore" && f.NArg() == 2:
 		err = restoreStore(ctx, p, dir, f.Arg(1), *bump)
 	case f.Arg(0) == "export" && f.NArg() == 1:
 		err = t.export(ctx, p, dir)
 	case f.Arg(0) == "import" && f.NArg() == 1:
-		err = t.load(ctx, p, dir, *bump)
+		err = t.load(ctx, p, dir, state, *bump)
 	default:
 		f.Usage()
 		return 2

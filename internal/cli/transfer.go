@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,7 @@ type transfer struct {
 }
 
 func (t *transfer) bind(f *pflag.FlagSet) {
-	f.StringVar(&t.from, "from", "", "What import reads: etcd://HOST:PORT[,HOST:PORT...], or a snapshot file of etcd.")
+	f.StringVar(&t.from, "from", "", "What import, or backup, reads: etcd://HOST:PORT[,HOST:PORT...], or a snapshot file of etcd.")
 	f.StringVar(&t.to, "to", "", "What export writes: etcd://HOST:PORT[,HOST:PORT...], or a snapshot file of etcd.")
 	f.StringVar(&t.prefix, "etcd-prefix", etcd.DefaultPrefix, "Prefix of etcd's keys.")
 	f.StringVar(&t.caFile, "etcd-cafile", "", "File of the authorities that sign the certificates of etcd's servers; they are connected to by TLS.")
@@ -72,9 +73,9 @@ func (t *transfer) export(ctx context.Context, p Program, dir string) error {
 		return err
 	}
 	if live {
-		err = etcd.Fill(ctx, members, content, func(stage string, done, all int64) { fmt.Fprintf(p.Err, "%s: %d of %d\n", stage, done, all) })
+		err = etcd.Fill(ctx, members, content, told(p))
 	} else {
-		err = t.writeSnapshot(ctx, content)
+		err = t.writeSnapshot(ctx, p, content)
 	}
 	if err != nil {
 		return fmt.Errorf("export: %w", err)
@@ -83,46 +84,114 @@ func (t *transfer) export(ctx context.Context, p Program, dir string) error {
 	return nil
 }
 
-func (t *transfer) writeSnapshot(ctx context.Context, c store.Content) error {
+// told writes a line for each report of progress.
+func told(p Program) etcd.Progress {
+	return func(stage string, done, all int64) { fmt.Fprintf(p.Err, "%s: %d of %d\n", stage, done, all) }
+}
+
+// writeSnapshot writes the file, and reads it back.
+func (t *transfer) writeSnapshot(ctx context.Context, p Program, c store.Content) error {
 	if _, err := os.Lstat(t.to); !errors.Is(err, os.ErrNotExist) {
 		return errors.Join(fmt.Errorf("write %s: %w", t.to, os.ErrExist), err)
 	}
-	return durable.Stream(t.to, 0o600, func(w io.Writer) error {
+	n := int64(len(c.Records))
+	told(p)("write the file", 0, n)
+	if err := durable.Stream(t.to, 0o600, func(w io.Writer) error {
 		return snapshotfile.Write(ctx, w, filepath.Dir(t.to), t.prefix, c)
-	})
+	}); err != nil {
+		return err
+	}
+	told(p)("check the file", 0, n)
+	got, err := snapshotfile.Read(ctx, t.to, t.prefix)
+	if err == nil {
+		err = sameKeys(c, got)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("check %s: %w", t.to, err), os.Remove(t.to))
+	}
+	told(p)("check the file", n, n)
+	return nil
+}
+
+// sameKeys is an error if a copy has not the keys, values and revisions of what was copied.
+func sameKeys(want, got store.Content) error {
+	for i, r := range want.Records {
+		if i >= len(got.Records) || got.Records[i].Key != r.Key {
+			return fmt.Errorf("key %q was written and is not there: %w", r.Key, store.ErrCorrupt)
+		}
+		if g := got.Records[i]; !bytes.Equal(g.Value, r.Value) || g.Revision != r.Revision || g.Created != r.Created {
+			return fmt.Errorf("key %q has another value than was written: %w", r.Key, store.ErrCorrupt)
+		}
+	}
+	if len(got.Records) > len(want.Records) {
+		return fmt.Errorf("key %q is there and was not written: %w", got.Records[len(want.Records)].Key, store.ErrCorrupt)
+	}
+	return nil
+}
+
+// read returns a state of etcd, or of a snapshot file.
+func (t *transfer) read(ctx context.Context, state store.Point, progress etcd.Progress) (store.Content, error) {
+	if !state.Time.IsZero() {
+		return store.Content{}, errors.New("etcd does not know when its revisions were: name the --revision in place of --at")
+	}
+	members, live, err := t.members(t.from)
+	if err != nil {
+		return store.Content{}, err
+	}
+	var c store.Content
+	switch {
+	case live:
+		c, err = etcd.ReadContent(ctx, members, state.Revision, progress)
+	case state.Revision != 0:
+		err = fmt.Errorf("%s is a snapshot, of one revision: it has no other --revision", t.from)
+	default:
+		c, err = snapshotfile.Read(ctx, t.from, t.prefix)
+	}
+	if err == nil && len(c.Records) == 0 {
+		err = fmt.Errorf("%s holds no keys under %s", t.from, t.prefix)
+	}
+	return c, err
+}
+
+// backup writes a state of etcd as a backup.
+func (t *transfer) backup(ctx context.Context, w io.Writer, state store.Point) (int64, error) {
+	c, err := t.read(ctx, state, nil)
+	if err != nil {
+		return 0, err
+	}
+	return c.Revision, local.WriteBackup(ctx, w, c, local.Options{})
 }
 
 // load makes dir the store with what is in etcd. It raises the revision by bump.
-func (t *transfer) load(ctx context.Context, p Program, dir string, bump int64) error {
+func (t *transfer) load(ctx context.Context, p Program, dir string, state store.Point, bump int64) error {
 	if t.from == "" {
 		return errors.New("import needs --from")
 	}
 	if bump < 0 {
 		return fmt.Errorf("--bump %d: %w", bump, store.ErrInvalid)
 	}
-	members, live, err := t.members(t.from)
-	if err != nil {
-		return err
-	}
-	var c store.Content
-	if live {
-		c, err = etcd.ReadContent(ctx, members)
-	} else {
-		c, err = snapshotfile.Read(ctx, t.from, t.prefix)
-	}
+	c, err := t.read(ctx, state, told(p))
 	if err != nil {
 		return fmt.Errorf("import: %w", err)
 	}
-	if len(c.Records) == 0 {
-		return fmt.Errorf("import: %s holds no keys under %s", t.from, t.prefix)
-	}
 	c.Revision += bump
+	n := int64(len(c.Records))
+	told(p)("write the keys", 0, n)
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		return fmt.Errorf("make data directory: %w", err)
 	}
 	if err := local.Create(ctx, dir, c, local.Options{}); err != nil {
 		return fmt.Errorf("import: %w", err)
 	}
+	told(p)("check the keys", 0, n)
+	got, err := local.ReadContent(ctx, dir, local.Options{})
+	if err == nil {
+		err = sameKeys(c, got)
+	}
+	if err != nil {
+		return fmt.Errorf("check %s: %w", dir, err)
+	}
+	told(p)("check the keys", n, n)
 	fmt.Fprintf(p.Out, "%s holds the %d keys of %s at revision %d\n", dir, len(c.Records), t.from, c.Revision)
 	return nil
 }

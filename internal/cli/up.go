@@ -131,7 +131,7 @@ func stay(ctx context.Context, p Program, r run, start func(context.Context) (Cl
 				log.Warn("Could not return free memory to the operating system", "error", err)
 			}
 			if os.Getenv("GOGC") == "" { // an explicit setting takes precedence
-				go paceCollections(ctx)
+				go paceCollections(ctx, log)
 			}
 			giveBack(ctx, log)
 		case <-ctx.Done():

@@ -19,6 +19,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/reload"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/lifecycle"
+	"github.com/mortise-dev/mortise/store"
 )
 
 // readFrontProxyClient reads the certificate that is shown to aggregated API servers. Without files the answer is nil: the cluster's
@@ -77,6 +78,9 @@ const automanaged = "kube-aggregator.kubernetes.io/automanaged"
 func dropRegistrations(ctx context.Context, server *apiserver.Server) error {
 	r := schema.GroupResource{Group: apiregistrationv1.GroupName, Resource: "apiservices"}
 	all, err := server.Backend().List(ctx, r, "")
+	if unread := (*store.UnreadableError)(nil); errors.As(err, &unread) {
+		return nil // that of one group keeps the others from being cleared away, not the server from starting
+	}
 	if err != nil {
 		return fmt.Errorf("list registrations: %w", err)
 	}

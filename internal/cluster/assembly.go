@@ -18,6 +18,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize/modes"
 	"github.com/mortise-dev/mortise/internal/apiserver/encryption"
 	"github.com/mortise-dev/mortise/internal/apiserver/metricsapi"
+	"github.com/mortise-dev/mortise/internal/apiserver/peerproxy"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/console"
 	"github.com/mortise-dev/mortise/internal/controllers"
@@ -57,7 +58,8 @@ type checked struct {
 	encryptionConfig *encryption.Config
 	frontProxy       *serving.FilePair // nil: the cluster's own
 	servingFiles     *servingFiles     // nil: the cluster's own
-	nodeCAs          []byte            // PEM, of nodes' serving certificates beside the cluster's own; nil: these are not verified
+	peering          peering
+	nodeCAs          []byte // PEM, of nodes' serving certificates beside the cluster's own; nil: these are not verified
 	scheduling       scheduling
 	node             *node.Plan
 }
@@ -81,6 +83,7 @@ type running struct {
 	authorization authorization
 	observation   observation
 	metrics       *metricsapi.Server // nil: metrics.k8s.io is not served
+	peers         *peerproxy.Proxy   // nil: no other servers share the store
 	server        *apiserver.Server
 	console       *console.Console // nil: it is not served
 	bootstrapped  chan struct{}    // closed when the bootstrap objects exist

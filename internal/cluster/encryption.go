@@ -54,7 +54,7 @@ func (e encrypting) seal(engine store.Engine) store.Engine {
 	if e.transformers == nil {
 		return engine
 	}
-	return sealed.New(engine, e.transformers)
+	return sealed.NewLenient(engine, e.transformers)
 }
 
 // await waits for the plug-ins that encrypt what the server reads and writes during its start. It does not wait for those of secrets and

@@ -23,6 +23,7 @@ var leases = schema.GroupResource{Group: coordinationv1.GroupName, Resource: "le
 type identityLease struct {
 	backend resource.Backend
 	name    string
+	restore func(context.Context) error // creates the Lease if it is gone; nil: it cannot be
 	log     *slog.Logger
 }
 
@@ -46,7 +47,19 @@ func (l *identityLease) hold(ctx context.Context, also func()) {
 	}
 }
 
+// renew renews the Lease. Another server, whose clock is ahead, may have removed it: it is made again then.
 func (l *identityLease) renew(ctx context.Context, now time.Time) error {
+	err := l.write(ctx, now)
+	if !apierrors.IsNotFound(err) || l.restore == nil {
+		return err
+	}
+	if err := l.restore(ctx); err != nil {
+		return err
+	}
+	return l.write(ctx, now)
+}
+
+func (l *identityLease) write(ctx context.Context, now time.Time) error {
 	_, err := l.backend.Update(ctx, leases, metav1.NamespaceSystem, l.name, false, func(obj resource.Object) error {
 		renewed := metav1.NewMicroTime(now)
 		obj.(*coordinationv1.Lease).Spec.RenewTime = &renewed

@@ -4,6 +4,7 @@
 package cluster
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
@@ -57,6 +58,20 @@ func TestIdentityLeases(t *testing.T) {
 		names = append(names, l.Name)
 		if l.Name == own && !l.Spec.RenewTime.Time.Equal(later.Truncate(time.Microsecond)) {
 			t.Errorf("the own Lease was renewed at %v, want %v", l.Spec.RenewTime, later)
+		}
+	}
+	if err := api.Delete(t.Context(), own, metav1.DeleteOptions{}); err != nil { // as a server whose clock is ahead does
+		t.Fatal(err)
+	}
+	restored := 0
+	l.restore = func(context.Context) error {
+		restored++
+		create(own, server, now)
+		return nil
+	}
+	for range 2 {
+		if err := l.renew(t.Context(), later); err != nil || restored != 1 {
+			t.Errorf("a Lease that is gone: made %d times, %v", restored, err)
 		}
 	}
 	slices.Sort(names)

@@ -57,6 +57,11 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	if a.peers, err = a.makePeers(); err != nil {
+		return nil, err
+	}
+	aggregated := aggregation(&o.Aggregation, a.frontProxy)
+	aggregated.Peers = a.peers
 	server, err := apiserver.New(apiserver.Options{
 		Store:     a.store,
 		MoreKinds: func(server *apiserver.Server) []*resource.Descriptor { return a.encryption.know(a.kinds(server)) },
@@ -84,7 +89,7 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 		Bootstrapped: a.bootstrapped,
 		Shutdown:     apiserver.Shutdown{Finish: s.finishWait(), Streams: s.streamWait()},
 		FlowControl:  flowControl(&o.FlowControl, &a.spread),
-		Aggregation:  aggregation(&o.Aggregation, a.frontProxy),
+		Aggregation:  aggregated,
 		Paths:        a.joinPaths(),
 		Pages:        pages,
 		Front:        a.front,
@@ -164,7 +169,7 @@ func makeObjects(ctx context.Context, a *assembly) error {
 		return bootstrap.Objects(bootstrap.Options{
 			ServiceCIDR: a.settings.serviceCIDRs, Served: served(a.server), Now: now, Authentication: known,
 			Accounts: a.settings.accounts(), KubeletClient: !a.settings.bare, MetricsReader: a.metrics != nil,
-			Identity: identity(hostname), Hostname: hostname, AdvertiseAddress: a.advertised().String(),
+			Identity: identity(hostname), Hostname: hostname, AdvertiseAddress: a.peerAddress().String(),
 		})
 	})
 	tracked := true
@@ -183,6 +188,10 @@ func makeObjects(ctx context.Context, a *assembly) error {
 	maps := &configMapPublisher{server: a.server, self: a.self(), trusts: trusts}
 	look := maps.keepAll(ctx, tracked, &a.authentication.settings, a.encryption, a.background)
 	lease := &identityLease{backend: a.server.Backend(), name: identity(hostname), log: a.settings.Logger}
+	lease.restore = func(ctx context.Context) error {
+		_, err := b.makeObjects(ctx, slices.DeleteFunc(slices.Clone(objects()), func(o bootstrap.Object) bool { return o.Resource != leases }))
+		return err
+	}
 	a.background.Go(ctx, func(ctx context.Context) { lease.hold(ctx, look) })
 	close(a.bootstrapped)
 	return nil

@@ -102,6 +102,10 @@ func checks() []step {
 			a.nodeCAs, err = readNodeAuthorities(a.settings.APIServer.Kubelets.CAFile)
 			return err
 		}},
+		{Name: "read the ways to other servers", Start: func(_ context.Context, a *assembly) (err error) {
+			a.peering, err = readPeering(&a.settings.APIServer.Aggregation.Peers)
+			return err
+		}},
 		{Name: "read the scheduler's configuration", Start: func(ctx context.Context, a *assembly) (err error) {
 			a.scheduling, err = readScheduling(ctx, a.settings)
 			return err
@@ -339,6 +343,7 @@ func clients() []step {
 		}},
 		{Name: "follow the other servers", Start: func(ctx context.Context, a *assembly) error {
 			a.followServers(ctx)
+			a.followPeers(ctx)
 			return nil
 		}},
 	}

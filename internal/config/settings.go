@@ -202,6 +202,9 @@ func table() []Setting {
 		{Flag: "aggregator-reject-forwarding-redirect", Field: "aggregation.rejectForwardingRedirects"},
 		{Flag: "resource-metrics-api", Field: "aggregation.resourceMetricsAPI.enabled"},
 		{Flag: "enable-external-metrics-routes", Field: "aggregation.externalMetricsRoutes.enabled"},
+		{Flag: "peer-ca-file", Field: "aggregation.peers.caFile"},
+		{Flag: "peer-advertise-ip", Field: "aggregation.peers.advertiseIP"},
+		{Flag: "peer-advertise-port", Field: "aggregation.peers.advertisePort"},
 		{Flag: "egress-selector-config-file", Field: "egress.configFile"},
 
 		{Flag: "explain", Field: "explain.enabled"},

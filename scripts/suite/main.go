@@ -49,6 +49,7 @@ var modules = []module{
 	{"test/dex", "20m", nil},
 	{"test/aggregated", "20m", nil},
 	{"test/etcd", "20m", nil},
+	{"test/robustness", "10m", nil},
 	{"test/kubescheduler", "20m", nil},
 	{"test/podautoscaler", "20m", nil},
 	{"test/persistentvolume", "10m", nil},

@@ -7,10 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"github.com/mortise-dev/mortise/store"
 	"github.com/mortise-dev/mortise/store/etcd/keyspace"
@@ -94,46 +97,49 @@ func examine(ops []store.Op, keys keyspace.Keyspace, most int64) error {
 	return nil
 }
 
-// transaction is a commit in etcd's form.
-type transaction struct {
-	conditions []clientv3.Cmp
-	changes    []clientv3.Op
-	current    []clientv3.Op // reads the keys that have a condition
-}
-
-// transaction translates ops. A put without a condition, whose key's creation the caller cannot know, is followed by a read of the key.
-func (e *Engine) transaction(ctx context.Context, ops []store.Op) (t transaction, err error) {
+// transaction translates ops: the success of its conditions makes the changes, their failure reads the keys that have one. A put without a
+// condition, whose key's creation the caller cannot know, is followed by a read of the key. The request shares the ops' values, which
+// clientv3.OpPut would copy.
+func (e *Engine) transaction(ctx context.Context, ops []store.Op) (*pb.TxnRequest, error) {
+	t := &pb.TxnRequest{}
 	for _, op := range ops {
-		key, _ := e.keys.Outer(op.Key)
+		outer, _ := e.keys.Outer(op.Key)
+		key := []byte(outer)
 		if op.Expect != store.Any {
-			t.conditions = append(t.conditions, clientv3.Compare(clientv3.ModRevision(key), "=", op.Expect))
-			t.current = append(t.current, clientv3.OpGet(key))
+			t.Compare = append(t.Compare, &pb.Compare{Key: key, Target: pb.Compare_MOD, Result: pb.Compare_EQUAL,
+				TargetUnion: &pb.Compare_ModRevision{ModRevision: op.Expect}})
+			t.Failure = append(t.Failure, reading(&pb.RangeRequest{Key: key}))
 		}
 		if op.Value == nil {
-			t.changes = append(t.changes, clientv3.OpDelete(key))
+			t.Success = append(t.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{
+				RequestDeleteRange: &pb.DeleteRangeRequest{Key: key}}})
 			continue
 		}
-		var options []clientv3.OpOption
+		put := &pb.PutRequest{Key: key, Value: op.Value}
 		if op.TTL > 0 {
 			id, err := e.leases.get(ctx, op.TTL)
 			if err != nil {
 				return t, err
 			}
-			options = append(options, clientv3.WithLease(id))
+			put.Lease = int64(id)
 		}
-		t.changes = append(t.changes, clientv3.OpPut(key, string(op.Value), options...))
+		t.Success = append(t.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: put}})
 	}
 	for _, op := range ops {
 		if op.Value != nil && op.Expect != 0 {
 			key, _ := e.keys.Outer(op.Key)
-			t.changes = append(t.changes, clientv3.OpGet(key, clientv3.WithKeysOnly()))
+			t.Success = append(t.Success, reading(&pb.RangeRequest{Key: []byte(key), KeysOnly: true}))
 		}
 	}
 	return t, nil
 }
 
+func reading(r *pb.RangeRequest) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: r}}
+}
+
 // transact sends the transaction until etcd answers. Unsure means that an earlier, unanswered one may have been carried out.
-func (e *Engine) transact(ctx context.Context, ops []store.Op) (response *clientv3.TxnResponse, unsure bool, err error) {
+func (e *Engine) transact(ctx context.Context, ops []store.Op) (response *pb.TxnResponse, unsure bool, err error) {
 	life, cancel := outlive(ctx, settleTime)
 	defer cancel()
 	for wait := firstPause; ; wait = min(2*wait, lastPause) {
@@ -157,18 +163,24 @@ func (e *Engine) transact(ctx context.Context, ops []store.Op) (response *client
 	}
 }
 
+// anySize is the limit of an answer, as clientv3 has it: it has the objects of all conditions that failed.
+var anySize = grpc.MaxCallRecvMsgSize(math.MaxInt32)
+
 // attempt sends the transaction once.
-func (e *Engine) attempt(life context.Context, ops []store.Op) (*clientv3.TxnResponse, error) {
+func (e *Engine) attempt(life context.Context, ops []store.Op) (*pb.TxnResponse, error) {
 	ctx, cancel := context.WithTimeout(life, attemptTime)
 	defer cancel()
 	t, err := e.transaction(ctx, ops)
 	if err != nil {
 		return nil, err
 	}
-	response, err := e.client.Txn(clientv3.WithRequireLeader(ctx)).If(t.conditions...).Then(t.changes...).Else(t.current...).Commit()
+	answered, stop := e.overtaking.watch(ctx, cancel)
+	response, err := e.kv.Txn(clientv3.WithRequireLeader(ctx), t, anySize)
 	if err != nil {
+		stop()
 		return nil, fmt.Errorf("commit to etcd: %w", translate(err))
 	}
+	answered()
 	return response, nil
 }
 
@@ -185,7 +197,7 @@ func outlive(ctx context.Context, d time.Duration) (context.Context, context.Can
 // conflict finds the op whose condition did not hold. If an earlier transaction of this commit may have been carried out, the mirror shows
 // whether it was.
 func (e *Engine) conflict(
-	ctx context.Context, ops []store.Op, writes []*write, response *clientv3.TxnResponse, unsure bool,
+	ctx context.Context, ops []store.Op, writes []*write, response *pb.TxnResponse, unsure bool,
 ) (int64, []*store.Record, error) {
 	if unsure {
 		if err := e.mirror.await(ctx, response.Header.Revision, e.closed); err != nil {

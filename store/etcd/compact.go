@@ -66,10 +66,13 @@ func (e *Engine) CompactShared(ctx context.Context) error {
 		If(clientv3.Compare(clientv3.Version(compactKey), "=", c.version)).
 		Then(clientv3.OpPut(compactKey, strconv.FormatInt(c.revision, 10))).
 		Else(clientv3.OpGet(compactKey)).Commit()
-	if err != nil {
-		return fmt.Errorf("agree on compaction: %w", translate(err))
-	}
 	before := c.revision
+	if err = translate(err); errors.Is(err, store.ErrNoSpace) {
+		return compactFull(ctx, e)
+	}
+	if err != nil {
+		return fmt.Errorf("agree on compaction: %w", err)
+	}
 	c.revision = response.Header.Revision
 	if !response.Succeeded {
 		to := before
@@ -82,6 +85,24 @@ func (e *Engine) CompactShared(ctx context.Context) error {
 		return e.drop(ctx, to)
 	}
 	c.version++
+	if before == 0 {
+		return nil
+	}
+	if err := e.compactTo(ctx, before); err != nil {
+		return err
+	}
+	return e.drop(ctx, before)
+}
+
+// compactFull compacts an etcd that is full: it refuses the agreement, which is a write, and needs the compaction most. All servers do so.
+// The caller holds the lock of e.compact.
+func compactFull(ctx context.Context, e *Engine) error {
+	newest, err := e.newest(ctx)
+	if err != nil {
+		return fmt.Errorf("compact a full etcd: %w", err)
+	}
+	before := e.compact.revision
+	e.compact.revision = newest
 	if before == 0 {
 		return nil
 	}

@@ -23,13 +23,17 @@ const firstPause, lastPause = 20 * time.Millisecond, time.Second
 
 // classes are the store's classes of etcd's errors.
 var classes = []struct{ theirs, ours error }{
-	{rpctypes.ErrNoSpace, store.ErrNoSpace},
+	{rpctypes.ErrNoSpace, errFull},
 	{rpctypes.ErrRequestTooLarge, store.ErrTooLarge},
 	{rpctypes.ErrTooManyOps, store.ErrTooLarge},
 	{rpctypes.ErrCompacted, store.ErrCompacted},
 	{rpctypes.ErrFutureRev, store.ErrFuture},
 	{rpctypes.ErrCorrupt, store.ErrCorrupt},
 }
+
+// errFull is etcd's refusal of writes with what ends it.
+var errFull = fmt.Errorf("%w: etcd's alarm NOSPACE refuses writes; compact and defragment its members, then run `etcdctl alarm disarm`",
+	store.ErrNoSpace)
 
 // translate returns an error of the client in the store's words.
 func translate(err error) error {

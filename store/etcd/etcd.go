@@ -14,8 +14,10 @@ import (
 	"sync"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"github.com/mortise-dev/mortise/store"
 	"github.com/mortise-dev/mortise/store/alarm"
@@ -34,6 +36,8 @@ const (
 	attemptTime, askTime = 3 * time.Second, 1500 * time.Millisecond
 	// settleTime is how much longer than its context a commit waits for the outcome of a transaction that was sent.
 	settleTime = 10 * time.Second
+	// window is how many bytes etcd may send before the client has read them: a page of the mirror's reads at the start.
+	window = 16 << 20
 )
 
 // Options are the options of an engine.
@@ -68,10 +72,13 @@ type Engine struct {
 	options  Options
 	keys     keyspace.Keyspace
 	client   *clientv3.Client
+	kv       pb.KVClient // the client's, without what repeats calls: commits repeat themselves
 	mirror   *mirror
 	question *question
 	leases   *leases
 	compact  compaction
+
+	overtaking overtaking
 
 	end     context.CancelFunc // ends the owned goroutines
 	owned   sync.WaitGroup
@@ -97,11 +104,15 @@ func Open(ctx context.Context, options Options) (*Engine, error) {
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: o.Servers, TLS: o.TLS, Logger: zap.NewNop(), MaxUnaryRetries: 3,
 		DialKeepAliveTime: keepaliveTime, DialKeepAliveTimeout: keepaliveTimeout,
+		// Windows of a fixed size: gRPC else measures the bandwidth by a ping for nearly each message.
+		DialOptions: []grpc.DialOption{grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window)},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open etcd: %w", err)
 	}
-	e := &Engine{options: o, keys: keyspace.New(o.Prefix), client: client, closed: make(chan struct{})}
+	e := &Engine{
+		options: o, keys: keyspace.New(o.Prefix), client: client, kv: pb.NewKVClient(client.ActiveConnection()), closed: make(chan struct{}),
+	}
 	life, end := context.WithCancel(context.Background())
 	e.end, e.question = end, newQuestion(e.newest)
 	e.leases = &leases{grant: client.Grant, clock: o.Clock}
@@ -118,7 +129,27 @@ func Open(ctx context.Context, options Options) (*Engine, error) {
 	if err := e.mirror.await(ctx, revision, e.closed); err != nil {
 		return nil, errors.Join(fmt.Errorf("read etcd at %s: %w", strings.Join(o.Servers, ","), err), e.Close())
 	}
+	if e.mirror.db.Size().Keys == 0 {
+		warnOfOthers(ctx, e)
+	}
 	return e, nil
+}
+
+// warnOfOthers warns if etcd has keys, but none of this engine's: its prefix may be mistaken.
+func warnOfOthers(ctx context.Context, e *Engine) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	found, err := e.client.Get(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithKeysOnly(), clientv3.WithLimit(2))
+	if err != nil {
+		return
+	}
+	for _, kv := range found.Kvs {
+		if string(kv.Key) != compactKey {
+			e.options.Logger.Warn("Began a new cluster in etcd, beside keys of other prefixes: --etcd-prefix must name theirs if that is not meant",
+				"prefix", e.options.Prefix, "found", string(kv.Key))
+			return
+		}
+	}
 }
 
 // reach asks for the revision until a member answers.

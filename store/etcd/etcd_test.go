@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -16,6 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/mortise-dev/mortise/store"
+	"github.com/mortise-dev/mortise/store/alarm"
 	"github.com/mortise-dev/mortise/store/etcd/keyspace"
 	"github.com/mortise-dev/mortise/store/storetest"
 )
@@ -116,8 +118,51 @@ func TestLeases(t *testing.T) {
 	}
 	get(time.Hour, 4)
 	get(1500*time.Millisecond, 5)
-	if want := []int64{3660, 15, 3660, 3660, 2}; !slices.Equal(granted, want) {
+	// The clock is set back by a day: what remains of a lease is not known, so that none is shared.
+	clock.Advance(-24 * time.Hour)
+	get(time.Hour, 6)
+	get(time.Hour, 6)
+	if want := []int64{3660, 15, 3660, 3660, 2, 3660}; !slices.Equal(granted, want) {
 		t.Errorf("granted %v s, want %v", granted, want)
+	}
+}
+
+// TestOvertaking: a transaction without an answer counts as lost when one that was sent half a second later is answered, and not before.
+func TestOvertaking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var o overtaking
+		waiting, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		_, stop := o.watch(waiting, cancel)
+		defer stop()
+		answer := func() { // to a transaction that is sent now
+			ctx, cancel := context.WithCancel(t.Context())
+			answered, _ := o.watch(ctx, cancel)
+			answered()
+			cancel()
+		}
+		lost := func(want bool) {
+			t.Helper()
+			synctest.Wait()
+			if got := waiting.Err() != nil; got != want {
+				t.Errorf("lost %v, want %v", got, want)
+			}
+		}
+		answer()
+		time.Sleep(10 * time.Second)
+		lost(false) // etcd answers none: it has no majority, or its disk is slow
+		answer()
+		time.Sleep(overtakenTime - time.Millisecond)
+		lost(false)
+		time.Sleep(time.Millisecond)
+		lost(true)
+	})
+}
+
+// TestClock: the times of leases are differences of a clock that is not set. A machine whose clock jumps shares leases as before.
+func TestClock(t *testing.T) {
+	if now := (alarm.System{}).Now(); !strings.Contains(now.String(), "m=+") {
+		t.Errorf("%v has no reading of the monotonic clock", now)
 	}
 }
 

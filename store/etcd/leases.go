@@ -33,6 +33,7 @@ type leases struct {
 
 type lease struct {
 	id      clientv3.LeaseID
+	granted time.Time
 	expires time.Time
 	keys    int
 }
@@ -43,7 +44,7 @@ func (l *leases) get(ctx context.Context, ttl time.Duration) (clientv3.LeaseID, 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.clock.Now()
-	if last := l.last[seconds]; last != nil && last.keys < sharedKeys && !now.Add(ttl).After(last.expires) {
+	if last := l.last[seconds]; last != nil && last.keys < sharedKeys && !now.Before(last.granted) && !now.Add(ttl).After(last.expires) {
 		last.keys++
 		return last.id, nil
 	}
@@ -56,11 +57,11 @@ func (l *leases) get(ctx context.Context, ttl time.Duration) (clientv3.LeaseID, 
 		l.last = map[int64]*lease{}
 	}
 	for s, old := range l.last { // few times to live are in use
-		if now.After(old.expires) {
+		if now.After(old.expires) || now.Before(old.granted) { // the clock has been set back
 			delete(l.last, s)
 		}
 	}
-	l.last[seconds] = &lease{id: granted.ID, expires: now.Add(time.Duration(longer) * time.Second), keys: 1}
+	l.last[seconds] = &lease{id: granted.ID, granted: now, expires: now.Add(time.Duration(longer) * time.Second), keys: 1}
 	return granted.ID, nil
 }
 

@@ -26,8 +26,6 @@ const (
 	// nudgeFirst and nudgeNext are after how long a waiting reader makes the mirror ask the watch how far it is. Revisions that change none of
 	// the mirror's keys are seen only so. etcd does not answer while the watch is behind, so that the mirror asks again.
 	nudgeFirst, nudgeNext = 10 * time.Millisecond, 100 * time.Millisecond
-	// stallTime is how long readers may wait for a watch before the mirror begins another one, on another member.
-	stallTime = 2 * time.Second
 )
 
 // errStalled ends a watch that does not get on.
@@ -46,11 +44,11 @@ type mirror struct {
 	armed    atomic.Bool // bookmark is set
 	nudge    *alarm.Alarm
 
-	mu      sync.Mutex
-	watcher clientv3.Watcher        // nil between two watches
-	stall   context.CancelCauseFunc // ends the watch
-	began   time.Time               // when the watch began
-	broken  error                   // why there is no watch; nil if there is one
+	mu       sync.Mutex
+	watcher  clientv3.Watcher        // nil between two watches
+	stall    context.CancelCauseFunc // ends the watch
+	patience patience                // with the watch
+	broken   error                   // why there is no watch; nil if there is one
 
 	restarts, reloads atomic.Int64
 }
@@ -214,7 +212,8 @@ func (m *mirror) watch(ctx context.Context) error {
 func (m *mirror) setWatch(w clientv3.Watcher, stall context.CancelCauseFunc) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.watcher, m.stall, m.began = w, stall, time.Now()
+	m.watcher, m.stall = w, stall
+	m.patience.begun(time.Now())
 }
 
 func (m *mirror) setBroken(err error) {
@@ -240,6 +239,9 @@ func (m *mirror) take(response *clientv3.WatchResponse) error {
 	}
 	m.mu.Lock()
 	m.broken = nil
+	if len(response.Events) > 0 || response.IsProgressNotify() {
+		m.patience.heard(time.Now())
+	}
 	m.mu.Unlock()
 	for all := response.Events; len(all) > 0; {
 		revision := all[0].Kv.ModRevision
@@ -321,12 +323,12 @@ func (m *mirror) nudged() {
 		return
 	}
 	m.mu.Lock()
-	w, stall, began := m.watcher, m.stall, m.began
+	w, stall := m.watcher, m.stall
+	over := w != nil && m.patience.over(time.Now(), since)
 	m.mu.Unlock()
-	now := time.Now()
 	switch {
 	case w == nil:
-	case now.Sub(since) > stallTime && now.Sub(began) > stallTime:
+	case over:
 		stall(errStalled)
 	default:
 		ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(context.Background()), nudgeNext)

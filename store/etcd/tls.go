@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"time"
 )
 
 // LoadTLS reads the authorities that sign the members' certificates, and the client's own certificate and key. Empty names leave them out;
@@ -33,8 +34,13 @@ func LoadTLS(caFile, certFile, keyFile string) (*tls.Config, error) {
 		return nil, errors.New("a certificate for etcd needs its key, and a key its certificate")
 	}
 	if certFile != "" {
-		if _, err := tls.LoadX509KeyPair(certFile, keyFile); err != nil {
+		pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+		if err != nil {
 			return nil, fmt.Errorf("read the certificate for etcd: %w", err)
+		}
+		if now := time.Now(); now.After(pair.Leaf.NotAfter) || now.Before(pair.Leaf.NotBefore) {
+			return nil, fmt.Errorf("the certificate for etcd in %s is valid from %s to %s, and it is %s now", certFile,
+				pair.Leaf.NotBefore.Format(time.RFC3339), pair.Leaf.NotAfter.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 		}
 		// Read again for each connection, so that a renewed certificate counts without a restart.
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {

@@ -28,16 +28,27 @@ const (
 	maxRaise = 10_000_000
 )
 
-// ReadContent reads the newest state of the keys under the prefix from etcd, whose members may be in use. Content.Revision is etcd's.
-func ReadContent(ctx context.Context, o Options) (c store.Content, err error) {
+// ReadContent reads the state of the keys under the prefix from etcd at a revision, or the newest one if revision is 0. The members may be
+// in use. Content.Revision is etcd's. progress may be nil. The error is [store.ErrCompacted] or [store.ErrFuture] if etcd does not have the
+// revision.
+func ReadContent(ctx context.Context, o Options, revision int64, progress Progress) (c store.Content, err error) {
+	if progress == nil {
+		progress = func(string, int64, int64) {}
+	}
 	e, err := Open(ctx, o)
 	if err != nil {
 		return c, err
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
-	c.Revision = e.Revision()
+	if c.Revision = e.Revision(); revision > c.Revision {
+		return c, fmt.Errorf("read etcd at revision %d: it is at %d: %w", revision, c.Revision, store.ErrFuture)
+	}
+	if revision != 0 {
+		c.Revision = revision
+	}
 	ends := map[int64]time.Time{} // of leases
 	var failed error
+	counter := &counter{stage: "read the keys", all: int64(e.mirror.db.Snapshot().Len()), report: progress}
 	err = readAll(ctx, e.client, e.keys, c.Revision, func(kv *mvccpb.KeyValue) {
 		r := e.mirror.record(kv)
 		if kv.Lease != 0 && failed == nil {
@@ -49,6 +60,7 @@ func ReadContent(ctx context.Context, o Options) (c store.Content, err error) {
 			r = &store.Record{Key: r.Key, Value: r.Value, Revision: r.Revision, Created: r.Created, Expires: end}
 		}
 		c.Records = append(c.Records, r)
+		counter.add(1)
 	})
 	return c, errors.Join(err, failed)
 }
@@ -62,7 +74,7 @@ func leaseEnd(ctx context.Context, e *Engine, id int64) (time.Time, error) {
 	return e.options.Clock.Now().Add(time.Duration(max(response.TTL, 0)) * time.Second), nil
 }
 
-// Progress hears now and then how much of a stage of Fill is done; never from two goroutines at the same time.
+// Progress hears now and then how much of a stage of Fill or ReadContent is done; never from two goroutines at the same time.
 type Progress func(stage string, done, all int64)
 
 // Fill writes the content to etcd, under its keys of the prefix, and reads it back. etcd assigns revisions itself, one to each

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"sync"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/mortise-dev/mortise/store"
@@ -138,7 +139,7 @@ func (w *writes) events(m *mirror, changes []*clientv3.Event) []store.Event {
 }
 
 // results returns the records of a commit: the mirror's, or, if the caller did not wait for it, equal ones.
-func (m *mirror) results(writes []*write, revision int64, response *clientv3.TxnResponse) []*store.Record {
+func (m *mirror) results(writes []*write, revision int64, response *pb.TxnResponse) []*store.Record {
 	records := make([]*store.Record, len(writes))
 	reads := len(writes) // the reads of the transaction come after its changes
 	for i, one := range writes {

@@ -164,26 +164,94 @@ func (k *checkpointer) remove(revision int64) error {
 
 // Backup implements [store.Backuper]: it writes the current state while the store is in use.
 func (e *Engine) Backup(ctx context.Context, w io.Writer) (int64, error) {
-	snapshot := e.db.Snapshot()
-	if err := writeBackup(ctx, w, snapshot, e.clock.Now()); err != nil {
-		return 0, fmt.Errorf("back up store: %w", err)
-	}
-	return snapshot.Revision(), nil
+	return e.BackupAt(ctx, w, store.Point{})
 }
 
-func writeBackup(ctx context.Context, w io.Writer, snapshot mvcc.Snapshot, at time.Time) error {
-	c, err := newCheckpointWriter(w, snapshot.Revision(), at)
+// BackupAt implements [store.RevisionBackuper].
+func (e *Engine) BackupAt(ctx context.Context, w io.Writer, state store.Point) (int64, error) {
+	return backUp(ctx, w, e.db, state, e.clock.Now())
+}
+
+// RevisionAt implements [store.History]. It tells times apart that are [mvcc.Options].MarkEvery from each other.
+func (e *Engine) RevisionAt(at time.Time) (int64, error) { return revisionAt(e.db, at, e.clock.Now()) }
+
+func revisionAt(db *mvcc.DB, at, now time.Time) (int64, error) {
+	if at.After(now) {
+		return 0, fmt.Errorf("revision at %s: %w", at.Format(time.RFC3339), store.ErrFuture)
+	}
+	revision, err := mvcc.RevisionAt(db, at)
 	if err != nil {
+		return 0, fmt.Errorf("revision at %s: %w", at.Format(time.RFC3339), err)
+	}
+	return revision, nil
+}
+
+// backUp writes a state and returns its revision.
+func backUp(ctx context.Context, w io.Writer, db *mvcc.DB, state store.Point, now time.Time) (int64, error) {
+	snapshot := db.Snapshot()
+	revision, ascend := snapshot.Revision(), func(f func(*store.Record) bool) error { snapshot.Ascend(f); return nil }
+	if state != (store.Point{}) {
+		var err error
+		if state.Revision == 0 {
+			state.Revision, err = revisionAt(db, state.Time, now)
+		}
+		if err == nil && state.Revision > revision {
+			err = fmt.Errorf("the store is at revision %d: %w", revision, store.ErrFuture)
+		}
+		if err != nil {
+			return 0, fmt.Errorf("back up store: %w", err)
+		}
+		revision, ascend = state.Revision, func(f func(*store.Record) bool) error { return snapshot.AscendAt(state.Revision, f) }
+	}
+	if err := writeBackup(ctx, w, revision, now, ascend); err != nil {
+		if errors.Is(err, store.ErrCompacted) {
+			err = fmt.Errorf("the history begins at revision %d: %w", db.Compacted(), err)
+		}
+		return 0, fmt.Errorf("back up store: %w", err)
+	}
+	return revision, nil
+}
+
+// writeBackup writes what ascend passes on. It writes nothing if ascend fails before its first record.
+func writeBackup(ctx context.Context, w io.Writer, revision int64, at time.Time, ascend func(func(*store.Record) bool) error) error {
+	var c *checkpointWriter
+	var failed error
+	add := func(r *store.Record) bool {
+		if c == nil {
+			c, failed = newCheckpointWriter(w, revision, at)
+		}
+		if failed == nil {
+			failed = ctx.Err()
+		}
+		if failed == nil {
+			failed = c.add(r)
+		}
+		return failed == nil
+	}
+	if err := errors.Join(ascend(add), failed); err != nil {
 		return err
 	}
-	snapshot.Ascend(func(r *store.Record) bool {
-		if err = ctx.Err(); err == nil {
-			err = c.add(r)
+	if c == nil { // a store without keys
+		var err error
+		if c, err = newCheckpointWriter(w, revision, at); err != nil {
+			return err
 		}
-		return err == nil
-	})
-	if err != nil {
-		return err
 	}
 	return c.finish()
+}
+
+// WriteBackup writes the content of another engine as a backup, for [Restore].
+func WriteBackup(ctx context.Context, w io.Writer, c store.Content, options Options) error {
+	err := writeBackup(ctx, w, c.Revision, options.withDefaults().Clock.Now(), func(f func(*store.Record) bool) error {
+		for _, r := range c.Records {
+			if !f(r) {
+				break
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("write backup: %w", err)
+	}
+	return nil
 }

@@ -76,12 +76,12 @@ func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (int64, []*store.R
 	b := e.pending
 	b.add(change.Revision, change.Events)
 	e.mu.Unlock()
-	e.wake()
 	for _, r := range change.Records {
 		if r != nil && !r.Expires.IsZero() {
 			e.expiry.Set(r.Expires)
 		}
 	}
+	e.write()
 	// The batch becomes durable whether or not the caller still waits, so the caller learns the outcome in any case.
 	<-b.done
 	if b.err != nil {
@@ -169,19 +169,35 @@ func (e *Engine) expire() {
 	}
 }
 
+// write writes pending changes, the caller's among them, unless a batch is being written: then the committer does it afterwards. A single
+// writer so writes by itself: to wake the committer and to be woken by it takes more than all else but the sync.
+func (e *Engine) write() {
+	select {
+	case e.writing <- struct{}{}:
+		runtime.Gosched() // see commitAll
+		e.commitPending()
+		<-e.writing
+	default:
+		e.wake()
+	}
+}
+
 // commitAll is the committer: it writes pending changes until the engine is closed.
 func (e *Engine) commitAll() {
 	defer close(e.committed)
 	for range e.kick {
 		// Writers that the last batch woke may be about to stage their next commit: let them join.
 		runtime.Gosched()
-		if !e.commitPending() {
+		e.writing <- struct{}{}
+		more := e.commitPending()
+		<-e.writing
+		if !more {
 			return
 		}
 	}
 }
 
-// commitPending writes pending changes, and reports whether to continue.
+// commitPending writes pending changes, and reports whether to continue. The caller holds e.writing.
 func (e *Engine) commitPending() bool {
 	e.mu.Lock()
 	b := e.pending

@@ -272,6 +272,101 @@ func TestLocked(t *testing.T) {
 	}
 }
 
+// TestBackupOfThePast writes backups of older states, of a store in use and of a directory, by revision and by time.
+func TestBackupOfThePast(t *testing.T) {
+	ctx := t.Context()
+	dir := t.TempDir()
+	clock := storetest.NewClock() // it is midnight
+	options := local.Options{Options: mvcc.Options{MarkEvery: -1}, Clock: clock}
+	e, err := local.Open(dir, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit := func(op store.Op) int64 {
+		t.Helper()
+		op.Expect = store.Any
+		revision, _, err := e.Commit(ctx, op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return revision
+	}
+	commit(store.Op{Key: "/a", Value: []byte("1")})
+	before := commit(store.Op{Key: "/b", Value: []byte("1")})
+	at := clock.Now()
+	clock.Advance(time.Minute)
+	commit(store.Op{Key: "/a", Value: []byte("2")})
+	commit(store.Op{Key: "/b"})
+	newest := commit(store.Op{Key: "/c", Value: []byte("1")})
+	restored := func(how string, revision int64, backup *bytes.Buffer, err error, want string) {
+		t.Helper()
+		if err != nil {
+			t.Errorf("%s: %v", how, err)
+			return
+		}
+		to := filepath.Join(t.TempDir(), "store")
+		if got, err := local.Restore(ctx, backup, to, 100, local.Options{}); err != nil || got != revision+100 {
+			t.Errorf("%s: restored at %d, backed up at %d: %v", how, got, revision, err)
+			return
+		}
+		c, err := local.ReadContent(ctx, to, local.Options{})
+		got := ""
+		for _, r := range c.Records {
+			got += r.Key + "=" + string(r.Value)
+		}
+		if err != nil || got != want || revision != before && want == "/a=1/b=1" {
+			t.Errorf("%s: %s at %d, want %s: %v", how, got, revision, want, err)
+		}
+	}
+	check := func(how string, back func(*bytes.Buffer, store.Point) (int64, error)) {
+		t.Helper()
+		for _, c := range []struct {
+			state store.Point
+			want  string
+		}{{store.Point{Revision: before}, "/a=1/b=1"}, {store.Point{Time: at.Add(time.Second)}, "/a=1/b=1"}, {store.Point{}, "/a=2/c=1"},
+			{store.Point{Revision: newest}, "/a=2/c=1"}, {store.Point{Time: clock.Now()}, "/a=2/c=1"}} {
+			var backup bytes.Buffer
+			revision, err := back(&backup, c.state)
+			restored(fmt.Sprint(how, c.state), revision, &backup, err, c.want)
+		}
+		for _, c := range []struct {
+			state store.Point
+			want  error
+			says  string
+		}{{store.Point{Revision: newest + 1}, store.ErrFuture, fmt.Sprintf("the store is at revision %d", newest)},
+			{store.Point{Time: clock.Now().Add(time.Second)}, store.ErrFuture, "00:01:01"},
+			{store.Point{Time: at.Add(-time.Hour)}, store.ErrCompacted, "23:00:00"}} {
+			var backup bytes.Buffer
+			if _, err := back(&backup, c.state); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) || backup.Len() > 0 {
+				t.Errorf("%s%v: %d bytes, %v", how, c.state, backup.Len(), err)
+			}
+		}
+	}
+	check("in use: ", func(b *bytes.Buffer, state store.Point) (int64, error) { return e.BackupAt(ctx, b, state) })
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	check("directory: ", func(b *bytes.Buffer, state store.Point) (int64, error) {
+		return local.BackupAt(ctx, dir, b, state, options)
+	})
+	if e, err = local.Open(dir, options); err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	if err := e.Compact(ctx, before+1); err != nil {
+		t.Fatal(err)
+	}
+	var backup bytes.Buffer
+	if _, err := e.BackupAt(ctx, &backup, store.Point{Revision: before}); !errors.Is(err, store.ErrCompacted) || backup.Len() > 0 ||
+		!strings.Contains(err.Error(), fmt.Sprintf("the history begins at revision %d", before+1)) {
+		t.Errorf("a compacted revision: %d bytes, %v", backup.Len(), err)
+	}
+	c := store.Content{Revision: 7, Records: []*store.Record{{Key: "/a", Value: []byte("1"), Revision: 5, Created: 5}}}
+	before = 7
+	backup.Reset()
+	restored("of another engine", 7, &backup, local.WriteBackup(ctx, &backup, c, local.Options{}), "/a=1")
+}
+
 // TestBackup writes a backup of a store in use, and restores it.
 func TestBackup(t *testing.T) {
 	ctx := context.Background()

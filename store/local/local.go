@@ -69,6 +69,7 @@ type Engine struct {
 	failed   error      // why the store cannot be written any more
 	closed   bool
 
+	writing      chan struct{} // held while a batch is written
 	kick         chan struct{} // there is something pending, or the engine is closed
 	committed    chan struct{} // closed when the committer has ended
 	checkpointer *checkpointer
@@ -89,7 +90,7 @@ func Open(dir string, options Options) (*Engine, error) {
 	o := options.withDefaults()
 	e := &Engine{
 		dir: dir, options: o, clock: o.Clock, pending: newBatch(nil),
-		kick: make(chan struct{}, 1), committed: make(chan struct{}),
+		writing: make(chan struct{}, 1), kick: make(chan struct{}, 1), committed: make(chan struct{}),
 	}
 	// Check before creating the lock file, so that Open writes nothing to a directory that is not a store.
 	if _, _, err := readFormat(o.Disk, dir); err != nil {

@@ -48,15 +48,17 @@ func Check(ctx context.Context, dir string, options Options) (Report, error) {
 // Backup writes the newest state in a directory, without changing it, and returns its revision. The store must not be in use; use
 // [Engine.Backup] for a running one.
 func Backup(ctx context.Context, dir string, w io.Writer, options Options) (int64, error) {
+	return BackupAt(ctx, dir, w, store.Point{}, options)
+}
+
+// BackupAt is [Backup] of an older state. The error is [store.ErrCompacted] or [store.ErrFuture] if the history does not have it.
+func BackupAt(ctx context.Context, dir string, w io.Writer, state store.Point, options Options) (int64, error) {
 	var revision int64
-	err := offline(ctx, dir, options, func(b *rebuilder, _ recovered) error {
-		revision = b.db.Revision()
-		return writeBackup(ctx, w, b.db.Snapshot(), options.withDefaults().Clock.Now())
+	err := offline(ctx, dir, options, func(b *rebuilder, _ recovered) (err error) {
+		revision, err = backUp(ctx, w, b.db, state, options.withDefaults().Clock.Now())
+		return err
 	})
-	if err != nil {
-		return 0, fmt.Errorf("back up store: %w", err)
-	}
-	return revision, nil
+	return revision, err
 }
 
 // offline reads a directory under its lock.

@@ -86,7 +86,7 @@ type segment struct {
 	size  int64 // bytes used
 }
 
-// wal is the log that is written. One goroutine appends; others may list the segments and drop old ones.
+// wal is the log that is written. One goroutine at a time appends; others may list the segments and drop old ones.
 type wal struct {
 	fs           disk.FS
 	dir          string

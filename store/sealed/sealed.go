@@ -22,7 +22,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
+	"time"
 
 	"github.com/mortise-dev/mortise/store"
 )
@@ -49,6 +49,7 @@ var ErrSealed = errors.New("identity transformer tried to read encrypted data") 
 type Engine struct {
 	store.Decorator
 	ciphers Ciphers
+	lenient bool
 }
 
 var (
@@ -58,7 +59,17 @@ var (
 )
 
 // New decorates an engine.
-func New(under store.Engine, c Ciphers) *Engine { return &Engine{store.Decorator{Engine: under}, c} }
+func New(under store.Engine, c Ciphers) *Engine {
+	return &Engine{Decorator: store.Decorator{Engine: under}, ciphers: c}
+}
+
+// NewLenient is [New] for users of many records, of which one that does not decrypt must not hide the others: Range, Watch and the
+// errors of conflicts have its record with the sealed value and a view that is [store.Unopened]. Get returns an error as ever.
+func NewLenient(under store.Engine, c Ciphers) *Engine {
+	e := New(under, c)
+	e.lenient = true
+	return e
+}
 
 // plain is the view of a sealed record: the same record, opened.
 type plain struct{ *store.Record }
@@ -80,13 +91,13 @@ func open(ctx context.Context, c Cipher, r *store.Record) (*store.Record, error)
 	}
 	if c == nil {
 		if bytes.HasPrefix(r.Value, []byte(Prefix)) {
-			return nil, unreadable(r.Key, ErrSealed)
+			return nil, unreadable(r, ErrSealed)
 		}
 		return r, nil
 	}
 	value, _, err := c.Open(ctx, r.Key, r.Value)
 	if err != nil {
-		return nil, unreadable(r.Key, err)
+		return nil, unreadable(r, err)
 	}
 	if len(value) == len(r.Value) && (len(value) == 0 || &value[0] == &r.Value[0]) {
 		return r, nil
@@ -97,8 +108,34 @@ func open(ctx context.Context, c Cipher, r *store.Record) (*store.Record, error)
 	return attach(r, value), nil
 }
 
-func unreadable(key string, err error) error {
-	return fmt.Errorf("unable to transform key %q: %w", key, err) // upstream's words
+func unreadable(r *store.Record, err error) error {
+	return &store.UnreadableError{Key: r.Key, Revision: r.Revision, Sealed: true, Err: err}
+}
+
+// unopened is the view of a sealed record that did not decrypt.
+type unopened struct {
+	engine *Engine
+	record *store.Record
+}
+
+// reopenTime bounds one more try to decrypt a value: a plug-in may have to be asked.
+const reopenTime = 3 * time.Second
+
+// Open implements [store.Unopened].
+func (u unopened) Open() (*store.Record, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), reopenTime)
+	defer cancel()
+	return open(ctx, u.engine.ciphers.Cipher(u.record.Key), u.record)
+}
+
+// open returns the plain form of one of many records. A lenient engine returns one that does not decrypt as it is.
+func (e *Engine) open(ctx context.Context, c Cipher, r *store.Record) (*store.Record, error) {
+	plain, err := open(ctx, c, r)
+	if err == nil || !e.lenient || ctx.Err() != nil {
+		return plain, err
+	}
+	r.SetView(unopened{e, r})
+	return r, nil
 }
 
 // Commit implements [store.Engine].
@@ -125,7 +162,7 @@ func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (int64, []*store.R
 	if err != nil {
 		var conflict *store.ConflictError
 		if errors.As(err, &conflict) && conflict.Current != nil {
-			current, unread := open(ctx, e.ciphers.Cipher(conflict.Key), conflict.Current)
+			current, unread := e.open(ctx, e.ciphers.Cipher(conflict.Key), conflict.Current)
 			if unread != nil {
 				return revision, nil, unread
 			}
@@ -190,7 +227,7 @@ func (e *Engine) Range(ctx context.Context, r store.Range) (store.Page, error) {
 	}
 	l := e.lookup(r.Prefix)
 	for i, rec := range p.Records {
-		if p.Records[i], err = open(ctx, l.cipher(rec.Key), rec); err != nil {
+		if p.Records[i], err = e.open(ctx, l.cipher(rec.Key), rec); err != nil {
 			return store.Page{}, err
 		}
 	}
@@ -224,10 +261,10 @@ func (w *watcher) Next(ctx context.Context) (store.Batch, error) {
 	for i := range events {
 		ev := &events[i]
 		c := l.cipher(ev.Key)
-		if ev.Record, err = open(ctx, c, ev.Record); err != nil {
+		if ev.Record, err = w.engine.open(ctx, c, ev.Record); err != nil {
 			return store.Batch{}, err
 		}
-		if ev.Previous, err = open(ctx, c, ev.Previous); err != nil {
+		if ev.Previous, err = w.engine.open(ctx, c, ev.Previous); err != nil {
 			return store.Batch{}, err
 		}
 	}

@@ -176,6 +176,71 @@ func TestSealed(t *testing.T) {
 	}
 }
 
+// TestLenient: of a lenient engine, a value that does not decrypt hides no other from lists and watches. It is marked, names itself when
+// it is opened, and can be read when its key has come back.
+func TestLenient(t *testing.T) {
+	ctx := t.Context()
+	under := memory.Open(memory.Options{})
+	keys := newGCM(t, "a", nil)
+	s := store.New(sealed.NewLenient(under, keys))
+	defer s.Close()
+	for key, c := range map[string]*gcm{"/r/secrets/x": keys, "/r/secrets/y": newGCM(t, "b", nil), "/r/secrets/z": keys} {
+		value, err := c.Seal(ctx, key, []byte("hello"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := under.Commit(ctx, store.Op{Key: key, Value: value}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w, err := s.Watch(ctx, "/r/secrets/", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	page, err := s.List(ctx, "/r/secrets/")
+	if err != nil || len(page.Records) != 3 {
+		t.Fatalf("%v, %v", page.Records, err)
+	}
+	records := page.Records
+	for len(records) < 6 {
+		batch, err := w.Next(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range batch.Events {
+			records = append(records, e.Record)
+		}
+	}
+	var last store.Unopened
+	for _, r := range records {
+		unopened, marked := r.View().(store.Unopened)
+		if sealed := r.Key == "/r/secrets/y"; marked != sealed || sealed == (string(r.Value) == "hello") {
+			t.Errorf("%s, marked %v: %q", r.Key, marked, r.Value)
+		}
+		if !marked {
+			continue
+		}
+		last = unopened
+		var unread *store.UnreadableError
+		if _, err := unopened.Open(); !errors.As(err, &unread) || unread.Key != r.Key || unread.Revision != r.Revision || !unread.Sealed {
+			t.Errorf("opened: %v", err)
+		}
+	}
+	var unread *store.UnreadableError
+	if _, _, err := s.Get(ctx, "/r/secrets/y"); !errors.As(err, &unread) {
+		t.Errorf("get: %v", err)
+	}
+	var conflict *store.ConflictError
+	if _, err := s.Create(ctx, "/r/secrets/y", []byte("b"), 0); !errors.As(err, &conflict) || conflict.Current == nil {
+		t.Errorf("a key that is taken: %v", err)
+	}
+	keys.older = newGCM(t, "b", nil)
+	if r, err := last.Open(); err != nil || string(r.Value) != "hello" {
+		t.Errorf("when the key has come back: %v, %v", r, err)
+	}
+}
+
 func BenchmarkCommit(b *testing.B) {
 	for _, name := range []string{"plain", "sealed"} {
 		b.Run(name, func(b *testing.B) {

@@ -312,6 +312,7 @@ func TestThreeServers(t *testing.T) {
 		t.Logf("the server has clients again after %d ms: %v", time.Since(began).Milliseconds(), l.where())
 	})
 	t.Run("kill the leader of etcd", func(t *testing.T) { killLeader(t, c, l) })
+	t.Run("a machine vanishes", func(t *testing.T) { vanish(t, c, l) })
 	l.retry.Store(false)
 	t.Run("upgrade", func(t *testing.T) { upgrade(t, c, l) })
 
@@ -407,6 +408,44 @@ func killServer(t *testing.T, c *trio, l *load, node string) {
 		must(t, err)
 		return bytes.Count(text, []byte(c.at[0])) == 1 // by which it joined
 	})
+}
+
+// vanish lets a server's machine lose all packets: no connection to it ends. Clients other than ours wait for their own timeouts, client-go
+// for 45 seconds.
+func vanish(t *testing.T, c *trio, l *load) {
+	l.until(t, "the server has clients", func() bool { return l.where()[c.at[0]] > 0 })
+	l.reset()
+	filter(t, "table ip vanished { chain out { type filter hook output priority 0; ip daddr "+c.at[0]+" drop; ip saddr "+c.at[0]+" drop; }; }")
+	vanished := time.Now()
+	published(t, c.servers[1], c.at[1:]...)
+	within(t, "the endpoints are without the machine that vanished", time.Since(vanished), 4*time.Second)
+	l.until(t, "no client is left", func() bool { return l.where()[c.at[0]] == 0 })
+	within(t, "all clients have left it", time.Since(vanished), 4*time.Second)
+	retries, longest := l.reset()
+	t.Logf("%d clients sent a request again", retries)
+	within(t, "the longest write", longest, 3*time.Second)
+	within(t, "a pod that was created then runs", runs(t, c.servers[2], "vanished"), 4*time.Second)
+	began := time.Now()
+	out, err := exec.Command(program("mortise"), "kubectl", "--kubeconfig", c.kubeconfig(), "get", "namespace", "default", "-o", "name").
+		CombinedOutput()
+	if err != nil || strings.TrimSpace(string(out)) != "namespace/default" {
+		t.Errorf("kubectl: %v %s", err, out)
+	}
+	within(t, "kubectl, whose kubeconfig names the dead server, answers", time.Since(began), 2*time.Second)
+	filter(t, "delete table ip vanished")
+	began = time.Now()
+	published(t, c.servers[1], c.at...)
+	t.Logf("it is an endpoint again after %d ms", time.Since(began).Milliseconds())
+}
+
+// filter changes the rules of this network namespace.
+func filter(t *testing.T, rules string) {
+	t.Helper()
+	cmd := exec.Command("nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(rules)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("nft: %v\n%s", err, out)
+	}
 }
 
 func killLeader(t *testing.T, c *trio, l *load) {

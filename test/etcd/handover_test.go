@@ -39,7 +39,7 @@ func upstream(t *testing.T, c *members, data, binary string, like *server, flags
 	log, err := os.Create(filepath.Join(t.TempDir(), "kube-apiserver.log"))
 	must(t, err)
 	s := &server{url: fmt.Sprintf("https://127.0.0.1:%d", port), client: like.client}
-	s.proc = exec.Command(binary, append(flags, "--etcd-servers", strings.Join(c.urls, ","), "--secure-port", fmt.Sprint(port),
+	s.proc = exec.Command(binary, append([]string{"--etcd-servers", strings.Join(c.urls, ","), "--secure-port", fmt.Sprint(port),
 		"--bind-address", "127.0.0.1",
 		"--tls-cert-file", pki("apiserver.crt"), "--tls-private-key-file", pki("apiserver.key"), "--client-ca-file", pki("ca.crt"),
 		"--service-account-issuer", "https://kubernetes.default.svc.cluster.local", "--service-account-key-file", pki("sa.key"),
@@ -47,7 +47,7 @@ func upstream(t *testing.T, c *members, data, binary string, like *server, flags
 		"--requestheader-client-ca-file", pki("front-proxy-ca.crt"), "--requestheader-allowed-names", "front-proxy-client",
 		"--requestheader-extra-headers-prefix", "X-Remote-Extra-", "--requestheader-group-headers", "X-Remote-Group",
 		"--requestheader-username-headers", "X-Remote-User", "--advertise-address", "192.0.2.20", "--allow-privileged",
-		"--enable-bootstrap-token-auth")...)
+		"--enable-bootstrap-token-auth"}, flags...)...)
 	s.proc.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	s.proc.Stdout, s.proc.Stderr = log, log
 	must(t, s.proc.Start())

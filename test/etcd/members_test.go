@@ -5,6 +5,7 @@ package etcd
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -75,6 +76,7 @@ type members struct {
 	peers []string // URLs
 	urls  []string // for clients
 	procs []*exec.Cmd
+	old   map[int]string // members that another program is, by its path
 }
 
 // launch starts an empty cluster of n members, and does not wait for it.
@@ -110,7 +112,7 @@ func (c *members) start(t testing.TB, i int) {
 	for j, peer := range c.peers {
 		cluster = append(cluster, fmt.Sprintf("m%d=%s", j, peer))
 	}
-	cmd := exec.Command(program("etcd"), append([]string{
+	cmd := exec.Command(cmp.Or(c.old[i], program("etcd")), append([]string{
 		"--name", fmt.Sprint("m", i), "--data-dir", c.data(i), "--log-level", "error", "--logger", "zap",
 		"--listen-peer-urls", c.peers[i], "--initial-advertise-peer-urls", c.peers[i],
 		"--listen-client-urls", c.urls[i], "--advertise-client-urls", c.urls[i],

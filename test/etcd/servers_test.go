@@ -28,6 +28,8 @@ type server struct {
 	url    string
 	client *http.Client // an administrator's
 	proc   *exec.Cmd
+	said   string // until it was ready
+	dir    string // its data directory, if a test needs it
 }
 
 // up starts a server on an etcd cluster, with the authorities in pki, and returns when it is ready.
@@ -45,9 +47,15 @@ func up(t *testing.T, c *members, pki string, flags ...string) *server {
 // start starts a server on a data directory.
 func start(t *testing.T, dir string, flags ...string) (*server, error) {
 	t.Helper()
+	return startBy(t, exec.Command, dir, flags...)
+}
+
+// startBy starts a server with a command that a function makes.
+func startBy(t *testing.T, command func(program string, args ...string) *exec.Cmd, dir string, flags ...string) (*server, error) {
+	t.Helper()
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	s := &server{}
-	s.proc = exec.Command(program("mortise"), append([]string{"up", "--data-dir", dir, "--kubeconfig", kubeconfig,
+	s.proc = command(program("mortise"), append([]string{"up", "--data-dir", dir, "--kubeconfig", kubeconfig,
 		"--listen", "127.0.0.1:0", "--node", "none"}, flags...)...)
 	s.proc.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := s.proc.StdoutPipe()
@@ -65,6 +73,7 @@ func start(t *testing.T, dir string, flags ...string) (*server, error) {
 			return nil, fmt.Errorf("%s", text.String())
 		}
 	}
+	s.said = text.String()
 	var rest sync.WaitGroup
 	rest.Go(func() { _, _ = io.Copy(io.Discard, out) })
 	t.Cleanup(func() {
@@ -232,13 +241,18 @@ func joined(t *testing.T, c *members, first *server, dir string, args ...string)
 // TestTwoServers: a server joins another by a token. What is written at one of two servers counts at the other, allocations of both are
 // unique, one of them leads, and the other goes on when it is killed. A server of another cluster is refused.
 func TestTwoServers(t *testing.T) {
+	const atA, atB = "192.0.2.10", "192.0.2.9"
+	if !alone(t, atA, atB) {
+		return
+	}
 	c := launch(t, 3).ready(t)
 	defer c.remove()
 	dir := t.TempDir()
-	a, err := start(t, dir, "--store", "etcd", "--etcd-servers", strings.Join(c.urls, ","), "--advertise-address", "192.0.2.10")
+	a, err := start(t, dir, "--store", "etcd", "--etcd-servers", strings.Join(c.urls, ","),
+		"--listen", atA+":6443", "--advertise-address", atA)
 	must(t, err)
-	b := joined(t, c, a, dir, "--advertise-address", "192.0.2.9")
-	published(t, a, "192.0.2.10", "192.0.2.9")
+	b := joined(t, c, a, dir, "--listen", atB+":6443", "--advertise-address", atB)
+	published(t, a, atA, atB)
 
 	const core = "/api/v1/namespaces/default"
 	account := core + "/serviceaccounts/default"
@@ -308,7 +322,7 @@ func TestTwoServers(t *testing.T) {
 	}
 	a.kill()
 	b.create(t, core+"/configmaps", named("after", nil))
-	published(t, b, "192.0.2.9")
+	published(t, b, atB)
 }
 
 // published waits until the endpoints of the Service kubernetes are of some addresses.

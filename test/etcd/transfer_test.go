@@ -87,6 +87,7 @@ func TestExportAndImport(t *testing.T) {
 		if len(got) != len(want) {
 			t.Errorf("on etcd: %s", difference(want, got))
 		}
+		pastOfEtcd(t, on, to)
 		// Other content is refused.
 		on.kill()
 		out, err := exec.Command(program("mortise"), "store", "export", "--data-dir", first, "--to", to).CombinedOutput()
@@ -94,6 +95,32 @@ func TestExportAndImport(t *testing.T) {
 			t.Errorf("an export over a cluster in use: %v\n%s", err, out)
 		}
 	})
+}
+
+// pastOfEtcd reads from etcd what it had at an older revision: as a backup, and into a data directory.
+func pastOfEtcd(t *testing.T, s *server, from string) {
+	t.Helper()
+	const maps = "/api/v1/namespaces/default/configmaps"
+	point := revision(t, s.create(t, maps, object("ConfigMap", "past")))
+	s.must(t, http.MethodDelete, maps+"/past", nil)
+	backup, dirs := filepath.Join(t.TempDir(), "backup"), []string{t.TempDir(), t.TempDir()}
+	mortise(t, "store", "backup", backup, "--from", from, "--revision", fmt.Sprint(point))
+	mortise(t, "store", "restore", backup, "--data-dir", dirs[0])
+	mortise(t, "store", "import", "--from", from, "--revision", fmt.Sprint(point), "--data-dir", dirs[1])
+	for _, dir := range dirs {
+		restored, err := start(t, dir)
+		must(t, err)
+		if got := restored.until(t, http.StatusOK, http.MethodGet, maps+"/past", "", nil); revision(t, got) != point {
+			t.Errorf("restored %v, want revision %d", got, point)
+		}
+		restored.kill()
+	}
+	for wrong, says := range map[string]string{"1": "compacted", fmt.Sprint(point + 1_000_000): "it is at"} {
+		out, err := exec.Command(program("mortise"), "store", "backup", backup, "--from", from, "--revision", wrong).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), says) {
+			t.Errorf("revision %s: %v %s", wrong, err, out)
+		}
+	}
 }
 
 func object(kind, name string) map[string]any {

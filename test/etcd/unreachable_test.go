@@ -38,8 +38,8 @@ func newAuthority(t *testing.T) *authority {
 
 func (a *authority) file(name string) string { return filepath.Join(a.dir, name) }
 
-// sign writes a certificate and its key; without an authority's key it signs itself.
-func (a *authority) sign(t *testing.T, name, host string) (*x509.Certificate, *ecdsa.PrivateKey) {
+// sign writes a certificate and its key; without an authority's key it signs itself. Each function changes what is signed.
+func (a *authority) sign(t *testing.T, name, host string, change ...func(*x509.Certificate)) (*x509.Certificate, *ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(t, err)
@@ -50,6 +50,9 @@ func (a *authority) sign(t *testing.T, name, host string) (*x509.Certificate, *e
 	}
 	if host != "" {
 		template.IPAddresses = []net.IP{net.ParseIP(host)}
+	}
+	for _, f := range change {
+		f(template)
 	}
 	parent, signer := a.cert, a.key
 	if parent == nil {

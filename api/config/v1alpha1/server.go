@@ -292,6 +292,15 @@ type AggregationConfiguration struct {
 	RejectForwardingRedirects *bool  `json:"rejectForwardingRedirects,omitempty"`
 	ResourceMetricsAPI        Switch `json:"resourceMetricsAPI,omitzero"`
 	ExternalMetricsRoutes     Switch `json:"externalMetricsRoutes,omitzero"`
+
+	Peers PeersConfiguration `json:"peers,omitzero"`
+}
+
+// PeersConfiguration configures how the servers of a cluster reach each other, to forward requests for what one of them does not serve.
+type PeersConfiguration struct {
+	CAFile        string `json:"caFile,omitempty"`
+	AdvertiseIP   string `json:"advertiseIP,omitempty"`
+	AdvertisePort string `json:"advertisePort,omitempty"`
 }
 
 // EgressConfiguration selects proxies for the server's outgoing connections.

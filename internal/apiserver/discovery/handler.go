@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	types "github.com/mortise-dev/mortise/internal/apiserver/negotiate"
+	"github.com/mortise-dev/mortise/internal/apiserver/peerproxy"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -23,6 +24,8 @@ import (
 type Handler struct {
 	list   func() []*resource.Descriptor
 	remote func() *Remote
+	beside func() *peerproxy.Servers // nil: there are no other servers of the cluster
+	merged atomic.Pointer[merged]
 	builds atomic.Int64
 
 	building sync.Mutex
@@ -42,6 +45,10 @@ func (h *Handler) With(remote func() *Remote) *Handler {
 	h.remote = remote
 	return h
 }
+
+// Beside adds what other servers of the cluster serve to the aggregated form of /apis, for clients that do not ask for this server's own.
+// The handler calls servers on each such request. It must return the same pointer as long as nothing changes.
+func (h *Handler) Beside(servers func() *peerproxy.Servers) { h.beside = servers }
 
 // Builds returns how often the documents were made.
 func (h *Handler) Builds() int64 { return h.builds.Load() }
@@ -89,6 +96,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if f.aggregated {
+		if h.beside != nil && path == "/apis" && !f.own {
+			aggregated = h.together(aggregated, h.beside())
+		}
 		doc = aggregated
 		etag, err := doc.etag()
 		if err != nil {
@@ -98,7 +108,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("ETag", etag)
 		w.Header().Set("Vary", "Accept")
 		w.Header().Set("Cache-Control", "public")
-		if docs.warning != "" && aggregated == docs.aggregated {
+		if docs.warning != "" && path == "/apis" {
 			w.Header().Set("Warning", docs.warning)
 		}
 		if r.Header.Get("If-None-Match") == etag {

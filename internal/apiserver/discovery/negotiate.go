@@ -20,6 +20,7 @@ type format struct {
 	mediaType  string
 	pretty     bool
 	aggregated bool
+	own        bool // what this server serves, without the others of the cluster
 }
 
 // contentType returns the Content-Type header of the format.
@@ -38,5 +39,6 @@ func negotiate(r *http.Request, media []string, aggregates bool) (format, bool) 
 	if !ok {
 		f.Media = mediaJSON
 	}
-	return format{mediaType: f.Media, pretty: f.Pretty || types.Pretty(r), aggregated: f.Target != nil}, ok
+	return format{mediaType: f.Media, pretty: f.Pretty || types.Pretty(r), aggregated: f.Target != nil,
+		own: f.NoPeers}, ok
 }

@@ -118,6 +118,24 @@ func New(o Options) *Recorder {
 	return r
 }
 
+// buffer returns memory for encodings, which [Recorder.release] takes back.
+func (r *Recorder) buffer() *[]byte {
+	b, _ := r.buffers.Get().(*[]byte)
+	if b == nil {
+		return new([]byte)
+	}
+	*b = (*b)[:0]
+	return b
+}
+
+// release takes memory back that nobody reads any more; nil: there is none.
+func (r *Recorder) release(b *[]byte) {
+	const most = 1 << 20
+	if b != nil && cap(*b) <= most {
+		r.buffers.Put(b)
+	}
+}
+
 // Traces reports whether a request is one whose trace is kept: a write, or a connection, on which admission decides too.
 func (r *Recorder) Traces(info *request.RequestInfo) bool {
 	return r != nil && (requestinfo.Writes(info) || requestinfo.Connects(info))

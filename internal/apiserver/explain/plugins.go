@@ -77,6 +77,7 @@ type watching struct {
 	subresource string
 	last        []byte // the object at the last comparison; nil: no trace is recorded
 	form        form
+	room        *[]byte // of the recorder's, for all encodings of the write; nil: not needed yet
 }
 
 // Given records the object before mutating admission.
@@ -90,7 +91,7 @@ func (t *Trace) Given(d *resource.Descriptor, subresource string, obj resource.O
 	if obj != nil && t.name == "" {
 		t.name = obj.GetName()
 	}
-	if obj != nil && (t.recorder.foreign || t.recorder.watched[d.Resource] && (subresource == "" || subresource == "binding")) {
+	if obj != nil && !t.ended && (t.recorder.foreign || t.recorder.watched[d.Resource] && (subresource == "" || subresource == "binding")) {
 		p := &t.oddly().plugins
 		p.kind, p.subresource = d, subresource
 		p.last, p.form = t.look(p, obj)
@@ -108,7 +109,7 @@ func (t *Trace) look(p *watching, obj resource.Object) ([]byte, form) {
 		return t.marks(0).redactObject(t.info, obj)
 	}
 	if s := p.kind.Subresource(p.subresource); !free(obj) && (p.subresource == "" || s != nil && s.Strategy != nil) {
-		if b, err := p.kind.Codec.Encode(obj); err == nil {
+		if b, err := t.encoded(p, obj); err == nil {
 			return b, stored
 		}
 	}
@@ -122,6 +123,31 @@ func (t *Trace) look(p *watching, obj resource.Object) ([]byte, form) {
 		return nil, nothing
 	}
 	return b, inJSON
+}
+
+// encoded returns the object as its kind stores it, in memory that is used again after [Trace.Finish].
+func (t *Trace) encoded(p *watching, obj resource.Object) ([]byte, error) {
+	codec, ok := p.kind.Codec.(resource.Appender)
+	if !ok {
+		return p.kind.Codec.Encode(obj)
+	}
+	if p.room == nil {
+		p.room = t.recorder.buffer()
+	}
+	b, err := codec.AppendEncode(*p.room, obj)
+	if err != nil {
+		return nil, err
+	}
+	from := len(*p.room)
+	*p.room = b
+	return b[from:len(b):len(b)], nil
+}
+
+// forget gives the memory of the last encoding, which is the same as the one before, to the next one.
+func (p *watching) forget(last []byte) {
+	if p.room != nil && p.form == stored {
+		*p.room = (*p.room)[:len(*p.room)-len(last)]
+	}
 }
 
 // Mutated records the result of a mutating plug-in, and its duration.
@@ -138,7 +164,7 @@ func (t *Trace) Mutated(name string, took time.Duration, obj resource.Object, er
 		t.noted()
 		return
 	}
-	if t.odd == nil || t.odd.plugins.last == nil || obj == nil {
+	if t.odd == nil || t.odd.plugins.last == nil || obj == nil || t.ended {
 		t.noted()
 		return
 	}
@@ -153,6 +179,9 @@ func (t *Trace) Mutated(name string, took time.Duration, obj resource.Object, er
 	}
 	now, form := t.look(p, obj)
 	if bytes.Equal(now, p.last) {
+		if form == p.form {
+			p.forget(now)
+		}
 		return
 	}
 	s := step{Step: Step{Phase: trace.Mutate, Kind: trace.Plugin, Name: name, Result: trace.Changed, Took: took, Before: p.last, After: now},

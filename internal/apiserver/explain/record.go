@@ -175,11 +175,8 @@ func (t *Trace) Finish(r *http.Request, a Answer) {
 	} else {
 		t.refused = false
 	}
-	b, _ := t.recorder.buffers.Get().(*[]byte)
-	if b == nil {
-		b = new([]byte)
-	}
-	*b = t.encode((*b)[:0], r, a)
+	b := t.recorder.buffer()
+	*b = t.encode(*b, r, a)
 	to := &t.recorder.full
 	switch {
 	case t.refused:
@@ -194,8 +191,10 @@ func (t *Trace) Finish(r *http.Request, a Answer) {
 		*b = t.encode((*b)[:0], r, a)
 		to.add(*b)
 	}
-	if cap(*b) <= 1<<20 {
-		t.recorder.buffers.Put(b)
+	t.recorder.release(b)
+	if t.odd != nil {
+		t.recorder.release(t.odd.plugins.room)
+		t.odd = nil // its contents are in that memory
 	}
 }
 

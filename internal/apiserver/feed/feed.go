@@ -280,7 +280,11 @@ func (f *Feed) hand(e *store.Event) {
 			continue
 		}
 		if !decoded {
-			cached, err := k.Cached(e.Record)
+			read := k.Cached
+			if e.Previous == nil {
+				read = k.Created
+			}
+			cached, err := read(e.Record)
 			if err != nil {
 				undecoded = err
 			} else {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,8 +20,10 @@ import (
 // because its client is slow to read, Turns takes the turn away, so that slow clients do not delay others; a slow client is
 // exempt from then on.
 type Turns struct {
-	n    int  // maximum of concurrent turns
-	long bool // requests compute for milliseconds
+	n    int    // maximum of concurrent turns
+	long bool   // requests compute for milliseconds
+	fore *Users // who go first; nil: nobody
+	few  int    // maximum of concurrent turns while they are there
 
 	mu      sync.Mutex
 	holders []*Turn
@@ -50,6 +53,33 @@ func NewLongTurns(n int) *Turns {
 	s.long = true
 	return s
 }
+
+// NewBackgroundTurns makes n turns, and few while users are active, who are to find a free processor.
+func NewBackgroundTurns(n, few int, fore *Users) *Turns {
+	s := NewTurns(n)
+	s.few, s.fore = few, fore
+	return s
+}
+
+// most is the maximum of concurrent turns now.
+func (s *Turns) most() int {
+	if s.fore != nil && s.fore.Active() {
+		return s.few
+	}
+	return s.n
+}
+
+// lingers is how long users are considered active after a request.
+const lingers = 100 * time.Millisecond
+
+// Users knows whether users send requests. The zero value is ready.
+type Users struct{ last atomic.Int64 }
+
+// Note notes a request.
+func (u *Users) Note() { u.last.Store(time.Now().UnixNano()) }
+
+// Active reports whether there was a request a moment ago.
+func (u *Users) Active() bool { return time.Now().UnixNano()-u.last.Load() < int64(lingers) }
 
 // Turn is the turn of one request.
 type Turn struct {
@@ -92,7 +122,7 @@ func attend() { go func() {}() }
 func (t *Turn) take(ctx context.Context, wait time.Duration, first bool) bool {
 	s := t.of
 	s.mu.Lock()
-	if len(s.holders) < s.n && len(s.ring) == 0 {
+	if len(s.holders) < s.most() && len(s.ring) == 0 {
 		s.grant(t)
 		s.mu.Unlock()
 		return true
@@ -167,6 +197,35 @@ func (t *Turn) Yield(ctx context.Context) {
 	t.take(ctx, 0, true)
 }
 
+type turnKey struct{}
+
+// TurnKey is the key of a request's [Turn] in its context, for [Away].
+var TurnKey any = turnKey{}
+
+// Away gives up the turn of ctx's request, if it is one of the background, while the request waits for the disk. What it returns waits for
+// the next turn.
+//
+// Without it, whoever waits for the disk would keep others from the processors, or there would have to be as many turns as requests that
+// share one sync of the disk. These all become ready at once when it is done, and then others would wait for all of them.
+func Away(ctx context.Context) (back func()) {
+	t, _ := ctx.Value(TurnKey).(*Turn)
+	if t == nil || t.of.fore == nil {
+		return func() {}
+	}
+	t.End()
+	return func() { t.again(ctx) }
+}
+
+// again takes the next turn.
+func (t *Turn) again(ctx context.Context) {
+	t.of.mu.Lock()
+	has := t.held || t.slow
+	t.of.mu.Unlock()
+	if !has {
+		t.take(ctx, 0, true)
+	}
+}
+
 // End releases the turn.
 func (t *Turn) End() {
 	t.of.mu.Lock()
@@ -191,7 +250,7 @@ func (s *Turns) end(t *Turn) {
 
 // next grants free turns to waiting requests, round robin by user.
 func (s *Turns) next() {
-	for len(s.holders) < s.n && len(s.ring) > 0 {
+	for len(s.holders) < s.most() && len(s.ring) > 0 {
 		t := s.users[s.ring[0]][0]
 		s.leave(t)
 		if len(s.users[t.user]) > 0 { // the user's other requests come after those of all other users

@@ -139,3 +139,69 @@ func TestTurnsEnd(t *testing.T) {
 		}
 	})
 }
+
+// TestBackgroundTurns checks that few of the background's requests have a turn while users are active, and that those that wait for the
+// disk have none.
+func TestBackgroundTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var users Users
+		s := NewBackgroundTurns(2, 1, &users)
+		free := func(want int, when string) {
+			t.Helper()
+			synctest.Wait()
+			if got := len(s.holders); got != want {
+				t.Errorf("%s: %d have a turn, want %d", when, got, want)
+			}
+		}
+		came, next := s.line(t.Context(), "a1", "a2", "a3")
+		free(2, "without users")
+		users.Note()
+		<-came
+		next <- struct{}{}
+		free(1, "with users, when one of two has ended")
+		<-came
+		next <- struct{}{}
+		free(1, "when the other has")
+		if who := <-came; who != "a3" {
+			t.Errorf("%s came", who)
+		}
+		time.Sleep(lingers)
+		others, more := s.line(t.Context(), "b1")
+		free(2, "when the users have gone")
+		for range 2 {
+			select {
+			case next <- struct{}{}:
+			case more <- struct{}{}:
+			}
+		}
+		<-others
+		free(0, "at the end")
+
+		users.Note()
+		first := s.Take(t.Context(), "c", 0)
+		ctx := context.WithValue(t.Context(), TurnKey, first)
+		back := Away(ctx)
+		free(0, "away")
+		second := s.Take(t.Context(), "d", 0)
+		returned := false
+		go func() { back(); returned = true }()
+		free(1, "the other one's")
+		if returned {
+			t.Error("two have a turn")
+		}
+		second.End()
+		free(1, "back")
+		if !returned || !first.held {
+			t.Error("it has no turn again")
+		}
+		first.End()
+
+		plain := NewTurns(1)
+		ordinary := plain.Take(t.Context(), "u", 0)
+		Away(context.WithValue(t.Context(), TurnKey, ordinary))()
+		if Away(t.Context())(); !ordinary.held || len(plain.holders) != 1 {
+			t.Error("a user's request has lost its turn")
+		}
+		ordinary.End()
+	})
+}

@@ -29,6 +29,7 @@ type conn struct {
 	streams  map[uint32]*stream
 	last     uint32 // the highest stream of the client's
 	running  int    // handlers
+	flushing int    // of these, those that have flushed, as of watches
 	queue    []*stream
 	going    bool // GOAWAY was sent: no stream begins any more
 	unacked  int  // settings of ours that the client has not acknowledged
@@ -75,9 +76,10 @@ func (c *conn) overrun() error {
 	return nil
 }
 
-// flush writes the frames that wait, or leaves it to the goroutine that is writing. c.mu is held; it is given up meanwhile.
-func (c *conn) flush() {
-	more, err := c.out.flush(&c.mu)
+// flush writes the frames that wait, or leaves it to the goroutine that is writing. others is how many other streams are likely to write at
+// about the same time. c.mu is held; it is given up meanwhile.
+func (c *conn) flush(others int) {
+	more, err := c.out.flush(&c.mu, others)
 	if err != nil {
 		c.fail(err)
 		_ = c.tls.Close() // the reader returns
@@ -95,7 +97,7 @@ func (c *conn) flushApart() {
 	go func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.flush()
+		c.flush(0)
 	}()
 }
 
@@ -111,7 +113,6 @@ func (c *conn) fail(err error) {
 	}
 	c.streams = map[uint32]*stream{}
 	c.queue = nil
-	c.out.wake()
 }
 
 // linger tells the client why the connection ends, and reads on for a moment: data that is not read when a connection is closed takes the
@@ -121,7 +122,7 @@ func (c *conn) linger(code http2.ErrCode) {
 	c.mu.Lock()
 	c.goaway(code)
 	c.fail(http2.ConnectionError(code))
-	_, _ = c.out.flush(&c.mu)
+	_ = c.out.drain(&c.mu) // the client may have gone
 	c.mu.Unlock()
 	_ = c.tls.CloseWrite()
 	_ = c.tls.SetReadDeadline(time.Now().Add(lingerTime))
@@ -142,7 +143,7 @@ func (c *conn) leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.depart()
-	c.flush()
+	c.flush(0)
 }
 
 // depart says that no further streams begin. c.mu is held.
@@ -170,7 +171,7 @@ func (c *conn) rest() {
 	if len(c.streams) == 0 {
 		if left -= time.Since(c.idleFrom); left <= 0 {
 			c.depart()
-			c.flush()
+			c.flush(0)
 			return
 		}
 	}
@@ -199,9 +200,12 @@ func (c *conn) reset(id uint32, code http2.ErrCode) {
 }
 
 // ended notes that a handler has returned, and begins a request that waited for it.
-func (c *conn) ended() {
+func (c *conn) ended(st *stream) {
 	c.mu.Lock()
 	c.running--
+	if st.flushes {
+		c.flushing--
+	}
 	var next *stream
 	for len(c.queue) > 0 && next == nil {
 		next, c.queue = c.queue[0], c.queue[1:]

@@ -82,7 +82,11 @@ func (r *reader) settings(f *http2.SettingsFrame) error {
 	if f.NumSettings() > maxSettings {
 		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 	}
+	initial := c.out.initial
 	if err := f.ForeachSetting(r.setting); err != nil {
+		return err
+	}
+	if err := c.resize(int64(c.out.initial) - int64(initial)); err != nil {
 		return err
 	}
 	c.out.frame(http2.FrameSettings, http2.FlagSettingsAck, 0, nil)
@@ -103,13 +107,22 @@ func (r *reader) setting(s http2.Setting) error {
 	case http2.SettingMaxFrameSize:
 		c.out.frames = int(min(s.Val, maxOutput))
 	case http2.SettingInitialWindowSize:
-		more := int64(s.Val) - int64(c.out.initial)
 		c.out.initial = int32(s.Val)
-		for _, st := range c.streams {
-			if st.window += more; st.window > maxWindow {
-				return http2.ConnectionError(http2.ErrCodeFlowControl)
-			}
-			st.poke()
+	}
+	return nil
+}
+
+// resize changes the windows of all streams, once for all settings of a frame. c.mu is held.
+func (c *conn) resize(more int64) error {
+	if more == 0 {
+		return nil
+	}
+	for _, st := range c.streams {
+		if st.window += more; st.window > maxWindow {
+			return http2.ConnectionError(http2.ErrCodeFlowControl)
+		}
+		if more > 0 && st.window > 0 && st.window <= more {
+			st.poke() // it had none
 		}
 	}
 	return nil

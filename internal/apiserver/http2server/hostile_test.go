@@ -20,10 +20,10 @@ import (
 type raw struct {
 	*http2.Framer
 	conn net.Conn
-	t    *testing.T
+	t    testing.TB
 }
 
-func dialRaw(t *testing.T, s *httptest.Server, settings ...http2.Setting) *raw {
+func dialRaw(t testing.TB, s *httptest.Server, settings ...http2.Setting) *raw {
 	t.Helper()
 	conn := dial(t, s)
 	r := &raw{http2.NewFramer(conn, conn), conn, t}

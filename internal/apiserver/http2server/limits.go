@@ -27,6 +27,10 @@ const (
 	maxOutput = 64 << 10
 	// maxRounds is how many times in a row a goroutine writes what others have appended meanwhile.
 	maxRounds = 8
+	// maxPatience is how many times in a row a goroutine lets others append before it writes, although none has; maxYield is how long it
+	// does so in all.
+	maxPatience = 4
+	maxYield    = 200 * time.Microsecond
 	// tableSize is the maximum size of the tables of header fields, RFC 7541's default.
 	tableSize = 4096
 	// readBuffer is the size of the buffer of a connection's reader.

@@ -8,7 +8,6 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 
@@ -27,9 +26,11 @@ type output struct {
 	until time.Time
 
 	buf     []byte
-	control int  // frames in buf that answer the client's
-	writing bool // a goroutine writes
-	blocked []*stream
+	control int // frames in buf that answer the client's
+	// A goroutine writes; a goroutine lets others run before it writes.
+	writing, yielding bool
+	settled           chan struct{} // closed when that one has written; nil: nobody waits for it
+	blocked           line          // streams that wait for room
 
 	window  int64 // bytes of data that the client takes
 	initial int32 // what the client gives a new stream
@@ -49,8 +50,8 @@ func (o *output) init(t *tls.Conn, take time.Duration) {
 	o.encoder.SetMaxDynamicTableSizeLimit(tableSize)
 }
 
-// room returns the buffer to append to.
-func (o *output) room() []byte {
+// buffer returns the buffer to append to.
+func (o *output) buffer() []byte {
 	if o.buf == nil {
 		if b, ok := outputs.Get().(*[]byte); ok {
 			o.buf = (*b)[:0]
@@ -67,7 +68,7 @@ func appendHeader(b []byte, kind http2.FrameType, flags http2.Flags, id uint32, 
 
 // frame appends a frame.
 func (o *output) frame(kind http2.FrameType, flags http2.Flags, id uint32, payload []byte) {
-	o.buf = append(appendHeader(o.room(), kind, flags, id, len(payload)), payload...)
+	o.buf = append(appendHeader(o.buffer(), kind, flags, id, len(payload)), payload...)
 }
 
 func (o *output) rst(id uint32, code http2.ErrCode) {
@@ -106,40 +107,45 @@ func (o *output) headers(id uint32, block []byte, end bool) {
 // full reports whether handlers that write have to wait for the client to take what is there.
 func (o *output) full() bool { return len(o.buf) >= maxOutput && o.writing }
 
-// wait has a stream woken when the connection may have room for its data. A woken stream looks again.
-func (o *output) wait(st *stream) {
-	if !slices.Contains(o.blocked, st) {
-		o.blocked = append(o.blocked, st)
-	}
-}
+// room reports whether a handler may append data.
+func (o *output) room() bool { return o.window > 0 && !o.full() }
 
-// wake wakes the streams that wait for room.
+// wake wakes the first of the streams that wait for room, if there is some.
 func (o *output) wake() {
-	for i, st := range o.blocked {
-		st.poke()
-		o.blocked[i] = nil
+	if o.room() {
+		o.blocked.poke()
 	}
-	o.blocked = o.blocked[:0]
 }
 
-// flush writes what waits, unless another goroutine is writing: that one takes it along. First the writer lets other goroutines run: they
-// append the frames of their streams, which leave in the same record. The caller holds mu; flush unlocks it while it writes.
-// After maxRounds it returns true: another goroutine is to go on, for the caller has an answer of its own to give.
-func (o *output) flush(mu *sync.Mutex) (more bool, err error) {
-	if o.writing || len(o.buf) == 0 {
-		return false, nil
+// pass ends the wait of a stream, and wakes the next.
+func (o *output) pass(st *stream) {
+	if o.blocked.leave(st) {
+		o.wake()
 	}
-	o.writing = true
-	defer func() { o.writing = false }()
-	for round := 0; len(o.buf) > 0; round++ {
+}
+
+// flush writes what waits, unless another goroutine is writing: that one takes it along. The caller holds mu; flush unlocks it while it
+// writes. After maxRounds it returns true: another goroutine is to go on, for the caller has an answer of its own to give.
+//
+// If others, as many as that, are likely to write soon, the writer lets them run first: they append the frames of their streams, which
+// leave in the same record. On a busy machine that takes a while, so who knows of no others does not wait, and writes what those have who
+// do.
+func (o *output) flush(mu *sync.Mutex, others int) (more bool, err error) {
+	for round := 0; len(o.buf) > 0 && !o.writing; round++ {
 		if round == maxRounds {
 			return true, nil
 		}
-		if len(o.buf) < maxOutput {
-			mu.Unlock()
-			runtime.Gosched()
-			mu.Lock()
+		if others > 0 && len(o.buf) < maxOutput {
+			if o.yielding {
+				return false, nil // that goroutine writes
+			}
+			o.yielding = true
+			o.yield(mu, others)
+			if o.yielding = false; o.writing || len(o.buf) == 0 {
+				return false, nil
+			}
 		}
+		o.writing = true
 		b := o.buf
 		o.buf, o.control = nil, 0
 		mu.Unlock()
@@ -148,12 +154,55 @@ func (o *output) flush(mu *sync.Mutex) (more bool, err error) {
 			outputs.Put(&b)
 		}
 		mu.Lock()
+		o.ended()
 		o.wake()
 		if err != nil {
 			return false, err
 		}
 	}
 	return false, nil
+}
+
+// yield lets others run, until none of them has appended any more for as many times as there are others, maxPatience at most. Where a
+// processor is idle, Gosched returns at once.
+func (o *output) yield(mu *sync.Mutex, others int) {
+	began := time.Now()
+	for patience := min(others, maxPatience); patience > 0; patience-- {
+		had := len(o.buf)
+		mu.Unlock()
+		runtime.Gosched()
+		mu.Lock()
+		if len(o.buf) >= maxOutput || o.writing || time.Since(began) > maxYield {
+			return
+		}
+		if len(o.buf) > had {
+			patience = min(others, maxPatience) + 1
+		}
+	}
+}
+
+// ended notes that no goroutine writes any more.
+func (o *output) ended() {
+	if o.writing = false; o.settled != nil {
+		close(o.settled)
+		o.settled = nil
+	}
+}
+
+// drain writes what waits, and returns when it and what others were writing is written. The caller holds mu; drain unlocks it while it
+// waits.
+func (o *output) drain(mu *sync.Mutex) error {
+	for o.writing {
+		if o.settled == nil {
+			o.settled = make(chan struct{})
+		}
+		settled := o.settled
+		mu.Unlock()
+		<-settled
+		mu.Lock()
+	}
+	_, err := o.flush(mu, 0)
+	return err
 }
 
 // write writes to the connection.

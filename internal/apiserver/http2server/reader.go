@@ -47,7 +47,7 @@ func (r *reader) begin() error {
 		c.out.windowUpdate(0, uint32(more))
 	}
 	c.unacked = 1
-	c.flush()
+	c.flush(0)
 	c.mu.Unlock()
 	if err := c.tls.SetReadDeadline(time.Now().Add(prefaceTime)); err != nil {
 		return err

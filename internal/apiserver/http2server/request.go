@@ -38,6 +38,10 @@ func (r *reader) headers(ctx context.Context, f *http2.MetaHeadersFrame) error {
 	if malformed != nil {
 		return malformed
 	}
+	if c.err != nil { // a write has failed: nothing would end the stream
+		st.cancel()
+		return c.err
+	}
 	if len(c.streams) >= c.server.o.Streams {
 		st.cancel()
 		code := http2.ErrCodeRefusedStream

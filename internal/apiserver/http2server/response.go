@@ -87,7 +87,7 @@ func (w *responseWriter) informational(status int, h http.Header) {
 	c.out.encodeStatus(status)
 	c.out.encodeFields(h)
 	c.out.headers(w.st.id, c.out.block.Bytes(), false)
-	c.flush()
+	c.flush(0)
 }
 
 // bodyless reports whether the answer has no body.
@@ -132,9 +132,14 @@ func write[T string | []byte](w *responseWriter, p T) (int, error) {
 
 // send sends the header, if it was not sent, what is buffered, and more. The stream's end follows if end is set.
 func (w *responseWriter) send(more []byte, end bool) error {
-	st, c := w.st, w.st.conn
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	w.st.conn.mu.Lock()
+	defer w.st.conn.mu.Unlock()
+	return w.sendLocked(more, end)
+}
+
+// sendLocked is send. c.mu is held.
+func (w *responseWriter) sendLocked(more []byte, end bool) error {
+	st := w.st
 	if st.err != nil {
 		w.failed = st.err
 		return st.err
@@ -196,15 +201,19 @@ func (w *responseWriter) FlushError() error {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)
 	}
-	if !w.sent || len(w.buffered()) > 0 {
-		if err := w.send(nil, false); err != nil {
-			return err
-		}
-	}
 	c := w.st.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.flush()
+	if !w.sent || len(w.buffered()) > 0 {
+		if err := w.sendLocked(nil, false); err != nil {
+			return err
+		}
+	}
+	if !w.st.flushes {
+		w.st.flushes = true
+		c.flushing++
+	}
+	c.flush(c.flushing - 1) // what one watch tells its client, another one often tells at the same time
 	if w.st.err != nil && !errors.Is(w.st.err, errEnded) {
 		return w.st.err
 	}

@@ -28,11 +28,7 @@ import (
 func start(t testing.TB, o Options, h http.HandlerFunc) (*httptest.Server, *http.Client) {
 	t.Helper()
 	s := httptest.NewUnstartedServer(h)
-	s.EnableHTTP2 = false
-	s.TLS = &tls.Config{NextProtos: []string{"h2"}}
-	s.Config.ErrorLog = log.New(io.Discard, "", 0)
-	Configure(s.Config, o)
-	s.StartTLS()
+	startTLS(s, o)
 	transport := &http2.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
@@ -40,6 +36,16 @@ func start(t testing.TB, o Options, h http.HandlerFunc) (*httptest.Server, *http
 		s.Close()
 	})
 	return s, &http.Client{Transport: transport}
+}
+
+// startTLS starts a server with HTTP/2 alone.
+func startTLS(s *httptest.Server, o Options) *Server {
+	s.EnableHTTP2 = false
+	s.TLS = &tls.Config{NextProtos: []string{"h2"}}
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	h2 := Configure(s.Config, o)
+	s.StartTLS()
+	return h2
 }
 
 func read(t testing.TB, r *http.Response, err error) string {

@@ -22,6 +22,7 @@ type stream struct {
 	id       uint32
 	r        *http.Request // the handler's
 	cancel   context.CancelFunc
+	flushes  bool // its handler has flushed; the connection's mutex guards it
 	expects  bool // the client waits for 100 before it sends the body; the handler's
 	tooLarge bool // its header was
 
@@ -29,6 +30,7 @@ type stream struct {
 	remoteClosed, localClosed bool
 	window                    int64         // bytes of data that the client takes
 	woken                     chan struct{} // holds one token when its writer is to look again; nil: it has never waited
+	place                     place         // among the streams that wait for the connection's room
 	writeUntil, readUntil     time.Time     // zero: no deadline
 
 	body body
@@ -37,7 +39,7 @@ type stream struct {
 
 // serve runs the handler. It is called once, in a goroutine of its own.
 func (st *stream) serve() {
-	defer st.conn.ended()
+	defer st.conn.ended(st)
 	defer st.cancel()
 	st.w.st = st
 	if !st.handle() {
@@ -46,7 +48,7 @@ func (st *stream) serve() {
 		if st.err == nil {
 			st.conn.reset(st.id, http2.ErrCodeInternal)
 		}
-		st.conn.flush()
+		st.conn.flush(0)
 		return
 	}
 	st.w.finish()
@@ -86,7 +88,7 @@ func (st *stream) close() {
 		c.remove(st)
 	}
 	c.give(int32(st.body.drop()))
-	c.flush()
+	c.flush(c.running - c.flushing - 1)
 }
 
 // errEnded is the error of a stream whose handler has returned.
@@ -166,27 +168,30 @@ func (st *stream) await(woken *chan struct{}, until time.Time) error {
 // data sends data, and the end of the stream after it. It returns when the data are in the connection's output. c.mu is held.
 func (st *stream) data(p []byte, end bool) error {
 	c := st.conn
+	defer c.out.pass(st)
 	for {
 		if st.err != nil {
 			return st.err
 		}
 		if len(p) == 0 {
 			if end {
-				c.out.buf = appendHeader(c.out.room(), http2.FrameData, http2.FlagDataEndStream, st.id, 0)
+				c.out.buf = appendHeader(c.out.buffer(), http2.FrameData, http2.FlagDataEndStream, st.id, 0)
 				st.endLocal()
 			}
 			return nil
 		}
 		n := int(min(int64(len(p)), int64(c.out.frames), st.window, c.out.window))
 		if n <= 0 || c.out.full() {
-			if c.flush(); st.err != nil {
+			if c.flush(0); st.err != nil {
 				return st.err
 			}
-			if st.window > 0 && c.out.window > 0 && !c.out.full() {
+			switch room := c.out.room(); {
+			case room && st.window > 0:
 				continue
-			}
-			if c.out.window <= 0 || c.out.full() { // else the stream's own window is what it waits for
-				c.out.wait(st)
+			case room: // what it waits for is the stream's own window
+				c.out.pass(st)
+			default:
+				c.out.blocked.join(st)
 			}
 			if err := st.await(&st.woken, st.writeUntil); err != nil {
 				return st.expire()
@@ -197,15 +202,16 @@ func (st *stream) data(p []byte, end bool) error {
 		if end && n == len(p) {
 			flags = http2.FlagDataEndStream
 		}
-		c.out.buf = append(appendHeader(c.out.room(), http2.FrameData, flags, st.id, n), p[:n]...)
+		c.out.buf = append(appendHeader(c.out.buffer(), http2.FrameData, flags, st.id, n), p[:n]...)
 		st.window -= int64(n)
 		c.out.window -= int64(n)
+		c.out.pass(st)
 		if p = p[n:]; len(p) == 0 && end {
 			st.endLocal()
 			return nil
 		}
 		if len(c.out.buf) >= maxOutput {
-			c.flush()
+			c.flush(0)
 		}
 	}
 }
@@ -215,7 +221,7 @@ func (st *stream) expire() error {
 	if st.err == nil {
 		st.conn.reset(st.id, http2.ErrCodeInternal)
 		st.err = fmt.Errorf("http2: write to stream: %w", os.ErrDeadlineExceeded)
-		st.conn.flush()
+		st.conn.flush(0)
 	}
 	return st.err
 }
@@ -241,10 +247,11 @@ type body struct {
 	window             recvWindow
 }
 
-// append adds data.
+// append adds data. If half of the buffer was read already, that makes room before the buffer grows: for a reader that never has read all
+// that is there, such as a slow one of an upload through a proxy, four windows are enough.
 func (b *body) append(data []byte) {
-	if b.at == len(b.buf) {
-		b.buf, b.at = b.buf[:0], 0
+	if b.at > 0 && (b.at == len(b.buf) || len(b.buf)+len(data) > cap(b.buf) && b.at >= len(b.buf)/2) {
+		b.buf, b.at = b.buf[:copy(b.buf, b.buf[b.at:])], 0
 	}
 	if b.buf == nil && b.declared > int64(len(data)) && b.declared <= initialWindow {
 		b.buf = make([]byte, 0, b.declared)
@@ -293,7 +300,7 @@ func (b *bodyReader) Read(p []byte) (int, error) {
 			c.give(int32(n))
 			st.give(int32(n))
 			if c.out.control > 0 {
-				c.flush()
+				c.flush(0)
 			}
 			return n, nil
 		case in.closed && in.err == nil && st.err == nil:

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/overlay"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -26,6 +27,7 @@ type creation struct {
 	number uint64 // identifies this creation among all
 	like   likeness
 	empty  resource.Object // new objects are compared with it
+	apply  *overlay.Plan   // nil: configurations are merged by their field sets each time
 }
 
 // creations numbers the values of type creation.
@@ -117,7 +119,11 @@ func newCreation(t trusting, c *converter) (*creation, error) {
 		return nil, err
 	}
 	a := &alikeness{schema: shape.Schema, made: map[likenessOf]*likeness{}}
-	return &creation{number: creations.Add(1), like: a.of(of.Type(), &shape.TypeRef), empty: empty}, nil
+	n := &creation{number: creations.Add(1), like: a.of(of.Type(), &shape.TypeRef), empty: empty}
+	if c.v.ToHub == nil && c.v.FromHub == nil {
+		n.apply = overlay.Applied(of.Type(), shape.Schema, shape.TypeRef)
+	}
+	return n, nil
 }
 
 // likenesses pools buffers for likenesses.

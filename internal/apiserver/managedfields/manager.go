@@ -131,15 +131,26 @@ func (m *Manager) Apply(d *resource.Descriptor, version, subresource string, liv
 	if err != nil {
 		return nil, err
 	}
+	known, err := m.knownApply(convert, subresource, live, c)
+	if err != nil {
+		return nil, err
+	}
+	if obj := known.apply(); obj != nil {
+		return obj, nil
+	}
 	before, err := convert.live(live)
 	if err != nil {
 		return nil, err
 	}
-	merged, err := f.Apply(before, c.Object, c.Manager, c.Force)
+	merged, err := f.Apply(before, c.Object.DeepCopy(), c.Manager, c.Force)
 	if err != nil {
 		return nil, err
 	}
-	return convert.hub(merged)
+	obj, err := convert.hub(merged)
+	if err == nil {
+		known.learn(obj)
+	}
+	return obj, err
 }
 
 // of returns the field manager of a subresource and its converter.

@@ -82,6 +82,8 @@ type Form struct {
 	Media  string
 	Target *Target // nil: the object as it is
 	Pretty bool    // by the clause's parameter; see also [Pretty]
+	// NoPeers asks for the discovery of the server alone, without the other servers of the cluster.
+	NoPeers bool
 }
 
 // Offer is the list of an endpoint's media types.
@@ -156,6 +158,8 @@ func (o *Offer) form(params map[string]string, media string) (Form, bool) {
 			if v != "" && v != o.ServerVersion {
 				return f, false
 			}
+		case "profile":
+			f.NoPeers = v == "nopeer"
 		case "pretty":
 			f.Pretty = v == "1"
 		}

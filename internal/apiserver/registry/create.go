@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/explain"
+	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
 	"github.com/mortise-dev/mortise/store"
@@ -154,8 +156,17 @@ func (w *Writer) createOnce(ctx context.Context, c *Creation, obj resource.Objec
 	}
 	explain.From(ctx).Enter(explain.Store)
 	w.waiting.note(k, obj)
+	op := store.Op{Key: key, Value: data, TTL: ttlOf(k, obj)}
+	if k.ReadBack(obj) {
+		op.Made = func(r *store.Record) {
+			obj.SetResourceVersion(strconv.FormatInt(r.Revision, 10))
+			k.AttachCreated(r, obj)
+		}
+	}
 	begun := time.Now()
-	rec, err := w.store.Create(ctx, key, data, ttlOf(k, obj))
+	back := flowcontrol.Away(ctx)
+	rec, err := w.store.Put(ctx, op)
+	back()
 	request.TrackStorageLatency(ctx, time.Since(begun))
 	if err != nil {
 		var conflict *store.ConflictError
@@ -167,7 +178,7 @@ func (w *Writer) createOnce(ctx context.Context, c *Creation, obj resource.Objec
 	committed = true
 	explain.From(ctx).Committed(k.Descriptor, nil, obj, nil, data, rec.Revision)
 	w.settle(ctx, k, rec.Revision)
-	return k.Cached(rec)
+	return k.Created(rec)
 }
 
 // taken is the 409 of a name that an object has, which may be on its way out.

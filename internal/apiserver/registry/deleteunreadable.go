@@ -17,20 +17,24 @@ func (w *Writer) DeleteUnreadable(ctx context.Context, d *Deletion) error {
 	key := d.Kind.Key(d.Namespace, d.Name)
 	for {
 		rec, _, err := w.store.Get(ctx, key)
-		if err != nil {
-			return err
-		}
-		if rec == nil {
+		if rec == nil && err == nil {
 			return apierrors.NewNotFound(d.Kind.GroupResource(), d.Name)
 		}
-		if _, err := d.Kind.Cached(rec); err == nil {
+		if err == nil {
+			_, err = d.Kind.Cached(rec)
+		}
+		var unread *store.UnreadableError
+		switch {
+		case err == nil:
 			return apierrors.NewConflict(d.Kind.GroupResource(), d.Name,
 				invalidObject(key, "unsafe deletion is not allowed because the object is decodable from storage"))
+		case !errors.As(err, &unread):
+			return err
 		}
 		if len(d.Options.DryRun) > 0 {
 			return nil
 		}
-		revision, err := w.store.Delete(ctx, key, rec.Revision)
+		revision, err := w.store.Delete(ctx, key, unread.Revision)
 		if conflict := (*store.ConflictError)(nil); errors.As(err, &conflict) && ctx.Err() == nil {
 			continue
 		}

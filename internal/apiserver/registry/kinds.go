@@ -22,6 +22,7 @@ type Kinds struct {
 	views    *watchcache.Views
 	bulky    *watchcache.Views // of kinds whose codecs say how large their objects are: few are kept
 	lifetime *watchcache.Lifetime
+	unread   func(r schema.GroupResource, e *store.UnreadableError, first bool) // nil: there is none
 
 	mu    sync.Mutex // held while the table changes
 	table atomic.Pointer[kindTable]
@@ -50,6 +51,9 @@ func (ks *Kinds) Add(ds ...*resource.Descriptor) {
 				views = ks.bulky
 			}
 			k := watchcache.NewKind(d, ks.store, views, ks.lifetime)
+			if ks.unread != nil {
+				k.Unread = func(e *store.UnreadableError, first bool) { ks.unread(d.GroupResource(), e, first) }
+			}
 			if old := t.byGroup[d.Group][d.Resource]; old != nil {
 				old.Feed.Stop() // its watchers come again, and are served by the new one
 			}

@@ -84,8 +84,8 @@ func (rd *Reader) List(ctx context.Context, k *Kind, ns string, s *Selection) (*
 		case s.ResourceVersionMatch == metav1.ResourceVersionMatchExact || s.ResourceVersionMatch == "" && limit > 0 && !one:
 			r.Revision = want
 		default:
-			if head := rd.store.Revision(); want > head {
-				return nil, status.TooLarge(want, head)
+			if err := rd.reached(ctx, k, want); err != nil {
+				return nil, err
 			}
 		}
 		if one && r.Revision == 0 {
@@ -140,6 +140,23 @@ func (rd *Reader) List(ctx context.Context, k *Kind, ns string, s *Selection) (*
 		}
 		r.Revision = p.Revision
 	}
+}
+
+// Unreadable returns the objects of a namespace, or of all, that cannot be decoded now, at most limit.
+func (rd *Reader) Unreadable(ctx context.Context, k *Kind, ns string, limit int) (all []*store.UnreadableError, err error) {
+	p, err := rd.store.Range(ctx, store.Range{Prefix: k.Under(ns)})
+	if err != nil {
+		return nil, err
+	}
+	for _, rec := range p.Records {
+		var e *store.UnreadableError
+		if _, err := k.Listed(rec); errors.As(err, &e) {
+			if all = append(all, e); len(all) == limit {
+				break
+			}
+		}
+	}
+	return all, nil
 }
 
 func (rd *Reader) listOne(ctx context.Context, k *Kind, ns string, s *Selection) (*Found, error) {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/explain"
+	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
 	"github.com/mortise-dev/mortise/store"
@@ -64,7 +65,9 @@ func (w *Writer) replace(ctx context.Context, k *Kind, rec *store.Record, cur *w
 			k.Attach(r, obj)
 		}
 	}
+	back := flowcontrol.Away(ctx)
 	record, err := w.store.Put(ctx, op)
+	back()
 	request.TrackStorageLatency(ctx, time.Since(begun))
 	if err != nil {
 		return nil, nil, err
@@ -80,7 +83,9 @@ func (w *Writer) remove(ctx context.Context, k *Kind, rec *store.Record, obj res
 	tr := explain.From(ctx)
 	tr.Enter(explain.Store)
 	begun := time.Now()
+	back := flowcontrol.Away(ctx)
 	revision, err = w.store.Delete(ctx, rec.Key, rec.Revision)
+	back()
 	request.TrackStorageLatency(ctx, time.Since(begun))
 	if err != nil {
 		return 0, err

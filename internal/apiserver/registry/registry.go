@@ -57,6 +57,8 @@ type Options struct {
 	Applied func(ctx context.Context, r schema.GroupResource, revision int64)
 	// Initializers is set when objects may wait for initializers.
 	Initializers bool
+	// Unread is called for each record that cannot be decoded, each time; first is true once for each. Nil: there is none.
+	Unread func(r schema.GroupResource, e *store.UnreadableError, first bool)
 	// Services are the backend's abilities besides objects.
 	Services resource.Services
 }
@@ -78,6 +80,7 @@ func New(lifetime *watchcache.Lifetime, o Options) *Registry {
 		o.Now = time.Now
 	}
 	kinds := newKinds(o.Store, lifetime, o.ViewBytes)
+	kinds.unread = o.Unread
 	var waiting *uninitialized
 	if o.Initializers {
 		waiting = &uninitialized{}

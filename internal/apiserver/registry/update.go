@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/warning"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/status"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
 	"github.com/mortise-dev/mortise/store"
@@ -104,7 +105,7 @@ func (w *Writer) updateOnce(ctx context.Context, c *Update, rec *store.Record) (
 	k, st := c.Kind, c.Strategy
 	cur, err := k.Cached(rec)
 	if err != nil {
-		return nil, err
+		return nil, status.Undecodable(err)
 	}
 	if c.UID != "" && c.UID != cur.Hub.GetUID() {
 		key := rec.Key

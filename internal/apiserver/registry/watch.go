@@ -25,18 +25,15 @@ func (rd *Reader) Watch(ctx context.Context, k *Kind, namespace string, s *Selec
 	send := s.SendInitialEvents != nil && *s.SendInitialEvents
 	silent := s.SendInitialEvents != nil && !*s.SendInitialEvents
 	if want > 0 && !send {
-		now := rd.store.Revision()
-		if want > now {
-			want = now // nothing newer is known: what comes is after it
-		}
+		// A revision that the store has not reached may be one of another server: no event up to it is sent.
 		c, err := k.Feed.Cursor(ctx, want)
 		if errors.Is(err, store.ErrCompacted) {
 			return nil, nil, rd.Expired(k, want)
 		}
 		return c, nil, err
 	}
-	if now := rd.store.Revision(); want > now {
-		return nil, nil, status.TooLarge(want, now)
+	if err := rd.reached(ctx, k, want); err != nil {
+		return nil, nil, err
 	}
 	// the feed is started before the objects are read, so that nothing falls between the two
 	if err := k.Feed.Start(); err != nil {
@@ -58,6 +55,19 @@ func (rd *Reader) Watch(ctx context.Context, k *Kind, namespace string, s *Selec
 	}
 	c, err := k.Feed.Cursor(ctx, at)
 	return c, initial, err
+}
+
+// reached returns an error for a revision that the store has not reached. Another server may have told it to the client; a read brings the
+// store up to what all servers have written.
+func (rd *Reader) reached(ctx context.Context, k *Kind, want int64) error {
+	if want <= rd.store.Revision() {
+		return nil
+	}
+	_, newest, err := rd.store.Get(ctx, k.Root)
+	if err == nil && want > newest {
+		err = status.TooLarge(want, newest)
+	}
+	return err
 }
 
 // Expired is the 410 of a revision that is no longer known. Events have words of their own: upstream has no cache of them.

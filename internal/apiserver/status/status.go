@@ -45,6 +45,9 @@ func Of(err error) *metav1.Status {
 		}
 		return &s
 	}
+	if e := (*store.UnreadableError)(nil); errors.As(err, &e) {
+		return Of(unreadable(e))
+	}
 	switch {
 	case errors.Is(err, store.ErrCompacted):
 		return Of(Expired(""))

@@ -30,6 +30,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
+	"github.com/mortise-dev/mortise/internal/apiserver/typedjson"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -351,7 +352,14 @@ func jsonWord(v any) string {
 	return "number"
 }
 
+// unmarshal decodes JSON into a zero value, by the quick way if it is as usual.
 func unmarshal(body []byte, into any, strictly bool) ([]error, error) {
+	if v := reflect.ValueOf(into); v.Kind() == reflect.Pointer && v.Elem().Kind() == reflect.Struct {
+		if typedjson.Decode(body, into) {
+			return nil, nil
+		}
+		v.Elem().SetZero()
+	}
 	if strictly {
 		return kjson.UnmarshalStrict(body, into)
 	}

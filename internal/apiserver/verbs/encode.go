@@ -5,39 +5,47 @@ package verbs
 
 import (
 	"encoding/binary"
+	"slices"
+	"sync"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 )
 
 // whole is an object's bytes as the body of an answer, from its bare form.
 func whole(f *watchcache.CachedObject, version int, media string) ([]byte, error) {
+	return appendWhole(nil, f, version, media)
+}
+
+// appendWhole appends what whole returns to dst.
+func appendWhole(dst []byte, f *watchcache.CachedObject, version int, media string) ([]byte, error) {
 	k := f.Kind
 	gvk := k.GroupVersionKind(k.Versions[version].Name)
-	if media == mediaProtobuf {
-		raw, err := f.Bytes(version, watchcache.Protobuf)
+	apiVersion := gvk.GroupVersion().String()
+	switch media {
+	case mediaProtobuf:
+		raw, err := f.AnswerBytes(version, watchcache.Protobuf)
 		if err != nil {
 			return nil, err
 		}
-		return envelope(gvk.GroupVersion().String(), gvk.Kind, raw), nil
-	}
-	if media == mediaCBOR {
-		raw, err := f.Bytes(version, watchcache.CBOR)
+		dst = slices.Grow(dst, envelopeLen(apiVersion, gvk.Kind, len(raw)))
+		return appendEnvelopeEnd(append(appendEnvelope(dst, apiVersion, gvk.Kind, len(raw)), raw...)), nil
+	case mediaCBOR:
+		raw, err := f.AnswerBytes(version, watchcache.CBOR)
 		if err != nil {
 			return nil, err
 		}
-		return appendCBOR(make([]byte, 0, len(raw)+len(gvk.Kind)+len(gvk.Group)+len(gvk.Version)+32), k.Unstructured, gvk.GroupVersion().String(),
-			gvk.Kind, raw)
+		return appendCBOR(slices.Grow(dst, len(raw)+len(gvk.Kind)+len(apiVersion)+32), k.Unstructured, apiVersion, gvk.Kind, raw)
 	}
-	raw, err := f.Bytes(version, watchcache.JSON)
+	raw, err := f.AnswerBytes(version, watchcache.JSON)
 	if err != nil {
 		return nil, err
 	}
-	return append(named(k.Unstructured, gvk.GroupVersion().String(), gvk.Kind, raw), '\n'), nil
+	dst = slices.Grow(dst, len(raw)+len(gvk.Kind)+len(apiVersion)+32)
+	return append(appendNamed(dst, k.Unstructured, apiVersion, gvk.Kind, raw), '\n'), nil
 }
 
-// named is bare JSON with the kind and version that a typed object's bare form lacks; the slice is the caller's own.
-func named(unstructured bool, apiVersion, kind string, raw []byte) []byte {
-	b := make([]byte, 0, len(raw)+len(kind)+len(apiVersion)+32)
+// appendNamed appends bare JSON with the kind and version that a typed object's bare form lacks.
+func appendNamed(b []byte, unstructured bool, apiVersion, kind string, raw []byte) []byte {
 	if unstructured {
 		return append(b, raw...)
 	}
@@ -51,6 +59,9 @@ func named(unstructured bool, apiVersion, kind string, raw []byte) []byte {
 	}
 	return append(b, raw[1:]...)
 }
+
+// wholes are for the bodies of answers.
+var wholes = sync.Pool{New: func() any { return new([]byte) }}
 
 // envelope is a protobuf message as a body: the magic bytes and a runtime.Unknown.
 func envelope(apiVersion, kind string, raw []byte) []byte {

@@ -26,6 +26,9 @@ import (
 func (q *req) respondList(code int, l *registry.Found) error {
 	a := q.accept
 	q.kind.Listing()
+	if err := q.kind.Unreadable(l.Records); err != nil {
+		return err
+	}
 	if err := q.foresee(l.Records); err != nil {
 		return err
 	}

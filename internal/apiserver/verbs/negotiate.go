@@ -13,6 +13,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 	"github.com/mortise-dev/mortise/internal/apiserver/table"
+	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 )
 
 // The media types that resources are served in.
@@ -35,6 +36,17 @@ var (
 	acceptJSON   = &accept{media: mediaJSON}
 	acceptPretty = &accept{media: mediaJSON, pretty: true}
 )
+
+// cached returns the cached encoding that an object's events are made of.
+func (a *accept) cached() watchcache.Media {
+	switch a.media {
+	case mediaProtobuf:
+		return watchcache.Protobuf
+	case mediaCBOR:
+		return watchcache.CBOR
+	}
+	return watchcache.JSON
+}
 
 // types are the media types that the server speaks.
 func (q *req) types() []string { return negotiate.Types(negotiate.SpeaksCBOR(q.ctx)) }

@@ -32,6 +32,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/managedfields"
 	"github.com/mortise-dev/mortise/internal/apiserver/merge"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
+	"github.com/mortise-dev/mortise/internal/apiserver/overlay"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -160,7 +161,7 @@ func (p *patching) apply(old *watchcache.CachedObject) (resource.Object, error) 
 		if cur, err = old.Kind.Versioned(p.version, old.Hub); err == nil {
 			obj, err = p.strategicMerge(cur)
 		}
-	} else {
+	} else if obj, err = p.laidOver(old); obj == nil && err == nil {
 		var cur []byte
 		if cur, err = whole(old, p.version, mediaJSON); err == nil {
 			obj, err = p.onJSON(bytes.TrimRight(cur, "\n"))
@@ -173,6 +174,30 @@ func (p *patching) apply(old *watchcache.CachedObject) (resource.Object, error) 
 		return nil, err
 	}
 	return p.updateFields(old.Hub, obj, p.subName(), p.opts.FieldManager)
+}
+
+// laidOver applies a merge patch to a copy of the object; nil: its texts must be merged.
+func (p *patching) laidOver(old *watchcache.CachedObject) (resource.Object, error) {
+	if p.kind != types.MergePatchType || old.Kind.Unstructured {
+		return nil, nil
+	}
+	var members map[string]any
+	if strict, err := kjson.UnmarshalStrict(p.bytes, &members); err != nil || len(strict) > 0 || members == nil {
+		return nil, nil //nolint:nilerr // the merge of the texts says so
+	}
+	cur, err := old.Kind.Versioned(p.version, old.Hub)
+	if err != nil {
+		return nil, err
+	}
+	obj := cur.DeepCopyObject().(resource.Object)
+	if !overlay.Patch(obj, members) {
+		return nil, nil
+	}
+	obj, _, more, err := p.dec.finish(obj, p.dec.gvk, nil, p.strictly())
+	if err != nil || len(more) > 0 {
+		return nil, nil //nolint:nilerr // likewise
+	}
+	return obj, nil
 }
 
 // onJSON applies a JSON patch or merge patch to the object's JSON, and decodes the result.
@@ -341,7 +366,7 @@ func (p *patching) strategicMerge(cur resource.Object) (resource.Object, error) 
 func (p *patching) configured(apply func(u *unstructured.Unstructured, force bool) (resource.Object, error)) (resource.Object, error) {
 	u := &unstructured.Unstructured{Object: map[string]any{}}
 	if p.plain != nil {
-		u.Object = runtime.DeepCopyJSON(p.plain) // a conflict has it applied again
+		u.Object = p.plain
 	} else if err := utilyaml.Unmarshal(p.bytes, &u.Object); err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding patch: %v", err))
 	}

@@ -121,7 +121,7 @@ func (q piecewise) list(code int, l *registry.Found) error {
 	}
 	return q.join(code, mediaJSON, head, tail, func(each func(*segments.Segment) error) error {
 		return q.each(l.Records, firstJSONItems, jsonItemsAfter, func(to []byte, r *store.Record, first bool) ([]byte, error) {
-			b, err := q.item(r, watchcache.JSON)
+			b, err := q.pieceItem(r, watchcache.JSON)
 			if err != nil {
 				return to, err
 			}
@@ -131,6 +131,15 @@ func (q piecewise) list(code int, l *registry.Found) error {
 			return append(to, b...), nil
 		}, each)
 	})
+}
+
+// pieceItem encodes a record for a piece.
+func (q *req) pieceItem(r *store.Record, m watchcache.Media) ([]byte, error) {
+	f, err := q.kind.Pieced(r)
+	if err != nil {
+		return nil, err
+	}
+	return f.PieceBytes(q.version, m)
 }
 
 // protobufList has all pieces before it sends the first one, since a message begins with its size. It holds them compressed.
@@ -146,7 +155,7 @@ func (q piecewise) protobufList(code int, l *registry.Found) error {
 		if s, ok := q.stamp(r, digits[:]); ok {
 			return s.Append(binary.AppendUvarint(append(to, 0x12), uint64(s.Size()))), nil
 		}
-		b, err := q.item(r, watchcache.Protobuf)
+		b, err := q.pieceItem(r, watchcache.Protobuf)
 		if err != nil {
 			return to, err
 		}
@@ -222,11 +231,11 @@ func (w *watching) initialInPieces(records []*store.Record) error {
 		as = protobufEvents
 	}
 	return piecewise{w.req}.each(records, as, as, func(to []byte, r *store.Record, _ bool) ([]byte, error) {
-		f, err := w.kind.Listed(r)
+		raw, err := w.pieceItem(r, w.accept.cached())
 		if err != nil {
 			return to, err
 		}
-		return w.appendEvent(to, "ADDED", f)
+		return w.appendEvent(to, "ADDED", raw)
 	}, func(s *segments.Segment) error {
 		for _, n := range s.Items() {
 			w.sent.Note(int(n))

@@ -39,9 +39,15 @@ func (q *req) respond(code int, f *watchcache.CachedObject) error {
 		}
 		return q.writeJSON(code, b)
 	}
-	b, err := whole(f, q.version, media)
+	const most = 64 << 10
+	room := wholes.Get().(*[]byte)
+	defer wholes.Put(room)
+	b, err := appendWhole((*room)[:0], f, q.version, media)
 	if err != nil {
 		return err
+	}
+	if cap(b) <= most {
+		*room = b[:0]
 	}
 	return q.write(code, media, b)
 }

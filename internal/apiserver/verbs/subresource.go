@@ -212,7 +212,7 @@ func (p *patching) applyToView(was resource.Object) (resource.Object, error) {
 			if !p.scales() {
 				return nil, unsupportedMedia(p.patchTypes()[:2])
 			}
-			return p.Fields.ApplyScale(was, u, p.opts.FieldManager, force)
+			return p.Fields.ApplyScale(was, u.DeepCopy(), p.opts.FieldManager, force)
 		})
 	case types.StrategicMergePatchType:
 		obj, err = p.strategicMerge(was.DeepCopyObject().(resource.Object))

@@ -99,8 +99,7 @@ type watching struct {
 	refused  error // why it ends before it has begun; nil: it goes on
 
 	// expires and gone end a watch that waits for an extension.
-	expires <-chan time.Time
-	gone    <-chan struct{}
+	expires, gone <-chan struct{}
 
 	eventStream
 	seen int64 // revision up to which the client has seen all events
@@ -115,21 +114,24 @@ func (w *watching) run(c *watchcache.Cursor, initial *registry.Found, gone <-cha
 	if w.deadline < 0 {
 		return
 	}
+	if w.receiver == nil {
+		encoders := &w.kind.Feed.Encoders[w.accept.cached()]
+		encoders.Add(1)
+		defer encoders.Add(-1)
+	}
 	if initial != nil {
 		if err := w.tellInitial(initial); err != nil {
 			return
 		}
 	}
 	flowcontrol.Began(w.ctx)
-	end := time.NewTimer(w.deadline)
-	defer end.Stop()
-	w.expires, w.gone = end.C, gone
-	var bookmarks <-chan time.Time // of what is new, now and then, and once before the end, so that the next watch begins near it
-	var next *time.Timer
+	end := newAlarm(w.deadline)
+	defer end.timer.Stop()
+	w.expires, w.gone = end.rung, gone
+	var next alarm // of bookmarks of what is new, now and then, and once before the end, so that the next watch begins near it
 	if first, ok := untilBookmark(w.deadline); ok && w.s.AllowWatchBookmarks {
-		next = time.NewTimer(first)
-		defer next.Stop()
-		bookmarks = next.C
+		next = newAlarm(first)
+		defer next.timer.Stop()
 	}
 	begun, from := time.Now(), c.Seen()
 	for {
@@ -140,14 +142,14 @@ func (w *watching) run(c *watchcache.Cursor, initial *registry.Found, gone <-cha
 			return
 		case <-w.lifetime.Context.Done():
 			return
-		case <-end.C:
+		case <-end.rung:
 			return
-		case <-bookmarks:
+		case <-next.rung:
 			if seen := c.Seen(); seen > from && (w.bookmark(seen, false) != nil || w.flush() != nil) {
 				return
 			}
 			if again, ok := untilBookmark(w.deadline - time.Since(begun)); ok {
-				next.Reset(again)
+				next.timer.Reset(again)
 			}
 		case <-c.Ready():
 			if !w.drain(c) {
@@ -155,6 +157,23 @@ func (w *watching) run(c *watchcache.Cursor, initial *registry.Found, gone <-cha
 			}
 		}
 	}
+}
+
+// alarm is a timer with a channel that it sends to. To wait for a timer's own channel costs more, each time: it begins the timer and ends
+// it.
+type alarm struct {
+	timer *time.Timer
+	rung  chan struct{} // nil: there is none
+}
+
+func newAlarm(after time.Duration) alarm {
+	rung := make(chan struct{}, 1)
+	return alarm{time.AfterFunc(after, func() {
+		select {
+		case rung <- struct{}{}:
+		default:
+		}
+	}), rung}
 }
 
 // untilBookmark is how long a watch that has some time left waits for its next bookmark; false: there is none to come.
@@ -295,6 +314,9 @@ func (w *watching) event(e *watchcache.Event) error {
 	case was:
 		what = "DELETED"
 		f, err = e.Gone(w.kind)
+		if unread := (*store.UnreadableError)(nil); errors.As(err, &unread) {
+			return status.UnreadableDeleted(unread)
+		}
 	default:
 		return nil
 	}

@@ -136,7 +136,11 @@ func (w *watching) tell(what string, f *watchcache.CachedObject) error {
 		}
 		return w.frame(what, v)
 	}
-	b, err := w.appendEvent(w.room(), what, f)
+	raw, err := f.Bytes(w.version, w.accept.cached())
+	if err != nil {
+		return err
+	}
+	b, err := w.appendEvent(w.room(), what, raw)
 	if err != nil {
 		return err
 	}
@@ -144,26 +148,14 @@ func (w *watching) tell(what string, f *watchcache.CachedObject) error {
 	return nil
 }
 
-// appendEvent appends an event with an object's cached encoding.
-func (w *watching) appendEvent(b []byte, what string, f *watchcache.CachedObject) ([]byte, error) {
+// appendEvent appends an event with an object's encoding.
+func (w *watching) appendEvent(b []byte, what string, raw []byte) ([]byte, error) {
 	gv := w.kind.GroupVersionKind(w.ver().Name).GroupVersion().String()
 	switch w.accept.media {
 	case mediaProtobuf:
-		raw, err := f.Bytes(w.version, watchcache.Protobuf)
-		if err != nil {
-			return b, err
-		}
 		return w.appendProtobufEvent(b, what, gv, w.kind.Descriptor.Kind, raw), nil
 	case mediaCBOR:
-		raw, err := f.Bytes(w.version, watchcache.CBOR)
-		if err != nil {
-			return b, err
-		}
 		return appendCBOR(appendCBOREvent(b, what), w.kind.Unstructured, gv, w.kind.Descriptor.Kind, raw)
-	}
-	raw, err := f.Bytes(w.version, watchcache.JSON)
-	if err != nil {
-		return b, err
 	}
 	b = appendJSONEvent(b, what)
 	if w.kind.Unstructured {

@@ -85,6 +85,9 @@ type Feed struct {
 	lagBytes int64
 	space    int64 // events between milestones
 
+	// Encoders counts the watches that send encodings of each medium, in contrast to those in this process that get objects.
+	Encoders [mediaCount]atomic.Int64
+
 	milestones []milestone // only the feed's goroutine uses them
 
 	mu      sync.Mutex
@@ -129,14 +132,20 @@ func (f *Feed) behind(end *node, count, bytes int64) bool {
 // ErrStopped is returned for a kind that is no longer served.
 var ErrStopped = fmt.Errorf("kind is no longer served: %w", store.ErrClosed)
 
+// running reports whether the feed has had watchers, and goes on.
+func (f *Feed) running() bool {
+	t := f.tail.Load()
+	return t != nil && t.err.Load() == nil
+}
+
 // Start starts the feed unless it runs already. After Stop it returns [ErrStopped].
 func (f *Feed) Start() error {
-	if t := f.tail.Load(); t != nil && t.err.Load() == nil {
+	if f.running() {
 		return nil
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if t := f.tail.Load(); t != nil && t.err.Load() == nil {
+	if f.running() {
 		return nil
 	}
 	if f.stopped {

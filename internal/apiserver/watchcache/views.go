@@ -17,7 +17,8 @@ const (
 	recentLists = 8 // a list does not drop objects that one of this many previous lists read
 	roomTries   = 8 // entries that are checked to make room for one
 
-	restAfter  = 2 * time.Second // without new objects and lists, after which all are dropped; up to twice that
+	restAfter  = 2 * time.Second // without lists and with few new objects, after which all are dropped; up to twice that
+	restShare  = 64              // one in so many of the bytes that may be cached is few
 	worthwhile = 16 << 20        // bytes of dropped objects that are worth a collection
 )
 
@@ -28,8 +29,9 @@ const (
 // cached, and each list finds them; it decodes the other 90,000 each time. If each were cached, a list would find none:
 // the last ones would have displaced the first.
 //
-// When nothing was added and no list has begun for a while, all are dropped: what a burst of requests has left is memory that a server at
-// rest does not need, and an object that is read again is decoded once. Then the garbage is collected, which no further work would cause.
+// When little was added and no list has begun for a while, all are dropped: what a burst of requests has left is memory that a server at
+// rest, in which controllers still renew leases, does not need, and an object that is read again is decoded once. Then the garbage is
+// collected, which no further work would cause.
 type Views struct {
 	max   int64
 	lists atomic.Int64 // number of lists that have begun
@@ -39,11 +41,12 @@ type Views struct {
 	queue []viewEntry
 	first int
 	added int64
+	fresh fresh
 	rest  *time.Timer // drops all objects; nil: there are none
 	last  activity    // when rest was looked at last
 }
 
-// activity is what happened so far.
+// activity is what happened so far: bytes that were added, and lists.
 type activity struct{ added, lists int64 }
 
 // viewEntry is a record with a cached object; it does not keep the record alive.
@@ -57,9 +60,10 @@ func NewViews(max int64) *Views { return &Views{max: max} }
 
 // add counts a record's new cached object, and drops the oldest ones.
 func (v *Views) add(r *store.Record, size int64) {
+	e := viewEntry{record: weak.Make(r), size: size} // without the lock: it can take long
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.push(viewEntry{record: weak.Make(r), size: size})
+	v.push(e)
 	for v.total > v.max && v.first < len(v.queue) {
 		if old := v.pop().record.Value(); old != r {
 			drop(old)
@@ -88,23 +92,27 @@ func (v *Views) dropAtRest() {
 func (v *Views) dropIdle() (size int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if now := (activity{v.added, v.lists.Load()}); now != v.last {
+	now := activity{v.added, v.lists.Load()}
+	if now.lists != v.last.lists || now.added-v.last.added > v.max/restShare {
 		v.last = now
 		v.rest.Reset(restAfter)
 		return 0
 	}
-	for size = v.total; v.first < len(v.queue); {
+	v.last = now
+	for size = v.total + v.fresh.total; v.first < len(v.queue); {
 		drop(v.pop().record.Value())
 	}
+	v.fresh.shrink(0)
 	v.queue, v.first, v.rest = nil, 0, nil
 	return size
 }
 
 // grow counts a new encoding of a cached object.
 func (v *Views) grow(r *store.Record, size int64) {
+	e := viewEntry{record: weak.Make(r), size: size} // without the lock: it can take long
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.push(viewEntry{record: weak.Make(r), size: size})
+	v.push(e)
 }
 
 // room reports whether a cached object of a size fits, after dropping objects that a list may drop.
@@ -136,7 +144,12 @@ func (v *Views) room(size int64) bool {
 func (v *Views) push(e viewEntry) {
 	v.queue = append(v.queue, e)
 	v.total += e.size
-	v.added++
+	v.happened(e.size)
+}
+
+// happened counts the bytes of a new entry, and looks out for the rest. The caller holds the lock.
+func (v *Views) happened(size int64) {
+	v.added += size
 	if v.rest == nil {
 		v.rest = time.AfterFunc(restAfter, v.dropAtRest)
 	}

@@ -21,7 +21,7 @@ func TestObjectsAreDroppedAtRest(t *testing.T) {
 			Resource: "configmaps", Kind: "ConfigMap", Namespaced: true, Prefix: "configmaps", Storage: "v1", Codec: codec{},
 			Versions: []resource.Version{{Name: "v1", New: func() resource.Object { return &corev1.ConfigMap{} }}},
 		}
-		k := NewKind(d, nil, NewViews(1<<30), nil)
+		k := NewKind(d, nil, NewViews(restShare<<10), nil) // an object is more than few bytes of that
 		record := func(name string) *store.Record {
 			return &store.Record{Key: k.Key("ns", name), Value: []byte(`{"metadata":{"name":"` + name + `"}}`), Revision: 1}
 		}
@@ -50,6 +50,22 @@ func TestObjectsAreDroppedAtRest(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		k.views.max = 1 << 30
+		for range 3 { // few bytes of that
+			time.Sleep(restAfter)
+			if _, err := k.Cached(record("lease")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if k.view(first) != nil {
+			t.Error("the object is cached although little happens")
+		}
+		time.Sleep(2*restAfter + time.Millisecond)
+		synctest.Wait()
+		if _, err := k.Cached(first); err != nil {
+			t.Fatal(err)
+		}
 		if k.views.total != k.cachedSize(first) || len(k.views.queue) != 1 {
 			t.Errorf("%d bytes in %d entries are counted", k.views.total, len(k.views.queue))
 		}
@@ -65,12 +81,12 @@ func TestAlikeKindsShareObjects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := *f.Kind
+	other := NewKind(f.Descriptor, f.store, f.views, nil)
 	second, err := other.Cached(r)
-	if err != nil || second.Hub != first.Hub || second.Kind != &other {
+	if err != nil || second.Hub != first.Hub || second.Kind != other {
 		t.Errorf("the same kind of another server decodes the record again: %v", err)
 	}
-	defined := *f.Kind
+	defined := NewKind(f.Descriptor, f.store, f.views, nil)
 	defined.Unstructured = true
 	if third, err := defined.Cached(r); err != nil || third.Hub == first.Hub {
 		t.Errorf("a kind of a definition takes another kind's object: %v", err)

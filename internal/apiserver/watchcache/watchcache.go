@@ -57,8 +57,11 @@ type Kind struct {
 	Feed *Feed
 	// Traffic counts the events that watches sent, by version.
 	Traffic []Traffic
+	// Unread is called for each record that cannot be decoded, each time; first is true once for each. Nil: there is none.
+	Unread func(e *store.UnreadableError, first bool)
 
-	views *Views
+	views      *Views
+	unreadable unreadables
 }
 
 // NewKind makes the Kind of a descriptor.
@@ -115,6 +118,9 @@ type CachedObject struct {
 	shared    atomic.Bool   // clients in the process may hold Hub for longer
 	encodings []atomic.Pointer[[]byte]
 	metadata  atomic.Pointer[[]byte] // of the object as JSON; nil: no client asked yet
+	fresh     atomic.Bool            // no request has read it since it was created
+	answered  atomic.Bool            // an answer was encoded from it, and not kept
+	pieced    atomic.Bool            // so was a piece of a list
 	listed    atomic.Int64           // the last list that read it
 	fieldSet  atomic.Pointer[fields.Set]
 }
@@ -169,6 +175,7 @@ func (k *Kind) Cached(r *store.Record) (*CachedObject, error) {
 	for {
 		before := r.View()
 		if f, ok := before.(*CachedObject); ok && f.Kind == k {
+			f.found()
 			return f, nil
 		}
 		hub, err := k.hub(r)
@@ -184,6 +191,51 @@ func (k *Kind) Cached(r *store.Record) (*CachedObject, error) {
 			k.views.add(r, k.cachedSize(r))
 			return f, nil
 		}
+	}
+}
+
+// Created is [Kind.Cached] for a record that was just created. If the kind has no watchers, few of the newest objects stay cached until
+// they are read: most are not read soon, and a list encodes them once.
+func (k *Kind) Created(r *store.Record) (*CachedObject, error) {
+	if f := k.view(r); f != nil {
+		return f, nil
+	}
+	if k.Feed.running() || r.View() != nil {
+		return k.Cached(r)
+	}
+	hub, err := k.hub(r)
+	if err != nil {
+		return nil, err
+	}
+	f := k.freshObject(r, hub)
+	if !r.ReplaceView(nil, f) {
+		return k.Cached(r)
+	}
+	k.views.addFresh(r, k.cachedSize(r))
+	return f, nil
+}
+
+// AttachCreated is [Kind.Attach] for a record that was just created, as [Kind.Created] is [Kind.Cached].
+func (k *Kind) AttachCreated(r *store.Record, hub resource.Object) {
+	if k.Feed.running() {
+		k.Attach(r, hub)
+		return
+	}
+	r.SetView(k.freshObject(r, hub))
+	k.views.addFresh(r, k.cachedSize(r))
+}
+
+func (k *Kind) freshObject(r *store.Record, hub resource.Object) *CachedObject {
+	f := k.NewCachedObject(hub)
+	f.record = r
+	f.fresh.Store(true)
+	return f
+}
+
+// found counts a fresh object among those that were read.
+func (f *CachedObject) found() {
+	if f.fresh.Load() && f.fresh.CompareAndSwap(true, false) {
+		f.Kind.views.add(f.record, f.Kind.cachedSize(f.record))
 	}
 }
 
@@ -219,6 +271,13 @@ func (k *Kind) hub(r *store.Record) (resource.Object, error) {
 		if k.alike(v.Kind) {
 			return v.Hub, nil
 		}
+	case store.Unopened:
+		opened, err := v.Open()
+		if err != nil {
+			return nil, k.sealed(r, err)
+		}
+		k.unreadable.readable(r)
+		return k.Decode(opened)
 	}
 	return k.Decode(r)
 }
@@ -265,6 +324,7 @@ func (k *Kind) Listing() { k.views.lists.Add(1) }
 // cache would drop, each time, the objects that it reads next and those that others use.
 func (k *Kind) Listed(r *store.Record) (*CachedObject, error) {
 	if f := k.view(r); f != nil {
+		f.found()
 		f.listed.Store(k.views.lists.Load())
 		return f, nil
 	}
@@ -283,11 +343,63 @@ func (k *Kind) Listed(r *store.Record) (*CachedObject, error) {
 	return f, nil
 }
 
+// pieced is the view of a record of which a kept piece of a list was made, and nothing else is cached. There is one only.
+type pieced struct{ _ byte }
+
+var once = &pieced{}
+
+// Pieced is [Kind.Listed] for a piece of a list that is kept itself, encoded. Most records are read for one piece only, so that their
+// objects are not cached. They are if the piece is made anew, because another of its records has changed.
+func (k *Kind) Pieced(r *store.Record) (*CachedObject, error) {
+	switch v := r.View().(type) {
+	case nil:
+		f, err := k.Once(r)
+		if err == nil {
+			r.ReplaceView(nil, once) // unless another caller has cached something meanwhile
+		}
+		return f, err
+	case *CachedObject:
+		if v.Kind == k && v.fresh.Load() {
+			r.ReplaceView(v, once)
+			return v, nil
+		}
+	case *pieced:
+		f, err := k.Listed(r)
+		if err == nil {
+			f.pieced.Store(true)
+		}
+		return f, err
+	}
+	return k.Listed(r)
+}
+
+// PieceBytes is [CachedObject.Bytes] for a piece of a list that is kept itself. The encoding is kept the second time.
+func (f *CachedObject) PieceBytes(version int, m Media) ([]byte, error) {
+	return f.again(&f.pieced, version, m)
+}
+
+// AnswerBytes is [CachedObject.Bytes] for the answer to one request. The encoding is kept if watches need it too, and else the second time:
+// a hundred thousand new objects are answered with and hardly read again.
+func (f *CachedObject) AnswerBytes(version int, m Media) ([]byte, error) {
+	if f.Kind.Feed.Encoders[m].Load() > 0 {
+		return f.Bytes(version, m)
+	}
+	return f.again(&f.answered, version, m)
+}
+
+// again returns an encoding that is kept if before is set, which it then is.
+func (f *CachedObject) again(before *atomic.Bool, version int, m Media) ([]byte, error) {
+	if f.encodings[version*int(mediaCount)+int(m)].Load() != nil || before.Swap(true) {
+		return f.Bytes(version, m)
+	}
+	return f.encode(version, m)
+}
+
 // Decode decodes a record to a new object, which the caller owns.
 func (k *Kind) Decode(r *store.Record) (resource.Object, error) {
 	hub, err := k.Codec.Decode(r.Value)
 	if err != nil {
-		return nil, fmt.Errorf("decode %s: %w", r.Key, err)
+		return nil, k.broken(r, err)
 	}
 	if !k.Unstructured {
 		hub.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
@@ -295,10 +407,26 @@ func (k *Kind) Decode(r *store.Record) (resource.Object, error) {
 	if hub.GetResourceVersion() == "" {
 		hub.SetResourceVersion(strconv.FormatInt(r.Revision, 10))
 	}
-	if measured, ok := hub.(interface{ Size() int }); ok {
-		measured.Size() // a quantity caches its text at the first call: call it now, while the object is not shared
-	}
+	settleTexts(hub)
 	return hub, nil
+}
+
+// settleTexts makes the texts that quantities cache at the first call, while the object is not shared.
+func settleTexts(hub resource.Object) {
+	if measured, ok := hub.(interface{ Size() int }); ok {
+		measured.Size()
+	}
+}
+
+// ReadBack makes obj, which was encoded and belongs to the caller, what [Kind.Decode] would return for its record except for the revision.
+// False: the record must be decoded, and obj is of no use any more.
+func (k *Kind) ReadBack(obj resource.Object) bool {
+	r, ok := k.Codec.(resource.ReadBacker)
+	if !ok || !r.ReadBack(obj) {
+		return false
+	}
+	settleTexts(obj)
+	return true
 }
 
 // Fields returns the object's selectable fields.
@@ -351,11 +479,7 @@ func (f *CachedObject) Bytes(version int, m Media) ([]byte, error) {
 	if b := slot.Load(); b != nil {
 		return *b, nil
 	}
-	obj, err := f.Kind.Versioned(version, f.Hub)
-	if err != nil {
-		return nil, err
-	}
-	b, err := EncodeBare(obj, m)
+	b, err := f.encode(version, m)
 	if err != nil {
 		return nil, err
 	}
@@ -364,6 +488,14 @@ func (f *CachedObject) Bytes(version int, m Media) ([]byte, error) {
 		f.Kind.views.grow(f.record, int64(len(b)))
 	}
 	return b, nil
+}
+
+func (f *CachedObject) encode(version int, m Media) ([]byte, error) {
+	obj, err := f.Kind.Versioned(version, f.Hub)
+	if err != nil {
+		return nil, err
+	}
+	return EncodeBare(obj, m)
 }
 
 // Metadata returns the object's metadata as JSON, which is the same in all versions. It is shared: callers do not change it.

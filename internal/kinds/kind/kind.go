@@ -157,6 +157,25 @@ func (c completing) Decode(data []byte) (resource.Object, error) {
 	return obj, nil
 }
 
+// AppendEncode implements [resource.Appender].
+func (c completing) AppendEncode(dst []byte, obj resource.Object) ([]byte, error) {
+	if a, ok := c.Codec.(resource.Appender); ok {
+		return a.AppendEncode(dst, obj) //nolint:wrapcheck // it is the codec's
+	}
+	b, err := c.Codec.Encode(obj)
+	return append(dst, b...), err //nolint:wrapcheck // likewise
+}
+
+// ReadBack implements [resource.ReadBacker].
+func (c completing) ReadBack(obj resource.Object) bool {
+	r, ok := c.Codec.(resource.ReadBacker)
+	if !ok || !r.ReadBack(obj) {
+		return false
+	}
+	c.d.Hub().Default(obj)
+	return true
+}
+
 // Also serves a described kind in a further version, less preferred than its others, whose Go type is T.
 func Also[T any, P pointer[T]](d *resource.Descriptor, version string) {
 	also(d, version, formOf[T, P]())

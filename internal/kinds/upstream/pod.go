@@ -14,11 +14,11 @@ import (
 // Pod validates pods; [PodEphemeralContainers], [PodResize] and [PodBinding] validate their subresources.
 func Pod() Checks {
 	return Checks{
-		Create: created(func(pod *core.Pod) field.ErrorList {
+		Create: new(alikePods).check(created(func(pod *core.Pod) field.ErrorList {
 			o := podOptions(nil)
 			o.ResourceIsPod = true
 			return validation.ValidatePodCreate(pod, o)
-		}),
+		})),
 		Update: updated(podUpdate(validation.ValidatePodUpdate)),
 		Status: updated(podUpdate(validation.ValidatePodStatusUpdate), "status"),
 	}

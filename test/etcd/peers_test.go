@@ -1,0 +1,141 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package etcd
+
+import (
+	"crypto/ecdsa"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// elsewhere starts a server on a host of another name, in a namespace, since servers are known by the names of their hosts. The others
+// reach it on a port of loopback.
+func elsewhere(t *testing.T, c *members, pki, host string, flags ...string) *server {
+	t.Helper()
+	dir := t.TempDir()
+	if pki != "" {
+		must(t, os.CopyFS(filepath.Join(dir, "pki"), os.DirFS(pki)))
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	must(t, err)
+	must(t, l.Close())
+	s, err := startBy(t, func(program string, args ...string) *exec.Cmd {
+		inside := []string{"--uts", "sh", "-c", `hostname "$0" && exec "$@"`, host, program}
+		if os.Getuid() != 0 {
+			inside = append([]string{"--map-root-user"}, inside...)
+		}
+		return exec.Command("unshare", append(inside, args...)...)
+	}, dir, append([]string{"--store", "etcd", "--etcd-servers", strings.Join(c.urls, ","), "--listen", "127.0.0.1:" + port,
+		"--peer-advertise-ip", "127.0.0.1", "--peer-advertise-port", port}, flags...)...)
+	must(t, err)
+	s.dir = dir
+	return s
+}
+
+// text returns the body of a GET with an Accept header.
+func (s *server) text(t *testing.T, path, accept string) string {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+path, nil)
+	must(t, err)
+	r.Header.Set("Accept", accept)
+	response, err := s.client.Do(r)
+	must(t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	must(t, err)
+	return string(body)
+}
+
+// TestPeers: a server that does not serve a built-in group, as an older one would not, forwards its requests to one that does, under the
+// client's name, and its discovery has the group. A definition that is written at one server is served at the other with the next request.
+func TestPeers(t *testing.T) {
+	c := launch(t, 1).ready(t)
+	defer c.remove()
+	whole := elsewhere(t, c, "", "whole.example.com")
+	less := elsewhere(t, c, filepath.Join(whole.dir, "pki"), "less.example.com", "--runtime-config", "batch/v1=false")
+	const jobs, name = "/apis/batch/v1/namespaces/default/cronjobs", "nightly"
+	less.until(t, http.StatusOK, http.MethodGet, jobs, "", nil)
+	job := named(name, map[string]any{"spec": map[string]any{"schedule": "0 3 * * *", "jobTemplate": map[string]any{"spec": map[string]any{
+		"template": map[string]any{"spec": map[string]any{"restartPolicy": "Never",
+			"containers": []any{map[string]any{"name": "c", "image": "i"}}}}}}}})
+	events := less.watched(t, jobs)
+	made := less.create(t, jobs, job)
+	next(t, events, "ADDED "+name)
+	if code, got := whole.ask(t, http.MethodGet, jobs+"/"+name, "", nil); code != http.StatusOK ||
+		field(got, "metadata", "uid") != field(made, "metadata", "uid") {
+		t.Errorf("at the other server: %d %v", code, got)
+	}
+	if code, got := less.ask(t, http.MethodDelete, jobs+"/"+name, "", nil); code != http.StatusOK {
+		t.Errorf("delete: %d %v", code, got)
+	}
+	next(t, events, "DELETED "+name)
+	if code, got := less.ask(t, http.MethodGet, "/apis/batch/v7/namespaces/default/cronjobs", "", nil); code != http.StatusNotFound {
+		t.Errorf("what no server serves: %d %v", code, got)
+	}
+
+	// The other server decides by the client's name what it may do.
+	const account = "/api/v1/namespaces/default/serviceaccounts/default"
+	less.until(t, http.StatusOK, http.MethodGet, account, "", nil)
+	_, issued := less.ask(t, http.MethodPost, account+"/token", "", map[string]any{"spec": map[string]any{}})
+	token, _ := field(issued, "status", "token").(string)
+	if code, got := less.ask(t, http.MethodGet, jobs, token, nil); code != http.StatusForbidden {
+		t.Errorf("as a user without rights: %d %v", code, got)
+	}
+
+	const v2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+	for accept, want := range map[string]bool{v2: true, v2 + ";profile=nopeer": false, "application/json": false} {
+		if got := strings.Contains(less.text(t, "/apis", accept), `"name":"batch"`); got != want {
+			t.Errorf("discovery with %s has the group: %v", accept, got)
+		}
+	}
+	if same := whole.text(t, "/apis", v2) == whole.text(t, "/apis", v2+";profile=nopeer"); !same {
+		t.Error("discovery of the server that serves everything differs with the other server")
+	}
+	if got := less.text(t, "/metrics", "*/*"); !strings.Contains(got, `apiserver_rerouted_request_total{code="201",group="batch",resource="cronjobs",version="v1"} 1`) {
+		t.Error("no metric counts the forwarded request")
+	}
+
+	for i := range 5 {
+		group := fmt.Sprintf("g%d.example.com", i)
+		whole.create(t, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", named("widgets."+group, map[string]any{"spec": map[string]any{
+			"group": group, "scope": "Namespaced", "names": map[string]any{"plural": "widgets", "singular": "widget", "kind": "Widget"},
+			"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true, "schema": map[string]any{
+				"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}},
+		}}))
+		less.create(t, "/apis/"+group+"/v1/namespaces/default/widgets", named("w", map[string]any{"apiVersion": group + "/v1", "kind": "Widget"}))
+	}
+}
+
+// TestPeersOfBothKinds: a kube-apiserver finds Mortise by its key in etcd, and forwards to it what it does not serve itself.
+func TestPeersOfBothKinds(t *testing.T) {
+	binary := os.Getenv(kubeAPIServer)
+	if binary == "" {
+		t.Skipf("%s names no kube-apiserver", kubeAPIServer)
+	}
+	c := launch(t, 1).ready(t)
+	defer c.remove()
+	whole := elsewhere(t, c, "", "whole.example.com")
+	pki := filepath.Join(whole.dir, "pki")
+	pair, err := tls.LoadX509KeyPair(filepath.Join(pki, "front-proxy-ca.crt"), filepath.Join(pki, "front-proxy-ca.key"))
+	must(t, err)
+	front := &authority{dir: t.TempDir(), cert: pair.Leaf, key: pair.PrivateKey.(*ecdsa.PrivateKey)}
+	front.sign(t, "front-proxy-client", "")
+	theirs := upstream(t, c, whole.dir, binary, whole, "--runtime-config", "batch/v1=false", "--peer-ca-file", filepath.Join(pki, "ca.crt"),
+		"--proxy-client-cert-file", front.file("front-proxy-client.crt"), "--proxy-client-key-file", front.file("front-proxy-client.key"))
+	theirs.until(t, http.StatusOK, http.MethodGet, "/apis/batch/v1/namespaces/default/cronjobs", "", nil)
+	const v2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+	if got := theirs.text(t, "/apis", v2); !strings.Contains(got, `"name":"batch"`) {
+		t.Error("its discovery lacks the group")
+	}
+}
