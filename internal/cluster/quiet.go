@@ -125,8 +125,8 @@ func newTurns() *turns {
 	}}
 }
 
-// wait returns when the scheduler has had no other goroutine to run for some turns, by its own counts, which stop nothing; or after a number
-// of turns, which doubles with each wait.
+// wait returns when the scheduler has had no other goroutine to run for some turns, by its own counts, which stop nothing; or after a
+// number of turns, which doubles with each wait.
 func (t *turns) wait() {
 	idle := 0
 	for range t.most {
