@@ -24,7 +24,8 @@ const (
 func largePod(i int) string {
 	p := pod(fmt.Sprintf("web-5d59d67564-%06d", i))
 	p = strings.Replace(p, `"spec":{`, fmt.Sprintf(`"spec":{"nodeName":"large-%d","tolerations":[{"operator":"Exists"}],`, i%largeNodes), 1)
-	return strings.Replace(p, `"annotations":{`, fmt.Sprintf(`"annotations":{"example.com/text":%q,`, strings.Repeat("0123456789abcdef", 12)), 1)
+	text := strings.Repeat("0123456789abcdef", 12)
+	return strings.Replace(p, `"annotations":{`, fmt.Sprintf(`"annotations":{"example.com/text":%q,`, text), 1)
 }
 
 // manyPodsHeld is what many pods take, with all controllers and the scheduler in the process: while they are created, and at rest.

@@ -28,9 +28,9 @@ const (
 // paceCollections makes collections rarer under load, and restores the default rate without. It ends with ctx.
 //
 // Worked example: the live heap has 60 MB, and reads produce 60 MB of garbage a second, which would cause one collection a second. After
-// six seconds, 360 MB have been allocated, and 120 MB is a third of that: collections are still as frequent. After 15 seconds, 240 MB of
-// garbage are allowed, so that the next one comes 4 seconds later. Without further reads, the collection that releases memory (see giveBack)
-// finds little garbage, and the next one comes at 120 MB again.
+// six seconds, 360 MB have been allocated, of which 320 MB count, and 106 MB is a third: collections are still as frequent. After half a
+// minute, 240 MB of garbage are allowed, so that the next one comes 4 seconds later. Without further reads, the collection that releases
+// memory (see giveBack) finds little garbage, and the next one comes at 120 MB again.
 //
 // The limit of garbage is a percentage of the live heap. If the heap suddenly is ten times as large, a high percentage would allow too much
 // garbage until this function adjusts it. So meanwhile it also sets the runtime's memory limit.

@@ -134,7 +134,7 @@ func (q piecewise) list(code int, l *registry.Found) error {
 }
 
 // pieceItem encodes a record for a piece.
-func (q *req) pieceItem(r *store.Record, m watchcache.Media) ([]byte, error) {
+func (q piecewise) pieceItem(r *store.Record, m watchcache.Media) ([]byte, error) {
 	f, err := q.kind.Pieced(r)
 	if err != nil {
 		return nil, err
@@ -230,8 +230,9 @@ func (w *watching) initialInPieces(records []*store.Record) error {
 	if w.accept.media == mediaProtobuf {
 		as = protobufEvents
 	}
-	return piecewise{w.req}.each(records, as, as, func(to []byte, r *store.Record, _ bool) ([]byte, error) {
-		raw, err := w.pieceItem(r, w.accept.cached())
+	p := piecewise{w.req}
+	return p.each(records, as, as, func(to []byte, r *store.Record, _ bool) ([]byte, error) {
+		raw, err := p.pieceItem(r, w.accept.cached())
 		if err != nil {
 			return to, err
 		}

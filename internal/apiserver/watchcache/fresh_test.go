@@ -10,7 +10,7 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// TestFreshObjects creates many objects that nobody watches: few of the newest stay cached, and those that were read.
+// TestFreshObjects creates many objects of a kind without watches: few of the newest stay cached, and those that were read.
 func TestFreshObjects(t *testing.T) {
 	f := newFixture(t, 0)
 	first := f.put(t, "first")
