@@ -22,7 +22,7 @@ import (
 type Turns struct {
 	n    int    // maximum of concurrent turns
 	long bool   // requests compute for milliseconds
-	fore *Users // who go first; nil: nobody
+	fore *Users // who go first; nil: there are none
 	few  int    // maximum of concurrent turns while they are there
 
 	mu      sync.Mutex
@@ -205,8 +205,8 @@ var TurnKey any = turnKey{}
 // Away gives up the turn of ctx's request, if it is one of the background, while the request waits for the disk. What it returns waits for
 // the next turn.
 //
-// Without it, whoever waits for the disk would keep others from the processors, or there would have to be as many turns as requests that
-// share one sync of the disk. These all become ready at once when it is done, and then others would wait for all of them.
+// Without it, requests that wait for the disk would keep others from the processors, or there would have to be as many turns as requests
+// that share one sync of the disk. These all become ready at once when it is done, and then others would wait for all of them.
 func Away(ctx context.Context) (back func()) {
 	t, _ := ctx.Value(TurnKey).(*Turn)
 	if t == nil || t.of.fore == nil {

@@ -29,7 +29,7 @@ type output struct {
 	control int // frames in buf that answer the client's
 	// A goroutine writes; a goroutine lets others run before it writes.
 	writing, yielding bool
-	settled           chan struct{} // closed when that one has written; nil: nobody waits for it
+	settled           chan struct{} // closed when that one has written; nil: no goroutine waits for it
 	blocked           line          // streams that wait for room
 
 	window  int64 // bytes of data that the client takes
