@@ -24,6 +24,7 @@ import (
 
 	"github.com/mortise-dev/mortise/embed"
 	"github.com/mortise-dev/mortise/embed/options"
+	"github.com/mortise-dev/mortise/test/recordings"
 )
 
 // TestAuditDialogue says a dialogue to a server with a policy. Its log is, line for line, what kube-apiserver 1.37.1 logged of
@@ -86,7 +87,7 @@ func say(t *testing.T, s *embed.Server, file string) {
 		t.Fatal(err)
 	}
 	for _, line := range readLines(t, file) {
-		var e exchange
+		var e recordings.Exchange
 		if err := json.Unmarshal(line, &e); err != nil {
 			t.Fatal(err)
 		}

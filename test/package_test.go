@@ -68,7 +68,7 @@ spec:
 `
 
 // TestPackage has the whole life of the Debian package while pods run: installed, configured, upgraded, removed, purged, in a copy of this
-// machine's root with a stand-in for systemd; with MORTISE_TEST_SYSTEMD=1 systemd is the first process there, and the service is killed too.
+// machine's root with a stand-in for systemd. With MORTISE_TEST_SYSTEMD=1 systemd is the first process there, and the service is killed.
 // Pods run over the kill, the upgrade and the removal, and purging leaves nothing.
 func TestPackage(t *testing.T) {
 	if !alone(t) {

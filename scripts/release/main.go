@@ -211,7 +211,7 @@ func (r *release) build(ctx context.Context, p platform) error {
 	return r.fits(p)
 }
 
-// most are the bytes that a binary has at most, where that is held. A binary that has grown beyond is a question of review: docs/decisions, 24,
+// most are the bytes that a binary has at most, where that is held. A binary that has grown beyond is a question of review: decision 24
 // says what makes it large.
 var most = map[platform]int64{{"linux", "amd64"}: 95_000_000}
 
