@@ -66,7 +66,7 @@ func TestTamperedObjects(t *testing.T) {
 				secrets := s.Client().CoreV1().Secrets("default")
 				for _, name := range []string{"cut", "flipped", "plain"} {
 					_, err := secrets.Get(ctx, name, metav1.GetOptions{})
-					if !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), prefix+name) {
+					if !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), strings.TrimPrefix(prefix, "/registry")+name) {
 						t.Errorf("get %s: %v", name, err)
 					}
 				}

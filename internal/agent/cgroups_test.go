@@ -32,15 +32,25 @@ func sized(name, cpu, limit string) *corev1.Pod {
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: out}}}}
 }
 
+// mountControllers makes the trees of controllers of cgroups v1, as they are when they are mounted and nothing is in them.
+func mountControllers(t *testing.T, root string, controllers ...string) {
+	t.Helper()
+	for _, controller := range controllers {
+		tree := filepath.Join(root, controller)
+		if err := os.Mkdir(tree, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(tree, "cgroup.procs"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A pod has its cgroup when its sandbox is made.
 func TestCgroupBeforeSandbox(t *testing.T) {
 	c, r := newFake(t, nil)
 	seen := make(chan string, 1)
-	for _, tree := range []string{"cpu", "memory"} {
-		if err := os.Mkdir(filepath.Join(c.options.Host.CgroupFS, tree), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
+	mountControllers(t, c.options.Host.CgroupFS, "cpu", "memory")
 	r.Fault("RunPodSandbox", func() error {
 		files, _ := filepath.Glob(filepath.Join(c.options.Host.CgroupFS, "memory/kubepods/burstable/pod*/memory.limit_in_bytes"))
 		text := ""

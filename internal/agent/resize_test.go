@@ -119,9 +119,7 @@ func TestResizeByRestart(t *testing.T) {
 func TestMemoryInUseIsNotTakenAway(t *testing.T) {
 	c, r := newFake(t, nil)
 	dir := filepath.Join(c.options.Host.CgroupFS, "memory")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	mountControllers(t, c.options.Host.CgroupFS, "memory")
 	memory := func(text string) corev1.ResourceRequirements {
 		list := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(text)}
 		return corev1.ResourceRequirements{Requests: list, Limits: list}
@@ -212,9 +210,7 @@ func whole(request, limit string, condition corev1.PodConditionType, reason stri
 // TestResizeOfAWholePod gives a pod other resources of its own: they bound its cgroup and the container that has no limit.
 func TestResizeOfAWholePod(t *testing.T) {
 	c, r := newFake(t, nil)
-	if err := os.Mkdir(filepath.Join(c.options.Host.CgroupFS, "cpu"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	mountControllers(t, c.options.Host.CgroupFS, "cpu")
 	p := onePod("p")
 	p.Spec.Resources = sharing("100m", "200m")
 	p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "d", Resources: asking("50m")})
