@@ -93,16 +93,22 @@ func TestFlowObjectsKept(t *testing.T) {
 	for i := range pl.Items {
 		all = append(all, bootstrap.Object{Object: &pl.Items[i]})
 	}
-	if err := b.dropFormer(ctx, all); err != nil {
-		t.Fatal(err)
-	}
-	left, err := c.FlowSchemas().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	var left *flowcontrolv1.FlowSchemaList
 	names := map[string]bool{}
-	for _, f := range left.Items {
-		names[f.Name] = true
+	for range 5 { // an object whose status the server writes meanwhile is left to the next time
+		if err := b.dropFormer(ctx, all); err != nil {
+			t.Fatal(err)
+		}
+		if left, err = c.FlowSchemas().List(ctx, metav1.ListOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		clear(names)
+		for _, f := range left.Items {
+			names[f.Name] = true
+		}
+		if !names["former"] {
+			break
+		}
 	}
 	if names["former"] || !names["own"] || !names["global-default"] || len(left.Items) != len(fs.Items)-1 {
 		t.Errorf("left are %v", names)

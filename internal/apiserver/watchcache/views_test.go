@@ -50,7 +50,9 @@ func TestObjectsAreDroppedAtRest(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		k.views.mu.Lock()
 		k.views.max = 1 << 30
+		k.views.mu.Unlock()
 		for range 3 { // few bytes of that
 			time.Sleep(restAfter)
 			if _, err := k.Cached(record("lease")); err != nil {
