@@ -170,7 +170,7 @@ func TestEncryptionAtRest(t *testing.T) {
 	// down at the start: what is sealed cannot be read, and says why; then it can
 	p = up(t, clean, args...)
 	if _, err := p.client().CoreV1().Secrets("default").Get(ctx, "new", metav1.GetOptions{}); err == nil ||
-		!strings.Contains(err.Error(), "/registry/secrets/default/new") {
+		!strings.Contains(err.Error(), "/secrets/default/new") {
 		t.Errorf("get without the plug-in: %v", err)
 	}
 	if err := kms.Start(); err != nil {
