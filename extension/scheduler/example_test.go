@@ -45,7 +45,7 @@ func (p *approval) PreEnqueue(_ context.Context, pod *corev1.Pod) *framework.Sta
 
 // A factory makes a plug-in of kube-scheduler's framework. ExampleExtensions_scheduler of package embed runs one in a cluster.
 func Example() {
-	var factory scheduler.Factory = newApproval
+	factory := scheduler.Factory(newApproval)
 	plugin, err := factory(context.Background(), &runtime.Unknown{Raw: []byte(`{"label": "signed"}`)}, nil)
 	if err != nil {
 		fmt.Println(err)
