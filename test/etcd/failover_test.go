@@ -410,12 +410,19 @@ func killServer(t *testing.T, c *trio, l *load, node string) {
 	})
 }
 
-// vanish lets a server's machine lose all packets: no connection to it ends. Clients other than ours wait for their own timeouts, client-go
-// for 45 seconds.
+// vanish lets a server's machine lose all packets, and the server stand still, as it has no other way to etcd: no connection to it ends.
+// Clients other than ours wait for their own timeouts, client-go for 45 seconds.
 func vanish(t *testing.T, c *trio, l *load) {
 	l.until(t, "the server has clients", func() bool { return l.where()[c.at[0]] > 0 })
 	l.reset()
+	server := c.servers[0].proc.Process
 	filter(t, "table ip vanished { chain out { type filter hook output priority 0; ip daddr "+c.at[0]+" drop; ip saddr "+c.at[0]+" drop; }; }")
+	must(t, server.Signal(syscall.SIGSTOP))
+	heal := sync.OnceFunc(func() {
+		must(t, server.Signal(syscall.SIGCONT))
+		filter(t, "delete table ip vanished")
+	})
+	defer heal()
 	vanished := time.Now()
 	published(t, c.servers[1], c.at[1:]...)
 	within(t, "the endpoints are without the machine that vanished", time.Since(vanished), 4*time.Second)
@@ -432,7 +439,7 @@ func vanish(t *testing.T, c *trio, l *load) {
 		t.Errorf("kubectl: %v %s", err, out)
 	}
 	within(t, "kubectl, whose kubeconfig names the dead server, answers", time.Since(began), 2*time.Second)
-	filter(t, "delete table ip vanished")
+	heal()
 	began = time.Now()
 	published(t, c.servers[1], c.at...)
 	t.Logf("it is an endpoint again after %d ms", time.Since(began).Milliseconds())
