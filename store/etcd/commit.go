@@ -223,8 +223,9 @@ func (e *Engine) conflict(
 			continue
 		}
 		conflict := &store.ConflictError{Key: op.Key, Expect: op.Expect, Current: current}
-		if unsure && deletes && current == nil {
-			return 0, nil, fmt.Errorf("%w: %w", store.ErrUnknown, conflict)
+		// The object was deleted since, maybe by this commit. The conflict is not wrapped: callers try again after one.
+		if unsure && deletes && (current == nil || current.Created > op.Expect) {
+			return 0, nil, fmt.Errorf("%w: %v", store.ErrUnknown, conflict)
 		}
 		return 0, nil, conflict
 	}
