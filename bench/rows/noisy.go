@@ -13,7 +13,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"sync/atomic"
 	"time"
 
@@ -157,35 +156,22 @@ func makeNoise(ctx context.Context, n noise) (stop func(did *int64) error, err e
 	if err != nil {
 		return nil, err
 	}
-	self, err := os.Executable()
+	c, err := startChild(ctx, noisyChild)
 	if err != nil {
 		return nil, err
 	}
-	c := exec.CommandContext(ctx, self, noisyChild)
-	c.Stderr = os.Stderr
-	in, err := c.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	out, err := c.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := c.Start(); err != nil {
-		return nil, err
-	}
-	_, err = in.Write(append(told, '\n'))
-	if err == nil {
-		var begun string
-		_, err = fmt.Fscanln(out, &begun) // all its clients are connected and have had an answer
+	_, err = c.in.Write(append(told, '\n'))
+	if err == nil && !c.lines.Scan() { // all its clients are connected and have had an answer
+		err = errors.Join(io.ErrUnexpectedEOF, c.lines.Err())
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Process.Kill(), c.Wait())
 	}
 	return func(did *int64) error {
-		err := in.Close()
+		err := c.in.Close()
 		if did != nil && err == nil {
-			_, err = fmt.Fscan(out, did)
+			c.lines.Scan()
+			_, err = fmt.Sscan(c.lines.Text(), did)
 		}
 		if err := errors.Join(err, c.Wait()); err != nil {
 			return fmt.Errorf("noisy client: %w", err)

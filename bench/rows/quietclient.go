@@ -13,7 +13,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"time"
 
 	"github.com/mortise-dev/mortise/bench/load"
@@ -73,42 +72,24 @@ func summon(ctx context.Context, q *quietClient) (ask func() (*heard, error), er
 	if err != nil {
 		return nil, err
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find own program: %w", err)
-	}
-	c := exec.CommandContext(ctx, self, quietChild)
-	c.Stderr = os.Stderr
-	in, err := c.StdinPipe()
+	c, err := startChild(ctx, quietChild)
 	if err != nil {
 		return nil, err
 	}
-	out, err := c.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := c.Start(); err != nil {
-		return nil, fmt.Errorf("start quiet client: %w", err)
-	}
-	lines := bufio.NewScanner(out)
-	if _, err := in.Write(append(told, '\n')); err != nil || !lines.Scan() {
-		return nil, errors.Join(errors.New("quiet client: it could not begin"), err, in.Close(), c.Wait())
+	if _, err := c.in.Write(append(told, '\n')); err != nil || !c.lines.Scan() {
+		return nil, errors.Join(errors.New("quiet client: it could not begin"), err, c.end())
 	}
 	return func() (*heard, error) {
 		h := &heard{}
 		stalls, err := lookOut(ctx)
 		if err != nil {
-			return nil, errors.Join(err, in.Close(), c.Wait())
+			return nil, errors.Join(err, c.end())
 		}
-		_, err = fmt.Fprintln(in, "now")
-		for err == nil && lines.Scan() {
-			var s span
-			if _, err = fmt.Sscan(lines.Text(), &s.from, &s.to); err == nil {
-				h.requests = append(h.requests, s)
-			}
-		}
-		err = errors.Join(err, in.Close(), c.Wait())
 		var e error
+		if _, err = fmt.Fprintln(c.in, "now"); err == nil {
+			h.requests, err = c.spans()
+		}
+		err = errors.Join(err, c.end())
 		h.stood, e = stalls()
 		if err := errors.Join(err, e); err != nil {
 			return nil, fmt.Errorf("quiet client: %w", err)

@@ -9,8 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
 	"runtime"
 	"slices"
 	"sync"
@@ -46,33 +44,14 @@ func monotonic() (int64, error) {
 
 // lookOut starts that process. What it returns ends it and tells when processors stood still, in order.
 func lookOut(ctx context.Context) (seen func() ([]span, error), err error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find own program: %w", err)
-	}
-	c := exec.CommandContext(ctx, self, stallsChild)
-	c.Stderr = os.Stderr
-	in, err := c.StdinPipe()
+	c, err := startChild(ctx, stallsChild)
 	if err != nil {
 		return nil, err
-	}
-	out, err := c.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := c.Start(); err != nil {
-		return nil, fmt.Errorf("look after processors: %w", err)
 	}
 	return func() ([]span, error) {
-		err := in.Close()
-		var all []span
-		for lines := bufio.NewScanner(out); err == nil && lines.Scan(); {
-			var s span
-			if _, err = fmt.Sscan(lines.Text(), &s.from, &s.to); err == nil {
-				all = append(all, s)
-			}
-		}
-		if err := errors.Join(err, c.Wait()); err != nil {
+		err := c.in.Close() // after which it prints
+		all, e := c.spans()
+		if err := errors.Join(err, e, c.Wait()); err != nil {
 			return nil, fmt.Errorf("look after processors: %w", err)
 		}
 		slices.SortFunc(all, func(a, b span) int { return int(a.from - b.from) })
