@@ -11,14 +11,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/apitesting/fuzzer"
 	quantity "k8s.io/apimachinery/pkg/api/resource"
-	metafuzzer "k8s.io/apimachinery/pkg/apis/meta/fuzzer"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 
+	"github.com/mortise-dev/mortise/internal/kinds/kindstest"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -31,9 +27,6 @@ var strict = cmp.Options{
 
 // TestReadBack compares objects that are read back with ones that are decoded.
 func TestReadBack(t *testing.T) {
-	types := runtime.NewScheme()
-	metav1.AddToGroupVersion(types, schema.GroupVersion{Version: "v1"})
-	codecs := serializer.NewCodecFactory(types)
 	done := 0
 	for _, d := range All(Options{}) {
 		codec, ok := d.Codec.(resource.ReadBacker)
@@ -44,7 +37,7 @@ func TestReadBack(t *testing.T) {
 			for seed := range int64(randomObjects) {
 				obj := d.Hub().New()
 				r := rand.New(rand.NewSource(seed))
-				fuzzer.FuzzerFor(metafuzzer.Funcs, r, codecs).Fill(obj)
+				kindstest.Fill(obj, r)
 				empty(reflect.ValueOf(obj).Elem(), r)
 				obj.GetObjectKind().SetGroupVersionKind(d.GroupVersionKind(d.Storage))
 				data, err := d.Codec.Encode(obj)

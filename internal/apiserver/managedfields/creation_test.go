@@ -14,26 +14,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
-	"k8s.io/apimachinery/pkg/api/apitesting/fuzzer"
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
-	metafuzzer "k8s.io/apimachinery/pkg/apis/meta/fuzzer"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	runtimeschema "k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/managedfields"
 	"github.com/mortise-dev/mortise/internal/kinds"
+	"github.com/mortise-dev/mortise/internal/kinds/kindstest"
 	"github.com/mortise-dev/mortise/resource"
 )
 
 // TestLikeCreations creates random objects of every version of every kind, each followed by some slightly different
 // ones. It compares the entries of a manager with a cache with those of a manager without.
 func TestLikeCreations(t *testing.T) {
-	types := runtime.NewScheme()
-	metav1.AddToGroupVersion(types, runtimeschema.GroupVersion{Version: "v1"}) // raw extensions contain it
-	codecs := serializer.NewCodecFactory(types)
 	remembers, forgets := managedfields.New(nil), managedfields.New(nil)
 	tried, again := 0, 0
 	for _, d := range kinds.All(kinds.Options{}) {
@@ -42,7 +35,7 @@ func TestLikeCreations(t *testing.T) {
 			for seed := range int64(24) {
 				random := rand.New(rand.NewSource(seed))
 				obj := v.New()
-				fuzzer.FuzzerFor(metafuzzer.Funcs, rand.NewSource(seed), codecs).Fill(obj)
+				kindstest.Fill(obj, rand.NewSource(seed))
 				for round := range 8 {
 					if round > 0 {
 						change(reflect.ValueOf(obj).Elem(), random, 1/float64(int(1)<<(2+round/2)))

@@ -11,26 +11,19 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/apitesting/fuzzer"
-	metafuzzer "k8s.io/apimachinery/pkg/apis/meta/fuzzer"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	runtimeschema "k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/managedfields"
 	"github.com/mortise-dev/mortise/internal/kinds"
+	"github.com/mortise-dev/mortise/internal/kinds/kindstest"
 	"github.com/mortise-dev/mortise/resource"
 )
 
 // TestKnownApplies applies random configurations of every kind with changing values, amid updates of others. It compares the objects and
 // errors of a manager that remembers with those of one that computes all field sets.
 func TestKnownApplies(t *testing.T) {
-	types := runtime.NewScheme()
-	metav1.AddToGroupVersion(types, runtimeschema.GroupVersion{Version: "v1"})
-	codecs := serializer.NewCodecFactory(types)
 	remembers, forgets := managedfields.New(nil), managedfields.New(nil)
 	known, fresh := 0, 0
 	for _, d := range kinds.All(kinds.Options{}) {
@@ -38,7 +31,7 @@ func TestKnownApplies(t *testing.T) {
 		for seed := range int64(2) {
 			random := rand.New(rand.NewSource(seed))
 			obj := v.New()
-			fuzzer.FuzzerFor(metafuzzer.Funcs, rand.NewSource(seed), codecs).Fill(obj)
+			kindstest.Fill(obj, rand.NewSource(seed))
 			content := tree(t, obj)
 			config := &unstructured.Unstructured{Object: thinned(content, random, 0.3).(map[string]any)}
 			delete(config.Object, "status")

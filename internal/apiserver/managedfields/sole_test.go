@@ -11,24 +11,17 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/apitesting/fuzzer"
-	metafuzzer "k8s.io/apimachinery/pkg/apis/meta/fuzzer"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	runtimeschema "k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/managedfields"
 	"github.com/mortise-dev/mortise/internal/kinds"
+	"github.com/mortise-dev/mortise/internal/kinds/kindstest"
 	"github.com/mortise-dev/mortise/resource"
 )
 
 // TestSoleManagers updates random objects of every kind, mostly by the manager that created them. It compares the entries of a manager
 // that knows field sets with those of one that computes each.
 func TestSoleManagers(t *testing.T) {
-	types := runtime.NewScheme()
-	metav1.AddToGroupVersion(types, runtimeschema.GroupVersion{Version: "v1"}) // raw extensions contain it
-	codecs := serializer.NewCodecFactory(types)
 	remembers, forgets := managedfields.New(nil), managedfields.New(nil)
 	quick := 0
 	for _, d := range kinds.All(kinds.Options{}) {
@@ -37,7 +30,7 @@ func TestSoleManagers(t *testing.T) {
 			for seed := range int64(3) {
 				random := rand.New(rand.NewSource(seed))
 				obj := v.New()
-				fuzzer.FuzzerFor(metafuzzer.Funcs, rand.NewSource(seed), codecs).Fill(obj)
+				kindstest.Fill(obj, rand.NewSource(seed))
 				obj.SetManagedFields(nil)
 				live := hub(t, v, obj)
 				if _, err := remembers.Update(d, v.Name, "", nil, live, "m"); err != nil {

@@ -10,17 +10,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/apitesting/fuzzer"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	metafuzzer "k8s.io/apimachinery/pkg/apis/meta/fuzzer"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	kjson "sigs.k8s.io/json"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/merge"
 	"github.com/mortise-dev/mortise/internal/kinds"
+	"github.com/mortise-dev/mortise/internal/kinds/kindstest"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -66,9 +63,6 @@ func check(t *testing.T, obj resource.Object, fresh func() resource.Object, patc
 
 // TestPatch patches random objects of every kind.
 func TestPatch(t *testing.T) {
-	types := runtime.NewScheme()
-	metav1.AddToGroupVersion(types, schema.GroupVersion{Version: "v1"})
-	codecs := serializer.NewCodecFactory(types)
 	done, all := 0, 0
 	for _, d := range kinds.All(kinds.Options{}) {
 		for i := range d.Versions {
@@ -77,7 +71,7 @@ func TestPatch(t *testing.T) {
 				random := rand.New(rand.NewSource(seed))
 				make := func(seed int64) resource.Object {
 					obj := v.New()
-					fuzzer.FuzzerFor(metafuzzer.Funcs, rand.NewSource(seed), codecs).Fill(obj)
+					kindstest.Fill(obj, rand.NewSource(seed))
 					obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
 					obj.SetManagedFields(nil)
 					text, err := json.Marshal(obj) // as an object that was stored
