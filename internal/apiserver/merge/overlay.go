@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"math"
 	"reflect"
-	"strings"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -100,6 +99,17 @@ type planned struct {
 	relation schema.ElementRelationship
 }
 
+// removable returns a layer for which nil removes what is there.
+func removable(lay layer) layer {
+	return func(l *laying, dst reflect.Value, v any) bool {
+		if v == nil {
+			dst.SetZero()
+			return true
+		}
+		return lay(l, dst, v)
+	}
+}
+
 // never lays nothing.
 func never(_ *laying, _ reflect.Value, _ any) bool { return false }
 
@@ -153,7 +163,7 @@ func (p *planner) make(t reflect.Type, ref *schema.TypeRef) layer {
 		}
 	case kind == reflect.Slice && t.Elem().Kind() == reflect.Uint8:
 		if whole || atom.Scalar != nil {
-			return octets
+			return removable(octets)
 		}
 	case kind == reflect.Slice:
 		return p.list(t, atom.List, whole)
@@ -172,11 +182,7 @@ func (p *planner) make(t reflect.Type, ref *schema.TypeRef) layer {
 // pointer lays over what is pointed to, which is made if necessary.
 func pointer(t reflect.Type, to layer) layer {
 	container := t.Elem().Kind() == reflect.Struct && !t.Implements(unmarshaler)
-	return func(l *laying, dst reflect.Value, v any) bool {
-		if v == nil {
-			dst.SetZero()
-			return true
-		}
+	return removable(func(l *laying, dst reflect.Value, v any) bool {
 		if container && !dst.IsNil() {
 			return to(l, dst.Elem(), v)
 		}
@@ -192,16 +198,13 @@ func pointer(t reflect.Type, to layer) layer {
 		}
 		dst.Set(made)
 		return true
-	}
+	})
 }
 
 // custom lays scalars over a type that decodes itself.
 func custom(t reflect.Type) layer {
-	return func(_ *laying, dst reflect.Value, v any) bool {
+	return removable(func(_ *laying, dst reflect.Value, v any) bool {
 		switch v.(type) {
-		case nil:
-			dst.SetZero()
-			return true
 		case string, int64, bool:
 		default: // of a number with a fraction or an exponent, the text counts
 			return false
@@ -216,23 +219,20 @@ func custom(t reflect.Type) layer {
 		}
 		dst.Set(made.Elem())
 		return true
-	}
+	})
 }
 
 func octets(_ *laying, dst reflect.Value, v any) bool {
-	switch v := v.(type) {
-	case nil:
-		dst.SetZero()
-		return true
-	case string:
-		b, err := base64.StdEncoding.DecodeString(v)
-		if err != nil {
-			return false
-		}
-		dst.SetBytes(b)
-		return true
+	text, ok := v.(string)
+	if !ok {
+		return false
 	}
-	return false
+	b, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		return false
+	}
+	dst.SetBytes(b)
+	return true
 }
 
 // list replaces a list. One whose elements are merged is laid only over none.
@@ -247,11 +247,7 @@ func (p *planner) list(t reflect.Type, list *schema.List, whole bool) layer {
 		merged, of = true, &list.ElementType
 	}
 	each := p.of(t.Elem(), of)
-	return func(l *laying, dst reflect.Value, v any) bool {
-		if v == nil {
-			dst.SetZero()
-			return true
-		}
+	return removable(func(l *laying, dst reflect.Value, v any) bool {
 		elements, ok := v.([]any)
 		if !ok || merged && dst.Len() > 0 || merged && !l.mayCreate() {
 			return false
@@ -265,7 +261,7 @@ func (p *planner) list(t reflect.Type, list *schema.List, whole bool) layer {
 		}
 		dst.Set(made)
 		return true
-	}
+	})
 }
 
 // dictionary merges a map, or replaces an atomic one.
@@ -282,11 +278,7 @@ func (p *planner) dictionary(t reflect.Type, m *schema.Map, whole bool) layer {
 		of = &m.ElementType
 	}
 	each := p.of(t.Elem(), of)
-	return func(l *laying, dst reflect.Value, v any) bool {
-		if v == nil {
-			dst.SetZero()
-			return true
-		}
+	return removable(func(l *laying, dst reflect.Value, v any) bool {
 		members, ok := v.(map[string]any)
 		if !ok {
 			return false
@@ -316,7 +308,7 @@ func (p *planner) dictionary(t reflect.Type, m *schema.Map, whole bool) layer {
 			dst.SetMapIndex(key, e)
 		}
 		return true
-	}
+	})
 }
 
 // structure merges a struct, or replaces an atomic one.
@@ -338,36 +330,18 @@ func (p *planner) fields(t reflect.Type, m *schema.Map, top bool) layer {
 		layer layer
 	}
 	all := map[string]one{}
-	var gather func(t reflect.Type, m *schema.Map, at []int)
-	gather = func(t reflect.Type, m *schema.Map, at []int) {
-		for i := range t.NumField() {
-			f := t.Field(i)
-			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-			index := append(at[:len(at):len(at)], i)
-			switch {
-			case f.Tag.Get("json") == "-" || !f.IsExported() && !f.Anonymous:
-				continue
-			case f.Anonymous && name == "":
-				if f.Type.Kind() == reflect.Struct {
-					gather(f.Type, m, index)
-				}
-				continue
-			case name == "":
-				name = f.Name
-			}
-			to := one{index, never}
-			if m == nil {
-				to.layer = p.of(f.Type, nil)
-			} else if member, ok := m.FindField(name); ok {
-				to.layer = p.of(f.Type, &member.Type)
-			}
-			if _, twice := all[name]; twice {
-				to.layer = never
-			}
-			all[name] = to
+	for name, f := range Fields(t) {
+		to := one{f.Index, never}
+		if m == nil {
+			to.layer = p.of(f.Type, nil)
+		} else if member, ok := m.FindField(name); ok {
+			to.layer = p.of(f.Type, &member.Type)
 		}
+		if f.Special {
+			to.layer = never
+		}
+		all[name] = to
 	}
-	gather(t, m, nil)
 	for _, name := range []string{"kind", "apiVersion"} {
 		if _, typed := t.FieldByName("TypeMeta"); typed && top {
 			all[name] = one{nil, nil}
@@ -375,11 +349,7 @@ func (p *planner) fields(t reflect.Type, m *schema.Map, top bool) layer {
 			all[name] = one{nil, never}
 		}
 	}
-	return func(l *laying, dst reflect.Value, v any) bool {
-		if v == nil {
-			dst.SetZero()
-			return true
-		}
+	return removable(func(l *laying, dst reflect.Value, v any) bool {
 		members, ok := v.(map[string]any)
 		if !ok {
 			return false
@@ -395,7 +365,7 @@ func (p *planner) fields(t reflect.Type, m *schema.Map, top bool) layer {
 			}
 		}
 		return true
-	}
+	})
 }
 
 func layScalar(kind reflect.Kind) layer {

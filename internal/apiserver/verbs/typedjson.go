@@ -9,10 +9,11 @@ import (
 	"encoding/json"
 	"reflect"
 	"strconv"
-	"strings"
 	"sync"
 	"unicode/utf8"
 	"unsafe"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/merge"
 )
 
 // The JSON of usual API objects is decoded into their Go types in less than half of the time that sigs.k8s.io/json takes: the text is
@@ -411,36 +412,17 @@ type typedField struct {
 	number int
 }
 
-// structure decodes a struct. Two fields of one name are declined, as encoding/json has rules for them.
+// structure decodes a struct. Special fields are declined, and those beyond as many as a struct of the API has.
 func (m *typedMaker) structure(t reflect.Type) typedDecode {
 	const most = 128
 	all := map[string]typedField{}
-	var gather func(t reflect.Type, at []int)
-	gather = func(t reflect.Type, at []int) {
-		for i := range t.NumField() {
-			f := t.Field(i)
-			tag := f.Tag.Get("json")
-			name, options, _ := strings.Cut(tag, ",")
-			index := append(at[:len(at):len(at)], i)
-			switch {
-			case tag == "-" || !f.IsExported() && !f.Anonymous:
-			case f.Anonymous && name == "":
-				if f.Type.Kind() == reflect.Struct && !reflect.PointerTo(f.Type).Implements(unmarshalerType) {
-					gather(f.Type, index)
-				}
-			default:
-				if name == "" {
-					name = f.Name
-				}
-				to := typedField{index, m.of(f.Type), len(all)}
-				if _, twice := all[name]; twice || len(all) >= most || strings.Contains(options, "string") {
-					to.decode = declined
-				}
-				all[name] = to
-			}
+	for name, f := range merge.Fields(t) {
+		to := typedField{f.Index, m.of(f.Type), len(all) % most}
+		if f.Special || len(all) >= most {
+			to.decode = declined
 		}
+		all[name] = to
 	}
-	gather(t, nil)
 	return func(r *typedReader, v reflect.Value) bool {
 		var seen [most / 64]uint64
 		return r.members(func(name []byte) bool {

@@ -6,6 +6,7 @@ package verbs
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"math/rand"
 	"reflect"
 	"testing"
@@ -13,15 +14,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/apitesting/fuzzer"
-	metafuzzer "k8s.io/apimachinery/pkg/apis/meta/fuzzer"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	kjson "sigs.k8s.io/json"
 
 	"github.com/mortise-dev/mortise/internal/kinds"
+	"github.com/mortise-dev/mortise/internal/kinds/kindstest"
 )
 
 // checkTyped compares what is decoded with what sigs.k8s.io/json decodes, and reports whether it was.
@@ -43,16 +39,13 @@ func checkTyped(t *testing.T, text []byte, fresh func() any) bool {
 
 // TestDecodeTyped decodes random objects of every kind.
 func TestDecodeTyped(t *testing.T) {
-	types := runtime.NewScheme()
-	metav1.AddToGroupVersion(types, schema.GroupVersion{Version: "v1"})
-	codecs := serializer.NewCodecFactory(types)
 	done, all := 0, 0
 	for _, d := range kinds.All(kinds.Options{}) {
 		for i := range d.Versions {
 			v := &d.Versions[i]
 			for seed := range int64(4) {
 				obj := v.New()
-				fuzzer.FuzzerFor(metafuzzer.Funcs, rand.NewSource(seed), codecs).Fill(obj)
+				kindstest.Fill(obj, rand.NewSource(seed))
 				obj.GetObjectKind().SetGroupVersionKind(d.GroupVersionKind(v.Name))
 				text, err := json.Marshal(obj)
 				if err != nil {
@@ -115,4 +108,22 @@ func BenchmarkDecodeTyped(b *testing.B) {
 			}
 		}
 	})
+}
+
+// TestDecodeManyFields declines fields that a struct has beyond those that the decoder counts.
+func TestDecodeManyFields(t *testing.T) {
+	var fields []reflect.StructField
+	for i := range 200 {
+		fields = append(fields, reflect.StructField{Name: fmt.Sprint("F", i), Type: reflect.TypeFor[int]()})
+	}
+	many := reflect.StructOf(fields)
+	done := 0
+	for i := range fields {
+		if checkTyped(t, fmt.Appendf(nil, `{"F%d":1}`, i), func() any { return reflect.New(many).Interface() }) {
+			done++
+		}
+	}
+	if done != 128 {
+		t.Errorf("%d fields are decoded", done)
+	}
 }
