@@ -16,6 +16,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/mortise-dev/mortise/test/programs"
 )
 
 // TestHandOverCircle takes a cluster from a data directory to etcd, where kube-apiserver serves and changes it, and back to a data
@@ -136,7 +138,7 @@ func expiring(t *testing.T, s *server, name string) {
 func restored(t *testing.T, file string) *members {
 	t.Helper()
 	c := unstarted(t, 1)
-	out, err := exec.Command(program("etcdutl"), "snapshot", "restore", file, "--data-dir", c.data(0), "--name", "m0",
+	out, err := exec.Command(programs.Path("etcdutl"), "snapshot", "restore", file, "--data-dir", c.data(0), "--name", "m0",
 		"--initial-cluster", "m0="+c.peers[0], "--initial-advertise-peer-urls", c.peers[0]).CombinedOutput()
 	if err != nil {
 		t.Fatalf("etcdutl refuses the file: %v\n%s", err, out)

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/mortise-dev/mortise/internal/serverset"
+	"github.com/mortise-dev/mortise/test/programs"
 )
 
 // inside names the environment variable of a test that runs in a network namespace of its own.
@@ -59,7 +60,7 @@ func alone(t *testing.T, addresses ...string) bool {
 		}
 		return true
 	}
-	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-programs="+programs.dir)
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-programs="+programs.Dir())
 	cmd.Env = append(os.Environ(), inside+"="+t.Name())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	if os.Getuid() != 0 {
@@ -338,12 +339,12 @@ func TestThreeServers(t *testing.T) {
 // servers.
 func joinNode(t *testing.T, c *trio) string {
 	t.Helper()
-	token, err := exec.Command(program("mortise"), "token", "create", "--kubeconfig", c.kubeconfig()).Output()
+	token, err := exec.Command(programs.Path("mortise"), "token", "create", "--kubeconfig", c.kubeconfig()).Output()
 	must(t, err)
 	dir := t.TempDir()
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	must(t, err)
-	cmd := exec.Command(program("mortise"), "node", "--join", "https://"+c.at[0]+":6443", "--token", strings.TrimSpace(string(token)),
+	cmd := exec.Command(programs.Path("mortise"), "node", "--join", "https://"+c.at[0]+":6443", "--token", strings.TrimSpace(string(token)),
 		"--data-dir", dir, "--node", "simulated", "--name", "n", "--log-level", "info", "--ca-file", filepath.Join(c.dirs[0], "pki", "ca.crt"))
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -391,7 +392,7 @@ func killServer(t *testing.T, c *trio, l *load, node string) {
 	published(t, c.servers[1], c.at[1:]...)
 	within(t, "the endpoints are without the server that was killed", time.Since(killed), time.Second)
 	began := time.Now()
-	out, err := exec.Command(program("mortise"), "kubectl", "--kubeconfig", c.kubeconfig(), "get", "namespace", "default", "-o", "name").
+	out, err := exec.Command(programs.Path("mortise"), "kubectl", "--kubeconfig", c.kubeconfig(), "get", "namespace", "default", "-o", "name").
 		CombinedOutput()
 	if err != nil || strings.TrimSpace(string(out)) != "namespace/default" {
 		t.Errorf("kubectl: %v %s", err, out)
@@ -433,7 +434,7 @@ func vanish(t *testing.T, c *trio, l *load) {
 	within(t, "the longest write", longest, 3*time.Second)
 	within(t, "a pod that was created then runs", runs(t, c.servers[2], "vanished"), 4*time.Second)
 	began := time.Now()
-	out, err := exec.Command(program("mortise"), "kubectl", "--kubeconfig", c.kubeconfig(), "get", "namespace", "default", "-o", "name").
+	out, err := exec.Command(programs.Path("mortise"), "kubectl", "--kubeconfig", c.kubeconfig(), "get", "namespace", "default", "-o", "name").
 		CombinedOutput()
 	if err != nil || strings.TrimSpace(string(out)) != "namespace/default" {
 		t.Errorf("kubectl: %v %s", err, out)

@@ -1,6 +1,6 @@
 module github.com/mortise-dev/mortise/test/etcd
 
-go 1.26.0
+go 1.26.4
 
 require (
 	github.com/mortise-dev/mortise v0.0.0
@@ -28,6 +28,7 @@ require (
 	github.com/json-iterator/go v1.1.12 // indirect
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
+	github.com/mortise-dev/mortise/test/programs v0.0.0-00010101000000-000000000000
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/pmezard/go-difflib v1.0.1-0.20181226105442-5d4384ee4fb2 // indirect
 	github.com/prometheus/client_golang v1.24.0 // indirect
@@ -64,3 +65,5 @@ require (
 )
 
 replace github.com/mortise-dev/mortise => ../..
+
+replace github.com/mortise-dev/mortise/test/programs => ../programs

@@ -17,12 +17,13 @@ import (
 
 	"github.com/mortise-dev/mortise/store"
 	"github.com/mortise-dev/mortise/store/local"
+	"github.com/mortise-dev/mortise/test/programs"
 )
 
 // killedAt runs the program and kills it at the first line that begins like at; it reports whether such a line came.
 func killedAt(t *testing.T, at string, args ...string) bool {
 	t.Helper()
-	c := exec.Command(program("mortise"), args...)
+	c := exec.Command(programs.Path("mortise"), args...)
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	lines, err := c.StderrPipe()
 	must(t, err)
@@ -89,7 +90,7 @@ func TestTransferIsKilled(t *testing.T) {
 			t.Errorf("an import that was killed while it read has left a store")
 		}
 		if stage == "check the keys" { // all is there, and a server may use it: the next import does not overwrite it
-			out, err := exec.Command(program("mortise"), load...).CombinedOutput()
+			out, err := exec.Command(programs.Path("mortise"), load...).CombinedOutput()
 			if err == nil || !strings.Contains(string(out), "a store is there") {
 				t.Errorf("an import over a store: %v\n%s", err, out)
 			}

@@ -116,14 +116,7 @@ func (f *front) pass(ctx context.Context, c net.Conn) {
 	if to == nil {
 		return
 	}
-	var back sync.WaitGroup
-	back.Go(func() {
-		_, _ = io.Copy(c, to)
-		c.Close()
-	})
-	_, _ = io.Copy(to, c)
-	to.Close()
-	back.Wait()
+	splice(c, to)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.open, c)

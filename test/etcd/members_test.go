@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -20,46 +19,20 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"github.com/mortise-dev/mortise/test/programs"
 )
 
 // limit is how long anything may take.
 const limit = time.Minute
 
-// programs are what the tests run, built once into a folder.
-var programs struct{ dir string }
-
-func program(name string) string { return filepath.Join(programs.dir, name) }
-
 func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		built := flag.String("programs", "", "a folder that has the programs already; empty: they are built")
-		flag.Parse()
-		if *built != "" {
-			programs.dir = *built
-			return m.Run()
-		}
-		dir, err := os.MkdirTemp("", "mortise-etcd-")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer os.RemoveAll(dir)
-		programs.dir = dir
-		for _, b := range [][]string{
-			{".", "-modfile=server.mod", "-o", program("etcd"), "go.etcd.io/etcd/server/v3"},
-			{".", "-modfile=server.mod", "-o", program("etcdutl"), "go.etcd.io/etcd/etcdutl/v3"},
-			{".", "-modfile=server.mod", "-o", program("etcdctl"), "go.etcd.io/etcd/etcdctl/v3"},
-			{filepath.Join("..", ".."), "-o", program("mortise"), "./cmd/mortise"},
-		} {
-			build := exec.Command("go", append([]string{"build", "-tags", "grpcnotrace"}, b[1:]...)...)
-			build.Dir, build.Env = b[0], append(os.Environ(), "CGO_ENABLED=0")
-			if out, err := build.CombinedOutput(); err != nil {
-				fmt.Fprintf(os.Stderr, "build %v: %v\n%s", b, err, out)
-				return 1
-			}
-		}
-		return m.Run()
-	}())
+	os.Exit(programs.Main(m,
+		programs.Program{In: ".", Mod: "server.mod", Name: "etcd", Package: "go.etcd.io/etcd/server/v3"},
+		programs.Program{In: ".", Mod: "server.mod", Name: "etcdutl", Package: "go.etcd.io/etcd/etcdutl/v3"},
+		programs.Program{In: ".", Mod: "server.mod", Name: "etcdctl", Package: "go.etcd.io/etcd/etcdctl/v3"},
+		programs.Mortise,
+	))
 }
 
 func must(t testing.TB, err error) {
@@ -112,7 +85,7 @@ func (c *members) start(t testing.TB, i int) {
 	for j, peer := range c.peers {
 		cluster = append(cluster, fmt.Sprintf("m%d=%s", j, peer))
 	}
-	cmd := exec.Command(cmp.Or(c.old[i], program("etcd")), append([]string{
+	cmd := exec.Command(cmp.Or(c.old[i], programs.Path("etcd")), append([]string{
 		"--name", fmt.Sprint("m", i), "--data-dir", c.data(i), "--log-level", "error", "--logger", "zap",
 		"--listen-peer-urls", c.peers[i], "--initial-advertise-peer-urls", c.peers[i],
 		"--listen-client-urls", c.urls[i], "--advertise-client-urls", c.urls[i],

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/mortise-dev/mortise/test/programs"
 )
 
 // asEtcd starts a server with a store in its data directory, which it serves by etcd's protocol. It returns the URL of that, and the flags
@@ -38,7 +40,8 @@ func TestProtocolPrograms(t *testing.T) {
 	s.create(t, "/api/v1/namespaces/default/configmaps", named("c", map[string]any{"data": map[string]any{"a": "b"}}))
 	ctl := func(want string, args ...string) string {
 		t.Helper()
-		out, err := exec.Command(program("etcdctl"), append(append([]string{"--endpoints", url, "--command-timeout", limit.String()}, flags...),
+		out, err := exec.Command(programs.Path("etcdctl"), append(append([]string{
+			"--endpoints", url, "--command-timeout", limit.String()}, flags...),
 			args...)...).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), want) {
 			t.Fatalf("etcdctl %v: %v\n%s\nwant %q", args, err, out, want)
@@ -64,7 +67,7 @@ func TestProtocolPrograms(t *testing.T) {
 	ctl("mortise", "member", "list")
 	snapshot := filepath.Join(t.TempDir(), "snapshot.db")
 	ctl("saved", "snapshot", "save", snapshot)
-	if out, err := exec.Command(program("etcdutl"), "snapshot", "restore", snapshot, "--data-dir", filepath.Join(t.TempDir(), "etcd")).
+	if out, err := exec.Command(programs.Path("etcdutl"), "snapshot", "restore", snapshot, "--data-dir", filepath.Join(t.TempDir(), "etcd")).
 		CombinedOutput(); err != nil {
 		t.Errorf("etcdutl: %v\n%s", err, out)
 	}

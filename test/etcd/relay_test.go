@@ -71,13 +71,18 @@ func (r *relay) pass(c net.Conn) {
 	if !r.keep(to) {
 		return
 	}
+	splice(c, to)
+}
+
+// splice passes on what two connections send until one of them ends, and closes both.
+func splice(a, b net.Conn) {
 	var back sync.WaitGroup
 	back.Go(func() {
-		_, _ = io.Copy(c, to)
-		c.Close()
+		_, _ = io.Copy(a, b)
+		a.Close()
 	})
-	_, _ = io.Copy(to, c)
-	to.Close()
+	_, _ = io.Copy(b, a)
+	b.Close()
 	back.Wait()
 }
 

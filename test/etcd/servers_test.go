@@ -5,8 +5,6 @@ package etcd
 
 import (
 	"bytes"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -21,6 +19,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/mortise-dev/mortise/test/programs"
 )
 
 // server is a process of `mortise up --store etcd`.
@@ -55,7 +55,7 @@ func startBy(t *testing.T, command func(program string, args ...string) *exec.Cm
 	t.Helper()
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	s := &server{}
-	s.proc = command(program("mortise"), append([]string{"up", "--data-dir", dir, "--kubeconfig", kubeconfig,
+	s.proc = command(programs.Path("mortise"), append([]string{"up", "--data-dir", dir, "--kubeconfig", kubeconfig,
 		"--listen", "127.0.0.1:0", "--node", "none"}, flags...)...)
 	s.proc.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := s.proc.StdoutPipe()
@@ -92,30 +92,10 @@ func (s *server) kill() {
 // access reads a kubeconfig.
 func (s *server) access(t *testing.T, file string) {
 	t.Helper()
-	text, err := exec.Command(program("mortise"), "kubectl", "config", "view", "--raw", "-o", "json", "--kubeconfig", file).Output()
-	must(t, err)
-	var config struct {
-		Clusters []struct {
-			Cluster struct {
-				Server string `json:"server"`
-				CA     []byte `json:"certificate-authority-data"`
-			} `json:"cluster"`
-		} `json:"clusters"`
-		Users []struct {
-			User struct {
-				Cert []byte `json:"client-certificate-data"`
-				Key  []byte `json:"client-key-data"`
-			} `json:"user"`
-		} `json:"users"`
-	}
-	must(t, json.Unmarshal(text, &config))
-	pair, err := tls.X509KeyPair(config.Users[0].User.Cert, config.Users[0].User.Key)
-	must(t, err)
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(config.Clusters[0].Cluster.CA)
-	s.url = config.Clusters[0].Cluster.Server
+	url, config := programs.Access(t, file)
+	s.url = url
 	s.client = &http.Client{Timeout: limit, Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}, ForceAttemptHTTP2: true,
+		TLSClientConfig: config, ForceAttemptHTTP2: true,
 	}}
 }
 
@@ -199,7 +179,7 @@ func joined(t *testing.T, c *members, first *server, dir string, args ...string)
 	t.Helper()
 	create := func(more ...string) string {
 		t.Helper()
-		out, err := exec.Command(program("mortise"), append([]string{"token", "create", "--kubeconfig", filepath.Join(dir, "kubeconfig")},
+		out, err := exec.Command(programs.Path("mortise"), append([]string{"token", "create", "--kubeconfig", filepath.Join(dir, "kubeconfig")},
 			more...)...).Output()
 		must(t, err)
 		return strings.TrimSpace(string(out))

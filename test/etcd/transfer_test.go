@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/mortise-dev/mortise/test/programs"
 )
 
 // TestExportAndImport takes a cluster from a data directory to etcd, by a snapshot file and by writing to its members, and back.
@@ -38,7 +40,7 @@ func TestExportAndImport(t *testing.T) {
 		mortise(t, "store", "export", "--data-dir", first, "--to", file)
 		c := unstarted(t, 1)
 		defer c.remove()
-		out, err := exec.Command(program("etcdutl"), "snapshot", "restore", file, "--data-dir", c.data(0), "--name", "m0",
+		out, err := exec.Command(programs.Path("etcdutl"), "snapshot", "restore", file, "--data-dir", c.data(0), "--name", "m0",
 			"--initial-cluster", "m0="+c.peers[0], "--initial-advertise-peer-urls", c.peers[0]).CombinedOutput()
 		if err != nil {
 			t.Fatalf("etcdutl refuses the file: %v\n%s", err, out)
@@ -90,7 +92,7 @@ func TestExportAndImport(t *testing.T) {
 		pastOfEtcd(t, on, to)
 		// Other content is refused.
 		on.kill()
-		out, err := exec.Command(program("mortise"), "store", "export", "--data-dir", first, "--to", to).CombinedOutput()
+		out, err := exec.Command(programs.Path("mortise"), "store", "export", "--data-dir", first, "--to", to).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), "than the source") && !strings.Contains(string(out), "which the source does not have") {
 			t.Errorf("an export over a cluster in use: %v\n%s", err, out)
 		}
@@ -116,7 +118,7 @@ func pastOfEtcd(t *testing.T, s *server, from string) {
 		restored.kill()
 	}
 	for wrong, says := range map[string]string{"1": "compacted", fmt.Sprint(point + 1_000_000): "it is at"} {
-		out, err := exec.Command(program("mortise"), "store", "backup", backup, "--from", from, "--revision", wrong).CombinedOutput()
+		out, err := exec.Command(programs.Path("mortise"), "store", "backup", backup, "--from", from, "--revision", wrong).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), says) {
 			t.Errorf("revision %s: %v %s", wrong, err, out)
 		}
@@ -179,7 +181,7 @@ func difference(want, got map[string]int64) string {
 
 func mortise(t *testing.T, args ...string) {
 	t.Helper()
-	if out, err := exec.Command(program("mortise"), args...).CombinedOutput(); err != nil {
+	if out, err := exec.Command(programs.Path("mortise"), args...).CombinedOutput(); err != nil {
 		t.Fatalf("mortise %v: %v\n%s", args, err, out)
 	}
 }

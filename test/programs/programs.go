@@ -31,10 +31,13 @@ const patience = 2 * time.Second
 var dir string
 
 // A Program is a main package, of the module in a folder, and the name that it is built under.
-type Program struct{ In, Name, Package string }
+type Program struct {
+	In, Name, Package string
+	Mod               string // the module's file; empty: go.mod
+}
 
 // Mortise is the program of the repository, for the tests of a module in a folder of test.
-var Mortise = Program{filepath.Join("..", ".."), "mortise", "./cmd/mortise"}
+var Mortise = Program{In: filepath.Join("..", ".."), Name: "mortise", Package: "./cmd/mortise"}
 
 // Main builds programs once, unless the flag -programs names a folder that has them, and runs the tests. It returns their exit code.
 func Main(m *testing.M, list ...Program) int {
@@ -50,7 +53,11 @@ func Main(m *testing.M, list ...Program) int {
 	}
 	defer os.RemoveAll(dir)
 	for _, p := range list {
-		build := exec.Command("go", "build", "-tags", "grpcnotrace", "-o", Path(p.Name), p.Package)
+		args := []string{"build", "-tags", "grpcnotrace", "-o", Path(p.Name)}
+		if p.Mod != "" {
+			args = append(args, "-modfile="+p.Mod)
+		}
+		build := exec.Command("go", append(args, p.Package)...)
 		build.Dir, build.Env = p.In, append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build %s: %v\n%s", p.Package, err, out)
@@ -59,6 +66,9 @@ func Main(m *testing.M, list ...Program) int {
 	}
 	return m.Run()
 }
+
+// Dir returns the folder of the programs, for the flag -programs of a test's process that the test starts.
+func Dir() string { return dir }
 
 // Path returns the file of a program.
 func Path(name string) string { return filepath.Join(dir, name) }

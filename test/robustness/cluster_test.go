@@ -7,11 +7,9 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -20,6 +18,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"github.com/mortise-dev/mortise/test/programs"
 )
 
 // cluster is what is tested: servers, on members of etcd or with a store of their own.
@@ -42,7 +42,7 @@ func onEtcd(t *testing.T) *cluster {
 		urls = append(urls, "http://"+m.at+":2379")
 	}
 	for i, m := range c.network.machines {
-		c.members = append(c.members, &process{machine: m, log: c.file("etcd", i, "log"), args: []string{program("etcd"),
+		c.members = append(c.members, &process{machine: m, log: c.file("etcd", i, "log"), args: []string{programs.Path("etcd"),
 			"--name", fmt.Sprint("m", i), "--data-dir", c.file("etcd", i, ""), "--log-level", "error",
 			"--listen-peer-urls", "http://" + m.at + ":2380", "--initial-advertise-peer-urls", "http://" + m.at + ":2380",
 			"--listen-client-urls", urls[i] + ",http://127.0.0.1:2379", "--advertise-client-urls", urls[i],
@@ -51,7 +51,7 @@ func onEtcd(t *testing.T) *cluster {
 		must(t, c.members[i].start())
 	}
 	for i, m := range c.network.machines {
-		c.servers = append(c.servers, &process{machine: m, log: c.file("server", i, "log"), args: []string{program("mortise"), "up",
+		c.servers = append(c.servers, &process{machine: m, log: c.file("server", i, "log"), args: []string{programs.Path("mortise"), "up",
 			"--store", "etcd", "--etcd-servers", strings.Join(urls, ","), "--listen", m.at + ":6443", "--advertise-address", m.at,
 			"--data-dir", c.file("server", i, ""), "--node", "none", "--controllers", "none",
 		}})
@@ -65,7 +65,7 @@ func onDisk(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{dir: scratch(t), network: build(t, 1)}
 	m := c.network.machines[0]
-	c.servers = []*process{{machine: m, log: c.file("server", 0, "log"), args: []string{program("mortise"), "up",
+	c.servers = []*process{{machine: m, log: c.file("server", 0, "log"), args: []string{programs.Path("mortise"), "up",
 		"--data-dir", c.file("server", 0, ""), "--listen", m.at + ":6443", "--etcd-listen", m.at + ":2379",
 		"--node", "none", "--controllers", "none",
 	}}}
@@ -144,27 +144,8 @@ func (c *cluster) begin(t *testing.T, of clientv3.Config) {
 // access reads the first server's kubeconfig.
 func (c *cluster) access(t *testing.T) {
 	t.Helper()
-	text, err := exec.Command(program("mortise"), "kubectl", "config", "view", "--raw", "-o", "json",
-		"--kubeconfig", filepath.Join(c.file("server", 0, ""), "kubeconfig")).Output()
-	must(t, err)
-	var config struct {
-		Clusters []struct {
-			Cluster struct {
-				CA []byte `json:"certificate-authority-data"`
-			} `json:"cluster"`
-		} `json:"clusters"`
-		Users []struct {
-			User struct {
-				Cert []byte `json:"client-certificate-data"`
-				Key  []byte `json:"client-key-data"`
-			} `json:"user"`
-		} `json:"users"`
-	}
-	must(t, json.Unmarshal(text, &config))
-	pair, err := tls.X509KeyPair(config.Users[0].User.Cert, config.Users[0].User.Key)
-	must(t, err)
-	c.tls = &tls.Config{RootCAs: x509.NewCertPool(), Certificates: []tls.Certificate{pair}, ServerName: "kubernetes.default.svc"}
-	c.tls.RootCAs.AppendCertsFromPEM(config.Clusters[0].Cluster.CA)
+	_, c.tls = programs.Access(t, filepath.Join(c.file("server", 0, ""), "kubeconfig"))
+	c.tls.ServerName = "kubernetes.default.svc"
 }
 
 // client returns a client of the API with a connection of its own.

@@ -1,6 +1,6 @@
 module github.com/mortise-dev/mortise/test/robustness
 
-go 1.26.0
+go 1.26.4
 
 require (
 	github.com/anishathalye/porcupine v1.3.1
@@ -21,6 +21,7 @@ require (
 	github.com/google/go-cmp v0.7.0 // indirect
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.29.0 // indirect
 	github.com/jonboulle/clockwork v0.5.0 // indirect
+	github.com/mortise-dev/mortise/test/programs v0.0.0-00010101000000-000000000000
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/prometheus/client_golang v1.23.2 // indirect
 	github.com/prometheus/client_model v0.6.2 // indirect
@@ -45,3 +46,5 @@ require (
 	google.golang.org/protobuf v1.36.11 // indirect
 	k8s.io/utils v0.0.0-20260108192941-914a6e750570 // indirect
 )
+
+replace github.com/mortise-dev/mortise/test/programs => ../programs

@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/mortise-dev/mortise/test/programs"
 )
 
 // limit is how long anything may take.
@@ -25,39 +26,11 @@ const limit = 2 * time.Minute
 // inside names the environment variable of a test that runs in a network namespace of its own.
 const inside = "MORTISE_TEST_INSIDE"
 
-// programs are what the tests run, built once into a folder.
-var programs struct{ dir string }
-
-func program(name string) string { return filepath.Join(programs.dir, name) }
-
 func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		built := flag.String("programs", "", "a folder that has the programs already; empty: they are built")
-		flag.Parse()
-		if *built != "" {
-			programs.dir = *built
-			return m.Run()
-		}
-		dir, err := os.MkdirTemp("", "mortise-robustness-")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer os.RemoveAll(dir)
-		programs.dir = dir
-		for _, b := range [][]string{ // etcd as test/etcd builds it
-			{filepath.Join("..", "etcd"), "-modfile=server.mod", "-o", program("etcd"), "go.etcd.io/etcd/server/v3"},
-			{filepath.Join("..", ".."), "-o", program("mortise"), "./cmd/mortise"},
-		} {
-			build := exec.Command("go", append([]string{"build", "-tags", "grpcnotrace"}, b[1:]...)...)
-			build.Dir, build.Env = b[0], append(os.Environ(), "CGO_ENABLED=0")
-			if out, err := build.CombinedOutput(); err != nil {
-				fmt.Fprintf(os.Stderr, "build %v: %v\n%s", b, err, out)
-				return 1
-			}
-		}
-		return m.Run()
-	}())
+	os.Exit(programs.Main(m,
+		programs.Program{In: filepath.Join("..", "etcd"), Mod: "server.mod", Name: "etcd", Package: "go.etcd.io/etcd/server/v3"},
+		programs.Mortise,
+	))
 }
 
 func must(t testing.TB, err error) {
@@ -73,7 +46,7 @@ func alone(t *testing.T) bool {
 	if os.Getenv(inside) == t.Name() {
 		return true
 	}
-	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=0", "-programs="+programs.dir)
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=0", "-programs="+programs.Dir())
 	cmd.Env = append(os.Environ(), inside+"="+t.Name())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	if os.Getuid() != 0 {

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/mortise-dev/mortise/test/programs"
 )
 
 // page is the documentation whose steps are tried.
@@ -72,7 +74,7 @@ func (h *host) write(t *testing.T, text string) {
 	}
 	file := h.own(name)
 	must(t, os.MkdirAll(filepath.Dir(file), 0o700))
-	must(t, os.WriteFile(file, []byte(strings.ReplaceAll(h.own(rest), "/usr/bin/etcd", program("etcd"))), 0o600))
+	must(t, os.WriteFile(file, []byte(strings.ReplaceAll(h.own(rest), "/usr/bin/etcd", programs.Path("etcd"))), 0o600))
 }
 
 // service starts what systemctl would.
@@ -80,9 +82,10 @@ func (h *host) service(t *testing.T, name string) {
 	t.Helper()
 	p := &process{machine: h.machine, log: filepath.Join(h.root, name+".log")}
 	if name == "etcd" {
-		p.args = []string{"sh", "-c", "set -a; . " + h.own("/etc/default/etcd") + "; exec " + program("etcd") + " --log-level error --logger zap"}
+		p.args = []string{"sh", "-c", "set -a; . " + h.own("/etc/default/etcd") + "; exec " +
+			programs.Path("etcd") + " --log-level error --logger zap"}
 	} else {
-		p.args = []string{program("mortise"), "up", "--config", h.own("/etc/mortise/config.yaml"), "--node", "none"}
+		p.args = []string{programs.Path("mortise"), "up", "--config", h.own("/etc/mortise/config.yaml"), "--node", "none"}
 	}
 	must(t, p.start())
 	h.services[name] = p
@@ -135,7 +138,7 @@ func TestPage(t *testing.T) {
 	if !alone(t) {
 		return
 	}
-	must(t, os.Setenv("PATH", programs.dir+":"+os.Getenv("PATH")))
+	must(t, os.Setenv("PATH", programs.Dir()+":"+os.Getenv("PATH")))
 	dir := scratch(t)
 	var hosts []*host
 	for i, m := range build(t, 3).machines {
