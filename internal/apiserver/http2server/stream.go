@@ -4,6 +4,7 @@
 package http2server
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -30,7 +31,7 @@ type stream struct {
 	remoteClosed, localClosed bool
 	window                    int64         // bytes of data that the client takes
 	woken                     chan struct{} // holds one token when its writer is to look again; nil: it has never waited
-	place                     place         // among the streams that wait for the connection's room
+	place                     *list.Element // among the streams that wait for the connection's room; nil: it does not wait
 	writeUntil, readUntil     time.Time     // zero: no deadline
 
 	body body

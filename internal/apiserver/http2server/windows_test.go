@@ -63,13 +63,10 @@ func (s *Server) only() *conn {
 }
 
 // waiting returns how many streams wait for the connection's room.
-func (c *conn) waiting() (n int) {
+func (c *conn) waiting() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for st := c.out.blocked.first; st != nil; st = st.place.behind {
-		n++
-	}
-	return n
+	return c.out.blocked.streams.Len()
 }
 
 // Each raise of the connection's window wakes one of the streams that wait for it, and the others when that one goes.
@@ -165,17 +162,17 @@ func BenchmarkWindowByByte(b *testing.B) {
 	}
 }
 
-// The order of a line is that in which streams came, whoever leaves.
+// TestLine lets streams come and leave. Those that are left keep the order in which they came.
 func TestLine(t *testing.T) {
 	var l line
 	a, b, c, d := &stream{id: 1}, &stream{id: 3}, &stream{id: 5}, &stream{id: 7}
 	order := func() (ids []uint32) {
-		for st := l.first; st != nil; st = st.place.behind {
-			ids = append(ids, st.id)
+		for e := l.streams.Front(); e != nil; e = e.Next() {
+			ids = append(ids, e.Value.(*stream).id)
 		}
 		var back []uint32
-		for st := l.last; st != nil; st = st.place.before {
-			back = append([]uint32{st.id}, back...)
+		for e := l.streams.Back(); e != nil; e = e.Prev() {
+			back = append([]uint32{e.Value.(*stream).id}, back...)
 		}
 		if !slices.Equal(ids, back) {
 			t.Errorf("from the front %v, from the back %v", ids, back)
