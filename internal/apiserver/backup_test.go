@@ -106,7 +106,7 @@ func TestBackupFails(t *testing.T) {
 	}
 }
 
-// TestBackupOfThePast backs up an older state, and refuses those that the history does not have.
+// TestBackupOfThePast backs up an older state of the store. The server refuses revisions that its history does not have.
 func TestBackupOfThePast(t *testing.T) {
 	dir := t.TempDir()
 	engine, err := local.Open(filepath.Join(dir, "store"), local.Options{})

@@ -215,13 +215,15 @@ func TestUnreadable(t *testing.T) {
 		"object not decodable revision=3: "
 	d.run(t, []exchange{
 		{"GET", at, "", 500, `"message":"failed to read one or more configmaps from the storage: ` + what},
-		{"GET", at, "", 500, `"reason":"StorageReadError","details":{"name":"list","kind":"configmaps","causes":[{"reason":"UnexpectedServerResponse"`},
+		{"GET", at, "", 500, `"reason":"StorageReadError","details":{"name":"list","kind":"configmaps",` +
+			`"causes":[{"reason":"UnexpectedServerResponse"`},
 		{"GET", at, "", 500, `"field":"/registry/configmaps/ns/broken"}]},"code":500}`},
 		{"GET", at + "?labelSelector=a=b", "", 500, `"reason":"StorageReadError"`},
 		{"GET", "/api/v1/configmaps", "", 500, `"reason":"StorageReadError"`},
 		{"GET", "/api/v1/namespaces/other/configmaps", "", 200, ""},
 		{"GET", at + "/fine", "", 200, ""},
-		{"GET", at + "/broken", "", 500, `"message":"Internal error occurred: StorageError: corrupt object, Code: 7, Key: /configmaps/ns/broken, `},
+		{"GET", at + "/broken", "", 500, `"message":"Internal error occurred: StorageError: corrupt object, Code: 7, ` +
+			`Key: /configmaps/ns/broken, `},
 		{"PUT", at + "/broken", `{"metadata":{"name":"broken"}}`, 500, `"message":"object not decodable revision=3: `},
 		{"DELETE", at + "/broken", "", 500, `"reason":"InternalError"`},
 		{"POST", at, `{"metadata":{"name":"broken"}}`, 409, `"reason":"AlreadyExists"`},

@@ -42,12 +42,12 @@ func imported(t *testing.T, file string) map[string]bool {
 	return all
 }
 
-// emptied are the packages that are empty, and those that compile only with them.
+// emptied matches the packages that lean empties, and the packages that compile only if those are empty.
 var emptied = regexp.MustCompile(`/fake$|^k8s\.io/client-go/(testing|gentype)$|^k8s\.io/apiserver/pkg/admission/plugin/policy/generic$`)
 
-// TestLeftOutIsServedNowhere: of what scripts/overlay/lean leaves out of the program's libraries, no server of this version serves the
-// versions that kubectl then does not know, Mortise serves none of those that it has no conversions of, whatever its --runtime-config, and
-// the packages compile without them.
+// TestLeftOutIsServedNowhere looks at what scripts/overlay/lean leaves out of the program's libraries. Kubernetes of this version serves
+// none of the versions that kubectl loses. Mortise serves none of the versions whose conversions it loses, whatever its --runtime-config.
+// The packages compile without them.
 func TestLeftOutIsServedNowhere(t *testing.T) {
 	dir := t.TempDir()
 	packages := strings.Fields(said(t, "../../scripts/overlay/lean", dir))

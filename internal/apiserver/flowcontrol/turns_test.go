@@ -140,8 +140,8 @@ func TestTurnsEnd(t *testing.T) {
 	})
 }
 
-// TestBackgroundTurns checks that few of the background's requests have a turn while users are active, and that those that wait for the
-// disk have none.
+// TestBackgroundTurns checks that components have fewer turns while users send requests, and that a request that waits for the disk gives
+// its turn up.
 func TestBackgroundTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var users Users

@@ -76,7 +76,8 @@ func (p *Proxy) hold(ctx context.Context) {
 	rest, cancel := context.WithTimeout(context.WithoutCancel(ctx), removal)
 	defer cancel()
 	if _, err := p.o.Store.Delete(rest, key, store.Any); err != nil {
-		p.o.Log.WarnContext(rest, "Could not remove the key by which other servers find this one; it expires", "key", key, "after", ttl, "error", err)
+		p.o.Log.WarnContext(rest, "Could not remove the key by which other servers find this one; it expires",
+			"key", key, "after", ttl, "error", err)
 	}
 }
 

@@ -75,7 +75,8 @@ func FuzzDecodeTyped(f *testing.F) {
 		` {"spec":{"replicas":3,"template":{"spec":{"containers":[{"name":"c","ports":[{"containerPort":80}],"env":[]}]}}}} `,
 		`{"spec":{"replicas":03,"selector":{"matchLabels":{}}}}`, `{"spec":{"paused":true,"minReadySeconds":-1,"replicas":1.0}}`,
 		`{"spec":{"strategy":{"rollingUpdate":{"maxSurge":"25%","maxUnavailable":1}}}}`, `{"metadata":{"finalizers":[null,"a\u0041\ud800"]}}`,
-		`{"spec":{"template":{"spec":{"containers":[{"resources":{"limits":{"cpu":"1","cpu":2}}}]}}}}`, `{"metadata":{"Name":"n"}}`, `{"spec":null}`,
+		`{"spec":{"template":{"spec":{"containers":[{"resources":{"limits":{"cpu":"1","cpu":2}}}]}}}}`,
+		`{"metadata":{"Name":"n"}}`, `{"spec":null}`,
 		`{"metadata":{"managedFields":[{"fieldsV1":{"f:data":{".":{}}},"time":"2026-11-28T00:00:00Z"}]}} x`, "{\"metadata\":{\"name\":\"\xff\"}}",
 		`{"metadata":{"creationTimestamp":"\`, `{"metadata":{"managedFields":[{"fieldsV1":{"\`,
 	} {
@@ -88,8 +89,10 @@ func FuzzDecodeTyped(f *testing.F) {
 }
 
 func BenchmarkDecodeTyped(b *testing.B) {
-	text := []byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"n","labels":{"app":"web","pod-template-hash":"5d59d67564","tier":"front"},"annotations":{"example.com/checksum":"8d969eef6ecad3c29a3a629280e686cf0c3f5d5a86aff3ca12020c923adc6c92"}},` +
-		`"spec":{"automountServiceAccountToken":false,"containers":[{"name":"web","image":"registry.example.com/web:v1.2.3","ports":[{"containerPort":8080,"name":"http"}],` +
+	text := []byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"n","labels":{"app":"web","pod-template-hash":"5d59d67564","tier":"front"},` +
+		`"annotations":{"example.com/checksum":"8d969eef6ecad3c29a3a629280e686cf0c3f5d5a86aff3ca12020c923adc6c92"}},` +
+		`"spec":{"automountServiceAccountToken":false,"containers":[{"name":"web","image":"registry.example.com/web:v1.2.3",` +
+		`"ports":[{"containerPort":8080,"name":"http"}],` +
 		`"env":[{"name":"POD_NAME","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}},{"name":"LEVEL","value":"info"}],` +
 		`"resources":{"requests":{"cpu":"10m","memory":"16Mi"}}}]}}`)
 	b.Run("typed", func(b *testing.B) {

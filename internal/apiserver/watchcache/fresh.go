@@ -30,7 +30,7 @@ func (v *Views) addFresh(r *store.Record, size int64) {
 	v.happened(size)
 }
 
-// shrink drops the oldest objects above a size, except those that were read.
+// shrink takes the oldest objects off the queue until the rest has a size, and drops them from the cache unless a request has read them.
 func (f *fresh) shrink(size int64) {
 	n := 0
 	for ; f.total > size && n < len(f.queue); n++ {

@@ -10,7 +10,8 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// TestFreshObjects creates many objects of a kind without watches: few of the newest stay cached, and those that were read.
+// TestFreshObjects creates many objects of a kind without watches. The cache keeps some of the newest, and the one
+// that a request reads.
 func TestFreshObjects(t *testing.T) {
 	f := newFixture(t, 0)
 	first := f.put(t, "first")
@@ -40,7 +41,7 @@ func TestFreshObjects(t *testing.T) {
 		records = append(records, r)
 	}
 	if f.view(first) == nil {
-		t.Error("an object that was read was dropped with those that were not")
+		t.Error("the cache dropped the object that a request had read")
 	}
 	cached := 0
 	for i, r := range records {

@@ -232,7 +232,7 @@ func (k *Kind) freshObject(r *store.Record, hub resource.Object) *CachedObject {
 	return f
 }
 
-// found counts a fresh object among those that were read.
+// found notes that a request reads the object: it is not fresh any more.
 func (f *CachedObject) found() {
 	if f.fresh.Load() && f.fresh.CompareAndSwap(true, false) {
 		f.Kind.views.add(f.record, f.Kind.cachedSize(f.record))
