@@ -42,13 +42,12 @@ func imported(t *testing.T, file string) map[string]bool {
 	return all
 }
 
-// emptied matches the packages that lean empties, and the packages that compile only if those are empty.
-var emptied = regexp.MustCompile(`/fake$|^k8s\.io/client-go/(testing|gentype)$|^k8s\.io/apiserver/pkg/admission/plugin/policy/generic$|` +
-	`^k8s\.io/client-go/(informers|listers|kubernetes/typed)/[a-z]+/v|^k8s\.io/metrics/.*/v1alpha1$`)
+// emptied matches the packages for tests that lean empties, and the packages that compile only if those are empty.
+var emptied = regexp.MustCompile(`/fake$|^k8s\.io/client-go/(testing|gentype)$|^k8s\.io/apiserver/pkg/admission/plugin/policy/generic$`)
 
 // TestLeftOutIsServedNowhere looks at what scripts/overlay/lean leaves out of the program's libraries. Kubernetes of this version serves
-// none of the versions that kubectl and client-go lose. Mortise serves none of the versions whose conversions it loses, whatever its --runtime-config.
-// The packages compile without them.
+// none of the versions that kubectl and client-go lose. Mortise serves none of the versions whose conversions it loses, whatever its
+// --runtime-config. The packages compile without them.
 func TestLeftOutIsServedNowhere(t *testing.T) {
 	dir := t.TempDir()
 	packages := strings.Fields(said(t, "../../scripts/overlay/lean", dir))
