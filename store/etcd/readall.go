@@ -9,11 +9,12 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
 
 	"github.com/mortise-dev/mortise/store/etcd/keyspace"
 )
 
-// readPage is how many keys are read in one call.
+// readPage is how many keys are read in one call of an etcd without streams.
 const readPage = 5000
 
 // reader reads all keys of a revision.
@@ -25,13 +26,40 @@ type reader struct {
 	stopped  error // by take
 }
 
-// readAll calls f with each key and value of a revision, in key order, until f returns an error.
+// readAll calls f with each key and value of a revision, in key order, until f returns an error. An etcd of 3.7 or later sends them as one
+// stream. An older one sends pages, and so does what is left when a stream breaks off: a page is asked for again, of another member.
 func readAll(ctx context.Context, client *clientv3.Client, keys keyspace.Keyspace, revision int64, f func(*mvccpb.KeyValue) error) error {
 	r := &reader{client: client, from: keys.First(), to: keys.End(), revision: revision, take: f}
-	if err := r.pages(ctx); err != nil {
+	err := r.stream(ctx)
+	if r.stopped == nil && err != nil && ctx.Err() == nil && (code(err) == codes.Unimplemented || !final(err)) {
+		err = r.pages(ctx)
+	}
+	if r.stopped == nil && err != nil {
 		return fmt.Errorf("read keys at revision %d: %w", revision, err)
 	}
 	return r.stopped
+}
+
+// stream reads what is left by one call.
+func (r *reader) stream(ctx context.Context) (err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	parts, err := r.client.GetStream(ctx, r.from, clientv3.WithRange(r.to), clientv3.WithRev(r.revision))
+	if err != nil {
+		return translate(err)
+	}
+	for part := range parts { // to the end, for the client sends it until then
+		if err != nil || r.stopped != nil {
+			continue
+		}
+		if err = translate(part.Err()); err == nil {
+			r.add(part.GetKvs())
+		}
+		if r.stopped != nil {
+			cancel()
+		}
+	}
+	return err
 }
 
 // pages reads what is left by as many calls as that takes.
