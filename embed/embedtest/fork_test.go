@@ -4,23 +4,14 @@
 package embedtest_test
 
 import (
-	"context"
-	"fmt"
-	"os"
-	"runtime"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/rest"
 
 	"github.com/mortise-dev/mortise/embed"
 	"github.com/mortise-dev/mortise/embed/embedtest"
@@ -151,140 +142,4 @@ func TestForkHasControllers(t *testing.T) {
 	if _, err := first.Client().CoreV1().Pods("default").Get(t.Context(), "p", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the first cluster has the pod: %v", err)
 	}
-}
-
-// TestForkCosts measures a fork of a cluster with 10,000 objects: its time and memory until it is used, and until it has answered.
-func TestForkCosts(t *testing.T) {
-	first := bare(t)
-	client := first.Client()
-	const objects = 10_000
-	create := make(chan int, objects)
-	for i := range objects {
-		create <- i
-	}
-	close(create)
-	done := make(chan error, 16)
-	for range cap(done) {
-		go func() {
-			for i := range create {
-				data := map[string]string{"key": strings.Repeat("x", 500)}
-				m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("m", i)}, Data: data}
-				if _, err := client.CoreV1().ConfigMaps("default").Create(context.Background(), m, metav1.CreateOptions{}); err != nil {
-					done <- err
-					return
-				}
-			}
-			done <- nil
-		}()
-	}
-	for range cap(done) {
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
-	}
-	const forks = 50
-	var fresh, unused, before, after runtime.MemStats
-	read := func(m *runtime.MemStats) {
-		runtime.GC()
-		runtime.ReadMemStats(m)
-	}
-	each := func(from, to *runtime.MemStats) int64 {
-		return (int64(to.HeapAlloc) - int64(from.HeapAlloc) + int64(to.StackInuse) - int64(from.StackInuse)) / forks
-	}
-	if got := has(t, first.Fork(t).Client()); len(got) < objects { // it starts what all forks share
-		t.Fatalf("the fork has %.100q", got)
-	}
-	read(&fresh)
-	shortest := time.Hour
-	for range forks {
-		begin := time.Now()
-		first.Fork(t)
-		shortest = min(shortest, time.Since(begin))
-	}
-	read(&unused)
-	for name, config := range map[string]func(*embed.Server) *rest.Config{
-		"over TLS":        (*embed.Server).Config,
-		"in this process": func(s *embed.Server) *rest.Config { return s.As("alice", "system:masters") },
-	} {
-		answered := make([]time.Duration, forks)
-		clients := make([]corev1client.CoreV1Interface, forks)
-		read(&before)
-		for i := range answered {
-			begin := time.Now()
-			clients[i] = corev1client.NewForConfigOrDie(config(first.Fork(t)))
-			if _, err := clients[i].ConfigMaps("default").Get(t.Context(), "m77", metav1.GetOptions{}); err != nil {
-				t.Fatal(err)
-			}
-			answered[i] = time.Since(begin)
-		}
-		read(&after)
-		runtime.KeepAlive(clients)
-		slices.Sort(answered)
-		t.Logf("%s: fork and first answer take %v at best, %v in the middle, and %d bytes with the client and its connection", name,
-			answered[0], answered[forks/2], each(&before, &after))
-		if size := each(&before, &after); size > 200<<10 {
-			t.Errorf("a fork that has answered takes %d bytes: want 200 KiB at most", size)
-		}
-		if name == "in this process" && answered[0] > time.Millisecond {
-			t.Errorf("fork and answer take %v: want a millisecond at most", answered[0])
-		}
-	}
-	t.Logf("a fork of %d objects takes %v at best and %d bytes until it is used", objects, shortest, each(&fresh, &unused))
-}
-
-// forks is how many parallel tests fork the prepared cluster: by the environment, a few otherwise.
-func forks() int {
-	if n, err := strconv.Atoi(os.Getenv("MORTISE_FORKS")); err == nil {
-		return n
-	}
-	return 10
-}
-
-// TestParallelForks runs parallel tests, each with a fork with all controllers, the scheduler and a node, that waits until a Deployment of
-// the fork has its pod. It measures them together.
-func TestParallelForks(t *testing.T) {
-	began := time.Now()
-	t.Run("all", func(t *testing.T) {
-		for i := range forks() {
-			t.Run(strconv.Itoa(i), func(t *testing.T) {
-				t.Parallel()
-				cluster := prepared.Fork(t)
-				if _, err := cluster.Client().AppsV1().Deployments("default").Create(t.Context(), web(1), metav1.CreateOptions{}); err != nil {
-					t.Fatal(err)
-				}
-				d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
-				cluster.WaitFor(t, d, func() bool { return d.Status.ReadyReplicas == 1 })
-			})
-		}
-	})
-	t.Logf("%d parallel tests took %v; the process had up to %s resident", forks(), time.Since(began), resident())
-}
-
-// resident returns the largest resident memory of this process so far, where the system says it.
-func resident() string {
-	text, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return "unknown memory"
-	}
-	_, after, _ := strings.Cut(string(text), "VmHWM:")
-	line, _, _ := strings.Cut(after, "\n")
-	return strings.TrimSpace(line)
-}
-
-// TestNewCosts measures a start, until the first answer.
-func TestNewCosts(t *testing.T) {
-	shortest := time.Hour
-	for range 5 {
-		began := time.Now()
-		cluster := embedtest.New(t)
-		took := time.Since(began)
-		if _, err := cluster.Client().CoreV1().Namespaces().Get(t.Context(), "default", metav1.GetOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		shortest = min(shortest, took)
-		if err := cluster.Stop(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("embedtest.New takes %v at best", shortest)
 }

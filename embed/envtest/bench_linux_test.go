@@ -4,12 +4,17 @@
 package envtest_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"os"
 	"syscall"
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,20 +29,33 @@ type environment interface {
 	Stop() error
 }
 
-// BenchmarkEnvironment starts an environment, asks it one question and stops it: controller-runtime's with the programs in
-// KUBEBUILDER_ASSETS, if that is set, and this package's. It reports the processor time of the programs and of this process, and the
-// largest resident memory of a program.
-func BenchmarkEnvironment(b *testing.B) {
-	all := map[string]func() environment{"mortise": func() environment { return &envtest.Environment{} }}
+// kind is a kind of environment. Of its processes, whose has the server's memory.
+type kind struct {
+	name  string
+	made  func() environment
+	whose int
+}
+
+// kinds are this package's environment and, if KUBEBUILDER_ASSETS is set, controller-runtime's with the programs there.
+func kinds() []kind {
+	all := []kind{{"mortise", func() environment { return &envtest.Environment{} }, syscall.RUSAGE_SELF}}
 	if os.Getenv("KUBEBUILDER_ASSETS") != "" {
-		all["programs"] = func() environment { return &upstream.Environment{} }
+		all = append(all, kind{"programs", func() environment { return &upstream.Environment{} }, syscall.RUSAGE_CHILDREN})
 	}
-	for name, made := range all {
-		b.Run(name, func(b *testing.B) {
+	return all
+}
+
+// The attributes of the benchmarks are cells of the table that scripts/testcost prints.
+
+// BenchmarkEnvironment starts an environment, asks it one question and stops it. It reports the processor time of the programs and of this
+// process, and the largest resident memory of the process of the API server.
+func BenchmarkEnvironment(b *testing.B) {
+	for _, k := range kinds() {
+		b.Run(k.name, func(b *testing.B) {
 			before := processorTime(b, syscall.RUSAGE_SELF) + processorTime(b, syscall.RUSAGE_CHILDREN)
 			var starts time.Duration
 			for b.Loop() {
-				began, env := time.Now(), made()
+				began, env := time.Now(), k.made()
 				config, err := env.Start()
 				if err != nil {
 					b.Fatal(err)
@@ -57,9 +75,53 @@ func BenchmarkEnvironment(b *testing.B) {
 			used := processorTime(b, syscall.RUSAGE_SELF) + processorTime(b, syscall.RUSAGE_CHILDREN) - before
 			b.ReportMetric(float64(starts.Milliseconds())/float64(b.N), "start-ms/op")
 			b.ReportMetric(float64(used.Milliseconds())/float64(b.N), "processor-ms/op")
-			b.ReportMetric(float64(usage(b, syscall.RUSAGE_CHILDREN).Maxrss)/1024, "program-MB")
+			b.ReportMetric(float64(usage(b, k.whose).Maxrss)/1024, "resident-MB")
+			n := int64(b.N)
+			b.Attr(k.name, fmt.Sprintf("%d ms; %d ms of processor time with its stop", starts.Milliseconds()/n, used.Milliseconds()/n))
 		})
 	}
+}
+
+// BenchmarkParallelEnvironments runs tests, as many at once as there are processors, each with an environment that gets a Deployment: that
+// is all that a test without controllers can do with it.
+func BenchmarkParallelEnvironments(b *testing.B) {
+	for _, k := range kinds() {
+		b.Run(k.name, func(b *testing.B) {
+			before := processorTime(b, syscall.RUSAGE_SELF) + processorTime(b, syscall.RUSAGE_CHILDREN)
+			b.RunParallel(func(all *testing.PB) {
+				for all.Next() {
+					if err := deploy(b.Context(), k.made()); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+			used := processorTime(b, syscall.RUSAGE_SELF) + processorTime(b, syscall.RUSAGE_CHILDREN) - before
+			b.Attr("parallel-"+k.name, fmt.Sprintf("%d tests in %.1f s, %.1f s of processor time, %d MB resident in the largest process", b.N,
+				b.Elapsed().Seconds(), used.Seconds(), usage(b, k.whose).Maxrss/1024))
+		})
+	}
+}
+
+// deploy starts an environment, creates a Deployment and stops the environment.
+func deploy(ctx context.Context, env environment) (err error) {
+	config, err := env.Start()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, env.Stop()) }()
+	c, err := client.New(config, client.Options{})
+	if err != nil {
+		return err
+	}
+	labels := map[string]string{"app": "web"}
+	return c.Create(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}, Spec: appsv1.DeploymentSpec{
+		Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: labels},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		},
+	}})
 }
 
 func usage(b *testing.B, of int) (r syscall.Rusage) {
