@@ -407,17 +407,17 @@ func (k *Kind) Decode(r *store.Record) (resource.Object, error) {
 	if hub.GetResourceVersion() == "" {
 		hub.SetResourceVersion(strconv.FormatInt(r.Revision, 10))
 	}
-	k.settle(hub)
+	settle(hub, k.Unstructured)
 	return hub, nil
 }
 
 // settle does what can be done only while a decoded object is not shared: it makes the texts that quantities cache at the first call, and
 // has the object share its field sets.
-func (k *Kind) settle(hub resource.Object) {
+func settle(hub resource.Object, unstructured bool) {
 	if measured, ok := hub.(interface{ Size() int }); ok {
 		measured.Size()
 	}
-	if !k.Unstructured {
+	if !unstructured {
 		decodedFieldSets.share(hub)
 	}
 }
@@ -429,7 +429,7 @@ func (k *Kind) ReadBack(obj resource.Object) bool {
 	if !ok || !r.ReadBack(obj) {
 		return false
 	}
-	k.settle(obj)
+	settle(obj, k.Unstructured)
 	return true
 }
 
