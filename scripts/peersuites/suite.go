@@ -86,6 +86,9 @@ func (s *suite) count(ctx context.Context, with, assets string) (tally, error) {
 	if err := s.prepare(ctx, dir, change); err != nil {
 		return tally{}, err
 	}
+	if err := s.root(dir); err != nil {
+		return tally{}, err
+	}
 	if change && s.delay > 0 {
 		if err := slow(filepath.Join(dir, s.folder), s.delay); err != nil {
 			return tally{}, err
@@ -147,6 +150,19 @@ func (s *suite) prepare(ctx context.Context, dir string, change bool) error {
 	// It writes this module's versions into go.mod: go test alone keeps the older ones there of what it has no need to look up.
 	_, err = command(ctx, dir, nil, "list", "-m", "all")
 	return err
+}
+
+// root lets a suite find its module's files by the path of a source file, which -trimpath makes relative: to the suite's folder, where it
+// runs.
+func (s *suite) root(dir string) error {
+	link := filepath.Join(dir, s.folder, s.module)
+	if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
+		return err
+	}
+	if err := os.Symlink(dir, link); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
 }
 
 // copy copies a module. It changes the import in Go files if told to.
