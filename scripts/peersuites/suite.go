@@ -185,7 +185,11 @@ func (s *suite) copy(from, to string, change bool) error {
 		if change && strings.HasSuffix(name, ".go") {
 			data = bytes.ReplaceAll(data, []byte(upstream), []byte(changed))
 		}
-		return os.WriteFile(filepath.Join(to, rel), data, 0o644) //nolint:gosec // below the folder of the copies
+		mode := fs.FileMode(0o644)
+		if bytes.HasPrefix(data, []byte("#!")) {
+			mode = 0o755 // a module does not keep that a script is executable
+		}
+		return os.WriteFile(filepath.Join(to, rel), data, mode) //nolint:gosec // below the folder of the copies
 	})
 }
 
