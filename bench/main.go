@@ -8,11 +8,15 @@
 // with the programs kube-apiserver and etcd, which bench starts. With -kubeconfig it starts nothing, and measures that
 // server alone.
 //
+// With -against, the other server is an older binary of Mortise: the rows that can be put to any server are measured for both by
+// turns, and the budget of CPU and memory is what the older one took, and 3 % of it.
+//
 // Each row is one measurement: a start, a closed loop of N clients for a while, a fan-out with a bounded window. CPU is the
 // server's own (user and system, from /proc), divided by operations, since on a small machine the clients share its cores.
 // bench finds a server that it did not start by its port; -pids adds further processes of it, such as an etcd.
 //
 //	go run -tags grpcnotrace ./bench -binary bin/mortise [-rows 'create|get'] [-seconds 5] [-peer KUBECONFIG|DIRECTORY]
+//	go run -tags grpcnotrace ./bench -binary bin/mortise -against OLDER [-rows '^(clients|burst)$']
 //	go run -tags grpcnotrace ./bench -kubeconfig KUBECONFIG
 //	go run -tags grpcnotrace ./bench -list
 //
@@ -49,6 +53,7 @@ func main() {
 	peer := flag.String("peer", "", "server that does the same work: a kubeconfig, or a directory with kube-apiserver and etcd")
 	pids := flag.String("pids", "", "further processes of the server of -kubeconfig or -peer, as id,id")
 	pattern := flag.String("rows", "", "regular expression: only rows whose names match, or row/line, such as clients/create16")
+	flag.StringVar(&o.Against, "against", "", "older binary of Mortise that does the same work by turns")
 	only := flag.Bool("list", false, "list the rows and do nothing")
 	flag.IntVar(&o.Seconds, "seconds", 4, "how long each closed loop runs, 1 to 600")
 	flag.IntVar(&o.Starts, "starts", 5, "how many starts are measured, 1 to 100")

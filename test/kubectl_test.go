@@ -19,10 +19,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/mortise-dev/mortise/internal/golden"
 )
 
 var (
-	update  = flag.Bool("update", false, "rewrite the sessions of testdata/kubectl")
 	against = flag.String("against", "", "a kubeconfig: hold the sessions with that server instead, one that knows nothing of them")
 )
 
@@ -51,11 +52,11 @@ func TestKubectl(t *testing.T) {
 			archive := txtar.Parse(data)
 			s := open(t, name, archive)
 			got := s.hold(string(archive.Comment))
-			if diff := cmp.Diff(strings.Split(string(archive.Comment), "\n"), strings.Split(got, "\n")); diff != "" && !*update {
+			if diff := cmp.Diff(strings.Split(string(archive.Comment), "\n"), strings.Split(got, "\n")); diff != "" && !golden.Update() {
 				t.Errorf("session %s (-want +got):\n%s", name, diff)
 			}
 			archive.Comment = []byte(got)
-			if now := txtar.Format(archive); *update && *against == "" && !bytes.Equal(now, data) {
+			if now := txtar.Format(archive); golden.Update() && *against == "" && !bytes.Equal(now, data) {
 				if err := os.WriteFile(file, now, 0o644); err != nil {
 					t.Fatal(err)
 				}

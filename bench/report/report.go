@@ -60,16 +60,16 @@ func (r *Report) Add(what string, mine, peer []Value) {
 	}
 }
 
-// Print writes the rows as Markdown.
-func (r *Report) Print(w io.Writer, peer bool) {
-	if peer {
-		fmt.Fprintln(w, "| what | measured | peer | mortise / peer | budget | met? |\n|---|---|---|---|---|---|")
+// Print writes the rows as Markdown. other is what was measured beside the server, if anything was.
+func (r *Report) Print(w io.Writer, other string) {
+	if other != "" {
+		fmt.Fprintf(w, "| what | measured | %[1]s | mortise / %[1]s | budget | met? |\n|---|---|---|---|---|---|\n", other)
 	} else {
 		fmt.Fprintln(w, "| what | measured | budget | met? |\n|---|---|---|---|")
 	}
 	for _, l := range r.lines {
 		cells := []string{l.What, numbers(l.Mine)}
-		if peer {
+		if other != "" {
 			cells = append(cells, numbers(l.peer), ratios(l.Mine, l.peer))
 		}
 		budget, met := budgets(l.Mine, l.peer)

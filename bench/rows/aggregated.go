@@ -11,11 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/http/httptest"
-	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -43,7 +39,7 @@ func beAggregated(in io.Reader, out io.Writer) error {
 	part := bytes.Repeat([]byte("0123456789abcde\n"), aggregatedPart/16)
 	var mu sync.Mutex
 	watchers := map[chan []byte]bool{}
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return serveAggregated(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case strings.TrimSuffix(r.URL.Path, "/") == "/apis/bulk.example.com/v1":
 			w.Header().Set("Content-Type", "application/json")
@@ -79,41 +75,16 @@ func beAggregated(in io.Reader, out io.Writer) error {
 		default:
 			_, _ = w.Write(part)
 		}
-	}))
-	s.EnableHTTP2 = true
-	s.StartTLS()
-	defer s.CloseClientConnections()
-	if _, err := fmt.Fprintln(out, s.Listener.Addr()); err != nil {
-		return err
-	}
-	_, err := io.Copy(io.Discard, in)
-	return err
+	}), in, out)
 }
 
 // aggregated is what the way through the proxy costs: bulk, and many watches.
 func aggregated(ctx context.Context, b *bench, add adder) (err error) {
-	self, err := os.Executable()
+	address, stop, err := startAggregated(ctx, aggregatedChild)
 	if err != nil {
 		return err
 	}
-	child := exec.CommandContext(ctx, self, aggregatedChild)
-	in, err := child.StdinPipe()
-	if err != nil {
-		return err
-	}
-	out, err := child.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := child.Start(); err != nil {
-		return fmt.Errorf("start aggregated server: %w", err)
-	}
-	defer func() { err = errors.Join(err, in.Close(), child.Wait()) }()
-	address, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		return fmt.Errorf("start aggregated server: %w", err)
-	}
-	address = strings.TrimSpace(address)
+	defer func() { err = errors.Join(err, stop()) }()
 	s, err := load.Start(ctx, b.binary, load.Bare...)
 	if err != nil {
 		return err
@@ -123,7 +94,7 @@ func aggregated(ctx context.Context, b *bench, add adder) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := register(ctx, client, s.Config.Host, address); err != nil {
+	if err := register(ctx, client, s.Config.Host, address, "bulk.example.com", "v1"); err != nil {
 		return err
 	}
 	direct := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true,
@@ -140,41 +111,6 @@ func aggregated(ctx context.Context, b *bench, add adder) (err error) {
 		return err
 	}
 	return watched(ctx, direct, client, s, "https://"+address, add)
-}
-
-// register makes the service and its registration, and waits until the server is found to answer.
-func register(ctx context.Context, client *http.Client, host, address string) error {
-	name, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return err
-	}
-	service := fmt.Sprintf(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"bulk"},"spec":{"type":"ExternalName","externalName":%q}}`,
-		name)
-	registration := fmt.Sprintf(`{"apiVersion":"apiregistration.k8s.io/v1","kind":"APIService","metadata":{"name":"v1.bulk.example.com"},"spec":{"group":"bulk.example.com","version":"v1","groupPriorityMinimum":1000,"versionPriority":10,"insecureSkipTLSVerify":true,"service":{"namespace":"default","name":"bulk","port":%s}}}`, port)
-	const registrations = "/apis/apiregistration.k8s.io/v1/apiservices"
-	if err := load.Expect(ctx, client, http.StatusCreated, "POST", host+"/api/v1/namespaces/default/services", "application/json",
-		service); err != nil {
-		return err
-	}
-	if err := load.Expect(ctx, client, http.StatusCreated, "POST", host+registrations, "application/json", registration); err != nil {
-		return err
-	}
-	r, err := http.NewRequestWithContext(ctx, "GET", host+registrations+
-		"?watch=1&timeoutSeconds=60&fieldSelector=metadata.name%3Dv1.bulk.example.com", nil)
-	if err != nil {
-		return err
-	}
-	resp, err := client.Do(r)
-	if err != nil {
-		return fmt.Errorf("watch registration: %w", err)
-	}
-	defer resp.Body.Close()
-	for events := bufio.NewScanner(resp.Body); events.Scan(); {
-		if strings.Contains(events.Text(), `"reason":"Passed"`) {
-			return nil
-		}
-	}
-	return errors.New("the aggregated server was never found to answer")
 }
 
 // bulk reads the same bytes from the server and through the proxy, in turns.

@@ -4,16 +4,11 @@
 package rows
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/http/httptest"
-	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -34,7 +29,7 @@ const (
 
 // beMetered serves the usage of pods of StatefulSets, which are named NAME-0, NAME-1 …, until its input ends.
 func beMetered(in io.Reader, out io.Writer) error {
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return serveAggregated(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		app := strings.TrimPrefix(r.URL.Query().Get("labelSelector"), "app=")
 		switch {
 		case strings.TrimSuffix(r.URL.Path, "/") == "/apis/metrics.k8s.io/v1beta1":
@@ -55,15 +50,7 @@ func beMetered(in io.Reader, out io.Writer) error {
 		default:
 			http.NotFound(w, r)
 		}
-	}))
-	s.EnableHTTP2 = true
-	s.StartTLS()
-	defer s.CloseClientConnections()
-	if _, err := fmt.Fprintln(out, s.Listener.Addr()); err != nil {
-		return err
-	}
-	_, err := io.Copy(io.Discard, in)
-	return err
+	}), in, out)
 }
 
 func scaledSet(name string) string {
@@ -85,27 +72,11 @@ func scaledName(i int) string { return fmt.Sprintf("web-%04d", i) }
 // does, and the load of some steps up. The row shows the time that the server takes to measure its nodes, which is processor time on a
 // quiet machine, apart from that of the autoscalers.
 func autoscaling(ctx context.Context, b *bench, add adder) (err error) {
-	self, err := os.Executable()
+	address, stop, err := startAggregated(ctx, meteredChild)
 	if err != nil {
 		return err
 	}
-	child := exec.CommandContext(ctx, self, meteredChild)
-	in, err := child.StdinPipe()
-	if err != nil {
-		return err
-	}
-	out, err := child.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := child.Start(); err != nil {
-		return fmt.Errorf("start metrics server: %w", err)
-	}
-	defer func() { err = errors.Join(err, in.Close(), child.Wait()) }()
-	address, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		return fmt.Errorf("start metrics server: %w", err)
-	}
+	defer func() { err = errors.Join(err, stop()) }()
 	s, err := load.Start(ctx, b.binary, "--node", "simulated", "--nodes", "100",
 		"--horizontal-pod-autoscaler-cpu-initialization-period", "0s")
 	if err != nil {
@@ -117,31 +88,10 @@ func autoscaling(ctx context.Context, b *bench, add adder) (err error) {
 		return err
 	}
 	defer r.client.CloseIdleConnections()
-	if err := registerMetrics(ctx, r.client, s.Config.Host, strings.TrimSpace(address)); err != nil {
+	if err := register(ctx, r.client, s.Config.Host, address, "metrics.k8s.io", "v1beta1"); err != nil {
 		return err
 	}
 	return r.measure(ctx, add)
-}
-
-// registerMetrics has the server of metrics.k8s.io at an address asked.
-func registerMetrics(ctx context.Context, client *http.Client, host, address string) error {
-	name, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return err
-	}
-	if err := load.Expect(ctx, client, http.StatusCreated, "POST", host+"/api/v1/namespaces/default/services", jsonContent,
-		fmt.Sprintf(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"meter"},"spec":{"type":"ExternalName","externalName":%q}}`,
-			name)); err != nil {
-		return err
-	}
-	const registrations = "/apis/apiregistration.k8s.io/v1/apiservices"
-	if err := load.Expect(ctx, client, http.StatusCreated, "POST", host+registrations, jsonContent,
-		fmt.Sprintf(`{"apiVersion":"apiregistration.k8s.io/v1","kind":"APIService","metadata":{"name":"v1beta1.metrics.k8s.io"},"spec":{"group":"metrics.k8s.io","version":"v1beta1","groupPriorityMinimum":100,"versionPriority":100,"insecureSkipTLSVerify":true,"service":{"namespace":"default","name":"meter","port":%s}}}`,
-			port)); err != nil {
-		return err
-	}
-	return watchLines(ctx, client, host+registrations+"?watch=1&fieldSelector=metadata.name%3Dv1beta1.metrics.k8s.io", wholeObjects,
-		func(line []byte) (bool, error) { return strings.Contains(string(line), `"reason":"Passed"`), nil })
 }
 
 // scaled is a server with the autoscalers.

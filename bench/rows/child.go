@@ -20,14 +20,24 @@ type child struct {
 	lines *bufio.Scanner // of its output
 }
 
-// startChild starts this program with an argument that says what it does. Its standard error is the bench's.
-func startChild(ctx context.Context, argument string) (*child, error) {
+// ownProgram is this program with an argument that says what it does. Its standard error is the bench's.
+func ownProgram(ctx context.Context, argument string) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find own program: %w", err)
 	}
-	c := &child{Cmd: exec.CommandContext(ctx, self, argument)}
+	c := exec.CommandContext(ctx, self, argument)
 	c.Stderr = os.Stderr
+	return c, nil
+}
+
+// startChild starts ownProgram.
+func startChild(ctx context.Context, argument string) (*child, error) {
+	program, err := ownProgram(ctx, argument)
+	if err != nil {
+		return nil, err
+	}
+	c := &child{Cmd: program}
 	if c.in, err = c.StdinPipe(); err != nil {
 		return nil, err
 	}

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,13 +43,13 @@ func embedTwice(ctx context.Context, w io.Writer) error {
 }
 
 func embeds(ctx context.Context, b *bench, add adder) error {
-	self, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("find benchmark: %w", err)
-	}
 	var first, second []time.Duration
 	for range b.Starts {
-		out, err := exec.CommandContext(ctx, self, embedChild).Output()
+		c, err := ownProgram(ctx, embedChild)
+		if err != nil {
+			return err
+		}
+		out, err := c.Output()
 		if err != nil {
 			return fmt.Errorf("start clusters: %w", err)
 		}

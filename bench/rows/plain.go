@@ -12,8 +12,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"os/exec"
 	"slices"
 	"time"
 )
@@ -35,12 +33,11 @@ func posted(ctx context.Context, p plain) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	self, err := os.Executable()
+	c, err := ownProgram(ctx, plainChild)
 	if err != nil {
 		return 0, err
 	}
-	c := exec.CommandContext(ctx, self, plainChild)
-	c.Stdin, c.Stderr = bytes.NewReader(told), os.Stderr
+	c.Stdin = bytes.NewReader(told)
 	out, err := c.Output()
 	if err != nil {
 		return 0, fmt.Errorf("post from another process: %w", err)

@@ -6,10 +6,7 @@ package rows
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
-	"os"
-	"os/exec"
 )
 
 // pluginChild is the subcommand of a device plug-in in a process of its own.
@@ -23,21 +20,12 @@ type pluginOptions struct {
 
 // serveApart starts a device plug-in in another process, which registers itself.
 func (n *deviceNode) serveApart(ctx context.Context, devices int) error {
-	self, err := os.Executable()
+	c, err := startChild(context.WithoutCancel(ctx), pluginChild) // stop ends it
 	if err != nil {
 		return err
 	}
-	child := exec.CommandContext(context.WithoutCancel(ctx), self, pluginChild) // stop ends it
-	child.Stderr = os.Stderr
-	in, err := child.StdinPipe()
-	if err != nil {
-		return err
-	}
-	if err := child.Start(); err != nil {
-		return err
-	}
-	n.apart = func() error { return errors.Join(in.Close(), child.Wait()) }
-	return json.NewEncoder(in).Encode(pluginOptions{n.dir, devices})
+	n.apart = c.end
+	return json.NewEncoder(c.in).Encode(pluginOptions{n.dir, devices})
 }
 
 // beDevicePlugin is that process.

@@ -109,17 +109,16 @@ func onRealNode(ctx context.Context, b *bench, child string, measured any) error
 		return err
 	}
 	defer os.RemoveAll(dir)
-	self, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("find benchmark: %w", err)
-	}
 	binary, err := filepath.Abs(b.binary)
 	if err != nil {
 		return err
 	}
-	c := exec.CommandContext(ctx, self, child)
+	c, err := ownProgram(ctx, child)
+	if err != nil {
+		return err
+	}
 	c.Env = append(os.Environ(), "TMPDIR="+dir)
-	c.Stdin, c.Stderr = strings.NewReader(binary), os.Stderr
+	c.Stdin = strings.NewReader(binary)
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
 	// The death that is signalled is the thread's.
 	runtime.LockOSThread()

@@ -24,6 +24,7 @@ type Options struct {
 	binary, kubeconfig, peer                  string
 	pids                                      []int
 	rows                                      *regexp.Regexp
+	Against                                   string // an older binary, which is measured as a peer is
 	Seconds, Starts, Objects, Watchers, Nodes int
 }
 
@@ -44,6 +45,9 @@ func (o *Options) Settle(binary, kubeconfig, peer, pids, rows string) (err error
 	}
 	if kubeconfig != "" && peer != "" {
 		return errors.New("-kubeconfig and -peer exclude each other")
+	}
+	if o.Against != "" && (kubeconfig != "" || peer != "") {
+		return errors.New("-against excludes -kubeconfig and -peer")
 	}
 	for field := range strings.SplitSeq(pids, ",") {
 		if field == "" {
@@ -88,8 +92,19 @@ func Run(ctx context.Context, o *Options) error {
 			out.Add(r.what, []report.Value{{Text: "not measured: " + err.Error(), Bound: report.AtMost(0), Number: 1}}, nil)
 		}
 	}
-	out.Print(os.Stdout, o.peer != "")
+	out.Print(os.Stdout, o.other())
 	return errors.Join(failed...)
+}
+
+// other says what is measured beside the server, if anything is.
+func (o *Options) other() string {
+	switch {
+	case o.Against != "":
+		return "older"
+	case o.peer != "":
+		return "peer"
+	}
+	return ""
 }
 
 // selects reports whether a row is asked for, by its name or as "row/line" by that of one of its lines, and leaves it those lines.
@@ -105,6 +120,7 @@ func (o *Options) selects(r *row) bool {
 type bench struct {
 	*Options
 	shared     *load.Server            // bare, started by the first row that needs it
+	sharedOld  *load.Server            // the same of the older binary
 	peerTo     *load.Target            // a peer that runs
 	sharedPeer *load.Upstream          // a peer that the bench starts, for the first row that needs it
 	pair       *pair                   // on one etcd, for the row that compares them
@@ -115,6 +131,9 @@ func (b *bench) end() error {
 	var errs []error
 	if b.shared != nil {
 		errs = append(errs, b.shared.Stop())
+	}
+	if b.sharedOld != nil {
+		errs = append(errs, b.sharedOld.Stop())
 	}
 	if b.sharedPeer != nil {
 		errs = append(errs, b.sharedPeer.Stop())
@@ -132,6 +151,9 @@ func (b *bench) measure(ctx context.Context, r *row, out *report.Report) (err er
 	}
 	if r.serve == nil {
 		return r.start(ctx, b, func(what string, values ...report.Value) { out.Add(what, values, nil) })
+	}
+	if b.Against != "" {
+		return b.serveByTurns(ctx, r, out)
 	}
 	mine := &lines{}
 	t, stop, err := b.target(ctx, r)
@@ -172,7 +194,6 @@ func (l *lines) add(what string, values ...report.Value) {
 
 // target is the server that a row is put to, and what is to be called after it.
 func (b *bench) target(ctx context.Context, r *row) (*load.Target, func() error, error) {
-	nothing := func() error { return nil }
 	if b.kubeconfig != "" {
 		if b.peerTo == nil {
 			t, err := load.Connect(b.kubeconfig, b.pids)
@@ -181,21 +202,26 @@ func (b *bench) target(ctx context.Context, r *row) (*load.Target, func() error,
 			}
 			b.peerTo = t
 		}
-		return b.peerTo, nothing, nil
+		return b.peerTo, func() error { return nil }, nil
 	}
+	return b.started(ctx, r, b.binary, &b.shared)
+}
+
+// started is a server of a binary: one for the row alone, if it has arguments, or the one that rows share.
+func (b *bench) started(ctx context.Context, r *row, binary string, shared **load.Server) (*load.Target, func() error, error) {
 	if len(r.args) > 0 {
-		s, err := load.Start(ctx, b.binary, r.args...)
+		s, err := load.Start(ctx, binary, r.args...)
 		if err != nil {
 			return nil, nil, err
 		}
 		return &s.Target, s.Stop, nil
 	}
-	if b.shared == nil {
-		s, err := load.Start(ctx, b.binary, load.Bare...)
+	if *shared == nil {
+		s, err := load.Start(ctx, binary, load.Bare...)
 		if err != nil {
 			return nil, nil, err
 		}
-		b.shared = s
+		*shared = s
 	}
-	return &b.shared.Target, nothing, nil
+	return &(*shared).Target, func() error { return nil }, nil
 }

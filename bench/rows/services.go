@@ -10,8 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"syscall"
@@ -89,12 +87,10 @@ func serviceRules(ctx context.Context, _ *bench, add adder) error {
 
 // proxyOnce runs that process.
 func proxyOnce(ctx context.Context, backend netfilter.Backend) (p proxied, err error) {
-	self, err := os.Executable()
+	c, err := ownProgram(ctx, proxiedChild+string(backend))
 	if err != nil {
-		return p, fmt.Errorf("find benchmark: %w", err)
+		return p, err
 	}
-	c := exec.CommandContext(ctx, self, proxiedChild+string(backend))
-	c.Stderr = os.Stderr
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
 	out, err := c.Output()
 	if err != nil {

@@ -46,7 +46,7 @@ func (b *bench) compare(ctx context.Context, r *row, out *report.Report) (err er
 		if len(values) > 1 {
 			peer = values[1]
 		}
-		out.Add(c.what, values[0], peer)
+		out.Add(c.what, b.judged(values[0]), peer)
 	}
 	return nil
 }
@@ -61,7 +61,7 @@ func (b *bench) opponents(ctx context.Context, r *row) ([]*load.Target, func() e
 		return p.targets(), func() error { return nil }, nil
 	}
 	mine, stop, err := b.target(ctx, r)
-	if err != nil || b.peer == "" {
+	if err != nil || b.other() == "" {
 		return []*load.Target{mine}, stop, err
 	}
 	peer, stopPeer, err := b.peerTarget(ctx, r)
@@ -120,6 +120,9 @@ func medianValues(rounds [][]report.Value) []report.Value {
 // if its programs are known.
 func (b *bench) peerTarget(ctx context.Context, r *row) (*load.Target, func() error, error) {
 	nothing := func() error { return nil }
+	if b.Against != "" {
+		return b.started(ctx, r, b.Against, &b.sharedOld)
+	}
 	if !isDirectory(b.peer) {
 		if b.peerTo == nil {
 			t, err := load.Connect(b.peer, b.pids)

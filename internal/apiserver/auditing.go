@@ -32,7 +32,7 @@ func auditStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Han
 		return
 	}
 	info, _ := request.RequestInfoFrom(r.Context())
-	s.opts.Audit.Serve(w, r, audited(r), received(r), lasting(info), next)
+	s.opts.Audit.Serve(w, r, audited(r), received(r), hasResponseStarted(info), next)
 }
 
 // refused rejects a request that does not reach the audit stage, and records the rejection.
@@ -59,8 +59,8 @@ func received(r *http.Request) time.Time {
 	return t
 }
 
-// lasting reports whether a request is long-running, so that audit has the stage ResponseStarted.
-func lasting(info *requestinfo.Info) bool {
+// hasResponseStarted reports whether a request is long-running, so that audit has the stage ResponseStarted.
+func hasResponseStarted(info *requestinfo.Info) bool {
 	return info.Verb == "watch" || info.Verb == "proxy" || longRunning(info) || !info.IsResourceRequest &&
 		strings.HasPrefix(info.Path, "/debug/pprof/")
 }

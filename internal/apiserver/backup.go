@@ -35,7 +35,7 @@ func backUp(s *store.Store) http.HandlerFunc {
 			return
 		}
 		if _, ok := store.Ability[store.Backuper](s.Engine()); !ok {
-			status.Write(w, r, status.Route(http.StatusNotImplemented, "this server's store is kept elsewhere, or in memory alone, and has no backups"))
+			status.Write(w, r, status.Route(http.StatusNotImplemented, "the store of this server is in memory alone, and has no backups"))
 			return
 		}
 		state, err := backupState(r.URL.Query())

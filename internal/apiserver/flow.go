@@ -19,6 +19,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
+	"github.com/mortise-dev/mortise/internal/apiserver/lasting"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 )
 
@@ -83,7 +84,7 @@ func flowControl(s *Server, w http.ResponseWriter, r *http.Request, next http.Ha
 			s.tooMany(w, r, info, 1)
 			return
 		}
-		defer leave()
+		defer lasting.After(w, leave)
 		if long && !watch {
 			next.ServeHTTP(w, r)
 			return
@@ -171,9 +172,9 @@ func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinf
 		return
 	}
 	leave := sync.OnceFunc(ticket.Leave)
-	defer leave()
+	defer lasting.After(w, leave)
 	if info.Verb == "watch" {
-		defer s.flow.Watching(r, info)()
+		defer lasting.After(w, s.flow.Watching(r, info))
 	}
 	next.ServeHTTP(w, r.WithContext(flowcontrol.WithBeginning(ctx, leave)))
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 	"github.com/mortise-dev/mortise/internal/apiserver/explain"
+	"github.com/mortise-dev/mortise/internal/apiserver/lasting"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
@@ -68,17 +69,7 @@ func (s *Server) pipeline(inner http.Handler) http.Handler {
 		rec.answer.ResponseWriter, rec.answer.record = w, rec
 		_, rec.inProcess = w.(*unary)
 		w.Header()["Cache-Control"] = uncached // unless the handler sets it
-		defer func() {
-			if p := recover(); p != nil {
-				panicked(s.opts.Log, &rec.answer, r, p)
-			}
-			if rec.left != nil {
-				rec.left()
-			}
-			took := time.Since(begun)
-			observe(s.metrics, rec, took)
-			finished(rec, took)
-		}()
+		defer func() { lasting.Recover(w, recover(), rec.finish) }()
 		ctx := request.WithRequestInfo(r.Context(), info)
 		if s.opts.CBOR {
 			ctx = negotiate.WithCBOR(ctx, true)
@@ -91,6 +82,20 @@ func (s *Server) pipeline(inner http.Handler) http.Handler {
 		}
 		h.ServeHTTP(&rec.answer, r.WithContext(rec))
 	})
+}
+
+// finish is what is done when the request has been answered. It gets the value of a panic; nil: there was none.
+func (c *requestRecord) finish(panic any) {
+	s := c.server
+	if panic != nil {
+		panicked(s.opts.Log, &c.answer, c.request, panic)
+	}
+	if c.left != nil {
+		c.left()
+	}
+	took := time.Since(c.begun)
+	observe(s.metrics, c, took)
+	finished(c, took)
 }
 
 // panicked responds to a request whose handler panicked; it passes on http.ErrAbortHandler, which ends a response half-way.

@@ -100,12 +100,20 @@ type fixture struct {
 
 func start(t *testing.T) *fixture {
 	t.Helper()
+	return startWith(t, Options{})
+}
+
+// startWith is start with some options, and HTTP/2 as the program serves it.
+func startWith(t *testing.T, o Options) *fixture {
+	t.Helper()
 	m, err := serving.LoadOrCreate("", []string{"127.0.0.1"}, serving.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	engine := store.New(memory.Open(memory.Options{}))
-	s, err := New(Options{Store: engine, Kinds: []*resource.Descriptor{configMaps(), pods(), widgets()}, Material: m})
+	o.Store, o.Kinds, o.Material = engine, []*resource.Descriptor{configMaps(), pods(), widgets()}, m
+	o.FlowControl.Bounds.OwnHTTP2 = true
+	s, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}

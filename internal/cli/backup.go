@@ -8,8 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -28,13 +31,17 @@ const backupPath, backupRevision = "/store/backup", "Mortise-Backup-Revision"
 // backup writes a store's newest state, or an older one, and returns its revision.
 type backup func(ctx context.Context, w io.Writer, state store.Point) (int64, error)
 
-// backupFrom returns the backup of a directory or, if a kubeconfig is given or a server uses the directory, of a running server.
-func backupFrom(dir, kubeconfig string) backup {
+// backupFrom returns the backup of the store in a data directory or, if a kubeconfig is given or a server uses the directory, of a running
+// server. A data directory with a kubeconfig and without a store is that of a server whose store is etcd.
+func backupFrom(dataDir, kubeconfig string) backup {
 	if kubeconfig != "" {
 		return running(kubeconfig)
 	}
 	return func(ctx context.Context, w io.Writer, state store.Point) (int64, error) {
-		revision, err := local.BackupAt(ctx, dir, w, state, local.Options{})
+		revision, err := local.BackupAt(ctx, filepath.Join(dataDir, storeDir), w, state, local.Options{})
+		if its := filepath.Join(dataDir, "kubeconfig"); errors.Is(err, fs.ErrNotExist) && exists(its) {
+			return running(its)(ctx, w, state)
+		}
 		if !errors.Is(err, store.ErrLocked) {
 			return revision, err
 		}
@@ -44,6 +51,11 @@ func backupFrom(dir, kubeconfig string) backup {
 		}
 		return revision, nil
 	}
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
 }
 
 // pointInTime reads the flags that name an older state.

@@ -6,7 +6,6 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -15,12 +14,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/mortise-dev/mortise/extension/trace"
+	"github.com/mortise-dev/mortise/internal/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite testdata/explain/*.txt")
 
 // TestExplainPrints prints the answers of testdata/explain: NAME.json is what a server says, NAME.txt what is printed of it, in each
 // form that fits.
@@ -73,19 +69,7 @@ func TestExplainPrints(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		golden := strings.TrimSuffix(file, ".json") + ".txt"
-		if *update {
-			if err := os.WriteFile(golden, out.Bytes(), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(golden)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(string(want), out.String()); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", file, diff)
-		}
+		golden.Compare(t, strings.TrimSuffix(file, ".json")+".txt", out.String())
 	}
 }
 

@@ -15,6 +15,9 @@ import (
 	"github.com/mortise-dev/mortise/store/local"
 )
 
+// storeDir is where the store is in a data directory.
+const storeDir = "store"
+
 // runStore maintains the store of a data directory. Only backup works while a cluster runs on it.
 func runStore(ctx context.Context, p Program, args []string) int {
 	f := pflag.NewFlagSet("store", pflag.ContinueOnError)
@@ -29,12 +32,13 @@ func runStore(ctx context.Context, p Program, args []string) int {
 	var t transfer
 	t.bind(f)
 	f.Usage = func() {
-		fmt.Fprintf(f.Output(), `Usage: mortise store check|backup FILE [--revision N|--at TIME]|restore FILE|export --to ETCD|import --from ETCD [flags]
+		fmt.Fprintf(f.Output(), `Usage: mortise store check|backup FILE [--revision N|--at TIME]|restore FILE [--to ETCD]|export --to ETCD|import --from ETCD [flags]
 
 check reads and verifies the store and changes nothing. backup writes the newest state to FILE ("-" is standard output); from a store in
-use it gets it by the running server, as an administrator of $KUBECONFIG or ~/.kube/config; with --from etcd://..., it reads etcd. With
---revision or --at it writes an older state, as far back as the history reaches: five to ten minutes. restore creates the store of an empty data
-directory from FILE ("-" is standard input). export copies the newest state to etcd, or to a file for "etcdutl snapshot restore"; import
+use it gets it by the running server, as an administrator of $KUBECONFIG or ~/.kube/config, or of the data directory's kubeconfig if the store
+is etcd; with --from etcd://..., it reads etcd. With --revision or --at it writes an older state, as far back as the history reaches: five to
+ten minutes. restore creates the store of an empty data directory from FILE ("-" is standard input), or with --to writes it to etcd, or to a
+file for "etcdutl snapshot restore". export copies the newest state to etcd, or to a file for "etcdutl snapshot restore"; import
 creates the store of an empty data directory from etcd, or from a file that "etcdctl snapshot save" wrote.
 
 %s`, f.FlagUsages())
@@ -42,20 +46,24 @@ creates the store of an empty data directory from etcd, or from a file that "etc
 	if code, done := parse(p, f, "store", args); done {
 		return code
 	}
-	dir := filepath.Join(*dataDir, "store")
+	dir := filepath.Join(*dataDir, storeDir)
 	state, err := pointInTime(*revision, *at)
 	switch {
 	case err != nil:
 	case f.Arg(0) == "check" && f.NArg() == 1:
 		err = checkStore(ctx, p, dir)
 	case f.Arg(0) == "backup" && f.NArg() == 2:
-		from := backupFrom(dir, *kubeconfig)
+		from := backupFrom(*dataDir, *kubeconfig)
 		if t.from != "" {
 			from = t.backup
 		}
 		err = backUp(ctx, p, from, state, f.Arg(1))
 	case f.Arg(0) == "restore" && f.NArg() == 2:
-		err = restoreStore(ctx, p, dir, f.Arg(1), *bump)
+		if t.to != "" {
+			err = t.restore(ctx, p, f.Arg(1), *bump)
+		} else {
+			err = restoreStore(ctx, p, dir, f.Arg(1), *bump)
+		}
 	case f.Arg(0) == "export" && f.NArg() == 1:
 		err = t.export(ctx, p, dir)
 	case f.Arg(0) == "import" && f.NArg() == 1:
@@ -83,15 +91,11 @@ func checkStore(ctx context.Context, p Program, dir string) error {
 }
 
 func restoreStore(ctx context.Context, p Program, dir, file string, bump int64) error {
-	var r io.Reader = p.In
-	if file != "-" {
-		f, err := os.Open(file)
-		if err != nil {
-			return fmt.Errorf("read backup: %w", err)
-		}
-		defer f.Close()
-		r = f
+	r, closed, err := opened(p, file)
+	if err != nil {
+		return err
 	}
+	defer closed()
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		return fmt.Errorf("make data directory: %w", err)
 	}
@@ -101,4 +105,16 @@ func restoreStore(ctx context.Context, p Program, dir, file string, bump int64) 
 	}
 	fmt.Fprintf(p.Out, "%s restored at revision %d\n", dir, revision)
 	return nil
+}
+
+// opened returns the content of a file, or standard input if it is "-", and a function that closes it.
+func opened(p Program, file string) (io.Reader, func(), error) {
+	if file == "-" {
+		return p.In, func() {}, nil
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read backup: %w", err)
+	}
+	return f, func() { _ = f.Close() }, nil
 }

@@ -31,7 +31,7 @@ type transfer struct {
 
 func (t *transfer) bind(f *pflag.FlagSet) {
 	f.StringVar(&t.from, "from", "", "What import, or backup, reads: etcd://HOST:PORT[,HOST:PORT...], or a snapshot file of etcd.")
-	f.StringVar(&t.to, "to", "", "What export writes: etcd://HOST:PORT[,HOST:PORT...], or a snapshot file of etcd.")
+	f.StringVar(&t.to, "to", "", "What export, or restore, writes: etcd://HOST:PORT[,HOST:PORT...], or a snapshot file of etcd.")
 	f.StringVar(&t.prefix, "etcd-prefix", etcd.DefaultPrefix, "Prefix of etcd's keys.")
 	f.StringVar(&t.caFile, "etcd-cafile", "", "File of the authorities that sign the certificates of etcd's servers; they are connected to by TLS.")
 	f.StringVar(&t.certFile, "etcd-certfile", "", "File of the client certificate for etcd; it is connected to by TLS.")
@@ -64,24 +64,50 @@ func (t *transfer) export(ctx context.Context, p Program, dir string) error {
 	if t.to == "" {
 		return errors.New("export needs --to")
 	}
-	members, live, err := t.members(t.to)
-	if err != nil {
-		return err
-	}
 	content, err := local.ReadContent(ctx, dir, local.Options{})
 	if err != nil {
 		return err
 	}
-	if live {
-		err = etcd.Fill(ctx, members, content, told(p))
-	} else {
-		err = t.writeSnapshot(ctx, p, content)
-	}
-	if err != nil {
+	if err := t.write(ctx, p, content); err != nil {
 		return fmt.Errorf("export: %w", err)
 	}
 	fmt.Fprintf(p.Out, "%s holds the %d keys of %s at revision %d\n", t.to, len(content.Records), dir, content.Revision)
 	return nil
+}
+
+// restore copies a backup to etcd. It raises the revision by bump.
+func (t *transfer) restore(ctx context.Context, p Program, file string, bump int64) error {
+	if bump < 0 {
+		return fmt.Errorf("--bump %d: %w", bump, store.ErrInvalid)
+	}
+	r, closed, err := opened(p, file)
+	if err != nil {
+		return err
+	}
+	defer closed()
+	content, err := local.ReadBackup(ctx, r)
+	if err != nil {
+		return err
+	}
+	content.Revision += bump
+	if err := t.write(ctx, p, content); err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
+	fmt.Fprintf(p.Out, "%s holds the %d keys of %s at revision %d or later\n", t.to, len(content.Records), file, content.Revision)
+	return nil
+}
+
+// write writes a content to etcd, or to a snapshot file.
+func (t *transfer) write(ctx context.Context, p Program, content store.Content) error {
+	members, live, err := t.members(t.to)
+	switch {
+	case err != nil:
+		return err
+	case live:
+		return etcd.Fill(ctx, members, content, told(p))
+	default:
+		return t.writeSnapshot(ctx, p, content)
+	}
 }
 
 // told writes a line for each report of progress.
@@ -159,7 +185,7 @@ func (t *transfer) backup(ctx context.Context, w io.Writer, state store.Point) (
 	if err != nil {
 		return 0, err
 	}
-	return c.Revision, local.WriteBackup(ctx, w, c, local.Options{})
+	return c.Revision, local.WriteBackup(ctx, w, c.Revision, c.All(), local.Options{})
 }
 
 // load makes dir the store with what is in etcd. It raises the revision by bump.

@@ -67,6 +67,9 @@ type facts struct {
 
 // config returns containerd's configuration. Versions from 1.6 on read version 2.
 //
+// A container's program binds ports below 1024 as any user, as with containerd from 2.0 on: stock ingress controllers do. A pod on the
+// machine's network does not.
+//
 // If crun is installed, it gets a handler of its own, which a RuntimeClass can name.
 func config(f facts) string {
 	out := fmt.Sprintf(`# Written by mortise at each start of this containerd.
@@ -84,6 +87,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
   disable_apparmor = %t
   disable_tcp_service = true
   enable_cdi = true
+  enable_unprivileged_ports = true
   stream_server_address = "127.0.0.1"
   stream_server_port = "0"
 

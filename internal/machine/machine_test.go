@@ -52,7 +52,8 @@ func TestConfigSaysTheFacts(t *testing.T) {
 	for _, want := range []string{
 		`root = "/d/containerd/root"`, `state = "/d/containerd/state"`, `address = "/d/containerd/containerd.sock"`,
 		`sandbox_image = "mortise.local/pause:1"`, `restrict_oom_score_adj = true`, `bin_dir = "/opt/cni/bin"`,
-		`conf_dir = "/etc/cni/net.d"`, `config_path = "/d/containerd/certs.d"`, `snapshotter = "native"`, `SystemdCgroup = false`,
+		`conf_dir = "/etc/cni/net.d"`, `config_path = "/d/containerd/certs.d"`, `enable_unprivileged_ports = true`,
+		`snapshotter = "native"`, `SystemdCgroup = false`,
 	} {
 		if !strings.Contains(got, want+"\n") {
 			t.Errorf("no %s in\n%s", want, got)

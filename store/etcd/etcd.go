@@ -79,6 +79,7 @@ type Engine struct {
 	compact  compaction
 
 	overtaking overtaking
+	backups
 
 	end     context.CancelFunc // ends the owned goroutines
 	owned   sync.WaitGroup
@@ -88,11 +89,15 @@ type Engine struct {
 }
 
 var (
-	_ store.Engine     = (*Engine)(nil)
-	_ store.Sizer      = (*Engine)(nil)
-	_ store.Bookmarker = (*Engine)(nil)
-	_ store.Prober     = (*Engine)(nil)
-	_ store.Compactor  = (*Engine)(nil)
+	_ store.Engine   = (*Engine)(nil)
+	_ store.Backuper = (*Engine)(nil)
+	_ store.History  = (*Engine)(nil)
+
+	_ store.RevisionBackuper = (*Engine)(nil)
+	_ store.Sizer            = (*Engine)(nil)
+	_ store.Bookmarker       = (*Engine)(nil)
+	_ store.Prober           = (*Engine)(nil)
+	_ store.Compactor        = (*Engine)(nil)
 )
 
 // Open connects to etcd and fills the mirror. It fails if no member answers in time, if a certificate does not do, or when ctx ends.
@@ -117,6 +122,7 @@ func Open(ctx context.Context, options Options) (*Engine, error) {
 	e.end, e.question = end, newQuestion(e.newest)
 	e.leases = &leases{grant: client.Grant, clock: o.Clock}
 	revision, err := e.reach(ctx)
+	began := o.Clock.Now()
 	if err == nil {
 		e.mirror, err = openMirror(ctx, e.client, e.keys, o, revision)
 	}
@@ -124,6 +130,7 @@ func Open(ctx context.Context, options Options) (*Engine, error) {
 		end()
 		return nil, errors.Join(fmt.Errorf("open etcd at %s: %w", strings.Join(o.Servers, ","), err), client.Close())
 	}
+	e.backups = backups{client: client, keys: e.keys, clock: o.Clock, mirror: e.mirror, fresh: e.fresh, began: began, first: revision}
 	e.owned.Go(func() { e.question.run(life) })
 	e.owned.Go(func() { e.mirror.follow(life) })
 	if err := e.mirror.await(ctx, revision, e.closed); err != nil {

@@ -108,31 +108,14 @@ func (m *mirror) compacted(ctx context.Context) (int64, error) {
 	return 0, ctx.Err()
 }
 
-// loadPage is how many keys are read in one call.
-const loadPage = 5000
-
 // load reads all records of a revision, in key order.
 func (m *mirror) load(ctx context.Context, revision int64) ([]*store.Record, error) {
 	var records []*store.Record
-	return records, readAll(ctx, m.client, m.keys, revision, func(kv *mvccpb.KeyValue) { records = append(records, m.record(kv)) })
-}
-
-// readAll calls f with each key and value of a revision, in key order.
-func readAll(ctx context.Context, client *clientv3.Client, keys keyspace.Keyspace, revision int64, f func(*mvccpb.KeyValue)) error {
-	for from := keys.First(); ; {
-		response, err := client.Get(ctx, from, clientv3.WithRange(keys.End()), clientv3.WithRev(revision), clientv3.WithLimit(loadPage),
-			clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend))
-		if err != nil {
-			return fmt.Errorf("read keys at revision %d: %w", revision, translate(err))
-		}
-		for _, kv := range response.Kvs {
-			f(kv)
-		}
-		if !response.More || len(response.Kvs) == 0 {
-			return nil
-		}
-		from = string(response.Kvs[len(response.Kvs)-1].Key) + "\x00"
-	}
+	err := readAll(ctx, m.client, m.keys, revision, func(kv *mvccpb.KeyValue) error {
+		records = append(records, m.record(kv))
+		return nil
+	})
+	return records, err
 }
 
 // record returns the record of a key and value, which is the mirror's own if it has it.

@@ -12,8 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/mortise-dev/mortise/store"
@@ -46,32 +44,15 @@ func ReadContent(ctx context.Context, o Options, revision int64, progress Progre
 	if revision != 0 {
 		c.Revision = revision
 	}
-	ends := map[int64]time.Time{} // of leases
-	var failed error
 	counter := &counter{stage: "read the keys", all: int64(e.mirror.db.Snapshot().Len()), report: progress}
-	err = readAll(ctx, e.client, e.keys, c.Revision, func(kv *mvccpb.KeyValue) {
-		r := e.mirror.record(kv)
-		if kv.Lease != 0 && failed == nil {
-			end, ok := ends[kv.Lease]
-			if !ok {
-				end, failed = leaseEnd(ctx, e, kv.Lease)
-				ends[kv.Lease] = end
-			}
-			r = &store.Record{Key: r.Key, Value: r.Value, Revision: r.Revision, Created: r.Created, Expires: end}
+	for r, err := range e.records(ctx, c.Revision) {
+		if err != nil {
+			return c, err
 		}
 		c.Records = append(c.Records, r)
 		counter.add(1)
-	})
-	return c, errors.Join(err, failed)
-}
-
-// leaseEnd returns when a lease ends, which is now if it has ended.
-func leaseEnd(ctx context.Context, e *Engine, id int64) (time.Time, error) {
-	response, err := e.client.TimeToLive(ctx, clientv3.LeaseID(id))
-	if err != nil {
-		return time.Time{}, fmt.Errorf("read lease %x: %w", id, translate(err))
 	}
-	return e.options.Clock.Now().Add(time.Duration(max(response.TTL, 0)) * time.Second), nil
+	return c, nil
 }
 
 // Progress hears now and then how much of a stage of Fill or ReadContent is done; never from two goroutines at the same time.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -173,17 +174,8 @@ func (e *Engine) BackupAt(ctx context.Context, w io.Writer, state store.Point) (
 }
 
 // RevisionAt implements [store.History]. It tells times apart that are [mvcc.Options].MarkEvery from each other.
-func (e *Engine) RevisionAt(at time.Time) (int64, error) { return revisionAt(e.db, at, e.clock.Now()) }
-
-func revisionAt(db *mvcc.DB, at, now time.Time) (int64, error) {
-	if at.After(now) {
-		return 0, fmt.Errorf("revision at %s: %w", at.Format(time.RFC3339), store.ErrFuture)
-	}
-	revision, err := mvcc.RevisionAt(db, at)
-	if err != nil {
-		return 0, fmt.Errorf("revision at %s: %w", at.Format(time.RFC3339), err)
-	}
-	return revision, nil
+func (e *Engine) RevisionAt(at time.Time) (int64, error) {
+	return mvcc.RevisionAt(e.db, at, e.clock.Now())
 }
 
 // backUp writes a state and returns its revision.
@@ -193,7 +185,7 @@ func backUp(ctx context.Context, w io.Writer, db *mvcc.DB, state store.Point, no
 	if state != (store.Point{}) {
 		var err error
 		if state.Revision == 0 {
-			state.Revision, err = revisionAt(db, state.Time, now)
+			state.Revision, err = mvcc.RevisionAt(db, state.Time, now)
 		}
 		if err == nil && state.Revision > revision {
 			err = fmt.Errorf("the store is at revision %d: %w", revision, store.ErrFuture)
@@ -240,10 +232,14 @@ func writeBackup(ctx context.Context, w io.Writer, revision int64, at time.Time,
 	return c.finish()
 }
 
-// WriteBackup writes the content of another engine as a backup, for [Restore].
-func WriteBackup(ctx context.Context, w io.Writer, c store.Content, options Options) error {
-	err := writeBackup(ctx, w, c.Revision, options.withDefaults().Clock.Now(), func(f func(*store.Record) bool) error {
-		for _, r := range c.Records {
+// WriteBackup writes what another engine has at a revision as a backup, for [Restore]. The records come in key order; an error among them
+// ends the backup. If the first one is an error, nothing is written.
+func WriteBackup(ctx context.Context, w io.Writer, revision int64, records iter.Seq2[*store.Record, error], options Options) error {
+	err := writeBackup(ctx, w, revision, options.withDefaults().Clock.Now(), func(f func(*store.Record) bool) error {
+		for r, err := range records {
+			if err != nil {
+				return err
+			}
 			if !f(r) {
 				break
 			}

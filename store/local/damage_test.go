@@ -364,7 +364,7 @@ func TestBackupOfThePast(t *testing.T) {
 	c := store.Content{Revision: 7, Records: []*store.Record{{Key: "/a", Value: []byte("1"), Revision: 5, Created: 5}}}
 	before = 7
 	backup.Reset()
-	restored("of another engine", 7, &backup, local.WriteBackup(ctx, &backup, c, local.Options{}), "/a=1")
+	restored("of another engine", 7, &backup, local.WriteBackup(ctx, &backup, 7, c.All(), local.Options{}), "/a=1")
 }
 
 // TestBackup writes a backup of a store in use, and restores it.

@@ -5,7 +5,6 @@ package local_test
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,15 +12,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/mortise-dev/mortise/internal/golden"
 	"github.com/mortise-dev/mortise/store"
 	"github.com/mortise-dev/mortise/store/local"
 	"github.com/mortise-dev/mortise/store/mvcc"
 	"github.com/mortise-dev/mortise/store/storetest"
 )
-
-var update = flag.Bool("update", false, "write testdata anew; only with a new format")
 
 // TestFormat opens a store that an earlier version has written. Its files are never changed: a format that cannot read
 // them is a new format, with a directory of its own beside this one.
@@ -30,7 +26,7 @@ func TestFormat(t *testing.T) {
 	options := func() local.Options {
 		return local.Options{Clock: storetest.NewClock(), SegmentBytes: 1 << 10, Options: mvcc.Options{HistoryRevisions: 60}}
 	}
-	if *update {
+	if golden.Update() {
 		if err := os.MkdirAll(from, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -68,17 +64,5 @@ func TestFormat(t *testing.T) {
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
-	golden := from + ".txt"
-	if *update {
-		if err := os.WriteFile(golden, []byte(have.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), have.String()); diff != "" {
-		t.Errorf("%s reads otherwise (-want +have):\n%s", from, diff)
-	}
+	golden.Compare(t, from+".txt", have.String())
 }

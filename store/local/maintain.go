@@ -117,6 +117,22 @@ func restore(ctx context.Context, r io.Reader, dir string, bump int64, o Options
 	})
 }
 
+// ReadBackup returns what a backup holds, for an engine that is not local.
+func ReadBackup(ctx context.Context, r io.Reader) (store.Content, error) {
+	from, err := newCheckpointReader(bufio.NewReaderSize(r, blockSize))
+	if err != nil {
+		return store.Content{}, fmt.Errorf("read backup: %w: %w", store.ErrCorrupt, err)
+	}
+	c := store.Content{Revision: from.revision}
+	if err := from.all(func(r *store.Record) error {
+		c.Records = append(c.Records, r)
+		return ctx.Err()
+	}); err != nil {
+		return store.Content{}, fmt.Errorf("read backup at offset %d: %w: %w", from.offset, store.ErrCorrupt, err)
+	}
+	return c, nil
+}
+
 // Create creates a store with the given content, in a directory that is empty or absent.
 func Create(ctx context.Context, dir string, c store.Content, options Options) error {
 	o := options.withDefaults()

@@ -104,14 +104,7 @@ func (e *Engine) ForkAt(revision int64) (store.Engine, error) {
 
 // RevisionAt implements [store.History].
 func (e *Engine) RevisionAt(at time.Time) (int64, error) {
-	if at.After(e.clock.Now()) {
-		return 0, fmt.Errorf("revision at %s: %w", at.Format(time.RFC3339Nano), store.ErrFuture)
-	}
-	revision, err := mvcc.RevisionAt(e.db, at)
-	if err != nil {
-		return 0, fmt.Errorf("revision at %s: %w", at.Format(time.RFC3339Nano), err)
-	}
-	return revision, nil
+	return mvcc.RevisionAt(e.db, at, e.clock.Now())
 }
 
 // armed sets the alarm of the keys that expire.

@@ -4,6 +4,7 @@
 package mvcc
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -41,14 +42,17 @@ func ForkAt(d *DB, revision int64) (*DB, error) {
 }
 
 // RevisionAt returns the newest revision that was published at or before a time, as far as [Options].MarkEvery tells times apart. The error
-// is [store.ErrCompacted] if the history begins later.
-func RevisionAt(d *DB, at time.Time) (int64, error) {
+// is [store.ErrCompacted] if the history begins later, and [store.ErrFuture] if the time is after now.
+func RevisionAt(d *DB, at, now time.Time) (int64, error) {
+	if at.After(now) {
+		return 0, fmt.Errorf("revision at %s: %w", at.Format(time.RFC3339Nano), store.ErrFuture)
+	}
 	d.publishing.Lock()
 	defer d.publishing.Unlock()
 	if revision := d.history.published(at); revision > 0 {
 		return revision, nil
 	}
-	return 0, store.ErrCompacted
+	return 0, fmt.Errorf("revision at %s: %w", at.Format(time.RFC3339Nano), store.ErrCompacted)
 }
 
 // fork returns an independent history with the same events. Only the publisher calls it.

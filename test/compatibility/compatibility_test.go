@@ -6,7 +6,6 @@ package compatibility
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"net/http"
 	"os"
@@ -25,9 +24,8 @@ import (
 
 	"github.com/mortise-dev/mortise/embed"
 	"github.com/mortise-dev/mortise/embed/embedtest"
+	"github.com/mortise-dev/mortise/internal/golden"
 )
-
-var update = flag.Bool("update", false, "write the table anew")
 
 const (
 	document = "../../docs/compatibility.md"
@@ -66,7 +64,7 @@ func TestTable(t *testing.T) {
 	if made == string(text) {
 		return
 	}
-	if !*update {
+	if !golden.Update() {
 		t.Fatalf("the table is stale; -update writes it:\n%s", cmp.Diff(string(text), made))
 	}
 	if err := os.WriteFile(document, []byte(made), 0o644); err != nil {

@@ -15,6 +15,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/net/websocket"
 )
 
 // elsewhere starts a server on a host of another name, in a namespace, since servers are known by the names of their hosts. The others
@@ -57,6 +60,20 @@ func (s *server) text(t *testing.T, path, accept string) string {
 	return string(body)
 }
 
+// watchedBySocket opens a watch over WebSocket.
+func (s *server) watchedBySocket(t *testing.T, path string) *websocket.Conn {
+	t.Helper()
+	config, err := websocket.NewConfig("wss"+strings.TrimPrefix(s.url, "https")+path+"?watch=1", s.url)
+	must(t, err)
+	config.TlsConfig = s.client.Transport.(*http.Transport).TLSClientConfig.Clone()
+	config.TlsConfig.NextProtos = []string{"http/1.1"}
+	c, err := config.DialContext(t.Context())
+	must(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	must(t, c.SetDeadline(time.Now().Add(limit)))
+	return c
+}
+
 // TestPeers: a server that does not serve a built-in group, as an older one would not, forwards its requests to one that does, under the
 // client's name, and its discovery has the group. A definition that is written at one server is served at the other with the next request.
 func TestPeers(t *testing.T) {
@@ -69,9 +86,13 @@ func TestPeers(t *testing.T) {
 	job := named(name, map[string]any{"spec": map[string]any{"schedule": "0 3 * * *", "jobTemplate": map[string]any{"spec": map[string]any{
 		"template": map[string]any{"spec": map[string]any{"restartPolicy": "Never",
 			"containers": []any{map[string]any{"name": "c", "image": "i"}}}}}}}})
-	events := less.watched(t, jobs)
+	events, sockets := less.watched(t, jobs), less.watchedBySocket(t, jobs)
 	made := less.create(t, jobs, job)
 	next(t, events, "ADDED "+name)
+	var first struct{ Object map[string]any }
+	if err := websocket.JSON.Receive(sockets, &first); err != nil || field(first.Object, "metadata", "uid") != field(made, "metadata", "uid") {
+		t.Errorf("over WebSocket: %v, %v", first, err)
+	}
 	if code, got := whole.ask(t, http.MethodGet, jobs+"/"+name, "", nil); code != http.StatusOK ||
 		field(got, "metadata", "uid") != field(made, "metadata", "uid") {
 		t.Errorf("at the other server: %d %v", code, got)

@@ -11,17 +11,16 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/mortise-dev/mortise/embed"
 	"github.com/mortise-dev/mortise/embed/embedtest"
+	"github.com/mortise-dev/mortise/internal/golden"
 )
 
 var (
-	update = flag.Bool("update", false, "write the transcripts anew")
-	peer   = flag.String("peer", "", "a kubeconfig: say the dialogues to that server, and compare")
+	peer = flag.String("peer", "", "a kubeconfig: say the dialogues to that server, and compare")
 )
 
 // start starts a server, or takes the peer, and makes what dialogues stand on.
@@ -110,17 +109,5 @@ func (s *server) check(t *testing.T, file, intro string, es []exchange) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatalf("%v: `go test ./test/transcripts -update` makes it", err)
-	}
-	if d := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); d != "" {
-		t.Errorf("%s (-transcript +answered; -update writes it anew):\n%s", file, d)
-	}
+	golden.Compare(t, file, got)
 }

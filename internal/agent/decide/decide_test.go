@@ -4,7 +4,6 @@
 package decide
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,9 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
+	"github.com/mortise-dev/mortise/internal/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the scenarios' answers")
 
 // TestScenarios reads testdata/*.txt. A scenario is a pod and what the runtime has, a line
 // each, and after "----" what is to be done:
@@ -45,11 +43,11 @@ func TestScenarios(t *testing.T) {
 			given, want, _ := strings.Cut(block+"\n", "\n----\n")
 			got := play(t, given)
 			out = append(out, given+"\n----\n"+got)
-			if diff := cmp.Diff(strings.TrimSpace(want), strings.TrimSpace(got)); diff != "" && !*update {
+			if diff := cmp.Diff(strings.TrimSpace(want), strings.TrimSpace(got)); diff != "" && !golden.Update() {
 				t.Errorf("%s, scenario %d:\n%s\n(-want +got)\n%s", file, i+1, given, diff)
 			}
 		}
-		if *update {
+		if golden.Update() {
 			if err := os.WriteFile(file, []byte(strings.Join(out, "\n\n")+"\n"), 0o644); err != nil {
 				t.Fatal(err)
 			}

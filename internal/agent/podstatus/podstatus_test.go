@@ -4,8 +4,6 @@
 package podstatus
 
 import (
-	"flag"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,10 +15,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
+	"github.com/mortise-dev/mortise/internal/golden"
 	"github.com/mortise-dev/mortise/internal/podconditions"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden statuses")
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
@@ -143,18 +140,7 @@ func TestStatuses(t *testing.T) {
 				t.Fatal(err)
 			}
 			path := filepath.Join("testdata", name+".yaml")
-			if *update {
-				if err := os.WriteFile(path, text, 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), string(text)); diff != "" {
-				t.Errorf("(-want +got)\n%s", diff)
-			}
+			golden.Compare(t, path, string(text))
 			next := in
 			next.Pod = in.Pod.DeepCopy()
 			next.Pod.Status = got

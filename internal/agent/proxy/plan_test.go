@@ -5,12 +5,9 @@ package proxy
 
 import (
 	"cmp"
-	"flag"
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +18,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mortise-dev/mortise/internal/golden"
 )
 
 // static is a source for tests, which may be changed while it is read.
@@ -401,29 +400,10 @@ service-ips: 10.96.0.7 . tcp . 80 -> goto draw-1
 			}
 		})
 	}
-	golden(t, rules.String())
+	golden.Compare(t, "testdata/iptables.txt", rules.String())
 }
 
 // update writes what is said, for who has read it.
-var update = flag.Bool("update", false, "write the rules of iptables that plans are")
-
-// golden compares with what testdata has of all cases: the same plans as rules of iptables.
-func golden(t *testing.T, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", "iptables.txt")
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := gocmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); d != "" {
-		t.Errorf("rules differ (-want +got):\n%s", d)
-	}
-}
 
 // TestNamesAreShortEnough has the longest names that the API takes.
 func TestNamesAreShortEnough(t *testing.T) {

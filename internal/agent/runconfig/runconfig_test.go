@@ -4,7 +4,6 @@
 package runconfig
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"testing"
@@ -19,9 +18,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/mortise-dev/mortise/internal/agent/environ"
+	"github.com/mortise-dev/mortise/internal/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden configurations")
 
 var node = Node{
 	LogDir: "/var/log/pods", ClusterDNS: func() []string { return []string{"10.96.0.10"} }, ClusterDomain: "cluster.local",
@@ -53,19 +51,7 @@ func TestConfigurations(t *testing.T) {
 			})
 		}
 		out += "---\n" + node.Hosts(&pod, []string{"10.0.0.1"}, "127.0.0.1 host\n")
-		golden := file[:len(file)-len(".pod.yaml")] + ".cri.yaml"
-		if *update {
-			if err := os.WriteFile(golden, []byte(out), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(golden)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(string(want), out); diff != "" {
-			t.Errorf("%s (-want +got)\n%s", file, diff)
-		}
+		golden.Compare(t, file[:len(file)-len(".pod.yaml")]+".cri.yaml", out)
 	}
 }
 

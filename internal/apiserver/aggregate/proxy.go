@@ -4,7 +4,6 @@
 package aggregate
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -266,8 +265,7 @@ func (s *Service) upgrade(w http.ResponseWriter, r *http.Request, end context.Co
 	ctx, bounded, stop := egress.BoundUpgrade(r.Context(), w)
 	defer stop()
 	h := utilproxy.NewUpgradeAwareHandler(r.URL, s.dialing(), true, true, s)
-	atEnd := func(f func()) (stop func() bool) { return context.AfterFunc(end, f) }
-	h.ServeHTTP(&tied{ResponseWriter: bounded, atEnd: atEnd}, r.WithContext(ctx))
+	h.ServeHTTP(egress.UpgradeUntil(end, bounded), r.WithContext(ctx))
 }
 
 // dialing returns a transport for one upgraded connection, which the ledger counts like a call.
@@ -283,37 +281,4 @@ func (s *Service) dialing() *http.Transport {
 			return c, err
 		},
 	}
-}
-
-// tied closes the hijacked connection when the server ends.
-type tied struct {
-	http.ResponseWriter
-	atEnd func(f func()) (stop func() bool) // calls f when the server ends, unless it is stopped before
-}
-
-// Unwrap lets http.ResponseController reach the connection.
-func (t *tied) Unwrap() http.ResponseWriter { return t.ResponseWriter }
-
-// Hijack implements [http.Hijacker].
-func (t *tied) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	c, rw, err := http.NewResponseController(t.ResponseWriter).Hijack()
-	if err != nil {
-		return nil, nil, err
-	}
-	return &tiedConn{Conn: c, from: rw.Reader, stop: t.atEnd(func() { _ = c.Close() })}, rw, nil
-}
-
-type tiedConn struct {
-	net.Conn
-	from *bufio.Reader // returns first what the client sent before the response
-	stop func() bool
-}
-
-// Read implements [net.Conn].
-func (c *tiedConn) Read(p []byte) (int, error) { return c.from.Read(p) }
-
-// Close implements [net.Conn].
-func (c *tiedConn) Close() error {
-	c.stop()
-	return c.Conn.Close()
 }

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
+	"github.com/mortise-dev/mortise/internal/apiserver/lasting"
 )
 
 // ReadPolicy reads a policy: audit.k8s.io/v1, YAML or JSON.
@@ -145,8 +146,8 @@ func (a *Auditor) Serve(w http.ResponseWriter, r *http.Request, at authorizer.At
 		t.copies = config.Level == auditinternal.LevelRequestResponse
 		t.holds = a.strict && r.Method != http.MethodGet && r.Method != http.MethodHead
 	}
-	defer func() {
-		if p := recover(); p != nil {
+	end := func(p any) {
+		if p != nil {
 			ac.SetEventResponseStatus(&metav1.Status{
 				Code: http.StatusInternalServerError, Status: metav1.StatusFailure, Reason: metav1.StatusReasonInternalError,
 				Message: fmt.Sprintf("APIServer panic'd: %v", p), // upstream's words
@@ -163,7 +164,8 @@ func (a *Auditor) Serve(w http.ResponseWriter, r *http.Request, at authorizer.At
 		}
 		annotateLatency(ctx, received)
 		a.complete(t)
-	}()
+	}
+	defer func() { lasting.Recover(w, recover(), end) }()
 	next.ServeHTTP(t, r)
 }
 

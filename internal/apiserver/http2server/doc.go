@@ -9,6 +9,8 @@
 // system call: the first that writes lets the goroutines that are ready to run go ahead, and takes along what they have written. And a
 // request whose body has arrived with its header begins with its body there.
 //
+// A response may go on after its handler has returned (package lasting), as that of a watch: while it waits, its stream has no goroutine.
+//
 // The Framer of golang.org/x/net/http2 reads frames, and its hpack header blocks. Limits of a connection, each of which a hostile client
 // meets, stand in limits.go.
 package http2server

@@ -17,6 +17,8 @@ import (
 	"golang.org/x/net/http/httpguts"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/lasting"
 )
 
 // bufferSize is how many bytes of an answer are kept until it is flushed: an answer that is not longer leaves in one piece.
@@ -324,6 +326,9 @@ func (w *responseWriter) SetWriteDeadline(t time.Time) error {
 	st.poke()
 	return nil
 }
+
+// Lasting implements lasting.Writer.
+func (w *responseWriter) Lasting() *lasting.Response { return &w.st.lasting }
 
 // EnableFullDuplex is what [http.ResponseController] calls: a stream is that always.
 func (w *responseWriter) EnableFullDuplex() error { return nil }

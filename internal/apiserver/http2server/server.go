@@ -84,7 +84,7 @@ func (s *Server) logf(format string, args ...any) {
 	}
 }
 
-// workers run handlers in goroutines that are used again, whose stacks have grown to what a handler needs.
+// workers serve streams in goroutines that are used again, whose stacks have grown to what a handler needs.
 type workers struct {
 	mu    sync.Mutex
 	idle  []chan *stream

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/lasting"
 )
 
 // stream is a request and its answer. The connection's mutex guards it, unless a field says otherwise.
@@ -34,38 +36,62 @@ type stream struct {
 	place                     *list.Element // among the streams that wait for the connection's room; nil: it does not wait
 	writeUntil, readUntil     time.Time     // zero: no deadline
 
-	body body
-	w    responseWriter // the handler's
+	body    body
+	w       responseWriter   // the handler's
+	lasting lasting.Response // goes on when the handler has returned, as that of a watch
 }
 
-// serve runs the handler. It is called once, in a goroutine of its own.
+// serve runs the handler, or goes on with an answer whose handler has returned.
 func (st *stream) serve() {
+	if st.w.st == nil {
+		st.w.st = st
+		if !st.handle() {
+			st.end(false)
+			return
+		}
+		if !st.lasting.GoesOn() {
+			st.end(true)
+			return
+		}
+	}
+	ended, p := st.lasting.Run(func() { st.conn.server.workers.run(st) })
+	if ended {
+		st.panicked(p)
+		st.end(p == nil)
+	}
+}
+
+// end ends the stream: with the rest of its answer, or because its handler has panicked.
+func (st *stream) end(returned bool) {
 	defer st.conn.ended(st)
 	defer st.cancel()
-	st.w.st = st
-	if !st.handle() {
-		st.conn.mu.Lock()
-		defer st.conn.mu.Unlock()
-		if st.err == nil {
-			st.conn.reset(st.id, http2.ErrCodeInternal)
-		}
-		st.conn.flush(0)
+	if returned {
+		st.w.finish()
+		st.close()
 		return
 	}
-	st.w.finish()
-	st.close()
+	st.conn.mu.Lock()
+	defer st.conn.mu.Unlock()
+	if st.err == nil {
+		st.conn.reset(st.id, http2.ErrCodeInternal)
+	}
+	st.conn.flush(0)
+}
+
+// panicked logs the panic of a handler, if there was one.
+func (st *stream) panicked(p any) {
+	if p != nil && p != http.ErrAbortHandler {
+		stack := make([]byte, 64<<10)
+		stack = stack[:runtime.Stack(stack, false)]
+		st.conn.server.logf("http2: panic serving %v: %v\n%s", st.conn.remote, p, stack)
+	}
 }
 
 // handle calls the handler, and reports whether it has not panicked.
 func (st *stream) handle() (returned bool) {
 	defer func() {
-		if returned {
-			return
-		}
-		if p := recover(); p != nil && p != http.ErrAbortHandler {
-			stack := make([]byte, 64<<10)
-			stack = stack[:runtime.Stack(stack, false)]
-			st.conn.server.logf("http2: panic serving %v: %v\n%s", st.conn.remote, p, stack)
+		if !returned {
+			st.panicked(st.lasting.End(recover()))
 		}
 	}()
 	if st.tooLarge {
@@ -104,6 +130,7 @@ func (st *stream) abort(err error) {
 	st.body.fail(err)
 	st.conn.give(int32(st.body.drop()))
 	st.cancel()
+	st.lasting.Wake()
 	st.poke()
 	st.pokeReader()
 }

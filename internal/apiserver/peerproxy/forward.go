@@ -4,6 +4,7 @@
 package peerproxy
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -14,10 +15,12 @@ import (
 	"strconv"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/httpstream"
 	utilproxy "k8s.io/apimachinery/pkg/util/proxy"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/transport"
 
+	"github.com/mortise-dev/mortise/extension/egress"
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 )
 
@@ -47,9 +50,11 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, of schema.GroupVer
 	location := &url.URL{Scheme: "https", Host: to[0].Address.String(), Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: r.URL.RawQuery}
 	out.URL, out.Host = location, location.Host
 	counted := &coded{ResponseWriter: w, code: http.StatusOK}
-	h := utilproxy.NewUpgradeAwareHandler(location, f, false, false, f)
-	h.UseRequestLocation = true
-	h.ServeHTTP(counted, out)
+	if httpstream.IsUpgradeRequest(r) {
+		f.upgrade(counted, out, end)
+	} else {
+		f.send(counted, out)
+	}
 	p.metrics.rerouted.WithLabelValues(strconv.Itoa(counted.code), of.Group, of.Version, of.Resource).Inc()
 	return true
 }
@@ -59,6 +64,34 @@ type forwarding struct {
 	proxy *Proxy
 	to    []Server
 	of    schema.GroupVersionResource
+}
+
+// send forwards a request, and its answer.
+func (f *forwarding) send(w http.ResponseWriter, r *http.Request) {
+	h := utilproxy.NewUpgradeAwareHandler(r.URL, f, false, false, f)
+	h.UseRequestLocation = true
+	h.ServeHTTP(w, r)
+}
+
+// upgrade forwards a request that upgrades its connection, and copies between both connections until one of them, or the server, ends.
+func (f *forwarding) upgrade(w http.ResponseWriter, r *http.Request, end context.Context) {
+	ctx, bounded, stop := egress.BoundUpgrade(r.Context(), w)
+	defer stop()
+	h := utilproxy.NewUpgradeAwareHandler(r.URL, &http.Transport{
+		TLSClientConfig: f.proxy.upgrades, DialContext: egress.Bounded(f.dial),
+	}, false, true, f)
+	h.UseRequestLocation = true
+	h.ServeHTTP(egress.UpgradeUntil(end, bounded), r.WithContext(ctx))
+}
+
+// dial connects to the first server that can be reached.
+func (f *forwarding) dial(ctx context.Context, network, _ string) (c net.Conn, err error) {
+	for _, s := range f.to {
+		if c, err = dial(ctx, network, s.Address.String()); err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	return c, err
 }
 
 // RoundTrip implements [http.RoundTripper]: a server that cannot be reached gets nothing, so the next one is tried.
@@ -80,9 +113,6 @@ func (f *forwarding) RoundTrip(r *http.Request) (resp *http.Response, err error)
 	return resp, err
 }
 
-// WrappedRoundTripper returns the transport whose settings upgraded connections use.
-func (f *forwarding) WrappedRoundTripper() http.RoundTripper { return f.proxy.transport }
-
 // Error responds to a request that did not reach the server.
 func (f *forwarding) Error(w http.ResponseWriter, r *http.Request, err error) {
 	f.proxy.metrics.failed.WithLabelValues("proxy_transport", f.of.Group, f.of.Version, f.of.Resource).Inc()
@@ -98,6 +128,12 @@ type coded struct {
 
 // Unwrap lets http.ResponseController reach the connection.
 func (c *coded) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+
+// Hijack implements [http.Hijacker]. A proxy calls it for a server that has upgraded the connection, or refused to.
+func (c *coded) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c.code = http.StatusSwitchingProtocols
+	return http.NewResponseController(c.ResponseWriter).Hijack()
+}
 
 // WriteHeader implements [http.ResponseWriter].
 func (c *coded) WriteHeader(code int) {

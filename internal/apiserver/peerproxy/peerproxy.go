@@ -51,6 +51,7 @@ type Options struct {
 type Proxy struct {
 	o         Options
 	transport *http.Transport
+	upgrades  *tls.Config // of connections that are upgraded
 	metrics   metrics
 
 	servers atomic.Pointer[Servers]
@@ -87,6 +88,9 @@ func New(o Options) *Proxy {
 	p.transport = &http.Transport{
 		TLSClientConfig: o.TLS, ForceAttemptHTTP2: true, DisableCompression: true, IdleConnTimeout: time.Minute,
 		TLSHandshakeTimeout: dialTime, DialContext: dial, MaxIdleConnsPerHost: 25,
+	}
+	if p.upgrades = o.TLS.Clone(); p.upgrades != nil {
+		p.upgrades.NextProtos = []string{"http/1.1"}
 	}
 	p.servers.Store(&Servers{Own: o.ID})
 	return p

@@ -8,12 +8,14 @@ import (
 	"errors"
 	"math/rand/v2"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
+	"github.com/mortise-dev/mortise/internal/apiserver/lasting"
 	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 	"github.com/mortise-dev/mortise/internal/apiserver/table"
@@ -61,7 +63,7 @@ func watch(q *req) error {
 	case err != nil:
 		return err
 	default:
-		defer cursor.Close()
+		defer lasting.After(q.w, cursor.Close)
 	}
 	if err := q.negotiateStream(); err != nil {
 		return err
@@ -71,19 +73,22 @@ func watch(q *req) error {
 			return err // while the response can still be an error
 		}
 	}
-	w.deadline = timeout
+	w.cursor, w.deadline = cursor, timeout
 	if wsstream.IsWebSocketRequest(q.r) {
-		w.overWebSocket(func(gone <-chan struct{}) { w.run(cursor, initial, gone) })
+		w.overWebSocket(func(gone <-chan struct{}) {
+			w.gone = gone
+			w.run(initial)
+		})
 		return nil
 	}
-	defer w.close()
+	defer lasting.After(q.w, w.close)
 	if receiver := sharedobjects.FromContext(q.ctx); receiver != nil && q.accept.target == nil {
 		w.receiver = receiver
 		receiver.Begin()
 		defer receiver.End()
 	}
 	if w.overHTTP() == nil {
-		w.run(cursor, initial, nil)
+		w.run(initial)
 	}
 	return nil
 }
@@ -96,17 +101,23 @@ type watching struct {
 	key      string // the only key of interest; empty: all under the prefix
 	table    *table.Converter
 	deadline time.Duration
-	refused  error // why it ends before it has begun; nil: it goes on
+	refused  error           // why it ends before it has begun; nil: it goes on
+	gone     <-chan struct{} // closed when the client has gone; nil: the request's context ends then
 
-	// expires and gone end a watch that waits for an extension.
-	expires, gone <-chan struct{}
+	cursor       *watchcache.Cursor
+	wake         func() // has step called again
+	begun        time.Time
+	end, next    *time.Timer // of the watch, and of its next bookmark; nil: there is none to come
+	expired, due atomic.Bool // one of these has fired
+	from         int64       // revision at which the watch began
 
 	eventStream
 	seen int64 // revision up to which the client has seen all events
 }
 
-// run sends events until the watch times out, the client is gone, or the watch fails.
-func (w *watching) run(c *watchcache.Cursor, initial *registry.Found, gone <-chan struct{}) {
+// run begins the watch, and sends events until it times out, the client is gone, or it fails. If the response may go on, run returns when
+// the watch has begun.
+func (w *watching) run(initial *registry.Found) {
 	if w.refused != nil {
 		w.fail(w.refused)
 		return
@@ -117,7 +128,7 @@ func (w *watching) run(c *watchcache.Cursor, initial *registry.Found, gone <-cha
 	if w.receiver == nil {
 		encoders := &w.kind.Feed.Encoders[w.accept.cached()]
 		encoders.Add(1)
-		defer encoders.Add(-1)
+		defer lasting.After(w.w, func() { encoders.Add(-1) })
 	}
 	if initial != nil {
 		if err := w.tellInitial(initial); err != nil {
@@ -125,55 +136,81 @@ func (w *watching) run(c *watchcache.Cursor, initial *registry.Found, gone <-cha
 		}
 	}
 	flowcontrol.Began(w.ctx)
-	end := newAlarm(w.deadline)
-	defer end.timer.Stop()
-	w.expires, w.gone = end.rung, gone
-	var next alarm // of bookmarks of what is new, now and then, and once before the end, so that the next watch begins near it
-	if first, ok := untilBookmark(w.deadline); ok && w.s.AllowWatchBookmarks {
-		next = newAlarm(first)
-		defer next.timer.Stop()
+	response := lasting.Of(w.w)
+	woken := make(chan struct{}, 1)
+	if response != nil {
+		w.wake = response.Wake
+	} else {
+		w.wake = func() {
+			select {
+			case woken <- struct{}{}:
+			default: // it is woken already
+			}
+		}
 	}
-	begun, from := time.Now(), c.Seen()
-	for {
+	w.begun, w.from = time.Now(), w.cursor.Seen()
+	w.end = w.alarm(w.deadline, &w.expired)
+	if first, ok := untilBookmark(w.deadline); ok && w.s.AllowWatchBookmarks {
+		w.next = w.alarm(first, &w.due)
+	}
+	defer lasting.After(w.w, w.stopAlarms)
+	if response != nil {
+		response.GoOn(w.step)
+		return
+	}
+	for !w.step() {
 		select {
+		case <-woken:
 		case <-w.ctx.Done():
 			return
-		case <-gone:
+		case <-w.gone:
 			return
 		case <-w.lifetime.Context.Done():
 			return
-		case <-end.rung:
-			return
-		case <-next.rung:
-			if seen := c.Seen(); seen > from && (w.bookmark(seen, false) != nil || w.flush() != nil) {
-				return
-			}
-			if again, ok := untilBookmark(w.deadline - time.Since(begun)); ok {
-				next.timer.Reset(again)
-			}
-		case <-c.Ready():
-			if !w.drain(c) {
-				return
-			}
 		}
 	}
 }
 
-// alarm is a timer with a channel that it sends to. To wait for a timer's own channel costs more, each time: it begins the timer and ends
-// it.
-type alarm struct {
-	timer *time.Timer
-	rung  chan struct{} // nil: there is none
+// step sends what there is to send, and reports whether the watch has ended. It is called again after each call of wake.
+func (w *watching) step() (ended bool) {
+	for w.ctx.Err() == nil && w.lifetime.Context.Err() == nil && !w.expired.Load() {
+		if w.due.Swap(false) && !w.remind() {
+			return true
+		}
+		if w.cursor.Await(w.wake) {
+			return false
+		}
+		if !w.drain(w.cursor) {
+			return true
+		}
+	}
+	return true
 }
 
-func newAlarm(after time.Duration) alarm {
-	rung := make(chan struct{}, 1)
-	return alarm{time.AfterFunc(after, func() {
-		select {
-		case rung <- struct{}{}:
-		default:
-		}
-	}), rung}
+// remind sends a bookmark of what is new, as now and then, and once before the end, so that the next watch begins near it.
+func (w *watching) remind() bool {
+	if seen := w.cursor.Seen(); seen > w.from && (w.bookmark(seen, false) != nil || w.flush() != nil) {
+		return false
+	}
+	if again, ok := untilBookmark(w.deadline - time.Since(w.begun)); ok {
+		w.next.Reset(again)
+	}
+	return true
+}
+
+// alarm returns a timer that sets a flag and wakes the watch.
+func (w *watching) alarm(after time.Duration, fired *atomic.Bool) *time.Timer {
+	return time.AfterFunc(after, func() {
+		fired.Store(true)
+		w.wake()
+	})
+}
+
+func (w *watching) stopAlarms() {
+	w.end.Stop()
+	if w.next != nil {
+		w.next.Stop()
+	}
 }
 
 // untilBookmark is how long a watch that has some time left waits for its next bookmark; false: there is none to come.
@@ -258,12 +295,13 @@ func (w *watching) patiently(tell func() error) error {
 		if err := w.flush(); err != nil {
 			return err
 		}
-		timer := time.NewTimer(pause)
+		left := w.deadline - time.Since(w.begun)
+		if left <= 0 {
+			return context.Canceled // its time is over
+		}
+		timer := time.NewTimer(min(pause, left))
 		select {
 		case <-timer.C:
-		case <-w.expires:
-			timer.Stop()
-			return context.Canceled // its time is over
 		case <-w.gone:
 			timer.Stop()
 			return context.Canceled

@@ -309,18 +309,13 @@ func (s *eventStream) flush() error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		s.traffic.End()
 	}
-	if s.buf, s.ends = s.buf[:0], s.ends[:0]; cap(s.buf) > smallBatch {
-		giveBatch(s.buf)
-		s.buf, s.ends = nil, nil // an idle watch holds little
-	}
+	giveBatch(s.buf)
+	s.buf, s.ends = nil, nil // an idle watch holds little
 	return err
 }
 
-// An idle watch keeps the memory of a small batch of events; larger buffers go back to a pool.
-const (
-	smallBatch = 16 << 10
-	largeBatch = 256 << 10
-)
+// largeBatch is the size of the largest buffers that are used again.
+const largeBatch = 256 << 10
 
 var batches sync.Pool
 
@@ -335,7 +330,7 @@ func (s *eventStream) room() []byte {
 }
 
 func giveBatch(b []byte) {
-	if cap(b) <= largeBatch {
+	if b = b[:0]; 0 < cap(b) && cap(b) <= largeBatch {
 		batches.Put(&b)
 	}
 }

@@ -56,23 +56,22 @@ func (e *Event) Gone(k *Kind) (*CachedObject, error) {
 	return e.gone.Load(), nil
 }
 
-// node is one batch of events. Its ready channel is closed when next is set or the feed has ended.
+// node is one batch of events.
 type node struct {
 	revision int64
 	count    int64 // number of events in the feed up to and including this node
 	bytes    int64 // size of the objects in these events
 	events   []Event
 	next     atomic.Pointer[node]
-	err      atomic.Pointer[error]
-	ready    chan struct{}
+	err      atomic.Pointer[error] // why the feed has ended
 }
 
 // Feed is the stream of a kind's changes. It starts with its first watcher.
 //
 // Worked example: the feed began at revision 10, and has the nodes [10 | 12: two events | 15: one event]. A watch that
-// resumes after 12 begins at the second node. After it has read the events of the third, it waits on that node's ready
-// channel. A watch that resumes after 7 begins before the list: it reads an engine watcher until that has passed the
-// beginning of the list, and then continues with the list.
+// resumes after 12 begins at the second node. After it has read the events of the third, it waits to be woken. A watch
+// that resumes after 7 begins before the list: it reads an engine watcher until that has passed the beginning of the
+// list, and then continues with the list.
 //
 // A cursor keeps the list alive from its position on. The feed cuts the list behind a cursor that is too far behind,
 // even if its client reads nothing. So slow clients use a bounded amount of memory per feed, whatever their number.
@@ -96,6 +95,48 @@ type Feed struct {
 	head    atomic.Pointer[node]
 	tail    atomic.Pointer[node]
 	seen    atomic.Int64 // all changes up to this revision are in the list
+
+	waiting waiting
+}
+
+// waiting are the cursors that wait for the next node.
+type waiting struct {
+	mu      sync.Mutex
+	cursors []*Cursor
+}
+
+// wake wakes all of them.
+func (w *waiting) wake() {
+	for _, wake := range w.take() {
+		wake()
+	}
+}
+
+// take ends the wait of all of them, and returns what wakes them.
+func (w *waiting) take() []func() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := make([]func(), len(w.cursors))
+	for i, c := range w.cursors {
+		all[i], c.wake, c.place = c.wake, nil, 0
+	}
+	clear(w.cursors)
+	w.cursors = w.cursors[:0]
+	return all
+}
+
+// leave ends a cursor's wait.
+func (w *waiting) leave(c *Cursor) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if c.place == 0 {
+		return
+	}
+	last := len(w.cursors) - 1
+	moved := w.cursors[last]
+	w.cursors[c.place-1], moved.place = moved, c.place
+	w.cursors[last] = nil
+	w.cursors, c.wake, c.place = w.cursors[:last], nil, 0
 }
 
 // milestone is a node at which the list is cut when the node is too old. It does not keep the node alive.
@@ -159,7 +200,7 @@ func (f *Feed) Start() error {
 		return err
 	}
 	f.stop = stop
-	n := &node{revision: at, ready: make(chan struct{})}
+	n := &node{revision: at}
 	f.seen.Store(at)
 	f.head.Store(n)
 	f.tail.Store(n)
@@ -175,12 +216,11 @@ func (f *Feed) run(ctx context.Context, w store.Watcher, tail *node) {
 		b, err := w.Next(ctx)
 		if err != nil {
 			tail.err.Store(&err)
-			close(tail.ready)
+			f.waiting.wake()
 			return
 		}
 		if len(b.Events) > 0 {
-			n := &node{revision: b.Revision, count: tail.count + int64(len(b.Events)), bytes: tail.bytes, events: make([]Event, len(b.Events)),
-				ready: make(chan struct{})}
+			n := &node{revision: b.Revision, count: tail.count + int64(len(b.Events)), bytes: tail.bytes, events: make([]Event, len(b.Events))}
 			for i := range b.Events {
 				n.events[i].Event = b.Events[i]
 				if r := b.Events[i].Record; r != nil {
@@ -189,7 +229,7 @@ func (f *Feed) run(ctx context.Context, w store.Watcher, tail *node) {
 			}
 			tail.next.Store(n)
 			f.tail.Store(n)
-			close(tail.ready)
+			f.waiting.wake()
 			tail = n
 			for h := f.head.Load(); h != tail && (tail.count-h.count > f.capacity || f.behind(tail, h.count, h.bytes)); h = f.head.Load() {
 				f.head.Store(h.next.Load())
@@ -234,28 +274,48 @@ type Cursor struct {
 	after  int64
 	at     *node
 	behind store.Watcher // reads changes older than the feed; nil once it has caught up
+
+	// The mutex of the feed's waiting cursors guards these.
+	wake  func()
+	place int // among the waiting, from 1 on; 0: it does not wait
 }
 
-// Close releases the cursor.
+// Close releases the cursor. A call of what [Cursor.Await] was given may be under way.
 func (c *Cursor) Close() {
+	c.feed.waiting.leave(c)
+	c.caughtUp()
+}
+
+func (c *Cursor) caughtUp() {
 	if c.behind != nil {
 		c.behind.Close()
 		c.behind = nil
 	}
 }
 
-// Ready returns a channel that is closed when [Cursor.Next] does not block.
-func (c *Cursor) Ready() <-chan struct{} {
-	if c.behind != nil {
-		return closed
+// Await has wake called, once, when [Cursor.Next] has events or an error to return. It returns false if that is so already. A further call
+// replaces wake, which must not block.
+func (c *Cursor) Await(wake func()) bool {
+	if c.more() {
+		return false
 	}
-	return c.at.ready
+	w := &c.feed.waiting
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if c.more() {
+		return false
+	}
+	if c.place == 0 {
+		w.cursors = append(w.cursors, c)
+		c.place = len(w.cursors)
+	}
+	c.wake = wake
+	return true
 }
 
-var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+func (c *Cursor) more() bool { return c.More() || c.at.err.Load() != nil }
 
-// Next returns the events of the next batch, possibly none, and the revision that the cursor has then seen. It does not
-// block once the channel of [Cursor.Ready] is closed.
+// Next returns the events of the next batch, possibly none, and the revision that the cursor has then seen.
 func (c *Cursor) Next(ctx context.Context) ([]Event, int64, error) {
 	if c.behind != nil {
 		return c.catchUp(ctx)
@@ -298,7 +358,7 @@ func (c *Cursor) Seen() int64 {
 
 func (c *Cursor) catchUp(ctx context.Context) ([]Event, int64, error) {
 	if c.after >= c.at.revision {
-		c.Close()
+		c.caughtUp()
 		return nil, c.after, nil
 	}
 	b, err := c.behind.Next(ctx)

@@ -407,14 +407,18 @@ func (k *Kind) Decode(r *store.Record) (resource.Object, error) {
 	if hub.GetResourceVersion() == "" {
 		hub.SetResourceVersion(strconv.FormatInt(r.Revision, 10))
 	}
-	settleTexts(hub)
+	settle(hub, k.Unstructured)
 	return hub, nil
 }
 
-// settleTexts makes the texts that quantities cache at the first call, while the object is not shared.
-func settleTexts(hub resource.Object) {
+// settle does what can be done only while a decoded object is not shared: it makes the texts that quantities cache at the first call, and
+// has the object share its field sets.
+func settle(hub resource.Object, unstructured bool) {
 	if measured, ok := hub.(interface{ Size() int }); ok {
 		measured.Size()
+	}
+	if !unstructured {
+		decodedFieldSets.share(hub)
 	}
 }
 
@@ -425,7 +429,7 @@ func (k *Kind) ReadBack(obj resource.Object) bool {
 	if !ok || !r.ReadBack(obj) {
 		return false
 	}
-	settleTexts(obj)
+	settle(obj, k.Unstructured)
 	return true
 }
 

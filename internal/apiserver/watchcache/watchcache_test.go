@@ -67,14 +67,27 @@ func (f *fixture) put(t *testing.T, name string) *store.Record {
 	return r
 }
 
+// await waits until a cursor has something, and returns false if the test ends before.
+func await(t *testing.T, c *Cursor) bool {
+	t.Helper()
+	woken := make(chan struct{})
+	if !c.Await(func() { close(woken) }) {
+		return true
+	}
+	select {
+	case <-woken:
+		return true
+	case <-t.Context().Done():
+		return false
+	}
+}
+
 // read reads n events from a cursor.
 func read(t *testing.T, c *Cursor, n int) []string {
 	t.Helper()
 	var got []string
 	for len(got) < n {
-		select {
-		case <-c.Ready():
-		case <-t.Context().Done():
+		if !await(t, c) {
 			t.Fatalf("after %v no more came", got)
 		}
 		events, _, err := c.Next(t.Context())
@@ -174,7 +187,7 @@ func TestStuckCursorHoldsLittle(t *testing.T) {
 			if held > 3 {
 				t.Errorf("a stuck cursor holds %d of 51 events", held)
 			}
-			<-stuck.Ready()
+			await(t, stuck)
 			if _, _, err := stuck.Next(t.Context()); !errors.Is(err, ErrExpired) || stuck.After() != after {
 				t.Errorf("a stuck cursor after %d: %v", stuck.After(), err)
 			}
@@ -198,7 +211,7 @@ func TestStoppedFeedEndsItsCursors(t *testing.T) {
 	}
 	defer c.Close()
 	f.Feed.Stop()
-	<-c.Ready()
+	await(t, c)
 	if _, _, err := c.Next(t.Context()); err == nil {
 		t.Error("a cursor went on after its feed had stopped")
 	}

@@ -24,7 +24,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -51,9 +50,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the expectations of scenarios")
 
 // Run runs every scenario that matches pattern, each with its own incarnations of the controllers.
 func Run(t *testing.T, pattern string, options controllers.Options, all ...controllers.Controller) {
@@ -70,7 +68,7 @@ func Run(t *testing.T, pattern string, options controllers.Options, all ...contr
 			}
 			archive := txtar.Parse(data)
 			synctest.Test(t, func(t *testing.T) { play(t, archive, options, all, nil) })
-			if now := txtar.Format(archive); *update && !bytes.Equal(now, data) {
+			if now := txtar.Format(archive); golden.Update() && !bytes.Equal(now, data) {
 				if err := os.WriteFile(file, now, 0o644); err != nil {
 					t.Fatal(err)
 				}
@@ -232,7 +230,7 @@ func (s *scene) check(err error) {
 
 func (s *scene) compare(f *txtar.File, got string) {
 	s.t.Helper()
-	if *update {
+	if golden.Update() {
 		f.Data = []byte(got)
 	} else if diff := cmp.Diff(string(f.Data), got); diff != "" {
 		s.t.Errorf("step %s (-want +got):\n%s", f.Name, diff)

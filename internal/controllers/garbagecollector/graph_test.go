@@ -6,7 +6,6 @@ package garbagecollector
 import (
 	"bufio"
 	"bytes"
-	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -17,9 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-)
 
-var update = flag.Bool("update", false, "rewrite the answers in testdata")
+	"github.com/mortise-dev/mortise/internal/golden"
+)
 
 // TestGraph plays testdata/graph.txt: commands, each followed by the answer.
 //
@@ -51,7 +50,7 @@ func TestGraph(t *testing.T) {
 		}
 		fmt.Fprintln(&out, "  "+play(g, strings.Fields(line)))
 	}
-	if *update {
+	if golden.Update() {
 		if err := os.WriteFile("testdata/graph.txt", out.Bytes(), 0o644); err != nil {
 			t.Fatal(err)
 		}

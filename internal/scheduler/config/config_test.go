@@ -5,7 +5,6 @@ package config
 
 import (
 	"encoding/json"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,9 +13,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime"
 	configv1 "k8s.io/kube-scheduler/config/v1"
-)
 
-var update = flag.Bool("update", false, "write the golden files")
+	"github.com/mortise-dev/mortise/internal/golden"
+)
 
 // TestFiles holds what each file of testdata means, or is refused for. The golden files are what kube-scheduler 1.37.1 makes
 // of the same files.
@@ -37,19 +36,7 @@ func TestFiles(t *testing.T) {
 			} else {
 				got = effective(t, c)
 			}
-			golden := strings.TrimSuffix(file, ".yaml") + ".golden"
-			if *update {
-				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if d := cmp.Diff(string(want), got); d != "" {
-				t.Errorf("%s (-want +got):\n%s", golden, d)
-			}
+			golden.Compare(t, strings.TrimSuffix(file, ".yaml")+".golden", got)
 		})
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -23,13 +22,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 	"sigs.k8s.io/yaml"
 
+	"github.com/mortise-dev/mortise/internal/golden"
 	"github.com/mortise-dev/mortise/internal/scheduler/cache"
 	"github.com/mortise-dev/mortise/internal/scheduler/config"
 	"github.com/mortise-dev/mortise/internal/scheduler/core"
@@ -104,24 +103,7 @@ func Run(t *testing.T, registry profile.Registry) {
 		for _, c := range cases {
 			fmt.Fprintf(&out, "# %s\n%s\n", c.Name, run(t, c.configured(t, registry), c))
 		}
-		compare(t, strings.TrimSuffix(file, ".yaml")+".golden", out.String())
-	}
-}
-
-func compare(t *testing.T, golden, got string) {
-	t.Helper()
-	if f := flag.Lookup("update"); f != nil && f.Value.String() == "true" {
-		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(string(want), got); d != "" {
-		t.Errorf("%s (-want +got):\n%s", golden, d)
+		golden.Compare(t, strings.TrimSuffix(file, ".yaml")+".golden", out.String())
 	}
 }
 

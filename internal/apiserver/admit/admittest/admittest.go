@@ -12,7 +12,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -33,6 +32,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/golden"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -77,24 +77,7 @@ func Run(t *testing.T, plugin admit.Plugin) {
 		for _, c := range cases {
 			fmt.Fprintf(&out, "# %s\n%s\n", c.Name, run(t, plugin, c))
 		}
-		compare(t, strings.TrimSuffix(file, ".yaml")+".golden", out.String())
-	}
-}
-
-func compare(t *testing.T, golden, got string) {
-	t.Helper()
-	if f := flag.Lookup("update"); f != nil && f.Value.String() == "true" {
-		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := gocmp.Diff(string(want), got); d != "" {
-		t.Errorf("%s (-want +got):\n%s", golden, d)
+		golden.Compare(t, strings.TrimSuffix(file, ".yaml")+".golden", out.String())
 	}
 }
 

@@ -4,7 +4,6 @@
 package alwaysadmit_test
 
 import (
-	"flag"
 	"log/slog"
 	"testing"
 
@@ -12,8 +11,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/admittest"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/alwaysadmit"
 )
-
-var _ = flag.Bool("update", false, "write the golden files")
 
 func TestScenarios(t *testing.T) {
 	p := alwaysadmit.New()

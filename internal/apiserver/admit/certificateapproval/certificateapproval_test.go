@@ -4,14 +4,11 @@
 package certificateapproval
 
 import (
-	"flag"
 	"testing"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/admittest"
 )
-
-var _ = flag.Bool("update", false, "write the golden files")
 
 // TestScenarios: the user may approve for example.com/a by name, and for all signers of example.org.
 func TestScenarios(t *testing.T) {

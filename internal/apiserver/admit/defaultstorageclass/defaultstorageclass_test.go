@@ -4,13 +4,10 @@
 package defaultstorageclass_test
 
 import (
-	"flag"
 	"testing"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/admittest"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/defaultstorageclass"
 )
-
-var _ = flag.Bool("update", false, "write the golden files")
 
 func TestScenarios(t *testing.T) { admittest.Run(t, defaultstorageclass.New()) }

@@ -4,7 +4,6 @@
 package defaulttolerationseconds_test
 
 import (
-	"flag"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,8 +14,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/defaulttolerationseconds"
 	"github.com/mortise-dev/mortise/resource"
 )
-
-var _ = flag.Bool("update", false, "write the golden files")
 
 func TestScenarios(t *testing.T) {
 	admittest.Run(t, defaulttolerationseconds.New(defaulttolerationseconds.Usually()))

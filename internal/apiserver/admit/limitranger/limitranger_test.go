@@ -4,7 +4,6 @@
 package limitranger_test
 
 import (
-	"flag"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,8 +17,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/resource"
 )
-
-var _ = flag.Bool("update", false, "write the golden files")
 
 func TestScenarios(t *testing.T) { admittest.Run(t, limitranger.New()) }
 

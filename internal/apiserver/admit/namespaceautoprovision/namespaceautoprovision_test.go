@@ -6,7 +6,6 @@ package namespaceautoprovision_test
 import (
 	"context"
 	"errors"
-	"flag"
 	"strings"
 	"testing"
 
@@ -19,8 +18,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/namespaceautoprovision"
 	"github.com/mortise-dev/mortise/resource"
 )
-
-var _ = flag.Bool("update", false, "write the golden files")
 
 func TestScenarios(t *testing.T) { admittest.Run(t, namespaceautoprovision.New()) }
 

@@ -4,14 +4,11 @@
 package nodefeatures_test
 
 import (
-	"flag"
 	"testing"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/admittest"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/nodefeatures"
 )
-
-var _ = flag.Bool("update", false, "write the golden files")
 
 func TestScenarios(t *testing.T) {
 	p, err := nodefeatures.New("1.37.1")

@@ -5,7 +5,6 @@ package ownerreferences_test
 
 import (
 	"context"
-	"flag"
 	"testing"
 
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -15,8 +14,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/ownerreferences"
 	"github.com/mortise-dev/mortise/resource"
 )
-
-var _ = flag.Bool("update", false, "write the golden files")
 
 // TestScenarios: the user may do anything to what is called mine in the namespace.
 func TestScenarios(t *testing.T) {

@@ -4,13 +4,10 @@
 package podantiaffinity_test
 
 import (
-	"flag"
 	"testing"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/admittest"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/podantiaffinity"
 )
-
-var _ = flag.Bool("update", false, "write the golden files")
 
 func TestScenarios(t *testing.T) { admittest.Run(t, podantiaffinity.New()) }

@@ -4,15 +4,12 @@
 package podnodeselector_test
 
 import (
-	"flag"
 	"strings"
 	"testing"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/admittest"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/podnodeselector"
 )
-
-var _ = flag.Bool("update", false, "write the golden files")
 
 func TestScenarios(t *testing.T) {
 	p, err := podnodeselector.New(strings.NewReader(

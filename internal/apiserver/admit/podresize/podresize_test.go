@@ -4,13 +4,10 @@
 package podresize_test
 
 import (
-	"flag"
 	"testing"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/admittest"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/podresize"
 )
-
-var _ = flag.Bool("update", false, "write the golden files")
 
 func TestScenarios(t *testing.T) { admittest.Run(t, podresize.New()) }

@@ -4,7 +4,6 @@
 package podsecurity_test
 
 import (
-	"flag"
 	"os"
 	"strings"
 	"testing"
@@ -16,8 +15,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/admittest"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/podsecurity"
 )
-
-var _ = flag.Bool("update", false, "write the golden files")
 
 func TestScenarios(t *testing.T) {
 	plugin, err := podsecurity.New(nil)

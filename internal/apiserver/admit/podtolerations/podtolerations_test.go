@@ -4,7 +4,6 @@
 package podtolerations_test
 
 import (
-	"flag"
 	"strings"
 	"testing"
 
@@ -14,8 +13,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/admittest"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/podtolerations"
 )
-
-var _ = flag.Bool("update", false, "write the golden files")
 
 const head = "apiVersion: podtolerationrestriction.admission.k8s.io/v1alpha1\nkind: Configuration\n"
 

@@ -8,7 +8,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -46,10 +45,9 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/admittest"
 	"github.com/mortise-dev/mortise/internal/apiserver/explain"
+	"github.com/mortise-dev/mortise/internal/golden"
 	"github.com/mortise-dev/mortise/resource"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 // scenario is one request and the policies that apply to it.
 type scenario struct {
@@ -231,20 +229,7 @@ func playFile(t *testing.T, name string) {
 	for _, c := range all {
 		fmt.Fprintf(&out, "# %s\n%s\n", c.Name, play(t, &c))
 	}
-	golden := "testdata/" + name + ".golden"
-	if *update {
-		if err := os.WriteFile(golden, []byte(out.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := gocmp.Diff(string(want), out.String()); d != "" {
-		t.Errorf("%s (-want +got):\n%s", golden, d)
-	}
+	golden.Compare(t, "testdata/"+name+".golden", out.String())
 }
 
 func play(t *testing.T, c *scenario) string {

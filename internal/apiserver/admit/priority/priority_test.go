@@ -5,7 +5,6 @@ package priority_test
 
 import (
 	"context"
-	"flag"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,8 +17,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/priority"
 	"github.com/mortise-dev/mortise/resource"
 )
-
-var _ = flag.Bool("update", false, "write the golden files")
 
 func TestScenarios(t *testing.T) { admittest.Run(t, priority.New()) }
 

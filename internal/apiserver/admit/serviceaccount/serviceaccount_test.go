@@ -4,14 +4,11 @@
 package serviceaccount_test
 
 import (
-	"flag"
 	"testing"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/admittest"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/serviceaccount"
 )
-
-var _ = flag.Bool("update", false, "write the golden files")
 
 func TestScenarios(t *testing.T) {
 	admittest.Run(t, serviceaccount.New(serviceaccount.Options{Suffix: func() string { return "abcde" }}))

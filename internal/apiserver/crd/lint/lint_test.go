@@ -4,7 +4,6 @@
 package lint
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,9 +13,9 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/google/go-cmp/cmp"
-)
 
-var update = flag.Bool("update", false, "rewrite what was found")
+	"github.com/mortise-dev/mortise/internal/golden"
+)
 
 // TestFindings checks each archive of testdata: the definition in new.yaml, compared with the one in old.yaml if there
 // is one. found.txt has the findings; -update writes it.
@@ -55,7 +54,7 @@ func TestFindings(t *testing.T) {
 				}
 			}
 			if diff := cmp.Diff(string(parts["found.txt"].Data), lines.String()); diff != "" {
-				if !*update {
+				if !golden.Update() {
 					t.Fatal(diff)
 				}
 				parts["found.txt"].Data = []byte(lines.String())

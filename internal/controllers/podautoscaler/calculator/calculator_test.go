@@ -5,22 +5,19 @@ package calculator
 
 import (
 	"errors"
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-)
 
-var update = flag.Bool("update", false, "rewrite the expectations of scenarios")
+	"github.com/mortise-dev/mortise/internal/golden"
+)
 
 var began = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
@@ -283,18 +280,7 @@ func TestScenarios(t *testing.T) {
 		fmt.Fprintf(&got, "# %s\n%s\n", c.name, s.out.String())
 	}
 	const file = "testdata/scenarios.golden"
-	if *update {
-		if err := os.WriteFile(file, []byte(got.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got.String()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	golden.Compare(t, file, got.String())
 }
 
 // TestTargets: what cannot be found is told in the condition AbleToScale, and is the spec's fault or not.

@@ -4,7 +4,6 @@
 package dynamicresources_test
 
 import (
-	"flag"
 	"testing"
 
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/dynamicresources"
@@ -12,8 +11,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 	"github.com/mortise-dev/mortise/internal/scheduler/schedulertest"
 )
-
-var _ = flag.Bool("update", false, "write the golden files")
 
 func TestScenarios(t *testing.T) {
 	schedulertest.Run(t, profile.Registry{

@@ -4,15 +4,12 @@
 package imagelocality_test
 
 import (
-	"flag"
 	"testing"
 
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/imagelocality"
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 	"github.com/mortise-dev/mortise/internal/scheduler/schedulertest"
 )
-
-var _ = flag.Bool("update", false, "write the golden files")
 
 func TestScenarios(t *testing.T) {
 	schedulertest.Run(t, profile.Registry{{Name: imagelocality.Name, New: imagelocality.New}})
