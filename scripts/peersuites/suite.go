@@ -86,6 +86,9 @@ func (s *suite) count(ctx context.Context, with, assets string) (tally, error) {
 	if err := s.prepare(ctx, dir, change); err != nil {
 		return tally{}, err
 	}
+	if err := s.root(dir); err != nil {
+		return tally{}, err
+	}
 	if change && s.delay > 0 {
 		if err := slow(filepath.Join(dir, s.folder), s.delay); err != nil {
 			return tally{}, err
@@ -149,6 +152,19 @@ func (s *suite) prepare(ctx context.Context, dir string, change bool) error {
 	return err
 }
 
+// root lets a suite find its module's files by the path of a source file, which -trimpath makes relative: to the suite's folder, where it
+// runs.
+func (s *suite) root(dir string) error {
+	link := filepath.Join(dir, s.folder, s.module)
+	if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
+		return err
+	}
+	if err := os.Symlink(dir, link); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}
+
 // copy copies a module. It changes the import in Go files if told to.
 func (s *suite) copy(from, to string, change bool) error {
 	return filepath.WalkDir(from, func(name string, e fs.DirEntry, err error) error {
@@ -169,7 +185,11 @@ func (s *suite) copy(from, to string, change bool) error {
 		if change && strings.HasSuffix(name, ".go") {
 			data = bytes.ReplaceAll(data, []byte(upstream), []byte(changed))
 		}
-		return os.WriteFile(filepath.Join(to, rel), data, 0o644) //nolint:gosec // below the folder of the copies
+		mode := fs.FileMode(0o644)
+		if bytes.HasPrefix(data, []byte("#!")) {
+			mode = 0o755 // a module does not keep that a script is executable
+		}
+		return os.WriteFile(filepath.Join(to, rel), data, mode) //nolint:gosec // below the folder of the copies
 	})
 }
 
