@@ -14,7 +14,7 @@ import (
 
 var update = flag.Bool("update", false, "write what the tests compare with anew")
 
-// Update says whether the test is to write its file in place of a comparison.
+// Update reports whether the test is to write its file in place of a comparison.
 func Update() bool { return *update }
 
 // Compare fails the test if the file holds anything but got.
