@@ -28,8 +28,10 @@ import (
 // packageRoot is a copy of this machine's root, a Debian's, which the packages change: an overlay whose changes are in memory.
 const packageRoot = "/mnt/root"
 
-// packageContainerd is the configuration of containerd's package; not all machines that run tests let a process lower its OOM score.
+// packageContainerd is the configuration of containerd's package; not all machines that run tests let a process lower its OOM score. The
+// disabled plug-in makes /opt/containerd, which purging Mortise's package leaves.
 const packageContainerd = `version = 2
+disabled_plugins = ["io.containerd.internal.v1.opt"]
 [plugins."io.containerd.grpc.v1.cri"]
   restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".cni]
