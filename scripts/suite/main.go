@@ -42,7 +42,7 @@ type module struct {
 
 // modules are run in this order. The first is the largest, and compiles what the others share with it.
 var modules = []module{
-	{".", "20m", []string{"-vet=off"}}, // scripts/lint runs the whole of go vet on it
+	{".", "40m", []string{"-vet=off"}}, // scripts/lint runs the whole of go vet on it
 	{"test/helm", "10m", nil},
 	{"test/opa", "10m", nil},
 	{"test/scheduling", "10m", nil},
