@@ -22,8 +22,13 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -33,30 +38,75 @@ const tags = "grpcnotrace"
 // logFile keeps the events of the last run.
 const logFile = "bin/test.json"
 
-// module is a Go module whose tests belong to the suite.
-type module struct {
-	dir     string
-	timeout string
-	args    []string
+// lanes is how many go commands run at a time, each with its share of the processors. The longest package, which waits for programs much
+// of the time, so runs beside the others.
+const lanes = 2
+
+// piece is a part of the suite: packages of a Go module.
+type piece struct {
+	dir      string
+	timeout  string // of a package
+	args     []string
+	packages []string
 }
 
-// modules are run in this order. The first is the largest, and compiles what the others share with it.
-var modules = []module{
-	{".", "40m", []string{"-vet=off"}}, // scripts/lint runs the whole of go vet on it
-	{"test/helm", "10m", nil},
-	{"test/opa", "10m", nil},
-	{"test/scheduling", "10m", nil},
-	{"test/dex", "20m", nil},
-	{"test/aggregated", "20m", nil},
-	{"test/etcd", "20m", nil},
-	{"test/robustness", "10m", nil},
-	{"test/kubescheduler", "20m", nil},
-	{"test/podautoscaler", "20m", nil},
-	{"test/persistentvolume", "10m", nil},
-	{"test/csisanity", "5m", nil},
-	{"test/resourcemanagers", "20m", nil},
-	{"test/csi", "20m", nil},
-	{"test/cloud", "5m", nil},
+func (p piece) String() string {
+	if len(p.packages) == 1 && p.packages[0] != "./..." {
+		return path.Join(p.dir, p.packages[0])
+	}
+	return p.dir
+}
+
+// pieces begin in this order. Those of this module come first: they compile what the others share with it.
+func pieces(ctx context.Context) ([]piece, error) {
+	const longest = "./test"
+	rest, err := otherPackages(ctx, longest)
+	if err != nil {
+		return nil, err
+	}
+	vetted := []string{"-vet=off"} // scripts/lint runs the whole of go vet on this module
+	all := []string{"./..."}
+	return []piece{
+		{".", "40m", vetted, []string{longest}},
+		{".", "20m", vetted, rest},
+		{"test/helm", "10m", nil, all},
+		{"test/opa", "10m", nil, all},
+		{"test/scheduling", "10m", nil, all},
+		{"test/dex", "20m", nil, all},
+		{"test/aggregated", "20m", nil, all},
+		{"test/etcd", "20m", nil, all},
+		{"test/robustness", "10m", nil, all},
+		{"test/kubescheduler", "20m", nil, all},
+		{"test/podautoscaler", "20m", nil, all},
+		{"test/persistentvolume", "10m", nil, all},
+		{"test/csisanity", "5m", nil, all},
+		{"test/resourcemanagers", "20m", nil, all},
+		{"test/csi", "20m", nil, all},
+		{"test/cloud", "5m", nil, all},
+	}, nil
+}
+
+// otherPackages lists the packages of this module but one.
+func otherPackages(ctx context.Context, but string) ([]string, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "-tags", tags, "-f", "{{.Dir}}", "./...").Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w", err)
+	}
+	root, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	var list []string
+	for _, dir := range strings.Fields(string(out)) {
+		rel, err := filepath.Rel(root, dir)
+		if err != nil {
+			return nil, err
+		}
+		if p := "./" + filepath.ToSlash(rel); p != but {
+			list = append(list, p)
+		}
+	}
+	return list, nil
 }
 
 func main() {
@@ -89,37 +139,54 @@ func run(ctx context.Context, read string, changed bool, within time.Duration) b
 		return false
 	}
 	defer log.Close()
-	t.log = logFile
-	for _, m := range modules {
-		args := append([]string{"test", "-json", "-tags", tags, "-timeout", m.timeout}, m.args...)
-		before := t.failed
-		if err := t.command(ctx, log, m.dir, append(args, "./...")); err != nil && t.failed == before {
-			t.broken(m.dir, err)
-		}
-		fmt.Printf("== %s ended, after %.0f s\n", m.dir, time.Since(begin).Seconds())
+	t.log, t.keep = logFile, log
+	todo, err := pieces(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return false
 	}
+	queue := make(chan piece, len(todo))
+	for _, p := range todo {
+		queue <- p
+	}
+	close(queue)
+	var running sync.WaitGroup
+	for range lanes {
+		running.Go(func() {
+			for p := range queue {
+				if failed, err := t.command(ctx, p); err != nil && failed == 0 {
+					t.broken(p.String(), err)
+				}
+				t.printf("== %s ended, after %.0f s\n", p, time.Since(begin).Seconds())
+			}
+		})
+	}
+	running.Wait()
 	if changed {
 		optional(ctx, t, begin.Add(within))
 	}
 	return t.close(os.Getenv("CI") != "")
 }
 
-// command runs the go command in a module, reads its events and writes them to the log.
-func (t *tally) command(ctx context.Context, log io.Writer, dir string, args []string) error {
+// command runs the tests of a piece and reads their events. It returns how many failures these told of.
+func (t *tally) command(ctx context.Context, p piece) (failed int, err error) {
+	share := max(1, runtime.NumCPU()/lanes)
+	args := []string{"test", "-json", "-p", strconv.Itoa(share), "-tags", tags, "-timeout", p.timeout}
+	args = slices.Concat(args, p.args, p.packages)
 	c := exec.CommandContext(ctx, "go", args...)
-	c.Dir = filepath.FromSlash(dir)
+	c.Dir = filepath.FromSlash(p.dir)
 	c.Stderr = os.Stdout
 	out, err := c.StdoutPipe()
 	if err != nil {
-		return fmt.Errorf("read go %s: %w", strings.Join(args, " "), err)
+		return 0, fmt.Errorf("read go test: %w", err)
 	}
 	if err := c.Start(); err != nil {
-		return fmt.Errorf("start go %s: %w", strings.Join(args, " "), err)
+		return 0, fmt.Errorf("start go test: %w", err)
 	}
-	t.read(io.TeeReader(out, log))
-	_, _ = io.Copy(log, out)
+	failed = t.read(out)
+	_, _ = io.Copy(io.Discard, out)
 	if err := c.Wait(); err != nil {
-		return fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
+		return failed, fmt.Errorf("go test: %w", err)
 	}
-	return nil
+	return failed, nil
 }

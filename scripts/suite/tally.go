@@ -11,6 +11,7 @@ import (
 	"io"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // What is kept and printed of the output of a test that failed, and of all of them.
@@ -74,9 +75,11 @@ type failure struct {
 	lines []string
 }
 
-// tally counts what the events say. It is for one goroutine.
+// tally counts what the events say, of several streams at a time.
 type tally struct {
+	mu                      sync.Mutex // held while an event is counted, and what it leads to is printed
 	to                      io.Writer
+	keep                    io.Writer // gets what is read, too
 	passed, failed, skipped int
 	results                 map[string]bool // "package test" to whether it ran; false: it was skipped
 	output                  map[[2]string]*said
@@ -87,24 +90,43 @@ type tally struct {
 }
 
 func newTally(to io.Writer) *tally {
-	return &tally{to: to, results: map[string]bool{}, output: map[[2]string]*said{}, failedIn: map[string]int{}}
+	return &tally{to: to, keep: io.Discard, results: map[string]bool{}, output: map[[2]string]*said{}, failedIn: map[string]int{}}
 }
 
-// read reads events to the stream's end. A line that is none is printed.
-func (t *tally) read(from io.Reader) {
+// read reads events to the stream's end, and returns how many failures they told of. A line that is none is printed.
+func (t *tally) read(from io.Reader) (failed int) {
 	lines := bufio.NewScanner(from)
 	lines.Buffer(nil, keptSource)
 	for lines.Scan() {
-		var e event
-		if !bytes.HasPrefix(lines.Bytes(), []byte("{")) || json.Unmarshal(lines.Bytes(), &e) != nil {
-			fmt.Fprintln(t.to, lines.Text())
-			continue
-		}
-		t.event(e)
+		failed += t.line(lines.Bytes())
 	}
 	if err := lines.Err(); err != nil {
 		t.broken("the events of go test", err)
+		failed++
 	}
+	return failed
+}
+
+// line reads a line of a stream, and returns how many failures it told of.
+func (t *tally) line(line []byte) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, _ = fmt.Fprintf(t.keep, "%s\n", line)
+	var e event
+	if !bytes.HasPrefix(line, []byte("{")) || json.Unmarshal(line, &e) != nil {
+		fmt.Fprintf(t.to, "%s\n", line)
+		return 0
+	}
+	before := t.failed
+	t.event(e)
+	return t.failed - before
+}
+
+// printf prints between the lines of the events.
+func (t *tally) printf(format string, args ...any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	fmt.Fprintf(t.to, format, args...)
 }
 
 // result is the line that a test ends with. One in the output of another test is that of a test which a process of its own has run.
@@ -200,6 +222,8 @@ func (t *tally) packaged(e event) {
 
 // broken counts a failure outside all tests.
 func (t *tally) broken(what string, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.failed++
 	t.failures = append(t.failures, failure{name: what, lines: []string{err.Error()}})
 }
