@@ -94,7 +94,8 @@ func TestForkCosts(t *testing.T) {
 		runtime.KeepAlive(clients)
 		slices.Sort(answered)
 		size := each(&before, &after)
-		t.Attr(name, fmt.Sprintf("%v at best, %v in the middle; %d KB with the client", answered[0], answered[forks/2], size/1000))
+		t.Attr(name, fmt.Sprintf("%v at best, %v in the middle; %d KB with the client",
+			answered[0].Round(time.Microsecond), answered[forks/2].Round(time.Microsecond), size/1000))
 		if size > 200<<10 {
 			t.Errorf("a fork that has answered takes %d bytes: want 200 KiB at most", size)
 		}
@@ -102,7 +103,7 @@ func TestForkCosts(t *testing.T) {
 			t.Errorf("fork and answer take %v: want a millisecond at most", answered[0])
 		}
 	}
-	t.Attr("fork", fmt.Sprintf("%v at best, %.1f KB", shortest, float64(each(&fresh, &unused))/1000))
+	t.Attr("fork", fmt.Sprintf("%v at best, %.1f KB", shortest.Round(time.Microsecond), float64(each(&fresh, &unused))/1000))
 }
 
 // forks is how many parallel tests fork the prepared cluster: by the environment, a few otherwise.
@@ -148,5 +149,5 @@ func TestNewCosts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Attr("new", fmt.Sprintf("%v at best; %v with the first answer", shortest, answered))
+	t.Attr("new", fmt.Sprintf("%v at best; %v with the first answer", shortest.Round(100*time.Microsecond), answered.Round(100*time.Microsecond)))
 }

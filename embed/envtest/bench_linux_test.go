@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	upstream "sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/mortise-dev/mortise/embed/envtest"
 )
@@ -34,6 +36,12 @@ type kind struct {
 	name  string
 	made  func() environment
 	whose int
+}
+
+// TestMain drops what controller-runtime logs.
+func TestMain(m *testing.M) {
+	log.SetLogger(logr.Discard())
+	os.Exit(m.Run())
 }
 
 // kinds are this package's environment and, if KUBEBUILDER_ASSETS is set, controller-runtime's with the programs there.
