@@ -78,8 +78,9 @@ type Server struct {
 	// Controllers selects by name: "*" all, "none", "a" this one, "-b" not that one; nil: all.
 	// "none" leaves a bare API server, without scheduler and node.
 	Controllers []string
-	// FeatureGates are upstream's feature gates that differ from their defaults, by name. There is one: CBORServingAndStorage
-	// lets clients speak CBOR; nil: all at their defaults. Objects are stored as ever.
+	// FeatureGates are upstream's feature gates that differ from their defaults, by name; nil: all at their defaults. There are two.
+	// CBORServingAndStorage lets clients speak CBOR; objects are stored as ever. StorageVersionAPI has the server report in which versions
+	// it stores the built-in kinds (KEP-2339); it needs internal.apiserver.k8s.io/v1alpha1 in RuntimeConfig.
 	FeatureGates map[string]bool
 	// RuntimeConfig enables or disables group-versions and resources, as kube-apiserver's --runtime-config: "true" or "false" by api/all,
 	// api/ga, api/beta, api/alpha, GROUP/VERSION or GROUP/VERSION/RESOURCE; nil: the stable ones.

@@ -30,6 +30,9 @@ type Descriptor struct {
 	// Versions are the served versions, most preferred first. Storage names the one that is the hub and is stored.
 	Versions []Version
 	Storage  string
+	// StoredVersion is the version that stored objects name, which an older kube-apiserver can read, too; empty: Storage. Both have the same
+	// protobuf form.
+	StoredVersion string
 
 	// Prefix is the part of the store's key after "/registry/" and before the namespace, as kube-apiserver lays keys out:
 	// "pods", "services/specs", "minions" (nodes), "GROUP/RESOURCE" for CRs. No slashes at its ends.
@@ -77,6 +80,15 @@ func (d *Descriptor) HubGroupVersionKind() schema.GroupVersionKind {
 		return c.Kind()
 	}
 	return d.GroupVersionKind(d.Storage)
+}
+
+// StoredGroupVersion is the group and version that stored objects name.
+func (d *Descriptor) StoredGroupVersion() schema.GroupVersion {
+	gv := d.HubGroupVersionKind().GroupVersion()
+	if d.StoredVersion != "" {
+		gv.Version = d.StoredVersion
+	}
+	return gv
 }
 
 // Version returns the served version of that name, nil if there is none.

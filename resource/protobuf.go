@@ -31,8 +31,13 @@ type message interface {
 // ProtobufCodec stores hub objects of one kind in Kubernetes' protobuf envelope, byte for byte as kube-apiserver does.
 // New makes the empty object that Decode fills in; its type must have a protobuf form. Decoded objects carry the kind.
 func ProtobufCodec(gvk schema.GroupVersionKind, newObject func() Object) Codec {
-	apiVersion, kind := gvk.ToAPIVersionAndKind()
-	c := &protobufCodec{new: newObject, gvk: gvk}
+	return ProtobufCodecOf(gvk, gvk.Version, newObject)
+}
+
+// ProtobufCodecOf is ProtobufCodec for a kind whose stored objects name another version, of the same protobuf form.
+func ProtobufCodecOf(gvk schema.GroupVersionKind, stored string, newObject func() Object) Codec {
+	apiVersion, kind := schema.GroupVersionKind{Group: gvk.Group, Version: stored, Kind: gvk.Kind}.ToAPIVersionAndKind()
+	c := &protobufCodec{new: newObject, gvk: gvk, stored: stored}
 	c.readBack.of = reflect.TypeOf(newObject())
 	c.head = append(c.head, protobufMagic...)
 	c.head = append(c.head, 0x0a)
@@ -50,6 +55,7 @@ func ProtobufCodec(gvk schema.GroupVersionKind, newObject func() Object) Codec {
 // protobufCodec has the envelope's beginning ready made: magic, type, and the tag of the raw field.
 type protobufCodec struct {
 	gvk      schema.GroupVersionKind
+	stored   string // the version that the envelope names
 	new      func() Object
 	head     []byte
 	readBack readBack
@@ -105,9 +111,11 @@ func (c *protobufCodec) decodeJSON(data []byte) (Object, error) {
 	if err := json.UnmarshalCaseSensitivePreserveInts(data, obj); err != nil {
 		return nil, fmt.Errorf("decode %s: %w", c.gvk.Kind, err)
 	}
-	if got := obj.GetObjectKind().GroupVersionKind(); got != c.gvk {
+	got := obj.GetObjectKind().GroupVersionKind()
+	if got.GroupKind() != c.gvk.GroupKind() || got.Version != c.gvk.Version && got.Version != c.stored {
 		return nil, fmt.Errorf("decode %s: it is stored as %v", c.gvk.Kind, got)
 	}
+	obj.GetObjectKind().SetGroupVersionKind(c.gvk)
 	return obj, nil
 }
 

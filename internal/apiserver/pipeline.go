@@ -40,6 +40,9 @@ func (s *Server) stages() []stage {
 		{"flow control", flowControl},
 		{"authorize", authorizeStage},
 	}
+	if s.opts.StorageVersions != nil {
+		all = append(all, stage{"storage versions", storageVersionsStage})
+	}
 	if s.initializes {
 		all = append(all, stage{"initializers", initializersStage})
 	}

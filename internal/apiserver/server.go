@@ -125,6 +125,8 @@ type Options struct {
 	// CBOR enables CBOR for clients, as upstream's feature gate CBORServingAndStorage does. The stored encoding does
 	// not change.
 	CBOR bool
+	// StorageVersions delays writes until the server has reported the versions in which it stores objects; nil: it reports none.
+	StorageVersions StorageVersions
 	// Shutdown bounds the time of a shutdown.
 	Shutdown Shutdown
 	// ViewBytes limits the memory of decoded objects and their encodings; 0: 64 MiB.

@@ -198,7 +198,7 @@ func newUpFlags(name string, p Program, o *UpOptions) *upFlags {
 	f.StringVar(&u.controllers, "controllers", "*",
 		"List of controllers to run: '*' runs all, NAME runs this one, -NAME disables it. none runs the API server alone.")
 	f.StringSliceVar(&u.gates, "feature-gates", nil,
-		"Kubernetes feature gates, as GATE=true|false. There is one: CBORServingAndStorage (default false).")
+		"Kubernetes feature gates, as GATE=true|false. There are two: CBORServingAndStorage and StorageVersionAPI (both false by default).")
 	f.StringSliceVar(&u.runtimeConfig, "runtime-config", nil,
 		"APIs to enable or disable, as KEY=true|false. Keys: api/all, api/ga, api/beta, api/alpha, GROUP/VERSION, GROUP/VERSION/RESOURCE.")
 	o.APIServer.Explain.Enabled = true

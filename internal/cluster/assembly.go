@@ -84,6 +84,7 @@ type running struct {
 	observation   observation
 	metrics       *metricsapi.Server // nil: metrics.k8s.io is not served
 	peers         *peerproxy.Proxy   // nil: no other servers share the store
+	versions      *storageVersions   // nil: storage versions are not reported
 	server        *apiserver.Server
 	console       *console.Console // nil: it is not served
 	bootstrapped  chan struct{}    // closed when the bootstrap objects exist

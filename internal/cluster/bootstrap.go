@@ -106,19 +106,18 @@ func identity(hostname string) string {
 	return "apiserver-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(hash[:16]))
 }
 
+// builtInOf returns the kinds that a server has without definitions.
+func builtInOf(server *apiserver.Server) []*resource.Descriptor {
+	custom := server.Definitions().Descriptors()
+	return slices.DeleteFunc(slices.Clone(server.Kinds()), func(d *resource.Descriptor) bool { return slices.Contains(custom, d) })
+}
+
 // served returns the group-versions that the server serves itself, except the group of APIServices, which is not registered,
 // and groups that give way to other servers.
 func served(server *apiserver.Server) []bootstrap.GroupVersion {
 	var out []bootstrap.GroupVersion
 	seen := map[schema.GroupVersion]bool{{Group: apiregistrationv1.GroupName, Version: "v1"}: true}
-	custom := map[*resource.Descriptor]bool{}
-	for _, d := range server.Definitions().Descriptors() {
-		custom[d] = true
-	}
-	for _, d := range server.Kinds() {
-		if custom[d] {
-			continue
-		}
+	for _, d := range builtInOf(server) {
 		for _, v := range d.Versions {
 			gv := schema.GroupVersion{Group: d.Group, Version: v.Name}
 			if v.Unserved || seen[gv] || v.Derived != nil { // the administrator registers servers of metrics.k8s.io

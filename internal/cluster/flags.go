@@ -79,7 +79,9 @@ func (c *settings) flags(n *node.Plan) *pflag.FlagSet {
 	} {
 		f.String(name, value, "")
 	}
-	f.StringSlice("feature-gates", []string{cborGate + "=" + strconv.FormatBool(c.cbor)}, "")
+	f.StringSlice("feature-gates", []string{
+		cborGate + "=" + strconv.FormatBool(c.cbor), storageVersionsGate + "=" + strconv.FormatBool(c.versions),
+	}, "")
 	var served []string
 	for key, value := range c.RuntimeConfig {
 		served = append(served, key+"="+value)

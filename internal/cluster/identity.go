@@ -76,8 +76,11 @@ func (c components) decidedBy(mode string, u *user.DefaultInfo) *user.DefaultInf
 
 // accounts returns the accounts of controllers that Kubernetes does not have. A bare server runs none of them.
 func (c *settings) accounts() (all []bootstrap.Account) {
+	if c.versions {
+		all = append(all, storageVersionCollector)
+	}
 	if c.bare {
-		return nil
+		return all
 	}
 	for _, controller := range c.controllers {
 		if len(controller.Rules) > 0 {

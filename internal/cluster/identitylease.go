@@ -25,6 +25,8 @@ type identityLease struct {
 	name    string
 	restore func(context.Context) error // creates the Lease if it is gone; nil: it cannot be
 	log     *slog.Logger
+	// versions are reported as long as the Lease is held; nil: they are not.
+	versions *storageVersions
 }
 
 // hold renews the Lease until ctx ends, removes those of servers that are gone, and calls also each time.
@@ -42,6 +44,9 @@ func (l *identityLease) hold(ctx context.Context, also func()) {
 			}
 			if err := l.collect(ctx, now); err != nil && ctx.Err() == nil {
 				l.log.WarnContext(ctx, "Could not remove the expired Leases of other servers", "error", err)
+			}
+			if l.versions != nil {
+				l.versions.keep(ctx)
 			}
 		}
 	}

@@ -60,9 +60,12 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 	if a.peers, err = a.makePeers(); err != nil {
 		return nil, err
 	}
+	if a.versions, err = makeStorageVersions(s); err != nil {
+		return nil, err
+	}
 	aggregated := aggregation(&o.Aggregation, a.frontProxy)
 	aggregated.Peers = a.peers
-	server, err := apiserver.New(apiserver.Options{
+	options := apiserver.Options{
 		Store:     a.store,
 		MoreKinds: func(server *apiserver.Server) []*resource.Descriptor { return a.encryption.know(a.kinds(server)) },
 		Roles:     a.authorization.roles,
@@ -94,7 +97,11 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 		Pages:        pages,
 		Front:        a.front,
 		Still:        s.origin != nil && s.origin.base != nil,
-	})
+	}
+	if a.versions != nil {
+		options.StorageVersions = a.versions
+	}
+	server, err := apiserver.New(options)
 	if err != nil {
 		return nil, fmt.Errorf("make API server: %w", err)
 	}
@@ -191,6 +198,11 @@ func makeObjects(ctx context.Context, a *assembly) error {
 	lease.restore = func(ctx context.Context) error {
 		_, err := b.makeObjects(ctx, slices.DeleteFunc(slices.Clone(objects()), func(o bootstrap.Object) bool { return o.Resource != leases }))
 		return err
+	}
+	if a.versions != nil {
+		lease.versions = a.versions
+		a.versions.begin(a.server.Backend(), builtInOf(a.server))
+		a.versions.keep(ctx) // the Lease exists
 	}
 	a.background.Go(ctx, func(ctx context.Context) { lease.hold(ctx, look) })
 	close(a.bootstrapped)

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"time"
 
+	apiserverinternalv1alpha1 "k8s.io/api/apiserverinternal/v1alpha1"
+
 	"github.com/mortise-dev/mortise/internal/builtin"
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/kinds"
@@ -33,11 +35,34 @@ type settings struct {
 	controllers   []controllers.Controller // all, with their settings
 	bare          bool                     // neither controllers nor scheduler nor node
 	cbor          bool
+	versions      bool // reports storage versions
 	runtimeConfig kinds.RuntimeConfig
 }
 
-// cborGate is the feature gate that lets clients speak CBOR.
-const cborGate = "CBORServingAndStorage"
+// The feature gates: clients may speak CBOR, and servers report in which versions they store objects.
+const (
+	cborGate            = "CBORServingAndStorage"
+	storageVersionsGate = "StorageVersionAPI"
+)
+
+// setGates reads the feature gates. It needs the runtime configuration.
+func (c *settings) setGates() error {
+	for name, on := range c.FeatureGates {
+		switch name {
+		case cborGate:
+			c.cbor = on
+		case storageVersionsGate:
+			c.versions = on
+		default:
+			return fmt.Errorf("feature gate %q: want %s or %s", name, cborGate, storageVersionsGate)
+		}
+	}
+	if c.versions && !c.runtimeConfig.Serves(apiserverinternalv1alpha1.SchemeGroupVersion.WithResource("storageversions")) {
+		return fmt.Errorf("feature gate %s needs the API: want runtime-config %s=true", storageVersionsGate,
+			apiserverinternalv1alpha1.SchemeGroupVersion)
+	}
+	return nil
+}
 
 // complete sets defaults and checks the caller's settings. It has no side effects.
 func (s Settings) complete() (*settings, error) {
@@ -75,12 +100,6 @@ func (s Settings) complete() (*settings, error) {
 	case c.Nodes < 1:
 		return nil, fmt.Errorf("%d nodes: want one at least", c.Nodes)
 	}
-	for name, on := range s.FeatureGates {
-		if name != cborGate {
-			return nil, fmt.Errorf("feature gate %q: want %s", name, cborGate)
-		}
-		c.cbor = on
-	}
 	for _, check := range []func() error{
 		c.APIServer.FlowControl.Check, c.APIServer.Explain.Check, c.APIServer.Controllers.Check, c.APIServer.Scheduler.Check,
 		c.APIServer.Node.Check,
@@ -93,6 +112,9 @@ func (s Settings) complete() (*settings, error) {
 		return nil, err
 	}
 	if c.runtimeConfig, err = kinds.ParseRuntimeConfig(s.RuntimeConfig); err != nil {
+		return nil, err
+	}
+	if err := c.setGates(); err != nil {
 		return nil, err
 	}
 	if c.signing, err = readSigning(c.APIServer.Controllers.Signing); err != nil {

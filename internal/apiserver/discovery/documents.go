@@ -241,9 +241,13 @@ func verbs(s *resource.Subresource) []string {
 	return v
 }
 
-// storageVersionHash returns a hash that changes with the stored version of a kind.
+// storageVersionHash returns a hash that changes with the stored version of a kind. For definitions it is kube-apiserver's, which stores
+// them as v1beta1.
 func storageVersionHash(d *resource.Descriptor) string {
-	gv := storedGroupVersion(d.GroupResource(), d.Storage)
+	gv := d.StoredGroupVersion()
+	if d.Group == "apiextensions.k8s.io" && d.Resource == "customresourcedefinitions" {
+		gv.Version = "v1beta1"
+	}
 	sum := sha256.Sum256([]byte(gv.Group + "/" + gv.Version + "/" + d.Kind))
 	return base64.StdEncoding.EncodeToString(sum[:8])
 }

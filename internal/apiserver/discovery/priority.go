@@ -106,21 +106,3 @@ func versionPriority(gv schema.GroupVersion) int {
 func Priorities(gv schema.GroupVersion) (group, version int) {
 	return groupPriority(gv.Group), versionPriority(gv)
 }
-
-// storedGroupVersion returns the group and version of which storageVersionHash is made. For most kinds it is the hub's.
-// Events of both groups are stored as the core group's, and kinds that are new in a version are stored as the release
-// before it knows them.
-func storedGroupVersion(gr schema.GroupResource, hub string) schema.GroupVersion {
-	switch gr {
-	case schema.GroupResource{Group: "events.k8s.io", Resource: "events"}:
-		return schema.GroupVersion{Version: "v1"}
-	case schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"},
-		schema.GroupResource{Group: "certificates.k8s.io", Resource: "clustertrustbundles"},
-		schema.GroupResource{Group: "certificates.k8s.io", Resource: "podcertificaterequests"},
-		schema.GroupResource{Group: "storagemigration.k8s.io", Resource: "storageversionmigrations"}:
-		return schema.GroupVersion{Group: gr.Group, Version: "v1beta1"}
-	case schema.GroupResource{Group: "resource.k8s.io", Resource: "devicetaintrules"}:
-		return schema.GroupVersion{Group: gr.Group, Version: "v1beta2"}
-	}
-	return schema.GroupVersion{Group: gr.Group, Version: hub}
-}

@@ -16,10 +16,11 @@ import (
 func ClusterTrustBundle() *resource.Descriptor {
 	check := upstream.ClusterTrustBundle()
 	return kind.Describe[*certificatesv1.ClusterTrustBundle](resource.Descriptor{
-		Group:      "certificates.k8s.io",
-		Resource:   "clustertrustbundles",
-		Kind:       "ClusterTrustBundle",
-		FieldNames: []string{"spec.signerName"},
+		Group:         "certificates.k8s.io",
+		Resource:      "clustertrustbundles",
+		Kind:          "ClusterTrustBundle",
+		StoredVersion: "v1beta1",
+		FieldNames:    []string{"spec.signerName"},
 		Fields: kind.Fields(func(c *certificatesv1.ClusterTrustBundle) fields.Set {
 			return fields.Set{"spec.signerName": c.Spec.SignerName}
 		}),

@@ -29,11 +29,12 @@ type Authorize func(ctx context.Context, a authorizer.Attributes) (authorizer.De
 func PodCertificateRequest(authorize Authorize) *resource.Descriptor {
 	check := upstream.PodCertificateRequest()
 	return kind.Describe[*certificatesv1.PodCertificateRequest](resource.Descriptor{
-		Group:      "certificates.k8s.io",
-		Resource:   "podcertificaterequests",
-		Kind:       "PodCertificateRequest",
-		Namespaced: true,
-		FieldNames: []string{"spec.signerName", "spec.podName", "spec.nodeName"},
+		Group:         "certificates.k8s.io",
+		Resource:      "podcertificaterequests",
+		Kind:          "PodCertificateRequest",
+		StoredVersion: "v1beta1",
+		Namespaced:    true,
+		FieldNames:    []string{"spec.signerName", "spec.podName", "spec.nodeName"},
 		Fields: kind.Fields(func(p *certificatesv1.PodCertificateRequest) fields.Set {
 			return fields.Set{"spec.signerName": p.Spec.SignerName, "spec.podName": p.Spec.PodName, "spec.nodeName": string(p.Spec.NodeName)}
 		}),

@@ -18,9 +18,10 @@ import (
 func DeviceTaintRule() *resource.Descriptor {
 	check := upstream.DeviceTaintRule()
 	return kind.Describe[*resourcev1.DeviceTaintRule](resource.Descriptor{
-		Group:    "resource.k8s.io",
-		Resource: "devicetaintrules",
-		Kind:     "DeviceTaintRule",
+		Group:         "resource.k8s.io",
+		Resource:      "devicetaintrules",
+		Kind:          "DeviceTaintRule",
+		StoredVersion: "v1beta2",
 		Strategy: resource.Strategy{
 			PrepareCreate: kind.OnCreate(func(d *resourcev1.DeviceTaintRule) {
 				d.Status = resourcev1.DeviceTaintRuleStatus{}

@@ -8,6 +8,7 @@
 package kind
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"reflect"
@@ -80,7 +81,7 @@ func describe(d resource.Descriptor, f form) *resource.Descriptor {
 		}
 	}
 	if d.Codec == nil {
-		d.Codec = completing{resource.ProtobufCodec(gvk, d.Hub().New), &d}
+		d.Codec = completing{resource.ProtobufCodecOf(gvk, cmp.Or(d.StoredVersion, d.Storage), d.Hub().New), &d}
 	}
 	if d.Strategy.GarbageCollection == "" {
 		d.Strategy.GarbageCollection = metav1.DeletePropagationBackground

@@ -16,9 +16,10 @@ import (
 func StorageVersionMigration() *resource.Descriptor {
 	check := upstream.StorageVersionMigration()
 	return kind.Describe[*storagemigrationv1.StorageVersionMigration](resource.Descriptor{
-		Group:    "storagemigration.k8s.io",
-		Resource: "storageversionmigrations",
-		Kind:     "StorageVersionMigration",
+		Group:         "storagemigration.k8s.io",
+		Resource:      "storageversionmigrations",
+		Kind:          "StorageVersionMigration",
+		StoredVersion: "v1beta1",
 		Strategy: resource.Strategy{
 			PrepareCreate: kind.OnCreate(func(s *storagemigrationv1.StorageVersionMigration) {
 				s.Status = storagemigrationv1.StorageVersionMigrationStatus{}
