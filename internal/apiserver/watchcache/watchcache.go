@@ -178,7 +178,7 @@ func (k *Kind) Cached(r *store.Record) (*CachedObject, error) {
 			f.found()
 			return f, nil
 		}
-		hub, err := k.kept(r)
+		hub, err := keptHub(k, r)
 		if err != nil {
 			return nil, err
 		}
@@ -203,7 +203,7 @@ func (k *Kind) Created(r *store.Record) (*CachedObject, error) {
 	if k.Feed.running() || r.View() != nil {
 		return k.Cached(r)
 	}
-	hub, err := k.kept(r)
+	hub, err := keptHub(k, r)
 	if err != nil {
 		return nil, err
 	}
@@ -261,27 +261,27 @@ func (k *Kind) view(r *store.Record) *CachedObject {
 
 // hub returns the object of a record without a cached object of this kind: one that is there, or a newly decoded one.
 func (k *Kind) hub(r *store.Record) (resource.Object, error) {
-	if hub := k.known(r); hub != nil {
+	if hub := knownHub(k, r); hub != nil {
 		return hub, nil
 	}
-	return k.decoded(r)
+	return decodedHub(k, r)
 }
 
-// kept is hub for an object that is about to be cached. A newly decoded one shares its parts with others.
-func (k *Kind) kept(r *store.Record) (resource.Object, error) {
-	if hub := k.known(r); hub != nil {
+// keptHub is [Kind.hub] for an object that is about to be cached. A newly decoded one shares its parts with others.
+func keptHub(k *Kind, r *store.Record) (resource.Object, error) {
+	if hub := knownHub(k, r); hub != nil {
 		return hub, nil
 	}
-	hub, err := k.decoded(r)
+	hub, err := decodedHub(k, r)
 	if err == nil {
 		decodedPodParts.share(hub)
 	}
 	return hub, err
 }
 
-// known returns the object that a client in the process still holds, or that of the same kind of another server that has the record; nil:
-// there is none.
-func (k *Kind) known(r *store.Record) resource.Object {
+// knownHub returns the object that a client in the process still holds, or that of the same kind of another server that has the record.
+// Nil: there is none.
+func knownHub(k *Kind, r *store.Record) resource.Object {
 	switch v := r.View().(type) {
 	case *lent:
 		if hub := v.hub(); hub != nil && k.alike(v.kind) {
@@ -295,7 +295,7 @@ func (k *Kind) known(r *store.Record) resource.Object {
 	return nil
 }
 
-func (k *Kind) decoded(r *store.Record) (resource.Object, error) {
+func decodedHub(k *Kind, r *store.Record) (resource.Object, error) {
 	if v, ok := r.View().(store.Unopened); ok {
 		opened, err := v.Open()
 		if err != nil {
