@@ -23,6 +23,8 @@ const (
 	share    = 3                // of the bytes that were allocated lately, live heap and garbage may take one part in so many
 	recently = 20 * time.Second // what was allocated so long ago counts 1/e of what is allocated now
 	usual    = 100              // the default of GOGC: as much garbage as live heap
+	spare    = 128 << 20        // garbage beside a large live heap, however large
+	least    = 25               // but never less than this percentage
 )
 
 // paceCollections makes collections rarer under load, and restores the default rate without. It ends with ctx.
@@ -31,6 +33,10 @@ const (
 // six seconds, 360 MB have been allocated, of which 320 MB count, and 106 MB is a third: collections are still as frequent. After half a
 // minute, 240 MB of garbage are allowed, so that the next one comes 4 seconds later. Without further reads, the collection that releases
 // memory (see giveBack) finds little garbage, and the next one comes at 120 MB again.
+//
+// A large live heap may have less garbage than by default. Worked example: 500 MB live because there are 100,000 pods. By default,
+// another 500 MB would be garbage before they are collected, and the pods that live would be scattered over both: after a burst, half of
+// these pages could not be released. So 128 MB may be garbage, for more collections.
 //
 // The limit of garbage is a percentage of the live heap. If the heap suddenly is ten times as large, a high percentage would allow too much
 // garbage until this function adjusts it. So meanwhile it also sets the runtime's memory limit.
@@ -102,7 +108,7 @@ func (b *binaryPages) trim(now time.Time) {
 // outdated reports whether the percentage that is set, and the memory limit for a live heap, do not fit any more. A heap that has outgrown
 // the limit would be collected without end.
 func outdated(now, want int, limited, live uint64) bool {
-	return want > now*5/4 || want < now*4/5 || now != usual && live > limited+limited/4
+	return want > now*5/4 || want < now*4/5 || now > usual && live > limited+limited/4
 }
 
 // sustained is the percentage that the last collection needed. The first collection of a burst changes nothing: the burst is often over by
@@ -124,19 +130,28 @@ func percent(live, made, together uint64, took time.Duration) int {
 	if live == 0 || took <= 0 {
 		return usual
 	}
+	without := withoutLoad(live)
 	rate := float64(made) / took.Seconds()
 	if rate*often.Seconds() < float64(live) {
-		return usual
+		return without
 	}
 	wait := min(rate*apart.Seconds(), float64(together)-float64(live))
-	return max(usual, int(100*wait/float64(live)))
+	return max(without, int(100*wait/float64(live)))
+}
+
+// withoutLoad returns the garbage percentage of a live heap that no load raises.
+func withoutLoad(live uint64) int {
+	if live <= spare {
+		return usual
+	}
+	return max(least, int(usual*spare/live))
 }
 
 // limit returns the memory limit until the next collection, given the live heap and the memory of the runtime: both, the allowed garbage
-// and half of that again, because close to the limit the runtime releases memory at once. With the default percentage, the given limit
-// stays.
+// and half of that again, because close to the limit the runtime releases memory at once. With the default percentage, or less, the given
+// limit stays.
 func limit(percent int, live, held uint64, given int64) int64 {
-	if percent == usual {
+	if percent <= usual {
 		return given
 	}
 	return min(given, int64(min(held+live*uint64(percent)/200*3, math.MaxInt64)))

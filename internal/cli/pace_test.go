@@ -26,8 +26,11 @@ func TestPercent(t *testing.T) {
 		{60 * mb, 60 * mb, room, time.Minute, 100},     // hardly anything is made
 		{60 * mb, 59 * mb, room, time.Second, 100},     // less than one collection a second at the default rate
 		{60 * mb, 600 * mb, room, time.Second, 400},    // 300 MB together and no more
-		{1000 * mb, 1000 * mb, room, time.Second, 100}, // much lives: as much waits by itself
-		{200 * mb, 2000 * mb, room, time.Second, 100},
+		{128 * mb, 128 * mb, 40 * mb, time.Second, 100},
+		{256 * mb, 256 * mb, room, time.Second, 50}, // much lives: less of it waits
+		{256 * mb, 256 * mb, room, time.Minute, 50},
+		{1000 * mb, 1000 * mb, room, time.Second, 25},
+		{200 * mb, 2000 * mb, room, time.Second, 64},
 		{10 * mb, 10 * mb, room, 100 * time.Millisecond, 2900},
 		{0, 1, room, time.Second, 100},
 		{1, 1, room, 0, 100},
@@ -85,6 +88,8 @@ func TestOutdated(t *testing.T) {
 		{102, usual, 100, 120, false},
 		{102, usual, 100, 130, true}, // the heap has outgrown the limit
 		{400, 400, 100, 130, true},
+		{50, 45, 100, 130, false},
+		{50, 25, 100, 260, true},
 	} {
 		if got := outdated(c.now, c.want, c.limited, c.live); got != c.is {
 			t.Errorf("%d %% set for %d bytes, %d %% wanted for %d: outdated is %t", c.now, c.limited, c.want, c.live, got)
@@ -103,6 +108,7 @@ func TestLimit(t *testing.T) {
 		{400, 60 * mb, 100 * mb, none, 460 * mb},
 		{usual, 60 * mb, 100 * mb, none, none},
 		{usual, 60 * mb, 100 * mb, 80 * mb, 80 * mb},
+		{25, 600 * mb, 700 * mb, none, none},
 		{400, 60 * mb, 100 * mb, 200 * mb, 200 * mb}, // GOMEMLIMIT holds
 		{400, math.MaxUint64 / 1600, math.MaxUint64 / 2, none, none},
 	} {

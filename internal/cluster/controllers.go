@@ -61,7 +61,7 @@ func (c *settings) runControllers(
 		return func(ctx context.Context) error {
 			return controllers.Run(ctx, selected, manager, controllers.Options{
 				As: self.asController, Logger: c.Logger.With("part", "controllers"), Ready: ready, Cluster: layout, Metrics: o.controllers,
-				Retries: o.retries,
+				Retries: o.retries, Foreign: len(c.Extensions.Controllers) > 0,
 				Scaling: controllers.Scaling{Log: o.scalings, Usage: o.usage, Scales: apiserver.NewDirect(self.server)},
 			})
 		}

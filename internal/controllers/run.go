@@ -32,6 +32,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/api/extension/v1alpha1"
+	"github.com/mortise-dev/mortise/internal/sharedobjects"
 )
 
 // Options are the options of Run. With the zero value, Run starts all controllers on the real clock and logs nothing.
@@ -53,6 +54,9 @@ type Options struct {
 	Turn func(what string) time.Duration
 	// Retries counts the keys that come back soon after a failure; nil: nothing does.
 	Retries *RetryCounter
+	// Foreign is set if there are controllers of third parties. Pods and nodes are then copies, so that these cannot affect others by
+	// changing them.
+	Foreign bool
 	// BackOff is the first pause before a failed controller starts again; it doubles up to 64 times that. 1 s when 0.
 	BackOff time.Duration
 }
@@ -67,6 +71,9 @@ func Run(ctx context.Context, all []Controller, config *rest.Config, options Opt
 	deps, err := clients(config, options.Cluster.Initializers)
 	if err != nil {
 		return err
+	}
+	if !options.Foreign {
+		deps.Watcher = sharedobjects.Clientset(deps.Client)
 	}
 	return RunWith(ctx, selected, deps, options)
 }
@@ -98,8 +105,8 @@ func clients(config *rest.Config, initializers bool) (*Deps, error) {
 	return &Deps{Client: client, Dynamic: dyn, Metadata: meta, Discovery: client.Discovery()}, nil
 }
 
-// RunWith is Run with given clients and a resolved selection. The caller sets Client, Metadata and Discovery in shared; RunWith fills in
-// the rest.
+// RunWith is Run with given clients and a resolved selection. The caller sets Client, Metadata and Discovery in shared, and Watcher if it
+// shares the server's objects; RunWith fills in the rest.
 func RunWith(ctx context.Context, selected []Controller, shared *Deps, options Options) error {
 	if options.Clock == nil {
 		options.Clock = clock.RealClock{}
@@ -120,10 +127,13 @@ func RunWith(ctx context.Context, selected []Controller, shared *Deps, options O
 	defer cancel()
 
 	d := *shared
-	d.Watcher = d.Client
 	d.Clock, d.Cluster, d.Metrics, d.turn = options.Clock, options.Cluster, options.Metrics, options.Turn
 	d.Scaling, d.retries = options.Scaling, options.Retries
-	d.Informers = informers.NewSharedInformerFactoryWithOptions(d.Client, 0, informers.WithTransform(DropManagedFields))
+	transform := sharedobjects.DropManagedFields
+	if d.Watcher == nil {
+		d.Watcher, transform = d.Client, DropManagedFields
+	}
+	d.Informers = informers.NewSharedInformerFactoryWithOptions(d.Watcher, 0, informers.WithTransform(transform))
 	d.MetadataInformers = metadatainformer.NewSharedInformerFactoryWithOptions(d.Metadata, 0,
 		metadatainformer.WithTransform(DropManagedFields))
 	d.Typed = map[schema.GroupVersionResource]bool{}
@@ -301,7 +311,7 @@ func deferredMapper(client discovery.DiscoveryInterface) *restmapper.DeferredDis
 	return restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client))
 }
 
-// DropManagedFields removes managed fields, which no controller reads, to save memory.
+// DropManagedFields removes managed fields, which no controller reads, from objects that are not shared, to save memory.
 func DropManagedFields(obj any) (any, error) {
 	if o, ok := obj.(metav1.Object); ok && o.GetManagedFields() != nil {
 		o.SetManagedFields(nil)

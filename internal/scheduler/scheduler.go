@@ -43,6 +43,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 	"github.com/mortise-dev/mortise/internal/scheduler/queue"
 	"github.com/mortise-dev/mortise/internal/scheduler/recorder"
+	"github.com/mortise-dev/mortise/internal/sharedobjects"
 )
 
 // Options are the scheduler's settings.
@@ -146,7 +147,7 @@ type scheduler struct {
 func run(ctx context.Context, o Options, connection *rest.Config, client kubernetes.Interface) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(o.withoutManagers))
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(o.withoutManagers()))
 	podInformer := factory.InformerFor(&corev1.Pod{}, livePods)
 	queued := map[string]queue.Profile{}
 	s := &scheduler{
@@ -233,18 +234,18 @@ func livePods(client kubernetes.Interface, resync time.Duration) toolscache.Shar
 	})
 }
 
-// withoutManagers drops the managed fields, which are large and unused here, unless the object is shared with the server
-// (see [binder.NewForConfig]).
-func (o *Options) withoutManagers(obj any) (any, error) {
-	switch obj := obj.(type) {
-	case *corev1.Pod, *corev1.Node:
-		if o.Foreign {
-			obj.(metav1.Object).SetManagedFields(nil)
-		}
-	case metav1.Object:
-		obj.SetManagedFields(nil)
+// withoutManagers returns the transform that drops managed fields, which are large and unused here, unless the object is shared with the
+// server.
+func (o *Options) withoutManagers() toolscache.TransformFunc {
+	if !o.Foreign {
+		return sharedobjects.DropManagedFields
 	}
-	return obj, nil
+	return func(obj any) (any, error) {
+		if obj, ok := obj.(metav1.Object); ok {
+			obj.SetManagedFields(nil)
+		}
+		return obj, nil
+	}
 }
 
 func (s *scheduler) loop(ctx context.Context) {

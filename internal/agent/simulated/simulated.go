@@ -56,6 +56,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/internal/agent/nodeapi"
+	"github.com/mortise-dev/mortise/internal/sharedobjects"
 )
 
 // Label is the label, with the value "true", of nodes that are simulated.
@@ -235,6 +236,9 @@ func newFleet(o Options) (*fleet, error) {
 			return nil, fmt.Errorf("make client: %w", err)
 		}
 		f.client = client
+		if o.Alone == "" {
+			f.client = sharedobjects.Clientset(client)
+		}
 	}
 	alone := netip.MustParseAddr("127.0.0.1")
 	if o.Listener != nil {

@@ -178,7 +178,7 @@ func (k *Kind) Cached(r *store.Record) (*CachedObject, error) {
 			f.found()
 			return f, nil
 		}
-		hub, err := k.hub(r)
+		hub, err := keptHub(k, r)
 		if err != nil {
 			return nil, err
 		}
@@ -203,7 +203,7 @@ func (k *Kind) Created(r *store.Record) (*CachedObject, error) {
 	if k.Feed.running() || r.View() != nil {
 		return k.Cached(r)
 	}
-	hub, err := k.hub(r)
+	hub, err := keptHub(k, r)
 	if err != nil {
 		return nil, err
 	}
@@ -259,19 +259,44 @@ func (k *Kind) view(r *store.Record) *CachedObject {
 	return nil
 }
 
-// hub returns the object of a record without a cached object of this kind: the one that a client in the process still holds, the one of
-// the same kind of another server that has the record, or a newly decoded one.
+// hub returns the object of a record without a cached object of this kind: one that is there, or a newly decoded one.
 func (k *Kind) hub(r *store.Record) (resource.Object, error) {
+	if hub := knownHub(k, r); hub != nil {
+		return hub, nil
+	}
+	return decodedHub(k, r)
+}
+
+// keptHub is [Kind.hub] for an object that is about to be cached. A newly decoded one shares its parts with others.
+func keptHub(k *Kind, r *store.Record) (resource.Object, error) {
+	if hub := knownHub(k, r); hub != nil {
+		return hub, nil
+	}
+	hub, err := decodedHub(k, r)
+	if err == nil {
+		decodedPodParts.share(hub)
+	}
+	return hub, err
+}
+
+// knownHub returns the object that a client in the process still holds, or that of the same kind of another server that has the record.
+// Nil: there is none.
+func knownHub(k *Kind, r *store.Record) resource.Object {
 	switch v := r.View().(type) {
 	case *lent:
 		if hub := v.hub(); hub != nil && k.alike(v.kind) {
-			return hub, nil
+			return hub
 		}
 	case *CachedObject:
 		if k.alike(v.Kind) {
-			return v.Hub, nil
+			return v.Hub
 		}
-	case store.Unopened:
+	}
+	return nil
+}
+
+func decodedHub(k *Kind, r *store.Record) (resource.Object, error) {
+	if v, ok := r.View().(store.Unopened); ok {
 		opened, err := v.Open()
 		if err != nil {
 			return nil, k.sealed(r, err)
@@ -423,13 +448,15 @@ func settle(hub resource.Object, unstructured bool) {
 }
 
 // ReadBack makes obj, which was encoded and belongs to the caller, what [Kind.Decode] would return for its record except for the revision.
-// False: the record must be decoded, and obj is of no use any more.
+// Its parts are then shared with others: the caller may change nothing but the revision. False: the record must be decoded, and obj is of
+// no use any more.
 func (k *Kind) ReadBack(obj resource.Object) bool {
 	r, ok := k.Codec.(resource.ReadBacker)
 	if !ok || !r.ReadBack(obj) {
 		return false
 	}
 	settle(obj, k.Unstructured)
+	decodedPodParts.share(obj)
 	return true
 }
 

@@ -13,14 +13,19 @@ import (
 
 // object is the graph's record of one object: its name, its owners, and its deletion, if any.
 type object struct {
+	*resourceKind
 	uid             types.UID
-	resource        schema.GroupVersionResource
-	kind            string
 	namespace, name string
 	version         string // resourceVersion, the precondition of every write
 	owners          []metav1.OwnerReference
 	deleting        bool
 	finalizers      []string // only while the object is being deleted
+}
+
+// resourceKind is what the objects of a resource have in common.
+type resourceKind struct {
+	resource schema.GroupVersionResource
+	kind     string
 }
 
 // foreground reports whether o waits for its dependents to be deleted; orphaning reports whether o waits for them to be released.

@@ -61,8 +61,8 @@ func TestGraph(t *testing.T) {
 
 func play(g *graph, words []string) string {
 	name, namespace := words[1], "default"
-	o := &object{uid: types.UID(name), resource: schema.GroupVersionResource{Version: "v1", Resource: "things"}, kind: "Thing", name: name,
-		version: "1"}
+	things := &resourceKind{resource: schema.GroupVersionResource{Version: "v1", Resource: "things"}, kind: "Thing"}
+	o := &object{resourceKind: things, uid: types.UID(name), name: name, version: "1"}
 	for _, w := range words[2:] {
 		key, value, _ := strings.Cut(w, "=")
 		switch key {

@@ -279,9 +279,10 @@ func (m *monitors) refresh(ctx context.Context, group *errgroup.Group, of string
 // start watches one resource: with the informer that other controllers share if there is one, else by metadata. Where objects may be
 // hidden, it always watches metadata: the owner of a hidden object may be deleted, and an owner may be hidden.
 func (m *monitors) start(ctx context.Context, group *errgroup.Group, gvr schema.GroupVersionResource, r resource) (*monitor, error) {
+	of := &resourceKind{resource: gvr, kind: r.kind}
 	handler := controllers.Handler[metav1.Object]{
-		Add:    func(o metav1.Object) { m.observed(describe(gvr, r.kind, o)) },
-		Update: func(_, o metav1.Object) { m.observed(describe(gvr, r.kind, o)) },
+		Add:    func(o metav1.Object) { m.observed(describe(of, o)) },
+		Update: func(_, o metav1.Object) { m.observed(describe(of, o)) },
 		Delete: func(o metav1.Object) { m.removed(o.GetUID()) },
 	}
 	if informer := m.d.Informer(gvr); informer != nil && !m.d.Cluster.Initializers {
@@ -291,16 +292,16 @@ func (m *monitors) start(ctx context.Context, group *errgroup.Group, gvr schema.
 		}
 		return &monitor{stop: func() {}, synced: registration.HasSyncedChecker().Done()}, nil
 	}
-	one := metadatareflector.New(func(o metav1.Object) { m.observed(describe(gvr, r.kind, o)) },
+	one := metadatareflector.New(func(o metav1.Object) { m.observed(describe(of, o)) },
 		func(g metadatareflector.Deleted) { m.removed(g.UID) })
 	ctx, stop := context.WithCancel(ctx)
 	group.Go(func() error { return one.Run(ctx, m.d.Metadata, gvr) })
 	return &monitor{stop: stop, synced: one.Synced(), stopped: ctx.Done()}, nil
 }
 
-func describe(gvr schema.GroupVersionResource, kind string, o metav1.Object) *object {
+func describe(of *resourceKind, o metav1.Object) *object {
 	d := &object{
-		uid: o.GetUID(), resource: gvr, kind: kind, namespace: o.GetNamespace(), name: o.GetName(),
+		resourceKind: of, uid: o.GetUID(), namespace: o.GetNamespace(), name: o.GetName(),
 		version: o.GetResourceVersion(), owners: o.GetOwnerReferences(), deleting: o.GetDeletionTimestamp() != nil,
 	}
 	for _, f := range o.GetFinalizers() {

@@ -108,8 +108,8 @@ func collect(t *testing.T, lasts time.Duration, observe func(*controller)) (said
 
 func thing(group, namespace, name string, owners ...metav1.OwnerReference) *object {
 	return &object{
-		uid: types.UID(name), resource: schema.GroupVersionResource{Group: group, Version: "v1", Resource: "things"}, kind: "Thing",
-		namespace: namespace, name: name, version: "1", owners: owners,
+		resourceKind: &resourceKind{resource: schema.GroupVersionResource{Group: group, Version: "v1", Resource: "things"}, kind: "Thing"},
+		uid:          types.UID(name), namespace: namespace, name: name, version: "1", owners: owners,
 	}
 }
 

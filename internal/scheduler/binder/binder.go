@@ -18,7 +18,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -28,7 +27,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -53,10 +51,11 @@ func NewForConfig(config *rest.Config, share bool) (kubernetes.Interface, error)
 	if err != nil {
 		return nil, err
 	}
+	client := kubernetes.Interface(clientset)
 	if share {
-		s.core = clientset.CoreV1().RESTClient()
+		client = sharedobjects.Clientset(client)
 	}
-	return &straight{Interface: clientset, core: core{clientset.CoreV1(), s}, sender: s}, nil
+	return &straight{Interface: client, core: core{client.CoreV1(), s}, sender: s}, nil
 }
 
 // Events returns a clientset's sender of events. Create returns the event as it was sent.
@@ -107,26 +106,6 @@ func (p pods) Bind(ctx context.Context, binding *corev1.Binding, o metav1.Create
 	return err
 }
 
-// Watch watches pods, which are shared with the server.
-func (p pods) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	return p.sender.watch(ctx, "pods", p.namespace, o, p.PodInterface.Watch)
-}
-
-// Nodes returns the client for nodes.
-func (c *core) Nodes() typedcorev1.NodeInterface {
-	return nodes{c.CoreV1Interface.Nodes(), c.sender}
-}
-
-type nodes struct {
-	typedcorev1.NodeInterface
-	sender *sender
-}
-
-// Watch watches nodes, which are shared with the server.
-func (n nodes) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	return n.sender.watch(ctx, "nodes", "", o, n.NodeInterface.Watch)
-}
-
 type group struct {
 	typedeventsv1.EventsV1Interface
 	sender *sender
@@ -175,7 +154,6 @@ type sender struct {
 	agent     []string
 	encoder   runtime.Encoder
 	warned    rest.WarningHandlerWithContext
-	core      rest.Interface // requests watches with shared objects; nil: no watch is shared
 }
 
 func newSender(config *rest.Config) (*sender, error) {
@@ -211,20 +189,6 @@ type withoutContext struct{ rest.WarningHandler }
 // HandleWarningHeaderWithContext passes a warning on.
 func (w withoutContext) HandleWarningHeaderWithContext(_ context.Context, code int, agent, text string) {
 	w.HandleWarningHeader(code, agent, text)
-}
-
-// watch requests shared objects if the server supports that and the sender may share them.
-func (s *sender) watch(ctx context.Context, resource, namespace string, o metav1.ListOptions,
-	otherwise func(context.Context, metav1.ListOptions) (watch.Interface, error)) (watch.Interface, error) {
-	if s.core == nil {
-		return otherwise(ctx, o)
-	}
-	o.Watch = true
-	request := s.core.Get().NamespaceIfScoped(namespace, namespace != "").Resource(resource).VersionedParams(&o, scheme.ParameterCodec)
-	if o.TimeoutSeconds != nil {
-		request.Timeout(time.Duration(*o.TimeoutSeconds) * time.Second)
-	}
-	return sharedobjects.Watch(ctx, request, func() (watch.Interface, error) { return otherwise(ctx, o) })
 }
 
 var protobufType = []string{runtime.ContentTypeProtobuf}

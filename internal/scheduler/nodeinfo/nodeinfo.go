@@ -142,7 +142,7 @@ func (n *NodeInfo) AddPodInfo(p fwk.PodInfo) {
 		n.index[p.GetPod().UID] = len(n.pods)
 	}
 	n.pods = append(n.pods, p)
-	if info, ok := p.(*PodInfo); !ok || info.affinity {
+	if info, ok := p.(*PodInfo); !ok || info.terms().whole {
 		if len(p.GetRequiredAffinityTerms())+len(p.GetRequiredAntiAffinityTerms())+len(p.GetPreferredAffinityTerms())+
 			len(p.GetPreferredAntiAffinityTerms()) > 0 {
 			n.withAffinity = append(n.withAffinity, p)

@@ -14,12 +14,17 @@ import (
 type PodInfo struct {
 	Pod *corev1.Pod
 
-	request                            *Resource
-	cpu0, memory0                      int64 // with defaults for absent requests
-	required, requiredAnti             []fwk.AffinityTerm
-	preferred, preferredAnti           []fwk.WeightedAffinityTerm
-	ports                              []corev1.ContainerPort
-	affinity, anyAntiAffinity, notHost bool
+	request       *Resource
+	cpu0, memory0 int64     // with defaults for absent requests
+	affinity      *affinity // to other pods; nil: most pods have none
+	ports         []corev1.ContainerPort
+}
+
+// affinity is the terms of a pod's affinity to other pods.
+type affinity struct {
+	required, requiredAnti   []fwk.AffinityTerm
+	preferred, preferredAnti []fwk.WeightedAffinityTerm
+	whole                    bool // all terms could be parsed
 }
 
 var _ fwk.PodInfo = (*PodInfo)(nil)
@@ -52,40 +57,48 @@ func (p *PodInfo) readAffinity(pod *corev1.Pod) (err error) {
 	if a == nil || a.PodAffinity == nil && a.PodAntiAffinity == nil {
 		return nil
 	}
-	if p.required, err = fwk.GetAffinityTerms(pod, fwk.GetPodAffinityTerms(a)); err != nil {
+	t := &affinity{}
+	p.affinity = t
+	if t.required, err = fwk.GetAffinityTerms(pod, fwk.GetPodAffinityTerms(a)); err != nil {
 		return fmt.Errorf("read required affinity: %w", err)
 	}
-	if p.requiredAnti, err = fwk.GetAffinityTerms(pod, fwk.GetPodAntiAffinityTerms(a)); err != nil {
+	if t.requiredAnti, err = fwk.GetAffinityTerms(pod, fwk.GetPodAntiAffinityTerms(a)); err != nil {
 		return fmt.Errorf("read required anti-affinity: %w", err)
 	}
 	if a.PodAffinity != nil {
-		if p.preferred, err = fwk.GetWeightedAffinityTerms(pod, a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution); err != nil {
+		if t.preferred, err = fwk.GetWeightedAffinityTerms(pod, a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution); err != nil {
 			return fmt.Errorf("read preferred affinity: %w", err)
 		}
 	}
 	if a.PodAntiAffinity != nil {
-		if p.preferredAnti, err = fwk.GetWeightedAffinityTerms(pod,
+		if t.preferredAnti, err = fwk.GetWeightedAffinityTerms(pod,
 			a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution); err != nil {
 			return fmt.Errorf("read preferred anti-affinity: %w", err)
 		}
 	}
-	p.affinity = true
-	p.anyAntiAffinity = len(p.requiredAnti) > 0
-	for i := range p.requiredAnti {
-		p.notHost = p.notHost || p.requiredAnti[i].TopologyKey != corev1.LabelHostname
-	}
+	t.whole = true
 	return nil
+}
+
+// none is the affinity of a pod without any.
+var none affinity
+
+func (p *PodInfo) terms() *affinity {
+	if p.affinity == nil {
+		return &none
+	}
+	return p.affinity
 }
 
 // GetPod and the following methods read the pod.
 func (p *PodInfo) GetPod() *corev1.Pod                              { return p.Pod }
-func (p *PodInfo) GetRequiredAffinityTerms() []fwk.AffinityTerm     { return p.required }
-func (p *PodInfo) GetRequiredAntiAffinityTerms() []fwk.AffinityTerm { return p.requiredAnti }
+func (p *PodInfo) GetRequiredAffinityTerms() []fwk.AffinityTerm     { return p.terms().required }
+func (p *PodInfo) GetRequiredAntiAffinityTerms() []fwk.AffinityTerm { return p.terms().requiredAnti }
 func (p *PodInfo) GetPreferredAffinityTerms() []fwk.WeightedAffinityTerm {
-	return p.preferred
+	return p.terms().preferred
 }
 func (p *PodInfo) GetPreferredAntiAffinityTerms() []fwk.WeightedAffinityTerm {
-	return p.preferredAnti
+	return p.terms().preferredAnti
 }
 
 // HostPorts returns the host ports that the pod uses.
