@@ -142,7 +142,8 @@ func (n *node) load(t *testing.T, name, program string) {
 func (n *node) run(t *testing.T, script string) {
 	t.Helper()
 	bin := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(bin, "kubectl"), fmt.Appendf(nil, "#!/bin/sh\nexec %q kubectl \"$@\"\n", programs.Path("mortise")), 0o755))
+	kubectl := fmt.Appendf(nil, "#!/bin/sh\nexec %q kubectl \"$@\"\n", programs.Path("mortise"))
+	must(t, os.WriteFile(filepath.Join(bin, "kubectl"), kubectl, 0o755))
 	c := exec.CommandContext(t.Context(), "sh", "-euxc", script)
 	c.Env = append(os.Environ(), "KUBECONFIG="+n.Kubeconfig, "HOME="+n.Home, "PATH="+bin+":"+os.Getenv("PATH"))
 	out, err := c.CombinedOutput()
