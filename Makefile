@@ -3,7 +3,7 @@ GO      ?= go
 TAGS    := grpcnotrace
 # What `mortise kubectl version` says of itself; the libraries have only a placeholder.
 VERSION := v1.37.1
-LDFLAGS := -s -w -funcalign=16 -X k8s.io/component-base/version.gitVersion=$(VERSION) -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37 -X k8s.io/client-go/pkg/version.gitVersion=$(VERSION)
+LDFLAGS := -s -w -funcalign=8 -X k8s.io/component-base/version.gitVersion=$(VERSION) -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37 -X k8s.io/client-go/pkg/version.gitVersion=$(VERSION)
 BIN     := bin/mortise
 # Flags of its own make the program smaller and its build faster: see scripts/overlay/flags.
 SMALL   := -small

@@ -26,7 +26,7 @@ var firsts = []struct {
 	{"the examples, with real containers", []string{"test TestContainers"}},
 	{"a client in a pod", []string{"test TestPodsReachTheAPI"}},
 	{"an operator in a pod", []string{"test TestStory/operator in a pod", "test TestOperator"}},
-	{"an ingress controller", []string{"test TestStory/ingress controller", "test/helm TestCharts/ingress-nginx"}},
+	{"an ingress controller", []string{"test/ingress TestSkipper", "test TestStory/ingress controller", "test/helm TestCharts/ingress-nginx"}},
 	{"a Helm chart", []string{"test/helm TestCharts", "test/helm TestWorkshop"}},
 	{"a StatefulSet with storage", []string{"test TestStory/StatefulSet with storage"}},
 	{"a private registry", []string{"test TestStory/private registry by a mirror", "test TestNode/images"}},
