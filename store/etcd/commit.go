@@ -7,13 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
 
 	"github.com/mortise-dev/mortise/store"
 	"github.com/mortise-dev/mortise/store/etcd/keyspace"
@@ -36,7 +33,7 @@ func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (int64, []*store.R
 	}
 	writes := e.mirror.writes.begin(ops)
 	defer e.mirror.writes.end(writes)
-	response, unsure, err := e.transact(ctx, ops)
+	response, unsure, err := e.transact(ctx, ops, writes)
 	// etcd carries out the transaction with which it runs full, and returns the error all the same.
 	if errors.Is(err, store.ErrNoSpace) && e.fresh(ctx) == nil {
 		if revision := e.mirror.writes.together(writes); revision > 0 {
@@ -139,11 +136,11 @@ func reading(r *pb.RangeRequest) *pb.RequestOp {
 }
 
 // transact sends the transaction until etcd answers. Unsure means that an earlier, unanswered one may have been carried out.
-func (e *Engine) transact(ctx context.Context, ops []store.Op) (response *pb.TxnResponse, unsure bool, err error) {
+func (e *Engine) transact(ctx context.Context, ops []store.Op, writes []*write) (response *pb.TxnResponse, unsure bool, err error) {
 	life, cancel := outlive(ctx, settleTime)
 	defer cancel()
 	for wait := firstPause; ; wait = min(2*wait, lastPause) {
-		if response, err = e.attempt(life, ops); err == nil {
+		if response, err = e.attempt(life, ops, writes); err == nil {
 			return response, unsure, nil
 		}
 		if errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseNotFound) { // its keys have expired, by etcd's clock
@@ -163,25 +160,27 @@ func (e *Engine) transact(ctx context.Context, ops []store.Op) (response *pb.Txn
 	}
 }
 
-// anySize is the limit of an answer, as clientv3 has it: it has the objects of all conditions that failed.
-var anySize = grpc.MaxCallRecvMsgSize(math.MaxInt32)
-
 // attempt sends the transaction once.
-func (e *Engine) attempt(life context.Context, ops []store.Op) (*pb.TxnResponse, error) {
+func (e *Engine) attempt(life context.Context, ops []store.Op, writes []*write) (*pb.TxnResponse, error) {
 	ctx, cancel := context.WithTimeout(life, attemptTime)
 	defer cancel()
 	t, err := e.transaction(ctx, ops)
 	if err != nil {
 		return nil, err
 	}
-	answered, stop := e.overtaking.watch(ctx, cancel)
-	response, err := e.kv.Txn(clientv3.WithRequireLeader(ctx), t, anySize)
+	conn, err := e.members.get(ctx)
 	if err != nil {
+		return nil, fmt.Errorf("commit to etcd: %w", err)
+	}
+	answered, stop := e.overtaking.watch(ctx, cancel, e.members.doubt(conn))
+	to := &committed{mirror: e.mirror, writes: writes, request: t}
+	if err := ask(ctx, conn, txnPath, t, to); err != nil {
 		stop()
+		e.members.leave(conn, err)
 		return nil, fmt.Errorf("commit to etcd: %w", translate(err))
 	}
 	answered()
-	return response, nil
+	return to.response, nil
 }
 
 // outlive returns a context that ends a time after ctx.

@@ -23,6 +23,13 @@
 // A commit is one transaction of etcd, conditional on the modification revisions of its keys. It returns when the mirror has it: a client
 // that then reads from the mirror finds it there. The mirror keeps the committed bytes, not a second copy of them.
 //
+// etcd's answer to a transaction is the change of its revision. If the mirror has all revisions before it, it applies the answer at once,
+// and skips what the watch tells of that revision later. Else the answer waits until the watch has told of what comes before it:
+//
+//	the mirror is at 41    answer 43    waits
+//	                       watch  42    applied, then 43 from the answer
+//	                       watch  43    skipped
+//
 // A transaction whose answer was lost is sent again. If its condition then does not hold, the mirror's events tell whether that is so
 // because the first one was carried out. Where they cannot tell, the error is [store.ErrUnknown].
 //
@@ -37,8 +44,9 @@
 //
 // # Concurrency
 //
-// An [Engine] is safe for concurrent use. It owns three kinds of goroutine, which Close ends: one follows the watch and alone writes to the
-// mirror, one asks questions while readers wait for an answer, and alarms call functions.
+// An [Engine] is safe for concurrent use. Transactions, questions and the watch share one connection to one member of etcd. The goroutine
+// that reads it writes to the mirror. Other goroutines begin the watch again when it ends, ask questions while readers wait for an answer,
+// connect to members, and call the functions of alarms. Close ends all of them.
 //
 // # Stability
 //

@@ -83,6 +83,9 @@ func final(err error) bool {
 
 // lost reports whether the call may have been carried out, though it failed.
 func lost(err error) bool {
+	if errors.Is(err, errUnsent) {
+		return false
+	}
 	known := rpctypes.Error(err)
 	for _, refusal := range []error{rpctypes.ErrNoLeader, rpctypes.ErrNotLeader, rpctypes.ErrTooManyRequests} {
 		if errors.Is(known, refusal) {

@@ -71,8 +71,8 @@ func (o Options) withDefaults() Options {
 type Engine struct {
 	options  Options
 	keys     keyspace.Keyspace
-	client   *clientv3.Client
-	kv       pb.KVClient // the client's, without what repeats calls: commits repeat themselves
+	client   *clientv3.Client // for what is rare
+	members  *members         // for transactions, questions and the watch
 	mirror   *mirror
 	question *question
 	leases   *leases
@@ -115,19 +115,21 @@ func Open(ctx context.Context, options Options) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open etcd: %w", err)
 	}
-	e := &Engine{
-		options: o, keys: keyspace.New(o.Prefix), client: client, kv: pb.NewKVClient(client.ActiveConnection()), closed: make(chan struct{}),
-	}
+	e := &Engine{options: o, keys: keyspace.New(o.Prefix), client: client, closed: make(chan struct{})}
+	e.mirror = &mirror{client: client, keys: e.keys, options: o}
+	e.members = newMembers(o, e.mirror.settled)
+	e.mirror.members = e.members
 	life, end := context.WithCancel(context.Background())
 	e.end, e.question = end, newQuestion(e.newest)
 	e.leases = &leases{grant: client.Grant, clock: o.Clock}
 	revision, err := e.reach(ctx)
 	began := o.Clock.Now()
 	if err == nil {
-		e.mirror, err = openMirror(ctx, e.client, e.keys, o, revision)
+		err = e.mirror.open(ctx, revision)
 	}
 	if err != nil {
 		end()
+		e.members.close()
 		return nil, errors.Join(fmt.Errorf("open etcd at %s: %w", strings.Join(o.Servers, ","), err), client.Close())
 	}
 	e.backups = backups{client: client, keys: e.keys, clock: o.Clock, mirror: e.mirror, fresh: e.fresh, began: began, first: revision}
@@ -185,11 +187,17 @@ func (e *Engine) reach(ctx context.Context) (int64, error) {
 func (e *Engine) newest(ctx context.Context) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	response, err := e.client.Get(clientv3.WithRequireLeader(ctx), e.keys.Any(), clientv3.WithCountOnly())
+	conn, err := e.members.get(ctx)
 	if err != nil {
+		return 0, err
+	}
+	response := &pb.RangeResponse{}
+	request := &pb.RangeRequest{Key: []byte(e.keys.Any()), CountOnly: true}
+	if err := ask(ctx, conn, rangePath, request, &decoded{message: response}); err != nil {
+		e.members.leave(conn, err)
 		return 0, translate(err)
 	}
-	return response.Header.Revision, nil
+	return response.Header.GetRevision(), nil
 }
 
 // fresh returns when the mirror has everything that was committed before the call.
@@ -287,8 +295,9 @@ func (e *Engine) Close() error {
 	e.closing.Unlock()
 	e.commits.Wait() // none waits for longer than one attempt
 	e.end()
-	e.mirror.close()
 	e.owned.Wait()
+	e.members.close()
+	e.mirror.close()
 	if err := e.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("close etcd: %w", err)
 	}

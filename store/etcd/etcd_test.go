@@ -133,11 +133,11 @@ func TestOvertaking(t *testing.T) {
 		var o overtaking
 		waiting, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		_, stop := o.watch(waiting, cancel)
+		_, stop := o.watch(waiting, cancel, func() {})
 		defer stop()
 		answer := func() { // to a transaction that is sent now
 			ctx, cancel := context.WithCancel(t.Context())
-			answered, _ := o.watch(ctx, cancel)
+			answered, _ := o.watch(ctx, cancel, func() {})
 			answered()
 			cancel()
 		}
@@ -192,18 +192,18 @@ func TestWrites(t *testing.T) {
 	value := []byte("1")
 	var made *store.Record
 	mine := w.begin([]store.Op{{Key: "/a", Value: value, Made: func(r *store.Record) { made = r }}, {Key: "/b"}})
-	event := func(key, value string, revision int64) *clientv3.Event {
-		e := &clientv3.Event{Kv: &mvccpb.KeyValue{Key: []byte(key), Value: []byte(value), ModRevision: revision, CreateRevision: 2}}
+	event := func(key, value string, revision int64) *mvccpb.Event {
+		e := &mvccpb.Event{Kv: &mvccpb.KeyValue{Key: []byte(key), Value: []byte(value), ModRevision: revision, CreateRevision: 2}}
 		if value == "" {
-			e.Type = clientv3.EventTypeDelete
+			e.Type = mvccpb.Event_DELETE
 		}
 		return e
 	}
-	w.events(m, []*clientv3.Event{event("/a", "2", 3), event("/c", "1", 3)})
+	w.events(m, []*mvccpb.Event{event("/a", "2", 3), event("/c", "1", 3)})
 	if w.together(mine) != 0 || made != nil {
 		t.Error("another's change counts as the commit's")
 	}
-	events := w.events(m, []*clientv3.Event{event("/a", "1", 4), event("/b", "", 4)})
+	events := w.events(m, []*mvccpb.Event{event("/a", "1", 4), event("/b", "", 4)})
 	if w.together(mine) != 4 || made != events[0].Record || w.made(mine[0], 4) != made || &made.Value[0] != &value[0] || made.Created != 2 {
 		t.Errorf("the commit's own change is not found: %d, %v", w.together(mine), made)
 	}

@@ -7,22 +7,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/mortise-dev/mortise/store"
 	"github.com/mortise-dev/mortise/store/alarm"
+	"github.com/mortise-dev/mortise/store/etcd/internal/grpcconn"
 	"github.com/mortise-dev/mortise/store/etcd/keyspace"
 	"github.com/mortise-dev/mortise/store/mvcc"
 )
 
 const (
-	// groupResponses is how many answers of the watch are published together, if they have arrived.
-	groupResponses = 256
 	// nudgeFirst and nudgeNext are after how long a waiting reader makes the mirror ask the watch how far it is. Revisions that change none of
 	// the mirror's keys are seen only so. etcd does not answer while the watch is behind, so that the mirror asks again.
 	nudgeFirst, nudgeNext = 10 * time.Millisecond, 100 * time.Millisecond
@@ -31,9 +33,11 @@ const (
 // errStalled ends a watch that does not get on.
 var errStalled = errors.New("the watch does not get on")
 
-// mirror is etcd's keys in memory. One goroutine, follow, writes to the database.
+// mirror is etcd's keys in memory. The goroutines that read connections write to the database: each answer of the watch, and the engine's
+// own commits as soon as they are answered, if the mirror has all revisions before them.
 type mirror struct {
 	client  *clientv3.Client
+	members *members
 	keys    keyspace.Keyspace
 	options Options
 	db      *mvcc.DB
@@ -44,8 +48,12 @@ type mirror struct {
 	armed    atomic.Bool // bookmark is set
 	nudge    *alarm.Alarm
 
+	applying sync.Mutex        // to write to the database
+	source   *watching         // the watch that may; nil between two watches
+	own      map[int64]*commit // commits that are answered, by their revisions, until the mirror has reached these
+
 	mu       sync.Mutex
-	watcher  clientv3.Watcher        // nil between two watches
+	stream   *grpcconn.Stream        // of the watch; nil between two watches
 	stall    context.CancelCauseFunc // ends the watch
 	patience patience                // with the watch
 	broken   error                   // why there is no watch; nil if there is one
@@ -53,14 +61,20 @@ type mirror struct {
 	restarts, reloads atomic.Int64
 }
 
-// openMirror reads etcd's keys at the revision from which on it has history, or a newer one if that is long ago. The watch then fills in
-// the history up to now.
-func openMirror(ctx context.Context, client *clientv3.Client, keys keyspace.Keyspace, o Options, newest int64) (*mirror, error) {
-	m := &mirror{client: client, keys: keys, options: o}
+// commit is a commit of the engine that etcd has carried out.
+type commit struct {
+	writes   []*write
+	response *pb.TxnResponse
+}
+
+// open reads etcd's keys at the revision from which on it has history, or a newer one if that is long ago. The watch then fills in the
+// history up to now.
+func (m *mirror) open(ctx context.Context, newest int64) error {
+	o := m.options
 	for {
 		compacted, err := m.compacted(ctx)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		from := max(compacted, newest-o.HistoryRevisions)
 		records, err := m.load(ctx, from)
@@ -68,13 +82,16 @@ func openMirror(ctx context.Context, client *clientv3.Client, keys keyspace.Keys
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
-		m.db = mvcc.New(from, o.Options)
+		db := mvcc.New(from, o.Options)
 		for _, r := range records {
-			m.db.Load(r)
+			db.Load(r)
 		}
-		m.db.Publish(o.Clock.Now(), m.db.Seal())
+		db.Publish(o.Clock.Now(), db.Seal())
+		m.applying.Lock()
+		m.db = db
+		m.applying.Unlock()
 		break
 	}
 	m.bookmark = alarm.New(o.Clock, func() {
@@ -82,7 +99,7 @@ func openMirror(ctx context.Context, client *clientv3.Client, keys keyspace.Keys
 		m.db.Bookmark()
 	})
 	m.nudge = alarm.New(alarm.System{}, m.nudged)
-	return m, nil
+	return nil
 }
 
 // compacted returns the oldest revision that etcd can read.
@@ -153,80 +170,111 @@ func (m *mirror) follow(ctx context.Context) {
 	}
 }
 
+// watching is one watch of etcd. It implements [grpcconn.Receiver].
+type watching struct {
+	mirror  *mirror
+	changes []*mvccpb.Event // of an answer whose end has not arrived
+}
+
 // watch applies etcd's changes until the watch ends, and returns why it did.
 func (m *mirror) watch(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
+	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// A watcher of its own has a stream of its own, which the client may open to another member than the last one.
-	w := clientv3.NewWatcher(m.client)
-	responses := w.Watch(ctx, m.keys.First(), clientv3.WithRange(m.keys.End()), clientv3.WithRev(m.db.Staged()+1),
-		clientv3.WithProgressNotify(), clientv3.WithCreatedNotify(), clientv3.WithFragment())
-	m.setWatch(w, cancel)
-	var err error
-	for err == nil {
-		response, ok := <-responses
-		if !ok {
-			err = errors.New("the watch has ended")
-			break
-		}
-		err = m.take(&response)
-		for n := 0; err == nil && n < groupResponses; n++ {
-			select {
-			case response, ok = <-responses:
-				if ok {
-					err = m.take(&response)
-				}
-				continue
-			default:
-			}
-			break
-		}
-		m.publish()
+	conn, err := m.members.get(ctx)
+	if err != nil {
+		m.setBroken(err)
+		return err
+	}
+	w := &watching{mirror: m}
+	m.applying.Lock()
+	m.source = w
+	after := m.db.Staged()
+	m.applying.Unlock()
+	request, err := proto.Marshal(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: &pb.WatchCreateRequest{
+		Key: []byte(m.keys.First()), RangeEnd: []byte(m.keys.End()), StartRevision: after + 1, ProgressNotify: true, Fragment: true}}})
+	if err != nil {
+		return fmt.Errorf("encode watch of etcd: %w", err)
+	}
+	stream, err := conn.Open(ctx, watchPath, request, w)
+	if err == nil {
+		m.setWatch(stream, cancel)
+		err = stream.Wait(ctx)
 	}
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
+	} else if err == nil {
+		err = errEnded
 	}
+	m.applying.Lock()
+	m.source = nil
+	m.applying.Unlock()
 	m.setBroken(err)
-	cancel(nil)
-	_ = w.Close() // its error is that of the context
-	return err
+	m.members.leave(conn, err)
+	return translate(err)
 }
 
-func (m *mirror) setWatch(w clientv3.Watcher, stall context.CancelCauseFunc) {
+// errEnded is of a watch that etcd has ended without a reason.
+var errEnded = errors.New("the watch has ended")
+
+func (m *mirror) setWatch(stream *grpcconn.Stream, stall context.CancelCauseFunc) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.watcher, m.stall = w, stall
+	m.stream, m.stall = stream, stall
 	m.patience.begun(time.Now())
 }
 
 func (m *mirror) setBroken(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.watcher, m.stall, m.broken = nil, nil, err
+	m.stream, m.stall, m.broken = nil, nil, err
 }
 
 // watches reports whether the mirror has a watch that has not failed.
 func (m *mirror) watches() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.watcher != nil && m.broken == nil
+	return m.stream != nil && m.broken == nil
 }
 
-// take stages the changes of one answer. An answer has whole revisions.
-func (m *mirror) take(response *clientv3.WatchResponse) error {
+// heard notes that the watch has said something, and whether it got on.
+func (m *mirror) heard(on bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.broken = nil
+	if on {
+		m.patience.heard(time.Now())
+	}
+}
+
+// Receive stages the changes of one answer. An answer, whose parts are put together first, has whole revisions.
+func (w *watching) Receive(message []byte) error {
+	m := w.mirror
+	m.applying.Lock()
+	defer m.applying.Unlock()
+	if m.source != w {
+		return errEnded
+	}
+	if until := eventsUntil(message); until > 0 && until <= m.db.Staged() { // the answers to commits told it
+		w.changes = nil
+		m.heard(true)
+		return nil
+	}
+	response := &pb.WatchResponse{}
+	if err := proto.Unmarshal(message, response); err != nil {
+		return fmt.Errorf("decode an answer of etcd's watch: %w", err)
+	}
 	if response.CompactRevision > 0 {
 		return fmt.Errorf("watch after revision %d, etcd's history begins at %d: %w", m.db.Staged(), response.CompactRevision, store.ErrCompacted)
 	}
-	if err := response.Err(); err != nil {
-		return translate(err)
+	if response.Canceled {
+		return fmt.Errorf("%w: %s", errEnded, response.CancelReason)
 	}
-	m.mu.Lock()
-	m.broken = nil
-	if len(response.Events) > 0 || response.IsProgressNotify() {
-		m.patience.heard(time.Now())
+	progress := len(response.Events) == 0 && !response.Created
+	m.heard(!response.Created)
+	if w.changes = append(w.changes, response.Events...); response.Fragment {
+		return nil
 	}
-	m.mu.Unlock()
-	for all := response.Events; len(all) > 0; {
+	for all := w.changes; len(all) > 0; {
 		revision := all[0].Kv.ModRevision
 		n := 1
 		for n < len(all) && all[n].Kv.ModRevision == revision {
@@ -237,19 +285,71 @@ func (m *mirror) take(response *clientv3.WatchResponse) error {
 		}
 		all = all[n:]
 	}
-	if response.IsProgressNotify() && response.Header.Revision > m.db.Staged() {
+	w.changes = nil
+	if progress && response.Header.GetRevision() > m.db.Staged() {
 		m.db.Replay(response.Header.Revision, nil)
 	}
+	m.stageOwn()
 	return nil
 }
 
-// publish makes the staged changes visible.
+// committed takes note of a commit of the engine: it is the change of its revision. While there is no watch, the mirror may be about to
+// read everything again.
+func (m *mirror) committed(writes []*write, response *pb.TxnResponse) {
+	if !slices.ContainsFunc(response.Responses, changed) {
+		return // deletes of keys that were not there: the revision is another commit's
+	}
+	m.applying.Lock()
+	defer m.applying.Unlock()
+	if m.source == nil || response.Header.GetRevision() <= m.db.Staged() {
+		return
+	}
+	if m.own == nil {
+		m.own = map[int64]*commit{}
+	}
+	m.own[response.Header.Revision] = &commit{writes, response}
+	m.stageOwn()
+}
+
+// changed reports whether a part of a transaction changed a key.
+func changed(r *pb.ResponseOp) bool {
+	return r.GetResponsePut() != nil || r.GetResponseDeleteRange().GetDeleted() > 0
+}
+
+// stageOwn stages the engine's commits that come next. The caller holds applying.
+func (m *mirror) stageOwn() {
+	for len(m.own) > 0 {
+		revision := m.db.Staged() + 1
+		c := m.own[revision]
+		if c == nil {
+			break
+		}
+		m.db.Replay(revision, m.writes.own(c.writes, revision, c.response))
+		delete(m.own, revision)
+	}
+}
+
+// settled publishes what is staged, when all that a connection has delivered is staged.
+func (m *mirror) settled() {
+	m.applying.Lock()
+	defer m.applying.Unlock()
+	if m.db != nil {
+		m.publish()
+	}
+}
+
+// publish makes the staged changes visible. The caller holds applying.
 func (m *mirror) publish() {
 	if m.db.Staged() == m.db.Revision() {
 		return
 	}
 	now := m.options.Clock.Now()
 	m.db.Publish(now, m.db.Seal())
+	for revision := range m.own { // those that the watch told first
+		if revision <= m.db.Revision() {
+			delete(m.own, revision)
+		}
+	}
 	m.waiting.reached(m.db.Revision())
 	if m.armed.CompareAndSwap(false, true) {
 		m.bookmark.Set(now.Add(m.options.BookmarkEvery))
@@ -265,9 +365,7 @@ func (m *mirror) reload(ctx context.Context) error {
 			revision := response.Header.Revision
 			var records []*store.Record
 			if records, err = m.load(ctx, revision); err == nil {
-				m.publish() // what the watch told last
-				mvcc.Reset(m.db, m.options.Clock.Now(), max(revision, m.db.Revision()), records)
-				m.waiting.reached(m.db.Revision())
+				m.reset(revision, records)
 				return nil
 			}
 		}
@@ -276,6 +374,16 @@ func (m *mirror) reload(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// reset replaces all records by those of a revision.
+func (m *mirror) reset(revision int64, records []*store.Record) {
+	m.applying.Lock()
+	defer m.applying.Unlock()
+	m.publish() // what the watch told last
+	m.own = nil
+	mvcc.Reset(m.db, m.options.Clock.Now(), max(revision, m.db.Revision()), records)
+	m.waiting.reached(m.db.Revision())
 }
 
 // await returns when the mirror has reached a revision, ctx ends, or closed is closed.
@@ -299,6 +407,11 @@ func (m *mirror) await(ctx context.Context, revision int64, closed <-chan struct
 	}
 }
 
+// progressRequest asks a watch how far it is.
+var progressRequest, _ = proto.Marshal(&pb.WatchRequest{
+	RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}},
+})
+
 // nudged asks the watch how far it is, if readers wait, and ends it if they have waited too long.
 func (m *mirror) nudged() {
 	since := m.waiting.since()
@@ -306,16 +419,16 @@ func (m *mirror) nudged() {
 		return
 	}
 	m.mu.Lock()
-	w, stall := m.watcher, m.stall
-	over := w != nil && m.patience.over(time.Now(), since)
+	stream, stall := m.stream, m.stall
+	over := stream != nil && m.patience.over(time.Now(), since)
 	m.mu.Unlock()
 	switch {
-	case w == nil:
+	case stream == nil:
 	case over:
 		stall(errStalled)
 	default:
-		ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(context.Background()), nudgeNext)
-		_ = w.RequestProgress(ctx) // asked again
+		ctx, cancel := context.WithTimeout(context.Background(), nudgeNext)
+		_ = stream.Send(ctx, progressRequest) // asked again
 		cancel()
 	}
 	m.nudge.Set(time.Now().Add(nudgeNext))

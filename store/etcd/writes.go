@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/mortise-dev/mortise/store"
 )
@@ -24,6 +24,7 @@ type writes struct {
 type write struct {
 	op   store.Op
 	seen []seen // by the mirror, of its key, since the commit began
+	over bool   // the commit has returned
 }
 
 // seen is a change of the key to the value of a write.
@@ -52,6 +53,7 @@ func (w *writes) end(all []*write) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, one := range all {
+		one.over = true
 		key := one.op.Key
 		left := w.by[key]
 		for i := range left {
@@ -106,14 +108,14 @@ func (w *writes) together(all []*write) int64 {
 }
 
 // events returns the mirror's events of a revision. A record that holds the bytes of a write in progress shares them.
-func (w *writes) events(m *mirror, changes []*clientv3.Event) []store.Event {
+func (w *writes) events(m *mirror, changes []*mvccpb.Event) []store.Event {
 	events := make([]store.Event, len(changes))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, c := range changes {
 		e := &events[i]
 		e.Revision = c.Kv.ModRevision
-		if c.Type == clientv3.EventTypeDelete {
+		if c.Type == mvccpb.Event_DELETE {
 			e.Key = m.keys.Inner(c.Kv.Key)
 			continue
 		}
@@ -138,23 +140,59 @@ func (w *writes) events(m *mirror, changes []*clientv3.Event) []store.Event {
 	return events
 }
 
-// results returns the records of a commit: the mirror's, or, if the caller did not wait for it, equal ones.
-func (m *mirror) results(writes []*write, revision int64, response *pb.TxnResponse) []*store.Record {
-	records := make([]*store.Record, len(writes))
+// own returns the events of a commit that etcd has carried out.
+func (w *writes) own(writes []*write, revision int64, response *pb.TxnResponse) []store.Event {
+	events := make([]store.Event, len(writes))
+	created := creations(writes, revision, response)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, one := range writes {
+		e := &events[i]
+		e.Revision, e.Key = revision, one.op.Key
+		if one.op.Value == nil {
+			continue
+		}
+		e.Record = &store.Record{Key: one.op.Key, Value: one.op.Value, Revision: revision, Created: created[i]}
+		if one.op.Made != nil && len(one.seen) == 0 && !one.over {
+			one.op.Made(e.Record)
+		}
+		one.seen = append(one.seen, seen{revision, e.Record})
+	}
+	return events
+}
+
+// creations returns in which revision the key of each put was created.
+func creations(writes []*write, revision int64, response *pb.TxnResponse) []int64 {
+	created := make([]int64, len(writes))
 	reads := len(writes) // the reads of the transaction come after its changes
 	for i, one := range writes {
 		if one.op.Value == nil {
 			continue
 		}
-		created := revision
+		created[i] = revision
 		if one.op.Expect != 0 && response != nil {
 			if found := response.Responses[reads].GetResponseRange().GetKvs(); len(found) > 0 {
-				created = found[0].CreateRevision
+				created[i] = found[0].CreateRevision
 			}
 			reads++
 		}
+	}
+	return created
+}
+
+// results returns the records of a commit: the mirror's, or, if the caller did not wait for it, equal ones.
+func (m *mirror) results(writes []*write, revision int64, response *pb.TxnResponse) []*store.Record {
+	records := make([]*store.Record, len(writes))
+	var created []int64
+	for i, one := range writes {
+		if one.op.Value == nil {
+			continue
+		}
 		if records[i] = m.writes.made(one, revision); records[i] == nil {
-			records[i] = &store.Record{Key: one.op.Key, Value: one.op.Value, Revision: revision, Created: created}
+			if created == nil {
+				created = creations(writes, revision, response)
+			}
+			records[i] = &store.Record{Key: one.op.Key, Value: one.op.Value, Revision: revision, Created: created[i]}
 		}
 	}
 	return records
