@@ -83,6 +83,7 @@ func pieces(ctx context.Context) ([]piece, error) {
 		{"test/resourcemanagers", "20m", nil, all},
 		{"test/csi", "20m", nil, all},
 		{"test/cloud", "5m", nil, all},
+		{"test/ingress", "20m", nil, all},
 	}, nil
 }
 
