@@ -30,9 +30,6 @@ type Descriptor struct {
 	// Versions are the served versions, most preferred first. Storage names the one that is the hub and is stored.
 	Versions []Version
 	Storage  string
-	// StoredVersion is the version that stored objects name, which an older kube-apiserver can read, too; empty: Storage. Both have the same
-	// protobuf form.
-	StoredVersion string
 
 	// Prefix is the part of the store's key after "/registry/" and before the namespace, as kube-apiserver lays keys out:
 	// "pods", "services/specs", "minions" (nodes), "GROUP/RESOURCE" for CRs. No slashes at its ends.
@@ -82,13 +79,12 @@ func (d *Descriptor) HubGroupVersionKind() schema.GroupVersionKind {
 	return d.GroupVersionKind(d.Storage)
 }
 
-// StoredGroupVersion is the group and version that stored objects name.
+// StoredGroupVersion is the group and version that stored objects name: the codec's, if it is a [VersionCodec], or those of the hub.
 func (d *Descriptor) StoredGroupVersion() schema.GroupVersion {
-	gv := d.HubGroupVersionKind().GroupVersion()
-	if d.StoredVersion != "" {
-		gv.Version = d.StoredVersion
+	if c, ok := d.Codec.(VersionCodec); ok {
+		return c.StoredGroupVersion()
 	}
-	return gv
+	return d.HubGroupVersionKind().GroupVersion()
 }
 
 // Version returns the served version of that name, nil if there is none.
@@ -194,6 +190,12 @@ type Appender interface {
 // one that serves it: events.k8s.io stores events of the core group.
 type KindCodec interface {
 	Kind() schema.GroupVersionKind
+}
+
+// VersionCodec is an optional interface of [Codec]: it names the group and version that stored objects name. The version may be one before
+// the hub's, which older servers know, if both have the same stored form.
+type VersionCodec interface {
+	StoredGroupVersion() schema.GroupVersion
 }
 
 // SizeCodec is an optional interface of [Codec]: it estimates the memory of decoded objects, by which the server keeps them. Without it, an

@@ -64,6 +64,11 @@ type protobufCodec struct {
 // Kind implements [KindCodec].
 func (c *protobufCodec) Kind() schema.GroupVersionKind { return c.gvk }
 
+// StoredGroupVersion implements [VersionCodec].
+func (c *protobufCodec) StoredGroupVersion() schema.GroupVersion {
+	return schema.GroupVersion{Group: c.gvk.Group, Version: c.stored}
+}
+
 // Encode lays the message into an envelope with one allocation.
 func (c *protobufCodec) Encode(obj Object) ([]byte, error) { return c.AppendEncode(nil, obj) }
 

@@ -149,5 +149,6 @@ func TestNewCosts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Attr("new", fmt.Sprintf("%v at best; %v with the first answer", shortest.Round(100*time.Microsecond), answered.Round(100*time.Microsecond)))
+	const digit = 100 * time.Microsecond
+	t.Attr("new", fmt.Sprintf("%v at best; %v with the first answer", shortest.Round(digit), answered.Round(digit)))
 }

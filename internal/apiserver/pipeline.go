@@ -40,7 +40,7 @@ func (s *Server) stages() []stage {
 		{"flow control", flowControl},
 		{"authorize", authorizeStage},
 	}
-	if s.opts.StorageVersions != nil {
+	if s.opts.Features.StorageVersions != nil {
 		all = append(all, stage{"storage versions", storageVersionsStage})
 	}
 	if s.initializes {
@@ -74,7 +74,7 @@ func (s *Server) pipeline(inner http.Handler) http.Handler {
 		w.Header()["Cache-Control"] = uncached // unless the handler sets it
 		defer func() { lasting.Recover(w, recover(), rec.finish) }()
 		ctx := request.WithRequestInfo(r.Context(), info)
-		if s.opts.CBOR {
+		if s.opts.Features.CBOR {
 			ctx = negotiate.WithCBOR(ctx, true)
 		}
 		rec.Context = ctx

@@ -122,15 +122,21 @@ type Options struct {
 	FlowControl FlowControl
 	// Aggregation configures the connections to aggregated API servers.
 	Aggregation Aggregation
-	// CBOR enables CBOR for clients, as upstream's feature gate CBORServingAndStorage does. The stored encoding does
-	// not change.
-	CBOR bool
-	// StorageVersions delays writes until the server has reported the versions in which it stores objects; nil: it reports none.
-	StorageVersions StorageVersions
+	// Features are off by default.
+	Features Features
 	// Shutdown bounds the time of a shutdown.
 	Shutdown Shutdown
 	// ViewBytes limits the memory of decoded objects and their encodings; 0: 64 MiB.
 	ViewBytes int64
+}
+
+// Features are those of upstream's feature gates.
+type Features struct {
+	// CBOR enables CBOR for clients, as CBORServingAndStorage does. The stored encoding does not change.
+	CBOR bool
+	// StorageVersions delays writes until the server has reported the versions in which it stores objects, as StorageVersionAPI does;
+	// nil: it reports none.
+	StorageVersions StorageVersions
 }
 
 // Shutdown is how long a shutdown waits.

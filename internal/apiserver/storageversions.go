@@ -33,7 +33,7 @@ func storageVersionsStage(s *Server, w http.ResponseWriter, r *http.Request, nex
 		return
 	}
 	gr := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
-	pending, last := s.opts.StorageVersions.Pending(gr)
+	pending, last := s.opts.Features.StorageVersions.Pending(gr)
 	if !pending {
 		next.ServeHTTP(w, r)
 		return

@@ -198,7 +198,7 @@ func TestListsAreStreamed(t *testing.T) {
 	kind := configMaps()
 	kind.Codec = resource.ProtobufCodec(corev1.SchemeGroupVersion.WithKind("ConfigMap"), kind.Versions[0].New)
 	engine := store.New(memory.Open(memory.Options{}))
-	f, err := New(Options{Store: engine, Kinds: []*resource.Descriptor{kind}, ViewBytes: 4 << 20, CBOR: true})
+	f, err := New(Options{Store: engine, Kinds: []*resource.Descriptor{kind}, ViewBytes: 4 << 20, Features: Features{CBOR: true}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,10 +22,10 @@ func TestPercent(t *testing.T) {
 	}{
 		{60 * mb, 60 * mb, room, time.Second, 400},
 		{60 * mb, 60 * mb, 180 * mb, time.Second, 200},
-		{60 * mb, 60 * mb, 40 * mb, time.Second, 100},  // not less than by default
-		{60 * mb, 60 * mb, room, time.Minute, 100},     // hardly anything is made
-		{60 * mb, 59 * mb, room, time.Second, 100},     // less than one collection a second at the default rate
-		{60 * mb, 600 * mb, room, time.Second, 400},    // 300 MB together and no more
+		{60 * mb, 60 * mb, 40 * mb, time.Second, 100}, // not less than by default
+		{60 * mb, 60 * mb, room, time.Minute, 100},    // hardly anything is made
+		{60 * mb, 59 * mb, room, time.Second, 100},    // less than one collection a second at the default rate
+		{60 * mb, 600 * mb, room, time.Second, 400},   // 300 MB together and no more
 		{128 * mb, 128 * mb, 40 * mb, time.Second, 100},
 		{256 * mb, 256 * mb, room, time.Second, 50}, // much lives: less of it waits
 		{256 * mb, 256 * mb, room, time.Minute, 50},

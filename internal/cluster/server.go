@@ -75,7 +75,7 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 		Material:  a.material,
 		NodeCAs:   nodeAuthorities(a.material, a.nodeCAs),
 		Version:   version.Get(),
-		CBOR:      s.cbor,
+		Features:  apiserver.Features{CBOR: s.cbor},
 		Log:       s.Logger.With("part", "apiserver"),
 		Ledger:    a.ledger,
 		Egress:    a.egress,
@@ -99,7 +99,7 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 		Still:        s.origin != nil && s.origin.base != nil,
 	}
 	if a.versions != nil {
-		options.StorageVersions = a.versions
+		options.Features.StorageVersions = a.versions
 	}
 	server, err := apiserver.New(options)
 	if err != nil {

@@ -94,7 +94,8 @@ func (s *storageVersions) Pending(r schema.GroupResource) (bool, error) {
 	return ok, last
 }
 
-// storageVersionsOf returns what a server reports of its kinds. Kinds whose objects are the same are one, under the name of the first group.
+// storageVersionsOf returns what a server reports of its kinds. Kinds whose objects are the same are one, under the name of the first
+// group.
 func storageVersionsOf(server string, kinds []*resource.Descriptor) []storageVersion {
 	kinds = slices.SortedFunc(slices.Values(kinds), func(a, b *resource.Descriptor) int {
 		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Resource, b.Resource))
@@ -108,7 +109,7 @@ func storageVersionsOf(server string, kinds []*resource.Descriptor) []storageVer
 				served = append(served, schema.GroupVersion{Group: d.Group, Version: v.Name}.String())
 			}
 		}
-		if len(served) == 0 || d.Codec == nil || d.Create != nil {
+		if len(served) == 0 || d.Codec == nil || d.Create != nil || d.Verbs != nil && !slices.Contains(d.Verbs, "create") {
 			continue // nothing of it is stored
 		}
 		if i, ok := at[d.Prefix]; ok {
@@ -271,7 +272,7 @@ func (s *storageVersions) collect(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// keep reports again, in case somebody changed or deleted a report, and drops those of servers that are gone.
+// keep reports again, in case a client has changed or deleted a report, and drops those of servers that are gone.
 func (s *storageVersions) keep(ctx context.Context) {
 	if err := errors.Join(s.report(ctx), s.collect(ctx)); err != nil && ctx.Err() == nil {
 		s.log.WarnContext(ctx, "Could not keep the storage versions", "error", err)

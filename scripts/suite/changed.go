@@ -48,7 +48,9 @@ func git(ctx context.Context, args ...string) (string, error) {
 }
 
 // others are the trees that are modules of their own, or hold no packages.
-var others = regexp.MustCompile(`^(test/(cloud|csi|helm|ingress|opa|scheduling|dex|aggregated|etcd|robustness|kubescheduler|podautoscaler|persistentvolume|resourcemanagers|csisanity)|tools|docs|examples)(/|$)|(^|/)testdata(/|$)`)
+var others = regexp.MustCompile(
+	`^(test/(aggregated|cloud|csi|csisanity|dex|etcd|helm|ingress|kubescheduler|opa|persistentvolume|podautoscaler|resourcemanagers|` +
+		`robustness|scheduling)|tools|docs|examples)(/|$)|(^|/)testdata(/|$)`)
 
 // packages are the folders of the root module with Go files among the paths, as patterns of the go command. What is in a package's
 // testdata belongs to the package.

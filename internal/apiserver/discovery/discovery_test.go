@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -71,6 +72,9 @@ func descriptors(t *testing.T) []*resource.Descriptor {
 				Group: gv.Group, Resource: r.Name, Singular: r.SingularName, Kind: r.Kind, ShortNames: r.ShortNames,
 				Categories: r.Categories, Namespaced: r.Namespaced, Verbs: r.Verbs, Storage: gv.Version,
 				Versions: []resource.Version{{Name: gv.Version}},
+			}
+			if gv.Group == "events.k8s.io" { // the events of the core group
+				d.Codec = resource.ProtobufCodec(corev1.SchemeGroupVersion.WithKind("Event"), func() resource.Object { return &corev1.Event{} })
 			}
 			if gv.Group == "autoscaling" {
 				if gv.Version == "v1" {

@@ -15,12 +15,11 @@ import (
 // ClusterTrustBundle describes trust bundles.
 func ClusterTrustBundle() *resource.Descriptor {
 	check := upstream.ClusterTrustBundle()
-	return kind.Describe[*certificatesv1.ClusterTrustBundle](resource.Descriptor{
-		Group:         "certificates.k8s.io",
-		Resource:      "clustertrustbundles",
-		Kind:          "ClusterTrustBundle",
-		StoredVersion: "v1beta1",
-		FieldNames:    []string{"spec.signerName"},
+	return kind.StoredAs("v1beta1", kind.Describe[*certificatesv1.ClusterTrustBundle](resource.Descriptor{
+		Group:      "certificates.k8s.io",
+		Resource:   "clustertrustbundles",
+		Kind:       "ClusterTrustBundle",
+		FieldNames: []string{"spec.signerName"},
 		Fields: kind.Fields(func(c *certificatesv1.ClusterTrustBundle) fields.Set {
 			return fields.Set{"spec.signerName": c.Spec.SignerName}
 		}),
@@ -29,5 +28,5 @@ func ClusterTrustBundle() *resource.Descriptor {
 			ValidateUpdate: check.Update,
 			Conditional:    true,
 		},
-	})
+	}))
 }

@@ -28,13 +28,12 @@ type Authorize func(ctx context.Context, a authorizer.Attributes) (authorizer.De
 // signer may change the status.
 func PodCertificateRequest(authorize Authorize) *resource.Descriptor {
 	check := upstream.PodCertificateRequest()
-	return kind.Describe[*certificatesv1.PodCertificateRequest](resource.Descriptor{
-		Group:         "certificates.k8s.io",
-		Resource:      "podcertificaterequests",
-		Kind:          "PodCertificateRequest",
-		StoredVersion: "v1beta1",
-		Namespaced:    true,
-		FieldNames:    []string{"spec.signerName", "spec.podName", "spec.nodeName"},
+	return kind.StoredAs("v1beta1", kind.Describe[*certificatesv1.PodCertificateRequest](resource.Descriptor{
+		Group:      "certificates.k8s.io",
+		Resource:   "podcertificaterequests",
+		Kind:       "PodCertificateRequest",
+		Namespaced: true,
+		FieldNames: []string{"spec.signerName", "spec.podName", "spec.nodeName"},
 		Fields: kind.Fields(func(p *certificatesv1.PodCertificateRequest) fields.Set {
 			return fields.Set{"spec.signerName": p.Spec.SignerName, "spec.podName": p.Spec.PodName, "spec.nodeName": string(p.Spec.NodeName)}
 		}),
@@ -55,7 +54,7 @@ func PodCertificateRequest(authorize Authorize) *resource.Descriptor {
 				kind.KeepMeta(&p.ObjectMeta, &old.ObjectMeta)
 			}, maySign(authorize, check.Status)),
 		},
-	})
+	}))
 }
 
 // maySign adds a check to a validation: a user who changes a status must be authorized to sign for the request's signer.

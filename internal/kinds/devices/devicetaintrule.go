@@ -17,11 +17,10 @@ import (
 // DeviceTaintRule describes device taint rules, with the subresource status.
 func DeviceTaintRule() *resource.Descriptor {
 	check := upstream.DeviceTaintRule()
-	return kind.Describe[*resourcev1.DeviceTaintRule](resource.Descriptor{
-		Group:         "resource.k8s.io",
-		Resource:      "devicetaintrules",
-		Kind:          "DeviceTaintRule",
-		StoredVersion: "v1beta2",
+	return kind.StoredAs("v1beta2", kind.Describe[*resourcev1.DeviceTaintRule](resource.Descriptor{
+		Group:    "resource.k8s.io",
+		Resource: "devicetaintrules",
+		Kind:     "DeviceTaintRule",
 		Strategy: resource.Strategy{
 			PrepareCreate: kind.OnCreate(func(d *resourcev1.DeviceTaintRule) {
 				d.Status = resourcev1.DeviceTaintRuleStatus{}
@@ -46,5 +45,5 @@ func DeviceTaintRule() *resource.Descriptor {
 				kind.KeepMeta(&d.ObjectMeta, &old.ObjectMeta)
 			}, check.Status),
 		},
-	})
+	}))
 }

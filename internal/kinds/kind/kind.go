@@ -8,7 +8,6 @@
 package kind
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"reflect"
@@ -81,7 +80,7 @@ func describe(d resource.Descriptor, f form) *resource.Descriptor {
 		}
 	}
 	if d.Codec == nil {
-		d.Codec = completing{resource.ProtobufCodecOf(gvk, cmp.Or(d.StoredVersion, d.Storage), d.Hub().New), &d}
+		d.Codec = completing{resource.ProtobufCodec(gvk, d.Hub().New), &d}
 	}
 	if d.Strategy.GarbageCollection == "" {
 		d.Strategy.GarbageCollection = metav1.DeletePropagationBackground
@@ -153,6 +152,20 @@ func (c completing) Decode(data []byte) (resource.Object, error) {
 	}
 	c.d.Hub().Default(obj)
 	return obj, nil
+}
+
+// StoredGroupVersion implements [resource.VersionCodec].
+func (c completing) StoredGroupVersion() schema.GroupVersion {
+	if v, ok := c.Codec.(resource.VersionCodec); ok {
+		return v.StoredGroupVersion()
+	}
+	return c.d.HubGroupVersionKind().GroupVersion()
+}
+
+// StoredAs has the objects of a described kind stored under another version, of the same protobuf form, that the release before knows.
+func StoredAs(version string, d *resource.Descriptor) *resource.Descriptor {
+	d.Codec = completing{resource.ProtobufCodecOf(d.GroupVersionKind(d.Storage), version, d.Hub().New), d}
+	return d
 }
 
 // AppendEncode implements [resource.Appender].

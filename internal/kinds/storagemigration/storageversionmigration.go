@@ -15,11 +15,10 @@ import (
 // StorageVersionMigration describes storage version migrations, with the subresource status.
 func StorageVersionMigration() *resource.Descriptor {
 	check := upstream.StorageVersionMigration()
-	return kind.Describe[*storagemigrationv1.StorageVersionMigration](resource.Descriptor{
-		Group:         "storagemigration.k8s.io",
-		Resource:      "storageversionmigrations",
-		Kind:          "StorageVersionMigration",
-		StoredVersion: "v1beta1",
+	return kind.StoredAs("v1beta1", kind.Describe[*storagemigrationv1.StorageVersionMigration](resource.Descriptor{
+		Group:    "storagemigration.k8s.io",
+		Resource: "storageversionmigrations",
+		Kind:     "StorageVersionMigration",
 		Strategy: resource.Strategy{
 			PrepareCreate: kind.OnCreate(func(s *storagemigrationv1.StorageVersionMigration) {
 				s.Status = storagemigrationv1.StorageVersionMigrationStatus{}
@@ -37,5 +36,5 @@ func StorageVersionMigration() *resource.Descriptor {
 				kind.KeepMeta(&s.ObjectMeta, &old.ObjectMeta)
 			}, check.Status),
 		},
-	})
+	}))
 }
