@@ -158,8 +158,9 @@ func TestLeftOutIsServedNowhere(t *testing.T) {
 	args := []string{"build", "-tags", "grpcnotrace", fmt.Sprintf("-toolexec=sh '%s' '%s'", compile, dir)}
 	var edited []string
 	for _, of := range packages {
+		args = append(args, "-gcflags="+of+"=-lean="+sums[of])
 		if !emptied.MatchString(of) {
-			args, edited = append(args, "-gcflags="+of+"=-lean="+sums[of]), append(edited, of)
+			edited = append(edited, of)
 		}
 	}
 	said(t, "go", append(args, edited...)...)
