@@ -29,6 +29,7 @@ var classes = []class{
 	{"first things", "root, containerd, runc, CNI's plug-ins, busybox", regexp.MustCompile(`/test TestStory$`)},
 	{"nodes of releases", "root, containerd, runc, CNI's plug-ins, busybox", regexp.MustCompile(`/test TestNodeOfRelease$`)},
 	{"the life of the package", "root, containerd, runc, CNI's plug-ins, nftables, dpkg", regexp.MustCompile(`/test TestPackage$`)},
+	{"a stock ingress controller", "root, containerd, runc, CNI's plug-ins, busybox", regexp.MustCompile(`/test/ingress TestSkipper$`)},
 	{"another runtime", "root, containerd, crun", regexp.MustCompile(`/test TestRuntimeClass$`)},
 	{"recordings of kube-apiserver", "../shared/recordings", regexp.MustCompile(`/test TestRecordings$`)},
 }
