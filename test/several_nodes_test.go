@@ -54,7 +54,9 @@ func TestSeveralNodes(t *testing.T) {
 	third.joins(server)
 	awaitNode(t, server.c, "three", corev1.ConditionTrue)
 	t.Run("a node without pods", func(t *testing.T) {
-		page := askOutside(t, net.JoinHostPort(third.host.address, strconv.Itoa(int(outer.Spec.Ports[0].NodePort))))
+		at := net.JoinHostPort(third.host.address, strconv.Itoa(int(outer.Spec.Ports[0].NodePort)))
+		awaitAnswer(t, at)
+		page := askOutside(t, at)
 		if names, _ := answers(t, page); len(names) != 1 {
 			t.Errorf("its node port says %q", page)
 		}
@@ -238,6 +240,25 @@ func askOutside(t *testing.T, address string) string {
 		t.Fatalf("call %s from outside: %v", address, err)
 	}
 	return page
+}
+
+// awaitAnswer waits until an address answers a client outside of all nodes. A node is ready before it has the rules of all Services, as with
+// kubelet and kube-proxy.
+func awaitAnswer(t *testing.T, address string) {
+	t.Helper()
+	again, limit := time.NewTicker(50*time.Millisecond), time.After(patience)
+	defer again.Stop()
+	for {
+		_, err := page(address, patience)
+		if err == nil {
+			return
+		}
+		select {
+		case <-again.C:
+		case <-limit:
+			t.Fatalf("call %s from outside: %v", address, err)
+		}
+	}
 }
 
 // cutsOff takes a node's cable out and puts it back.
