@@ -242,8 +242,8 @@ func askOutside(t *testing.T, address string) string {
 	return page
 }
 
-// awaitAnswer waits until an address answers a client outside of all nodes. A node is ready before it has the rules of all Services, as with
-// kubelet and kube-proxy.
+// awaitAnswer waits until an address answers a client outside of all nodes. A node is ready before it has the rules of all Services, as
+// with kubelet and kube-proxy.
 func awaitAnswer(t *testing.T, address string) {
 	t.Helper()
 	again, limit := time.NewTicker(50*time.Millisecond), time.After(patience)

@@ -58,6 +58,7 @@ var looks = map[string]string{
 	"test/hostile_test.go stands":                                         "whoever served a client that has gone gives up its memory without an event",
 	"test/node_addresses_test.go TestNodeAddressesChange":                 "a link has to be down for longer than the node waits for it to come back",
 	"test/node_addresses_test.go untilLogs":                               "a node takes its certificate without an event",
+	"test/several_nodes_test.go awaitAnswer":                              "a node writes its rules without an event",
 	"test/nodes_test.go TestNodeServingCertificate":                       "a node takes its certificate without an event",
 }
 
