@@ -159,9 +159,8 @@ func (n *node) run(t *testing.T, script string) {
 }
 
 // ask asks the controller for a page of a host, from outside of the machine.
-func (n *node) ask(t *testing.T, host, path string) (status int, said string) {
-	t.Helper()
-	must(t, n.outside.Try(func() error {
+func (n *node) ask(host, path string) (status int, said string, err error) {
+	err = n.outside.Try(func() error {
 		c, err := net.DialTimeout("tcp", nodeAddress, patience)
 		if err != nil {
 			return err
@@ -181,24 +180,35 @@ func (n *node) ask(t *testing.T, host, path string) (status int, said string) {
 		body, err := io.ReadAll(answer.Body)
 		status, said = answer.StatusCode, string(body)
 		return err
-	}))
-	return status, said
+	})
+	return status, said, err
 }
 
-// answers asks until a page has the words: the controller asks the API server for Ingresses and endpoints every three seconds.
+// refuses expects that a host is not known.
+func (n *node) refuses(t *testing.T, host string) {
+	t.Helper()
+	status, said, err := n.ask(host, "/")
+	must(t, err)
+	if status != http.StatusNotFound {
+		t.Errorf("host %s, of no Ingress, answers %d: %s", host, status, said)
+	}
+}
+
+// answers asks until a page has the words: the controller asks the API server for Ingresses and endpoints every three seconds. Until then it
+// leads to a pod that ends, and a connection may end early.
 func (n *node) answers(t *testing.T, host, path, words string) {
 	t.Helper()
 	again := time.NewTicker(100 * time.Millisecond)
 	defer again.Stop()
 	for late := time.After(patience); ; {
-		status, said := n.ask(t, host, path)
-		if status == http.StatusOK && strings.Contains(said, words) {
+		status, said, err := n.ask(host, path)
+		if err == nil && status == http.StatusOK && strings.Contains(said, words) {
 			return
 		}
 		select {
 		case <-again.C:
 		case <-late:
-			t.Fatalf("http://%s%s answers %d, without %q: %s", host, path, status, words, said)
+			t.Fatalf("http://%s%s answers %d, without %q: %s, %v", host, path, status, words, said, err)
 		}
 	}
 }
