@@ -194,8 +194,8 @@ func (n *node) refuses(t *testing.T, host string) {
 	}
 }
 
-// answers asks until a page has the words: the controller asks the API server for Ingresses and endpoints every three seconds. Until then it
-// leads to a pod that ends, and a connection may end early.
+// answers asks until a page has the words: the controller asks the API server for Ingresses and endpoints every three seconds. Until then
+// it leads to a pod that ends, and a connection may end early.
 func (n *node) answers(t *testing.T, host, path, words string) {
 	t.Helper()
 	again := time.NewTicker(100 * time.Millisecond)
