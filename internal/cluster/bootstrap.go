@@ -108,8 +108,11 @@ func identity(hostname string) string {
 
 // builtInOf returns the kinds that a server has without definitions.
 func builtInOf(server *apiserver.Server) []*resource.Descriptor {
-	custom := server.Definitions().Descriptors()
-	return slices.DeleteFunc(slices.Clone(server.Kinds()), func(d *resource.Descriptor) bool { return slices.Contains(custom, d) })
+	custom := map[*resource.Descriptor]bool{}
+	for _, d := range server.Definitions().Descriptors() {
+		custom[d] = true
+	}
+	return slices.DeleteFunc(slices.Clone(server.Kinds()), func(d *resource.Descriptor) bool { return custom[d] })
 }
 
 // served returns the group-versions that the server serves itself, except the group of APIServices, which is not registered,
