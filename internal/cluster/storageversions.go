@@ -165,9 +165,10 @@ func (s *storageVersions) write(ctx context.Context, r storageVersion) error {
 		all := &obj.Status.StorageVersions
 		i := slices.IndexFunc(*all, func(v apiserverinternalv1alpha1.ServerStorageVersion) bool { return v.APIServerID == s.server })
 		if i < 0 {
-			i, *all = len(*all), append(*all, r.is)
+			*all = append(*all, *r.is.DeepCopy())
+		} else {
+			(*all)[i] = *r.is.DeepCopy()
 		}
-		(*all)[i] = *r.is.DeepCopy()
 	}
 	err := s.update(ctx, r.name, put)
 	if !apierrors.IsNotFound(err) {
@@ -200,15 +201,13 @@ func (s *storageVersions) update(ctx context.Context, name string, change func(*
 
 // agree sets the version in which all servers store objects, if it is one, and the condition that tells of it.
 func agree(v *apiserverinternalv1alpha1.StorageVersion, now time.Time) {
-	before := v.Status.CommonEncodingVersion
+	before, all := v.Status.CommonEncodingVersion, v.Status.StorageVersions
 	v.Status.CommonEncodingVersion = nil
-	for i, of := range v.Status.StorageVersions {
-		if i > 0 && of.EncodingVersion != v.Status.StorageVersions[0].EncodingVersion {
-			v.Status.CommonEncodingVersion = nil
-			break
-		}
-		common := of.EncodingVersion
-		v.Status.CommonEncodingVersion = &common
+	other := func(of apiserverinternalv1alpha1.ServerStorageVersion) bool {
+		return of.EncodingVersion != all[0].EncodingVersion
+	}
+	if len(all) > 0 && !slices.ContainsFunc(all, other) {
+		v.Status.CommonEncodingVersion = new(all[0].EncodingVersion)
 	}
 	c := apiserverinternalv1alpha1.StorageVersionCondition{
 		Type: apiserverinternalv1alpha1.AllEncodingVersionsEqual, Status: apiserverinternalv1alpha1.ConditionFalse,

@@ -54,7 +54,7 @@ var looks = map[string]string{
 	"test/csi/many_test.go until":                                         "kubectl waits for one object at a time, and this counts a thousand",
 	"test/dex/login_test.go TestLogin":                                    "dex and the discovery of its keys tell nobody; a token has to expire by the real clock",
 	"test/programs/programs.go Listening":                                 "another program's readiness gives no event",
-	"test/ingress/node_test.go answers":                                   "another program asks for Ingresses and endpoints at a pace, and tells nobody",
+	"test/ingress/node_test.go answers":                                   "the ingress controller polls the API server, and reports nothing",
 	"test/hostile_test.go stands":                                         "whoever served a client that has gone gives up its memory without an event",
 	"test/node_addresses_test.go TestNodeAddressesChange":                 "a link has to be down for longer than the node waits for it to come back",
 	"test/node_addresses_test.go untilLogs":                               "a node takes its certificate without an event",

@@ -18,7 +18,7 @@ import (
 	"github.com/mortise-dev/mortise/store/etcd/internal/grpcconn"
 )
 
-// member listens, and greets whoever connects if it greets at all. It returns its URL.
+// member starts a server that accepts connections, and returns its URL. If greets is set, it sends HTTP/2 settings to each client.
 func member(t *testing.T, greets bool) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -94,7 +94,7 @@ func (p *peer) answer(stream uint32) {
 // drain reads until the connection ends.
 func (p *peer) drain() { _, _ = io.Copy(io.Discard, p.conn) }
 
-// TestAnswers: what is no answer of a gRPC server ends the call with an error that says so, and the connection goes on.
+// TestAnswers checks that an invalid answer ends its call with an error that names the fault. The connection stays usable.
 func TestAnswers(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer func(p *peer, stream uint32)
