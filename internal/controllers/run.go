@@ -131,11 +131,11 @@ func RunWith(ctx context.Context, selected []Controller, shared *Deps, options O
 	d.Scaling, d.retries = options.Scaling, options.Retries
 	transform := sharedobjects.DropManagedFields
 	if d.Watcher == nil {
-		d.Watcher, transform = d.Client, DropManagedFields
+		d.Watcher, transform = d.Client, sharedobjects.DropAllManagedFields
 	}
 	d.Informers = informers.NewSharedInformerFactoryWithOptions(d.Watcher, 0, informers.WithTransform(transform))
 	d.MetadataInformers = metadatainformer.NewSharedInformerFactoryWithOptions(d.Metadata, 0,
-		metadatainformer.WithTransform(DropManagedFields))
+		metadatainformer.WithTransform(sharedobjects.DropAllManagedFields))
 	d.Typed = map[schema.GroupVersionResource]bool{}
 	for _, c := range selected {
 		for _, in := range c.Inputs {
@@ -309,12 +309,4 @@ func resetOnDefinitions(d *Deps) error {
 
 func deferredMapper(client discovery.DiscoveryInterface) *restmapper.DeferredDiscoveryRESTMapper {
 	return restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client))
-}
-
-// DropManagedFields removes managed fields, which no controller reads, from objects that are not shared, to save memory.
-func DropManagedFields(obj any) (any, error) {
-	if o, ok := obj.(metav1.Object); ok && o.GetManagedFields() != nil {
-		o.SetManagedFields(nil)
-	}
-	return obj, nil
 }

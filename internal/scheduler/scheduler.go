@@ -147,7 +147,11 @@ type scheduler struct {
 func run(ctx context.Context, o Options, connection *rest.Config, client kubernetes.Interface) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(o.withoutManagers()))
+	transform := sharedobjects.DropManagedFields
+	if o.Foreign {
+		transform = sharedobjects.DropAllManagedFields
+	}
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(transform))
 	podInformer := factory.InformerFor(&corev1.Pod{}, livePods)
 	queued := map[string]queue.Profile{}
 	s := &scheduler{
@@ -232,20 +236,6 @@ func livePods(client kubernetes.Interface, resync time.Duration) toolscache.Shar
 	return coreinformers.NewFilteredPodInformer(client, metav1.NamespaceAll, resync, indexers, func(o *metav1.ListOptions) {
 		o.FieldSelector = selector
 	})
-}
-
-// withoutManagers returns the transform that drops managed fields, which are large and unused here, unless the object is shared with the
-// server.
-func (o *Options) withoutManagers() toolscache.TransformFunc {
-	if !o.Foreign {
-		return sharedobjects.DropManagedFields
-	}
-	return func(obj any) (any, error) {
-		if obj, ok := obj.(metav1.Object); ok {
-			obj.SetManagedFields(nil)
-		}
-		return obj, nil
-	}
 }
 
 func (s *scheduler) loop(ctx context.Context) {

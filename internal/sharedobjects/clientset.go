@@ -22,12 +22,18 @@ func Clientset(c kubernetes.Interface) kubernetes.Interface { return &clientset{
 
 // DropManagedFields is a transform for informers: it removes the managed fields of objects that are not shared.
 func DropManagedFields(obj any) (any, error) {
-	switch obj := obj.(type) {
+	switch obj.(type) {
 	case *corev1.Pod, *corev1.Node:
-	case metav1.Object:
-		if obj.GetManagedFields() != nil {
-			obj.SetManagedFields(nil)
-		}
+		return obj, nil
+	}
+	return DropAllManagedFields(obj)
+}
+
+// DropAllManagedFields is a transform for informers that share nothing with the server: it removes managed fields, which no reader here
+// needs, to save memory.
+func DropAllManagedFields(obj any) (any, error) {
+	if o, ok := obj.(metav1.Object); ok && o.GetManagedFields() != nil {
+		o.SetManagedFields(nil)
 	}
 	return obj, nil
 }

@@ -35,6 +35,7 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/sharedobjects"
 )
 
 var (
@@ -109,7 +110,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 
 // ofType returns informers for the secrets that hold tokens.
 func ofType(d *controllers.Deps) informers.SharedInformerFactory {
-	return informers.NewSharedInformerFactoryWithOptions(d.Watcher, 0, informers.WithTransform(controllers.DropManagedFields),
+	return informers.NewSharedInformerFactoryWithOptions(d.Watcher, 0, informers.WithTransform(sharedobjects.DropAllManagedFields),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 			o.FieldSelector = fields.OneTermEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)).String()
 		}))
