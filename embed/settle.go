@@ -17,7 +17,8 @@ import (
 // Settle waits until nothing more happens in the cluster: no request is in progress, every informer has handled the newest revision, and
 // the queue of every controller, of the scheduler and of the nodes is empty, those of controllers that [Server.Run] runs included. What
 // a failed sync tries again within a second counts as work; what comes back at a later time does not. Settle never polls the API: it
-// looks at the goroutines of the cluster, and lets them run while one of them can.
+// looks at the goroutines of the cluster, and lets them run while one of them can. It asks clients over HTTP/2 whether they have received
+// what the API server sent; those over HTTP/1.1 it cannot ask.
 //
 //	create(t, cluster.Client(), deployment)
 //	cluster.Settle(t) // the Deployment has its pods, or will not get them
@@ -29,29 +30,12 @@ func (s *Server) Settle(t T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	err := settle(ctx, s)
+	err := s.cluster.Settle(ctx)
 	if err == nil {
 		return
 	}
 	reportAll(s, t)
 	t.Fatalf("settle cluster: %v", err)
-}
-
-func settle(ctx context.Context, s *Server) error {
-	for {
-		if err := s.cluster.Quiet(ctx); err != nil || s.URL() == "" {
-			return err
-		}
-		// What the kernel has taken from one end of a connection, and has not given to the other yet, no goroutine knows of. A request over
-		// the same network comes after it.
-		before := s.Revision()
-		if _, err := s.Client().Discovery().RESTClient().Get().AbsPath("/livez").DoRaw(ctx); err != nil {
-			return err
-		}
-		if err := s.cluster.Quiet(ctx); err != nil || s.Revision() == before {
-			return err
-		}
-	}
 }
 
 // Run runs a controller of the test, such as the Start of a manager, beside the cluster's own until the test ends, so that [Server.Settle]

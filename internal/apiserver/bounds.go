@@ -16,6 +16,8 @@ import (
 
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/utils/ptr"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/http2server"
 )
 
 // Bounds configure the outermost stage: they prevent clients from exhausting the server's memory. A nil bound has a
@@ -26,8 +28,8 @@ type Bounds struct {
 	Connections, ConnectionsPerClient *int
 	// Streams is the maximum number of concurrent requests of one HTTP/2 connection; nil: 1000.
 	Streams *int
-	// OwnHTTP2 has HTTP/2 served by package http2server instead of net/http.
-	OwnHTTP2 bool
+	// HTTP2 serves the HTTP/2 connections; nil: net/http does.
+	HTTP2 *http2server.Server
 	// BodyBytes is the maximum size of all request bodies in flight, except administrators'; nil: an eighth of the
 	// machine's memory, between 64 MiB and 1 GiB.
 	BodyBytes *int64

@@ -40,8 +40,8 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 		handler = front(handler)
 	}
 	srv := serving.HTTPServer(goaway(bounds.GoawayChance, bounds.Spread.handler(handler)), maxHeader, ptr.Deref(bounds.Streams, maxStreams))
-	if bounds.OwnHTTP2 {
-		serving.OwnHTTP2(srv)
+	if bounds.HTTP2 != nil {
+		serving.OwnHTTP2(bounds.HTTP2, srv)
 	}
 	srv.ErrorLog = log.New(&connectionLog{server: s}, "", 0)
 	srv.ConnContext = func(ctx context.Context, c net.Conn) context.Context {

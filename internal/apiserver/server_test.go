@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/http2server"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/resource"
 	"github.com/mortise-dev/mortise/store"
@@ -112,7 +113,7 @@ func startWith(t *testing.T, o Options) *fixture {
 	}
 	engine := store.New(memory.Open(memory.Options{}))
 	o.Store, o.Kinds, o.Material = engine, []*resource.Descriptor{configMaps(), pods(), widgets()}, m
-	o.FlowControl.Bounds.OwnHTTP2 = true
+	o.FlowControl.Bounds.HTTP2 = &http2server.Server{}
 	s, err := New(o)
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize/modes"
 	"github.com/mortise-dev/mortise/internal/apiserver/encryption"
+	"github.com/mortise-dev/mortise/internal/apiserver/http2server"
 	"github.com/mortise-dev/mortise/internal/apiserver/metricsapi"
 	"github.com/mortise-dev/mortise/internal/apiserver/peerproxy"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
@@ -91,6 +92,7 @@ type running struct {
 	background    *lifecycle.Group // the API server, and the watchers of its files
 	clients       *lifecycle.Group // controllers, scheduler, node: the clients of the API server
 	spread        apiserver.Spread // sends clients away to other servers
+	http2         *http2server.Server
 	settled       <-chan struct{}
 	connection    *node.Connection
 }

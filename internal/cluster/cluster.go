@@ -25,6 +25,7 @@ import (
 	"github.com/mortise-dev/mortise/extension/authorizer"
 	"github.com/mortise-dev/mortise/internal/apiserver"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/http2server"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/lifecycle"
@@ -108,8 +109,9 @@ type instance struct {
 	*lifecycle.Process
 	settled <-chan struct{}
 	server  *apiserver.Server
-	engine  store.Engine // nil: the store cannot be forked
-	front   http.Handler // of a fork: the handler of its connections, which others accept
+	http2   *http2server.Server // serves its HTTP/2 connections, unless net/http does
+	engine  store.Engine        // nil: the store cannot be forked
+	front   http.Handler        // of a fork: the handler of its connections, which others accept
 	retries *controllers.RetryCounter
 }
 
@@ -166,7 +168,7 @@ func startSteps(ctx context.Context, s Settings, steps []lifecycle.Step[*assembl
 	if err != nil {
 		return nil, a, err
 	}
-	r := &instance{Process: process, settled: a.settled, server: a.server, retries: a.observation.retries}
+	r := &instance{Process: process, settled: a.settled, server: a.server, http2: a.http2, retries: a.observation.retries}
 	if a.server != nil && s.origin != nil && s.origin.base == nil {
 		r.front = a.front(a.server.Handler())
 	}

@@ -112,11 +112,11 @@ func TestReadForkStarts(t *testing.T) {
 			first, _ := started(t, Settings{Controllers: controllers})
 			set(t, first, "1")
 			f := forked(t, first)
-			if f.running() != nil {
+			if instanceOf(f) != nil {
 				t.Error("a fork runs before it is used")
 			}
 			value(t, f)
-			if runs := f.running() != nil; runs != (controllers == nil) {
+			if runs := instanceOf(f) != nil; runs != (controllers == nil) {
 				t.Errorf("a fork that was read runs: %t", runs)
 			}
 			w, err := kubernetes.NewForConfigOrDie(f.Config()).CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{})
@@ -124,7 +124,7 @@ func TestReadForkStarts(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.Stop()
-			if f.running() == nil {
+			if instanceOf(f) == nil {
 				t.Error("a fork that is watched does not run")
 			}
 		})

@@ -17,6 +17,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/http2server"
 )
 
 // All goroutines of a cluster have a profiler label with the cluster's number: goroutines inherit the labels of the one that starts them.
@@ -42,7 +44,7 @@ func labelled(label string, f func()) {
 	<-done
 }
 
-// Go runs f in a goroutine of the cluster: [Cluster.Quiet] waits for what it does, and for the goroutines that it starts.
+// Go runs f in a goroutine of the cluster: [Cluster.Settle] waits for what it does, and for the goroutines that it starts.
 func (c *Cluster) Go(f func()) {
 	labelled(c.settings.Start.label, func() { go f() })
 }
@@ -56,17 +58,60 @@ var showLabels = sync.OnceValue(func() error {
 	return os.Setenv("GODEBUG", setting)
 })
 
-// Quiet waits until all goroutines of the cluster wait for each other: nothing more happens before the clock advances or a request arrives.
-// Keys that the controllers try again within their first second count as work. A fork that is not used yet is quiet. When ctx ends
-// before, the error says which goroutines are at work.
-func (c *Cluster) Quiet(ctx context.Context) error {
+// Settle waits until nothing more happens before the clock advances or a request arrives: all goroutines of the cluster wait for each
+// other, and nothing is on its way between the API server and its HTTP/2 clients. Keys that the controllers try again within their first
+// second count as work. A fork that is not used yet is settled. When ctx ends before, the error says which goroutines are at work.
+func (c *Cluster) Settle(ctx context.Context) error {
+	for {
+		if err := c.quiet(ctx); err != nil {
+			return err
+		}
+		clients, local, err := connected(c)
+		if clients == nil {
+			return err
+		}
+		// What is on its way through the kernel, no goroutine knows of. First what the server has sent reaches the clients, and then what they
+		// send because of it reaches the server.
+		before, sent := c.Revision(), clients.Received(local)
+		for range 2 {
+			if err := clients.Ping(ctx, local); err != nil {
+				return err
+			}
+			if err := c.quiet(ctx); err != nil {
+				return err
+			}
+		}
+		if clients.Received(local) == sent && c.Revision() == before {
+			return nil
+		}
+	}
+}
+
+// connected returns what serves the HTTP/2 connections of a cluster, and their local address if it serves others, too. It returns nil for a
+// fork without a port.
+func connected(c *Cluster) (clients *http2server.Server, local string, err error) {
+	if c.origin == nil {
+		return c.now.http2, "", nil
+	}
+	if c.origin.base == nil {
+		return nil, "", nil
+	}
+	r, err := c.origin.base.read()
+	if err != nil {
+		return nil, "", err
+	}
+	return r.http2, c.settings.Listen, nil
+}
+
+// quiet waits until all goroutines of the cluster wait for each other.
+func (c *Cluster) quiet(ctx context.Context) error {
 	if err := showLabels(); err != nil {
 		return fmt.Errorf("show labels: %w", err)
 	}
 	d := dump{label: []byte(strconv.Quote(goroutinesOf) + ": " + strconv.Quote(c.settings.Start.label))}
 	turns := newTurns()
 	for {
-		r := c.running()
+		r := instanceOf(c)
 		if r == nil {
 			return nil
 		}
@@ -92,8 +137,8 @@ func (c *Cluster) Quiet(ctx context.Context) error {
 	}
 }
 
-// running returns what runs; nil: the fork is not used yet. It waits for a start in the background.
-func (c *Cluster) running() *instance {
+// instanceOf returns what runs; nil: the fork is not used yet. It waits for a start in the background.
+func instanceOf(c *Cluster) *instance {
 	c.beginning.Lock()
 	begun := c.begun
 	c.beginning.Unlock()
@@ -153,6 +198,9 @@ type dump struct {
 // waits are the beginnings of the states of goroutines that run only once another one, the clock or the network wakes them.
 var waits = []string{"chan receive", "chan send", "select", "sync.", "semacquire", "IO wait", "sleep"}
 
+// connecting are functions of goroutines that go on by themselves although they wait: the other end of the connection is not known yet.
+var connecting = []string{"\nnet.(*sysDialer).dialSingle(", "\ncrypto/tls.(*Conn).handshakeContext("}
+
 // innermost is how many functions of a goroutine an error shows.
 const innermost = 6
 
@@ -192,7 +240,8 @@ func (d *dump) take() (working []string, all int) {
 		}
 		all++
 		_, state, _ := bytes.Cut(header, []byte("["))
-		if !slices.ContainsFunc(waits, func(s string) bool { return bytes.HasPrefix(state, []byte(s)) }) {
+		waiting := slices.ContainsFunc(waits, func(s string) bool { return bytes.HasPrefix(state, []byte(s)) })
+		if !waiting || slices.ContainsFunc(connecting, func(s string) bool { return bytes.Contains(rest, []byte(s)) }) {
 			working = append(working, string(header)+functions(rest))
 		}
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/apiserver"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
+	"github.com/mortise-dev/mortise/internal/apiserver/http2server"
 	"github.com/mortise-dev/mortise/internal/builtin"
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/kinds/bootstrap"
@@ -63,6 +64,7 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 	if a.versions, err = makeStorageVersions(s); err != nil {
 		return nil, err
 	}
+	a.http2 = &http2server.Server{}
 	aggregated := aggregation(&o.Aggregation, a.frontProxy)
 	aggregated.Peers = a.peers
 	options := apiserver.Options{
@@ -91,7 +93,7 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 
 		Bootstrapped: a.bootstrapped,
 		Shutdown:     apiserver.Shutdown{Finish: s.finishWait(), Streams: s.streamWait()},
-		FlowControl:  flowControl(&o.FlowControl, &a.spread),
+		FlowControl:  flowControl(&o.FlowControl, &a.spread, a.http2),
 		Aggregation:  aggregated,
 		Paths:        a.joinPaths(),
 		Pages:        pages,

@@ -6,11 +6,11 @@
 // size of the test binary, and what a cluster, a fork and 500 parallel tests take.
 //
 //	KUBEBUILDER_ASSETS=DIR go run ./scripts/testcost -cold
-//	go run ./scripts/testcost -platforms linux/arm64,darwin/arm64
+//	go run ./scripts/testcost -cold -platforms linux/arm64,darwin/arm64
 //
 // DIR has envtest's kube-apiserver and etcd; without it, the test with envtest is compiled and does not run. With -cold it compiles
 // everything twice, in caches of its own, which takes minutes and gigabytes. With -platforms it builds the test with embedtest for each
-// platform instead, one after the other, as a developer there does for the first time.
+// platform instead, one after the other: with -cold as a developer there does for the first time.
 package main
 
 import (
@@ -34,7 +34,7 @@ func main() {
 	defer stop()
 	var err error
 	if *platforms != "" {
-		err = cross(ctx, *tree, strings.Split(*platforms, ","))
+		err = cross(ctx, *tree, *cold, strings.Split(*platforms, ","))
 	} else {
 		err = table(ctx, *tree, *cold, *forks, *environments)
 	}
@@ -85,16 +85,24 @@ func table(ctx context.Context, tree string, cold bool, forks, environments int)
 	return nil
 }
 
-// cross builds the test for other platforms, and prints a line for each. Each has a cache of its own, which goes when it is built.
-func cross(ctx context.Context, tree string, platforms []string) error {
-	fmt.Println("| platform | packages | test binary | build with an empty cache |\n|---|---|---|---|")
+// cross builds the test for other platforms, and prints a line for each. If cold is true, each has a cache of its own, which is removed
+// afterwards.
+func cross(ctx context.Context, tree string, cold bool, platforms []string) error {
+	cache := "the usual cache"
+	if cold {
+		cache = "an empty cache"
+	}
+	fmt.Printf("| platform | packages | test binary | build with %s |\n|---|---|---|---|\n", cache)
 	for _, p := range platforms {
 		system, processor, ok := strings.Cut(p, "/")
 		if !ok {
 			return fmt.Errorf("platform %q: want GOOS/GOARCH", p)
 		}
 		err := within(withEmbedtest, tree, func(mine string) error {
-			env := []string{"GOOS=" + system, "GOARCH=" + processor, "GOCACHE=" + filepath.Join(mine, "..", "cache")}
+			env := []string{"GOOS=" + system, "GOARCH=" + processor}
+			if cold {
+				env = append(env, "GOCACHE="+filepath.Join(mine, "..", "cache"))
+			}
 			packages, size, took, err := build(ctx, mine, env)
 			if err == nil {
 				fmt.Printf("| %s | %d | %d MB | %s |\n", p, packages, size>>20, took)

@@ -23,6 +23,7 @@ type conn struct {
 	end     context.CancelFunc // of the context of all requests
 	state   *tls.ConnectionState
 	remote  string
+	at      *address
 
 	mu       sync.Mutex
 	err      error // why the connection takes no more frames; nil while it does
@@ -33,11 +34,17 @@ type conn struct {
 	queue    []*stream
 	going    bool // GOAWAY was sent: no stream begins any more
 	unacked  int  // settings of ours that the client has not acknowledged
-	idled    int  // frames without effect since the last request
-	idleFrom time.Time
-	idle     *time.Timer
+	idle     idleness
 	window   recvWindow
 	out      output
+	pings    pings
+}
+
+// idleness is how long a connection has had no request. The connection's mutex guards it.
+type idleness struct {
+	frames int // without effect since the last request
+	from   time.Time
+	timer  *time.Timer // nil: the connection may be idle for ever
 }
 
 func newConn(s *Server, t *tls.Conn, h http.Handler) *conn {
@@ -47,6 +54,9 @@ func newConn(s *Server, t *tls.Conn, h http.Handler) *conn {
 	c.out.init(t, s.o.Take)
 	return c
 }
+
+// local returns the local address.
+func (c *conn) local() string { return c.tls.LocalAddr().String() }
 
 // serve reads the connection until it ends, and waits for nothing else: handlers may run on.
 func (c *conn) serve(ctx context.Context) {
@@ -63,14 +73,14 @@ func (c *conn) serve(ctx context.Context) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.fail(errors.New("http2: client disconnected"))
-	if c.idle != nil {
-		c.idle.Stop()
+	if c.idle.timer != nil {
+		c.idle.timer.Stop()
 	}
 }
 
 // overrun ends a connection whose client sends what must be answered and does not read the answers. c.mu is held.
 func (c *conn) overrun() error {
-	if c.out.control > maxControlFrames || c.idled > maxIdleFrames {
+	if c.out.control > maxControlFrames || c.idle.frames > maxIdleFrames {
 		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 	}
 	return nil
@@ -113,6 +123,7 @@ func (c *conn) fail(err error) {
 	}
 	c.streams = map[uint32]*stream{}
 	c.queue = nil
+	c.pings.end()
 }
 
 // linger tells the client why the connection ends, and reads on for a moment: data that is not read when a connection is closed takes the
@@ -169,13 +180,13 @@ func (c *conn) rest() {
 	}
 	left := c.server.o.Idle
 	if len(c.streams) == 0 {
-		if left -= time.Since(c.idleFrom); left <= 0 {
+		if left -= time.Since(c.idle.from); left <= 0 {
 			c.depart()
 			c.flush(0)
 			return
 		}
 	}
-	c.idle.Reset(left)
+	c.idle.timer.Reset(left)
 }
 
 // remove drops a stream that has ended on both sides. c.mu is held.
@@ -185,7 +196,7 @@ func (c *conn) remove(st *stream) {
 	}
 	delete(c.streams, st.id)
 	if len(c.streams) == 0 {
-		c.idleFrom = time.Now()
+		c.idle.from = time.Now()
 		c.quit()
 	}
 }
@@ -218,7 +229,7 @@ func (c *conn) ended(st *stream) {
 	}
 	c.mu.Unlock()
 	if next != nil {
-		c.server.workers.run(next)
+		c.at.workers.run(next)
 	}
 }
 

@@ -16,6 +16,9 @@ func (r *reader) process(ctx context.Context, f http2.Frame) error {
 	if id := f.Header().StreamID; id > c.last && c.isGoing() {
 		return r.ignore(f)
 	}
+	if f.Header().Type != http2.FramePing {
+		c.pings.frames.Add(1)
+	}
 	switch f := f.(type) {
 	case *http2.MetaHeadersFrame:
 		return r.headers(ctx, f)
@@ -43,7 +46,7 @@ func (r *reader) process(ctx context.Context, f http2.Frame) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.idled++
+	c.idle.frames++
 	return c.overrun()
 }
 
@@ -65,7 +68,7 @@ func (r *reader) ignore(f http2.Frame) error {
 		}
 		c.give(int32(data.Length))
 	}
-	c.idled++
+	c.idle.frames++
 	return c.overrun()
 }
 
@@ -91,7 +94,7 @@ func (r *reader) settings(f *http2.SettingsFrame) error {
 	}
 	c.out.frame(http2.FrameSettings, http2.FlagSettingsAck, 0, nil)
 	c.out.control++
-	c.idled++
+	c.idle.frames++
 	return c.overrun()
 }
 
@@ -132,7 +135,10 @@ func (r *reader) ping(f *http2.PingFrame) error {
 	c := r.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.idled++
+	if f.IsAck() && c.pings.answer(f.Data) {
+		return nil
+	}
+	c.idle.frames++
 	if !f.IsAck() {
 		c.out.frame(http2.FramePing, http2.FlagPingAck, 0, f.Data[:])
 		c.out.control++
@@ -176,7 +182,7 @@ func (r *reader) rst(f *http2.RSTStreamFrame) error {
 		if c.idleStream(f.StreamID) {
 			return http2.ConnectionError(http2.ErrCodeProtocol)
 		}
-		c.idled++
+		c.idle.frames++
 		return c.overrun()
 	}
 	st.abort(http2.StreamError{StreamID: f.StreamID, Code: f.ErrCode})
@@ -220,7 +226,7 @@ func (r *reader) data(f *http2.DataFrame) error {
 		st.give(int32(padding))
 	}
 	if len(data) == 0 && !f.StreamEnded() {
-		c.idled++
+		c.idle.frames++
 		return c.overrun()
 	}
 	if st.body.closed {

@@ -46,7 +46,7 @@ func (r *reader) begin() error {
 	if more := o.ConnWindow - initialWindow; more > 0 {
 		c.out.windowUpdate(0, uint32(more))
 	}
-	c.unacked = 1
+	c.unacked, c.pings.may = 1, true
 	c.flush(0)
 	c.mu.Unlock()
 	if err := c.tls.SetReadDeadline(time.Now().Add(prefaceTime)); err != nil {
@@ -76,8 +76,8 @@ func (r *reader) begin() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.quit(); o.Idle > 0 {
-		c.idleFrom = time.Now()
-		c.idle = time.AfterFunc(o.Idle, c.rest)
+		c.idle.from = time.Now()
+		c.idle.timer = time.AfterFunc(o.Idle, c.rest)
 	}
 	return nil
 }
@@ -131,7 +131,7 @@ func readError(err error) error {
 func (r *reader) launch() {
 	c := r.conn
 	for i, st := range r.starts {
-		c.server.workers.run(st)
+		c.at.workers.run(st)
 		r.starts[i] = nil
 	}
 	r.starts = r.starts[:0]

@@ -34,7 +34,7 @@ func (r *reader) headers(ctx context.Context, f *http2.MetaHeadersFrame) error {
 	malformed := st.request(ctx, f)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.last, c.idled = id, 0
+	c.last, c.idle.frames = id, 0
 	if malformed != nil {
 		return malformed
 	}

@@ -6,26 +6,36 @@ package http2server
 import (
 	"context"
 	"crypto/tls"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 )
 
-// Server serves the HTTP/2 connections of an [http.Server].
+// Server serves the HTTP/2 connections of an [http.Server], see Configure. The zero value serves none.
 type Server struct {
 	o    Options
 	http *http.Server
 
-	mu      sync.Mutex
-	conns   map[*conn]struct{}
-	leaving bool
+	mu        sync.Mutex
+	conns     map[*conn]struct{}
+	addresses map[string]*address // local ones
+	leaving   bool
+}
 
-	workers workers
+// address is what the connections to one local address have in common. The mutex of the Server guards it.
+type address struct {
+	conns    int
+	received uint64 // the frames of those that have ended
+
+	local   string   // does not change
+	workers *workers // does not change
 }
 
 // Configure has an http.Server's HTTP/2 connections served by this package. It must be called before the server serves. The server's
 // Shutdown and Close, its BaseContext, ConnContext and ErrorLog mean the same as with net/http.
-func Configure(srv *http.Server, o Options) *Server {
-	s := &Server{o: o.withDefaults(), http: srv, conns: map[*conn]struct{}{}}
+func (s *Server) Configure(srv *http.Server, o Options) {
+	s.o, s.http = o.withDefaults(), srv
 	if srv.TLSNextProto == nil {
 		srv.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){}
 	}
@@ -37,26 +47,58 @@ func Configure(srv *http.Server, o Options) *Server {
 		s.serve(ctx, c, h)
 	}
 	srv.RegisterOnShutdown(s.leave)
-	return s
 }
 
 // serve serves a connection until it ends.
 func (s *Server) serve(ctx context.Context, t *tls.Conn, h http.Handler) {
 	c := newConn(s, t, h)
-	s.mu.Lock()
-	if s.leaving {
-		s.mu.Unlock()
+	if !s.add(c) {
 		_ = t.Close()
 		return
 	}
-	s.conns[c] = struct{}{}
-	s.mu.Unlock()
+	defer s.remove(c)
 	c.serve(ctx)
+}
+
+// add counts a connection, and gives it workers; false: the server is ending.
+func (s *Server) add(c *conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leaving {
+		return false
+	}
+	if s.conns == nil {
+		s.conns, s.addresses = map[*conn]struct{}{}, map[string]*address{}
+	}
+	c.at = s.addresses[c.local()]
+	if c.at == nil {
+		c.at = &address{local: c.local(), workers: newWorkers()}
+		s.addresses[c.at.local] = c.at
+	}
+	c.at.conns++
+	s.conns[c] = struct{}{}
+	return true
+}
+
+// remove ends what add began. Workers without a connection end with the server, or once there are those of another address.
+func (s *Server) remove(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)
-	if s.leaving && len(s.conns) == 0 {
-		s.workers.end()
+	c.at.conns--
+	c.at.received += c.pings.frames.Load()
+	if s.leaving || len(s.addresses) > 1 {
+		s.endWorkers()
+	}
+}
+
+// endWorkers ends the workers of addresses without a connection. s.mu is held.
+func (s *Server) endWorkers() {
+	for local, at := range s.addresses {
+		if at.conns == 0 {
+			at.workers.end()
+			delete(s.addresses, local)
+		}
 	}
 }
 
@@ -64,13 +106,8 @@ func (s *Server) serve(ctx context.Context, t *tls.Conn, h http.Handler) {
 func (s *Server) leave() {
 	s.mu.Lock()
 	s.leaving = true
-	var all []*conn
-	for c := range s.conns {
-		all = append(all, c)
-	}
-	if len(all) == 0 {
-		s.workers.end()
-	}
+	all := slices.Collect(maps.Keys(s.conns))
+	s.endWorkers()
 	s.mu.Unlock()
 	for _, c := range all {
 		c.leave()
@@ -82,55 +119,4 @@ func (s *Server) logf(format string, args ...any) {
 	if s.http.ErrorLog != nil {
 		s.http.ErrorLog.Printf(format, args...)
 	}
-}
-
-// workers serve streams in goroutines that are used again, whose stacks have grown to what a handler needs.
-type workers struct {
-	mu    sync.Mutex
-	idle  []chan *stream
-	ended bool
-}
-
-// run has a worker serve a stream.
-func (w *workers) run(st *stream) {
-	w.mu.Lock()
-	if n := len(w.idle); n > 0 {
-		to := w.idle[n-1]
-		w.idle = w.idle[:n-1]
-		w.mu.Unlock()
-		to <- st // has room for one
-		return
-	}
-	w.mu.Unlock()
-	go w.work(st)
-}
-
-// work serves a stream, and then others.
-func (w *workers) work(st *stream) {
-	var more chan *stream
-	for st != nil {
-		st.serve()
-		if more == nil {
-			more = make(chan *stream, 1)
-		}
-		w.mu.Lock()
-		if w.ended || len(w.idle) >= maxWorkers {
-			w.mu.Unlock()
-			return
-		}
-		w.idle = append(w.idle, more)
-		w.mu.Unlock()
-		st = <-more
-	}
-}
-
-// end ends the workers that wait.
-func (w *workers) end() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.ended = true
-	for _, c := range w.idle {
-		close(c)
-	}
-	w.idle = nil
 }

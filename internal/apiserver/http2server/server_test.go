@@ -43,7 +43,8 @@ func startTLS(s *httptest.Server, o Options) *Server {
 	s.EnableHTTP2 = false
 	s.TLS = &tls.Config{NextProtos: []string{"h2"}}
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
-	h2 := Configure(s.Config, o)
+	h2 := new(Server)
+	h2.Configure(s.Config, o)
 	s.StartTLS()
 	return h2
 }

@@ -54,7 +54,7 @@ func (st *stream) serve() {
 			return
 		}
 	}
-	ended, p := st.lasting.Run(func() { st.conn.server.workers.run(st) })
+	ended, p := st.lasting.Run(func() { st.conn.at.workers.run(st) })
 	if ended {
 		st.panicked(p)
 		st.end(p == nil)

@@ -24,9 +24,9 @@ const (
 	connWindow   = 4 << 20
 )
 
-// OwnHTTP2 has the server's HTTP/2 served by package http2server, with the same limits.
-func OwnHTTP2(srv *http.Server) {
-	http2server.Configure(srv, http2server.Options{
+// OwnHTTP2 has h2 serve the server's HTTP/2, with the same limits.
+func OwnHTTP2(h2 *http2server.Server, srv *http.Server) {
+	h2.Configure(srv, http2server.Options{
 		Streams: srv.HTTP2.MaxConcurrentStreams, HeaderBytes: srv.MaxHeaderBytes, FrameBytes: frameBytes, StreamWindow: streamWindow,
 		ConnWindow: connWindow, Idle: idleTime, Take: takeTime,
 	})
