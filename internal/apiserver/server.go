@@ -177,7 +177,7 @@ type Server struct {
 	started     time.Time
 	initializes bool // whether objects may wait for initializers
 	underway    *gate
-	nodes       *kubelet.Transports                // nil without certificates
+	nodes       *kubelet.Transports // nil without certificates
 	lifetime    *watchcache.Lifetime
 	end         context.CancelFunc
 	progress    progress
