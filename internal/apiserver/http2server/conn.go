@@ -55,9 +55,6 @@ func newConn(s *Server, t *tls.Conn, h http.Handler) *conn {
 	return c
 }
 
-// local returns the local address.
-func (c *conn) local() string { return c.tls.LocalAddr().String() }
-
 // serve reads the connection until it ends, and waits for nothing else: handlers may run on.
 func (c *conn) serve(ctx context.Context) {
 	defer c.tls.Close()

@@ -19,7 +19,7 @@ func (s *Server) Ping(ctx context.Context, local string) error {
 	s.mu.Lock()
 	var all []*conn
 	for c := range s.conns {
-		if local == "" || c.at.local == local {
+		if c.at.is(local) {
 			all = append(all, c)
 		}
 	}
@@ -44,22 +44,22 @@ func (s *Server) Received(local string) uint64 {
 	defer s.mu.Unlock()
 	var n uint64
 	for _, at := range s.addresses {
-		if local == "" || at.local == local {
+		if at.is(local) {
 			n += at.received
 		}
 	}
 	for c := range s.conns {
-		if local == "" || c.at.local == local {
+		if c.at.is(local) {
 			n += c.pings.frames.Load()
 		}
 	}
 	return n
 }
 
-// pings are the pings of a connection that the client has not answered. The connection's mutex guards them.
+// pings are the pings of a connection, and what it counts for those that wait for them. The connection's mutex guards all but frames.
 type pings struct {
-	frames  atomic.Uint64 // of the client, except pings
-	may     bool          // the server's settings were sent: pings may follow
+	frames  atomic.Uint64 // that the client has sent, except pings
+	allowed bool          // the server's settings, which come first, were sent
 	sent    uint64
 	waiting map[uint64]chan struct{} // by the number that the ping carries
 }
@@ -88,7 +88,7 @@ func (c *conn) ping() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	answered := make(chan struct{})
-	if c.err != nil || !c.pings.may {
+	if c.err != nil || !c.pings.allowed {
 		close(answered)
 		return answered
 	}

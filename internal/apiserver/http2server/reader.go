@@ -46,7 +46,7 @@ func (r *reader) begin() error {
 	if more := o.ConnWindow - initialWindow; more > 0 {
 		c.out.windowUpdate(0, uint32(more))
 	}
-	c.unacked, c.pings.may = 1, true
+	c.unacked, c.pings.allowed = 1, true
 	c.flush(0)
 	c.mu.Unlock()
 	if err := c.tls.SetReadDeadline(time.Now().Add(prefaceTime)); err != nil {

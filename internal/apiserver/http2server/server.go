@@ -12,7 +12,7 @@ import (
 	"sync"
 )
 
-// Server serves the HTTP/2 connections of an [http.Server], see Configure. The zero value serves none.
+// Server serves the HTTP/2 connections of an [http.Server], once Configure has connected the two.
 type Server struct {
 	o    Options
 	http *http.Server
@@ -31,6 +31,9 @@ type address struct {
 	local   string   // does not change
 	workers *workers // does not change
 }
+
+// is reports whether a is the address that a caller of the Server means: empty means all.
+func (a *address) is(local string) bool { return local == "" || local == a.local }
 
 // Configure has an http.Server's HTTP/2 connections served by this package. It must be called before the server serves. The server's
 // Shutdown and Close, its BaseContext, ConnContext and ErrorLog mean the same as with net/http.
@@ -70,10 +73,11 @@ func (s *Server) add(c *conn) bool {
 	if s.conns == nil {
 		s.conns, s.addresses = map[*conn]struct{}{}, map[string]*address{}
 	}
-	c.at = s.addresses[c.local()]
+	local := c.tls.LocalAddr().String()
+	c.at = s.addresses[local]
 	if c.at == nil {
-		c.at = &address{local: c.local(), workers: newWorkers()}
-		s.addresses[c.at.local] = c.at
+		c.at = &address{local: local, workers: newWorkers()}
+		s.addresses[local] = c.at
 	}
 	c.at.conns++
 	s.conns[c] = struct{}{}
