@@ -14,10 +14,14 @@ import (
 // Store is an engine with the everyday forms of its operations and the optional abilities of engines.
 type Store struct {
 	engine Engine
+	lags   bool // the engine is a Lagger
 }
 
 // New wraps an engine. Closing the store closes the engine.
-func New(engine Engine) *Store { return &Store{engine: engine} }
+func New(engine Engine) *Store {
+	_, lags := Ability[Lagger](engine)
+	return &Store{engine: engine, lags: lags}
+}
 
 // Engine returns the engine given to [New].
 func (s *Store) Engine() Engine { return s.engine }

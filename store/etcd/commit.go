@@ -31,6 +31,7 @@ func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (int64, []*store.R
 		}
 		return e.mirror.db.Revision(), nil, nil
 	}
+	begun := e.recent.now()
 	writes := e.mirror.writes.begin(ops)
 	defer e.mirror.writes.end(writes)
 	response, unsure, err := e.transact(ctx, ops, writes)
@@ -48,7 +49,9 @@ func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (int64, []*store.R
 	}
 	revision := response.Header.Revision
 	// The commit is a fact, whether the mirror has it or not.
-	_ = e.mirror.await(ctx, revision, e.closed)
+	if e.mirror.await(ctx, revision, e.closed) == nil {
+		e.recent.confirm(begun)
+	}
 	return revision, e.mirror.results(writes, revision, response), nil
 }
 

@@ -23,6 +23,23 @@ type Backend struct {
 	writer *Writer
 	store  *store.Store
 	fields FieldManager // nil: managedFields are left as they are
+	lags   bool         // Get and List return what the store's AllowLag allows
+}
+
+// Lagging returns a Backend whose List, and whose Get of an object that exists, may return a state that is as old as the store's AllowLag
+// allows. Admission plug-ins have it, which in kube-apiserver have informers.
+func (b *Backend) Lagging() *Backend {
+	lagging := *b
+	lagging.lags = true
+	return &lagging
+}
+
+// reading returns the context of a read.
+func (b *Backend) reading(ctx context.Context) context.Context {
+	if b.lags {
+		return b.store.AllowLag(ctx)
+	}
+	return ctx
 }
 
 var (
@@ -52,7 +69,12 @@ func (b *Backend) Get(ctx context.Context, r schema.GroupResource, namespace, na
 	if err != nil {
 		return nil, err
 	}
-	rec, _, err := b.store.Get(ctx, k.Key(namespace, name))
+	key := k.Key(namespace, name)
+	recent := b.reading(ctx)
+	rec, _, err := b.store.Get(recent, key)
+	if err == nil && rec == nil && recent != ctx { // it may have been created meanwhile
+		rec, _, err = b.store.Get(ctx, key)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +94,7 @@ func (b *Backend) List(ctx context.Context, r schema.GroupResource, namespace st
 	if err != nil {
 		return nil, err
 	}
-	p, err := b.store.Range(ctx, store.Range{Prefix: k.Under(namespace)})
+	p, err := b.store.Range(b.reading(ctx), store.Range{Prefix: k.Under(namespace)})
 	if err != nil {
 		return nil, err
 	}

@@ -51,10 +51,19 @@ type Update struct {
 // Update changes an object, again when others changed it meanwhile, until it is stored, refused, or ctx ends.
 func (w *Writer) Update(ctx context.Context, c *Update) (f *watchcache.CachedObject, created bool, err error) {
 	key := c.Kind.Key(c.Namespace, c.Name)
+	reading := ctx
+	if !c.DryRun {
+		reading = w.store.AllowLag(ctx) // the commit's condition shows whether the object is the newest
+	}
 	for {
-		rec, _, err := w.store.Get(ctx, key)
+		rec, _, err := w.store.Get(reading, key)
 		if err != nil {
 			return nil, false, err
+		}
+		lagged := reading != ctx
+		reading = ctx
+		if rec == nil && lagged {
+			continue
 		}
 		if rec == nil {
 			if !c.AllowCreate && !c.Strategy.CreateOnUpdate {
@@ -66,7 +75,7 @@ func (w *Writer) Update(ctx context.Context, c *Update) (f *watchcache.CachedObj
 			}
 			return f, err == nil, err
 		}
-		f, err := w.updateOnce(ctx, c, rec)
+		f, stored, err := w.updateOnce(ctx, c, rec)
 		if c.Ended != nil {
 			c.Ended(err)
 		}
@@ -77,8 +86,23 @@ func (w *Writer) Update(ctx context.Context, c *Update) (f *watchcache.CachedObj
 			}
 			continue
 		}
+		if lagged && !stored {
+			newest, err := w.isNewest(ctx, rec)
+			if err != nil {
+				return nil, false, err
+			}
+			if !newest {
+				continue
+			}
+		}
 		return f, false, err
 	}
+}
+
+// isNewest reports whether a key's record is the newest one.
+func (w *Writer) isNewest(ctx context.Context, rec *store.Record) (bool, error) {
+	now, _, err := w.store.Get(ctx, rec.Key)
+	return now != nil && now.Revision == rec.Revision, err
 }
 
 func (w *Writer) updateCreate(ctx context.Context, c *Update) (*watchcache.CachedObject, error) {
@@ -101,51 +125,52 @@ func (w *Writer) updateCreate(ctx context.Context, c *Update) (*watchcache.Cache
 	}, obj)
 }
 
-func (w *Writer) updateOnce(ctx context.Context, c *Update, rec *store.Record) (*watchcache.CachedObject, error) {
+// updateOnce reports also whether the store has a new state of the object.
+func (w *Writer) updateOnce(ctx context.Context, c *Update, rec *store.Record) (_ *watchcache.CachedObject, stored bool, _ error) {
 	k, st := c.Kind, c.Strategy
 	cur, err := k.Cached(rec)
 	if err != nil {
-		return nil, status.Undecodable(err)
+		return nil, false, status.Undecodable(err)
 	}
 	if c.UID != "" && c.UID != cur.Hub.GetUID() {
 		key := rec.Key
 		if c.DryRun {
 			key = strings.TrimPrefix(key, "/registry") // upstream's dry runs check above its store
 		}
-		return nil, apierrors.NewConflict(k.GroupResource(), c.Name, precondition(key, "UID", string(c.UID), string(cur.Hub.GetUID())))
+		return nil, false, apierrors.NewConflict(k.GroupResource(), c.Name, precondition(key, "UID", string(c.UID), string(cur.Hub.GetUID())))
 	}
 	obj, err := c.Make(ctx, cur)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	old := cur.Hub
 	if k.Strategy.Match != nil {
 		if old, err = k.Strategy.Match(ctx, obj, old); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
 	if st.Authorize != nil {
 		if err := st.Authorize(ctx, obj, old); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
 	if rv := obj.GetResourceVersion(); rv == "" || rv == "0" {
 		if st.Conditional || k.Strategy.Conditional {
-			return nil, apierrors.NewInvalid(schema.GroupKind{Group: k.Group, Kind: k.Resource}, c.Name,
+			return nil, false, apierrors.NewInvalid(schema.GroupKind{Group: k.Group, Kind: k.Resource}, c.Name,
 				field.ErrorList{field.Invalid(field.NewPath("metadata", "resourceVersion"), uint64(0), "must be specified for an update")})
 		}
 		obj.SetResourceVersion(cur.Hub.GetResourceVersion())
 	} else if want, err := ParseResourceVersion(rv); err != nil {
-		return nil, errors.Unwrap(err)
+		return nil, false, errors.Unwrap(err)
 	} else if want != rec.Revision {
-		return nil, apierrors.NewConflict(k.GroupResource(), c.Name, errors.New(optimisticLock))
+		return nil, false, apierrors.NewConflict(k.GroupResource(), c.Name, errors.New(optimisticLock))
 	}
 	if c.Declared.Kind != "" {
-		return nil, KindMismatch(c.Declared, k.Kind, c.Name)
+		return nil, false, KindMismatch(c.Declared, k.Kind, c.Name)
 	}
 	done, err := w.allocate(ctx, st, obj, old, c.DryRun)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	committed := false
 	defer func() { done(committed) }()
@@ -155,29 +180,29 @@ func (w *Writer) updateOnce(ctx context.Context, c *Update, rec *store.Record) (
 		err = beforeUpdate(ctx, k, st, obj, old)
 	}
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	keepTimes(obj, old)
 	if c.Validate != nil {
 		if err := c.Validate(ctx, obj, old); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
 	if finished(k, obj, cur.Hub) {
 		if !c.DryRun {
 			if _, err := w.remove(ctx, k, rec, cur.Hub); err != nil {
-				return nil, err
+				return nil, false, err
 			}
 		}
 		committed = true
-		return k.NewCachedObject(obj), nil
+		return k.NewCachedObject(obj), !c.DryRun, nil
 	}
 	now, f, err := w.replace(ctx, k, rec, cur, obj, writeOptions{dryRun: c.DryRun, applied: c.Applied})
 	committed = err == nil && !c.DryRun
 	if committed && w.waiting.rejected(f.Hub) {
 		err = w.reject(ctx, k, now, f)
 	}
-	return f, err
+	return f, committed && f != cur, err
 }
 
 // beforeUpdate prepares and validates a change.

@@ -78,6 +78,7 @@ type API struct {
 	reader   *registry.Reader
 	writer   *registry.Writer
 	backend  *registry.Backend
+	lagging  *registry.Backend // for admission
 	lifetime *watchcache.Lifetime
 	accepts  acceptCache
 	segments *segments.Cache
@@ -89,9 +90,11 @@ func New(lifetime *watchcache.Lifetime, o Options) *API {
 		o.MaxBody = 3 << 20
 	}
 	boundCopies()
+	backend := o.Registry.Backend()
 	return &API{
 		Options: o, lifetime: lifetime, segments: segments.NewCache(segmentsKept),
-		kinds: o.Registry.Kinds(), reader: o.Registry.Reader(), writer: o.Registry.Writer(), backend: o.Registry.Backend(),
+		kinds: o.Registry.Kinds(), reader: o.Registry.Reader(), writer: o.Registry.Writer(), backend: backend,
+		lagging: backend.Lagging(),
 	}
 }
 

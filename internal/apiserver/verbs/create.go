@@ -69,7 +69,7 @@ func create(q *req) error {
 		if at.Object, at.Name = obj, said; said == "" { // it was generated meanwhile
 			at.Name = obj.GetName()
 		}
-		return q.Admission.Validate(ctx, q.backend, at)
+		return q.Admission.Validate(ctx, q.lagging, at)
 	}
 	f, err := q.writer.Create(ctx, &registry.Creation{
 		Kind: q.kind, Strategy: &q.kind.Strategy, Namespace: q.ns, DryRun: dryRun, Validate: validate, Ended: at.End,
@@ -94,7 +94,7 @@ func (q *req) act(ctx context.Context, obj resource.Object, opts *metav1.CreateO
 	if err := q.mutate(ctx, at); err != nil {
 		return err
 	}
-	if err := q.Admission.Validate(ctx, q.backend, at); err != nil {
+	if err := q.Admission.Validate(ctx, q.lagging, at); err != nil {
 		return err
 	}
 	out, err := q.kind.Create(ctx, q.backend, at.Object, opts)
@@ -138,7 +138,7 @@ func (q *req) mutate(ctx context.Context, at *admit.Attributes) error {
 		return nil
 	}
 	given := at.Object
-	if err := q.Admission.Mutate(ctx, q.backend, at); err != nil {
+	if err := q.Admission.Mutate(ctx, q.lagging, at); err != nil {
 		return err
 	}
 	if at.Object == nil {

@@ -88,10 +88,10 @@ func (q *req) deletion(ns, name string, opts *metav1.DeleteOptions, collection b
 		if collection {
 			at.Name = ""
 		}
-		if err := q.Admission.Mutate(ctx, q.backend, at); err != nil {
+		if err := q.Admission.Mutate(ctx, q.lagging, at); err != nil {
 			return err
 		}
-		return q.Admission.Validate(ctx, q.backend, at)
+		return q.Admission.Validate(ctx, q.lagging, at)
 	}
 	return d
 }

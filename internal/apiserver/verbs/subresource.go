@@ -114,7 +114,7 @@ func createBelow(q *req) error {
 	if err := q.mutate(ctx, at); err != nil {
 		return err
 	}
-	if err := q.Admission.Validate(ctx, q.backend, at); err != nil {
+	if err := q.Admission.Validate(ctx, q.lagging, at); err != nil {
 		return err
 	}
 	out, err := q.sub.Create.Do(ctx, q.backend, q.ns, q.name, at.Object, opts)
@@ -320,10 +320,10 @@ func connect(q *req) error {
 	if q.sub.Name != "log" { // reading a log is a get, which admission does not review
 		ctx := warning.WithWarningRecorder(admit.WithSpending(ctx, &q.spending), q.warn)
 		at := q.attributes(admit.Connect, nil, nil, opts, false)
-		if err := q.Admission.Mutate(ctx, q.backend, at); err != nil {
+		if err := q.Admission.Mutate(ctx, q.lagging, at); err != nil {
 			return err
 		}
-		if err := q.Admission.Validate(ctx, q.backend, at); err != nil {
+		if err := q.Admission.Validate(ctx, q.lagging, at); err != nil {
 			return err
 		}
 	}

@@ -74,7 +74,7 @@ func (q *req) refill(ctx context.Context, obj, old resource.Object, create runti
 		return obj, nil
 	}
 	at := q.attributes(admit.Create, obj, nil, create, dryRun)
-	err := q.Initialization.Fill.Mutate(ctx, q.backend, at)
+	err := q.Initialization.Fill.Mutate(ctx, q.lagging, at)
 	return at.Object, err
 }
 
@@ -83,5 +83,5 @@ func (q *req) recheck(ctx context.Context, obj, old resource.Object, create runt
 	if q.sub != nil || q.Initialization == nil || !registry.Initializing(old) {
 		return nil
 	}
-	return q.Initialization.Check.Validate(ctx, q.backend, q.attributes(admit.Create, obj, nil, create, dryRun))
+	return q.Initialization.Check.Validate(ctx, q.lagging, q.attributes(admit.Create, obj, nil, create, dryRun))
 }

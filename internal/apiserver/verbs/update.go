@@ -90,7 +90,7 @@ func (q *req) alteration(create, update runtime.Object, dryRun bool) *alteration
 	var asked *admit.Attributes
 	c.Validate = func(ctx context.Context, obj, old resource.Object) error {
 		asked = q.attributes(admit.Update, obj, old, update, dryRun)
-		if err := q.Admission.Validate(ctx, q.backend, asked); err != nil {
+		if err := q.Admission.Validate(ctx, q.lagging, asked); err != nil {
 			return err
 		}
 		return q.recheck(ctx, obj, old, create, dryRun)
@@ -114,7 +114,7 @@ func (q *req) alteration(create, update runtime.Object, dryRun bool) *alteration
 			}
 		}
 		asked = q.attributes(admit.Create, obj, nil, create, dryRun)
-		return q.Admission.Validate(ctx, q.backend, asked)
+		return q.Admission.Validate(ctx, q.lagging, asked)
 	}
 	c.admit = func(ctx context.Context, obj, old resource.Object) (resource.Object, error) {
 		op, opts := admit.Update, update

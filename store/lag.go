@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"context"
+	"time"
+)
+
+// MostLag is how old a state is at most that a read returns whose context [Store.AllowLag] made.
+const MostLag = time.Second
+
+// Lagger is an [Engine] that asks another process for its newest state, and has a copy of a recent one. With a context for which
+// [LagAllowed] is true, its Get, and its Range at revision 0, may read that copy if it is not older than [MostLag] and has every commit that
+// this engine has acknowledged.
+type Lagger interface {
+	// Lags has no effect.
+	Lags()
+}
+
+type lagKey struct{}
+
+// AllowLag returns a context with which Get and Range may return a state that is up to [MostLag] old, but has all that this store has
+// acknowledged; ctx itself if the engine has the newest state always. It is for reads whose outcome a condition of a commit confirms, and
+// for those that kube-apiserver makes in an informer.
+func (s *Store) AllowLag(ctx context.Context) context.Context {
+	if !s.lags {
+		return ctx
+	}
+	return context.WithValue(ctx, lagKey{}, true)
+}
+
+// LagAllowed reports whether [Store.AllowLag] made a context, or one that it is derived from.
+func LagAllowed(ctx context.Context) bool {
+	allowed, _ := ctx.Value(lagKey{}).(bool)
+	return allowed
+}
