@@ -181,7 +181,8 @@ func TestLagOfNamespaces(t *testing.T) {
 	defer s.Stop()
 	engine.at.Store(engine.Revision())
 	core := s.Client().CoreV1()
-	if _, err := core.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "new"}}, metav1.CreateOptions{}); err != nil {
+	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "new"}}
+	if _, err := core.Namespaces().Create(ctx, space, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	engine.lagged.Store(0)

@@ -11,10 +11,10 @@ import (
 // MostLag is how old a state is at most that a read returns whose context [Store.AllowLag] made.
 const MostLag = time.Second
 
-// Lagger is an [Engine] that asks another process for its newest state, and has a copy of a recent one. With a context for which
-// [LagAllowed] is true, its Get, and its Range at revision 0, may read that copy if it is not older than [MostLag] and has every commit that
-// this engine has acknowledged.
-type Lagger interface {
+// StaleReader is an [Engine] that asks another process for its newest state, and has a copy of a recent one. With a context for which
+// [LagAllowed] is true, its Get, and its Range at revision 0, may read that copy if it is not older than [MostLag] and has every commit
+// that this engine has acknowledged.
+type StaleReader interface {
 	// Lags has no effect.
 	Lags()
 }

@@ -14,12 +14,12 @@ import (
 // Store is an engine with the everyday forms of its operations and the optional abilities of engines.
 type Store struct {
 	engine Engine
-	lags   bool // the engine is a Lagger
+	lags   bool // the engine is a StaleReader
 }
 
 // New wraps an engine. Closing the store closes the engine.
 func New(engine Engine) *Store {
-	_, lags := Ability[Lagger](engine)
+	_, lags := Ability[StaleReader](engine)
 	return &Store{engine: engine, lags: lags}
 }
 

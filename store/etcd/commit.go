@@ -31,7 +31,7 @@ func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (int64, []*store.R
 		}
 		return e.mirror.db.Revision(), nil, nil
 	}
-	begun := e.recent.now()
+	begun := e.now()
 	writes := e.mirror.writes.begin(ops)
 	defer e.mirror.writes.end(writes)
 	response, unsure, err := e.transact(ctx, ops, writes)
@@ -50,7 +50,7 @@ func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (int64, []*store.R
 	revision := response.Header.Revision
 	// The commit is a fact, whether the mirror has it or not.
 	if e.mirror.await(ctx, revision, e.closed) == nil {
-		e.recent.confirm(begun)
+		e.confirm(begun)
 	}
 	return revision, e.mirror.results(writes, revision, response), nil
 }

@@ -77,8 +77,8 @@ type Engine struct {
 	question *question
 	leases   *leases
 	compact  compaction
-	recent   recency
 
+	recency
 	overtaking overtaking
 	backups
 
@@ -99,7 +99,7 @@ var (
 	_ store.Bookmarker       = (*Engine)(nil)
 	_ store.Prober           = (*Engine)(nil)
 	_ store.Compactor        = (*Engine)(nil)
-	_ store.Lagger           = (*Engine)(nil)
+	_ store.StaleReader      = (*Engine)(nil)
 )
 
 // Open connects to etcd and fills the mirror. It fails if no member answers in time, if a certificate does not do, or when ctx ends.
@@ -118,7 +118,7 @@ func Open(ctx context.Context, options Options) (*Engine, error) {
 		return nil, fmt.Errorf("open etcd: %w", err)
 	}
 	e := &Engine{options: o, keys: keyspace.New(o.Prefix), client: client, closed: make(chan struct{})}
-	e.recent.base = time.Now()
+	e.base = time.Now()
 	e.mirror = &mirror{client: client, keys: e.keys, options: o}
 	e.members = newMembers(o, e.mirror.settled)
 	e.mirror.members = e.members
@@ -203,23 +203,15 @@ func (e *Engine) newest(ctx context.Context) (int64, error) {
 	return response.Header.GetRevision(), nil
 }
 
-// Lags implements [store.Lagger].
-func (e *Engine) Lags() {}
-
-// readable returns when the mirror is new enough for a read.
-func (e *Engine) readable(ctx context.Context) error {
-	if store.LagAllowed(ctx) && e.recent.within(store.MostLag) {
-		return e.usable(ctx)
-	}
-	return e.fresh(ctx)
-}
-
-// fresh returns when the mirror has everything that was committed before the call.
+// fresh returns when the mirror has everything that was committed before the call, or before the lag that ctx allows.
 func (e *Engine) fresh(ctx context.Context) error {
 	if err := e.usable(ctx); err != nil {
 		return err
 	}
-	begun := e.recent.now()
+	if store.LagAllowed(ctx) && e.within(store.MostLag) {
+		return nil
+	}
+	begun := e.now()
 	revision, err := e.question.current(ctx)
 	if err != nil {
 		return err
@@ -227,7 +219,7 @@ func (e *Engine) fresh(ctx context.Context) error {
 	if err := e.mirror.await(ctx, revision, e.closed); err != nil {
 		return err
 	}
-	e.recent.confirm(begun)
+	e.confirm(begun)
 	return nil
 }
 
@@ -242,7 +234,7 @@ func (e *Engine) usable(ctx context.Context) error {
 
 // Get implements [store.Engine].
 func (e *Engine) Get(ctx context.Context, key string) (*store.Record, int64, error) {
-	if err := e.readable(ctx); err != nil {
+	if err := e.fresh(ctx); err != nil {
 		return nil, 0, err
 	}
 	return e.mirror.db.Get(ctx, key)
@@ -251,14 +243,10 @@ func (e *Engine) Get(ctx context.Context, key string) (*store.Record, int64, err
 // Range implements [store.Engine].
 func (e *Engine) Range(ctx context.Context, r store.Range) (store.Page, error) {
 	// A revision that the mirror has reached needs no question, and one that it has not reached may be etcd's newest.
-	var err error
-	if r.Revision == 0 {
-		err = e.readable(ctx)
-	} else if r.Revision > e.mirror.db.Revision() {
-		err = e.fresh(ctx)
-	}
-	if err != nil {
-		return store.Page{}, err
+	if r.Revision == 0 || r.Revision > e.mirror.db.Revision() {
+		if err := e.fresh(ctx); err != nil {
+			return store.Page{}, err
+		}
 	}
 	return e.mirror.db.Range(ctx, r)
 }

@@ -14,6 +14,9 @@ type recency struct {
 	last atomic.Int64 // nanoseconds after base
 }
 
+// Lags implements [store.StaleReader].
+func (r *recency) Lags() {}
+
 // now returns a moment to be confirmed.
 func (r *recency) now() int64 { return int64(time.Since(r.base)) }
 
