@@ -26,8 +26,25 @@ import (
 	"github.com/mortise-dev/mortise/internal/machine/unshare/unsharetest"
 )
 
-const ldflags = "-s -w -X k8s.io/component-base/version.gitVersion=v1.37.1 -X k8s.io/component-base/version.gitMajor=1 " +
-	"-X k8s.io/component-base/version.gitMinor=37 -X k8s.io/client-go/pkg/version.gitVersion=v1.37.1"
+// ldflags are the Makefile's.
+const ldflags = "-s -w -funcalign=8 -X k8s.io/component-base/version.gitVersion=v1.37.1 " +
+	"-X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37 " +
+	"-X k8s.io/client-go/pkg/version.gitVersion=v1.37.1"
+
+// TestLinkedAsReleased compares the linker's flags with those of `make build` and `make release`.
+func TestLinkedAsReleased(t *testing.T) {
+	text, err := os.ReadFile("../Makefile")
+	try(t, err)
+	set := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		if name, value, ok := strings.Cut(line, ":="); ok {
+			set[strings.TrimSpace(name)] = strings.TrimSpace(value)
+		}
+	}
+	if want := strings.ReplaceAll(set["LDFLAGS"], "$(VERSION)", set["VERSION"]); ldflags != want {
+		t.Errorf("the tests link the program with\n%s\nand a release is linked with\n%s", ldflags, want)
+	}
+}
 
 // binary builds cmd/mortise once for all tests, as the Makefile builds it.
 var binary = sync.OnceValues(func() (string, error) {
