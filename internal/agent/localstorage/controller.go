@@ -5,7 +5,6 @@ package localstorage
 
 import (
 	"context"
-	"os"
 	"strconv"
 	"time"
 
@@ -234,7 +233,7 @@ func (d *controllerServer) GetCapacity(_ context.Context, q *csipb.GetCapacityRe
 		return &csipb.GetCapacityResponse{}, nil
 	}
 	free, err := d.free()
-	if err != nil && !os.IsNotExist(err) {
+	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
 	return &csipb.GetCapacityResponse{AvailableCapacity: free}, nil

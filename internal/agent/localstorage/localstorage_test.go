@@ -51,6 +51,15 @@ func create(t *testing.T, d *Driver, name string, source *csipb.VolumeContentSou
 	return made.Volume
 }
 
+// Before the first volume, the capacity is that of the file system on which volumes will be.
+func TestCapacityWithoutVolumes(t *testing.T) {
+	d := New(Options{Dir: filepath.Join(t.TempDir(), "later", "volumes"), NodeName: "n1", Logger: slog.New(slog.DiscardHandler)})
+	got, err := (&controllerServer{store: d.store}).GetCapacity(t.Context(), &csipb.GetCapacityRequest{})
+	if err != nil || got.AvailableCapacity <= 0 {
+		t.Errorf("capacity %d, %v", got.GetAvailableCapacity(), err)
+	}
+}
+
 // A snapshot and a clone have the contents of their volume, with links that lead out as links.
 func TestCopies(t *testing.T) {
 	d, _ := newDriver(t)
