@@ -15,15 +15,15 @@ const MostLag = time.Second
 // [LagAllowed] is true, its Get, and its Range at revision 0, may read that copy if it is not older than [MostLag] and has every commit
 // that this engine has acknowledged.
 type StaleReader interface {
-	// Lags has no effect.
+	// Lags marks the engine. It does nothing.
 	Lags()
 }
 
 type lagKey struct{}
 
 // AllowLag returns a context with which Get and Range may return a state that is up to [MostLag] old, but has all that this store has
-// acknowledged; ctx itself if the engine has the newest state always. It is for reads whose outcome a condition of a commit confirms, and
-// for those that kube-apiserver makes in an informer.
+// acknowledged; ctx itself if the engine always has the newest state. Use it for a read that the condition of a later commit verifies, and
+// for a read that kube-apiserver serves from an informer's cache.
 func (s *Store) AllowLag(ctx context.Context) context.Context {
 	if !s.lags {
 		return ctx

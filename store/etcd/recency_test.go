@@ -22,7 +22,7 @@ func TestRecency(t *testing.T) {
 		}
 		expect(true)
 		begun := r.now()
-		time.Sleep(store.MostLag)
+		time.Sleep(store.MostLag) // by the clock of synctest
 		expect(true)
 		time.Sleep(time.Millisecond)
 		expect(false)

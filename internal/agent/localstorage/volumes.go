@@ -224,17 +224,16 @@ func (d *store) remove(kind, id string) error {
 	return safepath.RemoveAll(temp)
 }
 
-// free returns the free bytes of the file system: of the next directory above that exists, as long as there are no volumes.
+// free returns the free bytes of the file system. Before the first volume it measures the nearest directory above that exists.
 func (d *store) free() (int64, error) {
-	var s unix.Statfs_t
-	dir := d.Dir
-	err := unix.Statfs(dir, &s)
-	for errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir) {
-		dir = filepath.Dir(dir)
-		err = unix.Statfs(dir, &s)
+	for dir := d.Dir; ; dir = filepath.Dir(dir) {
+		var s unix.Statfs_t
+		err := unix.Statfs(dir, &s)
+		if err == nil {
+			return int64(s.Bavail) * s.Bsize, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) || dir == filepath.Dir(dir) {
+			return 0, fmt.Errorf("measure file system: %w", err)
+		}
 	}
-	if err != nil {
-		return 0, fmt.Errorf("measure file system: %w", err)
-	}
-	return int64(s.Bavail) * s.Bsize, nil
 }

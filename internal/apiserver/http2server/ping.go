@@ -56,7 +56,7 @@ func (s *Server) Received(local string) uint64 {
 	return n
 }
 
-// pings are the pings of a connection, and what it counts for those that wait for them. The connection's mutex guards all but frames.
+// pings is what Ping and Received need of one connection. The connection's mutex guards every field except frames.
 type pings struct {
 	frames  atomic.Uint64 // that the client has sent, except pings
 	allowed bool          // the server's settings, which come first, were sent

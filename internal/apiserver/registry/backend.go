@@ -27,7 +27,7 @@ type Backend struct {
 }
 
 // Lagging returns a Backend whose List, and whose Get of an object that exists, may return a state that is as old as the store's AllowLag
-// allows. Admission plug-ins have it, which in kube-apiserver have informers.
+// allows. Admission plug-ins read through it; those of kube-apiserver read from informers.
 func (b *Backend) Lagging() *Backend {
 	lagging := *b
 	lagging.lags = true

@@ -125,7 +125,7 @@ func (w *Writer) updateCreate(ctx context.Context, c *Update) (*watchcache.Cache
 	}, obj)
 }
 
-// updateOnce reports also whether the store has a new state of the object.
+// updateOnce makes the change to one state of the object. stored reports whether it committed.
 func (w *Writer) updateOnce(ctx context.Context, c *Update, rec *store.Record) (_ *watchcache.CachedObject, stored bool, _ error) {
 	k, st := c.Kind, c.Strategy
 	cur, err := k.Cached(rec)
