@@ -59,7 +59,9 @@ func (c *Client) ask(ctx context.Context, body []byte, into runtime.Object) erro
 	if err != nil {
 		return c.request(body, left).Do(ctx).Into(into)
 	}
-	r.Header = http.Header{"Accept": accepts, "Content-Type": sends}
+	// An entry without a value is not sent. It tells net/http to make the request again if the webhook closes a connection that has been
+	// used before, as it does when it ends, without a byte of an answer. Webhooks must be idempotent: they are called more than once anyway.
+	r.Header = http.Header{"Accept": accepts, "Content-Type": sends, "Idempotency-Key": nil}
 	w, err := c.trip(r, left > 0)
 	if err != nil {
 		return err

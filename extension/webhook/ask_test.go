@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -115,6 +116,48 @@ func client(t *testing.T, server *httptest.Server) *Client {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// TestAskOnAConnectionThatCloses has a server close a connection at its second request, as one does that ends or has no more patience with
+// an idle connection: the request is made again, on a new connection. A new connection that closes is the webhook's error.
+func TestAskOnAConnectionThatCloses(t *testing.T) {
+	const good = `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":"a","allowed":true}}`
+	type used struct{}
+	var header http.Header
+	always := false
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		header = r.Header
+		before := r.Context().Value(used{}).(*bool)
+		if *before || always {
+			panic(http.ErrAbortHandler)
+		}
+		*before = true
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, good)
+	}))
+	server.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
+		return context.WithValue(ctx, used{}, new(bool))
+	}
+	server.StartTLS()
+	defer server.Close()
+	c := client(t, server)
+	ask := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		return c.ask(ctx, []byte("{}"), &admissionv1.AdmissionReview{})
+	}
+	for range 3 {
+		if err := ask(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, sent := header["Idempotency-Key"]; sent {
+		t.Errorf("sent: %v", header)
+	}
+	always = true
+	if err := ask(); err == nil {
+		t.Error("no error, though the webhook closes new connections")
+	}
 }
 
 // TestAskComesAgain has a server that wants to be asked later: it is, as client-go does.
