@@ -175,7 +175,8 @@ func (e *Engine) attempt(life context.Context, ops []store.Op, writes []*write) 
 	if err != nil {
 		return nil, fmt.Errorf("commit to etcd: %w", err)
 	}
-	answered, stop := e.overtaking.watch(ctx, cancel, e.members.doubt(conn))
+	silent, elected := e.members.doubt(conn), e.elections.doubt(ctx, cancel)
+	answered, stop := e.overtaking.watch(ctx, cancel, func() { silent(); elected() })
 	to := &committed{mirror: e.mirror, writes: writes, request: t}
 	if err := ask(ctx, conn, txnPath, t, to); err != nil {
 		stop()
@@ -183,6 +184,7 @@ func (e *Engine) attempt(life context.Context, ops []store.Op, writes []*write) 
 		return nil, fmt.Errorf("commit to etcd: %w", translate(err))
 	}
 	answered()
+	e.elections.saw(to.response.Header.GetRaftTerm())
 	return to.response, nil
 }
 

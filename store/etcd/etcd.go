@@ -80,6 +80,7 @@ type Engine struct {
 
 	recency
 	overtaking overtaking
+	elections  elections
 	backups
 
 	end     context.CancelFunc // ends the owned goroutines
@@ -124,6 +125,7 @@ func Open(ctx context.Context, options Options) (*Engine, error) {
 	e.mirror.members = e.members
 	life, end := context.WithCancel(context.Background())
 	e.end, e.question = end, newQuestion(e.newest)
+	e.elections.ask = e.question.current
 	e.leases = &leases{grant: client.Grant, clock: o.Clock}
 	revision, err := e.reach(ctx)
 	began := o.Clock.Now()
@@ -200,6 +202,7 @@ func (e *Engine) newest(ctx context.Context) (int64, error) {
 		e.members.leave(conn, err)
 		return 0, translate(err)
 	}
+	e.elections.saw(response.Header.GetRaftTerm())
 	return response.Header.GetRevision(), nil
 }
 

@@ -159,6 +159,50 @@ func TestOvertaking(t *testing.T) {
 	})
 }
 
+// TestElections: a transaction counts as lost when a question that was asked after it is answered by a leader of a newer term.
+func TestElections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		term, asked := uint64(1), 0
+		e := &elections{}
+		e.ask = func(context.Context) (int64, error) {
+			asked++
+			e.saw(term)
+			return 0, nil
+		}
+		e.saw(term)
+		waiting, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		doubt := e.doubt(waiting, cancel)
+		e.saw(0) // of a late answer
+		doubt()
+		time.Sleep(10 * time.Second) // etcd's disk is slow, and its leader lives
+		synctest.Wait()
+		if waiting.Err() != nil || asked < 10 {
+			t.Errorf("lost after %d questions, which the same leader answered", asked)
+		}
+		term++
+		doubt()
+		time.Sleep(overtakenTime + lateTime)
+		synctest.Wait()
+		if waiting.Err() == nil {
+			t.Error("another leader answers, and the transaction still waits")
+		}
+		before := asked
+		time.Sleep(10 * time.Second)
+		if asked != before {
+			t.Error("it asks on")
+		}
+		// The transaction is answered meanwhile.
+		waiting, cancel = context.WithCancel(t.Context())
+		doubt = e.doubt(waiting, func() { t.Error("a transaction that has been answered counts as lost") })
+		term++
+		doubt()
+		synctest.Wait()
+		cancel()
+		time.Sleep(time.Second)
+	})
+}
+
 // TestClock: the times of leases are differences of a clock that is not set. A machine whose clock jumps shares leases as before.
 func TestClock(t *testing.T) {
 	if now := (alarm.System{}).Now(); !strings.Contains(now.String(), "m=+") {

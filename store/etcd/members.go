@@ -184,18 +184,18 @@ func (m *members) leave(c *grpcconn.Conn, err error) {
 	}
 }
 
-// doubt returns a function for a call that takes long. The first time it asks the member for a sign of life. If there has been none the
-// third time, it ends the connection.
+// doubt returns a function for a call that takes long. The second time it asks the member for a sign of life. If there has been none the
+// fourth time, it ends the connection.
 func (m *members) doubt(c *grpcconn.Conn) func() {
 	var frames int64
 	var owes bool
 	times := 0
 	return func() {
 		switch times++; {
-		case times == 1:
+		case times == 2:
 			frames = c.Frames()
 			owes = c.Ping()
-		case times == 3 && owes && c.Frames() == frames:
+		case times == 4 && owes && c.Frames() == frames:
 			m.current.CompareAndSwap(c, nil)
 			c.Fail(errors.New("the member is silent"))
 		}

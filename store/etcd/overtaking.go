@@ -20,11 +20,11 @@ type overtaking struct {
 	began atomic.Pointer[time.Time] // when the last of the answered transactions was sent
 }
 
-// watch calls lost if the transaction that is sent now, and waits until ctx ends, has been overtaken. Time and again it calls doubt
-// meanwhile. The caller calls one of the results: answered after an answer, stop without one.
+// watch calls lost if the transaction that is sent now, and waits until ctx ends, has been overtaken. Meanwhile it calls doubt after each
+// overtakenTime. The caller calls one of the results: answered after an answer, stop without one.
 func (o *overtaking) watch(ctx context.Context, lost context.CancelFunc, doubt func()) (answered, stop func()) {
 	begun := time.Now()
-	first := o.look(ctx, begun, 2*overtakenTime, lost, doubt)
+	first := o.look(ctx, begun, lost, doubt)
 	stop = func() { first.Stop() }
 	return func() {
 		stop()
@@ -37,16 +37,16 @@ func (o *overtaking) watch(ctx context.Context, lost context.CancelFunc, doubt f
 	}, stop
 }
 
-// look looks after a time, and then again and again until ctx ends.
-func (o *overtaking) look(ctx context.Context, begun time.Time, after time.Duration, lost context.CancelFunc, doubt func()) *time.Timer {
-	return time.AfterFunc(after, func() {
+// look looks after overtakenTime, and then again and again until ctx ends.
+func (o *overtaking) look(ctx context.Context, begun time.Time, lost context.CancelFunc, doubt func()) *time.Timer {
+	return time.AfterFunc(overtakenTime, func() {
 		switch last := o.began.Load(); {
 		case ctx.Err() != nil:
 		case last != nil && last.Sub(begun) >= overtakenTime:
 			lost()
 		default:
 			doubt()
-			o.look(ctx, begun, overtakenTime, lost, doubt)
+			o.look(ctx, begun, lost, doubt)
 		}
 	})
 }

@@ -96,6 +96,43 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestLostWithTheLeader: a transaction that a member has passed on to a leader that answers no more is sent again to the next leader,
+// within a second of the election. etcd does not tell the client that it is lost.
+func TestLostWithTheLeader(t *testing.T) {
+	c := launch(t, 3).ready(t)
+	defer c.remove()
+	leader := c.leader(t)
+	follower := (leader + 1) % 3
+	e, err := etcd.Open(t.Context(), etcd.Options{Servers: []string{c.urls[follower]}})
+	must(t, err)
+	defer e.Close()
+	client := c.client(t)
+	defer client.Close()
+	old, err := client.Status(t.Context(), c.urls[follower])
+	must(t, err)
+	c.signal(t, leader, syscall.SIGSTOP)
+	stopped := time.Now()
+	var written time.Duration
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		_, err := store.New(e).Create(t.Context(), "/registry/a", []byte("1"), 0)
+		written = time.Since(stopped)
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	for now := old; now.Leader == old.Leader || now.Leader == 0; {
+		now, err = client.Status(t.Context(), c.urls[follower])
+		must(t, err)
+	}
+	elected := time.Since(stopped)
+	writing.Wait()
+	t.Logf("the next leader is there after %v, the transaction after %v", elected, written)
+	if written > elected+time.Second {
+		t.Errorf("the transaction waited for %v after the election", written-elected)
+	}
+}
+
 // TestCompactedBehind: an engine whose missed changes etcd has compacted reads everything again; its watchers are told so.
 func TestCompactedBehind(t *testing.T) {
 	c := launch(t, 1).ready(t)
