@@ -28,6 +28,10 @@ const (
 	// nudgeFirst and nudgeNext are after how long a waiting reader makes the mirror ask the watch how far it is. Revisions that change none of
 	// the mirror's keys are seen only so. etcd does not answer while the watch is behind, so that the mirror asks again.
 	nudgeFirst, nudgeNext = 10 * time.Millisecond, 100 * time.Millisecond
+	// openHistory is how many revisions of history the mirror has when it opens, so that clients of a server that starts again go on with
+	// their watches. No client is served while it comes, and etcd sends a watch that begins far back no more than a thousand revisions in a
+	// tenth of a second, for each of which it reads all that come after.
+	openHistory = 10_000
 )
 
 // errStalled ends a watch that does not get on.
@@ -67,8 +71,8 @@ type commit struct {
 	response *pb.TxnResponse
 }
 
-// open reads etcd's keys at the revision from which on it has history, or a newer one if that is long ago. The watch then fills in the
-// history up to now.
+// open reads etcd's keys at the revision from which on it has history, or openHistory ago if that is longer ago. The watch then fills in
+// the history up to now.
 func (m *mirror) open(ctx context.Context, newest int64) error {
 	o := m.options
 	for {
@@ -76,7 +80,7 @@ func (m *mirror) open(ctx context.Context, newest int64) error {
 		if err != nil {
 			return err
 		}
-		from := max(compacted, newest-o.HistoryRevisions)
+		from := max(compacted, newest-min(o.HistoryRevisions, openHistory))
 		records, err := m.load(ctx, from)
 		if errors.Is(err, store.ErrCompacted) { // meanwhile
 			continue

@@ -191,6 +191,57 @@ func TestCompactedBehind(t *testing.T) {
 	}
 }
 
+// TestOpenWithLongHistory: an engine opens with the last 10,000 revisions of etcd's history, which come in about a second. Watches go on
+// from any of these, and those from before are told to list again. etcd takes half a minute for 100,000.
+func TestOpenWithLongHistory(t *testing.T) {
+	const history, objects = 10_000, 100
+	c := launch(t, 1).ready(t)
+	defer c.remove()
+	client := c.client(t)
+	defer client.Close()
+	var writing sync.WaitGroup
+	for i := range objects {
+		writing.Go(func() {
+			for n := range 2 * history / objects {
+				if _, err := client.Put(t.Context(), fmt.Sprint("/registry/a/", i), fmt.Sprint(n)); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	writing.Wait()
+	began := time.Now()
+	e := open(t, c)
+	defer e.Close()
+	t.Logf("opened after %v", time.Since(began))
+	first := e.Revision() - history
+	if e.Compacted() != first {
+		t.Errorf("history begins at revision %d, want %d", e.Compacted(), first)
+	}
+	w, err := e.Watch(t.Context(), "/registry/", first)
+	must(t, err)
+	defer w.Close()
+	for next := first + 1; next <= e.Revision(); {
+		b, err := w.Next(t.Context())
+		must(t, err)
+		for _, event := range b.Events {
+			if event.Revision != next || event.Previous == nil {
+				t.Fatalf("got revision %d with %v before it, want %d", event.Revision, event.Previous, next)
+			}
+			next++
+		}
+	}
+	late, err := e.Watch(t.Context(), "/registry/", first-1)
+	if err == nil {
+		_, err = late.Next(t.Context())
+		late.Close()
+	}
+	if !errors.Is(err, store.ErrCompacted) {
+		t.Errorf("a watch from before the history: %v", err)
+	}
+}
+
 // short is a context for what must fail soon.
 func short(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
