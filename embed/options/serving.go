@@ -17,7 +17,7 @@ type Serving struct {
 	// certificate's own names count.
 	SNICertKeys []string
 	// AdvertiseAddress is the IP address at which pods and other servers reach this one; empty: the address that it listens on or, if that
-	// is none that others reach, the machine's first.
+	// is none that others reach, the one on the machine's default route.
 	AdvertiseAddress string
 	Console          Console
 }
@@ -31,6 +31,6 @@ func (o *Serving) addFlags(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.SNICertKeys, "tls-sni-cert-key", o.SNICertKeys,
 		"Certificate and key files, as CERT,KEY[:NAME,NAME...], for clients that ask for a NAME. Default names: the certificate's. Repeatable.")
 	f.StringVar(&o.AdvertiseAddress, "advertise-address", o.AdvertiseAddress,
-		"IP address at which pods and other servers reach this one. Default: the host of --listen, or the machine's first address.")
+		"IP address at which pods and other servers reach this one. Default: the host of --listen, or the machine's address on its default route.")
 	o.Console.addFlags(f)
 }

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"syscall"
 
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
@@ -139,8 +140,14 @@ func (a *assembly) advertised() netip.AddrPort {
 	return netip.AddrPortFrom(at, uint16(port(a.listener)))
 }
 
-// hostAddress returns this machine's first address that other hosts can reach, 127.0.0.1 if there is none.
+// hostAddress returns this machine's IPv4 address on the way to other networks, which kube-apiserver chooses, too. Without a default route
+// it is the first one that other hosts can reach, 127.0.0.1 if there is none.
 func hostAddress() netip.Addr {
+	if chosen, err := utilnet.ChooseHostInterface(); err == nil {
+		if ip, ok := netip.AddrFromSlice(chosen); ok && ip.Unmap().Is4() {
+			return ip.Unmap()
+		}
+	}
 	if addrs, err := net.InterfaceAddrs(); err == nil {
 		for _, a := range addrs {
 			n, ok := a.(*net.IPNet)
