@@ -31,6 +31,7 @@ func (o *Serving) addFlags(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.SNICertKeys, "tls-sni-cert-key", o.SNICertKeys,
 		"Certificate and key files, as CERT,KEY[:NAME,NAME...], for clients that ask for a NAME. Default names: the certificate's. Repeatable.")
 	f.StringVar(&o.AdvertiseAddress, "advertise-address", o.AdvertiseAddress,
-		"IP address at which pods and other servers reach this one. Default: the host of --listen, or the machine's address on its default route.")
+		"IP address at which pods and other servers reach this one. Default: the host of --listen, or the machine's address on its "+
+			"default route.")
 	o.Console.addFlags(f)
 }

@@ -30,7 +30,8 @@ func TestHostAddress(t *testing.T) {
 		interfaces + "ip route add default via 192.0.2.1 && ": "192.0.2.7",
 		"": "127.0.0.1",
 	} {
-		cmd := exec.CommandContext(t.Context(), "unshare", "--net", "sh", "-c", setup+`exec "$0" -test.run '^TestHostAddress$' -test.v`, os.Args[0])
+		script := setup + `exec "$0" -test.run '^TestHostAddress$' -test.v`
+		cmd := exec.CommandContext(t.Context(), "unshare", "--net", "sh", "-c", script, os.Args[0])
 		cmd.Env = append(os.Environ(), inside+"=true")
 		out, err := cmd.CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "it is "+want+"\n") {

@@ -154,11 +154,11 @@ func (r *release) make(ctx context.Context) error {
 			return err
 		}
 		r.small = strings.Split(flags, "\n")
-		all := r.platforms
-		if !slices.Contains(all, own) {
-			all = append(slices.Clone(all), own) // describes the others
+		built := r.platforms
+		if !slices.Contains(built, own) {
+			built = append(slices.Clone(built), own) // describes the others
 		}
-		for _, p := range all {
+		for _, p := range built {
 			if err := r.build(ctx, p); err != nil {
 				return err
 			}
