@@ -23,7 +23,7 @@ func said(t *testing.T, name string, args ...string) string {
 	c.Stderr = t.Output()
 	out, err := c.Output()
 	if err != nil {
-		t.Fatalf("%s %q: %v", name, args, err)
+		t.Fatalf("%s %q ...: %v", name, args[:min(len(args), 3)], err)
 	}
 	return strings.TrimSpace(string(out))
 }

@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	applyrbacv1 "k8s.io/client-go/applyconfigurations/rbac/v1"
 	"k8s.io/client-go/kubernetes"
 	listers "k8s.io/client-go/listers/rbac/v1"
 
@@ -89,15 +88,13 @@ func (c *controller) sync(ctx context.Context, name string) error {
 	if equality.Semantic.DeepEqual(rules, role.Rules) {
 		return nil
 	}
-	apply := applyrbacv1.ClusterRole(name)
-	for i := range rules {
-		r := &rules[i]
-		apply.WithRules(&applyrbacv1.PolicyRuleApplyConfiguration{
-			Verbs: r.Verbs, APIGroups: r.APIGroups, Resources: r.Resources, ResourceNames: r.ResourceNames, NonResourceURLs: r.NonResourceURLs,
-		})
+	fields := map[string]any{}
+	if len(rules) > 0 {
+		fields["rules"] = rules
 	}
-	_, err = c.client.RbacV1().ClusterRoles().Apply(ctx, apply, metav1.ApplyOptions{FieldManager: manager, Force: true})
-	return err
+	return controllers.Apply(ctx, c.client.RbacV1().ClusterRoles().Patch, manager, controllers.Applied{
+		Kind: rbacv1.SchemeGroupVersion.WithKind("ClusterRole"), Name: name, Fields: fields,
+	})
 }
 
 // gather lists the rules of the roles that role's selectors match: selector by selector, by name, each rule once.

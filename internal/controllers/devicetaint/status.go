@@ -13,8 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	applymeta "k8s.io/client-go/applyconfigurations/meta/v1"
-	apply "k8s.io/client-go/applyconfigurations/resource/v1"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
@@ -54,10 +52,10 @@ func (c *controller) syncRule(ctx context.Context, ruleName string) error {
 		return nil
 	}
 	is.LastTransitionTime = now
-	status := apply.DeviceTaintRuleStatus().WithConditions(applymeta.Condition().WithType(is.Type).WithStatus(is.Status).WithReason(is.Reason).
-		WithMessage(is.Message).WithObservedGeneration(is.ObservedGeneration).WithLastTransitionTime(now))
-	_, err = c.client.ResourceV1().DeviceTaintRules().ApplyStatus(ctx, apply.DeviceTaintRule(rule.Name).WithUID(rule.UID).WithStatus(status),
-		metav1.ApplyOptions{FieldManager: name, Force: true})
+	err = controllers.Apply(ctx, c.client.ResourceV1().DeviceTaintRules().Patch, name, controllers.Applied{
+		Kind: resourcev1.SchemeGroupVersion.WithKind("DeviceTaintRule"), Name: rule.Name, UID: rule.UID,
+		Fields: map[string]any{"status": resourcev1.DeviceTaintRuleStatus{Conditions: []metav1.Condition{is}}},
+	}, "status")
 	if err != nil {
 		return fmt.Errorf("write the rule's status: %w", err)
 	}

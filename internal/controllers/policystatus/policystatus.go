@@ -14,11 +14,9 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	"k8s.io/apiserver/pkg/cel/openapi/resolver"
-	apply "k8s.io/client-go/applyconfigurations/admissionregistration/v1"
 	"k8s.io/client-go/kubernetes"
 	listers "k8s.io/client-go/listers/admissionregistration/v1"
 
@@ -76,13 +74,13 @@ func (c *controller) sync(ctx context.Context, name string) error {
 	if !unchecked(policy) {
 		return nil
 	}
-	checked := apply.TypeChecking()
-	for _, w := range c.checker.Check(policy) {
-		checked.WithExpressionWarnings(apply.ExpressionWarning().WithFieldRef(w.FieldRef).WithWarning(w.Warning))
-	}
-	status := apply.ValidatingAdmissionPolicyStatus().WithObservedGeneration(policy.Generation).WithTypeChecking(checked)
-	_, err = c.client.AdmissionregistrationV1().ValidatingAdmissionPolicies().ApplyStatus(ctx,
-		apply.ValidatingAdmissionPolicy(name).WithStatus(status), metav1.ApplyOptions{FieldManager: manager, Force: true})
+	err = controllers.Apply(ctx, c.client.AdmissionregistrationV1().ValidatingAdmissionPolicies().Patch, manager, controllers.Applied{
+		Kind: admissionv1.SchemeGroupVersion.WithKind("ValidatingAdmissionPolicy"), Name: name,
+		Fields: map[string]any{"status": map[string]any{
+			"observedGeneration": policy.Generation,
+			"typeChecking":       admissionv1.TypeChecking{ExpressionWarnings: c.checker.Check(policy)},
+		}},
+	}, "status")
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

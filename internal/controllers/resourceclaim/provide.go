@@ -14,8 +14,8 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	applyv1 "k8s.io/client-go/applyconfigurations/core/v1"
 
+	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
 )
 
@@ -130,12 +130,14 @@ func (c *controller) note(ctx context.Context, pod *corev1.Pod, names map[string
 		}
 	}
 	maps.Copy(all, names)
-	status := applyv1.PodStatus()
+	var statuses []corev1.PodResourceClaimStatus
 	for _, of := range slices.Sorted(maps.Keys(all)) {
-		status.WithResourceClaimStatuses(applyv1.PodResourceClaimStatus().WithName(of).WithResourceClaimName(all[of]))
+		statuses = append(statuses, corev1.PodResourceClaimStatus{Name: of, ResourceClaimName: new(all[of])})
 	}
-	_, err := c.client.CoreV1().Pods(pod.Namespace).ApplyStatus(ctx, applyv1.Pod(pod.Name, pod.Namespace).WithStatus(status),
-		metav1.ApplyOptions{FieldManager: "ResourceClaimController", Force: true})
+	err := controllers.Apply(ctx, c.client.CoreV1().Pods(pod.Namespace).Patch, "ResourceClaimController", controllers.Applied{
+		Kind: corev1.SchemeGroupVersion.WithKind("Pod"), Namespace: pod.Namespace, Name: pod.Name,
+		Fields: map[string]any{"status": map[string]any{"resourceClaimStatuses": statuses}},
+	}, "status")
 	if err != nil {
 		return fmt.Errorf("write claims into the status: %w", err)
 	}

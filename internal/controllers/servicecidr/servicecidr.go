@@ -24,8 +24,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	applymeta "k8s.io/client-go/applyconfigurations/meta/v1"
-	apply "k8s.io/client-go/applyconfigurations/networking/v1"
 	"k8s.io/client-go/kubernetes"
 	listers "k8s.io/client-go/listers/networking/v1"
 	"k8s.io/client-go/tools/record"
@@ -133,10 +131,10 @@ func (c *controller) sync(ctx context.Context, name string) error {
 	if same(meta.FindStatusCondition(r.Status.Conditions, want.Type), &want) {
 		return nil
 	}
-	status := apply.ServiceCIDRStatus().WithConditions(applymeta.Condition().WithType(want.Type).WithStatus(want.Status).
-		WithReason(want.Reason).WithMessage(want.Message).WithLastTransitionTime(want.LastTransitionTime))
-	_, err = c.client.NetworkingV1().ServiceCIDRs().ApplyStatus(ctx, apply.ServiceCIDR(name).WithStatus(status),
-		metav1.ApplyOptions{FieldManager: manager, Force: true})
+	err = controllers.Apply(ctx, c.client.NetworkingV1().ServiceCIDRs().Patch, manager, controllers.Applied{
+		Kind: networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR"), Name: name,
+		Fields: map[string]any{"status": networkingv1.ServiceCIDRStatus{Conditions: []metav1.Condition{want}}},
+	}, "status")
 	if err = gone(err); err != nil && next == ready {
 		// upstream's words
 		c.recorder.Event(r, corev1.EventTypeWarning, "KubernetesServiceCIDRError", "The ServiceCIDR Status can not be set to Ready=True")

@@ -20,6 +20,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
+	resourceinformers "k8s.io/client-go/informers/resource/v1"
 	listers "k8s.io/client-go/listers/resource/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache"
@@ -44,7 +45,8 @@ func New(ctx context.Context, factory informers.SharedInformerFactory) (*Manager
 	resource := factory.Resource().V1()
 	slices, err := tracker.StartTracker(ctx, tracker.Options{
 		EnableDeviceTaintRules: true, EnableConsumableCapacity: true,
-		SliceInformer: resource.ResourceSlices(), TaintInformer: resource.DeviceTaintRules(),
+		SliceInformer: resourceinformers.ToTypedResourceSliceInformer(resource.ResourceSlices()),
+		TaintInformer: resourceinformers.ToTypedDeviceTaintRuleInformer(resource.DeviceTaintRules()),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("follow resource slices: %w", err)
