@@ -13,7 +13,8 @@ import (
 
 const (
 	quietAfter = 3 * time.Second // after a collection, with few allocations
-	quietBytes = 4 << 20         // maximum of these allocations
+	quietBytes = 4 << 20         // maximum of these allocations beside a small live heap
+	quietShare = 32              // beside a large one, they may be one part of it in so many
 	worthwhile = 24 << 20        // minimum size of free heap, or of touched pages of the binary
 )
 
@@ -21,7 +22,8 @@ const (
 // work; if few allocations follow a collection for a while, no work follows. It ends with ctx.
 //
 // Worked example: a thousand pods start, 85 MB are live then, and the process has 230 MB. Three seconds after the end of the burst giveBack
-// releases the free memory, and the process has 180 MB: the rest is on pages with live objects.
+// releases the free memory, and the process has 180 MB: the rest is on pages with live objects. Beside the 480 MB of 100,000 pods, up to 15 MB
+// of allocations in three seconds are few: the next collection, after 128 MB of garbage, is half a minute away.
 func giveBack(ctx context.Context, log *slog.Logger) {
 	whenQuiet(ctx, quietAfter, worthwhile, func() {
 		if err := trimMemory(); err != nil {
@@ -47,7 +49,7 @@ func whenQuiet(ctx context.Context, after time.Duration, enough uint64, free fun
 			quiet = time.After(after)
 		case <-quiet:
 			unused, now := idle()
-			if now > garbage+quietBytes {
+			if now > garbage+few() {
 				garbage, quiet = now, time.After(after)
 				continue
 			}
@@ -64,6 +66,12 @@ func whenQuiet(ctx context.Context, after time.Duration, enough uint64, free fun
 			}
 		}
 	}
+}
+
+// few returns how many bytes may be allocated in the time without work.
+func few() uint64 {
+	live, _ := heap()
+	return max(quietBytes, live/quietShare)
 }
 
 // announce sends after each collection until ctx ends: each one collects an unreferenced object.
