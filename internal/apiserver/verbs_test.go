@@ -35,7 +35,13 @@ type dialogue struct {
 
 func converse(t *testing.T, kinds ...*resource.Descriptor) *dialogue {
 	t.Helper()
-	engine := store.New(memory.Open(memory.Options{}))
+	return converseOn(t, memory.Open(memory.Options{}), kinds...)
+}
+
+// converseOn is converse with the objects that an engine has.
+func converseOn(t *testing.T, e store.Engine, kinds ...*resource.Descriptor) *dialogue {
+	t.Helper()
+	engine := store.New(e)
 	s, err := New(Options{Store: engine, Kinds: kinds, Fields: managedfields.New(nil)})
 	if err != nil {
 		t.Fatal(err)
@@ -75,6 +81,11 @@ func (d *dialogue) say(method, path, body string) *httptest.ResponseRecorder {
 		r.Header.Set("Content-Type", "application/apply-patch+yaml")
 	}
 	r.Header.Set("User-Agent", "tester/1")
+	return d.ask(r)
+}
+
+// ask is a request of the administrator's.
+func (d *dialogue) ask(r *http.Request) *httptest.ResponseRecorder {
 	r = r.WithContext(request.WithUser(r.Context(), &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}}))
 	w := httptest.NewRecorder()
 	d.Handler().ServeHTTP(w, r)
@@ -242,6 +253,58 @@ func TestUnreadable(t *testing.T) {
 	}
 	if !strings.Contains(answer.Message, " (and 99 more)") {
 		t.Errorf("it says %q", answer.Message)
+	}
+}
+
+// sharedEngine is one that other processes write into, too.
+type sharedEngine struct{ store.Decorator }
+
+func (sharedEngine) CompactShared(context.Context) error { return nil }
+
+// A list that is sent as it is made names an object that cannot be decoded, too: one from before the server's start, or another server's.
+func TestUnreadableInLargeList(t *testing.T) {
+	fill := func(t *testing.T, e store.Engine) {
+		t.Helper()
+		s, codec := store.New(e), configMaps().Codec
+		for i := range 300 {
+			name := fmt.Sprint("a-", i)
+			b, err := codec.Encode(&corev1.ConfigMap{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Data: map[string]string{"a": strings.Repeat("x", 1000)},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Create(t.Context(), "/registry/configmaps/ns/"+name, b, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := s.Create(t.Context(), "/registry/configmaps/ns/broken", []byte("{"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, header := range map[string]http.Header{
+		"JSON": {}, "gzip": {"Accept-Encoding": {"gzip"}}, "protobuf": {"Accept": {"application/vnd.kubernetes.protobuf"}},
+		"table":    {"Accept": {"application/json;as=Table;g=meta.k8s.io;v=v1"}},
+		"metadata": {"Accept": {"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before, others := memory.Open(memory.Options{}), sharedEngine{store.Decorator{Engine: memory.Open(memory.Options{})}}
+			fill(t, before)
+			all := []*dialogue{converseOn(t, before, configMaps()), converseOn(t, others, configMaps())}
+			fill(t, others)
+			for i, d := range all {
+				r := httptest.NewRequest(http.MethodGet, "/api/v1/namespaces/ns/configmaps", nil)
+				r.Header = header.Clone()
+				w := d.ask(r)
+				if w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), "/registry/configmaps/ns/broken") {
+					t.Errorf("store %d: %d %.200s", i, w.Code, w.Body.String())
+				}
+				d.run(t, []exchange{
+					{"DELETE", "/api/v1/namespaces/ns/configmaps/broken?ignoreStoreReadErrorWithClusterBreakingPotential=true", "", 200, ""},
+					{"GET", "/api/v1/namespaces/ns/configmaps", "", 200, "a-299"},
+				})
+			}
+		})
 	}
 }
 

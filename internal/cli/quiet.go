@@ -22,8 +22,8 @@ const (
 // work; if few allocations follow a collection for a while, no work follows. It ends with ctx.
 //
 // Worked example: a thousand pods start, 85 MB are live then, and the process has 230 MB. Three seconds after the end of the burst giveBack
-// releases the free memory, and the process has 180 MB: the rest is on pages with live objects. Beside the 480 MB of 100,000 pods, up to 15 MB
-// of allocations in three seconds are few: the next collection, after 128 MB of garbage, is half a minute away.
+// releases the free memory, and the process has 180 MB: the rest is on pages with live objects. Beside the 480 MB of 100,000 pods, up to
+// 15 MB of allocations in three seconds are few: the next collection, after 128 MB of garbage, is half a minute away.
 func giveBack(ctx context.Context, log *slog.Logger) {
 	whenQuiet(ctx, quietAfter, worthwhile, func() {
 		if err := trimMemory(); err != nil {

@@ -5,6 +5,7 @@ package registry
 
 import (
 	"maps"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -51,6 +52,7 @@ func (ks *Kinds) Add(ds ...*resource.Descriptor) {
 				views = ks.bulky
 			}
 			k := watchcache.NewKind(d, ks.store, views, ks.lifetime)
+			k.Foreign = ks.foreign()
 			if ks.unread != nil {
 				k.Unread = func(e *store.UnreadableError, first bool) { ks.unread(d.GroupResource(), e, first) }
 			}
@@ -60,6 +62,14 @@ func (ks *Kinds) Add(ds ...*resource.Descriptor) {
 			t.own(d.Group)[d.Resource] = k
 		}
 	})
+}
+
+// foreign returns up to which revision other processes may have written: those before this one, or those that share the store.
+func (ks *Kinds) foreign() int64 {
+	if _, shared := store.Ability[store.Compactor](ks.store.Engine()); shared {
+		return math.MaxInt64
+	}
+	return ks.store.Revision()
 }
 
 // Remove stops serving resources.

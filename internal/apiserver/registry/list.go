@@ -28,6 +28,9 @@ type Reader struct {
 type Found struct {
 	Records []*store.Record
 	Meta    metav1.ListMeta
+	// Revision is that of the list. Whole is true if all objects of the namespace, or of all, were selected.
+	Revision int64
+	Whole    bool
 }
 
 // Get reads the record of an object, nil if there is none, and the revision of which that is true.
@@ -103,7 +106,7 @@ func (rd *Reader) List(ctx context.Context, k *Kind, ns string, s *Selection) (*
 		if err != nil {
 			return nil, rd.listError(err, s, r)
 		}
-		l.Meta.ResourceVersion = strconv.FormatInt(p.Revision, 10)
+		l.Revision, l.Meta.ResourceVersion = p.Revision, strconv.FormatInt(p.Revision, 10)
 		if s.Foresee != nil {
 			if err := s.Foresee(p.Records); err != nil {
 				return nil, err
@@ -136,6 +139,7 @@ func (rd *Reader) List(ctx context.Context, k *Kind, ns string, s *Selection) (*
 			}
 		}
 		if p.Remaining == 0 {
+			l.Whole = s.All() && s.Name == "" && s.Continue == ""
 			return l, nil
 		}
 		r.Revision = p.Revision

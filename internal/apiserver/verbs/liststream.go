@@ -29,6 +29,11 @@ func (q *req) respondList(code int, l *registry.Found) error {
 	if err := q.kind.Unreadable(l.Records); err != nil {
 		return err
 	}
+	if sentAsMade(l.Records) {
+		if err := watchcache.Verify(q.kind, q.ns, l.Records, l.Revision, l.Whole); err != nil {
+			return err
+		}
+	}
 	if err := q.foresee(l.Records); err != nil {
 		return err
 	}
@@ -68,6 +73,18 @@ func (q *req) respondList(code int, l *registry.Found) error {
 		return q.writeJSON(code, buf.b)
 	}
 	return q.stream(code, mediaJSON, func(w *answer) error { return q.jsonList(w, l) })
+}
+
+// sentAsMade reports whether a list of records may be so large that its beginning is sent before its end is made. What is sent is seldom
+// more than eight times as large as what is stored.
+func sentAsMade(records []*store.Record) bool {
+	size := 0
+	for _, r := range records {
+		if size += len(r.Value); size > sendFrom/8 {
+			return true
+		}
+	}
+	return false
 }
 
 // foreseen is the number of objects that one call of a version's Foresee converts.

@@ -71,6 +71,53 @@ func (k *Kind) Unreadable(records []*store.Record) error {
 	return nil
 }
 
+// verified is up to which revision the records of a kind's namespaces are readable; the namespace "" stands for all of them. The zero value
+// knows of none.
+type verified struct {
+	mu sync.Mutex
+	to map[string]int64
+}
+
+// maxVerified bounds the namespaces that a kind remembers.
+const maxVerified = 1000
+
+func (v *verified) upTo(namespace string) int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return max(v.to[""], v.to[namespace])
+}
+
+func (v *verified) set(namespace string, revision int64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.to == nil || len(v.to) >= maxVerified {
+		v.to = map[string]int64{"": v.to[""]}
+	}
+	v.to[namespace] = max(v.to[namespace], revision)
+}
+
+// Verify decodes the records of a kind's namespace, or of all, that others have written and that no earlier call has decoded. It returns
+// the error of the first that cannot be. A list that is sent as it is made can so refuse before it has begun. The records are those of a
+// revision; whole is true if there are no others.
+func Verify(k *Kind, namespace string, records []*store.Record, revision int64, whole bool) error {
+	from, to := k.verified.upTo(namespace), min(k.Foreign, revision)
+	if from >= to {
+		return nil
+	}
+	for _, r := range records {
+		if r.Revision <= from || r.Revision > to || k.view(r) != nil {
+			continue
+		}
+		if _, err := k.hub(r); err != nil {
+			return err
+		}
+	}
+	if whole {
+		k.verified.set(namespace, to)
+	}
+	return nil
+}
+
 // sealed returns the error of a record that does not decrypt, and tells of it.
 func (k *Kind) sealed(r *store.Record, err error) error {
 	e := &store.UnreadableError{Key: r.Key, Revision: r.Revision, Sealed: true, Err: err}

@@ -59,9 +59,12 @@ type Kind struct {
 	Traffic []Traffic
 	// Unread is called for each record that cannot be decoded, each time; first is true once for each. Nil: there is none.
 	Unread func(e *store.UnreadableError, first bool)
+	// Foreign is up to which revision other processes may have written records: [Verify] looks at those.
+	Foreign int64
 
 	views      *Views
 	unreadable unreadables
+	verified   verified
 }
 
 // NewKind makes the Kind of a descriptor.
