@@ -20,13 +20,23 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/mortise-dev/mortise/internal/machine/unshare/unsharetest"
 	"github.com/mortise-dev/mortise/test/programs"
 )
 
 // limit is how long anything may take.
 const limit = time.Minute
 
+// builtIn names the folder of the programs to a process of the test that is alone.
+const builtIn = "MORTISE_TEST_PROGRAMS"
+
 func TestMain(m *testing.M) {
+	switch os.Getenv(unsharetest.Variable) {
+	case "init":
+		os.Exit(unsharetest.Init())
+	case "test":
+		os.Args = append(os.Args, "-programs="+os.Getenv(builtIn))
+	}
 	os.Exit(programs.Main(m,
 		programs.Program{In: ".", Mod: "server.mod", Name: "etcd", Package: "go.etcd.io/etcd/server/v3"},
 		programs.Program{In: ".", Mod: "server.mod", Name: "etcdutl", Package: "go.etcd.io/etcd/etcdutl/v3"},
