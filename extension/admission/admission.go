@@ -122,6 +122,14 @@ type Plugin interface {
 	Name() string
 }
 
+// Filter is a [Plugin] that handles only some requests. On the others it has nothing to say: it would neither change nor reject them, nor
+// warn, nor annotate. The API server then does not call it, does not measure it, and does not compare the object before and after it.
+// Handles is called for each request, before each of the plug-in's other methods: it waits for nothing and changes nothing.
+type Filter interface {
+	Plugin
+	Handles(a *Attributes) bool
+}
+
 // Mutator changes Attributes.Object, or refuses with an API status error.
 type Mutator interface {
 	Plugin

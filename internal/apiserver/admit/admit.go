@@ -24,6 +24,8 @@ type (
 	Attributes = admission.Attributes
 	// Plugin has a name and is a [Mutator], a [Validator], or both.
 	Plugin = admission.Plugin
+	// Filter is a plug-in that handles only some requests.
+	Filter = admission.Filter
 	// Mutator changes Attributes.Object, or refuses with an API status error.
 	Mutator = admission.Mutator
 	// Validator rejects a request with an API status error, or returns nil.
@@ -51,11 +53,17 @@ const (
 // Chain is the plug-ins in their order.
 type Chain []Plugin
 
-// Mutate calls every mutator in order, and all of them again if one requests it. It stops at the first error.
+// handles reports whether a plug-in has something to say on a request.
+func handles(p Plugin, a *Attributes) bool {
+	f, ok := p.(Filter)
+	return !ok || f.Handles(a)
+}
+
+// Mutate calls every mutator that handles the request in order, and all of them again if one requests it. It stops at the first error.
 func (c Chain) Mutate(ctx context.Context, b resource.Backend, a *Attributes) error {
 	for {
 		for _, p := range c {
-			if m, ok := p.(Mutator); ok {
+			if m, ok := p.(Mutator); ok && handles(p, a) {
 				if err := m.Mutate(ctx, b, a); err != nil {
 					return err
 				}
@@ -67,10 +75,10 @@ func (c Chain) Mutate(ctx context.Context, b resource.Backend, a *Attributes) er
 	}
 }
 
-// Validate calls every validator in order. It stops at the first error.
+// Validate calls every validator that handles the request in order. It stops at the first error.
 func (c Chain) Validate(ctx context.Context, b resource.Backend, a *Attributes) error {
 	for _, p := range c {
-		if v, ok := p.(Validator); ok {
+		if v, ok := p.(Validator); ok && handles(p, a) {
 			if err := v.Validate(ctx, b, a); err != nil {
 				return err
 			}

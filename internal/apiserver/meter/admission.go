@@ -39,34 +39,41 @@ func (m *Meter) Admission(c admit.Chain) admit.Chain {
 			return m.controller.WithLabelValues(append([]string{p.Name()}, labels...)...)
 		})}
 		one.name = p.Name()
+		one.filter, _ = p.(admit.Filter)
 		one.mutator, _ = p.(admit.Mutator)
 		if one.validator, _ = p.(admit.Validator); one.validator != nil {
 			one.place, validators = validators, validators+1
 		}
 		t.plugins = append(t.plugins, one)
 	}
+	t.validators = validators
 	return admit.Chain{t}
 }
 
 type plugin struct {
 	name      string
-	place     int // index among the validators
+	place     int          // index among the validators
+	filter    admit.Filter // nil: it handles all requests
 	mutator   admit.Mutator
 	validator admit.Validator
 	steps     *steps
 }
 
+// handles reports whether the plug-in has something to say on a request.
+func (p *plugin) handles(a *admit.Attributes) bool { return p.filter == nil || p.filter.Handles(a) }
+
 // timed is a chain that acts as one plug-in.
 type timed struct {
-	meter   *Meter
-	plugins []plugin
-	steps   *steps
+	meter      *Meter
+	plugins    []plugin
+	validators int // among them
+	steps      *steps
 }
 
 // Name is never reported: the plug-ins inside reject requests under their own names.
 func (t *timed) Name() string { return "chain" }
 
-// Mutate calls every mutator in order, and all of them again if one requests it. It stops at the first error.
+// Mutate calls every mutator that handles the request in order, and all of them again if one requests it. It stops at the first error.
 func (t *timed) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) (err error) {
 	tr := explain.From(ctx)
 	tr.Enter(explain.Mutate)
@@ -76,7 +83,7 @@ func (t *timed) Mutate(ctx context.Context, b resource.Backend, a *admit.Attribu
 	for again := true; again; again = err == nil && a.Again() {
 		for i := range t.plugins {
 			p := &t.plugins[i]
-			if p.mutator == nil {
+			if p.mutator == nil || !p.handles(a) {
 				continue
 			}
 			err = p.mutator.Mutate(ctx, b, a)
@@ -95,7 +102,7 @@ func (t *timed) Mutate(ctx context.Context, b resource.Backend, a *admit.Attribu
 	return err
 }
 
-// Validate calls every validator in order. It stops at the first error.
+// Validate calls every validator that handles the request in order. It stops at the first error.
 func (t *timed) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) (err error) {
 	tr := explain.From(ctx)
 	tr.Enter(explain.Validate)
@@ -103,7 +110,7 @@ func (t *timed) Validate(ctx context.Context, b resource.Backend, a *admit.Attri
 	last := start
 	for i := range t.plugins {
 		p := &t.plugins[i]
-		if p.validator == nil {
+		if p.validator == nil || !p.handles(a) {
 			continue
 		}
 		err = p.validator.Validate(ctx, b, a)
@@ -113,6 +120,9 @@ func (t *timed) Validate(ctx context.Context, b resource.Backend, a *admit.Attri
 		if last = now; err != nil {
 			break
 		}
+	}
+	if err == nil {
+		tr.Validated(t.validators-1, "", 0, nil) // so have those that do not handle the request
 	}
 	t.steps.observe(t.meter, validating, a.Operation, err != nil, last.Sub(start))
 	return err

@@ -22,9 +22,14 @@ type plugin struct{ admit.Authorizing }
 
 func (*plugin) Name() string { return "CertificateApproval" }
 
+// Handles implements [admit.Filter].
+func (*plugin) Handles(a *admit.Attributes) bool {
+	return a.Is("certificates.k8s.io", "certificatesigningrequests", "approval") && a.Operation == admit.Update
+}
+
 // Validate checks the permission for the signer of the stored request.
 func (p *plugin) Validate(ctx context.Context, _ resource.Backend, a *admit.Attributes) error {
-	if !a.Is("certificates.k8s.io", "certificatesigningrequests", "approval") || a.Operation != admit.Update {
+	if !p.Handles(a) {
 		return nil
 	}
 	_, old, _ := admit.ObjectsOf[*certificatesv1.CertificateSigningRequest](a)

@@ -24,9 +24,14 @@ type plugin struct{ admit.Authorizing }
 
 func (*plugin) Name() string { return "CertificateSigning" }
 
+// Handles implements [admit.Filter].
+func (*plugin) Handles(a *admit.Attributes) bool {
+	return a.Is("certificates.k8s.io", "certificatesigningrequests", "status") && a.Operation == admit.Update
+}
+
 // Validate checks the permission for the signer of the stored request.
 func (p *plugin) Validate(ctx context.Context, _ resource.Backend, a *admit.Attributes) error {
-	if !a.Is("certificates.k8s.io", "certificatesigningrequests", "status") || a.Operation != admit.Update {
+	if !p.Handles(a) {
 		return nil
 	}
 	obj, old, ok := admit.ObjectsOf[*certificatesv1.CertificateSigningRequest](a)

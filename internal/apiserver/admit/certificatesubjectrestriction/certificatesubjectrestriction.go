@@ -27,9 +27,14 @@ type plugin struct{}
 
 func (plugin) Name() string { return "CertificateSubjectRestriction" }
 
+// Handles implements [admit.Filter].
+func (plugin) Handles(a *admit.Attributes) bool {
+	return a.Is("certificates.k8s.io", "certificatesigningrequests", "") && a.Operation == admit.Create
+}
+
 // Validate checks the organizations that a new request asks for.
-func (plugin) Validate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
-	if !a.Is("certificates.k8s.io", "certificatesigningrequests", "") || a.Operation != admit.Create {
+func (p plugin) Validate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
+	if !p.Handles(a) {
 		return nil
 	}
 	csr, _, ok := admit.ObjectsOf[*certificatesv1.CertificateSigningRequest](a)

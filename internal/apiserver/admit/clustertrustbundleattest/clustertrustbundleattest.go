@@ -23,9 +23,14 @@ type plugin struct{ admit.Authorizing }
 
 func (*plugin) Name() string { return "ClusterTrustBundleAttest" }
 
+// Handles implements [admit.Filter].
+func (*plugin) Handles(a *admit.Attributes) bool {
+	return a.Is("certificates.k8s.io", "clustertrustbundles", "") && (a.Operation == admit.Create || a.Operation == admit.Update)
+}
+
 // Validate checks the permission, unless only fields change that garbage collection writes.
 func (p *plugin) Validate(ctx context.Context, _ resource.Backend, a *admit.Attributes) error {
-	if !a.Is("certificates.k8s.io", "clustertrustbundles", "") || a.Operation != admit.Create && a.Operation != admit.Update {
+	if !p.Handles(a) {
 		return nil
 	}
 	bundle, old, ok := admit.ObjectsOf[*certificatesv1.ClusterTrustBundle](a)

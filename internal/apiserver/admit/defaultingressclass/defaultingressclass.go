@@ -24,9 +24,14 @@ type plugin struct{}
 
 func (plugin) Name() string { return "DefaultIngressClass" }
 
+// Handles implements [admit.Filter].
+func (plugin) Handles(a *admit.Attributes) bool {
+	return a.Is("networking.k8s.io", "ingresses", "") && a.Operation == admit.Create
+}
+
 // Mutate sets the newest default class on an ingress that names none, neither in its spec nor in the old annotation.
-func (plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
-	if !a.Is("networking.k8s.io", "ingresses", "") || a.Operation != admit.Create {
+func (p plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
+	if !p.Handles(a) {
 		return nil
 	}
 	ingress, _, ok := admit.ObjectsOf[*networkingv1.Ingress](a)

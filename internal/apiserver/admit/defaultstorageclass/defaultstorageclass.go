@@ -22,9 +22,14 @@ type plugin struct{}
 
 func (plugin) Name() string { return "DefaultStorageClass" }
 
+// Handles implements [admit.Filter].
+func (plugin) Handles(a *admit.Attributes) bool {
+	return a.Is("", "persistentvolumeclaims", "") && a.Operation == admit.Create
+}
+
 // Mutate sets the newest default class on a claim that names none.
-func (plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
-	if !a.Is("", "persistentvolumeclaims", "") || a.Operation != admit.Create {
+func (p plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
+	if !p.Handles(a) {
 		return nil
 	}
 	pvc, _, ok := admit.ObjectsOf[*corev1.PersistentVolumeClaim](a)

@@ -27,9 +27,14 @@ type plugin struct{ o Options }
 
 func (plugin) Name() string { return "DefaultTolerationSeconds" }
 
+// Handles implements [admit.Filter].
+func (plugin) Handles(a *admit.Attributes) bool {
+	return a.Is("", "pods", "") && (a.Operation == admit.Create || a.Operation == admit.Update)
+}
+
 // Mutate adds the tolerations that are missing, on create and on update.
 func (p plugin) Mutate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
-	if !a.Is("", "pods", "") || a.Operation != admit.Create && a.Operation != admit.Update {
+	if !p.Handles(a) {
 		return nil
 	}
 	pod, _, ok := admit.ObjectsOf[*corev1.Pod](a)

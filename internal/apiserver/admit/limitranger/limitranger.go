@@ -83,6 +83,11 @@ func limits(a *admit.Attributes) bool {
 	return false
 }
 
+// Handles implements [admit.Filter].
+func (p *plugin) Handles(a *admit.Attributes) bool {
+	return limits(a) && (len(p.index.In(a.Namespace)) > 0 || p.Refuse(a) != nil)
+}
+
 // Mutate fills in the missing requests and limits of a pod's containers.
 func (p *plugin) Mutate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
 	if err := p.Refuse(a); err != nil && limits(a) {

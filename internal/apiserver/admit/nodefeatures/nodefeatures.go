@@ -31,9 +31,14 @@ type plugin struct{ release *version.Version }
 
 func (*plugin) Name() string { return "NodeDeclaredFeatureValidator" }
 
+// Handles implements [admit.Filter].
+func (*plugin) Handles(a *admit.Attributes) bool {
+	return a.Operation == admit.Update && (a.Is("", "pods", "") || a.Is("", "pods", "resize"))
+}
+
 // Validate rejects a change that the pod's node does not support.
 func (p *plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
-	if a.Operation != admit.Update || !a.Is("", "pods", "") && !a.Is("", "pods", "resize") {
+	if !p.Handles(a) {
 		return nil
 	}
 	pod, old, err := admit.BoundPodUpdate(a)

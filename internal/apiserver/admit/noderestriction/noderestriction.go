@@ -48,6 +48,12 @@ func (p *plugin) Join(h *admit.Host) error {
 	return nil
 }
 
+// Handles implements [admit.Filter].
+func (*plugin) Handles(a *admit.Attributes) bool {
+	_, ok := node.Identity(a.User)
+	return ok && a.Operation != admit.Connect
+}
+
 // request is a request of a node.
 type request struct {
 	*admit.Attributes

@@ -27,9 +27,14 @@ type plugin struct{}
 
 func (plugin) Name() string { return "PodResizeValidator" }
 
+// Handles implements [admit.Filter].
+func (plugin) Handles(a *admit.Attributes) bool {
+	return a.Is("", "pods", "resize") && a.Operation == admit.Update
+}
+
 // Validate rejects a resize that the pod's node cannot allocate.
-func (plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
-	if !a.Is("", "pods", "resize") || a.Operation != admit.Update {
+func (p plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
+	if !p.Handles(a) {
 		return nil
 	}
 	pod, _, err := admit.BoundPodUpdate(a)

@@ -66,24 +66,37 @@ func (p *plugin) Join(h *admit.Host) error { return p.meters.register(h.Metrics)
 
 func (*plugin) Name() string { return "PodSecurity" }
 
+// Handles implements [admit.Filter].
+func (*plugin) Handles(a *admit.Attributes) bool {
+	if a.Object == nil || a.Operation != admit.Create && a.Operation != admit.Update {
+		return false
+	}
+	switch obj := a.Object.(type) {
+	case *corev1.Namespace:
+		return a.Subresource == ""
+	case *corev1.Pod:
+		return true
+	default:
+		_, spec := template(obj)
+		return spec != nil && a.Subresource == ""
+	}
+}
+
 // Validate enforces on pods, warns and annotates for pods and pod templates, and checks the labels of namespaces.
 func (p *plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
-	if a.Object == nil || a.Operation != admit.Create && a.Operation != admit.Update {
+	if !p.Handles(a) {
 		return nil
 	}
 	switch obj := a.Object.(type) {
 	case *corev1.Namespace:
-		if a.Subresource == "" {
-			return p.namespace(ctx, b, a, obj)
-		}
+		return p.namespace(ctx, b, a, obj)
 	case *corev1.Pod:
 		return p.pod(ctx, b, a, obj)
 	default:
-		if meta, spec := template(obj); spec != nil && a.Subresource == "" {
-			p.controller(ctx, b, a, meta, spec)
-		}
+		meta, spec := template(obj)
+		p.controller(ctx, b, a, meta, spec)
+		return nil
 	}
-	return nil
 }
 
 func (p *plugin) namespace(ctx context.Context, b resource.Backend, a *admit.Attributes, ns *corev1.Namespace) error {

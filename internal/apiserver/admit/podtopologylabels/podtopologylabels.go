@@ -25,9 +25,21 @@ type plugin struct{}
 
 func (plugin) Name() string { return "PodTopologyLabels" }
 
+// Handles implements [admit.Filter].
+func (plugin) Handles(a *admit.Attributes) bool {
+	switch {
+	case a.Operation != admit.Create:
+		return false
+	case a.Is("", "pods", ""):
+		pod, ok := a.Object.(*corev1.Pod)
+		return !ok || pod.Spec.NodeName != ""
+	}
+	return a.Is("", "pods", "binding")
+}
+
 // Mutate labels a pod created on a node, or the binding of a pod to a node.
-func (plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
-	if a.Operation != admit.Create {
+func (p plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
+	if !p.Handles(a) {
 		return nil
 	}
 	var node string

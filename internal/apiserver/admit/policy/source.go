@@ -274,6 +274,11 @@ func (s *source[E]) arrange() {
 	s.active.Store(&all)
 }
 
+// Handles implements [admit.Filter].
+func (s *source[E]) Handles(a *admit.Attributes) bool {
+	return len(s.relevant(a)) > 0 || s.Refuse(a) != nil
+}
+
 // relevant returns the policies that may apply to a request. No policy applies to reviews of users. To policies and
 // bindings themselves only policies from files apply.
 func (s *source[E]) relevant(a *admit.Attributes) []*policy[E] {

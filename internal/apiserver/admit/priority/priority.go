@@ -27,6 +27,12 @@ type plugin struct{}
 
 func (plugin) Name() string { return "Priority" }
 
+// Handles implements [admit.Filter].
+func (plugin) Handles(a *admit.Attributes) bool {
+	return (a.Operation == admit.Create || a.Operation == admit.Update) &&
+		(a.Is("", "pods", "") || a.Is(classes().Group, classes().Resource, ""))
+}
+
 func classes() schema.GroupResource {
 	return schema.GroupResource{Group: "scheduling.k8s.io", Resource: "priorityclasses"}
 }

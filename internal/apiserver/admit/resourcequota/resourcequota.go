@@ -119,15 +119,20 @@ func (p *plugin) Apply(_ context.Context, c *feed.Change) error {
 	return nil
 }
 
+// Handles implements [admit.Filter].
+func (p *plugin) Handles(a *admit.Attributes) bool {
+	if a.Namespace == "" || a.Operation != admit.Create && a.Operation != admit.Update || a.Is("", "namespaces", "") {
+		return false
+	}
+	return len(p.index.In(a.Namespace)) > 0 || len(p.limited) > 0 || p.Refuse(a) != nil
+}
+
 // Validate rejects a write that would exceed a quota, and charges the others.
 func (p *plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
-	if a.Namespace == "" || a.Operation != admit.Create && a.Operation != admit.Update || a.Is("", "namespaces", "") {
+	if !p.Handles(a) {
 		return nil
 	}
 	known, unread := p.index.In(a.Namespace), p.Refuse(a)
-	if len(known) == 0 && len(p.limited) == 0 && unread == nil {
-		return nil
-	}
 	if a.Is("", "resourcequotas", "status") {
 		p.settle(ctx, a)
 		return nil

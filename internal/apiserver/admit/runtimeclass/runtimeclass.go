@@ -29,6 +29,15 @@ type plugin struct{}
 
 func (plugin) Name() string { return "RuntimeClass" }
 
+// Handles implements [admit.Filter].
+func (plugin) Handles(a *admit.Attributes) bool {
+	if !a.Is("", "pods", "") || a.Operation != admit.Create {
+		return false
+	}
+	pod, ok := a.Object.(*corev1.Pod)
+	return !ok || pod.Spec.RuntimeClassName != nil || pod.Spec.Overhead != nil
+}
+
 // Mutate merges the class into a new pod.
 func (plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	pod, class, err := find(ctx, b, a)

@@ -50,6 +50,12 @@ type plugin struct{ suffix func() string }
 
 func (*plugin) Name() string { return "ServiceAccount" }
 
+// Handles implements [admit.Filter].
+func (*plugin) Handles(a *admit.Attributes) bool {
+	_, ok := concerned(a)
+	return ok
+}
+
 // Mutate sets a new pod's account, token volume and image pull secrets. It does not change mirror pods.
 func (p *plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	pod, ok := concerned(a)

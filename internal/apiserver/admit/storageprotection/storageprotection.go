@@ -20,22 +20,29 @@ type plugin struct{}
 
 func (plugin) Name() string { return "StorageObjectInUseProtection" }
 
-// Mutate adds the finalizer on create.
-func (plugin) Mutate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
-	if a.Operation != admit.Create {
-		return nil
-	}
-	var finalizer string
+// finalizerOf returns the finalizer of the objects of a request; "" if there is none.
+func finalizerOf(a *admit.Attributes) string {
 	switch {
+	case a.Operation != admit.Create:
 	case a.Is("", "persistentvolumes", ""):
-		finalizer = "kubernetes.io/pv-protection"
+		return "kubernetes.io/pv-protection"
 	case a.Is("", "persistentvolumeclaims", ""):
-		finalizer = "kubernetes.io/pvc-protection"
+		return "kubernetes.io/pvc-protection"
 	case a.Is("storage.k8s.io", "volumeattributesclasses", ""):
-		finalizer = "kubernetes.io/vac-protection"
-	default:
+		return "kubernetes.io/vac-protection"
+	}
+	return ""
+}
+
+// Handles implements [admit.Filter].
+func (plugin) Handles(a *admit.Attributes) bool { return finalizerOf(a) != "" }
+
+// Mutate adds the finalizer on create.
+func (p plugin) Mutate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
+	if !p.Handles(a) {
 		return nil
 	}
+	finalizer := finalizerOf(a)
 	if present := a.Object.GetFinalizers(); !slices.Contains(present, finalizer) {
 		a.Object.SetFinalizers(append(slices.Clone(present), finalizer))
 	}

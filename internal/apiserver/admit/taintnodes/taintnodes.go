@@ -22,9 +22,14 @@ type plugin struct{}
 
 func (plugin) Name() string { return "TaintNodesByCondition" }
 
+// Handles implements [admit.Filter].
+func (plugin) Handles(a *admit.Attributes) bool {
+	return a.Is("", "nodes", "") && a.Operation == admit.Create
+}
+
 // Mutate adds the taint on create.
-func (plugin) Mutate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
-	if !a.Is("", "nodes", "") || a.Operation != admit.Create {
+func (p plugin) Mutate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
+	if !p.Handles(a) {
 		return nil
 	}
 	node, _, ok := admit.ObjectsOf[*corev1.Node](a)

@@ -24,9 +24,14 @@ type plugin struct{}
 
 func (plugin) Name() string { return "PersistentVolumeClaimResize" }
 
+// Handles implements [admit.Filter].
+func (plugin) Handles(a *admit.Attributes) bool {
+	return a.Is("", "persistentvolumeclaims", "") && a.Operation == admit.Update
+}
+
 // Validate rejects expansions of unbound claims and of claims whose class does not allow expansion.
-func (plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
-	if !a.Is("", "persistentvolumeclaims", "") || a.Operation != admit.Update {
+func (p plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
+	if !p.Handles(a) {
 		return nil
 	}
 	pvc, old, ok := admit.ObjectsOf[*corev1.PersistentVolumeClaim](a)

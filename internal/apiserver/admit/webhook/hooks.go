@@ -329,6 +329,11 @@ func (p *generic) arrange() {
 	p.hooks.Store(&all)
 }
 
+// Handles implements [admit.Filter].
+func (p *generic) Handles(a *admit.Attributes) bool {
+	return len(p.relevant(a)) > 0 || p.Refuse(a) != nil
+}
+
 // relevant returns the webhooks that may apply to a request. No webhook applies to reviews of users. To configurations
 // of webhooks and policies only webhooks from files apply, so that no other one can prevent its own repair.
 func (p *generic) relevant(a *admit.Attributes) []*hook {
@@ -337,12 +342,12 @@ func (p *generic) relevant(a *admit.Attributes) []*hook {
 		return nil
 	}
 	if a.Descriptor.Group == group {
-		return (*all)[:len(p.staticOf(*all))]
+		return (*all)[:len(staticOf(*all))]
 	}
 	return *all
 }
 
-func (p *generic) staticOf(all []*hook) []*hook {
+func staticOf(all []*hook) []*hook {
 	n := slices.IndexFunc(all, func(h *hook) bool { return !h.static })
 	if n < 0 {
 		return all
