@@ -11,6 +11,7 @@ import (
 	"hash/fnv"
 	"log/slog"
 	"math/rand/v2"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -24,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -33,6 +35,11 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
+
+// client-go calls a handler for each error that it cannot return, which waits if the error before was less than a millisecond ago. When it
+// was, it knows at first from the time at which the program began. In a bubble it is the year 2000, so the first error waits for decades,
+// and what waits for its goroutine too.
+func init() { utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1] } // which logs
 
 // A World is a cluster in which everything fails that can: watches deliver late and twice, and lose their place; writes are refused,
 // conflict, or succeed although the client gets an error; and the controllers die before or after any write and start anew. The seed
@@ -187,15 +194,35 @@ func (w *World) live(ctx context.Context, all []controllers.Controller) error {
 		w.dead, w.life, w.die = false, life, die
 		clear(w.ended)
 		w.api.mu.Unlock()
+		alive := w.watchOver(life)
 		err := controllers.RunWith(life, all, &controllers.Deps{
 			Client: w.client, Discovery: w.client.Discovery(), Metadata: objects, Dynamic: dynamicfake.NewSimpleDynamicClient(definitions),
 		}, controllers.Options{Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler), Turn: w.turn})
 		die()
+		alive()
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// lastBreath is how long the controllers may take to end.
+const lastBreath = 10 * time.Minute
+
+// watchOver makes the simulation fail if controllers do not end after their death, with what all goroutines do. The caller calls the
+// returned function when they have ended.
+func (w *World) watchOver(life context.Context) func() {
+	ended := make(chan struct{})
+	context.AfterFunc(life, func() {
+		select {
+		case <-ended:
+		case <-time.After(lastBreath):
+			stacks := make([]byte, 4<<20)
+			w.Fail(fmt.Sprintf("the controllers have not ended %v after their death:\n%s", lastBreath, stacks[:goruntime.Stack(stacks, true)]))
+		}
+	})
+	return func() { close(ended) }
 }
 
 // roll returns a number below n that depends on the seed, on what, and on how often roll was called for what.
