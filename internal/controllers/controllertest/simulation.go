@@ -14,6 +14,7 @@ import (
 	goruntime "runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,7 +40,7 @@ import (
 // client-go calls a handler for each error that it cannot return, which waits if the error before was less than a millisecond ago. When it
 // was, it knows at first from the time at which the program began. In a bubble it is the year 2000, so the first error waits for decades,
 // and what waits for its goroutine too.
-func init() { utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1] } // which logs
+var onlyLogErrors = sync.OnceFunc(func() { utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1] })
 
 // A World is a cluster in which everything fails that can: watches deliver late and twice, and lose their place; writes are refused,
 // conflict, or succeed although the client gets an error; and the controllers die before or after any write and start anew. The seed
@@ -96,6 +97,7 @@ type Step struct {
 // wrong, or nothing, and a hash of all writes and their times, which is the same for each run.
 func Simulate(t *testing.T, seed uint64, all []controllers.Controller, steps []Step, check Check, done func(*World) string) (wrong string,
 	story uint64) {
+	onlyLogErrors()
 	synctest.Test(t, func(t *testing.T) { wrong, story = simulate(t, seed, all, steps, check, done) })
 	return wrong, story
 }
@@ -194,7 +196,7 @@ func (w *World) live(ctx context.Context, all []controllers.Controller) error {
 		w.dead, w.life, w.die = false, life, die
 		clear(w.ended)
 		w.api.mu.Unlock()
-		alive := w.watchOver(life)
+		alive := watchOver(w, life)
 		err := controllers.RunWith(life, all, &controllers.Deps{
 			Client: w.client, Discovery: w.client.Discovery(), Metadata: objects, Dynamic: dynamicfake.NewSimpleDynamicClient(definitions),
 		}, controllers.Options{Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler), Turn: w.turn})
@@ -212,12 +214,12 @@ const lastBreath = 10 * time.Minute
 
 // watchOver makes the simulation fail if controllers do not end after their death, with what all goroutines do. The caller calls the
 // returned function when they have ended.
-func (w *World) watchOver(life context.Context) func() {
+func watchOver(w *World, life context.Context) func() {
 	ended := make(chan struct{})
 	context.AfterFunc(life, func() {
 		select {
 		case <-ended:
-		case <-time.After(lastBreath):
+		case <-w.clock.After(lastBreath):
 			stacks := make([]byte, 4<<20)
 			w.Fail(fmt.Sprintf("the controllers have not ended %v after their death:\n%s", lastBreath, stacks[:goruntime.Stack(stacks, true)]))
 		}
