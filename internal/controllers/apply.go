@@ -25,7 +25,8 @@ type Applied struct {
 type Patch[T any] func(
 	ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
 
-// Apply applies fields to an object or to a subresource of it, server-side, and takes over those that others own
+// Apply sends a server-side apply of some fields to an object, or to one of its subresources. It forces conflicts: the manager becomes the
+// owner of the fields
 // (https://kubernetes.io/docs/reference/using-api/server-side-apply/#using-server-side-apply-in-a-controller).
 func Apply[T any](ctx context.Context, patch Patch[T], manager string, a Applied, subresources ...string) error {
 	metadata := map[string]any{"name": a.Name}

@@ -64,7 +64,8 @@ func (ks *Kinds) Add(ds ...*resource.Descriptor) {
 	})
 }
 
-// foreign returns up to which revision other processes may have written: those before this one, or those that share the store.
+// foreign returns the last revision that another process may have written. On a store of its own, this process writes all revisions after
+// its start. On a shared store, another API server may write any revision.
 func (ks *Kinds) foreign() int64 {
 	if _, shared := store.Ability[store.Compactor](ks.store.Engine()); shared {
 		return math.MaxInt64

@@ -37,9 +37,9 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
 
-// client-go calls a handler for each error that it cannot return, which waits if the error before was less than a millisecond ago. When it
-// was, it knows at first from the time at which the program began. In a bubble it is the year 2000, so the first error waits for decades,
-// and what waits for its goroutine too.
+// onlyLogErrors removes the handler that delays client-go's errors. That handler keeps a millisecond between two errors, and takes the
+// start of the program for the time of the first. The clock of a synctest bubble begins in the year 2000, so the first error would sleep
+// for decades.
 var onlyLogErrors = sync.OnceFunc(func() { utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1] })
 
 // A World is a cluster in which everything fails that can: watches deliver late and twice, and lose their place; writes are refused,
@@ -196,12 +196,12 @@ func (w *World) live(ctx context.Context, all []controllers.Controller) error {
 		w.dead, w.life, w.die = false, life, die
 		clear(w.ended)
 		w.api.mu.Unlock()
-		alive := watchOver(w, life)
+		ended := watchOver(w, life)
 		err := controllers.RunWith(life, all, &controllers.Deps{
 			Client: w.client, Discovery: w.client.Discovery(), Metadata: objects, Dynamic: dynamicfake.NewSimpleDynamicClient(definitions),
 		}, controllers.Options{Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler), Turn: w.turn})
 		die()
-		alive()
+		ended()
 		if err != nil {
 			return err
 		}
