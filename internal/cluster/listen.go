@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"syscall"
+	"time"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
@@ -71,6 +72,9 @@ func loadCertificates(s *settings, more []string) (*serving.Material, error) {
 	material, err := serving.LoadOrCreate(dir, hosts, serving.Options{})
 	if err != nil {
 		return nil, fmt.Errorf("load certificates: %w", err)
+	}
+	if err := material.Timely(time.Now()); err != nil {
+		s.Logger.Warn("Clients will refuse the server's certificate: correct the clock, or make a new authority", "error", err)
 	}
 	return material, nil
 }

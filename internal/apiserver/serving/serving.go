@@ -5,8 +5,9 @@
 // administrator's and the kubelet client's, the key that signs service account tokens, and the front-proxy CA of aggregated
 // APIs.
 //
-// [LoadOrCreate] reads them from a directory, creates missing ones, and renews those that are about to expire or no longer
-// name the server's hosts. It writes every file completely, under a new name, and renames it; only its owner may read it.
+// [LoadOrCreate] reads them from a directory, creates missing ones, and renews certificates that are about to expire or no longer
+// name the server's hosts. It never replaces an authority. It writes every file completely, under a new name, and renames it; only its
+// owner may read it.
 package serving
 
 import (
@@ -113,6 +114,18 @@ func LoadOrCreate(dir string, hosts []string, o Options) (*Material, error) {
 	return m, nil
 }
 
+// Timely returns an error that names the authorities that are not valid at a time: clients refuse what these have signed.
+func (m *Material) Timely(now time.Time) error {
+	var all []error
+	for _, ca := range []*Pair{m.CA, m.FrontProxyCA} {
+		if c := ca.Certificate; now.Before(c.NotBefore) || now.After(c.NotAfter) {
+			all = append(all, fmt.Errorf("authority %s: valid from %s to %s, and the clock says %s", c.Subject.CommonName,
+				c.NotBefore.Format(time.RFC3339), c.NotAfter.Format(time.RFC3339), now.UTC().Format(time.RFC3339)))
+		}
+	}
+	return errors.Join(all...)
+}
+
 // Client signs a client certificate and does not store it.
 func (m *Material) Client(name string, groups []string, now time.Time) (*Pair, error) {
 	return sign(m.CA, subject{name: name, groups: groups}, now)
@@ -135,16 +148,26 @@ type pairDirectory struct {
 	now time.Time
 }
 
+// authority reads an authority, and creates it only if there is none: nodes, clients and other servers trust it, and the clock that says
+// that it is not valid may be wrong, as that of a machine that has just started often is.
 func (k *pairDirectory) authority(name, cn string) (*Pair, error) {
 	p, err := k.read(name)
-	if err != nil || p != nil && k.fresh(p.Certificate) {
+	if err != nil || p != nil {
 		return p, err
+	}
+	if k.dir != "" {
+		path := filepath.Join(k.dir, name)
+		if _, err := os.Stat(path + ".crt"); !errors.Is(err, fs.ErrNotExist) {
+			return nil, errors.Join(fmt.Errorf("authority %s.crt: no key of it in %s.key; put it back, or move the certificate away to make a new "+
+				"authority, which nodes and clients do not trust", path, path), err)
+		}
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("generate key: %w", err)
 	}
-	t, err := template(cn, k.now, authorityLife)
+	begin := k.now.Add(-5 * time.Minute)
+	t, err := template(cn, begin, begin.Add(authorityLife))
 	if err != nil {
 		return nil, err
 	}
@@ -194,9 +217,9 @@ func (k *pairDirectory) key(name string) (*ecdsa.PrivateKey, error) {
 	return key, durable.Write(path, 0o600, pemBytes)
 }
 
-// fresh reports whether less than nine tenths of a certificate's lifetime have passed.
+// fresh reports whether more than a tenth of a certificate's lifetime is left.
 func (k *pairDirectory) fresh(c *x509.Certificate) bool {
-	return k.now.After(c.NotBefore) && k.now.Before(c.NotAfter.Add(-c.NotAfter.Sub(c.NotBefore)/10))
+	return k.now.Before(c.NotAfter.Add(-leafLife / 10))
 }
 
 func names(c *x509.Certificate, hosts []string) bool {
@@ -208,12 +231,18 @@ func names(c *x509.Certificate, hosts []string) bool {
 	return true
 }
 
+// sign makes a certificate that is valid from when its authority is, so that a clock that is set back, or starts in the past, does not make
+// it invalid.
 func sign(ca *Pair, s subject, now time.Time) (*Pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("generate key: %w", err)
 	}
-	t, err := template(s.name, now, leafLife)
+	begin := ca.Certificate.NotBefore
+	if now.Before(begin) {
+		now = begin
+	}
+	t, err := template(s.name, begin, now.Add(leafLife))
 	if err != nil {
 		return nil, err
 	}
@@ -238,14 +267,13 @@ func sign(ca *Pair, s subject, now time.Time) (*Pair, error) {
 	return seal(t, ca.Certificate, key, ca.Key)
 }
 
-func template(cn string, now time.Time, life time.Duration) (*x509.Certificate, error) {
+func template(cn string, begin, end time.Time) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
 		return nil, fmt.Errorf("draw serial number: %w", err)
 	}
 	return &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: cn},
-		NotBefore: now.Add(-5 * time.Minute).UTC(), NotAfter: now.Add(life).UTC(),
+		SerialNumber: serial, Subject: pkix.Name{CommonName: cn}, NotBefore: begin.UTC(), NotAfter: end.UTC(),
 	}, nil
 }
 

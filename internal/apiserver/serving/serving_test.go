@@ -7,6 +7,8 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,6 +48,44 @@ func TestMaterialIsReusedAndRenewed(t *testing.T) {
 		if i, err := f.Info(); err != nil || i.Mode().Perm() != 0o600 {
 			t.Errorf("%s: mode %v, error %v", f.Name(), i.Mode(), err)
 		}
+	}
+}
+
+// An authority outlives any clock: all that trusts it would be lost with it.
+func TestAuthoritiesOutliveTheClock(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "pki")
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	load := func(hosts ...string) *Material {
+		t.Helper()
+		m, err := LoadOrCreate(dir, hosts, Options{Now: func() time.Time { return now }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	first := load("localhost")
+	made := now
+	for _, at := range []time.Time{time.Unix(0, 0), made.Add(-time.Hour), made.AddDate(9, 6, 0), made.AddDate(11, 0, 0)} {
+		now = at
+		m := load("localhost", "10.0.0."+strconv.Itoa(at.Year()%100)) // makes the server's certificate anew
+		if !bytes.Equal(m.CA.CertPEM, first.CA.CertPEM) || !bytes.Equal(m.FrontProxyCA.CertPEM, first.FrontProxyCA.CertPEM) {
+			t.Errorf("%v: the authorities were replaced", at)
+		}
+		if c := m.Server.Certificate; !c.NotBefore.Equal(m.CA.Certificate.NotBefore) || c.NotAfter.Before(c.NotBefore.Add(leafLife)) {
+			t.Errorf("%v: the server's certificate is valid from %v to %v", at, c.NotBefore, c.NotAfter)
+		}
+		if timely := at.After(m.CA.Certificate.NotBefore) && at.Before(m.CA.Certificate.NotAfter); (m.Timely(at) == nil) != timely {
+			t.Errorf("%v: %v", at, m.Timely(at))
+		}
+	}
+	if err := os.Remove(filepath.Join(dir, "ca.key")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LoadOrCreate(dir, nil, Options{}); err == nil || !strings.Contains(err.Error(), "ca.crt: no key of it") {
+		t.Errorf("without the authority's key: %v", err)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "ca.crt")); err != nil || !bytes.Equal(b, first.CA.CertPEM) {
+		t.Errorf("the authority's certificate was replaced, or %v", err)
 	}
 }
 
