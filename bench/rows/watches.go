@@ -150,7 +150,7 @@ func fanOut(ctx context.Context, b *bench, t *load.Target, add adder) error {
 		if err != nil {
 			return err
 		}
-		events, elapsed, cpu, err := flood(ctx, t, c, base, b.length())
+		events, elapsed, cpu, err := flood(ctx, t, c, base, flooding{length: b.length()})
 		c.close()
 		client.CloseIdleConnections()
 		if err != nil {
@@ -164,9 +164,16 @@ func fanOut(ctx context.Context, b *bench, t *load.Target, add adder) error {
 	return nil
 }
 
+// flooding is how much is written: for how long, and how often by each of the writers, 0: as often as the window allows.
+type flooding struct {
+	length, every time.Duration
+}
+
+// writers are how many clients write in a flood.
+const writers = 4
+
 // flood writes for a while, and returns how many events all watchers have seen.
-func flood(ctx context.Context, t *load.Target, c *crowd, base string, length time.Duration) (events int, elapsed, cpu time.Duration,
-	err error) {
+func flood(ctx context.Context, t *load.Target, c *crowd, base string, f flooding) (events int, elapsed, cpu time.Duration, err error) {
 	before, err := t.Cpu()
 	if err != nil {
 		return 0, 0, 0, err
@@ -175,23 +182,32 @@ func flood(ctx context.Context, t *load.Target, c *crowd, base string, length ti
 	began := time.Now()
 	var written atomic.Int64
 	g, ctx := errgroup.WithContext(ctx)
-	client, err := t.Client(4)
+	client, err := t.Client(writers)
 	if err != nil {
 		return 0, 0, 0, err
 	}
 	defer client.CloseIdleConnections()
-	var writers sync.WaitGroup
-	for w := range 4 {
-		writers.Add(1)
+	var writing sync.WaitGroup
+	for w := range writers {
+		writing.Add(1)
 		g.Go(func() error {
-			defer writers.Done()
-			for i := 0; time.Since(began) < length; i++ {
+			defer writing.Done()
+			var due <-chan time.Time
+			if f.every > 0 {
+				ticker := time.NewTicker(f.every)
+				defer ticker.Stop()
+				due = ticker.C
+			}
+			for i := 0; time.Since(began) < f.length; i++ {
+				if due != nil {
+					<-due
+				}
 				select {
 				case window <- struct{}{}:
 				case <-ctx.Done():
 					return ctx.Err()
 				}
-				name := fmt.Sprintf("m-%d", 1+w*4+i%4)
+				name := fmt.Sprintf("m-%d", 1+w*writers+i%writers)
 				if err := load.Expect(ctx, client, http.StatusOK, "PUT", base+"/"+name, "application/json",
 					configMap(name, fmt.Sprint(i, kilobyte))); err != nil {
 					return err
@@ -202,7 +218,7 @@ func flood(ctx context.Context, t *load.Target, c *crowd, base string, length ti
 		})
 	}
 	done := make(chan struct{})
-	go func() { writers.Wait(); close(done) }()
+	go func() { writing.Wait(); close(done) }()
 	g.Go(func() error {
 		over := done
 		for {

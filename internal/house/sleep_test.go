@@ -20,6 +20,7 @@ var looks = map[string]string{
 	"bench/rows/events.go untilWritten":                                   "it counts what a server writes behind, which other servers do not tell",
 	"bench/load/upstream.go untilReady":                                   "a peer that the bench starts does not tell when it is ready",
 	"bench/rows/quietclient.go pacing":                                    "it measures at a pace",
+	"bench/rows/watches.go flood":                                         "it measures at a pace",
 	"bench/load/observe.go Read":                                          "it reads rarely, so as not to be what is measured",
 	"bench/rows/scheduling.go churn":                                      "upstream's workload changes objects at this pace",
 	"bench/rows/services.go changeProxied":                                "it begins when the proxy has been quiet for a while",
