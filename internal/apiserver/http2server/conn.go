@@ -24,6 +24,8 @@ type conn struct {
 	state   *tls.ConnectionState
 	remote  string
 	at      *address
+	steps   steps
+	begin   func() // has a worker take the steps
 
 	mu       sync.Mutex
 	err      error // why the connection takes no more frames; nil while it does
@@ -51,6 +53,8 @@ func newConn(s *Server, t *tls.Conn, h http.Handler) *conn {
 	state := t.ConnectionState()
 	c := &conn{server: s, tls: t, handler: h, state: &state, remote: t.RemoteAddr().String(), streams: map[uint32]*stream{}}
 	c.window.left = s.o.ConnWindow
+	c.steps.conn = c
+	c.begin = func() { c.at.workers.run(&c.steps) }
 	c.out.init(t, s.o.Take)
 	return c
 }

@@ -7,7 +7,9 @@ import (
 	"bufio"
 	"context"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -36,7 +38,8 @@ func begin(t *testing.T, client *http.Client, url string) (*http.Response, conte
 // serving counts the goroutines that serve a stream.
 func serving() int {
 	buf := make([]byte, 8<<20)
-	return strings.Count(string(buf[:runtime.Stack(buf, true)]), "http2server.(*stream).serve(")
+	all := string(buf[:runtime.Stack(buf, true)])
+	return strings.Count(all, "http2server.(*stream).serve(") + strings.Count(all, "http2server.(*steps).serve(")
 }
 
 // TestLastingResponses checks that a response goes on after its handler has returned, without a goroutine while it waits, and ends by
@@ -143,5 +146,134 @@ func TestLastingResponsePanics(t *testing.T) {
 		}
 		answer, err := client.Get(s.URL + "/fine")
 		read(t, answer, err)
+	}
+}
+
+// telling serves responses that go on, with a step, over one connection. It returns what begins one, and how often the server has written.
+func telling(t *testing.T, step func(path string, w http.ResponseWriter)) (
+	open func(path string) (*lasting.Response, *http.Response), writes *atomic.Int64,
+) {
+	t.Helper()
+	writes = new(atomic.Int64)
+	all := make(chan *lasting.Response, 1)
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		response, begun := lasting.Of(w), false
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		response.GoOn(func() bool {
+			if begun && r.Context().Err() == nil {
+				step(r.URL.Path, w)
+			}
+			begun = true
+			return r.Context().Err() != nil
+		})
+		all <- response
+	}))
+	s.Listener = writeCounter{s.Listener, writes}
+	client := startWith(t, s, Options{})
+	return func(path string) (*lasting.Response, *http.Response) {
+		answer, _ := begin(t, client, s.URL+path)
+		return <-all, answer
+	}, writes
+}
+
+// writeCounter counts the writes to the connections of a listener.
+type writeCounter struct {
+	net.Listener
+	writes *atomic.Int64
+}
+
+func (l writeCounter) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return countedWrites{c, l.writes}, err
+}
+
+type countedWrites struct {
+	net.Conn
+	writes *atomic.Int64
+}
+
+func (c countedWrites) Write(b []byte) (int, error) {
+	c.writes.Add(1)
+	return c.Conn.Write(b)
+}
+
+// wakeTogether wakes responses as one change wakes watches.
+func wakeTogether(all ...*lasting.Response) {
+	var begins []func()
+	for _, r := range all {
+		if begin := r.Rouse(); begin != nil {
+			begins = append(begins, begin)
+		}
+	}
+	for _, begin := range begins {
+		begin()
+	}
+}
+
+// TestStepsLeaveTogether checks that what responses of a connection say at a time leaves in a few writes.
+func TestStepsLeaveTogether(t *testing.T) {
+	open, writes := telling(t, func(path string, w http.ResponseWriter) {
+		_, _ = io.WriteString(w, path+"\n")
+		_ = http.NewResponseController(w).Flush()
+	})
+	const streams = 40
+	var responses []*lasting.Response
+	var answers []*http.Response
+	for range streams {
+		r, answer := open("/one")
+		responses, answers = append(responses, r), append(answers, answer)
+	}
+	for serving() > 0 { // all of them are about to wait
+		runtime.Gosched()
+	}
+	before := writes.Load()
+	wakeTogether(responses...)
+	for _, answer := range answers {
+		if line, err := bufio.NewReader(answer.Body).ReadString('\n'); line != "/one\n" {
+			t.Fatalf("got %q, %v", line, err)
+		}
+	}
+	if n := writes.Load() - before; n > streams/4 {
+		t.Errorf("%d writes for %d responses", n, streams)
+	}
+}
+
+// TestStepsDoNotWaitForEachOther checks that responses of a connection whose steps take long, or wait for the client, do not keep others
+// back, and go on themselves.
+func TestStepsDoNotWaitForEachOther(t *testing.T) {
+	release := make(chan struct{})
+	open, _ := telling(t, func(path string, w http.ResponseWriter) {
+		switch path {
+		case "/long":
+			<-release
+		case "/large":
+			_, _ = w.Write(make([]byte, 8<<20)) // the client's window is half of it
+		}
+		_, _ = io.WriteString(w, path+"\n")
+		_ = http.NewResponseController(w).Flush()
+	})
+	long, longAnswer := open("/long")
+	large, largeAnswer := open("/large")
+	for serving() > 0 { // all of them are about to wait
+		runtime.Gosched()
+	}
+	for range 3 { // of the others
+		other, answer := open("/other")
+		wakeTogether(long, large, other)
+		line, err := bufio.NewReader(answer.Body).ReadString('\n')
+		if line != "/other\n" {
+			t.Fatalf("got %q, %v", line, err)
+		}
+	}
+	close(release)
+	if line, err := bufio.NewReader(longAnswer.Body).ReadString('\n'); line != "/long\n" {
+		t.Errorf("got %q, %v", line, err)
+	}
+	if _, err := io.CopyN(io.Discard, largeAnswer.Body, 8<<20); err != nil {
+		t.Error(err)
+	}
+	if line, err := bufio.NewReader(largeAnswer.Body).ReadString('\n'); line != "/large\n" {
+		t.Errorf("got %q, %v", line, err)
 	}
 }

@@ -31,6 +31,8 @@ const (
 	// does so in all.
 	maxPatience = 4
 	maxYield    = 200 * time.Microsecond
+	// longStep is how long a worker takes the steps of a connection's responses before it leaves them to another one.
+	longStep = 5 * time.Millisecond
 	// tableSize is the maximum size of the tables of header fields, RFC 7541's default.
 	tableSize = 4096
 	// readBuffer is the size of the buffer of a connection's reader.

@@ -215,7 +215,9 @@ func (w *responseWriter) FlushError() error {
 		w.st.flushes = true
 		c.flushing++
 	}
-	c.flush(c.flushing - 1) // what one watch tells its client, another one often tells at the same time
+	if !c.steps.has(w.st.turn) {
+		c.flush(c.flushing - 1) // what one watch tells its client, another one often tells at the same time
+	}
 	if w.st.err != nil && !errors.Is(w.st.err, errEnded) {
 		return w.st.err
 	}

@@ -28,6 +28,12 @@ import (
 func start(t testing.TB, o Options, h http.HandlerFunc) (*httptest.Server, *http.Client) {
 	t.Helper()
 	s := httptest.NewUnstartedServer(h)
+	return s, startWith(t, s, o)
+}
+
+// startWith starts a server, and returns a client that speaks HTTP/2.
+func startWith(t testing.TB, s *httptest.Server, o Options) *http.Client {
+	t.Helper()
 	startTLS(s, o)
 	transport := &http2.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 	t.Cleanup(func() {
@@ -35,7 +41,7 @@ func start(t testing.TB, o Options, h http.HandlerFunc) (*httptest.Server, *http
 		s.CloseClientConnections()
 		s.Close()
 	})
-	return s, &http.Client{Transport: transport}
+	return &http.Client{Transport: transport}
 }
 
 // startTLS starts a server with HTTP/2 alone.

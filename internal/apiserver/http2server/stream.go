@@ -39,22 +39,25 @@ type stream struct {
 	body    body
 	w       responseWriter   // the handler's
 	lasting lasting.Response // goes on when the handler has returned, as that of a watch
+	turn    uint64           // of the worker that takes its step, see steps; the handler's
 }
 
-// serve runs the handler, or goes on with an answer whose handler has returned.
+// serve runs the handler.
 func (st *stream) serve() {
-	if st.w.st == nil {
-		st.w.st = st
-		if !st.handle() {
-			st.end(false)
-			return
-		}
-		if !st.lasting.GoesOn() {
-			st.end(true)
-			return
-		}
+	st.w.st = st
+	switch {
+	case !st.handle():
+		st.end(false)
+	case !st.lasting.GoesOn():
+		st.end(true)
+	default:
+		st.goOn()
 	}
-	ended, p := st.lasting.Run(func() { st.conn.at.workers.run(st) })
+}
+
+// goOn goes on with an answer whose handler has returned.
+func (st *stream) goOn() {
+	ended, p := st.lasting.Run(func() func() { return st.conn.steps.rouse(st) })
 	if ended {
 		st.panicked(p)
 		st.end(p == nil)
@@ -221,6 +224,7 @@ func (st *stream) data(p []byte, end bool) error {
 			default:
 				c.out.blocked.join(st)
 			}
+			c.steps.pass(st.turn)
 			if err := st.await(&st.woken, st.writeUntil); err != nil {
 				return st.expire()
 			}

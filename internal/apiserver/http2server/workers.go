@@ -5,56 +5,59 @@ package http2server
 
 import "sync"
 
+// job is a worker's work: a stream, or the steps of a connection.
+type job interface{ serve() }
+
 // workers serve the streams of the connections to one address, in goroutines that are used again, whose stacks have grown to what a
 // handler needs.
 //
 // All of them inherit the profiler labels of the goroutine that serves the first of these connections. So a listener that labels the
 // goroutines of its connections, as package cluster does, labels the handlers, too.
 type workers struct {
-	begin chan *stream
+	begin chan job
 
 	mu    sync.Mutex
-	idle  []chan *stream
+	idle  []chan job
 	ended bool
 }
 
 // newWorkers returns workers with the labels of the calling goroutine.
 func newWorkers() *workers {
-	w := &workers{begin: make(chan *stream, 1)}
+	w := &workers{begin: make(chan job, 1)}
 	go func() {
-		for st := range w.begin {
-			go w.work(st)
+		for j := range w.begin {
+			go w.work(j)
 		}
 	}()
 	return w
 }
 
-// run has a worker serve a stream.
-func (w *workers) run(st *stream) {
+// run has a worker do a job.
+func (w *workers) run(j job) {
 	w.mu.Lock()
 	if n := len(w.idle); n > 0 {
 		to := w.idle[n-1]
 		w.idle = w.idle[:n-1]
 		w.mu.Unlock()
-		to <- st // has room for one
+		to <- j // has room for one
 		return
 	}
 	if w.ended { // a handler outlasts its connection
 		w.mu.Unlock()
-		go w.work(st)
+		go w.work(j)
 		return
 	}
 	defer w.mu.Unlock()
-	w.begin <- st // another goroutine begins it, for this one may have other labels
+	w.begin <- j // another goroutine begins it, for this one may have other labels
 }
 
-// work serves a stream, and then others.
-func (w *workers) work(st *stream) {
-	var more chan *stream
-	for st != nil {
-		st.serve()
+// work does a job, and then others.
+func (w *workers) work(j job) {
+	var more chan job
+	for j != nil {
+		j.serve()
 		if more == nil {
-			more = make(chan *stream, 1)
+			more = make(chan job, 1)
 		}
 		w.mu.Lock()
 		if w.ended || len(w.idle) >= maxWorkers {
@@ -63,7 +66,7 @@ func (w *workers) work(st *stream) {
 		}
 		w.idle = append(w.idle, more)
 		w.mu.Unlock()
-		st = <-more
+		j = <-more
 	}
 }
 

@@ -74,7 +74,7 @@ func Recover(w http.ResponseWriter, recovered any, f func(recovered any)) {
 
 // Response is what a server keeps of a response that goes on. Its zero value is one that does not.
 type Response struct {
-	run  func() // calls Run in another goroutine
+	run  func() (begin func()) // has another goroutine call Run, when begin is called; begin is nil: that is under way
 	step func() (ended bool)
 	ends []func(panicked any)
 	at   atomic.Int32
@@ -94,18 +94,25 @@ func (r *Response) GoOn(step func() (ended bool)) { r.step = step }
 // Wake has the server call the step. It does not block, and may be called from any goroutine and at any time, also before GoOn and after
 // the end.
 func (r *Response) Wake() {
+	if begin := r.Rouse(); begin != nil {
+		begin()
+	}
+}
+
+// Rouse is Wake in two parts: the caller calls begin, unless it is nil. Who wakes many responses rouses all of them before, so that the
+// server takes the steps of those that share a connection together.
+func (r *Response) Rouse() (begin func()) {
 	for {
 		switch at := r.at.Load(); at {
 		case again, over:
-			return
+			return nil
 		case running:
 			if r.at.CompareAndSwap(running, again) {
-				return
+				return nil
 			}
 		case waiting:
 			if r.at.CompareAndSwap(waiting, running) {
-				r.run()
-				return
+				return r.run()
 			}
 		}
 	}
@@ -114,9 +121,10 @@ func (r *Response) Wake() {
 // GoesOn reports whether the handler has called GoOn. The server asks after the handler has returned.
 func (r *Response) GoesOn() bool { return r.step != nil }
 
-// Run calls the step until the response has ended, or waits to be woken: then run is called to have another goroutine call Run again. It
-// returns whether the response has ended, after the functions of the stages, and the value of a panic that none of them recovered.
-func (r *Response) Run(run func()) (ended bool, panicked any) {
+// Run calls the step until the response has ended, or waits to be woken: then run is called, and returns what has another goroutine call
+// Run again, nil if that is under way. Run returns whether the response has ended, after the functions of the stages, and the value of a
+// panic that none of them recovered.
+func (r *Response) Run(run func() (begin func())) (ended bool, panicked any) {
 	r.run = run
 	for {
 		if ended, panicked = r.take(); ended {

@@ -62,7 +62,7 @@ func TestEnds(t *testing.T) {
 		stages(w, &noted, c.handler)
 		if r := &w.response; r.GoesOn() {
 			noted = append(noted, "run")
-			if ended, p := r.Run(func() { t.Errorf("%s: it runs elsewhere", name) }); !ended || p != nil {
+			if ended, p := r.Run(func() func() { t.Errorf("%s: it runs elsewhere", name); return nil }); !ended || p != nil {
 				t.Errorf("%s: ended %v, panic %v", name, ended, p)
 			}
 		}
@@ -102,7 +102,7 @@ func TestWake(t *testing.T) {
 		inStep()
 		return steps == 4
 	})
-	run := func() { runs++ }
+	run := func() func() { return func() { runs++ } }
 	if ended, _ := r.Run(run); ended || steps != 2 || runs != 0 {
 		t.Fatalf("ended %v after %d steps, %d more runs", ended, steps, runs)
 	}

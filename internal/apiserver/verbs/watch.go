@@ -105,7 +105,7 @@ type watching struct {
 	gone     <-chan struct{} // closed when the client has gone; nil: the request's context ends then
 
 	cursor       *watchcache.Cursor
-	wake         func() // has step called again
+	rouse        func() (begin func()) // has step called again, when begin is called; begin is nil: that is under way
 	begun        time.Time
 	end, next    *time.Timer // of the watch, and of its next bookmark; nil: there is none to come
 	expired, due atomic.Bool // one of these has fired
@@ -139,13 +139,14 @@ func (w *watching) run(initial *registry.Found) {
 	response := lasting.Of(w.w)
 	woken := make(chan struct{}, 1)
 	if response != nil {
-		w.wake = response.Wake
+		w.rouse = response.Rouse
 	} else {
-		w.wake = func() {
+		w.rouse = func() func() {
 			select {
 			case woken <- struct{}{}:
 			default: // it is woken already
 			}
+			return nil
 		}
 	}
 	w.begun, w.from = time.Now(), w.cursor.Seen()
@@ -171,13 +172,13 @@ func (w *watching) run(initial *registry.Found) {
 	}
 }
 
-// step sends what there is to send, and reports whether the watch has ended. It is called again after each call of wake.
+// step sends what there is to send, and reports whether the watch has ended. It is called again when the watch is roused.
 func (w *watching) step() (ended bool) {
 	for w.ctx.Err() == nil && w.lifetime.Context.Err() == nil && !w.expired.Load() {
 		if w.due.Swap(false) && !w.remind() {
 			return true
 		}
-		if w.cursor.Await(w.wake) {
+		if w.cursor.Await(w.rouse) {
 			return false
 		}
 		if !w.drain(w.cursor) {
@@ -202,7 +203,9 @@ func (w *watching) remind() bool {
 func (w *watching) alarm(after time.Duration, fired *atomic.Bool) *time.Timer {
 	return time.AfterFunc(after, func() {
 		fired.Store(true)
-		w.wake()
+		if begin := w.rouse(); begin != nil {
+			begin()
+		}
 	})
 }
 

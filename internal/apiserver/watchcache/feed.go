@@ -105,20 +105,26 @@ type waiting struct {
 	cursors []*Cursor
 }
 
-// wake wakes all of them.
+// wake wakes all of them: it rouses them, and then has them begin.
 func (w *waiting) wake() {
-	for _, wake := range w.take() {
-		wake()
+	var all []func()
+	for _, rouse := range w.take() {
+		if begin := rouse(); begin != nil {
+			all = append(all, begin)
+		}
+	}
+	for _, begin := range all {
+		begin()
 	}
 }
 
-// take ends the wait of all of them, and returns what wakes them.
-func (w *waiting) take() []func() {
+// take ends the wait of all of them, and returns what rouses them.
+func (w *waiting) take() []func() (begin func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	all := make([]func(), len(w.cursors))
+	all := make([]func() func(), len(w.cursors))
 	for i, c := range w.cursors {
-		all[i], c.wake, c.place = c.wake, nil, 0
+		all[i], c.rouse, c.place = c.rouse, nil, 0
 	}
 	clear(w.cursors)
 	w.cursors = w.cursors[:0]
@@ -136,7 +142,7 @@ func (w *waiting) leave(c *Cursor) {
 	moved := w.cursors[last]
 	w.cursors[c.place-1], moved.place = moved, c.place
 	w.cursors[last] = nil
-	w.cursors, c.wake, c.place = w.cursors[:last], nil, 0
+	w.cursors, c.rouse, c.place = w.cursors[:last], nil, 0
 }
 
 // milestone is a node at which the list is cut when the node is too old. It does not keep the node alive.
@@ -276,7 +282,7 @@ type Cursor struct {
 	behind store.Watcher // reads changes older than the feed; nil once it has caught up
 
 	// The mutex of the feed's waiting cursors guards these.
-	wake  func()
+	rouse func() (begin func())
 	place int // among the waiting, from 1 on; 0: it does not wait
 }
 
@@ -293,9 +299,9 @@ func (c *Cursor) caughtUp() {
 	}
 }
 
-// Await has wake called, once, when [Cursor.Next] has events or an error to return. It returns false if that is so already. A further call
-// replaces wake, which must not block.
-func (c *Cursor) Await(wake func()) bool {
+// Await has rouse called, once, when [Cursor.Next] has events or an error to return, and then what rouse has returned, unless it is nil. It
+// returns false if that is so already. A further call replaces rouse. Neither must block.
+func (c *Cursor) Await(rouse func() (begin func())) bool {
 	if c.more() {
 		return false
 	}
@@ -309,7 +315,7 @@ func (c *Cursor) Await(wake func()) bool {
 		w.cursors = append(w.cursors, c)
 		c.place = len(w.cursors)
 	}
-	c.wake = wake
+	c.rouse = rouse
 	return true
 }
 

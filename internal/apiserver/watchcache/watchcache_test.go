@@ -71,7 +71,7 @@ func (f *fixture) put(t *testing.T, name string) *store.Record {
 func await(t *testing.T, c *Cursor) bool {
 	t.Helper()
 	woken := make(chan struct{})
-	if !c.Await(func() { close(woken) }) {
+	if !c.Await(func() func() { close(woken); return nil }) {
 		return true
 	}
 	select {
