@@ -23,10 +23,7 @@ import (
 // TestHandOverCircle takes a cluster from a data directory to etcd, where kube-apiserver serves and changes it, and back to a data
 // directory, with encryption at rest, custom resources of two versions, and events that expire. Nothing differs, resourceVersions included.
 func TestHandOverCircle(t *testing.T) {
-	binary := os.Getenv(kubeAPIServer)
-	if binary == "" {
-		t.Skipf("%s names no kube-apiserver", kubeAPIServer)
-	}
+	binary := kubeAPIServer(t)
 	first := t.TempDir()
 	sealed := filepath.Join(t.TempDir(), "encryption.yaml")
 	must(t, os.WriteFile(sealed, fmt.Appendf(nil, `apiVersion: apiserver.config.k8s.io/v1

@@ -22,11 +22,20 @@ import (
 	"time"
 )
 
-// kubeAPIServer names the environment variable that says where a kube-apiserver 1.37 is. It is built outside of the repository:
+// kubeAPIServer returns the path of a kube-apiserver 1.37, which an environment variable says, or skips the test. It is built outside of the
+// repository:
 //
 //	go build -o /tmp/kube-apiserver k8s.io/kubernetes/cmd/kube-apiserver
 //	MORTISE_TEST_KUBE_APISERVER=/tmp/kube-apiserver go test -C test/etcd -run TestHandOver -v .
-const kubeAPIServer = "MORTISE_TEST_KUBE_APISERVER"
+func kubeAPIServer(t *testing.T) string {
+	t.Helper()
+	const variable = "MORTISE_TEST_KUBE_APISERVER"
+	path := os.Getenv(variable)
+	if path == "" {
+		t.Skip(variable + " names no kube-apiserver")
+	}
+	return path
+}
 
 // upstream starts a kube-apiserver on an etcd cluster, with the authorities of a data directory of Mortise.
 func upstream(t *testing.T, c *members, data, binary string, like *server, flags ...string) *server {
@@ -292,10 +301,7 @@ func changes(t *testing.T, s *server, from, last string) (names []string) {
 // TestHandOver puts kube-apiserver and Mortise in each other's place on one etcd: both at once, then in turns. Both show the same objects,
 // and clients' watches go on.
 func TestHandOver(t *testing.T) {
-	binary := os.Getenv(kubeAPIServer)
-	if binary == "" {
-		t.Skipf("%s names no kube-apiserver", kubeAPIServer)
-	}
+	binary := kubeAPIServer(t)
 	c := launch(t, 1).ready(t)
 	defer c.remove()
 	dir := t.TempDir()

@@ -163,10 +163,7 @@ func upstreamPeer(t *testing.T, c *members, binary string, like *server, flags .
 
 // TestPeersOfBothKinds: a kube-apiserver finds Mortise by its key in etcd, and forwards to it what it does not serve itself.
 func TestPeersOfBothKinds(t *testing.T) {
-	binary := os.Getenv(kubeAPIServer)
-	if binary == "" {
-		t.Skipf("%s names no kube-apiserver", kubeAPIServer)
-	}
+	binary := kubeAPIServer(t)
 	c := launch(t, 1).ready(t)
 	defer c.remove()
 	whole := elsewhere(t, c, "", "whole.example.com")
@@ -182,10 +179,7 @@ func TestPeersOfBothKinds(t *testing.T) {
 // the client's name. kube-apiserver 1.37.1 tells its peers the address that it advertises, whatever --peer-advertise-ip says, and does not
 // advertise one of loopback: the test has a network of its own for that.
 func TestForwardedToKubeAPIServer(t *testing.T) {
-	binary := os.Getenv(kubeAPIServer)
-	if binary == "" {
-		t.Skipf("%s names no kube-apiserver", kubeAPIServer)
-	}
+	binary := kubeAPIServer(t)
 	if !unsharetest.Alone(t, func() []string { return []string{builtIn + "=" + programs.Dir()} }) {
 		return
 	}

@@ -120,10 +120,7 @@ func revisionOf(t *testing.T, s *server) any {
 // TestProtocolKubeAPIServer: a kube-apiserver serves the data of a server that keeps them itself, while that server serves them, and after
 // it: both show the same objects, and each sees what the other writes.
 func TestProtocolKubeAPIServer(t *testing.T) {
-	binary := os.Getenv(kubeAPIServer)
-	if binary == "" {
-		t.Skipf("%s names no kube-apiserver", kubeAPIServer)
-	}
+	binary := kubeAPIServer(t)
 	dir := t.TempDir()
 	m, url, flags := asEtcd(t, dir)
 	m.until(t, http.StatusOK, http.MethodGet, "/api/v1/namespaces/default/serviceaccounts/default", "", nil)

@@ -31,10 +31,7 @@ var whoAsks = map[string]bool{
 // TestHandOverRecordings sends the recorded requests to Mortise and kube-apiserver on one etcd: reads to both, and writes by turns, a kind
 // to the one and the next kind to the other. Then it exchanges the servers. Both answer as kube-apiserver did when it was recorded.
 func TestHandOverRecordings(t *testing.T) {
-	binary := os.Getenv(kubeAPIServer)
-	if binary == "" {
-		t.Skipf("%s names no kube-apiserver", kubeAPIServer)
-	}
+	binary := kubeAPIServer(t)
 	file := cmp.Or(os.Getenv(recorded), "../../../shared/recordings/upstream-1.37.1.jsonl")
 	for _, first := range []string{"Mortise", "kube-apiserver"} {
 		t.Run(first+" first", func(t *testing.T) { replay(t, binary, file, first == "kube-apiserver") })

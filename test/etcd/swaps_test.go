@@ -8,7 +8,6 @@ import (
 	"math/big"
 	"net/http"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -33,10 +32,7 @@ const (
 // watch through one address. Each server is killed. No acknowledged write is lost, both servers show the same at one revision, no address
 // or port is allocated twice, and informers go on where they were.
 func TestHandOverUnderLoad(t *testing.T) {
-	binary := os.Getenv(kubeAPIServer)
-	if binary == "" {
-		t.Skipf("%s names no kube-apiserver", kubeAPIServer)
-	}
+	binary := kubeAPIServer(t)
 	c := launch(t, 1).ready(t)
 	defer c.remove()
 	dir := t.TempDir()
