@@ -22,8 +22,8 @@ import (
 	"time"
 )
 
-// kubeAPIServer returns the path of a kube-apiserver 1.37, which an environment variable says, or skips the test. It is built outside of the
-// repository:
+// kubeAPIServer returns the path of a kube-apiserver 1.37, which an environment variable says, or skips the test. It is built outside of
+// the repository:
 //
 //	go build -o /tmp/kube-apiserver k8s.io/kubernetes/cmd/kube-apiserver
 //	MORTISE_TEST_KUBE_APISERVER=/tmp/kube-apiserver go test -C test/etcd -run TestHandOver -v .

@@ -25,21 +25,19 @@ type conn struct {
 	remote  string
 	at      *address
 	steps   steps
-	begin   func() // has a worker take the steps
 
-	mu       sync.Mutex
-	err      error // why the connection takes no more frames; nil while it does
-	streams  map[uint32]*stream
-	last     uint32 // the highest stream of the client's
-	running  int    // handlers
-	flushing int    // of these, those that have flushed, as of watches
-	queue    []*stream
-	going    bool // GOAWAY was sent: no stream begins any more
-	unacked  int  // settings of ours that the client has not acknowledged
-	idle     idleness
-	window   recvWindow
-	out      output
-	pings    pings
+	mu      sync.Mutex
+	err     error // why the connection takes no more frames; nil while it does
+	streams map[uint32]*stream
+	last    uint32 // the highest stream of the client's
+	running int    // handlers
+	queue   []*stream
+	going   bool // GOAWAY was sent: no stream begins any more
+	unacked int  // settings of ours that the client has not acknowledged
+	idle    idleness
+	window  recvWindow
+	out     output
+	pings   pings
 }
 
 // idleness is how long a connection has had no request. The connection's mutex guards it.
@@ -53,8 +51,7 @@ func newConn(s *Server, t *tls.Conn, h http.Handler) *conn {
 	state := t.ConnectionState()
 	c := &conn{server: s, tls: t, handler: h, state: &state, remote: t.RemoteAddr().String(), streams: map[uint32]*stream{}}
 	c.window.left = s.o.ConnWindow
-	c.steps.conn = c
-	c.begin = func() { c.at.workers.run(&c.steps) }
+	c.steps.conn, c.steps.work = c, func() { c.at.workers.run(&c.steps) }
 	c.out.init(t, s.o.Take)
 	return c
 }
@@ -216,7 +213,7 @@ func (c *conn) ended(st *stream) {
 	c.mu.Lock()
 	c.running--
 	if st.flushes {
-		c.flushing--
+		c.out.flushing--
 	}
 	var next *stream
 	for len(c.queue) > 0 && next == nil {

@@ -27,6 +27,8 @@ type output struct {
 
 	buf     []byte
 	control int // frames in buf that answer the client's
+	// flushing is how many handlers have flushed and not returned, as those of watches.
+	flushing int
 	// A goroutine writes; a goroutine lets others run before it writes.
 	writing, yielding bool
 	settled           chan struct{} // closed when that one has written; nil: no goroutine waits for it

@@ -213,10 +213,10 @@ func (w *responseWriter) FlushError() error {
 	}
 	if !w.st.flushes {
 		w.st.flushes = true
-		c.flushing++
+		c.out.flushing++
 	}
 	if !c.steps.has(w.st.turn) {
-		c.flush(c.flushing - 1) // what one watch tells its client, another one often tells at the same time
+		c.flush(c.out.flushing - 1) // what one watch tells its client, another one often tells at the same time
 	}
 	if w.st.err != nil && !errors.Is(w.st.err, errEnded) {
 		return w.st.err

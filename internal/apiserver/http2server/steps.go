@@ -17,6 +17,7 @@ import (
 // other 21 steps, and writes the frames of all 24. The first worker waits until the fourth watch has room, and flushes by itself.
 type steps struct {
 	conn *conn
+	work func() // has a worker serve them
 
 	mu    sync.Mutex
 	due   []*stream // from at on
@@ -44,7 +45,7 @@ func (s *steps) rouse(st *stream) (begin func()) {
 		return nil
 	}
 	s.grant()
-	return s.conn.begin
+	return s.work
 }
 
 // grant gives the turn to a worker that is to begin. The caller holds mu.
@@ -113,7 +114,7 @@ func (s *steps) has(turn uint64) bool {
 // pass ends the turn of a worker amid a step, and has another one take the steps that are due. The caller flushes what was appended.
 func (s *steps) pass(turn uint64) {
 	if s.yield(turn) {
-		s.conn.begin()
+		s.work()
 	}
 }
 

@@ -118,7 +118,7 @@ func (st *stream) close() {
 		c.remove(st)
 	}
 	c.give(int32(st.body.drop()))
-	c.flush(c.running - c.flushing - 1)
+	c.flush(c.running - c.out.flushing - 1)
 }
 
 // errEnded is the error of a stream whose handler has returned.

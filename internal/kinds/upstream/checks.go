@@ -33,16 +33,22 @@ type declared struct {
 	rules   []field.NormalizationRule
 }
 
+//go:generate go run ./gen
+
 // run adds the errors of the declarative validation to errs, and removes those that it covers. old is nil on create. The generated code is
 // upstream's, and so is the order: handwritten errors first.
 func (d declared) run(ctx context.Context, obj, old resource.Object, errs field.ErrorList, subresource ...string) field.ErrorList {
+	given := obj
+	obj = spoken(ctx, obj)
+	if len(errs) == 0 && len(subresource) == 0 && advisory(obj) {
+		return nil
+	}
 	var options map[string]bool
 	if d.options != nil {
-		options = d.options(obj, old)
+		options = d.options(given, old)
 	}
 	var found field.ErrorList
-	obj, old = spoken(ctx, obj), spoken(ctx, old)
-	if old == nil {
+	if old = spoken(ctx, old); old == nil {
 		found = scheme().Validate(ctx, options, obj, subresource...)
 	} else {
 		found = scheme().ValidateUpdate(ctx, options, obj, old, subresource...)
