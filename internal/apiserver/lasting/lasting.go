@@ -99,8 +99,8 @@ func (r *Response) Wake() {
 	}
 }
 
-// Rouse is Wake in two parts: the caller calls begin, unless it is nil. Who wakes many responses rouses all of them before, so that the
-// server takes the steps of those that share a connection together.
+// Rouse is Wake in two parts: the caller calls begin, unless it is nil. A caller that wakes many responses rouses all of them before it
+// calls the first begin. Then the server takes the steps of all responses of one connection in one go.
 func (r *Response) Rouse() (begin func()) {
 	for {
 		switch at := r.at.Load(); at {

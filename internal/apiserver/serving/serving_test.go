@@ -15,17 +15,23 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-func TestMaterialIsReusedAndRenewed(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "pki")
-	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	load := func(hosts ...string) *Material {
+// loader returns a function that loads the material of a directory for some hosts, at the time that now holds.
+func loader(t *testing.T, dir string, now *time.Time) func(hosts ...string) *Material {
+	t.Helper()
+	return func(hosts ...string) *Material {
 		t.Helper()
-		m, err := LoadOrCreate(dir, hosts, Options{Now: func() time.Time { return now }})
+		m, err := LoadOrCreate(dir, hosts, Options{Now: func() time.Time { return *now }})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return m
 	}
+}
+
+func TestMaterialIsReusedAndRenewed(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "pki")
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	load := loader(t, dir, &now)
 	first := load("127.0.0.1", "localhost")
 	again := load("localhost")
 	if !bytes.Equal(first.Server.CertPEM, again.Server.CertPEM) || !first.ServiceAccount.Equal(again.ServiceAccount) {
@@ -55,14 +61,7 @@ func TestMaterialIsReusedAndRenewed(t *testing.T) {
 func TestAuthoritiesOutliveTheClock(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pki")
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	load := func(hosts ...string) *Material {
-		t.Helper()
-		m, err := LoadOrCreate(dir, hosts, Options{Now: func() time.Time { return now }})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return m
-	}
+	load := loader(t, dir, &now)
 	first := load("localhost")
 	made := now
 	for _, at := range []time.Time{time.Unix(0, 0), made.Add(-time.Hour), made.AddDate(9, 6, 0), made.AddDate(11, 0, 0)} {

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Gen writes z_advisory.go: the kinds whose declarative validation, which Kubernetes generates, consists of rules at stage alpha alone.
-// Their errors are never reported (apimachinery's FilterEnforcedDeclarativeErrors), so that the rules need not run. It reads the generated
-// code of the modules.
+// Command gen writes z_advisory.go: the kinds whose declarative validation, which Kubernetes generates, consists of rules at stage alpha
+// alone. Their errors are never reported (apimachinery's FilterEnforcedDeclarativeErrors), so that the rules need not run. It reads the
+// generated code of the modules.
 package main
 
 import (
@@ -42,7 +42,7 @@ func main() {
 }
 
 func run() error {
-	r := &reader{functions: map[string]*function{}, files: token.NewFileSet()}
+	r := &reader{functions: map[string]*function{}, files: token.NewFileSet(), modules: map[string]string{}}
 	const meta = "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	if _, err := r.read("k8s.io/apimachinery", meta); err != nil {
 		return err
@@ -66,7 +66,8 @@ func run() error {
 		}
 	}
 	out.WriteString("\n\"github.com/mortise-dev/mortise/resource\"\n)\n\n")
-	out.WriteString("// advisory reports whether no declared rule of an object's kind is enforced.\nfunc advisory(obj resource.Object) bool {\n")
+	out.WriteString("// advisory reports whether no declared rule of an object's kind is enforced.\n")
+	out.WriteString("func advisory(obj resource.Object) bool {\n")
 	fmt.Fprintf(&out, "switch obj.(type) {\ncase %s:\nreturn true\n}\nreturn false\n}\n", strings.Join(kinds, ",\n"))
 	text, err := format.Source(out.Bytes())
 	if err != nil {
@@ -92,15 +93,29 @@ type source struct {
 type reader struct {
 	files     *token.FileSet
 	functions map[string]*function // by path and name
+	modules   map[string]string    // their directories
+}
+
+// module returns the directory of a module.
+func (r *reader) module(name string) (string, error) {
+	if dir, ok := r.modules[name]; ok {
+		return dir, nil
+	}
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", name).Output()
+	if err != nil {
+		return "", fmt.Errorf("find module %s: %w", name, err)
+	}
+	r.modules[name] = strings.TrimSpace(string(out))
+	return r.modules[name], nil
 }
 
 // read reads the generated code of a package of a module.
 func (r *reader) read(module, pkg string) (*source, error) {
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module).Output()
+	dir, err := r.module(module)
 	if err != nil {
-		return nil, fmt.Errorf("find module %s: %w", module, err)
+		return nil, err
 	}
-	file := filepath.Join(strings.TrimSpace(string(out)), strings.TrimPrefix(pkg, module), generated)
+	file := filepath.Join(dir, strings.TrimPrefix(pkg, module), generated)
 	f, err := parser.ParseFile(r.files, file, nil, parser.SkipObjectResolution)
 	if err != nil {
 		return nil, err
