@@ -217,9 +217,9 @@ func (k *pairDirectory) key(name string) (*ecdsa.PrivateKey, error) {
 	return key, durable.Write(path, 0o600, pemBytes)
 }
 
-// fresh reports whether more than a tenth of a certificate's lifetime is left.
+// fresh reports whether more than a third of a certificate's lifetime is left.
 func (k *pairDirectory) fresh(c *x509.Certificate) bool {
-	return k.now.Before(c.NotAfter.Add(-leafLife / 10))
+	return k.now.Before(c.NotAfter.Add(-leafLife / 3))
 }
 
 func names(c *x509.Certificate, hosts []string) bool {

@@ -41,7 +41,11 @@ func TestMaterialIsReusedAndRenewed(t *testing.T) {
 	if bytes.Equal(first.Server.CertPEM, other.Server.CertPEM) || !bytes.Equal(first.CA.CertPEM, other.CA.CertPEM) {
 		t.Error("a new host must renew the server's certificate, and only it")
 	}
-	now = now.Add(leafLife - time.Hour)
+	now = now.Add(leafLife * 2 / 3).Add(-time.Hour)
+	if m := load("localhost"); !bytes.Equal(m.Admin.CertPEM, first.Admin.CertPEM) {
+		t.Error("a certificate must not be renewed before the last third of its life")
+	}
+	now = now.Add(2 * time.Hour)
 	late := load("localhost")
 	if bytes.Equal(late.Admin.CertPEM, first.Admin.CertPEM) || !bytes.Equal(first.CA.CertPEM, late.CA.CertPEM) {
 		t.Error("leaves near their end must be renewed under the same authority")
