@@ -105,7 +105,7 @@ func asClients() (all []comparison) {
 		name: "watch", what: fmt.Sprintf("watch event of 1 KB to %d watchers, client-go, writes included", fanWatchers), begin: fanning,
 	}, comparison{
 		name: "paced", what: fmt.Sprintf("the same, at most %d writes a second", pacedWrites), begin: fanningPaced,
-	})
+	}, besideKubelets(1), besideKubelets(16))
 }
 
 // begin makes what is there before, and connects the clients.

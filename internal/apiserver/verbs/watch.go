@@ -63,6 +63,7 @@ func watch(q *req) error {
 	case err != nil:
 		return err
 	default:
+		cursor.Narrow(w.scope())
 		defer lasting.After(q.w, cursor.Close)
 	}
 	if err := q.negotiateStream(); err != nil {
@@ -93,12 +94,31 @@ func watch(q *req) error {
 	return nil
 }
 
+// scope tells which changes the watch may have to send.
+func (w *watching) scope() watchcache.Scope {
+	if w.key != "" {
+		return watchcache.ByKey(w.key)
+	}
+	if w.s.Name != "" {
+		return watchcache.ByName(w.s.Name)
+	}
+	if w.s.Fields != nil && w.s.VersionFields == nil {
+		if node, ok := w.s.Fields.RequiresExactMatch(watchcache.NodeName); ok {
+			return watchcache.ByNode(node)
+		}
+	}
+	if w.under != w.kind.Root {
+		return watchcache.ByNamespace(w.under)
+	}
+	return watchcache.Scope{}
+}
+
 // watching is one client's watch.
 type watching struct {
 	*req
 	s        *registry.Selection
 	under    string
-	key      string // the only key of interest; empty: all under the prefix
+	key      string // the only key that counts; empty: all under the prefix
 	table    *table.Converter
 	deadline time.Duration
 	refused  error           // why it ends before it has begun; nil: it goes on

@@ -99,52 +99,6 @@ type Feed struct {
 	waiting waiting
 }
 
-// waiting are the cursors that wait for the next node.
-type waiting struct {
-	mu      sync.Mutex
-	cursors []*Cursor
-}
-
-// wake wakes all of them: it rouses them, and then has them begin.
-func (w *waiting) wake() {
-	var all []func()
-	for _, rouse := range w.take() {
-		if begin := rouse(); begin != nil {
-			all = append(all, begin)
-		}
-	}
-	for _, begin := range all {
-		begin()
-	}
-}
-
-// take ends the wait of all of them, and returns what rouses them.
-func (w *waiting) take() []func() (begin func()) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	all := make([]func() func(), len(w.cursors))
-	for i, c := range w.cursors {
-		all[i], c.rouse, c.place = c.rouse, nil, 0
-	}
-	clear(w.cursors)
-	w.cursors = w.cursors[:0]
-	return all
-}
-
-// leave ends a cursor's wait.
-func (w *waiting) leave(c *Cursor) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if c.place == 0 {
-		return
-	}
-	last := len(w.cursors) - 1
-	moved := w.cursors[last]
-	w.cursors[c.place-1], moved.place = moved, c.place
-	w.cursors[last] = nil
-	w.cursors, c.rouse, c.place = w.cursors[:last], nil, 0
-}
-
 // milestone is a node at which the list is cut when the node is too old. It does not keep the node alive.
 type milestone struct {
 	node         weak.Pointer[node]
@@ -208,6 +162,7 @@ func (f *Feed) Start() error {
 	f.stop = stop
 	n := &node{revision: at}
 	f.seen.Store(at)
+	f.waiting.begin(n)
 	f.head.Store(n)
 	f.tail.Store(n)
 	f.lifetime.Group.Add(1)
@@ -222,28 +177,33 @@ func (f *Feed) run(ctx context.Context, w store.Watcher, tail *node) {
 		b, err := w.Next(ctx)
 		if err != nil {
 			tail.err.Store(&err)
-			f.waiting.wake()
+			f.waiting.end()
 			return
 		}
 		if len(b.Events) > 0 {
-			n := &node{revision: b.Revision, count: tail.count + int64(len(b.Events)), bytes: tail.bytes, events: make([]Event, len(b.Events))}
-			for i := range b.Events {
-				n.events[i].Event = b.Events[i]
-				if r := b.Events[i].Record; r != nil {
-					n.bytes += int64(len(r.Value))
-				}
-			}
-			tail.next.Store(n)
-			f.tail.Store(n)
-			f.waiting.wake()
-			tail = n
-			for h := f.head.Load(); h != tail && (tail.count-h.count > f.capacity || f.behind(tail, h.count, h.bytes)); h = f.head.Load() {
-				f.head.Store(h.next.Load())
-			}
-			f.mark(n)
+			tail = f.extend(tail, b)
 		}
 		f.seen.Store(b.Revision)
 	}
+}
+
+// extend appends a batch to the list, wakes the cursors that it concerns, and returns the new end.
+func (f *Feed) extend(tail *node, b store.Batch) *node {
+	n := &node{revision: b.Revision, count: tail.count + int64(len(b.Events)), bytes: tail.bytes, events: make([]Event, len(b.Events))}
+	for i := range b.Events {
+		n.events[i].Event = b.Events[i]
+		if r := b.Events[i].Record; r != nil {
+			n.bytes += int64(len(r.Value))
+		}
+	}
+	tail.next.Store(n)
+	f.tail.Store(n)
+	f.waiting.wake(f.kind, n)
+	for h := f.head.Load(); h != n && (n.count-h.count > f.capacity || f.behind(n, h.count, h.bytes)); h = f.head.Load() {
+		f.head.Store(h.next.Load())
+	}
+	f.mark(n)
+	return n
 }
 
 // Seen returns the revision up to which the feed contains every change.
@@ -277,8 +237,9 @@ func (f *Feed) Cursor(ctx context.Context, after int64) (*Cursor, error) {
 // Cursor is one client's position in a feed. Only one goroutine at a time may use it.
 type Cursor struct {
 	feed   *Feed
-	after  int64
-	at     *node
+	scope  Scope
+	after  int64         // while the cursor is parked, the mutex guards it and at, as those below
+	at     *node         // nil: the cursor is parked
 	behind store.Watcher // reads changes older than the feed; nil once it has caught up
 
 	// The mutex of the feed's waiting cursors guards these.
@@ -286,10 +247,29 @@ type Cursor struct {
 	place int // among the waiting, from 1 on; 0: it does not wait
 }
 
+// Narrow has changes of a scope wake the cursor, and no others. [Cursor.Next] returns others, too, that it passes.
+// The caller calls it once, before [Cursor.Await].
+func (c *Cursor) Narrow(s Scope) {
+	c.scope = s
+	if s.by == byNode {
+		c.feed.waiting.byNode.Add(1)
+	}
+}
+
 // Close releases the cursor. A call of what [Cursor.Await] was given may be under way.
 func (c *Cursor) Close() {
 	c.feed.waiting.leave(c)
+	if c.scope.by == byNode {
+		c.feed.waiting.byNode.Add(-1)
+	}
 	c.caughtUp()
+}
+
+// resume ends the wait of a cursor that may be parked, so that it has a position.
+func (c *Cursor) resume() {
+	if c.scope != (Scope{}) {
+		c.feed.waiting.leave(c)
+	}
 }
 
 func (c *Cursor) caughtUp() {
@@ -302,27 +282,27 @@ func (c *Cursor) caughtUp() {
 // Await has rouse called, once, when [Cursor.Next] has events or an error to return, and then what rouse has returned, unless it is nil. It
 // returns false if that is so already. A further call replaces rouse. Neither must block.
 func (c *Cursor) Await(rouse func() (begin func())) bool {
-	if c.more() {
+	if c.scope == (Scope{}) && c.ready() {
 		return false
 	}
 	w := &c.feed.waiting
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if c.more() {
+	if c.at != nil && c.ready() {
 		return false
 	}
-	if c.place == 0 {
-		w.cursors = append(w.cursors, c)
-		c.place = len(w.cursors)
-	}
-	c.rouse = rouse
+	w.add(c, rouse)
 	return true
 }
 
-func (c *Cursor) more() bool { return c.More() || c.at.err.Load() != nil }
+// ready reports whether Next has something to return. The cursor is not parked.
+func (c *Cursor) ready() bool { return c.more() || c.at.err.Load() != nil }
+
+func (c *Cursor) more() bool { return c.behind != nil || c.at.next.Load() != nil }
 
 // Next returns the events of the next batch, possibly none, and the revision that the cursor has then seen.
 func (c *Cursor) Next(ctx context.Context) ([]Event, int64, error) {
+	c.resume()
 	if c.behind != nil {
 		return c.catchUp(ctx)
 	}
@@ -349,10 +329,14 @@ func (c *Cursor) Next(ctx context.Context) ([]Event, int64, error) {
 func (c *Cursor) After() int64 { return c.after }
 
 // More reports whether the next batch is available.
-func (c *Cursor) More() bool { return c.behind != nil || c.at.next.Load() != nil }
+func (c *Cursor) More() bool {
+	c.resume()
+	return c.more()
+}
 
 // Seen returns the revision up to which a client that has read everything available has seen all changes.
 func (c *Cursor) Seen() int64 {
+	c.resume()
 	if c.behind == nil && c.at.next.Load() == nil {
 		// the order matters: load the feed's revision before checking for the end of the list
 		if s := c.feed.seen.Load(); s > c.after && c.at.next.Load() == nil {
