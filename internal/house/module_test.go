@@ -29,15 +29,15 @@ func TestMine(t *testing.T) { embedtest.New(t) }
 
 // TestModuleIsGot: `go get` in an empty module, without a replace directive, gets this tree as a module, and then go finds each package
 // and each embedded file that a test with embedtest needs. A folder takes the place of the module proxy; other modules come from this
-// machine's cache.
+// machine's cache, and those that this module's own builds have not needed from its proxy.
 func TestModuleIsGot(t *testing.T) {
-	cache := strings.TrimSpace(run(t, ".", nil, "go", "env", "GOMODCACHE"))
+	cache, usual := strings.TrimSpace(run(t, ".", nil, "go", "env", "GOMODCACHE")), strings.TrimSpace(run(t, ".", nil, "go", "env", "GOPROXY"))
 	version := fmt.Sprintf("v0.0.0-test.%d", os.Getpid()) // of this run, so that the cache has no other tree under this name
 	proxy, mine := t.TempDir(), t.TempDir()
 	publish(t, proxy, version)
 	t.Cleanup(func() { forget(t, cache, version) })
 	env := append(os.Environ(), "GOFLAGS=-mod=mod", "GOSUMDB=off", "GOWORK=off", "CGO_ENABLED=0",
-		"GOPROXY=file://"+filepath.ToSlash(proxy)+",file://"+filepath.ToSlash(filepath.Join(cache, "cache", "download")))
+		"GOPROXY=file://"+filepath.ToSlash(proxy)+",file://"+filepath.ToSlash(filepath.Join(cache, "cache", "download"))+","+usual)
 	run(t, mine, env, "go", "mod", "init", "example.com/mine")
 	if err := os.WriteFile(filepath.Join(mine, "mine_test.go"), []byte(imports), 0o644); err != nil {
 		t.Fatal(err)
