@@ -5,6 +5,7 @@ package apiserver
 
 import (
 	"context"
+	"net/http"
 	"reflect"
 	"strings"
 	"testing"
@@ -12,11 +13,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 
 	"github.com/mortise-dev/mortise/internal/sharedobjects"
@@ -92,6 +96,69 @@ func TestHandedOver(t *testing.T) {
 	}
 	if handed(t, protobuf(f.tls), labelled, &plain); plain != 1 {
 		t.Error("a client of another process was handed objects")
+	}
+}
+
+// TestHandedOverMetadata checks that watches of metadata in this process deliver the same events without encodings as with them.
+func TestHandedOverMetadata(t *testing.T) {
+	f := start(t)
+	requested := 0
+	counted := rest.CopyConfig(f.inProcess)
+	counted.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			requested++
+			return next.RoundTrip(r)
+		})
+	})
+	shared, err := sharedobjects.Metadata(counted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := metadata.NewForConfigOrDie(f.tls)
+	maps := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+	yes := true
+	o := metav1.ListOptions{SendInitialEvents: &yes, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan}
+	c := kubernetes.NewForConfigOrDie(f.inProcess).CoreV1().ConfigMaps("ns")
+	if _, err := c.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"color": "blue"}}},
+		metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for name, resource := range map[string]func(metadata.Interface) metadata.ResourceInterface{
+		"all":       func(c metadata.Interface) metadata.ResourceInterface { return c.Resource(maps) },
+		"namespace": func(c metadata.Interface) metadata.ResourceInterface { return c.Resource(maps).Namespace("ns") },
+	} {
+		requested = 0
+		a, err := resource(shared).Watch(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Stop()
+		b, err := resource(plain).Watch(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Stop()
+		if requested != 1 {
+			t.Errorf("%s: %d requests for one watch: the server did not hand over", name, requested)
+		}
+		change := []byte(`{"metadata":{"labels":{"of":"` + name + `"}}}`)
+		if _, err := c.Patch(t.Context(), "a", types.MergePatchType, change, metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		for changed := false; !changed; {
+			got, want := next(t, a), next(t, b)
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: handed over is %s", name, cmp.Diff(want, got))
+			}
+			if _, ok := want.Object.(*metav1.PartialObjectMetadata); !ok {
+				t.Fatalf("%s: got %v", name, want)
+			}
+			changed = want.Object.(metav1.Object).GetLabels()["of"] == name
+		}
+	}
+	unknown := schema.GroupVersionResource{Version: "v1", Resource: "nothing"}
+	if _, err := shared.Resource(unknown).Watch(t.Context(), o); !apierrors.IsNotFound(err) {
+		t.Errorf("a watch of an unknown resource: %v", err)
 	}
 }
 

@@ -54,8 +54,8 @@ type Options struct {
 	Turn func(what string) time.Duration
 	// Retries counts the keys that come back soon after a failure; nil: nothing does.
 	Retries *RetryCounter
-	// Foreign is set if there are controllers of third parties. Pods and nodes are then copies, so that these cannot affect others by
-	// changing them.
+	// Foreign is set if there are controllers of third parties. Pods, nodes and metadata are then copies, so that these cannot affect others
+	// by changing them.
 	Foreign bool
 	// BackOff is the first pause before a failed controller starts again; it doubles up to 64 times that. 1 s when 0.
 	BackOff time.Duration
@@ -68,7 +68,7 @@ func Run(ctx context.Context, all []Controller, config *rest.Config, options Opt
 	if err != nil {
 		return err
 	}
-	deps, err := clients(config, options.Cluster.Initializers)
+	deps, err := clients(config, &options)
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func Run(ctx context.Context, all []Controller, config *rest.Config, options Opt
 
 // clients makes the shared part of Deps. With initializers the metadata client also lists objects that still wait for them: the
 // controllers that use it clean up, and must find everything.
-func clients(config *rest.Config, initializers bool) (*Deps, error) {
+func clients(config *rest.Config, options *Options) (*Deps, error) {
 	config = rest.AddUserAgent(rest.CopyConfig(config), "controllers")
 	if config.QPS == 0 && config.RateLimiter == nil {
 		config.QPS = -1 // the server's flow control sets the limit
@@ -94,11 +94,16 @@ func clients(config *rest.Config, initializers bool) (*Deps, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make dynamic client: %w", err)
 	}
-	if initializers {
+	if options.Cluster.Initializers {
 		config = rest.CopyConfig(config)
 		config.Wrap(v1alpha1.SeeUninitialized)
 	}
-	meta, err := metadata.NewForConfig(config)
+	var meta metadata.Interface
+	if options.Foreign {
+		meta, err = metadata.NewForConfig(config)
+	} else {
+		meta, err = sharedobjects.Metadata(config)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("make metadata client: %w", err)
 	}
@@ -201,7 +206,7 @@ func (d *Deps) become(c Controller, options Options) error {
 	if options.As == nil {
 		return nil
 	}
-	mine, err := clients(options.As(c), options.Cluster.Initializers)
+	mine, err := clients(options.As(c), &options)
 	if err != nil {
 		return fmt.Errorf("run %s: %w", c.Name, err)
 	}

@@ -64,7 +64,7 @@ type pods struct {
 // Watch watches pods, which are shared with the server.
 func (p pods) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	request := p.client.Get().NamespaceIfScoped(p.namespace, p.namespace != "").Resource("pods")
-	return watchOf(ctx, request, o, p.PodInterface.Watch)
+	return watchOf(ctx, request, ahead, o, p.PodInterface.Watch)
 }
 
 type nodes struct {
@@ -74,15 +74,15 @@ type nodes struct {
 
 // Watch watches nodes, which are shared with the server.
 func (n nodes) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	return watchOf(ctx, n.client.Get().Resource("nodes"), o, n.NodeInterface.Watch)
+	return watchOf(ctx, n.client.Get().Resource("nodes"), ahead, o, n.NodeInterface.Watch)
 }
 
-func watchOf(ctx context.Context, request *rest.Request, o metav1.ListOptions,
+func watchOf(ctx context.Context, request *rest.Request, ahead int, o metav1.ListOptions,
 	otherwise func(context.Context, metav1.ListOptions) (watch.Interface, error)) (watch.Interface, error) {
 	o.Watch = true
-	request.VersionedParams(&o, scheme.ParameterCodec)
+	request.SpecificallyVersionedParams(&o, scheme.ParameterCodec, corev1.SchemeGroupVersion)
 	if o.TimeoutSeconds != nil {
 		request.Timeout(time.Duration(*o.TimeoutSeconds) * time.Second)
 	}
-	return Watch(ctx, request, func() (watch.Interface, error) { return otherwise(ctx, o) })
+	return receive(ctx, request, ahead, func() (watch.Interface, error) { return otherwise(ctx, o) })
 }

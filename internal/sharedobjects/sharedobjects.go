@@ -25,6 +25,9 @@ import (
 // ahead is how many events the server may be ahead of the client.
 const ahead = 128
 
+// aheadOfMetadata is the same for watches of metadata, of which there are several for each resource, most of them idle.
+const aheadOfMetadata = 16
+
 // Receiver receives the events of one watch. The server calls its methods from one goroutine.
 type Receiver struct {
 	begun  atomic.Bool
@@ -57,6 +60,10 @@ func (r *Receiver) End() { close(r.events) }
 
 // Watch requests a watch; it calls otherwise if the server does not hand objects over. The watch ends with ctx.
 func Watch(ctx context.Context, request *rest.Request, otherwise func() (watch.Interface, error)) (watch.Interface, error) {
+	return receive(ctx, request, ahead, otherwise)
+}
+
+func receive(ctx context.Context, request *rest.Request, ahead int, otherwise func() (watch.Interface, error)) (watch.Interface, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	t := &Receiver{events: make(chan watch.Event, ahead)}
 	answer, err := request.Stream(context.WithValue(ctx, key{}, t))

@@ -83,7 +83,8 @@ func watch(q *req) error {
 		return nil
 	}
 	defer lasting.After(q.w, w.close)
-	if receiver := sharedobjects.FromContext(q.ctx); receiver != nil && q.accept.target == nil {
+	shareable := q.accept.target == nil || q.accept.target.Kind == "PartialObjectMetadata"
+	if receiver := sharedobjects.FromContext(q.ctx); receiver != nil && shareable {
 		w.receiver = receiver
 		receiver.Begin()
 		defer receiver.End()

@@ -114,7 +114,7 @@ func (w *watching) overWebSocket(run func(gone <-chan struct{})) {
 	}).ServeHTTP(w.w, w.r)
 }
 
-// hand hands an event over. Objects lack their kind and version, as what typed clients decode does.
+// hand hands an event over. Objects lack their kind and version, as what clients decode does.
 func (w *watching) hand(what string, obj runtime.Object, size int) error {
 	w.sent.Note(size)
 	return w.receiver.Send(w.ctx, apiwatch.Event{Type: apiwatch.EventType(what), Object: obj})
@@ -122,19 +122,19 @@ func (w *watching) hand(what string, obj runtime.Object, size int) error {
 
 // tell appends an event with an object's cached encoding.
 func (w *watching) tell(what string, f *watchcache.CachedObject) error {
-	if w.receiver != nil {
-		obj, err := f.Share(w.version)
-		if err != nil {
-			return err
-		}
-		return w.hand(what, obj, f.Size())
-	}
 	if w.accept.target != nil {
 		v, err := w.form(f)
 		if err != nil {
 			return err
 		}
 		return w.frame(what, v)
+	}
+	if w.receiver != nil {
+		obj, err := f.Share(w.version)
+		if err != nil {
+			return err
+		}
+		return w.hand(what, obj, f.Size())
 	}
 	raw, err := f.Bytes(w.version, w.accept.cached())
 	if err != nil {
