@@ -140,11 +140,16 @@ func reading(r *pb.RangeRequest) *pb.RequestOp {
 
 // transact sends the transaction until etcd answers. Unsure means that an earlier, unanswered one may have been carried out.
 func (e *Engine) transact(ctx context.Context, ops []store.Op, writes []*write) (response *pb.TxnResponse, unsure bool, err error) {
-	life, cancel := outlive(ctx, settleTime)
-	defer cancel()
+	begun := time.Now()
+	life := context.WithoutCancel(ctx) // of the first attempt, which has less time than it takes to settle
 	for wait := firstPause; ; wait = min(2*wait, lastPause) {
 		if response, err = e.attempt(life, ops, writes); err == nil {
 			return response, unsure, nil
+		}
+		if wait == firstPause {
+			var cancel context.CancelFunc
+			life, cancel = outlive(ctx, settleTime-time.Since(begun))
+			defer cancel()
 		}
 		if errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseNotFound) { // its keys have expired, by etcd's clock
 			e.leases.forget()

@@ -34,7 +34,7 @@ const (
 	keepaliveTime, keepaliveTimeout = 5 * time.Second, 3 * time.Second
 	// attemptTime and askTime bound one transaction and one question; what takes longer is sent again, to another member.
 	attemptTime, askTime = 3 * time.Second, 1500 * time.Millisecond
-	// settleTime is how much longer than its context a commit waits for the outcome of a transaction that was sent.
+	// settleTime is how much longer than its context a commit waits, at most, for the outcome of a transaction that was sent.
 	settleTime = 10 * time.Second
 	// window is how many bytes etcd may send before the client has read them: a page of the mirror's reads at the start.
 	window = 16 << 20

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"sync"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -285,10 +286,44 @@ func (b *body) append(data []byte) {
 	if b.at > 0 && (b.at == len(b.buf) || len(b.buf)+len(data) > cap(b.buf) && b.at >= len(b.buf)/2) {
 		b.buf, b.at = b.buf[:copy(b.buf, b.buf[b.at:])], 0
 	}
-	if b.buf == nil && b.declared > int64(len(data)) && b.declared <= initialWindow {
-		b.buf = make([]byte, 0, b.declared)
+	if b.buf == nil {
+		size := len(data)
+		if b.declared > int64(size) && b.declared <= initialWindow {
+			size = int(b.declared)
+		}
+		b.buf = bodyBuffer(size)
 	}
 	b.buf = append(b.buf, data...)
+}
+
+// release gives the buffer back when all of the body was read.
+func (b *body) release() {
+	if b.ended && b.at == len(b.buf) {
+		giveBodyBuffer(b.buf)
+		b.buf, b.at = nil, 0
+	}
+}
+
+// largestKept is the size of the largest buffers of bodies that are used again.
+const largestKept = 16 << 10
+
+var bodyBuffers sync.Pool
+
+// bodyBuffer returns an empty buffer for some bytes.
+func bodyBuffer(size int) []byte {
+	if size <= largestKept {
+		if b, ok := bodyBuffers.Get().(*[]byte); ok && cap(*b) >= size {
+			return *b
+		}
+	}
+	return make([]byte, 0, size)
+}
+
+func giveBodyBuffer(b []byte) {
+	if 0 < cap(b) && cap(b) <= largestKept {
+		b = b[:0]
+		bodyBuffers.Put(&b)
+	}
 }
 
 // fail ends the body with an error.
@@ -301,6 +336,7 @@ func (b *body) fail(err error) {
 // drop drops what was not read, and returns how many bytes that are.
 func (b *body) drop() int {
 	n := len(b.buf) - b.at
+	giveBodyBuffer(b.buf)
 	b.buf, b.at, b.closed = nil, 0, true
 	return n
 }
@@ -329,6 +365,7 @@ func (b *bodyReader) Read(p []byte) (int, error) {
 		case in.at < len(in.buf):
 			n := copy(p, in.buf[in.at:])
 			in.at += n
+			in.release()
 			c.give(int32(n))
 			st.give(int32(n))
 			if c.out.control > 0 {

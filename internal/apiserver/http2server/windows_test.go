@@ -5,9 +5,12 @@ package http2server
 
 import (
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -242,4 +245,39 @@ func TestFailedConnectionBeginsNothing(t *testing.T) {
 	if begun.Load() {
 		t.Error("it began a request")
 	}
+}
+
+// TestBodiesDoNotMix checks that requests whose bodies take each other's buffers read their own: some read all, some a part, some nothing.
+func TestBodiesDoNotMix(t *testing.T) {
+	s, client := start(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/none":
+		case "/part":
+			b := make([]byte, 7)
+			n, _ := io.ReadFull(r.Body, b)
+			_, _ = w.Write(b[:n])
+		default:
+			_, _ = io.CopyBuffer(struct{ io.Writer }{w}, r.Body, make([]byte, 100))
+		}
+	})
+	var group sync.WaitGroup
+	for i := range 16 {
+		group.Go(func() {
+			for j := range 50 {
+				body := strings.Repeat(string(rune('a'+i)), 1+(i*7919+j*104729)%(2*largestKept))
+				for path, want := range map[string]string{"/all": body, "/part": body[:min(7, len(body))], "/none": ""} {
+					r, err := client.Post(s.URL+path, "text/plain", strings.NewReader(body))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					got, err := io.ReadAll(r.Body)
+					if err = errors.Join(err, r.Body.Close()); err != nil || string(got) != want {
+						t.Errorf("%s with %d bytes: got %d, %v", path, len(body), len(got), err)
+					}
+				}
+			}
+		})
+	}
+	group.Wait()
 }

@@ -53,21 +53,47 @@ func (q *req) body() ([]byte, error) {
 		_, _ = io.CopyN(io.Discard, q.r.Body, q.MaxBody+1)
 		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", q.MaxBody))
 	}
-	var buf bytes.Buffer
-	if n := q.r.ContentLength; n > 0 {
-		buf.Grow(int(min(n, 64<<10)) + bytes.MinRead) // one that is announced and does not come takes no room
-	}
-	if _, err := buf.ReadFrom(io.LimitReader(q.r.Body, q.MaxBody+1)); err != nil {
+	b, err := readAll(q.r.Body, q.r.ContentLength, q.MaxBody+1)
+	if err != nil {
 		var tooLarge *http.MaxBytesError
 		if errors.As(err, &tooLarge) {
 			return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", q.MaxBody))
 		}
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("unable to read the request's body: %v", err))
 	}
-	if int64(buf.Len()) > q.MaxBody {
+	if int64(len(b)) > q.MaxBody {
 		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", q.MaxBody))
 	}
-	return buf.Bytes(), nil
+	return b, nil
+}
+
+// maxAhead is how much room a body gets that is announced and has not come.
+const maxAhead = 64 << 10
+
+// readAll reads a body of an announced length, -1 if there is none, up to a limit.
+func readAll(body io.Reader, announced, limit int64) ([]byte, error) {
+	body = io.LimitReader(body, limit)
+	if announced <= 0 || announced > maxAhead {
+		var buf bytes.Buffer
+		if announced > 0 {
+			buf.Grow(maxAhead)
+		}
+		_, err := buf.ReadFrom(body)
+		return buf.Bytes(), err
+	}
+	b := make([]byte, announced+1) // so that the last read sees the end
+	for n := 0; n < len(b); {
+		k, err := body.Read(b[n:])
+		n += k
+		if errors.Is(err, io.EOF) {
+			return b[:n], nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	more, err := io.ReadAll(body) // that was not announced
+	return append(b, more...), err
 }
 
 // inputMedia is the medium of the request's body.

@@ -36,28 +36,32 @@ func appendWhole(dst []byte, f *watchcache.CachedObject, version int, media stri
 		}
 		return appendCBOR(slices.Grow(dst, len(raw)+len(gvk.Kind)+len(apiVersion)+32), k.Unstructured, apiVersion, gvk.Kind, raw)
 	}
-	raw, err := f.AnswerBytes(version, watchcache.JSON)
+	if !k.Unstructured {
+		dst = appendNames(dst, apiVersion, gvk.Kind)
+	}
+	at := len(dst)
+	dst, err := f.AppendAnswer(dst, version)
 	if err != nil {
 		return nil, err
 	}
-	dst = slices.Grow(dst, len(raw)+len(gvk.Kind)+len(apiVersion)+32)
-	return append(appendNamed(dst, k.Unstructured, apiVersion, gvk.Kind, raw), '\n'), nil
+	if k.Unstructured {
+		return append(dst, '\n'), nil
+	}
+	if len(dst)-at > 2 {
+		dst[at] = ',' // in place of the brace
+	} else {
+		dst = append(dst[:at], '}')
+	}
+	return append(dst, '\n'), nil
 }
 
-// appendNamed appends bare JSON with the kind and version that a typed object's bare form lacks.
-func appendNamed(b []byte, unstructured bool, apiVersion, kind string, raw []byte) []byte {
-	if unstructured {
-		return append(b, raw...)
-	}
+// appendNames appends the beginning of a JSON object: the kind and version that a typed object's bare form lacks.
+func appendNames(b []byte, apiVersion, kind string) []byte {
 	b = append(b, `{"kind":"`...)
 	b = append(b, kind...)
 	b = append(b, `","apiVersion":"`...)
 	b = append(b, apiVersion...)
-	b = append(b, '"')
-	if len(raw) > 2 {
-		b = append(b, ',')
-	}
-	return append(b, raw[1:]...)
+	return append(b, '"')
 }
 
 // wholes are for the bodies of answers.

@@ -5,10 +5,13 @@ package verbs
 
 import (
 	"encoding/json"
+	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -232,5 +235,49 @@ func TestListSplices(t *testing.T) {
 	}
 	if !strings.HasPrefix(string(w), `{"kind":"ConfigMap","apiVersion":"v1","metadata":`) {
 		t.Errorf("whole form %s", w)
+	}
+}
+
+// TestReadAll checks that a body is read whole up to the limit, whatever length was announced, and that one that was cut is an error.
+func TestReadAll(t *testing.T) {
+	text := strings.Repeat("0123456789", 10)
+	for _, announced := range []int64{-1, 0, 1, 99, 100, 101, maxAhead, maxAhead + 1} {
+		for _, limit := range []int64{50, 100, 101, 1 << 20} {
+			want := text[:min(limit, 100)]
+			got, err := readAll(iotest.HalfReader(strings.NewReader(text)), announced, limit)
+			if err != nil || string(got) != want {
+				t.Errorf("%d announced, at most %d: got %d bytes, %v", announced, limit, len(got), err)
+			}
+		}
+		cut := io.MultiReader(strings.NewReader(text[:60]), iotest.ErrReader(io.ErrUnexpectedEOF))
+		if got, err := readAll(cut, announced, 1<<20); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%d announced, 60 came: got %d bytes, %v", announced, len(got), err)
+		}
+	}
+}
+
+// TestAnswersAreTheKeptEncoding checks that an answer as JSON has the same bytes the first time, when it is not kept, as later.
+func TestAnswersAreTheKeptEncoding(t *testing.T) {
+	k := testKind()
+	for name, cm := range map[string]*corev1.ConfigMap{
+		"empty": {}, "text": {ObjectMeta: metav1.ObjectMeta{Name: "a"}, Data: map[string]string{"k": "<a & b>\u2028\n\"x\""}},
+	} {
+		f := k.NewCachedObject(cm)
+		first, err := whole(f, 0, mediaJSON)
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := whole(f, 0, mediaJSON)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bare, err := json.Marshal(cm)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := `{"kind":"ConfigMap","apiVersion":"v1",` + string(bare[1:]) + "\n"
+		if string(first) != want || string(second) != want {
+			t.Errorf("%s:\ngot  %sthen %swant %s", name, first, second, want)
+		}
 	}
 }

@@ -401,28 +401,6 @@ func (k *Kind) Pieced(r *store.Record) (*CachedObject, error) {
 	return k.Listed(r)
 }
 
-// PieceBytes is [CachedObject.Bytes] for a piece of a list that is kept itself. The encoding is kept the second time.
-func (f *CachedObject) PieceBytes(version int, m Media) ([]byte, error) {
-	return f.again(&f.pieced, version, m)
-}
-
-// AnswerBytes is [CachedObject.Bytes] for the answer to one request. The encoding is kept if watches need it too, and else the second time:
-// a hundred thousand new objects are answered with and hardly read again.
-func (f *CachedObject) AnswerBytes(version int, m Media) ([]byte, error) {
-	if f.Kind.Feed.Encoders[m].Load() > 0 {
-		return f.Bytes(version, m)
-	}
-	return f.again(&f.answered, version, m)
-}
-
-// again returns an encoding that is kept if before is set, which it then is.
-func (f *CachedObject) again(before *atomic.Bool, version int, m Media) ([]byte, error) {
-	if f.encodings[version*int(mediaCount)+int(m)].Load() != nil || before.Swap(true) {
-		return f.Bytes(version, m)
-	}
-	return f.encode(version, m)
-}
-
 // Decode decodes a record to a new object, which the caller owns.
 func (k *Kind) Decode(r *store.Record) (resource.Object, error) {
 	hub, err := k.Codec.Decode(r.Value)
