@@ -4,6 +4,7 @@
 package watchcache
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -143,6 +144,7 @@ func (w *waiting) takeAll() (rouses []func() (begin func())) {
 // release ends the wait of the cursors of a scope, and appends what rouses them. The caller holds the mutex.
 func (w *waiting) release(scope Scope, rouses []func() (begin func())) []func() (begin func()) {
 	cursors := w.cursors[scope]
+	rouses = slices.Grow(rouses, len(cursors))
 	for _, c := range cursors {
 		rouses = append(rouses, c.rouse)
 		c.rouse, c.place = nil, 0
