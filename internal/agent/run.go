@@ -21,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	corev1listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -61,6 +60,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/static"
 	"github.com/mortise-dev/mortise/internal/agent/userns"
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
+	"github.com/mortise-dev/mortise/internal/eventsink"
 )
 
 // node is a running node.
@@ -344,7 +344,7 @@ func (n *node) recordEvents(ctx context.Context) (stop func(), err error) {
 		return nil, err
 	}
 	broadcaster := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)))
-	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+	broadcaster.StartRecordingToSink(eventsink.New(context.WithoutCancel(ctx), client.CoreV1()))
 	n.recorder = broadcaster.NewRecorder(eventScheme(), corev1.EventSource{Component: "kubelet", Host: n.NodeName})
 	return broadcaster.Shutdown, nil
 }

@@ -23,7 +23,6 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/rest"
@@ -32,6 +31,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/api/extension/v1alpha1"
+	"github.com/mortise-dev/mortise/internal/eventsink"
 	"github.com/mortise-dev/mortise/internal/sharedobjects"
 )
 
@@ -159,6 +159,8 @@ func RunWith(ctx context.Context, selected []Controller, shared *Deps, options O
 		d.MetadataInformers.Start(ctx.Done())
 	}
 
+	writing, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWriting()
 	recorded := &sinks{of: map[string]record.EventSink{}}
 	own := make([]Deps, len(selected))
 	for i, c := range selected {
@@ -166,13 +168,14 @@ func RunWith(ctx context.Context, selected []Controller, shared *Deps, options O
 		if err := own[i].become(c, options); err != nil {
 			return err
 		}
-		recorded.of[source(c)] = &typedcorev1.EventSinkImpl{Interface: own[i].Client.CoreV1().Events("")}
+		recorded.of[source(c)] = eventsink.New(writing, own[i].Client.CoreV1())
 	}
 	// It ends after the controllers, which may record events while they end.
 	events := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)))
 	events.StartRecordingToSink(recorded)
 	defer func() {
 		recorded.ended.Store(true)
+		stopWriting()
 		events.Shutdown()
 	}()
 

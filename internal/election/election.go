@@ -25,13 +25,14 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
+
+	"github.com/mortise-dev/mortise/internal/eventsink"
 )
 
 // Options say which Lease it is, and how it is held. The durations must be set.
@@ -56,7 +57,7 @@ func Run(ctx context.Context, config *rest.Config, o Options, work func(context.
 		return fmt.Errorf("make client: %w", err)
 	}
 	events := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx))) // the last event is that the Lease was given up
-	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+	events.StartRecordingToSink(eventsink.New(context.WithoutCancel(ctx), client.CoreV1()))
 	defer events.Shutdown()
 	e := &election{Options: o, client: client, lock: &resourcelock.LeaseLock{
 		LeaseMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}, Client: client.CoordinationV1(),

@@ -139,6 +139,7 @@ var storedContexts = map[string]string{
 	"internal/apiserver/verbs req":               "of one request",
 	"internal/apiserver/watchcache Lifetime":     "a request starts a feed, which outlives it: the feeds end with the server",
 	"internal/controllers/controllertest World":  "ends when the simulated controllers die",
+	"internal/eventsink sink":                    "client-go's EventSink, whose methods take no context",
 	"store/storetest fixture":                    "of one test",
 }
 
