@@ -13,8 +13,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/mortise-dev/mortise/bench/load"
 	"github.com/mortise-dev/mortise/bench/report"
 )
@@ -43,10 +41,11 @@ func besideKubelets(writers int) comparison {
 }
 
 func asKubelets(ctx context.Context, b *bench, t *load.Target, writers int) (*contender, error) {
-	c := conversation{what: "create of a pod", share: sixth, pods: true, next: numbered(func(base string, n int64) *load.Request {
+	c := conversations()["pod"]
+	c.next = numbered(func(base string, n int64) *load.Request {
 		body := strings.Replace(pod(fmt.Sprint("k-", n)), `"spec":{`, fmt.Sprintf(`"spec":{"nodeName":"n-%d",`, n*7919%narrowWatchers), 1)
 		return &load.Request{Method: "POST", Path: base, Media: jsonBody, Body: []byte(body)}
-	})}
+	})
 	clients, err := t.Clients(load.JSON)
 	if err != nil {
 		return nil, err
@@ -54,34 +53,16 @@ func asKubelets(ctx context.Context, b *bench, t *load.Target, writers int) (*co
 	watching, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
 	end := func() { cancel(); group.Wait(); clients.Close() }
-	g, begin := errgroup.WithContext(ctx)
-	g.SetLimit(64)
 	var seen received
-	for i := range narrowWatchers {
-		g.Go(func() error {
-			if err := begin.Err(); err != nil {
-				return err
-			}
-			url := fmt.Sprintf("%s/api/v1/pods?watch=1&timeoutSeconds=3600&fieldSelector=spec.nodeName%%3Dn-%d", t.Config.Host, i)
-			request, err := http.NewRequestWithContext(watching, "GET", url, nil)
-			if err != nil {
-				return err
-			}
-			response, err := clients.HTTP(i).Do(request)
-			if err != nil {
-				return fmt.Errorf("begin watch: %w", err)
-			}
-			if response.StatusCode != http.StatusOK {
-				return errors.Join(fmt.Errorf("begin watch: status %d", response.StatusCode), response.Body.Close())
-			}
-			group.Go(func() {
-				_, _ = io.Copy(&seen, response.Body) // it ends when the measurement does
-				_ = response.Body.Close()
-			})
-			return nil
+	err = beginWatches(ctx, watching, narrowWatchers, func(i int) (*http.Client, string) {
+		return clients.HTTP(i), fmt.Sprintf("%s/api/v1/pods?watch=1&timeoutSeconds=3600&fieldSelector=spec.nodeName%%3Dn-%d", t.Config.Host, i)
+	}, func(body io.ReadCloser) {
+		group.Go(func() {
+			_, _ = io.Copy(&seen, body) // it ends when the measurement does
+			_ = body.Close()
 		})
-	}
-	if err := g.Wait(); err != nil {
+	})
+	if err != nil {
 		end()
 		return nil, err
 	}

@@ -52,6 +52,18 @@ func gatherBy(ctx context.Context, url string, n int, client func(i int) *http.C
 	}
 	inner, cancel := context.WithCancel(ctx)
 	c := &crowd{watchers: n, told: make(chan time.Time, fanWindow), end: cancel, broken: make(chan struct{})}
+	err = beginWatches(ctx, inner, n, func(i int) (*http.Client, string) {
+		return client(i), url + "?watch=1&timeoutSeconds=3600&resourceVersion=" + rv
+	}, func(body io.ReadCloser) { c.group.Go(func() { c.read(body) }) })
+	if err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// beginWatches begins n watches, which last until watching ends, and hands over the body of each.
+func beginWatches(ctx, watching context.Context, n int, of func(i int) (*http.Client, string), read func(body io.ReadCloser)) error {
 	g, begin := errgroup.WithContext(ctx)
 	g.SetLimit(64)
 	for i := range n {
@@ -59,26 +71,23 @@ func gatherBy(ctx context.Context, url string, n int, client func(i int) *http.C
 			if err := begin.Err(); err != nil {
 				return err
 			}
-			request, err := http.NewRequestWithContext(inner, "GET", url+"?watch=1&timeoutSeconds=3600&resourceVersion="+rv, nil)
+			client, url := of(i)
+			request, err := http.NewRequestWithContext(watching, "GET", url, nil)
 			if err != nil {
 				return err
 			}
-			response, err := client(i).Do(request)
+			response, err := client.Do(request)
 			if err != nil {
 				return fmt.Errorf("begin watch: %w", err)
 			}
 			if response.StatusCode != http.StatusOK {
 				return errors.Join(fmt.Errorf("begin watch: status %d", response.StatusCode), response.Body.Close())
 			}
-			c.group.Go(func() { c.read(response.Body) })
+			read(response.Body)
 			return nil
 		})
 	}
-	if err := g.Wait(); err != nil {
-		c.close()
-		return nil, err
-	}
-	return c, nil
+	return g.Wait()
 }
 
 // read counts lines, which are events.

@@ -175,7 +175,6 @@ func RunWith(ctx context.Context, selected []Controller, shared *Deps, options O
 	events.StartRecordingToSink(recorded)
 	defer func() {
 		recorded.ended.Store(true)
-		stopWriting()
 		events.Shutdown()
 	}()
 

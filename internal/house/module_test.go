@@ -28,8 +28,8 @@ func TestMine(t *testing.T) { embedtest.New(t) }
 `
 
 // TestModuleIsGot: `go get` in an empty module, without a replace directive, gets this tree as a module, and then go finds each package
-// and each embedded file that a test with embedtest needs. A folder takes the place of the module proxy; other modules come from this
-// machine's cache, and those that this module's own builds have not needed from its proxy.
+// and each embedded file that a test with embedtest needs. The test puts this tree into a folder, which go asks first as a module proxy. Go
+// takes other modules from the machine's module cache. It downloads those that the cache lacks from the usual proxy.
 func TestModuleIsGot(t *testing.T) {
 	cache, usual := strings.TrimSpace(run(t, ".", nil, "go", "env", "GOMODCACHE")), strings.TrimSpace(run(t, ".", nil, "go", "env", "GOPROXY"))
 	version := fmt.Sprintf("v0.0.0-test.%d", os.Getpid()) // of this run, so that the cache has no other tree under this name

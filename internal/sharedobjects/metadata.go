@@ -37,7 +37,8 @@ type metadataClient struct {
 
 // Resource returns the client of a resource.
 func (c *metadataClient) Resource(r schema.GroupVersionResource) metadata.Getter {
-	return metadataGetter{metadataOf{c.Interface.Resource(r), c.requests, r, ""}, c.Interface.Resource(r)}
+	getter := c.Interface.Resource(r)
+	return metadataGetter{metadataOf{getter, c.requests, r, ""}, getter}
 }
 
 type metadataGetter struct {

@@ -238,9 +238,11 @@ func (f *Feed) Cursor(ctx context.Context, after int64) (*Cursor, error) {
 type Cursor struct {
 	feed   *Feed
 	scope  Scope
-	after  int64         // while the cursor is parked, the mutex guards it and at, as those below
-	at     *node         // nil: the cursor is parked
 	behind store.Watcher // reads changes older than the feed; nil once it has caught up
+
+	// While the cursor is parked, the mutex of the feed's waiting cursors guards these two.
+	after int64
+	at    *node // nil: the cursor is parked
 
 	// The mutex of the feed's waiting cursors guards these.
 	rouse func() (begin func())
@@ -267,7 +269,7 @@ func (c *Cursor) Close() {
 
 // resume ends the wait of a cursor that may be parked, so that it has a position.
 func (c *Cursor) resume() {
-	if c.scope != (Scope{}) {
+	if !c.scope.all() {
 		c.feed.waiting.leave(c)
 	}
 }
@@ -282,7 +284,7 @@ func (c *Cursor) caughtUp() {
 // Await has rouse called, once, when [Cursor.Next] has events or an error to return, and then what rouse has returned, unless it is nil. It
 // returns false if that is so already. A further call replaces rouse. Neither must block.
 func (c *Cursor) Await(rouse func() (begin func())) bool {
-	if c.scope == (Scope{}) && c.ready() {
+	if c.scope.all() && c.ready() {
 		return false
 	}
 	w := &c.feed.waiting

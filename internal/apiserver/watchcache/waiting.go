@@ -36,6 +36,9 @@ const NodeName = "spec.nodeName"
 // anyNode is no name of a node.
 const anyNode = "*"
 
+// all reports whether all changes are in the scope.
+func (s Scope) all() bool { return s == Scope{} }
+
 // ByKey is the scope of one object, which is stored under a key.
 func ByKey(key string) Scope { return Scope{byKey, key} }
 
@@ -151,7 +154,7 @@ func (w *waiting) release(scope Scope, rouses []func() (begin func())) []func() 
 		c.unpark()
 	}
 	clear(cursors)
-	if scope == (Scope{}) {
+	if scope.all() {
 		w.cursors[scope] = cursors[:0] // its place is used again for each change
 	} else if cursors != nil {
 		delete(w.cursors, scope)
@@ -166,7 +169,7 @@ func (w *waiting) add(c *Cursor, rouse func() (begin func())) {
 		c.place = len(w.cursors[c.scope])
 	}
 	c.rouse = rouse
-	if c.scope != (Scope{}) {
+	if !c.scope.all() {
 		c.at = nil
 	}
 }
@@ -185,7 +188,7 @@ func (w *waiting) leave(c *Cursor) {
 	cursors[last] = nil
 	c.rouse, c.place = nil, 0
 	c.unpark()
-	if last == 0 && c.scope != (Scope{}) {
+	if last == 0 && !c.scope.all() {
 		delete(w.cursors, c.scope)
 	} else {
 		w.cursors[c.scope] = cursors[:last]

@@ -121,7 +121,7 @@ func TestScopes(t *testing.T) {
 	}
 }
 
-// TestUnreadableConcernsEveryNode checks that watches by node see a change whose object cannot be decoded, and report it.
+// TestUnreadableConcernsEveryNode checks that a change whose object cannot be decoded wakes the watches of every cluster node.
 func TestUnreadableConcernsEveryNode(t *testing.T) {
 	f := scopedFixture(t)
 	c, err := f.Feed.Cursor(t.Context(), f.store.Revision())
@@ -196,7 +196,6 @@ func TestScopedCursorsMissNothing(t *testing.T) {
 	got := make([][]int64, cursors)
 	of := make([]Scope, cursors)
 	last := make(chan struct{}) // closed when the last change is written
-	var end int64
 	for i := range cursors {
 		pick := func(of []string) string { return of[rand.IntN(len(of))] }
 		of[i] = []Scope{
@@ -250,7 +249,7 @@ func TestScopedCursorsMissNothing(t *testing.T) {
 		})
 	}
 	writing.Wait()
-	end = f.store.Revision()
+	end := f.store.Revision()
 	want := make([][]int64, cursors)
 	for all.After() < end {
 		await(t, all)

@@ -528,20 +528,23 @@ func (f *CachedObject) Metadata() ([]byte, error) {
 
 // EncodeBare encodes an object as an item of a list.
 func EncodeBare(obj runtime.Object, m Media) ([]byte, error) {
-	u, free := obj.(*unstructured.Unstructured)
-	switch {
-	case m == Protobuf:
+	switch m {
+	case Protobuf:
 		p, ok := obj.(interface{ Marshal() ([]byte, error) })
 		if !ok {
 			return nil, fmt.Errorf("encode %T: it has no protobuf form", obj)
 		}
 		return p.Marshal()
-	case m == CBOR && free:
-		return cbor.Marshal(u.Object)
-	case m == CBOR:
-		return cbor.Marshal(obj)
-	case free:
-		return json.Marshal(u.Object)
+	case CBOR:
+		return cbor.Marshal(content(obj))
 	}
-	return json.Marshal(obj)
+	return json.Marshal(content(obj))
+}
+
+// content is what of an object is encoded.
+func content(obj runtime.Object) any {
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		return u.Object
+	}
+	return obj
 }
